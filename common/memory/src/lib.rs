@@ -1,0 +1,2 @@
+//! Memory regions, fixed pools and the buffers in them.
+#![forbid(unsafe_code)]

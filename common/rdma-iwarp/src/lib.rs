@@ -1,0 +1,2 @@
+//! RDMA provider: software iWARP over TCP.
+#![forbid(unsafe_code)]

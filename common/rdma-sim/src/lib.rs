@@ -1,0 +1,2 @@
+//! RDMA provider: deterministic simulation in virtual time.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! The verbs-like contract that every RDMA provider keeps.
+#![forbid(unsafe_code)]

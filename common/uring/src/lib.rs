@@ -1,0 +1,2 @@
+//! One io_uring for one thread.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! Byte formats of NVMe and NVMe over Fabrics.
+#![forbid(unsafe_code)]

@@ -1,0 +1,4 @@
+//! The nvmeof command line tool.
+#![forbid(unsafe_code)]
+
+fn main() {}

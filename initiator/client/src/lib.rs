@@ -1,0 +1,2 @@
+//! NVMe over Fabrics RDMA initiator for embedding in programs.
+#![forbid(unsafe_code)]

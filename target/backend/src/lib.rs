@@ -1,0 +1,2 @@
+//! Storage behind namespaces: files, block devices, RAM, null.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! End-to-end tests with real processes.
+#![forbid(unsafe_code)]

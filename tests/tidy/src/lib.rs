@@ -1,0 +1,2 @@
+//! Style checks that run as tests.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! Both cores over the simulated provider, one thread, one seed.
+#![forbid(unsafe_code)]

@@ -1,0 +1,4 @@
+//! Everything a developer does with the project.
+#![forbid(unsafe_code)]
+
+fn main() {}
