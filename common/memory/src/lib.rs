@@ -1,2 +1,23 @@
 //! Memory regions, fixed pools and the buffers in them.
-#![forbid(unsafe_code)]
+//!
+//! A [`Region`] is memory from the kernel. A [`Pool`] cuts it into equal
+//! pieces. A [`Buf`] is the one owner of one piece: whoever holds it may look
+//! at the bytes and nobody else can. Lending a buffer to a device or a peer
+//! means moving the `Buf` to whoever does the lending; it comes back as a
+//! `Buf` when nobody else can touch the memory any more.
+//!
+//! This crate does no I/O and knows nothing of RDMA or NVMe.
+//!
+//! Unsafe code is allowed here because memory that comes from `mmap` and is
+//! handed out piece by piece is what the crate is for.
+#![allow(unsafe_code, reason = "mapping memory and handing out its pieces")]
+
+mod buf;
+mod classes;
+mod pool;
+mod region;
+
+pub use buf::{Buf, OutOfBounds};
+pub use classes::{ClassSpec, Classes};
+pub use pool::{Pool, PoolError, PoolLayout};
+pub use region::{MemoryError, Pages, Region, RegionId};

@@ -1,0 +1,189 @@
+//! One buffer: the only owner of one piece of a region.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::RegionId;
+use crate::pool::PoolInner;
+
+/// The only owner of one piece of a region. Reads and writes as a byte slice:
+/// the part *in view*, at first the whole piece.
+///
+/// Everything that takes a `Buf` means the part in view: a post sends it, a
+/// disk read fills it. Dropping a `Buf` gives the piece back to its pool.
+pub struct Buf {
+    start: NonNull<u8>,
+    capacity: usize,
+    view: Range<usize>,
+    index: u32,
+    home: Arc<PoolInner>,
+}
+
+/// A view was asked for that is not inside the buffer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("bytes {start}..{end} are not inside a buffer of {capacity} bytes")]
+pub struct OutOfBounds {
+    /// First byte asked for.
+    pub start: usize,
+    /// One past the last byte asked for.
+    pub end: usize,
+    /// Bytes the buffer has.
+    pub capacity: usize,
+}
+
+// SAFETY: a `Buf` is the only way to its bytes, so moving it moves the right
+// to them; the pool it returns to is shared through atomics.
+unsafe impl Send for Buf {}
+// SAFETY: `&Buf` gives `&[u8]` and numbers only.
+unsafe impl Sync for Buf {}
+
+impl Buf {
+    /// # Safety
+    /// `start..start + capacity` lies inside the region of `home`, and no
+    /// other `Buf` covers any of it as long as this one lives.
+    pub(crate) unsafe fn new(
+        start: NonNull<u8>,
+        capacity: usize,
+        index: u32,
+        home: Arc<PoolInner>,
+    ) -> Self {
+        Self {
+            start,
+            capacity,
+            view: 0..capacity,
+            index,
+            home,
+        }
+    }
+
+    /// Sets the view to `range` of the whole piece, wherever it was before.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when the range is not inside the piece; the view stays.
+    pub fn set_view(&mut self, range: Range<usize>) -> Result<(), OutOfBounds> {
+        if range.start > range.end || range.end > self.capacity {
+            let Range { start, end } = range;
+            return Err(OutOfBounds {
+                start,
+                end,
+                capacity: self.capacity,
+            });
+        }
+        self.view = range;
+        Ok(())
+    }
+
+    /// Sets the view to the first `len` bytes of the piece.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when the piece is shorter; the view stays.
+    pub fn set_len(&mut self, len: usize) -> Result<(), OutOfBounds> {
+        self.set_view(0..len)
+    }
+
+    /// Brings the whole piece into view.
+    pub fn reset_view(&mut self) {
+        self.view = 0..self.capacity;
+    }
+
+    /// The part in view, as a range of the whole piece.
+    #[must_use]
+    pub fn view(&self) -> Range<usize> {
+        self.view.clone()
+    }
+
+    /// Bytes of the whole piece.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The region the bytes lie in.
+    #[must_use]
+    pub fn region(&self) -> RegionId {
+        self.home.region().id()
+    }
+
+    /// Address of the first byte in view: a number to tell a device or a
+    /// peer, not a way to the bytes.
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        (self.start.as_ptr().addr() + self.view.start) as u64
+    }
+
+    /// Bytes from the start of the region to the first byte in view.
+    #[must_use]
+    pub fn region_offset(&self) -> u64 {
+        self.addr() - self.home.region().addr()
+    }
+
+    fn first(&self) -> NonNull<u8> {
+        // SAFETY: the view is kept inside the piece by `set_view`.
+        unsafe { self.start.add(self.view.start) }
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the piece is mapped and initialised (the kernel zeroes new
+        // mappings), and only this `Buf` reaches it, which is borrowed.
+        unsafe { std::slice::from_raw_parts(self.first().as_ptr(), self.view.len()) }
+    }
+}
+
+impl DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.first().as_ptr(), self.view.len()) }
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        self.home.give_back(self.index);
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buf")
+            .field("index", &self.index)
+            .field("view", &self.view)
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Pages, Pool, PoolLayout};
+
+    #[test]
+    fn views_stay_inside_the_piece() {
+        let layout = PoolLayout {
+            count: 1,
+            stride: 4096,
+            lead: 0,
+        };
+        let pool = Pool::new(layout, Pages::Normal).unwrap();
+        let mut buf = pool.take().unwrap();
+        let whole = buf.addr();
+        buf.set_view(64..128).unwrap();
+        buf.fill(9);
+        assert_eq!(
+            (buf.len(), buf.addr(), buf.region_offset()),
+            (64, whole + 64, 64)
+        );
+        #[allow(clippy::reversed_empty_ranges, reason = "what is tested")]
+        for bad in [0..4097, 10..9, usize::MAX..usize::MAX] {
+            assert!(buf.set_view(bad).is_err());
+            assert_eq!(buf.view(), 64..128);
+        }
+        buf.reset_view();
+        assert_eq!(buf.iter().filter(|byte| **byte == 9).count(), 64);
+    }
+}

@@ -1,0 +1,99 @@
+//! Pools of several sizes behind one `take`.
+
+use crate::{Buf, Pages, Pool, PoolError, PoolLayout, Region};
+
+/// One size of buffer and how many of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassSpec {
+    /// Length of each buffer in bytes.
+    pub len: usize,
+    /// Number of buffers.
+    pub count: usize,
+}
+
+/// Buffers of several fixed sizes, each size with a pool and region of its
+/// own, so that memory that can be registered only in part is registered
+/// where it helps most: the small ones first.
+#[derive(Clone, Debug)]
+pub struct Classes {
+    /// Shortest buffers first.
+    pools: Vec<Pool>,
+}
+
+impl Classes {
+    /// Makes one pool for each of `specs`, in any order.
+    ///
+    /// # Errors
+    /// [`PoolError`] when a size makes no sense or memory is short.
+    pub fn new(specs: &[ClassSpec], pages: Pages) -> Result<Self, PoolError> {
+        let mut specs = specs.to_vec();
+        specs.sort_by_key(|spec| spec.len);
+        let pools = specs
+            .iter()
+            .map(|spec| {
+                let layout = PoolLayout {
+                    count: spec.count,
+                    stride: spec.len,
+                    lead: 0,
+                };
+                Pool::new(layout, pages)
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self { pools })
+    }
+
+    /// Takes the shortest free buffer of at least `len` bytes and puts its
+    /// first `len` bytes in view. `None` when none is free now.
+    #[must_use]
+    pub fn take(&self, len: usize) -> Option<Buf> {
+        let fitting = self.pools.iter().filter(|pool| pool.buf_len() >= len);
+        let mut buf = fitting.into_iter().find_map(Pool::take)?;
+        buf.set_len(len).ok()?;
+        Some(buf)
+    }
+
+    /// Length of the longest buffer, in bytes: a request above it never fits.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        self.pools.last().map_or(0, Pool::buf_len)
+    }
+
+    /// Buffers that nobody holds, over all sizes.
+    #[must_use]
+    pub fn available(&self) -> usize {
+        self.pools.iter().map(Pool::available).sum()
+    }
+
+    /// The regions, those of the shortest buffers first.
+    pub fn regions(&self) -> impl Iterator<Item = &Region> {
+        self.pools.iter().map(Pool::region)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shortest_that_fits_is_taken_then_a_longer_one() {
+        let specs = [
+            ClassSpec {
+                len: 65536,
+                count: 1,
+            },
+            ClassSpec {
+                len: 4096,
+                count: 1,
+            },
+        ];
+        let classes = Classes::new(&specs, Pages::Normal).unwrap();
+        let first = classes.take(512).unwrap();
+        let second = classes.take(4096).unwrap();
+        assert_eq!((first.len(), first.capacity()), (512, 4096));
+        assert_eq!((second.len(), second.capacity()), (4096, 65536));
+        assert!(classes.take(1).is_none());
+        assert!(classes.take(classes.longest() + 1).is_none());
+        drop((first, second));
+        assert_eq!(classes.available(), 2);
+    }
+}

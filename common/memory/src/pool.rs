@@ -1,0 +1,210 @@
+//! Pools: equal pieces of a region, taken and given back without allocation.
+
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+
+use crate::{Buf, MemoryError, Pages, Region};
+
+/// How a pool cuts its region: `count` pieces, each `stride` bytes after the
+/// one before, each starting `lead` bytes into its stride and ending with it.
+///
+/// `lead` lets a capsule of 64 bytes and the data that follows it be received
+/// in one piece while the data lies on a page boundary: stride 8192 and lead
+/// 4032 put byte 64 of each piece at an address that is a multiple of 4096.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolLayout {
+    /// Number of pieces.
+    pub count: usize,
+    /// Bytes from one piece to the next.
+    pub stride: usize,
+    /// Bytes at the start of each stride that stay unused.
+    pub lead: usize,
+}
+
+/// Why a pool could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// The layout makes no sense.
+    #[error("a pool of {0:?} has empty pieces or is larger than memory")]
+    Layout(PoolLayout),
+    /// No memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+}
+
+/// Equal pieces of one region. Clones share the pieces. A [`Buf`] that is
+/// dropped goes back to its pool, on whichever thread that happens.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    inner: Arc<PoolInner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct PoolInner {
+    region: Region,
+    layout: PoolLayout,
+    /// Numbers of the pieces nobody holds. Every piece is either here once or
+    /// in exactly one `Buf`.
+    free: ArrayQueue<u32>,
+}
+
+impl PoolLayout {
+    /// Bytes the pool needs, or `None` when the layout makes no sense.
+    fn bytes(&self) -> Option<usize> {
+        let fits = self.count > 0
+            && self.lead < self.stride
+            && u32::try_from(self.count).is_ok()
+            && u32::try_from(self.stride).is_ok();
+        if fits {
+            self.count.checked_mul(self.stride)
+        } else {
+            None
+        }
+    }
+}
+
+impl Pool {
+    /// Makes a region of the right size and cuts it up.
+    ///
+    /// # Errors
+    /// [`PoolError`] when the layout makes no sense or memory is short.
+    pub fn new(layout: PoolLayout, pages: Pages) -> Result<Self, PoolError> {
+        let bytes = layout.bytes().ok_or(PoolError::Layout(layout))?;
+        let region = Region::anonymous(bytes, pages)?;
+        let free = ArrayQueue::new(layout.count);
+        for index in 0..layout.count {
+            let Ok(index) = u32::try_from(index) else {
+                return Err(PoolError::Layout(layout));
+            };
+            let pushed = free.push(index);
+            debug_assert!(pushed.is_ok(), "the queue has room for every piece");
+        }
+        Ok(Self {
+            inner: Arc::new(PoolInner {
+                region,
+                layout,
+                free,
+            }),
+        })
+    }
+
+    /// Takes a piece with its whole length in view, or `None` when all are
+    /// out. The bytes are whatever the last holder left.
+    #[must_use]
+    pub fn take(&self) -> Option<Buf> {
+        let index = self.inner.free.pop()?;
+        let PoolLayout { stride, lead, .. } = self.inner.layout;
+        let start = self.inner.region.at(index as usize * stride + lead);
+        // SAFETY: piece `index` lies inside the region, since the region was
+        // made `count * stride` bytes long; no other `Buf` has it, since its
+        // number was in `free` and is no longer.
+        Some(unsafe { Buf::new(start, stride - lead, index, Arc::clone(&self.inner)) })
+    }
+
+    /// Pieces that nobody holds at this moment.
+    #[must_use]
+    pub fn available(&self) -> usize {
+        self.inner.free.len()
+    }
+
+    /// All pieces, held or not.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.inner.layout.count
+    }
+
+    /// Length of each piece in bytes.
+    #[must_use]
+    pub fn buf_len(&self) -> usize {
+        self.inner.layout.stride - self.inner.layout.lead
+    }
+
+    /// The region the pieces lie in, for registering it with devices.
+    #[must_use]
+    pub fn region(&self) -> &Region {
+        &self.inner.region
+    }
+}
+
+impl PoolInner {
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Takes piece `index` back from the `Buf` that held it.
+    pub(crate) fn give_back(&self, index: u32) {
+        let pushed = self.free.push(index);
+        debug_assert!(pushed.is_ok(), "a piece comes back once");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(count: usize, stride: usize, lead: usize) -> Pool {
+        Pool::new(
+            PoolLayout {
+                count,
+                stride,
+                lead,
+            },
+            Pages::Normal,
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn pieces_are_distinct_and_come_back() {
+        let pool = pool(3, 4096, 0);
+        let mut held: Vec<Buf> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!((held.len(), pool.available()), (3, 0));
+        for (n, buf) in (0u8..).zip(held.iter_mut()) {
+            buf.fill(n);
+        }
+        for (n, buf) in (0u8..).zip(&held) {
+            assert!(buf.iter().all(|byte| *byte == n));
+        }
+        drop(held);
+        assert_eq!(pool.available(), 3);
+    }
+
+    #[test]
+    fn lead_aligns_what_follows_the_capsule() {
+        let pool = pool(2, 8192, 4032);
+        for buf in [pool.take().unwrap(), pool.take().unwrap()] {
+            assert_eq!(buf.len(), 4160);
+            assert_eq!((buf.addr() + 64) % 4096, 0);
+        }
+    }
+
+    #[test]
+    fn buffers_outlive_their_pool_and_may_change_threads() {
+        let buf = {
+            let pool = pool(1, 4096, 0);
+            pool.take().unwrap()
+        };
+        let back = std::thread::spawn(move || {
+            let mut buf = buf;
+            buf.fill(7);
+            buf
+        });
+        assert!(back.join().unwrap().iter().all(|byte| *byte == 7));
+    }
+
+    #[test]
+    fn senseless_layouts_are_refused() {
+        for (count, stride, lead) in [(0, 1, 0), (1, 0, 0), (1, 8, 8), (usize::MAX, 4096, 0)] {
+            let layout = PoolLayout {
+                count,
+                stride,
+                lead,
+            };
+            assert!(matches!(
+                Pool::new(layout, Pages::Normal),
+                Err(PoolError::Layout(_))
+            ));
+        }
+    }
+}
