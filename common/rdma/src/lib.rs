@@ -1,2 +1,30 @@
 //! The verbs-like contract that every RDMA provider keeps.
+//!
+//! The terms are those of the InfiniBand and iWARP specifications: queue
+//! pairs, work requests, completions, memory keys. What differs from the C
+//! verbs is ownership: a buffer that is posted or exposed *moves* into the
+//! provider and comes back with its completion or when it is withdrawn, so
+//! that memory somebody else may touch is never visible as a slice.
+//!
+//! A provider is driven by one thread: post any number of work requests,
+//! [`Provider::submit`] them once, [`Provider::poll`] for what happened, and
+//! sleep on [`Provider::wait_fd`] when nothing does. Nothing calls back.
+//!
+//! This crate moves no bytes and knows nothing of NVMe.
 #![forbid(unsafe_code)]
+
+mod error;
+mod event;
+mod inline;
+mod key;
+mod params;
+mod provider;
+mod work;
+
+pub use error::{CloseReason, ConnectError, ExposeError, Fault, ListenError, PostError, Refused};
+pub use event::{Completion, ConnectRequest, Event, Received};
+pub use inline::{Bytes, Inline, PrivateData, TooLong};
+pub use key::{RemoteKey, RemoteSlice, Rights};
+pub use params::{Limits, QpConfig};
+pub use provider::{ListenerId, Provider, QpId, Tag};
+pub use work::{Outcome, Work, WorkKind};

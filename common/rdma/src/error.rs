@@ -1,0 +1,210 @@
+//! Errors that say who is at fault.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+/// A call was refused: why, and what it was given, back.
+#[derive(Debug)]
+pub struct Refused<T, E = PostError> {
+    /// Why.
+    pub why: E,
+    /// What was given.
+    pub back: T,
+}
+
+impl<T: fmt::Debug, E: fmt::Display> fmt::Display for Refused<T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.why.fmt(f)
+    }
+}
+
+impl<T: fmt::Debug, E: fmt::Display + fmt::Debug> std::error::Error for Refused<T, E> {}
+
+/// Why work or a call on a queue pair was refused. All are the caller's
+/// doing, except that a queue pair may close at any time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// No such queue pair, or it is closing.
+    #[error("the queue pair is closed")]
+    Closed,
+    /// Not in the state that allows this call.
+    #[error("the queue pair is {state}, which does not allow this call")]
+    WrongState {
+        /// What the queue pair is doing.
+        state: &'static str,
+    },
+    /// As many are outstanding as the queue pair was given room for.
+    #[error("all {depth} places of the queue are taken")]
+    QueueFull {
+        /// Places of that queue.
+        depth: u32,
+    },
+    /// The buffer's region was not registered with this provider.
+    #[error("the buffer lies in a region that is not registered with this provider")]
+    NotRegistered,
+    /// A message, write or read is longer than allowed, or than the remote
+    /// memory it names.
+    #[error("{len} bytes are more than the {max} that are possible here")]
+    TooLong {
+        /// Bytes asked for.
+        len: usize,
+        /// Bytes possible.
+        max: usize,
+    },
+    /// A number in [`QpConfig`](crate::QpConfig) is 0 where it must not be or
+    /// above the provider's limit.
+    #[error("{what} is {value}, the provider allows 1 to {max}")]
+    Size {
+        /// Which number.
+        what: &'static str,
+        /// Value asked for.
+        value: u32,
+        /// Largest possible.
+        max: u32,
+    },
+}
+
+/// Why memory could not be exposed or withdrawn.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExposeError {
+    /// No such queue pair, or it is closing.
+    #[error("the queue pair is closed")]
+    Closed,
+    /// The buffer's region was not registered with this provider.
+    #[error("the buffer lies in a region that is not registered with this provider")]
+    NotRegistered,
+    /// The key table is full.
+    #[error("all {max} memory keys are in use")]
+    Full {
+        /// Keys there are.
+        max: u32,
+    },
+    /// Nothing is exposed by that key.
+    #[error("nothing is exposed by that key")]
+    UnknownKey,
+    /// The peer's read of the memory is being answered.
+    #[error("the peer is reading this memory; disconnect before withdrawing it")]
+    Busy,
+}
+
+/// Why listening failed: the machine's doing or the configuration's.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Somebody else listens there.
+    #[error(
+        "address {addr} is in use by another program; stop it or choose another port \
+         (`ss -ltnp` shows who listens)"
+    )]
+    InUse {
+        /// Address asked for.
+        addr: SocketAddr,
+    },
+    /// The address is on no interface of this machine.
+    #[error(
+        "address {addr} is on no interface of this machine; \
+         `ip address` shows those there are"
+    )]
+    NoSuchAddress {
+        /// Address asked for.
+        addr: SocketAddr,
+    },
+    /// Not allowed.
+    #[error(
+        "no permission to listen on {addr}; ports below 1024 need CAP_NET_BIND_SERVICE, \
+         4420 does not"
+    )]
+    Permission {
+        /// Address asked for.
+        addr: SocketAddr,
+    },
+    /// Anything else.
+    #[error("cannot listen on {addr}: {source}")]
+    Io {
+        /// Address asked for.
+        addr: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl ListenError {
+    /// Sorts what the kernel said about `addr`.
+    #[must_use]
+    pub fn new(addr: SocketAddr, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::AddrInUse => Self::InUse { addr },
+            io::ErrorKind::AddrNotAvailable => Self::NoSuchAddress { addr },
+            io::ErrorKind::PermissionDenied => Self::Permission { addr },
+            _ => Self::Io { addr, source },
+        }
+    }
+}
+
+/// Why a connection could not even be tried.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// A size the provider does not have.
+    #[error(transparent)]
+    Config(#[from] PostError),
+    /// The kernel refused.
+    #[error("cannot connect to {addr}: {source}")]
+    Io {
+        /// Address asked for.
+        addr: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// Why a queue pair closed. Displays as one line that names cause and what
+/// was expected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CloseReason {
+    /// We asked for it.
+    #[error("closed by this side")]
+    Local,
+    /// The peer closed in good order.
+    #[error("closed by the peer")]
+    Peer,
+    /// The peer refused the connection.
+    #[error("the peer rejected the connection")]
+    Rejected,
+    /// Something that was due did not come.
+    #[error("timed out waiting for {waiting_for}")]
+    Timeout {
+        /// What was due.
+        waiting_for: &'static str,
+    },
+    /// The network failed: reset, refused, unreachable.
+    #[error("the network connection failed: {text}")]
+    Network {
+        /// Kind of error, for deciding what to do.
+        kind: io::ErrorKind,
+        /// What the kernel said.
+        text: String,
+    },
+    /// The peer broke a rule; this is what we told it.
+    #[error("the peer broke the protocol: {0}")]
+    PeerFault(Fault),
+    /// The peer says that we broke a rule.
+    #[error("the peer ended the connection: {0}")]
+    Terminated(Fault),
+}
+
+/// A broken rule: which layer found it, its code there, and words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Protocol layer: `MPA`, `DDP`, `RDMAP`; on InfiniBand `transport`.
+    pub layer: &'static str,
+    /// Error type and code of that layer.
+    pub code: u16,
+    /// What was found and what was expected.
+    pub text: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} error {:#06x})", self.text, self.layer, self.code)
+    }
+}

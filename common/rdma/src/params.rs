@@ -1,0 +1,36 @@
+//! Sizes: what a provider can do and what a queue pair asks for.
+
+/// What a provider can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Receives that may be outstanding on one queue pair.
+    pub max_recvs: u32,
+    /// Sends, writes and reads that may be outstanding on one queue pair.
+    pub max_sends: u32,
+    /// RDMA Reads a queue pair may have in flight towards its peer.
+    pub max_reads: u32,
+    /// Longest message, write or read in bytes.
+    pub max_message: u32,
+    /// Buffers that may be exposed at once, over all queue pairs.
+    pub max_exposed: u32,
+    /// Connections that are not accepted yet, over all listeners. The oldest
+    /// of those that say nothing is closed when one more arrives.
+    pub max_pending: u32,
+    /// Queue pairs in all.
+    pub max_qps: u32,
+}
+
+/// What a queue pair asks for. Work beyond these numbers is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpConfig {
+    /// Receives outstanding.
+    pub recvs: u32,
+    /// Sends, writes and reads outstanding.
+    pub sends: u32,
+    /// RDMA Reads we want in flight at once (initiator depth, ORD). Reads
+    /// posted beyond wait their turn inside the provider.
+    pub reads_out: u32,
+    /// RDMA Reads the peer may have in flight at once (responder resources,
+    /// IRD).
+    pub reads_in: u32,
+}

@@ -1,0 +1,178 @@
+//! The contract itself.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use nvmeof_memory::{Buf, Region};
+
+use crate::{
+    ConnectError, Event, ExposeError, Limits, ListenError, PostError, PrivateData, QpConfig,
+    Refused, RemoteKey, RemoteSlice, Rights, Work,
+};
+
+/// A queue pair: slot and generation, so that the name of one that is gone
+/// never means another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QpId(pub u64);
+
+/// A listener: slot and generation, like [`QpId`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ListenerId(pub u64);
+
+/// The caller's own name for a work request, handed back untouched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tag(pub u64);
+
+/// One RDMA provider, driven by one thread.
+///
+/// # The life of a queue pair
+///
+/// ```text
+///  active side                        passive side
+///  connect() ── QpId                  Event::ConnectRequest { qp }
+///     │ post_recv() at once              │ prepare(), post_recv()
+///     ▼                                  ▼
+///  Connecting ─► Event::Rejected      accept() or reject()
+///     │               │                  │          │
+///     ▼               │                  ▼          │
+///  Event::Established │               Event::Established
+///     │               │                  │          │
+///     ▼               ▼                  ▼          ▼
+///  disconnect(), the peer's, or a fault: every work request comes back,
+///  then Event::Closed, the last event of a queue pair, always and once.
+/// ```
+///
+/// # Promises of every provider
+/// * Every accepted work request comes back exactly once: sends, writes and
+///   reads as [`Event::Completion`] in the order they were posted, receives as
+///   [`Event::Received`] in the order they were posted.
+/// * When a queue pair fails or closes, what is outstanding comes back
+///   [`Outcome::Flushed`](crate::Outcome::Flushed) before [`Event::Closed`].
+/// * A refused call changes nothing and gives back what it was given.
+/// * A peer reaches exactly the bytes exposed on its own queue pair, with the
+///   rights given, until the key is withdrawn or invalidated, or the queue
+///   pair is closed.
+/// * Work submitted on one queue pair takes effect in order: a Send posted
+///   after a Write reaches the peer after the written data is in place.
+/// * Memory and descriptors held for peers that are not accepted yet are
+///   bounded by [`Limits::max_pending`].
+pub trait Provider: Send {
+    /// What this provider can do. Fixed for its life.
+    fn limits(&self) -> &Limits;
+
+    /// A short name for logs and messages: `iwarp`, `verbs`, `sim`.
+    fn name(&self) -> &'static str;
+
+    /// Makes the buffers of `region` usable for work on this provider.
+    ///
+    /// # Errors
+    /// When the machine does not let the region be registered.
+    fn register(&mut self, region: &Region) -> Result<(), std::io::Error>;
+
+    /// Listens on `addr`; port 0 takes a free one. Returns the address in use.
+    ///
+    /// # Errors
+    /// [`ListenError`] names address, cause and remedy.
+    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError>;
+
+    /// Stops listening. Requests that were reported already stay; unknown
+    /// listeners are ignored.
+    fn unlisten(&mut self, listener: ListenerId);
+
+    /// Starts to connect. Receives may be posted at once, other work after
+    /// [`Event::Established`]. The outcome is an event: `Established`, or
+    /// `Rejected` and `Closed`, or `Closed`.
+    ///
+    /// # Errors
+    /// [`ConnectError`] when it cannot even be tried.
+    fn connect(
+        &mut self,
+        addr: SocketAddr,
+        config: &QpConfig,
+        private_data: &PrivateData,
+        now: Duration,
+    ) -> Result<QpId, ConnectError>;
+
+    /// Gives the queue pair of a [`Event::ConnectRequest`] its sizes, after
+    /// which receives can be posted and [`accept`](Self::accept) be called.
+    ///
+    /// # Errors
+    /// [`PostError`] when the queue pair is gone or not in that state, or the
+    /// sizes are above [`Limits`].
+    fn prepare(&mut self, qp: QpId, config: &QpConfig) -> Result<(), PostError>;
+
+    /// Accepts the connection. Reads asked for in [`QpConfig`] are lowered to
+    /// what both sides can do. [`Event::Established`] follows, or `Closed`.
+    ///
+    /// # Errors
+    /// [`PostError`] when the queue pair is gone or was not prepared.
+    fn accept(&mut self, qp: QpId, private_data: &PrivateData) -> Result<(), PostError>;
+
+    /// Refuses the connection; [`Event::Closed`] follows.
+    ///
+    /// # Errors
+    /// [`PostError`] when the queue pair is gone or not a pending request.
+    fn reject(&mut self, qp: QpId, private_data: &PrivateData) -> Result<(), PostError>;
+
+    /// Posts a receive: the next message that arrives is put into what `buf`
+    /// has in view, from its start.
+    ///
+    /// # Errors
+    /// [`Refused`] with the buffer when it cannot be posted.
+    fn post_recv(&mut self, qp: QpId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>>;
+
+    /// Queues a send, write or read. It goes out with the next
+    /// [`submit`](Self::submit) or [`poll`](Self::poll).
+    ///
+    /// # Errors
+    /// [`Refused`] with the work when it cannot be posted.
+    fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>>;
+
+    /// Lets the peer of `qp` reach what `buf` has in view, with `rights`, by
+    /// the key in the answer. Keys are not reused soon.
+    ///
+    /// # Errors
+    /// [`Refused`] with the buffer when it cannot be exposed.
+    fn expose(
+        &mut self,
+        qp: QpId,
+        buf: Buf,
+        rights: Rights,
+    ) -> Result<RemoteSlice, Refused<Buf, ExposeError>>;
+
+    /// Takes a buffer out of the peer's reach and hands it back, view as it
+    /// was exposed. Works whether the peer invalidated the key or not, and
+    /// after the queue pair is closed. When this returns, the peer cannot
+    /// touch the bytes any more.
+    ///
+    /// # Errors
+    /// [`ExposeError::UnknownKey`] when nothing is exposed by that key.
+    /// [`ExposeError::Busy`] while the peer's read of it is being answered:
+    /// only a peer that broke its protocol does that; disconnect first.
+    fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError>;
+
+    /// Closes the queue pair: what was submitted is still tried for a bounded
+    /// time, everything comes back, [`Event::Closed`] follows. Ignored for a
+    /// queue pair that is gone.
+    fn disconnect(&mut self, qp: QpId);
+
+    /// Sends off what was posted since the last time, as many work requests
+    /// per system call or doorbell as there are.
+    fn submit(&mut self, now: Duration);
+
+    /// Makes progress and appends what happened to `events`. Returns whether
+    /// anything did. Never waits. One call does a bounded amount of work, so
+    /// that other sources get their turn.
+    fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool;
+
+    /// A descriptor that becomes readable when [`poll`](Self::poll) has
+    /// something to do. Before sleeping on it the caller calls
+    /// [`submit`](Self::submit) and polls until nothing happens.
+    /// `None` where time is simulated.
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// When [`poll`](Self::poll) has to be called at the latest, even if
+    /// [`wait_fd`](Self::wait_fd) stays silent: a time-out of a handshake.
+    fn next_deadline(&self) -> Option<Duration>;
+}

@@ -1,0 +1,105 @@
+//! Work requests and how they end.
+
+use nvmeof_memory::Buf;
+
+use crate::{CloseReason, Inline, RemoteKey, RemoteSlice};
+
+/// A work request for the send queue. Buffers move in and come back with the
+/// completion; the part in view is what is sent, written or filled.
+#[derive(Debug)]
+pub enum Work {
+    /// A message: `head`, then `body`, in one receive of the peer.
+    Send {
+        /// First bytes of the message.
+        head: Inline,
+        /// The rest.
+        body: Option<Buf>,
+        /// A key of the peer that is invalid when the message is delivered.
+        invalidate: Option<RemoteKey>,
+        /// Whether the peer's receive raises a solicited event.
+        solicited: bool,
+    },
+    /// RDMA Write: `local` goes to the start of `remote`.
+    Write {
+        /// Data.
+        local: Buf,
+        /// Where it goes; at least as long as `local`.
+        remote: RemoteSlice,
+    },
+    /// RDMA Read: the start of `remote` fills `local`.
+    Read {
+        /// Where the data goes.
+        local: Buf,
+        /// Where it is; at least as long as `local`.
+        remote: RemoteSlice,
+    },
+}
+
+/// Which kind of work a completion is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WorkKind {
+    /// [`Work::Send`]
+    Send,
+    /// [`Work::Write`]
+    Write,
+    /// [`Work::Read`]
+    Read,
+}
+
+/// How a work request ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done: the data is placed, or handed to the transport.
+    Success,
+    /// The queue pair failed or closed first. What became of the work is not
+    /// known; [`Event::Closed`](crate::Event::Closed) says why.
+    Flushed,
+    /// This work request is what broke the queue pair.
+    Failed(Box<CloseReason>),
+}
+
+impl Outcome {
+    /// Whether the work was done.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        matches!(self, Self::Success)
+    }
+}
+
+impl Work {
+    /// Which kind of work this is.
+    #[must_use]
+    pub fn kind(&self) -> WorkKind {
+        match self {
+            Self::Send { .. } => WorkKind::Send,
+            Self::Write { .. } => WorkKind::Write,
+            Self::Read { .. } => WorkKind::Read,
+        }
+    }
+
+    /// Bytes of payload.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Send { head, body, .. } => {
+                head.len() + body.as_ref().map_or(0, |body| body.len())
+            }
+            Self::Write { local, .. } | Self::Read { local, .. } => local.len(),
+        }
+    }
+
+    /// Whether there is no payload.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes the buffer out.
+    #[must_use]
+    pub fn into_buf(self) -> Option<Buf> {
+        match self {
+            Self::Send { body, .. } => body,
+            Self::Write { local, .. } | Self::Read { local, .. } => Some(local),
+        }
+    }
+}
