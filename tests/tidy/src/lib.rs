@@ -1,2 +1,17 @@
-//! Style checks that run as tests.
+//! Style checks that run as tests: `cargo xtask test tidy`.
+//!
+//! Each check takes text and returns what is wrong with it, so that each has a
+//! test with an input that must fail; `tests/repository.rs` gives them the
+//! repository. What rustfmt, rustc and clippy check is not checked again here.
 #![forbid(unsafe_code)]
+
+pub mod crates;
+pub mod licences;
+pub mod links;
+pub mod names;
+pub mod sources;
+pub mod spdx;
+pub mod tree;
+
+/// Something that is not as it should be: where, what, and what to do.
+pub type Problem = String;

@@ -1,4 +1,100 @@
-//! Everything a developer does with the project.
+//! Everything a developer does with the project, as one program: `cargo xtask`.
+//!
+//! It needs nothing but the standard library, so that it builds in seconds on
+//! a fresh machine. It holds no test and no check itself: it only runs them.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod demo;
+mod fuzz;
+mod run;
+mod setup;
+mod test;
+
+use std::process::ExitCode;
+
+use run::{Failure, Outcome};
+
+const HELP: &str = "\
+Usage: cargo xtask COMMAND
+
+Commands:
+  setup                      install the system packages that the others need
+  test [STEP...] [--list]    run every check and test, or only the named steps
+  fuzz [TARGET] [--runs N]   build and run the fuzz targets, or only one
+  demo [--port N]            export a disk image, use it from the initiator
+
+Exit status: 0 success, 1 something failed, 2 wrong usage or set-up.
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("\n{failure}");
+            failure.exit_code()
+        }
+    }
+}
+
+fn dispatch(arguments: &[String]) -> Outcome {
+    let Some((command, rest)) = arguments.split_first() else {
+        return Err(Failure::Usage(HELP.to_owned()));
+    };
+    let wants_help = rest
+        .iter()
+        .any(|argument| argument == "--help" || argument == "-h");
+    match command.as_str() {
+        _ if wants_help => help(),
+        "help" | "--help" | "-h" => help(),
+        "setup" => match rest.first() {
+            None => setup::ensure(setup::ALL),
+            Some(extra) => Err(Failure::unexpected(extra)),
+        },
+        "test" => test::main(rest),
+        "fuzz" => fuzz::main(rest),
+        "demo" => demo::main(rest),
+        other => Err(Failure::Usage(format!(
+            "unknown command `{other}`\n\n{HELP}"
+        ))),
+    }
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "one shape for all commands")]
+fn help() -> Outcome {
+    print!("{HELP}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn wrong_usage_is_told_apart_from_failure() {
+        for line in [
+            "",
+            "tset",
+            "setup now",
+            "test nonsense",
+            "demo --port 0",
+            "fuzz --runs x",
+        ] {
+            assert!(
+                matches!(dispatch(&words(line)), Err(Failure::Usage(_))),
+                "{line:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn help_and_list_succeed() {
+        for line in ["help", "--help", "demo --help", "test --list"] {
+            assert!(dispatch(&words(line)).is_ok(), "{line:?}");
+        }
+    }
+}

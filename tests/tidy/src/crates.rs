@@ -1,0 +1,283 @@
+//! Who may depend on whom.
+//!
+//! The table is the one place where a new crate of the project, or a new arrow
+//! between two crates, is decided. Crates below `tests/` may use everything.
+
+use toml::{Table, Value};
+
+use crate::Problem;
+
+/// What one crate may use.
+#[derive(Debug)]
+struct Rule {
+    name: &'static str,
+    /// The crates of ours that it may depend on.
+    ours: &'static [&'static str],
+    /// Whether it may reach the operating system by itself.
+    system: bool,
+}
+
+const RULES: &[Rule] = &[
+    Rule {
+        name: "nvmeof-wire",
+        ours: &[],
+        system: false,
+    },
+    Rule {
+        name: "nvmeof-memory",
+        ours: &[],
+        system: true,
+    },
+    Rule {
+        name: "nvmeof-uring",
+        ours: &["nvmeof-memory"],
+        system: true,
+    },
+    Rule {
+        name: "nvmeof-rdma",
+        ours: &["nvmeof-memory"],
+        system: false,
+    },
+    Rule {
+        name: "nvmeof-rdma-soft",
+        ours: &["nvmeof-memory", "nvmeof-rdma"],
+        system: false,
+    },
+    Rule {
+        name: "nvmeof-rdma-iwarp",
+        ours: &[
+            "nvmeof-memory",
+            "nvmeof-rdma",
+            "nvmeof-rdma-soft",
+            "nvmeof-uring",
+        ],
+        system: true,
+    },
+    Rule {
+        name: "nvmeof-rdma-sim",
+        ours: &["nvmeof-memory", "nvmeof-rdma", "nvmeof-rdma-soft"],
+        system: false,
+    },
+    Rule {
+        name: "nvmeof-target-core",
+        ours: &["nvmeof-wire"],
+        system: false,
+    },
+    Rule {
+        name: "nvmeof-initiator-core",
+        ours: &["nvmeof-wire"],
+        system: false,
+    },
+    Rule {
+        name: "nvmeof-backend",
+        ours: &["nvmeof-memory", "nvmeof-uring"],
+        system: true,
+    },
+    Rule {
+        name: "nvmeof-target",
+        ours: &[
+            "nvmeof-wire",
+            "nvmeof-memory",
+            "nvmeof-uring",
+            "nvmeof-rdma",
+            "nvmeof-rdma-soft",
+            "nvmeof-rdma-iwarp",
+            "nvmeof-rdma-sim",
+            "nvmeof-target-core",
+            "nvmeof-backend",
+        ],
+        system: true,
+    },
+    Rule {
+        name: "nvmeof-initiator",
+        ours: &[
+            "nvmeof-wire",
+            "nvmeof-memory",
+            "nvmeof-rdma",
+            "nvmeof-rdma-soft",
+            "nvmeof-rdma-iwarp",
+            "nvmeof-rdma-sim",
+            "nvmeof-initiator-core",
+        ],
+        system: true,
+    },
+    Rule {
+        name: "nvmeof-cli",
+        ours: &["nvmeof-wire", "nvmeof-initiator"],
+        system: true,
+    },
+];
+
+/// Doors to the operating system and runtimes. Protocol logic does no I/O.
+const SYSTEM_CRATES: &[&str] = &[
+    "tokio", "nix", "libc", "io-uring", "socket2", "mio", "rustix", "rdma-sys",
+];
+
+/// Checks the manifest of one crate; `folder` is relative to the root.
+#[must_use]
+pub fn check(folder: &str, manifest: &Table) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let lints = manifest
+        .get("lints")
+        .and_then(|lints| lints.get("workspace"));
+    if lints != Some(&Value::Boolean(true)) {
+        problems.push(format!(
+            "{folder}: Cargo.toml lacks `lints.workspace = true`"
+        ));
+    }
+    if folder.starts_with("tests/") {
+        return problems;
+    }
+    let name = manifest
+        .get("package")
+        .and_then(|package| package.get("name")?.as_str());
+    let Some(rule) = RULES.iter().find(|rule| Some(rule.name) == name) else {
+        problems.push(format!(
+            "{folder}: tests/tidy/src/crates.rs has no rule for this crate"
+        ));
+        return problems;
+    };
+    for dependency in dependencies(manifest, &["dependencies", "build-dependencies"]) {
+        let ours = dependency.starts_with("nvmeof-");
+        if ours && !rule.ours.contains(&dependency.as_str()) {
+            problems.push(format!("{folder}: must not depend on {dependency}"));
+        }
+        if !rule.system && SYSTEM_CRATES.contains(&dependency.as_str()) {
+            problems.push(format!(
+                "{folder}: does no I/O, must not depend on {dependency}"
+            ));
+        }
+    }
+    for dependency in dependencies(manifest, &["dev-dependencies"]) {
+        let other = side(&dependency);
+        if let (Some(own), Some(other)) = (side(rule.name), other)
+            && own != other
+        {
+            let both = "a test of both sides belongs in tests/";
+            problems.push(format!("{folder}: must not depend on {dependency}; {both}"));
+        }
+    }
+    problems
+}
+
+/// The side a crate is on; the crates of `common/` are on none.
+fn side(name: &str) -> Option<&'static str> {
+    match name {
+        "nvmeof-target" | "nvmeof-target-core" | "nvmeof-backend" => Some("target"),
+        "nvmeof-initiator" | "nvmeof-initiator-core" | "nvmeof-cli" => Some("initiator"),
+        _ => None,
+    }
+}
+
+/// The packages that the tables of these names list, also those that only some
+/// platforms have.
+fn dependencies(manifest: &Table, tables: &[&str]) -> Vec<String> {
+    let platforms = manifest
+        .get("target")
+        .and_then(Value::as_table)
+        .into_iter()
+        .flatten();
+    let platforms = platforms.filter_map(|(_, platform)| platform.as_table());
+    let mut found = Vec::new();
+    for place in platforms.chain([manifest]) {
+        for table in tables {
+            let entries = place
+                .get(*table)
+                .and_then(Value::as_table)
+                .into_iter()
+                .flatten();
+            found.extend(entries.map(|(key, value)| {
+                let renamed = value.get("package").and_then(Value::as_str);
+                renamed.unwrap_or(key).to_owned()
+            }));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(folder: &str, name: &str, rest: &str) -> Vec<Problem> {
+        let text = format!("[package]\nname = \"{name}\"\n[lints]\nworkspace = true\n{rest}");
+        check(folder, &text.parse().unwrap())
+    }
+
+    fn refused(name: &str, rest: &str, words: &str) {
+        let found = problems("x", name, rest);
+        assert!(
+            found.len() == 1 && found[0].contains(words),
+            "{name} {rest}: {found:?}"
+        );
+    }
+
+    #[test]
+    fn allowed_arrows_pass() {
+        let rest = "[dependencies]\nnvmeof-wire.workspace = true\nbitflags = \"2\"\n";
+        assert_eq!(problems("target/core", "nvmeof-target-core", rest), [""; 0]);
+        let rest = "[dependencies]\nnix = \"1\"\n[dev-dependencies]\nnvmeof-rdma = \"1\"\n";
+        assert_eq!(problems("target/daemon", "nvmeof-target", rest), [""; 0]);
+        let rest = "[dependencies]\nnvmeof-target = \"1\"\nnvmeof-initiator = \"1\"\n";
+        assert_eq!(problems("tests/e2e", "nvmeof-e2e", rest), [""; 0]);
+    }
+
+    #[test]
+    fn forbidden_arrows_are_found_however_they_are_written() {
+        let arrow = "must not depend on nvmeof-rdma";
+        for rest in [
+            "[dependencies]\nnvmeof-rdma.workspace = true\n",
+            "[build-dependencies]\nnvmeof-rdma = \"1\"\n",
+            "[dependencies]\nother = { package = \"nvmeof-rdma\", path = \"x\" }\n",
+            "[target.'cfg(unix)'.dependencies]\nnvmeof-rdma = \"1\"\n",
+            "[dependencies.nvmeof-rdma]\npath = \"x\"\n",
+        ] {
+            refused("nvmeof-target-core", rest, arrow);
+        }
+    }
+
+    #[test]
+    fn protocol_logic_does_no_io() {
+        for name in [
+            "nvmeof-wire",
+            "nvmeof-rdma",
+            "nvmeof-rdma-soft",
+            "nvmeof-target-core",
+            "nvmeof-initiator-core",
+        ] {
+            for system in ["tokio", "nix", "libc", "io-uring"] {
+                refused(
+                    name,
+                    &format!("[dependencies]\n{system} = \"1\"\n"),
+                    "does no I/O",
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_two_sides_never_meet() {
+        for table in ["dependencies", "dev-dependencies"] {
+            let rest = format!("[{table}]\nnvmeof-initiator = \"1\"\n");
+            refused("nvmeof-target", &rest, "nvmeof-initiator");
+            let rest = format!("[{table}]\nnvmeof-backend = \"1\"\n");
+            refused("nvmeof-cli", &rest, "nvmeof-backend");
+        }
+    }
+
+    #[test]
+    fn new_crates_need_a_rule_and_all_need_the_lints() {
+        refused("nvmeof-new", "", "no rule");
+        let bare = "[package]\nname = \"nvmeof-wire\"\n".parse().unwrap();
+        assert!(check("common/wire", &bare)[0].contains("lints"));
+    }
+
+    #[test]
+    fn rules_name_crates_that_have_rules() {
+        for rule in RULES {
+            for ours in rule.ours {
+                assert!(RULES.iter().any(|rule| rule.name == *ours), "{ours}");
+            }
+        }
+    }
+}

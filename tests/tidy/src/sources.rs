@@ -1,0 +1,148 @@
+//! What every Rust source file keeps: a first line, a size, unsafe's address.
+
+use std::path::Path;
+
+use crate::Problem;
+
+const MAX_LINES: usize = 600;
+const MAX_COLUMNS: usize = 100;
+
+/// The crates that may contain unsafe code, by folder.
+pub const UNSAFE_CRATES: &[&str] = &["common/memory", "common/uring", "common/rdma-verbs"];
+
+/// Checks one file; `path` is relative to the root of the repository.
+#[must_use]
+pub fn check(path: &Path, text: &str) -> Vec<Problem> {
+    let shown = path.display();
+    let mut problems = Vec::new();
+    if !text.starts_with("//! ") {
+        problems.push(format!(
+            "{shown}:1: the first line must say what the file owns (//! ...)"
+        ));
+    }
+    let lines = text.lines().count();
+    if lines > MAX_LINES {
+        problems.push(format!(
+            "{shown}: {lines} lines, at most {MAX_LINES}; split it"
+        ));
+    }
+    for (number, line) in (1..).zip(text.lines()) {
+        // An address cannot be broken.
+        if line.chars().count() > MAX_COLUMNS && !line.contains("://") {
+            problems.push(format!("{shown}:{number}: more than {MAX_COLUMNS} columns"));
+        }
+    }
+    if !may_be_unsafe(path) {
+        problems.extend(unsafe_code(path, text));
+    }
+    problems
+}
+
+fn may_be_unsafe(path: &Path) -> bool {
+    UNSAFE_CRATES.iter().any(|folder| path.starts_with(folder))
+}
+
+/// The compiler refuses unsafe code wherever the workspace's lints hold; what
+/// remains is code that turns them off, and the fuzz targets, where they do
+/// not hold.
+fn unsafe_code(path: &Path, text: &str) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if is_crate_root(path) && !text.lines().any(|line| line == "#![forbid(unsafe_code)]") {
+        problems.push(format!(
+            "{}: #![forbid(unsafe_code)] is missing",
+            path.display()
+        ));
+    }
+    let signs = ["{", "fn ", "impl ", "extern "].map(|next| ["unsafe", next].join(" "));
+    let lint = "unsafe_code";
+    let off = ["allow", "expect", "warn"].map(|level| format!("{level}({lint}"));
+    for (number, line) in (1..).zip(text.lines()) {
+        let comment = line.trim_start().starts_with("//");
+        if !comment
+            && signs
+                .iter()
+                .chain(&off)
+                .any(|sign| line.contains(sign.as_str()))
+        {
+            let crates = UNSAFE_CRATES.join(", ");
+            let shown = path.display();
+            problems.push(format!("{shown}:{number}: unsafe code belongs in {crates}"));
+        }
+    }
+    problems
+}
+
+/// A file at which the compiler starts, except in tests and fuzz targets.
+fn is_crate_root(path: &Path) -> bool {
+    let root = path.ends_with("src/lib.rs") || path.ends_with("src/main.rs");
+    // The macro that makes a fuzz target contains unsafe code.
+    (root
+        || path
+            .parent()
+            .is_some_and(|folder| folder.ends_with("src/bin")))
+        && !path.starts_with("tests/fuzz")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "//! Owns nothing.\n#![forbid(unsafe_code)]\n";
+
+    fn problems(path: &str, text: &str) -> Vec<Problem> {
+        check(Path::new(path), text)
+    }
+
+    fn only(path: &str, text: &str, words: &str) {
+        let found = problems(path, text);
+        assert!(found.len() == 1 && found[0].contains(words), "{found:?}");
+    }
+
+    #[test]
+    fn good_file_passes() {
+        assert!(problems("a/src/lib.rs", GOOD).is_empty());
+    }
+
+    #[test]
+    fn first_line_must_say_what_the_file_owns() {
+        only("a/src/x.rs", "use std::fmt;\n", "first line");
+        only("a/src/x.rs", "", "first line");
+    }
+
+    #[test]
+    fn long_file_and_long_line_are_refused() {
+        only(
+            "a/src/x.rs",
+            &format!("//! X.\n{}", "\n".repeat(MAX_LINES)),
+            "601 lines",
+        );
+        only(
+            "a/src/x.rs",
+            &format!("//! X.\n{}", "é".repeat(MAX_COLUMNS + 1)),
+            ":2: more than",
+        );
+        assert!(problems("a/src/x.rs", &format!("//! X.\n{}", "é".repeat(100))).is_empty());
+        let address = format!("//! X.\n// https://{}", "e".repeat(MAX_COLUMNS));
+        assert!(problems("a/src/x.rs", &address).is_empty());
+    }
+
+    #[test]
+    fn crate_roots_forbid_unsafe_code() {
+        for root in ["a/src/lib.rs", "a/src/main.rs", "a/src/bin/b.rs"] {
+            only(root, "//! X.\n", "missing");
+        }
+        assert!(problems("common/uring/src/lib.rs", "//! X.\n").is_empty());
+        assert!(problems("tests/fuzz/src/bin/b.rs", "//! X.\n").is_empty());
+    }
+
+    #[test]
+    fn unsafe_code_has_an_address() {
+        let block = ["//! X.\nlet x = unsafe", "{ y() };\n"].join(" ");
+        let allow = ["//! X.\n#![allow", "unsafe_code, reason = \"speed\")]\n"].join("(");
+        for text in [&block, &allow] {
+            only("a/tests/x.rs", text, ":2: unsafe code");
+            only("tests/fuzz/x.rs", text, ":2: unsafe code");
+            assert!(problems("common/memory/src/x.rs", text).is_empty());
+        }
+    }
+}

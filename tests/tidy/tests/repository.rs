@@ -1,0 +1,167 @@
+//! The checks of this crate, applied to the repository.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "tests"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nvmeof_tidy::{Problem, crates, licences, links, names, sources, tree};
+use toml::{Table, Value};
+
+fn must_be_clean(problems: &[Problem]) {
+    assert!(
+        problems.is_empty(),
+        "{} problems:\n{}",
+        problems.len(),
+        problems.join("\n")
+    );
+}
+
+fn files() -> Vec<PathBuf> {
+    tree::files(&tree::root()).unwrap()
+}
+
+fn read(path: &Path) -> String {
+    let whole = tree::root().join(path);
+    fs::read_to_string(&whole).unwrap_or_else(|error| panic!("{}: {error}", whole.display()))
+}
+
+fn table(path: &str) -> Table {
+    read(Path::new(path))
+        .parse()
+        .unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The folders of the workspace's members.
+fn members() -> Vec<String> {
+    let manifest = table("Cargo.toml");
+    let members = manifest["workspace"]["members"].as_array().unwrap();
+    members
+        .iter()
+        .map(|member| member.as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn source_files() {
+    let files = files();
+    let sources: Vec<_> = files.iter().filter(|file| tree::is(file, "rs")).collect();
+    assert!(
+        sources.len() >= members().len(),
+        "only {} source files found",
+        sources.len()
+    );
+    let problems: Vec<_> = sources
+        .iter()
+        .flat_map(|file| sources::check(file, &read(file)))
+        .collect();
+    must_be_clean(&problems);
+}
+
+#[test]
+fn file_names() {
+    must_be_clean(
+        &files()
+            .iter()
+            .flat_map(|file| names::check(file))
+            .collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn dependencies_between_crates() {
+    let mut problems = Vec::new();
+    for member in members() {
+        problems.extend(crates::check(
+            &member,
+            &table(&format!("{member}/Cargo.toml")),
+        ));
+    }
+    must_be_clean(&problems);
+}
+
+#[test]
+fn every_crate_is_a_member() {
+    let members = members();
+    for manifest in files().iter().filter(|file| file.ends_with("Cargo.toml")) {
+        let folder = manifest.parent().unwrap().to_str().unwrap();
+        let known = members.iter().any(|member| member == folder);
+        assert!(
+            known || ["", "tests/fuzz"].contains(&folder),
+            "{folder} is not in the workspace"
+        );
+    }
+}
+
+#[test]
+fn links_between_documents() {
+    let root = tree::root();
+    let files = files();
+    let documents: Vec<_> = files.iter().filter(|file| tree::is(file, "md")).collect();
+    assert!(
+        documents
+            .iter()
+            .any(|file| file.ends_with("docs/development.md"))
+    );
+    let exists = |path: &Path| root.join(path).exists();
+    let problems: Vec<_> = documents
+        .iter()
+        .flat_map(|file| links::check(file, &read(file), exists))
+        .collect();
+    must_be_clean(&problems);
+}
+
+#[test]
+fn licences_and_sources() {
+    let policy = licences::Policy::parse(&table("deny.toml"));
+    assert!(!policy.licences.is_empty() && !policy.banned.is_empty());
+    assert!(!policy.registries.is_empty());
+    let mut problems = Vec::new();
+    for manifest in ["Cargo.toml", "tests/fuzz/Cargo.toml"] {
+        let path = tree::root().join(manifest);
+        if path.is_file() {
+            let metadata = serde_json::from_slice(&metadata(&path)).unwrap();
+            problems.extend(licences::check(&metadata, &policy));
+        }
+    }
+    must_be_clean(&problems);
+}
+
+/// What cargo knows about the packages that this machine needs to build.
+fn metadata(manifest: &Path) -> Vec<u8> {
+    let version = Command::new("rustc").arg("-vV").output().unwrap();
+    let version = String::from_utf8(version.stdout).unwrap();
+    let host = version
+        .lines()
+        .find_map(|line| line.strip_prefix("host: "))
+        .unwrap();
+    let output = Command::new(std::env::var_os("CARGO").unwrap())
+        .args([
+            "metadata",
+            "--locked",
+            "--format-version",
+            "1",
+            "--filter-platform",
+            host,
+        ])
+        .arg("--manifest-path")
+        .arg(manifest)
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {errors}", manifest.display());
+    output.stdout
+}
+
+#[test]
+fn policy_has_no_unread_shape() {
+    // A list that moved would silently allow everything or nothing.
+    let deny = table("deny.toml");
+    assert!(matches!(deny["bans"]["deny"], Value::Array(_)));
+    assert!(matches!(deny["licenses"]["allow"], Value::Array(_)));
+}

@@ -1,0 +1,184 @@
+//! What the machine must have: system packages and toolchain components.
+
+use std::process::Command;
+
+use crate::run::{self, Failure, Outcome};
+
+/// Something that must be there before a step can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tool {
+    /// A toolchain component, asked for by its cargo subcommand.
+    Component {
+        name: &'static str,
+        subcommand: &'static str,
+    },
+    /// A Debian package, known to be there by the program it brings.
+    Package {
+        name: &'static str,
+        program: &'static str,
+    },
+}
+
+/// `cargo fmt`.
+pub(crate) const RUSTFMT: Tool = Tool::Component {
+    name: "rustfmt",
+    subcommand: "fmt",
+};
+/// `cargo clippy`.
+pub(crate) const CLIPPY: Tool = Tool::Component {
+    name: "clippy",
+    subcommand: "clippy",
+};
+/// libFuzzer is C++ and is compiled from source.
+pub(crate) const CXX: Tool = Tool::Package {
+    name: "g++",
+    program: "c++",
+};
+/// Makes and checks the disk images.
+pub(crate) const E2FS: Tool = Tool::Package {
+    name: "e2fsprogs",
+    program: "mke2fs",
+};
+/// Tests watch with it which system calls a Flush becomes.
+pub(crate) const STRACE: Tool = Tool::Package {
+    name: "strace",
+    program: "strace",
+};
+/// The local run that `docs/performance.md` compares with.
+const FIO: Tool = Tool::Package {
+    name: "fio",
+    program: "fio",
+};
+
+/// Everything that any command or document of the project uses.
+pub(crate) const ALL: &[Tool] = &[RUSTFMT, CLIPPY, CXX, E2FS, STRACE, FIO];
+
+/// Makes sure that the tools are there; installs what is missing.
+pub(crate) fn ensure(tools: &[Tool]) -> Outcome {
+    let mut components = Vec::new();
+    let mut packages = Vec::new();
+    for tool in tools {
+        match *tool {
+            Tool::Component { name, subcommand } if !has_subcommand(subcommand) => {
+                components.push(name);
+            }
+            Tool::Package { name, program } if run::find(program).is_none() => packages.push(name),
+            _ => {}
+        }
+    }
+    install_packages(&packages)?;
+    install_components(&components)
+}
+
+fn has_subcommand(subcommand: &str) -> bool {
+    run::succeeds(run::cargo(subcommand).arg("--version"))
+}
+
+fn install_components(names: &[&str]) -> Outcome {
+    if names.is_empty() {
+        return Ok(());
+    }
+    run::heading("setup: toolchain components");
+    if run::find("rustup").is_none() {
+        return Err(Failure::Usage(format!(
+            "the Rust toolchain lacks {}, and there is no rustup to add it; \
+             install it from where the toolchain came from",
+            names.join(" and ")
+        )));
+    }
+    run::run(
+        run::command("rustup")
+            .args(["component", "add"])
+            .args(names),
+    )
+}
+
+fn install_packages(names: &[&str]) -> Outcome {
+    if names.is_empty() {
+        return Ok(());
+    }
+    run::heading("setup: system packages");
+    let Some(prefix) = privilege() else {
+        return Err(Failure::Usage(by_hand(names)));
+    };
+    // A fresh machine has no package lists at all.
+    run::run(apt_get(prefix).arg("update"))?;
+    run::run(
+        apt_get(prefix)
+            .args(["install", "-y", "--no-install-recommends"])
+            .args(names),
+    )
+}
+
+/// The line that a person has to run when we are not allowed to.
+fn by_hand(names: &[&str]) -> String {
+    let names = names.join(" ");
+    if run::find("apt-get").is_none() {
+        return format!("this machine has no apt-get; install what Debian calls: {names}");
+    }
+    format!(
+        "system packages are missing, and installing them needs root. Run:\n\n    \
+         sudo apt-get update && sudo apt-get install -y --no-install-recommends {names}\n\n\
+         and then the same command again."
+    )
+}
+
+/// How we may call apt-get: directly, with `sudo -n`, or (`None`) not at all.
+fn privilege() -> Option<&'static [&'static str]> {
+    run::find("apt-get")?;
+    let user = run::output(run::command("id").arg("-u")).unwrap_or_default();
+    if user.trim() == "0" {
+        return Some(&[]);
+    }
+    let sudo = run::succeeds(run::command("sudo").args(["-n", "true"]));
+    sudo.then_some(&["sudo", "-n"])
+}
+
+fn apt_get(prefix: &[&str]) -> Command {
+    // `env` carries the variable through sudo, which drops our environment.
+    let mut words = prefix
+        .iter()
+        .chain(&["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
+    let mut command = run::command(words.next().copied().unwrap_or("env"));
+    command.args(words);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_not_installed() {
+        assert!(
+            ensure(&[Tool::Package {
+                name: "no-such-package",
+                program: "sh"
+            }])
+            .is_ok()
+        );
+    }
+
+    #[test]
+    fn missing_subcommand_is_noticed() {
+        assert!(!has_subcommand("no-such-subcommand"));
+    }
+
+    #[test]
+    fn apt_get_is_called_with_and_without_sudo() {
+        let plain = apt_get(&[]);
+        assert!(plain.get_program().to_string_lossy().ends_with("env"));
+        let sudo = apt_get(&["sudo", "-n"]);
+        assert!(sudo.get_program().to_string_lossy().ends_with("sudo"));
+        let words: Vec<_> = sudo.get_args().map(|word| word.to_string_lossy()).collect();
+        assert_eq!(
+            words,
+            ["-n", "env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]
+        );
+    }
+
+    #[test]
+    fn line_to_run_by_hand_names_the_packages() {
+        assert!(by_hand(&["g++", "fio"]).contains("g++ fio"));
+    }
+}
