@@ -1,0 +1,103 @@
+//! The Changed Attached Namespace List log page, 04h (NVMe Base 2.0, figure 209).
+
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Length in bytes of the page.
+pub const CHANGED_NAMESPACES_LEN: usize = 4096;
+
+/// Most namespaces that the page names.
+pub const CHANGED_NAMESPACES_MAX: usize = 1024;
+
+/// First entry of a page that does not name the namespaces: more than 1,024
+/// have changed.
+const TOO_MANY: u32 = 0xffff_ffff;
+
+/// The page: namespaces that changed since it was last read, ascending, ended
+/// by a 0 when there are less than 1,024.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct ChangedNamespaces {
+    nsids: [U32; CHANGED_NAMESPACES_MAX],
+}
+
+const _: () = assert!(size_of::<ChangedNamespaces>() == CHANGED_NAMESPACES_LEN);
+
+impl ChangedNamespaces {
+    /// A page of `nsids`, which ascend. Of more than 1,024 it names none and
+    /// says that they are too many (see [`Self::is_everything`]).
+    #[must_use]
+    pub fn new(nsids: impl IntoIterator<Item = u32>) -> Self {
+        let mut page = Self::new_zeroed();
+        let mut nsids = nsids.into_iter();
+        for (entry, nsid) in page.nsids.iter_mut().zip(nsids.by_ref()) {
+            entry.set(nsid);
+        }
+        if nsids.next().is_some() {
+            return Self::everything();
+        }
+        page
+    }
+
+    /// A page that says that more than 1,024 namespaces have changed.
+    #[must_use]
+    pub fn everything() -> Self {
+        let mut page = Self::new_zeroed();
+        if let Some(first) = page.nsids.first_mut() {
+            first.set(TOO_MANY);
+        }
+        page
+    }
+
+    /// Whether so many changed that the page does not name them.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        self.nsids
+            .first()
+            .is_some_and(|first| first.get() == TOO_MANY)
+    }
+
+    /// The namespaces that it names.
+    pub fn iter(&self) -> impl Iterator<Item = u32> {
+        let named = if self.is_everything() {
+            0
+        } else {
+            self.nsids.len()
+        };
+        self.nsids
+            .iter()
+            .take(named)
+            .map(|nsid| nsid.get())
+            .take_while(|nsid| *nsid != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn more_than_1024_are_not_named() {
+        let full = ChangedNamespaces::new(1..=1024);
+        assert!(!full.is_everything());
+        assert!(full.iter().eq(1..=1024));
+        let over = ChangedNamespaces::new(1..=1025);
+        assert!(over.is_everything());
+        assert_eq!(over.iter().count(), 0);
+        assert_eq!(over.as_bytes()[..8], [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn names_what_it_was_given(nsids in prop::collection::btree_set(1..u32::MAX, 0..1024)) {
+            let page = ChangedNamespaces::new(nsids.iter().copied());
+            prop_assert_eq!(page.iter().collect::<Vec<_>>(), nsids.into_iter().collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The 64-byte submission queue entry (NVMe Base 2.0, 3.3.3.1).
+
+use core::mem::offset_of;
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::opcode::Opcode;
+use crate::sgl::SglDescriptor;
+
+/// Length of a submission queue entry in bytes.
+pub const SQE_LEN: usize = 64;
+
+/// A submission queue entry. Command specific dwords keep their number as
+/// their name; [`crate::admin`], [`crate::nvm`] and [`crate::fabrics`] say what
+/// they mean.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct Sqe {
+    /// Opcode.
+    pub opcode: Opcode,
+    /// Fused operation in bits 1:0, PRP or SGL for data transfer (PSDT) in
+    /// bits 7:6.
+    pub flags: u8,
+    /// Command identifier.
+    pub cid: U16,
+    /// Namespace identifier. In a Fabrics command byte 4 is its type.
+    pub nsid: U32,
+    /// Command dword 2.
+    pub cdw2: U32,
+    /// Command dword 3.
+    pub cdw3: U32,
+    /// Metadata pointer.
+    pub mptr: U64,
+    /// Data pointer: over fabrics always one SGL descriptor.
+    pub dptr: SglDescriptor,
+    /// Command dword 10.
+    pub cdw10: U32,
+    /// Command dword 11.
+    pub cdw11: U32,
+    /// Command dword 12.
+    pub cdw12: U32,
+    /// Command dword 13.
+    pub cdw13: U32,
+    /// Command dword 14.
+    pub cdw14: U32,
+    /// Command dword 15.
+    pub cdw15: U32,
+}
+
+const _: () = {
+    assert!(size_of::<Sqe>() == SQE_LEN);
+    assert!(offset_of!(Sqe, cid) == 2);
+    assert!(offset_of!(Sqe, nsid) == 4);
+    assert!(offset_of!(Sqe, mptr) == 16);
+    assert!(offset_of!(Sqe, dptr) == 24);
+    assert!(offset_of!(Sqe, cdw10) == 40);
+    assert!(offset_of!(Sqe, cdw15) == 60);
+};
+
+/// Fused operation, bits 1:0 of [`Sqe::flags`].
+pub const FUSE_MASK: u8 = 0x03;
+/// PSDT, bits 7:6 of [`Sqe::flags`].
+pub const PSDT_MASK: u8 = 0xc0;
+/// PSDT 01b: SGLs, metadata pointer is an address. The value that commands
+/// over fabrics use.
+pub const PSDT_SGL: u8 = 0x40;
+/// PSDT 10b: SGLs, metadata pointer is an SGL segment.
+pub const PSDT_SGL_METADATA: u8 = 0x80;
+
+impl Sqe {
+    /// An entry that is zero but for opcode and PSDT, which is that of
+    /// fabrics: NVMe over Fabrics allows no PRPs.
+    #[must_use]
+    pub fn new(opcode: Opcode) -> Self {
+        Self {
+            opcode,
+            flags: PSDT_SGL,
+            ..Self::new_zeroed()
+        }
+    }
+
+    /// Reads the entry at the start of a capsule; `None` when the capsule is
+    /// shorter than an entry.
+    #[must_use]
+    pub fn from_capsule(capsule: &[u8]) -> Option<Self> {
+        Self::read_from_prefix(capsule).ok().map(|(sqe, _rest)| sqe)
+    }
+
+    /// The bytes as they go on the wire.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; SQE_LEN] {
+        zerocopy::transmute!(*self)
+    }
+
+    /// Whether the command is one half of a fused operation.
+    #[must_use]
+    pub fn is_fused(&self) -> bool {
+        self.flags & FUSE_MASK != 0
+    }
+
+    /// Whether PSDT says that the data pointer is an SGL (01b or 10b).
+    #[must_use]
+    pub fn uses_sgl(&self) -> bool {
+        matches!(self.flags & PSDT_MASK, PSDT_SGL | PSDT_SGL_METADATA)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::opcode;
+
+    #[test]
+    fn golden_read_of_a_linux_host() {
+        let mut sqe = Sqe::new(opcode::io::READ);
+        sqe.cid = U16::new(0x1234);
+        sqe.nsid = U32::new(1);
+        sqe.cdw10 = U32::new(8);
+        let bytes = sqe.to_bytes();
+        assert_eq!(bytes[..8], [0x02, 0x40, 0x34, 0x12, 1, 0, 0, 0]);
+        assert_eq!(bytes[40..44], [8, 0, 0, 0]);
+        assert_eq!(Sqe::from_capsule(&bytes), Some(sqe));
+        assert_eq!(Sqe::from_capsule(&bytes[..63]), None);
+    }
+
+    #[test]
+    fn psdt_zero_and_three_are_not_sgl() {
+        let mut sqe = Sqe::new(opcode::io::READ);
+        for (flags, sgl) in [(0x00, false), (0x40, true), (0x80, true), (0xc0, false)] {
+            sqe.flags = flags;
+            assert_eq!(sqe.uses_sgl(), sgl, "{flags:#x}");
+        }
+    }
+}
