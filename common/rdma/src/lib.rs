@@ -13,10 +13,13 @@
 //! This crate moves no bytes and knows nothing of NVMe.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 mod event;
 mod inline;
 mod key;
+pub mod layer;
 mod params;
 mod provider;
 mod work;

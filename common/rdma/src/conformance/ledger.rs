@@ -1,0 +1,170 @@
+//! What is outstanding on each queue pair, and the promises that always hold.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use nvmeof_memory::Buf;
+
+use crate::{Completion, Event, Outcome, QpId, Received, Tag, Work, WorkKind};
+
+/// The books of one provider.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    qps: BTreeMap<QpId, Account>,
+}
+
+#[derive(Debug, Default)]
+struct Account {
+    recvs: VecDeque<Posted>,
+    work: VecDeque<Posted>,
+    established: bool,
+    /// Something came back undone: from then on nothing succeeds.
+    recvs_ended: bool,
+    work_ended: bool,
+    closed: bool,
+}
+
+/// One work request, and how to know its buffer again.
+#[derive(Debug)]
+struct Posted {
+    tag: Tag,
+    kind: Option<WorkKind>,
+    place: Option<(u64, usize)>,
+}
+
+fn place(buf: &Buf) -> (u64, usize) {
+    (buf.addr(), buf.len())
+}
+
+impl Ledger {
+    /// A queue pair that nobody knew before.
+    pub(super) fn open(&mut self, qp: QpId) {
+        let known = self.qps.insert(qp, Account::default());
+        assert!(known.is_none(), "{qp:?} was given out twice");
+    }
+
+    pub(super) fn posted_recv(&mut self, qp: QpId, tag: Tag, place: (u64, usize)) {
+        let posted = Posted {
+            tag,
+            kind: None,
+            place: Some(place),
+        };
+        self.account(qp).recvs.push_back(posted);
+    }
+
+    pub(super) fn posted_work(&mut self, qp: QpId, tag: Tag, sign: &WorkSign) {
+        let posted = Posted {
+            tag,
+            kind: Some(sign.kind),
+            place: sign.place,
+        };
+        self.account(qp).work.push_back(posted);
+    }
+
+    /// Queue pairs that are not closed.
+    pub(super) fn open_qps(&self) -> Vec<QpId> {
+        let open = self.qps.iter().filter(|(_, account)| !account.closed);
+        open.map(|(qp, _)| *qp).collect()
+    }
+
+    pub(super) fn is_closed(&self, qp: QpId) -> bool {
+        self.qps.get(&qp).is_some_and(|account| account.closed)
+    }
+
+    pub(super) fn outstanding_recvs(&self, qp: QpId) -> usize {
+        self.qps.get(&qp).map_or(0, |account| account.recvs.len())
+    }
+
+    pub(super) fn outstanding_work(&self, qp: QpId) -> usize {
+        self.qps.get(&qp).map_or(0, |account| account.work.len())
+    }
+
+    fn account(&mut self, qp: QpId) -> &mut Account {
+        let account = self.qps.get_mut(&qp);
+        account.unwrap_or_else(|| panic!("{qp:?} was never given out"))
+    }
+
+    /// Books an event and checks it against what was posted.
+    pub(super) fn event(&mut self, event: &Event) {
+        if let Event::ConnectRequest(request) = event {
+            self.open(request.qp);
+            return;
+        }
+        let account = self.account(event.qp());
+        assert!(!account.closed, "an event after Closed: {event:?}");
+        match event {
+            Event::ConnectRequest(_) => {}
+            Event::Established { .. } => {
+                assert!(!account.established, "established twice: {event:?}");
+                account.established = true;
+            }
+            Event::Rejected { .. } => {
+                assert!(!account.established, "rejected after all: {event:?}");
+            }
+            Event::Received(received) => account.received(received),
+            Event::Completion(completion) => account.completed(completion),
+            Event::Closed { .. } => {
+                assert!(
+                    account.recvs.is_empty() && account.work.is_empty(),
+                    "Closed before these came back: {:?} {:?}",
+                    account.recvs,
+                    account.work
+                );
+                account.closed = true;
+            }
+        }
+    }
+}
+
+impl Account {
+    fn received(&mut self, received: &Received) {
+        let Some(posted) = self.recvs.pop_front() else {
+            panic!("no receive was outstanding: {received:?}");
+        };
+        assert_eq!(posted.tag, received.tag, "receives come back in order");
+        assert_eq!(posted.place, Some(place(&received.buf)), "buffer and view");
+        assert!(received.len <= received.buf.len(), "{received:?}");
+        if received.outcome.is_success() {
+            assert!(!self.recvs_ended, "success after failure: {received:?}");
+            assert!(self.established, "before the connection: {received:?}");
+        } else {
+            self.recvs_ended = true;
+            let nothing = received.len == 0 && received.invalidated.is_none();
+            assert!(nothing, "a receive that failed says 0: {received:?}");
+        }
+    }
+
+    fn completed(&mut self, completion: &Completion) {
+        let Some(posted) = self.work.pop_front() else {
+            panic!("no work was outstanding: {completion:?}");
+        };
+        assert_eq!(posted.tag, completion.tag, "completions come in order");
+        assert_eq!(posted.kind, Some(completion.kind), "{completion:?}");
+        let came_back = completion.buf.as_ref().map(place);
+        assert_eq!(posted.place, came_back, "buffer and view");
+        if completion.outcome == Outcome::Success {
+            assert!(!self.work_ended, "success after failure: {completion:?}");
+        } else {
+            self.work_ended = true;
+        }
+    }
+}
+
+/// How to know a work request again when it comes back.
+#[derive(Debug)]
+pub(super) struct WorkSign {
+    kind: WorkKind,
+    place: Option<(u64, usize)>,
+}
+
+impl WorkSign {
+    pub(super) fn of(work: &Work) -> Self {
+        let buf = match work {
+            Work::Send { body, .. } => body.as_ref(),
+            Work::Write { local, .. } | Work::Read { local, .. } => Some(local),
+        };
+        Self {
+            kind: work.kind(),
+            place: buf.map(place),
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! One of the two providers, with its memory and its books.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use nvmeof_memory::{Buf, ClassSpec, Classes, Pages};
+
+use super::ledger::{Ledger, WorkSign};
+use super::pattern;
+use crate::layer::{Trace, TraceLog};
+use crate::{
+    Event, ExposeError, Inline, PostError, Provider, QpConfig, QpId, Refused, RemoteKey,
+    RemoteSlice, Rights, Tag, Work,
+};
+
+/// Which of the two providers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The one that connects, in most cases.
+    A,
+    /// The one that listens, in most cases.
+    B,
+}
+
+impl End {
+    /// The other one.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+}
+
+/// One provider with its memory. Everything posted through it is checked when
+/// it comes back.
+pub struct Side {
+    provider: Option<Trace<Box<dyn Provider>>>,
+    memory: Classes,
+    buffers: usize,
+    pub(super) ledger: Ledger,
+    pub(super) inbox: VecDeque<Event>,
+    exposed: BTreeSet<RemoteKey>,
+}
+
+const SIZES: [ClassSpec; 4] = [
+    ClassSpec {
+        len: 8 << 10,
+        count: 600,
+    },
+    ClassSpec {
+        len: 128 << 10,
+        count: 128,
+    },
+    ClassSpec {
+        len: 1 << 20,
+        count: 8,
+    },
+    ClassSpec {
+        len: 6 << 20,
+        count: 4,
+    },
+];
+
+impl Side {
+    pub(super) fn new(provider: Box<dyn Provider>, name: &str, log: TraceLog) -> Self {
+        let memory = Classes::new(&SIZES, Pages::Normal).expect("memory for the suite");
+        let mut provider = Trace::new(provider, name, log);
+        for region in memory.regions() {
+            provider.register(region).expect("memory is registered");
+        }
+        Self {
+            provider: Some(provider),
+            buffers: memory.available(),
+            memory,
+            ledger: Ledger::default(),
+            inbox: VecDeque::new(),
+            exposed: BTreeSet::new(),
+        }
+    }
+
+    /// The provider, for calls that keep no books.
+    pub fn provider(&mut self) -> &mut dyn Provider {
+        self.provider.as_mut().expect("the provider is still there")
+    }
+
+    pub(super) fn provider_ref(&self) -> Option<&dyn Provider> {
+        let provider = self.provider.as_ref()?;
+        Some(provider)
+    }
+
+    /// Drops the provider as if its process had died.
+    pub fn vanish(&mut self) {
+        self.provider = None;
+        self.inbox.clear();
+        self.exposed.clear();
+    }
+
+    /// Checks that all buffers are back, and that there are none elsewhere.
+    pub fn assert_all_back(&mut self) {
+        self.inbox.clear();
+        assert_eq!(self.memory.available(), self.buffers, "buffers were lost");
+    }
+
+    /// A registered buffer of `len` bytes, all 0xEE beyond and before.
+    pub fn buf(&self, len: usize) -> Buf {
+        self.buf_at(0, len)
+    }
+
+    /// A registered buffer with `len` bytes in view that start at `start` of
+    /// the piece; every byte is 0xEE.
+    pub fn buf_at(&self, start: usize, len: usize) -> Buf {
+        let buf = self.memory.take(start + len);
+        let mut buf = buf.unwrap_or_else(|| panic!("no buffer of {len} bytes is left"));
+        buf.reset_view();
+        // Pieces are large; what is around the view is what matters.
+        let around = (start + len + 4096).min(buf.len());
+        buf[..around].fill(0xEE);
+        buf.set_view(start..start + len).unwrap();
+        buf
+    }
+
+    /// A registered buffer of `len` bytes of pattern `seed`.
+    pub fn filled(&self, len: usize, seed: u64) -> Buf {
+        let mut buf = self.buf(len);
+        pattern::fill(&mut buf, seed);
+        buf
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// What the provider says.
+    pub fn try_recv(&mut self, qp: QpId, tag: u64, buf: Buf) -> Result<(), Refused<Buf>> {
+        let place = (buf.addr(), buf.len());
+        let result = self.provider().post_recv(qp, Tag(tag), buf);
+        match &result {
+            Ok(()) => self.ledger.posted_recv(qp, Tag(tag), place),
+            Err(refused) => assert_eq!((refused.back.addr(), refused.back.len()), place),
+        }
+        result
+    }
+
+    /// Posts a receive of `len` bytes, which has to succeed.
+    pub fn recv(&mut self, qp: QpId, tag: u64, len: usize) {
+        let buf = self.buf(len);
+        self.try_recv(qp, tag, buf).expect("a receive is taken");
+    }
+
+    /// Posts work.
+    ///
+    /// # Errors
+    /// What the provider says.
+    pub fn try_post(&mut self, qp: QpId, tag: u64, work: Work) -> Result<(), Refused<Work>> {
+        let sign = WorkSign::of(&work);
+        let given = (work.kind(), work.len());
+        let result = self.provider().post(qp, Tag(tag), work);
+        match &result {
+            Ok(()) => self.ledger.posted_work(qp, Tag(tag), &sign),
+            Err(refused) => assert_eq!((refused.back.kind(), refused.back.len()), given),
+        }
+        result
+    }
+
+    /// Posts work, which has to succeed.
+    pub fn post(&mut self, qp: QpId, tag: u64, work: Work) {
+        self.try_post(qp, tag, work).expect("work is taken");
+    }
+
+    /// Sends `len` bytes of pattern `tag`, the first of them in the head.
+    pub fn send(&mut self, qp: QpId, tag: u64, len: usize) {
+        let work = self.message(tag, len);
+        self.post(qp, tag, work);
+    }
+
+    /// A message of `len` bytes of pattern `seed`, up to 64 of them in the
+    /// head and the rest in the body.
+    pub fn message(&self, seed: u64, len: usize) -> Work {
+        let body = (len > 0).then(|| self.filled(len, seed));
+        let mut bytes = [0; 64];
+        let head = len.min(64);
+        pattern::fill(&mut bytes[..head], seed);
+        let body = body.filter(|_| len > head).map(|mut body| {
+            body.set_view(head..len).unwrap();
+            body
+        });
+        Work::Send {
+            head: Inline::new(&bytes[..head]).unwrap(),
+            body,
+            invalidate: None,
+            solicited: false,
+        }
+    }
+
+    /// Writes `len` bytes of pattern `tag` to `remote`.
+    pub fn write(&mut self, qp: QpId, tag: u64, len: usize, remote: RemoteSlice) {
+        let local = self.filled(len, tag);
+        self.post(qp, tag, Work::Write { local, remote });
+    }
+
+    /// Reads `len` bytes from `remote`.
+    pub fn read(&mut self, qp: QpId, tag: u64, len: usize, remote: RemoteSlice) {
+        let local = self.buf(len);
+        self.post(qp, tag, Work::Read { local, remote });
+    }
+
+    /// Exposes `buf`, which has to succeed.
+    pub fn expose(&mut self, qp: QpId, buf: Buf, rights: Rights) -> RemoteSlice {
+        let len = buf.len();
+        let slice = self.provider().expose(qp, buf, rights);
+        let slice = slice.expect("a buffer is exposed");
+        assert_eq!(slice.len as usize, len, "all that is in view is exposed");
+        assert!(self.exposed.insert(slice.key), "{:?} twice", slice.key);
+        slice
+    }
+
+    /// Withdraws a key.
+    ///
+    /// # Errors
+    /// What the provider says.
+    pub fn try_withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
+        let result = self.provider().withdraw(key);
+        if result.is_ok() {
+            assert!(self.exposed.remove(&key), "{key:?} was not exposed");
+        }
+        result
+    }
+
+    /// Withdraws a key, which has to succeed.
+    pub fn withdraw(&mut self, key: RemoteKey) -> Buf {
+        self.try_withdraw(key).expect("a key is withdrawn")
+    }
+
+    /// Whether `Closed` was reported for `qp`.
+    #[must_use]
+    pub fn is_closed(&self, qp: QpId) -> bool {
+        self.ledger.is_closed(qp)
+    }
+
+    /// Sends, writes and reads that did not come back yet.
+    #[must_use]
+    pub fn outstanding_work(&self, qp: QpId) -> usize {
+        self.ledger.outstanding_work(qp)
+    }
+
+    /// Receives that did not come back yet.
+    #[must_use]
+    pub fn outstanding_recvs(&self, qp: QpId) -> usize {
+        self.ledger.outstanding_recvs(qp)
+    }
+
+    /// Keys that were exposed and not withdrawn.
+    pub(super) fn exposed(&self) -> &BTreeSet<RemoteKey> {
+        &self.exposed
+    }
+
+    pub(super) fn withdraw_all(&mut self) {
+        for key in std::mem::take(&mut self.exposed) {
+            let _ = self.provider().withdraw(key).expect("a key is withdrawn");
+        }
+    }
+
+    /// Disconnects `qp`.
+    pub fn disconnect(&mut self, qp: QpId) {
+        self.provider().disconnect(qp);
+    }
+
+    /// Prepares `qp`, which has to succeed.
+    pub fn prepare(&mut self, qp: QpId, config: &QpConfig) {
+        let result = self.provider().prepare(qp, config);
+        result.expect("a request is prepared");
+    }
+
+    /// What a refused post of an empty message says.
+    pub fn refusal(&mut self, qp: QpId) -> Option<PostError> {
+        let work = self.message(0, 0);
+        self.try_post(qp, 0, work).err().map(|refused| refused.why)
+    }
+
+    /// Submits and polls once; returns whether anything happened.
+    pub(super) fn turn(&mut self, now: Duration) -> bool {
+        let Some(provider) = &mut self.provider else {
+            return false;
+        };
+        provider.submit(now);
+        let mut events = Vec::new();
+        let progress = provider.poll(now, &mut events);
+        assert!(progress || events.is_empty(), "poll hides what it reports");
+        for event in events {
+            self.ledger.event(&event);
+            self.inbox.push_back(event);
+        }
+        progress
+    }
+}

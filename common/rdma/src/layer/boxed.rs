@@ -1,0 +1,97 @@
+//! A boxed provider is a provider.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use nvmeof_memory::{Buf, Region};
+
+use crate::{
+    ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError, PrivateData,
+    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Tag, Work,
+};
+
+impl<P: Provider + ?Sized> Provider for Box<P> {
+    fn limits(&self) -> &Limits {
+        (**self).limits()
+    }
+
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn register(&mut self, region: &Region) -> Result<(), std::io::Error> {
+        (**self).register(region)
+    }
+
+    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
+        (**self).listen(addr)
+    }
+
+    fn unlisten(&mut self, listener: ListenerId) {
+        (**self).unlisten(listener);
+    }
+
+    fn connect(
+        &mut self,
+        addr: SocketAddr,
+        config: &QpConfig,
+        private_data: &PrivateData,
+        now: Duration,
+    ) -> Result<QpId, ConnectError> {
+        (**self).connect(addr, config, private_data, now)
+    }
+
+    fn prepare(&mut self, qp: QpId, config: &QpConfig) -> Result<(), PostError> {
+        (**self).prepare(qp, config)
+    }
+
+    fn accept(&mut self, qp: QpId, private_data: &PrivateData) -> Result<(), PostError> {
+        (**self).accept(qp, private_data)
+    }
+
+    fn reject(&mut self, qp: QpId, private_data: &PrivateData) -> Result<(), PostError> {
+        (**self).reject(qp, private_data)
+    }
+
+    fn post_recv(&mut self, qp: QpId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {
+        (**self).post_recv(qp, tag, buf)
+    }
+
+    fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>> {
+        (**self).post(qp, tag, work)
+    }
+
+    fn expose(
+        &mut self,
+        qp: QpId,
+        buf: Buf,
+        rights: Rights,
+    ) -> Result<RemoteSlice, Refused<Buf, ExposeError>> {
+        (**self).expose(qp, buf, rights)
+    }
+
+    fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
+        (**self).withdraw(key)
+    }
+
+    fn disconnect(&mut self, qp: QpId) {
+        (**self).disconnect(qp);
+    }
+
+    fn submit(&mut self, now: Duration) {
+        (**self).submit(now);
+    }
+
+    fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool {
+        (**self).poll(now, events)
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).wait_fd()
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        (**self).next_deadline()
+    }
+}

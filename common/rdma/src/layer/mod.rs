@@ -1,0 +1,20 @@
+//! Wrappers around a provider: each is a provider itself and delegates.
+//!
+//! * [`Trace`] writes down what is called and what happens.
+//! * [`Faulty`] makes things fail that may fail by the contract.
+//!
+//! They move no bytes of their own, so any of them fits around any provider.
+
+mod boxed;
+mod dice;
+mod faults;
+mod faulty;
+mod trace;
+
+#[cfg(test)]
+mod stub;
+
+pub use dice::{Dice, OneIn};
+pub use faults::{Faults, Injected};
+pub use faulty::Faulty;
+pub use trace::{Trace, TraceLog};
