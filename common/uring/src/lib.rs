@@ -1,2 +1,30 @@
 //! One io_uring for one thread.
-#![forbid(unsafe_code)]
+//!
+//! A [`Ring`] takes operations on files, hands all of them to the kernel in
+//! one call a turn ([`Ring::submit`]) and gives back what came of them
+//! ([`Ring::reap`]). An operation owns the [`Buf`](nvmeof_memory::Buf) the
+//! kernel reads or fills, from the call that starts it until its [`Done`], so
+//! nobody can look at memory the kernel is writing. A ring that is dropped
+//! waits for what it still has in flight.
+//!
+//! This crate does not know what the bytes mean, does not continue short
+//! transfers and does not sleep: it has a descriptor to sleep on.
+//!
+//! Unsafe code is allowed here because the kernel is told addresses, which
+//! must stay valid for as long as it uses them.
+#![allow(unsafe_code, reason = "the kernel reads and writes memory by address")]
+
+mod alignment;
+mod files;
+mod fixed;
+mod operation;
+mod ring;
+mod slots;
+mod start;
+
+pub use alignment::{DirectAlignment, direct_alignment};
+pub use files::{FileId, FileTableFull};
+pub use fixed::{LeftOut, Registered};
+pub use operation::{Refused, Why, WriteMode};
+pub use ring::{Done, Ring, Stray};
+pub use start::{Mode, RingConfig, RingError};

@@ -1,2 +1,35 @@
 //! Storage behind namespaces: files, block devices, RAM, null.
+//!
+//! A [`Spec`] says what to serve. A [`Claim`] is the right to serve it, taken
+//! once in the process: it opens and locks the file and decides how it is
+//! read and written. Each reactor opens the claim in its own [`Disks`], which
+//! owns the reactor's one io_uring. A [`Request`] goes in with its buffer and
+//! comes out as a [`Done`] with the same buffer.
+//!
+//! This crate knows bytes and offsets, not logical blocks, namespaces or NVMe
+//! statuses; it does not order requests and does not sleep.
 #![forbid(unsafe_code)]
+
+mod backend;
+mod claim;
+pub mod conformance;
+mod disks;
+mod error;
+mod file;
+mod geometry;
+pub mod layer;
+mod null;
+mod probe;
+mod ram;
+mod request;
+mod size;
+mod spec;
+
+pub use backend::{Backend, Io};
+pub use claim::Claim;
+pub use disks::{DiskId, Disks};
+pub use error::{CloseError, IoError, IoErrorKind, OpenError};
+pub use geometry::{BlockSize, Geometry};
+pub use request::{Done, Op, Refused, Request, Why};
+pub use size::{SizeError, parse_size};
+pub use spec::{Spec, SpecError};

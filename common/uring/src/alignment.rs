@@ -1,0 +1,45 @@
+//! What a file asks of direct I/O.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
+
+use nix::errno::Errno;
+
+/// What `O_DIRECT` reads and writes of a file must be multiples of, in bytes.
+/// Source: statx(2), `STATX_DIOALIGN` (Linux 6.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectAlignment {
+    /// For the address of the memory; 0 when the file has no direct I/O.
+    pub memory: u32,
+    /// For offset and length; 0 when the file has no direct I/O.
+    pub offset: u32,
+}
+
+/// Asks the file system what direct I/O on `file` needs. `None` when the
+/// kernel or the file system does not say.
+///
+/// # Errors
+/// What statx said; `ENOSYS` where it is missing.
+pub fn direct_alignment(file: &impl AsFd) -> Result<Option<DirectAlignment>, Errno> {
+    let mut filled = MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the descriptor is open, the path is a terminated empty string
+    // (AT_EMPTY_PATH: the descriptor itself), and the kernel writes at most
+    // one `statx` where there is room for one.
+    let result = unsafe {
+        libc::statx(
+            file.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            libc::STATX_DIOALIGN,
+            filled.as_mut_ptr(),
+        )
+    };
+    Errno::result(result)?;
+    // SAFETY: the structure was zeroed and all its fields are numbers.
+    let filled = unsafe { filled.assume_init() };
+    let told = filled.stx_mask & libc::STATX_DIOALIGN != 0;
+    Ok(told.then_some(DirectAlignment {
+        memory: filled.stx_dio_mem_align,
+        offset: filled.stx_dio_offset_align,
+    }))
+}

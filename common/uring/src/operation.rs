@@ -1,0 +1,187 @@
+//! Operations: what the kernel is asked to do, and what that owns.
+
+use std::fmt;
+
+use io_uring::{opcode, squeue, types};
+use nix::fcntl::FallocateFlags;
+use nvmeof_memory::Buf;
+
+use crate::slots::InFlight;
+use crate::{FileId, Ring};
+
+/// Whether a write waits for the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteMode {
+    /// Done when the kernel or the device has the data.
+    Normal,
+    /// Done when the data, and what is needed to read it again, would survive
+    /// a loss of power: `RWF_DSYNC`, as if the file were open with `O_DSYNC`.
+    Dsync,
+}
+
+/// An operation was not started: why, and what it was given, back.
+#[derive(Debug)]
+pub struct Refused<T> {
+    /// Why.
+    pub why: Why,
+    /// What was given.
+    pub back: T,
+}
+
+/// Why an operation was not started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Why {
+    /// As many are in flight as the ring was made for: try again after
+    /// [`Ring::reap`].
+    #[error("the ring is full")]
+    Full,
+    /// The file is not in the ring, or no longer.
+    #[error("the file is not in the ring")]
+    UnknownFile,
+    /// The buffer shows more than 4 GiB.
+    #[error("one transfer cannot be longer than 4 GiB")]
+    TooLong,
+}
+
+impl<T: fmt::Debug> fmt::Display for Refused<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.why.fmt(f)
+    }
+}
+
+impl<T: fmt::Debug> std::error::Error for Refused<T> {}
+
+impl Ring {
+    /// Reads from byte `offset` of `file` into the view of `buf`. Its
+    /// [`Done`](crate::Done) tells how many bytes came, which may be fewer.
+    ///
+    /// # Errors
+    /// [`Refused`] with the buffer.
+    pub fn read(
+        &mut self,
+        tag: u64,
+        file: FileId,
+        offset: u64,
+        mut buf: Buf,
+    ) -> Result<(), Refused<Buf>> {
+        let (file, len) = match self.transfer(file, &buf) {
+            Ok(checked) => checked,
+            Err(why) => return Err(Refused { why, back: buf }),
+        };
+        let place = self.fixed.place(&buf);
+        let start = buf.as_mut_ptr();
+        let entry = match place {
+            Some(place) => opcode::ReadFixed::new(file, start, len, place)
+                .offset(offset)
+                .build(),
+            None => opcode::Read::new(file, start, len).offset(offset).build(),
+        };
+        self.start_with(tag, buf, entry)
+    }
+
+    /// Writes the view of `buf` to `file` from byte `offset` on. Its
+    /// [`Done`](crate::Done) tells how many bytes went, which may be fewer.
+    ///
+    /// # Errors
+    /// [`Refused`] with the buffer.
+    pub fn write(
+        &mut self,
+        tag: u64,
+        file: FileId,
+        offset: u64,
+        buf: Buf,
+        mode: WriteMode,
+    ) -> Result<(), Refused<Buf>> {
+        let (file, len) = match self.transfer(file, &buf) {
+            Ok(checked) => checked,
+            Err(why) => return Err(Refused { why, back: buf }),
+        };
+        let flags = match mode {
+            WriteMode::Normal => 0,
+            WriteMode::Dsync => libc::RWF_DSYNC,
+        };
+        let start = buf.as_ptr();
+        let entry = match self.fixed.place(&buf) {
+            Some(place) => opcode::WriteFixed::new(file, start, len, place)
+                .offset(offset)
+                .rw_flags(flags)
+                .build(),
+            None => opcode::Write::new(file, start, len)
+                .offset(offset)
+                .rw_flags(flags)
+                .build(),
+        };
+        self.start_with(tag, buf, entry)
+    }
+
+    /// Waits for the medium to have everything written to `file` before: with
+    /// `datasync` the data and what is needed to read it (fdatasync), without
+    /// also times and owners (fsync).
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn fsync(&mut self, tag: u64, file: FileId, datasync: bool) -> Result<(), Refused<()>> {
+        let flags = if datasync {
+            types::FsyncFlags::DATASYNC
+        } else {
+            types::FsyncFlags::empty()
+        };
+        self.without_buf(tag, file, |file| {
+            opcode::Fsync::new(file).flags(flags).build()
+        })
+    }
+
+    /// fallocate(2) on `len` bytes from `offset` on.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn fallocate(
+        &mut self,
+        tag: u64,
+        file: FileId,
+        mode: FallocateFlags,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), Refused<()>> {
+        self.without_buf(tag, file, |file| {
+            opcode::Fallocate::new(file, len)
+                .offset(offset)
+                .mode(mode.bits())
+                .build()
+        })
+    }
+
+    fn transfer(&self, file: FileId, buf: &Buf) -> Result<(types::Fixed, u32), Why> {
+        let place = self.files.place(file).ok_or(Why::UnknownFile)?;
+        let len = u32::try_from(buf.len()).map_err(|_| Why::TooLong)?;
+        Ok((types::Fixed(place), len))
+    }
+
+    fn start_with(&mut self, tag: u64, buf: Buf, entry: squeue::Entry) -> Result<(), Refused<Buf>> {
+        let buf = Some(buf);
+        // SAFETY: the entry names the view of `buf` and a registered file.
+        let started = unsafe { self.start(InFlight { tag, buf }, entry) };
+        let Err(InFlight {
+            buf: Some(back), ..
+        }) = started
+        else {
+            return Ok(());
+        };
+        let why = Why::Full;
+        Err(Refused { why, back })
+    }
+
+    fn without_buf(
+        &mut self,
+        tag: u64,
+        file: FileId,
+        entry: impl FnOnce(types::Fixed) -> squeue::Entry,
+    ) -> Result<(), Refused<()>> {
+        let refused = |why| Refused { why, back: () };
+        let place = self.files.place(file);
+        let place = place.ok_or_else(|| refused(Why::UnknownFile))?;
+        let entry = entry(types::Fixed(place));
+        // SAFETY: the entry names no memory and a registered file.
+        unsafe { self.start(InFlight { tag, buf: None }, entry) }.map_err(|_| refused(Why::Full))
+    }
+}

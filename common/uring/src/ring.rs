@@ -1,0 +1,313 @@
+//! The ring: takes operations, hands them to the kernel, brings them back.
+
+use std::fs::File;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{Ordering, fence};
+
+use io_uring::{IoUring, opcode, squeue, types};
+use nix::errno::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nvmeof_memory::{Buf, Region};
+
+use crate::files::Files;
+use crate::fixed::Fixed;
+use crate::slots::{InFlight, Slots};
+use crate::start::{MODES, errno_of, start};
+use crate::{FileId, FileTableFull, Mode, Registered, RingConfig, RingError};
+
+/// One io_uring, for the thread that made it.
+///
+/// A turn is: start operations, [`submit`](Self::submit) them at once,
+/// [`reap`](Self::reap) what is done. To sleep, [`arm`](Self::arm) the ring and
+/// wait for [`wait_fd`](Self::wait_fd) to become readable.
+///
+/// Dropping a ring cancels what can be cancelled and waits for the rest: as
+/// long as the kernel may still write to a buffer, nobody else gets it.
+pub struct Ring {
+    ring: IoUring,
+    mode: Mode,
+    slots: Slots,
+    /// Told by the kernel when something is done, while `armed`.
+    wake: EventFd,
+    armed: bool,
+    pub(crate) files: Files,
+    pub(crate) fixed: Fixed,
+    /// `SINGLE_ISSUER`: the kernel refuses every other thread.
+    one_thread: PhantomData<*const ()>,
+}
+
+/// What became of an operation.
+#[derive(Debug)]
+pub struct Done {
+    /// The caller's name for it.
+    pub tag: u64,
+    /// What the system call of the same name returns: bytes moved, or 0.
+    pub result: Result<u32, Errno>,
+    /// The buffer, with the view it was given with, if there was one.
+    pub buf: Option<Buf>,
+}
+
+/// The kernel completed something that is not in flight: a bug, here or there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("io_uring completed operation {user_data:#x}, which is not in flight")]
+pub struct Stray {
+    /// The number that came with it.
+    pub user_data: u64,
+}
+
+/// Stands for cancelling in completions. No slot has this number.
+const CANCEL: u64 = u64::MAX;
+
+impl Ring {
+    /// Makes a ring for this thread.
+    ///
+    /// # Errors
+    /// [`RingError`], which says what to do about it.
+    pub fn new(config: RingConfig) -> Result<Self, RingError> {
+        Self::in_one_of(&MODES, config)
+    }
+
+    fn in_one_of(modes: &[Mode], config: RingConfig) -> Result<Self, RingError> {
+        let (mut ring, mode) = start(config, modes)?;
+        let wake = wake_on(&mut ring).map_err(RingError::EventFd)?;
+        let longest = ring.params().cq_entries();
+        Ok(Self {
+            ring,
+            mode,
+            slots: Slots::new(config.in_flight.clamp(1, longest)),
+            wake,
+            armed: false,
+            files: Files::new(config.files),
+            fixed: Fixed::default(),
+            one_thread: PhantomData,
+        })
+    }
+
+    /// How completions come.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Makes fixed buffers of as many of `regions` as the limit on locked
+    /// memory allows, the first ones first, in place of those of an earlier
+    /// call. Buffers in all others work too, a little slower.
+    pub fn register_regions<'a>(
+        &mut self,
+        regions: impl IntoIterator<Item = &'a Region>,
+    ) -> Registered {
+        let submitter = self.ring.submitter();
+        self.fixed.register(&submitter, regions.into_iter())
+    }
+
+    /// Puts a file in the ring, which owns it until
+    /// [`remove_file`](Self::remove_file) or its own end.
+    ///
+    /// # Errors
+    /// [`FileTableFull`].
+    pub fn add_file(&mut self, file: File) -> Result<FileId, FileTableFull> {
+        self.files.add(&self.ring.submitter(), file)
+    }
+
+    /// Takes a file out of the ring. Operations started on it go on to their
+    /// end. `None` when it is not there.
+    ///
+    /// # Errors
+    /// [`RingError::Enter`] when operations on it could not be handed over
+    /// first; the file stays.
+    pub fn remove_file(&mut self, id: FileId) -> Result<Option<File>, RingError> {
+        self.submit()?;
+        if !self.ring.submission().is_empty() {
+            return Err(RingError::Enter(Errno::EBUSY));
+        }
+        Ok(self.files.remove(&self.ring.submitter(), id))
+    }
+
+    /// Operations started whose [`Done`] has not been reaped.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.slots.in_flight()
+    }
+
+    /// Operations that can be started before one must be reaped.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.slots.free()
+    }
+
+    /// Hands everything started to the kernel and lets it finish what it can
+    /// without waiting, in one system call, or none when there is nothing to
+    /// do.
+    ///
+    /// # Errors
+    /// [`RingError::Enter`]; what was not handed over is kept for the next
+    /// call. Being short of memory for the moment is not an error.
+    pub fn submit(&mut self) -> Result<(), RingError> {
+        self.disarm();
+        let queue = self.ring.submission();
+        let idle = queue.is_empty() && !queue.taskrun() && !queue.cq_overflow();
+        drop(queue);
+        if idle {
+            return Ok(());
+        }
+        self.enter(0)
+    }
+
+    /// Appends what is done to `done`.
+    ///
+    /// # Errors
+    /// [`Stray`] for a completion that belongs to nothing, after all others
+    /// have been taken.
+    pub fn reap(&mut self, done: &mut Vec<Done>) -> Result<(), Stray> {
+        let mut stray = Ok(());
+        for entry in self.ring.completion() {
+            let user_data = entry.user_data();
+            if user_data == CANCEL {
+                continue;
+            }
+            match self.slots.remove(user_data) {
+                Some(InFlight { tag, buf }) => done.push(Done {
+                    tag,
+                    result: u32::try_from(entry.result())
+                        .map_err(|_| Errno::from_raw(entry.result().saturating_neg())),
+                    buf,
+                }),
+                None => stray = Err(Stray { user_data }),
+            }
+        }
+        stray
+    }
+
+    /// From now on until the next [`submit`](Self::submit), makes
+    /// [`wait_fd`](Self::wait_fd) readable when something is done. False when
+    /// something is waiting for `submit` or `reap` already: do not sleep then.
+    ///
+    /// A sleep may end early (`EINTR`).
+    #[must_use]
+    pub fn arm(&mut self) -> bool {
+        if !self.armed {
+            self.armed = true;
+            self.ring.completion().enable_eventfd();
+            // The kernel looks at the switch after it published what is done,
+            // we look for what is done after we set the switch: one sees it.
+            fence(Ordering::SeqCst);
+        }
+        let done = !self.ring.completion().is_empty();
+        let queue = self.ring.submission();
+        !done && queue.is_empty() && !queue.taskrun() && !queue.cq_overflow()
+    }
+
+    /// Becomes readable when something is done, after [`arm`](Self::arm).
+    #[must_use]
+    pub fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// While awake we look ourselves, and the kernel need not tell.
+    fn disarm(&mut self) {
+        if self.armed {
+            self.armed = false;
+            self.ring.completion().disable_eventfd();
+            // Empty when it was not the ring that ended the sleep.
+            let _ = self.wake.read();
+        }
+    }
+
+    /// Starts `entry`, whose number is filled in here. Gives `op` back when
+    /// the ring is full.
+    ///
+    /// # Safety
+    /// `entry` must be sound for the kernel for as long as `op` lives: it
+    /// names no memory but the view of `op`'s buffer.
+    pub(crate) unsafe fn start(
+        &mut self,
+        op: InFlight,
+        entry: squeue::Entry,
+    ) -> Result<(), InFlight> {
+        if self.ring.submission().is_full() {
+            // What is wrong with the ring, the turn's own submit will tell.
+            let _ = self.enter(0);
+            if self.ring.submission().is_full() {
+                return Err(op);
+            }
+        }
+        let number = self.slots.insert(op)?;
+        let entry = entry.user_data(number);
+        // SAFETY: as this function's own; `op` stays in its slot until the
+        // kernel completes the entry.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        debug_assert!(pushed.is_ok(), "room was made above");
+        match pushed {
+            Ok(()) => Ok(()),
+            Err(_) => self.slots.remove(number).map_or(Ok(()), Err),
+        }
+    }
+
+    fn enter(&mut self, want: usize) -> Result<(), RingError> {
+        match self
+            .ring
+            .submit_and_wait(want)
+            .map_err(|error| errno_of(&error))
+        {
+            // The kernel is short of something that the next turn may have.
+            Ok(_) | Err(Errno::EINTR | Errno::EAGAIN | Errno::EBUSY) => Ok(()),
+            Err(errno) => Err(RingError::Enter(errno)),
+        }
+    }
+
+    /// Cancels what can be cancelled and waits for everything in flight.
+    fn drain(&mut self) -> Result<(), RingError> {
+        let all = types::CancelBuilder::any();
+        let cancel = opcode::AsyncCancel2::new(all).build().user_data(CANCEL);
+        // Not before the kernel has all of them: it cancels what it has.
+        self.enter(0)?;
+        // SAFETY: cancelling names no memory.
+        // Without room for it we wait for the operations to end by themselves.
+        let _ = unsafe { self.ring.submission().push(&cancel) };
+        let mut done = Vec::new();
+        while self.slots.in_flight() > 0 {
+            self.enter(1)?;
+            // A stray completion is nothing to wait for.
+            let _ = self.reap(&mut done);
+            done.clear();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if self.slots.in_flight() > 0 && self.drain().is_err() {
+            // The kernel may still write to these buffers and we cannot learn
+            // when it is done: better lost than given to somebody else.
+            self.slots.leak();
+        }
+        // The kernel takes a closed ring apart some time later. Files are to
+        // be closed, and their locks gone, now.
+        let _ = self.ring.submitter().unregister_files();
+    }
+}
+
+impl AsFd for Ring {
+    /// The ring itself, to look at in `/proc`. Not to sleep on: with
+    /// [`Mode::Deferred`] it does not become readable by itself.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open as long as the ring, which is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+}
+
+/// Has `ring` tell an eventfd when something is done, switched off at first.
+fn wake_on(ring: &mut IoUring) -> Result<EventFd, Errno> {
+    let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+    let wake = EventFd::from_value_and_flags(0, flags)?;
+    ring.completion().disable_eventfd();
+    let fd = wake.as_fd().as_raw_fd();
+    let registered = ring.submitter().register_eventfd(fd);
+    registered.map_err(|error| errno_of(&error))?;
+    Ok(wake)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! Starting a ring: what the kernel offers, and words for when it refuses.
+
+use std::io;
+
+use io_uring::{IoUring, Probe, opcode};
+use nix::errno::Errno;
+
+/// Sizes of a ring, fixed when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingConfig {
+    /// Operations one turn hands to the kernel in one call. More are handed
+    /// over in between. The kernel rounds up to a power of two.
+    pub entries: u32,
+    /// Operations in flight at most. The completion queue is made this long,
+    /// so that it cannot overflow.
+    pub in_flight: u32,
+    /// Files open in the ring at most.
+    pub files: u32,
+}
+
+impl Default for RingConfig {
+    fn default() -> Self {
+        Self {
+            entries: 256,
+            in_flight: 4096,
+            files: 256,
+        }
+    }
+}
+
+/// How completions are brought to us: the best the kernel knows is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// When we ask for them, only (`DEFER_TASKRUN`, Linux 6.1).
+    Deferred,
+    /// With any system call, without interrupting us (`COOP_TASKRUN`, 5.19).
+    Cooperative,
+    /// At any time, with an interrupt.
+    Plain,
+}
+
+/// Why a ring could not be made or used.
+#[derive(Debug, thiserror::Error)]
+pub enum RingError {
+    /// The system call is not there.
+    #[error(
+        "this kernel offers no io_uring (ENOSYS): it is older than Linux 5.6, built without \
+         CONFIG_IO_URING, or a sandbox hides it; use another kernel or sandbox"
+    )]
+    Missing,
+    /// An administrator switched it off.
+    #[error(
+        "io_uring is switched off on this machine: the sysctl kernel.io_uring_disabled is \
+         {value}; as root run `sysctl -w kernel.io_uring_disabled=0`, and put the line \
+         kernel.io_uring_disabled=0 in a file in /etc/sysctl.d to keep it{}",
+        if *.value == 1 { " (or add the user to the group kernel.io_uring_group names)" } else { "" }
+    )]
+    Disabled {
+        /// 1: only for the group in `kernel.io_uring_group`, 2: for everybody.
+        value: u8,
+    },
+    /// Something else forbids it.
+    #[error(
+        "this process may not use io_uring (EPERM) though the sysctl \
+         kernel.io_uring_disabled allows it: a seccomp filter forbids it; allow io_uring_setup, \
+         io_uring_enter and io_uring_register in it (docker: --security-opt seccomp=...)"
+    )]
+    Forbidden,
+    /// The kernel counts the queues as locked memory, and there is too little.
+    #[error(
+        "no memory for an io_uring of {entries} entries (ENOMEM); kernels before 5.12 count it \
+         as locked memory: raise `ulimit -l` (LimitMEMLOCK= in a systemd unit), or free memory"
+    )]
+    LockedMemory {
+        /// Entries asked for.
+        entries: u32,
+    },
+    /// The kernel's io_uring cannot do what we need.
+    #[error("this kernel's io_uring has no {name} operation; Linux 5.6 or later has it")]
+    MissingOperation {
+        /// Name in io_uring(7).
+        name: &'static str,
+    },
+    /// Files could not be registered.
+    #[error(
+        "no table of {files} registered files ({errno}); raise `ulimit -n` (LimitNOFILE= in a \
+         systemd unit)"
+    )]
+    FileTable {
+        /// Places asked for.
+        files: u32,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// There is no descriptor to sleep on.
+    #[error(
+        "no eventfd for the io_uring ({0}); raise `ulimit -n` (LimitNOFILE= in a systemd unit)"
+    )]
+    EventFd(Errno),
+    /// Another refusal to make the ring.
+    #[error("the kernel refused an io_uring of {entries} entries: {errno}")]
+    Setup {
+        /// Entries asked for.
+        entries: u32,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// The kernel would not take operations from the ring.
+    #[error("io_uring_enter failed: {0}")]
+    Enter(Errno),
+}
+
+/// What a ring needs the kernel to know.
+const NEEDED: [(&str, u8); 7] = [
+    ("READ", opcode::Read::CODE),
+    ("WRITE", opcode::Write::CODE),
+    ("READ_FIXED", opcode::ReadFixed::CODE),
+    ("WRITE_FIXED", opcode::WriteFixed::CODE),
+    ("FSYNC", opcode::Fsync::CODE),
+    ("FALLOCATE", opcode::Fallocate::CODE),
+    ("ASYNC_CANCEL", opcode::AsyncCancel::CODE),
+];
+
+/// All modes, best first.
+pub(crate) const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Plain];
+
+/// Makes a ring in the first of `modes` the kernel knows and an empty file
+/// table.
+pub(crate) fn start(config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode), RingError> {
+    let entries = config.entries;
+    let (ring, mode) = best(config, modes).map_err(|errno| explain(errno, entries))?;
+    let mut probe = Probe::new();
+    if let Err(error) = ring.submitter().register_probe(&mut probe) {
+        let errno = errno_of(&error);
+        return Err(RingError::Setup { entries, errno });
+    }
+    for (name, code) in NEEDED {
+        if !probe.is_supported(code) {
+            return Err(RingError::MissingOperation { name });
+        }
+    }
+    let files = config.files;
+    let empty = vec![-1; files as usize];
+    ring.submitter().register_files(&empty).map_err(|error| {
+        let errno = errno_of(&error);
+        RingError::FileTable { files, errno }
+    })?;
+    Ok((ring, mode))
+}
+
+fn best(config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode), Errno> {
+    let mut last = Errno::EINVAL;
+    for &mode in modes {
+        let mut builder = IoUring::builder();
+        builder
+            .dontfork()
+            .setup_clamp()
+            .setup_cqsize(config.in_flight.max(config.entries));
+        match mode {
+            // Completions wait until we enter the kernel for them; the flag
+            // tells without a system call that some wait.
+            Mode::Deferred => builder
+                .setup_single_issuer()
+                .setup_defer_taskrun()
+                .setup_taskrun_flag()
+                .setup_submit_all(),
+            Mode::Cooperative => builder
+                .setup_coop_taskrun()
+                .setup_taskrun_flag()
+                .setup_submit_all(),
+            Mode::Plain => &mut builder,
+        };
+        match builder.build(config.entries) {
+            Ok(ring) => return Ok((ring, mode)),
+            Err(error) => last = errno_of(&error),
+        }
+        // An unknown flag is EINVAL; anything else will not get better.
+        if last != Errno::EINVAL {
+            break;
+        }
+    }
+    Err(last)
+}
+
+fn explain(errno: Errno, entries: u32) -> RingError {
+    let sysctl = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
+    explain_with(errno, entries, sysctl.ok().as_deref())
+}
+
+fn explain_with(errno: Errno, entries: u32, sysctl: Option<&str>) -> RingError {
+    match (errno, sysctl.map(str::trim)) {
+        (Errno::ENOSYS, _) => RingError::Missing,
+        (Errno::EPERM, Some("1")) => RingError::Disabled { value: 1 },
+        (Errno::EPERM, Some("2")) => RingError::Disabled { value: 2 },
+        (Errno::EPERM | Errno::EACCES, _) => RingError::Forbidden,
+        (Errno::ENOMEM, _) => RingError::LockedMemory { entries },
+        (errno, _) => RingError::Setup { entries, errno },
+    }
+}
+
+pub(crate) fn errno_of(error: &io::Error) -> Errno {
+    error
+        .raw_os_error()
+        .map_or(Errno::UnknownErrno, Errno::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_what_to_change() {
+        for (errno, sysctl, words) in [
+            (Errno::EPERM, Some("2\n"), "kernel.io_uring_disabled=0"),
+            (Errno::EPERM, Some("1\n"), "kernel.io_uring_group"),
+            (Errno::EPERM, Some("0\n"), "seccomp"),
+            (Errno::EPERM, None, "seccomp"),
+            (Errno::ENOMEM, Some("0\n"), "ulimit -l"),
+            (Errno::ENOSYS, None, "CONFIG_IO_URING"),
+            (Errno::EMFILE, None, "EMFILE"),
+        ] {
+            let message = explain_with(errno, 8, sysctl).to_string();
+            assert!(message.contains(words), "{errno}: {message}");
+        }
+    }
+
+    #[test]
+    fn senseless_sizes_are_errors() {
+        let config = RingConfig {
+            entries: 0,
+            ..RingConfig::default()
+        };
+        assert!(matches!(
+            start(config, &MODES),
+            Err(RingError::Setup {
+                errno: Errno::EINVAL,
+                ..
+            })
+        ));
+    }
+}

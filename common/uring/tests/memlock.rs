@@ -1,0 +1,57 @@
+//! What a low limit on locked memory does. Alone in its file, because the
+//! limit holds for the whole process.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nvmeof_memory::{Pages, Pool, PoolLayout};
+use nvmeof_uring::{LeftOut, Ring, RingConfig, WriteMode};
+
+const LIMIT: u64 = 1 << 20;
+
+fn pool(bytes: usize) -> Pool {
+    let layout = PoolLayout {
+        count: bytes / 4096,
+        stride: 4096,
+        lead: 0,
+    };
+    Pool::new(layout, Pages::Normal).unwrap()
+}
+
+#[test]
+fn what_cannot_be_registered_is_used_without() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_MEMLOCK).unwrap();
+    setrlimit(Resource::RLIMIT_MEMLOCK, LIMIT.min(hard), hard).unwrap();
+    let mut ring = Ring::new(RingConfig::default()).unwrap();
+    let pools = [pool(64 << 10), pool(16 << 20), pool(64 << 10)];
+    let told = ring.register_regions(pools.iter().map(Pool::region));
+
+    assert_eq!(told.registered + told.left_out, (16 << 20) + (128 << 10));
+    assert_eq!(told.why.is_some(), told.left_out > 0);
+    let root = nix::unistd::geteuid().is_root();
+    assert!(root || told.why.is_some(), "an ordinary user has the limit");
+    if let Some(why) = told.why {
+        let LeftOut::Limit(limit) = why else {
+            unreachable!("{why:?}");
+        };
+        assert!(limit <= LIMIT);
+        assert!(told.left_out >= 16 << 20, "{told}");
+        for words in [&limit.to_string(), "RLIMIT_MEMLOCK", "ulimit -l"] {
+            assert!(told.to_string().contains(words), "{told}");
+        }
+    } else {
+        // Whoever may lock memory has no limit, and then all is registered.
+        assert!(told.to_string().contains("registered"), "{told}");
+    }
+
+    let file = ring.add_file(tempfile::tempfile().unwrap()).unwrap();
+    for (tag, pool) in (0..).zip(&pools) {
+        let buf = pool.take().unwrap();
+        ring.write(tag, file, 0, buf, WriteMode::Normal).unwrap();
+    }
+    let mut done = Vec::new();
+    while done.len() < pools.len() {
+        ring.submit().unwrap();
+        ring.reap(&mut done).unwrap();
+    }
+    assert!(done.iter().all(|done| done.result == Ok(4096)), "{done:?}");
+}

@@ -1,0 +1,120 @@
+//! The right to serve a specification, taken once in the process.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use nvmeof_uring::Ring;
+
+use crate::file::FileDisk;
+use crate::null::NullDisk;
+use crate::ram::{RamDisk, RamStore};
+use crate::{Backend, BlockSize, Geometry, OpenError, Spec, probe};
+
+/// The right to serve a [`Spec`]: a file is open and locked, so that no second
+/// target and no second namespace serves it; the bytes of a RAM disk are
+/// there. Clones are the same claim. It ends when the last clone and the last
+/// disk opened from it are gone.
+#[derive(Clone)]
+pub struct Claim {
+    inner: Arc<Claimed>,
+}
+
+struct Claimed {
+    name: Arc<str>,
+    geometry: Geometry,
+    source: Source,
+}
+
+enum Source {
+    File(File),
+    Ram(Arc<RamStore>),
+    Null,
+}
+
+impl Claim {
+    /// Opens, locks and examines what `spec` names. Without a block size it is
+    /// 512, or 4096 where the device has no smaller blocks. Logs how a file
+    /// will be read and written.
+    ///
+    /// A file to be written is locked against everybody (flock(2)), one to be
+    /// read only against writers.
+    ///
+    /// # Errors
+    /// [`OpenError`], which says what to do about it.
+    pub fn take(spec: &Spec, block_size: Option<BlockSize>) -> Result<Self, OpenError> {
+        let name: Arc<str> = spec.to_string().into();
+        let (geometry, source) = match spec {
+            Spec::File { path, readonly } => {
+                let (file, geometry) = probe::open(path, *readonly, block_size)?;
+                (geometry, Source::File(file))
+            }
+            Spec::Ram { len, readonly } => {
+                let mut geometry = in_memory(&name, *len, *readonly, block_size)?;
+                geometry.deallocate_zeroes = !readonly;
+                let store = RamStore::new(*len).ok_or(OpenError::Memory(*len))?;
+                (geometry, Source::Ram(Arc::new(store)))
+            }
+            Spec::Null { len, readonly } => {
+                let mut geometry = in_memory(&name, *len, *readonly, block_size)?;
+                geometry.deallocate_zeroes = !readonly;
+                (geometry, Source::Null)
+            }
+        };
+        Ok(Self {
+            inner: Arc::new(Claimed {
+                name,
+                geometry,
+                source,
+            }),
+        })
+    }
+
+    /// What the disk looks like.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.inner.geometry
+    }
+
+    /// Path or specification, for messages.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Opens it for the reactor of `ring`.
+    pub(crate) fn open(&self, ring: &mut Ring) -> Result<Box<dyn Backend>, OpenError> {
+        let Claimed {
+            name,
+            geometry,
+            source,
+        } = &*self.inner;
+        let (name, geometry) = (Arc::clone(name), geometry.clone());
+        Ok(match source {
+            // A duplicate shares the lock and the way of access.
+            Source::File(file) => Box::new(FileDisk::open(ring, file, name, geometry)?),
+            Source::Ram(store) => Box::new(RamDisk::new(Arc::clone(store), name, geometry)),
+            Source::Null => Box::new(NullDisk::new(name, geometry)),
+        })
+    }
+}
+
+/// The geometry of a disk that is not a file.
+fn in_memory(
+    name: &str,
+    size: u64,
+    readonly: bool,
+    block_size: Option<BlockSize>,
+) -> Result<Geometry, OpenError> {
+    let block_size = block_size.unwrap_or(BlockSize::B512);
+    probe::whole_blocks(name, size, block_size)?;
+    Ok(Geometry {
+        size,
+        block_size,
+        optimal_io: 4096,
+        buffer_alignment: 1,
+        readonly,
+        deallocate_zeroes: false,
+        volatile_write_cache: false,
+        direct: false,
+    })
+}

@@ -1,0 +1,198 @@
+//! What can go wrong: when a disk is opened, and when it is used.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nvmeof_uring::{FileTableFull, RingError};
+
+/// A request failed. Names the disk and the place, for the log.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{verb} at byte {offset} of {path} failed: {kind} ({errno})")]
+pub struct IoError {
+    /// What it means for whoever asked.
+    pub kind: IoErrorKind,
+    /// What the kernel said, or would have said.
+    pub errno: Errno,
+    /// What was asked.
+    pub verb: &'static str,
+    /// Path of the file, or the specification of what is not a file.
+    pub path: Arc<str>,
+    /// First byte that was not read or written.
+    pub offset: u64,
+}
+
+/// What an error means for whoever asked: one for each thing a host can be
+/// told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IoErrorKind {
+    /// The medium could not be read or written there.
+    #[error("the medium failed")]
+    Media,
+    /// The file system, device or quota is full.
+    #[error("no space is left")]
+    NoSpace,
+    /// The disk is gone, or shorter than when it was opened.
+    #[error("the storage is gone or was shortened")]
+    Removed,
+    /// The disk may only be read.
+    #[error("the disk is read-only")]
+    ReadOnly,
+    /// The range is not whole blocks inside the disk.
+    #[error("the range is not whole blocks inside the disk")]
+    OutOfRange,
+    /// A limit of the file system or the alignment of direct I/O was missed.
+    #[error("a limit of the storage was exceeded")]
+    Limits,
+    /// Anything else.
+    #[error("the kernel refused")]
+    Other,
+}
+
+impl IoErrorKind {
+    /// What `errno`, returned by an operation on a file, means.
+    #[must_use]
+    pub fn of(errno: Errno) -> Self {
+        match errno {
+            Errno::EIO
+            | Errno::ENODATA
+            | Errno::EREMOTEIO
+            | Errno::EILSEQ
+            | Errno::EUCLEAN
+            | Errno::EBADMSG
+            | Errno::ETIMEDOUT => Self::Media,
+            Errno::ENOSPC | Errno::EDQUOT => Self::NoSpace,
+            Errno::ENODEV
+            | Errno::ENXIO
+            | Errno::ESHUTDOWN
+            | Errno::ENOTCONN
+            | Errno::ENOLINK
+            | Errno::ESTALE => Self::Removed,
+            Errno::EROFS | Errno::EPERM | Errno::EBADF | Errno::EACCES => Self::ReadOnly,
+            Errno::EFBIG | Errno::EINVAL => Self::Limits,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// A disk could not be opened. The message says what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No such file.
+    #[error("{path}: no such file; make one with `truncate -s 1G {path}` or correct the path", path = .0.display())]
+    Missing(PathBuf),
+    /// A directory.
+    #[error("{path}: is a directory; name a regular file in it or a block device", path = .0.display())]
+    Directory(PathBuf),
+    /// Neither a regular file nor a block device.
+    #[error("{path}: is neither a regular file nor a block device", path = .0.display())]
+    NotStorage(PathBuf),
+    /// No permission.
+    #[error(
+        "{path}: no permission to open it for {access}; run as a user who may, change its mode \
+         or owner{}",
+        if *.readonly { "" } else { ", or serve it read-only" },
+        path = .path.display(),
+        access = if *.readonly { "reading" } else { "reading and writing" }
+    )]
+    Permission {
+        /// The file.
+        path: PathBuf,
+        /// Only reading was asked for.
+        readonly: bool,
+    },
+    /// The file system or device is read-only.
+    #[error("{path}: lies on a read-only file system or device; serve it read-only", path = .0.display())]
+    ReadOnlyStorage(PathBuf),
+    /// Somebody else has it.
+    #[error(
+        "{path}: is locked by another process or namespace that serves it; stop that one (`fuser \
+         {path}` names it){}",
+        if *.readonly { "" } else { ", or serve both read-only" },
+        path = .path.display()
+    )]
+    Locked {
+        /// The file.
+        path: PathBuf,
+        /// Only reading was asked for.
+        readonly: bool,
+    },
+    /// A block device in use by the kernel.
+    #[error(
+        "{path}: the kernel itself uses this block device (mounted, swap, RAID, LVM or device \
+         mapper); unmount or detach it first (`lsblk {path}` shows by what)",
+        path = .0.display()
+    )]
+    DeviceInUse(PathBuf),
+    /// Empty.
+    #[error("{path}: has 0 bytes; give it a size with `truncate -s 1G {path}`", path = .0.display())]
+    Empty(PathBuf),
+    /// Not whole blocks.
+    #[error(
+        "{name}: {size} bytes are not a multiple of the block size of {block_size}: {over} bytes \
+         too many; cut it with `truncate -s {down} {name}`, extend it with `truncate -s {up} \
+         {name}`{}",
+        if *.fits_512 { ", or use block_size = 512" } else { "" }
+    )]
+    NotWholeBlocks {
+        /// Path or specification.
+        name: String,
+        /// Bytes it has.
+        size: u64,
+        /// Bytes of a block.
+        block_size: u32,
+        /// Bytes after the last whole block.
+        over: u64,
+        /// Largest possible size below.
+        down: u64,
+        /// Smallest possible size above.
+        up: u64,
+        /// Smaller blocks would do.
+        fits_512: bool,
+    },
+    /// The device has larger blocks than asked for.
+    #[error("{path}: the device has blocks of {device} bytes, namespaces on it cannot have {asked}; use block_size = {device}", path = .path.display())]
+    DeviceBlocks {
+        /// The device.
+        path: PathBuf,
+        /// Its logical block, in bytes.
+        device: u32,
+        /// What was asked for.
+        asked: u32,
+    },
+    /// No memory for the table of a RAM disk.
+    #[error("ram:{0}: no memory for it; make it smaller")]
+    Memory(u64),
+    /// The ring took no further file.
+    #[error("{name}: {source}; serve fewer namespaces or start the ring with more places")]
+    Ring {
+        /// Path or specification.
+        name: String,
+        /// Why.
+        source: FileTableFull,
+    },
+    /// Anything else.
+    #[error("{path}: {what} failed: {errno}", path = .path.display())]
+    System {
+        /// The file.
+        path: PathBuf,
+        /// What failed.
+        what: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+/// A disk was not closed.
+#[derive(Debug, thiserror::Error)]
+pub enum CloseError {
+    /// Requests are in flight: poll until they are done.
+    #[error("{0} requests are in flight")]
+    Busy(usize),
+    /// Not open here.
+    #[error("the disk is not open")]
+    NotOpen,
+    /// The ring.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+}

@@ -1,0 +1,247 @@
+//! Files and block devices, through io_uring.
+
+mod job;
+mod zeroes;
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::fcntl::FallocateFlags;
+use nvmeof_memory::Buf;
+use nvmeof_uring as uring;
+use nvmeof_uring::{FileId, Ring, WriteMode};
+use slab::Slab;
+
+use crate::{Backend, Geometry, Io, IoError, IoErrorKind, Op, OpenError, Refused, Request, Why};
+use job::{Job, Next, Step};
+use zeroes::Zeroes;
+
+/// A file or block device, opened for one reactor.
+pub(crate) struct FileDisk {
+    file: FileId,
+    name: Arc<str>,
+    geometry: Geometry,
+    /// Requests that are not done, by the slot they have in ring tags.
+    active: Slab<Active>,
+    /// Slots whose next operation could not be started yet, oldest first.
+    again: VecDeque<u32>,
+    /// Operations in the ring.
+    in_ring: usize,
+    /// Requests taken at most.
+    most: usize,
+    zeroes: Zeroes,
+}
+
+struct Active {
+    tag: u64,
+    job: Job,
+    /// The request's buffer, while it is not in the ring.
+    buf: Option<Buf>,
+}
+
+impl FileDisk {
+    pub(crate) fn open(
+        ring: &mut Ring,
+        file: &File,
+        name: Arc<str>,
+        geometry: Geometry,
+    ) -> Result<Self, OpenError> {
+        let duplicate = file.try_clone().map_err(|error| OpenError::System {
+            path: name.to_string().into(),
+            what: "dup",
+            errno: Errno::from_raw(error.raw_os_error().unwrap_or_default()),
+        })?;
+        let file = ring.add_file(duplicate).map_err(|source| OpenError::Ring {
+            name: name.to_string(),
+            source,
+        })?;
+        let most = ring.room() + ring.in_flight();
+        Ok(Self {
+            file,
+            name,
+            geometry,
+            active: Slab::with_capacity(most),
+            again: VecDeque::with_capacity(most),
+            in_ring: 0,
+            most,
+            zeroes: Zeroes::default(),
+        })
+    }
+
+    /// Starts the next operation of `slot`, or has it wait for its turn.
+    fn go_on(&mut self, slot: u32, io: &mut Io<'_>) {
+        let Some(active) = self.active.get_mut(slot as usize) else {
+            return;
+        };
+        match start(active, slot, self.file, &mut self.zeroes, io) {
+            Ok(()) => self.in_ring += 1,
+            Err(Cannot::Yet) => self.again.push_back(slot),
+            Err(Cannot::Ever(errno)) => {
+                let kind = IoErrorKind::of(errno);
+                self.finish(slot, Err((kind, errno)), io);
+            }
+        }
+    }
+
+    fn finish(&mut self, slot: u32, result: Result<(), (IoErrorKind, Errno)>, io: &mut Io<'_>) {
+        let Some(Active { tag, job, mut buf }) = self.active.try_remove(slot as usize) else {
+            return;
+        };
+        if let (Some(buf), Some(view)) = (&mut buf, job.view()) {
+            let restored = buf.set_view(view);
+            debug_assert!(restored.is_ok(), "the view it came with");
+        }
+        let result = result.map_err(|(kind, errno)| IoError {
+            kind,
+            errno,
+            verb: job.verb(),
+            path: Arc::clone(&self.name),
+            offset: job.position(),
+        });
+        io.done(tag, buf, result);
+    }
+}
+
+enum Cannot {
+    /// Something must end first.
+    Yet,
+    /// The request failed.
+    Ever(Errno),
+}
+
+/// Starts the operation `active` has come to.
+fn start(
+    active: &mut Active,
+    slot: u32,
+    file: FileId,
+    zeroes: &mut Zeroes,
+    io: &mut Io<'_>,
+) -> Result<(), Cannot> {
+    let position = active.job.position();
+    let mode = if active.job.fua() {
+        WriteMode::Dsync
+    } else {
+        WriteMode::Normal
+    };
+    let started = match active.job.step(zeroes) {
+        step @ (Step::Read | Step::Write) => {
+            let buf = active.buf.take().ok_or(Cannot::Ever(Errno::EFAULT))?;
+            let buf = active.job.aim(buf);
+            let started = if step == Step::Read {
+                io.read(slot, file, position, buf)
+            } else {
+                io.write(slot, file, position, buf, mode)
+            };
+            started.map_err(|refused| {
+                active.buf = Some(refused.back);
+                refused.why
+            })
+        }
+        Step::Sync => io.fdatasync(slot, file).map_err(|it| it.why),
+        Step::Punch { len } => {
+            let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+            io.fallocate(slot, file, punch, position, len)
+                .map_err(|it| it.why)
+        }
+        Step::ZeroRange { len } => {
+            let zero = FallocateFlags::FALLOC_FL_ZERO_RANGE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+            io.fallocate(slot, file, zero, position, len)
+                .map_err(|it| it.why)
+        }
+        Step::WriteZeroes { len } => {
+            let piece = zeroes.take(len).map_err(Cannot::Ever)?;
+            io.write(slot, file, position, piece.ok_or(Cannot::Yet)?, mode)
+                .map_err(|it| it.why)
+        }
+    };
+    started.map_err(cannot)
+}
+
+fn cannot(why: uring::Why) -> Cannot {
+    match why {
+        uring::Why::Full => Cannot::Yet,
+        uring::Why::UnknownFile => Cannot::Ever(Errno::EBADF),
+        uring::Why::TooLong => Cannot::Ever(Errno::EINVAL),
+    }
+}
+
+impl Backend for FileDisk {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn submit(&mut self, request: Request, io: &mut Io<'_>) -> Result<(), Refused<Request>> {
+        if let Err(wrong) = self.geometry.check(&self.name, &request.op) {
+            io.done(request.tag, request.op.into_buf(), Err(wrong));
+            return Ok(());
+        }
+        if io.room() == 0 || self.active.len() >= self.most {
+            let why = Why::Full;
+            return Err(Refused { why, back: request });
+        }
+        let Request { tag, op } = request;
+        let nothing = !matches!(op, Op::Flush) && op.range().1 == 0;
+        let no_hole = matches!(op, Op::Deallocate { .. }) && !self.geometry.deallocate_zeroes;
+        if nothing || no_hole {
+            io.done(tag, op.into_buf(), Ok(()));
+            return Ok(());
+        }
+        let job = Job::new(&op, self.geometry.block_size);
+        let buf = op.into_buf();
+        let slot = self.active.insert(Active { tag, job, buf });
+        // `most` is far below that: the ring counts in 32 bits too.
+        let slot = u32::try_from(slot).unwrap_or(u32::MAX);
+        self.go_on(slot, io);
+        Ok(())
+    }
+
+    fn complete(&mut self, done: uring::Done, io: &mut Io<'_>) {
+        self.in_ring = self.in_ring.saturating_sub(1);
+        let Ok(slot) = u32::try_from(done.tag) else {
+            return;
+        };
+        let Some(active) = self.active.get_mut(slot as usize) else {
+            return;
+        };
+        // The zeroes written for a request are not its own buffer: dropped,
+        // they go back to their pool.
+        if active.job.owns_buf() {
+            active.buf = done.buf;
+        }
+        match active
+            .job
+            .advance(done.result, &mut self.zeroes, &self.name)
+        {
+            Next::Done(result) => self.finish(slot, result, io),
+            Next::Step => self.go_on(slot, io),
+            Next::Later => self.again.push_back(slot),
+        }
+    }
+
+    fn poll(&mut self, io: &mut Io<'_>) {
+        for _ in 0..self.again.len() {
+            let Some(slot) = self.again.pop_front() else {
+                return;
+            };
+            self.go_on(slot, io);
+        }
+    }
+
+    fn waiting(&self) -> bool {
+        self.in_ring == 0 && !self.again.is_empty()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.active.len()
+    }
+
+    fn close(&mut self, ring: &mut Ring) -> Result<(), uring::RingError> {
+        ring.remove_file(self.file).map(drop)
+    }
+}

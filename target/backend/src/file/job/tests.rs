@@ -1,0 +1,107 @@
+//! Requests on their way, without a kernel.
+
+use super::*;
+
+fn zero_job(may_deallocate: bool, fua: bool) -> Job {
+    let op = Op::WriteZeroes {
+        offset: 4096,
+        len: 8192,
+        may_deallocate,
+        fua,
+    };
+    Job::new(&op, BlockSize::B512)
+}
+
+/// Runs the job over `results` and lists the steps it asked for.
+fn run(job: &mut Job, zeroes: &mut Zeroes, results: &[Result<u32, Errno>]) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (n, result) in results.iter().enumerate() {
+        steps.push(job.step(zeroes));
+        match job.advance(*result, zeroes, "test") {
+            Next::Done(done) => {
+                assert_eq!((done, n + 1), (Ok(()), results.len()));
+            }
+            Next::Step | Next::Later => assert!(n + 1 < results.len()),
+        }
+    }
+    steps
+}
+
+#[test]
+fn zeroes_fall_back_until_something_works_and_remember_it() {
+    let no = Err(Errno::EOPNOTSUPP);
+    let mut zeroes = Zeroes::default();
+    let steps = run(
+        &mut zero_job(true, true),
+        &mut zeroes,
+        &[no, no, Ok(4096), Err(Errno::EINTR), Ok(700), Ok(4096)],
+    );
+    let len = 8192;
+    let expected = [
+        Step::Punch { len },
+        Step::ZeroRange { len },
+        Step::WriteZeroes { len },
+        Step::WriteZeroes { len: 4096 },
+        Step::WriteZeroes { len: 4096 },
+        Step::WriteZeroes { len: 4096 - 512 },
+    ];
+    assert_eq!(steps, expected);
+    assert_eq!(
+        run(&mut zero_job(true, false), &mut zeroes, &[Ok(8192)]),
+        [Step::WriteZeroes { len }]
+    );
+}
+
+#[test]
+fn durable_zeroes_are_synchronised() {
+    let len = 8192;
+    for (may_deallocate, first) in [
+        (true, Step::Punch { len }),
+        (false, Step::ZeroRange { len }),
+    ] {
+        let mut job = zero_job(may_deallocate, true);
+        let steps = run(&mut job, &mut Zeroes::default(), &[Ok(0), Ok(0)]);
+        assert_eq!(steps, [first, Step::Sync]);
+    }
+}
+
+#[test]
+fn a_transfer_that_stops_is_an_error_not_a_loop() {
+    let mut job = zero_job(false, false);
+    job.what = What::Read(0..8192);
+    let zeroes = &mut Zeroes::default();
+    assert_eq!(job.advance(Ok(1024), zeroes, ""), Next::Step);
+    assert_eq!(job.position(), 4096 + 1024);
+    assert_eq!(job.advance(Ok(100), zeroes, ""), Next::Step);
+    assert_eq!(job.advance(Ok(100), zeroes, ""), Next::Step);
+    let short = Next::Done(Err((IoErrorKind::Removed, Errno::ENXIO)));
+    assert_eq!(job.advance(Ok(100), zeroes, ""), short);
+    assert_eq!(job.position(), 4096 + 1024);
+    assert_eq!(job.advance(Ok(0), zeroes, ""), short);
+}
+
+#[test]
+fn deallocating_where_it_cannot_be_done_succeeds() {
+    let op = Op::Deallocate {
+        offset: 0,
+        len: 512,
+    };
+    let zeroes = &mut Zeroes::default();
+    let mut job = Job::new(&op, BlockSize::B512);
+    let no = Err(Errno::EOPNOTSUPP);
+    assert_eq!(job.advance(no, zeroes, ""), Next::Done(Ok(())));
+    let full = Err(Errno::ENOSPC);
+    let expected = Next::Done(Err((IoErrorKind::NoSpace, Errno::ENOSPC)));
+    assert_eq!(job.advance(full, zeroes, ""), expected);
+}
+
+#[test]
+fn a_kernel_that_never_answers_is_an_error_in_the_end() {
+    let mut job = zero_job(false, false);
+    let zeroes = &mut Zeroes::default();
+    for _ in 0..RETRIES {
+        assert_eq!(job.advance(Err(Errno::EAGAIN), zeroes, ""), Next::Later);
+    }
+    let expected = Next::Done(Err((IoErrorKind::Other, Errno::EAGAIN)));
+    assert_eq!(job.advance(Err(Errno::EAGAIN), zeroes, ""), expected);
+}

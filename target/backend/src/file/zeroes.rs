@@ -1,0 +1,45 @@
+//! Zeroes to write where the file system cannot make them, and what it turned
+//! out to be unable to do.
+
+use nix::errno::Errno;
+use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
+
+/// Bytes written at once.
+const PIECE: usize = 128 << 10;
+/// Pieces being written at once.
+const PIECES: usize = 4;
+
+/// What is known about making zeroes in one file.
+#[derive(Default)]
+pub(super) struct Zeroes {
+    /// Punching holes is not supported.
+    pub(super) no_punch: bool,
+    /// Zeroing ranges is not supported.
+    pub(super) no_zero_range: bool,
+    /// Made when first needed. Nobody writes to its buffers.
+    pool: Option<Pool>,
+}
+
+impl Zeroes {
+    /// Up to `len` bytes of zeroes, `None` when all pieces are being written.
+    pub(super) fn take(&mut self, len: u64) -> Result<Option<Buf>, Errno> {
+        let pool = match &self.pool {
+            Some(pool) => pool,
+            None => {
+                let layout = PoolLayout {
+                    count: PIECES,
+                    stride: PIECE,
+                    lead: 0,
+                };
+                let pool = Pool::new(layout, Pages::Normal).map_err(|_| Errno::ENOMEM)?;
+                self.pool.insert(pool)
+            }
+        };
+        let Some(mut piece) = pool.take() else {
+            return Ok(None);
+        };
+        let len = usize::try_from(len).unwrap_or(PIECE).min(PIECE);
+        piece.set_len(len).map_err(|_| Errno::EINVAL)?;
+        Ok(Some(piece))
+    }
+}

@@ -1,0 +1,102 @@
+//! What a disk looks like to those who use it.
+
+use std::sync::Arc;
+
+use nix::errno::Errno;
+
+use crate::{IoError, IoErrorKind, Op};
+
+/// Bytes of a logical block: what requests are multiples of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockSize {
+    /// 512 bytes.
+    B512,
+    /// 4096 bytes.
+    B4096,
+}
+
+impl BlockSize {
+    /// The block size of so many bytes, if we have it.
+    #[must_use]
+    pub fn from_bytes(bytes: u32) -> Option<Self> {
+        match bytes {
+            512 => Some(Self::B512),
+            4096 => Some(Self::B4096),
+            _ => None,
+        }
+    }
+
+    /// In bytes.
+    #[must_use]
+    pub fn bytes(self) -> u32 {
+        match self {
+            Self::B512 => 512,
+            Self::B4096 => 4096,
+        }
+    }
+}
+
+/// What a disk looks like: fixed from claim to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes, a multiple of the block size and not 0.
+    pub size: u64,
+    /// What offsets and lengths are multiples of.
+    pub block_size: BlockSize,
+    /// Bytes that reads and writes are best aligned to and multiples of; a
+    /// multiple of the block size.
+    pub optimal_io: u32,
+    /// Bytes the address of every buffer must be a multiple of; 1 when any
+    /// will do.
+    pub buffer_alignment: u32,
+    /// Nothing may be changed.
+    pub readonly: bool,
+    /// Deallocated bytes read as zero. When not, deallocating succeeds and
+    /// does nothing.
+    pub deallocate_zeroes: bool,
+    /// What is written needs a flush to survive a loss of power.
+    pub volatile_write_cache: bool,
+    /// Reads and writes go past the page cache of the kernel.
+    pub direct: bool,
+}
+
+impl Geometry {
+    /// What is wrong with asking `op` of this disk, if anything.
+    pub(crate) fn check(&self, path: &Arc<str>, op: &Op) -> Result<(), IoError> {
+        let (offset, len) = op.range();
+        let wrong = |kind, errno| {
+            Err(IoError {
+                kind,
+                errno,
+                verb: op.verb(),
+                path: Arc::clone(path),
+                offset,
+            })
+        };
+        if !self.contains(offset, len) {
+            wrong(IoErrorKind::OutOfRange, Errno::EINVAL)
+        } else if self.readonly && op.changes() {
+            wrong(IoErrorKind::ReadOnly, Errno::EROFS)
+        } else if !self.suits(op) {
+            wrong(IoErrorKind::Limits, Errno::EINVAL)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether `len` bytes from `offset` on are whole blocks inside the disk.
+    fn contains(&self, offset: u64, len: u64) -> bool {
+        let block = u64::from(self.block_size.bytes());
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.size);
+        inside && offset.is_multiple_of(block) && len.is_multiple_of(block)
+    }
+
+    /// Whether direct I/O takes the buffer of `op`.
+    fn suits(&self, op: &Op) -> bool {
+        let (Op::Read { buf, .. } | Op::Write { buf, .. }) = op else {
+            return true;
+        };
+        buf.addr()
+            .is_multiple_of(u64::from(self.buffer_alignment.max(1)))
+    }
+}

@@ -1,0 +1,57 @@
+//! The null disk: writes go nowhere, reads give zeroes.
+
+use std::sync::Arc;
+
+use nvmeof_uring as uring;
+use nvmeof_uring::Ring;
+
+use crate::{Backend, Geometry, Io, Op, Refused, Request};
+
+/// Answers at once. Reads fill the buffer with zeroes: what lay in it before
+/// is another host's.
+pub(crate) struct NullDisk {
+    name: Arc<str>,
+    geometry: Geometry,
+}
+
+impl NullDisk {
+    pub(crate) fn new(name: Arc<str>, geometry: Geometry) -> Self {
+        Self { name, geometry }
+    }
+}
+
+impl Backend for NullDisk {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn submit(&mut self, request: Request, io: &mut Io<'_>) -> Result<(), Refused<Request>> {
+        let Request { tag, mut op } = request;
+        let result = self.geometry.check(&self.name, &op);
+        if let (Ok(()), Op::Read { buf, .. }) = (&result, &mut op) {
+            buf.fill(0);
+        }
+        io.done(tag, op.into_buf(), result);
+        Ok(())
+    }
+
+    fn complete(&mut self, _done: uring::Done, _io: &mut Io<'_>) {}
+
+    fn poll(&mut self, _io: &mut Io<'_>) {}
+
+    fn waiting(&self) -> bool {
+        false
+    }
+
+    fn in_flight(&self) -> usize {
+        0
+    }
+
+    fn close(&mut self, _ring: &mut Ring) -> Result<(), uring::RingError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,264 @@
+//! Opening a file or block device and finding out what can be done with it.
+
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, fallocate, fcntl};
+use nix::sys::stat::{major, minor};
+use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
+use nix::sys::uio::pread;
+use nvmeof_memory::{Pages, Pool, PoolLayout};
+use nvmeof_uring::direct_alignment;
+
+use crate::{BlockSize, Geometry, OpenError};
+
+/// Largest `optimal_io` believed, in bytes.
+const OPTIMAL_MOST: u64 = 1 << 20;
+
+/// Opens and locks `path` and decides how to serve it.
+pub(crate) fn open(
+    path: &Path,
+    readonly: bool,
+    block_size: Option<BlockSize>,
+) -> Result<(File, Geometry), OpenError> {
+    let kind = std::fs::metadata(path).map_err(|error| explain(path, readonly, &error))?;
+    let device = kind.file_type().is_block_device();
+    if kind.is_dir() {
+        return Err(OpenError::Directory(path.to_owned()));
+    }
+    if !device && !kind.is_file() {
+        return Err(OpenError::NotStorage(path.to_owned()));
+    }
+    let mut options = OpenOptions::new();
+    options.read(true).write(!readonly);
+    if device && !readonly {
+        // For a block device and without O_CREAT this means: fail when the
+        // kernel uses it itself. open(2)
+        options.custom_flags(OFlag::O_EXCL.bits());
+    }
+    let mut file = options
+        .open(path)
+        .map_err(|error| explain(path, readonly, &error))?;
+    lock(path, &file, readonly, device)?;
+
+    let system = |what| move |error: io::Error| system(path, what, &error);
+    let told = file.metadata().map_err(system("fstat"))?;
+    let size = if device {
+        file.seek(SeekFrom::End(0)).map_err(system("lseek"))?
+    } else {
+        told.len()
+    };
+    let block_size = choose_block_size(path, block_size, device.then_some(&told))?;
+    if size == 0 {
+        return Err(OpenError::Empty(path.to_owned()));
+    }
+    whole_blocks(&path.display().to_string(), size, block_size)?;
+
+    let access = choose_access(&file, block_size, size);
+    let deallocate_zeroes = !readonly && can_deallocate(&file, size, device.then_some(&told));
+    let block = u64::from(block_size.bytes());
+    let optimal = told.blksize().clamp(block, OPTIMAL_MOST);
+    let geometry = Geometry {
+        size,
+        block_size,
+        optimal_io: u32::try_from(optimal - optimal % block).unwrap_or(block_size.bytes()),
+        buffer_alignment: access.as_ref().map_or(1, |direct| direct.memory),
+        readonly,
+        deallocate_zeroes,
+        volatile_write_cache: true,
+        direct: access.is_ok(),
+    };
+    let name = path.display();
+    match access {
+        Ok(_) => {
+            tracing::info!(path = %name, size, block_size = block, readonly, "opened with direct I/O (O_DIRECT)");
+        }
+        Err(why) => {
+            tracing::info!(path = %name, size, block_size = block, readonly, why, "opened with buffered I/O");
+        }
+    }
+    if !readonly && !deallocate_zeroes {
+        tracing::info!(path = %name, "cannot give storage back here: deallocating will do nothing");
+    }
+    Ok((file, geometry))
+}
+
+/// Checks that `size` is whole blocks.
+pub(crate) fn whole_blocks(name: &str, size: u64, block_size: BlockSize) -> Result<(), OpenError> {
+    let block = u64::from(block_size.bytes());
+    let over = size % block;
+    if over == 0 {
+        return Ok(());
+    }
+    Err(OpenError::NotWholeBlocks {
+        name: name.to_owned(),
+        size,
+        block_size: block_size.bytes(),
+        over,
+        down: size - over,
+        up: size.saturating_add(block - over),
+        fits_512: block_size != BlockSize::B512 && size.is_multiple_of(512),
+    })
+}
+
+fn explain(path: &Path, readonly: bool, error: &io::Error) -> OpenError {
+    let path = path.to_owned();
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOENT | Errno::ENOTDIR) => OpenError::Missing(path),
+        Some(Errno::EACCES | Errno::EPERM) => OpenError::Permission { path, readonly },
+        Some(Errno::EROFS) => OpenError::ReadOnlyStorage(path),
+        Some(Errno::EISDIR) => OpenError::Directory(path),
+        Some(Errno::EBUSY) => OpenError::DeviceInUse(path),
+        _ => system(&path, "open", error),
+    }
+}
+
+fn system(path: &Path, what: &'static str, error: &io::Error) -> OpenError {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    OpenError::System {
+        path: path.to_owned(),
+        what,
+        errno: errno.unwrap_or(Errno::UnknownErrno),
+    }
+}
+
+fn lock(path: &Path, file: &File, readonly: bool, device: bool) -> Result<(), OpenError> {
+    // udev locks a block device for a moment whenever somebody closed it.
+    let tries = if device { 20 } else { 1 };
+    for _ in 0..tries {
+        let locked = if readonly {
+            file.try_lock_shared()
+        } else {
+            file.try_lock()
+        };
+        match locked {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if device => {
+                std::thread::sleep(Duration::from_millis(25));
+            }
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => {
+                tracing::warn!(path = %path.display(), %error, "the file system has no locks: nothing keeps a second target from serving this file");
+                return Ok(());
+            }
+        }
+    }
+    let path = path.to_owned();
+    Err(OpenError::Locked { path, readonly })
+}
+
+/// The block size asked for, if the device can have it, or a suitable one.
+fn choose_block_size(
+    path: &Path,
+    asked: Option<BlockSize>,
+    device: Option<&Metadata>,
+) -> Result<BlockSize, OpenError> {
+    let logical = device.and_then(|device| queue_limit(device, "logical_block_size"));
+    let logical = u32::try_from(logical.unwrap_or(512)).unwrap_or(u32::MAX);
+    let asked = asked.unwrap_or(if logical > 512 {
+        BlockSize::B4096
+    } else {
+        BlockSize::B512
+    });
+    if asked.bytes() < logical {
+        return Err(OpenError::DeviceBlocks {
+            path: path.to_owned(),
+            device: logical,
+            asked: asked.bytes(),
+        });
+    }
+    Ok(asked)
+}
+
+/// A number the kernel tells about a block device's queue, for a partition
+/// that of the whole device. Source: Documentation/ABI/stable/sysfs-block.
+fn queue_limit(device: &Metadata, name: &str) -> Option<u64> {
+    let (major, minor) = (major(device.rdev()), minor(device.rdev()));
+    ["", "../"].iter().find_map(|up| {
+        let path = format!("/sys/dev/block/{major}:{minor}/{up}queue/{name}");
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    })
+}
+
+/// What direct I/O on a file asks of buffers.
+struct Direct {
+    /// Alignment of their address, in bytes.
+    memory: u32,
+}
+
+/// Switches `file` to direct I/O when single blocks can be read that way.
+/// Otherwise leaves it buffered and tells why.
+fn choose_access(file: &File, block_size: BlockSize, size: u64) -> Result<Direct, &'static str> {
+    let block = block_size.bytes();
+    // It takes O_DIRECT since Linux 6.6 and goes through the page cache as ever.
+    if fstatfs(file).is_ok_and(|it| it.filesystem_type() == TMPFS_MAGIC) {
+        return Err("the file lies in memory (tmpfs)");
+    }
+    let told = direct_alignment(file).ok().flatten();
+    if let Some(told) = told {
+        if told.offset == 0 || told.memory == 0 {
+            return Err("the file system has no direct I/O for this file");
+        }
+        if told.offset > block {
+            return Err("direct I/O here needs larger blocks than the namespace has");
+        }
+        if told.memory > 4096 {
+            return Err("direct I/O here needs buffers aligned to more than 4096 bytes");
+        }
+    }
+    set_direct(file, true).map_err(|_| "the file system refuses O_DIRECT")?;
+    // What the kernel says about alignment is believed only if it works; where
+    // it says nothing we find out.
+    let candidates = told.map_or(vec![512, 4096], |told| vec![told.memory]);
+    for memory in candidates {
+        if try_read(file, block, memory, size).is_some() {
+            return Ok(Direct { memory });
+        }
+    }
+    let _ = set_direct(file, false);
+    Err("a test read of one block with O_DIRECT failed")
+}
+
+fn set_direct(file: &File, on: bool) -> Result<(), Errno> {
+    let flags = OFlag::from_bits_retain(fcntl(file, FcntlArg::F_GETFL)?);
+    let wanted = if on {
+        flags | OFlag::O_DIRECT
+    } else {
+        flags - OFlag::O_DIRECT
+    };
+    fcntl(file, FcntlArg::F_SETFL(wanted)).map(drop)
+}
+
+/// Reads the last block into memory that is aligned to `memory` bytes and no
+/// more.
+fn try_read(file: &File, block: u32, memory: u32, size: u64) -> Option<()> {
+    let layout = PoolLayout {
+        count: 1,
+        stride: 3 * 4096,
+        lead: 0,
+    };
+    let mut buf = Pool::new(layout, Pages::Normal).ok()?.take()?;
+    let (start, block_len) = (memory as usize, block as usize);
+    buf.set_view(start..start + block_len).ok()?;
+    let last = i64::try_from(size - u64::from(block)).ok()?;
+    let read = pread(file, &mut buf, last).ok()?;
+    (read == block_len).then_some(())
+}
+
+/// Whether punching holes works and leaves zeroes.
+fn can_deallocate(file: &File, size: u64, device: Option<&Metadata>) -> bool {
+    if let Some(device) = device {
+        return queue_limit(device, "write_zeroes_max_bytes").is_some_and(|most| most > 0);
+    }
+    // Behind the end there is nothing to lose, and the answer is the same.
+    let behind = size.checked_next_multiple_of(1 << 20);
+    let Some(behind) = behind.and_then(|offset| i64::try_from(offset).ok()) else {
+        return false;
+    };
+    let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    fallocate(file, mode, behind, 4096).is_ok()
+}

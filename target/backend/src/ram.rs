@@ -1,0 +1,214 @@
+//! The RAM disk: bytes shared by the reactors that have it open.
+
+use std::collections::TryReserveError;
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use nix::errno::Errno;
+use nvmeof_uring as uring;
+use nvmeof_uring::Ring;
+
+use crate::{Backend, Geometry, Io, IoError, IoErrorKind, Op, Refused, Request};
+
+/// Bytes that are locked, taken and given back together.
+const CHUNK: usize = 1 << 20;
+
+/// The bytes of a RAM disk. Memory is taken when it is first written, and what
+/// was never written reads as zero.
+pub(crate) struct RamStore {
+    chunks: Vec<RwLock<Option<Box<[u8]>>>>,
+}
+
+impl RamStore {
+    /// An empty store for `len` bytes, `None` when the machine cannot have it.
+    pub(crate) fn new(len: u64) -> Option<Self> {
+        let count = usize::try_from(len).ok()?.div_ceil(CHUNK);
+        let mut chunks = Vec::new();
+        chunks.try_reserve_exact(count).ok()?;
+        chunks.resize_with(count, RwLock::default);
+        Some(Self { chunks })
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        let mut rest = into;
+        for (n, within) in pieces(offset, rest.len() as u64) {
+            let Some((piece, later)) = rest.split_at_mut_checked(within.len()) else {
+                return;
+            };
+            let chunk = self.chunks.get(n).map(RwLock::read);
+            let chunk = chunk.map(|chunk| chunk.unwrap_or_else(PoisonError::into_inner));
+            let bytes = chunk.as_deref().and_then(Option::as_deref);
+            match bytes.and_then(|bytes| bytes.get(within)) {
+                Some(bytes) => piece.copy_from_slice(bytes),
+                None => piece.fill(0),
+            }
+            rest = later;
+        }
+    }
+
+    /// On error tells the first byte that was not written.
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), u64> {
+        let mut rest = from;
+        for (n, within) in pieces(offset, from.len() as u64) {
+            let (Some((piece, later)), Some(chunk)) =
+                (rest.split_at_checked(within.len()), self.chunks.get(n))
+            else {
+                return Ok(());
+            };
+            let mut chunk = chunk.write().unwrap_or_else(PoisonError::into_inner);
+            let short = |_: TryReserveError| offset + (from.len() - rest.len()) as u64;
+            let bytes = match &mut *chunk {
+                Some(bytes) => bytes,
+                empty => empty.insert(zeroed_chunk().map_err(short)?),
+            };
+            if let Some(bytes) = bytes.get_mut(within) {
+                bytes.copy_from_slice(piece);
+            }
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Makes the range read as zero, giving whole chunks back.
+    fn clear(&self, offset: u64, len: u64) {
+        for (n, within) in pieces(offset, len) {
+            let Some(chunk) = self.chunks.get(n) else {
+                return;
+            };
+            let mut chunk = chunk.write().unwrap_or_else(PoisonError::into_inner);
+            if within.len() == CHUNK {
+                *chunk = None;
+            } else if let Some(bytes) = chunk.as_mut().and_then(|it| it.get_mut(within)) {
+                bytes.fill(0);
+            }
+        }
+    }
+}
+
+fn zeroed_chunk() -> Result<Box<[u8]>, TryReserveError> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(CHUNK)?;
+    bytes.resize(CHUNK, 0);
+    Ok(bytes.into_boxed_slice())
+}
+
+/// The chunks `len` bytes from `offset` on lie in, and where in each.
+fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let chunk = CHUNK as u64;
+    let end = offset + len;
+    let chunks = offset / chunk..end.div_ceil(chunk);
+    chunks.filter_map(move |n| {
+        let start = usize::try_from(offset.saturating_sub(n * chunk)).ok()?;
+        let stop = usize::try_from((end - n * chunk).min(chunk)).ok()?;
+        Some((usize::try_from(n).ok()?, start..stop))
+    })
+}
+
+/// One reactor's way to a RAM disk. Answers at once, copying: there is no
+/// device to do it.
+pub(crate) struct RamDisk {
+    store: Arc<RamStore>,
+    name: Arc<str>,
+    geometry: Geometry,
+}
+
+impl RamDisk {
+    pub(crate) fn new(store: Arc<RamStore>, name: Arc<str>, geometry: Geometry) -> Self {
+        Self {
+            store,
+            name,
+            geometry,
+        }
+    }
+
+    fn run(&self, op: &mut Op) -> Result<(), IoError> {
+        self.geometry.check(&self.name, op)?;
+        match op {
+            Op::Read { offset, buf } => self.store.read(*offset, buf),
+            Op::Write { offset, buf, .. } => {
+                self.store.write(*offset, buf).map_err(|offset| IoError {
+                    kind: IoErrorKind::NoSpace,
+                    errno: Errno::ENOMEM,
+                    verb: "write",
+                    path: Arc::clone(&self.name),
+                    offset,
+                })?;
+            }
+            Op::WriteZeroes { offset, len, .. } | Op::Deallocate { offset, len } => {
+                self.store.clear(*offset, *len);
+            }
+            Op::Flush => {}
+        }
+        Ok(())
+    }
+}
+
+impl Backend for RamDisk {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn submit(&mut self, request: Request, io: &mut Io<'_>) -> Result<(), Refused<Request>> {
+        let Request { tag, mut op } = request;
+        let result = self.run(&mut op);
+        io.done(tag, op.into_buf(), result);
+        Ok(())
+    }
+
+    fn complete(&mut self, _done: uring::Done, _io: &mut Io<'_>) {}
+
+    fn poll(&mut self, _io: &mut Io<'_>) {}
+
+    fn waiting(&self) -> bool {
+        false
+    }
+
+    fn in_flight(&self) -> usize {
+        0
+    }
+
+    fn close(&mut self, _ring: &mut Ring) -> Result<(), uring::RingError> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_the_range_and_no_more() {
+        let chunk = CHUNK as u64;
+        let all = |offset, len| pieces(offset, len).collect::<Vec<_>>();
+        assert_eq!(all(0, chunk), [(0, 0..CHUNK)]);
+        assert_eq!(all(chunk - 1, 2), [(0, CHUNK - 1..CHUNK), (1, 0..1)]);
+        assert_eq!(all(chunk, 0), []);
+        assert_eq!(all(chunk + 1, 0), [(1, 1..1)]);
+        assert_eq!(all(2 * chunk + 5, 7), [(2, 5..12)]);
+    }
+
+    #[test]
+    fn memory_is_taken_by_writes_and_given_back_whole() {
+        let store = RamStore::new(1 << 40).unwrap();
+        let taken = || {
+            store
+                .chunks
+                .iter()
+                .filter(|it| it.read().unwrap().is_some())
+                .count()
+        };
+        store.write(3 * CHUNK as u64 - 1, &[1, 2]).unwrap();
+        assert_eq!(taken(), 2);
+        let mut bytes = [9; 4];
+        store.read(3 * CHUNK as u64 - 2, &mut bytes);
+        assert_eq!(bytes, [0, 1, 2, 0]);
+        store.clear(2 * CHUNK as u64, CHUNK as u64 + 1);
+        assert_eq!(taken(), 1);
+        store.read(3 * CHUNK as u64 - 2, &mut bytes);
+        assert_eq!(bytes, [0; 4]);
+    }
+}

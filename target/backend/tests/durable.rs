@@ -1,0 +1,174 @@
+//! Flush and FUA are what they are said to be: seen in what the kernel is
+//! asked, and, where a loop device can be had, in what reaches the device.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "tests"
+)]
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nvmeof_backend::conformance::{self, Bench, Keeps};
+use nvmeof_backend::{BlockSize, Claim, Op, OpenError, Request, Spec};
+use tempfile::NamedTempFile;
+
+fn claim(path: &Path, block_size: Option<BlockSize>) -> Result<Claim, OpenError> {
+    let (path, readonly) = (path.to_owned(), false);
+    Claim::take(&Spec::File { path, readonly }, block_size)
+}
+
+fn file(size: u64) -> NamedTempFile {
+    let file = NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    file.as_file().set_len(size).unwrap();
+    file
+}
+
+/// The requests that wait in the submission queue, as the kernel reads them:
+/// it decodes them in the ring's fdinfo (Linux 6.0 and later).
+fn asked(bench: &Bench) -> Vec<String> {
+    let ring = bench.disks.ring().as_fd().as_raw_fd();
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{ring}")).unwrap();
+    let asked = info.lines().filter(|line| line.contains("opcode:"));
+    asked.map(str::to_owned).collect()
+}
+
+/// Submits `op`, lists what the kernel is asked for it, and waits for its end.
+fn watch(bench: &mut Bench, op: Op) -> Vec<String> {
+    let tag = 1000;
+    bench.disks.submit(bench.disk, Request { tag, op }).unwrap();
+    let seen = asked(bench);
+    let mut done = Vec::new();
+    while done.is_empty() {
+        bench.turn(&mut done);
+    }
+    assert_eq!(done[0].result, Ok(()));
+    seen
+}
+
+#[test]
+fn the_kernel_is_asked_to_synchronise() {
+    let file = file(1 << 20);
+    let claim = claim(file.path(), None).unwrap();
+    let mut bench = Bench::new(&claim, Keeps::Bytes, |backend| backend);
+    let seen = watch(&mut bench, Op::Flush);
+    if seen.is_empty() {
+        eprintln!("this kernel does not show submitted requests: nothing was checked");
+        return;
+    }
+    assert_eq!(seen.len(), 1);
+    // rw_flags shares its place with fsync_flags; 1 is IORING_FSYNC_DATASYNC.
+    assert!(seen[0].contains("opcode:FSYNC,"), "{seen:?}");
+    assert!(seen[0].contains("rw_flags:0x1,"), "{seen:?}");
+    for (fua, flags) in [(false, "rw_flags:0x0,"), (true, "rw_flags:0x2,")] {
+        let (offset, buf) = (0, bench.buf(4096, 1));
+        let seen = watch(&mut bench, Op::Write { offset, buf, fua });
+        assert_eq!(seen.len(), 1);
+        assert!(seen[0].contains("opcode:WRITE"), "{seen:?}");
+        // 2 is RWF_DSYNC.
+        assert!(seen[0].contains(flags), "{seen:?}");
+    }
+}
+
+/// A loop device over a file, gone when dropped.
+struct Loop {
+    device: PathBuf,
+    _file: NamedTempFile,
+}
+
+impl Loop {
+    /// `None`, with a word why, where there are no loop devices for us.
+    fn new(size: u64, sector: u32) -> Option<Self> {
+        let file = file(size);
+        let made = Command::new("losetup")
+            .args(["--find", "--show", "--direct-io=on", "--sector-size"])
+            .arg(sector.to_string())
+            .arg(file.path())
+            .output();
+        let made = made.ok().filter(|made| made.status.success());
+        let Some(made) = made else {
+            eprintln!("no loop device of {sector} byte sectors to be had: nothing was checked");
+            return None;
+        };
+        let device = String::from_utf8(made.stdout).unwrap().trim().into();
+        Some(Self {
+            device,
+            _file: file,
+        })
+    }
+
+    /// Flushes the device was asked for. Source: the kernel's
+    /// Documentation/block/stat.rst, field 16.
+    fn flushes(&self) -> u64 {
+        let name = self.device.file_name().unwrap().to_str().unwrap();
+        let stat = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+        stat.split_whitespace().nth(15).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup")
+            .arg("--detach")
+            .arg(&self.device)
+            .status();
+    }
+}
+
+#[test]
+fn flush_and_fua_reach_the_device() {
+    let Some(device) = Loop::new(4 << 20, 512) else {
+        return;
+    };
+    let claim = claim(&device.device, None).unwrap();
+    let mut bench = Bench::new(&claim, Keeps::Bytes, |backend| backend);
+    // Only one may be in the middle of something, so each step can be told.
+    let step = |bench: &mut Bench, op| {
+        let before = device.flushes();
+        bench.ok(op);
+        device.flushes() - before
+    };
+    let (offset, fua) = (0, false);
+    let buf = bench.buf(4096, 1);
+    assert_eq!(step(&mut bench, Op::Write { offset, buf, fua }), 0);
+    assert!(
+        step(&mut bench, Op::Flush) > 0,
+        "a flush reaches the device"
+    );
+    let (buf, fua) = (bench.buf(4096, 2), true);
+    let flushed = step(&mut bench, Op::Write { offset, buf, fua });
+    assert!(flushed > 0, "a loop device has no FUA: the kernel flushes");
+    let zeroes = |fua| Op::WriteZeroes {
+        offset,
+        len: 8192,
+        may_deallocate: false,
+        fua,
+    };
+    assert!(step(&mut bench, zeroes(true)) > 0);
+}
+
+#[test]
+fn block_devices_keep_the_contract() {
+    for (sector, block_size) in [(512, BlockSize::B512), (4096, BlockSize::B4096)] {
+        let Some(device) = Loop::new(4 << 20, sector) else {
+            return;
+        };
+        let disk = claim(&device.device, None).unwrap();
+        let geometry = disk.geometry();
+        assert_eq!((geometry.size, geometry.block_size), (4 << 20, block_size));
+        conformance::all(&disk, Keeps::Bytes, |backend| backend);
+        drop(disk);
+        let small = claim(&device.device, Some(BlockSize::B512));
+        match small {
+            Ok(claim) => assert_eq!((sector, claim.geometry().size), (512, 4 << 20)),
+            Err(error) => {
+                assert!(matches!(error, OpenError::DeviceBlocks { .. }), "{error}");
+                assert!(error.to_string().contains("block_size = 4096"), "{error}");
+                assert_eq!(sector, 4096);
+            }
+        }
+    }
+}

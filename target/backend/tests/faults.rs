@@ -1,0 +1,101 @@
+//! What goes wrong underneath comes out as an error that names the place.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+use nix::errno::Errno;
+use nvmeof_backend::conformance::{Bench, Keeps};
+use nvmeof_backend::layer::{Fault, Faulty, Plan};
+use nvmeof_backend::{Claim, IoErrorKind, Op, Spec};
+use tempfile::NamedTempFile;
+
+fn file_in(dir: &str) -> (NamedTempFile, Claim) {
+    let file = NamedTempFile::new_in(dir).unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    let path = file.path().to_owned();
+    let readonly = false;
+    let claim = Claim::take(&Spec::File { path, readonly }, None).unwrap();
+    (file, claim)
+}
+
+fn read(bench: &Bench, offset: u64, len: usize) -> Op {
+    let buf = bench.buf(len, 0);
+    Op::Read { offset, buf }
+}
+
+#[test]
+fn a_file_cut_short_underneath_is_an_error_at_the_cut() {
+    for dir in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
+        let (file, claim) = file_in(dir);
+        let mut bench = Bench::new(&claim, Keeps::Bytes, |backend| backend);
+        // In the middle of a block: the kernel's answers are no whole blocks.
+        file.as_file().set_len(8192 + 100).unwrap();
+        for (offset, cut) in [(4096, 8192), (8192, 8192), (65536, 65536)] {
+            let error = bench.err(read(&bench, offset, 16384));
+            assert_eq!(error.kind, IoErrorKind::Removed);
+            assert_eq!((error.verb, error.offset), ("read", cut));
+            let message = error.to_string();
+            let path = file.path().to_str().unwrap();
+            assert!(message.contains(path), "{message}");
+            assert!(message.contains(&cut.to_string()), "{message}");
+        }
+        bench.ok(read(&bench, 0, 8192));
+        assert_eq!(bench.pool.available(), bench.pool.count());
+    }
+}
+
+#[test]
+fn errors_of_the_kernel_keep_their_meaning() {
+    let kinds = [
+        (Errno::EIO, IoErrorKind::Media),
+        (Errno::ENODATA, IoErrorKind::Media),
+        (Errno::ENOSPC, IoErrorKind::NoSpace),
+        (Errno::EDQUOT, IoErrorKind::NoSpace),
+        (Errno::ENODEV, IoErrorKind::Removed),
+        (Errno::EROFS, IoErrorKind::ReadOnly),
+        (Errno::EFBIG, IoErrorKind::Limits),
+        (Errno::ENOMEM, IoErrorKind::Other),
+    ];
+    let (_file, claim) = file_in(env!("CARGO_TARGET_TMPDIR"));
+    let mut bench = Bench::new(&claim, Keeps::Bytes, |backend| {
+        let all = [
+            Errno::EIO,
+            Errno::ENODATA,
+            Errno::ENOSPC,
+            Errno::EDQUOT,
+            Errno::ENODEV,
+            Errno::EROFS,
+            Errno::EFBIG,
+            Errno::ENOMEM,
+        ];
+        let script = all.into_iter().map(Fault::Error).collect();
+        Box::new(Faulty::new(backend, Plan::Script(script)))
+    });
+    for (errno, kind) in kinds {
+        let (offset, fua) = (4096, false);
+        let buf = bench.buf(512, 9);
+        let done = bench.run(Op::Write { offset, buf, fua });
+        let error = done.result.unwrap_err();
+        assert_eq!((error.kind, error.errno), (kind, errno));
+        assert_eq!((error.offset, &*error.path), (4096, claim.name()));
+        assert_eq!(done.buf.unwrap()[0], 9);
+    }
+    bench.fill(4096, 512, 8, false);
+    assert_eq!(bench.read(4096, 512), vec![8; 512]);
+}
+
+#[test]
+fn a_buffer_direct_io_cannot_use_is_refused() {
+    for dir in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
+        let (_file, claim) = file_in(dir);
+        let mut bench = Bench::new(&claim, Keeps::Bytes, |backend| backend);
+        let mut buf = bench.buf(1024, 1);
+        let start = buf.view().start + 1;
+        buf.set_view(start..start + 512).unwrap();
+        let result = bench.run(Op::Read { offset: 0, buf }).result;
+        let expected = if claim.geometry().direct {
+            Err(IoErrorKind::Limits)
+        } else {
+            Ok(())
+        };
+        assert_eq!(result.map_err(|error| error.kind), expected);
+    }
+}

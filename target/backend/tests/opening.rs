@@ -1,0 +1,177 @@
+//! What can be served, and words for what cannot.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nvmeof_backend::{BlockSize, Claim, Disks, OpenError, Spec};
+use nvmeof_uring::RingConfig;
+
+fn spec(path: &Path, readonly: bool) -> Spec {
+    let path = path.to_owned();
+    Spec::File { path, readonly }
+}
+
+fn take(path: &Path) -> Result<Claim, OpenError> {
+    Claim::take(&spec(path, false), None)
+}
+
+/// The error of claiming `path`, whose message must say all `words`.
+fn refused(path: &Path, words: &[&str]) -> OpenError {
+    says(take(path).err().unwrap(), words)
+}
+
+fn says(error: OpenError, words: &[&str]) -> OpenError {
+    let message = error.to_string();
+    for word in words {
+        assert!(message.contains(word), "{message:?} lacks {word:?}");
+    }
+    error
+}
+
+fn file(dir: &tempfile::TempDir, size: u64) -> PathBuf {
+    let path = dir.path().join("disk.img");
+    std::fs::File::create(&path).unwrap().set_len(size).unwrap();
+    path
+}
+
+#[test]
+fn what_is_not_there_or_not_storage() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("no").join("disk.img");
+    let error = refused(&missing, &["no such file", "truncate -s 1G", "disk.img"]);
+    assert!(matches!(error, OpenError::Missing(path) if path == missing));
+    let error = refused(dir.path(), &["is a directory"]);
+    assert!(matches!(error, OpenError::Directory(_)));
+    let error = refused(Path::new("/dev/null"), &["neither"]);
+    assert!(matches!(error, OpenError::NotStorage(_)));
+    // A pipe without a writer: opening it would wait for ever.
+    let pipe = dir.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert!(matches!(
+        refused(&pipe, &["neither"]),
+        OpenError::NotStorage(_)
+    ));
+    assert!(matches!(
+        refused(&file(&dir, 0), &["0 bytes", "truncate"]),
+        OpenError::Empty(_)
+    ));
+}
+
+#[test]
+fn sizes_that_are_not_whole_blocks_are_explained() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(&dir, 10_240);
+    assert_eq!(take(&path).unwrap().geometry().size, 10_240);
+    let large = Claim::take(&spec(&path, false), Some(BlockSize::B4096));
+    let numbers = [
+        "10240 bytes",
+        "block size of 4096",
+        "2048 bytes too many",
+        "truncate -s 8192",
+        "truncate -s 12288",
+        "block_size = 512",
+    ];
+    says(large.err().unwrap(), &numbers);
+    let path = file(&dir, 1000);
+    let error = refused(&path, &["truncate -s 512 ", "truncate -s 1024 "]);
+    assert!(!error.to_string().contains("block_size ="), "{error}");
+    let ram = Claim::take(&"ram:1000".parse().unwrap(), None);
+    says(ram.err().unwrap(), &["ram:1000", "488 bytes too many"]);
+}
+
+#[test]
+fn permissions_decide() {
+    if nix::unistd::geteuid().is_root() {
+        return; // Root may do everything.
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(&dir, 4096);
+    let mode = |bits| std::fs::set_permissions(&path, PermissionsExt::from_mode(bits)).unwrap();
+    mode(0o400);
+    let words = ["no permission", "reading and writing", "read-only"];
+    let error = refused(&path, &words);
+    assert!(matches!(error, OpenError::Permission { .. }));
+    Claim::take(&spec(&path, true), None).unwrap();
+    mode(0);
+    let error = Claim::take(&spec(&path, true), None).err().unwrap();
+    says(error, &["no permission", "for reading;"]);
+}
+
+#[test]
+fn a_file_is_served_once_unless_nobody_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(&dir, 4096);
+    let first = take(&path).unwrap();
+    let error = refused(&path, &["locked", "fuser"]);
+    assert!(matches!(error, OpenError::Locked { .. }));
+    let reader = Claim::take(&spec(&path, true), None);
+    assert!(matches!(reader, Err(OpenError::Locked { .. })));
+
+    // Disks keep the claim: it ends with the last of them.
+    let mut disks = Disks::new(RingConfig::default()).unwrap();
+    let disk = disks.open(&first).unwrap();
+    drop(first.clone());
+    drop(first);
+    refused(&path, &["locked"]);
+    disks.close(disk).unwrap();
+    let again = take(&path).unwrap();
+    disks.open(&again).unwrap();
+    drop(again);
+    drop(disks);
+
+    let readers = [0; 2].map(|_| Claim::take(&spec(&path, true), None).unwrap());
+    refused(&path, &["locked"]);
+    drop(readers);
+    take(&path).unwrap();
+}
+
+#[test]
+fn the_ring_has_places_for_so_many_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let claim = take(&file(&dir, 4096)).unwrap();
+    let config = RingConfig {
+        files: 1,
+        ..RingConfig::default()
+    };
+    let mut disks = Disks::new(config).unwrap();
+    let disk = disks.open(&claim).unwrap();
+    let error = disks.open(&claim).unwrap_err();
+    says(error, &["disk.img", "all 1 places", "fewer namespaces"]);
+    disks.close(disk).unwrap();
+    let next = disks.open(&claim).unwrap();
+    assert_ne!(next, disk);
+    assert!(disks.geometry(disk).is_none() && disks.geometry(next).is_some());
+}
+
+#[test]
+fn mounted_block_devices_are_refused() {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    let device = |line: &str| {
+        let path = Path::new(line.split(' ').next()?).canonicalize().ok()?;
+        let kind = path.metadata().ok()?.file_type();
+        kind.is_block_device().then_some(path)
+    };
+    if let Some(path) = mounts.lines().find_map(device) {
+        let error = take(&path).err().unwrap();
+        let expected = matches!(
+            error,
+            OpenError::DeviceInUse(_) | OpenError::Permission { .. }
+        );
+        assert!(expected, "{error}");
+    }
+}
+
+#[test]
+fn a_claim_goes_to_every_reactor() {
+    fn any_thread<T: Send + Sync + Clone + 'static>(_: &T) {}
+    let claim = Claim::take(&"ram:1G".parse().unwrap(), None).unwrap();
+    any_thread(&claim);
+    let other = claim.clone();
+    let reactor = std::thread::spawn(move || {
+        let mut disks = Disks::new(RingConfig::default()).unwrap();
+        let disk = disks.open(&other).unwrap();
+        disks.geometry(disk).unwrap().clone()
+    });
+    assert_eq!(&reactor.join().unwrap(), claim.geometry());
+}
