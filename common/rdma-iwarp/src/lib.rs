@@ -1,2 +1,17 @@
 //! RDMA provider: software iWARP over TCP.
+//!
+//! The protocols are in `nvmeof-rdma-soft`; this crate gives them sockets. It
+//! needs no RDMA device, no kernel module and no privileges, and speaks to
+//! whatever speaks iWARP: Linux `siw`, iWARP network cards, itself.
+//!
+//! This crate knows nothing of NVMe, and waits for nothing: its owner sleeps
+//! on [`wait_fd`](nvmeof_rdma::Provider::wait_fd).
 #![forbid(unsafe_code)]
+
+mod config;
+mod slots;
+mod socket;
+mod streams;
+
+pub use config::{Iwarp, IwarpConfig, new};
+pub use streams::TcpStreams;

@@ -1,2 +1,24 @@
 //! Software RDMA verbs without I/O: keys, queue pairs, iWARP.
+//!
+//! [`SoftRdma`] keeps the contract of [`nvmeof_rdma::Provider`] over any
+//! transport of byte streams that implements [`Streams`]. On the wire it
+//! speaks iWARP: MPA (RFC 5044, RFC 6581), DDP (RFC 5041), RDMAP (RFC 5040).
+//!
+//! This crate opens no socket and reads no clock: streams and time are given
+//! to it.
 #![forbid(unsafe_code)]
+
+mod config;
+mod conn;
+mod inbound;
+pub mod iwarp;
+mod keys;
+mod outbound;
+mod provider;
+mod streams;
+#[cfg(test)]
+mod testing;
+
+pub use config::SoftConfig;
+pub use provider::SoftRdma;
+pub use streams::{StreamEvent, StreamId, Streams};

@@ -1,0 +1,63 @@
+//! Making the provider.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::time::Duration;
+
+use nvmeof_rdma::Limits;
+use nvmeof_rdma_soft::{SoftConfig, SoftRdma};
+
+use crate::TcpStreams;
+
+/// Software iWARP over TCP.
+pub type Iwarp = SoftRdma<TcpStreams>;
+
+/// How the provider behaves.
+#[derive(Clone, Debug)]
+pub struct IwarpConfig {
+    /// What it offers.
+    pub limits: Limits,
+    /// Whether it asks for a CRC32c on every frame. TCP has a checksum of its
+    /// own; this one finds what that misses. A peer that asks for CRCs gets
+    /// them either way.
+    pub crc: bool,
+    /// Send and receive buffer of each socket in bytes, as far as the kernel
+    /// lets us (`net.core.rmem_max` and `wmem_max`). `None` leaves them to the
+    /// kernel, which then adapts them to the traffic.
+    pub socket_buffer: Option<usize>,
+    /// How long a peer may take for its half of the connection set-up.
+    pub handshake: Duration,
+    /// How long a closing connection may take to send what is queued.
+    pub linger: Duration,
+}
+
+impl Default for IwarpConfig {
+    fn default() -> Self {
+        let soft = SoftConfig::default();
+        Self {
+            limits: soft.limits,
+            crc: soft.crc,
+            socket_buffer: Some(1 << 20),
+            handshake: soft.handshake,
+            linger: soft.linger,
+        }
+    }
+}
+
+/// Makes a provider. Its memory keys start at random.
+///
+/// # Errors
+/// When the kernel gives no epoll instance.
+pub fn new(config: IwarpConfig) -> io::Result<Iwarp> {
+    let streams = TcpStreams::new(config.socket_buffer)?;
+    let config = SoftConfig {
+        limits: config.limits,
+        crc: config.crc,
+        handshake: config.handshake,
+        linger: config.linger,
+        // The standard library's hasher keys come from the kernel's random
+        // numbers.
+        seed: RandomState::new().hash_one(std::process::id()),
+    };
+    Ok(SoftRdma::new(streams, config))
+}

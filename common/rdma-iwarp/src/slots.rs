@@ -1,0 +1,92 @@
+//! A table of things whose names are slot and generation.
+
+/// Things of one kind, by name.
+#[derive(Debug)]
+pub(crate) struct Slots<T> {
+    slots: Vec<(u32, Option<T>)>,
+    free: Vec<u32>,
+}
+
+impl<T> Slots<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// The name that the next `insert` will give.
+    pub(crate) fn next_id(&self) -> u64 {
+        match self.free.last() {
+            Some(index) => {
+                let slot = self.slots.get(*index as usize);
+                id(*index, slot.map_or(0, |(generation, _)| *generation))
+            }
+            None => id(u32::try_from(self.slots.len()).unwrap_or(u32::MAX), 0),
+        }
+    }
+
+    pub(crate) fn insert(&mut self, thing: T) -> u64 {
+        let id = self.next_id();
+        match self.free.pop() {
+            Some(index) => {
+                if let Some((_, place)) = self.slots.get_mut(index as usize) {
+                    *place = Some(thing);
+                }
+            }
+            None => self.slots.push((0, Some(thing))),
+        }
+        id
+    }
+
+    pub(crate) fn get(&self, name: u64) -> Option<&T> {
+        let (index, generation) = split(name);
+        let (current, thing) = self.slots.get(index as usize)?;
+        thing.as_ref().filter(|_| *current == generation)
+    }
+
+    pub(crate) fn get_mut(&mut self, name: u64) -> Option<&mut T> {
+        let (index, generation) = split(name);
+        let (current, thing) = self.slots.get_mut(index as usize)?;
+        thing.as_mut().filter(|_| *current == generation)
+    }
+
+    pub(crate) fn remove(&mut self, name: u64) -> Option<T> {
+        self.get(name)?;
+        let (index, _) = split(name);
+        let (generation, thing) = self.slots.get_mut(index as usize)?;
+        // 31 bits, so that callers have one bit of a name to themselves.
+        *generation = generation.wrapping_add(1) & (u32::MAX >> 1);
+        self.free.push(index);
+        thing.take()
+    }
+}
+
+fn id(index: u32, generation: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(index)
+}
+
+fn split(name: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = name.to_le_bytes();
+    (
+        u32::from_le_bytes([a, b, c, d]),
+        u32::from_le_bytes([e, f, g, h]),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_never_means_another() {
+        let mut slots = Slots::new();
+        let first = slots.insert('a');
+        let second = slots.insert('b');
+        assert_eq!(slots.remove(first), Some('a'));
+        assert_eq!(slots.remove(first), None);
+        assert_eq!(slots.next_id(), slots.insert('c'));
+        assert_eq!((slots.get(first), slots.get(second)), (None, Some(&'b')));
+        assert_eq!(slots.get_mut(first), None);
+    }
+}

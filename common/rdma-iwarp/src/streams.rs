@@ -1,0 +1,387 @@
+//! TCP connections as byte streams: readiness, accepting, reading, writing.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut, Read};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::socket::MsgFlags;
+use nvmeof_rdma::{ListenError, ListenerId};
+use nvmeof_rdma_soft::{StreamEvent, StreamId, Streams};
+use socket2::Socket;
+
+use crate::slots::Slots;
+use crate::socket;
+
+/// Events taken from the kernel per poll.
+const EVENTS: usize = 64;
+/// Connections accepted per poll and listener.
+const ACCEPTS: usize = 16;
+/// Streams of the hot list that are tried per poll.
+const HOT_TRIES: usize = 64;
+/// Polls that try the streams in the hot list for every one that asks the
+/// kernel about all.
+const HOT_POLLS: u32 = 16;
+/// Tries without a byte after which a stream is not hot any more.
+const MISSES: u8 = 8;
+/// How long accepting pauses when there are no descriptors left.
+const PAUSE: Duration = Duration::from_millis(100);
+/// In epoll's data: this names a listener.
+const LISTENER: u64 = 1 << 63;
+
+/// TCP connections and listeners, watched by an epoll instance of their own.
+///
+/// Streams are watched edge-triggered, so that bytes nobody asks for do not
+/// keep `poll` busy. Those that moved bytes lately are in the *hot list* and
+/// are tried without asking the kernel first: under load that saves a system
+/// call per poll, and idle streams cost none.
+#[derive(Debug)]
+pub struct TcpStreams {
+    epoll: Epoll,
+    /// Socket buffer size in bytes, unless it is left to the kernel.
+    buffer: Option<usize>,
+    listeners: Slots<Listener>,
+    streams: Slots<Stream>,
+    hot: VecDeque<StreamId>,
+    hot_polls: u32,
+    /// Listeners that may have more connections waiting.
+    accepting: Vec<u64>,
+    /// Until when accepting pauses.
+    paused: Option<Duration>,
+    events: Vec<EpollEvent>,
+}
+
+#[derive(Debug)]
+struct Listener {
+    socket: Socket,
+    /// In `accepting`.
+    queued: bool,
+}
+
+#[derive(Debug)]
+struct Stream {
+    socket: Socket,
+    connecting: bool,
+    hot: bool,
+    /// Tries in a row that brought nothing.
+    misses: u8,
+    wants_send: bool,
+}
+
+impl TcpStreams {
+    /// No streams yet. `buffer` is what each socket gets to send and to
+    /// receive, in bytes; `None` leaves that to the kernel.
+    ///
+    /// # Errors
+    /// When the kernel gives no epoll instance.
+    pub fn new(buffer: Option<usize>) -> io::Result<Self> {
+        Ok(Self {
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            buffer,
+            listeners: Slots::new(),
+            streams: Slots::new(),
+            hot: VecDeque::new(),
+            hot_polls: 0,
+            accepting: Vec::new(),
+            paused: None,
+            events: vec![EpollEvent::empty(); EVENTS],
+        })
+    }
+
+    fn adopt(&mut self, socket: Socket, connecting: bool) -> io::Result<StreamId> {
+        let stream = Stream {
+            socket,
+            connecting,
+            hot: false,
+            misses: 0,
+            wants_send: false,
+        };
+        let event = EpollEvent::new(stream.interest(), self.streams.next_id());
+        self.epoll.add(&stream.socket, event)?;
+        Ok(StreamId(self.streams.insert(stream)))
+    }
+
+    /// Says `Ready` for streams in the hot list, a bounded number in turn, and
+    /// drops those from it that brought nothing for a while. Returns whether
+    /// there were any.
+    fn poll_hot(&mut self, events: &mut Vec<StreamEvent>) -> bool {
+        let tries = self.hot.len().min(HOT_TRIES);
+        for _ in 0..tries {
+            let Some(id) = self.hot.pop_front() else {
+                break;
+            };
+            let Some(stream) = self.streams.get_mut(id.0) else {
+                continue;
+            };
+            stream.misses += 1;
+            stream.hot = stream.misses <= MISSES;
+            if stream.hot {
+                events.push(StreamEvent::Ready(id));
+                self.hot.push_back(id);
+            }
+        }
+        tries > 0
+    }
+
+    /// Asks the kernel.
+    fn poll_kernel(&mut self, now: Duration, events: &mut Vec<StreamEvent>) {
+        let mut ready = std::mem::take(&mut self.events);
+        let count = match self.epoll.wait(&mut ready, EpollTimeout::ZERO) {
+            Ok(count) => count,
+            Err(Errno::EINTR) => 0,
+            Err(error) => {
+                tracing::error!(%error, "epoll failed");
+                0
+            }
+        };
+        for event in ready.iter().take(count) {
+            let id = event.data();
+            if id & LISTENER != 0 {
+                self.queue_accept(id & !LISTENER);
+            } else {
+                self.stream_ready(StreamId(id), events);
+            }
+        }
+        self.events = ready;
+        self.accept(now, events);
+    }
+
+    fn stream_ready(&mut self, id: StreamId, events: &mut Vec<StreamEvent>) {
+        let Some(stream) = self.streams.get_mut(id.0) else {
+            return;
+        };
+        if !stream.connecting {
+            // Hot streams are tried anyway.
+            if !stream.hot {
+                events.push(StreamEvent::Ready(id));
+            }
+            return;
+        }
+        match stream.socket.take_error() {
+            Ok(None) if stream.socket.peer_addr().is_ok() => {
+                stream.connecting = false;
+                Self::watch(&self.epoll, id, stream);
+                events.push(StreamEvent::Connected(id));
+            }
+            // An event from before the connection was tried.
+            Ok(None) => {}
+            Ok(Some(error)) | Err(error) => {
+                self.close(id);
+                events.push(StreamEvent::ConnectFailed(id, error));
+            }
+        }
+    }
+
+    fn queue_accept(&mut self, id: u64) {
+        if let Some(listener) = self.listeners.get_mut(id)
+            && !listener.queued
+        {
+            listener.queued = true;
+            self.accepting.push(id);
+        }
+    }
+
+    fn accept(&mut self, now: Duration, events: &mut Vec<StreamEvent>) {
+        if self.paused.is_some_and(|until| now < until) {
+            return;
+        }
+        self.paused = None;
+        for id in std::mem::take(&mut self.accepting) {
+            let more = self.accept_from(id, now, events);
+            if let Some(listener) = self.listeners.get_mut(id) {
+                listener.queued = more;
+                if more {
+                    self.accepting.push(id);
+                }
+            }
+        }
+    }
+
+    /// Returns whether more connections may be waiting.
+    fn accept_from(&mut self, id: u64, now: Duration, events: &mut Vec<StreamEvent>) -> bool {
+        for _ in 0..ACCEPTS {
+            let Some(listener) = self.listeners.get(id) else {
+                return false;
+            };
+            // socket2 sets close-on-exec.
+            let accepted = listener.socket.accept().and_then(|(socket, peer)| {
+                socket.set_nonblocking(true)?;
+                socket::prepare(&socket, self.buffer);
+                let peer = peer
+                    .as_socket()
+                    .ok_or_else(|| io::Error::other("a peer without an IP address"))?;
+                Ok((self.adopt(socket, false)?, peer))
+            });
+            match accepted {
+                Ok((stream, peer)) => events.push(StreamEvent::Incoming {
+                    listener: ListenerId(id),
+                    stream,
+                    peer,
+                }),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(error) if is_shortage(&error) => {
+                    tracing::error!(
+                        %error,
+                        "cannot accept connections; raise the limit of open files (`ulimit -n`)"
+                    );
+                    self.paused = Some(now.saturating_add(PAUSE));
+                    return true;
+                }
+                // The connection failed before it was accepted.
+                Err(error) => tracing::debug!(%error, "a connection was not accepted"),
+            }
+        }
+        true
+    }
+
+    /// Tells the kernel what the stream waits for now.
+    fn watch(epoll: &Epoll, id: StreamId, stream: &Stream) {
+        let mut event = EpollEvent::new(stream.interest(), id.0);
+        if let Err(error) = epoll.modify(&stream.socket, &mut event) {
+            tracing::error!(%error, "epoll does not take a socket");
+        }
+    }
+
+    /// A call moved bytes: more are likely.
+    fn heat(hot: &mut VecDeque<StreamId>, id: StreamId, stream: &mut Stream) {
+        stream.misses = 0;
+        if !stream.hot {
+            stream.hot = true;
+            hot.push_back(id);
+        }
+    }
+}
+
+impl Stream {
+    fn interest(&self) -> EpollFlags {
+        let mut flags = EpollFlags::EPOLLET | EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
+        flags.set(EpollFlags::EPOLLOUT, self.connecting || self.wants_send);
+        flags
+    }
+}
+
+/// Whether there are no descriptors or no memory for one more.
+fn is_shortage(error: &io::Error) -> bool {
+    let shortages = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM];
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    errno.is_some_and(|errno| shortages.contains(&errno))
+}
+
+fn gone() -> io::Error {
+    io::ErrorKind::NotConnected.into()
+}
+
+impl Streams for TcpStreams {
+    fn name(&self) -> &'static str {
+        "iwarp"
+    }
+
+    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
+        let error = |source| ListenError::new(addr, source);
+        let socket = socket::listener(addr, self.buffer).map_err(error)?;
+        let local = socket.local_addr().map_err(error)?;
+        let local = local.as_socket().unwrap_or(addr);
+        let name = LISTENER | self.listeners.next_id();
+        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, name);
+        self.epoll
+            .add(&socket, event)
+            .map_err(|errno| error(errno.into()))?;
+        let queued = false;
+        let id = self.listeners.insert(Listener { socket, queued });
+        Ok((ListenerId(id), local))
+    }
+
+    fn unlisten(&mut self, listener: ListenerId) {
+        // Closing takes it out of epoll.
+        self.listeners.remove(listener.0);
+    }
+
+    fn connect(&mut self, addr: SocketAddr) -> io::Result<StreamId> {
+        let socket = socket::connect(addr, self.buffer)?;
+        self.adopt(socket, true)
+    }
+
+    fn poll(&mut self, now: Duration, events: &mut Vec<StreamEvent>) {
+        if self.poll_hot(events) {
+            self.hot_polls += 1;
+            if self.hot_polls < HOT_POLLS {
+                return;
+            }
+        }
+        self.hot_polls = 0;
+        self.poll_kernel(now, events);
+    }
+
+    fn recv(&mut self, id: StreamId, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let stream = self.streams.get_mut(id.0).ok_or_else(gone)?;
+        let received = match bufs {
+            [buf] => (&stream.socket).read(buf),
+            bufs => (&stream.socket).read_vectored(bufs),
+        };
+        match received {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                // Try again in the next poll.
+                Self::heat(&mut self.hot, id, stream);
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            Ok(count) => {
+                Self::heat(&mut self.hot, id, stream);
+                Ok(count)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn send(&mut self, id: StreamId, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        let stream = self.streams.get_mut(id.0).ok_or_else(gone)?;
+        // A peer that is gone is an error here, not a signal.
+        let flags = MsgFlags::MSG_NOSIGNAL.bits();
+        match stream.socket.send_vectored_with_flags(bufs, flags) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            sent => sent,
+        }
+    }
+
+    fn want_send(&mut self, id: StreamId, want: bool) {
+        let Some(stream) = self.streams.get_mut(id.0) else {
+            return;
+        };
+        if stream.wants_send == want {
+            return;
+        }
+        stream.wants_send = want;
+        Self::watch(&self.epoll, id, stream);
+    }
+
+    fn shutdown_send(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.get(id.0) {
+            // Fails when the connection is gone, which recv will say.
+            let _ = stream.socket.shutdown(std::net::Shutdown::Write);
+        }
+    }
+
+    fn close(&mut self, id: StreamId) {
+        self.streams.remove(id.0);
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.0.as_fd())
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        // The kernel does not tell again of bytes that are left in a stream
+        // whose turn did not come.
+        if self.hot.len() > HOT_TRIES {
+            return Some(Duration::ZERO);
+        }
+        // Without a pause, accepting goes on at once.
+        if self.accepting.is_empty() {
+            None
+        } else {
+            Some(self.paused.unwrap_or(Duration::ZERO))
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! When the process runs out of descriptors. A file of its own, since the
+//! limit is for the whole process.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nvmeof_rdma::{Event, Provider};
+use nvmeof_rdma_iwarp::IwarpConfig;
+
+const REQUEST: &[u8] = b"MPA ID Req Frame\x00\x01\x00\x00";
+
+#[test]
+fn accepting_pauses_and_goes_on() {
+    let mut provider = nvmeof_rdma_iwarp::new(IwarpConfig::default()).unwrap();
+    let (_, addr) = provider.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut peers: Vec<TcpStream> = (0..12).map(|_| TcpStream::connect(addr).unwrap()).collect();
+    for peer in &mut peers {
+        std::io::Write::write_all(peer, REQUEST).unwrap();
+    }
+    // As many descriptors as are open, and four.
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, open + 3, hard).unwrap();
+    let (start, mut events) = (Instant::now(), Vec::new());
+    while events.len() < 3 {
+        provider.poll(start.elapsed(), &mut events);
+        assert!(start.elapsed() < Duration::from_secs(30));
+    }
+    // It says when to come back instead of being busy.
+    while provider.poll(start.elapsed(), &mut events) {}
+    let due = provider.next_deadline().unwrap();
+    assert!(
+        events.len() < peers.len() && due > start.elapsed().saturating_sub(Duration::from_secs(1))
+    );
+    assert!(!provider.poll(Duration::ZERO, &mut events));
+
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+    while events.len() < peers.len() {
+        provider.poll(start.elapsed(), &mut events);
+        assert!(start.elapsed() < Duration::from_secs(30));
+    }
+    let requests = |event: &Event| matches!(event, Event::ConnectRequest(_));
+    assert!(events.iter().all(requests));
+}

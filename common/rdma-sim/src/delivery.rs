@@ -1,0 +1,74 @@
+//! What travels through the network, and when it arrives.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use nvmeof_rdma_soft::StreamId;
+
+/// Something on its way.
+#[derive(Debug)]
+pub(crate) enum Delivery {
+    /// A wish for a connection.
+    Connect { from: StreamId, to: SocketAddr },
+    /// The connection stands.
+    Accepted { to: StreamId },
+    /// Nobody listens there.
+    Refused { to: StreamId },
+    /// Data.
+    Bytes {
+        from: StreamId,
+        to: StreamId,
+        bytes: Vec<u8>,
+    },
+    /// The peer received so many bytes.
+    Room { to: StreamId, bytes: usize },
+    /// The peer ended its half.
+    End { to: StreamId },
+    /// The connection is broken.
+    Reset { to: StreamId },
+    /// Two endpoints reach each other again.
+    Heal { between: Pair },
+}
+
+/// Two endpoints, the smaller address first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Pair(IpAddr, IpAddr);
+
+impl Pair {
+    pub(crate) fn new(one: IpAddr, other: IpAddr) -> Self {
+        Self(one.min(other), one.max(other))
+    }
+}
+
+/// A delivery and the two endpoints it is between.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) between: Pair,
+    pub(crate) delivery: Delivery,
+}
+
+/// Everything on its way, in the order of arrival.
+#[derive(Debug, Default)]
+pub(crate) struct Schedule {
+    /// By time, then by number: what was sent first arrives first.
+    flights: BTreeMap<(Duration, u64), Flight>,
+    sent: u64,
+}
+
+impl Schedule {
+    pub(crate) fn push(&mut self, at: Duration, flight: Flight) {
+        self.flights.insert((at, self.sent), flight);
+        self.sent += 1;
+    }
+
+    pub(crate) fn next_at(&self) -> Option<Duration> {
+        self.flights.keys().next().map(|(at, _)| *at)
+    }
+
+    /// Takes the next flight that arrives at `now` or before.
+    pub(crate) fn pop_due(&mut self, now: Duration) -> Option<Flight> {
+        let first = self.flights.first_entry()?;
+        (first.key().0 <= now).then(|| first.remove())
+    }
+}

@@ -1,0 +1,86 @@
+//! The network as its users see it.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nvmeof_rdma_soft::{SoftConfig, SoftRdma};
+
+use crate::net::Net;
+use crate::streams::lock;
+use crate::{SimChances, SimConfig, SimStreams, Trouble};
+
+/// A provider on a simulated network.
+pub type Sim = SoftRdma<SimStreams>;
+
+/// A network in virtual time. Clones are the same network.
+#[derive(Clone, Debug)]
+pub struct SimNet {
+    net: Arc<Mutex<Net>>,
+}
+
+impl SimNet {
+    /// Makes a network in which everything follows from `seed`.
+    #[must_use]
+    pub fn new(seed: u64, config: SimConfig) -> Self {
+        Self {
+            net: Arc::new(Mutex::new(Net::new(seed, config))),
+        }
+    }
+
+    /// A provider at `ip`. Another one at the same address may follow when
+    /// this one is dropped, as after a crash. The seed of `config` is replaced
+    /// by one that follows from the network's.
+    #[must_use]
+    pub fn endpoint(&self, ip: IpAddr, config: SoftConfig) -> Sim {
+        let seed = lock(&self.net).dice.roll();
+        SoftRdma::new(self.streams(ip), SoftConfig { seed, ..config })
+    }
+
+    /// The streams of an endpoint at `ip`, without the provider over them.
+    #[must_use]
+    pub fn streams(&self, ip: IpAddr) -> SimStreams {
+        SimStreams::new(Arc::clone(&self.net), ip)
+    }
+
+    /// The time, 0 at the start.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        lock(&self.net).now
+    }
+
+    /// When the next thing arrives; `None` when nothing is on its way.
+    #[must_use]
+    pub fn next_arrival(&self) -> Option<Duration> {
+        lock(&self.net).next_at()
+    }
+
+    /// Moves time to the next arrival, or to `until` if that is earlier or
+    /// nothing is on its way. Returns whether there was either.
+    #[allow(clippy::must_use_candidate, reason = "called for its effect")]
+    pub fn advance_to_next(&self, until: Option<Duration>) -> bool {
+        let mut net = lock(&self.net);
+        let next = net.next_at().into_iter().chain(until).min();
+        if let Some(next) = next {
+            net.run_until(next);
+        }
+        next.is_some()
+    }
+
+    /// Moves time on by `by`.
+    pub fn advance(&self, by: Duration) {
+        let mut net = lock(&self.net);
+        let to = net.now + by;
+        net.run_until(to);
+    }
+
+    /// Makes trouble now.
+    pub fn inject(&self, trouble: Trouble) {
+        lock(&self.net).trouble(trouble);
+    }
+
+    /// Changes what goes wrong by chance from now on.
+    pub fn set_chances(&self, chances: SimChances) {
+        lock(&self.net).config.chances = chances;
+    }
+}

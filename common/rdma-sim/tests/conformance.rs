@@ -1,0 +1,35 @@
+//! The suite of the contract, on many simulated networks and through layers.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod fabric;
+
+use fabric::SimFabric;
+use nvmeof_rdma::layer::{Faults, Faulty, OneIn, Trace, TraceLog};
+
+nvmeof_rdma::conformance_suite!(bare, SimFabric::seeds(|sim| Box::new(sim)));
+
+// Wrappers keep every promise of what is inside.
+nvmeof_rdma::conformance_suite!(
+    traced,
+    (0..2).map(|seed| SimFabric::new(seed, |sim| {
+        Box::new(Trace::new(sim, "inner", TraceLog::new(10)))
+    }))
+);
+nvmeof_rdma::conformance_suite!(
+    faulty_without_faults,
+    (0..2).map(|seed| SimFabric::new(seed, |sim| {
+        Box::new(Faulty::new(sim, Faults::default()))
+    }))
+);
+// Events that come late break no promise either.
+nvmeof_rdma::conformance_suite!(
+    delayed,
+    (0..2).map(|seed| SimFabric::new(seed, |sim| {
+        let faults = Faults {
+            delay: OneIn(3),
+            delay_polls: 8,
+            ..Faults::default()
+        };
+        Box::new(Faulty::new(sim, faults))
+    }))
+);

@@ -1,0 +1,226 @@
+//! One connection: its state and its table.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use nvmeof_rdma::{CloseReason, ListenerId, PrivateData, QpConfig, QpId};
+
+use crate::StreamId;
+use crate::inbound::Inbound;
+use crate::iwarp::Rx;
+use crate::iwarp::mpa::Reads;
+use crate::outbound::Outbound;
+
+/// What a connection is doing.
+///
+/// ```text
+/// active:  Connecting -> AwaitReply ---------------> Running -> Ending -> Gone
+/// passive: AwaitRequest -> Requested -> Prepared -> Running -> Ending -> Gone
+/// ```
+/// Every phase may go to Ending or Gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The stream is being made.
+    Connecting,
+    /// The MPA request is on its way, the reply is due.
+    AwaitReply,
+    /// A peer connected, its MPA request is due.
+    AwaitRequest,
+    /// The owner was asked.
+    Requested,
+    /// The owner gave sizes.
+    Prepared,
+    /// Work goes both ways.
+    Running,
+    /// What is queued goes out, nothing else is done.
+    Ending,
+    /// Everything was reported.
+    Gone,
+}
+
+impl Phase {
+    /// For [`nvmeof_rdma::PostError::WrongState`].
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Connecting | Self::AwaitReply => "still connecting",
+            Self::AwaitRequest | Self::Requested => "not prepared",
+            Self::Prepared => "not accepted",
+            Self::Running => "connected",
+            Self::Ending | Self::Gone => "closing",
+        }
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) id: QpId,
+    pub(crate) stream: StreamId,
+    pub(crate) peer: SocketAddr,
+    pub(crate) phase: Phase,
+    /// Who made it: `None` when we did.
+    pub(crate) listener: Option<ListenerId>,
+    /// Whether its owner knows of it and is told what happens.
+    pub(crate) visible: bool,
+    pub(crate) config: QpConfig,
+    /// MPA revision in use, 1 or 2.
+    pub(crate) revision: u8,
+    /// The peer asked for CRCs, or we did.
+    pub(crate) crc: bool,
+    /// What an enhanced request said.
+    pub(crate) peer_reads: Option<Reads>,
+    /// What we said when we connected, in case it has to be said again.
+    pub(crate) private_data: PrivateData,
+    /// Of the MPA frame that arrives.
+    pub(crate) frame_in: Vec<u8>,
+    /// Of the MPA frame that leaves, and how much of it left.
+    pub(crate) frame_out: Vec<u8>,
+    pub(crate) frame_sent: usize,
+    pub(crate) rx: Rx,
+    pub(crate) inbound: Inbound,
+    pub(crate) outbound: Outbound,
+    pub(crate) deadline: Option<Duration>,
+    /// Why it ends, once it does.
+    pub(crate) reason: CloseReason,
+    /// Sending failed; what arrived before still counts.
+    pub(crate) broken: bool,
+    /// Bytes may wait in the stream since before they were wanted.
+    pub(crate) try_receive: bool,
+    /// Whether it is in the list of those with something to do.
+    pub(crate) listed: bool,
+    /// Whether the stream tells when there is room.
+    pub(crate) wants_send: bool,
+}
+
+impl Conn {
+    pub(crate) fn new(stream: StreamId, peer: SocketAddr, phase: Phase) -> Self {
+        Self {
+            id: QpId(0),
+            stream,
+            peer,
+            phase,
+            listener: None,
+            visible: false,
+            config: QpConfig {
+                recvs: 0,
+                sends: 0,
+                reads_out: 0,
+                reads_in: 0,
+            },
+            revision: crate::iwarp::mpa::REVISION_2,
+            crc: false,
+            peer_reads: None,
+            private_data: PrivateData::empty(),
+            frame_in: Vec::new(),
+            frame_out: Vec::new(),
+            frame_sent: 0,
+            rx: Rx::new(false),
+            inbound: Inbound::new(),
+            outbound: Outbound::new(),
+            deadline: None,
+            reason: CloseReason::Local,
+            broken: false,
+            try_receive: false,
+            listed: false,
+            wants_send: false,
+        }
+    }
+
+    /// Makes room for what `config` allows.
+    pub(crate) fn prepare(&mut self, config: &QpConfig) {
+        let count = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
+        self.config = *config;
+        self.inbound
+            .prepare(count(config.recvs), count(config.reads_in));
+        self.outbound.prepare(count(config.sends));
+    }
+
+    /// Goes into full operation with at most `reads_out` RDMA Reads in flight.
+    pub(crate) fn start(&mut self, reads_out: u32) {
+        self.phase = Phase::Running;
+        self.rx = Rx::new(self.crc);
+        let reads = usize::try_from(reads_out).unwrap_or(usize::MAX);
+        let responder = self.listener.is_some();
+        self.outbound.start(self.crc, reads, responder);
+        self.frame_in = Vec::new();
+        self.try_receive = true;
+    }
+}
+
+/// All connections, by slot and generation.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    count: u32,
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    /// `None` when free, and while somebody works on the connection.
+    conn: Option<Box<Conn>>,
+}
+
+impl Table {
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    pub(crate) fn insert(&mut self, mut conn: Box<Conn>) -> QpId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot {
+                generation: 1,
+                conn: None,
+            });
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            return QpId(0);
+        };
+        conn.id = QpId(u64::from(slot.generation) << 32 | u64::from(index));
+        let id = conn.id;
+        slot.conn = Some(conn);
+        self.count += 1;
+        id
+    }
+
+    fn slot(&mut self, id: QpId) -> Option<&mut Slot> {
+        let (index, generation) = split(id);
+        let slot = self.slots.get_mut(index as usize)?;
+        (slot.generation == generation).then_some(slot)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: QpId) -> Option<&mut Conn> {
+        self.slot(id)?.conn.as_deref_mut()
+    }
+
+    /// Takes a connection out to work on it; `put_back` must follow.
+    pub(crate) fn take(&mut self, id: QpId) -> Option<Box<Conn>> {
+        self.slot(id)?.conn.take()
+    }
+
+    /// Ends what `take` began; a connection that is gone leaves the table.
+    pub(crate) fn put_back(&mut self, conn: Box<Conn>) {
+        let gone = conn.phase == Phase::Gone;
+        let index = split(conn.id).0;
+        let Some(slot) = self.slot(conn.id) else {
+            return;
+        };
+        if gone {
+            slot.generation = slot.generation.wrapping_add(1);
+            self.free.push(index);
+            self.count -= 1;
+        } else {
+            slot.conn = Some(conn);
+        }
+    }
+}
+
+fn split(id: QpId) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = id.0.to_le_bytes();
+    (
+        u32::from_le_bytes([a, b, c, d]),
+        u32::from_le_bytes([e, f, g, h]),
+    )
+}

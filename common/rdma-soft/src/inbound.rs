@@ -1,0 +1,420 @@
+//! What arrives on a connection: posted receives, the peer's writes and reads,
+//! answers to our reads.
+
+use std::collections::VecDeque;
+
+use nvmeof_memory::Buf;
+use nvmeof_rdma::{Event, Fault, Outcome, QpId, Received, RemoteKey, Rights, Tag};
+
+use crate::iwarp::{
+    Header, Kind, Opcode, QUEUE_READ, QUEUE_SEND, ReadRequest, Sink, Terminate, WireFault, codes,
+};
+use crate::keys::{Access, KeyFault, KeyTable};
+use crate::outbound::{Outbound, Response};
+
+/// Room for the payload of a Terminate, the longest control message: code,
+/// segment length and both headers are 52 bytes.
+const CONTROL_LEN: usize = 64;
+
+/// The receiving state of a connection above its frames.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    recvs: VecDeque<Recv>,
+    /// RDMA Reads the peer may have in flight.
+    reads: usize,
+    /// MSN of the next Send message; RFC 5041, section 5.3: they start at 1.
+    send_msn: u32,
+    /// MSN of the next Read Request.
+    read_msn: u32,
+    /// The Send message that is arriving, with what arrived of it.
+    message: Option<(Opcode, usize)>,
+    place: Place,
+    control: [u8; CONTROL_LEN],
+    /// What the peer's Terminate said.
+    pub(crate) terminated: Option<Fault>,
+}
+
+#[derive(Debug)]
+struct Recv {
+    tag: Tag,
+    buf: Buf,
+}
+
+/// Where the payload of the segment at hand goes next.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// It has none.
+    Nowhere,
+    /// The first posted receive, from this byte.
+    Receive(usize),
+    /// Exposed memory.
+    Exposed { key: u32, addr: u64 },
+    /// The sink of our oldest RDMA Read.
+    Sink,
+    /// The control buffer, from this byte.
+    Control(usize),
+}
+
+impl Inbound {
+    pub(crate) fn new() -> Self {
+        Self {
+            recvs: VecDeque::new(),
+            reads: 0,
+            send_msn: 1,
+            read_msn: 1,
+            message: None,
+            place: Place::Nowhere,
+            control: [0; CONTROL_LEN],
+            terminated: None,
+        }
+    }
+
+    pub(crate) fn prepare(&mut self, recvs: usize, reads: usize) {
+        self.recvs.reserve_exact(recvs);
+        self.reads = reads;
+    }
+
+    pub(crate) fn posted(&self) -> usize {
+        self.recvs.len()
+    }
+
+    pub(crate) fn post(&mut self, tag: Tag, buf: Buf) {
+        self.recvs.push_back(Recv { tag, buf });
+    }
+
+    /// Gives all receives back.
+    pub(crate) fn flush(&mut self, qp: QpId, events: &mut Vec<Event>) {
+        for Recv { tag, buf } in self.recvs.drain(..) {
+            events.push(Event::Received(Received {
+                qp,
+                tag,
+                buf,
+                len: 0,
+                invalidated: None,
+                solicited: false,
+                outcome: Outcome::Flushed,
+            }));
+        }
+    }
+
+    /// What stands after the header of the segment at hand, if it is a Read
+    /// Request: for the Terminate that answers it.
+    pub(crate) fn request_bytes(&self) -> &[u8] {
+        match self.place {
+            Place::Control(ReadRequest::LEN) => {
+                self.control.get(..ReadRequest::LEN).unwrap_or_default()
+            }
+            _ => &[],
+        }
+    }
+}
+
+/// A connection's receiving state together with what its segments act on.
+pub(crate) struct Receiver<'a> {
+    pub(crate) qp: QpId,
+    pub(crate) inbound: &'a mut Inbound,
+    pub(crate) outbound: &'a mut Outbound,
+    pub(crate) keys: &'a mut KeyTable,
+    pub(crate) events: &'a mut Vec<Event>,
+}
+
+impl Sink for Receiver<'_> {
+    fn start(&mut self, header: &Header) -> Result<(), WireFault> {
+        if self.inbound.terminated.is_some() {
+            return Err(WireFault::new(
+                codes::MPA_FRAME,
+                "a frame after a Terminate",
+            ));
+        }
+        self.inbound.place = Place::Nowhere;
+        self.inbound.place = match header.kind {
+            Kind::Tagged { stag, to } if header.opcode == Opcode::WRITE => {
+                self.start_write(header, stag, to)?
+            }
+            Kind::Tagged { stag, to } => {
+                self.outbound.check_answer(stag, to, header)?;
+                Place::Sink
+            }
+            Kind::Untagged {
+                queue, msn, offset, ..
+            } => match queue {
+                QUEUE_SEND => self.start_send(header, msn, offset)?,
+                QUEUE_READ => self.start_read(header, msn, offset)?,
+                _ => start_terminate(header, msn, offset)?,
+            },
+        };
+        Ok(())
+    }
+
+    fn place(&mut self, remaining: usize) -> Result<&mut [u8], WireFault> {
+        let place = match self.inbound.place {
+            Place::Nowhere => None,
+            Place::Receive(at) => {
+                let recv = self.inbound.recvs.front_mut();
+                recv.and_then(|recv| recv.buf.get_mut(at..at.checked_add(remaining)?))
+            }
+            Place::Exposed { key, addr } => {
+                let access = self.write_access(key, addr, remaining);
+                let bytes = self.keys.bytes_mut(&access);
+                return bytes.map_err(|why| tagged_fault(why, &access));
+            }
+            Place::Sink => self.outbound.answer_place(remaining),
+            Place::Control(at) => self.inbound.control.get_mut(at..at + remaining),
+        };
+        place.ok_or_else(|| {
+            WireFault::new(
+                codes::DDP_CATASTROPHIC,
+                "no memory for a payload that was accepted",
+            )
+        })
+    }
+
+    fn advance(&mut self, len: usize) {
+        match &mut self.inbound.place {
+            Place::Nowhere => {}
+            Place::Receive(at) | Place::Control(at) => *at += len,
+            Place::Exposed { addr, .. } => *addr = addr.wrapping_add(len as u64),
+            Place::Sink => self.outbound.answer_advance(len),
+        }
+    }
+
+    fn finish(&mut self, header: &Header) -> Result<(), WireFault> {
+        match header.kind {
+            Kind::Tagged { .. } => {
+                if header.opcode == Opcode::READ_RESPONSE && header.last {
+                    self.outbound.answer_done();
+                }
+                Ok(())
+            }
+            Kind::Untagged {
+                invalidate, queue, ..
+            } => match queue {
+                QUEUE_SEND => self.finish_send(header, invalidate),
+                QUEUE_READ => self.finish_read(),
+                _ => {
+                    let said = self.inbound.control.get(..header.payload);
+                    let terminate = Terminate::parse(said.unwrap_or_default());
+                    self.inbound.terminated = Some(terminate.into_fault());
+                    Ok(())
+                }
+            },
+        }
+    }
+}
+
+impl Receiver<'_> {
+    fn write_access(&self, key: u32, addr: u64, len: usize) -> Access {
+        Access {
+            owner: self.qp,
+            key,
+            rights: Rights::REMOTE_WRITE,
+            addr,
+            len,
+        }
+    }
+
+    fn start_write(&self, header: &Header, stag: u32, to: u64) -> Result<Place, WireFault> {
+        // RFC 5041, section 5.1: without payload there is nothing to check
+        // the tag for.
+        if header.payload == 0 {
+            return Ok(Place::Nowhere);
+        }
+        let access = self.write_access(stag, to, header.payload);
+        match self.keys.check(&access) {
+            Ok(_) => Ok(Place::Exposed {
+                key: stag,
+                addr: to,
+            }),
+            Err(why) => Err(tagged_fault(why, &access)),
+        }
+    }
+
+    fn start_send(&self, header: &Header, msn: u32, offset: u32) -> Result<Place, WireFault> {
+        check_msn(msn, self.inbound.send_msn, "Send")?;
+        let (opcode, so_far) = self.inbound.message.unwrap_or((header.opcode, 0));
+        if opcode != header.opcode {
+            return Err(WireFault::new(
+                codes::RDMAP_OPCODE,
+                format!(
+                    "a message started with opcode {} and went on with {}",
+                    opcode.0, header.opcode.0
+                ),
+            ));
+        }
+        let Some(recv) = self.inbound.recvs.front() else {
+            return Err(WireFault::new(
+                codes::DDP_NO_BUFFER,
+                format!("message {msn} arrived and no receive is posted"),
+            ));
+        };
+        if usize::try_from(offset) != Ok(so_far) {
+            return Err(WireFault::new(
+                codes::DDP_MO,
+                format!("a segment for offset {offset} arrived, {so_far} was next"),
+            ));
+        }
+        let room = recv.buf.len();
+        if header.payload > room.saturating_sub(so_far) {
+            return Err(WireFault::new(
+                codes::DDP_TOO_LONG,
+                format!(
+                    "a message of {} bytes or more arrived for a receive of {room}",
+                    so_far + header.payload
+                ),
+            ));
+        }
+        Ok(Place::Receive(so_far))
+    }
+
+    fn finish_send(&mut self, header: &Header, invalidate: u32) -> Result<(), WireFault> {
+        let (_, so_far) = self.inbound.message.unwrap_or((header.opcode, 0));
+        let len = so_far + header.payload;
+        if !header.last {
+            self.inbound.message = Some((header.opcode, len));
+            return Ok(());
+        }
+        let invalidated = header.opcode.invalidates().then_some(RemoteKey(invalidate));
+        if let Some(key) = invalidated {
+            self.keys.invalidate(self.qp, key.0).map_err(|why| {
+                WireFault::new(
+                    codes::RDMAP_INVALIDATE,
+                    format!("a Send invalidates {key:?}, which {}", describe(why)),
+                )
+            })?;
+        }
+        self.inbound.message = None;
+        self.inbound.send_msn = self.inbound.send_msn.wrapping_add(1);
+        if let Some(Recv { tag, buf }) = self.inbound.recvs.pop_front() {
+            self.events.push(Event::Received(Received {
+                qp: self.qp,
+                tag,
+                buf,
+                len,
+                invalidated,
+                solicited: header.opcode.solicited(),
+                outcome: Outcome::Success,
+            }));
+        }
+        Ok(())
+    }
+
+    fn start_read(&self, header: &Header, msn: u32, offset: u32) -> Result<Place, WireFault> {
+        check_msn(msn, self.inbound.read_msn, "Read Request")?;
+        if offset != 0 || !header.last || header.payload != ReadRequest::LEN {
+            return Err(WireFault::new(
+                codes::DDP_TOO_LONG,
+                format!(
+                    "a Read Request of {} bytes at offset {offset} arrived, it has {} at 0",
+                    header.payload,
+                    ReadRequest::LEN
+                ),
+            ));
+        }
+        // RFC 5040, section 5.2.1: Read Requests beyond the IRD find no
+        // buffer on queue 1.
+        if self.outbound.answering() >= self.inbound.reads {
+            return Err(WireFault::new(
+                codes::DDP_NO_BUFFER,
+                format!(
+                    "an RDMA Read arrived while {} were in flight, no more were agreed",
+                    self.inbound.reads
+                ),
+            ));
+        }
+        Ok(Place::Control(0))
+    }
+
+    fn finish_read(&mut self) -> Result<(), WireFault> {
+        let request = self.inbound.control.first_chunk();
+        let request = ReadRequest::parse(request.unwrap_or(&[0; ReadRequest::LEN]));
+        let mut offset = 0;
+        // RFC 5040, section 5.2: a Read of nothing names nothing.
+        if request.len > 0 {
+            let access = Access {
+                owner: self.qp,
+                key: request.source_stag,
+                rights: Rights::REMOTE_READ,
+                addr: request.source_to,
+                len: usize::try_from(request.len).unwrap_or(usize::MAX),
+            };
+            offset = self
+                .keys
+                .check(&access)
+                .map_err(|why| source_fault(why, &access))?;
+            self.keys.begin_read(request.source_stag);
+        }
+        self.inbound.read_msn = self.inbound.read_msn.wrapping_add(1);
+        self.outbound.answer(Response::new(&request, offset));
+        Ok(())
+    }
+}
+
+fn start_terminate(header: &Header, msn: u32, offset: u32) -> Result<Place, WireFault> {
+    check_msn(msn, 1, "Terminate")?;
+    if offset != 0 || !header.last || header.payload > CONTROL_LEN {
+        return Err(WireFault::new(
+            codes::DDP_TOO_LONG,
+            format!(
+                "a Terminate of {} bytes arrived, at most {CONTROL_LEN} are possible",
+                header.payload
+            ),
+        ));
+    }
+    Ok(Place::Control(0))
+}
+
+fn check_msn(msn: u32, expected: u32, what: &str) -> Result<(), WireFault> {
+    if msn == expected {
+        return Ok(());
+    }
+    Err(WireFault::new(
+        codes::DDP_MSN,
+        format!("{what} message {msn} arrived, {expected} was next"),
+    ))
+}
+
+fn describe(why: KeyFault) -> &'static str {
+    match why {
+        KeyFault::Unknown => "is not the key of any memory",
+        KeyFault::Foreign => "belongs to another connection",
+        KeyFault::Rights => "does not give that right",
+        KeyFault::Bounds => "covers other bytes",
+        KeyFault::Wrap => "cannot cover bytes beyond the last address",
+        KeyFault::Busy => "is being read by this peer",
+    }
+}
+
+fn access_text(why: KeyFault, access: &Access, what: &str) -> String {
+    format!(
+        "{what} of {} bytes at {:#x} names key {:#010x}, which {}",
+        access.len,
+        access.addr,
+        access.key,
+        describe(why)
+    )
+}
+
+/// RFC 5041, section 7: DDP checks tags and bounds of what is placed; RFC
+/// 5040, section 7: RDMAP checks the rights.
+fn tagged_fault(why: KeyFault, access: &Access) -> WireFault {
+    let code = match why {
+        KeyFault::Unknown | KeyFault::Busy => codes::DDP_STAG,
+        KeyFault::Foreign => codes::DDP_FOREIGN,
+        KeyFault::Rights => codes::RDMAP_RIGHTS,
+        KeyFault::Bounds => codes::DDP_BOUNDS,
+        KeyFault::Wrap => codes::DDP_WRAP,
+    };
+    WireFault::new(code, access_text(why, access, "an RDMA Write"))
+}
+
+/// RFC 5040, section 7: the source of a Read is RDMAP's to check.
+fn source_fault(why: KeyFault, access: &Access) -> WireFault {
+    let code = match why {
+        KeyFault::Unknown | KeyFault::Busy => codes::RDMAP_STAG,
+        KeyFault::Foreign => codes::RDMAP_FOREIGN,
+        KeyFault::Rights => codes::RDMAP_RIGHTS,
+        KeyFault::Bounds => codes::RDMAP_BOUNDS,
+        KeyFault::Wrap => codes::RDMAP_WRAP,
+    };
+    WireFault::new(code, access_text(why, access, "an RDMA Read"))
+}

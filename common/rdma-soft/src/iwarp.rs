@@ -1,0 +1,19 @@
+//! The iWARP protocols without I/O: frames, headers, faults, and the two
+//! halves of a connection.
+
+mod ddp;
+mod fault;
+mod fpdu;
+pub mod mpa;
+mod rx;
+mod terminate;
+
+pub use ddp::{
+    Header, Kind, Opcode, QUEUE_READ, QUEUE_SEND, QUEUE_TERMINATE, ReadRequest, TAGGED_LEN,
+    UNTAGGED_LEN,
+};
+pub use fault::{WireFault, codes};
+pub(crate) use fpdu::crc_bytes;
+pub use fpdu::{MAX_PAYLOAD, MPA_LEN, pad_len};
+pub use rx::{Rx, Sink};
+pub use terminate::Terminate;

@@ -1,0 +1,394 @@
+//! DDP and RDMAP headers (RFC 5041, section 4; RFC 5040, section 4).
+
+use super::fault::{WireFault, codes};
+
+/// Bytes of a tagged header, without the MPA length before it.
+pub const TAGGED_LEN: usize = 14;
+/// Bytes of an untagged header, without the MPA length before it.
+pub const UNTAGGED_LEN: usize = 18;
+/// Queue of Send messages.
+pub const QUEUE_SEND: u32 = 0;
+/// Queue of RDMA Read Requests.
+pub const QUEUE_READ: u32 = 1;
+/// Queue of Terminate.
+pub const QUEUE_TERMINATE: u32 = 2;
+
+const TAGGED: u16 = 0x8000;
+const LAST: u16 = 0x4000;
+const VERSIONS_MASK: u16 = 0x03c0;
+const DDP_VERSION_MASK: u16 = 0x0300;
+/// DDP version 1 and RDMAP version 1.
+const VERSIONS: u16 = 0x0140;
+const DDP_VERSION: u16 = 0x0100;
+
+/// RDMAP operation (RFC 5040, section 4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opcode(pub u8);
+
+impl Opcode {
+    /// RDMA Write.
+    pub const WRITE: Self = Self(0);
+    /// RDMA Read Request.
+    pub const READ_REQUEST: Self = Self(1);
+    /// RDMA Read Response.
+    pub const READ_RESPONSE: Self = Self(2);
+    /// Send.
+    pub const SEND: Self = Self(3);
+    /// Send with Invalidate.
+    pub const SEND_INVALIDATE: Self = Self(4);
+    /// Send with Solicited Event.
+    pub const SEND_SOLICITED: Self = Self(5);
+    /// Send with Solicited Event and Invalidate.
+    pub const SEND_SOLICITED_INVALIDATE: Self = Self(6);
+    /// Terminate.
+    pub const TERMINATE: Self = Self(7);
+
+    /// The Send with these extras.
+    #[must_use]
+    pub fn send(solicited: bool, invalidate: bool) -> Self {
+        match (solicited, invalidate) {
+            (false, false) => Self::SEND,
+            (false, true) => Self::SEND_INVALIDATE,
+            (true, false) => Self::SEND_SOLICITED,
+            (true, true) => Self::SEND_SOLICITED_INVALIDATE,
+        }
+    }
+
+    /// Whether it is a Send that raises a solicited event.
+    #[must_use]
+    pub fn solicited(self) -> bool {
+        matches!(self, Self::SEND_SOLICITED | Self::SEND_SOLICITED_INVALIDATE)
+    }
+
+    /// Whether it is a Send that invalidates.
+    #[must_use]
+    pub fn invalidates(self) -> bool {
+        matches!(
+            self,
+            Self::SEND_INVALIDATE | Self::SEND_SOLICITED_INVALIDATE
+        )
+    }
+
+    /// The queue it travels on; `None` for what is tagged or unknown.
+    fn queue(self) -> Option<u32> {
+        match self.0 {
+            3..=6 => Some(QUEUE_SEND),
+            1 => Some(QUEUE_READ),
+            7 => Some(QUEUE_TERMINATE),
+            _ => None,
+        }
+    }
+}
+
+/// The header of one DDP segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Operation.
+    pub opcode: Opcode,
+    /// Whether it is the last segment of its message.
+    pub last: bool,
+    /// Bytes of payload.
+    pub payload: usize,
+    /// The rest.
+    pub kind: Kind,
+}
+
+/// What tagged and untagged headers differ in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// To memory the header names.
+    Tagged {
+        /// Steering tag.
+        stag: u32,
+        /// Tagged offset: the address.
+        to: u64,
+    },
+    /// To the next buffer of a queue.
+    Untagged {
+        /// The steering tag to invalidate, where the opcode says so.
+        invalidate: u32,
+        /// Queue number.
+        queue: u32,
+        /// Message sequence number, from 1.
+        msn: u32,
+        /// Offset in the message.
+        offset: u32,
+    },
+}
+
+impl Header {
+    /// Length of the MPA length and header together, once the first 4 bytes
+    /// are there.
+    ///
+    /// # Errors
+    /// When the MPA length is too short for a header.
+    pub fn framed_len(first: [u8; 4]) -> Result<usize, WireFault> {
+        let [a, b, control, _] = first;
+        let ulpdu = usize::from(u16::from_be_bytes([a, b]));
+        let len = if control & 0x80 != 0 {
+            TAGGED_LEN
+        } else {
+            UNTAGGED_LEN
+        };
+        if ulpdu < len {
+            return Err(WireFault::new(
+                codes::MPA_FRAME,
+                format!("a frame of {ulpdu} bytes arrived, its DDP header alone takes {len}"),
+            ));
+        }
+        Ok(super::MPA_LEN + len)
+    }
+
+    /// Parses MPA length and header, as many bytes as
+    /// [`framed_len`](Self::framed_len) says.
+    ///
+    /// # Errors
+    /// When versions, opcode or queue are not what they must be.
+    pub fn parse(bytes: &[u8]) -> Result<Self, WireFault> {
+        let mut take = Take(bytes);
+        let ulpdu = usize::from(take.u16());
+        let control = take.u16();
+        let tagged = control & TAGGED != 0;
+        check_versions(control, tagged)?;
+        let opcode = Opcode(control.to_be_bytes()[1] & 0x0f);
+        let (kind, len) = if tagged {
+            let (stag, to) = (take.u32(), take.u64());
+            (Kind::Tagged { stag, to }, TAGGED_LEN)
+        } else {
+            let kind = Kind::Untagged {
+                invalidate: take.u32(),
+                queue: take.u32(),
+                msn: take.u32(),
+                offset: take.u32(),
+            };
+            (kind, UNTAGGED_LEN)
+        };
+        check_opcode(opcode, kind)?;
+        Ok(Self {
+            opcode,
+            last: control & LAST != 0,
+            payload: ulpdu.saturating_sub(len),
+            kind,
+        })
+    }
+
+    /// Appends MPA length and header.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let (flag, len) = match self.kind {
+            Kind::Tagged { .. } => (TAGGED, TAGGED_LEN),
+            Kind::Untagged { .. } => (0, UNTAGGED_LEN),
+        };
+        let last = if self.last { LAST } else { 0 };
+        let control = flag | last | VERSIONS | u16::from(self.opcode.0);
+        let ulpdu = u16::try_from(len + self.payload);
+        debug_assert!(ulpdu.is_ok(), "segments are cut to MAX_PAYLOAD");
+        out.extend_from_slice(&ulpdu.unwrap_or(u16::MAX).to_be_bytes());
+        out.extend_from_slice(&control.to_be_bytes());
+        match self.kind {
+            Kind::Tagged { stag, to } => {
+                out.extend_from_slice(&stag.to_be_bytes());
+                out.extend_from_slice(&to.to_be_bytes());
+            }
+            Kind::Untagged {
+                invalidate,
+                queue,
+                msn,
+                offset,
+            } => {
+                for word in [invalidate, queue, msn, offset] {
+                    out.extend_from_slice(&word.to_be_bytes());
+                }
+            }
+        }
+    }
+}
+
+fn check_versions(control: u16, tagged: bool) -> Result<(), WireFault> {
+    if control & VERSIONS_MASK == VERSIONS {
+        return Ok(());
+    }
+    let code = match (control & DDP_VERSION_MASK == DDP_VERSION, tagged) {
+        (true, _) => codes::RDMAP_VERSION,
+        (false, true) => codes::DDP_TAGGED_VERSION,
+        (false, false) => codes::DDP_UNTAGGED_VERSION,
+    };
+    let (ddp, rdmap) = (control >> 8 & 3, control >> 6 & 3);
+    Err(WireFault::new(
+        code,
+        format!("a segment of DDP version {ddp} and RDMAP version {rdmap} arrived, both must be 1"),
+    ))
+}
+
+/// Every operation has its kind of header and its queue (RFC 5040, section
+/// 4.1, figure 4).
+fn check_opcode(opcode: Opcode, kind: Kind) -> Result<(), WireFault> {
+    let number = opcode.0;
+    match kind {
+        Kind::Tagged { .. } => match opcode {
+            Opcode::WRITE | Opcode::READ_RESPONSE => Ok(()),
+            _ => Err(WireFault::new(
+                codes::RDMAP_OPCODE,
+                format!(
+                    "opcode {number} arrived in a tagged segment, only Write and Read Response may"
+                ),
+            )),
+        },
+        Kind::Untagged { queue, .. } if queue > QUEUE_TERMINATE => Err(WireFault::new(
+            codes::DDP_QUEUE,
+            format!("a segment for queue {queue} arrived, there are only 0 to 2"),
+        )),
+        Kind::Untagged { queue, .. } if opcode.queue() == Some(queue) => Ok(()),
+        Kind::Untagged { queue, .. } => Err(WireFault::new(
+            codes::RDMAP_OPCODE,
+            format!("opcode {number} arrived on queue {queue}, where it does not belong"),
+        )),
+    }
+}
+
+/// The payload of an RDMA Read Request (RFC 5040, section 4.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadRequest {
+    /// Where the answer goes.
+    pub sink_stag: u32,
+    /// Offset there.
+    pub sink_to: u64,
+    /// Bytes to read.
+    pub len: u32,
+    /// What is read.
+    pub source_stag: u32,
+    /// Offset there.
+    pub source_to: u64,
+}
+
+impl ReadRequest {
+    /// Bytes on the wire.
+    pub const LEN: usize = 28;
+
+    /// Parses the payload.
+    #[must_use]
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+        let mut take = Take(bytes);
+        Self {
+            sink_stag: take.u32(),
+            sink_to: take.u64(),
+            len: take.u32(),
+            source_stag: take.u32(),
+            source_to: take.u64(),
+        }
+    }
+
+    /// Appends the payload.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.sink_stag.to_be_bytes());
+        out.extend_from_slice(&self.sink_to.to_be_bytes());
+        out.extend_from_slice(&self.len.to_be_bytes());
+        out.extend_from_slice(&self.source_stag.to_be_bytes());
+        out.extend_from_slice(&self.source_to.to_be_bytes());
+    }
+}
+
+/// Takes big-endian numbers off a slice; what is missing counts as 0.
+struct Take<'a>(&'a [u8]);
+
+impl Take<'_> {
+    fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        match self.0.split_first_chunk() {
+            Some((chunk, rest)) => {
+                self.0 = rest;
+                *chunk
+            }
+            None => [0; N],
+        }
+    }
+
+    fn u16(&mut self) -> u16 {
+        u16::from_be_bytes(self.bytes())
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_be_bytes(self.bytes())
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_be_bytes(self.bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_first_frame_of_a_linux_host() {
+        let bytes = [
+            0, 0x52, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0,
+        ];
+        assert_eq!(Header::framed_len([0, 0x52, 0x41, 0x43]), Ok(20));
+        let header = Header::parse(&bytes).unwrap();
+        let expected = Header {
+            opcode: Opcode::SEND,
+            last: true,
+            payload: 64,
+            kind: Kind::Untagged {
+                invalidate: 0,
+                queue: 0,
+                msn: 1,
+                offset: 0,
+            },
+        };
+        assert_eq!(header, expected);
+        let mut out = Vec::new();
+        header.write(&mut out);
+        assert_eq!(out, bytes);
+    }
+
+    #[test]
+    fn every_broken_header_has_its_code() {
+        let code = |control: u16, queue: u32| {
+            let mut bytes = vec![1, 0];
+            bytes.extend_from_slice(&control.to_be_bytes());
+            bytes.extend_from_slice(&[0; 4]);
+            bytes.extend_from_slice(&queue.to_be_bytes());
+            bytes.extend_from_slice(&[0; 8]);
+            Header::parse(&bytes).map_err(|fault| fault.code)
+        };
+        assert!(code(0x0143, 0).is_ok());
+        assert_eq!(code(0x0243, 0), Err(codes::DDP_UNTAGGED_VERSION));
+        assert_eq!(code(0x8040, 0), Err(codes::DDP_TAGGED_VERSION));
+        assert_eq!(code(0x0103, 0), Err(codes::RDMAP_VERSION));
+        assert_eq!(code(0x0143, 3), Err(codes::DDP_QUEUE));
+        assert_eq!(code(0x0143, 1), Err(codes::RDMAP_OPCODE));
+        assert_eq!(code(0x0140, 0), Err(codes::RDMAP_OPCODE));
+        assert_eq!(code(0x8143, 0), Err(codes::RDMAP_OPCODE));
+        assert_eq!(code(0x0148, 0), Err(codes::RDMAP_OPCODE));
+        assert_eq!(
+            Header::framed_len([0, 17, 0x41, 0x43]).map_err(|f| f.code),
+            Err(codes::MPA_FRAME)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn what_parses_writes_back_the_same(bytes: [u8; 20]) {
+            let mut bytes = bytes;
+            // Reserved bits are ignored.
+            bytes[2] &= 0xc3;
+            bytes[3] &= 0xcf;
+            if let Ok(len) = Header::framed_len(*bytes.first_chunk().unwrap())
+                && let Ok(header) = Header::parse(&bytes[..len])
+            {
+                let mut out = Vec::new();
+                header.write(&mut out);
+                prop_assert_eq!(&out[..], &bytes[..len]);
+            }
+        }
+
+        #[test]
+        fn read_requests_write_back_the_same(bytes: [u8; 28]) {
+            let mut out = Vec::new();
+            ReadRequest::parse(&bytes).write(&mut out);
+            prop_assert_eq!(&out[..], &bytes[..]);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The receiving half: from a byte stream, split anywhere, to segments.
+
+use super::fault::{WireFault, codes};
+use super::fpdu::{CRC_LEN, crc_bytes, pad_len};
+use super::{Header, MPA_LEN, UNTAGGED_LEN};
+
+/// Where segments go and what is done with them. Calls come in the order
+/// `start`, any number of `place` and `advance`, `finish`.
+pub trait Sink {
+    /// A segment starts. Everything its header says is checked here.
+    ///
+    /// # Errors
+    /// A broken rule; the connection ends.
+    fn start(&mut self, header: &Header) -> Result<(), WireFault>;
+
+    /// Memory for the rest of the payload of the segment that was started:
+    /// `remaining` bytes.
+    ///
+    /// # Errors
+    /// When the memory is not there any more.
+    fn place(&mut self, remaining: usize) -> Result<&mut [u8], WireFault>;
+
+    /// So many bytes were put at the start of what `place` gave.
+    fn advance(&mut self, len: usize);
+
+    /// The segment is whole and its CRC was right.
+    ///
+    /// # Errors
+    /// A broken rule; the connection ends.
+    fn finish(&mut self, header: &Header) -> Result<(), WireFault>;
+}
+
+/// Receives FPDUs. Keeps a header's worth of bytes and no more, however the
+/// stream is split.
+#[derive(Debug)]
+pub struct Rx {
+    /// Whether CRCs are checked.
+    check_crc: bool,
+    /// Of the bytes of this FPDU so far.
+    crc: u32,
+    carry: [u8; MPA_LEN + UNTAGGED_LEN],
+    carried: usize,
+    state: State,
+    frames: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// MPA length and header come into `carry`.
+    Header,
+    /// Payload comes to its place.
+    Payload { header: Header, remaining: usize },
+    /// Padding and CRC come.
+    Trailer {
+        header: Header,
+        padding: usize,
+        got: usize,
+        crc: [u8; CRC_LEN],
+    },
+}
+
+impl Rx {
+    /// A connection in full operation, before its first FPDU.
+    #[must_use]
+    pub fn new(check_crc: bool) -> Self {
+        Self {
+            check_crc,
+            crc: 0,
+            carry: [0; MPA_LEN + UNTAGGED_LEN],
+            carried: 0,
+            state: State::Header,
+            frames: 0,
+        }
+    }
+
+    /// Whole FPDUs received.
+    #[must_use]
+    pub fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// Whether the stream may end here: not inside an FPDU.
+    #[must_use]
+    pub fn at_boundary(&self) -> bool {
+        matches!(self.state, State::Header) && self.carried == 0
+    }
+
+    /// What is missing, for messages.
+    #[must_use]
+    pub fn waiting_for(&self) -> &'static str {
+        match self.state {
+            State::Header => "a frame header",
+            State::Payload { .. } => "payload",
+            State::Trailer { .. } => "a CRC",
+        }
+    }
+
+    /// MPA length and DDP header of the segment at hand, as received so far.
+    #[must_use]
+    pub fn header_bytes(&self) -> &[u8] {
+        self.carry.get(..self.carried).unwrap_or_default()
+    }
+
+    /// The header of the segment whose payload is arriving and how much of it
+    /// is missing: that many bytes of the stream can go directly to
+    /// [`Sink::place`], followed by [`placed`](Self::placed).
+    #[must_use]
+    pub fn payload(&self) -> Option<(&Header, usize)> {
+        match &self.state {
+            State::Payload { header, remaining } => Some((header, *remaining)),
+            _ => None,
+        }
+    }
+
+    /// The next `len` bytes of the stream were read to where the payload goes,
+    /// not more than [`payload`](Self::payload) said.
+    ///
+    /// # Errors
+    /// A broken rule; the connection ends.
+    pub fn placed(&mut self, len: usize, sink: &mut impl Sink) -> Result<(), WireFault> {
+        let State::Payload { header, remaining } = self.state else {
+            return Ok(());
+        };
+        if self.check_crc {
+            let place = sink.place(remaining)?;
+            self.crc = crc32c::crc32c_append(self.crc, place.get(..len).unwrap_or_default());
+        }
+        sink.advance(len);
+        self.after_payload(header, remaining.saturating_sub(len));
+        Ok(())
+    }
+
+    /// Takes the next bytes of the stream, all of them.
+    ///
+    /// # Errors
+    /// A broken rule; the connection ends.
+    pub fn consume(&mut self, mut bytes: &[u8], sink: &mut impl Sink) -> Result<(), WireFault> {
+        while !bytes.is_empty() {
+            bytes = match self.state {
+                State::Header => self.take_header(bytes, sink)?,
+                State::Payload { header, remaining } => {
+                    self.take_payload(bytes, header, remaining, sink)?
+                }
+                State::Trailer { .. } => self.take_trailer(bytes, sink)?,
+            };
+        }
+        Ok(())
+    }
+
+    fn take_header<'a>(
+        &mut self,
+        mut bytes: &'a [u8],
+        sink: &mut impl Sink,
+    ) -> Result<&'a [u8], WireFault> {
+        bytes = self.fill_carry(bytes, 4);
+        let Some(first) = self.carry.first_chunk().filter(|_| self.carried >= 4) else {
+            return Ok(bytes);
+        };
+        let len = Header::framed_len(*first)?;
+        bytes = self.fill_carry(bytes, len);
+        if self.carried < len {
+            return Ok(bytes);
+        }
+        let header = Header::parse(self.header_bytes())?;
+        sink.start(&header)?;
+        if self.check_crc {
+            self.crc = crc32c::crc32c(self.header_bytes());
+        }
+        self.after_payload(header, header.payload);
+        Ok(bytes)
+    }
+
+    /// Moves bytes to the carry buffer until it has `len`.
+    fn fill_carry<'a>(&mut self, bytes: &'a [u8], len: usize) -> &'a [u8] {
+        let count = len.saturating_sub(self.carried).min(bytes.len());
+        let (taken, rest) = bytes.split_at(count);
+        let room = self.carry.iter_mut().skip(self.carried);
+        for (to, from) in room.zip(taken) {
+            *to = *from;
+        }
+        self.carried += count;
+        rest
+    }
+
+    fn take_payload<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        header: Header,
+        remaining: usize,
+        sink: &mut impl Sink,
+    ) -> Result<&'a [u8], WireFault> {
+        let (taken, rest) = bytes.split_at(remaining.min(bytes.len()));
+        let place = sink.place(remaining)?;
+        let Some(place) = place.get_mut(..taken.len()) else {
+            return Err(WireFault::new(
+                codes::DDP_CATASTROPHIC,
+                "no memory for a payload that was accepted",
+            ));
+        };
+        place.copy_from_slice(taken);
+        if self.check_crc {
+            self.crc = crc32c::crc32c_append(self.crc, taken);
+        }
+        sink.advance(taken.len());
+        self.after_payload(header, remaining - taken.len());
+        Ok(rest)
+    }
+
+    fn after_payload(&mut self, header: Header, remaining: usize) {
+        self.state = if remaining > 0 {
+            State::Payload { header, remaining }
+        } else {
+            let ulpdu = self.carried.saturating_sub(MPA_LEN) + header.payload;
+            State::Trailer {
+                header,
+                padding: pad_len(ulpdu),
+                got: 0,
+                crc: [0; CRC_LEN],
+            }
+        };
+    }
+
+    fn take_trailer<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        sink: &mut impl Sink,
+    ) -> Result<&'a [u8], WireFault> {
+        let State::Trailer {
+            header,
+            padding,
+            got,
+            crc,
+        } = &mut self.state
+        else {
+            return Ok(bytes);
+        };
+        let count = (*padding + CRC_LEN - *got).min(bytes.len());
+        let (taken, rest) = bytes.split_at(count);
+        for byte in taken {
+            // Padding counts for the CRC, and its content does not matter.
+            match got.checked_sub(*padding).and_then(|at| crc.get_mut(at)) {
+                Some(place) => *place = *byte,
+                None if self.check_crc => self.crc = crc32c::crc32c_append(self.crc, &[*byte]),
+                None => {}
+            }
+            *got += 1;
+        }
+        if *got < *padding + CRC_LEN {
+            return Ok(rest);
+        }
+        let (header, crc) = (*header, *crc);
+        // RFC 5044, section 4.4: without CRCs the field is there, unchecked.
+        if self.check_crc && crc != crc_bytes(self.crc) {
+            return Err(WireFault::new(
+                codes::MPA_CRC,
+                format!(
+                    "a frame's CRC is {:#010x} by its field and {:#010x} by its bytes",
+                    u32::from_le_bytes(crc),
+                    self.crc
+                ),
+            ));
+        }
+        sink.finish(&header)?;
+        self.frames += 1;
+        self.carried = 0;
+        self.state = State::Header;
+        Ok(rest)
+    }
+}
+
+#[cfg(test)]
+#[path = "rx_tests.rs"]
+mod tests;

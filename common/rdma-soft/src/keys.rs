@@ -1,0 +1,433 @@
+//! Memory keys: which buffer a peer may reach, and how.
+
+use std::collections::VecDeque;
+
+use nvmeof_memory::Buf;
+use nvmeof_rdma::{ExposeError, QpId, RemoteKey, RemoteSlice, Rights};
+
+/// Indices above this one are never in the table; they name the sinks of our
+/// own RDMA Reads, so that a Write to one finds nothing.
+const INDEX_BITS: u32 = 23;
+const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+const SINK: u32 = 1 << 31;
+/// A slot that was given up waits until so many others are free, as long as
+/// the table can grow.
+const REST: usize = 1024;
+
+/// The buffers that are exposed, by key. A key is an index of 24 bits and a
+/// generation of 8; both start at random.
+#[derive(Debug)]
+pub(crate) struct KeyTable {
+    slots: Vec<Slot>,
+    /// Free slots, the one that rested longest first.
+    free: VecDeque<u32>,
+    max: u32,
+    /// What is added to a slot number to make the index of a key.
+    start: u32,
+    random: u64,
+    next_sink: u32,
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u8,
+    entry: Option<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    buf: Buf,
+    owner: QpId,
+    rights: Rights,
+    /// Until the peer invalidates the key.
+    valid: bool,
+    /// Answers to RDMA Reads that are queued.
+    reading: u32,
+}
+
+/// Why a peer may not use a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyFault {
+    /// Nothing is exposed by it.
+    Unknown,
+    /// It belongs to another queue pair.
+    Foreign,
+    /// Not with that right.
+    Rights,
+    /// Address and length are not inside.
+    Bounds,
+    /// Address plus length is beyond all addresses.
+    Wrap,
+    /// An RDMA Read of it is still being answered.
+    Busy,
+}
+
+/// What a peer asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Access {
+    pub(crate) owner: QpId,
+    pub(crate) key: u32,
+    pub(crate) rights: Rights,
+    pub(crate) addr: u64,
+    pub(crate) len: usize,
+}
+
+impl KeyTable {
+    pub(crate) fn new(max: u32, seed: u64) -> Self {
+        let mut table = Self {
+            slots: Vec::new(),
+            free: VecDeque::new(),
+            max: max.min(INDEX_MASK),
+            start: 0,
+            random: seed,
+            next_sink: 0,
+        };
+        table.start = table.draw() & INDEX_MASK;
+        table.next_sink = table.draw();
+        table
+    }
+
+    pub(crate) fn expose(
+        &mut self,
+        owner: QpId,
+        buf: Buf,
+        rights: Rights,
+    ) -> Result<RemoteSlice, (ExposeError, Buf)> {
+        let Some(number) = self.free_slot() else {
+            return Err((ExposeError::Full { max: self.max }, buf));
+        };
+        let (addr, len) = (buf.addr(), u32::try_from(buf.len()));
+        let key = self.key_of(number);
+        match (self.slots.get_mut(number as usize), len) {
+            (Some(slot), Ok(len)) => {
+                slot.entry = Some(Entry {
+                    buf,
+                    owner,
+                    rights,
+                    valid: true,
+                    reading: 0,
+                });
+                Ok(RemoteSlice { key, addr, len })
+            }
+            // Pools keep pieces below 4 GiB.
+            _ => {
+                self.free.push_front(number);
+                Err((ExposeError::Full { max: self.max }, buf))
+            }
+        }
+    }
+
+    pub(crate) fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
+        let number = self.number_of(key.0).ok_or(ExposeError::UnknownKey)?;
+        let slot = self.slots.get_mut(number as usize);
+        let slot = slot.ok_or(ExposeError::UnknownKey)?;
+        if slot.entry.as_ref().is_some_and(|entry| entry.reading > 0) {
+            return Err(ExposeError::Busy);
+        }
+        let entry = slot.entry.take().ok_or(ExposeError::UnknownKey)?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push_back(number);
+        Ok(entry.buf)
+    }
+
+    /// Where in the buffer the access starts.
+    pub(crate) fn check(&self, access: &Access) -> Result<usize, KeyFault> {
+        let entry = self.entry(access.key).ok_or(KeyFault::Unknown)?;
+        if !entry.valid {
+            return Err(KeyFault::Unknown);
+        }
+        if entry.owner != access.owner {
+            return Err(KeyFault::Foreign);
+        }
+        if !entry.rights.contains(access.rights) {
+            return Err(KeyFault::Rights);
+        }
+        let len = u64::try_from(access.len).map_err(|_| KeyFault::Wrap)?;
+        access.addr.checked_add(len).ok_or(KeyFault::Wrap)?;
+        let offset = access.addr.checked_sub(entry.buf.addr());
+        let offset = offset.and_then(|offset| usize::try_from(offset).ok());
+        offset
+            .filter(|offset| {
+                offset
+                    .checked_add(access.len)
+                    .is_some_and(|end| end <= entry.buf.len())
+            })
+            .ok_or(KeyFault::Bounds)
+    }
+
+    /// The bytes of an access that is for writing.
+    pub(crate) fn bytes_mut(&mut self, access: &Access) -> Result<&mut [u8], KeyFault> {
+        let offset = self.check(access)?;
+        let entry = self.entry_mut(access.key).ok_or(KeyFault::Unknown)?;
+        entry
+            .buf
+            .get_mut(offset..offset + access.len)
+            .ok_or(KeyFault::Bounds)
+    }
+
+    /// The peer invalidates one of its keys.
+    pub(crate) fn invalidate(&mut self, owner: QpId, key: u32) -> Result<(), KeyFault> {
+        let entry = self.entry_mut(key).ok_or(KeyFault::Unknown)?;
+        if entry.owner != owner {
+            return Err(KeyFault::Foreign);
+        }
+        if !entry.valid {
+            return Err(KeyFault::Unknown);
+        }
+        if entry.reading > 0 {
+            return Err(KeyFault::Busy);
+        }
+        entry.valid = false;
+        Ok(())
+    }
+
+    /// An answer that reads the buffer is queued.
+    pub(crate) fn begin_read(&mut self, key: u32) {
+        if let Some(entry) = self.entry_mut(key) {
+            entry.reading += 1;
+        }
+    }
+
+    /// That answer is sent or dropped.
+    pub(crate) fn end_read(&mut self, key: u32) {
+        if let Some(entry) = self.entry_mut(key) {
+            debug_assert!(entry.reading > 0, "an answer ends once");
+            entry.reading = entry.reading.saturating_sub(1);
+        }
+    }
+
+    /// Bytes of a buffer that an answer reads.
+    pub(crate) fn reading(&self, key: u32, offset: usize, len: usize) -> Option<&[u8]> {
+        self.entry(key)?.buf.get(offset..offset.checked_add(len)?)
+    }
+
+    /// A tag for the sink of an RDMA Read of ours.
+    pub(crate) fn sink_tag(&mut self) -> u32 {
+        self.next_sink = self.next_sink.wrapping_add(1);
+        SINK | self.next_sink
+    }
+
+    fn free_slot(&mut self) -> Option<u32> {
+        let len = u32::try_from(self.slots.len()).ok()?;
+        if self.free.len() < REST && len < self.max {
+            let generation = self.draw().to_le_bytes()[0];
+            self.slots.push(Slot {
+                generation,
+                entry: None,
+            });
+            return Some(len);
+        }
+        self.free.pop_front()
+    }
+
+    fn key_of(&self, number: u32) -> RemoteKey {
+        let index = number.wrapping_add(self.start) & INDEX_MASK;
+        let generation = self.slots.get(number as usize).map_or(0, |s| s.generation);
+        RemoteKey(index << 8 | u32::from(generation))
+    }
+
+    /// The slot of a key whose generation is the present one.
+    fn number_of(&self, key: u32) -> Option<u32> {
+        if key & SINK != 0 {
+            return None;
+        }
+        let number = (key >> 8).wrapping_sub(self.start) & INDEX_MASK;
+        let slot = self.slots.get(number as usize)?;
+        (u32::from(slot.generation) == key & 0xff).then_some(number)
+    }
+
+    fn entry(&self, key: u32) -> Option<&Entry> {
+        let number = self.number_of(key)?;
+        self.slots.get(number as usize)?.entry.as_ref()
+    }
+
+    fn entry_mut(&mut self, key: u32) -> Option<&mut Entry> {
+        let number = self.number_of(key)?;
+        self.slots.get_mut(number as usize)?.entry.as_mut()
+    }
+
+    /// SplitMix64: keys need not be secret, only unlikely to repeat.
+    fn draw(&mut self) -> u32 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let [a, b, c, d, ..] = (z ^ (z >> 31)).to_le_bytes();
+        u32::from_le_bytes([a, b, c, d])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmeof_memory::{Pages, Pool, PoolLayout};
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    const ME: QpId = QpId(1);
+
+    fn pool(count: usize) -> Pool {
+        let layout = PoolLayout {
+            count,
+            stride: 4096,
+            lead: 0,
+        };
+        Pool::new(layout, Pages::Normal).unwrap()
+    }
+
+    fn access(slice: RemoteSlice, rights: Rights) -> Access {
+        Access {
+            owner: ME,
+            key: slice.key.0,
+            rights,
+            addr: slice.addr,
+            len: slice.len as usize,
+        }
+    }
+
+    #[test]
+    fn a_key_opens_its_bytes_for_its_owner_with_its_rights() {
+        let pool = pool(1);
+        let mut table = KeyTable::new(16, 7);
+        let mut buf = pool.take().unwrap();
+        buf.set_view(64..128).unwrap();
+        let slice = table.expose(ME, buf, Rights::REMOTE_READ).unwrap();
+        let good = access(slice, Rights::REMOTE_READ);
+        assert_eq!(table.check(&good), Ok(0));
+        let one_past = Access {
+            addr: good.addr + 64,
+            len: 0,
+            ..good
+        };
+        assert_eq!(table.check(&one_past), Ok(64));
+        for (bad, why) in [
+            (
+                Access {
+                    owner: QpId(2),
+                    ..good
+                },
+                KeyFault::Foreign,
+            ),
+            (
+                Access {
+                    key: good.key ^ 1,
+                    ..good
+                },
+                KeyFault::Unknown,
+            ),
+            (
+                Access {
+                    key: good.key | SINK,
+                    ..good
+                },
+                KeyFault::Unknown,
+            ),
+            (
+                Access {
+                    rights: Rights::REMOTE_WRITE,
+                    ..good
+                },
+                KeyFault::Rights,
+            ),
+            (
+                Access {
+                    rights: Rights::all(),
+                    ..good
+                },
+                KeyFault::Rights,
+            ),
+            (Access { len: 65, ..good }, KeyFault::Bounds),
+            (
+                Access {
+                    addr: good.addr - 1,
+                    ..good
+                },
+                KeyFault::Bounds,
+            ),
+            (
+                Access {
+                    addr: u64::MAX,
+                    ..good
+                },
+                KeyFault::Wrap,
+            ),
+            (
+                Access {
+                    addr: u64::MAX - 64,
+                    ..good
+                },
+                KeyFault::Bounds,
+            ),
+        ] {
+            assert_eq!(table.check(&bad), Err(why));
+        }
+    }
+
+    #[test]
+    fn an_invalidated_key_opens_nothing_and_still_gives_the_buffer_back() {
+        let pool = pool(1);
+        let mut table = KeyTable::new(16, 7);
+        let slice = table
+            .expose(ME, pool.take().unwrap(), Rights::all())
+            .unwrap();
+        assert_eq!(
+            table.invalidate(QpId(2), slice.key.0),
+            Err(KeyFault::Foreign)
+        );
+        table.begin_read(slice.key.0);
+        assert_eq!(table.invalidate(ME, slice.key.0), Err(KeyFault::Busy));
+        assert!(matches!(table.withdraw(slice.key), Err(ExposeError::Busy)));
+        table.end_read(slice.key.0);
+        assert_eq!(table.invalidate(ME, slice.key.0), Ok(()));
+        assert_eq!(table.invalidate(ME, slice.key.0), Err(KeyFault::Unknown));
+        let read = access(slice, Rights::REMOTE_READ);
+        assert_eq!(table.check(&read), Err(KeyFault::Unknown));
+        assert!(table.withdraw(slice.key).is_ok());
+        assert!(matches!(
+            table.withdraw(slice.key),
+            Err(ExposeError::UnknownKey)
+        ));
+        assert_eq!(pool.available(), 1);
+    }
+
+    #[test]
+    fn keys_are_not_used_again_soon_and_the_table_has_an_end() {
+        let pool = pool(3);
+        let mut table = KeyTable::new(2000, 3);
+        let mut seen = HashSet::new();
+        for _ in 0..100_000 {
+            let slice = table
+                .expose(ME, pool.take().unwrap(), Rights::all())
+                .unwrap();
+            assert!(seen.insert(slice.key));
+            assert_eq!(slice.key.0 & SINK, 0);
+            table.withdraw(slice.key).unwrap();
+        }
+        let mut small = KeyTable::new(2, 3);
+        let mut take = || small.expose(ME, pool.take().unwrap(), Rights::all());
+        assert!(take().is_ok() && take().is_ok());
+        let (why, _buf) = take().unwrap_err();
+        assert_eq!(why, ExposeError::Full { max: 2 });
+    }
+
+    proptest! {
+        #[test]
+        fn no_access_leaves_its_buffer(key: u32, addr: u64, near in -8192i64..8192, len: usize, short in 0usize..9000) {
+            let pool = pool(1);
+            let mut table = KeyTable::new(4, 1);
+            let slice = table.expose(ME, pool.take().unwrap(), Rights::all()).unwrap();
+            for (key, addr, len) in [
+                (key, addr, len),
+                (slice.key.0, addr, len),
+                (slice.key.0, slice.addr.wrapping_add_signed(near), short),
+            ] {
+                let access = Access { owner: ME, key, rights: Rights::all(), addr, len };
+                if let Ok(offset) = table.check(&access) {
+                    prop_assert!(offset + len <= 4096);
+                    prop_assert_eq!(slice.addr + offset as u64, addr);
+                    prop_assert_eq!(table.bytes_mut(&access).unwrap().len(), len);
+                }
+            }
+        }
+    }
+}

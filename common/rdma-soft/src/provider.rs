@@ -1,0 +1,439 @@
+//! The provider: the contract of `nvmeof-rdma` over streams.
+
+mod close;
+mod connect;
+mod transfer;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use nvmeof_memory::{Buf, Region, RegionId};
+use nvmeof_rdma::{
+    CloseReason, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
+    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Tag, Work,
+    WorkKind,
+};
+
+use crate::conn::{Conn, Phase, Table};
+use crate::keys::KeyTable;
+use crate::{SoftConfig, StreamEvent, StreamId, Streams};
+
+/// Bytes that one receive call may bring besides payload that goes straight to
+/// its place.
+const SCRATCH: usize = 256 * 1024;
+
+/// Software RDMA over the streams of `S`.
+#[derive(Debug)]
+pub struct SoftRdma<S> {
+    streams: S,
+    config: SoftConfig,
+    /// A handful: one for each pool.
+    regions: Vec<RegionId>,
+    keys: KeyTable,
+    conns: Table,
+    owners: HashMap<StreamId, Owner>,
+    /// Connections that were not accepted yet, and, oldest first, those that
+    /// may have said nothing.
+    pending: u32,
+    silent: VecDeque<QpId>,
+    /// Connections with something to do at the next submit or poll.
+    listed: Vec<QpId>,
+    /// Empty, kept for its memory.
+    spare: Vec<QpId>,
+    deadlines: BTreeSet<(Duration, QpId)>,
+    /// Streams whose connection is gone, until the peer ends them too.
+    lingering: VecDeque<(Duration, StreamId)>,
+    /// What calls other than poll made happen.
+    later: Vec<Event>,
+    stream_events: Vec<StreamEvent>,
+    scratch: Vec<u8>,
+    now: Duration,
+}
+
+/// Who gets what a stream says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Conn(QpId),
+    Linger,
+}
+
+impl<S: Streams> SoftRdma<S> {
+    /// Makes a provider that owns `streams`.
+    #[must_use]
+    pub fn new(streams: S, config: SoftConfig) -> Self {
+        Self {
+            streams,
+            regions: Vec::new(),
+            keys: KeyTable::new(config.limits.max_exposed, config.seed),
+            conns: Table::default(),
+            owners: HashMap::new(),
+            pending: 0,
+            silent: VecDeque::new(),
+            listed: Vec::new(),
+            spare: Vec::new(),
+            deadlines: BTreeSet::new(),
+            lingering: VecDeque::new(),
+            later: Vec::new(),
+            stream_events: Vec::new(),
+            scratch: vec![0; SCRATCH],
+            now: Duration::ZERO,
+            config,
+        }
+    }
+
+    /// The streams below.
+    #[must_use]
+    pub fn streams(&self) -> &S {
+        &self.streams
+    }
+
+    /// The streams below, to change how they behave.
+    pub fn streams_mut(&mut self) -> &mut S {
+        &mut self.streams
+    }
+
+    /// Works on one connection; `None` when it is gone.
+    fn with<R>(&mut self, qp: QpId, work: impl FnOnce(&mut Self, &mut Conn) -> R) -> Option<R> {
+        let mut conn = self.conns.take(qp)?;
+        let result = work(self, &mut conn);
+        self.conns.put_back(conn);
+        Some(result)
+    }
+
+    /// Has the connection looked at in the next submit or poll.
+    fn list(&mut self, conn: &mut Conn) {
+        if !conn.listed {
+            conn.listed = true;
+            self.listed.push(conn.id);
+        }
+    }
+
+    fn set_deadline(&mut self, conn: &mut Conn, deadline: Option<Duration>) {
+        if let Some(old) = conn.deadline.take() {
+            self.deadlines.remove(&(old, conn.id));
+        }
+        if let Some(new) = deadline {
+            self.deadlines.insert((new, conn.id));
+        }
+        conn.deadline = deadline;
+    }
+
+    fn is_registered(&self, buf: &Buf) -> bool {
+        self.regions.contains(&buf.region())
+    }
+
+    /// Checks the sizes of a queue pair against the limits.
+    fn check_config(&self, config: &QpConfig) -> Result<(), PostError> {
+        let limits = &self.config.limits;
+        for (what, value, min, max) in [
+            ("recvs", config.recvs, 1, limits.max_recvs),
+            ("sends", config.sends, 1, limits.max_sends),
+            ("reads_out", config.reads_out, 0, limits.max_reads),
+            ("reads_in", config.reads_in, 0, limits.max_reads),
+        ] {
+            if value < min || value > max {
+                return Err(PostError::Size { what, value, max });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_recv(&mut self, qp: QpId, buf: &Buf) -> Result<&mut Conn, PostError> {
+        let registered = self.is_registered(buf);
+        let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
+        match conn.phase {
+            Phase::Ending | Phase::Gone => return Err(PostError::Closed),
+            Phase::AwaitRequest | Phase::Requested => {
+                let state = conn.phase.name();
+                return Err(PostError::WrongState { state });
+            }
+            Phase::Connecting | Phase::AwaitReply | Phase::Prepared | Phase::Running => {}
+        }
+        let depth = conn.config.recvs;
+        if conn.inbound.posted() >= depth as usize {
+            return Err(PostError::QueueFull { depth });
+        }
+        if !registered {
+            return Err(PostError::NotRegistered);
+        }
+        Ok(conn)
+    }
+
+    fn check_work(&mut self, qp: QpId, work: &Work) -> Result<&mut Conn, PostError> {
+        let max_message = self.config.limits.max_message as usize;
+        let registered = match work {
+            Work::Send { body: None, .. } => true,
+            Work::Send {
+                body: Some(buf), ..
+            }
+            | Work::Write { local: buf, .. }
+            | Work::Read { local: buf, .. } => self.is_registered(buf),
+        };
+        let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
+        match conn.phase {
+            Phase::Running => {}
+            Phase::Ending | Phase::Gone => return Err(PostError::Closed),
+            other => {
+                let state = other.name();
+                return Err(PostError::WrongState { state });
+            }
+        }
+        let depth = conn.config.sends;
+        if conn.outbound.posted() >= depth as usize {
+            return Err(PostError::QueueFull { depth });
+        }
+        // Both sides agreed on no Reads at all: this one would wait for ever.
+        if work.kind() == WorkKind::Read && conn.outbound.max_reads() == 0 {
+            return Err(PostError::QueueFull { depth: 0 });
+        }
+        if !registered {
+            return Err(PostError::NotRegistered);
+        }
+        let max = match work {
+            Work::Send { .. } => max_message,
+            Work::Write { remote, .. } | Work::Read { remote, .. } => {
+                max_message.min(remote.len as usize)
+            }
+        };
+        let len = work.len();
+        if len > max {
+            return Err(PostError::TooLong { len, max });
+        }
+        Ok(conn)
+    }
+
+    fn on_stream_event(&mut self, event: StreamEvent, events: &mut Vec<Event>) -> bool {
+        let (stream, failed) = match event {
+            StreamEvent::Incoming {
+                listener,
+                stream,
+                peer,
+            } => {
+                self.incoming(listener, stream, peer, events);
+                return true;
+            }
+            StreamEvent::Ready(stream) => return self.ready(stream, events),
+            StreamEvent::Connected(stream) => (stream, None),
+            StreamEvent::ConnectFailed(stream, error) => (stream, Some(error)),
+        };
+        let Some(Owner::Conn(qp)) = self.owners.get(&stream).copied() else {
+            return false;
+        };
+        self.with(qp, |this, conn| match failed {
+            None => this.connected(conn, events),
+            Some(error) => this.end_network(conn, &error, events),
+        });
+        true
+    }
+
+    fn ready(&mut self, stream: StreamId, events: &mut Vec<Event>) -> bool {
+        match self.owners.get(&stream).copied() {
+            Some(Owner::Conn(qp)) => {
+                let worked = self.with(qp, |this, conn| {
+                    conn.outbound.blocked = false;
+                    let received = this.receive(conn, events);
+                    this.advance(conn, events) || received
+                });
+                worked.unwrap_or(false)
+            }
+            Some(Owner::Linger) => self.drain(stream),
+            None => false,
+        }
+    }
+
+    /// Looks after every connection in the list.
+    fn work_list(&mut self, events: &mut Vec<Event>) -> bool {
+        let mut worked = false;
+        let mut list = std::mem::replace(&mut self.listed, std::mem::take(&mut self.spare));
+        for qp in list.drain(..) {
+            let did = self.with(qp, |this, conn| {
+                conn.listed = false;
+                let try_receive = std::mem::take(&mut conn.try_receive) || conn.broken;
+                let received = try_receive && this.receive(conn, events);
+                this.advance(conn, events) || received
+            });
+            worked |= did.unwrap_or(false);
+        }
+        self.spare = list;
+        worked
+    }
+}
+
+impl<S: Streams> Provider for SoftRdma<S> {
+    fn limits(&self) -> &Limits {
+        &self.config.limits
+    }
+
+    fn name(&self) -> &'static str {
+        self.streams.name()
+    }
+
+    fn register(&mut self, region: &Region) -> Result<(), std::io::Error> {
+        if !self.regions.contains(&region.id()) {
+            self.regions.push(region.id());
+        }
+        Ok(())
+    }
+
+    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
+        self.streams.listen(addr)
+    }
+
+    fn unlisten(&mut self, listener: ListenerId) {
+        self.streams.unlisten(listener);
+    }
+
+    fn connect(
+        &mut self,
+        addr: SocketAddr,
+        config: &QpConfig,
+        private_data: &PrivateData,
+        now: Duration,
+    ) -> Result<QpId, ConnectError> {
+        self.now = now;
+        self.check_config(config)?;
+        let depth = self.config.limits.max_qps;
+        if self.conns.count() >= depth {
+            return Err(PostError::QueueFull { depth }.into());
+        }
+        let stream = self.streams.connect(addr);
+        let stream = stream.map_err(|source| ConnectError::Io { addr, source })?;
+        let mut conn = Conn::new(stream, addr, Phase::Connecting);
+        conn.visible = true;
+        conn.private_data = *private_data;
+        conn.crc = self.config.crc;
+        conn.prepare(config);
+        Ok(self.adopt(conn))
+    }
+
+    fn prepare(&mut self, qp: QpId, config: &QpConfig) -> Result<(), PostError> {
+        self.check_config(config)?;
+        let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
+        match conn.phase {
+            Phase::Requested => {
+                conn.prepare(config);
+                conn.phase = Phase::Prepared;
+                Ok(())
+            }
+            Phase::Ending | Phase::Gone => Err(PostError::Closed),
+            other => Err(PostError::WrongState {
+                state: other.name(),
+            }),
+        }
+    }
+
+    fn accept(&mut self, qp: QpId, private_data: &PrivateData) -> Result<(), PostError> {
+        self.with(qp, |this, conn| this.accept_conn(conn, private_data))
+            .unwrap_or(Err(PostError::Closed))
+    }
+
+    fn reject(&mut self, qp: QpId, private_data: &PrivateData) -> Result<(), PostError> {
+        self.with(qp, |this, conn| this.reject_conn(conn, private_data))
+            .unwrap_or(Err(PostError::Closed))
+    }
+
+    fn post_recv(&mut self, qp: QpId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {
+        match self.check_recv(qp, &buf) {
+            Ok(conn) => {
+                conn.inbound.post(tag, buf);
+                Ok(())
+            }
+            Err(why) => Err(Refused { why, back: buf }),
+        }
+    }
+
+    fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>> {
+        let conn = match self.check_work(qp, &work) {
+            Ok(conn) => conn,
+            Err(why) => return Err(Refused { why, back: work }),
+        };
+        conn.outbound.post(tag, work);
+        if !conn.listed {
+            conn.listed = true;
+            self.listed.push(qp);
+        }
+        Ok(())
+    }
+
+    fn expose(
+        &mut self,
+        qp: QpId,
+        buf: Buf,
+        rights: Rights,
+    ) -> Result<RemoteSlice, Refused<Buf, ExposeError>> {
+        let open = self
+            .conns
+            .get_mut(qp)
+            .is_some_and(|conn| conn.visible && !matches!(conn.phase, Phase::Ending | Phase::Gone));
+        let refused = |why, back| Err(Refused { why, back });
+        if !open {
+            return refused(ExposeError::Closed, buf);
+        }
+        if !self.is_registered(&buf) {
+            return refused(ExposeError::NotRegistered, buf);
+        }
+        self.keys
+            .expose(qp, buf, rights)
+            .or_else(|(why, back)| refused(why, back))
+    }
+
+    fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
+        self.keys.withdraw(key)
+    }
+
+    fn disconnect(&mut self, qp: QpId) {
+        self.with(qp, |this, conn| match conn.phase {
+            // A peer that gets no answer would take us for one that knows
+            // revision 1 only, and ask again.
+            Phase::Requested | Phase::Prepared => this.refuse(conn, &PrivateData::empty()),
+            _ => this.wind_down(conn, CloseReason::Local),
+        });
+    }
+
+    fn submit(&mut self, now: Duration) {
+        self.now = now;
+        let mut list = std::mem::replace(&mut self.listed, std::mem::take(&mut self.spare));
+        for qp in &list {
+            self.with(*qp, |this, conn| this.transmit(conn));
+        }
+        // Poll looks for completions.
+        list.append(&mut self.listed);
+        self.spare = std::mem::replace(&mut self.listed, list);
+    }
+
+    fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool {
+        self.now = now;
+        let before = events.len();
+        events.append(&mut self.later);
+        let mut worked = self.work_list(events);
+        let mut stream_events = std::mem::take(&mut self.stream_events);
+        self.streams.poll(now, &mut stream_events);
+        for event in stream_events.drain(..) {
+            worked |= self.on_stream_event(event, events);
+        }
+        self.stream_events = stream_events;
+        worked |= self.expire(events);
+        worked || events.len() > before
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.streams.wait_fd()
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        if !self.listed.is_empty() || !self.later.is_empty() {
+            return Some(self.now);
+        }
+        let timer = self.deadlines.first().map(|(at, _)| *at);
+        let linger = self.lingering.front().map(|(at, _)| *at);
+        [timer, linger, self.streams.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
+#[cfg(test)]
+mod tests;

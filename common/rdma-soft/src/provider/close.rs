@@ -1,0 +1,166 @@
+//! How connections end: ours, the peer's, the network's doing, or time.
+
+use std::io::{self, IoSliceMut};
+
+use nvmeof_rdma::{CloseReason, Event};
+
+use super::transfer::network;
+use super::{Owner, SoftRdma};
+use crate::conn::{Conn, Phase};
+use crate::iwarp::WireFault;
+use crate::{StreamId, Streams};
+
+/// Streams that may wait for the peer's end at once; beyond, the oldest is
+/// closed early.
+const MAX_LINGERING: usize = 256;
+/// Receive calls that throw away what a lingering stream brings, per poll.
+const DRAIN_CALLS: usize = 4;
+
+impl<S: Streams> SoftRdma<S> {
+    /// Ends in good order: what is queued goes out, for a bounded time.
+    pub(super) fn wind_down(&mut self, conn: &mut Conn, reason: CloseReason) {
+        if matches!(conn.phase, Phase::Ending | Phase::Gone) {
+            return;
+        }
+        conn.reason = reason;
+        conn.outbound.wind_down(&mut self.keys);
+        self.start_ending(conn);
+    }
+
+    /// The peer broke a rule: it is told, and the connection ends.
+    pub(super) fn end_fault(&mut self, conn: &mut Conn, fault: WireFault, events: &mut Vec<Event>) {
+        let header = conn.rx.header_bytes();
+        let request = conn.inbound.request_bytes();
+        conn.outbound
+            .cut_short(&fault, header, request, &mut self.keys);
+        conn.reason = CloseReason::PeerFault(fault.into_fault());
+        if conn.broken {
+            self.finish(conn, events);
+        } else {
+            self.start_ending(conn);
+        }
+    }
+
+    fn start_ending(&mut self, conn: &mut Conn) {
+        self.leave_pending(conn);
+        // A stream that does not stand yet has nothing to send.
+        if conn.phase == Phase::Connecting {
+            conn.frame_out.clear();
+        }
+        conn.phase = Phase::Ending;
+        let deadline = self.now.saturating_add(self.config.linger);
+        self.set_deadline(conn, Some(deadline));
+        self.list(conn);
+    }
+
+    /// The network failed.
+    pub(super) fn end_network(
+        &mut self,
+        conn: &mut Conn,
+        error: &io::Error,
+        events: &mut Vec<Event>,
+    ) {
+        if conn.phase != Phase::Ending && !conn.broken {
+            conn.reason = network(error);
+        }
+        conn.broken = true;
+        self.finish(conn, events);
+    }
+
+    /// Gives everything back and reports the end.
+    pub(super) fn finish(&mut self, conn: &mut Conn, events: &mut Vec<Event>) {
+        if conn.phase == Phase::Gone {
+            return;
+        }
+        self.leave_pending(conn);
+        self.set_deadline(conn, None);
+        let ours = matches!(conn.reason, CloseReason::Local | CloseReason::PeerFault(_));
+        let linger = ours && conn.phase == Phase::Ending && !conn.broken;
+        conn.phase = Phase::Gone;
+        conn.outbound.flush(conn.id, &mut self.keys, events);
+        conn.inbound.flush(conn.id, events);
+        if conn.visible {
+            events.push(Event::Closed {
+                qp: conn.id,
+                reason: conn.reason.clone(),
+            });
+        }
+        if linger {
+            self.linger(conn.stream);
+        } else {
+            self.owners.remove(&conn.stream);
+            self.streams.close(conn.stream);
+        }
+    }
+
+    /// Waits for the peer to end the stream too: closing while its bytes are
+    /// unread would make TCP reset the connection, and the peer might lose
+    /// what we sent last.
+    fn linger(&mut self, stream: StreamId) {
+        self.streams.want_send(stream, false);
+        self.streams.shutdown_send(stream);
+        self.owners.insert(stream, Owner::Linger);
+        let deadline = self.now.saturating_add(self.config.linger);
+        self.lingering.push_back((deadline, stream));
+        if self.lingering.len() > MAX_LINGERING
+            && let Some((_, oldest)) = self.lingering.pop_front()
+        {
+            self.end_linger(oldest);
+        }
+        self.drain(stream);
+    }
+
+    pub(super) fn drain(&mut self, stream: StreamId) -> bool {
+        for _ in 0..DRAIN_CALLS {
+            let bufs = &mut [IoSliceMut::new(&mut self.scratch)];
+            match self.streams.recv(stream, bufs) {
+                Ok(count) if count > 0 => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Ok(_) | Err(_) => {
+                    self.end_linger(stream);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn end_linger(&mut self, stream: StreamId) {
+        if self.owners.get(&stream) == Some(&Owner::Linger) {
+            self.owners.remove(&stream);
+            self.streams.close(stream);
+        }
+    }
+
+    /// Ends what took too long.
+    pub(super) fn expire(&mut self, events: &mut Vec<Event>) -> bool {
+        let mut worked = false;
+        while let Some((_, stream)) = self.lingering.pop_front_if(|(at, _)| *at <= self.now) {
+            self.end_linger(stream);
+        }
+        while let Some((at, qp)) = self.deadlines.first().copied()
+            && at <= self.now
+        {
+            self.deadlines.pop_first();
+            worked = true;
+            self.with(qp, |this, conn| {
+                conn.deadline = None;
+                let waiting_for = match conn.phase {
+                    Phase::Connecting => Some("the TCP connection"),
+                    Phase::AwaitReply => Some("the MPA reply"),
+                    Phase::AwaitRequest => Some("the MPA request"),
+                    _ => None,
+                };
+                if let Some(waiting_for) = waiting_for {
+                    if !conn.visible {
+                        tracing::warn!(peer = %conn.peer, "timed out waiting for {waiting_for}");
+                    }
+                    conn.reason = CloseReason::Timeout { waiting_for };
+                }
+                conn.broken = true;
+                this.finish(conn, events);
+            });
+        }
+        worked
+    }
+}

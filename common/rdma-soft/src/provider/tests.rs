@@ -1,0 +1,541 @@
+//! The provider over pipes: what the suite of the contract cannot see, because
+//! it needs a peer that speaks otherwise.
+
+mod active;
+
+use super::*;
+use crate::iwarp::mpa::{FRAME_LEN, Frame, FrameKind, Reads};
+use crate::iwarp::{Header, Kind, Opcode, ReadRequest, Terminate, codes};
+use crate::testing::Pipes;
+use nvmeof_memory::{Pages, Pool, PoolLayout};
+use nvmeof_rdma::Inline;
+use proptest::prelude::*;
+use std::io::{IoSlice, IoSliceMut};
+
+const CONFIG: QpConfig = QpConfig {
+    recvs: 4,
+    sends: 4,
+    reads_out: 2,
+    reads_in: 2,
+};
+
+fn addr() -> SocketAddr {
+    "192.0.2.2:4420".parse().unwrap()
+}
+
+/// A provider and a raw stream to it: everything the peer says is made by hand.
+struct Raw {
+    provider: SoftRdma<Pipes>,
+    peer: Pipes,
+    stream: StreamId,
+    pool: Pool,
+    now: Duration,
+    events: Vec<Event>,
+}
+
+impl Raw {
+    fn provider(config: SoftConfig, streams: Pipes) -> (SoftRdma<Pipes>, Pool) {
+        let mut provider = SoftRdma::new(streams, config);
+        let layout = PoolLayout {
+            count: 8,
+            stride: 65536,
+            lead: 0,
+        };
+        let pool = Pool::new(layout, Pages::Normal).unwrap();
+        provider.register(pool.region()).unwrap();
+        (provider, pool)
+    }
+
+    /// The provider listens, the peer connected.
+    fn passive(config: SoftConfig) -> Self {
+        let (mut peer, streams) = Pipes::pair(1 << 20, 1 << 20);
+        let (mut provider, pool) = Self::provider(config, streams);
+        provider.listen(addr()).unwrap();
+        let stream = peer.connect(addr()).unwrap();
+        Self {
+            provider,
+            peer,
+            stream,
+            pool,
+            now: Duration::ZERO,
+            events: Vec::new(),
+        }
+    }
+
+    /// As `passive`, in full operation.
+    fn running(config: SoftConfig) -> (Self, QpId) {
+        let mut raw = Self::passive(config);
+        raw.say(&request(2, 0x10, Some(Reads::new(4, 4)), b""));
+        raw.turn();
+        let qp = raw.request().qp;
+        raw.provider.prepare(qp, &CONFIG).unwrap();
+        raw.provider.accept(qp, &PrivateData::empty()).unwrap();
+        raw.turn();
+        assert!(matches!(raw.events.remove(0), Event::Established { .. }));
+        assert_eq!(raw.hear().len(), FRAME_LEN + 4);
+        (raw, qp)
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        let sent = self.peer.send(self.stream, &[IoSlice::new(bytes)]);
+        assert_eq!(sent.unwrap(), bytes.len());
+    }
+
+    /// Everything the provider said since.
+    fn hear(&mut self) -> Vec<u8> {
+        let mut bytes = vec![0; 1 << 20];
+        let heard = self
+            .peer
+            .recv(self.stream, &mut [IoSliceMut::new(&mut bytes)]);
+        bytes.truncate(heard.unwrap_or(0));
+        bytes
+    }
+
+    /// Whether the provider ended the stream.
+    fn ended(&mut self) -> bool {
+        let mut byte = [0];
+        let heard = self
+            .peer
+            .recv(self.stream, &mut [IoSliceMut::new(&mut byte)]);
+        heard.is_ok_and(|count| count == 0)
+    }
+
+    fn turn(&mut self) {
+        while self.provider.poll(self.now, &mut self.events) {}
+    }
+
+    fn request(&mut self) -> nvmeof_rdma::ConnectRequest {
+        match self.events.remove(0) {
+            Event::ConnectRequest(request) => request,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn reason(&mut self) -> CloseReason {
+        match self.events.pop() {
+            Some(Event::Closed { reason, .. }) => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The code of the Terminate that the provider sent, last.
+    fn terminate(&mut self) -> u16 {
+        let bytes = self.hear();
+        let header = Header::parse(&bytes[..20]).unwrap();
+        assert_eq!(header.opcode, Opcode::TERMINATE);
+        assert_eq!(bytes.len(), (20 + header.payload).next_multiple_of(4) + 4);
+        Terminate::parse(&bytes[20..]).code
+    }
+
+    /// Says `bytes` and expects to be told of a fault.
+    fn fault(bytes: &[u8], code: u16) {
+        let (mut raw, qp) = Self::running(SoftConfig::default());
+        let buf = raw.pool.take().unwrap();
+        raw.provider.post_recv(qp, Tag(1), buf).unwrap();
+        raw.say(bytes);
+        raw.turn();
+        assert_eq!(raw.terminate(), code);
+        assert!(raw.ended());
+        match raw.reason() {
+            CloseReason::PeerFault(fault) => assert_eq!(fault.code, code, "{fault}"),
+            other => panic!("{other}"),
+        }
+        assert_eq!(raw.pool.available(), 7, "the receive is in the events");
+    }
+}
+
+fn request(revision: u8, flags: u8, reads: Option<Reads>, private: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(private.len() + if reads.is_some() { 4 } else { 0 }).unwrap();
+    let frame = Frame {
+        kind: FrameKind::Request,
+        markers: flags & 0x80 != 0,
+        crc: flags & 0x40 != 0,
+        reject: false,
+        enhanced: flags & 0x10 != 0,
+        revision,
+        private_len: len,
+    };
+    let mut bytes = frame.to_bytes().to_vec();
+    bytes.extend(reads.iter().flat_map(Reads::to_bytes));
+    bytes.extend_from_slice(private);
+    bytes
+}
+
+fn reply(bytes: &[u8]) -> (Frame, Option<Reads>) {
+    let frame = Frame::parse(FrameKind::Reply, bytes.first_chunk().unwrap()).unwrap();
+    let reads = frame
+        .enhanced
+        .then(|| Reads::parse(*bytes[20..].first_chunk().unwrap()));
+    assert_eq!(bytes.len(), FRAME_LEN + usize::from(frame.private_len));
+    (frame, reads)
+}
+
+fn untagged(opcode: Opcode, queue: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
+    let header = Header {
+        opcode,
+        last: true,
+        payload: payload.len(),
+        kind: Kind::Untagged {
+            invalidate: 0,
+            queue,
+            msn,
+            offset: 0,
+        },
+    };
+    framed(&header, payload)
+}
+
+fn tagged(opcode: Opcode, stag: u32, payload: &[u8]) -> Vec<u8> {
+    let header = Header {
+        opcode,
+        last: true,
+        payload: payload.len(),
+        kind: Kind::Tagged { stag, to: 0 },
+    };
+    framed(&header, payload)
+}
+
+fn framed(header: &Header, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    header.write(&mut bytes);
+    bytes.extend_from_slice(payload);
+    bytes.resize(bytes.len().next_multiple_of(4) + 4, 0);
+    bytes
+}
+
+fn read_request(len: u32) -> Vec<u8> {
+    let request = ReadRequest {
+        sink_stag: 9,
+        sink_to: 0,
+        len,
+        source_stag: 0x1234,
+        source_to: 0,
+    };
+    let mut bytes = Vec::new();
+    request.write(&mut bytes);
+    bytes
+}
+
+#[test]
+fn both_revisions_are_answered_in_kind() {
+    for (revision, flags, reads, crc) in [
+        (1, 0, None, false),
+        (1, 0x40, None, true),
+        (2, 0x10, Some(Reads::new(1, 128)), false),
+    ] {
+        let mut raw = Raw::passive(SoftConfig::default());
+        raw.say(&request(revision, flags, reads, b"hello"));
+        raw.turn();
+        let asked = raw.request();
+        assert_eq!(&*asked.private_data, b"hello");
+        raw.provider.prepare(asked.qp, &CONFIG).unwrap();
+        let said = PrivateData::new(b"yes").unwrap();
+        raw.provider.accept(asked.qp, &said).unwrap();
+        raw.turn();
+        let bytes = raw.hear();
+        let (frame, answered) = reply(&bytes);
+        assert_eq!(
+            (frame.revision, frame.crc, frame.reject),
+            (revision, crc, false)
+        );
+        assert_eq!(answered, reads.map(|_| Reads::new(2, 1)));
+        assert!(bytes.ends_with(b"yes"));
+    }
+}
+
+/// What Linux 6.12 sent: nvme-rdma over siw, captured.
+#[test]
+fn a_linux_host_gets_in() {
+    let mut raw = Raw::passive(SoftConfig::default());
+    let mut asks = b"MPA ID Req Frame".to_vec();
+    asks.extend_from_slice(&[0x10, 2, 0, 0x24, 0, 0x80, 0, 0]);
+    asks.extend_from_slice(&[0, 0, 0, 0, 0x20, 0, 0x1f, 0]);
+    asks.resize(56, 0);
+    raw.say(&asks);
+    raw.turn();
+    let asked = raw.request();
+    assert_eq!((asked.reads_in, asked.reads_out), (0, 128));
+    assert_eq!(*asked.private_data, asks[24..]);
+    raw.provider.prepare(asked.qp, &CONFIG).unwrap();
+    let buf = raw.pool.take().unwrap();
+    raw.provider.post_recv(asked.qp, Tag(3), buf).unwrap();
+    let said = PrivateData::empty();
+    raw.provider.accept(asked.qp, &said).unwrap();
+    raw.turn();
+    assert_eq!(raw.hear()[16..], [0x10, 2, 0, 4, 0, 2, 0, 2]);
+    let mut command = vec![0x7f, 0x40, 0, 0, 1, 0, 0, 0];
+    command.resize(64, 0x55);
+    let mut frame = vec![0, 0x52, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    frame.resize(20, 0);
+    frame.extend_from_slice(&command);
+    frame.extend_from_slice(&[0; 4]);
+    assert_eq!(frame.len(), 88);
+    raw.say(&frame);
+    raw.turn();
+    match raw.events.pop() {
+        Some(Event::Received(received)) => {
+            assert_eq!((received.len, received.tag), (64, Tag(3)));
+            assert_eq!(received.buf[..64], command);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_we_cannot_do_is_rejected() {
+    let long = vec![0; 300];
+    for bytes in [
+        request(2, 0x90, Some(Reads::new(1, 1)), b""),
+        request(1, 0x80, None, b""),
+        request(3, 0x10, Some(Reads::new(1, 1)), b""),
+        request(1, 0, None, &long),
+    ] {
+        let mut raw = Raw::passive(SoftConfig::default());
+        raw.say(&bytes);
+        raw.turn();
+        assert!(raw.events.is_empty(), "{:?}", raw.events);
+        assert!(reply(&raw.hear()).0.reject);
+        assert!(raw.ended());
+    }
+}
+
+#[test]
+fn what_is_no_request_is_closed_at_once() {
+    let mut too_long = request(1, 0, None, b"");
+    too_long[18] = 0xff;
+    for bytes in [b"GET / HTTP/1.0\r\n\r\n".to_vec(), too_long] {
+        let mut raw = Raw::passive(SoftConfig::default());
+        raw.say(&bytes);
+        raw.turn();
+        assert!(raw.ended() && raw.events.is_empty());
+    }
+}
+
+#[test]
+fn data_before_the_reply_ends_the_connection() {
+    let mut raw = Raw::passive(SoftConfig::default());
+    let mut bytes = request(1, 0, None, b"");
+    bytes.extend(untagged(Opcode::SEND, 0, 1, b"too soon"));
+    raw.say(&bytes);
+    raw.turn();
+    assert!(matches!(raw.reason(), CloseReason::PeerFault(_)));
+}
+
+#[test]
+fn the_responder_sends_nothing_before_the_first_frame() {
+    let (mut raw, qp) = Raw::running(SoftConfig::default());
+    let buf = raw.pool.take().unwrap();
+    raw.provider.post_recv(qp, Tag(1), buf).unwrap();
+    let work = Work::Send {
+        head: Inline::new(b"hi").unwrap(),
+        body: None,
+        invalidate: None,
+        solicited: false,
+    };
+    raw.provider.post(qp, Tag(2), work).unwrap();
+    raw.turn();
+    assert!(raw.hear().is_empty() && raw.events.is_empty());
+    raw.say(&untagged(Opcode::SEND, 0, 1, b"go"));
+    raw.turn();
+    assert_eq!(raw.hear().len(), 28);
+    assert_eq!(raw.events.len(), 2);
+}
+
+#[test]
+fn every_broken_rule_has_its_terminate() {
+    Raw::fault(&untagged(Opcode::SEND, 0, 2, b""), codes::DDP_MSN);
+    let too_long = vec![0; 65000];
+    let mut twice = untagged(Opcode::SEND, 0, 1, b"");
+    Raw::fault(
+        &[&twice[..], &untagged(Opcode::SEND, 0, 2, b"")].concat(),
+        codes::DDP_NO_BUFFER,
+    );
+    twice[19] = 1;
+    Raw::fault(&twice, codes::DDP_MO);
+    let mut open = untagged(Opcode::SEND, 0, 1, &too_long);
+    open[2] &= !0x40;
+    let mut more = untagged(Opcode::SEND, 0, 1, &too_long);
+    more[16..20].copy_from_slice(&65000u32.to_be_bytes());
+    Raw::fault(&[&open[..], &more].concat(), codes::DDP_TOO_LONG);
+    more[3] = 0x45;
+    Raw::fault(&[&open[..], &more].concat(), codes::RDMAP_OPCODE);
+    Raw::fault(&untagged(Opcode::SEND, 3, 1, b""), codes::DDP_QUEUE);
+    Raw::fault(
+        &untagged(Opcode::READ_REQUEST, 1, 1, b"short"),
+        codes::DDP_TOO_LONG,
+    );
+    Raw::fault(
+        &untagged(Opcode::READ_REQUEST, 1, 1, &read_request(9)),
+        codes::RDMAP_STAG,
+    );
+    Raw::fault(
+        &untagged(Opcode::SEND_INVALIDATE, 0, 1, b""),
+        codes::RDMAP_INVALIDATE,
+    );
+    Raw::fault(&tagged(Opcode::WRITE, 1, b"x"), codes::DDP_STAG);
+    Raw::fault(&tagged(Opcode::READ_RESPONSE, 1, b"x"), codes::RDMAP_OPCODE);
+    Raw::fault(&[0, 3, 0x41, 0x43], codes::MPA_FRAME);
+}
+
+#[test]
+fn the_terminate_arrives_though_the_peer_sends_on() {
+    let mut bytes = tagged(Opcode::WRITE, 1, b"x");
+    bytes.resize(SCRATCH * 3, 0);
+    Raw::fault(&bytes, codes::DDP_STAG);
+}
+
+#[test]
+fn operations_without_payload_check_no_key() {
+    let (mut raw, qp) = Raw::running(SoftConfig::default());
+    raw.say(&tagged(Opcode::WRITE, 0xdead, b""));
+    raw.say(&untagged(Opcode::READ_REQUEST, 1, 1, &read_request(0)));
+    raw.turn();
+    assert!(raw.events.is_empty());
+    let answer = raw.hear();
+    let header = Header::parse(&answer[..16]).unwrap();
+    assert_eq!((header.opcode, header.payload), (Opcode::READ_RESPONSE, 0));
+    assert_eq!(header.kind, Kind::Tagged { stag: 9, to: 0 });
+    raw.provider.disconnect(qp);
+    raw.turn();
+    assert_eq!(raw.reason(), CloseReason::Local);
+}
+
+#[test]
+fn reads_beyond_what_was_agreed_are_a_fault() {
+    let (mut raw, qp) = Raw::running(SoftConfig::default());
+    let buf = raw.pool.take().unwrap();
+    let slice = raw.provider.expose(qp, buf, Rights::REMOTE_READ).unwrap();
+    let request = |msn| {
+        let request = ReadRequest {
+            sink_stag: 9,
+            sink_to: 0,
+            len: 4096,
+            source_stag: slice.key.0,
+            source_to: slice.addr,
+        };
+        let mut payload = Vec::new();
+        request.write(&mut payload);
+        untagged(Opcode::READ_REQUEST, 1, msn, &payload)
+    };
+    // In one call, so that none is answered before the third is seen.
+    raw.say(&[request(1), request(2), request(3)].concat());
+    raw.turn();
+    assert_eq!(raw.terminate(), codes::DDP_NO_BUFFER);
+    assert!(raw.provider.withdraw(slice.key).is_ok());
+}
+
+#[test]
+fn a_terminate_is_put_into_words() {
+    let (mut raw, _) = Raw::running(SoftConfig::default());
+    raw.say(&untagged(Opcode::TERMINATE, 2, 1, &[0x11, 0x01, 0, 0]));
+    raw.turn();
+    let reason = raw.reason();
+    assert!(matches!(&reason, CloseReason::Terminated(fault) if fault.code == codes::DDP_BOUNDS));
+    assert!(reason.to_string().contains("base or bounds"), "{reason}");
+}
+
+#[test]
+fn the_end_inside_a_frame_is_a_fault() {
+    for (bytes, good) in [(&[][..], true), (&[0], false)] {
+        let (mut raw, _) = Raw::running(SoftConfig::default());
+        if !bytes.is_empty() {
+            raw.say(bytes);
+        }
+        raw.peer.shutdown_send(raw.stream);
+        raw.turn();
+        match raw.reason() {
+            CloseReason::Peer => assert!(good),
+            CloseReason::PeerFault(fault) => {
+                assert!(!good && fault.text.contains("inside a frame"));
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn the_oldest_silent_peer_gives_way() {
+    let mut config = SoftConfig::default();
+    config.limits.max_pending = 2;
+    let mut raw = Raw::passive(config);
+    let mut streams = vec![raw.stream];
+    for _ in 0..3 {
+        raw.turn();
+        raw.stream = raw.peer.connect(addr()).unwrap();
+        streams.push(raw.stream);
+    }
+    raw.turn();
+    let ended: Vec<bool> = streams
+        .into_iter()
+        .map(|stream| {
+            raw.stream = stream;
+            raw.ended()
+        })
+        .collect();
+    assert_eq!(ended, [true, true, false, false]);
+}
+
+#[test]
+fn peers_that_say_nothing_time_out() {
+    let mut raw = Raw::passive(SoftConfig::default());
+    raw.say(b"MPA ID");
+    raw.turn();
+    assert_eq!(raw.provider.next_deadline(), Some(Duration::from_secs(10)));
+    raw.now = Duration::from_secs(9);
+    raw.turn();
+    assert!(!raw.ended());
+    raw.now = Duration::from_secs(10);
+    raw.turn();
+    assert!(raw.ended() && raw.events.is_empty());
+    assert_eq!(raw.provider.next_deadline(), None);
+}
+
+proptest! {
+    /// Whatever a peer sends, wherever it is cut: the connection waits or ends,
+    /// and everything comes back.
+    #[test]
+    fn hostile_bytes_end_in_a_fault_or_in_waiting(
+        frames in proptest::collection::vec((0u8..8, 0u32..4, 0u32..4, 0usize..100), 0..12),
+        flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        step in 1usize..200,
+    ) {
+        let mut bytes = Vec::new();
+        for (opcode, queue, msn, len) in frames {
+            let payload = vec![7; len];
+            bytes.extend(match opcode {
+                0 | 2 => tagged(Opcode(opcode), msn, &payload),
+                1 => untagged(Opcode(1), 1, msn, &read_request(queue)),
+                _ => untagged(Opcode(opcode), queue, msn, &payload),
+            });
+        }
+        if !bytes.is_empty() {
+            for (at, value) in flips {
+                let at = at.index(bytes.len());
+                bytes[at] = value;
+            }
+        }
+        let run = |step: usize| {
+            let (mut raw, qp) = Raw::running(SoftConfig::default());
+            for tag in 0..4 {
+                let buf = raw.pool.take().unwrap();
+                raw.provider.post_recv(qp, Tag(tag), buf).unwrap();
+            }
+            for piece in bytes.chunks(step) {
+                if raw.peer.send(raw.stream, &[IoSlice::new(piece)]).is_err() {
+                    break;
+                }
+                raw.turn();
+            }
+            let said: Vec<String> = raw.events.iter().map(|event| match event {
+                Event::Received(received) => format!("{:?} {:?}", received.len, received.outcome),
+                other => format!("{other:?}"),
+            }).collect();
+            raw.provider.disconnect(qp);
+            raw.turn();
+            raw.events.clear();
+            assert_eq!(raw.pool.available(), 8);
+            said
+        };
+        prop_assert_eq!(run(step), run(usize::MAX));
+    }
+}

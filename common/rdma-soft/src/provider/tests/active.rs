@@ -1,0 +1,217 @@
+//! The provider connects to a peer that is made by hand.
+
+use super::*;
+
+/// The provider connects; the answers are made by hand.
+struct Active {
+    provider: SoftRdma<Pipes>,
+    peer: Pipes,
+    events: Vec<Event>,
+    qp: QpId,
+    pool: Pool,
+}
+
+impl Active {
+    fn new() -> Self {
+        let (streams, mut peer) = Pipes::pair(1 << 20, 1 << 20);
+        peer.listen(addr()).unwrap();
+        let (mut provider, pool) = Raw::provider(SoftConfig::default(), streams);
+        let said = PrivateData::new(b"hello").unwrap();
+        let qp = provider.connect(addr(), &CONFIG, &said, Duration::ZERO);
+        Self {
+            provider,
+            peer,
+            events: Vec::new(),
+            qp: qp.unwrap(),
+            pool,
+        }
+    }
+
+    fn turn(&mut self) {
+        while self.provider.poll(Duration::ZERO, &mut self.events) {}
+    }
+
+    /// Takes the next connection and its request of `revision`.
+    fn asked(&mut self, revision: u8) -> StreamId {
+        self.turn();
+        let mut events = Vec::new();
+        self.peer.poll(Duration::ZERO, &mut events);
+        let stream = events.iter().find_map(|event| match event {
+            StreamEvent::Incoming { stream, .. } => Some(*stream),
+            _ => None,
+        });
+        let stream = stream.expect("a connection");
+        let mut bytes = vec![0; 512];
+        let bufs = &mut [IoSliceMut::new(&mut bytes)];
+        let count = self.peer.recv(stream, bufs).unwrap();
+        let frame = Frame::parse(FrameKind::Request, bytes.first_chunk().unwrap()).unwrap();
+        assert_eq!((frame.revision, frame.enhanced), (revision, revision == 2));
+        assert!(bytes[..count].ends_with(b"hello"));
+        stream
+    }
+
+    fn answer(&mut self, stream: StreamId, flags: u8, revision: u8, private: &[u8]) {
+        let mut bytes = request(revision, flags & !0x10, None, private);
+        bytes[..16].copy_from_slice(b"MPA ID Rep Frame");
+        bytes[16] = flags;
+        self.peer.send(stream, &[IoSlice::new(&bytes)]).unwrap();
+        self.turn();
+    }
+}
+
+#[test]
+fn a_peer_without_revision_2_is_asked_again_with_1() {
+    for how in 0..3 {
+        let mut active = Active::new();
+        let stream = active.asked(2);
+        match how {
+            0 => active.peer.close(stream),
+            1 => active.answer(stream, 0x20, 1, b""),
+            _ => active.answer(stream, 0, 1, b""),
+        }
+        let stream = active.asked(1);
+        active.answer(stream, 0, 1, b"fine");
+        match &active.events[..] {
+            [Event::Established { private_data, .. }] => assert_eq!(&**private_data, b"fine"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn replies_that_break_the_rules_end_the_connection() {
+    let reads = Reads::new(2, 2).to_bytes();
+    for (flags, revision, private) in [
+        (0x90, 2, &reads[..]),
+        (0x00, 2, &reads[..]),
+        (0x10, 3, &reads[..]),
+        (0x10, 2, &[0; 3]),
+        (0x10, 2, &[0; 300]),
+    ] {
+        let mut active = Active::new();
+        let stream = active.asked(2);
+        active.answer(stream, flags, revision, private);
+        match &active.events[..] {
+            [
+                Event::Closed {
+                    qp,
+                    reason: CloseReason::PeerFault(_),
+                },
+            ] => assert_eq!(*qp, active.qp),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_responder_that_wants_too_many_reads_is_told() {
+    let mut active = Active::new();
+    let stream = active.asked(2);
+    active.answer(stream, 0x10, 2, &Reads::new(2, 3).to_bytes());
+    let mut bytes = vec![0; 64];
+    let bufs = &mut [IoSliceMut::new(&mut bytes)];
+    assert_eq!(active.peer.recv(stream, bufs).unwrap(), 28);
+    assert_eq!(Terminate::parse(&bytes[20..]).code, codes::MPA_IRD);
+    assert!(matches!(&active.events[..], [Event::Closed { .. }]));
+}
+
+/// An RDMA Read of 100 bytes is in flight; gives what it asked.
+fn reading() -> (Active, StreamId, ReadRequest, RemoteSlice) {
+    let mut active = Active::new();
+    let stream = active.asked(2);
+    active.answer(stream, 0x10, 2, &Reads::new(2, 2).to_bytes());
+    let mut local = active.pool.take().unwrap();
+    local.set_len(100).unwrap();
+    let remote = RemoteSlice {
+        key: RemoteKey(77),
+        addr: 4096,
+        len: 100,
+    };
+    let exposed = active.pool.take().unwrap();
+    let rights = Rights::all();
+    let exposed = active.provider.expose(active.qp, exposed, rights).unwrap();
+    let work = Work::Read { local, remote };
+    active.provider.post(active.qp, Tag(1), work).unwrap();
+    active.turn();
+    active.events.clear();
+    let mut bytes = vec![0; 128];
+    let bufs = &mut [IoSliceMut::new(&mut bytes)];
+    assert_eq!(active.peer.recv(stream, bufs).unwrap(), 52);
+    let request = ReadRequest::parse(bytes[20..].first_chunk().unwrap());
+    assert_eq!((request.len, request.source_stag), (100, 77));
+    (active, stream, request, exposed)
+}
+
+fn piece(opcode: Opcode, stag: u32, to: u64, len: usize, last: bool) -> Vec<u8> {
+    let header = Header {
+        opcode,
+        last,
+        payload: len,
+        kind: Kind::Tagged { stag, to },
+    };
+    framed(&header, &vec![9; len])
+}
+
+#[test]
+fn answers_to_a_read_may_come_in_pieces() {
+    let (mut active, stream, request, _) = reading();
+    let (stag, to) = (request.sink_stag, request.sink_to);
+    let first = piece(Opcode::READ_RESPONSE, stag, to, 60, false);
+    let last = piece(Opcode::READ_RESPONSE, stag, to + 60, 40, true);
+    for bytes in [first, last] {
+        assert!(active.events.is_empty());
+        active.peer.send(stream, &[IoSlice::new(&bytes)]).unwrap();
+        active.turn();
+    }
+    match active.events.pop() {
+        Some(Event::Completion(completion)) => {
+            assert!(completion.outcome.is_success());
+            assert_eq!(completion.buf.as_deref(), Some(&[9; 100][..]));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn answers_that_do_not_fit_the_read_are_faults() {
+    let (_, _, request, exposed) = reading();
+    let (stag, to) = (request.sink_stag, request.sink_to);
+    let respond = Opcode::READ_RESPONSE;
+    for (code, opcode, stag_offset, to_offset, len, last) in [
+        (codes::DDP_STAG, respond, 1, 0, 100, true),
+        (codes::DDP_BOUNDS, respond, 0, 1, 99, true),
+        (codes::DDP_BOUNDS, respond, 0, 0, 101, true),
+        (codes::RDMAP_UNSPECIFIED, respond, 0, 0, 99, true),
+        (codes::RDMAP_UNSPECIFIED, respond, 0, 0, 100, false),
+        // A sink is for the answer only.
+        (codes::DDP_STAG, Opcode::WRITE, 0, 0, 100, true),
+    ] {
+        let (mut active, stream, request, _) = reading();
+        // The providers draw alike; the addresses differ.
+        assert_eq!(request.sink_stag, stag);
+        let to = request.sink_to + to_offset;
+        let bytes = piece(opcode, stag + stag_offset, to, len, last);
+        active.peer.send(stream, &[IoSlice::new(&bytes)]).unwrap();
+        active.turn();
+        let flushed = active.events.iter().any(|event| {
+            matches!(event, Event::Completion(done) if done.outcome == nvmeof_rdma::Outcome::Flushed)
+        });
+        assert!(flushed);
+        match active.events.pop() {
+            Some(Event::Closed {
+                reason: CloseReason::PeerFault(fault),
+                ..
+            }) => assert_eq!(fault.code, code, "{fault}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    // Nor does exposed memory take answers.
+    let (mut active, stream, _, again) = reading();
+    assert_eq!((again.key, to > 0), (exposed.key, true));
+    let bytes = piece(respond, again.key.0, again.addr, 100, true);
+    active.peer.send(stream, &[IoSlice::new(&bytes)]).unwrap();
+    active.turn();
+    assert!(matches!(active.events.last(), Some(Event::Closed { .. })));
+    let untouched = active.provider.withdraw(again.key).unwrap();
+    assert!(untouched.iter().all(|byte| *byte == 0));
+}

@@ -1,0 +1,240 @@
+//! Moving bytes: from the stream to their place and from their place to the
+//! stream.
+
+use std::io::{self, IoSlice, IoSliceMut};
+
+use nvmeof_rdma::{CloseReason, Event};
+
+use super::SoftRdma;
+use crate::Streams;
+use crate::conn::{Conn, Phase};
+use crate::inbound::Receiver;
+use crate::iwarp::{WireFault, codes};
+
+/// Payload that is still to come is received directly at its place from this
+/// length on; less is received in bulk and copied.
+const DIRECT_MIN: usize = 8 * 1024;
+/// What is taken besides such payload when the same message goes on after it:
+/// the next header, and little payload that would have to be copied.
+const BETWEEN: usize = 2 * 1024;
+/// Pieces of one send call.
+const SLICES: usize = 256;
+/// Send calls for one connection before others get their turn.
+const SEND_CALLS: usize = 8;
+
+impl<S: Streams> SoftRdma<S> {
+    /// Takes what arrived, once. Returns whether anything did.
+    pub(super) fn receive(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
+        match conn.phase {
+            Phase::AwaitRequest | Phase::AwaitReply => self.receive_frame(conn, events),
+            Phase::Running => self.receive_data(conn, events),
+            Phase::Ending => self.receive_nothing(conn, events),
+            Phase::Requested | Phase::Prepared => self.receive_early(conn, events),
+            Phase::Connecting | Phase::Gone => false,
+        }
+    }
+
+    fn receive_data(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
+        let (rx, scratch) = (&mut conn.rx, &mut self.scratch);
+        let mut sink = Receiver {
+            qp: conn.id,
+            inbound: &mut conn.inbound,
+            outbound: &mut conn.outbound,
+            keys: &mut self.keys,
+            events,
+        };
+        let direct = rx.payload().filter(|(_, missing)| *missing >= DIRECT_MIN);
+        let direct = direct.map(|(header, missing)| (header.last, missing));
+        let outcome = match direct {
+            None => {
+                let received = self
+                    .streams
+                    .recv(conn.stream, &mut [IoSliceMut::new(scratch)]);
+                received.map(|count| (count, 0))
+            }
+            Some((last, missing)) => {
+                let place = match crate::iwarp::Sink::place(&mut sink, missing) {
+                    Ok(place) => place,
+                    Err(fault) => {
+                        self.end_fault(conn, fault, events);
+                        return true;
+                    }
+                };
+                let room = if last { scratch.len() } else { BETWEEN };
+                let room = scratch.get_mut(..room).unwrap_or_default();
+                let bufs = &mut [IoSliceMut::new(place), IoSliceMut::new(room)];
+                let received = self.streams.recv(conn.stream, bufs);
+                received.map(|count| (count, count.min(missing)))
+            }
+        };
+        let (count, placed) = match outcome {
+            Ok((0, _)) => {
+                self.end_of_stream(conn, events);
+                return true;
+            }
+            Ok(counts) => counts,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if conn.broken {
+                    // Sending failed, and all that arrived before was taken.
+                    self.finish(conn, events);
+                }
+                return false;
+            }
+            Err(error) => {
+                self.end_network(conn, &error, events);
+                return true;
+            }
+        };
+        let mut result = Ok(());
+        if placed > 0 {
+            result = rx.placed(placed, &mut sink);
+        }
+        if result.is_ok() {
+            let bytes = scratch.get(..count - placed).unwrap_or_default();
+            result = rx.consume(bytes, &mut sink);
+        }
+        if conn.rx.frames() > 0 {
+            conn.outbound.held = false;
+        }
+        if let Some(fault) = conn.inbound.terminated.take() {
+            conn.reason = CloseReason::Terminated(fault);
+            self.finish(conn, events);
+        } else if let Err(fault) = result {
+            self.end_fault(conn, fault, events);
+        } else if conn.broken {
+            self.list(conn);
+        }
+        true
+    }
+
+    fn end_of_stream(&mut self, conn: &mut Conn, events: &mut Vec<Event>) {
+        conn.reason = if conn.rx.at_boundary() {
+            CloseReason::Peer
+        } else {
+            let text = format!(
+                "the stream ended inside a frame, {} was due",
+                conn.rx.waiting_for()
+            );
+            CloseReason::PeerFault(WireFault::new(codes::MPA_LOST, text).into_fault())
+        };
+        self.finish(conn, events);
+    }
+
+    /// Throws away what arrives on a connection that ends.
+    fn receive_nothing(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
+        let bufs = &mut [IoSliceMut::new(&mut self.scratch)];
+        match self.streams.recv(conn.stream, bufs) {
+            Ok(count) if count > 0 => true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+            Ok(_) | Err(_) => {
+                self.finish(conn, events);
+                true
+            }
+        }
+    }
+
+    /// Sends what can be sent, hands out what is done, and ends a connection
+    /// whose last bytes are out.
+    pub(super) fn advance(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
+        let before = events.len();
+        let sent = self.transmit(conn);
+        if conn.phase == Phase::Running || conn.phase == Phase::Ending {
+            conn.outbound.complete(conn.id, events);
+        }
+        if conn.phase == Phase::Ending && (conn.broken || !has_output(conn)) {
+            self.finish(conn, events);
+        }
+        sent || events.len() > before
+    }
+
+    /// Sends until the stream is full, nothing is left, or others have their
+    /// turn. Returns whether anything was sent.
+    pub(super) fn transmit(&mut self, conn: &mut Conn) -> bool {
+        let mut worked = false;
+        for _ in 0..SEND_CALLS {
+            if conn.outbound.blocked || conn.broken || !may_send(conn) {
+                break;
+            }
+            let (sent, offered) = match self.send_once(conn) {
+                None => break,
+                Some(Ok(counts)) => counts,
+                Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => (0, 1),
+                Some(Err(error)) => {
+                    // A Terminate that says why may have arrived already.
+                    conn.broken = true;
+                    if conn.phase == Phase::Running {
+                        conn.reason = network(&error);
+                    }
+                    self.list(conn);
+                    break;
+                }
+            };
+            worked |= sent > 0;
+            if sent < offered {
+                conn.outbound.blocked = true;
+                if !conn.wants_send {
+                    conn.wants_send = true;
+                    self.streams.want_send(conn.stream, true);
+                }
+                return worked;
+            }
+        }
+        if conn.wants_send && !conn.outbound.blocked {
+            conn.wants_send = false;
+            self.streams.want_send(conn.stream, false);
+        }
+        if !conn.outbound.blocked && !conn.broken && may_send(conn) && has_output(conn) {
+            self.list(conn);
+        }
+        worked
+    }
+
+    /// One send call. `None`: there is nothing to send.
+    fn send_once(&mut self, conn: &mut Conn) -> Option<io::Result<(usize, usize)>> {
+        let frame = conn.frame_out.get(conn.frame_sent..).unwrap_or_default();
+        if !frame.is_empty() {
+            let offered = frame.len();
+            let sent = self.streams.send(conn.stream, &[IoSlice::new(frame)]);
+            if let Ok(count) = &sent {
+                conn.frame_sent += count;
+            }
+            return Some(sent.map(|count| (count, offered)));
+        }
+        conn.outbound.stage(&mut self.keys);
+        if !conn.outbound.has_output() {
+            return None;
+        }
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let (used, offered) = conn.outbound.gather(&self.keys, &mut slices);
+        let slices = slices.get(..used).unwrap_or_default();
+        let sent = self.streams.send(conn.stream, slices);
+        if let Ok(count) = &sent {
+            conn.outbound.sent(*count, &mut self.keys);
+        }
+        Some(sent.map(|count| (count, offered)))
+    }
+}
+
+/// Whether the connection is in a phase that sends.
+fn may_send(conn: &Conn) -> bool {
+    match conn.phase {
+        Phase::AwaitReply | Phase::Running | Phase::Ending => true,
+        Phase::Connecting
+        | Phase::AwaitRequest
+        | Phase::Requested
+        | Phase::Prepared
+        | Phase::Gone => false,
+    }
+}
+
+fn has_output(conn: &Conn) -> bool {
+    conn.frame_sent < conn.frame_out.len() || conn.outbound.has_output() || conn.outbound.has_more()
+}
+
+/// The network's doing, as the owner sees it.
+pub(super) fn network(error: &io::Error) -> CloseReason {
+    CloseReason::Network {
+        kind: error.kind(),
+        text: error.to_string(),
+    }
+}
