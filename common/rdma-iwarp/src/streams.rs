@@ -43,6 +43,8 @@ pub struct TcpStreams {
     epoll: Epoll,
     /// Socket buffer size in bytes, unless it is left to the kernel.
     buffer: Option<usize>,
+    /// Whether others may listen on the same addresses.
+    shares_addresses: bool,
     listeners: Slots<Listener>,
     streams: Slots<Stream>,
     hot: VecDeque<StreamId>,
@@ -81,6 +83,7 @@ impl TcpStreams {
         Ok(Self {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             buffer,
+            shares_addresses: false,
             listeners: Slots::new(),
             streams: Slots::new(),
             hot: VecDeque::new(),
@@ -89,6 +92,13 @@ impl TcpStreams {
             paused: None,
             events: vec![EpollEvent::empty(); EVENTS],
         })
+    }
+
+    /// Lets other listeners of this user, which say so too, listen on the same
+    /// addresses from now on: the kernel spreads connections over them by a
+    /// hash of the peer's address and port (`SO_REUSEPORT`).
+    pub fn share_addresses(&mut self) {
+        self.shares_addresses = true;
     }
 
     fn adopt(&mut self, socket: Socket, connecting: bool) -> io::Result<StreamId> {
@@ -119,9 +129,11 @@ impl TcpStreams {
             stream.misses += 1;
             stream.hot = stream.misses <= MISSES;
             if stream.hot {
-                events.push(StreamEvent::Ready(id));
                 self.hot.push_back(id);
             }
+            // One that cools is tried a last time: what the kernel said of it
+            // while it was hot was passed over.
+            events.push(StreamEvent::Ready(id));
         }
         tries > 0
     }
@@ -281,7 +293,7 @@ impl Streams for TcpStreams {
 
     fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
         let error = |source| ListenError::new(addr, source);
-        let socket = socket::listener(addr, self.buffer).map_err(error)?;
+        let socket = socket::listener(addr, self.buffer, self.shares_addresses).map_err(error)?;
         let local = socket.local_addr().map_err(error)?;
         let local = local.as_socket().unwrap_or(addr);
         let name = LISTENER | self.listeners.next_id();

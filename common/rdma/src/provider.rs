@@ -104,6 +104,8 @@ pub trait Provider: Send {
 
     /// Accepts the connection. Reads asked for in [`QpConfig`] are lowered to
     /// what both sides can do. [`Event::Established`] follows, or `Closed`.
+    /// What the accepting side posts may be held until the peer's first
+    /// message is there: iWARP demands it (RFC 5044, 7.1.2).
     ///
     /// # Errors
     /// [`PostError`] when the queue pair is gone or was not prepared.
@@ -166,9 +168,11 @@ pub trait Provider: Send {
     /// that other sources get their turn.
     fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool;
 
-    /// A descriptor that becomes readable when [`poll`](Self::poll) has
-    /// something to do. Before sleeping on it the caller calls
-    /// [`submit`](Self::submit) and polls until nothing happens.
+    /// A descriptor that is readable as long as [`poll`](Self::poll) has
+    /// something to do: wait for the level, not for an edge, since a poll in
+    /// which nothing happened may have left something unseen. Before sleeping
+    /// on it the caller calls [`submit`](Self::submit) and polls until nothing
+    /// happens.
     /// `None` where time is simulated.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
 
