@@ -197,9 +197,8 @@ impl GetLogPage {
     #[must_use]
     pub fn to_sqe(self) -> Sqe {
         let mut sqe = Sqe::new(admin::GET_LOG_PAGE);
-        let numd = u32::try_from(self.len / 4)
-            .unwrap_or(u32::MAX)
-            .saturating_sub(1);
+        let numd = (self.len / 4).saturating_sub(1);
+        let numd = u32::try_from(numd).unwrap_or(u32::MAX);
         let [l0, l1, u0, u1] = numd.to_le_bytes();
         let [i0, i1] = self.lsi.to_le_bytes();
         let [a, b, c, d, e, f, g, h] = self.offset.to_le_bytes();
@@ -403,6 +402,9 @@ mod tests {
         );
         assert_eq!(GetLogPage::parse(&sqe), log);
         assert_eq!(GetLogPage::new(LogId::SMART, NSID_ALL, 0, 0).len, 4);
+        // The longest there is: NUMD FFFFFFFFh.
+        log.len = 1 << 34;
+        assert_eq!(GetLogPage::parse(&log.to_sqe()), log);
     }
 
     proptest! {

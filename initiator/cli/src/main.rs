@@ -1,4 +1,64 @@
-//! The nvmeof command line tool.
+//! The `nvmeof` command: parses the command line, runs it, tells how it ended.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod args;
+mod bench;
+mod data;
+mod discover;
+mod failure;
+mod identify;
+mod logs;
+mod output;
+mod simple;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{Cli, Command};
+use crate::failure::Failure;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = EnvFilter::try_from_env("NVMEOF_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    match run(&cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run(command: &Command) -> Result<(), Failure> {
+    // A benchmark drives its queues itself, on threads of its own.
+    if let Command::Bench(args) = command {
+        return bench::run(args);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let runtime =
+        runtime.map_err(|error| Failure::new(format!("cannot start threads: {error}")))?;
+    runtime.block_on(async {
+        match command {
+            Command::Discover(args) => discover::run(args).await,
+            Command::IdCtrl(args) => identify::controller(args).await,
+            Command::IdNs(args) => identify::namespace(args).await,
+            Command::ListNs(args) => identify::list(args).await,
+            Command::SmartLog(args) => logs::smart(args).await,
+            Command::ErrorLog(args) => logs::error(args).await,
+            Command::GetLog(args) => logs::any(args).await,
+            Command::Read(args) => data::read(args).await,
+            Command::Write(args) => data::write(args).await,
+            Command::Compare(args) => data::compare(args).await,
+            Command::Flush(args) => simple::flush(args).await,
+            Command::WriteZeroes(args) => simple::write_zeroes(args).await,
+            Command::Dsm(args) => simple::deallocate(args).await,
+            Command::Bench(_) => Ok(()),
+        }
+    })
+}

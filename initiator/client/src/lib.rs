@@ -1,2 +1,59 @@
 //! NVMe over Fabrics RDMA initiator for embedding in programs.
+//!
+//! Two layers, of which the second uses the first:
+//!
+//! * [`polled`]: queues that the caller polls, for those who have a loop of
+//!   their own. No thread, no runtime, no clock, no allocation per call.
+//! * [`Host`], [`Controller`], [`Namespace`]: the same for tokio. Registered
+//!   buffers go in and come back.
+//!
+//! ```no_run
+//! use nvmeof_initiator::{ConnectOptions, Error, Host, HostConfig, Nqn, WriteOptions};
+//!
+//! # async fn example() -> Result<(), Error> {
+//! let host = Host::new(HostConfig::of_this_machine()?)?;
+//! let addr = "127.0.0.1:4420".parse().expect("an address");
+//! let subnqn = Nqn::new("nqn.2026-11.org.example:disk").expect("a name");
+//! let controller = host.connect(ConnectOptions::new(addr, subnqn)).await?;
+//! let namespace = controller.namespace(1).await?;
+//!
+//! let mut buf = controller.alloc(4096)?;
+//! buf.fill(0x5a);
+//! let (result, buf) = namespace.write(0, buf, WriteOptions::default()).await;
+//! result?;
+//! namespace.flush().await?;
+//! let (result, buf) = namespace.read(0, buf).await;
+//! result?;
+//! assert!(buf.iter().all(|byte| *byte == 0x5a));
+//! controller.disconnect().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A connection that is lost stays lost: every call on it ends with an error
+//! that says why, its memory is given back, and connecting again is up to the
+//! caller.
 #![forbid(unsafe_code)]
+
+mod controller;
+mod drive;
+mod error;
+mod host;
+mod identity;
+mod namespace;
+pub mod polled;
+mod transport;
+
+pub use controller::Controller;
+pub use error::{Error, Fault, Lost, LostCause, MachineError, Setup, SetupFault, UsageError};
+pub use host::{ConnectOptions, Discovery, Host, HostConfig};
+pub use identity::{Identity, parse_hostid};
+pub use namespace::{Namespace, WriteOptions, ZeroOptions};
+pub use transport::{Transport, UnknownTransport};
+
+pub use nvmeof_initiator_core::{
+    Blocks, CommandError, ControllerInfo, IoLimits, Names, Operation, Place, QueueShape, Range,
+    SetupConfig,
+};
+pub use nvmeof_memory::{Buf, ClassSpec, Pages};
+pub use nvmeof_wire::{Nqn, Status};

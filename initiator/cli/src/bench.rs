@@ -1,0 +1,167 @@
+//! `nvmeof bench`: how fast a namespace is. One thread for each queue drives
+//! it by polling; this one keeps the controller alive and shows progress.
+
+mod admin;
+mod job;
+mod report;
+
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use nvmeof_initiator::polled::{IoConfig, IoQueue};
+use nvmeof_initiator::{Error, QueueShape};
+
+use self::admin::Admin;
+use self::job::{Job, Tally};
+use crate::args::{self, Kind};
+use crate::failure::Failure;
+
+/// What the threads share.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Bytes moved, for the progress bar.
+    bytes: AtomicU64,
+    /// Reads and writes done, for the progress bar.
+    operations: AtomicU64,
+    /// Set when one thread failed: the others stop.
+    stop: AtomicBool,
+}
+
+/// Runs a benchmark.
+pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
+    let start = Instant::now();
+    let mut options = args.subsystem.options()?;
+    options.io_queues = args.io_queues;
+    options.in_capsule = args.in_capsule;
+    let identity = args.subsystem.target.identity()?;
+    let transport = args.subsystem.target.provider;
+    let config = options.admin_config(&identity);
+    let names = config.setup.names.clone();
+    let mut admin = Admin::connect(transport.provider()?, options.addr, config, start)?;
+    let info = Arc::clone(admin.info()?);
+    let namespace = admin.namespace(args.namespace_id)?;
+    let plan = job::Plan::new(args, &namespace)?;
+    if info.io_queues < args.io_queues {
+        return Err(Failure::new(format!(
+            "the controller grants {} I/O queues, {} were asked for",
+            info.io_queues, args.io_queues
+        ))
+        .with_remedy(format!("use --io-queues {}", info.io_queues)));
+    }
+    // One entry of a queue stays empty.
+    let most = info.max_queue_size.saturating_sub(1);
+    if args.iodepth > most {
+        return Err(Failure::new(format!(
+            "the controller's queues take {most} commands at a time, --iodepth says {}",
+            args.iodepth
+        ))
+        .with_remedy(format!(
+            "use --iodepth {most}, more --io-queues, or raise the target's queue size"
+        )));
+    }
+
+    let shared = Arc::new(Shared::default());
+    let mut threads: Vec<JoinHandle<Result<Tally, Error>>> = Vec::new();
+    for qid in 1..=args.io_queues {
+        let queue = QueueShape {
+            qid,
+            size: args.iodepth + 1,
+            flow_control: true,
+        };
+        let config = IoConfig {
+            names: names.clone(),
+            queue,
+            command_timeout: options.command_timeout,
+            connect_timeout: options.connect_timeout,
+        };
+        let provider = transport.provider()?;
+        let queue = IoQueue::connect(provider, options.addr, &info, config, start.elapsed())?;
+        let job = Job::new(queue, &plan, qid, start)?;
+        let shared = Arc::clone(&shared);
+        threads.push(std::thread::spawn(move || {
+            let result = job.run(&shared);
+            if result.is_err() {
+                shared.stop.store(true, Ordering::Relaxed);
+            }
+            result
+        }));
+    }
+    watch(&mut admin, &threads, &shared, plan.runtime);
+    let mut total = Tally::default();
+    let mut failure = None;
+    for thread in threads {
+        match thread.join() {
+            Ok(Ok(tally)) => total.add(&tally),
+            Ok(Err(error)) => failure = failure.or(Some(Failure::from(error))),
+            Err(_panic) => return Err(Failure::new("a benchmark thread broke down")),
+        }
+    }
+    admin.shutdown();
+    match failure {
+        Some(failure) => Err(failure),
+        None => report::print(args, &total),
+    }
+}
+
+/// Keeps the controller alive and shows progress until all threads are done.
+fn watch<T>(admin: &mut Admin, threads: &[JoinHandle<T>], shared: &Shared, runtime: Duration) {
+    let bar = progress(runtime);
+    let start = Instant::now();
+    while threads.iter().any(|thread| !thread.is_finished()) {
+        std::thread::sleep(TICK);
+        admin.turn();
+        let seconds = start.elapsed().as_secs_f64().max(f64::EPSILON);
+        bar.set_position(start.elapsed().min(runtime).as_secs());
+        let per_second = |n: &AtomicU64| report::rate(n.load(Ordering::Relaxed), seconds);
+        let iops = report::short(per_second(&shared.operations));
+        let bytes = report::short(per_second(&shared.bytes));
+        bar.set_message(format!("{iops} IOPS {bytes}B/s"));
+    }
+    bar.finish_and_clear();
+}
+
+/// How often the admin queue and the bar are looked after.
+const TICK: Duration = Duration::from_millis(100);
+
+/// A bar on a terminal, nothing on a pipe.
+fn progress(runtime: Duration) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(runtime.as_secs());
+    if let Ok(style) = ProgressStyle::with_template("{pos:>4} of {len} s {bar:30} {msg}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+impl Kind {
+    /// Whether places are chosen by chance.
+    fn is_random(self) -> bool {
+        matches!(self, Self::Randread | Self::Randwrite | Self::Randrw)
+    }
+
+    /// Percentage of reads.
+    fn reads(self, mix: u8) -> u8 {
+        match self {
+            Self::Read | Self::Randread => 100,
+            Self::Write | Self::Randwrite => 0,
+            Self::Randrw => mix,
+        }
+    }
+
+    /// Its name on the command line.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Randread => "randread",
+            Self::Randwrite => "randwrite",
+            Self::Randrw => "randrw",
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! One queue's share of a benchmark.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use nvmeof_initiator::polled::{Done, IoQueue, SubmitError};
+use nvmeof_initiator::{Blocks, Buf, Error, Operation, UsageError};
+use nvmeof_memory::{Pages, Pool, PoolLayout};
+use nvmeof_wire::identify::IdentifyNamespace;
+
+use super::Shared;
+use crate::args::{self, Kind};
+use crate::failure::Failure;
+
+/// What is done, the same for all queues.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    kind: Kind,
+    reads: u8,
+    nsid: u32,
+    block_shift: u8,
+    /// Bytes of each operation.
+    bytes: u32,
+    /// Blocks of each operation.
+    blocks: u64,
+    /// Places of that size that the namespace has.
+    places: u64,
+    depth: u16,
+    queues: u16,
+    pub(super) runtime: Duration,
+}
+
+impl Plan {
+    pub(super) fn new(args: &args::Bench, namespace: &IdentifyNamespace) -> Result<Self, Failure> {
+        let format = namespace
+            .format()
+            .filter(|format| format.ms.get() == 0)
+            .and_then(|format| Some((format.lbads, format.block_len()?)));
+        let Some((block_shift, block_size)) = format else {
+            let text = format!(
+                "namespace {} has a format we do not read",
+                args.namespace_id
+            );
+            return Err(Failure::new(text));
+        };
+        if !args.bs.is_multiple_of(block_size) {
+            return Err(Failure::new(format!(
+                "--bs of {} bytes is not a whole number of blocks of {block_size} bytes",
+                args.bs
+            )));
+        }
+        let blocks = u64::from(args.bs / block_size);
+        let places = namespace.nsze.get() / blocks;
+        if places == 0 {
+            return Err(Failure::new(format!(
+                "--bs of {} bytes is more than the namespace has",
+                args.bs
+            )));
+        }
+        Ok(Self {
+            kind: args.rw,
+            reads: args.rw.reads(args.rwmixread),
+            nsid: args.namespace_id,
+            block_shift,
+            bytes: args.bs,
+            blocks,
+            places,
+            depth: args.iodepth,
+            queues: args.io_queues,
+            runtime: Duration::from_secs(args.runtime),
+        })
+    }
+}
+
+/// Latencies of one direction.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) operations: u64,
+    pub(super) bytes: u64,
+    pub(super) latency_ns: Histogram<u64>,
+}
+
+/// What was measured.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) read: Side,
+    pub(super) write: Side,
+    /// How long it took, over all queues the longest.
+    pub(super) time: Duration,
+}
+
+/// Longest latency that is told apart from longer ones: ten minutes.
+const LONGEST_NS: u64 = 600_000_000_000;
+
+impl Default for Side {
+    #[allow(
+        clippy::expect_used,
+        reason = "constant bounds, and three digits are possible"
+    )]
+    fn default() -> Self {
+        let latency_ns = Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("bounds in order");
+        Self {
+            operations: 0,
+            bytes: 0,
+            latency_ns,
+        }
+    }
+}
+
+impl Side {
+    fn record(&mut self, latency: Duration, bytes: u32) {
+        self.operations += 1;
+        self.bytes += u64::from(bytes);
+        let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        self.latency_ns.saturating_record(nanos);
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.operations += other.operations;
+        self.bytes += other.bytes;
+        // Same bounds: nothing is out of range.
+        let added = self.latency_ns.add(&other.latency_ns);
+        debug_assert!(added.is_ok(), "histograms have the same bounds");
+    }
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.read.add(&other.read);
+        self.write.add(&other.write);
+        self.time = self.time.max(other.time);
+    }
+}
+
+/// One queue with its buffers, and where it reads and writes.
+pub(super) struct Job {
+    queue: IoQueue,
+    plan: Plan,
+    start: Instant,
+    free: Vec<Buf>,
+    /// For each operation in flight: when it began and whether it reads.
+    begun: Vec<(Duration, bool)>,
+    idle: Vec<u64>,
+    chance: Chance,
+    next: u64,
+}
+
+/// Polls without progress after which others get the core.
+const SPINS: u32 = 64;
+
+impl Job {
+    pub(super) fn new(
+        mut queue: IoQueue,
+        plan: &Plan,
+        qid: u16,
+        start: Instant,
+    ) -> Result<Self, Failure> {
+        let layout = PoolLayout {
+            count: usize::from(plan.depth),
+            stride: usize::try_from(plan.bytes).unwrap_or(usize::MAX),
+            lead: 0,
+        };
+        let pool = Pool::new(layout, Pages::Normal).map_err(|error| {
+            Failure::new(error.to_string()).with_remedy("lower --iodepth or --bs")
+        })?;
+        queue.register(pool.region())?;
+        let mut chance = Chance(u64::from(qid).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut free: Vec<Buf> = std::iter::from_fn(|| pool.take()).collect();
+        // Data that does not compress, and pages that are there.
+        for buf in &mut free {
+            for word in buf.chunks_exact_mut(8) {
+                word.copy_from_slice(&chance.next().to_le_bytes());
+            }
+        }
+        let share = plan.places / u64::from(plan.queues);
+        Ok(Self {
+            queue,
+            plan: plan.clone(),
+            start,
+            free,
+            begun: vec![(Duration::ZERO, true); usize::from(plan.depth)],
+            idle: (0..u64::from(plan.depth)).collect(),
+            chance,
+            next: share * u64::from(qid - 1),
+        })
+    }
+
+    /// Runs until the time is over; what is in flight then still counts.
+    pub(super) fn run(mut self, shared: &Shared) -> Result<Tally, Error> {
+        let mut done = Vec::with_capacity(usize::from(self.plan.depth));
+        self.connect(&mut done)?;
+        let mut tally = Tally::default();
+        let begin = self.start.elapsed();
+        let end = begin + self.plan.runtime;
+        let mut spins = 0;
+        let mut now = begin;
+        loop {
+            if now < end && !shared.stop.load(Ordering::Relaxed) {
+                self.fill(now)?;
+            } else if self.idle.len() == usize::from(self.plan.depth) {
+                break;
+            }
+            let progress = self.queue.poll(now, &mut done);
+            now = self.start.elapsed();
+            if progress {
+                spins = 0;
+                self.reap(now, &mut done, &mut tally, shared)?;
+            } else {
+                spins += 1;
+                if spins % SPINS == 0 {
+                    std::thread::yield_now();
+                }
+                std::hint::spin_loop();
+            }
+        }
+        tally.time = now - begin;
+        self.queue.close();
+        while !self.queue.is_closed() {
+            if !self.queue.poll(self.start.elapsed(), &mut done) {
+                std::thread::yield_now();
+            }
+        }
+        Ok(tally)
+    }
+
+    fn connect(&mut self, done: &mut Vec<Done>) -> Result<(), Error> {
+        while !self.queue.is_ready() {
+            if let Some(error) = self.queue.error()
+                && self.queue.is_closed()
+            {
+                return Err(error.clone());
+            }
+            if !self.queue.poll(self.start.elapsed(), done) {
+                std::thread::yield_now();
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts as many operations as the depth allows.
+    fn fill(&mut self, now: Duration) -> Result<(), Error> {
+        while let (Some(user), Some(buf)) = (self.idle.pop(), self.free.pop()) {
+            let reads = self.chance.below(100) < u64::from(self.plan.reads);
+            let blocks = Blocks {
+                operation: if reads {
+                    Operation::Read
+                } else {
+                    Operation::Write
+                },
+                nsid: self.plan.nsid,
+                block_shift: self.plan.block_shift,
+                slba: self.place() * self.plan.blocks,
+                count: self.plan.blocks,
+                fua: false,
+            };
+            if let Err(refused) = self.queue.submit(blocks, Some(buf), user, now) {
+                self.free.extend(refused.back.buf);
+                self.idle.push(user);
+                return match refused.why {
+                    SubmitError::Full => Ok(()),
+                    SubmitError::NotConnected(error) => Err(error),
+                    why => Err(UsageError::Other(why.to_string()).into()),
+                };
+            }
+            if let Some(begun) = usize::try_from(user)
+                .ok()
+                .and_then(|n| self.begun.get_mut(n))
+            {
+                *begun = (now, reads);
+            }
+        }
+        Ok(())
+    }
+
+    fn reap(
+        &mut self,
+        now: Duration,
+        done: &mut Vec<Done>,
+        tally: &mut Tally,
+        shared: &Shared,
+    ) -> Result<(), Error> {
+        let ended = done.len() as u64;
+        for call in done.drain(..) {
+            call.result?;
+            let begun = usize::try_from(call.user).ok();
+            let begun = begun.and_then(|n| self.begun.get(n)).copied();
+            let (begun, reads) = begun.unwrap_or((now, true));
+            let side = if reads {
+                &mut tally.read
+            } else {
+                &mut tally.write
+            };
+            side.record(now.saturating_sub(begun), self.plan.bytes);
+            self.free.extend(call.buf);
+            self.idle.push(call.user);
+        }
+        let bytes = ended * u64::from(self.plan.bytes);
+        shared.operations.fetch_add(ended, Ordering::Relaxed);
+        shared.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn place(&mut self) -> u64 {
+        if self.plan.kind.is_random() {
+            return self.chance.below(self.plan.places);
+        }
+        let place = self.next % self.plan.places;
+        self.next = place + 1;
+        place
+    }
+}
+
+/// Pseudo-random numbers (splitmix64): the same for every run.
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `limit`, which is not 0, all about as likely.
+    fn below(&mut self, limit: u64) -> u64 {
+        let wide = u128::from(self.next()) * u128::from(limit);
+        u64::try_from(wide >> 64).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chance_stays_below_its_limit_and_reaches_all() {
+        let mut chance = Chance(1);
+        let mut seen = [false; 7];
+        for _ in 0..1000 {
+            seen[usize::try_from(chance.below(7)).unwrap()] = true;
+        }
+        assert_eq!(seen, [true; 7]);
+        assert_eq!(Chance(5).below(1), 0);
+    }
+
+    #[test]
+    fn tallies_add_up() {
+        let mut one = Tally::default();
+        one.read.record(Duration::from_micros(10), 4096);
+        let mut two = Tally::default();
+        two.read.record(Duration::from_micros(30), 4096);
+        two.write.record(Duration::from_secs(4000), 512);
+        one.add(&two);
+        assert_eq!((one.read.operations, one.read.bytes), (2, 8192));
+        assert_eq!(one.read.latency_ns.len(), 2);
+        assert_eq!(one.write.operations, 1);
+        assert!(one.write.latency_ns.max() >= LONGEST_NS);
+    }
+}

@@ -1,0 +1,159 @@
+//! Printing: fields for people, JSON for programs.
+
+use std::io::{self, Write};
+
+use serde_json::{Map, Value};
+
+use crate::args::Format;
+use crate::failure::Failure;
+
+/// Fields by name, in the order they are printed for people.
+#[derive(Debug, Default)]
+pub(crate) struct Fields {
+    fields: Vec<(&'static str, Value, String)>,
+}
+
+impl Fields {
+    /// Adds a field that reads the same for people and programs.
+    pub(crate) fn add(&mut self, name: &'static str, value: impl Into<Value>) -> &mut Self {
+        let value = value.into();
+        let text = match &value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        self.fields.push((name, value, text));
+        self
+    }
+
+    /// Adds a number that people read in hexadecimal.
+    pub(crate) fn hex(&mut self, name: &'static str, value: impl Into<u64>) -> &mut Self {
+        let value = value.into();
+        self.fields
+            .push((name, value.into(), format!("{value:#x}")));
+        self
+    }
+
+    /// Adds a field with words for people.
+    pub(crate) fn with(
+        &mut self,
+        name: &'static str,
+        value: impl Into<Value>,
+        text: impl Into<String>,
+    ) -> &mut Self {
+        self.fields.push((name, value.into(), text.into()));
+        self
+    }
+
+    /// As JSON.
+    pub(crate) fn to_json(&self) -> Value {
+        let fields = self.fields.iter();
+        Value::Object(
+            fields
+                .map(|(name, value, _)| ((*name).to_owned(), value.clone()))
+                .collect::<Map<_, _>>(),
+        )
+    }
+
+    /// As lines `name : value`.
+    pub(crate) fn to_text(&self) -> String {
+        let names = self.fields.iter().map(|(name, ..)| name.len());
+        let width = names.max().unwrap_or_default();
+        let lines = self.fields.iter();
+        lines
+            .map(|(name, _, text)| format!("{name:width$} : {text}\n"))
+            .collect()
+    }
+
+    /// In the format asked for.
+    pub(crate) fn print(&self, format: Format) -> Result<(), Failure> {
+        match format {
+            Format::Normal => print(self.to_text().as_bytes()),
+            Format::Json => json(&self.to_json()),
+        }
+    }
+}
+
+/// A 128-bit number: JSON numbers end at 64 bits in most programs.
+pub(crate) fn large(value: u128) -> Value {
+    u64::try_from(value).map_or_else(|_| value.to_string().into(), Value::from)
+}
+
+/// Bytes in hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Text of a field that ends with NUL.
+pub(crate) fn text(field: &[u8]) -> String {
+    let end = field.iter().position(|byte| *byte == 0);
+    let text = field.get(..end.unwrap_or(field.len())).unwrap_or_default();
+    let clean = |c: char| if c.is_control() { '?' } else { c };
+    String::from_utf8_lossy(text).chars().map(clean).collect()
+}
+
+/// Prints JSON.
+pub(crate) fn json(value: &Value) -> Result<(), Failure> {
+    print(format!("{value:#}\n").as_bytes())
+}
+
+/// Prints to standard output. That nobody reads any more is not a failure.
+pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Bytes as people look at them: offset, hexadecimal, text.
+pub(crate) fn dump(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    for (row, chunk) in bytes.chunks(16).enumerate() {
+        let hex: Vec<String> = chunk.iter().map(|byte| format!("{byte:02x}")).collect();
+        let printable = |byte: &u8| match byte {
+            0x20..=0x7e => char::from(*byte),
+            _ => '.',
+        };
+        let text: String = chunk.iter().map(printable).collect();
+        out.push_str(&format!(
+            "{:06x}: {:47} \"{text}\"\n",
+            row * 16,
+            hex.join(" ")
+        ));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_aligned_and_become_json() {
+        let mut fields = Fields::default();
+        fields.add("vid", 7).hex("ver", 0x20000u32).add("sn", "abc");
+        assert_eq!(fields.to_text(), "vid : 7\nver : 0x20000\nsn  : abc\n");
+        let json = fields.to_json();
+        assert_eq!(json["ver"], 0x20000);
+        assert_eq!(json["sn"], "abc");
+    }
+
+    #[test]
+    fn dumps_fit_eighty_columns() {
+        let dump = dump(b"0123456789abcdefXY\x00");
+        assert_eq!(
+            dump,
+            "000000: 30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66 \"0123456789abcdef\"\n\
+             000010: 58 59 00                                        \"XY.\"\n"
+        );
+        assert!(dump.lines().all(|line| line.len() <= 80));
+    }
+
+    #[test]
+    fn text_of_a_peer_is_harmless() {
+        assert_eq!(text(b"nqn\x1b[2J\0rest"), "nqn?[2J");
+        assert_eq!(large(u128::MAX), u128::MAX.to_string());
+    }
+}

@@ -1,0 +1,65 @@
+//! Commands on a namespace that move no data of the user's.
+
+use nvmeof_initiator::{Namespace, Range, ZeroOptions};
+
+use crate::args;
+use crate::failure::Failure;
+
+/// `nvmeof flush`
+pub(crate) async fn flush(args: &args::Flush) -> Result<(), Failure> {
+    let namespace = open(&args.io).await?;
+    let result = namespace.flush().await;
+    close(namespace, result.map_err(Failure::from)).await
+}
+
+/// `nvmeof write-zeroes`
+pub(crate) async fn write_zeroes(args: &args::WriteZeroes) -> Result<(), Failure> {
+    let namespace = open(&args.io).await?;
+    let options = ZeroOptions {
+        fua: args.force_unit_access,
+        deallocate: args.deac,
+    };
+    let result = namespace
+        .write_zeroes(args.start_block, args.block_count, options)
+        .await;
+    close(namespace, result.map_err(Failure::from)).await
+}
+
+/// `nvmeof dsm`
+pub(crate) async fn deallocate(args: &args::Dsm) -> Result<(), Failure> {
+    let (starts, counts) = (&args.start_block, &args.block_count);
+    if starts.len() != counts.len() {
+        return Err(Failure::new(format!(
+            "--start-block has {} values, --block-count has {}",
+            starts.len(),
+            counts.len()
+        ))
+        .with_remedy("give a number of blocks for each first block"));
+    }
+    let pairs = starts.iter().zip(counts);
+    let ranges: Vec<Range> = pairs
+        .map(|(slba, count)| Range {
+            slba: *slba,
+            count: *count,
+        })
+        .collect();
+    let namespace = open(&args.io).await?;
+    let result = namespace.deallocate(&ranges).await;
+    close(namespace, result.map_err(Failure::from)).await
+}
+
+/// Connects to the namespace of `io`.
+pub(crate) async fn open(io: &args::Io) -> Result<Namespace, Failure> {
+    let host = io.subsystem.target.host()?;
+    let controller = host.connect(io.options()?).await?;
+    Ok(controller.namespace(io.namespace_id).await?)
+}
+
+/// Disconnects in good order, whatever the result was.
+pub(crate) async fn close(
+    namespace: Namespace,
+    result: Result<(), Failure>,
+) -> Result<(), Failure> {
+    namespace.controller().clone().disconnect().await;
+    result
+}

@@ -1,0 +1,461 @@
+//! A polled queue shared between the tasks that call it and the task that
+//! drives it.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nvmeof_memory::Buf;
+use nvmeof_rdma::Refused;
+use slab::Slab;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+
+use crate::error::{Error, MachineError, UsageError};
+use crate::polled::{AdminQueue, Call, Done, IoQueue, SubmitError};
+
+/// What driving a queue needs of it.
+pub(crate) trait Drive: Send + 'static {
+    fn submit(&mut self, call: Call, now: Duration) -> Result<(), Refused<Call, SubmitError>>;
+    fn submit_now(&mut self, now: Duration);
+    fn poll(&mut self, now: Duration, done: &mut Vec<Done>) -> bool;
+    fn in_flight(&self) -> usize;
+    fn is_ready(&self) -> bool;
+    fn is_closed(&self) -> bool;
+    fn error(&self) -> Option<&Error>;
+    fn next_deadline(&self) -> Option<Duration>;
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
+    /// Ends the queue in good order.
+    fn finish(&mut self, now: Duration);
+    /// Ends the queue because of `why`.
+    fn fail(&mut self, why: Error);
+}
+
+/// A queue, the calls made on it, and how to reach its driver.
+pub(crate) struct Shared<Q> {
+    state: Mutex<State<Q>>,
+    /// Wakes the driver.
+    notify: Notify,
+    /// When time was 0.
+    start: Instant,
+}
+
+struct State<Q> {
+    queue: Q,
+    tickets: Slab<Ticket>,
+    /// Calls the queue had no room for, oldest first.
+    backlog: VecDeque<Call>,
+    done: Vec<Done>,
+    /// Tasks that wait for the queue to become ready or closed.
+    watchers: Vec<Waker>,
+}
+
+/// A call that was made, and who waits for it.
+enum Ticket {
+    Waiting(Option<Waker>),
+    Ended(Done),
+    /// Nobody: its buffer goes back to its pool when it ends.
+    Abandoned,
+}
+
+/// How a call ended, with its buffer.
+pub(crate) type Ending = (Result<u64, Error>, Option<Buf>);
+
+impl<Q: Drive> Shared<Q> {
+    /// Shares `queue`, whose time started at `start`, and drives it in a task
+    /// of its own until it is closed.
+    pub(crate) fn start(queue: Q, start: Instant) -> Result<Arc<Self>, Error> {
+        let fd = queue.wait_fd().map(|fd| fd.try_clone_to_owned());
+        let fd = fd.transpose().map_err(no_runtime)?;
+        let fd = fd.map(watch).transpose().map_err(no_runtime)?;
+        let state = State {
+            queue,
+            tickets: Slab::new(),
+            backlog: VecDeque::new(),
+            done: Vec::new(),
+            watchers: Vec::new(),
+        };
+        let shared = Arc::new(Self {
+            state: Mutex::new(state),
+            notify: Notify::new(),
+            start,
+        });
+        tokio::spawn(drive(Arc::clone(&shared), fd));
+        Ok(shared)
+    }
+
+    /// Makes a call. Dropping the future does not stop it.
+    pub(crate) fn call(self: &Arc<Self>, call: Call) -> Calling<Q> {
+        Calling {
+            shared: Arc::clone(self),
+            step: Step::New(Some(call)),
+        }
+    }
+
+    /// Looks at the queue.
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&mut Q) -> T) -> T {
+        look(&mut self.lock().queue)
+    }
+
+    /// Waits until the queue takes calls.
+    pub(crate) async fn ready(&self) -> Result<(), Error> {
+        poll_fn(|context| {
+            let mut state = self.lock();
+            match state.queue.error() {
+                // Only when closed: then all memory is back.
+                Some(error) if state.queue.is_closed() => Poll::Ready(Err(error.clone())),
+                None if state.queue.is_ready() => Poll::Ready(Ok(())),
+                _ => {
+                    state.watchers.push(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Waits until the queue is closed; says why it is.
+    pub(crate) async fn closed(&self) -> Option<Error> {
+        poll_fn(|context| {
+            let mut state = self.lock();
+            if state.queue.is_closed() {
+                return Poll::Ready(state.queue.error().cloned());
+            }
+            state.watchers.push(context.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Ends the queue in good order.
+    pub(crate) fn finish(&self) {
+        let now = self.now();
+        self.lock().queue.finish(now);
+        self.notify.notify_one();
+    }
+
+    /// Ends the queue because of `why`.
+    pub(crate) fn fail(&self, why: Error) {
+        self.lock().queue.fail(why);
+        self.notify.notify_one();
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<Q>> {
+        // A panic elsewhere leaves the queue as consistent as any early return
+        // does; calls go on to their errors.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<Q: Drive> State<Q> {
+    /// Takes a call; returns its ticket.
+    fn begin(&mut self, mut call: Call, now: Duration) -> usize {
+        let key = self.tickets.insert(Ticket::Waiting(None));
+        call.user = u64::try_from(key).unwrap_or_default();
+        if self.backlog.is_empty() {
+            self.submit(call, now);
+        } else {
+            self.backlog.push_back(call);
+        }
+        key
+    }
+
+    /// Hands a call to the queue, or keeps it until there is room.
+    fn submit(&mut self, call: Call, now: Duration) -> bool {
+        let Err(Refused { why, back }) = self.queue.submit(call, now) else {
+            return true;
+        };
+        let error = match why {
+            SubmitError::Full => {
+                self.backlog.push_front(back);
+                return false;
+            }
+            SubmitError::NotConnected(error) => error,
+            SubmitError::Buffer(_) => UsageError::ForeignBuffer.into(),
+            why @ (SubmitError::Length { .. } | SubmitError::Refused(_)) => {
+                MachineError::Internal(why.to_string()).into()
+            }
+        };
+        self.end(Done {
+            user: back.user,
+            buf: back.buf,
+            result: Err(error),
+        });
+        true
+    }
+
+    /// Polls the queue and tells who waits. Returns whether anything happened.
+    fn turn(&mut self, now: Duration) -> bool {
+        let mut done = std::mem::take(&mut self.done);
+        let mut progress = self.queue.poll(now, &mut done);
+        for call in done.drain(..) {
+            self.end(call);
+        }
+        self.done = done;
+        while let Some(call) = self.backlog.pop_front() {
+            if self.is_abandoned(&call) {
+                self.end(Done {
+                    user: call.user,
+                    buf: call.buf,
+                    result: Ok(0),
+                });
+            } else if !self.submit(call, now) {
+                break;
+            }
+            progress = true;
+        }
+        self.queue.submit_now(now);
+        if self.queue.is_ready() || self.queue.is_closed() {
+            for watcher in self.watchers.drain(..) {
+                watcher.wake();
+            }
+        }
+        progress
+    }
+
+    fn is_abandoned(&self, call: &Call) -> bool {
+        let ticket = usize::try_from(call.user).ok();
+        let ticket = ticket.and_then(|key| self.tickets.get(key));
+        matches!(ticket, Some(Ticket::Abandoned))
+    }
+
+    fn end(&mut self, done: Done) {
+        let Ok(key) = usize::try_from(done.user) else {
+            return;
+        };
+        let Some(ticket) = self.tickets.get_mut(key) else {
+            return;
+        };
+        match std::mem::replace(ticket, Ticket::Ended(done)) {
+            Ticket::Waiting(Some(waker)) => waker.wake(),
+            Ticket::Waiting(None) | Ticket::Ended(_) => {}
+            Ticket::Abandoned => drop(self.tickets.remove(key)),
+        }
+    }
+}
+
+/// A call in the making, in flight, or over.
+pub(crate) struct Calling<Q: Drive> {
+    shared: Arc<Shared<Q>>,
+    step: Step,
+}
+
+enum Step {
+    New(Option<Call>),
+    Made(usize),
+    Over,
+}
+
+impl<Q: Drive> Calling<Q> {
+    fn make(&mut self) {
+        let Step::New(call) = &mut self.step else {
+            return;
+        };
+        let Some(call) = call.take() else { return };
+        let now = self.shared.now();
+        let mut state = self.shared.lock();
+        let idle = state.queue.in_flight() == 0;
+        let key = state.begin(call, now);
+        // The first goes out at once. Others wait for the driver's next turn,
+        // so that those made together go out together.
+        if idle {
+            state.queue.submit_now(now);
+        }
+        drop(state);
+        self.shared.notify.notify_one();
+        self.step = Step::Made(key);
+    }
+}
+
+impl<Q: Drive> Future for Calling<Q> {
+    type Output = Ending;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ending> {
+        self.make();
+        let Step::Made(key) = self.step else {
+            return Poll::Pending;
+        };
+        let mut state = self.shared.lock();
+        match state.tickets.get_mut(key) {
+            Some(Ticket::Ended(_)) => {}
+            Some(ticket) => {
+                *ticket = Ticket::Waiting(Some(context.waker().clone()));
+                return Poll::Pending;
+            }
+            None => return Poll::Pending,
+        }
+        let ticket = state.tickets.remove(key);
+        drop(state);
+        self.step = Step::Over;
+        match ticket {
+            Ticket::Ended(done) => Poll::Ready((done.result, done.buf)),
+            Ticket::Waiting(_) | Ticket::Abandoned => Poll::Pending,
+        }
+    }
+}
+
+impl<Q: Drive> Drop for Calling<Q> {
+    fn drop(&mut self) {
+        if let Step::Made(key) = self.step {
+            let mut state = self.shared.lock();
+            match state.tickets.get_mut(key) {
+                Some(Ticket::Ended(_)) => drop(state.tickets.remove(key)),
+                Some(ticket) => *ticket = Ticket::Abandoned,
+                None => {}
+            }
+        }
+    }
+}
+
+/// Drives a queue until it is closed.
+async fn drive<Q: Drive>(shared: Arc<Shared<Q>>, fd: Option<AsyncFd<OwnedFd>>) {
+    loop {
+        let (progress, deadline) = {
+            let mut state = shared.lock();
+            let progress = state.turn(shared.now());
+            if state.queue.is_closed() && state.backlog.is_empty() {
+                // Whoever waits has been told.
+                return;
+            }
+            (progress, state.queue.next_deadline())
+        };
+        if progress || has_more(fd.as_ref()) {
+            tokio::task::yield_now().await;
+            continue;
+        }
+        let deadline = deadline.unwrap_or(shared.now() + IDLE);
+        let until = tokio::time::Instant::from_std(shared.start + deadline);
+        tokio::select! {
+            () = shared.notify.notified() => {}
+            () = readable(fd.as_ref()) => {}
+            () = tokio::time::sleep_until(until) => {}
+        }
+    }
+}
+
+/// How long to sleep when there is no deadline.
+const IDLE: Duration = Duration::from_secs(3600);
+/// How long to sleep when there is nothing to sleep on.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Whether the descriptor is readable now. The runtime tells of changes alone,
+/// and a provider need not look everywhere in each poll: what was there before
+/// the change was cleared, and is still there, is told by nobody else.
+fn has_more(fd: Option<&AsyncFd<OwnedFd>>) -> bool {
+    let Some(fd) = fd else { return false };
+    let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+    // An error says nothing of the kind; there is a deadline to fall back on.
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
+/// Waits until the provider has something to do. Clearing before looking is
+/// right: what comes in between is reported again.
+async fn readable(fd: Option<&AsyncFd<OwnedFd>>) {
+    match fd {
+        Some(fd) => {
+            if let Ok(mut guard) = fd.readable().await {
+                guard.clear_ready();
+            }
+        }
+        None => tokio::time::sleep(TICK).await,
+    }
+}
+
+#[allow(
+    deprecated,
+    reason = "its replacement is unsafe for the sake of types that close their descriptor \
+              early; an OwnedFd does not"
+)]
+fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::new(fd)
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+fn no_runtime(error: io::Error) -> MachineError {
+    MachineError::Internal(format!("the queue's descriptor cannot be watched: {error}"))
+}
+
+impl Drive for IoQueue {
+    fn submit(&mut self, call: Call, now: Duration) -> Result<(), Refused<Call, SubmitError>> {
+        Self::submit_call(self, call, now)
+    }
+    fn submit_now(&mut self, now: Duration) {
+        Self::submit_now(self, now);
+    }
+    fn poll(&mut self, now: Duration, done: &mut Vec<Done>) -> bool {
+        Self::poll(self, now, done)
+    }
+    fn in_flight(&self) -> usize {
+        self.connection().in_flight()
+    }
+    fn is_ready(&self) -> bool {
+        Self::is_ready(self)
+    }
+    fn is_closed(&self) -> bool {
+        Self::is_closed(self)
+    }
+    fn error(&self) -> Option<&Error> {
+        Self::error(self)
+    }
+    fn next_deadline(&self) -> Option<Duration> {
+        Self::next_deadline(self)
+    }
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Self::wait_fd(self)
+    }
+    fn finish(&mut self, _now: Duration) {
+        self.close();
+    }
+    fn fail(&mut self, why: Error) {
+        self.close_because(why);
+    }
+}
+
+/// How long a controller may take to shut down.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+impl Drive for AdminQueue {
+    fn submit(&mut self, call: Call, now: Duration) -> Result<(), Refused<Call, SubmitError>> {
+        Self::submit(self, call, now)
+    }
+    fn submit_now(&mut self, now: Duration) {
+        Self::submit_now(self, now);
+    }
+    fn poll(&mut self, now: Duration, done: &mut Vec<Done>) -> bool {
+        Self::poll(self, now, done)
+    }
+    fn in_flight(&self) -> usize {
+        self.connection().in_flight()
+    }
+    fn is_ready(&self) -> bool {
+        self.info().is_some()
+    }
+    fn is_closed(&self) -> bool {
+        Self::is_closed(self)
+    }
+    fn error(&self) -> Option<&Error> {
+        Self::error(self)
+    }
+    fn next_deadline(&self) -> Option<Duration> {
+        Self::next_deadline(self)
+    }
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Self::wait_fd(self)
+    }
+    fn finish(&mut self, now: Duration) {
+        self.shutdown(now, SHUTDOWN);
+    }
+    fn fail(&mut self, _why: Error) {
+        self.close();
+    }
+}

@@ -1,0 +1,403 @@
+//! What can go wrong, who is at fault, and what to do about it.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nvmeof_initiator_core::{BadSlotCount, CommandError, SetupError, cm};
+use nvmeof_memory::PoolError;
+use nvmeof_rdma::{CloseReason, ConnectError, PostError};
+use nvmeof_wire::cm::RejectStatus;
+
+/// What went wrong. Cheap to clone: one cause may end many calls. Displays as
+/// cause and, where one is known, remedy.
+#[derive(Clone, Debug)]
+pub enum Error {
+    /// The controller answered a command with a failure. The connection is
+    /// well.
+    Command(Box<CommandError>),
+    /// The target refused the connection or is not one we can use.
+    Setup(Arc<Setup>),
+    /// The connection could not be made or is lost, and every call with it.
+    Lost(Arc<Lost>),
+    /// The call makes no sense: the caller's fault.
+    Usage(Arc<UsageError>),
+    /// This machine lacks something.
+    Machine(Arc<MachineError>),
+}
+
+/// Who is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The caller asked for something that cannot be.
+    Caller,
+    /// The target refused, failed or broke the protocol.
+    Target,
+    /// The network.
+    Network,
+    /// This machine: memory, limits.
+    Machine,
+}
+
+/// Setting up a controller failed.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The target's address.
+    pub addr: SocketAddr,
+    /// Queue that was being set up.
+    pub qid: u16,
+    /// Why.
+    pub why: SetupFault,
+}
+
+/// Why setting up a controller failed.
+#[derive(Clone, Debug)]
+pub enum SetupFault {
+    /// The target rejected the RDMA connection, with a status if it said one.
+    Rejected(Option<RejectStatus>),
+    /// The target refused the NVMe connection, or is not one we can use.
+    Nvme(SetupError),
+}
+
+/// A connection that could not be made or is lost.
+#[derive(Clone, Debug)]
+pub struct Lost {
+    /// The target's address.
+    pub addr: SocketAddr,
+    /// Queue identifier; 0 is the admin queue.
+    pub qid: u16,
+    /// Whether it stood before.
+    pub established: bool,
+    /// Why.
+    pub cause: LostCause,
+}
+
+/// Why a connection is no more.
+#[derive(Clone, Debug)]
+pub enum LostCause {
+    /// The queue pair closed by itself.
+    Network(CloseReason),
+    /// Something took too long.
+    Timeout {
+        /// What.
+        what: &'static str,
+    },
+    /// The target broke the protocol: what it did.
+    Protocol(String),
+    /// We closed it.
+    Local,
+    /// It does not stand yet.
+    NotYet,
+}
+
+/// A call that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UsageError {
+    /// A buffer that is not a whole number of blocks.
+    #[error(
+        "a buffer of {len} bytes is not a whole number of blocks of {block_size} bytes; \
+         set its length to a multiple"
+    )]
+    NotBlocks {
+        /// Bytes in view.
+        len: usize,
+        /// Bytes of a block.
+        block_size: u32,
+    },
+    /// Blocks beyond the end of the namespace.
+    #[error(
+        "{count} blocks from {slba} reach beyond the end of namespace {nsid}, \
+         which has {blocks} blocks"
+    )]
+    OutOfRange {
+        /// Namespace.
+        nsid: u32,
+        /// First block.
+        slba: u64,
+        /// Number of blocks.
+        count: u64,
+        /// Blocks of the namespace.
+        blocks: u64,
+    },
+    /// No such namespace.
+    #[error("the subsystem has no namespace {nsid}; it has {known}")]
+    NoNamespace {
+        /// Asked for.
+        nsid: u32,
+        /// Those there are, in words.
+        known: String,
+    },
+    /// A namespace with a format that we do not read.
+    #[error("namespace {nsid} {what}, which this host does not support")]
+    Format {
+        /// Namespace.
+        nsid: u32,
+        /// What its format is.
+        what: String,
+    },
+    /// More bytes than any buffer has.
+    #[error("a buffer of {len} bytes was asked for, the longest has {longest}")]
+    BufferTooLong {
+        /// Asked for.
+        len: usize,
+        /// Longest there is.
+        longest: usize,
+    },
+    /// All buffers are out.
+    #[error(
+        "no buffer of {len} bytes is free; drop some, or configure more \
+         (HostConfig::buffers)"
+    )]
+    NoBuffer {
+        /// Asked for.
+        len: usize,
+    },
+    /// A buffer of another host.
+    #[error("the buffer does not come from this host's pools; take it from Host::buffer")]
+    ForeignBuffer,
+    /// Something else.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Something this machine lacks.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum MachineError {
+    /// A queue size that cannot be had.
+    #[error("{0}; choose another queue size")]
+    Slots(BadSlotCount),
+    /// No memory.
+    #[error("{0}")]
+    Memory(String),
+    /// Memory that cannot be registered.
+    #[error("memory cannot be registered with the RDMA provider: {0}")]
+    Register(String),
+    /// No connection can even be tried.
+    #[error("cannot connect to {addr}: {text}")]
+    Connect {
+        /// Where to.
+        addr: SocketAddr,
+        /// Why not.
+        text: String,
+    },
+    /// The RDMA provider cannot be had.
+    #[error("the RDMA provider `{name}` cannot be used: {text}")]
+    Provider {
+        /// Its name.
+        name: &'static str,
+        /// Why not.
+        text: String,
+    },
+    /// A file that cannot be read.
+    #[error("{path}: {text}")]
+    File {
+        /// Which.
+        path: String,
+        /// Why not.
+        text: String,
+    },
+    /// A bug of ours.
+    #[error("internal error, please report it: {0}")]
+    Internal(String),
+}
+
+impl Error {
+    /// Who is at fault.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Command(_) | Self::Setup(_) => Fault::Target,
+            Self::Lost(lost) => match &lost.cause {
+                LostCause::Network(_) | LostCause::Timeout { .. } => Fault::Network,
+                LostCause::Protocol(_) => Fault::Target,
+                LostCause::Local | LostCause::NotYet => Fault::Caller,
+            },
+            Self::Usage(_) => Fault::Caller,
+            Self::Machine(_) => Fault::Machine,
+        }
+    }
+
+    /// What happened, without what to do about it.
+    #[must_use]
+    pub fn cause(&self) -> String {
+        match self {
+            Self::Command(error) => error.to_string(),
+            Self::Setup(setup) => setup.cause(),
+            Self::Lost(lost) => lost.cause(),
+            Self::Usage(error) => error.to_string(),
+            Self::Machine(error) => error.to_string(),
+        }
+    }
+
+    /// What to do about it, where that can be said.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        match self {
+            Self::Command(error) => error.remedy().map(str::to_owned),
+            Self::Setup(setup) => setup.remedy(),
+            Self::Lost(lost) => lost.remedy(),
+            Self::Usage(_) | Self::Machine(_) => None,
+        }
+    }
+
+    pub(crate) fn cannot_connect(addr: SocketAddr, error: &ConnectError) -> Self {
+        let text = match error {
+            ConnectError::Config(error) => error.to_string(),
+            ConnectError::Io { source, .. } => source.to_string(),
+        };
+        MachineError::Connect { addr, text }.into()
+    }
+
+    pub(crate) fn rejected(addr: SocketAddr, qid: u16, private_data: &[u8]) -> Self {
+        let why = SetupFault::Rejected(cm::reject_status(private_data));
+        Self::Setup(Arc::new(Setup { addr, qid, why }))
+    }
+
+    pub(crate) fn setup(addr: SocketAddr, qid: u16, error: SetupError) -> Self {
+        let why = SetupFault::Nvme(error);
+        Self::Setup(Arc::new(Setup { addr, qid, why }))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.cause())?;
+        match self.remedy() {
+            Some(remedy) => write!(f, "; {remedy}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl Setup {
+    fn cause(&self) -> String {
+        let Self { addr, .. } = self;
+        match &self.why {
+            SetupFault::Rejected(Some(status)) => {
+                format!("the target at {addr} rejected queue {}: {status}", self.qid)
+            }
+            SetupFault::Rejected(None) => {
+                format!("{addr} rejected the connection and does not say why")
+            }
+            SetupFault::Nvme(error) => format!("the target at {addr}: {error}"),
+        }
+    }
+
+    fn remedy(&self) -> Option<String> {
+        match &self.why {
+            SetupFault::Rejected(Some(status)) => Some(cm::reject_remedy(*status).to_owned()),
+            SetupFault::Rejected(None) => {
+                Some("is it an NVMe over RDMA target? its log may say why".to_owned())
+            }
+            SetupFault::Nvme(error) => error.remedy(self.addr),
+        }
+    }
+}
+
+impl Lost {
+    fn cause(&self) -> String {
+        let Self { addr, qid, .. } = self;
+        let kind = match qid {
+            0 => "the admin queue".to_owned(),
+            qid => format!("I/O queue {qid}"),
+        };
+        match (&self.cause, self.established) {
+            (LostCause::Local, _) => "the connection was closed by this side".to_owned(),
+            (LostCause::NotYet, _) => format!("{kind} to {addr} is not connected yet"),
+            (LostCause::Network(reason), false) => match network_kind(reason) {
+                Some(io::ErrorKind::ConnectionRefused) => {
+                    format!("connection refused: nobody listens on {addr}")
+                }
+                _ => format!("cannot connect to {addr}: {reason}"),
+            },
+            (LostCause::Network(reason), true) => {
+                format!("the connection of {kind} to {addr} is lost: {reason}")
+            }
+            (LostCause::Timeout { .. }, false) => format!("{addr} does not answer"),
+            (LostCause::Timeout { what }, true) => format!(
+                "the target at {addr} did not answer {what} on {kind} in time; \
+                 the queue was disconnected"
+            ),
+            (LostCause::Protocol(text), _) => {
+                format!("the target at {addr} broke the protocol on {kind}: {text}")
+            }
+        }
+    }
+
+    fn remedy(&self) -> Option<String> {
+        let text = match (&self.cause, self.established) {
+            (LostCause::Network(reason), false) => match network_kind(reason) {
+                Some(io::ErrorKind::ConnectionRefused) => {
+                    "is nvmeof-target running there? check address (-a) and port (-s)"
+                }
+                _ => "check address (-a), port (-s) and the network between",
+            },
+            (LostCause::Timeout { .. }, false) => {
+                "check address (-a), port (-s), routes and firewalls"
+            }
+            (LostCause::Network(_), true) => "look into the target's log, then connect again",
+            (LostCause::Timeout { .. }, true) => {
+                "the target's log may say what it waits for; raise the command time-out \
+                 if its storage is slow"
+            }
+            (LostCause::Protocol(_), _) => "please report it with both logs",
+            (LostCause::Local | LostCause::NotYet, _) => return None,
+        };
+        Some(text.to_owned())
+    }
+}
+
+fn network_kind(reason: &CloseReason) -> Option<io::ErrorKind> {
+    match reason {
+        CloseReason::Network { kind, .. } => Some(*kind),
+        _ => None,
+    }
+}
+
+impl MachineError {
+    #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+    pub(crate) fn pool(error: PoolError) -> Self {
+        Self::Memory(error.to_string())
+    }
+
+    #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+    pub(crate) fn register(error: io::Error) -> Self {
+        Self::Register(error.to_string())
+    }
+
+    #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+    pub(crate) fn internal(error: impl fmt::Display) -> Self {
+        Self::Internal(error.to_string())
+    }
+
+    pub(crate) fn post(error: &PostError) -> Self {
+        Self::Internal(format!("a receive was refused: {error}"))
+    }
+}
+
+impl From<CommandError> for Error {
+    fn from(error: CommandError) -> Self {
+        Self::Command(Box::new(error))
+    }
+}
+
+impl From<Lost> for Error {
+    fn from(lost: Lost) -> Self {
+        Self::Lost(Arc::new(lost))
+    }
+}
+
+impl From<UsageError> for Error {
+    fn from(error: UsageError) -> Self {
+        Self::Usage(Arc::new(error))
+    }
+}
+
+impl From<MachineError> for Error {
+    fn from(error: MachineError) -> Self {
+        Self::Machine(Arc::new(error))
+    }
+}

@@ -1,0 +1,224 @@
+//! A host: its identity, its memory, and the way to targets.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nvmeof_initiator_core::{DiscoveryReader, Names, QueueShape, SetupConfig};
+use nvmeof_memory::{Buf, ClassSpec, Classes, Pages};
+use nvmeof_wire::Nqn;
+use nvmeof_wire::log::DiscoveryEntry;
+
+use crate::controller::Controller;
+use crate::drive::Shared;
+use crate::error::{Error, MachineError, UsageError};
+use crate::identity::Identity;
+use crate::polled::{AdminConfig, AdminQueue};
+use crate::transport::Transport;
+
+/// What a host is and has.
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// Who it is.
+    pub identity: Identity,
+    /// How it reaches targets.
+    pub transport: Transport,
+    /// Its buffers: how long and how many. Memory is taken from the system when
+    /// it is first used.
+    pub buffers: Vec<ClassSpec>,
+    /// Which pages they lie in.
+    pub pages: Pages,
+}
+
+impl HostConfig {
+    /// This machine's identity and a set of buffers for most uses: 4 KiB,
+    /// 64 KiB and 1 MiB long.
+    ///
+    /// # Errors
+    /// When the machine's identity cannot be found out.
+    pub fn of_this_machine() -> Result<Self, Error> {
+        Ok(Self::new(Identity::of_this_machine()?))
+    }
+
+    /// The same for another identity.
+    #[must_use]
+    pub fn new(identity: Identity) -> Self {
+        let buffers = [(4 << 10, 1024), (64 << 10, 256), (1 << 20, 64)]
+            .map(|(len, count)| ClassSpec { len, count });
+        Self {
+            identity,
+            transport: Transport::Auto,
+            buffers: buffers.to_vec(),
+            pages: Pages::Normal,
+        }
+    }
+}
+
+/// What to connect to and how.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// The target's address.
+    pub addr: SocketAddr,
+    /// Name of the subsystem.
+    pub subnqn: Nqn,
+    /// I/O queues wanted; the controller may grant fewer. 0 for admin commands
+    /// alone.
+    pub io_queues: u16,
+    /// Entries of each I/O queue; one less is the most commands in flight.
+    pub queue_size: u16,
+    /// Keep-alive time-out: how long the controller waits for a sign of life.
+    /// Zero turns it off.
+    pub keep_alive: Duration,
+    /// How long a command may take before its queue is given up.
+    pub command_timeout: Duration,
+    /// How long a connection may take to stand.
+    pub connect_timeout: Duration,
+    /// Most bytes that a write puts into its capsule, if the controller takes
+    /// as many.
+    pub in_capsule: u32,
+}
+
+impl ConnectOptions {
+    /// One I/O queue of 128 entries, keep-alive of 5 s, commands may take 30 s,
+    /// connections 10 s, writes of up to 4 KiB go with their command.
+    #[must_use]
+    pub fn new(addr: SocketAddr, subnqn: Nqn) -> Self {
+        Self {
+            addr,
+            subnqn,
+            io_queues: 1,
+            queue_size: 128,
+            keep_alive: Duration::from_secs(5),
+            command_timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(10),
+            in_capsule: 4096,
+        }
+    }
+
+    /// What an admin queue is set up with for these options.
+    #[must_use]
+    pub fn admin_config(&self, identity: &Identity) -> AdminConfig {
+        let names = Names {
+            hostid: identity.hostid,
+            hostnqn: identity.hostnqn,
+            subnqn: self.subnqn,
+        };
+        AdminConfig {
+            setup: SetupConfig {
+                names,
+                queue: QueueShape {
+                    qid: 0,
+                    size: ADMIN_SIZE,
+                    flow_control: true,
+                },
+                keep_alive: self.keep_alive,
+                io_queues: self.io_queues,
+                in_capsule: self.in_capsule,
+            },
+            command_timeout: self.command_timeout,
+            connect_timeout: self.connect_timeout,
+        }
+    }
+}
+
+/// Entries of an admin queue: what every controller has (NVMe Base 2.0, section
+/// 5.16.1.23, ASQSZ).
+const ADMIN_SIZE: u16 = 32;
+
+/// What a discovery controller knows.
+#[derive(Clone, Debug)]
+pub struct Discovery {
+    /// Generation counter: changes when anything does.
+    pub generation: u64,
+    /// Ways to subsystems.
+    pub entries: Vec<DiscoveryEntry>,
+}
+
+/// A host. Clones are the same host.
+#[derive(Clone, Debug)]
+pub struct Host {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    config: HostConfig,
+    buffers: Classes,
+}
+
+impl Host {
+    /// Makes a host and its buffers.
+    ///
+    /// # Errors
+    /// When memory is short.
+    pub fn new(config: HostConfig) -> Result<Self, Error> {
+        let buffers = Classes::new(&config.buffers, config.pages).map_err(MachineError::pool)?;
+        Ok(Self {
+            inner: Arc::new(Inner { config, buffers }),
+        })
+    }
+
+    /// What it was made with.
+    #[must_use]
+    pub fn config(&self) -> &HostConfig {
+        &self.inner.config
+    }
+
+    /// A buffer with `len` bytes in view, which hold whatever was in them last.
+    /// It returns to the host when it is dropped.
+    ///
+    /// # Errors
+    /// [`UsageError`] when none is free or none is as long.
+    pub fn buffer(&self, len: usize) -> Result<Buf, Error> {
+        let buffers = &self.inner.buffers;
+        let longest = buffers.longest();
+        if len > longest {
+            return Err(UsageError::BufferTooLong { len, longest }.into());
+        }
+        Ok(buffers.take(len).ok_or(UsageError::NoBuffer { len })?)
+    }
+
+    /// The buffers, for registering them with queues of one's own.
+    #[must_use]
+    pub fn buffers(&self) -> &Classes {
+        &self.inner.buffers
+    }
+
+    /// Asks the discovery controller at `addr` for subsystems.
+    ///
+    /// # Errors
+    /// Connection, refusal, or an answer that makes no sense.
+    pub async fn discover(&self, addr: SocketAddr) -> Result<Discovery, Error> {
+        let mut options = ConnectOptions::new(addr, Nqn::discovery());
+        options.io_queues = 0;
+        // The connection lasts for a few commands.
+        options.keep_alive = Duration::ZERO;
+        let controller = self.connect(options).await?;
+        let mut reader = DiscoveryReader::new();
+        while let Some(command) = reader.poll_command() {
+            let data = controller.admin_read(command).await?;
+            reader
+                .handle_data(&data)
+                .map_err(|error| Error::setup(addr, 0, error))?;
+        }
+        controller.disconnect().await;
+        Ok(Discovery {
+            generation: reader.generation(),
+            entries: reader.entries().to_vec(),
+        })
+    }
+
+    /// Connects to a subsystem: sets a controller up and connects its I/O
+    /// queues. Must be called inside a tokio runtime, which drives the queues.
+    ///
+    /// # Errors
+    /// Connection or refusal; the message says what to do about it.
+    pub async fn connect(&self, options: ConnectOptions) -> Result<Controller, Error> {
+        let start = Instant::now();
+        let config = options.admin_config(&self.inner.config.identity);
+        let provider = self.inner.config.transport.provider()?;
+        let admin = AdminQueue::connect(provider, options.addr, config, Duration::ZERO)?;
+        let admin = Shared::start(admin, start)?;
+        Controller::set_up(self.clone(), options, admin, start).await
+    }
+}

@@ -1,0 +1,192 @@
+//! Who this host is: its NQN and identifier, the same after every restart.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use nvmeof_wire::Nqn;
+use nvmeof_wire::nqn::UUID_PREFIX;
+use uuid::Uuid;
+
+use crate::error::{Error, MachineError};
+
+/// The name and identifier of a host. Targets allow hosts by name, and tell
+/// them apart by identifier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Name.
+    pub hostnqn: Nqn,
+    /// Identifier, not all zero.
+    pub hostid: [u8; 16],
+}
+
+/// Under which name UUIDs are derived from what a machine has.
+const NAMESPACE: Uuid = Uuid::from_u128(0x6d5a_1f0b_3a52_4c0e_9a0e_7a4d_9e0c_51b3);
+
+impl Identity {
+    /// This machine's identity: from `/etc/nvme/hostnqn` and
+    /// `/etc/nvme/hostid`, as nvme-cli keeps it; what is not there is derived
+    /// from `/etc/machine-id`, or from the host's name.
+    ///
+    /// # Errors
+    /// When one of the files has something else in it.
+    pub fn of_this_machine() -> Result<Self, Error> {
+        Self::from_root(Path::new("/"))
+    }
+
+    fn from_root(root: &Path) -> Result<Self, Error> {
+        let hostnqn = match line_of(root, "etc/nvme/hostnqn")? {
+            Some((path, text)) => Some(Nqn::new(&text).map_err(|error| bad(&path, &error))?),
+            None => None,
+        };
+        let hostid = match line_of(root, "etc/nvme/hostid")? {
+            Some((path, text)) => Some(parse_hostid(&text).map_err(|error| bad(&path, &error))?),
+            None => None,
+        };
+        let hostnqn = match hostnqn {
+            Some(hostnqn) => hostnqn,
+            None => named(machine_uuid(root)?)?,
+        };
+        let hostid = hostid.unwrap_or_else(|| hostid_of(&hostnqn));
+        Ok(Self { hostnqn, hostid })
+    }
+
+    /// The identity of host `hostnqn`, whose identifier follows from its name.
+    #[must_use]
+    pub fn of_name(hostnqn: Nqn) -> Self {
+        let hostid = hostid_of(&hostnqn);
+        Self { hostnqn, hostid }
+    }
+}
+
+/// Reads a host identifier as nvme-cli writes it, a UUID.
+///
+/// # Errors
+/// In words.
+pub fn parse_hostid(text: &str) -> Result<[u8; 16], String> {
+    let uuid = Uuid::try_parse(text.trim())
+        .map_err(|error| format!("`{text}` is not a UUID ({error})"))?;
+    if uuid.is_nil() {
+        return Err("a host identifier that is all zero is not allowed".to_owned());
+    }
+    Ok(uuid.into_bytes())
+}
+
+/// The UUID in the name, or one that follows from it: hosts of different names
+/// have different identifiers.
+fn hostid_of(hostnqn: &Nqn) -> [u8; 16] {
+    let in_name = hostnqn.as_str().strip_prefix(UUID_PREFIX);
+    let uuid = in_name.and_then(|uuid| Uuid::try_parse(uuid).ok());
+    uuid.filter(|uuid| !uuid.is_nil())
+        .unwrap_or_else(|| Uuid::new_v5(&NAMESPACE, hostnqn.as_str().as_bytes()))
+        .into_bytes()
+}
+
+fn named(uuid: Uuid) -> Result<Nqn, Error> {
+    let name = format!("{UUID_PREFIX}{uuid}");
+    Ok(Nqn::new(&name).map_err(MachineError::internal)?)
+}
+
+/// A UUID that follows from the machine's identifier, which systemd asks not to
+/// be shown to the network as it is, or else from the host's name.
+fn machine_uuid(root: &Path) -> Result<Uuid, Error> {
+    for file in ["etc/machine-id", "proc/sys/kernel/hostname"] {
+        if let Some((_, text)) = line_of(root, file)? {
+            return Ok(Uuid::new_v5(&NAMESPACE, text.as_bytes()));
+        }
+    }
+    Err(MachineError::File {
+        path: "/etc/machine-id".to_owned(),
+        text: "there is none, so this host has no name; give one with --hostnqn".to_owned(),
+    }
+    .into())
+}
+
+/// The first line of a file, if there is one that is not empty.
+fn line_of(root: &Path, file: &str) -> Result<Option<(String, String)>, Error> {
+    let path = root.join(file);
+    let name = path.display().to_string();
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let line = text.lines().next().unwrap_or_default().trim().to_owned();
+            Ok((!line.is_empty()).then_some((name, line)))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(bad(&name, &error)),
+    }
+}
+
+fn bad(path: &str, error: &impl ToString) -> Error {
+    MachineError::File {
+        path: path.to_owned(),
+        text: error.to_string(),
+    }
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root(name: &str, files: &[(&str, &str)]) -> std::path::PathBuf {
+        let root = std::env::temp_dir().join(format!("nvmeof-{name}-{}", std::process::id()));
+        for (file, text) in files {
+            let path = root.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    fn identity(name: &str, files: &[(&str, &str)]) -> Result<Identity, Error> {
+        let root = root(name, files);
+        let identity = Identity::from_root(&root);
+        let _ = fs::remove_dir_all(root);
+        identity
+    }
+
+    #[test]
+    fn files_count_first() {
+        let uuid = "2f4ab6fc-0f33-4d0e-a7ad-5b6f5c1c7e11";
+        let found = identity(
+            "files",
+            &[
+                ("etc/nvme/hostnqn", "nqn.2026-11.org.example:me\n"),
+                ("etc/nvme/hostid", &format!("{uuid}\n")),
+            ],
+        )
+        .unwrap();
+        assert_eq!(found.hostnqn.as_str(), "nqn.2026-11.org.example:me");
+        assert_eq!(found.hostid, parse_hostid(uuid).unwrap());
+    }
+
+    #[test]
+    fn without_files_the_machine_gives_the_same_name_every_time() {
+        let files = [("etc/machine-id", "0123456789abcdef0123456789abcdef\n")];
+        let first = identity("machine", &files).unwrap();
+        assert_eq!(identity("machine", &files).unwrap(), first);
+        assert!(first.hostnqn.as_str().starts_with(UUID_PREFIX));
+        assert!(!first.hostnqn.as_str().contains("0123456789ab"));
+        let other = identity("machine2", &[("proc/sys/kernel/hostname", "box\n")]).unwrap();
+        assert_ne!(first, other);
+        assert!(identity("nothing", &[("etc/machine-id", "\n")]).is_err());
+    }
+
+    #[test]
+    fn the_identifier_follows_from_the_name() {
+        let uuid = "2f4ab6fc-0f33-4d0e-a7ad-5b6f5c1c7e11";
+        let name = Nqn::new(&format!("{UUID_PREFIX}{uuid}")).unwrap();
+        assert_eq!(Identity::of_name(name).hostid, parse_hostid(uuid).unwrap());
+        let [a, b] = ["nqn.2026-11.org.example:a", "nqn.2026-11.org.example:b"]
+            .map(|name| Identity::of_name(Nqn::new(name).unwrap()).hostid);
+        assert_ne!(a, b);
+    }
+
+    #[test]
+    fn bad_files_are_named() {
+        let error = identity("bad", &[("etc/nvme/hostnqn", "me\n")]).unwrap_err();
+        assert!(error.to_string().contains("etc/nvme/hostnqn"), "{error}");
+        assert!(parse_hostid("00000000-0000-0000-0000-000000000000").is_err());
+        assert!(parse_hostid("x").is_err());
+    }
+}

@@ -1,0 +1,237 @@
+//! A namespace: blocks to read and write.
+
+use nvmeof_initiator_core::blocks::{MAX_RANGES, RANGE_LEN, deallocate, flush, put_ranges};
+use nvmeof_initiator_core::{Blocks, Operation, Range};
+use nvmeof_memory::Buf;
+use nvmeof_wire::identify::IdentifyNamespace;
+use zerocopy::FromBytes;
+
+use crate::controller::Controller;
+use crate::error::{Error, MachineError, UsageError};
+
+/// A namespace of a connected controller. Buffers go in and come back, also
+/// with an error. Dropping a future does not undo its call: the buffer returns
+/// to its pool when the controller is done with it.
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    controller: Controller,
+    nsid: u32,
+    blocks: u64,
+    block_shift: u8,
+    identify: Box<IdentifyNamespace>,
+}
+
+/// How to write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// Force Unit Access: the data is on stable media when the call ends.
+    pub fua: bool,
+}
+
+/// How to write zeroes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZeroOptions {
+    /// Force Unit Access: the zeroes are on stable media when the call ends.
+    pub fua: bool,
+    /// Whether the controller may deallocate the blocks.
+    pub deallocate: bool,
+}
+
+impl Namespace {
+    pub(crate) fn new(controller: Controller, nsid: u32, page: &[u8]) -> Result<Self, Error> {
+        let identify = IdentifyNamespace::read_from_bytes(page)
+            .map_err(|_| MachineError::internal("an Identify page of another length"))?;
+        let format = |what: String| UsageError::Format { nsid, what };
+        let lba_format = identify
+            .format()
+            .ok_or_else(|| format("names a block format that it does not have".to_owned()))?;
+        if lba_format.block_len().is_none() {
+            let what = format!("has blocks of 2^{} bytes", lba_format.lbads);
+            return Err(format(what).into());
+        }
+        if lba_format.ms.get() != 0 {
+            let what = format!("has {} bytes of metadata per block", lba_format.ms);
+            return Err(format(what).into());
+        }
+        Ok(Self {
+            controller,
+            nsid,
+            blocks: identify.nsze.get(),
+            block_shift: lba_format.lbads,
+            identify: Box::new(identify),
+        })
+    }
+
+    /// Its identifier.
+    #[must_use]
+    pub fn nsid(&self) -> u32 {
+        self.nsid
+    }
+
+    /// Number of blocks.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Bytes of a block.
+    #[must_use]
+    pub fn block_size(&self) -> u32 {
+        1 << self.block_shift
+    }
+
+    /// Bytes in all; `None` when 64 bits do not hold them.
+    #[must_use]
+    pub fn len(&self) -> Option<u64> {
+        self.blocks.checked_mul(u64::from(self.block_size()))
+    }
+
+    /// Whether it has no blocks.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.blocks == 0
+    }
+
+    /// What the controller says about it.
+    #[must_use]
+    pub fn identify(&self) -> &IdentifyNamespace {
+        &self.identify
+    }
+
+    /// The controller it belongs to.
+    #[must_use]
+    pub fn controller(&self) -> &Controller {
+        &self.controller
+    }
+
+    /// Fills `buf` with the blocks from `lba`.
+    pub async fn read(&self, lba: u64, buf: Buf) -> (Result<(), Error>, Buf) {
+        self.transfer(Operation::Read, lba, buf, false).await
+    }
+
+    /// Writes `buf` to the blocks from `lba`.
+    pub async fn write(
+        &self,
+        lba: u64,
+        buf: Buf,
+        options: WriteOptions,
+    ) -> (Result<(), Error>, Buf) {
+        self.transfer(Operation::Write, lba, buf, options.fua).await
+    }
+
+    /// Compares the blocks from `lba` with `buf`. A difference is an
+    /// [`Error::Command`] with `Compare Failure`.
+    pub async fn compare(&self, lba: u64, buf: Buf) -> (Result<(), Error>, Buf) {
+        self.transfer(Operation::Compare, lba, buf, false).await
+    }
+
+    /// Puts what was written before on stable media.
+    ///
+    /// # Errors
+    /// When the command fails.
+    pub async fn flush(&self) -> Result<(), Error> {
+        let (result, _none) = self.controller.call(flush(self.nsid).into(), None).await;
+        result.map(drop)
+    }
+
+    /// Makes `count` blocks from `lba` read as zeroes.
+    ///
+    /// # Errors
+    /// When they are not there, or a command fails.
+    pub async fn write_zeroes(
+        &self,
+        lba: u64,
+        count: u64,
+        options: ZeroOptions,
+    ) -> Result<(), Error> {
+        self.check(lba, count)?;
+        if count == 0 {
+            return Ok(());
+        }
+        let ZeroOptions { fua, deallocate } = options;
+        let operation = Operation::WriteZeroes { deallocate };
+        let blocks = self.run(operation, lba, count, fua);
+        let (result, _none) = self.controller.call(blocks.into(), None).await;
+        result.map(drop)
+    }
+
+    /// Tells the controller that the blocks of `ranges` hold nothing of value.
+    ///
+    /// # Errors
+    /// When they are not there, or a command fails.
+    pub async fn deallocate(&self, ranges: &[Range]) -> Result<(), Error> {
+        for range in ranges {
+            self.check(range.slba, range.count.into())?;
+        }
+        for some in ranges.chunks(MAX_RANGES) {
+            let Some(command) = deallocate(self.nsid, some) else {
+                continue;
+            };
+            let mut buf = self.controller.alloc(some.len() * RANGE_LEN)?;
+            put_ranges(some, &mut buf);
+            let (result, _buf) = self.controller.call(command.into(), Some(buf)).await;
+            result?;
+        }
+        Ok(())
+    }
+
+    async fn transfer(
+        &self,
+        operation: Operation,
+        lba: u64,
+        buf: Buf,
+        fua: bool,
+    ) -> (Result<(), Error>, Buf) {
+        let count = match self.count_of(&buf, lba) {
+            Ok(0) => return (Ok(()), buf),
+            Ok(count) => count,
+            Err(error) => return (Err(error), buf),
+        };
+        let blocks = self.run(operation, lba, count, fua);
+        let (result, buf) = self.controller.call(blocks.into(), Some(buf)).await;
+        #[allow(
+            clippy::expect_used,
+            reason = "every provider gives lent memory back, at the latest when it is closed"
+        )]
+        let buf = buf.expect("a buffer that went in comes back");
+        (result.map(drop), buf)
+    }
+
+    /// Blocks that `buf` holds, all of them inside the namespace.
+    fn count_of(&self, buf: &Buf, lba: u64) -> Result<u64, Error> {
+        let (len, block_size) = (buf.len(), self.block_size());
+        let bytes = u64::try_from(len).unwrap_or(u64::MAX);
+        if !bytes.is_multiple_of(block_size.into()) {
+            return Err(UsageError::NotBlocks { len, block_size }.into());
+        }
+        let count = bytes >> self.block_shift;
+        self.check(lba, count)?;
+        Ok(count)
+    }
+
+    fn check(&self, slba: u64, count: u64) -> Result<(), Error> {
+        let end = slba.checked_add(count);
+        if end.is_some_and(|end| end <= self.blocks) {
+            return Ok(());
+        }
+        let (nsid, blocks) = (self.nsid, self.blocks);
+        Err(UsageError::OutOfRange {
+            nsid,
+            slba,
+            count,
+            blocks,
+        }
+        .into())
+    }
+
+    fn run(&self, operation: Operation, slba: u64, count: u64, fua: bool) -> Blocks {
+        Blocks {
+            operation,
+            nsid: self.nsid,
+            block_shift: self.block_shift,
+            slba,
+            count,
+            fua,
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! The admin queue: sets the controller up, keeps it alive, shuts it down.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvmeof_initiator_core::{
+    Answer, Ask, Command, ControllerInfo, Direction, IoLimits, KeepAlive, KeepAliveStep, Next,
+    Setup, SetupConfig, Shutdown, admin,
+};
+use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
+use nvmeof_rdma::{Provider, Refused};
+use nvmeof_wire::Status;
+use nvmeof_wire::admin::{LogId, NSID_ALL};
+
+use super::call::{Call, Done, Patience, SubmitError, Work};
+use super::connection::{Connection, ConnectionConfig};
+use crate::error::{Error, LostCause, MachineError};
+
+/// What to connect to and how.
+#[derive(Clone, Debug)]
+pub struct AdminConfig {
+    /// The steps of the set-up.
+    pub setup: SetupConfig,
+    /// How long an admin command may take.
+    pub command_timeout: Duration,
+    /// How long the connection may take to stand.
+    pub connect_timeout: Duration,
+}
+
+/// The admin queue of a controller. It sets the controller up by itself; then
+/// [`info`](Self::info) has what I/O queues need. It must be polled by
+/// [`next_deadline`](Self::next_deadline), or the controller drops us.
+#[derive(Debug)]
+pub struct AdminQueue {
+    connection: Connection,
+    phase: Phase,
+    info: Option<Arc<ControllerInfo>>,
+    keep_alive: KeepAlive,
+    keep_alive_timeout: Duration,
+    /// When the set-up or the shutdown wants to be asked again.
+    wake_at: Option<Duration>,
+    pages: Pool,
+    ended: Vec<Done>,
+    events: Vec<u32>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Setup(Box<Setup>),
+    Ready,
+    Shutdown(Shutdown),
+    Over,
+}
+
+/// Entries that are kept free for our own commands: set-up or shutdown, Keep
+/// Alive, Asynchronous Event Request and the log page it points to.
+const RESERVED: usize = 4;
+
+/// Buffers of 4 KiB for what admin commands move.
+const PAGES: usize = 32;
+/// Length of one.
+const PAGE: usize = 4096;
+
+// Names of our own commands; a caller's are below.
+const SETUP: u64 = u64::MAX;
+const KEEP_ALIVE: u64 = u64::MAX - 1;
+const EVENT: u64 = u64::MAX - 2;
+const EVENT_LOG: u64 = u64::MAX - 3;
+
+impl AdminQueue {
+    /// Starts to connect to `addr` and to set the controller up.
+    ///
+    /// # Errors
+    /// When it cannot even be tried.
+    pub fn connect(
+        mut provider: Box<dyn Provider>,
+        addr: SocketAddr,
+        config: AdminConfig,
+        now: Duration,
+    ) -> Result<Self, Error> {
+        let layout = PoolLayout {
+            count: PAGES,
+            stride: PAGE,
+            lead: 0,
+        };
+        let pages = Pool::new(layout, Pages::Normal).map_err(MachineError::pool)?;
+        provider
+            .register(pages.region())
+            .map_err(MachineError::register)?;
+        let connection_config = ConnectionConfig {
+            qid: 0,
+            size: config.setup.queue.size,
+            flow_control: config.setup.queue.flow_control,
+            cntlid: 0,
+            command_timeout: config.command_timeout,
+            connect_timeout: config.connect_timeout,
+        };
+        let connection = Connection::open(provider, addr, &connection_config, now)?;
+        let keep_alive_timeout = config.setup.keep_alive;
+        Ok(Self {
+            connection,
+            phase: Phase::Setup(Box::new(Setup::new(config.setup))),
+            info: None,
+            keep_alive: KeepAlive::new(Duration::ZERO, now),
+            keep_alive_timeout,
+            wake_at: None,
+            pages,
+            ended: Vec::with_capacity(PAGES),
+            events: Vec::new(),
+        })
+    }
+
+    /// The controller, once it is set up.
+    #[must_use]
+    pub fn info(&self) -> Option<&Arc<ControllerInfo>> {
+        self.info.as_ref()
+    }
+
+    /// Why the connection is of no use any more.
+    #[must_use]
+    pub fn error(&self) -> Option<&Error> {
+        self.connection.error()
+    }
+
+    /// Whether all is over: every call has ended.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.connection.is_closed()
+    }
+
+    /// The connection below.
+    #[must_use]
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// A buffer of up to 4096 bytes for a call; `None` when all are out.
+    #[must_use]
+    pub fn page(&self, len: usize) -> Option<Buf> {
+        let mut page = self.pages.take()?;
+        page.set_len(len).ok()?;
+        Some(page)
+    }
+
+    /// Takes an admin command once the controller is set up. `user` is below
+    /// 2^63.
+    ///
+    /// # Errors
+    /// [`SubmitError`] with the call.
+    pub fn submit(&mut self, call: Call, now: Duration) -> Result<(), Refused<Call, SubmitError>> {
+        let room = usize::from(self.connection.size()).saturating_sub(1 + RESERVED);
+        let why = match &self.phase {
+            Phase::Ready if self.connection.in_flight() < room => {
+                return self.connection.submit(call, &IoLimits::default(), now);
+            }
+            Phase::Ready => SubmitError::Full,
+            _ => SubmitError::NotConnected(self.connection.not_ready()),
+        };
+        Err(Refused { why, back: call })
+    }
+
+    /// Sends off what was submitted since the last time.
+    pub fn submit_now(&mut self, now: Duration) {
+        self.connection.submit_now(now);
+    }
+
+    /// Makes progress and appends the calls that ended. Returns whether
+    /// anything happened. Never waits.
+    pub fn poll(&mut self, now: Duration, done: &mut Vec<Done>) -> bool {
+        let mut ended = std::mem::take(&mut self.ended);
+        let progress = self.connection.poll(now, &mut ended);
+        for call in ended.drain(..) {
+            self.sort(call, now, done);
+        }
+        self.ended = ended;
+        if self.connection.is_up() {
+            self.advance(now);
+            self.keep_alive(now);
+            self.connection.submit_now(now);
+        }
+        progress
+    }
+
+    /// The next asynchronous event that arrived: dword 0 of its completion.
+    pub fn take_event(&mut self) -> Option<u32> {
+        (!self.events.is_empty()).then(|| self.events.remove(0))
+    }
+
+    /// Shuts the controller down in good order and closes the queue, within
+    /// `patience`. I/O queues are closed before.
+    pub fn shutdown(&mut self, now: Duration, patience: Duration) {
+        match (&self.phase, &self.info) {
+            (Phase::Ready, Some(info)) => {
+                self.phase = Phase::Shutdown(Shutdown::new(info.cc, now, patience));
+                self.wake_at = Some(now);
+            }
+            (Phase::Shutdown(_), _) => {}
+            _ => self.connection.close(),
+        }
+    }
+
+    /// Closes the queue without shutting the controller down.
+    pub fn close(&mut self) {
+        self.connection.close();
+    }
+
+    /// A descriptor that becomes readable when [`poll`](Self::poll) has
+    /// something to do; `None` where time is simulated.
+    #[must_use]
+    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.connection.wait_fd()
+    }
+
+    /// When [`poll`](Self::poll) has to be called at the latest.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let up = self.connection.is_up();
+        let keep_alive = self.keep_alive.next_deadline().filter(|_| up);
+        let wake_at = self.wake_at.filter(|_| up);
+        let times = [self.connection.next_deadline(), keep_alive, wake_at];
+        times.into_iter().flatten().min()
+    }
+
+    /// Gives a call that ended to whoever made it.
+    fn sort(&mut self, call: Done, now: Duration, done: &mut Vec<Done>) {
+        match call.user {
+            SETUP => self.on_step_done(&call, now),
+            KEEP_ALIVE => self.keep_alive.answered(),
+            EVENT => self.on_event(&call, now),
+            EVENT_LOG => {}
+            _ => done.push(call),
+        }
+    }
+
+    fn on_step_done(&mut self, call: &Done, now: Duration) {
+        let answer = match &call.result {
+            Ok(result) => Answer {
+                status: Status::SUCCESS,
+                result: *result,
+            },
+            Err(Error::Command(error)) => Answer {
+                status: error.status,
+                result: error.result,
+            },
+            // The connection is gone, and has the reason.
+            Err(_) => return,
+        };
+        match &mut self.phase {
+            Phase::Setup(setup) => {
+                let data = call.buf.as_deref().unwrap_or_default();
+                if let Err(error) = setup.handle_completion(now, answer, data) {
+                    let addr = self.connection.addr();
+                    self.connection.fail_with(Error::setup(addr, 0, error));
+                }
+            }
+            Phase::Shutdown(shutdown) => {
+                let result = answer.status.is_success().then_some(answer.result);
+                shutdown.handle_completion(now, result);
+            }
+            Phase::Ready | Phase::Over => {}
+        }
+    }
+
+    /// The next step of set-up or shutdown.
+    fn advance(&mut self, now: Duration) {
+        let next = match &mut self.phase {
+            Phase::Setup(setup) => setup.poll(now),
+            Phase::Shutdown(shutdown) => shutdown.poll(now),
+            Phase::Ready | Phase::Over => return,
+        };
+        self.wake_at = match (&self.phase, &next) {
+            (_, Next::Wait(until)) => Some(*until),
+            (Phase::Shutdown(shutdown), _) => Some(shutdown.deadline()),
+            _ => None,
+        };
+        match next {
+            Next::Send(ask) => self.ask(ask, SETUP, Patience::Usual, now),
+            Next::Done => self.step_over(now),
+            Next::Answer | Next::Wait(_) => {}
+        }
+    }
+
+    fn step_over(&mut self, now: Duration) {
+        self.wake_at = None;
+        match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Setup(setup) => {
+                let Some(info) = setup.into_info() else {
+                    return self.connection.close();
+                };
+                self.info = Some(Arc::new(info));
+                self.phase = Phase::Ready;
+                self.keep_alive = KeepAlive::new(self.keep_alive_timeout, now);
+                self.expect_event(now);
+            }
+            Phase::Shutdown(_) => self.connection.close(),
+            Phase::Ready | Phase::Over => {}
+        }
+    }
+
+    fn keep_alive(&mut self, now: Duration) {
+        match self.keep_alive.poll(now) {
+            KeepAliveStep::Wait => {}
+            KeepAliveStep::Send => {
+                self.keep_alive.sent(now);
+                let command = admin::keep_alive().into();
+                self.ask(command, KEEP_ALIVE, Patience::Endless, now);
+            }
+            KeepAliveStep::Failed => {
+                let what = "Keep Alive";
+                self.connection.fail(LostCause::Timeout { what });
+            }
+        }
+    }
+
+    fn expect_event(&mut self, now: Duration) {
+        let command = admin::async_event_request().into();
+        self.ask(command, EVENT, Patience::Endless, now);
+    }
+
+    /// An event; reading the log page it points to lets the next of its kind
+    /// come (NVMe Base 2.0, section 5.2).
+    fn on_event(&mut self, call: &Done, now: Duration) {
+        let Ok(result) = call.result else { return };
+        let dword = u32::try_from(result & 0xffff_ffff).unwrap_or_default();
+        let [_, _, log_page, _] = dword.to_le_bytes();
+        if self.events.len() < MAX_EVENTS {
+            self.events.push(dword);
+        }
+        if LogId(log_page) == LogId::CHANGED_NAMESPACES {
+            let log = admin::log_page(LogId::CHANGED_NAMESPACES, NSID_ALL, 0, 4096);
+            self.ask(log.into(), EVENT_LOG, Patience::Usual, now);
+        }
+        if matches!(self.phase, Phase::Ready) {
+            self.expect_event(now);
+        }
+    }
+
+    /// Sends one of our own commands. There is room: places are reserved.
+    fn ask(&mut self, ask: Ask, user: u64, patience: Patience, now: Duration) {
+        let Ask { command, payload } = ask;
+        let buf = match self.buffer_for(&command, &payload) {
+            Ok(buf) => buf,
+            Err(error) => return self.connection.fail_with(error.into()),
+        };
+        let call = Call {
+            work: Work::Single(command),
+            buf,
+            user,
+            patience,
+        };
+        let limits = IoLimits::default();
+        if let Err(refused) = self.connection.submit(call, &limits, now) {
+            let text = format!("the admin queue has no room for us: {}", refused.why);
+            self.connection
+                .fail_with(MachineError::Internal(text).into());
+        }
+    }
+
+    fn buffer_for(&self, command: &Command, payload: &[u8]) -> Result<Option<Buf>, MachineError> {
+        if command.is_empty() {
+            return Ok(None);
+        }
+        let len = usize::try_from(command.len()).unwrap_or(usize::MAX);
+        let mut page = self.page(len).ok_or_else(|| {
+            MachineError::Internal("the admin queue has no buffer left".to_owned())
+        })?;
+        if command.direction() == Direction::ToController {
+            page.copy_from_slice(payload.get(..len).unwrap_or(&[0; PAGE]));
+        }
+        Ok(Some(page))
+    }
+}
+
+/// Events kept for a caller that does not take them.
+const MAX_EVENTS: usize = 64;

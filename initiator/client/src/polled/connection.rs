@@ -1,0 +1,443 @@
+//! One queue pair with its provider: the life of the connection, and what
+//! events do to it.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use nvmeof_initiator_core::{Cid, Queue, Response, cm};
+use nvmeof_memory::{Pages, Pool, PoolLayout, Region};
+use nvmeof_rdma::{
+    CloseReason, Completion, Event, Outcome, PrivateData, Provider, QpConfig, QpId, Received, Tag,
+};
+
+use super::call::Done;
+use super::transfer::{Flight, Transfers};
+use crate::error::{Error, Lost, LostCause, MachineError};
+
+/// Sizes and times of a connection.
+#[derive(Clone, Debug)]
+pub struct ConnectionConfig {
+    /// Queue identifier: 0 is the admin queue.
+    pub qid: u16,
+    /// Entries of the submission queue; one less is the most commands in
+    /// flight. Lowered to what the provider can do.
+    pub size: u16,
+    /// Whether to ask for SQ flow control; without, the submission queue head
+    /// of responses is ignored.
+    pub flow_control: bool,
+    /// Controller to which an I/O queue is to belong, if known.
+    pub cntlid: u16,
+    /// How long a command may take unless the call says otherwise.
+    pub command_timeout: Duration,
+    /// How long the connection may take to stand.
+    pub connect_timeout: Duration,
+}
+
+/// A queue pair to a controller: commands go out, responses come back, memory
+/// is lent and taken back. Knows nothing of what the commands mean.
+///
+/// ```text
+///  open() ──► Connecting ──Established──► Up
+///                 │                        │ fault, time-out, close()
+///                 │ rejected, failed       ▼
+///                 ├─────────────────────► Closing ──Closed──► Closed
+/// ```
+///
+/// Everything in flight ends with the same error when the queue pair is
+/// closed, not before: only then can nobody touch the lent memory.
+pub struct Connection {
+    provider: Box<dyn Provider>,
+    qp: QpId,
+    addr: SocketAddr,
+    qid: u16,
+    state: State,
+    queue: Queue<Flight>,
+    transfers: Transfers,
+    /// Room for what the provider tells, kept between polls.
+    events: Vec<Event>,
+    command_timeout: Duration,
+    /// Whether something was posted since the last submit.
+    posted: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    Connecting { deadline: Duration },
+    Up,
+    Closing { why: Error },
+    Closed { why: Error },
+}
+
+/// A response capsule is 16 bytes (NVMe RDMA transport: the response capsule
+/// has no in-capsule data, IORCSZ 1); a cache line each keeps them apart.
+const REPLY_STRIDE: usize = 64;
+
+impl Connection {
+    /// Starts to connect to `addr`. The provider has the regions of all
+    /// payload buffers registered already, or gets them by
+    /// [`register`](Self::register).
+    ///
+    /// # Errors
+    /// When it cannot even be tried: sizes, memory, no such network.
+    pub fn open(
+        mut provider: Box<dyn Provider>,
+        addr: SocketAddr,
+        config: &ConnectionConfig,
+        now: Duration,
+    ) -> Result<Self, Error> {
+        let limits = provider.limits().clone();
+        let most = limits.max_recvs.min(limits.max_sends);
+        let size = config.size.min(u16::try_from(most).unwrap_or(u16::MAX));
+        let queue = Queue::new(size, config.flow_control).map_err(MachineError::Slots)?;
+
+        let layout = PoolLayout {
+            count: usize::from(size),
+            stride: REPLY_STRIDE,
+            lead: 0,
+        };
+        let replies = Pool::new(layout, Pages::Normal).map_err(MachineError::pool)?;
+        provider
+            .register(replies.region())
+            .map_err(MachineError::register)?;
+
+        let private_data = cm::request(config.qid, size, config.cntlid);
+        let private_data = PrivateData::new(&private_data).map_err(MachineError::internal)?;
+        let qp_config = QpConfig {
+            recvs: u32::from(size),
+            sends: u32::from(size),
+            // The target reads and writes our memory, we never its.
+            reads_out: 0,
+            reads_in: limits.max_reads.min(READS_IN),
+        };
+        let qp = provider
+            .connect(addr, &qp_config, &private_data, now)
+            .map_err(|error| Error::cannot_connect(addr, &error))?;
+        for number in 0..u64::from(size) {
+            let Some(buf) = replies.take() else { break };
+            provider
+                .post_recv(qp, Tag(number), buf)
+                .map_err(|refused| MachineError::post(&refused.why))?;
+        }
+        Ok(Self {
+            provider,
+            qp,
+            addr,
+            qid: config.qid,
+            state: State::Connecting {
+                deadline: now + config.connect_timeout,
+            },
+            queue,
+            transfers: Transfers::new(usize::from(size)),
+            events: Vec::with_capacity(2 * usize::from(size)),
+            command_timeout: config.command_timeout,
+            posted: false,
+        })
+    }
+
+    /// Makes the buffers of `region` usable for calls.
+    ///
+    /// # Errors
+    /// When the machine does not let the region be registered.
+    pub fn register(&mut self, region: &Region) -> Result<(), Error> {
+        Ok(self
+            .provider
+            .register(region)
+            .map_err(MachineError::register)?)
+    }
+
+    /// Makes progress: takes what arrived, appends the calls that ended, sends
+    /// what is due. Returns whether anything happened. Never waits.
+    pub fn poll(&mut self, now: Duration, done: &mut Vec<Done>) -> bool {
+        self.submit_now(now);
+        let mut events = std::mem::take(&mut self.events);
+        let progress = self.provider.poll(now, &mut events);
+        for event in events.drain(..) {
+            self.handle(event, done);
+        }
+        self.events = events;
+        self.continue_transfers(now);
+        self.check_time(now);
+        self.submit_now(now);
+        progress
+    }
+
+    /// Sends off what was submitted since the last time.
+    pub fn submit_now(&mut self, now: Duration) {
+        if std::mem::take(&mut self.posted) {
+            self.provider.submit(now);
+        }
+    }
+
+    /// Closes the queue pair. Calls in flight end with an error;
+    /// [`is_closed`](Self::is_closed) tells when that is done.
+    pub fn close(&mut self) {
+        self.fail(LostCause::Local);
+    }
+
+    /// Gives the queue pair up because of `why`.
+    pub(crate) fn fail(&mut self, cause: LostCause) {
+        let established = matches!(self.state, State::Up);
+        let lost = Lost {
+            addr: self.addr,
+            qid: self.qid,
+            established,
+            cause,
+        };
+        self.fail_with(lost.into());
+    }
+
+    /// Gives the queue pair up because of `why`. The first reason counts.
+    pub(crate) fn fail_with(&mut self, why: Error) {
+        if matches!(self.state, State::Connecting { .. } | State::Up) {
+            self.state = State::Closing { why };
+            self.provider.disconnect(self.qp);
+        }
+    }
+
+    /// Whether calls are taken.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        matches!(self.state, State::Up)
+    }
+
+    /// Whether all is over: every call has ended.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed { .. })
+    }
+
+    /// Why no calls are taken, once the connection has failed or is closed.
+    #[must_use]
+    pub fn error(&self) -> Option<&Error> {
+        match &self.state {
+            State::Closing { why } | State::Closed { why } => Some(why),
+            State::Connecting { .. } | State::Up => None,
+        }
+    }
+
+    /// The target's address.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Queue identifier.
+    #[must_use]
+    pub fn qid(&self) -> u16 {
+        self.qid
+    }
+
+    /// Entries of the submission queue.
+    #[must_use]
+    pub fn size(&self) -> u16 {
+        self.queue.size()
+    }
+
+    /// Calls that have not ended.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.transfers.len()
+    }
+
+    /// A descriptor that becomes readable when [`poll`](Self::poll) has
+    /// something to do; `None` where time is simulated. Poll until nothing
+    /// happens before sleeping on it.
+    #[must_use]
+    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.provider.wait_fd()
+    }
+
+    /// When [`poll`](Self::poll) has to be called at the latest.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let ours = match self.state {
+            State::Connecting { deadline } => Some(deadline),
+            State::Up => self.queue.next_deadline(),
+            State::Closing { .. } | State::Closed { .. } => None,
+        };
+        [ours, self.provider.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    pub(super) fn parts(&mut self) -> Parts<'_> {
+        Parts {
+            provider: &mut *self.provider,
+            qp: self.qp,
+            queue: &mut self.queue,
+            transfers: &mut self.transfers,
+            command_timeout: self.command_timeout,
+            posted: &mut self.posted,
+        }
+    }
+
+    /// Why calls are not taken, when they are not.
+    pub(super) fn not_ready(&self) -> Error {
+        match &self.state {
+            State::Closing { why } | State::Closed { why } => why.clone(),
+            State::Connecting { .. } | State::Up => Lost {
+                addr: self.addr,
+                qid: self.qid,
+                established: false,
+                cause: LostCause::NotYet,
+            }
+            .into(),
+        }
+    }
+
+    fn handle(&mut self, event: Event, done: &mut Vec<Done>) {
+        if event.qp() != self.qp {
+            return;
+        }
+        match event {
+            Event::Established { private_data, .. } => self.on_established(&private_data),
+            Event::Rejected { private_data, .. } => {
+                let refused = Error::rejected(self.addr, self.qid, &private_data);
+                self.fail_with(refused);
+            }
+            Event::Received(received) => self.on_received(received, done),
+            Event::Completion(completion) => self.on_completion(completion, done),
+            Event::Closed { reason, .. } => self.on_closed(reason, done),
+            Event::ConnectRequest(_) => {}
+        }
+    }
+
+    fn on_established(&mut self, private_data: &[u8]) {
+        if !matches!(self.state, State::Connecting { .. }) {
+            return;
+        }
+        match cm::check_accept(private_data) {
+            Ok(()) => self.state = State::Up,
+            Err(text) => self.fail(LostCause::Protocol(text)),
+        }
+    }
+
+    /// A response. The receive goes back at once, so that one is there for
+    /// every command that is sent later.
+    fn on_received(&mut self, received: Received, done: &mut Vec<Done>) {
+        if !received.outcome.is_success() || !self.is_up() {
+            return;
+        }
+        let Received {
+            tag,
+            buf,
+            len,
+            invalidated,
+            ..
+        } = received;
+        let response = Response::parse(buf.get(..len).unwrap_or_default());
+        if self.provider.post_recv(self.qp, tag, buf).is_err() {
+            // Only a queue pair that is closing refuses: Closed follows.
+            return;
+        }
+        let response = match response {
+            Ok(response) => response,
+            Err(error) => return self.fail(LostCause::Protocol(error.to_string())),
+        };
+        let flight = match self.queue.answered(response.cid, response.sqhd) {
+            Ok(flight) => flight,
+            Err(fault) => return self.fail(LostCause::Protocol(fault.to_string())),
+        };
+        if let Some(key) = invalidated
+            && flight.key != Some(key)
+        {
+            let text = "a response invalidates a memory key that is not its command's";
+            return self.fail(LostCause::Protocol(text.to_owned()));
+        }
+        flight.answer = Some(response.answer);
+        if flight.sent {
+            self.finish(response.cid, done);
+        }
+    }
+
+    /// A command left, or will not any more.
+    fn on_completion(&mut self, completion: Completion, done: &mut Vec<Done>) {
+        let Ok(number) = u16::try_from(completion.tag.0) else {
+            return;
+        };
+        let cid = Cid(number);
+        let Ok(flight) = self.queue.get_mut(cid) else {
+            return;
+        };
+        flight.sent = true;
+        let answered = flight.answer.is_some();
+        if let Some(buf) = completion.buf {
+            let transfer = flight.transfer;
+            self.transfers.give_back(transfer, buf);
+        }
+        if let Outcome::Failed(reason) = completion.outcome {
+            self.fail(LostCause::Network(*reason));
+        } else if answered && self.is_up() {
+            self.finish(cid, done);
+        }
+    }
+
+    /// A command that was sent and answered is done with.
+    fn finish(&mut self, cid: Cid, done: &mut Vec<Done>) {
+        let Ok(flight) = self.queue.release(cid) else {
+            return;
+        };
+        match self.transfers.part_done(&flight, &mut *self.provider) {
+            Ok(Some(ended)) => done.push(ended),
+            Ok(None) => {}
+            Err(text) => self.fail(LostCause::Protocol(text.to_owned())),
+        }
+    }
+
+    /// Nobody can touch the lent memory any more: everything ends.
+    fn on_closed(&mut self, reason: CloseReason, done: &mut Vec<Done>) {
+        self.fail(LostCause::Network(reason));
+        let State::Closing { why } = &self.state else {
+            return;
+        };
+        let why = why.clone();
+        self.transfers.end_all(&mut *self.provider, &why, done);
+        self.state = State::Closed { why };
+    }
+
+    fn check_time(&mut self, now: Duration) {
+        match self.state {
+            State::Connecting { deadline } if now >= deadline => {
+                self.fail(LostCause::Timeout {
+                    what: "the connection",
+                });
+            }
+            State::Up => {
+                if let Some(cid) = self.queue.expired(now)
+                    && let Ok(flight) = self.queue.get_mut(cid)
+                {
+                    let what = flight.name;
+                    self.fail(LostCause::Timeout { what });
+                }
+            }
+            State::Connecting { .. } | State::Closing { .. } | State::Closed { .. } => {}
+        }
+    }
+}
+
+/// RDMA Reads the target may have in flight towards us, as many as the Linux
+/// host offers.
+const READS_IN: u32 = 128;
+
+/// What sending commands needs of a connection.
+pub(super) struct Parts<'a> {
+    pub(super) provider: &'a mut dyn Provider,
+    pub(super) qp: QpId,
+    pub(super) queue: &'a mut Queue<Flight>,
+    pub(super) transfers: &'a mut Transfers,
+    pub(super) command_timeout: Duration,
+    pub(super) posted: &'a mut bool,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection")
+            .field("addr", &self.addr)
+            .field("qid", &self.qid)
+            .field("state", &self.state)
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,469 @@
+//! Calls in flight: lending their memory, cutting them into commands, putting
+//! the answers together.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use nvmeof_initiator_core::{Answer, Cid, Command, CommandError, Direction, IoLimits, Payload};
+use nvmeof_memory::Buf;
+use nvmeof_rdma::{
+    ExposeError, Inline, PostError, Provider, Refused, RemoteKey, RemoteSlice, Rights, Tag,
+};
+use nvmeof_wire::sqe::SQE_LEN;
+use slab::Slab;
+
+use super::call::{Call, Done, Patience, SubmitError, Work};
+use super::connection::{Connection, Parts};
+use crate::Error;
+
+/// A command in flight.
+#[derive(Debug)]
+pub(super) struct Flight {
+    /// The call it belongs to.
+    pub(super) transfer: usize,
+    /// The command's name, for messages.
+    pub(super) name: &'static str,
+    /// The key the controller was asked to invalidate.
+    pub(super) key: Option<RemoteKey>,
+    /// Whether the capsule's send came back.
+    pub(super) sent: bool,
+    /// The response, when it is here.
+    pub(super) answer: Option<Answer>,
+    /// First block of this part and how many, of a call that was cut.
+    part: (u64, u64),
+}
+
+/// All calls of a connection that have not ended.
+#[derive(Debug)]
+pub(super) struct Transfers {
+    calls: Slab<Transfer>,
+    /// Calls with commands that are not sent yet, oldest first.
+    unfinished: VecDeque<usize>,
+    capacity: usize,
+}
+
+#[derive(Debug)]
+struct Transfer {
+    work: Work,
+    user: u64,
+    patience: Patience,
+    memory: Memory,
+    /// Blocks for which commands were sent.
+    next: u64,
+    /// Most blocks of one command.
+    step: u64,
+    /// Commands in flight.
+    outstanding: u32,
+    result: Result<u64, Error>,
+}
+
+/// Where the payload buffer is.
+#[derive(Debug)]
+enum Memory {
+    /// There is none, or it moved into a send.
+    None,
+    /// Here.
+    Home(Buf),
+    /// Within the controller's reach.
+    Lent(RemoteSlice),
+}
+
+impl Connection {
+    /// Takes a call. Its commands go out with the next
+    /// [`submit_now`](Connection::submit_now) or [`poll`](Connection::poll).
+    ///
+    /// # Errors
+    /// [`SubmitError`] with the call, unchanged.
+    pub fn submit(
+        &mut self,
+        call: Call,
+        limits: &IoLimits,
+        now: Duration,
+    ) -> Result<(), Refused<Call, SubmitError>> {
+        if !self.is_up() {
+            let why = SubmitError::NotConnected(self.not_ready());
+            return Err(Refused { why, back: call });
+        }
+        self.parts().submit(call, limits, now)
+    }
+
+    /// Sends the next commands of calls that were cut.
+    pub(super) fn continue_transfers(&mut self, now: Duration) {
+        if self.is_up() {
+            self.parts().continue_transfers(now);
+        }
+    }
+}
+
+impl Parts<'_> {
+    fn submit(
+        &mut self,
+        call: Call,
+        limits: &IoLimits,
+        now: Duration,
+    ) -> Result<(), Refused<Call, SubmitError>> {
+        let refuse = |why, back| Err(Refused { why, back });
+        let expected = call.work.bytes();
+        let got = call.buf.as_ref().map_or(0, |buf| buf.len() as u64);
+        if got != expected {
+            return refuse(SubmitError::Length { expected, got }, call);
+        }
+        if !self.transfers.has_room() || self.queue.room() == 0 {
+            return refuse(SubmitError::Full, call);
+        }
+        let (direction, step, total) = match &call.work {
+            Work::Single(command) => (command.direction(), 1, 1),
+            Work::Blocks(blocks) => (blocks.direction(), blocks.step(limits), blocks.count),
+        };
+        let in_capsule = step >= total
+            && direction == Direction::ToController
+            && expected <= u64::from(limits.in_capsule);
+        let Call {
+            work,
+            buf,
+            user,
+            patience,
+        } = call;
+        let memory = match buf {
+            None => Memory::None,
+            Some(buf) if in_capsule => Memory::Home(buf),
+            // The least rights that will do.
+            Some(buf) => {
+                let rights = match direction {
+                    Direction::ToHost | Direction::Both => Rights::REMOTE_WRITE,
+                    Direction::ToController | Direction::None => Rights::REMOTE_READ,
+                };
+                match self.provider.expose(self.qp, buf, rights) {
+                    Ok(slice) => Memory::Lent(slice),
+                    Err(Refused { why, back }) => {
+                        let call = Call {
+                            work,
+                            buf: Some(back),
+                            user,
+                            patience,
+                        };
+                        return refuse(SubmitError::Buffer(why), call);
+                    }
+                }
+            }
+        };
+        let index = self.transfers.calls.insert(Transfer {
+            work,
+            user,
+            patience,
+            memory,
+            next: 0,
+            step,
+            outstanding: 0,
+            result: Ok(0),
+        });
+        match self.send_parts(index, now) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                self.transfers.unfinished.push_back(index);
+                Ok(())
+            }
+            // What is on its way cannot be undone: the call is taken. The rest
+            // is tried again later, or ends with the queue pair.
+            Err(_) if self.transfers.is_begun(index) => {
+                self.transfers.unfinished.push_back(index);
+                Ok(())
+            }
+            Err(why) => self.undo(index, why),
+        }
+    }
+
+    /// The first command of a call was refused: the call goes back as it came.
+    fn undo(&mut self, index: usize, why: PostError) -> Result<(), Refused<Call, SubmitError>> {
+        let mut transfer = self.transfers.calls.remove(index);
+        if let Memory::Lent(slice) = transfer.memory
+            && let Ok(buf) = self.provider.withdraw(slice.key)
+        {
+            transfer.memory = Memory::Home(buf);
+        }
+        let buf = transfer.memory.take_home();
+        let Transfer {
+            work,
+            user,
+            patience,
+            ..
+        } = transfer;
+        let back = Call {
+            work,
+            buf,
+            user,
+            patience,
+        };
+        let why = match why {
+            PostError::NotRegistered => SubmitError::Buffer(ExposeError::NotRegistered),
+            why => SubmitError::Refused(why),
+        };
+        Err(Refused { why, back })
+    }
+
+    fn continue_transfers(&mut self, now: Duration) {
+        while let Some(index) = self.transfers.unfinished.front().copied() {
+            // A refusal means that the queue pair is closing: its last event
+            // ends the call.
+            if !self.send_parts(index, now).unwrap_or_default() {
+                return;
+            }
+            self.transfers.unfinished.pop_front();
+        }
+    }
+
+    /// Sends as many commands of a call as there is room for. Returns whether
+    /// that was the last of them.
+    fn send_parts(&mut self, index: usize, now: Duration) -> Result<bool, PostError> {
+        loop {
+            let Some(transfer) = self.transfers.calls.get_mut(index) else {
+                return Ok(true);
+            };
+            if transfer.is_all_sent() {
+                return Ok(true);
+            }
+            if self.queue.room() == 0 {
+                return Ok(false);
+            }
+            let deadline = match transfer.patience {
+                Patience::Usual => Some(now + self.command_timeout),
+                Patience::For(time) => Some(now + time),
+                Patience::Endless => None,
+            };
+            let (command, part, payload, key) = transfer.next_part();
+            let flight = Flight {
+                transfer: index,
+                name: command.name(),
+                key,
+                sent: false,
+                answer: None,
+                part,
+            };
+            let Ok(cid) = self.queue.begin(flight, deadline) else {
+                return Ok(false);
+            };
+            let body = match payload {
+                Payload::InCapsule { .. } => transfer.memory.take_home(),
+                Payload::None | Payload::Keyed { .. } => None,
+            };
+            self.post(cid, index, command.capsule(cid, payload), body)?;
+            if let Some(transfer) = self.transfers.calls.get_mut(index) {
+                transfer.outstanding += 1;
+                transfer.next = part.0 + part.1;
+            }
+        }
+    }
+
+    /// Hands one command to the provider.
+    fn post(
+        &mut self,
+        cid: Cid,
+        index: usize,
+        capsule: [u8; SQE_LEN],
+        body: Option<Buf>,
+    ) -> Result<(), PostError> {
+        let head = Inline::new(&capsule).unwrap_or_default();
+        let work = nvmeof_rdma::Work::Send {
+            head,
+            body,
+            invalidate: None,
+            solicited: false,
+        };
+        let Err(refused) = self.provider.post(self.qp, Tag(u64::from(cid.0)), work) else {
+            *self.posted = true;
+            return Ok(());
+        };
+        if let Some(buf) = refused.back.into_buf() {
+            self.transfers.give_back(index, buf);
+        }
+        let cancelled = self.queue.cancel(cid);
+        debug_assert!(cancelled.is_ok(), "the command was begun just now");
+        Err(refused.why)
+    }
+}
+
+/// A submission queue entry goes out as the head of a send.
+const _: () = assert!(SQE_LEN == size_of::<[u8; 64]>());
+
+impl Transfers {
+    /// Room for as many calls as a queue of `size` entries can carry.
+    pub(super) fn new(size: usize) -> Self {
+        Self {
+            calls: Slab::with_capacity(size),
+            unfinished: VecDeque::with_capacity(size),
+            capacity: size,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Calls are served in order: none is taken while an earlier one waits for
+    /// places.
+    fn has_room(&self) -> bool {
+        self.unfinished.is_empty() && self.calls.len() < self.capacity
+    }
+
+    /// Whether commands of a call are on their way.
+    fn is_begun(&self, index: usize) -> bool {
+        self.calls
+            .get(index)
+            .is_some_and(|call| call.outstanding > 0)
+    }
+
+    /// A buffer that travelled inside a capsule is back.
+    pub(super) fn give_back(&mut self, index: usize, buf: Buf) {
+        if let Some(transfer) = self.calls.get_mut(index) {
+            transfer.memory = Memory::Home(buf);
+        }
+    }
+
+    /// A command of a call has been sent and answered. Returns the call when
+    /// that was the last.
+    pub(super) fn part_done(
+        &mut self,
+        flight: &Flight,
+        provider: &mut dyn Provider,
+    ) -> Result<Option<Done>, &'static str> {
+        let Some(transfer) = self.calls.get_mut(flight.transfer) else {
+            return Ok(None);
+        };
+        transfer.outstanding -= 1;
+        if let Some(answer) = flight.answer {
+            transfer.note(flight, answer);
+        }
+        if transfer.outstanding > 0 || !transfer.is_all_sent() {
+            return Ok(None);
+        }
+        if let Memory::Lent(slice) = transfer.memory {
+            let buf = provider.withdraw(slice.key).map_err(|_busy| BUSY)?;
+            transfer.memory = Memory::Home(buf);
+        }
+        let transfer = self.calls.remove(flight.transfer);
+        self.unfinished.retain(|index| *index != flight.transfer);
+        Ok(Some(transfer.end()))
+    }
+
+    /// The connection is gone: takes all memory back and ends every call.
+    pub(super) fn end_all(
+        &mut self,
+        provider: &mut dyn Provider,
+        why: &Error,
+        done: &mut Vec<Done>,
+    ) {
+        self.unfinished.clear();
+        for mut transfer in self.calls.drain() {
+            if let Memory::Lent(slice) = transfer.memory {
+                transfer.memory = provider
+                    .withdraw(slice.key)
+                    .map_or(Memory::None, Memory::Home);
+            }
+            transfer.result = Err(why.clone());
+            done.push(transfer.end());
+        }
+    }
+}
+
+const BUSY: &str = "the controller answered a command whose memory it is still reading";
+
+impl Transfer {
+    /// Whether no more commands are to be sent. After the first that failed the
+    /// rest stays unsent.
+    fn is_all_sent(&self) -> bool {
+        match &self.work {
+            Work::Single(_) => self.next > 0,
+            Work::Blocks(blocks) => {
+                self.next >= blocks.count || (self.result.is_err() && self.next > 0)
+            }
+        }
+    }
+
+    /// The next command, the blocks it covers, its payload, and the key the
+    /// controller is asked to invalidate.
+    fn next_part(&self) -> (Command, (u64, u64), Payload, Option<RemoteKey>) {
+        match &self.work {
+            Work::Single(command) => {
+                let (payload, key) = self.payload(0, command.len(), true);
+                (command.clone(), (0, 1), payload, key)
+            }
+            Work::Blocks(blocks) => {
+                let count = self.step.min(blocks.count - self.next);
+                let command = blocks.command(self.next, count);
+                let only = count == blocks.count;
+                let (payload, key) = self.payload(blocks.offset_of(self.next), command.len(), only);
+                (command, (self.next, count), payload, key)
+            }
+        }
+    }
+
+    fn payload(&self, offset: u64, len: u32, only: bool) -> (Payload, Option<RemoteKey>) {
+        match &self.memory {
+            Memory::None => (Payload::None, None),
+            Memory::Home(_) => (Payload::InCapsule { len }, None),
+            // One key serves all commands of a call that was cut, so none of
+            // them may invalidate it.
+            Memory::Lent(slice) => {
+                let payload = Payload::Keyed {
+                    addr: slice.addr + offset,
+                    len,
+                    key: slice.key.0,
+                    invalidate: only,
+                };
+                (payload, only.then_some(slice.key))
+            }
+        }
+    }
+
+    /// Notes how one command ended. Of several failures the lowest block
+    /// counts.
+    fn note(&mut self, flight: &Flight, answer: Answer) {
+        if answer.status.is_success() {
+            if let (Work::Single(_), Ok(result)) = (&self.work, &mut self.result) {
+                *result = answer.result;
+            }
+            return;
+        }
+        let place = match &self.work {
+            Work::Single(command) => command.place(),
+            Work::Blocks(blocks) => Some(blocks.place(flight.part.0, flight.part.1)),
+        };
+        let error = CommandError {
+            command: flight.name,
+            status: answer.status,
+            result: answer.result,
+            place,
+        };
+        let earlier = match &self.result {
+            Err(Error::Command(first)) => first.place <= error.place,
+            _ => false,
+        };
+        if !earlier {
+            self.result = Err(error.into());
+        }
+    }
+
+    fn end(self) -> Done {
+        let buf = match self.memory {
+            Memory::Home(buf) => Some(buf),
+            Memory::None | Memory::Lent(_) => None,
+        };
+        Done {
+            user: self.user,
+            buf,
+            result: self.result,
+        }
+    }
+}
+
+impl Memory {
+    fn take_home(&mut self) -> Option<Buf> {
+        match std::mem::replace(self, Self::None) {
+            Self::Home(buf) => Some(buf),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}

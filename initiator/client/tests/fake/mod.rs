@@ -1,0 +1,463 @@
+//! A small target for tests: one controller, one namespace in memory, over any
+//! provider. It does what a good target does unless it is told otherwise.
+#![allow(
+    dead_code,
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    reason = "shared test code"
+)]
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
+use nvmeof_rdma::{Event, Inline, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Tag, Work};
+use nvmeof_wire::admin::{Cns, GetLogPage, Identify, LogId, SetFeatures};
+use nvmeof_wire::fabrics::{Connect, ConnectResult, FcType, InvalidParameter, PropertyAccess};
+use nvmeof_wire::features::FeatureId;
+use nvmeof_wire::identify::{
+    IdentifyController, IdentifyNamespace, NamespaceIdentifiers, NamespaceList, Sgls,
+};
+use nvmeof_wire::log::{DiscoveryEntry, DiscoveryHeader};
+use nvmeof_wire::nvm::{DatasetManagement, Io};
+use nvmeof_wire::opcode::{self, admin, io};
+use nvmeof_wire::registers::{Cap, Cc, Csts, Property, Shutdown, Vs};
+use nvmeof_wire::{Cqe, Sgl, Sqe, Status, cm};
+use zerocopy::IntoBytes;
+
+pub(crate) const BLOCK: usize = 512;
+pub(crate) const BLOCKS: usize = 8192;
+pub(crate) const SUBNQN: &str = "nqn.2026-11.org.example:disk";
+
+/// What the target does otherwise than a good one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Manners {
+    /// Refuses the RDMA connection of this queue.
+    pub(crate) reject: Option<(u16, cm::RejectStatus)>,
+    /// Answers Connect with this.
+    pub(crate) connect: Option<(Status, u64)>,
+    /// I/O commands that are never answered.
+    pub(crate) silent: bool,
+    /// I/O commands are answered with this.
+    pub(crate) status: Option<Status>,
+    /// Answers Keep Alive not at all.
+    pub(crate) deaf: bool,
+    /// Answers I/O commands with this command identifier.
+    pub(crate) wrong_cid: Option<u16>,
+}
+
+pub(crate) struct Fake<P> {
+    pub(crate) provider: P,
+    pub(crate) manners: Manners,
+    pub(crate) disk: Vec<u8>,
+    /// I/O commands that were served, as opcodes.
+    pub(crate) served: Vec<u8>,
+    /// Writes whose data came with the command.
+    pub(crate) in_capsule: usize,
+    pub(crate) mdts: u8,
+    pub(crate) shut_down: bool,
+    queues: HashMap<QpId, QueueState>,
+    jobs: HashMap<u64, Job>,
+    next_job: u64,
+    capsules: Pool,
+    data: Pool,
+    cc: Cc,
+    now: Duration,
+}
+
+struct QueueState {
+    qid: u16,
+    size: u16,
+    sqhd: u16,
+}
+
+/// What happens when a transfer is done.
+enum Job {
+    Connect(QpId, Sqe),
+    Write(QpId, Sqe),
+    /// Nothing: a send or the write before it.
+    None,
+}
+
+const DEPTH: usize = 256;
+
+impl<P: Provider> Fake<P> {
+    pub(crate) fn listen(mut provider: P, addr: SocketAddr) -> (Self, SocketAddr) {
+        let pool = |count, stride| {
+            let layout = PoolLayout {
+                count,
+                stride,
+                lead: 0,
+            };
+            Pool::new(layout, Pages::Normal).unwrap()
+        };
+        let capsules = pool(DEPTH * 8, 64 + 4096);
+        let data = pool(DEPTH * 8, 128 << 10);
+        provider.register(capsules.region()).unwrap();
+        provider.register(data.region()).unwrap();
+        let (_, addr) = provider.listen(addr).unwrap();
+        let fake = Self {
+            provider,
+            manners: Manners::default(),
+            disk: vec![0; BLOCK * BLOCKS],
+            served: Vec::new(),
+            in_capsule: 0,
+            mdts: 5,
+            shut_down: false,
+            queues: HashMap::new(),
+            jobs: HashMap::new(),
+            next_job: 1,
+            capsules,
+            data,
+            cc: Cc(0),
+            now: Duration::ZERO,
+        };
+        (fake, addr)
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.queues.len()
+    }
+
+    pub(crate) fn poll(&mut self, now: Duration) -> bool {
+        self.now = now;
+        let mut events = Vec::new();
+        let progress = self.provider.poll(now, &mut events);
+        for event in events {
+            self.handle(event);
+        }
+        self.provider.submit(now);
+        progress
+    }
+
+    /// Closes all connections, as a target does that is killed.
+    pub(crate) fn hang_up(&mut self) {
+        for qp in self.queues.keys().copied().collect::<Vec<_>>() {
+            self.provider.disconnect(qp);
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::ConnectRequest(request) => {
+                let parsed = cm::Request::parse(&request.private_data).unwrap();
+                let qid = parsed.qid.get();
+                if let Some((refused, status)) = self.manners.reject
+                    && refused == qid
+                {
+                    let reject = cm::Reject::new(status);
+                    let private_data = nvmeof_rdma::PrivateData::new(reject.as_bytes()).unwrap();
+                    self.provider.reject(request.qp, &private_data).unwrap();
+                    return;
+                }
+                let size = parsed.hsqsize.get() + 1;
+                let config = QpConfig {
+                    recvs: u32::from(size),
+                    sends: DEPTH as u32 * 4,
+                    reads_out: 16,
+                    reads_in: 0,
+                };
+                self.provider.prepare(request.qp, &config).unwrap();
+                for _ in 0..size {
+                    let buf = self.capsules.take().unwrap();
+                    self.provider.post_recv(request.qp, Tag(0), buf).unwrap();
+                }
+                let accept = cm::Accept::new(size);
+                let private_data = nvmeof_rdma::PrivateData::new(accept.as_bytes()).unwrap();
+                self.provider.accept(request.qp, &private_data).unwrap();
+                let sqhd = 0;
+                self.queues
+                    .insert(request.qp, QueueState { qid, size, sqhd });
+            }
+            Event::Received(received) if received.outcome.is_success() => {
+                let capsule = received.buf[..received.len].to_vec();
+                let _ = self.provider.post_recv(received.qp, Tag(0), received.buf);
+                self.on_capsule(received.qp, &capsule);
+            }
+            Event::Completion(completion) => {
+                let job = self.jobs.remove(&completion.tag.0);
+                if !completion.outcome.is_success() {
+                    return;
+                }
+                match job {
+                    Some(Job::Connect(qp, sqe)) => self.connect(qp, &sqe),
+                    Some(Job::Write(qp, sqe)) => {
+                        let buf = completion.buf.unwrap();
+                        self.finish_write(qp, &sqe, &buf);
+                    }
+                    Some(Job::None) | None => {}
+                }
+            }
+            Event::Closed { qp, .. } => {
+                self.queues.remove(&qp);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_capsule(&mut self, qp: QpId, capsule: &[u8]) {
+        let sqe = Sqe::from_capsule(capsule).unwrap();
+        assert!(sqe.uses_sgl());
+        let Some(queue) = self.queues.get_mut(&qp) else {
+            return;
+        };
+        queue.sqhd = (queue.sqhd + 1) % queue.size;
+        let qid = queue.qid;
+        if sqe.opcode == opcode::FABRICS {
+            self.fabrics(qp, &sqe);
+        } else if qid == 0 {
+            self.admin(qp, &sqe);
+        } else {
+            self.io(qp, &sqe, &capsule[64..]);
+        }
+    }
+
+    fn fabrics(&mut self, qp: QpId, sqe: &Sqe) {
+        match FcType::of(sqe) {
+            FcType::CONNECT => self.pull(qp, sqe, Job::Connect(qp, *sqe)),
+            FcType::PROPERTY_GET => {
+                let value = match PropertyAccess::parse(sqe).property {
+                    Property::CAP => Cap::new(128, 500, Cap::CSS_NVM).0,
+                    Property::VS => Vs::V2_0.0.into(),
+                    Property::CSTS if self.shut_down => {
+                        (Csts::RDY | Csts::SHST_COMPLETE).bits().into()
+                    }
+                    Property::CSTS => u64::from(self.cc.enabled()),
+                    other => panic!("{other:?}"),
+                };
+                self.respond(qp, sqe, Status::SUCCESS, value);
+            }
+            FcType::PROPERTY_SET => {
+                self.cc = Cc(PropertyAccess::parse(sqe).value as u32);
+                self.shut_down = self.cc.shutdown() == Shutdown::Normal;
+                self.respond(qp, sqe, Status::SUCCESS, 0);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn connect(&mut self, qp: QpId, sqe: &Sqe) {
+        let connect = Connect::parse(sqe);
+        assert_eq!(connect.qid.get(), self.queues[&qp].qid);
+        assert_eq!(connect.sqsize.get() + 1, self.queues[&qp].size);
+        let (status, result) = self.manners.connect.unwrap_or_else(|| {
+            let result = ConnectResult {
+                cntlid: 1,
+                authreq: 0,
+            };
+            (Status::SUCCESS, result.to_result())
+        });
+        if status.is_success() && connect.qid.get() == 0 {
+            self.shut_down = false;
+        }
+        self.respond(qp, sqe, status, result);
+    }
+
+    fn admin(&mut self, qp: QpId, sqe: &Sqe) {
+        match sqe.opcode {
+            admin::IDENTIFY => {
+                let identify = Identify::parse(sqe);
+                let page = match identify.cns {
+                    Cns::CONTROLLER => self.controller().as_bytes().to_vec(),
+                    Cns::NAMESPACE => IdentifyNamespace::with_format(BLOCKS as u64, 9)
+                        .as_bytes()
+                        .to_vec(),
+                    Cns::ACTIVE_NAMESPACES => {
+                        NamespaceList::after(identify.nsid, [1]).as_bytes().to_vec()
+                    }
+                    Cns::DESCRIPTORS => NamespaceIdentifiers {
+                        uuid: Some([0x11; 16]),
+                        ..NamespaceIdentifiers::default()
+                    }
+                    .to_list()
+                    .as_bytes()
+                    .to_vec(),
+                    _ => return self.respond(qp, sqe, Status::INVALID_FIELD, 0),
+                };
+                self.push(qp, sqe, &page);
+            }
+            admin::GET_LOG_PAGE => {
+                let get = GetLogPage::parse(sqe);
+                let mut page = vec![0x11; 16384];
+                if get.lid == LogId::DISCOVERY {
+                    page.clear();
+                    page.extend_from_slice(DiscoveryHeader::new(4, 5).as_bytes());
+                    for port in 0..5 {
+                        let mut entry = DiscoveryEntry::zeroed();
+                        entry.portid = port.into();
+                        page.extend_from_slice(entry.as_bytes());
+                    }
+                }
+                page.resize(16384, 0);
+                let (offset, len) = (get.offset as usize, get.len as usize);
+                self.push(qp, sqe, &page[offset..offset + len]);
+            }
+            admin::SET_FEATURES => {
+                let set = SetFeatures::parse(sqe);
+                let result = match set.fid {
+                    FeatureId::NUMBER_OF_QUEUES => set.cdw11.into(),
+                    _ => 0,
+                };
+                self.respond(qp, sqe, Status::SUCCESS, result);
+            }
+            admin::KEEP_ALIVE if self.manners.deaf => {}
+            admin::KEEP_ALIVE => self.respond(qp, sqe, Status::SUCCESS, 0),
+            admin::ASYNC_EVENT_REQUEST => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn controller(&self) -> IdentifyController {
+        let mut id = IdentifyController::zeroed();
+        id.cntlid = 1.into();
+        id.kas = 10.into();
+        id.sgls = (Sgls::SUPPORTED | Sgls::KSDBDS | Sgls::OFFSET)
+            .bits()
+            .into();
+        id.mdts = self.mdts;
+        id.ioccsz = ((64 + 4096) / 16).into();
+        id.iorcsz = 1.into();
+        id.nn = 1.into();
+        id
+    }
+
+    fn io(&mut self, qp: QpId, sqe: &Sqe, in_capsule: &[u8]) {
+        self.served.push(sqe.opcode.0);
+        if self.manners.silent {
+            return;
+        }
+        if let Some(status) = self.manners.status {
+            return self.respond(qp, sqe, status, 0);
+        }
+        match sqe.opcode {
+            io::READ => {
+                let range = self.range(sqe);
+                let data = self.disk[range].to_vec();
+                self.push(qp, sqe, &data);
+            }
+            io::WRITE | io::COMPARE | io::DATASET_MANAGEMENT => {
+                match Sgl::parse(&sqe.dptr).unwrap() {
+                    Sgl::InCapsule { offset: 0, len } => {
+                        assert_eq!(len as usize, in_capsule.len());
+                        self.in_capsule += 1;
+                        self.finish_write(qp, sqe, in_capsule);
+                    }
+                    _ => self.pull(qp, sqe, Job::Write(qp, *sqe)),
+                }
+            }
+            io::WRITE_ZEROES => {
+                let range = self.range(sqe);
+                self.disk[range].fill(0);
+                self.respond(qp, sqe, Status::SUCCESS, 0);
+            }
+            io::FLUSH => self.respond(qp, sqe, Status::SUCCESS, 0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn finish_write(&mut self, qp: QpId, sqe: &Sqe, data: &[u8]) {
+        let status = match sqe.opcode {
+            io::DATASET_MANAGEMENT => {
+                assert_eq!(data.len() as u32, DatasetManagement::parse(sqe).data_len());
+                Status::SUCCESS
+            }
+            io::COMPARE => match self.disk[self.range(sqe)] == *data {
+                true => Status::SUCCESS,
+                false => Status::COMPARE_FAILURE,
+            },
+            _ => {
+                let range = self.range(sqe);
+                self.disk[range].copy_from_slice(data);
+                Status::SUCCESS
+            }
+        };
+        self.respond(qp, sqe, status, 0);
+    }
+
+    fn range(&self, sqe: &Sqe) -> std::ops::Range<usize> {
+        let io = Io::parse(sqe);
+        let start = io.slba as usize * BLOCK;
+        start..start + io.blocks as usize * BLOCK
+    }
+
+    fn keyed(sqe: &Sqe) -> (RemoteSlice, bool) {
+        match Sgl::parse(&sqe.dptr).unwrap() {
+            Sgl::Keyed {
+                addr,
+                len,
+                key,
+                invalidate,
+            } => {
+                let key = RemoteKey(key);
+                (RemoteSlice { key, addr, len }, invalidate)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn tag(&mut self, job: Job) -> Tag {
+        self.next_job += 1;
+        self.jobs.insert(self.next_job, job);
+        Tag(self.next_job)
+    }
+
+    fn buffer(&self, len: usize) -> Buf {
+        let mut buf = self.data.take().unwrap();
+        buf.set_len(len).unwrap();
+        buf
+    }
+
+    fn pull(&mut self, qp: QpId, sqe: &Sqe, job: Job) {
+        let (remote, _) = Self::keyed(sqe);
+        let local = self.buffer(remote.len as usize);
+        let tag = self.tag(job);
+        let _ = self.provider.post(qp, tag, Work::Read { local, remote });
+    }
+
+    fn push(&mut self, qp: QpId, sqe: &Sqe, data: &[u8]) {
+        let (remote, _) = Self::keyed(sqe);
+        assert_eq!(remote.len as usize, data.len());
+        let mut local = self.buffer(data.len());
+        local.copy_from_slice(data);
+        let tag = self.tag(Job::None);
+        let _ = self.provider.post(qp, tag, Work::Write { local, remote });
+        self.respond(qp, sqe, Status::SUCCESS, 0);
+    }
+
+    fn respond(&mut self, qp: QpId, sqe: &Sqe, status: Status, result: u64) {
+        let Some(queue) = self.queues.get(&qp) else {
+            return;
+        };
+        let cid = match self.manners.wrong_cid {
+            Some(cid) if queue.qid > 0 && sqe.opcode != opcode::FABRICS => cid,
+            _ => sqe.cid.get(),
+        };
+        let cqe = Cqe::new(cid, queue.sqhd, status, result);
+        let invalidate = match Sgl::parse(&sqe.dptr) {
+            Ok(Sgl::Keyed {
+                key,
+                invalidate: true,
+                ..
+            }) => Some(RemoteKey(key)),
+            _ => None,
+        };
+        let work = Work::Send {
+            head: Inline::new(&cqe.to_bytes()).unwrap(),
+            body: None,
+            invalidate,
+            solicited: true,
+        };
+        let tag = self.tag(Job::None);
+        let _ = self.provider.post(qp, tag, work);
+    }
+}
+
+/// A Connect refused because of its parameters.
+pub(crate) fn refused(at: InvalidParameter) -> Option<(Status, u64)> {
+    Some((Status::CONNECT_INVALID_PARAMETERS, at.to_result()))
+}

@@ -1,0 +1,310 @@
+//! The asynchronous interface against a small target, over loopback TCP.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "tests"
+)]
+
+mod fake;
+
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fake::{BLOCK, BLOCKS, Fake, Manners, SUBNQN};
+use nvmeof_initiator::{
+    ConnectOptions, Controller, Error, Host, HostConfig, Identity, LostCause, Nqn, Range, Status,
+    UsageError, WriteOptions, ZeroOptions,
+};
+use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig};
+
+type Change = Box<dyn FnOnce(&mut Fake<Iwarp>) + Send>;
+
+/// A target on a thread of its own, which can be told to behave otherwise.
+struct Target {
+    addr: SocketAddr,
+    changes: Option<mpsc::Sender<Change>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Target {
+    fn start() -> Self {
+        let provider = nvmeof_rdma_iwarp::new(IwarpConfig::default()).unwrap();
+        let (mut fake, addr) = Fake::listen(provider, "127.0.0.1:0".parse().unwrap());
+        let (changes, receiver) = mpsc::channel::<Change>();
+        let thread = std::thread::spawn(move || {
+            let start = Instant::now();
+            loop {
+                match receiver.try_recv() {
+                    Ok(change) => change(&mut fake),
+                    Err(mpsc::TryRecvError::Empty) => {}
+                    Err(mpsc::TryRecvError::Disconnected) => return,
+                }
+                if !fake.poll(start.elapsed()) {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            }
+        });
+        Self {
+            addr,
+            changes: Some(changes),
+            thread: Some(thread),
+        }
+    }
+
+    /// Changes the target and waits until that is done.
+    fn change<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut Fake<Iwarp>) -> T + Send + 'static,
+    ) -> T {
+        let (sender, receiver) = mpsc::channel();
+        let change: Change = Box::new(move |fake| sender.send(change(fake)).unwrap());
+        self.changes.as_ref().unwrap().send(change).unwrap();
+        receiver.recv().unwrap()
+    }
+
+    fn options(&self) -> ConnectOptions {
+        ConnectOptions::new(self.addr, Nqn::new(SUBNQN).unwrap())
+    }
+
+    async fn connect(&self) -> Controller {
+        host().connect(self.options()).await.unwrap()
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        drop(self.changes.take());
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+fn host() -> Host {
+    let name = Nqn::new("nqn.2026-11.org.example:host").unwrap();
+    Host::new(HostConfig::new(Identity::of_name(name))).unwrap()
+}
+
+fn lost(result: &Result<(), Error>) -> &LostCause {
+    match result {
+        Err(Error::Lost(lost)) => &lost.cause,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_a_namespace_does() {
+    let target = Target::start();
+    let controller = target.connect().await;
+    assert_eq!(controller.namespaces().await.unwrap(), [1]);
+    let namespace = controller.namespace(1).await.unwrap();
+    assert_eq!(
+        (namespace.blocks(), namespace.block_size()),
+        (BLOCKS as u64, 512)
+    );
+
+    let mut buf = controller.alloc(1 << 20).unwrap();
+    for (n, byte) in buf.iter_mut().enumerate() {
+        *byte = u8::try_from(n % 253).unwrap();
+    }
+    let expected = buf.to_vec();
+    let (result, buf) = namespace.write(8, buf, WriteOptions { fua: true }).await;
+    result.unwrap();
+    namespace.flush().await.unwrap();
+    let (result, mut buf) = namespace.compare(8, buf).await;
+    result.unwrap();
+    buf.fill(0);
+    let (result, buf) = namespace.read(8, buf).await;
+    result.unwrap();
+    assert!(*buf == *expected);
+
+    let (result, _buf) = namespace.compare(9, buf).await;
+    let Err(Error::Command(error)) = result else {
+        panic!("{result:?}");
+    };
+    assert!(error.status.is(Status::COMPARE_FAILURE));
+
+    namespace
+        .write_zeroes(8, 1000, ZeroOptions::default())
+        .await
+        .unwrap();
+    let ranges = [Range { slba: 0, count: 8 }; 300];
+    namespace.deallocate(&ranges).await.unwrap();
+    let disk = target.change(|fake| fake.disk.clone());
+    assert!(disk[8 * BLOCK..1008 * BLOCK].iter().all(|byte| *byte == 0));
+    assert_eq!(
+        disk[1008 * BLOCK..][..BLOCK],
+        expected[1000 * BLOCK..][..BLOCK]
+    );
+    controller.disconnect().await;
+    assert!(target.change(|fake| fake.shut_down));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn discovery_reads_all_entries() {
+    let target = Target::start();
+    let discovery = host().discover(target.addr).await.unwrap();
+    assert_eq!((discovery.generation, discovery.entries.len()), (4, 5));
+    assert_eq!(discovery.entries[4].portid.get(), 4);
+}
+
+#[tokio::test]
+async fn many_tasks_share_several_queues() {
+    let target = Target::start();
+    let mut options = target.options();
+    options.io_queues = 3;
+    options.queue_size = 8;
+    let controller = host().connect(options).await.unwrap();
+    let namespace = controller.namespace(1).await.unwrap();
+    // More calls than the queues have room for.
+    let tasks: Vec<_> = (0..200u64)
+        .map(|n| {
+            let namespace = namespace.clone();
+            tokio::spawn(async move {
+                let mut buf = namespace.controller().alloc(4096).unwrap();
+                buf.fill(u8::try_from(n).unwrap());
+                let (result, buf) = namespace.write(n * 8, buf, WriteOptions::default()).await;
+                result.unwrap();
+                let (result, buf) = namespace.read(n * 8, buf).await;
+                result.unwrap();
+                assert!(buf.iter().all(|byte| u64::from(*byte) == n));
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    controller.disconnect().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_that_makes_no_sense_gives_the_buffer_back() {
+    let target = Target::start();
+    let controller = target.connect().await;
+    let namespace = controller.namespace(1).await.unwrap();
+    let usage = |result: Result<(), Error>| match result {
+        Err(Error::Usage(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    let (result, mut buf) = namespace.read(0, controller.alloc(100).unwrap()).await;
+    assert!(matches!(
+        *usage(result),
+        UsageError::NotBlocks { len: 100, .. }
+    ));
+    buf.set_len(1024).unwrap();
+    let (result, buf) = namespace.read(BLOCKS as u64 - 1, buf).await;
+    assert!(matches!(
+        *usage(result),
+        UsageError::OutOfRange { count: 2, .. }
+    ));
+    drop(buf);
+    let foreign = host().buffer(512).unwrap();
+    let (result, _foreign) = namespace.read(0, foreign).await;
+    assert!(matches!(*usage(result), UsageError::ForeignBuffer));
+    let Err(error) = controller.namespace(2).await else {
+        panic!("there is no namespace 2");
+    };
+    assert!(error.to_string().contains("it has 1"), "{error}");
+    controller.disconnect().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_future_gives_its_buffer_back_later() {
+    let target = Target::start();
+    let host = host();
+    let controller = host.connect(target.options()).await.unwrap();
+    let namespace = controller.namespace(1).await.unwrap();
+    target.change(|fake| fake.manners.silent = true);
+    let before = host.buffers().available();
+    let buf = controller.alloc(4096).unwrap();
+    let waited = tokio::time::timeout(Duration::from_millis(50), namespace.read(0, buf)).await;
+    assert!(waited.is_err());
+    assert_eq!(host.buffers().available(), before - 1, "still lent");
+    controller.disconnect().await;
+    assert_eq!(host.buffers().available(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_fails_calls_after_the_time_out() {
+    let target = Target::start();
+    let mut options = target.options();
+    options.command_timeout = Duration::from_millis(200);
+    let controller = host().connect(options).await.unwrap();
+    let namespace = controller.namespace(1).await.unwrap();
+    target.change(|fake| fake.manners.silent = true);
+    let buf = controller.alloc(8192).unwrap();
+    let (result, buf) = namespace.write(0, buf, WriteOptions::default()).await;
+    assert!(matches!(
+        lost(&result),
+        LostCause::Timeout { what: "Write" }
+    ));
+    let (result, _buf) = namespace.read(0, buf).await;
+    assert!(
+        matches!(lost(&result), LostCause::Timeout { .. }),
+        "the reason stays"
+    );
+    controller.disconnect().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_dies_fails_every_call() {
+    let target = Target::start();
+    let mut options = target.options();
+    options.io_queues = 2;
+    let controller = host().connect(options).await.unwrap();
+    let namespace = controller.namespace(1).await.unwrap();
+    target.change(|fake| fake.manners.silent = true);
+    let tasks: Vec<_> = (0..300)
+        .map(|_| {
+            let namespace = namespace.clone();
+            tokio::spawn(async move {
+                let buf = namespace.controller().alloc(4096).unwrap();
+                namespace.read(0, buf).await.0
+            })
+        })
+        .collect();
+    while target.change(|fake| fake.served.len()) < 250 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(target);
+    for task in tasks {
+        let result = task.await.unwrap();
+        assert!(matches!(lost(&result), LostCause::Network(_)), "{result:?}");
+    }
+    assert!(controller.namespaces().await.is_err());
+    assert!(controller.error().is_some());
+    controller.disconnect().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_is_dropped_is_shut_down() {
+    let target = Target::start();
+    drop(target.connect().await);
+    while target.change(|fake| fake.connections()) > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(target.change(|fake| fake.shut_down));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_io_queue_ends_the_connection() {
+    let target = Target::start();
+    target.change(|fake| {
+        fake.manners = Manners {
+            reject: Some((1, nvmeof_wire::cm::RejectStatus::NO_RESOURCES)),
+            ..Manners::default()
+        };
+    });
+    let error = host().connect(target.options()).await.unwrap_err();
+    assert!(error.to_string().contains("rejected queue 1"), "{error}");
+}
+
+#[tokio::test]
+async fn nobody_there_is_said() {
+    let gone = Target::start().addr;
+    let options = ConnectOptions::new(gone, Nqn::new(SUBNQN).unwrap());
+    let error = host().connect(options).await.unwrap_err();
+    assert!(error.to_string().contains("nobody listens"), "{error}");
+}

@@ -1,0 +1,354 @@
+//! Commands of the NVM command set, within the limits of a controller.
+
+use nvmeof_wire::nvm::{DSM_RANGE_LEN, DatasetManagement, DsmRange, Io, IoFlags};
+use nvmeof_wire::opcode::{Direction, Opcode, io};
+use nvmeof_wire::sgl::KEYED_LEN_MAX;
+use nvmeof_wire::{Sqe, Status};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+use crate::command::{Command, Place};
+
+/// What a controller, and the way to it, allow one I/O command to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoLimits {
+    /// Most bytes of payload.
+    pub max_transfer: u32,
+    /// Most bytes of payload inside the capsule; 0 when it takes none.
+    pub in_capsule: u32,
+    /// Most blocks of a Write Zeroes.
+    pub max_write_zeroes: u32,
+}
+
+impl Default for IoLimits {
+    /// What every controller allows that states no limit.
+    fn default() -> Self {
+        Self {
+            max_transfer: MAX_TRANSFER,
+            in_capsule: 0,
+            max_write_zeroes: MAX_BLOCKS,
+        }
+    }
+}
+
+/// Most bytes that we put into one command, whatever the controller allows: a
+/// keyed descriptor has 24 bits of length, and a whole number of blocks of any
+/// size has to fit.
+pub const MAX_TRANSFER: u32 = 8 << 20;
+const _: () = assert!(MAX_TRANSFER <= KEYED_LEN_MAX);
+
+/// Most blocks of one command: NLB has 16 bits and counts from 0 (NVM 1.0,
+/// section 3.2.4).
+const MAX_BLOCKS: u32 = 1 << 16;
+
+/// An operation on a run of blocks, of any length: it is cut into commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    /// What to do.
+    pub operation: Operation,
+    /// Namespace.
+    pub nsid: u32,
+    /// Size of a block as a power of two.
+    pub block_shift: u8,
+    /// First block.
+    pub slba: u64,
+    /// Number of blocks; not 0.
+    pub count: u64,
+    /// Force Unit Access: the data is on stable media when the call ends.
+    pub fua: bool,
+}
+
+/// What to do with a run of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Read it.
+    Read,
+    /// Write it.
+    Write,
+    /// Compare it with the payload; a difference is
+    /// [`Status::COMPARE_FAILURE`].
+    Compare,
+    /// Make it read as zeroes.
+    WriteZeroes {
+        /// Whether the controller may deallocate it (DEAC).
+        deallocate: bool,
+    },
+}
+
+impl Blocks {
+    /// Which way the payload goes.
+    #[must_use]
+    pub fn direction(&self) -> Direction {
+        Direction::of(self.operation.opcode().0)
+    }
+
+    /// Bytes of payload.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        match self.operation {
+            Operation::WriteZeroes { .. } => 0,
+            _ => self.offset_of(self.count),
+        }
+    }
+
+    /// Byte of the payload where block `block`, counted from 0, starts.
+    #[must_use]
+    pub fn offset_of(&self, block: u64) -> u64 {
+        block.checked_shl(self.block_shift.into()).unwrap_or(0)
+    }
+
+    /// Most blocks of one command.
+    #[must_use]
+    pub fn step(&self, limits: &IoLimits) -> u64 {
+        let step = match self.operation {
+            Operation::WriteZeroes { .. } => limits.max_write_zeroes.min(MAX_BLOCKS),
+            _ => limits
+                .max_transfer
+                .min(MAX_TRANSFER)
+                .checked_shr(self.block_shift.into())
+                .unwrap_or(0)
+                .min(MAX_BLOCKS),
+        };
+        u64::from(step.max(1))
+    }
+
+    /// The command for `count` blocks from block `first`, counted from 0.
+    /// `count` is at most [`step`](Self::step).
+    #[must_use]
+    pub fn command(&self, first: u64, count: u64) -> Command {
+        let place = self.place(first, count);
+        let blocks = u32::try_from(count).unwrap_or(MAX_BLOCKS).min(MAX_BLOCKS);
+        debug_assert_eq!(u64::from(blocks), count, "callers keep to step()");
+        let mut flags = self.operation.flags();
+        flags.set(IoFlags::FUA, self.fua);
+        let sqe = Io {
+            nsid: self.nsid,
+            slba: place.slba,
+            blocks,
+            flags,
+        }
+        .to_sqe(self.operation.opcode());
+        let len = match self.operation {
+            Operation::WriteZeroes { .. } => 0,
+            _ => u32::try_from(self.offset_of(count)).unwrap_or(u32::MAX),
+        };
+        let name = io::name(self.operation.opcode());
+        Command::new(sqe, name, self.direction(), len).at(place)
+    }
+
+    /// `count` blocks from block `first`, counted from 0.
+    #[must_use]
+    pub fn place(&self, first: u64, count: u64) -> Place {
+        Place {
+            nsid: self.nsid,
+            slba: self.slba.saturating_add(first),
+            count,
+        }
+    }
+}
+
+impl Operation {
+    fn opcode(self) -> Opcode {
+        match self {
+            Self::Read => io::READ,
+            Self::Write => io::WRITE,
+            Self::Compare => io::COMPARE,
+            Self::WriteZeroes { .. } => io::WRITE_ZEROES,
+        }
+    }
+
+    fn flags(self) -> IoFlags {
+        match self {
+            Self::WriteZeroes { deallocate: true } => IoFlags::DEALLOCATE,
+            _ => IoFlags::empty(),
+        }
+    }
+}
+
+/// Flush: what was written to `nsid` is on stable media when it ends.
+#[must_use]
+pub fn flush(nsid: u32) -> Command {
+    let mut sqe = Sqe::new(io::FLUSH);
+    sqe.nsid = U32::new(nsid);
+    Command::new(sqe, io::name(io::FLUSH), Direction::None, 0)
+}
+
+/// A range of blocks to deallocate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// First block.
+    pub slba: u64,
+    /// Number of blocks.
+    pub count: u32,
+}
+
+/// Most ranges of one Dataset Management command (NVM 1.0, section 3.2.3).
+pub const MAX_RANGES: usize = 256;
+/// Bytes of a range.
+pub const RANGE_LEN: usize = DSM_RANGE_LEN as usize;
+
+/// Deallocate: the blocks of the ranges hold nothing of value any more. The
+/// payload, [`RANGE_LEN`] bytes for each, is filled by [`put_ranges`]. `None`
+/// when there is no range or there are more than [`MAX_RANGES`].
+#[must_use]
+pub fn deallocate(nsid: u32, ranges: &[Range]) -> Option<Command> {
+    let possible = 1..=MAX_RANGES;
+    let ranges = possible.contains(&ranges.len()).then_some(ranges.len())?;
+    let command = DatasetManagement {
+        nsid,
+        ranges: u16::try_from(ranges).ok()?,
+        deallocate: true,
+    };
+    let name = io::name(io::DATASET_MANAGEMENT);
+    let len = command.data_len();
+    Some(Command::new(
+        command.to_sqe(),
+        name,
+        Direction::ToController,
+        len,
+    ))
+}
+
+/// Writes the payload of [`deallocate`].
+pub fn put_ranges(ranges: &[Range], payload: &mut [u8]) {
+    for (range, bytes) in ranges.iter().zip(payload.chunks_exact_mut(RANGE_LEN)) {
+        bytes.copy_from_slice(DsmRange::new(range.slba, range.count).as_bytes());
+    }
+}
+
+/// A command that the controller answered with a failure.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct CommandError {
+    /// The specification's name of the command.
+    pub command: &'static str,
+    /// What the controller said.
+    pub status: Status,
+    /// Command specific dwords 0 and 1.
+    pub result: u64,
+    /// The blocks it was about.
+    pub place: Option<Place>,
+}
+
+impl std::fmt::Display for CommandError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} failed", self.command)?;
+        if let Some(Place { nsid, slba, count }) = self.place {
+            write!(f, " on namespace {nsid}, {count} blocks from {slba}")?;
+        }
+        write!(f, ": {}", self.status)
+    }
+}
+
+impl CommandError {
+    /// What to do about it, where that can be said.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&'static str> {
+        Some(match self.status.kind() {
+            Status::INVALID_NAMESPACE => {
+                "there is no such namespace; list-ns shows those there are"
+            }
+            Status::LBA_OUT_OF_RANGE => {
+                "the blocks are beyond the end of the namespace; id-ns shows its size"
+            }
+            Status::CAPACITY_EXCEEDED => {
+                "the storage behind the namespace is full; free space on the target"
+            }
+            Status::NAMESPACE_WRITE_PROTECTED => {
+                "the namespace is read-only; change `readonly` in the target's configuration"
+            }
+            Status::WRITE_FAULT | Status::UNRECOVERED_READ_ERROR | Status::INTERNAL_ERROR => {
+                "the target's storage failed; its log says why"
+            }
+            Status::NAMESPACE_NOT_READY
+            | Status::COMMAND_INTERRUPTED
+            | Status::TRANSIENT_TRANSPORT_ERROR => "try again",
+            Status::INVALID_OPCODE => "the controller does not know this command",
+            Status::COMPARE_FAILURE => "the data on the namespace is not the data given",
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Payload;
+    use crate::slots::Cid;
+
+    fn read(slba: u64, count: u64) -> Blocks {
+        Blocks {
+            operation: Operation::Read,
+            nsid: 1,
+            block_shift: 9,
+            slba,
+            count,
+            fua: false,
+        }
+    }
+
+    fn sqe(command: &Command) -> Sqe {
+        Sqe::from_capsule(&command.capsule(Cid(0), Payload::None)).unwrap()
+    }
+
+    #[test]
+    fn block_counts_start_at_zero_on_the_wire() {
+        let sqe = sqe(&read(0x1_0000_0008, 16).command(8, 8));
+        assert_eq!((sqe.cdw10.get(), sqe.cdw11.get()), (16, 1));
+        assert_eq!(sqe.cdw12.get(), 7);
+    }
+
+    #[test]
+    fn flags_are_where_the_specification_puts_them() {
+        let zeroes = Blocks {
+            operation: Operation::WriteZeroes { deallocate: true },
+            fua: true,
+            ..read(0, 65536)
+        };
+        assert_eq!(
+            sqe(&zeroes.command(0, 65536)).cdw12.get(),
+            0xffff | (IoFlags::FUA | IoFlags::DEALLOCATE).bits()
+        );
+        assert_eq!(zeroes.bytes(), 0);
+        assert!(zeroes.command(0, 8).is_empty());
+    }
+
+    #[test]
+    fn commands_keep_to_the_limits() {
+        let limits = IoLimits {
+            max_transfer: 128 << 10,
+            ..IoLimits::default()
+        };
+        assert_eq!(read(0, 1).step(&limits), 256);
+        assert_eq!(
+            read(0, 1).step(&IoLimits::default()),
+            u64::from(MAX_TRANSFER >> 9)
+        );
+        let zeroes = Blocks {
+            operation: Operation::WriteZeroes { deallocate: false },
+            ..read(0, 1)
+        };
+        assert_eq!(zeroes.step(&limits), 65536);
+        let tiny = IoLimits {
+            max_transfer: 1,
+            ..limits
+        };
+        assert_eq!(read(0, 1).step(&tiny), 1, "never none");
+    }
+
+    #[test]
+    fn ranges_are_counted_and_laid_out() {
+        assert!(deallocate(1, &[]).is_none());
+        let range = Range {
+            slba: 0x0102,
+            count: 8,
+        };
+        assert!(deallocate(1, &[range; MAX_RANGES + 1]).is_none());
+        let command = deallocate(1, &[range; 2]).unwrap();
+        assert_eq!((command.len(), sqe(&command).cdw10.get()), (32, 1));
+        let mut payload = [0xff; 32];
+        put_ranges(&[range; 2], &mut payload);
+        let one = [0, 0, 0, 0, 8, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0];
+        assert_eq!(payload[..16], one);
+        assert_eq!(payload[16..], one);
+    }
+}

@@ -1,0 +1,79 @@
+//! Private data of the RDMA connection: what a host says and makes of the
+//! answer (NVMe RDMA transport, section 3.1).
+
+use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U16;
+
+/// The private data to connect queue `qid` of `entries` entries with. An I/O
+/// queue names the controller it belongs to.
+#[must_use]
+pub fn request(qid: u16, entries: u16, cntlid: u16) -> Vec<u8> {
+    let mut request = Request::new(qid, entries);
+    if qid != 0 {
+        request.cntlid = U16::new(cntlid);
+    }
+    request.as_bytes().to_vec()
+}
+
+/// Checks what a target said when it accepted.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn check_accept(private_data: &[u8]) -> Result<(), String> {
+    match Accept::parse(private_data) {
+        Some(_) => Ok(()),
+        None => Err(format!(
+            "the private data of its accept ({} bytes) is not that of an NVMe target",
+            private_data.len()
+        )),
+    }
+}
+
+/// Why a target rejected, if it said so in NVMe's terms.
+#[must_use]
+pub fn reject_status(private_data: &[u8]) -> Option<RejectStatus> {
+    Reject::parse(private_data).map(|reject| reject.status)
+}
+
+/// What to do about a rejected connection.
+#[must_use]
+pub fn reject_remedy(status: RejectStatus) -> &'static str {
+    match status {
+        RejectStatus::NO_RESOURCES => {
+            "disconnect other hosts, ask for fewer queues, or raise the target's limits"
+        }
+        RejectStatus::INVALID_HSQSIZE | RejectStatus::INVALID_HRQSIZE => {
+            "ask for smaller queues (--queue-size)"
+        }
+        RejectStatus::INVALID_QID => "ask for fewer I/O queues (--nr-io-queues)",
+        _ => "update the older of host and target; they disagree about the protocol",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_admin_queue_names_no_controller() {
+        let admin = request(0, 32, 0xffff);
+        assert_eq!(admin.len(), 32);
+        assert_eq!(admin[8..10], [0, 0]);
+        let io = request(1, 128, 7);
+        assert_eq!(io[2..10], [1, 0, 128, 0, 127, 0, 7, 0]);
+    }
+
+    #[test]
+    fn answers_are_checked() {
+        assert!(check_accept(&[0; 32]).is_ok());
+        assert!(check_accept(&[]).is_err());
+        assert!(check_accept(&[1, 0, 0, 0]).is_err());
+        let reject = Reject::new(RejectStatus::NO_RESOURCES);
+        assert_eq!(
+            reject_status(reject.as_bytes()),
+            Some(RejectStatus::NO_RESOURCES)
+        );
+        assert_eq!(reject_status(b""), None);
+    }
+}

@@ -1,0 +1,230 @@
+//! A command before it has an identifier and memory, and the response to it.
+
+use nvmeof_wire::opcode::Direction;
+use nvmeof_wire::sqe::SQE_LEN;
+use nvmeof_wire::{Cqe, Sgl, Sqe, Status};
+use zerocopy::little_endian::U16;
+
+use crate::slots::Cid;
+
+/// A command: everything but its identifier and where its payload is.
+#[derive(Clone, Debug)]
+pub struct Command {
+    sqe: Sqe,
+    name: &'static str,
+    direction: Direction,
+    len: u32,
+    place: Option<Place>,
+}
+
+/// A run of blocks, for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Namespace.
+    pub nsid: u32,
+    /// First block.
+    pub slba: u64,
+    /// Number of blocks.
+    pub count: u64,
+}
+
+/// Where the payload of a command is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// Nowhere: the command has none.
+    None,
+    /// In our memory, which the controller reads or writes by RDMA.
+    Keyed {
+        /// Address of the first byte.
+        addr: u64,
+        /// Length in bytes, below 2^24.
+        len: u32,
+        /// Remote key.
+        key: u32,
+        /// Whether the controller is to invalidate the key when it answers.
+        invalidate: bool,
+    },
+    /// In the capsule, right after the command.
+    InCapsule {
+        /// Length in bytes.
+        len: u32,
+    },
+}
+
+/// A response, checked as far as that is possible without knowing the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Which command it answers.
+    pub cid: Cid,
+    /// Submission queue head.
+    pub sqhd: u16,
+    /// What it says.
+    pub answer: Answer,
+}
+
+/// What the controller says to a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// How the command ended.
+    pub status: Status,
+    /// Command specific dwords 0 and 1.
+    pub result: u64,
+}
+
+/// A response capsule of the wrong length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a response capsule has {len} bytes, 16 were expected")]
+pub struct BadResponse {
+    /// Bytes received.
+    pub len: usize,
+}
+
+impl Command {
+    /// A command called `name` that moves `len` bytes of payload.
+    pub(crate) fn new(sqe: Sqe, name: &'static str, direction: Direction, len: u32) -> Self {
+        Self {
+            sqe,
+            name,
+            direction,
+            len,
+            place: None,
+        }
+    }
+
+    /// The same, about a run of blocks.
+    pub(crate) fn at(mut self, place: Place) -> Self {
+        self.place = Some(place);
+        self
+    }
+
+    /// The specification's name of the command.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Which way the payload goes.
+    #[must_use]
+    pub fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// Bytes of payload.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether there is no payload.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The blocks it is about, if any.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        self.place
+    }
+
+    /// The submission queue entry as it goes out, with identifier and payload.
+    #[must_use]
+    pub fn capsule(&self, cid: Cid, payload: Payload) -> [u8; SQE_LEN] {
+        let mut sqe = self.sqe;
+        sqe.cid = U16::new(cid.0);
+        sqe.dptr = payload.sgl().to_descriptor();
+        sqe.to_bytes()
+    }
+}
+
+impl Payload {
+    fn sgl(self) -> Sgl {
+        match self {
+            // Linux sends a keyed descriptor of no length, SPDK an unkeyed one;
+            // the keyed one is what every RDMA target knows.
+            Self::None => Sgl::Keyed {
+                addr: 0,
+                len: 0,
+                key: 0,
+                invalidate: false,
+            },
+            Self::Keyed {
+                addr,
+                len,
+                key,
+                invalidate,
+            } => Sgl::Keyed {
+                addr,
+                len,
+                key,
+                invalidate,
+            },
+            // The in-capsule data offset (ICDOFF) is checked to be 0.
+            Self::InCapsule { len } => Sgl::InCapsule { offset: 0, len },
+        }
+    }
+}
+
+impl Response {
+    /// Reads a response capsule.
+    ///
+    /// # Errors
+    /// [`BadResponse`] when it is not 16 bytes long.
+    pub fn parse(capsule: &[u8]) -> Result<Self, BadResponse> {
+        let len = capsule.len();
+        let cqe = Cqe::from_capsule(capsule)
+            .filter(|_| len == size_of::<Cqe>())
+            .ok_or(BadResponse { len })?;
+        Ok(Self {
+            cid: Cid(cqe.cid.get()),
+            sqhd: cqe.sqhd.get(),
+            answer: Answer {
+                status: cqe.status(),
+                result: cqe.result.get(),
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nvmeof_wire::opcode::io;
+
+    use super::*;
+
+    #[test]
+    fn a_capsule_carries_identifier_and_key() {
+        let command = Command::new(Sqe::new(io::READ), "Read", Direction::ToHost, 512);
+        let payload = Payload::Keyed {
+            addr: 0x1000,
+            len: 512,
+            key: 7,
+            invalidate: true,
+        };
+        let sqe = Sqe::from_capsule(&command.capsule(Cid(0x1234), payload)).unwrap();
+        assert_eq!(sqe.cid.get(), 0x1234);
+        assert!(sqe.uses_sgl());
+        let expected = Sgl::Keyed {
+            addr: 0x1000,
+            len: 512,
+            key: 7,
+            invalidate: true,
+        };
+        assert_eq!(Sgl::parse(&sqe.dptr), Ok(expected));
+    }
+
+    #[test]
+    fn only_sixteen_bytes_are_a_response() {
+        let cqe = Cqe::new(3, 4, Status::LBA_OUT_OF_RANGE, 5);
+        let response = Response::parse(&cqe.to_bytes()).unwrap();
+        assert_eq!((response.cid, response.sqhd), (Cid(3), 4));
+        let answer = Answer {
+            status: Status::LBA_OUT_OF_RANGE,
+            result: 5,
+        };
+        assert_eq!(response.answer, answer);
+        for len in [0, 15, 17] {
+            assert_eq!(Response::parse(&vec![0; len]), Err(BadResponse { len }));
+        }
+    }
+}

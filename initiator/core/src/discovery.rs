@@ -1,0 +1,225 @@
+//! Reading the discovery log page, which may change while it is read (NVMe Base
+//! 2.0, section 5.16.1.23).
+
+use nvmeof_wire::admin::LogId;
+use nvmeof_wire::log::DiscoveryEntry;
+use nvmeof_wire::log::discovery::{DISCOVERY_ENTRY_LEN, DISCOVERY_HEADER_LEN, DiscoveryPage};
+
+use crate::admin;
+use crate::command::Command;
+use crate::error::SetupError;
+
+/// Reads the page piece by piece: header and entries, then the header again,
+/// all over when the generation counter changed in between.
+#[derive(Debug, Default)]
+pub struct DiscoveryReader {
+    page: Vec<u8>,
+    /// Bytes of the whole page, once the header has told.
+    total: Option<usize>,
+    tries: u32,
+    generation: u64,
+    done: bool,
+}
+
+/// Bytes read at once: one header and entries of 1024 bytes each.
+pub const CHUNK: u32 = 4096;
+/// Most entries we read: more than any fabric has, and 16 MiB.
+const MAX_ENTRIES: u64 = 16 << 10;
+/// How often to start over before giving up.
+const MAX_TRIES: u32 = 10;
+
+impl DiscoveryReader {
+    /// A reader that has read nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The next command to send; `None` when all is read.
+    #[must_use]
+    pub fn poll_command(&self) -> Option<Command> {
+        if self.done {
+            return None;
+        }
+        let (offset, len) = match self.total {
+            // All is here: has it changed meanwhile?
+            Some(total) if self.page.len() >= total => (0, DISCOVERY_HEADER_LEN),
+            Some(total) => (
+                self.page.len(),
+                (total - self.page.len()).min(CHUNK as usize),
+            ),
+            None => (0, DISCOVERY_HEADER_LEN),
+        };
+        let len = u32::try_from(len).unwrap_or(CHUNK);
+        let offset = u64::try_from(offset).unwrap_or(u64::MAX);
+        Some(admin::log_page(LogId::DISCOVERY, 0, offset, len))
+    }
+
+    /// Takes what the command brought.
+    ///
+    /// # Errors
+    /// [`SetupError::Garbled`] when it is no discovery log page, or one that
+    /// changes all the time.
+    pub fn handle_data(&mut self, data: &[u8]) -> Result<(), SetupError> {
+        match self.total {
+            Some(total) if self.page.len() >= total => {
+                let (generation, _entries) = header(data)?;
+                if generation == self.generation {
+                    self.done = true;
+                    return Ok(());
+                }
+                self.start_over()
+            }
+            Some(_) => {
+                self.page.extend_from_slice(data);
+                Ok(())
+            }
+            None => {
+                let (generation, entries) = header(data)?;
+                if entries > MAX_ENTRIES {
+                    let text = format!("the discovery log page claims {entries} entries");
+                    return Err(SetupError::Garbled(text));
+                }
+                let entries = usize::try_from(entries).unwrap_or_default();
+                self.generation = generation;
+                self.total = Some(DISCOVERY_HEADER_LEN + entries * DISCOVERY_ENTRY_LEN);
+                self.page.extend_from_slice(data);
+                // Without entries there is nothing that could be torn.
+                self.done = entries == 0;
+                Ok(())
+            }
+        }
+    }
+
+    fn start_over(&mut self) -> Result<(), SetupError> {
+        self.tries += 1;
+        if self.tries >= MAX_TRIES {
+            let text =
+                format!("the discovery log page changed {MAX_TRIES} times while it was read");
+            return Err(SetupError::Garbled(text));
+        }
+        self.page.clear();
+        self.total = None;
+        Ok(())
+    }
+
+    /// Generation counter of what was read.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The entries that were read.
+    #[must_use]
+    pub fn entries(&self) -> &[DiscoveryEntry] {
+        DiscoveryPage::parse(&self.page).map_or(&[], |page| page.entries)
+    }
+}
+
+/// Generation counter and number of entries.
+fn header(data: &[u8]) -> Result<(u64, u64), SetupError> {
+    let page = DiscoveryPage::parse(data).ok_or_else(|| {
+        let text = "the discovery log page has an unknown format".to_owned();
+        SetupError::Garbled(text)
+    })?;
+    Ok((page.header.genctr.get(), page.header.numrec.get()))
+}
+
+#[cfg(test)]
+mod tests {
+    use nvmeof_wire::admin::GetLogPage;
+    use nvmeof_wire::log::DiscoveryHeader;
+    use nvmeof_wire::{Ascii, Sqe};
+    use zerocopy::IntoBytes;
+
+    use super::*;
+    use crate::command::Payload;
+    use crate::slots::Cid;
+
+    fn page(generation: u64, ports: &[&str]) -> Vec<u8> {
+        let mut page = DiscoveryHeader::new(generation, ports.len() as u64)
+            .as_bytes()
+            .to_vec();
+        for port in ports {
+            let mut entry = DiscoveryEntry::zeroed();
+            entry.trsvcid = Ascii::new(port);
+            page.extend_from_slice(entry.as_bytes());
+        }
+        page
+    }
+
+    /// Answers a command from `page`, as a controller does.
+    fn answer(command: &Command, page: &[u8]) -> Vec<u8> {
+        let capsule = command.capsule(Cid(0), Payload::None);
+        let get = GetLogPage::parse(&Sqe::from_capsule(&capsule).unwrap());
+        assert_eq!(get.lid, LogId::DISCOVERY);
+        let [offset, len] = [get.offset, get.len].map(|n| usize::try_from(n).unwrap());
+        let mut data = page.get(offset..).unwrap_or_default().to_vec();
+        data.resize(len, 0);
+        data
+    }
+
+    fn ports(reader: &DiscoveryReader) -> Vec<String> {
+        let entries = reader.entries().iter();
+        entries.map(|entry| entry.trsvcid.to_string()).collect()
+    }
+
+    #[test]
+    fn the_page_is_read_in_pieces() {
+        let names: Vec<String> = (0..9).map(|n| n.to_string()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let page = page(3, &names);
+        let mut reader = DiscoveryReader::new();
+        let mut commands = 0;
+        while let Some(command) = reader.poll_command() {
+            assert!(command.len() <= CHUNK);
+            reader.handle_data(&answer(&command, &page)).unwrap();
+            commands += 1;
+        }
+        assert_eq!(ports(&reader), names);
+        assert_eq!((reader.generation(), commands), (3, 1 + 3 + 1));
+    }
+
+    #[test]
+    fn a_page_that_changes_is_read_again() {
+        let (old, new) = (page(1, &["1", "2"]), page(2, &["3"]));
+        let mut reader = DiscoveryReader::new();
+        let mut answers = 0;
+        while let Some(command) = reader.poll_command() {
+            let page = if answers < 2 { &old } else { &new };
+            reader.handle_data(&answer(&command, page)).unwrap();
+            answers += 1;
+        }
+        assert_eq!(ports(&reader), ["3"]);
+        assert_eq!(reader.generation(), 2);
+    }
+
+    #[test]
+    fn endless_change_and_endless_pages_are_given_up() {
+        let mut reader = DiscoveryReader::new();
+        let mut generation = 0;
+        let error = loop {
+            let command = reader.poll_command().unwrap();
+            generation += 1;
+            let page = page(generation, &["1"]);
+            if let Err(error) = reader.handle_data(&answer(&command, &page)) {
+                break error;
+            }
+        };
+        assert!(error.to_string().contains("changed 10 times"));
+
+        let endless = DiscoveryHeader::new(1, u64::MAX);
+        let error = DiscoveryReader::new().handle_data(endless.as_bytes());
+        assert!(matches!(error, Err(SetupError::Garbled(_))));
+        let error = DiscoveryReader::new().handle_data(&[0; 100]);
+        assert!(matches!(error, Err(SetupError::Garbled(_))));
+    }
+
+    #[test]
+    fn an_empty_page_is_an_answer() {
+        let mut reader = DiscoveryReader::new();
+        reader.handle_data(&page(0, &[])).unwrap();
+        assert!(reader.poll_command().is_none());
+        assert!(reader.entries().is_empty());
+    }
+}

@@ -1,0 +1,301 @@
+//! One submission queue as the host sees it: slots, flow control, time-outs.
+
+use std::time::Duration;
+
+use crate::slots::{BadSlotCount, Cid, Slots, UnknownCid};
+
+/// What the peer did to break a queue. The connection has to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueueFault {
+    /// A response to nothing.
+    #[error(transparent)]
+    UnknownCid(#[from] UnknownCid),
+    /// A submission queue head outside the queue.
+    #[error("a response says that the queue of {size} entries has its head at {sqhd}")]
+    BadHead {
+        /// What the response said.
+        sqhd: u16,
+        /// Entries of the queue.
+        size: u16,
+    },
+    /// A response came twice.
+    #[error("command {:#06x} was answered twice", cid.0)]
+    Twice {
+        /// Which command.
+        cid: Cid,
+    },
+}
+
+/// A submission queue: commands in flight, each with a `T` and a deadline.
+///
+/// At most `size - 1` commands are in flight: a queue whose tail would meet its
+/// head is full (NVMe Base 2.0, section 3.3.1.5).
+#[derive(Debug)]
+pub struct Queue<T> {
+    slots: Slots<Pending<T>>,
+    size: u16,
+    /// Where the next entry goes and where the controller is, or `None` when
+    /// the host asked for no SQ flow control (NVMe Base 2.0, section 6.3). A
+    /// controller that does not agree loses nothing: it has taken every entry
+    /// that it has answered.
+    flow: Option<Flow>,
+    /// No command expires before this: a lower bound, so that looking at the
+    /// clock is cheap.
+    quiet_until: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Flow {
+    tail: u16,
+    head: u16,
+}
+
+#[derive(Debug)]
+struct Pending<T> {
+    deadline: Option<Duration>,
+    answered: bool,
+    value: T,
+}
+
+impl<T> Queue<T> {
+    /// A queue of `size` entries, with or without flow control.
+    ///
+    /// # Errors
+    /// [`BadSlotCount`] when `size` is below 2 or too large.
+    pub fn new(size: u16, flow_control: bool) -> Result<Self, BadSlotCount> {
+        Ok(Self {
+            slots: Slots::new(usize::from(size).saturating_sub(1))?,
+            size,
+            flow: flow_control.then_some(Flow { tail: 0, head: 0 }),
+            quiet_until: None,
+        })
+    }
+
+    /// Entries of the queue.
+    #[must_use]
+    pub fn size(&self) -> u16 {
+        self.size
+    }
+
+    /// Commands that could be sent now.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        let free = self.slots.free();
+        match &self.flow {
+            Some(flow) => {
+                let used = (flow.tail + self.size - flow.head) % self.size;
+                free.min(usize::from(self.size - 1 - used))
+            }
+            None => free,
+        }
+    }
+
+    /// Commands in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.slots.taken()
+    }
+
+    /// Takes a place for a command that has to be answered before `deadline`,
+    /// if it has one.
+    ///
+    /// # Errors
+    /// The value back when there is no room.
+    pub fn begin(&mut self, value: T, deadline: Option<Duration>) -> Result<Cid, T> {
+        if self.room() == 0 {
+            return Err(value);
+        }
+        let pending = Pending {
+            deadline,
+            answered: false,
+            value,
+        };
+        let cid = self
+            .slots
+            .insert(pending)
+            .map_err(|pending| pending.value)?;
+        if let Some(flow) = &mut self.flow {
+            flow.tail = (flow.tail + 1) % self.size;
+        }
+        if let Some(deadline) = deadline {
+            self.quiet_until = Some(self.quiet_until.map_or(deadline, |q| q.min(deadline)));
+        }
+        Ok(cid)
+    }
+
+    /// Notes the response to `cid`, which stays in flight until
+    /// [`release`](Self::release).
+    ///
+    /// # Errors
+    /// [`QueueFault`]; the queue is broken then.
+    pub fn answered(&mut self, cid: Cid, sqhd: u16) -> Result<&mut T, QueueFault> {
+        if let Some(flow) = &mut self.flow {
+            if sqhd >= self.size {
+                let size = self.size;
+                return Err(QueueFault::BadHead { sqhd, size });
+            }
+            flow.head = sqhd;
+        }
+        let pending = self.slots.get_mut(cid)?;
+        if std::mem::replace(&mut pending.answered, true) {
+            return Err(QueueFault::Twice { cid });
+        }
+        Ok(&mut pending.value)
+    }
+
+    /// What `cid` stands for.
+    ///
+    /// # Errors
+    /// [`UnknownCid`] when it is not in flight.
+    pub fn get_mut(&mut self, cid: Cid) -> Result<&mut T, UnknownCid> {
+        Ok(&mut self.slots.get_mut(cid)?.value)
+    }
+
+    /// Gives the place of a command back.
+    ///
+    /// # Errors
+    /// [`UnknownCid`] when it is not in flight.
+    pub fn release(&mut self, cid: Cid) -> Result<T, UnknownCid> {
+        let pending = self.slots.remove(cid)?;
+        // With nothing in flight the controller has taken every entry, whatever
+        // head it told last.
+        if let Some(flow) = &mut self.flow
+            && self.slots.taken() == 0
+        {
+            flow.head = flow.tail;
+        }
+        Ok(pending.value)
+    }
+
+    /// Takes back the command begun last: it was not sent.
+    ///
+    /// # Errors
+    /// [`UnknownCid`] when it is not in flight.
+    pub fn cancel(&mut self, cid: Cid) -> Result<T, UnknownCid> {
+        let pending = self.slots.remove(cid)?;
+        if let Some(flow) = &mut self.flow {
+            flow.tail = (flow.tail + self.size - 1) % self.size;
+        }
+        Ok(pending.value)
+    }
+
+    /// A command that is overdue: it was not released before its deadline.
+    pub fn expired(&mut self, now: Duration) -> Option<Cid> {
+        if self.quiet_until.is_none_or(|quiet| now < quiet) {
+            return None;
+        }
+        let in_flight = self.slots.iter();
+        let first = in_flight
+            .filter_map(|(cid, pending)| pending.deadline.map(|deadline| (deadline, cid)))
+            .min();
+        self.quiet_until = first.map(|(deadline, _)| deadline);
+        first
+            .filter(|(deadline, _)| now >= *deadline)
+            .map(|(_, cid)| cid)
+    }
+
+    /// When [`expired`](Self::expired) is worth calling.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.quiet_until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    #[test]
+    fn one_entry_stays_empty() {
+        let mut queue = Queue::new(4, true).unwrap();
+        let cids: Vec<Cid> = (0..3).map(|n| queue.begin(n, None).unwrap()).collect();
+        assert_eq!(queue.begin(9, None), Err(9));
+        assert_eq!(queue.answered(cids[0], 1), Ok(&mut 0));
+        assert_eq!(queue.release(cids[0]), Ok(0));
+        assert_eq!((queue.room(), queue.in_flight()), (1, 2));
+        queue.begin(3, None).unwrap();
+        assert_eq!(queue.room(), 0);
+        assert!(Queue::<()>::new(1, true).is_err());
+    }
+
+    #[test]
+    fn the_head_the_controller_tells_holds_commands_back() {
+        let mut queue = Queue::new(4, true).unwrap();
+        let cids: Vec<Cid> = (0..3).map(|n| queue.begin(n, None).unwrap()).collect();
+        // Answered, but the controller says it has not moved its head.
+        queue.answered(cids[1], 0).unwrap();
+        queue.release(cids[1]).unwrap();
+        assert_eq!(queue.room(), 0);
+    }
+
+    #[test]
+    fn a_command_that_was_not_sent_takes_no_entry() {
+        let mut queue = Queue::new(4, true).unwrap();
+        queue.begin(0, None).unwrap();
+        for _ in 0..9 {
+            let cid = queue.begin(1, None).unwrap();
+            assert_eq!(queue.cancel(cid), Ok(1));
+        }
+        assert_eq!((queue.room(), queue.in_flight()), (2, 1));
+    }
+
+    #[test]
+    fn without_flow_control_slots_alone_count() {
+        let mut queue = Queue::new(4, false).unwrap();
+        let cids: Vec<Cid> = (0..3).map(|n| queue.begin(n, None).unwrap()).collect();
+        assert_eq!(queue.begin(9, None), Err(9));
+        queue.answered(cids[1], 0xffff).unwrap();
+        queue.release(cids[1]).unwrap();
+        assert_eq!(queue.room(), 1);
+    }
+
+    #[test]
+    fn an_idle_queue_has_all_its_room() {
+        let mut queue = Queue::new(4, true).unwrap();
+        for n in 0..10 {
+            let cid = queue.begin(n, None).unwrap();
+            queue.answered(cid, 0).unwrap();
+            queue.release(cid).unwrap();
+            assert_eq!(queue.room(), 3);
+        }
+    }
+
+    #[test]
+    fn answers_to_nothing_twice_or_with_a_wrong_head_break_the_queue() {
+        let mut queue = Queue::new(4, true).unwrap();
+        let cid = queue.begin((), None).unwrap();
+        let other = Cid(cid.0 ^ 1);
+        assert_eq!(
+            queue.answered(other, 0),
+            Err(UnknownCid { cid: other }.into())
+        );
+        assert_eq!(
+            queue.answered(cid, 4),
+            Err(QueueFault::BadHead { sqhd: 4, size: 4 })
+        );
+        queue.answered(cid, 1).unwrap();
+        assert_eq!(queue.answered(cid, 1), Err(QueueFault::Twice { cid }));
+    }
+
+    #[test]
+    fn the_oldest_command_expires_until_it_is_released() {
+        let mut queue = Queue::new(8, true).unwrap();
+        let first = queue.begin(1, Some(S(10))).unwrap();
+        let second = queue.begin(2, Some(S(12))).unwrap();
+        queue.begin(3, None).unwrap();
+        assert_eq!(queue.next_deadline(), Some(S(10)));
+        assert_eq!(queue.expired(S(9)), None);
+        queue.answered(first, 1).unwrap();
+        queue.release(first).unwrap();
+        assert_eq!(queue.expired(S(11)), None);
+        assert_eq!(queue.next_deadline(), Some(S(12)));
+        assert_eq!(queue.expired(S(12)), Some(second));
+        queue.answered(second, 2).unwrap();
+        assert_eq!(queue.expired(S(13)), Some(second), "not released yet");
+        queue.release(second).unwrap();
+        assert_eq!(queue.expired(S(99)), None);
+        assert_eq!(queue.next_deadline(), None);
+    }
+}

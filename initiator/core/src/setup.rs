@@ -1,0 +1,438 @@
+//! Setting up a controller over its admin queue (NVMe Base 2.0, section 3.5.2:
+//! controller initialization over fabrics).
+
+use std::time::Duration;
+
+use nvmeof_wire::admin::Cns;
+use nvmeof_wire::fabrics::{CNTLID_DYNAMIC, ConnectResult};
+use nvmeof_wire::features::{FeatureId, NumberOfQueues};
+use nvmeof_wire::identify::{IdentifyController, Oaes, Sgls};
+use nvmeof_wire::registers::{Cap, Cc, Csts, Property, PropertyValue, Vs};
+use zerocopy::FromBytes;
+
+use crate::admin::{self, Ask, Names, QueueShape};
+use crate::blocks::{IoLimits, MAX_TRANSFER};
+use crate::command::Answer;
+use crate::error::{Refusal, SetupError};
+
+/// What to set up.
+#[derive(Clone, Debug)]
+pub struct SetupConfig {
+    /// Who connects to what.
+    pub names: Names,
+    /// The admin queue.
+    pub queue: QueueShape,
+    /// Keep-alive time-out; zero for none.
+    pub keep_alive: Duration,
+    /// I/O queues wanted; 0 when there is no I/O to be done, as with a
+    /// discovery controller.
+    pub io_queues: u16,
+    /// Most bytes of in-capsule data to use, if the controller takes as many.
+    pub in_capsule: u32,
+}
+
+/// A controller that is ready.
+#[derive(Clone, Debug)]
+pub struct ControllerInfo {
+    /// Its identifier.
+    pub cntlid: u16,
+    /// Its capabilities.
+    pub cap: Cap,
+    /// The version of NVMe it keeps.
+    pub vs: Vs,
+    /// Its configuration, as we set it.
+    pub cc: Cc,
+    /// What it says about itself.
+    pub identify: Box<IdentifyController>,
+    /// I/O queues it grants.
+    pub io_queues: u16,
+    /// Limits of I/O commands.
+    pub limits: IoLimits,
+    /// Entries of the largest I/O queue.
+    pub max_queue_size: u16,
+}
+
+/// What to do next.
+#[derive(Debug)]
+pub enum Next {
+    /// Send this, and give the answer to `handle_completion`.
+    Send(Ask),
+    /// An answer is due.
+    Answer,
+    /// Nothing before this time.
+    Wait(Duration),
+    /// It is done.
+    Done,
+}
+
+/// The steps from an RDMA connection to a controller that takes commands.
+///
+/// ```text
+///  Connect ─► Get CAP ─► Get VS ─► Set CC.EN ─► poll CSTS.RDY ─► Identify
+///     ─► Number of Queues ─► Async Event Configuration ─► done
+/// ```
+#[derive(Debug)]
+pub struct Setup {
+    config: SetupConfig,
+    step: Step,
+    asked: bool,
+    cntlid: u16,
+    cap: Cap,
+    vs: Vs,
+    cc: Cc,
+    identify: Option<Box<IdentifyController>>,
+    io_queues: u16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Connect,
+    Cap,
+    Version,
+    Enable,
+    Ready {
+        ask_at: Duration,
+        deadline: Duration,
+    },
+    Identify,
+    Queues,
+    Events,
+    Done,
+}
+
+/// How long to wait before CSTS is read again.
+const READY_POLL: Duration = Duration::from_millis(10);
+/// CAP.TO of 0 is not a time; controllers that say so get the smallest unit.
+const SHORTEST_READY: Duration = Duration::from_millis(500);
+
+impl Setup {
+    /// Starts with the Connect command.
+    #[must_use]
+    pub fn new(config: SetupConfig) -> Self {
+        Self {
+            config,
+            step: Step::Connect,
+            asked: false,
+            cntlid: CNTLID_DYNAMIC,
+            cap: Cap(0),
+            vs: Vs(0),
+            cc: Cc(0),
+            identify: None,
+            io_queues: 0,
+        }
+    }
+
+    /// What to do now.
+    pub fn poll(&mut self, now: Duration) -> Next {
+        if self.step == Step::Done {
+            return Next::Done;
+        }
+        if self.asked {
+            return Next::Answer;
+        }
+        if let Step::Ready { ask_at, .. } = self.step
+            && now < ask_at
+        {
+            return Next::Wait(ask_at);
+        }
+        self.asked = true;
+        Next::Send(self.ask())
+    }
+
+    fn ask(&self) -> Ask {
+        match self.step {
+            Step::Connect => {
+                let kato = self.config.keep_alive.as_millis();
+                let kato = u32::try_from(kato).unwrap_or(u32::MAX);
+                admin::connect(&self.config.names, self.config.queue, CNTLID_DYNAMIC, kato)
+            }
+            Step::Cap => admin::property_get(Property::CAP, true).into(),
+            Step::Version => admin::property_get(Property::VS, false).into(),
+            Step::Enable => {
+                admin::property_set(Property::CC, PropertyValue::Dword(self.cc.0)).into()
+            }
+            Step::Ready { .. } => admin::property_get(Property::CSTS, false).into(),
+            Step::Identify => admin::identify(Cns::CONTROLLER, 0).into(),
+            Step::Queues => {
+                let wanted = NumberOfQueues {
+                    submission: self.config.io_queues,
+                    completion: self.config.io_queues,
+                };
+                admin::set_features(FeatureId::NUMBER_OF_QUEUES, wanted.to_dword()).into()
+            }
+            Step::Events | Step::Done => {
+                let events = self.events().bits();
+                admin::set_features(FeatureId::ASYNC_EVENT_CONFIG, events).into()
+            }
+        }
+    }
+
+    /// Takes the answer to the command sent last; `data` is what the controller
+    /// sent with it.
+    ///
+    /// # Errors
+    /// [`SetupError`]: the connection is of no use then.
+    pub fn handle_completion(
+        &mut self,
+        now: Duration,
+        answer: Answer,
+        data: &[u8],
+    ) -> Result<(), SetupError> {
+        self.asked = false;
+        self.step = match self.step {
+            Step::Connect => {
+                let config = &self.config;
+                self.cntlid = check_connect(&config.names, config.queue, answer)?;
+                Step::Cap
+            }
+            Step::Cap => {
+                self.cap = Cap(value(answer, "Property Get of CAP")?);
+                self.cc = configuration(self.cap, self.is_discovery())?;
+                Step::Version
+            }
+            Step::Version => {
+                let vs = value(answer, "Property Get of VS")?;
+                self.vs = Vs(low_dword(vs));
+                Step::Enable
+            }
+            Step::Enable => {
+                value(answer, "Property Set of CC")?;
+                let deadline = now + ready_time(self.cap);
+                Step::Ready {
+                    ask_at: now,
+                    deadline,
+                }
+            }
+            Step::Ready { deadline, .. } => self.after_status(now, deadline, answer)?,
+            Step::Identify => {
+                value(answer, "Identify Controller")?;
+                let identify = IdentifyController::read_from_bytes(data).map_err(|_| {
+                    SetupError::Garbled(format!("Identify gave {} bytes", data.len()))
+                })?;
+                self.check_identify(&identify)?;
+                self.identify = Some(Box::new(identify));
+                match self.config.io_queues {
+                    0 => self.before_events(),
+                    _ => Step::Queues,
+                }
+            }
+            Step::Queues => {
+                let granted = value(answer, "Set Features, Number of Queues")?;
+                let granted = NumberOfQueues::from_dword(low_dword(granted)).map_err(|_| {
+                    SetupError::Garbled(format!("Number of Queues gave {granted:#x}"))
+                })?;
+                self.io_queues = granted.pairs().min(self.config.io_queues);
+                self.before_events()
+            }
+            Step::Events | Step::Done => {
+                value(answer, "Set Features, Asynchronous Event Configuration")?;
+                Step::Done
+            }
+        };
+        Ok(())
+    }
+
+    fn after_status(
+        &self,
+        now: Duration,
+        deadline: Duration,
+        answer: Answer,
+    ) -> Result<Step, SetupError> {
+        let csts = value(answer, "Property Get of CSTS")?;
+        let csts = Csts::from_bits_retain(low_dword(csts));
+        if csts.contains(Csts::CFS) {
+            return Err(SetupError::Fatal);
+        }
+        if csts.contains(Csts::RDY) {
+            return Ok(Step::Identify);
+        }
+        if now >= deadline {
+            let after = ready_time(self.cap);
+            return Err(SetupError::NotInTime {
+                what: "ready",
+                after,
+            });
+        }
+        Ok(Step::Ready {
+            ask_at: now + READY_POLL,
+            deadline,
+        })
+    }
+
+    /// The controller, once all is done.
+    #[must_use]
+    pub fn into_info(self) -> Option<ControllerInfo> {
+        let identify = self.identify.filter(|_| self.step == Step::Done)?;
+        let limits = limits(self.cap, &identify, self.config.in_capsule);
+        let mut most = self.cap.max_queue_entries();
+        // MAXCMD 0 says nothing (NVMe Base 2.0, figure 275).
+        if let maxcmd @ 1.. = identify.maxcmd.get() {
+            most = most.min(u32::from(maxcmd).saturating_add(1));
+        }
+        Some(ControllerInfo {
+            cntlid: self.cntlid,
+            cap: self.cap,
+            vs: self.vs,
+            cc: self.cc,
+            identify,
+            io_queues: self.io_queues,
+            limits,
+            max_queue_size: u16::try_from(most).unwrap_or(u16::MAX),
+        })
+    }
+
+    fn is_discovery(&self) -> bool {
+        self.config.names.subnqn.is_discovery()
+    }
+
+    /// Events we want to hear of, as far as the controller has them.
+    fn events(&self) -> Oaes {
+        let wanted = Oaes::NSAN | Oaes::DLPCN;
+        let has = |identify: &IdentifyController| identify.oaes();
+        self.identify
+            .as_deref()
+            .map_or(Oaes::empty(), has)
+            .intersection(wanted)
+    }
+
+    fn before_events(&self) -> Step {
+        if self.events().is_empty() {
+            Step::Done
+        } else {
+            Step::Events
+        }
+    }
+
+    fn check_identify(&self, identify: &IdentifyController) -> Result<(), SetupError> {
+        let told = identify.cntlid.get();
+        if told != self.cntlid {
+            return Err(SetupError::Garbled(format!(
+                "Connect gave controller {}, Identify is of {told}",
+                self.cntlid
+            )));
+        }
+        if !self.config.keep_alive.is_zero() && identify.kas.get() == 0 && !self.is_discovery() {
+            return Err(lacks(
+                "the controller does not support Keep Alive (KAS is 0)".to_owned(),
+                "turn keep-alive off with --keep-alive-tmo 0",
+            ));
+        }
+        if !identify.sgls().contains(Sgls::KSDBDS) {
+            return Err(lacks(
+                "the controller does not take keyed SGLs (SGLS bit 2)".to_owned(),
+                "it is not an NVMe over RDMA target; connect with its own transport",
+            ));
+        }
+        // A discovery controller has no I/O queues whose capsules had a size.
+        if self.config.io_queues == 0 {
+            return Ok(());
+        }
+        // NVMe over Fabrics: a capsule holds at least the 64-byte command, and a
+        // response the 16-byte completion.
+        for (field, value, least) in [
+            ("IOCCSZ", identify.ioccsz.get(), 4),
+            ("IORCSZ", identify.iorcsz.get(), 1),
+        ] {
+            if value < least {
+                return Err(SetupError::Garbled(format!(
+                    "{field} is {value}, at least {least} is possible"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Connects I/O queue `queue` to the controller `cntlid`: the command, whose
+/// answer goes to [`check_connect`].
+#[must_use]
+pub fn io_connect(names: &Names, queue: QueueShape, cntlid: u16) -> Ask {
+    admin::connect(names, queue, cntlid, 0)
+}
+
+/// What the answer to a Connect command means: the controller's identifier.
+///
+/// # Errors
+/// [`SetupError::Refused`], or that authentication is demanded.
+pub fn check_connect(names: &Names, queue: QueueShape, answer: Answer) -> Result<u16, SetupError> {
+    if !answer.status.is_success() {
+        let refusal = Refusal::new(answer.status, answer.result, names, queue);
+        return Err(SetupError::Refused(Box::new(refusal)));
+    }
+    let ConnectResult { cntlid, authreq } = ConnectResult::from_result(answer.result);
+    if authreq != 0 {
+        return Err(lacks(
+            "the target demands in-band authentication, which this host cannot do".to_owned(),
+            "turn authentication off for this host in the target's configuration",
+        ));
+    }
+    Ok(cntlid)
+}
+
+/// The result of a command of the set-up that has to succeed.
+fn value(answer: Answer, what: &'static str) -> Result<u64, SetupError> {
+    if answer.status.is_success() {
+        return Ok(answer.result);
+    }
+    Err(crate::blocks::CommandError {
+        command: what,
+        status: answer.status,
+        result: answer.result,
+        place: None,
+    }
+    .into())
+}
+
+fn lacks(what: String, remedy: &'static str) -> SetupError {
+    SetupError::Lacks { what, remedy }
+}
+
+/// What to write to CC: entry sizes 2^6 and 2^4, the smallest page the
+/// controller has, and the command set (NVMe Base 2.0, section 3.1.3.5).
+fn configuration(cap: Cap, is_discovery: bool) -> Result<Cc, SetupError> {
+    let css = match cap.css() {
+        css if css & Cap::CSS_NVM != 0 => 0b000,
+        css if css & Cap::CSS_IOCS != 0 => 0b110,
+        _ if is_discovery => 0b000,
+        css => {
+            return Err(lacks(
+                format!("the controller does not have the NVM command set (CAP.CSS is {css:#04x})"),
+                "choose another subsystem; this one has no blocks to read or write",
+            ));
+        }
+    };
+    let mps = cap.min_page_shift().saturating_sub(12);
+    Ok(Cc(Cc::ENABLE.0 | (css << 4) | (mps << 7)))
+}
+
+fn ready_time(cap: Cap) -> Duration {
+    Duration::from_millis(cap.ready_timeout_ms().into()).max(SHORTEST_READY)
+}
+
+fn low_dword(value: u64) -> u32 {
+    let [a, b, c, d, ..] = value.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
+fn limits(cap: Cap, identify: &IdentifyController, wanted_in_capsule: u32) -> IoLimits {
+    let page = 1u64.checked_shl(cap.min_page_shift()).unwrap_or(4096);
+    let max_transfer = identify
+        .max_transfer_len(page)
+        .and_then(|len| u32::try_from(len).ok())
+        .map_or(MAX_TRANSFER, |len| len.min(MAX_TRANSFER));
+    // In-capsule data needs offsets in SGLs, and for RDMA ICDOFF is 0.
+    let possible = identify.sgls().contains(Sgls::OFFSET) && identify.icdoff.get() == 0;
+    let room = u32::try_from(identify.in_capsule_data_len()).unwrap_or(u32::MAX);
+    IoLimits {
+        max_transfer,
+        in_capsule: if possible {
+            room.min(wanted_in_capsule)
+        } else {
+            0
+        },
+        ..IoLimits::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

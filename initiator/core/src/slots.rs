@@ -1,0 +1,235 @@
+//! Command slots: which command identifier stands for what, fixed at start.
+
+/// A command identifier as it stands in a submission queue entry: the slot in
+/// the low bits, its generation above, so that a response that comes twice or
+/// was never asked for is noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Cid(pub u16);
+
+/// A response names a command that is not in flight. What else the peer says
+/// cannot be trusted: the queue is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a response names command {:#06x}, which is not in flight", cid.0)]
+pub struct UnknownCid {
+    /// What the response named.
+    pub cid: Cid,
+}
+
+/// A number of slots that cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} command slots were asked for, 1 to {MAX_SLOTS} are possible")]
+pub struct BadSlotCount(pub usize);
+
+/// Most slots there can be: leaves four bits of generation.
+pub const MAX_SLOTS: usize = 1 << 12;
+
+/// A fixed number of slots, each empty or holding a `T`.
+#[derive(Debug)]
+pub struct Slots<T> {
+    slots: Vec<Slot<T>>,
+    /// Numbers of the empty slots.
+    free: Vec<u16>,
+    /// Bits of a command identifier that name the slot.
+    slot_bits: u32,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u16,
+    value: Option<T>,
+}
+
+impl<T> Slots<T> {
+    /// Makes `count` empty slots.
+    ///
+    /// # Errors
+    /// [`BadSlotCount`] when there would be none or more than [`MAX_SLOTS`].
+    pub fn new(count: usize) -> Result<Self, BadSlotCount> {
+        let last = count
+            .checked_sub(1)
+            .filter(|_| count <= MAX_SLOTS)
+            .and_then(|last| u16::try_from(last).ok())
+            .ok_or(BadSlotCount(count))?;
+        let empty = || Slot {
+            generation: 0,
+            value: None,
+        };
+        Ok(Self {
+            slots: std::iter::repeat_with(empty).take(count).collect(),
+            free: (0..=last).rev().collect(),
+            slot_bits: u16::BITS - last.leading_zeros(),
+        })
+    }
+
+    /// Slots there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Empty slots.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Slots that are taken.
+    #[must_use]
+    pub fn taken(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Puts `value` into an empty slot.
+    ///
+    /// # Errors
+    /// The value back when all slots are taken.
+    pub fn insert(&mut self, value: T) -> Result<Cid, T> {
+        let Some(index) = self.free.pop() else {
+            return Err(value);
+        };
+        let Some(slot) = self.slots.get_mut(usize::from(index)) else {
+            return Err(value);
+        };
+        slot.value = Some(value);
+        Ok(Cid(index | shl(slot.generation, self.slot_bits)))
+    }
+
+    /// What `cid` stands for.
+    ///
+    /// # Errors
+    /// [`UnknownCid`] when nothing.
+    pub fn get_mut(&mut self, cid: Cid) -> Result<&mut T, UnknownCid> {
+        let (index, generation) = self.split(cid);
+        self.slots
+            .get_mut(usize::from(index))
+            .filter(|slot| slot.generation == generation)
+            .and_then(|slot| slot.value.as_mut())
+            .ok_or(UnknownCid { cid })
+    }
+
+    /// Empties the slot of `cid`, whose identifier means nothing from now on.
+    ///
+    /// # Errors
+    /// [`UnknownCid`] when it was empty.
+    pub fn remove(&mut self, cid: Cid) -> Result<T, UnknownCid> {
+        let (index, generation) = self.split(cid);
+        let bits = self.slot_bits;
+        let slot = self
+            .slots
+            .get_mut(usize::from(index))
+            .filter(|slot| slot.generation == generation)
+            .ok_or(UnknownCid { cid })?;
+        let value = slot.value.take().ok_or(UnknownCid { cid })?;
+        slot.generation = next_generation(generation, bits);
+        self.free.push(index);
+        Ok(value)
+    }
+
+    /// All that is in flight.
+    pub fn iter(&self) -> impl Iterator<Item = (Cid, &T)> {
+        let bits = self.slot_bits;
+        (0u16..).zip(&self.slots).filter_map(move |(index, slot)| {
+            let cid = Cid(index | shl(slot.generation, bits));
+            slot.value.as_ref().map(|value| (cid, value))
+        })
+    }
+
+    fn split(&self, cid: Cid) -> (u16, u16) {
+        let generation = cid.0.checked_shr(self.slot_bits).unwrap_or(0);
+        (cid.0 ^ shl(generation, self.slot_bits), generation)
+    }
+}
+
+fn shl(generation: u16, bits: u32) -> u16 {
+    generation.checked_shl(bits).unwrap_or(0)
+}
+
+/// The next generation. The last one is left out, so that no identifier is
+/// FFFFh, which stands for "no command" in the error log (NVMe Base 2.0,
+/// section 5.16.1.2).
+fn next_generation(generation: u16, slot_bits: u32) -> u16 {
+    let last = u16::MAX.checked_shr(slot_bits).unwrap_or(0);
+    let next = generation.wrapping_add(1);
+    if next >= last { 0 } else { next }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn sizes_are_bounded() {
+        assert_eq!(Slots::<()>::new(0).unwrap_err(), BadSlotCount(0));
+        assert_eq!(Slots::<()>::new(4097).unwrap_err(), BadSlotCount(4097));
+        assert_eq!(Slots::<()>::new(4096).unwrap().count(), 4096);
+        assert_eq!(Slots::<()>::new(1).unwrap().free(), 1);
+    }
+
+    #[test]
+    fn an_identifier_means_nothing_after_its_command_is_done() {
+        let mut slots = Slots::new(4).unwrap();
+        let cid = slots.insert('a').unwrap();
+        assert_eq!(slots.remove(cid), Ok('a'));
+        assert_eq!(slots.remove(cid), Err(UnknownCid { cid }));
+        let again = slots.insert('b').unwrap();
+        assert_ne!(cid, again, "same slot, other generation");
+        assert_eq!(slots.get_mut(cid), Err(UnknownCid { cid }));
+        assert_eq!(slots.get_mut(again), Ok(&mut 'b'));
+    }
+
+    #[test]
+    fn no_identifier_is_all_ones() {
+        for count in [1, 2, 16, 4096] {
+            let mut slots = Slots::new(count).unwrap();
+            for _ in 0..70_000 / count {
+                let cids: Vec<Cid> = (0..count).map(|_| slots.insert(()).unwrap()).collect();
+                assert!(!cids.contains(&Cid(0xffff)));
+                assert!(slots.insert(()).is_err());
+                for cid in cids {
+                    slots.remove(cid).unwrap();
+                }
+            }
+        }
+    }
+
+    proptest! {
+        /// Slots behave like a map, whatever identifiers a peer makes up.
+        #[test]
+        fn slots_are_a_bounded_map(
+            count in 1usize..40,
+            steps in proptest::collection::vec((any::<bool>(), any::<u16>()), 1..300),
+        ) {
+            let mut slots = Slots::new(count).unwrap();
+            let mut model: HashMap<Cid, usize> = HashMap::new();
+            for (step, (insert, pick)) in steps.into_iter().enumerate() {
+                if insert {
+                    match slots.insert(step) {
+                        Ok(cid) => prop_assert_eq!(model.insert(cid, step), None),
+                        Err(back) => {
+                            prop_assert_eq!(back, step);
+                            prop_assert_eq!(model.len(), count);
+                        }
+                    }
+                } else {
+                    // Mostly one that is in flight, sometimes anything.
+                    let cid = model
+                        .keys()
+                        .nth(usize::from(pick) % (count + 1))
+                        .copied()
+                        .unwrap_or(Cid(pick));
+                    let expected = model.remove(&cid).ok_or(UnknownCid { cid });
+                    prop_assert_eq!(slots.remove(cid), expected);
+                }
+                prop_assert_eq!(slots.taken(), model.len());
+                prop_assert_eq!(slots.free() + slots.taken(), count);
+                let all: HashMap<Cid, usize> =
+                    slots.iter().map(|(cid, value)| (cid, *value)).collect();
+                prop_assert_eq!(&all, &model);
+            }
+        }
+    }
+}
