@@ -200,7 +200,8 @@ fn ask(crc: bool, len: usize, depth: usize) {
     #[allow(clippy::cast_precision_loss, reason = "a printed figure")]
     let bytes = rate * len as f64;
     println!(
-        "{len:>7} bytes, depth {depth:>3}, crc {crc}: {rate:>9.0} /s, {:>7.2} us each, {:>6.2} GB/s",
+        "{len:>7} bytes, depth {depth:>3}, crc {crc}: {rate:>9.0} /s, {:>7.2} us each, \
+            {:>6.2} GB/s",
         1e6 * f64::from(u32::try_from(depth).unwrap()) / rate,
         bytes / 1e9,
     );

@@ -412,7 +412,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_access_leaves_its_buffer(key: u32, addr: u64, near in -8192i64..8192, len: usize, short in 0usize..9000) {
+        fn no_access_leaves_its_buffer(
+            key: u32,
+            addr: u64,
+            near in -8192i64..8192,
+            len: usize,
+            short in 0usize..9000,
+        ) {
             let pool = pool(1);
             let mut table = KeyTable::new(4, 1);
             let slice = table.expose(ME, pool.take().unwrap(), Rights::all()).unwrap();

@@ -5,7 +5,8 @@ use std::io;
 use io_uring::{IoUring, Probe, opcode};
 use nix::errno::Errno;
 
-/// Sizes of a ring, fixed when it is made.
+/// Sizes of a ring, fixed when it is made. Where the limit on locked memory
+/// leaves no room for queues this long, they are shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingConfig {
     /// Operations one turn hands to the kernel in one call. More are handed
@@ -53,7 +54,11 @@ pub enum RingError {
         "io_uring is switched off on this machine: the sysctl kernel.io_uring_disabled is \
          {value}; as root run `sysctl -w kernel.io_uring_disabled=0`, and put the line \
          kernel.io_uring_disabled=0 in a file in /etc/sysctl.d to keep it{}",
-        if *.value == 1 { " (or add the user to the group kernel.io_uring_group names)" } else { "" }
+        if *.value == 1 {
+            " (or add the user to the group kernel.io_uring_group names)"
+        } else {
+            ""
+        }
     )]
     Disabled {
         /// 1: only for the group in `kernel.io_uring_group`, 2: for everybody.
@@ -68,8 +73,8 @@ pub enum RingError {
     Forbidden,
     /// The kernel counts the queues as locked memory, and there is too little.
     #[error(
-        "no memory for an io_uring of {entries} entries (ENOMEM); kernels before 5.12 count it \
-         as locked memory: raise `ulimit -l` (LimitMEMLOCK= in a systemd unit), or free memory"
+        "no memory for an io_uring of {entries} entries (ENOMEM); most kernels count it as \
+         locked memory: raise `ulimit -l` (LimitMEMLOCK= in a systemd unit), or free memory"
     )]
     LockedMemory {
         /// Entries asked for.
@@ -124,6 +129,9 @@ const NEEDED: [(&str, u8); 7] = [
 /// All modes, best first.
 pub(crate) const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Plain];
 
+/// A ring has at least so many entries, if it is up to us.
+const FEWEST: u32 = 32;
+
 /// Makes a ring in the first of `modes` the kernel knows and an empty file
 /// table.
 pub(crate) fn start(config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode), RingError> {
@@ -148,7 +156,23 @@ pub(crate) fn start(config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode
     Ok((ring, mode))
 }
 
-fn best(config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode), Errno> {
+/// A ring of the size asked for, or of the largest that locked memory allows:
+/// before Linux 5.12 and again in late versions of 6 the queues count as such.
+fn best(mut config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode), Errno> {
+    loop {
+        match of_size(config, modes) {
+            Err(Errno::ENOMEM) if config.entries > FEWEST => {
+                if config.in_flight / 2 <= config.entries {
+                    config.entries /= 2;
+                }
+                config.in_flight = config.in_flight.min(config.entries.saturating_mul(2));
+            }
+            done => return done,
+        }
+    }
+}
+
+fn of_size(config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode), Errno> {
     let mut last = Errno::EINVAL;
     for &mode in modes {
         let mut builder = IoUring::builder();

@@ -219,7 +219,12 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_parses_back(addr: u64, len in 0..=KEYED_LEN_MAX, key: u32, invalidate: bool) {
+        fn what_is_written_parses_back(
+            addr: u64,
+            len in 0..=KEYED_LEN_MAX,
+            key: u32,
+            invalidate: bool,
+        ) {
             let keyed = Sgl::Keyed { addr, len, key, invalidate };
             prop_assert_eq!(Sgl::parse(&keyed.to_descriptor()), Ok(keyed));
             let data = Sgl::InCapsule { offset: addr, len };

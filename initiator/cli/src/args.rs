@@ -42,29 +42,34 @@ pub(crate) enum Command {
     GetLog(GetLog),
     /// Read blocks into a file or a pipe
     #[command(
-        override_usage = "nvmeof read [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>\n           --data <FILE>"
+        override_usage = "nvmeof read [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>\n\
+             \x20          --data <FILE>"
     )]
     Read(Read),
     /// Write blocks from a file or a pipe
     #[command(
-        override_usage = "nvmeof write [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>\n           --data <FILE>"
+        override_usage = "nvmeof write [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>\n\
+             \x20          --data <FILE>"
     )]
     Write(Write),
     /// Compare blocks with a file or a pipe; exit status 1 when they differ
     #[command(
-        override_usage = "nvmeof compare [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>\n           --data <FILE>"
+        override_usage = "nvmeof compare [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>\n\
+             \x20          --data <FILE>"
     )]
     Compare(Compare),
     /// Put what was written on stable media
     Flush(Flush),
     /// Make blocks read as zeroes
     #[command(
-        override_usage = "nvmeof write-zeroes [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>\n           --start-block <LBA> --block-count <N>"
+        override_usage = "nvmeof write-zeroes [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>\n\
+             \x20          --start-block <LBA> --block-count <N>"
     )]
     WriteZeroes(WriteZeroes),
     /// Deallocate blocks (Dataset Management)
     #[command(
-        override_usage = "nvmeof dsm [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>\n           --start-block <LBA,..> --block-count <N,..>"
+        override_usage = "nvmeof dsm [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>\n\
+             \x20          --start-block <LBA,..> --block-count <N,..>"
     )]
     Dsm(Dsm),
     /// Measure reads and writes. Writing destroys the namespace's data

@@ -79,10 +79,16 @@ impl IoErrorKind {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// No such file.
-    #[error("{path}: no such file; make one with `truncate -s 1G {path}` or correct the path", path = .0.display())]
+    #[error(
+        "{path}: no such file; make one with `truncate -s 1G {path}` or correct the path",
+        path = .0.display()
+    )]
     Missing(PathBuf),
     /// A directory.
-    #[error("{path}: is a directory; name a regular file in it or a block device", path = .0.display())]
+    #[error(
+        "{path}: is a directory; name a regular file in it or a block device",
+        path = .0.display()
+    )]
     Directory(PathBuf),
     /// Neither a regular file nor a block device.
     #[error("{path}: is neither a regular file nor a block device", path = .0.display())]
@@ -102,7 +108,10 @@ pub enum OpenError {
         readonly: bool,
     },
     /// The file system or device is read-only.
-    #[error("{path}: lies on a read-only file system or device; serve it read-only", path = .0.display())]
+    #[error(
+        "{path}: lies on a read-only file system or device; serve it read-only",
+        path = .0.display()
+    )]
     ReadOnlyStorage(PathBuf),
     /// Somebody else has it.
     #[error(
@@ -125,7 +134,10 @@ pub enum OpenError {
     )]
     DeviceInUse(PathBuf),
     /// Empty.
-    #[error("{path}: has 0 bytes; give it a size with `truncate -s 1G {path}`", path = .0.display())]
+    #[error(
+        "{path}: has 0 bytes; give it a size with `truncate -s 1G {path}`",
+        path = .0.display()
+    )]
     Empty(PathBuf),
     /// Not whole blocks.
     #[error(
@@ -151,7 +163,11 @@ pub enum OpenError {
         fits_512: bool,
     },
     /// The device has larger blocks than asked for.
-    #[error("{path}: the device has blocks of {device} bytes, namespaces on it cannot have {asked}; use block_size = {device}", path = .path.display())]
+    #[error(
+        "{path}: the device has blocks of {device} bytes, namespaces on it cannot have \
+             {asked}; use block_size = {device}",
+        path = .path.display()
+    )]
     DeviceBlocks {
         /// The device.
         path: PathBuf,

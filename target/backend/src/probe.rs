@@ -18,6 +18,10 @@ use crate::{BlockSize, Geometry, OpenError};
 
 /// Largest `optimal_io` believed, in bytes.
 const OPTIMAL_MOST: u64 = 1 << 20;
+/// How often a lock that somebody holds is tried, and how long after the last
+/// time.
+const LOCK_TRIES: u32 = 40;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
 /// Opens and locks `path` and decides how to serve it.
 pub(crate) fn open(
@@ -43,7 +47,7 @@ pub(crate) fn open(
     let mut file = options
         .open(path)
         .map_err(|error| explain(path, readonly, &error))?;
-    lock(path, &file, readonly, device)?;
+    lock(path, &file, readonly)?;
 
     let system = |what| move |error: io::Error| system(path, what, &error);
     let told = file.metadata().map_err(system("fstat"))?;
@@ -75,10 +79,12 @@ pub(crate) fn open(
     let name = path.display();
     match access {
         Ok(_) => {
-            tracing::info!(path = %name, size, block_size = block, readonly, "opened with direct I/O (O_DIRECT)");
+            tracing::info!(path = %name, size, block_size = block, readonly, "opened with \
+                direct I/O (O_DIRECT)");
         }
         Err(why) => {
-            tracing::info!(path = %name, size, block_size = block, readonly, why, "opened with buffered I/O");
+            tracing::info!(path = %name, size, block_size = block, readonly, why, "opened \
+                with buffered I/O");
         }
     }
     if !readonly && !deallocate_zeroes {
@@ -126,10 +132,12 @@ fn system(path: &Path, what: &'static str, error: &io::Error) -> OpenError {
     }
 }
 
-fn lock(path: &Path, file: &File, readonly: bool, device: bool) -> Result<(), OpenError> {
-    // udev locks a block device for a moment whenever somebody closed it.
-    let tries = if device { 20 } else { 1 };
-    for _ in 0..tries {
+fn lock(path: &Path, file: &File, readonly: bool) -> Result<(), OpenError> {
+    // A process that was killed keeps its lock until the kernel has taken its
+    // io_uring apart, shortly after the end; a target that is started again at
+    // once has to wait for that. And udev locks a block device for a moment
+    // whenever somebody closed it.
+    for _ in 0..LOCK_TRIES {
         let locked = if readonly {
             file.try_lock_shared()
         } else {
@@ -137,12 +145,10 @@ fn lock(path: &Path, file: &File, readonly: bool, device: bool) -> Result<(), Op
         };
         match locked {
             Ok(()) => return Ok(()),
-            Err(TryLockError::WouldBlock) if device => {
-                std::thread::sleep(Duration::from_millis(25));
-            }
-            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
             Err(TryLockError::Error(error)) => {
-                tracing::warn!(path = %path.display(), %error, "the file system has no locks: nothing keeps a second target from serving this file");
+                tracing::warn!(path = %path.display(), %error, "the file system has no \
+                    locks: nothing keeps a second target from serving this file");
                 return Ok(());
             }
         }

@@ -1,2 +1,36 @@
 //! What an NVM subsystem and its controllers do, without I/O.
+//!
+//! [`Model`] says what is served, [`Target`] holds the controllers that hosts
+//! have connected, and one [`Queue`] for each queue pair turns commands into
+//! [`Action`]s: the edge pulls and pushes data, runs disk operations, and says
+//! how they ended. A command is parsed and checked once, at
+//! [`Queue::begin`].
+//!
+//! This crate opens nothing, waits for nothing and reads no clock: time is an
+//! argument. It knows nothing of RDMA but addresses and keys, and never sees
+//! the data of reads and writes.
 #![forbid(unsafe_code)]
+
+mod action;
+mod admin;
+mod controller;
+mod discovery;
+mod health;
+mod limits;
+mod model;
+mod queue;
+mod registry;
+mod target;
+#[cfg(test)]
+mod testing;
+
+pub use action::{
+    Action, CloseCause, Data, Event, Executed, IoKind, IoOp, Order, Remote, Response,
+};
+pub use limits::Limits;
+pub use model::{
+    Fabric, Model, ModelError, Namespace, NamespaceSpec, Place, Port, PortSpec, Subsystem,
+    SubsystemSpec, derived,
+};
+pub use queue::{News, Queue, Request};
+pub use target::{Refusal, Target};

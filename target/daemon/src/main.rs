@@ -1,4 +1,11 @@
-//! The NVMe over Fabrics RDMA target daemon.
+//! The program `nvmeof-target`.
 #![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+use nvmeof_target::Cli;
+
+fn main() -> ExitCode {
+    Cli::parse().run()
+}

@@ -103,7 +103,13 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "nvmeof-cli",
-        ours: &["nvmeof-wire", "nvmeof-initiator"],
+        ours: &[
+            "nvmeof-wire",
+            "nvmeof-memory",
+            "nvmeof-rdma",
+            "nvmeof-initiator-core",
+            "nvmeof-initiator",
+        ],
         system: true,
     },
 ];

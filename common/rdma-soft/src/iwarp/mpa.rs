@@ -96,7 +96,8 @@ impl fmt::Display for FrameError {
             }
             Self::PrivateTooLong { len } => write!(
                 f,
-                "an MPA frame announces {len} bytes of private data, at most {MAX_PRIVATE} are allowed"
+                "an MPA frame announces {len} bytes of private data, at most {MAX_PRIVATE} \
+                    are allowed"
             ),
             Self::NoReads => f.write_str(
                 "an enhanced MPA frame has fewer than the 4 bytes that IRD and ORD take",
@@ -302,7 +303,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_parses_writes_back_the_same(flags: u8, revision: u8, len in 4u16..=512, reads: [u8; 4]) {
+        fn what_parses_writes_back_the_same(
+            flags: u8,
+            revision: u8,
+            len in 4u16..=512,
+            reads: [u8; 4],
+        ) {
             let mut bytes: [u8; 20] = *captured().first_chunk().unwrap();
             let known = if revision < 2 { 0xe0 } else { 0xf0 };
             bytes[16] = flags & known;

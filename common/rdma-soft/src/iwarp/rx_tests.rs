@@ -145,7 +145,10 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400), cuts in cuts()) {
+    fn arbitrary_bytes_never_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..400),
+        cuts in cuts(),
+    ) {
         let _ = feed(&bytes, true, &cuts);
     }
 }

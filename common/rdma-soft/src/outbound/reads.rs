@@ -36,7 +36,8 @@ impl Outbound {
                 return Err(WireFault::new(
                     codes::DDP_BOUNDS,
                     format!(
-                        "an RDMA Read Response brings {} bytes for {to:#x}, up to {} for {expected:#x} were next",
+                        "an RDMA Read Response brings {} bytes for {to:#x}, up to {} for \
+                            {expected:#x} were next",
                         header.payload,
                         read.len - read.arrived
                     ),

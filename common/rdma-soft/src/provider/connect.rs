@@ -375,7 +375,8 @@ impl<S: Streams> SoftRdma<S> {
         }
         if frame.revision != conn.revision || reads.is_some() != (conn.revision >= REVISION_2) {
             let text = format!(
-                "the MPA reply is of revision {} and its enhanced flag is {}, the request was of revision {}",
+                "the MPA reply is of revision {} and its enhanced flag is {}, the request \
+                    was of revision {}",
                 frame.revision, frame.enhanced, conn.revision
             );
             self.end_set_up(conn, &text, events);

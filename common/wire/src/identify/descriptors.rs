@@ -87,14 +87,16 @@ impl fmt::Display for DescriptorError {
         match self {
             Self::Truncated { at } => write!(
                 f,
-                "the namespace identification descriptor at byte {at} goes beyond the end of its list"
+                "the namespace identification descriptor at byte {at} goes beyond the end \
+                    of its list"
             ),
             Self::Length {
                 nidt: Nidt(nidt),
                 len,
             } => write!(
                 f,
-                "a namespace identifier of type {nidt} has {len} bytes, which is not the length of its type"
+                "a namespace identifier of type {nidt} has {len} bytes, which is not the \
+                    length of its type"
             ),
             Self::Duplicate { nidt: Nidt(nidt) } => {
                 write!(f, "the namespace has two identifiers of type {nidt}")
@@ -296,7 +298,8 @@ mod tests {
         fn what_is_written_parses_back(eui64: Option<[u8; 8]>, nguid: Option<[u8; 16]>,
                                        uuid: Option<[u8; 16]>, csi: Option<u8>) {
             let identifiers = NamespaceIdentifiers { eui64, nguid, uuid, csi };
-            prop_assert_eq!(NamespaceIdentifiers::parse(&identifiers.to_list()), Ok(identifiers));
+            let parsed = NamespaceIdentifiers::parse(&identifiers.to_list());
+                prop_assert_eq!(parsed, Ok(identifiers));
         }
 
         #[test]
@@ -311,7 +314,8 @@ mod tests {
             let len: usize = found.iter().flatten().map(|(_, nid)| 4 + nid.len()).sum();
             prop_assert!(len <= IDENTIFY_LEN);
             if let Ok(identifiers) = NamespaceIdentifiers::parse(&raw) {
-                prop_assert_eq!(NamespaceIdentifiers::parse(&identifiers.to_list()), Ok(identifiers));
+                let parsed = NamespaceIdentifiers::parse(&identifiers.to_list());
+                prop_assert_eq!(parsed, Ok(identifiers));
             }
         }
     }

@@ -21,10 +21,13 @@ pub const CNTLID_STATIC: u16 = 0xfffe;
 
 /// A byte of a discovery entry with named values.
 macro_rules! entry_byte {
-    ($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $number:literal $text:literal;)* }) => {
+    ($(#[$doc:meta])* $name:ident {
+        $($(#[$value_doc:meta])* $value:ident = $number:literal $text:literal;)*
+    }) => {
         $(#[$doc])*
         #[derive(
-            Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+            Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+            Unaligned,
         )]
         #[repr(transparent)]
         pub struct $name(pub u8);

@@ -193,8 +193,9 @@ fn answers_that_do_not_fit_the_read_are_faults() {
         let bytes = piece(opcode, stag + stag_offset, to, len, last);
         active.peer.send(stream, &[IoSlice::new(&bytes)]).unwrap();
         active.turn();
-        let flushed = active.events.iter().any(|event| {
-            matches!(event, Event::Completion(done) if done.outcome == nvmeof_rdma::Outcome::Flushed)
+        let flushed = active.events.iter().any(|event| match event {
+            Event::Completion(done) => done.outcome == nvmeof_rdma::Outcome::Flushed,
+            _ => false,
         });
         assert!(flushed);
         match active.events.pop() {

@@ -1,0 +1,189 @@
+//! What a queue asks its edge to do, and what the edge tells it.
+
+use std::ops::Range;
+
+use nvmeof_wire::Cqe;
+
+/// Memory of the host that a command names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Address of the first byte, as the host named it.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u32,
+    /// The key that opens it.
+    pub key: u32,
+}
+
+/// What to do next for one command.
+#[derive(Debug)]
+#[must_use]
+pub enum Action {
+    /// Take a buffer of `remote.len` bytes, fill it by RDMA Read, then
+    /// [`Event::Pulled`].
+    Pull {
+        /// Where the data is.
+        remote: Remote,
+        /// Whether a second buffer of that length is needed later: take both
+        /// now, so that nobody waits for a buffer while holding one.
+        twice: bool,
+    },
+    /// Run the operation on the disk, then [`Event::Executed`]. Data of a
+    /// write or compare is where [`Request::data`](crate::Request::data) says.
+    Execute(IoOp),
+    /// Take a buffer of `len` bytes, then [`Event::Room`].
+    Produce {
+        /// Bytes.
+        len: u32,
+    },
+    /// Send the answer. Nothing more happens to this request.
+    Respond(Response),
+    /// Nothing to do: the answer comes later as an
+    /// [`Order`]. Nothing more happens to this request.
+    Hold,
+    /// Close the queue pair. Nothing more happens to this request.
+    Close(CloseCause),
+}
+
+/// The answer to a command.
+#[derive(Clone, Copy, Debug)]
+pub struct Response {
+    /// Where the data of the request's buffer goes first, all of it, by RDMA
+    /// Write.
+    pub push: Option<Remote>,
+    /// The response capsule.
+    pub cqe: Cqe,
+    /// A key of the host that the response invalidates.
+    pub invalidate: Option<u32>,
+}
+
+/// Something happened to a request.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The data are in place: all the bytes asked for.
+    Pulled(&'a [u8]),
+    /// The disk operation ended. `data` is what the request's buffer has, if
+    /// it has one; only Dataset Management looks at it.
+    Executed {
+        /// How it ended.
+        outcome: Executed,
+        /// The data that were pulled or came in the capsule; may be empty for
+        /// every operation but [`IoKind::Deallocate`].
+        data: &'a [u8],
+    },
+    /// A buffer of the length asked for.
+    Room(&'a mut [u8]),
+}
+
+/// How a disk operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Executed {
+    /// Done.
+    Ok,
+    /// The data of a compare differ.
+    Miscompare,
+    /// No room left on the disk.
+    NoSpace,
+    /// The disk does not allow it.
+    ReadOnly,
+    /// The disk cannot do this at all.
+    Unsupported,
+    /// The disk failed.
+    Failed,
+}
+
+/// One operation on a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoOp {
+    /// The disk, as the namespace was described.
+    pub disk: u32,
+    /// What to do.
+    pub kind: IoKind,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes; 0 for a flush.
+    pub len: u64,
+    /// Whether the data must be on stable storage when it is done.
+    pub fua: bool,
+}
+
+/// What to do to a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IoKind {
+    /// Read into a buffer of `len` bytes.
+    Read,
+    /// Write the request's data.
+    Write,
+    /// Read `len` bytes elsewhere and compare them with the request's data.
+    Compare,
+    /// Make everything that was written stable.
+    Flush,
+    /// Write zeroes; may also give up the space (DEAC).
+    WriteZeroes {
+        /// Whether the space may be given up.
+        deallocate: bool,
+    },
+    /// Give up the space. Reads of it give zeroes afterwards.
+    Deallocate,
+}
+
+/// Where the data of a request are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// It has none.
+    None,
+    /// In the capsule, at these bytes of it.
+    Capsule(Range<usize>),
+    /// In the host's memory.
+    Remote(Remote),
+}
+
+/// What a queue wants without having been asked.
+#[derive(Debug)]
+#[must_use]
+pub enum Order {
+    /// Send this answer to a command that was held.
+    Respond(Response),
+    /// Close the queue pair.
+    Close(CloseCause),
+}
+
+/// Why a queue pair is closed by us. Displays as cause and expectation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CloseCause {
+    /// The host sent a Disconnect command. The response goes first.
+    #[error("the host disconnected the queue")]
+    Disconnected,
+    /// No Connect command came in time.
+    #[error("no Connect command came within {seconds} s of the connection")]
+    NoConnect {
+        /// How long we waited.
+        seconds: u64,
+    },
+    /// The host fell silent.
+    #[error("the host sent no command for its keep-alive time of {kato_ms} ms")]
+    KeepAlive {
+        /// What the host asked for.
+        kato_ms: u32,
+    },
+    /// The controller this I/O queue belongs to was reset, shut down or lost.
+    #[error("controller {cntlid} of this queue is gone or was reset")]
+    ControllerGone {
+        /// Which controller.
+        cntlid: u16,
+    },
+    /// A capsule that is no capsule.
+    #[error("a capsule of {len} bytes came, expected {expected}")]
+    BadCapsule {
+        /// Its length.
+        len: usize,
+        /// What would be right.
+        expected: &'static str,
+    },
+    /// The edge reported something that does not fit what it was asked to do.
+    #[error("internal error: {what}; please report this")]
+    Internal {
+        /// What happened.
+        what: &'static str,
+    },
+}

@@ -1,0 +1,53 @@
+//! Log pages that say which commands and features are supported.
+
+use nvmeof_wire::features::FeatureId;
+use nvmeof_wire::log::CommandEffects;
+use nvmeof_wire::log::effects::Effects;
+use nvmeof_wire::opcode::{FABRICS, admin, io};
+use zerocopy::little_endian::U32;
+
+use super::Window;
+
+/// Commands Supported and Effects, 05h (Base 2.0, 5.16.1.6).
+pub(super) fn commands() -> CommandEffects {
+    let mut page = CommandEffects::zeroed();
+    for opcode in [
+        admin::GET_LOG_PAGE,
+        admin::IDENTIFY,
+        admin::ABORT,
+        admin::SET_FEATURES,
+        admin::GET_FEATURES,
+        admin::ASYNC_EVENT_REQUEST,
+        admin::KEEP_ALIVE,
+        FABRICS,
+    ] {
+        page.set_admin(opcode, Effects::empty());
+    }
+    for opcode in [io::FLUSH, io::READ, io::COMPARE, FABRICS] {
+        page.set_io(opcode, Effects::empty());
+    }
+    for opcode in [io::WRITE, io::WRITE_ZEROES, io::DATASET_MANAGEMENT] {
+        page.set_io(opcode, Effects::LBCC);
+    }
+    page
+}
+
+/// Feature Identifiers Supported and Effects, 12h: 4 bytes each. Bit 0 says
+/// "supported" (FSUPP).
+const ENTRY_LEN: u64 = 4;
+const SUPPORTED: u32 = 1;
+/// Bit 4: the capabilities of the controller change (CCC).
+const CHANGES_CONTROLLER: u32 = 1 << 4;
+/// Bits 31:20: scope (FSP), whose bit 1 is the controller's.
+const SCOPE_CONTROLLER: u32 = 1 << 21;
+
+/// Feature Identifiers Supported and Effects, 12h (Base 2.0, 5.16.1.17).
+pub(super) fn write_features(features: &[FeatureId], window: &mut Window<'_>) {
+    for fid in features {
+        let entry = match *fid {
+            FeatureId::NUMBER_OF_QUEUES => SUPPORTED | SCOPE_CONTROLLER | CHANGES_CONTROLLER,
+            _ => SUPPORTED | SCOPE_CONTROLLER,
+        };
+        window.put(u64::from(fid.0) * ENTRY_LEN, &U32::new(entry));
+    }
+}

@@ -1,0 +1,285 @@
+//! Get and Set Features (Base 2.0, 5.15 and 5.27).
+
+use nvmeof_wire::Status;
+use nvmeof_wire::admin::{GetFeatures, NSID_ALL, Select, SetFeatures};
+use nvmeof_wire::features::{
+    AsyncEventConfig, FeatureCapabilities, FeatureId, HOST_IDENTIFIER_LEN, HostBehavior,
+    NumberOfQueues, PowerManagement, TemperatureThreshold, VolatileWriteCache,
+    is_extended_host_identifier,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::{Admin, CDW10, CDW11, NSID, Window, give};
+use crate::controller::Features;
+use crate::controller::notices::{Kinds, TEMPERATURE};
+use crate::queue::{Failure, Next, Page, Request, Stage};
+
+/// What the composite temperature is said to be, in kelvin: there is no
+/// sensor.
+pub(super) const COMPOSITE_TEMPERATURE: u16 = 298;
+
+/// Features of an I/O controller.
+pub(super) const OF_IO: [FeatureId; 11] = [
+    FeatureId::ARBITRATION,
+    FeatureId::POWER_MANAGEMENT,
+    FeatureId::TEMPERATURE_THRESHOLD,
+    FeatureId::ERROR_RECOVERY,
+    FeatureId::VOLATILE_WRITE_CACHE,
+    FeatureId::NUMBER_OF_QUEUES,
+    FeatureId::WRITE_ATOMICITY,
+    FeatureId::ASYNC_EVENT_CONFIG,
+    FeatureId::KEEP_ALIVE_TIMER,
+    FeatureId::HOST_BEHAVIOR,
+    FeatureId::HOST_IDENTIFIER,
+];
+
+/// Features of a discovery controller (Base 2.0, 3.1.3.3).
+pub(super) const OF_DISCOVERY: [FeatureId; 3] = [
+    FeatureId::ASYNC_EVENT_CONFIG,
+    FeatureId::KEEP_ALIVE_TIMER,
+    FeatureId::HOST_IDENTIFIER,
+];
+
+impl Admin<'_> {
+    /// The features this controller has.
+    pub(super) fn features(&self) -> &'static [FeatureId] {
+        if self.controller.is_discovery() {
+            &OF_DISCOVERY
+        } else {
+            &OF_IO
+        }
+    }
+
+    /// Whether the controller has the feature at all.
+    fn has(&self, fid: FeatureId) -> bool {
+        let cache = self
+            .controller
+            .subsystem()
+            .is_some_and(|subsystem| subsystem.has_volatile_cache());
+        self.features().contains(&fid) && (fid != FeatureId::VOLATILE_WRITE_CACHE || cache)
+    }
+
+    fn check(&self, fid: FeatureId) -> Result<(), Failure> {
+        if self.has(fid) {
+            return Ok(());
+        }
+        Err(Failure::field(CDW10))
+    }
+
+    pub(super) fn get_features(
+        &self,
+        request: &mut Request,
+        command: &GetFeatures,
+    ) -> Result<Next, Failure> {
+        self.check(command.fid)?;
+        let limits = self.shared.model.limits();
+        let cold = self.controller.lock();
+        let (values, current) = match command.select {
+            Select::Current => (cold.features.clone(), true),
+            // Base 2.0, 5.15: without a saved value the default is returned.
+            Select::Default | Select::Saved => (Features::new(limits, 0), false),
+            Select::Capabilities => return Ok(Next::Done(capabilities(command.fid).bits().into())),
+            Select::Reserved(_) => return Err(Failure::field(CDW10)),
+        };
+        drop(cold);
+        let value = match command.fid {
+            FeatureId::ARBITRATION => values.arbitration,
+            FeatureId::POWER_MANAGEMENT => values.power_management,
+            FeatureId::TEMPERATURE_THRESHOLD => threshold(&values, command.cdw11)?,
+            FeatureId::ERROR_RECOVERY => values.error_recovery,
+            FeatureId::VOLATILE_WRITE_CACHE => VolatileWriteCache {
+                enabled: values.volatile_cache,
+            }
+            .to_dword(),
+            FeatureId::NUMBER_OF_QUEUES => queues(values.io_queues),
+            FeatureId::WRITE_ATOMICITY => values.write_atomicity,
+            FeatureId::ASYNC_EVENT_CONFIG => values.async_events,
+            FeatureId::KEEP_ALIVE_TIMER => values.kato_ms,
+            FeatureId::HOST_BEHAVIOR => {
+                let len = u32::try_from(size_of::<HostBehavior>()).unwrap_or(u32::MAX);
+                return give(request, len, Page::Feature(*command));
+            }
+            FeatureId::HOST_IDENTIFIER => {
+                // Base 2.0, 5.27.1.25: fabrics have 128-bit identifiers only.
+                if !is_extended_host_identifier(command.cdw11) && current {
+                    return Err(Failure::field(CDW11));
+                }
+                let len = u32::try_from(HOST_IDENTIFIER_LEN).unwrap_or(u32::MAX);
+                return give(request, len, Page::Feature(*command));
+            }
+            _ => return Err(Failure::field(CDW10)),
+        };
+        Ok(Next::Done(value.into()))
+    }
+
+    pub(super) fn write_feature(&self, command: &GetFeatures, window: &mut Window<'_>) {
+        let current = command.select == Select::Current;
+        match command.fid {
+            FeatureId::HOST_BEHAVIOR if current => {
+                window.put(0, &self.controller.lock().features.host_behavior);
+            }
+            FeatureId::HOST_IDENTIFIER if current => window.put(0, &self.controller.hostid),
+            _ => {}
+        }
+    }
+
+    pub(super) fn set_features(
+        &self,
+        request: &mut Request,
+        command: &SetFeatures,
+    ) -> Result<Next, Failure> {
+        self.check(command.fid)?;
+        // Base 2.0, 5.27: no value of ours can be saved.
+        if command.save {
+            return Err(Failure::from(Status::FEATURE_NOT_SAVEABLE).at(CDW10));
+        }
+        // "... if the feature is not namespace specific".
+        if command.nsid != 0 && command.nsid != NSID_ALL {
+            return Err(Failure::from(Status::FEATURE_NOT_NAMESPACE_SPECIFIC).at(NSID));
+        }
+        match command.fid {
+            FeatureId::NUMBER_OF_QUEUES => return self.set_queues(command.cdw11),
+            FeatureId::ASYNC_EVENT_CONFIG => return self.set_async_events(command.cdw11),
+            FeatureId::HOST_BEHAVIOR => {
+                let len = u32::try_from(size_of::<HostBehavior>()).unwrap_or(u32::MAX);
+                request.takes(len)?;
+                request.stage = Stage::HostBehavior;
+                return Ok(Next::Data);
+            }
+            // Base 2.0, 5.27.1.25: over fabrics Connect has set it, "the
+            // command is aborted with Command Sequence Error".
+            FeatureId::HOST_IDENTIFIER => return Err(Status::COMMAND_SEQUENCE_ERROR.into()),
+            _ => {}
+        }
+        let mut cold = self.controller.lock();
+        let values = &mut cold.features;
+        match command.fid {
+            FeatureId::ARBITRATION => values.arbitration = command.cdw11,
+            FeatureId::POWER_MANAGEMENT => {
+                // Identify Controller, NPSS: there is power state 0 alone.
+                if PowerManagement::from_dword(command.cdw11).ps != 0 {
+                    return Err(Failure::field(CDW11));
+                }
+                values.power_management = command.cdw11;
+            }
+            FeatureId::TEMPERATURE_THRESHOLD => {
+                set_threshold(values, command.cdw11)?;
+                let enabled = values.async_events;
+                let outside = !(values.under_temperature..=values.over_temperature)
+                    .contains(&COMPOSITE_TEMPERATURE);
+                if outside {
+                    cold.notices.raise(TEMPERATURE, enabled);
+                    self.controller.hot.set_event(cold.notices.is_ready());
+                }
+            }
+            FeatureId::ERROR_RECOVERY => {
+                // Identify Namespace, NSFEAT: no error for deallocated blocks.
+                if nvmeof_wire::features::ErrorRecovery::from_dword(command.cdw11).dulbe {
+                    return Err(Failure::field(CDW11));
+                }
+                values.error_recovery = command.cdw11;
+            }
+            FeatureId::VOLATILE_WRITE_CACHE => {
+                values.volatile_cache = VolatileWriteCache::from_dword(command.cdw11).enabled;
+                let write_through = !values.volatile_cache;
+                self.controller.hot.set_write_through(write_through);
+            }
+            FeatureId::WRITE_ATOMICITY => values.write_atomicity = command.cdw11 & 1,
+            FeatureId::KEEP_ALIVE_TIMER => {
+                *values = Features {
+                    kato_ms: crate::controller::rounded_kato(command.cdw11),
+                    ..values.clone()
+                };
+            }
+            _ => return Err(Failure::field(CDW10)),
+        }
+        Ok(Next::Done(0))
+    }
+
+    /// Base 2.0, 5.27.1.5: asked for before I/O queues are made.
+    fn set_queues(&self, cdw11: u32) -> Result<Next, Failure> {
+        let asked =
+            NumberOfQueues::from_dword(cdw11).map_err(|status| Failure::from(status).at(CDW11))?;
+        let mut cold = self.controller.lock();
+        if !cold.queues.is_empty() {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.into());
+        }
+        let granted = asked.pairs().min(self.shared.model.limits().io_queues);
+        cold.features.io_queues = granted;
+        Ok(Next::Done(queues(granted).into()))
+    }
+
+    fn set_async_events(&self, cdw11: u32) -> Result<Next, Failure> {
+        let mut cold = self.controller.lock();
+        cold.features.async_events = cdw11 & self.async_events().bits();
+        Ok(Next::Done(0))
+    }
+
+    /// Events that can be enabled.
+    fn async_events(&self) -> AsyncEventConfig {
+        let kinds = if self.controller.is_discovery() {
+            Kinds::DISCOVERY
+        } else {
+            Kinds::NAMESPACE | Kinds::TEMPERATURE | Kinds::OTHER_SMART
+        };
+        AsyncEventConfig::from_bits_truncate(kinds.bits())
+    }
+
+    /// The data of Set Features, Host Behavior Support.
+    pub(crate) fn set_host_behavior(&self, data: &[u8]) -> Result<Next, Failure> {
+        let Ok((behavior, _)) = HostBehavior::read_from_prefix(data) else {
+            return Err(Status::INTERNAL_ERROR.into());
+        };
+        // Base 2.0, figure 332: ACRE, ETDAS and LBAFEE are 0 or 1; of the
+        // others we keep nothing, since we support none of them.
+        let known = [behavior.acre, behavior.etdas, behavior.lbafee];
+        if known.iter().any(|value| *value > 1) {
+            return Err(Status::INVALID_FIELD.into());
+        }
+        let mut cold = self.controller.lock();
+        let kept = behavior.as_bytes().iter();
+        for (to, from) in cold.features.host_behavior.iter_mut().zip(kept) {
+            *to = *from;
+        }
+        Ok(Next::Done(0))
+    }
+}
+
+fn queues(pairs: u16) -> u32 {
+    NumberOfQueues {
+        submission: pairs,
+        completion: pairs,
+    }
+    .to_dword()
+}
+
+/// Composite temperature is sensor 0; there are no others.
+fn threshold(values: &Features, cdw11: u32) -> Result<u32, Failure> {
+    let asked = TemperatureThreshold::from_dword(cdw11);
+    let tmpth = match (asked.tmpsel, asked.thsel) {
+        (0, TemperatureThreshold::OVER) => values.over_temperature,
+        (0, TemperatureThreshold::UNDER) => values.under_temperature,
+        _ => return Err(Failure::field(CDW11)),
+    };
+    Ok(tmpth.into())
+}
+
+fn set_threshold(values: &mut Features, cdw11: u32) -> Result<(), Failure> {
+    /// TMPSEL: all sensors there are.
+    const ALL_SENSORS: u8 = 15;
+    let asked = TemperatureThreshold::from_dword(cdw11);
+    match (asked.tmpsel, asked.thsel) {
+        (0 | ALL_SENSORS, TemperatureThreshold::OVER) => values.over_temperature = asked.tmpth,
+        (0 | ALL_SENSORS, TemperatureThreshold::UNDER) => values.under_temperature = asked.tmpth,
+        _ => return Err(Failure::field(CDW11)),
+    }
+    Ok(())
+}
+
+fn capabilities(fid: FeatureId) -> FeatureCapabilities {
+    if fid == FeatureId::HOST_IDENTIFIER {
+        FeatureCapabilities::empty()
+    } else {
+        FeatureCapabilities::CHANGEABLE
+    }
+}

@@ -1,0 +1,262 @@
+//! Identify (Base 2.0, 5.17; NVM 1.0, 4.1.5).
+
+use nvmeof_wire::admin::{CSI_NVM, Cns, Identify, NSID_ALL};
+use nvmeof_wire::identify::capabilities::{Frmw, Fuses, Oacs};
+use nvmeof_wire::identify::controller::entry_sizes;
+use nvmeof_wire::identify::independent::CommonFeatures;
+use nvmeof_wire::identify::namespace::{Dlfeat, Nmic, Nsattr};
+use nvmeof_wire::identify::{
+    Cmic, ControllerList, ControllerType, Ctratt, Fcattr, IdentifyController,
+    IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, IdentifyNamespaceNvm,
+    Lpa, NamespaceIdentifiers, NamespaceList, Oaes, Ofcs, Oncs, Sgls, Vwc,
+};
+use nvmeof_wire::registers::Vs;
+use nvmeof_wire::sqe::SQE_LEN;
+use nvmeof_wire::{Ascii, Status};
+use zerocopy::little_endian::U64;
+
+use super::log_page::FIRMWARE;
+use super::{Admin, CDW10, CDW11, NSID, Window};
+use crate::controller::errors;
+use crate::controller::notices::MAX_REQUESTS;
+use crate::queue::Failure;
+use crate::{Limits, Namespace, Subsystem};
+
+/// KAS: granularity of the keep alive timer, in units of 100 ms.
+const KAS: u16 = 10;
+const _: () = assert!(KAS as u32 * 100 == crate::controller::KEEP_ALIVE_GRANULARITY_MS);
+
+/// The last namespace id that a list may start after.
+const NSID_MAX: u32 = 0xffff_fffd;
+
+impl Admin<'_> {
+    pub(super) fn check_identify(&self, command: &Identify) -> Result<(), Failure> {
+        let cns = command.cns;
+        // Base 2.0, 3.1.3.3: a discovery controller has no namespaces.
+        let Some(subsystem) = self.controller.subsystem() else {
+            return match cns {
+                Cns::CONTROLLER => Ok(()),
+                _ => Err(Failure::field(CDW10)),
+            };
+        };
+        let csi_matters = matches!(
+            cns,
+            Cns::CSI_NAMESPACE | Cns::CSI_CONTROLLER | Cns::CSI_ACTIVE_NAMESPACES
+        );
+        if csi_matters && command.csi != CSI_NVM {
+            return Err(Failure::field(CDW11));
+        }
+        let invalid = Failure::from(Status::INVALID_NAMESPACE).at(NSID);
+        match cns {
+            Cns::CONTROLLER | Cns::CSI_CONTROLLER | Cns::CONTROLLERS | Cns::COMMAND_SETS => Ok(()),
+            // A namespace id that is valid and not active gives zeroes. As we
+            // have no Namespace Management, FFFFFFFFh is not valid here.
+            Cns::NAMESPACE
+            | Cns::CSI_NAMESPACE
+            | Cns::INDEPENDENT_NAMESPACE
+            | Cns::ALLOCATED_NAMESPACE => {
+                let valid = (1..=highest(subsystem)).contains(&command.nsid);
+                if valid { Ok(()) } else { Err(invalid) }
+            }
+            Cns::DESCRIPTORS | Cns::ATTACHED_CONTROLLERS => {
+                subsystem.namespace(command.nsid).map(|_| ()).ok_or(invalid)
+            }
+            Cns::ACTIVE_NAMESPACES | Cns::CSI_ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => {
+                if command.nsid <= NSID_MAX {
+                    Ok(())
+                } else {
+                    Err(invalid)
+                }
+            }
+            _ => Err(Failure::field(CDW10)),
+        }
+    }
+
+    pub(super) fn write_identify(&self, command: &Identify, window: &mut Window<'_>) {
+        let limits = self.shared.model.limits();
+        let Some(subsystem) = self.controller.subsystem() else {
+            return window.put(0, &self.discovery_controller(limits));
+        };
+        let namespace = subsystem.namespace(command.nsid);
+        let nsids = subsystem.namespaces().iter().map(|one| one.nsid);
+        match command.cns {
+            Cns::CONTROLLER => window.put(0, &self.io_controller(subsystem, limits)),
+            // Everything in them is zero for namespaces without protection
+            // information, and for controllers without further limits.
+            Cns::CSI_NAMESPACE => window.put(0, &IdentifyNamespaceNvm::zeroed()),
+            Cns::CSI_CONTROLLER => window.put(0, &IdentifyControllerNvm::zeroed()),
+            Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => {
+                if let Some(namespace) = namespace {
+                    window.put(0, &nvm_namespace(namespace));
+                }
+            }
+            Cns::INDEPENDENT_NAMESPACE => {
+                if let Some(namespace) = namespace {
+                    window.put(0, &independent_namespace(namespace));
+                }
+            }
+            Cns::DESCRIPTORS => {
+                if let Some(namespace) = namespace {
+                    window.put(0, &identifiers(namespace).to_list());
+                }
+            }
+            Cns::ACTIVE_NAMESPACES | Cns::CSI_ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => {
+                window.put(0, &NamespaceList::after(command.nsid, nsids));
+            }
+            Cns::ATTACHED_CONTROLLERS | Cns::CONTROLLERS => {
+                let all = self.shared.registry.all();
+                let ours = all
+                    .iter()
+                    .filter(|one| one.subnqn() == subsystem.nqn)
+                    .map(|one| one.cntlid);
+                window.put(0, &ControllerList::from_id(command.cntid, ours));
+            }
+            // Base 2.0, 5.17.2.21: combinations of command sets, one bit for
+            // each. There is one combination: the NVM command set.
+            Cns::COMMAND_SETS => window.put(0, &U64::new(1 << CSI_NVM)),
+            _ => {}
+        }
+    }
+
+    /// What all our controllers have in common.
+    fn common(&self, limits: &Limits) -> IdentifyController {
+        let mut ctratt = Ctratt::HIDS;
+        if limits.traffic_keep_alive {
+            ctratt |= Ctratt::TBKAS;
+        }
+        IdentifyController {
+            sn: Ascii::new("discovery"),
+            mn: Ascii::new("nvmeof"),
+            fr: Ascii::new(FIRMWARE),
+            mdts: mdts(limits.max_transfer),
+            cntlid: self.controller.cntlid.into(),
+            ver: Vs::V2_0.0.into(),
+            ctratt: ctratt.bits().into(),
+            oacs: Oacs::empty().bits().into(),
+            aerl: zero_based(MAX_REQUESTS),
+            elpe: zero_based(errors::CAPACITY),
+            kas: KAS.into(),
+            maxcmd: limits.queue_depth.into(),
+            // A host over RDMA needs keyed descriptors, and offsets to use
+            // in-capsule data.
+            sgls: (Sgls::SUPPORTED | Sgls::KSDBDS | Sgls::OFFSET)
+                .bits()
+                .into(),
+            subnqn: self.controller.subnqn().to_field(),
+            ioccsz: ((u32::try_from(SQE_LEN).unwrap_or(64) + limits.in_capsule) / 16).into(),
+            iorcsz: 1.into(),
+            icdoff: 0.into(),
+            fcattr: Fcattr::empty().bits(),
+            msdbd: 1,
+            ..IdentifyController::zeroed()
+        }
+    }
+
+    fn discovery_controller(&self, limits: &Limits) -> IdentifyController {
+        IdentifyController {
+            cntrltype: ControllerType::DISCOVERY,
+            oaes: Oaes::DLPCN.bits().into(),
+            lpa: (Lpa::LPEDS | Lpa::MLPS).bits(),
+            // DCTYPE: a direct discovery controller.
+            dctype: 1,
+            ..self.common(limits)
+        }
+    }
+
+    fn io_controller(&self, subsystem: &Subsystem, limits: &Limits) -> IdentifyController {
+        let mut vwc = Vwc::FLUSH_ALL;
+        if subsystem.has_volatile_cache() {
+            vwc |= Vwc::VWCP;
+        }
+        let mut oncs = Oncs::NVMCMPS | Oncs::NVMDSMSV | Oncs::SSFS;
+        if subsystem.namespaces().iter().any(|one| one.write_zeroes) {
+            oncs |= Oncs::NVMWZSV;
+        }
+        let ports = if self.shared.model.ports().len() > 1 {
+            Cmic::MPORTS
+        } else {
+            Cmic::empty()
+        };
+        IdentifyController {
+            sn: subsystem.serial,
+            mn: subsystem.model_number,
+            cmic: (Cmic::MCTRS | ports).bits(),
+            cntrltype: ControllerType::IO,
+            oaes: Oaes::NSAN.bits().into(),
+            acl: 3,
+            // One firmware slot, which is read only.
+            frmw: Frmw::FFSRO.bits() | 1 << 1,
+            lpa: (Lpa::CSES | Lpa::LPEDS | Lpa::MLPS).bits(),
+            sqes: entry_sizes(6, 6),
+            cqes: entry_sizes(4, 4),
+            nn: highest(subsystem).into(),
+            mnan: u32::try_from(subsystem.namespaces().len())
+                .unwrap_or(u32::MAX)
+                .into(),
+            oncs: oncs.bits().into(),
+            fuses: Fuses::empty().bits().into(),
+            vwc: vwc.bits(),
+            ofcs: Ofcs::DCS.bits().into(),
+            ..self.common(limits)
+        }
+    }
+}
+
+/// Number of the last namespace; 1 when there is none, since NN is not 0.
+fn highest(subsystem: &Subsystem) -> u32 {
+    subsystem.namespaces().last().map_or(1, |last| last.nsid)
+}
+
+/// Maximum data transfer size: "a power of two in units of the minimum memory
+/// page size", 4 KiB.
+fn mdts(max_transfer: u32) -> u8 {
+    u8::try_from((max_transfer / 4096).ilog2()).unwrap_or(u8::MAX)
+}
+
+fn zero_based(count: usize) -> u8 {
+    u8::try_from(count - 1).unwrap_or(u8::MAX)
+}
+
+fn nvm_namespace(namespace: &Namespace) -> IdentifyNamespace {
+    let mut dlfeat = Dlfeat::empty();
+    if namespace.deallocate {
+        dlfeat |= Dlfeat::READS_ZEROES | Dlfeat::WZDS;
+    }
+    let bytes = u128::from(namespace.blocks) << namespace.block_shift;
+    IdentifyNamespace {
+        nmic: Nmic::SHRNS.bits(),
+        dlfeat: dlfeat.bits(),
+        nvmcap: bytes.into(),
+        nsattr: attributes(namespace).bits(),
+        nguid: namespace.nguid,
+        eui64: namespace.eui64.unwrap_or_default(),
+        ..IdentifyNamespace::with_format(namespace.blocks, namespace.block_shift)
+    }
+}
+
+fn independent_namespace(namespace: &Namespace) -> IdentifyNamespaceIndependent {
+    let mut independent = IdentifyNamespaceIndependent::of(&nvm_namespace(namespace));
+    if !namespace.volatile_cache {
+        independent.nsfeat |= CommonFeatures::VWCNP.bits();
+    }
+    independent
+}
+
+fn attributes(namespace: &Namespace) -> Nsattr {
+    if namespace.readonly {
+        Nsattr::CWP
+    } else {
+        Nsattr::empty()
+    }
+}
+
+fn identifiers(namespace: &Namespace) -> NamespaceIdentifiers {
+    NamespaceIdentifiers {
+        eui64: namespace.eui64,
+        nguid: Some(namespace.nguid),
+        uuid: Some(namespace.uuid),
+        csi: Some(CSI_NVM),
+    }
+}
+
+const _: () = assert!(NSID_MAX < NSID_ALL);

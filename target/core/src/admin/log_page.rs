@@ -1,0 +1,127 @@
+//! Get Log Page (Base 2.0, 5.16).
+
+use nvmeof_wire::admin::{GetLogPage, LogId, NSID_ALL};
+use nvmeof_wire::log::error::ERROR_ENTRY_LEN;
+use nvmeof_wire::log::smart::{CriticalWarning, data_units};
+use nvmeof_wire::log::{ChangedNamespaces, ErrorEntry, FirmwareSlots, SmartLog, SupportedPages};
+use nvmeof_wire::{Ascii, Status};
+
+use super::features::COMPOSITE_TEMPERATURE;
+use super::{Admin, CDW10, CDW12, CDW14, NSID, Window, effects, log_pages};
+use crate::controller::{Cold, Serves, errors};
+use crate::discovery;
+use crate::queue::Failure;
+
+/// Revision of this program as firmware: its version.
+pub(super) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
+
+impl Admin<'_> {
+    /// Returns the length in bytes that was asked for.
+    pub(super) fn check_log_page(&self, command: &GetLogPage) -> Result<u32, Failure> {
+        let pages = log_pages(self.controller.is_discovery());
+        if !pages.contains(&command.lid) {
+            return Err(Failure::from(Status::INVALID_LOG_PAGE).at(CDW10));
+        }
+        // Supported Log Pages says of none that its offset may be an index.
+        if command.index_offset {
+            return Err(Failure::field(CDW14));
+        }
+        // Base 2.0, 5.16: the offset is a multiple of 4 and not beyond the
+        // end of the log page.
+        let beyond = self
+            .page_len(command.lid)
+            .is_some_and(|len| command.offset > len);
+        if !command.offset.is_multiple_of(4) || beyond {
+            return Err(Failure::field(CDW12));
+        }
+        // LPA says that there is no SMART page of a single namespace.
+        let whole = command.nsid == 0 || command.nsid == NSID_ALL;
+        if command.lid == LogId::SMART && !whole {
+            return Err(Failure::field(NSID));
+        }
+        let max = self.shared.model.limits().max_transfer;
+        u32::try_from(command.len)
+            .ok()
+            .filter(|len| *len <= max)
+            .ok_or(Failure::field(CDW10))
+    }
+
+    /// Length of a page in bytes; `None` for the discovery log, whose length
+    /// depends on the host.
+    fn page_len(&self, lid: LogId) -> Option<u64> {
+        let len = match lid {
+            LogId::SUPPORTED | LogId::FEATURE_EFFECTS => 1024,
+            LogId::ERROR => errors::CAPACITY * ERROR_ENTRY_LEN,
+            LogId::SMART | LogId::FIRMWARE => 512,
+            LogId::CHANGED_NAMESPACES | LogId::EFFECTS => 4096,
+            _ => return None,
+        };
+        u64::try_from(len).ok()
+    }
+
+    pub(super) fn write_log_page(&self, command: &GetLogPage, window: &mut Window<'_>) {
+        match command.lid {
+            LogId::SUPPORTED => {
+                let pages = log_pages(self.controller.is_discovery());
+                window.put(0, &SupportedPages::new(pages));
+            }
+            LogId::ERROR => write_errors(&self.controller.lock(), window),
+            LogId::SMART => window.put(0, &self.smart()),
+            LogId::FIRMWARE => {
+                window.put(0, &FirmwareSlots::single(Ascii::new(FIRMWARE)));
+            }
+            // Which ones is not kept: "more than 1,024" has hosts look at all
+            // of them.
+            LogId::CHANGED_NAMESPACES if self.controller.lock().namespaces_changed => {
+                window.put(0, &ChangedNamespaces::everything());
+            }
+            LogId::EFFECTS => window.put(0, &effects::commands()),
+            LogId::FEATURE_EFFECTS => effects::write_features(self.features(), window),
+            LogId::DISCOVERY => {
+                discovery::write(&self.shared.model, &self.controller.hostnqn, window);
+            }
+            _ => {}
+        }
+    }
+
+    fn smart(&self) -> SmartLog {
+        let Serves::Nvm { subsystem, health } = &self.controller.serves else {
+            return SmartLog::zeroed();
+        };
+        let counts = health.counts();
+        let mut warning = CriticalWarning::empty();
+        let namespaces = subsystem.namespaces();
+        if !namespaces.is_empty() && namespaces.iter().all(|one| one.readonly) {
+            warning |= CriticalWarning::AMRO;
+        }
+        SmartLog {
+            cw: warning.bits(),
+            ctemp: COMPOSITE_TEMPERATURE.into(),
+            avsp: 100,
+            avspt: 10,
+            dur: data_units(counts.bytes_read.into()).into(),
+            duw: data_units(counts.bytes_written.into()).into(),
+            hrc: u128::from(counts.reads).into(),
+            hwc: u128::from(counts.writes).into(),
+            mdie: u128::from(counts.media_errors).into(),
+            neile: u128::from(counts.error_entries).into(),
+            ..SmartLog::zeroed()
+        }
+    }
+}
+
+fn write_errors(cold: &Cold, window: &mut Window<'_>) {
+    let mut at = 0;
+    for entry in cold.errors.iter() {
+        let mut wire = ErrorEntry::new(entry.count, entry.status);
+        wire.sqid = entry.sqid.into();
+        wire.cid = entry.cid.into();
+        if let Some(location) = entry.location {
+            wire.pel = location.into();
+        }
+        wire.lba = entry.lba.into();
+        wire.nsid = entry.nsid.into();
+        window.put(at, &wire);
+        at += ERROR_ENTRY_LEN as u64;
+    }
+}

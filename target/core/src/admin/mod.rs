@@ -1,0 +1,123 @@
+//! Admin commands other than Fabrics commands: parsed, checked and answered.
+
+mod effects;
+mod features;
+mod identify;
+mod log_page;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use nvmeof_wire::admin::{GetFeatures, GetLogPage, IDENTIFY_LEN, Identify, LogId, SetFeatures};
+use nvmeof_wire::opcode::{Opcode, admin};
+use nvmeof_wire::{Sqe, Status};
+
+pub(crate) use window::Window;
+
+use crate::controller::Controller;
+use crate::queue::{Failure, Next, Page, Request, Stage};
+use crate::target::Shared;
+
+/// An admin queue's controller, for the time of one command.
+pub(crate) struct Admin<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) controller: &'a Controller,
+}
+
+/// What a discovery controller answers (Base 2.0, figure 8).
+const OF_DISCOVERY: [Opcode; 5] = [
+    admin::GET_LOG_PAGE,
+    admin::IDENTIFY,
+    admin::SET_FEATURES,
+    admin::GET_FEATURES,
+    admin::KEEP_ALIVE,
+];
+
+// Where fields of a command begin, in bytes.
+pub(crate) const CDW10: u16 = 40;
+pub(crate) const CDW11: u16 = 44;
+pub(crate) const CDW12: u16 = 48;
+pub(crate) const CDW14: u16 = 56;
+pub(crate) const NSID: u16 = 4;
+
+impl Admin<'_> {
+    /// A command begins. Asynchronous Event Request is the queue's own.
+    pub(crate) fn begin(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
+        if self.controller.is_discovery() && !OF_DISCOVERY.contains(&sqe.opcode) {
+            return Err(Failure::from(Status::INVALID_OPCODE).at(0));
+        }
+        match sqe.opcode {
+            admin::IDENTIFY => self.identify(request, sqe),
+            admin::GET_LOG_PAGE => self.get_log_page(request, sqe),
+            admin::GET_FEATURES => self.get_features(request, &GetFeatures::parse(sqe)),
+            admin::SET_FEATURES => self.set_features(request, &SetFeatures::parse(sqe)),
+            admin::KEEP_ALIVE => self.keep_alive(),
+            // Base 2.0, 5.1: bit 0 of dword 0 says that the command was not
+            // aborted. Commands here end by themselves.
+            admin::ABORT => Ok(Next::Done(1)),
+            _ => Err(Failure::from(Status::INVALID_OPCODE).at(0)),
+        }
+    }
+
+    /// Base 2.0, 5.21: a Keep Alive without a timer is an error of the host's,
+    /// which tells it that its time-out is not what it thinks.
+    fn keep_alive(&self) -> Result<Next, Failure> {
+        if self.controller.patience().is_none() {
+            return Err(Status::KEEP_ALIVE_TIMEOUT_INVALID.into());
+        }
+        Ok(Next::Done(0))
+    }
+
+    fn identify(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
+        let command = Identify::parse(sqe);
+        self.check_identify(&command)?;
+        give(request, IDENTIFY_LEN, Page::Identify(command))
+    }
+
+    fn get_log_page(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
+        let command = GetLogPage::parse(sqe);
+        let len = self.check_log_page(&command)?;
+        give(request, len, Page::Log(command))
+    }
+
+    /// Writes the data of an answer into `out`, which is as long as was asked
+    /// for.
+    pub(crate) fn produce(&self, page: &Page, out: &mut [u8]) -> Result<(), Failure> {
+        match page {
+            Page::Identify(command) => self.write_identify(command, &mut Window::new(0, out)),
+            Page::Log(command) => {
+                let mut window = Window::new(command.offset, out);
+                self.write_log_page(command, &mut window);
+                if !command.retain_event {
+                    self.controller.page_read(command.lid);
+                }
+            }
+            Page::Feature(command) => self.write_feature(command, &mut Window::new(0, out)),
+        }
+        Ok(())
+    }
+}
+
+/// The command gives `len` bytes that [`Admin::produce`] makes.
+fn give(request: &mut Request, len: u32, page: Page) -> Result<Next, Failure> {
+    request.gives(len)?;
+    request.stage = Stage::Produce(page);
+    Ok(Next::Produce(len))
+}
+
+/// Log pages of a kind of controller.
+fn log_pages(discovery: bool) -> &'static [LogId] {
+    if discovery {
+        &[LogId::SUPPORTED, LogId::ERROR, LogId::DISCOVERY]
+    } else {
+        &[
+            LogId::SUPPORTED,
+            LogId::ERROR,
+            LogId::SMART,
+            LogId::FIRMWARE,
+            LogId::CHANGED_NAMESPACES,
+            LogId::EFFECTS,
+            LogId::FEATURE_EFFECTS,
+        ]
+    }
+}

@@ -1,0 +1,197 @@
+//! Get and Set Features (Base 2.0, 5.15 and 5.27).
+
+use nvmeof_wire::Status;
+use nvmeof_wire::admin::{GetFeatures, Select, SetFeatures};
+use nvmeof_wire::features::FeatureId;
+
+use super::discovery;
+use crate::testing::{Answer, HOST_ID, Host, target};
+
+fn get(host: &mut Host, fid: FeatureId, select: Select) -> Answer {
+    let (cdw11, nsid) = (1, 0);
+    let command = GetFeatures {
+        fid,
+        select,
+        cdw11,
+        nsid,
+    };
+    match fid {
+        FeatureId::HOST_BEHAVIOR if select != Select::Capabilities => {
+            host.read(command.to_sqe(), 512)
+        }
+        FeatureId::HOST_IDENTIFIER if select != Select::Capabilities => {
+            host.read(command.to_sqe(), 16)
+        }
+        FeatureId::TEMPERATURE_THRESHOLD => host.plain(
+            GetFeatures {
+                cdw11: 0,
+                ..command
+            }
+            .to_sqe(),
+        ),
+        _ => host.plain(command.to_sqe()),
+    }
+}
+
+fn set(host: &mut Host, fid: FeatureId, value: u32) -> Status {
+    host.plain(SetFeatures::new(fid, value).to_sqe()).status()
+}
+
+#[test]
+fn what_is_set_is_read_back_and_defaults_stay() {
+    let (mut host, _) = Host::admin(&target());
+    let rows = [
+        (FeatureId::ARBITRATION, 0x0102_0307, 0),
+        (FeatureId::POWER_MANAGEMENT, 0x20, 0),
+        (FeatureId::TEMPERATURE_THRESHOLD, 350, 0xffff),
+        (FeatureId::ERROR_RECOVERY, 5, 0),
+        (FeatureId::VOLATILE_WRITE_CACHE, 0, 1),
+        (FeatureId::WRITE_ATOMICITY, 1, 0),
+        (FeatureId::ASYNC_EVENT_CONFIG, 0x100, 0),
+        (FeatureId::KEEP_ALIVE_TIMER, 5000, 0),
+    ];
+    for (fid, value, default) in rows {
+        assert_eq!(
+            get(&mut host, fid, Select::Current).result(),
+            default,
+            "{fid:?}"
+        );
+        assert_eq!(set(&mut host, fid, value), Status::SUCCESS, "{fid:?}");
+        let current = get(&mut host, fid, Select::Current).result();
+        assert_eq!(current, u64::from(value), "{fid:?}");
+        for select in [Select::Default, Select::Saved] {
+            assert_eq!(get(&mut host, fid, select).result(), default, "{fid:?}");
+        }
+        assert_eq!(
+            get(&mut host, fid, Select::Capabilities).result(),
+            4,
+            "{fid:?}"
+        );
+    }
+    // A reset forgets all but the keep alive timeout.
+    host.set_cc(0);
+    host.set_cc(nvmeof_wire::registers::Cc::ENABLE.0);
+    for (fid, value, default) in rows {
+        let kept = fid == FeatureId::KEEP_ALIVE_TIMER;
+        let expected = if kept { value.into() } else { default };
+        assert_eq!(
+            get(&mut host, fid, Select::Current).result(),
+            expected,
+            "{fid:?}"
+        );
+    }
+}
+
+#[test]
+fn values_that_cannot_be_are_refused() {
+    let (mut host, _) = Host::admin(&target());
+    for (fid, value) in [
+        (FeatureId::POWER_MANAGEMENT, 1),
+        (FeatureId::ERROR_RECOVERY, 1 << 16),
+        (FeatureId::TEMPERATURE_THRESHOLD, 1 << 16),
+        (FeatureId::TEMPERATURE_THRESHOLD, 2 << 20),
+        (FeatureId::NUMBER_OF_QUEUES, 0xffff),
+        (FeatureId::NUMBER_OF_QUEUES, 0xffff_0000),
+        (FeatureId::INTERRUPT_COALESCING, 0),
+        (FeatureId::INTERRUPT_VECTOR_CONFIG, 0),
+        (FeatureId(0), 0),
+        (FeatureId(0xff), 0),
+    ] {
+        assert_eq!(
+            set(&mut host, fid, value),
+            Status::INVALID_FIELD,
+            "{fid:?} {value:#x}"
+        );
+    }
+    let reserved = get(&mut host, FeatureId::ARBITRATION, Select::Reserved(4));
+    assert_eq!(reserved.status(), Status::INVALID_FIELD);
+}
+
+#[test]
+fn nothing_is_saved_or_of_a_namespace() {
+    let (mut host, _) = Host::admin(&target());
+    let command = SetFeatures::new(FeatureId::ARBITRATION, 0);
+    let save = SetFeatures {
+        save: true,
+        ..command
+    };
+    assert_eq!(
+        host.plain(save.to_sqe()).status(),
+        Status::FEATURE_NOT_SAVEABLE
+    );
+    let of_one = SetFeatures { nsid: 1, ..command };
+    let answer = host.plain(of_one.to_sqe());
+    assert_eq!(answer.status(), Status::FEATURE_NOT_NAMESPACE_SPECIFIC);
+}
+
+#[test]
+fn queues_are_granted_up_to_the_limit_and_before_any_connects() {
+    let target = target();
+    let (mut host, cntlid) = Host::admin(&target);
+    for (asked, granted) in [
+        (0x0000_0000, 0),
+        (0x0001_0003, 0x1_0001),
+        (0x00ff_00ff, 0x3_0003),
+    ] {
+        let answer = host.plain(SetFeatures::new(FeatureId::NUMBER_OF_QUEUES, asked).to_sqe());
+        assert_eq!(answer.result(), granted);
+        let current = get(&mut host, FeatureId::NUMBER_OF_QUEUES, Select::Current);
+        assert_eq!(current.result(), granted);
+    }
+    let _io = Host::io(&target, 1, cntlid);
+    let status = set(&mut host, FeatureId::NUMBER_OF_QUEUES, 0);
+    assert_eq!(status, Status::COMMAND_SEQUENCE_ERROR);
+}
+
+#[test]
+fn the_host_identifier_is_what_connect_said() {
+    let (mut host, _) = Host::admin(&target());
+    assert_eq!(
+        get(&mut host, FeatureId::HOST_IDENTIFIER, Select::Current).data,
+        HOST_ID
+    );
+    let short = GetFeatures {
+        fid: FeatureId::HOST_IDENTIFIER,
+        select: Select::Current,
+        cdw11: 0,
+        nsid: 0,
+    };
+    assert_eq!(host.read(short.to_sqe(), 8).status(), Status::INVALID_FIELD);
+    let status = set(&mut host, FeatureId::HOST_IDENTIFIER, 1);
+    assert_eq!(status, Status::COMMAND_SEQUENCE_ERROR);
+}
+
+#[test]
+fn host_behavior_has_data_both_ways() {
+    let (mut host, _) = Host::admin(&target());
+    let command = SetFeatures::new(FeatureId::HOST_BEHAVIOR, 0).to_sqe();
+    let mut data = [0; 512];
+    data[0] = 1;
+    data[2] = 1;
+    assert_eq!(host.write(command, &data).status(), Status::SUCCESS);
+    assert_eq!(
+        get(&mut host, FeatureId::HOST_BEHAVIOR, Select::Current).data,
+        data
+    );
+    let default = get(&mut host, FeatureId::HOST_BEHAVIOR, Select::Default);
+    assert_eq!(default.data, [0; 512]);
+    data[1] = 2;
+    assert_eq!(host.write(command, &data).status(), Status::INVALID_FIELD);
+    assert_eq!(
+        host.write(command, &[0; 511]).status(),
+        Status::DATA_SGL_LENGTH_INVALID
+    );
+}
+
+#[test]
+fn a_discovery_controller_has_few_features() {
+    let mut host = discovery(&target());
+    assert_eq!(
+        set(&mut host, FeatureId::KEEP_ALIVE_TIMER, 1000),
+        Status::SUCCESS
+    );
+    assert_eq!(
+        set(&mut host, FeatureId::NUMBER_OF_QUEUES, 0),
+        Status::INVALID_FIELD
+    );
+}

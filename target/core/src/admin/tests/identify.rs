@@ -1,0 +1,150 @@
+//! Identify (Base 2.0, 5.17).
+
+use nvmeof_wire::Status;
+use nvmeof_wire::admin::{Cns, Identify, NSID_ALL};
+use nvmeof_wire::identify::{
+    ControllerList, ControllerType, Ctratt, DescriptorList, IdentifyController, IdentifyNamespace,
+    IdentifyNamespaceIndependent, NamespaceIdentifiers, NamespaceList, Sgls,
+};
+use zerocopy::FromBytes;
+
+use super::discovery;
+use crate::testing::{DISK, Host, target};
+
+fn identify<T: FromBytes>(host: &mut Host, cns: Cns, nsid: u32) -> T {
+    let answer = host.identify(cns, nsid);
+    assert_eq!(answer.status(), Status::SUCCESS, "{cns:?} {nsid}");
+    T::read_from_bytes(&answer.data).ok().unwrap()
+}
+
+#[test]
+fn the_controller_is_what_a_linux_host_insists_on() {
+    let (mut host, cntlid) = Host::admin(&target());
+    let id: IdentifyController = identify(&mut host, Cns::CONTROLLER, 0);
+    assert_eq!(
+        (id.cntlid.get(), id.cntrltype),
+        (cntlid, ControllerType::IO)
+    );
+    assert_eq!(id.command_capsule_len(), 64 + 4096);
+    assert_eq!((id.iorcsz.get(), id.icdoff.get(), id.msdbd), (1, 0, 1));
+    assert!(
+        id.sgls()
+            .contains(Sgls::SUPPORTED | Sgls::KSDBDS | Sgls::OFFSET)
+    );
+    assert!(id.ctratt().contains(Ctratt::TBKAS));
+    assert_eq!((id.kas.get(), id.maxcmd.get(), id.nn.get()), (10, 128, 3));
+    assert_eq!(id.max_transfer_len(4096), Some(256 << 10));
+    assert_eq!((id.sqes, id.cqes), (0x66, 0x44));
+    assert_eq!(&id.subnqn[..DISK.len()], DISK.as_bytes());
+    assert_eq!((id.async_event_limit(), id.elpe), (4, 63));
+    assert_eq!(id.sn.to_string().len(), 20);
+}
+
+#[test]
+fn a_discovery_controller_says_so() {
+    let mut host = discovery(&target());
+    let id: IdentifyController = identify(&mut host, Cns::CONTROLLER, 0);
+    assert_eq!(id.cntrltype, ControllerType::DISCOVERY);
+    assert_eq!(&id.subnqn[..36], nvmeof_wire::nqn::DISCOVERY.as_bytes());
+    for cns in [Cns::NAMESPACE, Cns::ACTIVE_NAMESPACES, Cns::DESCRIPTORS] {
+        assert_eq!(host.identify(cns, 1).status(), Status::INVALID_FIELD);
+    }
+}
+
+#[test]
+fn namespaces_have_their_sizes() {
+    let (mut host, _) = Host::admin(&target());
+    for cns in [Cns::NAMESPACE, Cns::ALLOCATED_NAMESPACE] {
+        let id: IdentifyNamespace = identify(&mut host, cns, 1);
+        assert_eq!((id.nsze.get(), id.format().unwrap().lbads), (1000, 9));
+        assert_eq!((id.nmic, id.nsattr, id.nvmcap.get()), (1, 0, 512_000));
+        let id: IdentifyNamespace = identify(&mut host, cns, 3);
+        assert_eq!((id.format().unwrap().lbads, id.nsattr), (12, 1));
+        // Valid, but not active.
+        assert!(host.identify(cns, 2).data.iter().all(|byte| *byte == 0));
+        for nsid in [0, 4, NSID_ALL] {
+            assert_eq!(host.identify(cns, nsid).status(), Status::INVALID_NAMESPACE);
+        }
+    }
+    let id: IdentifyNamespaceIndependent = identify(&mut host, Cns::INDEPENDENT_NAMESPACE, 3);
+    assert_eq!((id.nsattr, id.nmic, id.nstat), (1, 1, 1));
+}
+
+#[test]
+fn identifiers_are_given_and_the_same_in_both_places() {
+    let (mut host, _) = Host::admin(&target());
+    let list: DescriptorList = identify(&mut host, Cns::DESCRIPTORS, 1);
+    let found = NamespaceIdentifiers::parse(&list).unwrap();
+    let id: IdentifyNamespace = identify(&mut host, Cns::NAMESPACE, 1);
+    assert_eq!(
+        (found.nguid, found.csi, found.eui64),
+        (Some(id.nguid), Some(0), None)
+    );
+    assert!(found.uuid.is_some());
+    for nsid in [0, 2, NSID_ALL] {
+        let answer = host.identify(Cns::DESCRIPTORS, nsid);
+        assert_eq!(answer.status(), Status::INVALID_NAMESPACE);
+    }
+}
+
+#[test]
+fn lists_start_after_the_namespace_given() {
+    let (mut host, _) = Host::admin(&target());
+    for cns in [
+        Cns::ACTIVE_NAMESPACES,
+        Cns::ALLOCATED_NAMESPACES,
+        Cns::CSI_ACTIVE_NAMESPACES,
+    ] {
+        for (after, expected) in [(0, &[1, 3][..]), (1, &[3]), (3, &[]), (0xffff_fffd, &[])] {
+            let list: NamespaceList = identify(&mut host, cns, after);
+            assert_eq!(list.iter().collect::<Vec<_>>(), expected);
+        }
+        for nsid in [0xffff_fffe, NSID_ALL] {
+            assert_eq!(host.identify(cns, nsid).status(), Status::INVALID_NAMESPACE);
+        }
+    }
+}
+
+#[test]
+fn controllers_of_the_subsystem_are_listed() {
+    let target = target();
+    let (mut host, first) = Host::admin(&target);
+    let (_other, second) = Host::admin(&target);
+    let _discovery = discovery(&target);
+    let list: ControllerList = identify(&mut host, Cns::CONTROLLERS, 0);
+    assert_eq!(list.iter().collect::<Vec<_>>(), [first, second]);
+    let mut from_second = Identify::new(Cns::ATTACHED_CONTROLLERS, 1);
+    from_second.cntid = second;
+    let answer = host.read(from_second.to_sqe(), 4096);
+    let list = ControllerList::read_from_bytes(&answer.data).unwrap();
+    assert_eq!(list.iter().collect::<Vec<_>>(), [second]);
+    let answer = host.identify(Cns::ATTACHED_CONTROLLERS, 2);
+    assert_eq!(answer.status(), Status::INVALID_NAMESPACE);
+}
+
+#[test]
+fn the_nvm_command_set_is_the_only_one() {
+    let (mut host, _) = Host::admin(&target());
+    let sets: [u8; 4096] = identify(&mut host, Cns::COMMAND_SETS, 0);
+    assert_eq!(
+        (sets[0], sets[1..].iter().all(|byte| *byte == 0)),
+        (1, true)
+    );
+    for cns in [Cns::CSI_NAMESPACE, Cns::CSI_CONTROLLER] {
+        assert_eq!(host.identify(cns, 1).status(), Status::SUCCESS);
+        let mut zoned = Identify::new(cns, 1);
+        zoned.csi = 2;
+        assert_eq!(
+            host.read(zoned.to_sqe(), 4096).status(),
+            Status::INVALID_FIELD
+        );
+    }
+}
+
+#[test]
+fn unknown_structures_are_refused() {
+    let (mut host, _) = Host::admin(&target());
+    for cns in [0x04, 0x09, 0x14, 0x15, 0xff] {
+        assert_eq!(host.identify(Cns(cns), 0).status(), Status::INVALID_FIELD);
+    }
+}

@@ -1,0 +1,152 @@
+//! Get Log Page (Base 2.0, 5.16).
+
+use nvmeof_wire::Status;
+use nvmeof_wire::admin::{GetLogPage, LogId};
+use nvmeof_wire::log::{
+    CommandEffects, DiscoveryPage, ErrorEntry, FirmwareSlots, SmartLog, SupportedPages,
+};
+use nvmeof_wire::nvm::{Io, IoFlags};
+use nvmeof_wire::opcode::{admin, io};
+use zerocopy::FromBytes;
+
+use super::discovery;
+use crate::Executed;
+use crate::testing::{Answer, DISK, Host, target};
+
+fn get(host: &mut Host, lid: LogId, offset: u64, len: u32) -> Answer {
+    let command = GetLogPage::new(lid, 0, offset, len);
+    host.read(command.to_sqe(), usize::try_from(len).unwrap())
+}
+
+fn page<T: FromBytes>(host: &mut Host, lid: LogId) -> T {
+    let len = u32::try_from(size_of::<T>()).unwrap();
+    let answer = get(host, lid, 0, len);
+    assert_eq!(answer.status(), Status::SUCCESS, "{lid:?}");
+    T::read_from_bytes(&answer.data).ok().unwrap()
+}
+
+#[test]
+fn what_is_said_to_be_supported_is() {
+    let (mut host, _) = Host::admin(&target());
+    let supported: SupportedPages = page(&mut host, LogId::SUPPORTED);
+    for lid in (0..=u8::MAX).map(LogId) {
+        let answer = get(&mut host, lid, 0, 512);
+        let expected = if supported.iter().any(|one| one == lid) {
+            Status::SUCCESS
+        } else {
+            Status::INVALID_LOG_PAGE
+        };
+        assert_eq!(answer.status(), expected, "{lid:?}");
+    }
+}
+
+#[test]
+fn pages_are_cut_and_padded_to_the_length_asked_for() {
+    let (mut host, _) = Host::admin(&target());
+    let whole = get(&mut host, LogId::FIRMWARE, 0, 512).data;
+    assert_eq!(get(&mut host, LogId::FIRMWARE, 0, 16).data, whole[..16]);
+    assert_eq!(get(&mut host, LogId::FIRMWARE, 8, 16).data, whole[8..24]);
+    let longer = get(&mut host, LogId::FIRMWARE, 0, 1024).data;
+    assert_eq!(longer[..512], whole);
+    assert!(longer[512..].iter().all(|byte| *byte == 0));
+    for offset in [2, 516, 1 << 40] {
+        let answer = get(&mut host, LogId::FIRMWARE, offset, 16);
+        assert_eq!(answer.status(), Status::INVALID_FIELD, "{offset}");
+    }
+    let mut index = GetLogPage::new(LogId::FIRMWARE, 0, 0, 16);
+    index.index_offset = true;
+    assert_eq!(
+        host.read(index.to_sqe(), 16).status(),
+        Status::INVALID_FIELD
+    );
+    let answer = get(&mut host, LogId::FIRMWARE, 0, 512 << 10);
+    assert_eq!(answer.status(), Status::INVALID_FIELD);
+    let slots: FirmwareSlots = page(&mut host, LogId::FIRMWARE);
+    assert_eq!(
+        slots.active().unwrap().to_string(),
+        env!("CARGO_PKG_VERSION")
+    );
+}
+
+#[test]
+fn smart_counts_what_was_done() {
+    let (mut host, mut queue) = Host::ready(&target());
+    let (nsid, slba, blocks, flags) = (1, 0, 4, IoFlags::empty());
+    let command = Io {
+        nsid,
+        slba,
+        blocks,
+        flags,
+    };
+    for _ in 0..250 {
+        queue.read(command.to_sqe(io::READ), 2048);
+    }
+    queue.write(command.to_sqe(io::WRITE), &[0; 2048]);
+    queue.outcomes = vec![Executed::Failed];
+    queue.write(command.to_sqe(io::WRITE), &[0; 2048]);
+    let smart: SmartLog = page(&mut host, LogId::SMART);
+    assert_eq!((smart.hrc.get(), smart.hwc.get()), (250, 1));
+    assert_eq!((smart.dur.get(), smart.duw.get()), (1, 1));
+    assert_eq!((smart.mdie.get(), smart.neile.get()), (1, 1));
+    assert_eq!(smart.celsius(), Some(25));
+    let one = GetLogPage::new(LogId::SMART, 1, 0, 512);
+    assert_eq!(host.read(one.to_sqe(), 512).status(), Status::INVALID_FIELD);
+}
+
+#[test]
+fn failures_are_in_the_error_log_newest_first() {
+    let (mut host, mut queue) = Host::ready(&target());
+    let (nsid, slba, blocks, flags) = (1, 5000, 1, IoFlags::empty());
+    let command = Io {
+        nsid,
+        slba,
+        blocks,
+        flags,
+    };
+    let failed = queue.read(command.to_sqe(io::READ), 512);
+    host.plain(nvmeof_wire::Sqe::new(nvmeof_wire::opcode::Opcode(0xff)));
+    let [newest, older, none]: [ErrorEntry; 3] = page(&mut host, LogId::ERROR);
+    assert_eq!((newest.ecnt.get(), newest.sqid.get()), (2, 0));
+    assert_eq!(newest.parameter(), Some((0, 0)));
+    assert_eq!(
+        (older.ecnt.get(), older.sqid.get(), older.lba.get()),
+        (1, 1, 5000)
+    );
+    assert_eq!(older.cid, failed.cqe.cid);
+    assert!(older.status().is(Status::LBA_OUT_OF_RANGE));
+    assert_eq!(none.ecnt.get(), 0);
+}
+
+#[test]
+fn effects_name_the_commands_that_are_served() {
+    let (mut host, _) = Host::admin(&target());
+    let effects: CommandEffects = page(&mut host, LogId::EFFECTS);
+    assert!(effects.admin(admin::IDENTIFY).is_some());
+    assert!(effects.io(io::WRITE).is_some() && effects.io(io::COPY).is_none());
+}
+
+#[test]
+fn hosts_discover_what_they_may_connect_to() {
+    let mut host = discovery(&target());
+    let answer = get(&mut host, LogId::DISCOVERY, 0, 4096);
+    let page = DiscoveryPage::parse(&answer.data).unwrap();
+    assert_eq!((page.header.numrec.get(), page.header.genctr.get()), (1, 1));
+    let entry = page.entries[0];
+    assert_eq!(&entry.subnqn[..DISK.len()], DISK.as_bytes());
+    assert_eq!(entry.traddr.to_string(), "127.0.0.1");
+    assert_eq!(
+        (entry.trsvcid.to_string(), entry.asqsz.get()),
+        ("4420".into(), 32)
+    );
+    let second = get(&mut host, LogId::DISCOVERY, 1024, 1024).data;
+    assert_eq!(second, answer.data[1024..2048]);
+}
+
+#[test]
+fn io_controllers_have_no_discovery_log() {
+    let (mut host, _) = Host::admin(&target());
+    let answer = get(&mut host, LogId::DISCOVERY, 0, 1024);
+    assert_eq!(answer.status(), Status::INVALID_LOG_PAGE);
+    let answer = get(&mut discovery(&target()), LogId::SMART, 0, 512);
+    assert_eq!(answer.status(), Status::INVALID_LOG_PAGE);
+}

@@ -1,0 +1,75 @@
+//! The values of features: what Set Features stores.
+
+use crate::Limits;
+
+/// Keep-alive times are multiples of this many milliseconds: KAS says 10, in
+/// units of 100 ms.
+pub(crate) const KEEP_ALIVE_GRANULARITY_MS: u32 = 1000;
+
+/// Current values. None is kept over a reset.
+#[derive(Clone, Debug)]
+pub(crate) struct Features {
+    pub(crate) arbitration: u32,
+    pub(crate) power_management: u32,
+    /// Composite temperature above which to warn, in kelvin.
+    pub(crate) over_temperature: u16,
+    /// Composite temperature below which to warn, in kelvin.
+    pub(crate) under_temperature: u16,
+    pub(crate) error_recovery: u32,
+    pub(crate) volatile_cache: bool,
+    /// I/O queues granted.
+    pub(crate) io_queues: u16,
+    pub(crate) write_atomicity: u32,
+    pub(crate) async_events: u32,
+    /// Keep alive timeout in milliseconds, rounded up to the granularity.
+    pub(crate) kato_ms: u32,
+    /// The first bytes of the host behavior support structure; the others
+    /// are reserved.
+    pub(crate) host_behavior: [u8; 4],
+}
+
+impl Features {
+    /// Default values, and a keep alive timeout.
+    pub(crate) fn new(limits: &Limits, kato_ms: u32) -> Self {
+        Self {
+            arbitration: 0,
+            power_management: 0,
+            over_temperature: u16::MAX,
+            under_temperature: 0,
+            error_recovery: 0,
+            volatile_cache: true,
+            io_queues: limits.io_queues,
+            write_atomicity: 0,
+            async_events: 0,
+            kato_ms: rounded(kato_ms),
+            host_behavior: [0; 4],
+        }
+    }
+}
+
+/// A keep alive timeout "rounded up to the nearest multiple of the
+/// granularity" (Base 2.0, 5.27.1.12). 0 switches keep-alive off.
+pub(crate) fn rounded(kato_ms: u32) -> u32 {
+    kato_ms
+        .checked_next_multiple_of(KEEP_ALIVE_GRANULARITY_MS)
+        .unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keep_alive_is_rounded_up_and_never_wraps() {
+        let rounds = [
+            (0, 0),
+            (1, 1000),
+            (1000, 1000),
+            (1001, 2000),
+            (u32::MAX, u32::MAX),
+        ];
+        for (asked, given) in rounds {
+            assert_eq!(rounded(asked), given);
+        }
+    }
+}

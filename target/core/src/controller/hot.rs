@@ -1,0 +1,80 @@
+//! The part of a controller that every command looks at, without a lock.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Written rarely (but for `heard`), read by every queue of the controller.
+#[derive(Debug, Default)]
+pub(crate) struct Hot {
+    /// Whether commands other than Fabrics commands are served: CSTS.RDY and
+    /// not shut down.
+    ready: AtomicBool,
+    /// Whether the controller is lost: its admin queue is gone or the host
+    /// fell silent.
+    gone: AtomicBool,
+    /// Counts resets. An I/O queue of an earlier count is closed.
+    epoch: AtomicU32,
+    /// When the host was last heard, in milliseconds.
+    heard_ms: AtomicU64,
+    /// Whether the host switched the volatile write cache off.
+    write_through: AtomicBool,
+    /// Whether an event waits for an Asynchronous Event Request.
+    event: AtomicBool,
+}
+
+impl Hot {
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Release);
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// Marks the controller lost; says whether it was not before.
+    pub(crate) fn lose(&self) -> bool {
+        self.ready.store(false, Ordering::Release);
+        !self.gone.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn next_epoch(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn heard(&self) -> Duration {
+        Duration::from_millis(self.heard_ms.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn hear(&self, now: Duration) {
+        let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        // Queues on other cores write this line too: leave it alone while it
+        // says the same.
+        if self.heard_ms.load(Ordering::Relaxed) != now_ms {
+            self.heard_ms.store(now_ms, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn writes_through(&self) -> bool {
+        self.write_through.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_write_through(&self, write_through: bool) {
+        self.write_through.store(write_through, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_event(&self) -> bool {
+        self.event.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_event(&self, event: bool) {
+        self.event.store(event, Ordering::Release);
+    }
+}

@@ -1,0 +1,201 @@
+//! One controller: an admin queue's association with a subsystem, and the I/O
+//! queues that joined it.
+
+pub(crate) mod errors;
+mod features;
+mod hot;
+pub(crate) mod lifecycle;
+pub(crate) mod notices;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nvmeof_wire::Nqn;
+use nvmeof_wire::admin::LogId;
+
+pub(crate) use features::{Features, KEEP_ALIVE_GRANULARITY_MS, rounded as rounded_kato};
+pub(crate) use hot::Hot;
+
+use crate::health::Health;
+use crate::{Limits, Subsystem};
+use errors::{ErrorEntry, ErrorRing};
+use lifecycle::Registers;
+use notices::{NAMESPACE_CHANGED, Notice, Notices};
+
+/// One controller, shared by the queues of it, which may be on different
+/// reactors.
+#[derive(Debug)]
+pub(crate) struct Controller {
+    pub(crate) cntlid: u16,
+    pub(crate) hostnqn: Nqn,
+    pub(crate) hostid: [u8; 16],
+    pub(crate) serves: Serves,
+    pub(crate) hot: Hot,
+    cold: Mutex<Cold>,
+}
+
+/// What a controller is for.
+#[derive(Clone, Debug)]
+pub(crate) enum Serves {
+    /// Finding subsystems.
+    Discovery,
+    /// The namespaces of a subsystem.
+    Nvm {
+        subsystem: Arc<Subsystem>,
+        health: Arc<Health>,
+    },
+}
+
+/// What is looked at only by admin commands and by failures.
+#[derive(Debug)]
+pub(crate) struct Cold {
+    pub(crate) registers: Registers,
+    pub(crate) features: Features,
+    pub(crate) errors: ErrorRing,
+    pub(crate) notices: Notices,
+    /// Whether namespaces changed since the host last read which.
+    pub(crate) namespaces_changed: bool,
+    /// I/O queues that are connected.
+    pub(crate) queues: BTreeSet<u16>,
+}
+
+/// Discovery controllers of hosts that asked for no keep-alive are given up
+/// after this silence: they are read once and must not stay for ever.
+const IDLE_DISCOVERY: Duration = Duration::from_secs(120);
+
+impl Controller {
+    pub(crate) fn new(
+        cntlid: u16,
+        hostnqn: Nqn,
+        hostid: [u8; 16],
+        serves: Serves,
+        features: Features,
+    ) -> Self {
+        Self {
+            cntlid,
+            hostnqn,
+            hostid,
+            serves,
+            hot: Hot::default(),
+            cold: Mutex::new(Cold {
+                registers: Registers::default(),
+                features,
+                errors: ErrorRing::default(),
+                notices: Notices::default(),
+                namespaces_changed: false,
+                queues: BTreeSet::new(),
+            }),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Cold> {
+        // Nothing is left half done when a holder panics.
+        self.cold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The subsystem, unless this is a discovery controller.
+    pub(crate) fn subsystem(&self) -> Option<&Arc<Subsystem>> {
+        match &self.serves {
+            Serves::Discovery => None,
+            Serves::Nvm { subsystem, .. } => Some(subsystem),
+        }
+    }
+
+    pub(crate) fn is_discovery(&self) -> bool {
+        matches!(self.serves, Serves::Discovery)
+    }
+
+    /// Name of the subsystem.
+    pub(crate) fn subnqn(&self) -> Nqn {
+        self.subsystem()
+            .map_or_else(Nqn::discovery, |subsystem| subsystem.nqn)
+    }
+
+    /// I/O queues the host may connect.
+    pub(crate) fn io_queues(&self, cold: &Cold) -> u16 {
+        match self.serves {
+            Serves::Discovery => 0,
+            Serves::Nvm { .. } => cold.features.io_queues,
+        }
+    }
+
+    /// How long the host may stay silent; `None` for ever.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        let kato_ms = self.lock().features.kato_ms;
+        match (kato_ms, &self.serves) {
+            (0, Serves::Discovery) => Some(IDLE_DISCOVERY),
+            (0, Serves::Nvm { .. }) => None,
+            (kato_ms, _) => Some(Duration::from_millis(kato_ms.into())),
+        }
+    }
+
+    /// Notes a failed command.
+    pub(crate) fn note(&self, entry: ErrorEntry) {
+        self.lock().errors.push(entry);
+        if let Serves::Nvm { health, .. } = &self.serves {
+            health.error_entry();
+        }
+    }
+
+    /// Raises an event if it concerns this controller: one of the subsystem
+    /// that counts in `of`, or of the discovery subsystem.
+    pub(crate) fn raise(&self, notice: Notice, of: Option<&Arc<Health>>) {
+        let concerned = match (&self.serves, of) {
+            (Serves::Discovery, None) => true,
+            (Serves::Nvm { health, .. }, Some(of)) => Arc::ptr_eq(health, of),
+            _ => false,
+        };
+        if concerned {
+            let mut cold = self.lock();
+            let enabled = cold.features.async_events;
+            cold.namespaces_changed |= notice == NAMESPACE_CHANGED;
+            cold.notices.raise(notice, enabled);
+            self.hot.set_event(cold.notices.is_ready());
+        }
+    }
+
+    /// The next event to answer a request with.
+    pub(crate) fn next_event(&self) -> Option<Notice> {
+        if !self.hot.has_event() {
+            return None;
+        }
+        let mut cold = self.lock();
+        let next = cold.notices.next();
+        self.hot.set_event(cold.notices.is_ready());
+        next
+    }
+
+    /// The host read a log page and lets go of its events.
+    pub(crate) fn page_read(&self, page: LogId) {
+        let mut cold = self.lock();
+        if page == LogId::CHANGED_NAMESPACES {
+            cold.namespaces_changed = false;
+        }
+        cold.notices.page_read(page);
+        self.hot.set_event(cold.notices.is_ready());
+    }
+
+    /// Writes CC. Says whether I/O queues are to be closed.
+    pub(crate) fn write_cc(&self, cc: u32, limits: &Limits) -> bool {
+        let mut cold = self.lock();
+        let was_enabled = cold.registers.is_enabled();
+        cold.registers.write_cc(cc, self.is_discovery());
+        let reset = was_enabled && !cold.registers.is_enabled();
+        if reset {
+            // Base 2.0, 3.7.2: a Controller Level Reset aborts commands,
+            // deletes I/O queues and resets features to their defaults, but
+            // not the Keep Alive Timeout, which Connect set for the
+            // association.
+            cold.queues.clear();
+            cold.notices.clear();
+            let kato_ms = cold.features.kato_ms;
+            cold.features = Features::new(limits, kato_ms);
+            self.hot.set_write_through(false);
+            self.hot.set_event(false);
+            self.hot.next_epoch();
+        }
+        self.hot.set_ready(cold.registers.is_serving());
+        reset
+    }
+}

@@ -1,0 +1,121 @@
+//! Asynchronous events that wait for a request, and those that are masked
+//! until their log page is read.
+
+use bitflags::bitflags;
+use nvmeof_wire::admin::LogId;
+use nvmeof_wire::aer::AsyncEvent;
+
+/// Requests that may be outstanding; AERL says one less.
+pub(crate) const MAX_REQUESTS: usize = 4;
+
+bitflags! {
+    /// Kinds of events, by the bit that enables each in the Asynchronous
+    /// Event Configuration feature (Base 2.0, Figure "Asynchronous Event
+    /// Configuration").
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub(crate) struct Kinds: u32 {
+        /// SMART critical warning: temperature.
+        const TEMPERATURE = 1 << 1;
+        /// A namespace changed.
+        const NAMESPACE = 1 << 8;
+        /// The discovery log page changed.
+        const DISCOVERY = 1 << 31;
+        /// SMART critical warnings that can be enabled and never happen here.
+        const OTHER_SMART = 0b1_1101;
+    }
+}
+
+/// One asynchronous event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Notice {
+    pub(crate) kind: Kinds,
+    pub(crate) event: AsyncEvent,
+}
+
+pub(crate) const NAMESPACE_CHANGED: Notice = Notice {
+    kind: Kinds::NAMESPACE,
+    event: AsyncEvent::NAMESPACE_CHANGED,
+};
+pub(crate) const DISCOVERY_CHANGED: Notice = Notice {
+    kind: Kinds::DISCOVERY,
+    event: AsyncEvent::DISCOVERY_CHANGED,
+};
+pub(crate) const TEMPERATURE: Notice = Notice {
+    kind: Kinds::TEMPERATURE,
+    event: AsyncEvent::TEMPERATURE,
+};
+
+/// In the order they are told.
+const ALL: [Notice; 3] = [NAMESPACE_CHANGED, DISCOVERY_CHANGED, TEMPERATURE];
+
+/// The events of one controller.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    /// Told to no one yet.
+    pending: Kinds,
+    /// Told; "subsequent events of that type are masked until the log page is
+    /// read" (Base 2.0, 5.2).
+    masked: Kinds,
+}
+
+impl Notices {
+    /// Something happened that the host may want to know.
+    pub(crate) fn raise(&mut self, notice: Notice, enabled: u32) {
+        if enabled & notice.kind.bits() != 0 {
+            self.pending |= notice.kind;
+        }
+    }
+
+    /// The host read a log page without asking to retain the event.
+    pub(crate) fn page_read(&mut self, page: LogId) {
+        for notice in ALL.iter().filter(|notice| notice.event.log == page) {
+            self.masked.remove(notice.kind);
+            self.pending.remove(notice.kind);
+        }
+    }
+
+    /// The next event to tell.
+    pub(crate) fn next(&mut self) -> Option<Notice> {
+        let ready = self.pending - self.masked;
+        let next = ALL.iter().find(|notice| ready.contains(notice.kind))?;
+        self.pending.remove(next.kind);
+        self.masked.insert(next.kind);
+        Some(*next)
+    }
+
+    /// Whether [`next`](Self::next) would give one.
+    pub(crate) fn is_ready(&self) -> bool {
+        !(self.pending - self.masked).is_empty()
+    }
+
+    /// Forgets everything, as a controller reset does.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_told_once_until_its_page_is_read() {
+        let mut notices = Notices::default();
+        let enabled = Kinds::NAMESPACE.bits();
+        notices.raise(NAMESPACE_CHANGED, enabled);
+        assert_eq!(notices.next(), Some(NAMESPACE_CHANGED));
+        notices.raise(NAMESPACE_CHANGED, enabled);
+        assert!(!notices.is_ready());
+        assert_eq!(notices.next(), None);
+        notices.page_read(LogId::CHANGED_NAMESPACES);
+        notices.raise(NAMESPACE_CHANGED, enabled);
+        assert_eq!(notices.next(), Some(NAMESPACE_CHANGED));
+    }
+
+    #[test]
+    fn events_that_are_not_enabled_are_not_kept() {
+        let mut notices = Notices::default();
+        notices.raise(DISCOVERY_CHANGED, Kinds::NAMESPACE.bits());
+        assert!(!notices.is_ready());
+    }
+}

@@ -1,0 +1,44 @@
+//! Every size that is decided at start.
+
+use std::time::Duration;
+
+/// Sizes and times of a target. They bound what peers can make it hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Entries of the longest submission queue, 2 to [`Limits::MAX_QUEUE_DEPTH`].
+    pub queue_depth: u16,
+    /// I/O queues of one controller.
+    pub io_queues: u16,
+    /// Controllers over all hosts and subsystems.
+    pub controllers: u16,
+    /// Longest data of one command in bytes: a power of two, 8192 or more.
+    pub max_transfer: u32,
+    /// In-capsule data of one command in bytes: a multiple of 16.
+    pub in_capsule: u32,
+    /// How long a queue pair may stay without a Connect command.
+    pub connect_timeout: Duration,
+    /// Whether any command proves that the host lives (CTRATT.TBKAS), or only
+    /// the Keep Alive command does.
+    pub traffic_keep_alive: bool,
+}
+
+impl Limits {
+    /// Longest submission queue that can be asked for, in entries.
+    pub const MAX_QUEUE_DEPTH: u16 = 1024;
+    /// Entries of an admin queue, at most.
+    pub const ADMIN_DEPTH: u16 = 32;
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            queue_depth: 256,
+            io_queues: 16,
+            controllers: 64,
+            max_transfer: 256 << 10,
+            in_capsule: 4096,
+            connect_timeout: Duration::from_secs(10),
+            traffic_keep_alive: true,
+        }
+    }
+}

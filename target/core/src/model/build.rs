@@ -1,0 +1,329 @@
+//! From a description to a [`Model`]: every check there is.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use nvmeof_wire::{Ascii, Nqn};
+
+use super::derive;
+use super::{Fabric, Model, ModelError, Namespace, Place, Port, Subsystem};
+use crate::Limits;
+
+/// Describes a port.
+#[derive(Clone, Debug)]
+pub struct PortSpec {
+    /// Address.
+    pub traddr: IpAddr,
+    /// TCP or RDMA CM port.
+    pub trsvcid: u16,
+    /// What carries RDMA there.
+    pub fabric: Fabric,
+}
+
+/// Describes a subsystem.
+#[derive(Clone, Debug, Default)]
+pub struct SubsystemSpec {
+    /// Its name.
+    pub nqn: String,
+    /// Serial number, up to 20 ASCII characters; derived when not given.
+    pub serial: Option<String>,
+    /// Model number, up to 40 ASCII characters.
+    pub model: Option<String>,
+    /// Whether every host may connect.
+    pub allow_any_host: bool,
+    /// Hosts that may connect.
+    pub allowed_hosts: Vec<String>,
+    /// Its namespaces.
+    pub namespaces: Vec<NamespaceSpec>,
+}
+
+/// Describes a namespace.
+#[derive(Clone, Debug)]
+pub struct NamespaceSpec {
+    /// Its number, from 1.
+    pub nsid: u32,
+    /// Size in logical blocks.
+    pub blocks: u64,
+    /// Bytes of a logical block: 512 or 4096.
+    pub block_size: u32,
+    /// Derived when not given.
+    pub uuid: Option<[u8; 16]>,
+    /// Derived when not given.
+    pub nguid: Option<[u8; 16]>,
+    /// Not reported when not given.
+    pub eui64: Option<[u8; 8]>,
+    /// Whether writes are refused.
+    pub readonly: bool,
+    /// What the edge calls the disk.
+    pub disk: u32,
+    /// Whether the disk can give up space.
+    pub deallocate: bool,
+    /// Whether the disk writes zeroes without being sent them.
+    pub write_zeroes: bool,
+    /// Whether written data may be lost with the power until it is flushed.
+    pub volatile_cache: bool,
+}
+
+/// Highest number a namespace may have. Keeps the lists that a host reads
+/// short; hosts walk them from 1.
+const MAX_NSID: u32 = 1 << 16;
+
+impl Model {
+    /// Checks a description and makes it immutable.
+    ///
+    /// # Errors
+    /// [`ModelError`] for the first value that cannot be.
+    pub fn build(
+        limits: Limits,
+        ports: &[PortSpec],
+        subsystems: &[SubsystemSpec],
+    ) -> Result<Self, ModelError> {
+        check_limits(&limits)?;
+        let ports = ports
+            .iter()
+            .enumerate()
+            .map(|(at, spec)| port(at, spec, ports))
+            .collect::<Result<_, _>>()?;
+        if subsystems.is_empty() {
+            return Err(wrong(
+                Place::Whole,
+                "subsystem",
+                "none",
+                "at least one subsystem is needed",
+            ));
+        }
+        let subsystems = subsystems
+            .iter()
+            .enumerate()
+            .map(|(at, spec)| subsystem(at, spec, subsystems).map(Arc::new))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            limits,
+            ports,
+            subsystems,
+        })
+    }
+}
+
+fn check_limits(limits: &Limits) -> Result<(), ModelError> {
+    let between = |key, value: u32, low: u32, high: u32| {
+        if (low..=high).contains(&value) {
+            Ok(())
+        } else {
+            Err(wrong(
+                Place::Limits,
+                key,
+                value,
+                &format!("must be {low} to {high}"),
+            ))
+        }
+    };
+    let depth = limits.queue_depth.into();
+    between("queue_depth", depth, 2, Limits::MAX_QUEUE_DEPTH.into())?;
+    between("io_queues", limits.io_queues.into(), 1, 1024)?;
+    between("controllers", limits.controllers.into(), 1, 4096)?;
+    // Identify Controller, MDTS: "a value of 0h indicates that there is no
+    // maximum", so a single page of 4096 bytes cannot be said.
+    between("max_transfer", limits.max_transfer, 8192, 16 << 20)?;
+    between("in_capsule", limits.in_capsule, 0, 64 << 10)?;
+    // Identify Controller, MDTS: "a power of two (2^n) in units of the
+    // minimum memory page size".
+    if !limits.max_transfer.is_power_of_two() {
+        return Err(wrong(
+            Place::Limits,
+            "max_transfer",
+            limits.max_transfer,
+            "must be a power of two",
+        ));
+    }
+    // Identify Controller, IOCCSZ: "in 16 byte units".
+    if !limits.in_capsule.is_multiple_of(16) {
+        return Err(wrong(
+            Place::Limits,
+            "in_capsule",
+            limits.in_capsule,
+            "must be a multiple of 16",
+        ));
+    }
+    Ok(())
+}
+
+fn port(at: usize, spec: &PortSpec, all: &[PortSpec]) -> Result<Port, ModelError> {
+    let same = |other: &PortSpec| (other.traddr, other.trsvcid) == (spec.traddr, spec.trsvcid);
+    let place = Place::Port(at);
+    // Port 0 means any free port, so two of them differ.
+    if spec.trsvcid != 0 && all.iter().take(at).any(same) {
+        return Err(wrong(
+            place,
+            "traddr",
+            spec.traddr,
+            "another port has this traddr and trsvcid already",
+        ));
+    }
+    let id =
+        u16::try_from(at + 1).map_err(|_| wrong(place, "traddr", spec.traddr, "too many ports"))?;
+    Ok(Port {
+        id,
+        traddr: spec.traddr,
+        trsvcid: spec.trsvcid,
+        fabric: spec.fabric,
+    })
+}
+
+fn subsystem(
+    at: usize,
+    spec: &SubsystemSpec,
+    all: &[SubsystemSpec],
+) -> Result<Subsystem, ModelError> {
+    let place = Place::Subsystem(at);
+    let nqn = check_nqn(place, "nqn", &spec.nqn)?;
+    if nqn.is_discovery() {
+        return Err(wrong(
+            place,
+            "nqn",
+            &spec.nqn,
+            "this name belongs to the discovery subsystem, which is always there",
+        ));
+    }
+    if all.iter().take(at).any(|other| other.nqn == spec.nqn) {
+        return Err(wrong(
+            place,
+            "nqn",
+            &spec.nqn,
+            "another subsystem has this name already",
+        ));
+    }
+    let serial = match &spec.serial {
+        Some(serial) => padded(place, "serial", serial)?,
+        None => Ascii::new(&derive::serial(&spec.nqn)),
+    };
+    let model_number = padded(place, "model", spec.model.as_deref().unwrap_or("nvmeof"))?;
+    let mut namespaces = Vec::with_capacity(spec.namespaces.len());
+    for (n, one) in spec.namespaces.iter().enumerate() {
+        let place = Place::Namespace {
+            subsystem: at,
+            namespace: n,
+        };
+        namespaces.push(namespace(place, one, &spec.nqn, &namespaces)?);
+    }
+    namespaces.sort_by_key(|namespace| namespace.nsid);
+    Ok(Subsystem {
+        nqn,
+        serial,
+        model_number,
+        allowed_hosts: allowed_hosts(place, spec)?,
+        namespaces,
+    })
+}
+
+fn allowed_hosts(place: Place, spec: &SubsystemSpec) -> Result<Option<Vec<Nqn>>, ModelError> {
+    let hosts = spec
+        .allowed_hosts
+        .iter()
+        .map(|host| check_nqn(place, "allowed_hosts", host))
+        .collect::<Result<_, _>>()?;
+    match (spec.allow_any_host, spec.allowed_hosts.is_empty()) {
+        (true, true) => Ok(None),
+        (true, false) => Err(wrong(
+            place,
+            "allow_any_host",
+            true,
+            "allowed_hosts names hosts; give one of the two",
+        )),
+        (false, true) => Err(wrong(
+            place,
+            "allowed_hosts",
+            "none",
+            "no host could connect; name hosts, or set allow_any_host = true",
+        )),
+        (false, false) => Ok(Some(hosts)),
+    }
+}
+
+fn namespace(
+    place: Place,
+    spec: &NamespaceSpec,
+    nqn: &str,
+    others: &[Namespace],
+) -> Result<Namespace, ModelError> {
+    let nsid = spec.nsid;
+    if !(1..=MAX_NSID).contains(&nsid) {
+        let why = format!("must be 1 to {MAX_NSID}");
+        return Err(wrong(place, "nsid", nsid, &why));
+    }
+    let taken = "another namespace of this subsystem has it already";
+    if others.iter().any(|other| other.nsid == nsid) {
+        return Err(wrong(place, "nsid", nsid, taken));
+    }
+    let block_shift = match spec.block_size {
+        512 => 9,
+        4096 => 12,
+        other => return Err(wrong(place, "block_size", other, "must be 512 or 4096")),
+    };
+    let bytes = spec.blocks.checked_mul(u64::from(spec.block_size));
+    if spec.blocks == 0 || bytes.is_none_or(|bytes| i64::try_from(bytes).is_err()) {
+        let why = "a namespace has at least one block and at most 2^63 bytes";
+        return Err(wrong(place, "blocks", spec.blocks, why));
+    }
+    let uuid = spec.uuid.unwrap_or_else(|| derive::uuid(nqn, nsid));
+    let nguid = spec.nguid.unwrap_or_else(|| derive::nguid(nqn, nsid));
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let eui64_taken = |other: &Namespace| spec.eui64.is_some() && other.eui64 == spec.eui64;
+    let clash: Option<(&'static str, String)> = if others.iter().any(|other| other.uuid == uuid) {
+        Some(("uuid", hex(&uuid)))
+    } else if others.iter().any(|other| other.nguid == nguid) {
+        Some(("nguid", hex(&nguid)))
+    } else if others.iter().any(eui64_taken) {
+        Some(("eui64", hex(&spec.eui64.unwrap_or_default())))
+    } else {
+        None
+    };
+    if let Some((key, value)) = clash {
+        return Err(wrong(place, key, value, taken));
+    }
+    Ok(Namespace {
+        nsid,
+        blocks: spec.blocks,
+        block_shift,
+        uuid,
+        nguid,
+        eui64: spec.eui64,
+        readonly: spec.readonly,
+        disk: spec.disk,
+        deallocate: spec.deallocate,
+        write_zeroes: spec.write_zeroes,
+        volatile_cache: spec.volatile_cache,
+    })
+}
+
+fn check_nqn(place: Place, key: &'static str, nqn: &str) -> Result<Nqn, ModelError> {
+    Nqn::new(nqn).map_err(|error| wrong(place, key, nqn, &error.to_string()))
+}
+
+/// `text` as ASCII padded with spaces.
+fn padded<const N: usize>(
+    place: Place,
+    key: &'static str,
+    text: &str,
+) -> Result<Ascii<N>, ModelError> {
+    // Base 2.0, section 1.4.2: ASCII strings hold codes 20h to 7Eh.
+    let printable = text.bytes().all(|byte| (0x20..=0x7e).contains(&byte));
+    if printable && (1..=N).contains(&text.len()) {
+        return Ok(Ascii::new(text));
+    }
+    let why = format!("must be 1 to {N} printable ASCII characters");
+    Err(wrong(place, key, text, &why))
+}
+
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "names, numbers and addresses alike"
+)]
+fn wrong(place: Place, key: &'static str, value: impl ToString, why: &str) -> ModelError {
+    ModelError {
+        place,
+        key,
+        value: value.to_string(),
+        why: why.to_owned(),
+    }
+}

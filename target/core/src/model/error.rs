@@ -1,0 +1,58 @@
+//! What is wrong with a description of ports and subsystems.
+
+use std::fmt;
+
+/// Where in the description something is wrong. Numbers count from 0 in the
+/// order given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The sizes.
+    Limits,
+    /// The list of subsystems or ports itself.
+    Whole,
+    /// A port.
+    Port(usize),
+    /// A subsystem.
+    Subsystem(usize),
+    /// A namespace of a subsystem.
+    Namespace {
+        /// Which subsystem.
+        subsystem: usize,
+        /// Which of its namespaces.
+        namespace: usize,
+    },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limits => f.write_str("limits"),
+            Self::Whole => f.write_str("configuration"),
+            Self::Port(port) => write!(f, "port {}", port + 1),
+            Self::Subsystem(subsystem) => write!(f, "subsystem {}", subsystem + 1),
+            Self::Namespace {
+                subsystem,
+                namespace,
+            } => write!(
+                f,
+                "namespace {} of subsystem {}",
+                namespace + 1,
+                subsystem + 1
+            ),
+        }
+    }
+}
+
+/// A description was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {key} = {value}: {why}")]
+pub struct ModelError {
+    /// Where.
+    pub place: Place,
+    /// Name of the value.
+    pub key: &'static str,
+    /// The value itself.
+    pub value: String,
+    /// What is wrong with it and what would be right.
+    pub why: String,
+}

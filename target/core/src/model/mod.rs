@@ -1,0 +1,157 @@
+//! What is served: ports, subsystems and namespaces, checked once and then
+//! immutable.
+
+mod build;
+mod derive;
+mod error;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use nvmeof_wire::{Ascii, Nqn};
+
+pub use build::{NamespaceSpec, PortSpec, SubsystemSpec};
+pub use derive::derived;
+pub use error::{ModelError, Place};
+
+use crate::Limits;
+
+/// Everything that is served. Made by [`Model::build`].
+#[derive(Clone, Debug)]
+pub struct Model {
+    limits: Limits,
+    ports: Vec<Port>,
+    subsystems: Vec<Arc<Subsystem>>,
+}
+
+/// An address that hosts connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Number of the port in discovery log entries.
+    pub id: u16,
+    /// Address.
+    pub traddr: IpAddr,
+    /// TCP or RDMA CM port.
+    pub trsvcid: u16,
+    /// What carries RDMA there.
+    pub fabric: Fabric,
+}
+
+/// What carries RDMA on a port, as the discovery log names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fabric {
+    /// iWARP.
+    Iwarp,
+    /// RDMA over converged Ethernet, version 2.
+    RoceV2,
+    /// InfiniBand.
+    InfiniBand,
+    /// Not said.
+    Unspecified,
+}
+
+/// An NVM subsystem.
+#[derive(Clone, Debug)]
+pub struct Subsystem {
+    /// Its name.
+    pub nqn: Nqn,
+    /// Serial number, ASCII padded with spaces.
+    pub serial: Ascii<20>,
+    /// Model number, ASCII padded with spaces.
+    pub model_number: Ascii<40>,
+    /// Hosts that may connect; `None` lets every host.
+    pub allowed_hosts: Option<Vec<Nqn>>,
+    /// Ordered by namespace id.
+    namespaces: Vec<Namespace>,
+}
+
+/// A namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Namespace {
+    /// Its number, from 1.
+    pub nsid: u32,
+    /// Size in logical blocks.
+    pub blocks: u64,
+    /// Size of a logical block: 2 to this power bytes, 9 or 12.
+    pub block_shift: u8,
+    /// Universally unique identifier.
+    pub uuid: [u8; 16],
+    /// Namespace globally unique identifier.
+    pub nguid: [u8; 16],
+    /// IEEE extended unique identifier.
+    pub eui64: Option<[u8; 8]>,
+    /// Whether writes are refused.
+    pub readonly: bool,
+    /// What the edge calls the disk.
+    pub disk: u32,
+    /// Whether the disk can give up space.
+    pub deallocate: bool,
+    /// Whether the disk writes zeroes without being sent them; Write Zeroes is
+    /// refused when it does not.
+    pub write_zeroes: bool,
+    /// Whether written data may be lost with the power until it is flushed.
+    pub volatile_cache: bool,
+}
+
+impl Model {
+    /// The sizes.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The ports, in the order given.
+    #[must_use]
+    pub fn ports(&self) -> &[Port] {
+        &self.ports
+    }
+
+    /// The subsystems, in the order given.
+    #[must_use]
+    pub fn subsystems(&self) -> &[Arc<Subsystem>] {
+        &self.subsystems
+    }
+}
+
+impl Subsystem {
+    /// The namespaces, lowest number first.
+    #[must_use]
+    pub fn namespaces(&self) -> &[Namespace] {
+        &self.namespaces
+    }
+
+    /// The namespace of that number.
+    #[must_use]
+    pub fn namespace(&self, nsid: u32) -> Option<&Namespace> {
+        let at = self
+            .namespaces
+            .binary_search_by_key(&nsid, |namespace| namespace.nsid)
+            .ok()?;
+        self.namespaces.get(at)
+    }
+
+    /// Whether the host of that name may connect.
+    #[must_use]
+    pub fn allows(&self, hostnqn: &Nqn) -> bool {
+        match &self.allowed_hosts {
+            None => true,
+            Some(hosts) => hosts.iter().any(|allowed| allowed == hostnqn),
+        }
+    }
+
+    /// Whether any namespace may lose what was not flushed.
+    #[must_use]
+    pub fn has_volatile_cache(&self) -> bool {
+        self.namespaces.iter().any(|one| one.volatile_cache)
+    }
+}
+
+impl Namespace {
+    /// Bytes of a logical block.
+    #[must_use]
+    pub fn block_size(&self) -> u32 {
+        1 << self.block_shift
+    }
+}

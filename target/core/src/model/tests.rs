@@ -1,0 +1,171 @@
+//! Every refusal of a description.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+use super::*;
+use crate::testing::{DISK, namespace, port, subsystem};
+
+fn build(
+    limits: Limits,
+    ports: &[PortSpec],
+    subsystems: &[SubsystemSpec],
+) -> Result<Model, ModelError> {
+    Model::build(limits, ports, subsystems)
+}
+
+/// The place and the key that a changed subsystem is refused for.
+fn refused(change: impl FnOnce(&mut SubsystemSpec)) -> (Place, &'static str) {
+    let mut spec = subsystem();
+    change(&mut spec);
+    let error = build(Limits::default(), &[port()], &[spec]).unwrap_err();
+    assert!(error.to_string().contains(error.key) && !error.why.is_empty());
+    (error.place, error.key)
+}
+
+#[test]
+fn a_model_is_what_was_described_with_what_was_not_derived() {
+    let build = || build(Limits::default(), &[port()], &[subsystem()]).unwrap();
+    let model = build();
+    let disk = &model.subsystems()[0];
+    assert_eq!(disk.nqn.as_str(), DISK);
+    assert_eq!(disk.namespaces().len(), 2);
+    assert_eq!(disk.namespace(3).unwrap().block_size(), 4096);
+    assert!(disk.namespace(2).is_none());
+    assert!(disk.has_volatile_cache());
+    let again = build();
+    assert_eq!(again.subsystems()[0].serial, disk.serial);
+    assert_eq!(again.subsystems()[0].namespaces(), disk.namespaces());
+}
+
+#[test]
+fn names_and_hosts() {
+    let here = Place::Subsystem(0);
+    assert_eq!(refused(|spec| spec.nqn = "disk".into()), (here, "nqn"));
+    let discovery = nvmeof_wire::nqn::DISCOVERY;
+    assert_eq!(refused(|spec| spec.nqn = discovery.into()), (here, "nqn"));
+    assert_eq!(
+        refused(|spec| spec.serial = Some("x".repeat(21))),
+        (here, "serial")
+    );
+    assert_eq!(
+        refused(|spec| spec.serial = Some(String::new())),
+        (here, "serial")
+    );
+    assert_eq!(
+        refused(|spec| spec.model = Some("\u{e4}".into())),
+        (here, "model")
+    );
+    assert_eq!(
+        refused(|spec| spec.allow_any_host = false),
+        (here, "allowed_hosts")
+    );
+    let host = |spec: &mut SubsystemSpec| spec.allowed_hosts = vec![DISK.into()];
+    assert_eq!(refused(host), (here, "allow_any_host"));
+    let bad = |spec: &mut SubsystemSpec| spec.allowed_hosts = vec!["x".into()];
+    assert_eq!(refused(bad), (here, "allowed_hosts"));
+    let twice = build(Limits::default(), &[port()], &[subsystem(), subsystem()]).unwrap_err();
+    assert_eq!((twice.place, twice.key), (Place::Subsystem(1), "nqn"));
+    let none = build(Limits::default(), &[port()], &[]).unwrap_err();
+    assert_eq!((none.place, none.key), (Place::Whole, "subsystem"));
+}
+
+#[test]
+fn namespaces() {
+    let second = Place::Namespace {
+        subsystem: 0,
+        namespace: 1,
+    };
+    assert_eq!(
+        refused(|spec| spec.namespaces[1].nsid = 1),
+        (second, "nsid")
+    );
+    for nsid in [0, 65537, u32::MAX] {
+        assert_eq!(
+            refused(|spec| spec.namespaces[1].nsid = nsid),
+            (second, "nsid")
+        );
+    }
+    for size in [0, 520, 1024, 8192] {
+        let change = |spec: &mut SubsystemSpec| spec.namespaces[1].block_size = size;
+        assert_eq!(refused(change), (second, "block_size"));
+    }
+    for blocks in [0, 1 << 51, u64::MAX] {
+        let change = |spec: &mut SubsystemSpec| spec.namespaces[1].blocks = blocks;
+        assert_eq!(refused(change), (second, "blocks"));
+    }
+    let same = |key: &'static str| {
+        move |spec: &mut SubsystemSpec| {
+            for one in &mut spec.namespaces {
+                match key {
+                    "uuid" => one.uuid = Some([1; 16]),
+                    "nguid" => one.nguid = Some([1; 16]),
+                    _ => one.eui64 = Some([1; 8]),
+                }
+            }
+        }
+    };
+    for key in ["uuid", "nguid", "eui64"] {
+        assert_eq!(refused(same(key)), (second, key));
+    }
+    assert_eq!(namespace(1).nsid, 1);
+}
+
+#[test]
+fn ports_and_limits() {
+    let error = build(Limits::default(), &[port(), port()], &[subsystem()]).unwrap_err();
+    assert_eq!((error.place, error.key), (Place::Port(1), "traddr"));
+    let good = Limits::default;
+    for (limits, key) in [
+        (
+            Limits {
+                queue_depth: 1,
+                ..good()
+            },
+            "queue_depth",
+        ),
+        (
+            Limits {
+                queue_depth: 1025,
+                ..good()
+            },
+            "queue_depth",
+        ),
+        (
+            Limits {
+                io_queues: 0,
+                ..good()
+            },
+            "io_queues",
+        ),
+        (
+            Limits {
+                controllers: 0,
+                ..good()
+            },
+            "controllers",
+        ),
+        (
+            Limits {
+                max_transfer: 4096,
+                ..good()
+            },
+            "max_transfer",
+        ),
+        (
+            Limits {
+                max_transfer: 12288,
+                ..good()
+            },
+            "max_transfer",
+        ),
+        (
+            Limits {
+                in_capsule: 8,
+                ..good()
+            },
+            "in_capsule",
+        ),
+    ] {
+        let error = build(limits, &[port()], &[subsystem()]).unwrap_err();
+        assert_eq!((error.place, error.key), (Place::Limits, key));
+    }
+}

@@ -1,0 +1,96 @@
+//! The admin queue's own part: its commands, held requests, keep-alive.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvmeof_wire::opcode::{self, admin};
+use nvmeof_wire::{Sqe, Status};
+
+use super::request::{Failure, Next, Page, Request};
+use super::{News, Queue, Role};
+use crate::admin::Admin;
+use crate::controller::Controller;
+use crate::controller::notices::MAX_REQUESTS;
+use crate::{CloseCause, Order, Response};
+
+impl Queue {
+    pub(super) fn poll_admin(
+        &mut self,
+        controller: &Arc<Controller>,
+        now: Duration,
+    ) -> Option<Order> {
+        let cntlid = controller.cntlid;
+        if controller.hot.is_gone() {
+            return self.ordered(CloseCause::ControllerGone { cntlid });
+        }
+        if let Some(patience) = controller.patience()
+            && now.saturating_sub(controller.hot.heard()) > patience
+        {
+            let kato_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+            // Base 2.0, 3.9.3: on expiry the controller sets CSTS.CFS, stops
+            // processing commands and breaks the association.
+            controller.lock().registers.fatal();
+            let _ = self.leave();
+            self.news |= News::POLL_ALL;
+            return self.ordered(CloseCause::KeepAlive { kato_ms });
+        }
+        let cid = *self.event_requests.front()?;
+        let notice = controller.next_event()?;
+        self.event_requests.pop_front();
+        let cqe = self.completion(cid, Status::SUCCESS, notice.event.to_dword().into());
+        Some(Order::Respond(Response {
+            push: None,
+            cqe,
+            invalidate: None,
+        }))
+    }
+
+    pub(super) fn begin_admin(
+        &mut self,
+        request: &mut Request,
+        sqe: &Sqe,
+    ) -> Result<Next, Failure> {
+        if sqe.opcode == opcode::FABRICS {
+            return self.fabrics(request, sqe);
+        }
+        let Role::Admin(controller) = &self.role else {
+            return Err(Status::INTERNAL_ERROR.into());
+        };
+        // Base 2.0, 3.5: until CSTS.RDY is set only Fabrics commands are
+        // processed.
+        if !controller.hot.is_ready() {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.into());
+        }
+        match sqe.opcode {
+            admin::ASYNC_EVENT_REQUEST => {
+                if self.event_requests.len() >= MAX_REQUESTS {
+                    return Err(Status::ASYNC_EVENT_LIMIT_EXCEEDED.into());
+                }
+                self.event_requests.push_back(request.cid);
+                if controller.hot.has_event() {
+                    self.news |= News::POLL;
+                }
+                Ok(Next::Hold)
+            }
+            admin::SET_FEATURES | admin::KEEP_ALIVE => {
+                self.news |= News::DEADLINE;
+                self.admin_of(controller).begin(request, sqe)
+            }
+            _ => self.admin_of(controller).begin(request, sqe),
+        }
+    }
+
+    pub(super) fn admin_of<'a>(&'a self, controller: &'a Controller) -> Admin<'a> {
+        Admin {
+            shared: &self.shared,
+            controller,
+        }
+    }
+
+    pub(super) fn produce(&mut self, page: &Page, out: &mut [u8]) -> Result<(), Failure> {
+        match &self.role {
+            Role::Admin(controller) => self.admin_of(controller).produce(page, out),
+            _ => Err(Status::INTERNAL_ERROR.into()),
+        }
+    }
+}

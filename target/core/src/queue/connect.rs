@@ -1,0 +1,286 @@
+//! The Connect command (Base 2.0, 6.3): how a queue gets a controller, and
+//! every way to be refused.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvmeof_wire::fabrics::{
+    CATTR_NO_SQ_FLOW, CNTLID_DYNAMIC, CONNECT_DATA_LEN, Connect, ConnectData, ConnectResult,
+    FcType, InvalidParameter,
+};
+use nvmeof_wire::{Nqn, Sqe, Status, opcode};
+use zerocopy::FromBytes;
+
+use super::io::Joined;
+use super::request::{Failure, Next, Request, Stage};
+use super::{News, Queue, Role};
+use crate::controller::{Controller, Features, Serves};
+
+// Fields of the command and of its data that can be at fault, in bytes.
+const RECFMT: InvalidParameter = InvalidParameter::InCommand(40);
+const QID: InvalidParameter = InvalidParameter::InCommand(42);
+const SQSIZE: InvalidParameter = InvalidParameter::InCommand(44);
+const HOSTID: InvalidParameter = InvalidParameter::InData(0);
+const CNTLID: InvalidParameter = InvalidParameter::InData(16);
+const SUBNQN: InvalidParameter = InvalidParameter::InData(256);
+const HOSTNQN: InvalidParameter = InvalidParameter::InData(512);
+
+/// A Connect that is refused: what the host is told, and what the log says.
+struct Refused {
+    failure: Failure,
+    cause: String,
+}
+
+impl Refused {
+    fn new(failure: impl Into<Failure>, cause: impl fmt::Display) -> Self {
+        Self {
+            failure: failure.into(),
+            cause: cause.to_string(),
+        }
+    }
+
+    /// Connect Invalid Parameters, with the field at fault.
+    fn parameter(field: InvalidParameter, cause: impl fmt::Display) -> Self {
+        let failure = Failure {
+            result: field.to_result(),
+            ..Status::CONNECT_INVALID_PARAMETERS.into()
+        };
+        Self::new(failure, format_args!("{}: {cause}", field.field()))
+    }
+}
+
+/// The data of a Connect, checked for form.
+struct Who {
+    hostid: [u8; 16],
+    hostnqn: Nqn,
+    subnqn: Nqn,
+    cntlid: u16,
+}
+
+impl Queue {
+    /// A command on a queue that is not connected yet. Base 2.0, 6.3: any
+    /// other command than Connect is aborted with Command Sequence Error.
+    pub(super) fn begin_waiting(
+        &mut self,
+        request: &mut Request,
+        sqe: &Sqe,
+    ) -> Result<Next, Failure> {
+        let connects = sqe.opcode == opcode::FABRICS && FcType::of(sqe) == FcType::CONNECT;
+        if !connects {
+            let opcode = sqe.opcode;
+            self.remark(format!("{opcode:?} came first, expected Connect"));
+            return Err(Status::COMMAND_SEQUENCE_ERROR.into());
+        }
+        let len = u32::try_from(CONNECT_DATA_LEN).unwrap_or(u32::MAX);
+        if let Err(failure) = request.takes(len) {
+            self.remark(format!("Connect refused: {}", failure.status));
+            return Err(failure);
+        }
+        request.stage = Stage::Connect(Connect::parse(sqe));
+        Ok(Next::Data)
+    }
+
+    /// The data of a Connect are there.
+    pub(super) fn connect(
+        &mut self,
+        now: Duration,
+        connect: &Connect,
+        data: &[u8],
+    ) -> Result<Next, Failure> {
+        // A host may have sent two of them.
+        if !matches!(self.role, Role::Waiting { .. }) {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.into());
+        }
+        match self.admitted(now, connect, data) {
+            Ok(cntlid) => {
+                self.news |= News::DEADLINE;
+                Ok(Next::Done(ConnectResult { cntlid, authreq: 0 }.to_result()))
+            }
+            Err(refused) => {
+                let status = refused.failure.status;
+                self.remark(format!("Connect refused: {status}: {}", refused.cause));
+                Err(refused.failure)
+            }
+        }
+    }
+
+    fn admitted(&mut self, now: Duration, connect: &Connect, data: &[u8]) -> Result<u16, Refused> {
+        let entries = self.check_command(connect)?;
+        let who = check_data(data)?;
+        let role = if self.qid == 0 {
+            Role::Admin(self.new_controller(connect, &who)?)
+        } else {
+            Role::Io(self.join(&who)?)
+        };
+        self.role = role;
+        self.sq.entries = entries;
+        self.sq.no_flow_control = connect.cattr & CATTR_NO_SQ_FLOW != 0;
+        let Some(controller) = self.controller() else {
+            return Err(Refused::new(Status::INTERNAL_ERROR, "no controller"));
+        };
+        controller.hot.hear(now);
+        let cntlid = controller.cntlid;
+        let connected = match self.qid {
+            0 => format!(
+                "controller {cntlid} of {} connected by {}",
+                who.subnqn, who.hostnqn
+            ),
+            qid => format!("queue {qid} of controller {cntlid} connected, {entries} entries"),
+        };
+        self.remark(connected);
+        Ok(cntlid)
+    }
+
+    /// Returns the entries of the queue.
+    fn check_command(&self, connect: &Connect) -> Result<u16, Refused> {
+        let recfmt = connect.recfmt.get();
+        if recfmt != 0 {
+            let failure = Failure {
+                result: RECFMT.to_result(),
+                ..Status::CONNECT_INCOMPATIBLE_FORMAT.into()
+            };
+            let cause = format_args!("record format {recfmt}, expected 0");
+            return Err(Refused::new(failure, cause));
+        }
+        let qid = connect.qid.get();
+        if qid != self.qid {
+            // RDMA transport 1.0, 3.1: the private data names the same queue.
+            let cause = format_args!("{qid}, but the connection is for queue {}", self.qid);
+            return Err(Refused::parameter(QID, cause));
+        }
+        // The receives that are posted are what the private data asked for;
+        // "a queue size of 0 ... is aborted with Connect Invalid Parameters".
+        let sqsize = connect.sqsize.get();
+        let largest = self.entries - 1;
+        connect
+            .entries()
+            .filter(|_| (1..=largest).contains(&sqsize))
+            .ok_or_else(|| {
+                let cause = format_args!("{sqsize}, expected 1 to {largest} (zero-based)");
+                Refused::parameter(SQSIZE, cause)
+            })
+    }
+
+    fn new_controller(&self, connect: &Connect, who: &Who) -> Result<Arc<Controller>, Refused> {
+        // Identify Controller, FCATTR: this is the dynamic controller model.
+        if who.cntlid != CNTLID_DYNAMIC {
+            let cause = format_args!("{:#06x}, expected 0xffff on the admin queue", who.cntlid);
+            return Err(Refused::parameter(CNTLID, cause));
+        }
+        let serves = self.served(who)?;
+        let limits = self.shared.model.limits();
+        let features = Features::new(limits, connect.kato.get());
+        let (hostnqn, hostid) = (who.hostnqn, who.hostid);
+        self.shared
+            .registry
+            .add(|cntlid| Controller::new(cntlid, hostnqn, hostid, serves, features))
+            .ok_or_else(|| {
+                let failure = Failure::transient(Status::CONNECT_CONTROLLER_BUSY);
+                let cause = format_args!(
+                    "all {} controllers are in use; raise limits.controllers",
+                    limits.controllers
+                );
+                Refused::new(failure, cause)
+            })
+    }
+
+    fn served(&self, who: &Who) -> Result<Serves, Refused> {
+        if who.subnqn.is_discovery() {
+            return Ok(Serves::Discovery);
+        }
+        let subsystems = self.shared.model.subsystems().iter();
+        let (subsystem, health) = subsystems
+            .zip(&self.shared.health)
+            .find(|(subsystem, _)| subsystem.nqn == who.subnqn)
+            .ok_or_else(|| {
+                let cause = format_args!("no subsystem {} here", who.subnqn);
+                Refused::parameter(SUBNQN, cause)
+            })?;
+        if !subsystem.allows(&who.hostnqn) {
+            let cause = format_args!(
+                "host {} is not in allowed_hosts of {}",
+                who.hostnqn, who.subnqn
+            );
+            return Err(Refused::new(Status::CONNECT_INVALID_HOST, cause));
+        }
+        Ok(Serves::Nvm {
+            subsystem: Arc::clone(subsystem),
+            health: Arc::clone(health),
+        })
+    }
+
+    fn join(&self, who: &Who) -> Result<Joined, Refused> {
+        let no_such = || {
+            let cause = format_args!("no controller {} here", who.cntlid);
+            Refused::parameter(CNTLID, cause)
+        };
+        let controller = self.shared.registry.get(who.cntlid).ok_or_else(no_such)?;
+        // Base 2.0, 6.3: host NQN, host identifier and subsystem NQN are those
+        // of the admin queue's Connect.
+        if controller.subnqn() != who.subnqn {
+            let cause = format_args!("{}, but the controller is another's", who.subnqn);
+            return Err(Refused::parameter(SUBNQN, cause));
+        }
+        if controller.hostnqn != who.hostnqn {
+            let cause = format_args!("{}, but the controller is another host's", who.hostnqn);
+            return Err(Refused::parameter(HOSTNQN, cause));
+        }
+        if controller.hostid != who.hostid {
+            let cause = "not the one of the admin queue";
+            return Err(Refused::parameter(HOSTID, cause));
+        }
+        let Serves::Nvm { subsystem, health } = &controller.serves else {
+            let cause = "a discovery controller has no I/O queues";
+            return Err(Refused::parameter(QID, cause));
+        };
+        let joined = Joined::new(
+            Arc::clone(&controller),
+            Arc::clone(subsystem),
+            Arc::clone(health),
+            self.shared.model.limits(),
+        );
+        let mut cold = controller.lock();
+        if !controller.hot.is_ready() {
+            let cause = "the controller is not enabled";
+            return Err(Refused::new(Status::COMMAND_SEQUENCE_ERROR, cause));
+        }
+        let granted = controller.io_queues(&cold);
+        if self.qid > granted {
+            let cause = format_args!("{}, but {granted} I/O queues were granted", self.qid);
+            return Err(Refused::parameter(QID, cause));
+        }
+        if !cold.queues.insert(self.qid) {
+            let cause = format_args!("queue {} is connected already", self.qid);
+            return Err(Refused::parameter(QID, cause));
+        }
+        drop(cold);
+        Ok(joined)
+    }
+
+    pub(super) fn remark(&mut self, text: String) {
+        self.remark = Some(text);
+        self.news |= News::REMARK;
+    }
+}
+
+fn check_data(data: &[u8]) -> Result<Who, Refused> {
+    let Ok((data, _)) = ConnectData::read_from_prefix(data) else {
+        return Err(Refused::new(Status::INTERNAL_ERROR, "data too short"));
+    };
+    let hostnqn =
+        Nqn::from_field(&data.hostnqn).map_err(|error| Refused::parameter(HOSTNQN, error))?;
+    let subnqn =
+        Nqn::from_field(&data.subnqn).map_err(|error| Refused::parameter(SUBNQN, error))?;
+    // Base 2.0, 5.27.1.25: a Host Identifier of 0 means that there is none,
+    // which fabrics do not allow.
+    if data.hostid == [0; 16] {
+        return Err(Refused::parameter(HOSTID, "zero, expected a UUID"));
+    }
+    Ok(Who {
+        hostid: data.hostid,
+        hostnqn,
+        subnqn,
+        cntlid: data.cntlid.get(),
+    })
+}

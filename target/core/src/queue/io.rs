@@ -1,0 +1,347 @@
+//! I/O commands of the NVM command set. Reads and writes take no lock and
+//! allocate nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvmeof_wire::admin::NSID_ALL;
+use nvmeof_wire::nvm::{DatasetManagement, DsmRange, Io, IoFlags};
+use nvmeof_wire::opcode::io;
+use nvmeof_wire::{Sqe, Status};
+use zerocopy::FromBytes;
+
+use super::request::{AfterFlush, Failure, Next, Request, Stage};
+use crate::controller::Controller;
+use crate::health::Health;
+use crate::{CloseCause, Executed, IoKind, IoOp, Namespace, Subsystem};
+
+/// An I/O queue's place in its controller.
+#[derive(Debug)]
+pub(super) struct Joined {
+    controller: Arc<Controller>,
+    subsystem: Arc<Subsystem>,
+    health: Arc<Health>,
+    /// The controller's count of resets when the queue was connected.
+    epoch: u32,
+    /// Longest data of a command.
+    max_transfer: u32,
+    /// Whether any command proves that the host lives.
+    traffic_keep_alive: bool,
+}
+
+// Where fields of a command begin, in bytes.
+const NSID: u16 = 4;
+const CDW10: u16 = 40;
+const CDW12: u16 = 48;
+
+impl Joined {
+    pub(super) fn new(
+        controller: Arc<Controller>,
+        subsystem: Arc<Subsystem>,
+        health: Arc<Health>,
+        limits: &crate::Limits,
+    ) -> Self {
+        Self {
+            epoch: controller.hot.epoch(),
+            controller,
+            subsystem,
+            health,
+            max_transfer: limits.max_transfer,
+            traffic_keep_alive: limits.traffic_keep_alive,
+        }
+    }
+
+    pub(super) fn controller(&self) -> &Arc<Controller> {
+        &self.controller
+    }
+
+    /// Why the queue must go, if it must.
+    pub(super) fn lost(&self) -> Option<CloseCause> {
+        let hot = &self.controller.hot;
+        if !hot.is_gone() && hot.epoch() == self.epoch {
+            return None;
+        }
+        let cntlid = self.controller.cntlid;
+        Some(CloseCause::ControllerGone { cntlid })
+    }
+
+    pub(super) fn hear(&self, now: Duration) {
+        if self.traffic_keep_alive {
+            self.controller.hot.hear(now);
+        }
+    }
+
+    /// Says whether the controller had this queue until now.
+    pub(super) fn leave(&self, qid: u16) -> bool {
+        // After a reset the identifier may belong to a newer queue.
+        self.lost().is_none() && self.controller.lock().queues.remove(&qid)
+    }
+
+    pub(super) fn begin(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
+        if !self.controller.hot.is_ready() {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.into());
+        }
+        match sqe.opcode {
+            io::READ => self.read(request, sqe),
+            io::WRITE => self.write(request, sqe),
+            io::FLUSH => self.flush(request),
+            io::WRITE_ZEROES => self.write_zeroes(request, sqe),
+            io::DATASET_MANAGEMENT => self.dataset_management(request, sqe),
+            io::COMPARE => self.compare(request, sqe),
+            _ => Err(Failure::from(Status::INVALID_OPCODE).at(0)),
+        }
+    }
+
+    /// Base 2.0, 3.2.1: a namespace id that is not active for the controller
+    /// is refused.
+    fn namespace(&self, nsid: u32) -> Result<&Namespace, Failure> {
+        self.subsystem
+            .namespace(nsid)
+            .ok_or(Failure::from(Status::INVALID_NAMESPACE).at(NSID))
+    }
+
+    /// The namespace and the operation that a command with a range of blocks
+    /// means.
+    fn range(
+        &self,
+        request: &mut Request,
+        sqe: &Sqe,
+        kind: IoKind,
+    ) -> Result<(&Namespace, IoOp), Failure> {
+        let command = Io::parse(sqe);
+        request.lba = command.slba;
+        let namespace = self.namespace(command.nsid)?;
+        // NVM 1.0, 5.2: without protection information PRINFO has no meaning
+        // that we could keep.
+        if command.flags.intersects(IoFlags::PRINFO) {
+            return Err(Failure::field(CDW12));
+        }
+        let op = bytes_of(namespace, command.slba, command.blocks, kind)
+            .ok_or(Failure::from(Status::LBA_OUT_OF_RANGE).at(CDW10))?;
+        let fua = command.flags.contains(IoFlags::FUA);
+        Ok((namespace, IoOp { fua, ..op }))
+    }
+
+    /// Identify Controller, MDTS: "if the host submits a command that exceeds
+    /// this transfer size, then the command is aborted with a status code of
+    /// Invalid Field in Command".
+    fn transferable(&self, op: &IoOp) -> Result<u32, Failure> {
+        u32::try_from(op.len)
+            .ok()
+            .filter(|len| *len <= self.max_transfer)
+            .ok_or(Failure::field(CDW12))
+    }
+
+    fn read(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
+        let (_, op) = self.range(request, sqe, IoKind::Read)?;
+        request.gives(self.transferable(&op)?)?;
+        request.stage = Stage::Disk(op);
+        Ok(Next::Execute(op))
+    }
+
+    fn write(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
+        let (namespace, mut op) = self.range(request, sqe, IoKind::Write)?;
+        writable(namespace)?;
+        request.takes(self.transferable(&op)?)?;
+        op.fua |= self.controller.hot.writes_through();
+        request.stage = Stage::Transfer(op);
+        Ok(Next::Data)
+    }
+
+    fn compare(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
+        let (_, op) = self.range(request, sqe, IoKind::Compare)?;
+        request.takes(self.transferable(&op)?)?;
+        request.stage = Stage::Transfer(op);
+        Ok(Next::Data)
+    }
+
+    fn write_zeroes(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
+        let deallocate = Io::parse(sqe).flags.contains(IoFlags::DEALLOCATE);
+        let kind = IoKind::WriteZeroes { deallocate };
+        let (namespace, mut op) = self.range(request, sqe, kind)?;
+        writable(namespace)?;
+        if !namespace.write_zeroes {
+            return Err(Failure::from(Status::INVALID_OPCODE).at(0));
+        }
+        op.fua |= self.controller.hot.writes_through();
+        request.stage = Stage::Disk(op);
+        Ok(Next::Execute(op))
+    }
+
+    /// NVM 1.0, 3.2.2 and Base 2.0, 7.1: namespace FFFFFFFFh means all of
+    /// them, as VWC in Identify Controller says.
+    fn flush(&self, request: &mut Request) -> Result<Next, Failure> {
+        if request.nsid == NSID_ALL {
+            return flush_next(&self.subsystem, request, 0, AfterFlush::Answer)
+                .map_or(Ok(Next::Done(0)), Ok);
+        }
+        let op = flush_of(self.namespace(request.nsid)?);
+        request.stage = Stage::Disk(op);
+        Ok(Next::Execute(op))
+    }
+
+    fn dataset_management(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
+        let command = DatasetManagement::parse(sqe);
+        let namespace = self.namespace(command.nsid)?;
+        writable(namespace)?;
+        // Linux shows a whole page whatever the number of ranges.
+        request.takes_at_most(command.data_len())?;
+        request.stage = Stage::Ranges(command);
+        Ok(Next::Data)
+    }
+
+    /// The ranges are there: all are checked before the first is done.
+    pub(super) fn ranges(&self, request: &mut Request, data: &[u8]) -> Result<Next, Failure> {
+        let Stage::Ranges(command) = request.stage else {
+            return Err(Status::INTERNAL_ERROR.into());
+        };
+        let namespace = self.namespace(command.nsid)?;
+        for at in 0..command.ranges {
+            let range = range_at(data, at)?;
+            let slba = range.slba.get();
+            if bytes_of(namespace, slba, range.blocks.get(), IoKind::Deallocate).is_none() {
+                request.lba = slba;
+                return Err(Status::LBA_OUT_OF_RANGE.into());
+            }
+        }
+        // NVM 1.0, 3.2.3: everything but Deallocate is a hint.
+        if !command.deallocate || !namespace.deallocate {
+            return Ok(Next::Done(0));
+        }
+        self.trim(request, command, 0, data)
+    }
+
+    /// Does the next range that is not empty.
+    fn trim(
+        &self,
+        request: &mut Request,
+        command: DatasetManagement,
+        from: u16,
+        data: &[u8],
+    ) -> Result<Next, Failure> {
+        let namespace = self.namespace(command.nsid)?;
+        for at in from..command.ranges {
+            let range = range_at(data, at)?;
+            let slba = range.slba.get();
+            let op = bytes_of(namespace, slba, range.blocks.get(), IoKind::Deallocate)
+                .ok_or(Failure::from(Status::LBA_OUT_OF_RANGE))?;
+            if op.len > 0 {
+                request.lba = slba;
+                let next = at + 1;
+                request.stage = Stage::Trim { command, next };
+                return Ok(Next::Execute(op));
+            }
+        }
+        Ok(Next::Done(0))
+    }
+
+    /// A disk operation ended.
+    pub(super) fn executed(
+        &self,
+        request: &mut Request,
+        outcome: Executed,
+        data: &[u8],
+    ) -> Result<Next, Failure> {
+        let kind = match request.stage {
+            Stage::Disk(op) => op.kind,
+            Stage::Trim { .. } => IoKind::Deallocate,
+            _ => IoKind::Flush,
+        };
+        if outcome != Executed::Ok {
+            if outcome == Executed::Failed {
+                self.health.media_error();
+            }
+            return Err(status_of(kind, outcome).into());
+        }
+        match request.stage {
+            Stage::Disk(op) => {
+                match op.kind {
+                    IoKind::Read | IoKind::Compare => self.health.read(op.len),
+                    IoKind::Write => self.health.written(op.len),
+                    _ => {}
+                }
+                Ok(Next::Done(0))
+            }
+            Stage::Trim { command, next } => self.trim(request, command, next, data),
+            Stage::FlushAll { next, then } => {
+                flush_next(&self.subsystem, request, next, then).map_or(Ok(Next::Done(0)), Ok)
+            }
+            _ => Err(Status::INTERNAL_ERROR.into()),
+        }
+    }
+}
+
+fn writable(namespace: &Namespace) -> Result<(), Failure> {
+    if namespace.readonly {
+        return Err(Status::NAMESPACE_WRITE_PROTECTED.into());
+    }
+    Ok(())
+}
+
+/// The operation on `blocks` blocks from `slba` on; `None` when they are not
+/// all in the namespace.
+fn bytes_of(namespace: &Namespace, slba: u64, blocks: u32, kind: IoKind) -> Option<IoOp> {
+    let end = slba.checked_add(blocks.into())?;
+    if end > namespace.blocks {
+        return None;
+    }
+    // No overflow: the namespace as a whole has fewer than 2^63 bytes.
+    Some(IoOp {
+        disk: namespace.disk,
+        kind,
+        offset: slba << namespace.block_shift,
+        len: u64::from(blocks) << namespace.block_shift,
+        fua: false,
+    })
+}
+
+fn flush_of(namespace: &Namespace) -> IoOp {
+    IoOp {
+        disk: namespace.disk,
+        kind: IoKind::Flush,
+        offset: 0,
+        len: 0,
+        fua: false,
+    }
+}
+
+/// Flushes namespace number `at` of the subsystem, counted from 0; `None` when
+/// all are flushed.
+pub(super) fn flush_next(
+    subsystem: &Subsystem,
+    request: &mut Request,
+    at: usize,
+    then: AfterFlush,
+) -> Option<Next> {
+    let namespace = subsystem.namespaces().get(at)?;
+    let next = at + 1;
+    request.stage = Stage::FlushAll { next, then };
+    Some(Next::Execute(flush_of(namespace)))
+}
+
+fn range_at(data: &[u8], at: u16) -> Result<DsmRange, Failure> {
+    let start = usize::from(at) * size_of::<DsmRange>();
+    let range = data
+        .get(start..)
+        .and_then(|rest| DsmRange::read_from_prefix(rest).ok());
+    match range {
+        Some((range, _rest)) => Ok(range),
+        None => Err(Status::INTERNAL_ERROR.into()),
+    }
+}
+
+/// What the host is told about a disk operation that failed.
+fn status_of(kind: IoKind, outcome: Executed) -> Status {
+    match (outcome, kind) {
+        (Executed::Ok, _) => Status::SUCCESS,
+        (Executed::Miscompare, _) => Status::COMPARE_FAILURE,
+        (Executed::NoSpace, _) => Status::CAPACITY_EXCEEDED,
+        (Executed::ReadOnly, _) => Status::NAMESPACE_WRITE_PROTECTED,
+        (Executed::Unsupported, _) => Status::INVALID_OPCODE,
+        (Executed::Failed, IoKind::Read | IoKind::Compare) => Status::UNRECOVERED_READ_ERROR,
+        (Executed::Failed, IoKind::Write | IoKind::WriteZeroes { .. } | IoKind::Flush) => {
+            Status::WRITE_FAULT
+        }
+        (Executed::Failed, IoKind::Deallocate) => Status::INTERNAL_ERROR,
+    }
+}

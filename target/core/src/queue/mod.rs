@@ -1,0 +1,439 @@
+//! One queue pair: commands in, actions out.
+//!
+//! ```text
+//!  Waiting ── Connect, queue 0 ──► Admin ──┐
+//!     │ └──── Connect, others ───► Io ─────┤ Disconnect, expiry, reset
+//!     │ no Connect in time                 ▼
+//!     └─────────────────────────────────► closing
+//! ```
+
+mod admin;
+mod connect;
+mod fabrics;
+mod io;
+mod request;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvmeof_wire::opcode;
+use nvmeof_wire::{Cqe, Sqe, Status};
+
+pub use request::Request;
+pub(crate) use request::{Failure, Next, Page, Stage};
+
+use crate::controller::Controller;
+use crate::controller::errors::ErrorEntry;
+use crate::target::Shared;
+use crate::{Action, CloseCause, Data, Event, Order, Response};
+use io::Joined;
+
+bitflags::bitflags! {
+    /// What the edge has to do after a call besides the action.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    #[must_use]
+    pub struct News: u8 {
+        /// Call [`Queue::poll`] of this queue until it has no more orders.
+        const POLL = 1;
+        /// A controller changed: every reactor calls [`Queue::poll`] of all
+        /// its queues.
+        const POLL_ALL = 1 << 1;
+        /// [`Queue::next_deadline`] may be earlier than it was.
+        const DEADLINE = 1 << 2;
+        /// There is a [`Queue::take_remark`] for the log.
+        const REMARK = 1 << 3;
+    }
+}
+
+/// One queue pair. Dropping it leaves its controller: that of an admin queue
+/// is gone with it.
+#[derive(Debug)]
+pub struct Queue {
+    shared: Arc<Shared>,
+    qid: u16,
+    /// As many commands as the connection was accepted for.
+    entries: u16,
+    role: Role,
+    sq: SubmissionQueue,
+    /// Asynchronous Event Requests that wait, oldest first.
+    event_requests: VecDeque<u16>,
+    closing: Option<CloseCause>,
+    news: News,
+    remark: Option<String>,
+}
+
+/// What the queue is connected to.
+#[derive(Debug)]
+enum Role {
+    Waiting { since: Duration },
+    Admin(Arc<Controller>),
+    Io(Joined),
+}
+
+/// Where the host's submission queue is, as completions tell it.
+#[derive(Clone, Copy, Debug)]
+struct SubmissionQueue {
+    head: u16,
+    entries: u16,
+    /// Whether the host asked not to be told.
+    no_flow_control: bool,
+}
+
+impl SubmissionQueue {
+    /// Moves the head past one command, which is now answered, and returns
+    /// what SQHD says. The place is free again only now, since the receive
+    /// the command came in was in use until then.
+    fn advance(&mut self) -> u16 {
+        if self.no_flow_control {
+            return u16::MAX;
+        }
+        self.head = if self.head + 1 >= self.entries {
+            0
+        } else {
+            self.head + 1
+        };
+        self.head
+    }
+}
+
+impl Queue {
+    pub(crate) fn new(shared: Arc<Shared>, qid: u16, entries: u16, now: Duration) -> Self {
+        Self {
+            shared,
+            qid,
+            entries,
+            role: Role::Waiting { since: now },
+            sq: SubmissionQueue {
+                head: 0,
+                entries,
+                no_flow_control: false,
+            },
+            event_requests: VecDeque::new(),
+            closing: None,
+            news: News::DEADLINE,
+            remark: None,
+        }
+    }
+
+    /// Queue identifier: 0 for an admin queue.
+    #[must_use]
+    pub fn qid(&self) -> u16 {
+        self.qid
+    }
+
+    /// Commands the host may have outstanding: receives that must be posted.
+    #[must_use]
+    pub fn entries(&self) -> u16 {
+        self.entries
+    }
+
+    /// Host NQN, subsystem NQN and controller identifier, once connected.
+    #[must_use]
+    pub fn association(&self) -> Option<(&str, &str, u16)> {
+        let controller = self.controller()?;
+        let subnqn = controller
+            .subsystem()
+            .map_or(nvmeof_wire::nqn::DISCOVERY, |subsystem| {
+                subsystem.nqn.as_str()
+            });
+        Some((controller.hostnqn.as_str(), subnqn, controller.cntlid))
+    }
+
+    /// What has to be done besides the last action. Empty until the next call.
+    pub fn take_news(&mut self) -> News {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Something for the log: a Connect and how it went, a refusal.
+    pub fn take_remark(&mut self) -> Option<String> {
+        self.remark.take()
+    }
+
+    /// A capsule came. Gives the request that stands for the command, and
+    /// what to do first.
+    pub fn begin(&mut self, now: Duration, capsule: &[u8]) -> (Request, Action) {
+        let Some(sqe) = Sqe::from_capsule(capsule) else {
+            let cause = CloseCause::BadCapsule {
+                len: capsule.len(),
+                expected: "64 bytes or more",
+            };
+            return (Request::none(), self.close_now(cause));
+        };
+        let mut request = Request::new(&sqe, capsule.len());
+        let next = match &self.role {
+            Role::Io(joined) => {
+                if let Some(cause) = joined.lost() {
+                    return (request, self.close_now(cause));
+                }
+                joined.hear(now);
+                // Almost every command ends here.
+                if sqe.opcode == opcode::FABRICS {
+                    common_checks(&sqe).and_then(|()| self.fabrics(&mut request, &sqe))
+                } else {
+                    common_checks(&sqe).and_then(|()| joined.begin(&mut request, &sqe))
+                }
+            }
+            Role::Admin(controller) => {
+                if controller.hot.is_gone() {
+                    let cntlid = controller.cntlid;
+                    return (
+                        request,
+                        self.close_now(CloseCause::ControllerGone { cntlid }),
+                    );
+                }
+                let keeps_alive = sqe.opcode == opcode::admin::KEEP_ALIVE;
+                if keeps_alive || self.shared.model.limits().traffic_keep_alive {
+                    controller.hot.hear(now);
+                }
+                common_checks(&sqe).and_then(|()| self.begin_admin(&mut request, &sqe))
+            }
+            Role::Waiting { .. } => {
+                common_checks(&sqe).and_then(|()| self.begin_waiting(&mut request, &sqe))
+            }
+        };
+        let next = match next {
+            Ok(Next::Data) => match request.data.clone() {
+                Data::Remote(remote) => {
+                    let twice = request.compares();
+                    return (request, Action::Pull { remote, twice });
+                }
+                Data::Capsule(range) => {
+                    let data = capsule.get(range).unwrap_or_default();
+                    self.pulled(now, &mut request, data)
+                }
+                Data::None => self.pulled(now, &mut request, &[]),
+            },
+            next => next,
+        };
+        let action = self.act(&mut request, next);
+        (request, action)
+    }
+
+    /// Something happened to a request.
+    pub fn step(&mut self, now: Duration, request: &mut Request, event: Event<'_>) -> Action {
+        let next = match event {
+            Event::Pulled(data) => self.pulled(now, request, data),
+            Event::Executed { outcome, data } => match (&self.role, request.stage) {
+                (Role::Io(joined), _) => joined.executed(request, outcome, data),
+                (Role::Admin(_), Stage::FlushAll { .. }) => self.shutdown_flushed(request),
+                _ => return self.out_of_step(request),
+            },
+            Event::Room(out) => match request.stage {
+                Stage::Produce(page) => self.produce(&page, out).map(|()| Next::Done(0)),
+                _ => return self.out_of_step(request),
+            },
+        };
+        self.act(request, next)
+    }
+
+    /// What the queue wants without having been asked. Call it until it gives
+    /// nothing: at [`next_deadline`](Self::next_deadline), and when
+    /// [`News`] say so.
+    pub fn poll(&mut self, now: Duration) -> Option<Order> {
+        if let Some(cause) = self.closing.clone() {
+            return Some(Order::Close(cause));
+        }
+        match &self.role {
+            Role::Waiting { since } => {
+                let patience = self.shared.model.limits().connect_timeout;
+                if now.saturating_sub(*since) < patience {
+                    return None;
+                }
+                let seconds = patience.as_secs();
+                self.ordered(CloseCause::NoConnect { seconds })
+            }
+            Role::Io(joined) => joined.lost().and_then(|cause| self.ordered(cause)),
+            Role::Admin(controller) => {
+                let controller = Arc::clone(controller);
+                self.poll_admin(&controller, now)
+            }
+        }
+    }
+
+    /// When [`poll`](Self::poll) has to be called at the latest.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Duration> {
+        match &self.role {
+            _ if self.closing.is_some() => None,
+            Role::Waiting { since } => Some(*since + self.shared.model.limits().connect_timeout),
+            Role::Admin(controller) => {
+                let patience = controller.patience()?;
+                Some(controller.hot.heard() + patience + MILLISECOND)
+            }
+            Role::Io(_) => None,
+        }
+    }
+
+    /// Whether other queues depend on this one: I/O queues are lost with
+    /// their admin queue, so it goes last.
+    #[must_use]
+    pub fn is_needed(&self) -> bool {
+        match &self.role {
+            Role::Admin(controller) => !controller.lock().queues.is_empty(),
+            Role::Waiting { .. } | Role::Io(_) => false,
+        }
+    }
+
+    /// Leaves the controller. Says whether every reactor has to poll its
+    /// queues.
+    #[must_use]
+    pub fn close(mut self) -> bool {
+        self.leave()
+    }
+
+    /// The data that the request's stage waits for are there.
+    fn pulled(
+        &mut self,
+        now: Duration,
+        request: &mut Request,
+        data: &[u8],
+    ) -> Result<Next, Failure> {
+        match request.stage {
+            Stage::Connect(connect) => self.connect(now, &connect, data),
+            Stage::HostBehavior => match &self.role {
+                Role::Admin(controller) => self.admin_of(controller).set_host_behavior(data),
+                _ => Err(Status::INTERNAL_ERROR.into()),
+            },
+            Stage::Transfer(op) => {
+                request.stage = Stage::Disk(op);
+                Ok(Next::Execute(op))
+            }
+            Stage::Ranges(_) => match &self.role {
+                Role::Io(joined) => joined.ranges(request, data),
+                _ => Err(Status::INTERNAL_ERROR.into()),
+            },
+            _ => Err(Status::INTERNAL_ERROR.into()),
+        }
+    }
+
+    /// Turns what comes next into an action, and answers what is over.
+    fn act(&mut self, request: &mut Request, next: Result<Next, Failure>) -> Action {
+        match next {
+            Ok(Next::Execute(op)) => Action::Execute(op),
+            Ok(Next::Produce(len)) => Action::Produce { len },
+            Ok(Next::Hold) => {
+                request.stage = Stage::Over;
+                Action::Hold
+            }
+            Ok(Next::Data) => self.out_of_step(request),
+            Ok(Next::Done(result)) => {
+                let push = match (&request.data, request.stage) {
+                    (Data::Remote(remote), Stage::Produce(_)) => Some(*remote),
+                    (Data::Remote(remote), Stage::Disk(op)) if op.kind == crate::IoKind::Read => {
+                        Some(*remote)
+                    }
+                    _ => None,
+                };
+                self.answer(request, push, Status::SUCCESS, result)
+            }
+            Ok(Next::DoneAndClose) => {
+                self.closing = Some(CloseCause::Disconnected);
+                self.news |= News::POLL;
+                self.answer(request, None, Status::SUCCESS, 0)
+            }
+            Err(failure) => {
+                self.note(request, failure);
+                self.answer(request, None, failure.status, failure.result)
+            }
+        }
+    }
+
+    fn answer(
+        &mut self,
+        request: &mut Request,
+        push: Option<crate::Remote>,
+        status: Status,
+        result: u64,
+    ) -> Action {
+        request.stage = Stage::Over;
+        Action::Respond(Response {
+            push,
+            cqe: self.completion(request.cid, status, result),
+            invalidate: request.invalidate.take(),
+        })
+    }
+
+    fn completion(&mut self, cid: u16, status: Status, result: u64) -> Cqe {
+        Cqe::new(cid, self.sq.advance(), status, result)
+    }
+
+    /// Puts a failure in the controller's error log.
+    fn note(&mut self, request: &Request, failure: Failure) {
+        let Some(controller) = self.controller() else {
+            return;
+        };
+        controller.note(ErrorEntry {
+            count: 0,
+            sqid: self.qid,
+            cid: request.cid,
+            status: failure.status,
+            location: failure.location,
+            lba: request.lba,
+            nsid: request.nsid,
+        });
+    }
+
+    fn controller(&self) -> Option<&Arc<Controller>> {
+        match &self.role {
+            Role::Waiting { .. } => None,
+            Role::Admin(controller) => Some(controller),
+            Role::Io(joined) => Some(joined.controller()),
+        }
+    }
+
+    fn close_now(&mut self, cause: CloseCause) -> Action {
+        self.closing = Some(cause.clone());
+        Action::Close(cause)
+    }
+
+    // Not an `Option` by necessity: `poll` returns one.
+    #[allow(clippy::unnecessary_wraps, reason = "what poll returns")]
+    fn ordered(&mut self, cause: CloseCause) -> Option<Order> {
+        self.closing = Some(cause.clone());
+        Some(Order::Close(cause))
+    }
+
+    /// The edge did what it was not asked to. A bug, not a peer's doing.
+    fn out_of_step(&mut self, request: &mut Request) -> Action {
+        debug_assert!(false, "out of step: {request:?}");
+        request.stage = Stage::Over;
+        self.close_now(CloseCause::Internal {
+            what: "a command's step came out of order",
+        })
+    }
+
+    fn leave(&mut self) -> bool {
+        match &self.role {
+            Role::Waiting { .. } => false,
+            Role::Io(joined) => joined.leave(self.qid),
+            Role::Admin(controller) => {
+                self.shared.registry.remove(controller);
+                controller.hot.lose()
+            }
+        }
+    }
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// What every command must have, whatever it is.
+fn common_checks(sqe: &Sqe) -> Result<(), Failure> {
+    // Identify Controller, FUSES: no fused operation is supported.
+    if sqe.is_fused() {
+        return Err(Failure::field(1));
+    }
+    // Base 2.0, figure 87, PSDT: "NVMe over Fabrics ... SGLs shall be used".
+    if !sqe.uses_sgl() {
+        return Err(Failure::field(1));
+    }
+    Ok(())
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}

@@ -1,0 +1,14 @@
+//! Every refusal and every way of a command, by area.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+mod capsule;
+mod cm;
+mod connect;
+mod io;
+mod keep_alive;
+mod lifecycle;

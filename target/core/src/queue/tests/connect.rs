@@ -1,0 +1,262 @@
+//! Connect (Base 2.0, 6.3): each refusal has its status and offending field.
+
+use std::time::Duration;
+
+use nvmeof_wire::fabrics::{Connect, ConnectData, InvalidParameter};
+use nvmeof_wire::registers::Cc;
+use nvmeof_wire::{Nqn, Status, admin, opcode};
+use zerocopy::IntoBytes;
+
+use crate::testing::{Answer, CLOSED, Host, connect_data, keyed, target, target_with};
+use crate::{CloseCause, Limits};
+
+fn assert_parameter(answer: &Answer, field: InvalidParameter) {
+    assert_eq!(answer.status(), Status::CONNECT_INVALID_PARAMETERS);
+    assert_eq!(InvalidParameter::from_result(answer.result()), field);
+    assert!(answer.cqe.status().dnr());
+}
+
+fn admin(change: impl FnOnce(&mut Connect, &mut ConnectData)) -> Answer {
+    let mut host = Host::open(&target(), 0, 32);
+    let mut connect = Connect::new(0, 32, 0);
+    let mut data = connect_data(0xffff);
+    change(&mut connect, &mut data);
+    let answer = host.connect(&connect, &data);
+    let remark = host.queue.take_remark().unwrap();
+    assert!(remark.contains("Connect refused") != answer.cqe.status().is_success());
+    answer
+}
+
+#[test]
+fn an_admin_queue_gets_a_controller() {
+    let target = target();
+    let (host, cntlid) = Host::admin(&target);
+    assert_eq!(target.controllers(), 1);
+    let (_, subnqn, id) = host.queue.association().unwrap();
+    assert_eq!((subnqn, id), (crate::testing::DISK, cntlid));
+    drop(host);
+    assert_eq!(target.controllers(), 0);
+}
+
+#[test]
+fn each_wrong_parameter_is_named() {
+    let answer = admin(|connect, _| connect.recfmt = 1.into());
+    assert_eq!(answer.status(), Status::CONNECT_INCOMPATIBLE_FORMAT);
+    assert_parameter(
+        &admin(|connect, _| connect.qid = 1.into()),
+        InvalidParameter::InCommand(42),
+    );
+    for sqsize in [0, 32, u16::MAX] {
+        let answer = admin(|connect, _| connect.sqsize = sqsize.into());
+        assert_parameter(&answer, InvalidParameter::InCommand(44));
+    }
+    assert_parameter(
+        &admin(|_, data| data.hostid = [0; 16]),
+        InvalidParameter::InData(0),
+    );
+    for cntlid in [0, 1, 0xfffe] {
+        let answer = admin(|_, data| data.cntlid = cntlid.into());
+        assert_parameter(&answer, InvalidParameter::InData(16));
+    }
+}
+
+#[test]
+fn names_must_be_right_and_known() {
+    let other = Nqn::new("nqn.2026-11.org.example:other").unwrap();
+    assert_parameter(
+        &admin(|_, data| data.subnqn = other.to_field()),
+        InvalidParameter::InData(256),
+    );
+    assert_parameter(
+        &admin(|_, data| data.subnqn = [b'x'; 256]),
+        InvalidParameter::InData(256),
+    );
+    for bad in [[0; 256], [0xff; 256], [b'x'; 256]] {
+        let answer = admin(|_, data| data.hostnqn = bad);
+        assert_parameter(&answer, InvalidParameter::InData(512));
+    }
+    let closed = Nqn::new(CLOSED).unwrap();
+    let answer = admin(|_, data| data.subnqn = closed.to_field());
+    assert_eq!(answer.status(), Status::CONNECT_INVALID_HOST);
+}
+
+#[test]
+fn a_host_that_is_allowed_connects() {
+    let answer = admin(|_, data| {
+        data.subnqn = Nqn::new(CLOSED).unwrap().to_field();
+        data.hostnqn = Nqn::new("nqn.2026-11.org.example:friend")
+            .unwrap()
+            .to_field();
+    });
+    assert_eq!(answer.status(), Status::SUCCESS);
+}
+
+#[test]
+fn when_all_controllers_are_in_use_the_host_may_try_again() {
+    let target = target();
+    let hosts: Vec<_> = (0..3).map(|_| Host::admin(&target)).collect();
+    let mut one_more = Host::open(&target, 0, 32);
+    let answer = one_more.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
+    assert_eq!(answer.status(), Status::CONNECT_CONTROLLER_BUSY);
+    assert!(!answer.cqe.status().dnr());
+    drop(hosts);
+    let answer = one_more.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
+    assert_eq!(answer.status(), Status::SUCCESS);
+}
+
+fn io(change: impl FnOnce(&mut Connect, &mut ConnectData)) -> Answer {
+    let target = target();
+    let (_admin, cntlid) = Host::admin(&target);
+    let mut host = Host::open(&target, 1, 128);
+    let mut connect = Connect::new(1, 128, 0);
+    let mut data = connect_data(cntlid);
+    change(&mut connect, &mut data);
+    host.connect(&connect, &data)
+}
+
+#[test]
+fn an_io_queue_joins_only_its_own_controller() {
+    assert_eq!(io(|_, _| ()).status(), Status::SUCCESS);
+    for cntlid in [0, 2, 0xffff] {
+        let answer = io(|_, data| data.cntlid = cntlid.into());
+        assert_parameter(&answer, InvalidParameter::InData(16));
+    }
+    let closed = Nqn::new(CLOSED).unwrap();
+    assert_parameter(
+        &io(|_, data| data.subnqn = closed.to_field()),
+        InvalidParameter::InData(256),
+    );
+    assert_parameter(
+        &io(|_, data| data.hostnqn = closed.to_field()),
+        InvalidParameter::InData(512),
+    );
+    assert_parameter(
+        &io(|_, data| data.hostid = [8; 16]),
+        InvalidParameter::InData(0),
+    );
+    assert_parameter(
+        &io(|connect, _| connect.qid = 2.into()),
+        InvalidParameter::InCommand(42),
+    );
+}
+
+#[test]
+fn a_queue_is_connected_once_and_again_when_it_is_gone() {
+    let target = target();
+    let (_admin, cntlid) = Host::admin(&target);
+    let first = Host::io(&target, 1, cntlid);
+    let mut second = Host::open(&target, 1, 128);
+    let answer = second.connect(&Connect::new(1, 128, 0), &connect_data(cntlid));
+    assert_parameter(&answer, InvalidParameter::InCommand(42));
+    drop(first);
+    let answer = second.connect(&Connect::new(1, 128, 0), &connect_data(cntlid));
+    assert_eq!(answer.status(), Status::SUCCESS);
+}
+
+#[test]
+fn no_more_queues_than_were_granted() {
+    let target = target();
+    let (mut admin, cntlid) = Host::admin(&target);
+    let two = admin::SetFeatures::new(nvmeof_wire::features::FeatureId::NUMBER_OF_QUEUES, 0x1_0001);
+    assert_eq!(admin.plain(two.to_sqe()).result(), 0x1_0001);
+    let mut third = Host::open(&target, 3, 128);
+    let answer = third.connect(&Connect::new(3, 128, 0), &connect_data(cntlid));
+    assert_parameter(&answer, InvalidParameter::InCommand(42));
+}
+
+#[test]
+fn an_io_queue_waits_for_the_controller_to_be_enabled() {
+    let target = target();
+    let mut admin = Host::open(&target, 0, 32);
+    let answer = admin.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
+    let cntlid = u16::try_from(answer.result()).unwrap();
+    let mut io = Host::open(&target, 1, 128);
+    let connect = Connect::new(1, 128, 0);
+    let answer = io.connect(&connect, &connect_data(cntlid));
+    assert_eq!(answer.status(), Status::COMMAND_SEQUENCE_ERROR);
+    admin.set_cc(Cc::ENABLE.0);
+    assert_eq!(
+        io.connect(&connect, &connect_data(cntlid)).status(),
+        Status::SUCCESS
+    );
+}
+
+#[test]
+fn connect_comes_first_and_once() {
+    let mut host = Host::open(&target(), 0, 32);
+    let answer = host.plain(admin::bare(opcode::admin::KEEP_ALIVE));
+    assert_eq!(answer.status(), Status::COMMAND_SEQUENCE_ERROR);
+    let (connect, data) = (Connect::new(0, 32, 0), connect_data(0xffff));
+    assert_eq!(host.connect(&connect, &data).status(), Status::SUCCESS);
+    assert_eq!(
+        host.connect(&connect, &data).status(),
+        Status::COMMAND_SEQUENCE_ERROR
+    );
+}
+
+#[test]
+fn two_connects_at_once_make_one_controller() {
+    let target = target();
+    let mut host = Host::open(&target, 0, 32);
+    let mut sqe = Connect::new(0, 32, 0).to_sqe();
+    sqe.dptr = keyed(1024).to_descriptor();
+    let capsule = sqe.to_bytes();
+    let data = connect_data(0xffff);
+    let mut both: Vec<_> = (0..2)
+        .map(|_| host.queue.begin(host.now, &capsule).0)
+        .collect();
+    let statuses: Vec<_> = both
+        .iter_mut()
+        .map(|request| {
+            let event = crate::Event::Pulled(data.as_bytes());
+            match host.queue.step(host.now, request, event) {
+                crate::Action::Respond(response) => response.cqe.status().kind(),
+                other => panic!("{other:?}"),
+            }
+        })
+        .collect();
+    assert_eq!(statuses, [Status::SUCCESS, Status::COMMAND_SEQUENCE_ERROR]);
+    assert_eq!(target.controllers(), 1);
+}
+
+#[test]
+fn the_data_may_be_in_the_capsule_and_must_be_whole() {
+    let mut host = Host::open(&target(), 0, 32);
+    let sqe = Connect::new(0, 32, 0).to_sqe();
+    let data = connect_data(0xffff);
+    let short = host.write(sqe, &data.as_bytes()[..1023]);
+    assert_eq!(short.status(), Status::DATA_SGL_LENGTH_INVALID);
+    let answer = host.write_in_capsule(sqe, data.as_bytes());
+    assert_eq!(answer.status(), Status::SUCCESS);
+}
+
+#[test]
+fn a_queue_that_never_connects_is_closed() {
+    let limits = Limits {
+        connect_timeout: Duration::from_secs(5),
+        ..Limits::default()
+    };
+    let mut host = Host::open(&target_with(limits), 0, 32);
+    assert_eq!(
+        host.queue.next_deadline(),
+        Some(host.now + Duration::from_secs(5))
+    );
+    assert_eq!(host.close_cause(), None);
+    host.now += Duration::from_secs(5);
+    assert_eq!(
+        host.close_cause(),
+        Some(CloseCause::NoConnect { seconds: 5 })
+    );
+}
+
+#[test]
+fn a_host_without_flow_control_is_not_told_the_head() {
+    let mut host = Host::open(&target(), 0, 32);
+    let mut connect = Connect::new(0, 32, 0);
+    connect.cattr = nvmeof_wire::fabrics::CATTR_NO_SQ_FLOW;
+    let answer = host.connect(&connect, &connect_data(0xffff));
+    assert_eq!(
+        (answer.status(), answer.cqe.sqhd.get()),
+        (Status::SUCCESS, 0xffff)
+    );
+}

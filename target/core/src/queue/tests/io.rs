@@ -1,0 +1,320 @@
+//! I/O commands of the NVM command set.
+
+use nvmeof_wire::admin::{NSID_ALL, SetFeatures};
+use nvmeof_wire::features::FeatureId;
+use nvmeof_wire::nvm::{DatasetManagement, DsmRange, Io, IoFlags, flush};
+use nvmeof_wire::opcode::{Opcode, io};
+use nvmeof_wire::{Sqe, Status};
+use proptest::prelude::*;
+use zerocopy::IntoBytes;
+
+use crate::testing::{Host, target};
+use crate::{Executed, IoKind, IoOp};
+
+fn command(opcode: Opcode, nsid: u32, slba: u64, blocks: u32, flags: IoFlags) -> Sqe {
+    Io {
+        nsid,
+        slba,
+        blocks,
+        flags,
+    }
+    .to_sqe(opcode)
+}
+
+fn plain(opcode: Opcode, nsid: u32, slba: u64, blocks: u32) -> Sqe {
+    command(opcode, nsid, slba, blocks, IoFlags::empty())
+}
+
+#[test]
+fn reads_and_writes_become_byte_ranges() {
+    let (_admin, mut host) = Host::ready(&target());
+    let answer = host.read(plain(io::READ, 3, 5, 2), 8192);
+    assert_eq!(
+        (answer.status(), answer.data.len()),
+        (Status::SUCCESS, 8192)
+    );
+    let written = command(io::WRITE, 1, 998, 2, IoFlags::FUA);
+    let answer = host.write(written, &[1; 1024]);
+    assert_eq!((answer.status(), answer.data.len()), (Status::SUCCESS, 0));
+    let op = |disk, kind, offset, len, fua| IoOp {
+        disk,
+        kind,
+        offset,
+        len,
+        fua,
+    };
+    let expected = [
+        op(30, IoKind::Read, 20480, 8192, false),
+        op(10, IoKind::Write, 998 * 512, 1024, true),
+    ];
+    assert_eq!(host.ops, expected);
+}
+
+#[test]
+fn ranges_beyond_the_namespace_are_refused() {
+    let (_admin, mut host) = Host::ready(&target());
+    let rows = [
+        (1000, 1),
+        (999, 2),
+        (u64::MAX, 1),
+        (u64::MAX - 1, 2),
+        (1 << 55, 1),
+    ];
+    for (slba, blocks) in rows {
+        let len = usize::try_from(blocks).unwrap() * 512;
+        let answers = [
+            host.read(plain(io::READ, 1, slba, blocks), len),
+            host.write(plain(io::WRITE, 1, slba, blocks), &vec![0; len]),
+            host.write(plain(io::COMPARE, 1, slba, blocks), &vec![0; len]),
+            host.plain(plain(io::WRITE_ZEROES, 1, slba, blocks)),
+        ];
+        for answer in answers {
+            assert_eq!(answer.status(), Status::LBA_OUT_OF_RANGE, "{slba} {blocks}");
+        }
+    }
+    assert!(host.ops.is_empty());
+}
+
+#[test]
+fn unknown_namespaces_and_opcodes_are_refused() {
+    let (_admin, mut host) = Host::ready(&target());
+    for nsid in [0, 2, 4, NSID_ALL] {
+        let answer = host.read(plain(io::READ, nsid, 0, 1), 512);
+        assert_eq!(answer.status(), Status::INVALID_NAMESPACE);
+    }
+    assert_eq!(host.plain(flush(2)).status(), Status::INVALID_NAMESPACE);
+    for opcode in [io::WRITE_UNCORRECTABLE, io::VERIFY, io::COPY, Opcode(0xff)] {
+        let answer = host.plain(plain(opcode, 1, 0, 1));
+        assert_eq!(answer.status(), Status::INVALID_OPCODE);
+    }
+}
+
+#[test]
+fn transfers_above_mdts_are_refused_but_write_zeroes_has_no_limit() {
+    let (_admin, mut host) = Host::ready(&target());
+    let answer = host.read(plain(io::READ, 1, 0, 513), 513 * 512);
+    assert_eq!(answer.status(), Status::INVALID_FIELD);
+    let answer = host.read(plain(io::READ, 1, 0, 512), 512 * 512);
+    assert_eq!(answer.status(), Status::SUCCESS);
+    let answer = host.plain(plain(io::WRITE_ZEROES, 1, 0, 1000));
+    assert_eq!(answer.status(), Status::SUCCESS);
+}
+
+#[test]
+fn protection_information_is_refused() {
+    let (_admin, mut host) = Host::ready(&target());
+    for bit in 26..30 {
+        let flags = IoFlags::from_bits_retain(1 << bit);
+        let answer = host.read(command(io::READ, 1, 0, 1, flags), 512);
+        assert_eq!(answer.status(), Status::INVALID_FIELD);
+    }
+}
+
+#[test]
+fn nothing_changes_a_read_only_namespace() {
+    let (_admin, mut host) = Host::ready(&target());
+    let dsm = DatasetManagement {
+        nsid: 3,
+        ranges: 1,
+        deallocate: true,
+    };
+    let answers = [
+        host.write(plain(io::WRITE, 3, 0, 1), &[0; 4096]),
+        host.plain(plain(io::WRITE_ZEROES, 3, 0, 1)),
+        host.write(dsm.to_sqe(), &[0; 16]),
+    ];
+    for answer in answers {
+        assert_eq!(answer.status(), Status::NAMESPACE_WRITE_PROTECTED);
+    }
+    assert_eq!(
+        host.read(plain(io::READ, 3, 0, 1), 4096).status(),
+        Status::SUCCESS
+    );
+    assert_eq!(host.plain(flush(3)).status(), Status::SUCCESS);
+}
+
+#[test]
+fn a_flush_of_all_namespaces_flushes_each() {
+    let (_admin, mut host) = Host::ready(&target());
+    assert_eq!(host.plain(flush(NSID_ALL)).status(), Status::SUCCESS);
+    let disks: Vec<_> = host.ops.iter().map(|op| (op.disk, op.kind)).collect();
+    assert_eq!(disks, [(10, IoKind::Flush), (30, IoKind::Flush)]);
+    host.outcomes = vec![Executed::Failed];
+    assert_eq!(host.plain(flush(NSID_ALL)).status(), Status::WRITE_FAULT);
+    assert_eq!(host.ops.len(), 3);
+}
+
+#[test]
+fn a_disk_that_writes_no_zeroes_is_not_asked_to() {
+    let one = crate::NamespaceSpec {
+        write_zeroes: false,
+        ..crate::testing::namespace(1)
+    };
+    let spec = crate::SubsystemSpec {
+        namespaces: vec![one],
+        ..crate::testing::subsystem()
+    };
+    let ports = [crate::testing::port()];
+    let model = crate::Model::build(crate::Limits::default(), &ports, &[spec]).unwrap();
+    let (_admin, mut host) = Host::ready(&crate::Target::new(model));
+    let answer = host.plain(plain(io::WRITE_ZEROES, 1, 0, 1));
+    assert_eq!(answer.status(), Status::INVALID_OPCODE);
+}
+
+#[test]
+fn write_zeroes_may_deallocate() {
+    let (_admin, mut host) = Host::ready(&target());
+    let flags = IoFlags::DEALLOCATE | IoFlags::FUA;
+    host.plain(command(io::WRITE_ZEROES, 1, 1, 3, flags));
+    let [op] = host.ops[..] else { panic!() };
+    assert_eq!(op.kind, IoKind::WriteZeroes { deallocate: true });
+    assert_eq!((op.offset, op.len, op.fua), (512, 1536, true));
+}
+
+fn trim(host: &mut Host, ranges: &[DsmRange], deallocate: bool, shown: usize) -> Status {
+    let command = DatasetManagement {
+        nsid: 1,
+        ranges: u16::try_from(ranges.len()).unwrap(),
+        deallocate,
+    };
+    let mut data = ranges.as_bytes().to_vec();
+    data.resize(shown, 0);
+    host.write(command.to_sqe(), &data).status()
+}
+
+#[test]
+fn deallocate_does_each_range_that_is_not_empty() {
+    let (_admin, mut host) = Host::ready(&target());
+    let ranges = [
+        DsmRange::new(0, 8),
+        DsmRange::new(3, 0),
+        DsmRange::new(999, 1),
+    ];
+    // Linux shows a page for any number of ranges.
+    assert_eq!(trim(&mut host, &ranges, true, 4096), Status::SUCCESS);
+    let done: Vec<_> = host
+        .ops
+        .iter()
+        .map(|op| (op.kind, op.offset, op.len))
+        .collect();
+    let expected = [
+        (IoKind::Deallocate, 0, 4096),
+        (IoKind::Deallocate, 999 * 512, 512),
+    ];
+    assert_eq!(done, expected);
+}
+
+#[test]
+fn one_bad_range_and_nothing_is_deallocated() {
+    let (_admin, mut host) = Host::ready(&target());
+    for bad in [
+        DsmRange::new(999, 2),
+        DsmRange::new(u64::MAX, 1),
+        DsmRange::new(1001, 0),
+    ] {
+        let ranges = [DsmRange::new(0, 8), bad];
+        assert_eq!(trim(&mut host, &ranges, true, 32), Status::LBA_OUT_OF_RANGE);
+    }
+    let ranges = [DsmRange::new(0, 8); 2];
+    assert_eq!(
+        trim(&mut host, &ranges, true, 31),
+        Status::DATA_SGL_LENGTH_INVALID
+    );
+    assert_eq!(trim(&mut host, &ranges, false, 32), Status::SUCCESS);
+    assert!(host.ops.is_empty());
+}
+
+#[test]
+fn ranges_may_come_in_the_capsule() {
+    let (_admin, mut host) = Host::ready(&target());
+    let command = DatasetManagement {
+        nsid: 1,
+        ranges: 2,
+        deallocate: true,
+    };
+    let ranges = [DsmRange::new(0, 8), DsmRange::new(8, 8)];
+    let answer = host.write_in_capsule(command.to_sqe(), ranges.as_bytes());
+    assert_eq!((answer.status(), host.ops.len()), (Status::SUCCESS, 2));
+}
+
+#[test]
+fn each_failure_of_the_disk_has_its_status() {
+    let (_admin, mut host) = Host::ready(&target());
+    let rows = [
+        (io::READ, Executed::Failed, Status::UNRECOVERED_READ_ERROR),
+        (
+            io::COMPARE,
+            Executed::Failed,
+            Status::UNRECOVERED_READ_ERROR,
+        ),
+        (io::COMPARE, Executed::Miscompare, Status::COMPARE_FAILURE),
+        (io::WRITE, Executed::Failed, Status::WRITE_FAULT),
+        (io::WRITE, Executed::NoSpace, Status::CAPACITY_EXCEEDED),
+        (
+            io::WRITE,
+            Executed::ReadOnly,
+            Status::NAMESPACE_WRITE_PROTECTED,
+        ),
+        (
+            io::WRITE_ZEROES,
+            Executed::Unsupported,
+            Status::INVALID_OPCODE,
+        ),
+        (io::WRITE_ZEROES, Executed::Failed, Status::WRITE_FAULT),
+    ];
+    for (opcode, outcome, status) in rows {
+        host.outcomes = vec![outcome];
+        let sqe = plain(opcode, 1, 7, 1);
+        let answer = match opcode {
+            io::WRITE_ZEROES => host.plain(sqe),
+            io::READ => host.read(sqe, 512),
+            _ => host.write(sqe, &[0; 512]),
+        };
+        assert_eq!(
+            (answer.status(), answer.data.len()),
+            (status, 0),
+            "{opcode:?}"
+        );
+    }
+    host.outcomes = vec![Executed::Ok, Executed::Failed];
+    let ranges = [DsmRange::new(0, 8); 3];
+    assert_eq!(trim(&mut host, &ranges, true, 48), Status::INTERNAL_ERROR);
+}
+
+#[test]
+fn without_the_volatile_cache_every_write_is_fua() {
+    let (mut admin, mut host) = Host::ready(&target());
+    let set = |on| SetFeatures::new(FeatureId::VOLATILE_WRITE_CACHE, on).to_sqe();
+    for (on, fua) in [(0, true), (1, false)] {
+        assert_eq!(admin.plain(set(on)).status(), Status::SUCCESS);
+        host.write(plain(io::WRITE, 1, 0, 1), &[0; 512]);
+        host.plain(plain(io::WRITE_ZEROES, 1, 0, 1));
+        assert!(host.ops.drain(..).all(|op| op.fua == fua));
+    }
+}
+
+proptest! {
+    /// Whatever a host sends, the operation lies inside the namespace.
+    #[test]
+    fn operations_stay_inside_their_namespace(bytes: [u8; 64], opcode in 0u8..16, nsid in 0u32..4) {
+        let (_admin, mut host) = Host::ready(&target());
+        let mut sqe = Sqe::from_capsule(&bytes).unwrap();
+        sqe.opcode = Opcode(opcode);
+        sqe.flags = 0x40;
+        sqe.nsid = nsid.into();
+        let capsule = sqe.to_bytes();
+        let (mut request, action) = host.queue.begin(host.now, &capsule);
+        let action = match action {
+            crate::Action::Pull { remote, .. } => {
+                prop_assert!(remote.len <= 256 << 10);
+                let data = vec![0xff; usize::try_from(remote.len).unwrap()];
+                host.queue.step(host.now, &mut request, crate::Event::Pulled(&data))
+            }
+            action => action,
+        };
+        if let crate::Action::Execute(op) = action {
+            let size = if op.disk == 10 { 512_000 } else { 4_096_000 };
+            prop_assert!(op.offset + op.len <= size);
+        }
+    }
+}

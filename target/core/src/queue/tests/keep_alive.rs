@@ -1,0 +1,108 @@
+//! Keep Alive (Base 2.0, 3.9): by command, by traffic, and what happens when
+//! the host falls silent.
+
+use std::time::Duration;
+
+use nvmeof_wire::admin::{Cns, SetFeatures, bare};
+use nvmeof_wire::features::FeatureId;
+use nvmeof_wire::nvm;
+use nvmeof_wire::opcode::admin;
+use nvmeof_wire::{Nqn, Status};
+
+use crate::testing::{Host, connect_data, target, target_with};
+use crate::{CloseCause, Limits, News};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn silence_takes_the_controller_and_all_its_queues() {
+    let target = target();
+    let (mut admin, cntlid) = Host::admin_with(&target, 1500, &connect_data(0xffff));
+    let mut io = Host::io(&target, 1, cntlid);
+    // 1.5 s are rounded up to 2 s.
+    admin.now += 2 * SECOND;
+    assert_eq!(admin.close_cause(), None);
+    let deadline = admin.queue.next_deadline().unwrap();
+    assert!(deadline > admin.now);
+    admin.now = deadline;
+    assert_eq!(
+        admin.close_cause(),
+        Some(CloseCause::KeepAlive { kato_ms: 2000 })
+    );
+    assert!(admin.queue.take_news().contains(News::POLL_ALL));
+    assert_eq!(
+        io.close_cause(),
+        Some(CloseCause::ControllerGone { cntlid })
+    );
+    assert_eq!(target.controllers(), 0);
+}
+
+#[test]
+fn any_command_counts_with_traffic_based_keep_alive() {
+    let target = target();
+    let (mut admin, cntlid) = Host::admin_with(&target, 1000, &connect_data(0xffff));
+    let mut io = Host::io(&target, 1, cntlid);
+    for _ in 0..5 {
+        io.now += SECOND;
+        admin.now += SECOND;
+        io.plain(nvm::flush(1));
+        assert_eq!(admin.close_cause(), None);
+    }
+}
+
+#[test]
+fn only_keep_alive_counts_without() {
+    let limits = Limits {
+        traffic_keep_alive: false,
+        ..Limits::default()
+    };
+    let target = target_with(limits);
+    let (mut admin, _) = Host::admin_with(&target, 1000, &connect_data(0xffff));
+    admin.now += SECOND;
+    assert_eq!(
+        admin.plain(bare(admin::KEEP_ALIVE)).status(),
+        Status::SUCCESS
+    );
+    admin.now += SECOND;
+    admin.identify(Cns::CONTROLLER, 0);
+    assert_eq!(admin.close_cause(), None);
+    admin.now += SECOND;
+    assert!(admin.close_cause().is_some());
+}
+
+#[test]
+fn without_a_time_out_nothing_expires_and_keep_alive_is_refused() {
+    let (mut admin, _) = Host::admin(&target());
+    assert_eq!(admin.queue.next_deadline(), None);
+    let answer = admin.plain(bare(admin::KEEP_ALIVE));
+    assert_eq!(answer.status(), Status::KEEP_ALIVE_TIMEOUT_INVALID);
+    admin.now += 1000 * SECOND;
+    assert_eq!(admin.close_cause(), None);
+}
+
+#[test]
+fn the_feature_changes_the_time_out() {
+    let (mut admin, _) = Host::admin(&target());
+    let _ = admin.queue.take_news();
+    let set = SetFeatures::new(FeatureId::KEEP_ALIVE_TIMER, 2500);
+    assert_eq!(admin.plain(set.to_sqe()).status(), Status::SUCCESS);
+    assert!(admin.queue.take_news().contains(News::DEADLINE));
+    admin.now += 4 * SECOND;
+    assert_eq!(
+        admin.close_cause(),
+        Some(CloseCause::KeepAlive { kato_ms: 3000 })
+    );
+}
+
+#[test]
+fn a_silent_discovery_controller_does_not_stay() {
+    let target = target();
+    let mut data = connect_data(0xffff);
+    data.subnqn = Nqn::discovery().to_field();
+    let (mut host, _) = Host::admin_with(&target, 0, &data);
+    host.now += 121 * SECOND;
+    assert!(matches!(
+        host.close_cause(),
+        Some(CloseCause::KeepAlive { .. })
+    ));
+}

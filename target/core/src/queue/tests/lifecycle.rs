@@ -1,0 +1,173 @@
+//! Properties, reset, shutdown and Disconnect.
+
+use nvmeof_wire::admin::Cns;
+use nvmeof_wire::fabrics::{self, PropertyAccess};
+use nvmeof_wire::registers::{Cap, Cc, Csts, Property, PropertyValue, Vs};
+use nvmeof_wire::{Status, nvm};
+
+use crate::testing::{Host, target};
+use crate::{CloseCause, Executed, IoKind, News};
+
+#[test]
+fn properties_are_read_with_their_own_size() {
+    let (mut admin, _) = Host::admin(&target());
+    let mut get = |property, eight| admin.plain(PropertyAccess::get(property, eight));
+    let cap = Cap(get(Property::CAP, true).result());
+    assert_eq!((cap.max_queue_entries(), cap.css()), (128, Cap::CSS_NVM));
+    assert_eq!(get(Property::VS, false).result(), u64::from(Vs::V2_0.0));
+    assert_eq!(get(Property::CC, false).result(), u64::from(Cc::ENABLE.0));
+    assert_eq!(
+        get(Property::CSTS, false).result(),
+        u64::from(Csts::RDY.bits())
+    );
+    let wrong = [
+        (Property::CAP, false),
+        (Property::VS, true),
+        (Property::new(0x0c), false),
+        (Property::new(u32::MAX), false),
+    ];
+    for (property, eight) in wrong {
+        assert_eq!(
+            get(property, eight).status(),
+            Status::INVALID_FIELD,
+            "{property:?}"
+        );
+    }
+}
+
+#[test]
+fn only_cc_can_be_written() {
+    let (mut admin, _) = Host::admin(&target());
+    let mut set = |property, value| admin.plain(PropertyAccess::set(property, value)).status();
+    assert_eq!(
+        set(Property::CAP, PropertyValue::Qword(0)),
+        Status::INVALID_FIELD
+    );
+    assert_eq!(
+        set(Property::NSSR, PropertyValue::Dword(0x4e56_4d65)),
+        Status::INVALID_FIELD
+    );
+    assert_eq!(
+        set(Property::CC, PropertyValue::Qword(1)),
+        Status::INVALID_FIELD
+    );
+}
+
+#[test]
+fn before_enable_only_fabrics_commands_are_served() {
+    let target = target();
+    let (mut admin, _) = Host::admin(&target);
+    admin.set_cc(0);
+    let answer = admin.identify(Cns::CONTROLLER, 0);
+    assert_eq!(answer.status(), Status::COMMAND_SEQUENCE_ERROR);
+    assert_eq!(admin.csts(), 0);
+}
+
+#[test]
+fn a_configuration_that_cannot_be_is_fatal() {
+    let (mut admin, _) = Host::admin(&target());
+    admin.set_cc(0);
+    admin.set_cc(1);
+    assert_eq!(admin.csts(), u64::from(Csts::CFS.bits()));
+    assert!(admin.queue.take_remark().unwrap().contains("CC"));
+    assert_eq!(
+        admin.identify(Cns::CONTROLLER, 0).status(),
+        Status::COMMAND_SEQUENCE_ERROR
+    );
+}
+
+#[test]
+fn a_reset_drops_io_queues_and_the_admin_queue_goes_on() {
+    let target = target();
+    let (mut admin, cntlid) = Host::admin(&target);
+    let mut io = Host::io(&target, 1, cntlid);
+    let _ = admin.queue.take_news();
+    admin.set_cc(0);
+    assert!(admin.queue.take_news().contains(News::POLL_ALL));
+    assert_eq!(
+        io.close_cause(),
+        Some(CloseCause::ControllerGone { cntlid })
+    );
+    admin.set_cc(Cc::ENABLE.0);
+    let again = Host::io(&target, 1, cntlid);
+    // The old queue leaves late, and takes nothing from the new one.
+    drop(io);
+    let mut third = Host::open(&target, 1, 128);
+    let connect = fabrics::Connect::new(1, 128, 0);
+    let answer = third.connect(&connect, &crate::testing::connect_data(cntlid));
+    assert_eq!(answer.status(), Status::CONNECT_INVALID_PARAMETERS);
+    drop(again);
+}
+
+#[test]
+fn a_command_on_a_queue_of_before_the_reset_closes_it() {
+    let target = target();
+    let (mut admin, cntlid) = Host::admin(&target);
+    let mut io = Host::io(&target, 1, cntlid);
+    admin.set_cc(0);
+    let crate::testing::Outcome::Closed(cause) = io.run(nvm::flush(1), &[], &[]) else {
+        panic!("still open");
+    };
+    assert_eq!(cause, CloseCause::ControllerGone { cntlid });
+}
+
+#[test]
+fn a_normal_shutdown_flushes_every_namespace_first() {
+    let (mut admin, mut io) = Host::ready(&target());
+    admin.outcomes = vec![Executed::Failed];
+    admin.set_cc(Cc::ENABLE.with_normal_shutdown().0);
+    let flushed: Vec<_> = admin.ops.iter().map(|op| (op.kind, op.disk)).collect();
+    assert_eq!(flushed, [(IoKind::Flush, 10), (IoKind::Flush, 30)]);
+    let complete = Csts::RDY | Csts::SHST_COMPLETE;
+    assert_eq!(admin.csts(), u64::from(complete.bits()));
+    assert_eq!(
+        io.plain(nvm::flush(1)).status(),
+        Status::COMMAND_SEQUENCE_ERROR
+    );
+}
+
+#[test]
+fn an_abrupt_shutdown_does_not() {
+    let (mut admin, _) = Host::admin(&target());
+    admin.set_cc(Cc::ENABLE.0 | 2 << 14);
+    assert!(admin.ops.is_empty());
+    assert_eq!(
+        admin.csts(),
+        u64::from((Csts::RDY | Csts::SHST_COMPLETE).bits())
+    );
+}
+
+#[test]
+fn disconnect_answers_and_closes_an_io_queue() {
+    let (mut admin, mut io) = Host::ready(&target());
+    assert_eq!(
+        admin.plain(fabrics::disconnect()).status(),
+        Status::INVALID_QUEUE_TYPE
+    );
+    let mut bad = fabrics::disconnect();
+    bad.cdw10 = 1.into();
+    assert_eq!(io.plain(bad).status(), Status::CONNECT_INCOMPATIBLE_FORMAT);
+    assert_eq!(io.close_cause(), None);
+    assert_eq!(io.plain(fabrics::disconnect()).status(), Status::SUCCESS);
+    assert!(io.queue.take_news().contains(News::POLL));
+    assert_eq!(io.close_cause(), Some(CloseCause::Disconnected));
+}
+
+#[test]
+fn properties_are_the_admin_queue_s() {
+    let (_admin, mut io) = Host::ready(&target());
+    let get = PropertyAccess::get(Property::CSTS, false);
+    assert_eq!(io.plain(get).status(), Status::INVALID_QUEUE_TYPE);
+}
+
+#[test]
+fn losing_the_admin_queue_loses_the_controller() {
+    let target = target();
+    let (admin, mut io) = Host::ready(&target);
+    assert!(admin.queue.is_needed() && !io.queue.is_needed());
+    assert!(admin.queue.close());
+    assert!(matches!(
+        io.close_cause(),
+        Some(CloseCause::ControllerGone { .. })
+    ));
+}

@@ -1,0 +1,166 @@
+//! The whole target: what reactors share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request as CmRequest};
+
+use crate::controller::notices::{DISCOVERY_CHANGED, NAMESPACE_CHANGED, Notice};
+use crate::health::Health;
+use crate::registry::Registry;
+use crate::{Limits, Model, Queue};
+
+/// What hosts are served. Clones are the same target; each reactor has one.
+#[derive(Clone, Debug)]
+pub struct Target {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) model: Model,
+    /// One for each subsystem of the model.
+    pub(crate) health: Vec<Arc<Health>>,
+    pub(crate) registry: Registry,
+}
+
+/// A connection is to be rejected.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// What the host is told: the private data of the reject.
+    pub reject: Reject,
+    /// What the log says: cause and what was expected.
+    pub cause: String,
+}
+
+impl Target {
+    /// Serves `model`.
+    #[must_use]
+    pub fn new(model: Model) -> Self {
+        let health = model
+            .subsystems()
+            .iter()
+            .map(|_| Arc::new(Health::default()))
+            .collect();
+        let registry = Registry::new(model.limits().controllers);
+        Self {
+            shared: Arc::new(Shared {
+                model,
+                health,
+                registry,
+            }),
+        }
+    }
+
+    /// What is served.
+    #[must_use]
+    pub fn model(&self) -> &Model {
+        &self.shared.model
+    }
+
+    /// Controllers that hosts have connected at this moment.
+    #[must_use]
+    pub fn controllers(&self) -> usize {
+        self.shared.registry.len()
+    }
+
+    /// Answers a connection request with the private data of the host: a
+    /// queue, which is not connected to a controller yet, and the private data
+    /// of the accept.
+    ///
+    /// # Errors
+    /// [`Refusal`] with the private data of the reject.
+    pub fn queue(&self, private_data: &[u8], now: Duration) -> Result<(Queue, Accept), Refusal> {
+        let request = CmRequest::parse(private_data).map_err(|status| {
+            let cause = match status {
+                RejectStatus::INVALID_LENGTH => format!(
+                    "{} bytes of private data came, expected at least 32",
+                    private_data.len()
+                ),
+                _ => "the private data has an unknown record format, expected 0".to_owned(),
+            };
+            refusal(status, cause)
+        })?;
+        let limits = self.shared.model.limits();
+        let qid = request.qid.get();
+        if qid > limits.io_queues {
+            return Err(refusal(
+                RejectStatus::INVALID_QID,
+                format!(
+                    "queue {qid} was asked for, expected 0 to {}",
+                    limits.io_queues
+                ),
+            ));
+        }
+        let entries = entries(&request, limits)?;
+        let queue = Queue::new(Arc::clone(&self.shared), qid, entries, now);
+        Ok((queue, Accept::new(entries)))
+    }
+
+    /// Refuses a connection that would be fine but for want of room.
+    #[must_use]
+    pub fn no_room(cause: String) -> Refusal {
+        refusal(RejectStatus::NO_RESOURCES, cause)
+    }
+
+    /// Tells every host of a subsystem that its namespaces changed.
+    pub fn namespaces_changed(&self, subsystem: usize) {
+        if let Some(health) = self.shared.health.get(subsystem) {
+            self.raise(NAMESPACE_CHANGED, Some(health));
+        }
+    }
+
+    /// Tells every discovering host that the discovery log changed.
+    pub fn discovery_changed(&self) {
+        self.raise(DISCOVERY_CHANGED, None);
+    }
+
+    fn raise(&self, notice: Notice, of: Option<&Arc<Health>>) {
+        for controller in self.shared.registry.all() {
+            controller.raise(notice, of);
+        }
+    }
+}
+
+/// Entries of the queue's submission queue, which is as many receives as must
+/// be posted.
+fn entries(request: &CmRequest, limits: &Limits) -> Result<u16, Refusal> {
+    let max = if request.qid.get() == 0 {
+        Limits::ADMIN_DEPTH
+    } else {
+        limits.queue_depth
+    };
+    let hsqsize = request.hsqsize.get();
+    // A host whose commands would find no receive posted breaks the
+    // connection later: say it now. HSQSIZE is zero-based, and "a queue size
+    // of 0 is not valid" (Base 2.0, 3.3.3.1: at least two entries).
+    let entries = hsqsize
+        .checked_add(1)
+        .filter(|entries| (2..=max).contains(entries))
+        .ok_or_else(|| {
+            refusal(
+                RejectStatus::INVALID_HSQSIZE,
+                format!("HSQSIZE is {hsqsize}, expected 1 to {}", max - 1),
+            )
+        })?;
+    if request.hrqsize.get() == 0 {
+        return Err(refusal(
+            RejectStatus::INVALID_HRQSIZE,
+            "HRQSIZE is 0: no response could be received".to_owned(),
+        ));
+    }
+    Ok(entries)
+}
+
+fn refusal(status: RejectStatus, cause: String) -> Refusal {
+    Refusal {
+        reject: Reject::new(status),
+        cause,
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.reject.status, self.cause)
+    }
+}

@@ -1,0 +1,308 @@
+//! A host for tests: builds commands, plays the edge, keeps what came of it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use nvmeof_wire::admin::{Cns, Identify};
+use nvmeof_wire::cm::Request as CmRequest;
+use nvmeof_wire::fabrics::{Connect, ConnectData, PropertyAccess};
+use nvmeof_wire::registers::{Cc, Property, PropertyValue};
+use nvmeof_wire::{Cqe, Nqn, Sgl, Sqe, Status};
+use zerocopy::IntoBytes;
+
+use crate::{
+    Action, Event, Executed, Fabric, IoOp, Limits, Model, NamespaceSpec, Order, PortSpec, Queue,
+    Request, SubsystemSpec, Target,
+};
+
+pub(crate) const DISK: &str = "nqn.2026-11.org.example:disk";
+pub(crate) const CLOSED: &str = "nqn.2026-11.org.example:closed";
+pub(crate) const HOST: &str = "nqn.2026-11.org.example:host";
+pub(crate) const HOST_ID: [u8; 16] = [7; 16];
+pub(crate) const NOW: Duration = Duration::from_secs(1000);
+
+pub(crate) fn port() -> PortSpec {
+    PortSpec {
+        traddr: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        trsvcid: 4420,
+        fabric: Fabric::Iwarp,
+    }
+}
+
+pub(crate) fn namespace(nsid: u32) -> NamespaceSpec {
+    NamespaceSpec {
+        nsid,
+        blocks: 1000,
+        block_size: 512,
+        uuid: None,
+        nguid: None,
+        eui64: None,
+        readonly: false,
+        disk: nsid * 10,
+        deallocate: true,
+        write_zeroes: true,
+        volatile_cache: true,
+    }
+}
+
+pub(crate) fn subsystem() -> SubsystemSpec {
+    let readonly = NamespaceSpec {
+        readonly: true,
+        block_size: 4096,
+        ..namespace(3)
+    };
+    SubsystemSpec {
+        nqn: DISK.into(),
+        allow_any_host: true,
+        namespaces: vec![namespace(1), readonly],
+        ..SubsystemSpec::default()
+    }
+}
+
+fn closed() -> SubsystemSpec {
+    SubsystemSpec {
+        nqn: CLOSED.into(),
+        allowed_hosts: vec!["nqn.2026-11.org.example:friend".into()],
+        namespaces: vec![namespace(1)],
+        ..SubsystemSpec::default()
+    }
+}
+
+pub(crate) fn target_with(limits: Limits) -> Target {
+    Target::new(Model::build(limits, &[port()], &[subsystem(), closed()]).unwrap())
+}
+
+pub(crate) fn target() -> Target {
+    target_with(Limits {
+        queue_depth: 128,
+        io_queues: 4,
+        controllers: 3,
+        ..Limits::default()
+    })
+}
+
+/// One queue pair and the edge of it.
+pub(crate) struct Host {
+    pub(crate) queue: Queue,
+    pub(crate) now: Duration,
+    next_cid: u16,
+    /// What the next disk operations give; success when there are no more.
+    pub(crate) outcomes: Vec<Executed>,
+    /// Disk operations that were asked for.
+    pub(crate) ops: Vec<IoOp>,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) cqe: Cqe,
+    /// Data that were pushed.
+    pub(crate) data: Vec<u8>,
+    pub(crate) invalidate: Option<u32>,
+}
+
+impl Answer {
+    pub(crate) fn status(&self) -> Status {
+        self.cqe.status().kind()
+    }
+
+    pub(crate) fn result(&self) -> u64 {
+        self.cqe.result.get()
+    }
+}
+
+/// How a command ended or did not.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Answered(Answer),
+    Held,
+    Closed(crate::CloseCause),
+}
+
+pub(crate) fn keyed(len: usize) -> Sgl {
+    Sgl::Keyed {
+        addr: 0x1000,
+        len: u32::try_from(len).unwrap(),
+        key: 0xabcd,
+        invalidate: false,
+    }
+}
+
+pub(crate) fn connect_data(cntlid: u16) -> ConnectData {
+    let nqn = |text| Nqn::new(text).unwrap();
+    ConnectData::new(HOST_ID, cntlid, &nqn(DISK), &nqn(HOST))
+}
+
+impl Host {
+    /// A queue pair that is not connected to a controller.
+    pub(crate) fn open(target: &Target, qid: u16, entries: u16) -> Self {
+        let request = CmRequest::new(qid, entries);
+        let (queue, accept) = target.queue(request.as_bytes(), NOW).unwrap();
+        assert_eq!(accept.crqsize.get(), entries);
+        Self {
+            queue,
+            now: NOW,
+            next_cid: 1,
+            outcomes: Vec::new(),
+            ops: Vec::new(),
+        }
+    }
+
+    /// An admin queue whose controller is ready.
+    pub(crate) fn admin(target: &Target) -> (Self, u16) {
+        Self::admin_with(target, 0, &connect_data(0xffff))
+    }
+
+    pub(crate) fn admin_with(target: &Target, kato: u32, data: &ConnectData) -> (Self, u16) {
+        let mut host = Self::open(target, 0, 32);
+        let answer = host.connect(&Connect::new(0, 32, kato), data);
+        assert_eq!(answer.status(), Status::SUCCESS, "{answer:?}");
+        let cntlid = u16::try_from(answer.result()).unwrap();
+        assert_eq!(host.set_cc(Cc::ENABLE.0).status(), Status::SUCCESS);
+        (host, cntlid)
+    }
+
+    /// An admin queue and I/O queue 1.
+    pub(crate) fn ready(target: &Target) -> (Self, Self) {
+        let (admin, cntlid) = Self::admin(target);
+        (admin, Self::io(target, 1, cntlid))
+    }
+
+    pub(crate) fn io(target: &Target, qid: u16, cntlid: u16) -> Self {
+        let mut host = Self::open(target, qid, 128);
+        let answer = host.connect(&Connect::new(qid, 128, 0), &connect_data(cntlid));
+        assert_eq!(answer.status(), Status::SUCCESS, "{answer:?}");
+        host
+    }
+
+    pub(crate) fn connect(&mut self, connect: &Connect, data: &ConnectData) -> Answer {
+        self.write(connect.to_sqe(), data.as_bytes())
+    }
+
+    pub(crate) fn set_cc(&mut self, cc: u32) -> Answer {
+        self.plain(PropertyAccess::set(Property::CC, PropertyValue::Dword(cc)))
+    }
+
+    pub(crate) fn csts(&mut self) -> u64 {
+        self.plain(PropertyAccess::get(Property::CSTS, false))
+            .result()
+    }
+
+    pub(crate) fn identify(&mut self, cns: Cns, nsid: u32) -> Answer {
+        self.read(Identify::new(cns, nsid).to_sqe(), 4096)
+    }
+
+    /// A command without data.
+    pub(crate) fn plain(&mut self, sqe: Sqe) -> Answer {
+        answered(self.run(sqe, &[], &[]))
+    }
+
+    /// A command whose data come from the host by RDMA Read.
+    pub(crate) fn write(&mut self, mut sqe: Sqe, data: &[u8]) -> Answer {
+        sqe.dptr = keyed(data.len()).to_descriptor();
+        answered(self.run(sqe, data, &[]))
+    }
+
+    /// A command whose data are in its capsule.
+    pub(crate) fn write_in_capsule(&mut self, mut sqe: Sqe, data: &[u8]) -> Answer {
+        let len = u32::try_from(data.len()).unwrap();
+        sqe.dptr = Sgl::InCapsule { offset: 0, len }.to_descriptor();
+        answered(self.run(sqe, &[], data))
+    }
+
+    /// A command that gives `len` bytes.
+    pub(crate) fn read(&mut self, mut sqe: Sqe, len: usize) -> Answer {
+        sqe.dptr = keyed(len).to_descriptor();
+        answered(self.run(sqe, &[], &[]))
+    }
+
+    /// Runs a command to its end, playing the edge.
+    pub(crate) fn run(&mut self, mut sqe: Sqe, remote: &[u8], in_capsule: &[u8]) -> Outcome {
+        let cid = self.next_cid;
+        self.next_cid = self.next_cid.wrapping_add(1);
+        sqe.cid = cid.into();
+        let mut capsule = sqe.to_bytes().to_vec();
+        capsule.extend_from_slice(in_capsule);
+        let (request, action) = self.queue.begin(self.now, &capsule);
+        self.finish(cid, request, action, remote, in_capsule)
+    }
+
+    fn finish(
+        &mut self,
+        cid: u16,
+        mut request: Request,
+        mut action: Action,
+        remote: &[u8],
+        in_capsule: &[u8],
+    ) -> Outcome {
+        let mut buffer = Vec::new();
+        loop {
+            action = match action {
+                Action::Pull { remote: wanted, .. } => {
+                    buffer = remote[..usize::try_from(wanted.len).unwrap()].to_vec();
+                    self.queue
+                        .step(self.now, &mut request, Event::Pulled(&buffer))
+                }
+                Action::Execute(op) => {
+                    if op.kind == crate::IoKind::Read {
+                        buffer = vec![0xda; usize::try_from(op.len).unwrap()];
+                    }
+                    self.ops.push(op);
+                    let outcome = if self.outcomes.is_empty() {
+                        Executed::Ok
+                    } else {
+                        self.outcomes.remove(0)
+                    };
+                    let data = if buffer.is_empty() {
+                        in_capsule
+                    } else {
+                        &buffer
+                    };
+                    let event = Event::Executed { outcome, data };
+                    self.queue.step(self.now, &mut request, event)
+                }
+                Action::Produce { len } => {
+                    buffer = vec![0xee; usize::try_from(len).unwrap()];
+                    self.queue
+                        .step(self.now, &mut request, Event::Room(&mut buffer))
+                }
+                Action::Respond(response) => {
+                    assert_eq!(response.cqe.cid.get(), cid);
+                    let pushes = response.push.is_some();
+                    if let Some(remote) = response.push {
+                        assert_eq!(usize::try_from(remote.len).unwrap(), buffer.len());
+                    }
+                    return Outcome::Answered(Answer {
+                        cqe: response.cqe,
+                        data: if pushes { buffer } else { Vec::new() },
+                        invalidate: response.invalidate,
+                    });
+                }
+                Action::Hold => return Outcome::Held,
+                Action::Close(cause) => return Outcome::Closed(cause),
+            };
+        }
+    }
+
+    /// The cause for which the queue wants to be closed.
+    pub(crate) fn close_cause(&mut self) -> Option<crate::CloseCause> {
+        match self.queue.poll(self.now) {
+            Some(Order::Close(cause)) => Some(cause),
+            Some(Order::Respond(response)) => panic!("{response:?}"),
+            None => None,
+        }
+    }
+}
+
+fn answered(outcome: Outcome) -> Answer {
+    match outcome {
+        Outcome::Answered(answer) => answer,
+        other => panic!("expected an answer, got {other:?}"),
+    }
+}

@@ -1,0 +1,217 @@
+//! The command line.
+
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{Config, ConfigError, DEFAULT_PORT};
+use crate::server::{ServeError, Server};
+
+/// Serves files, block devices and memory as NVMe namespaces over RDMA.
+///
+/// No RDMA device is needed: software iWARP over TCP is built in.
+#[derive(Debug, Parser)]
+#[command(name = "nvmeof-target", version, max_term_width = 80)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// How much to log: error, warn, info, debug, trace, or a filter as in
+    /// RUST_LOG.
+    #[arg(long, global = true, value_name = "LEVEL")]
+    log_level: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve until SIGTERM or SIGINT.
+    Serve(Serve),
+    /// Check a configuration file and what it names, and serve nothing.
+    CheckConfig(CheckConfig),
+}
+
+/// Give a configuration file, or namespaces for a subsystem with a derived
+/// name that every host may connect to.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("what").required(true))]
+struct Serve {
+    /// Configuration file (TOML).
+    #[arg(long, value_name = "FILE", group = "what", conflicts_with_all = ["listen", "nqn"])]
+    config: Option<PathBuf>,
+    /// A file or block device to serve, or ram:SIZE or null:SIZE. May be given
+    /// several times; the first is namespace 1.
+    #[arg(long, value_name = "PATH", group = "what")]
+    namespace: Vec<String>,
+    /// Address and port to listen on.
+    #[arg(
+        long,
+        value_name = "ADDR:PORT",
+        default_value_t = default_listen(),
+        requires = "namespace"
+    )]
+    listen: SocketAddr,
+    /// Name of the subsystem. Without it a name is derived that is the same
+    /// at every start.
+    #[arg(long, requires = "namespace")]
+    nqn: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct CheckConfig {
+    /// Configuration file (TOML).
+    file: PathBuf,
+    /// How to print the outcome.
+    #[arg(short, long, value_enum, default_value_t = Format::Normal)]
+    output_format: Format,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    Normal,
+    Json,
+}
+
+fn default_listen() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], DEFAULT_PORT))
+}
+
+/// It failed.
+const FAILED: u8 = 1;
+/// Wrong usage or configuration.
+const USAGE: u8 = 2;
+
+impl Cli {
+    /// Does what the command line says. Gives the exit status: 0 success, 1
+    /// failure, 2 wrong usage or configuration.
+    #[must_use]
+    pub fn run(self) -> ExitCode {
+        if let Err(why) = start_log(self.log_level.as_deref()) {
+            eprintln!("nvmeof-target: --log-level: {why}");
+            return USAGE.into();
+        }
+        match self.command {
+            Command::Serve(serve) => serve.run(),
+            Command::CheckConfig(check) => check.run(),
+        }
+    }
+}
+
+impl Serve {
+    fn run(self) -> ExitCode {
+        match self.serve() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(ServeError::Config(error)) => {
+                eprintln!("nvmeof-target: {error}");
+                USAGE.into()
+            }
+            Err(error) => {
+                eprintln!("nvmeof-target: {error}");
+                FAILED.into()
+            }
+        }
+    }
+
+    fn serve(self) -> Result<(), ServeError> {
+        let config = match self.config {
+            Some(path) => Config::read(&path)?,
+            None => Config::of_namespaces(&self.namespace, self.listen, self.nqn)?,
+        };
+        let server = Server::start(&config)?;
+        ready(&config, &server);
+        server.run()
+    }
+}
+
+/// Says that hosts can connect, and how.
+fn ready(config: &Config, server: &Server) {
+    if config.is_from_command_line() {
+        for (address, nqn) in server.addresses().iter().zip(config.subsystems()) {
+            let (ip, port) = (address.ip(), address.port());
+            println!("nvmeof discover -t rdma -a {ip} -s {port}");
+            println!("nvmeof id-ctrl -t rdma -a {ip} -s {port} -n {nqn}");
+            println!("nvme connect -t rdma -a {ip} -s {port} -n {nqn}");
+        }
+    }
+    for address in server.addresses() {
+        if address.ip().is_unspecified() {
+            tracing::warn!(
+                "{address}: discovery would tell hosts to connect to {}; set traddr to an \
+                 address of this machine",
+                address.ip()
+            );
+        }
+    }
+    let addresses: Vec<_> = server.addresses().iter().map(ToString::to_string).collect();
+    let (count, plural) = match server.namespaces() {
+        1 => (1, ""),
+        count => (count, "s"),
+    };
+    let addresses = addresses.join(", ");
+    tracing::info!("ready: serving {count} namespace{plural} on {addresses} (iwarp)");
+}
+
+impl CheckConfig {
+    fn run(&self) -> ExitCode {
+        let checked = self.check();
+        match self.output_format {
+            Format::Normal => self.print(&checked),
+            Format::Json => self.print_json(&checked),
+        }
+        match checked {
+            Ok(_) => ExitCode::SUCCESS,
+            Err(_) => USAGE.into(),
+        }
+    }
+
+    /// Returns what was remarkable.
+    fn check(&self) -> Result<Vec<String>, ConfigError> {
+        Config::read(&self.file)?.try_open()
+    }
+
+    fn print(&self, checked: &Result<Vec<String>, ConfigError>) {
+        match checked {
+            Ok(remarks) => {
+                for remark in remarks {
+                    eprintln!("nvmeof-target: {remark}");
+                }
+                println!("{}: good", self.file.display());
+            }
+            Err(error) => eprintln!("nvmeof-target: {error}"),
+        }
+    }
+
+    fn print_json(&self, checked: &Result<Vec<String>, ConfigError>) {
+        let file = self.file.display().to_string();
+        let outcome = match checked {
+            Ok(remarks) => serde_json::json!({
+                "file": file,
+                "valid": true,
+                "remarks": remarks,
+            }),
+            Err(error) => serde_json::json!({
+                "file": file,
+                "valid": false,
+                "line": error.line(),
+                "error": error.to_string(),
+            }),
+        };
+        println!("{outcome}");
+    }
+}
+
+/// Logs go to standard error. `level` is stronger than RUST_LOG.
+fn start_log(level: Option<&str>) -> Result<(), String> {
+    let from_env = std::env::var("RUST_LOG").ok();
+    let filter = level.or(from_env.as_deref()).unwrap_or("info");
+    let filter = EnvFilter::try_new(filter).map_err(|error| error.to_string())?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .try_init()
+        .map_err(|error| error.to_string())
+}

@@ -1,0 +1,74 @@
+//! What is wrong with a configuration, and where.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A configuration was refused. Displays as `file:line: key: what`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    place: Place,
+    what: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    File { path: PathBuf, line: Option<usize> },
+    CommandLine,
+}
+
+impl ConfigError {
+    /// About byte `at` of `text`, the content of `path`.
+    pub(super) fn at(path: &Path, text: &str, at: Option<usize>, what: &str) -> Self {
+        let before = at.and_then(|at| text.get(..at));
+        let line = before.map(|before| before.matches('\n').count() + 1);
+        let path = path.to_path_buf();
+        Self {
+            place: Place::File { path, line },
+            what: what.trim_end().to_owned(),
+        }
+    }
+
+    /// About a file as a whole.
+    pub(super) fn plain(path: &Path, what: String) -> Self {
+        let path = path.to_path_buf();
+        Self {
+            place: Place::File { path, line: None },
+            what,
+        }
+    }
+
+    /// About the command line.
+    pub(super) fn command_line(what: &str) -> Self {
+        Self {
+            place: Place::CommandLine,
+            what: what.to_owned(),
+        }
+    }
+
+    /// The line, counted from 1.
+    #[must_use]
+    pub fn line(&self) -> Option<usize> {
+        match self.place {
+            Place::File { line, .. } => line,
+            Place::CommandLine => None,
+        }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::File { path, line } => {
+                write!(f, "{}:", path.display())?;
+                if let Some(line) = line {
+                    write!(f, "{line}:")?;
+                }
+                f.write_str(" ")?;
+            }
+            Place::CommandLine => {}
+        }
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for ConfigError {}

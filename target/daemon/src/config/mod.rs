@@ -1,0 +1,313 @@
+//! The configuration: read, checked, and what it names opened, before anything
+//! is served.
+
+mod error;
+mod open;
+mod raw;
+mod sizes;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nvmeof_target_core::{
+    Fabric, Limits, Model, ModelError, NamespaceSpec, Place, PortSpec, SubsystemSpec, derived,
+};
+
+pub use error::ConfigError;
+pub use open::Opened;
+use raw::{RawConfig, RawNamespace, RawSubsystem};
+pub use sizes::buffers;
+use toml::Spanned;
+
+/// A configuration whose values are possible. What it names may not be there.
+#[derive(Debug)]
+pub struct Config {
+    origin: Origin,
+    raw: RawConfig,
+}
+
+/// Where a configuration came from.
+#[derive(Clone, Debug)]
+enum Origin {
+    File { path: PathBuf, text: String },
+    CommandLine,
+}
+
+/// How reactors are run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// Processor of each reactor; `None` leaves it to the kernel.
+    pub cores: Vec<Option<usize>>,
+    /// How long a reactor looks for work before it sleeps.
+    pub spin: Duration,
+    /// How long commands in work may take when the target stops.
+    pub drain: Duration,
+    /// Bytes of buffers of each reactor.
+    pub buffer_memory: u64,
+    /// Whether buffers lie in hugepages where there are any.
+    pub hugepages: bool,
+}
+
+/// The port that NVMe over RDMA has by convention.
+pub const DEFAULT_PORT: u16 = 4420;
+
+impl Config {
+    /// Reads a file and checks every value in it.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names file, line and key.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ConfigError::plain(path, format!("cannot be read: {error}")))?;
+        Self::parse(path, text)
+    }
+
+    /// Checks `text`, which is the content of the file `path`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names file, line and key.
+    pub fn parse(path: &Path, text: String) -> Result<Self, ConfigError> {
+        let raw: RawConfig = toml::from_str(&text).map_err(|error| {
+            let at = error.span().map(|span| span.start);
+            let key = at.and_then(|at| raw::key_at(&text, at));
+            let what = match key {
+                Some(key) if !error.message().contains(key) => {
+                    format!("{key}: {}", error.message())
+                }
+                _ => error.message().to_owned(),
+            };
+            ConfigError::at(path, &text, at, &what)
+        })?;
+        let path = path.to_path_buf();
+        let origin = Origin::File { path, text };
+        Self { origin, raw }.checked()
+    }
+
+    /// One subsystem that every host may connect to, at one address.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the option.
+    pub fn of_namespaces(
+        namespaces: &[String],
+        listen: SocketAddr,
+        nqn: Option<String>,
+    ) -> Result<Self, ConfigError> {
+        let nqn = nqn.unwrap_or_else(|| derived_nqn(listen));
+        let raw = RawConfig::of_namespaces(namespaces, listen, &nqn);
+        let origin = Origin::CommandLine;
+        Self { origin, raw }.checked()
+    }
+
+    fn checked(self) -> Result<Self, ConfigError> {
+        if self.raw.port.is_empty() {
+            let what = "at least one [[port]] is needed, with traddr = \"127.0.0.1\" for example";
+            return Err(self.error_at(None, what));
+        }
+        // Sizes of disks are not known yet: with one block each everything
+        // else can be checked before a file is touched.
+        let subsystems = self.subsystem_specs(|_| ())?;
+        let ports = self.port_specs()?;
+        Model::build(self.limits(), &ports, &subsystems).map_err(|error| self.of_model(&error))?;
+        self.running_checked()?;
+        Ok(self)
+    }
+
+    /// The addresses to listen on, in order.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let ports = self.raw.port.iter().map(Spanned::get_ref);
+        ports
+            .map(|port| SocketAddr::new(*port.traddr.get_ref(), port.trsvcid()))
+            .collect()
+    }
+
+    /// Sizes of the target.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.raw.limits.get_ref().to_limits()
+    }
+
+    /// How reactors are run.
+    #[must_use]
+    pub fn running(&self) -> Running {
+        self.raw.reactor.get_ref().to_running()
+    }
+
+    /// Whether it was given on the command line, without a file.
+    #[must_use]
+    pub fn is_from_command_line(&self) -> bool {
+        matches!(self.origin, Origin::CommandLine)
+    }
+
+    /// Names of the subsystems, in order.
+    pub fn subsystems(&self) -> impl Iterator<Item = &str> {
+        let all = self.raw.subsystem.iter().map(Spanned::get_ref);
+        all.map(|subsystem| subsystem.nqn.get_ref().as_str())
+    }
+
+    /// An error about the address of a port.
+    #[must_use]
+    pub fn port_error(&self, port: usize, what: &str) -> ConfigError {
+        let port = self.raw.port.get(port).map(Spanned::get_ref);
+        let at = port.map(|port| port.traddr.span().start);
+        let key = self.called("traddr", "--listen");
+        self.error_at(at, &format!("{key}: {what}"))
+    }
+
+    /// What the value of a key is called where it was given.
+    fn called(&self, key: &'static str, option: &'static str) -> &'static str {
+        match self.origin {
+            Origin::File { .. } => key,
+            Origin::CommandLine => option,
+        }
+    }
+
+    fn running_checked(&self) -> Result<(), ConfigError> {
+        let running = self.running();
+        let at = self.raw.reactor.span().start;
+        let wrong = |what: &str| Err(self.error_at(Some(at), what));
+        if running.cores.is_empty() || running.cores.len() > 256 {
+            return wrong("reactor.cores: name 1 to 256 processors, or leave it out");
+        }
+        if !(raw::MIN_BUFFER_MEMORY..=raw::MAX_BUFFER_MEMORY).contains(&running.buffer_memory) {
+            return wrong("reactor.buffer_memory: must be 8M to 64G");
+        }
+        if running.spin > Duration::from_secs(1) {
+            return wrong("reactor.spin_us: must be 0 to 1000000");
+        }
+        if running.drain > Duration::from_secs(600) {
+            return wrong("reactor.drain_s: must be 0 to 600");
+        }
+        Ok(())
+    }
+
+    fn port_specs(&self) -> Result<Vec<PortSpec>, ConfigError> {
+        let mut specs = Vec::new();
+        for port in &self.raw.port {
+            let port = port.get_ref();
+            if let Some(provider) = &port.provider
+                && !matches!(provider.get_ref().as_str(), "auto" | "iwarp")
+            {
+                let what = format!(
+                    "provider = {:?}: must be \"auto\" or \"iwarp\"",
+                    provider.get_ref()
+                );
+                return Err(self.error_at(Some(provider.span().start), &what));
+            }
+            specs.push(PortSpec {
+                traddr: *port.traddr.get_ref(),
+                trsvcid: port.trsvcid(),
+                fabric: Fabric::Iwarp,
+            });
+        }
+        Ok(specs)
+    }
+
+    /// The subsystems as the model wants them; `fill_in` says what is known
+    /// of each namespace's disk, one after the other.
+    fn subsystem_specs(
+        &self,
+        mut fill_in: impl FnMut(&mut NamespaceSpec),
+    ) -> Result<Vec<SubsystemSpec>, ConfigError> {
+        let mut specs = Vec::new();
+        for subsystem in &self.raw.subsystem {
+            let subsystem = subsystem.get_ref();
+            let mut namespaces = Vec::new();
+            for namespace in &subsystem.namespace {
+                let mut spec = self.namespace_spec(namespace.get_ref())?;
+                fill_in(&mut spec);
+                namespaces.push(spec);
+            }
+            specs.push(subsystem.to_spec(namespaces));
+        }
+        Ok(specs)
+    }
+
+    fn namespace_spec(&self, raw: &RawNamespace) -> Result<NamespaceSpec, ConfigError> {
+        Ok(NamespaceSpec {
+            nsid: *raw.nsid.get_ref(),
+            blocks: 1,
+            block_size: raw.block_size.as_ref().map_or(512, |size| *size.get_ref()),
+            uuid: self.identifier("uuid", raw.uuid.as_ref())?,
+            nguid: self.identifier("nguid", raw.nguid.as_ref())?,
+            eui64: self.identifier("eui64", raw.eui64.as_ref())?,
+            readonly: raw.readonly,
+            disk: 0,
+            deallocate: false,
+            write_zeroes: false,
+            volatile_cache: false,
+        })
+    }
+
+    fn identifier<const N: usize>(
+        &self,
+        key: &str,
+        given: Option<&Spanned<String>>,
+    ) -> Result<Option<[u8; N]>, ConfigError> {
+        let Some(given) = given else {
+            return Ok(None);
+        };
+        let parsed = raw::hex::<N>(given.get_ref()).ok_or_else(|| {
+            let what = format!(
+                "{key} = {:?}: must be {} hexadecimal digits, not all zero",
+                given.get_ref(),
+                N * 2
+            );
+            self.error_at(Some(given.span().start), &what)
+        })?;
+        Ok(Some(parsed))
+    }
+
+    fn of_model(&self, error: &ModelError) -> ConfigError {
+        self.error_at(self.place(error), &error.to_string())
+    }
+
+    /// Where in the text the value is that the model refused, or its table.
+    fn place(&self, error: &ModelError) -> Option<usize> {
+        let at = |spanned: Option<&Spanned<RawSubsystem>>| spanned.map(|it| it.span().start);
+        match error.place {
+            Place::Whole => None,
+            Place::Limits => Some(self.raw.limits.span().start),
+            Place::Port(port) => {
+                let port = self.raw.port.get(port)?;
+                Some(port.get_ref().traddr.span().start)
+            }
+            Place::Subsystem(subsystem) => {
+                let subsystem = self.raw.subsystem.get(subsystem);
+                let key = subsystem.and_then(|it| it.get_ref().place(error.key, &error.value));
+                key.or_else(|| at(subsystem))
+            }
+            Place::Namespace {
+                subsystem,
+                namespace,
+            } => {
+                let subsystem = self.raw.subsystem.get(subsystem)?;
+                let namespace = subsystem.get_ref().namespace.get(namespace)?;
+                let key = namespace.get_ref().place(error.key);
+                key.or_else(|| Some(namespace.span().start))
+            }
+        }
+    }
+
+    /// An error at byte `at` of the text.
+    fn error_at(&self, at: Option<usize>, what: &str) -> ConfigError {
+        match &self.origin {
+            Origin::File { path, text } => ConfigError::at(path, text, at, what),
+            Origin::CommandLine => ConfigError::command_line(what),
+        }
+    }
+}
+
+/// A name for the subsystem of this machine at that address: the same at
+/// every start.
+fn derived_nqn(listen: SocketAddr) -> String {
+    let machine = std::fs::read_to_string("/etc/machine-id")
+        .or_else(|_| std::fs::read_to_string("/proc/sys/kernel/hostname"))
+        .unwrap_or_default();
+    let name = format!("target {listen} {}", machine.trim());
+    let uuid = uuid::Uuid::from_bytes(derived(&name));
+    format!("{}{uuid}", nvmeof_wire::nqn::UUID_PREFIX)
+}

@@ -1,0 +1,294 @@
+//! The file as it is written: names, types and defaults of its keys.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use nvmeof_backend::parse_size;
+use nvmeof_target_core::{Limits, NamespaceSpec, SubsystemSpec};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, Visitor};
+use toml::Spanned;
+
+use super::{DEFAULT_PORT, Running};
+
+pub(super) const MIN_BUFFER_MEMORY: u64 = 8 << 20;
+pub(super) const MAX_BUFFER_MEMORY: u64 = 64 << 30;
+const DEFAULT_BUFFER_MEMORY: u64 = 64 << 20;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawConfig {
+    #[serde(default = "nowhere")]
+    pub(super) limits: Spanned<RawLimits>,
+    #[serde(default = "nowhere")]
+    pub(super) reactor: Spanned<RawReactor>,
+    #[serde(default)]
+    pub(super) port: Vec<Spanned<RawPort>>,
+    #[serde(default)]
+    pub(super) subsystem: Vec<Spanned<RawSubsystem>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawLimits {
+    queue_depth: Option<u16>,
+    io_queues: Option<u16>,
+    controllers: Option<u16>,
+    max_transfer: Option<Size>,
+    in_capsule: Option<Size>,
+    connect_timeout_s: Option<u32>,
+    traffic_keep_alive: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawReactor {
+    cores: Option<Vec<usize>>,
+    spin_us: Option<u32>,
+    drain_s: Option<u32>,
+    buffer_memory: Option<Size>,
+    hugepages: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawPort {
+    pub(super) traddr: Spanned<IpAddr>,
+    trsvcid: Option<u16>,
+    pub(super) provider: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawSubsystem {
+    pub(super) nqn: Spanned<String>,
+    serial: Option<Spanned<String>>,
+    model: Option<Spanned<String>>,
+    #[serde(default = "nowhere")]
+    allow_any_host: Spanned<bool>,
+    #[serde(default)]
+    allowed_hosts: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub(super) namespace: Vec<Spanned<RawNamespace>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawNamespace {
+    pub(super) nsid: Spanned<u32>,
+    pub(super) path: Spanned<String>,
+    pub(super) block_size: Option<Spanned<u32>>,
+    pub(super) uuid: Option<Spanned<String>>,
+    pub(super) nguid: Option<Spanned<String>>,
+    pub(super) eui64: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(super) readonly: bool,
+}
+
+/// Bytes: a number, or text such as `"64M"`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size(u64);
+
+/// A default, which is nowhere in the text.
+fn nowhere<T: Default>() -> Spanned<T> {
+    Spanned::new(0..0, T::default())
+}
+
+impl RawConfig {
+    pub(super) fn of_namespaces(namespaces: &[String], listen: SocketAddr, nqn: &str) -> Self {
+        let spanned = |text: &str| Spanned::new(0..0, text.to_owned());
+        let namespace = (1..)
+            .zip(namespaces)
+            .map(|(nsid, path)| RawNamespace {
+                nsid: Spanned::new(0..0, nsid),
+                path: spanned(path),
+                block_size: None,
+                uuid: None,
+                nguid: None,
+                eui64: None,
+                readonly: false,
+            })
+            .map(|raw| Spanned::new(0..0, raw))
+            .collect();
+        let subsystem = RawSubsystem {
+            nqn: spanned(nqn),
+            serial: None,
+            model: None,
+            allow_any_host: Spanned::new(0..0, true),
+            allowed_hosts: Vec::new(),
+            namespace,
+        };
+        let port = RawPort {
+            traddr: Spanned::new(0..0, listen.ip()),
+            trsvcid: Some(listen.port()),
+            provider: None,
+        };
+        Self {
+            limits: nowhere(),
+            reactor: nowhere(),
+            port: vec![Spanned::new(0..0, port)],
+            subsystem: vec![Spanned::new(0..0, subsystem)],
+        }
+    }
+}
+
+impl RawLimits {
+    pub(super) fn to_limits(&self) -> Limits {
+        let default = Limits::default();
+        // What does not fit 32 bits is refused with every other size that is
+        // too large.
+        let bytes = |size: Option<Size>, default: u32| {
+            size.map_or(default, |Size(size)| {
+                u32::try_from(size).unwrap_or(u32::MAX)
+            })
+        };
+        Limits {
+            queue_depth: self.queue_depth.unwrap_or(default.queue_depth),
+            io_queues: self.io_queues.unwrap_or(default.io_queues),
+            controllers: self.controllers.unwrap_or(default.controllers),
+            max_transfer: bytes(self.max_transfer, default.max_transfer),
+            in_capsule: bytes(self.in_capsule, default.in_capsule),
+            connect_timeout: self
+                .connect_timeout_s
+                .map_or(default.connect_timeout, |s| Duration::from_secs(s.into())),
+            traffic_keep_alive: self
+                .traffic_keep_alive
+                .unwrap_or(default.traffic_keep_alive),
+        }
+    }
+}
+
+impl RawReactor {
+    pub(super) fn to_running(&self) -> Running {
+        let cores = match &self.cores {
+            None => vec![None],
+            Some(cores) => cores.iter().copied().map(Some).collect(),
+        };
+        Running {
+            cores,
+            spin: Duration::from_micros(self.spin_us.unwrap_or(50).into()),
+            drain: Duration::from_secs(self.drain_s.unwrap_or(5).into()),
+            buffer_memory: self
+                .buffer_memory
+                .map_or(DEFAULT_BUFFER_MEMORY, |Size(size)| size),
+            hugepages: self.hugepages.unwrap_or(false),
+        }
+    }
+}
+
+impl RawPort {
+    pub(super) fn trsvcid(&self) -> u16 {
+        self.trsvcid.unwrap_or(DEFAULT_PORT)
+    }
+}
+
+impl RawSubsystem {
+    pub(super) fn to_spec(&self, namespaces: Vec<NamespaceSpec>) -> SubsystemSpec {
+        let text = |spanned: &Option<Spanned<String>>| {
+            spanned.as_ref().map(|spanned| spanned.get_ref().clone())
+        };
+        SubsystemSpec {
+            nqn: self.nqn.get_ref().clone(),
+            serial: text(&self.serial),
+            model: text(&self.model),
+            allow_any_host: *self.allow_any_host.get_ref(),
+            allowed_hosts: self
+                .allowed_hosts
+                .iter()
+                .map(|host| host.get_ref().clone())
+                .collect(),
+            namespaces,
+        }
+    }
+
+    /// Where the value of `key` is in the text.
+    pub(super) fn place(&self, key: &str, value: &str) -> Option<usize> {
+        let span = match key {
+            "nqn" => self.nqn.span(),
+            "serial" => self.serial.as_ref()?.span(),
+            "model" => self.model.as_ref()?.span(),
+            "allow_any_host" => self.allow_any_host.span(),
+            "allowed_hosts" => {
+                let mut hosts = self.allowed_hosts.iter();
+                hosts.find(|host| host.get_ref() == value)?.span()
+            }
+            _ => return None,
+        };
+        Some(span.start)
+    }
+}
+
+impl RawNamespace {
+    /// Where the value of `key` is in the text.
+    pub(super) fn place(&self, key: &str) -> Option<usize> {
+        let span = match key {
+            "nsid" => self.nsid.span(),
+            "path" | "blocks" => self.path.span(),
+            "block_size" => self.block_size.as_ref()?.span(),
+            "uuid" => self.uuid.as_ref()?.span(),
+            "nguid" => self.nguid.as_ref()?.span(),
+            "eui64" => self.eui64.as_ref()?.span(),
+            _ => return None,
+        };
+        Some(span.start)
+    }
+}
+
+/// The key whose value is at byte `at` of `text`, as far as both are on one
+/// line.
+pub(super) fn key_at(text: &str, at: usize) -> Option<&str> {
+    let before = text.get(..at)?;
+    let start = before.rfind('\n').map_or(0, |end| end + 1);
+    let (key, _) = before.get(start..)?.split_once('=')?;
+    let key = key.trim();
+    let bare = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    (!key.is_empty() && key.chars().all(bare)).then_some(key)
+}
+
+/// `N` bytes from twice as many hexadecimal digits, dashes left out. All zero
+/// means "none" in NVMe and is refused.
+pub(super) fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digits: Vec<u8> = text
+        .chars()
+        .filter(|c| *c != '-')
+        .map(|c| c.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
+        .collect::<Option<_>>()?;
+    if digits.len() != N * 2 {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = pair.iter().fold(0, |byte, digit| (byte << 4) | digit);
+    }
+    bytes.iter().any(|byte| *byte != 0).then_some(bytes)
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct SizeVisitor;
+
+        impl Visitor<'_> for SizeVisitor {
+            type Value = Size;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a number of bytes, or text such as \"64M\"")
+            }
+
+            fn visit_i64<E: Error>(self, bytes: i64) -> Result<Size, E> {
+                u64::try_from(bytes)
+                    .map(Size)
+                    .map_err(|_| E::custom("a size cannot be negative"))
+            }
+
+            fn visit_u64<E: Error>(self, bytes: u64) -> Result<Size, E> {
+                Ok(Size(bytes))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Size, E> {
+                parse_size(text).map(Size).map_err(E::custom)
+            }
+        }
+
+        deserializer.deserialize_any(SizeVisitor)
+    }
+}

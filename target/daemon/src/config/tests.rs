@@ -1,0 +1,270 @@
+//! Each thing that can be wrong with a configuration, and how it is told.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::path::Path;
+
+use super::*;
+
+const GOOD: &str = r#"[[port]]
+traddr = "127.0.0.1"
+trsvcid = 4420
+provider = "iwarp"
+
+[[subsystem]]
+nqn = "nqn.2026-11.org.example:disk"
+allow_any_host = true
+[[subsystem.namespace]]
+nsid = 1
+path = "ram:1M"
+block_size = 512
+"#;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(Path::new("target.toml"), text.to_owned())
+}
+
+/// The message for `GOOD` with `from` replaced by `to`.
+fn refused(from: &str, to: &str) -> String {
+    assert!(GOOD.contains(from), "{from}");
+    let error = parse(&GOOD.replacen(from, to, 1)).unwrap_err().to_string();
+    assert!(error.starts_with("target.toml:"), "{error}");
+    error
+}
+
+/// The message names that line and all of `words`.
+#[track_caller]
+fn assert_names(error: &str, line: usize, words: &[&str]) {
+    assert!(
+        error.starts_with(&format!("target.toml:{line}: ")),
+        "{error}"
+    );
+    for word in words {
+        assert!(error.contains(word), "{word:?} is not in {error}");
+    }
+}
+
+#[test]
+fn the_example_is_good_and_what_it_leaves_out_has_defaults() {
+    let config = parse(GOOD).unwrap();
+    assert_eq!(config.addresses(), ["127.0.0.1:4420".parse().unwrap()]);
+    assert_eq!(config.limits(), Limits::default());
+    let running = config.running();
+    assert_eq!((running.cores, running.hugepages), (vec![None], false));
+    let without_port = parse(&GOOD.replace("trsvcid = 4420\n", "")).unwrap();
+    assert_eq!(without_port.addresses(), config.addresses());
+}
+
+#[test]
+fn every_key_there_is_can_be_set() {
+    let text = r#"
+[limits]
+queue_depth = 256
+io_queues = 2
+controllers = 8
+max_transfer = "1M"
+in_capsule = 8192
+connect_timeout_s = 3
+traffic_keep_alive = false
+[reactor]
+cores = [0, 1]
+spin_us = 0
+drain_s = 1
+buffer_memory = "32M"
+hugepages = true
+[[port]]
+traddr = "::1"
+[[subsystem]]
+nqn = "nqn.2026-11.org.example:disk"
+serial = "123"
+model = "a disk"
+allowed_hosts = ["nqn.2026-11.org.example:host"]
+[[subsystem.namespace]]
+nsid = 1
+path = "null:1G"
+block_size = 4096
+uuid = "2d8d9a4c-3f1b-4c7e-9a51-0123456789ab"
+nguid = "0123456789abcdef0123456789abcdef"
+eui64 = "0123456789abcdef"
+readonly = true
+"#;
+    let config = parse(text).unwrap();
+    let limits = config.limits();
+    assert_eq!((limits.max_transfer, limits.in_capsule), (1 << 20, 8192));
+    assert_eq!(
+        (limits.queue_depth, limits.traffic_keep_alive),
+        (256, false)
+    );
+    let running = config.running();
+    assert_eq!(running.cores, [Some(0), Some(1)]);
+    assert_eq!((running.buffer_memory, running.hugepages), (32 << 20, true));
+    let opened = config.open().unwrap();
+    let model = config.model(&opened, &config.addresses()).unwrap();
+    let subsystem = model.subsystems().first().unwrap();
+    let namespace = subsystem.namespace(1).unwrap();
+    assert_eq!((namespace.blocks, namespace.readonly), (1 << 18, true));
+    assert_eq!(
+        namespace.eui64,
+        Some([1, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef])
+    );
+}
+
+#[test]
+fn unknown_keys_and_wrong_types_are_named_with_their_line() {
+    assert_names(&refused("trsvcid", "port"), 3, &["port", "trsvcid"]);
+    assert_names(&refused("block_size", "blocksize"), 12, &["blocksize"]);
+    assert_names(&refused("[[port]]", "[[ports]]"), 1, &["ports"]);
+    assert_names(&refused("4420", "\"4420\""), 3, &["u16"]);
+    assert_names(&refused("4420", "70000"), 3, &["trsvcid: ", "70000"]);
+    assert_names(
+        &refused("nsid = 1", "nsid = \"one\""),
+        10,
+        &["nsid: ", "one"],
+    );
+    assert_names(
+        &refused("\"127.0.0.1\"", "\"localhost\""),
+        2,
+        &["traddr: ", "IP"],
+    );
+    assert_names(&refused("nsid = 1", "nsid = "), 10, &[]);
+    assert_names(&refused("nsid = 1\n", ""), 9, &["nsid"]);
+}
+
+#[test]
+fn values_that_cannot_be_are_named_with_their_line() {
+    assert_names(
+        &refused("nqn.2026-11.org.example:disk", "disk"),
+        7,
+        &["nqn", "disk"],
+    );
+    assert_names(
+        &refused("= 512", "= 520"),
+        12,
+        &["block_size", "520", "4096"],
+    );
+    assert_names(&refused("nsid = 1", "nsid = 0"), 10, &["nsid"]);
+    assert_names(
+        &refused("\"iwarp\"", "\"verbs\""),
+        4,
+        &["provider", "verbs", "iwarp"],
+    );
+    assert_names(
+        &refused("= true", "= false"),
+        6,
+        &["allowed_hosts", "allow_any_host"],
+    );
+    let uuid = "block_size = 512\nuuid = \"00000000-0000-0000-0000-000000000000\"";
+    assert_names(&refused("block_size = 512", uuid), 13, &["uuid", "32"]);
+    let host = "allow_any_host = false\nallowed_hosts = [\n\"x\"]";
+    assert_names(
+        &refused("allow_any_host = true", host),
+        10,
+        &["allowed_hosts", "= x", "nqn"],
+    );
+}
+
+#[test]
+fn duplicates_are_named_where_they_come_the_second_time() {
+    let namespace = "[[subsystem.namespace]]\nnsid = 1\npath = \"ram:1M\"\n";
+    let error = parse(&format!("{GOOD}{namespace}")).unwrap_err();
+    assert_names(&error.to_string(), 14, &["nsid", "already"]);
+    let (_, subsystem) = GOOD.split_at(GOOD.find("[[subsystem]]").unwrap());
+    let error = parse(&format!("{GOOD}{subsystem}")).unwrap_err();
+    assert_names(&error.to_string(), 14, &["nqn", "already"]);
+    let port = "[[port]]\ntraddr = \"127.0.0.1\"\n";
+    let error = parse(&format!("{GOOD}{port}")).unwrap_err();
+    assert_names(&error.to_string(), 14, &["traddr", "already"]);
+}
+
+#[test]
+fn sizes_have_bounds() {
+    for (table, key, value) in [
+        ("limits", "queue_depth", "1025"),
+        ("limits", "io_queues", "0"),
+        ("limits", "controllers", "5000"),
+        ("limits", "max_transfer", "\"3M\""),
+        ("limits", "max_transfer", "\"1T\""),
+        ("limits", "in_capsule", "\"1M\""),
+        ("reactor", "cores", "[]"),
+        ("reactor", "spin_us", "2000000"),
+        ("reactor", "drain_s", "1000"),
+        ("reactor", "buffer_memory", "\"1M\""),
+        ("reactor", "buffer_memory", "-1"),
+        ("reactor", "buffer_memory", "\"many\""),
+    ] {
+        let error = parse(&format!("{GOOD}[{table}]\n{key} = {value}\n")).unwrap_err();
+        let line = error.line().unwrap();
+        assert!((13..=14).contains(&line), "{error}");
+        let named = error.to_string();
+        assert!(named.contains(key) || line == 14, "{key} is not in {named}");
+    }
+}
+
+#[test]
+fn nothing_to_serve_is_refused() {
+    assert!(parse("").unwrap_err().to_string().contains("[[port]]"));
+    let error = parse("[[port]]\ntraddr = \"127.0.0.1\"\n").unwrap_err();
+    assert!(error.to_string().contains("subsystem"));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let error = Config::read(Path::new("/nonexistent/target.toml")).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("/nonexistent/target.toml: cannot be read")
+    );
+}
+
+#[test]
+fn what_a_path_names_must_be_there_and_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk.img");
+    let text = GOOD.replace("ram:1M", path.to_str().unwrap());
+    let config = parse(&text).unwrap();
+    let opened = |config: &Config| config.open().map(|_| ()).unwrap_err().to_string();
+    assert_names(&opened(&config), 11, &["path", "disk.img", "no such file"]);
+    std::fs::write(&path, [0; 1000]).unwrap();
+    assert_names(&opened(&config), 11, &["1000", "512"]);
+    std::fs::write(&path, [0; 4096]).unwrap();
+    let held = config.open().unwrap();
+    assert_names(&opened(&config), 11, &["locked"]);
+    let remarks = config.try_open().unwrap();
+    assert_eq!(remarks.len(), 1);
+    drop(held);
+    assert!(config.try_open().unwrap().is_empty());
+    let same = format!("{}/./disk.img", dir.path().display());
+    let twice = format!("{text}[[subsystem.namespace]]\nnsid = 2\npath = \"{same}\"\n");
+    let error = parse(&twice).unwrap().try_open().unwrap_err();
+    assert_names(&error.to_string(), 15, &["path", "locked"]);
+    for (bad, word) in [("ram:x", "ram"), ("", "empty"), ("null:", "null")] {
+        let config = parse(&GOOD.replace("ram:1M", bad)).unwrap();
+        assert_names(&opened(&config), 11, &["path", word]);
+    }
+}
+
+#[test]
+fn namespaces_of_the_command_line_have_one_subsystem_with_a_lasting_name() {
+    let listen = "127.0.0.1:4420".parse().unwrap();
+    let paths = ["ram:1M".to_owned(), "null:1G".to_owned()];
+    let name = || {
+        let config = Config::of_namespaces(&paths, listen, None).unwrap();
+        assert!(config.is_from_command_line());
+        let opened = config.open().unwrap();
+        let model = config.model(&opened, &[listen]).unwrap();
+        let subsystem = model.subsystems().first().unwrap();
+        assert_eq!(subsystem.namespaces().len(), 2);
+        subsystem.nqn
+    };
+    assert_eq!(name(), name());
+    let error = Config::of_namespaces(&paths, listen, Some("x".into())).unwrap_err();
+    assert!(error.to_string().contains("nqn = x"), "{error}");
+    let none = Config::of_namespaces(&["/nonexistent".into()], listen, None).unwrap();
+    let error = none.open().map(|_| ()).unwrap_err().to_string();
+    assert!(
+        error.starts_with("--namespace: /nonexistent: no such file"),
+        "{error}"
+    );
+    let error = none.port_error(0, "in use").to_string();
+    assert_eq!(error, "--listen: in use");
+}

@@ -1,0 +1,28 @@
+//! The NVMe over Fabrics RDMA target daemon, as a library.
+//!
+//! A [`Reactor`] is the loop of one core: RDMA providers on one side,
+//! [`Storage`] on the other, the target's core in between. [`Server`] starts
+//! what a [`Config`] says and turns one reactor for each core it names. A
+//! simulation turns reactors itself.
+//!
+//! This crate decides nothing about NVMe, which is `nvmeof-target-core`'s, and
+//! moves no byte of data itself: it hands buffers from one side to the other.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod config;
+mod logs;
+mod mailbox;
+mod queue;
+mod reactor;
+mod server;
+mod storage;
+mod tag;
+mod thread;
+
+pub use cli::Cli;
+pub use config::{Config, ConfigError, DEFAULT_PORT, Opened, Running, buffers};
+pub use mailbox::{Mail, Mailbox};
+pub use reactor::{Reactor, ReactorConfig, Turn};
+pub use server::{ServeError, Server};
+pub use storage::{OpenDisks, Storage, StorageError, StorageOpenError};

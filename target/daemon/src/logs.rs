@@ -1,0 +1,46 @@
+//! What is written to the log, and how often.
+
+use std::time::Duration;
+
+/// Lets a few of many similar messages through.
+#[derive(Debug, Default)]
+pub(crate) struct Sparingly {
+    second: u64,
+    said: u32,
+    left_out: u64,
+}
+
+/// Messages of one kind a second.
+const A_SECOND: u32 = 10;
+
+impl Sparingly {
+    /// Whether to say something now, and how much was left out since the last
+    /// time.
+    pub(crate) fn ask(&mut self, now: Duration) -> Option<u64> {
+        if now.as_secs() != self.second {
+            self.second = now.as_secs();
+            self.said = 0;
+        }
+        if self.said >= A_SECOND {
+            self.left_out += 1;
+            return None;
+        }
+        self.said += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_a_second_and_the_rest_is_counted() {
+        let mut log = Sparingly::default();
+        let now = Duration::from_secs(1);
+        let said = (0..25).filter(|_| log.ask(now).is_some()).count();
+        assert_eq!(said, 10);
+        assert_eq!(log.ask(Duration::from_secs(2)), Some(15));
+        assert_eq!(log.ask(Duration::from_secs(2)), Some(0));
+    }
+}

@@ -1,0 +1,194 @@
+//! Disk operations of one queue pair: buffers go to the disk and come back.
+
+use nvmeof_backend::{Done, IoErrorKind, Op, Refused, Request as DiskRequest, Why};
+use nvmeof_memory::Buf;
+use nvmeof_target_core::{Action, Data, Event, Executed, IoKind, IoOp};
+
+use super::slots::{Job, Lent};
+use super::{Edge, Io, State};
+use crate::tag::{Place, Tag};
+
+impl Edge {
+    /// Runs `op` on its disk. Gives the next action when it ended at once.
+    pub(super) fn execute(&mut self, slot: Place, op: IoOp, io: &mut Io<'_>) -> Option<Action> {
+        let queue = self.place;
+        let tag = Tag { queue, slot }.to_bits();
+        let job = self.slots.get(slot)?;
+        let Some(op_with_buf) = lend(job, &op) else {
+            self.bug("a disk operation without its buffer", io);
+            return None;
+        };
+        let request = DiskRequest {
+            tag,
+            op: op_with_buf,
+        };
+        // What waits longer goes first.
+        if !io.backlog.is_empty() {
+            io.backlog.push_back((op.disk, request));
+            return None;
+        }
+        match io.storage.submit(op.disk, request) {
+            Ok(()) => None,
+            Err(Refused {
+                why: Why::Full,
+                back,
+            }) => {
+                io.backlog.push_back((op.disk, back));
+                None
+            }
+            Err(Refused {
+                why: Why::NotOpen,
+                back,
+            }) => {
+                tracing::error!(disk = op.disk, "the disk of a namespace is not open");
+                self.step_executed(slot, Executed::Failed, back.op.into_buf(), io)
+            }
+        }
+    }
+
+    /// A disk operation ended.
+    pub(crate) fn executed(&mut self, slot: Place, done: Done, io: &mut Io<'_>) {
+        let outcome = match &done.result {
+            Ok(()) => Executed::Ok,
+            Err(error) => {
+                if let Some(left_out) = io.disk_log.ask(io.now) {
+                    tracing::error!(path = %error.path, offset = error.offset, left_out, "{error}");
+                }
+                outcome_of(error.kind)
+            }
+        };
+        if self.state == State::Closing {
+            return;
+        }
+        if let Some(action) = self.step_executed(slot, outcome, done.buf, io) {
+            self.perform(slot, action, io);
+        }
+        self.settle(io);
+    }
+
+    fn step_executed(
+        &mut self,
+        slot: Place,
+        mut outcome: Executed,
+        buf: Option<Buf>,
+        io: &mut Io<'_>,
+    ) -> Option<Action> {
+        let job = self.slots.get(slot)?;
+        match std::mem::take(&mut job.lent) {
+            Lent::None => {}
+            Lent::Capsule => job.capsule = buf,
+            Lent::Data => job.data = buf,
+            Lent::Spare => {
+                let on_disk = buf.as_deref().unwrap_or_default();
+                if outcome == Executed::Ok && !equal(data_of(job), on_disk) {
+                    outcome = Executed::Miscompare;
+                }
+            }
+        }
+        let Job {
+            request: Some(request),
+            capsule,
+            data,
+            ..
+        } = job
+        else {
+            self.bug("a disk operation without a request", io);
+            return None;
+        };
+        let data = bytes_of(request.data(), capsule.as_deref(), data.as_deref());
+        // The core keeps the request while it looks at the data beside it.
+        let event = Event::Executed { outcome, data };
+        Some(self.core.step(io.now, request, event))
+    }
+}
+
+/// The disk operation with the buffer it needs, taken out of the job.
+fn lend(job: &mut Job, op: &IoOp) -> Option<Op> {
+    let (offset, len, fua) = (op.offset, op.len, op.fua);
+    Some(match op.kind {
+        IoKind::Read => {
+            job.lent = Lent::Data;
+            let buf = job.data.take()?;
+            Op::Read { offset, buf }
+        }
+        IoKind::Compare => {
+            job.lent = Lent::Spare;
+            let buf = job.spare.take()?;
+            Op::Read { offset, buf }
+        }
+        IoKind::Write => {
+            let buf = lend_data(job)?;
+            Op::Write { offset, buf, fua }
+        }
+        IoKind::Flush => Op::Flush,
+        IoKind::WriteZeroes { deallocate } => Op::WriteZeroes {
+            offset,
+            len,
+            may_deallocate: deallocate,
+            fua,
+        },
+        IoKind::Deallocate => Op::Deallocate { offset, len },
+    })
+}
+
+/// The data of a write: the buffer they were pulled into, or the part of the
+/// capsule that holds them.
+fn lend_data(job: &mut Job) -> Option<Buf> {
+    match job.request.as_ref()?.data() {
+        // The one copy there is: data in the middle of a capsule, for a disk
+        // that wants them aligned. Hosts put them at its start.
+        Data::Capsule(range) if job.misaligned => {
+            job.lent = Lent::Data;
+            let from = job.capsule.as_ref()?.get(range.clone())?;
+            let mut buf = job.data.take()?;
+            buf.copy_from_slice(from);
+            Some(buf)
+        }
+        Data::Capsule(range) => {
+            job.lent = Lent::Capsule;
+            let mut buf = job.capsule.take()?;
+            buf.set_view(range.clone()).ok()?;
+            Some(buf)
+        }
+        Data::Remote(_) => {
+            job.lent = Lent::Data;
+            job.data.take()
+        }
+        Data::None => None,
+    }
+}
+
+/// The data of a job's request, wherever they are.
+fn data_of(job: &Job) -> &[u8] {
+    let Some(request) = &job.request else {
+        return &[];
+    };
+    bytes_of(request.data(), job.capsule.as_deref(), job.data.as_deref())
+}
+
+fn bytes_of<'a>(place: &Data, capsule: Option<&'a [u8]>, data: Option<&'a [u8]>) -> &'a [u8] {
+    match place {
+        Data::Capsule(range) => capsule
+            .and_then(|capsule| capsule.get(range.clone()))
+            .unwrap_or_default(),
+        Data::Remote(_) => data.unwrap_or_default(),
+        Data::None => &[],
+    }
+}
+
+/// Whether both are the same and there is anything at all.
+fn equal(ours: &[u8], on_disk: &[u8]) -> bool {
+    !ours.is_empty() && ours == on_disk
+}
+
+fn outcome_of(kind: IoErrorKind) -> Executed {
+    match kind {
+        IoErrorKind::NoSpace => Executed::NoSpace,
+        IoErrorKind::ReadOnly => Executed::ReadOnly,
+        IoErrorKind::Media
+        | IoErrorKind::Removed
+        | IoErrorKind::OutOfRange
+        | IoErrorKind::Limits
+        | IoErrorKind::Other => Executed::Failed,
+    }
+}

@@ -1,0 +1,161 @@
+//! Commands in work on one queue pair: as many as the host may send.
+
+use std::time::Duration;
+
+use nvmeof_memory::{Buf, Classes};
+use nvmeof_target_core::{Action, IoKind, IoOp, Request};
+
+use crate::tag::Place;
+
+/// The commands of one queue pair.
+#[derive(Debug)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u16,
+    job: Option<Job>,
+}
+
+/// One command and the buffers it holds.
+#[derive(Debug, Default)]
+pub(super) struct Job {
+    /// `None` for an answer to a command that was held.
+    pub(super) request: Option<Request>,
+    /// What the command came in, unless it is lent to the disk.
+    pub(super) capsule: Option<Buf>,
+    /// Its data, unless they are lent to the provider or the disk.
+    pub(super) data: Option<Buf>,
+    /// A second buffer, for what a compare reads from the disk.
+    pub(super) spare: Option<Buf>,
+    /// Whether the disk cannot take its data from where they are in the
+    /// capsule.
+    pub(super) misaligned: bool,
+    /// Which buffer the disk has.
+    pub(super) lent: Lent,
+    /// What waits for a buffer.
+    pub(super) hungry: Option<Action>,
+    /// Since when it waits for the host.
+    pub(super) on_wire: Option<Duration>,
+}
+
+/// Which buffer of a job the disk has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Lent {
+    #[default]
+    None,
+    Capsule,
+    Data,
+    Spare,
+}
+
+impl Slots {
+    pub(super) fn new(count: u16) -> Self {
+        Self {
+            slots: (0..count).map(|_| Slot::default()).collect(),
+            free: (0..count).rev().collect(),
+        }
+    }
+
+    /// Puts a job in a free place. Ask [`is_full`](Self::is_full) first.
+    pub(super) fn insert(&mut self, job: Job) -> Option<Place> {
+        let index = self.free.pop()?;
+        let slot = self.slots.get_mut(usize::from(index))?;
+        slot.job = Some(job);
+        let generation = slot.generation;
+        Some(Place { index, generation })
+    }
+
+    /// The job in that place, unless it is another by now.
+    pub(super) fn get(&mut self, place: Place) -> Option<&mut Job> {
+        let slot = self.slots.get_mut(usize::from(place.index))?;
+        if slot.generation != place.generation {
+            return None;
+        }
+        slot.job.as_mut()
+    }
+
+    /// Ends the job in that place.
+    pub(super) fn remove(&mut self, place: Place) -> Option<Job> {
+        let slot = self.slots.get_mut(usize::from(place.index))?;
+        if slot.generation != place.generation {
+            return None;
+        }
+        let job = slot.job.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(place.index);
+        Some(job)
+    }
+
+    /// Whether no place is free.
+    pub(super) fn is_full(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// Jobs there are.
+    pub(super) fn in_use(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Since when the one that waits longest for the host does so.
+    pub(super) fn longest_on_wire(&self) -> Option<Duration> {
+        let jobs = self.slots.iter().filter_map(|slot| slot.job.as_ref());
+        jobs.filter_map(|job| job.on_wire).min()
+    }
+}
+
+impl Job {
+    /// Whether `action` needs a buffer that the job has not.
+    pub(super) fn needs(&self, action: &Action) -> bool {
+        match action {
+            Action::Pull { twice, .. } => self.data.is_none() || (*twice && self.spare.is_none()),
+            Action::Produce { .. } => self.data.is_none(),
+            Action::Execute(op) => match op.kind {
+                IoKind::Read => self.data.is_none(),
+                IoKind::Compare => self.spare.is_none(),
+                IoKind::Write => self.misaligned && self.data.is_none(),
+                _ => false,
+            },
+            Action::Respond(_) | Action::Hold | Action::Close(_) => false,
+        }
+    }
+
+    /// Takes the buffers that `action` needs. False, and nothing is taken,
+    /// when they cannot be had now.
+    pub(super) fn provide(&mut self, action: &Action, buffers: &Classes) -> bool {
+        match action {
+            Action::Pull { remote, twice } => {
+                let pulled = fill(&mut self.data, remote.len, buffers);
+                if pulled && *twice && !fill(&mut self.spare, remote.len, buffers) {
+                    self.data = None;
+                    return false;
+                }
+                pulled
+            }
+            Action::Produce { len } => fill(&mut self.data, *len, buffers),
+            Action::Execute(op) => match (op.kind, buffer_len(op)) {
+                (IoKind::Read, Some(len)) => fill(&mut self.data, len, buffers),
+                (IoKind::Compare, Some(len)) => fill(&mut self.spare, len, buffers),
+                (IoKind::Write, Some(len)) if self.misaligned => fill(&mut self.data, len, buffers),
+                _ => true,
+            },
+            Action::Respond(_) | Action::Hold | Action::Close(_) => true,
+        }
+    }
+}
+
+fn buffer_len(op: &IoOp) -> Option<u32> {
+    u32::try_from(op.len).ok()
+}
+
+fn fill(place: &mut Option<Buf>, len: u32, buffers: &Classes) -> bool {
+    if place.is_none()
+        && let Ok(len) = usize::try_from(len)
+    {
+        *place = buffers.take(len);
+    }
+    place.is_some()
+}

@@ -1,0 +1,126 @@
+//! The steps of one command at the edge: pull, produce, push and answer.
+
+use nvmeof_memory::Buf;
+use nvmeof_rdma::{Inline, PostError, RemoteKey, RemoteSlice, Work};
+use nvmeof_target_core::{Action, Event, Remote, Response};
+
+use super::{Edge, Io};
+use crate::tag::{Place, Tag};
+
+impl Edge {
+    /// Does what the core says, until something has to be waited for.
+    pub(super) fn perform(&mut self, slot: Place, mut action: Action, io: &mut Io<'_>) {
+        loop {
+            let Some(job) = self.slots.get(slot) else {
+                return;
+            };
+            // Whoever came first gets the next buffer.
+            let gets_one = io.hungry.is_empty() && job.provide(&action, io.buffers);
+            if !gets_one && job.needs(&action) {
+                job.hungry = Some(action);
+                io.hungry.push_back(Tag {
+                    queue: self.place,
+                    slot,
+                });
+                return;
+            }
+            action = match action {
+                Action::Pull { remote, .. } => return self.pull(slot, remote, io),
+                Action::Execute(op) => match self.execute(slot, op, io) {
+                    Some(next) => next,
+                    None => return,
+                },
+                Action::Produce { .. } => {
+                    let (Some(request), Some(data)) = (&mut job.request, &mut job.data) else {
+                        return self.bug("no buffer to produce into", io);
+                    };
+                    self.core.step(io.now, request, Event::Room(data))
+                }
+                Action::Respond(response) => return self.respond(slot, response, io),
+                Action::Hold => return self.hold(slot, io),
+                Action::Close(cause) => return self.close(&cause, io),
+            };
+        }
+    }
+
+    pub(super) fn pull(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
+        let Some(local) = self.slots.get(slot).and_then(|job| job.data.take()) else {
+            return self.bug("no buffer to pull into", io);
+        };
+        let remote = slice(remote);
+        self.post(slot, Work::Read { local, remote }, io);
+    }
+
+    pub(super) fn pulled(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
+        let Some(job) = self.slots.get(slot) else {
+            return;
+        };
+        job.on_wire = None;
+        job.data = buf;
+        let (Some(request), Some(data)) = (&mut job.request, &job.data) else {
+            return self.bug("pulled without a request", io);
+        };
+        let action = self.core.step(io.now, request, Event::Pulled(data));
+        self.perform(slot, action, io);
+    }
+
+    /// The receive is posted again before the answer goes out, since with the
+    /// answer the host may send its next command.
+    pub(super) fn respond(&mut self, slot: Place, response: Response, io: &mut Io<'_>) {
+        let Some(job) = self.slots.get(slot) else {
+            return;
+        };
+        job.spare = None;
+        let (capsule, data) = (job.capsule.take(), job.data.take());
+        self.receive_again(capsule, io);
+        if let (Some(remote), Some(local)) = (response.push, data) {
+            let remote = slice(remote);
+            self.post(slot, Work::Write { local, remote }, io);
+        }
+        let Ok(head) = Inline::new(&response.cqe.to_bytes()) else {
+            return self.bug("a completion does not fit a send", io);
+        };
+        let send = Work::Send {
+            head,
+            body: None,
+            invalidate: response.invalidate.map(RemoteKey),
+            solicited: false,
+        };
+        self.post(slot, send, io);
+    }
+
+    /// The command is answered later, by an order: nothing is kept for it.
+    pub(super) fn hold(&mut self, slot: Place, io: &mut Io<'_>) {
+        let capsule = self.slots.remove(slot).and_then(|job| job.capsule);
+        self.receive_again(capsule, io);
+    }
+
+    pub(super) fn receive_again(&mut self, capsule: Option<Buf>, io: &mut Io<'_>) {
+        if let Some(buf) = capsule
+            && let Err(why) = self.post_recv(buf, io.provider)
+            && why != PostError::Closed
+        {
+            self.refused(&why, io);
+        }
+    }
+
+    pub(super) fn post(&mut self, slot: Place, work: Work, io: &mut Io<'_>) {
+        if let Some(job) = self.slots.get(slot) {
+            job.on_wire = Some(io.now);
+        }
+        let tag = self.tag(slot);
+        if let Err(refused) = io.provider.post(self.qp, tag, work)
+            && refused.why != PostError::Closed
+        {
+            self.refused(&refused.why, io);
+        }
+    }
+}
+
+fn slice(remote: Remote) -> RemoteSlice {
+    RemoteSlice {
+        key: RemoteKey(remote.key),
+        addr: remote.addr,
+        len: remote.len,
+    }
+}

@@ -1,0 +1,137 @@
+//! Draining: what was begun is finished, then the disks are flushed.
+//!
+//! ```text
+//!  Serving ─ drain ─► Draining ─ queue pairs gone ─► Flushing ─► Drained
+//!                        └ time is up: they are closed as they are
+//! ```
+
+use std::time::Duration;
+
+use nvmeof_backend::{Done, Op, Request};
+
+use super::Reactor;
+use crate::storage::Storage;
+use crate::tag::{Place, Tag};
+
+/// How far draining is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Serving,
+    /// Until then commands may finish; afterwards connections are closed.
+    Draining {
+        until: Duration,
+    },
+    /// Connections are being closed.
+    Closing {
+        until: Duration,
+    },
+    /// So many disks are being flushed.
+    Flushing {
+        left: u32,
+        until: Duration,
+    },
+    Drained,
+}
+
+/// The name of a flush at the end. No queue has this place.
+pub(super) const FLUSH: Tag = Tag {
+    queue: NOWHERE,
+    slot: NOWHERE,
+};
+const NOWHERE: Place = Place {
+    index: u16::MAX,
+    generation: u16::MAX,
+};
+
+impl Stage {
+    pub(super) fn accepts(&self) -> bool {
+        *self == Self::Serving
+    }
+
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        match self {
+            Self::Serving | Self::Drained => None,
+            Self::Draining { until } | Self::Closing { until } | Self::Flushing { until, .. } => {
+                Some(*until)
+            }
+        }
+    }
+}
+
+impl<S: Storage> Reactor<S> {
+    /// Stops listening and lets what was begun finish.
+    pub fn start_drain(&mut self, now: Duration) {
+        if self.stage != Stage::Serving {
+            return;
+        }
+        for (provider, listener) in self.listeners.drain(..) {
+            if let Some(provider) = self.providers.get_mut(provider) {
+                provider.unlisten(listener);
+            }
+        }
+        let until = now + self.config.drain;
+        self.stage = Stage::Draining { until };
+        self.each_queue(now, |edge, io| edge.drain(io));
+    }
+
+    pub(super) fn go_on_draining(&mut self, now: Duration) -> bool {
+        let idle = self.queues.is_empty();
+        match self.stage {
+            Stage::Draining { .. } | Stage::Closing { .. } if idle => self.start_flush(now),
+            Stage::Draining { until } if now >= until => {
+                let until = now + self.config.drain;
+                self.stage = Stage::Closing { until };
+                self.each_queue(now, |edge, io| {
+                    edge.abandon("the time to finish commands is up", io);
+                });
+            }
+            // The provider said nothing of them: leave them behind.
+            Stage::Closing { until } if now >= until => self.start_flush(now),
+            Stage::Flushing { left: 0, .. } => self.stage = Stage::Drained,
+            Stage::Flushing { left, until } if now >= until => {
+                tracing::error!("{left} disks could not be flushed in time");
+                self.stage = Stage::Drained;
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// What hosts wrote and did not flush becomes stable all the same.
+    fn start_flush(&mut self, now: Duration) {
+        let left = self.storage.disks();
+        for disk in 0..left {
+            let request = Request {
+                tag: FLUSH.to_bits(),
+                op: Op::Flush,
+            };
+            self.backlog.push_back((disk, request));
+        }
+        let until = now + self.config.drain;
+        self.stage = Stage::Flushing { left, until };
+    }
+
+    pub(super) fn flushed(&mut self, done: &Done) {
+        if let Err(error) = &done.result {
+            tracing::error!("the last flush: {error}");
+        }
+        if let Stage::Flushing { left, until } = self.stage {
+            let left = left.saturating_sub(1);
+            self.stage = Stage::Flushing { left, until };
+        }
+    }
+
+    fn each_queue(
+        &mut self,
+        now: Duration,
+        mut act: impl FnMut(&mut crate::queue::Edge, &mut crate::queue::Io<'_>),
+    ) {
+        for place in self.queues.places() {
+            let tag = Tag {
+                queue: place,
+                slot: place,
+            };
+            self.with_queue(tag, now, &mut act);
+        }
+    }
+}

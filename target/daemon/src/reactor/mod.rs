@@ -1,0 +1,402 @@
+//! One reactor: a loop over providers, disks, timers and mail. Owned and
+//! turned by one thread; what turns it is outside, so that a simulation can.
+
+mod accept;
+mod drain;
+mod queues;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvmeof_backend::{Done, Refused, Request as DiskRequest, Why};
+use nvmeof_memory::{ClassSpec, Classes, Pages, Pool, PoolError, PoolLayout, Region};
+use nvmeof_rdma::{Event, ListenError, ListenerId, Provider};
+use nvmeof_target_core::{News, Target};
+
+use crate::logs::Sparingly;
+use crate::mailbox::{Mail, Mailbox};
+use crate::queue::{Edge, Io};
+use crate::storage::{Storage, StorageError};
+use crate::tag::Tag;
+use drain::Stage;
+use queues::Queues;
+
+/// Sizes of one reactor.
+#[derive(Clone, Debug)]
+pub struct ReactorConfig {
+    /// Capsules that can be received: the queue depths of all its queue pairs
+    /// together.
+    pub capsules: usize,
+    /// Buffers for data, of each length as many as said.
+    pub data: Vec<ClassSpec>,
+    /// Whether buffers should lie in hugepages, where there are any.
+    pub pages: Pages,
+    /// How long a host may take to take or give the data of one command.
+    pub stall: Duration,
+    /// How long commands in work may take when the reactor drains.
+    pub drain: Duration,
+}
+
+/// One reactor.
+pub struct Reactor<S> {
+    config: ReactorConfig,
+    target: Target,
+    providers: Vec<Box<dyn Provider>>,
+    listeners: Vec<(usize, ListenerId)>,
+    storage: S,
+    mailbox: Mailbox,
+    /// Every reactor that shares the target.
+    peers: Arc<[Mailbox]>,
+    capsules: Pool,
+    /// Bytes of a capsule, in-capsule data included.
+    capsule_len: usize,
+    buffers: Classes,
+    queues: Queues,
+    hungry: VecDeque<Tag>,
+    backlog: VecDeque<(u32, DiskRequest)>,
+    /// When queues are to be polled next. Earlier than needed does no harm.
+    timer: Option<Duration>,
+    news: News,
+    stage: Stage,
+    disk_log: Sparingly,
+    connect_log: Sparingly,
+    /// Empty between turns: kept for their memory.
+    events: Vec<Event>,
+    done: Vec<Done>,
+}
+
+/// What came of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Whether anything happened: turn again before sleeping.
+    pub did_work: bool,
+    /// When to turn again at the latest.
+    pub next_deadline: Option<Duration>,
+    /// Whether the reactor was drained and has nothing left to do.
+    pub drained: bool,
+}
+
+/// A queue pair without a deadline of its own is looked after this often while
+/// it waits for the host.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
+/// The data of a capsule lie on a page boundary, for disks that want that.
+const PAGE: usize = 4096;
+const SQE_LEN: usize = nvmeof_wire::sqe::SQE_LEN;
+
+impl<S: Storage> Reactor<S> {
+    /// A reactor that listens nowhere yet. `peers` has the mailboxes of all
+    /// reactors that share `target`; `mailbox` is this one's.
+    ///
+    /// # Errors
+    /// When there is not enough memory for its buffers.
+    pub fn new(
+        config: ReactorConfig,
+        target: Target,
+        storage: S,
+        mailbox: Mailbox,
+        peers: Arc<[Mailbox]>,
+    ) -> Result<Self, PoolError> {
+        let in_capsule = usize::try_from(target.model().limits().in_capsule).unwrap_or(0);
+        let layout = PoolLayout {
+            count: config.capsules,
+            stride: PAGE + in_capsule.next_multiple_of(PAGE),
+            lead: PAGE - SQE_LEN,
+        };
+        let capsules = Pool::new(layout, config.pages)?;
+        let buffers = Classes::new(&config.data, config.pages)?;
+        Ok(Self {
+            config,
+            target,
+            providers: Vec::new(),
+            listeners: Vec::new(),
+            storage,
+            mailbox,
+            peers,
+            capsules,
+            capsule_len: SQE_LEN + in_capsule,
+            buffers,
+            queues: Queues::default(),
+            hungry: VecDeque::new(),
+            backlog: VecDeque::new(),
+            timer: None,
+            news: News::empty(),
+            stage: Stage::Serving,
+            disk_log: Sparingly::default(),
+            connect_log: Sparingly::default(),
+            events: Vec::new(),
+            done: Vec::new(),
+        })
+    }
+
+    /// Serves over one more provider. Returns its number.
+    ///
+    /// # Errors
+    /// When the machine does not let its buffers be registered.
+    pub fn add_provider(&mut self, mut provider: Box<dyn Provider>) -> std::io::Result<usize> {
+        for region in self.regions() {
+            provider.register(region)?;
+        }
+        self.providers.push(provider);
+        Ok(self.providers.len() - 1)
+    }
+
+    /// Listens on `addr` over provider number `provider`. Returns the address
+    /// in use.
+    ///
+    /// # Errors
+    /// [`ListenError`] names address, cause and remedy.
+    pub fn listen(&mut self, provider: usize, addr: SocketAddr) -> Result<SocketAddr, ListenError> {
+        let Some(at) = self.providers.get_mut(provider) else {
+            let source = std::io::Error::other("no such provider");
+            return Err(ListenError::new(addr, source));
+        };
+        let (listener, addr) = at.listen(addr)?;
+        self.listeners.push((provider, listener));
+        Ok(addr)
+    }
+
+    /// Has connections of a listener that was made before, so that it is
+    /// closed when the reactor drains.
+    pub fn own_listener(&mut self, provider: usize, listener: ListenerId) {
+        self.listeners.push((provider, listener));
+    }
+
+    /// The memory its buffers lie in; where it matters most first.
+    pub fn regions(&self) -> impl Iterator<Item = &Region> {
+        let mut data = self.buffers.regions();
+        // Short data are the most frequent, then come capsules.
+        let first = data.next();
+        first
+            .into_iter()
+            .chain([self.capsules.region()])
+            .chain(data)
+    }
+
+    /// The disks.
+    pub fn storage_mut(&mut self) -> &mut S {
+        &mut self.storage
+    }
+
+    /// Queue pairs there are.
+    #[must_use]
+    pub fn queue_pairs(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Buffers for data that nobody holds, and capsules.
+    #[must_use]
+    pub fn free_buffers(&self) -> (usize, usize) {
+        (self.buffers.available(), self.capsules.available())
+    }
+
+    /// Does what there is to do now, and never waits.
+    ///
+    /// # Errors
+    /// When the disks fail in a way that no request is to blame for.
+    pub fn turn(&mut self, now: Duration) -> Result<Turn, StorageError> {
+        let mail = self.mailbox.take();
+        let mut did_work = !mail.is_empty();
+        if mail.contains(Mail::DRAIN) {
+            self.start_drain(now);
+        }
+        if mail.contains(Mail::POLL) || self.timer.is_some_and(|timer| now >= timer) {
+            self.look_after_queues(now);
+        }
+        did_work |= self.poll_providers(now);
+        did_work |= self.poll_storage(now)?;
+        did_work |= self.feed(now);
+        self.tell_peers(now);
+        did_work |= self.go_on_draining(now);
+        for provider in &mut self.providers {
+            provider.submit(now);
+        }
+        Ok(Turn {
+            did_work,
+            next_deadline: self.next_deadline(),
+            drained: self.stage == Stage::Drained,
+        })
+    }
+
+    /// Whether there is nothing to do until one of
+    /// [`wait_fds`](Self::wait_fds) becomes readable.
+    ///
+    /// # Errors
+    /// As [`turn`](Self::turn).
+    pub fn may_sleep(&mut self) -> Result<bool, StorageError> {
+        self.storage.may_sleep()
+    }
+
+    /// What to sleep on: providers, disks, mail.
+    pub fn wait_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let providers = self.providers.iter().filter_map(|one| one.wait_fd());
+        providers
+            .chain(self.storage.wait_fd())
+            .chain([self.mailbox.wait_fd()])
+    }
+
+    /// Its mailbox.
+    #[must_use]
+    pub fn mailbox(&self) -> &Mailbox {
+        &self.mailbox
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        let providers = self.providers.iter().filter_map(|one| one.next_deadline());
+        providers
+            .chain(self.timer)
+            .chain(self.stage.deadline())
+            .min()
+    }
+
+    fn poll_providers(&mut self, now: Duration) -> bool {
+        let mut did_work = false;
+        let mut events = std::mem::take(&mut self.events);
+        for at in 0..self.providers.len() {
+            if let Some(provider) = self.providers.get_mut(at) {
+                did_work |= provider.poll(now, &mut events);
+            }
+            for event in events.drain(..) {
+                self.handle(at, event, now);
+            }
+        }
+        self.events = events;
+        did_work
+    }
+
+    fn handle(&mut self, provider: usize, event: Event, now: Duration) {
+        match event {
+            Event::ConnectRequest(request) => self.accept(provider, &request, now),
+            Event::Received(received) => {
+                let tag = Tag::from_bits(received.tag.0);
+                self.with_queue(tag, now, |edge, io| edge.received(received, io));
+            }
+            Event::Completion(completion) => {
+                let tag = Tag::from_bits(completion.tag.0);
+                self.with_queue(tag, now, |edge, io| edge.completed(completion, io));
+            }
+            Event::Closed { qp, reason } => {
+                if let Some(edge) = self.queues.remove(provider, qp)
+                    && edge.closed(&reason)
+                {
+                    self.news |= News::POLL_ALL;
+                }
+            }
+            Event::Established { .. } | Event::Rejected { .. } => {}
+        }
+    }
+
+    /// Calls `act` with a queue that is still there.
+    fn with_queue<T>(
+        &mut self,
+        tag: Tag,
+        now: Duration,
+        act: impl FnOnce(&mut Edge, &mut Io<'_>) -> T,
+    ) -> Option<T> {
+        let edge = self.queues.get(tag.queue)?;
+        let mut io = Io {
+            now,
+            provider: &mut **self.providers.get_mut(edge.provider)?,
+            storage: &mut self.storage,
+            buffers: &self.buffers,
+            hungry: &mut self.hungry,
+            backlog: &mut self.backlog,
+            news: &mut self.news,
+            disk_log: &mut self.disk_log,
+        };
+        Some(act(edge, &mut io))
+    }
+
+    fn poll_storage(&mut self, now: Duration) -> Result<bool, StorageError> {
+        let mut done = std::mem::take(&mut self.done);
+        let polled = self.storage.poll(&mut done);
+        for done in done.drain(..) {
+            let tag = Tag::from_bits(done.tag);
+            if tag == drain::FLUSH {
+                self.flushed(&done);
+                continue;
+            }
+            // Of a queue that is gone only the buffer is left, which goes
+            // back to its pool here.
+            self.with_queue(tag, now, |edge, io| edge.executed(tag.slot, done, io));
+        }
+        self.done = done;
+        self.submit_backlog();
+        polled
+    }
+
+    /// Disk operations that found no room are tried again, in order.
+    fn submit_backlog(&mut self) {
+        while let Some((disk, request)) = self.backlog.pop_front() {
+            if let Err(Refused { why, back }) = self.storage.submit(disk, request) {
+                debug_assert!(why == Why::Full, "a disk that was open is open");
+                self.backlog.push_front((disk, back));
+                return;
+            }
+        }
+    }
+
+    /// Gives buffers to commands that wait for them, in the order they came.
+    fn feed(&mut self, now: Duration) -> bool {
+        let mut fed = false;
+        while let Some(tag) = self.hungry.pop_front() {
+            // While it is served nobody is before it.
+            let others = std::mem::take(&mut self.hungry);
+            let served = self.with_queue(tag, now, |edge, io| edge.feed(tag.slot, io));
+            let mut newer = std::mem::replace(&mut self.hungry, others);
+            self.hungry.append(&mut newer);
+            if served == Some(false) {
+                self.hungry.push_front(tag);
+                break;
+            }
+            fed = true;
+        }
+        fed
+    }
+
+    /// Polls every queue, closes those whose host takes too long, and finds
+    /// out when to do so again.
+    fn look_after_queues(&mut self, now: Duration) {
+        let mut timer: Option<Duration> = None;
+        let stall = self.config.stall;
+        for place in self.queues.places() {
+            let tag = Tag {
+                queue: place,
+                slot: place,
+            };
+            let next = self.with_queue(tag, now, |edge, io| {
+                edge.poll(io);
+                let waits = edge.longest_on_wire();
+                if waits.is_some_and(|since| now.saturating_sub(since) >= stall) {
+                    edge.abandon("the host did not take or give the data of a command", io);
+                }
+                let look_after = waits.map(|_| now + LOOK_AFTER);
+                edge.next_deadline().into_iter().chain(look_after).min()
+            });
+            timer = timer.into_iter().chain(next.flatten()).min();
+        }
+        // Queues without anything on the wire may have by the next time.
+        let any = (!self.queues.is_empty()).then(|| now + LOOK_AFTER);
+        self.timer = timer.into_iter().chain(any).min();
+    }
+
+    /// Deals with what queues said besides: deadlines that moved, controllers
+    /// that changed.
+    fn tell_peers(&mut self, now: Duration) {
+        while !self.news.is_empty() {
+            let news = std::mem::take(&mut self.news);
+            if news.contains(News::POLL_ALL) {
+                for peer in self.peers.iter() {
+                    peer.send(Mail::POLL);
+                }
+            }
+            if news.intersects(News::POLL_ALL | News::DEADLINE) {
+                self.look_after_queues(now);
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The queue pairs of one reactor: a table with generations.
+
+use std::collections::HashMap;
+
+use nvmeof_rdma::QpId;
+
+use crate::queue::Edge;
+use crate::tag::Place;
+
+/// Queue pairs by place and by the provider's name for them.
+#[derive(Default)]
+pub(super) struct Queues {
+    entries: Vec<Entry>,
+    free: Vec<u16>,
+    /// For events that carry no tag: connection events alone.
+    by_qp: HashMap<(usize, QpId), Place>,
+}
+
+#[derive(Default)]
+struct Entry {
+    generation: u16,
+    edge: Option<Edge>,
+}
+
+impl Queues {
+    /// Adds what `make` makes of the place given to it. `None` when there are
+    /// as many as places can name.
+    pub(super) fn insert(&mut self, make: impl FnOnce(Place) -> Edge) -> Option<Place> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                let index = u16::try_from(self.entries.len()).ok()?;
+                self.entries.push(Entry::default());
+                index
+            }
+        };
+        let entry = self.entries.get_mut(usize::from(index))?;
+        let generation = entry.generation;
+        let place = Place { index, generation };
+        let edge = make(place);
+        self.by_qp.insert((edge.provider, edge.qp), place);
+        entry.edge = Some(edge);
+        Some(place)
+    }
+
+    pub(super) fn get(&mut self, place: Place) -> Option<&mut Edge> {
+        let entry = self.entries.get_mut(usize::from(place.index))?;
+        if entry.generation != place.generation {
+            return None;
+        }
+        entry.edge.as_mut()
+    }
+
+    pub(super) fn remove(&mut self, provider: usize, qp: QpId) -> Option<Edge> {
+        let place = self.by_qp.remove(&(provider, qp))?;
+        let entry = self.entries.get_mut(usize::from(place.index))?;
+        let edge = entry.edge.take()?;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free.push(place.index);
+        Some(edge)
+    }
+
+    /// Places that are taken now.
+    pub(super) fn places(&self) -> Vec<Place> {
+        let all = (0u16..).zip(&self.entries);
+        all.filter(|(_, entry)| entry.edge.is_some())
+            .map(|(index, entry)| Place {
+                index,
+                generation: entry.generation,
+            })
+            .collect()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_qp.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_qp.is_empty()
+    }
+}

@@ -1,0 +1,162 @@
+//! A reactor under virtual time: a host over the simulated network, disks of
+//! memory.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+mod connections;
+mod host;
+mod io;
+mod memory;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvmeof_memory::{ClassSpec, Pages};
+use nvmeof_rdma_sim::{SimConfig, SimNet};
+use nvmeof_rdma_soft::SoftConfig;
+use nvmeof_target_core::{Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
+
+use super::{Reactor, ReactorConfig};
+use crate::Mailbox;
+use memory::MemoryDisks;
+
+pub(super) const NQN: &str = "nqn.2026-11.org.example:disk";
+const BLOCKS: u64 = 2048;
+
+/// One target and the network around it.
+pub(super) struct Bench {
+    pub(super) net: SimNet,
+    pub(super) reactor: Reactor<MemoryDisks>,
+    pub(super) address: SocketAddr,
+    pub(super) drained: bool,
+    hosts: u8,
+}
+
+fn namespace(nsid: u32) -> NamespaceSpec {
+    NamespaceSpec {
+        nsid,
+        blocks: BLOCKS,
+        block_size: 512,
+        uuid: None,
+        nguid: None,
+        eui64: None,
+        readonly: false,
+        disk: nsid - 1,
+        deallocate: true,
+        write_zeroes: true,
+        volatile_cache: true,
+    }
+}
+
+pub(super) fn few_buffers() -> ReactorConfig {
+    ReactorConfig {
+        capsules: 512,
+        data: vec![
+            ClassSpec {
+                len: 4096,
+                count: 16,
+            },
+            ClassSpec {
+                len: 256 << 10,
+                count: 4,
+            },
+        ],
+        pages: Pages::Normal,
+        stall: Duration::from_secs(30),
+        drain: Duration::from_secs(5),
+    }
+}
+
+impl Bench {
+    pub(super) fn new(seed: u64) -> Self {
+        Self::with(seed, few_buffers())
+    }
+
+    pub(super) fn with(seed: u64, config: ReactorConfig) -> Self {
+        let net = SimNet::new(seed, SimConfig::default());
+        let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+        let port = PortSpec {
+            traddr: ip,
+            trsvcid: 4420,
+            fabric: Fabric::Iwarp,
+        };
+        let subsystem = SubsystemSpec {
+            nqn: NQN.into(),
+            allow_any_host: true,
+            namespaces: vec![namespace(1)],
+            ..SubsystemSpec::default()
+        };
+        let model = Model::build(Limits::default(), &[port], &[subsystem]).unwrap();
+        let mailbox = Mailbox::new().unwrap();
+        let peers = Arc::from([mailbox.clone()]);
+        let disks = MemoryDisks::new(1, BLOCKS * 512);
+        let mut reactor = Reactor::new(config, Target::new(model), disks, mailbox, peers).unwrap();
+        let provider = net.endpoint(ip, SoftConfig::default());
+        let provider = reactor.add_provider(Box::new(provider)).unwrap();
+        let address = reactor.listen(provider, SocketAddr::new(ip, 4420)).unwrap();
+        Self {
+            net,
+            reactor,
+            address,
+            drained: false,
+            hosts: 1,
+        }
+    }
+
+    /// A host of its own address.
+    pub(super) fn host(&mut self) -> host::Host {
+        self.hosts += 1;
+        let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, self.hosts));
+        host::Host::new(self.net.endpoint(ip, SoftConfig::default()), self.address)
+    }
+
+    /// Turns the reactor and the hosts until `done`, moving time on when
+    /// nobody has anything to do.
+    pub(super) fn until(
+        &mut self,
+        hosts: &mut [&mut host::Host],
+        mut done: impl FnMut(&mut Self, &mut [&mut host::Host]) -> bool,
+    ) {
+        for _ in 0..200_000 {
+            let now = self.net.now();
+            let turn = self.reactor.turn(now).unwrap();
+            self.drained |= turn.drained;
+            let mut busy = turn.did_work;
+            let mut deadline = turn.next_deadline;
+            for host in hosts.iter_mut() {
+                busy |= host.turn(now);
+                deadline = deadline.into_iter().chain(host.next_deadline()).min();
+            }
+            if done(self, hosts) {
+                return;
+            }
+            if !busy && !self.net.advance_to_next(deadline) {
+                panic!("nothing will ever happen");
+            }
+        }
+        panic!("it takes too long");
+    }
+
+    /// Runs for that long.
+    pub(super) fn run_for(&mut self, hosts: &mut [&mut host::Host], time: Duration) {
+        let end = self.net.now() + time;
+        for host in hosts.iter_mut() {
+            host.wake_at = Some(end);
+        }
+        if hosts.is_empty() {
+            let mut sleeper = self.host();
+            sleeper.wake_at = Some(end);
+            self.until(&mut [&mut sleeper], |bench, _| bench.net.now() >= end);
+        } else {
+            self.until(hosts, |bench, _| bench.net.now() >= end);
+        }
+        for host in hosts.iter_mut() {
+            host.wake_at = None;
+        }
+    }
+}

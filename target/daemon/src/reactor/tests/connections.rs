@@ -1,0 +1,203 @@
+//! Connections that come, go, break and stall.
+
+use std::time::Duration;
+
+use nvmeof_rdma::Provider;
+use nvmeof_wire::Status;
+use nvmeof_wire::admin::bare;
+use nvmeof_wire::cm::{Reject, RejectStatus, Request};
+use nvmeof_wire::fabrics::{Connect, disconnect};
+use nvmeof_wire::nvm::{Io, IoFlags, flush};
+use nvmeof_wire::opcode::{admin as opcode, io};
+
+use super::host::{admin, connect, establish, ready, run};
+use super::{Bench, few_buffers};
+use crate::{Mail, ReactorConfig};
+
+#[test]
+fn a_wrong_request_is_rejected_with_its_status() {
+    let mut bench = Bench::new(1);
+    let mut host = bench.host();
+    let mut request = Request::new(1, 128);
+    request.hsqsize = 1000.into();
+    let qp = host.open(bench.net.now(), &request);
+    bench.until(&mut [&mut host], |_, hosts| !hosts[0].closed.is_empty());
+    let (rejected, private_data) = host.rejected[0];
+    assert_eq!(rejected, qp);
+    let reject = Reject::parse(&private_data).unwrap();
+    assert_eq!(reject.status, RejectStatus::INVALID_HSQSIZE);
+    assert_eq!(bench.reactor.queue_pairs(), 0);
+}
+
+#[test]
+fn without_capsules_for_its_depth_a_queue_is_rejected() {
+    let config = ReactorConfig {
+        capsules: 130,
+        ..few_buffers()
+    };
+    let mut bench = Bench::with(2, config);
+    let mut host = bench.host();
+    establish(&mut bench, &mut host, &Request::new(1, 128));
+    host.open(bench.net.now(), &Request::new(1, 128));
+    bench.until(&mut [&mut host], |_, hosts| !hosts[0].rejected.is_empty());
+    let reject = Reject::parse(&host.rejected[0].1).unwrap();
+    assert_eq!(reject.status, RejectStatus::NO_RESOURCES);
+    assert_eq!(bench.reactor.free_buffers().1, 2);
+}
+
+#[test]
+fn everything_is_free_again_when_a_host_vanishes_in_the_middle() {
+    let mut bench = Bench::new(3);
+    let free = bench.reactor.free_buffers();
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    bench.reactor.storage_mut().hold = true;
+    let write = |opcode| {
+        let (nsid, slba, blocks, flags) = (1, 0, 8, IoFlags::empty());
+        Io {
+            nsid,
+            slba,
+            blocks,
+            flags,
+        }
+        .to_sqe(opcode)
+    };
+    for at in 0..60 {
+        let opcode = if at % 2 == 0 { io::WRITE } else { io::READ };
+        host.send_with(qp, write(opcode), &[7; 4096]);
+    }
+    bench.until(&mut [&mut host], |bench, _| {
+        bench.reactor.storage_mut().in_flight() >= 10
+    });
+    drop(host);
+    let mut other = bench.host();
+    bench.until(&mut [&mut other], |bench, _| {
+        bench.reactor.queue_pairs() == 0
+    });
+    // What the disk has still comes back, to a queue that is gone.
+    bench.reactor.storage_mut().hold = false;
+    bench.until(&mut [&mut other], |bench, _| {
+        bench.reactor.free_buffers() == free
+    });
+    ready(&mut bench, &mut other);
+}
+
+#[test]
+fn a_silent_host_is_given_up_with_all_its_queues() {
+    let mut bench = Bench::new(4);
+    let mut host = bench.host();
+    let (_, cntlid) = admin(&mut bench, &mut host, 3000);
+    connect(&mut bench, &mut host, &Connect::new(1, 128, 0), cntlid);
+    assert_eq!(bench.reactor.queue_pairs(), 2);
+    bench.run_for(&mut [&mut host], Duration::from_secs(2));
+    assert_eq!(bench.reactor.queue_pairs(), 2);
+    bench.run_for(&mut [&mut host], Duration::from_secs(2));
+    assert_eq!((bench.reactor.queue_pairs(), host.closed.len()), (0, 2));
+}
+
+#[test]
+fn a_connection_without_connect_is_closed_in_time() {
+    let mut bench = Bench::new(5);
+    let mut host = bench.host();
+    establish(&mut bench, &mut host, &Request::new(0, 32));
+    bench.run_for(&mut [&mut host], Duration::from_secs(9));
+    assert_eq!(bench.reactor.queue_pairs(), 1);
+    bench.run_for(&mut [&mut host], Duration::from_secs(2));
+    assert_eq!(bench.reactor.queue_pairs(), 0);
+}
+
+#[test]
+fn losing_the_admin_queue_closes_the_others() {
+    let mut bench = Bench::new(6);
+    let mut host = bench.host();
+    let (admin, _io) = ready(&mut bench, &mut host);
+    host.provider.disconnect(admin);
+    bench.until(&mut [&mut host], |bench, _| {
+        bench.reactor.queue_pairs() == 0
+    });
+}
+
+#[test]
+fn disconnect_is_answered_before_the_queue_closes() {
+    let mut bench = Bench::new(7);
+    let mut host = bench.host();
+    let (_, io) = ready(&mut bench, &mut host);
+    let sent = host.send(io, disconnect(), &[]);
+    let (cqe, _) = run(&mut bench, &mut host, sent);
+    assert!(cqe.status().is_success());
+    bench.until(&mut [&mut host], |bench, _| {
+        bench.reactor.queue_pairs() == 1
+    });
+}
+
+#[test]
+fn event_requests_are_held_and_take_nothing() {
+    let mut bench = Bench::new(8);
+    let mut host = bench.host();
+    let (qp, _) = admin(&mut bench, &mut host, 0);
+    let free = bench.reactor.free_buffers();
+    for _ in 0..4 {
+        host.send(qp, bare(opcode::ASYNC_EVENT_REQUEST), &[]);
+    }
+    let fifth = host.send(qp, bare(opcode::ASYNC_EVENT_REQUEST), &[]);
+    let (cqe, _) = run(&mut bench, &mut host, fifth);
+    assert_eq!(cqe.status().kind(), Status::ASYNC_EVENT_LIMIT_EXCEEDED);
+    assert_eq!(bench.reactor.free_buffers(), free);
+}
+
+#[test]
+fn a_capsule_that_is_too_short_ends_that_connection_alone() {
+    let mut bench = Bench::new(9);
+    let (mut good, mut bad) = (bench.host(), bench.host());
+    let (_, io) = ready(&mut bench, &mut good);
+    let qp = establish(&mut bench, &mut bad, &Request::new(0, 32));
+    let head = nvmeof_rdma::Inline::new(&[0; 10]).unwrap();
+    let work = nvmeof_rdma::Work::Send {
+        head,
+        body: None,
+        invalidate: None,
+        solicited: false,
+    };
+    bad.provider.post(qp, nvmeof_rdma::Tag(0), work).unwrap();
+    bench.until(&mut [&mut good, &mut bad], |bench, _| {
+        bench.reactor.queue_pairs() == 2
+    });
+    let sent = good.send(io, flush(1), &[]);
+    assert!(run(&mut bench, &mut good, sent).0.status().is_success());
+}
+
+#[test]
+fn draining_finishes_what_was_begun_and_flushes() {
+    let mut bench = Bench::new(10);
+    let mut host = bench.host();
+    let (_, io) = ready(&mut bench, &mut host);
+    bench.reactor.storage_mut().hold = true;
+    let sent = host.send(io, flush(1), &[]);
+    bench.until(&mut [&mut host], |bench, _| {
+        bench.reactor.storage_mut().in_flight() == 1
+    });
+    bench.reactor.mailbox().send(Mail::DRAIN);
+    bench.run_for(&mut [&mut host], Duration::from_secs(1));
+    // The admin queue has nothing to do, but its I/O queue has.
+    assert_eq!(bench.reactor.queue_pairs(), 2);
+    bench.reactor.storage_mut().hold = false;
+    let (cqe, _) = run(&mut bench, &mut host, sent);
+    assert!(cqe.status().is_success());
+    bench.until(&mut [&mut host], |bench, _| bench.drained);
+    assert_eq!(bench.reactor.storage_mut().flushes, 2);
+}
+
+#[test]
+fn draining_does_not_wait_for_ever() {
+    let mut bench = Bench::new(11);
+    let mut host = bench.host();
+    let (_, io) = ready(&mut bench, &mut host);
+    bench.reactor.storage_mut().hold = true;
+    host.send(io, flush(1), &[]);
+    bench.until(&mut [&mut host], |bench, _| {
+        bench.reactor.storage_mut().in_flight() == 1
+    });
+    bench.reactor.mailbox().send(Mail::DRAIN);
+    bench.until(&mut [&mut host], |bench, _| bench.drained);
+    assert!(bench.net.now() < Duration::from_secs(60));
+}

@@ -1,0 +1,103 @@
+//! Disks of memory: everything ends at the next poll, unless it is held.
+
+use std::os::fd::BorrowedFd;
+
+use nvmeof_backend::{Done, Op, Refused, Request, Why};
+
+use crate::storage::{Storage, StorageError};
+
+pub(in super::super) struct MemoryDisks {
+    pub(in super::super) disks: Vec<Vec<u8>>,
+    pub(in super::super) flushes: usize,
+    /// Nothing ends while this is set.
+    pub(in super::super) hold: bool,
+    /// Room for requests.
+    pub(in super::super) room: usize,
+    waiting: Vec<(u32, Request)>,
+}
+
+impl MemoryDisks {
+    pub(in super::super) fn new(count: usize, len: u64) -> Self {
+        Self {
+            disks: vec![vec![0; usize::try_from(len).unwrap()]; count],
+            flushes: 0,
+            hold: false,
+            room: usize::MAX,
+            waiting: Vec::new(),
+        }
+    }
+
+    pub(in super::super) fn in_flight(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn execute(&mut self, disk: u32, op: Op) -> Option<nvmeof_memory::Buf> {
+        let disk = &mut self.disks[usize::try_from(disk).unwrap()];
+        let range = |offset: u64, len: usize| {
+            let start = usize::try_from(offset).unwrap();
+            start..start + len
+        };
+        match op {
+            Op::Read { offset, mut buf } => {
+                let len = buf.len();
+                buf.copy_from_slice(&disk[range(offset, len)]);
+                Some(buf)
+            }
+            Op::Write { offset, buf, .. } => {
+                assert!(buf.addr().is_multiple_of(512), "misaligned");
+                disk[range(offset, buf.len())].copy_from_slice(&buf);
+                Some(buf)
+            }
+            Op::Flush => {
+                self.flushes += 1;
+                None
+            }
+            Op::WriteZeroes { offset, len, .. } | Op::Deallocate { offset, len } => {
+                disk[range(offset, usize::try_from(len).unwrap())].fill(0);
+                None
+            }
+        }
+    }
+}
+
+impl Storage for MemoryDisks {
+    fn disks(&self) -> u32 {
+        u32::try_from(self.disks.len()).unwrap()
+    }
+
+    fn buffer_alignment(&self, _disk: u32) -> u32 {
+        512
+    }
+
+    fn submit(&mut self, disk: u32, request: Request) -> Result<(), Refused<Request>> {
+        if self.waiting.len() >= self.room {
+            let why = Why::Full;
+            return Err(Refused { why, back: request });
+        }
+        self.waiting.push((disk, request));
+        Ok(())
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done>) -> Result<bool, StorageError> {
+        if self.hold {
+            return Ok(false);
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        let any = !waiting.is_empty();
+        for (disk, request) in waiting {
+            let tag = request.tag;
+            let buf = self.execute(disk, request.op);
+            let result = Ok(());
+            done.push(Done { tag, buf, result });
+        }
+        Ok(any)
+    }
+
+    fn may_sleep(&mut self) -> Result<bool, StorageError> {
+        Ok(true)
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}

@@ -1,0 +1,366 @@
+//! The whole daemon: everything that can fail is done first, then reactors
+//! serve until a signal comes.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nvmeof_backend::Claim;
+use nvmeof_rdma::{ListenError, ListenerId, Provider};
+use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig};
+use nvmeof_target_core::{ModelError, Target};
+use nvmeof_uring::RingConfig;
+
+use crate::config::{Config, ConfigError, Running, buffers};
+use crate::mailbox::{Mail, Mailbox};
+use crate::storage::{OpenDisks, StorageError, StorageOpenError};
+use crate::thread::{self, Clock};
+use crate::{Reactor, ReactorConfig};
+
+/// Why the daemon does not serve, or not any more.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The configuration, or something it names.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The machine, at the start.
+    #[error("{what}: {why}")]
+    Start {
+        /// What was tried.
+        what: &'static str,
+        /// What came of it.
+        why: String,
+    },
+    /// The disks, while serving.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// A bug.
+    #[error("a reactor ended unexpectedly; please report this with the log")]
+    Panicked,
+}
+
+/// A daemon that is ready: connections are accepted.
+pub struct Server {
+    addresses: Vec<SocketAddr>,
+    namespaces: usize,
+    mailboxes: Arc<[Mailbox]>,
+    threads: Vec<JoinHandle<Result<(), ServeError>>>,
+    /// Rings when a reactor ended.
+    ended: Mailbox,
+    signals: SignalFd,
+}
+
+/// What a reactor's thread starts with.
+struct Start {
+    core: Option<usize>,
+    config: ReactorConfig,
+    target: Target,
+    provider: Iwarp,
+    listeners: Vec<ListenerId>,
+    claims: Vec<Claim>,
+    mailbox: Mailbox,
+    peers: Arc<[Mailbox]>,
+    ring: RingConfig,
+    /// Whether this one speaks for all about what they have in common.
+    first: bool,
+}
+
+impl Server {
+    /// Opens, locks, listens and starts the reactors of `config`. When this
+    /// returns, hosts are served. Call it from the first thread before there
+    /// are others: signals are blocked here and taken by [`run`](Self::run).
+    ///
+    /// # Errors
+    /// [`ServeError`]; then nothing was served.
+    pub fn start(config: &Config) -> Result<Self, ServeError> {
+        let signals = take_signals()?;
+        let running = config.running();
+        let opened = config.open()?;
+        let (providers, addresses) = listen(config, running.cores.len())?;
+        let model = config.model(&opened, &addresses)?;
+        let target = Target::new(model);
+        let count = running.cores.len();
+        let mailboxes: Arc<[Mailbox]> = (0..count)
+            .map(|_| Mailbox::new())
+            .collect::<Result<_, _>>()
+            .map_err(|error| start_error("eventfd", &error))?;
+        let ended = Mailbox::new().map_err(|error| start_error("eventfd", &error))?;
+        let (sender, started) = mpsc::channel();
+        let mut threads = Vec::new();
+        let places = running.cores.iter().zip(mailboxes.iter());
+        for (at, ((core, mailbox), (provider, listeners))) in places.zip(providers).enumerate() {
+            let start = Start {
+                core: *core,
+                config: buffers(&running, target.model().limits()),
+                target: target.clone(),
+                provider,
+                listeners,
+                claims: opened.claims.clone(),
+                mailbox: mailbox.clone(),
+                peers: Arc::clone(&mailboxes),
+                ring: ring_config(&opened.claims),
+                first: at == 0,
+            };
+            threads.push(spawn(at, start, &running, sender.clone(), ended.clone())?);
+        }
+        drop(sender);
+        for _ in 0..count {
+            started.recv().map_err(|_| ServeError::Panicked)??;
+        }
+        Ok(Self {
+            addresses,
+            namespaces: opened.claims.len(),
+            mailboxes,
+            threads,
+            ended,
+            signals,
+        })
+    }
+
+    /// Where hosts connect.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Namespaces served.
+    #[must_use]
+    pub fn namespaces(&self) -> usize {
+        self.namespaces
+    }
+
+    /// Serves until SIGTERM or SIGINT, then finishes what was begun. A second
+    /// signal ends the process at once.
+    ///
+    /// # Errors
+    /// [`ServeError`] when a reactor failed.
+    pub fn run(self) -> Result<(), ServeError> {
+        let mut stopping = false;
+        while !self.threads.iter().all(JoinHandle::is_finished) {
+            self.wait();
+            while let Ok(Some(signal)) = self.signals.read_signal() {
+                if stopping {
+                    tracing::warn!("second signal: stopping at once");
+                    std::process::exit(1);
+                }
+                let name = i32::try_from(signal.ssi_signo)
+                    .ok()
+                    .and_then(|number| Signal::try_from(number).ok())
+                    .map_or("signal", Signal::as_str);
+                tracing::info!("{name}: stopping; commands in work are finished first");
+                stopping = true;
+            }
+            // One that failed takes the others along: half a target is worse
+            // than none, since hosts keep waiting for it.
+            let failed = self.threads.iter().any(JoinHandle::is_finished);
+            if stopping || failed {
+                self.stop();
+            }
+        }
+        let mut result = Ok(());
+        for thread in self.threads {
+            let ended = thread.join().unwrap_or(Err(ServeError::Panicked));
+            result = result.and(ended);
+        }
+        if result.is_ok() {
+            tracing::info!("stopped: everything is flushed");
+        }
+        result
+    }
+
+    /// Finishes what was begun, then stops; [`run`](Self::run) returns when
+    /// that is done.
+    pub fn stop(&self) {
+        for mailbox in self.mailboxes.iter() {
+            mailbox.send(Mail::DRAIN);
+        }
+    }
+
+    fn wait(&self) {
+        use std::os::fd::AsFd;
+        let mut fds = [
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.ended.wait_fd(), PollFlags::POLLIN),
+        ];
+        // A reactor rings a moment before its thread is finished: look again
+        // now and then.
+        let timeout = if self.ended.take().is_empty() {
+            PollTimeout::NONE
+        } else {
+            PollTimeout::from(10u8)
+        };
+        let _ = poll(&mut fds, timeout);
+    }
+}
+
+fn start_error(what: &'static str, why: &dyn std::fmt::Display) -> ServeError {
+    let why = why.to_string();
+    ServeError::Start { what, why }
+}
+
+/// Has SIGTERM and SIGINT wait to be read instead of ending the process.
+fn take_signals() -> Result<SignalFd, ServeError> {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGTERM);
+    set.add(Signal::SIGINT);
+    let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+    set.thread_block()
+        .and_then(|()| SignalFd::with_flags(&set, flags))
+        .map_err(|error| start_error("signalfd", &error))
+}
+
+type Listening = Vec<(Iwarp, Vec<ListenerId>)>;
+
+/// One provider for each reactor, all listening on the same addresses: with
+/// more than one the kernel spreads connections over them (SO_REUSEPORT).
+fn listen(config: &Config, reactors: usize) -> Result<(Listening, Vec<SocketAddr>), ServeError> {
+    let mut addresses = config.addresses();
+    let mut all = Vec::new();
+    let shared = reactors > 1;
+    for (port, address) in addresses.iter().enumerate().filter(|_| shared) {
+        // Another target of this user that shares its addresses as well would
+        // go unnoticed: ask once without sharing.
+        TcpListener::bind(address).map_err(|error| {
+            let error = ListenError::new(*address, error);
+            config.port_error(port, &error.to_string())
+        })?;
+    }
+    for _ in 0..reactors {
+        let iwarp = IwarpConfig::default();
+        let mut provider =
+            nvmeof_rdma_iwarp::new(iwarp).map_err(|error| start_error("epoll", &error))?;
+        if shared {
+            provider.streams_mut().share_addresses();
+        }
+        let mut listeners = Vec::new();
+        for (port, address) in addresses.iter_mut().enumerate() {
+            let (listener, bound) = provider
+                .listen(*address)
+                .map_err(|error| config.port_error(port, &error.to_string()))?;
+            // Where the kernel chose a port, the next reactor takes the same.
+            *address = bound;
+            listeners.push(listener);
+        }
+        all.push((provider, listeners));
+    }
+    Ok((all, addresses))
+}
+
+fn ring_config(claims: &[Claim]) -> RingConfig {
+    let files = u32::try_from(claims.len()).unwrap_or(u32::MAX).max(1);
+    RingConfig {
+        files,
+        ..RingConfig::default()
+    }
+}
+
+fn spawn(
+    at: usize,
+    start: Start,
+    running: &Running,
+    started: mpsc::Sender<Result<(), ServeError>>,
+    ended: Mailbox,
+) -> Result<JoinHandle<Result<(), ServeError>>, ServeError> {
+    let clock = Clock::start();
+    let spin = running.spin;
+    std::thread::Builder::new()
+        .name(format!("reactor-{at}"))
+        .spawn(move || {
+            /// Rings even when the reactor panics.
+            struct Ring(Mailbox);
+            impl Drop for Ring {
+                fn drop(&mut self) {
+                    self.0.send(Mail::POLL);
+                }
+            }
+            let _ring = Ring(ended);
+            let mut reactor = match assemble(start) {
+                Ok(reactor) => reactor,
+                Err(error) => {
+                    // The starter reports it.
+                    let _ = started.send(Err(error));
+                    return Ok(());
+                }
+            };
+            let _ = started.send(Ok(()));
+            drop(started);
+            Ok(thread::run(&mut reactor, clock, spin)?)
+        })
+        .map_err(|error| start_error("thread", &error))
+}
+
+/// Builds the reactor on its own thread, to which its ring belongs.
+fn assemble(start: Start) -> Result<Reactor<OpenDisks>, ServeError> {
+    if let Some(core) = start.core {
+        thread::pin(core).map_err(|error| ServeError::Start {
+            what: "reactor.cores",
+            why: format!("processor {core}: {error}; `nproc` shows how many there are"),
+        })?;
+    }
+    let disks = OpenDisks::open(&start.claims, start.ring)
+        .map_err(|error: StorageOpenError| start_error("disks", &error))?;
+    let mut reactor = Reactor::new(
+        start.config,
+        start.target,
+        disks,
+        start.mailbox,
+        start.peers,
+    )
+    .map_err(|error| start_error("buffers", &error))?;
+    let regions: Vec<_> = reactor.regions().cloned().collect();
+    let registered = reactor.storage_mut().register_regions(&regions);
+    if start.first && registered.left_out > 0 {
+        tracing::warn!("{registered}");
+    }
+    let provider = reactor
+        .add_provider(Box::new(start.provider))
+        .map_err(|error| start_error("memory registration", &error))?;
+    for listener in start.listeners {
+        reactor.own_listener(provider, listener);
+    }
+    Ok(reactor)
+}
+
+impl From<ModelError> for ServeError {
+    fn from(error: ModelError) -> Self {
+        start_error("configuration", &error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn config(port: u16) -> Config {
+        let text = format!(
+            "[reactor]\ncores = [0, 0]\n[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = {port}\n\
+             [[subsystem]]\nnqn = \"nqn.2026-11.org.example:disk\"\nallow_any_host = true\n\
+             [[subsystem.namespace]]\nnsid = 1\npath = \"null:1M\"\n"
+        );
+        Config::parse(Path::new("target.toml"), text).unwrap()
+    }
+
+    #[test]
+    fn two_reactors_share_an_address_but_two_targets_do_not() {
+        let server = Server::start(&config(0)).unwrap();
+        let [address] = server.addresses() else {
+            panic!("{:?}", server.addresses());
+        };
+        assert_ne!(address.port(), 0);
+        assert_eq!(server.namespaces(), 1);
+        let Err(error) = Server::start(&config(address.port())) else {
+            panic!("two targets on {address}");
+        };
+        let error = error.to_string();
+        assert!(error.starts_with("target.toml:4: traddr: "), "{error}");
+        assert!(error.contains("is in use"), "{error}");
+        server.stop();
+        server.run().unwrap();
+    }
+}

@@ -1,0 +1,128 @@
+//! What a reactor needs of its disks: the contract, and the disks of
+//! `nvmeof-backend` keeping it.
+
+use std::os::fd::BorrowedFd;
+
+use nvmeof_backend::{Claim, DiskId, Disks, Done, OpenError, Refused, Request, Why};
+use nvmeof_memory::Region;
+use nvmeof_uring::{RingConfig, RingError};
+
+/// The disks of one reactor, numbered from 0 as the model's namespaces name
+/// them.
+pub trait Storage {
+    /// How many there are.
+    fn disks(&self) -> u32;
+
+    /// Bytes that the address of every buffer must be a multiple of, for that
+    /// disk.
+    fn buffer_alignment(&self, _disk: u32) -> u32 {
+        1
+    }
+
+    /// Takes a request. It comes out of [`poll`](Self::poll) exactly once.
+    ///
+    /// # Errors
+    /// [`Refused`] with the request, when there is no room for the moment.
+    fn submit(&mut self, disk: u32, request: Request) -> Result<(), Refused<Request>>;
+
+    /// Starts what was submitted and appends what is done. Tells whether
+    /// anything is. Never waits.
+    ///
+    /// # Errors
+    /// When the machine fails in a way that no request is to blame for.
+    fn poll(&mut self, done: &mut Vec<Done>) -> Result<bool, StorageError>;
+
+    /// Whether there is nothing to do until [`wait_fd`](Self::wait_fd) becomes
+    /// readable.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    fn may_sleep(&mut self) -> Result<bool, StorageError>;
+
+    /// What to sleep on; `None` where time is simulated.
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// The disks as a whole failed.
+#[derive(Debug, thiserror::Error)]
+#[error("disk I/O is not possible any more: {0}")]
+pub struct StorageError(#[from] pub RingError);
+
+/// The disks of `nvmeof-backend`. Belongs to the thread that made it.
+pub struct OpenDisks {
+    disks: Disks,
+    ids: Vec<DiskId>,
+}
+
+/// Disks could not be opened for a reactor.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageOpenError {
+    /// No ring.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// One of the disks.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
+
+impl OpenDisks {
+    /// Opens all of `claims`: disk 0 is the first.
+    ///
+    /// # Errors
+    /// [`StorageOpenError`].
+    pub fn open(claims: &[Claim], config: RingConfig) -> Result<Self, StorageOpenError> {
+        let mut disks = Disks::new(config)?;
+        let ids = claims
+            .iter()
+            .map(|claim| disks.open(claim))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { disks, ids })
+    }
+
+    fn id(&self, disk: u32) -> Option<DiskId> {
+        let at = usize::try_from(disk).ok()?;
+        self.ids.get(at).copied()
+    }
+
+    /// Registers the memory that buffers come from; the first regions matter
+    /// most. The answer displays as a line for the log.
+    pub fn register_regions<'a>(
+        &mut self,
+        regions: impl IntoIterator<Item = &'a Region>,
+    ) -> nvmeof_uring::Registered {
+        self.disks.register_regions(regions)
+    }
+}
+
+impl Storage for OpenDisks {
+    fn disks(&self) -> u32 {
+        u32::try_from(self.ids.len()).unwrap_or(u32::MAX)
+    }
+
+    fn buffer_alignment(&self, disk: u32) -> u32 {
+        let geometry = self.id(disk).and_then(|id| self.disks.geometry(id));
+        geometry.map_or(1, |geometry| geometry.buffer_alignment)
+    }
+
+    fn submit(&mut self, disk: u32, request: Request) -> Result<(), Refused<Request>> {
+        match self.id(disk) {
+            Some(id) => self.disks.submit(id, request),
+            None => Err(Refused {
+                why: Why::NotOpen,
+                back: request,
+            }),
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done>) -> Result<bool, StorageError> {
+        Ok(self.disks.poll(done)?)
+    }
+
+    fn may_sleep(&mut self) -> Result<bool, StorageError> {
+        Ok(self.disks.may_sleep()?)
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.disks.wait_fd())
+    }
+}

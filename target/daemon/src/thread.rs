@@ -1,0 +1,93 @@
+//! The thread of one reactor: turns it, and sleeps when there is nothing to
+//! do.
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::storage::{Storage, StorageError};
+use crate::{Reactor, Turn};
+
+/// The time of all reactors: since the start of the program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self {
+            start: Instant::now(),
+        }
+    }
+
+    fn now(self) -> Duration {
+        self.start.elapsed()
+    }
+}
+
+/// Runs this thread on processor `core` alone.
+///
+/// # Errors
+/// When there is no such processor or we may not use it.
+pub(crate) fn pin(core: usize) -> Result<(), Errno> {
+    let mut set = CpuSet::new();
+    set.set(core)?;
+    sched_setaffinity(Pid::from_raw(0), &set)
+}
+
+/// Turns the reactor until it is drained. For `spin` after the last work it
+/// goes on looking for more, since waking up takes longer than that; then it
+/// sleeps.
+///
+/// # Errors
+/// When the disks fail in a way that no request is to blame for.
+pub(crate) fn run<S: Storage>(
+    reactor: &mut Reactor<S>,
+    clock: Clock,
+    spin: Duration,
+) -> Result<(), StorageError> {
+    let mut last_work = clock.now();
+    loop {
+        let now = clock.now();
+        let Turn {
+            did_work,
+            next_deadline,
+            drained,
+        } = reactor.turn(now)?;
+        if drained {
+            return Ok(());
+        }
+        if did_work {
+            last_work = now;
+        } else if now.saturating_sub(last_work) < spin {
+            std::hint::spin_loop();
+        } else if reactor.may_sleep()? {
+            sleep(reactor, next_deadline.map(|at| at.saturating_sub(now)));
+        }
+    }
+}
+
+/// Sleeps until something happens or `timeout` has passed.
+fn sleep<S: Storage>(reactor: &Reactor<S>, timeout: Option<Duration>) {
+    let mut fds: Vec<PollFd<'_>> = reactor.wait_fds().map(readable).collect();
+    let timeout = match timeout {
+        None => PollTimeout::NONE,
+        // Rounded up: waking too early would be a turn for nothing.
+        Some(timeout) => {
+            let ms = timeout.as_micros().div_ceil(1000);
+            PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
+        }
+    };
+    // An interrupted sleep is a short one.
+    let _ = poll(&mut fds, timeout);
+    reactor.mailbox().silence();
+}
+
+fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::new(fd, PollFlags::POLLIN)
+}

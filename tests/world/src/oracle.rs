@@ -1,0 +1,396 @@
+//! What a correct disk may answer.
+//!
+//! For each block there is a list of candidates: the writes whose value it may
+//! hold now or after a crash. Time is counted in events. A candidate leaves
+//! for two separate reasons:
+//!
+//! * it is *stale*, no read may return it: a write that started after the
+//!   candidate had ended was acknowledged, or a read that started after the
+//!   candidate had ended returned another value;
+//! * it is *superseded*, it cannot come back with a crash: a write that
+//!   started after the candidate had ended is known to be on stable media,
+//!   because it was acknowledged with FUA, or before a flush was sent that was
+//!   then acknowledged (NVMe Base 2.0, section 7.1; NVM 1.0, section 3.2.4).
+//!
+//! Writes that overlap in time may take effect in either order, block by block.
+//! A write that failed may have changed any of its blocks. One whose answer
+//! was lost may do so until it is known that nobody works on it any more.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::content::{Value, ZEROES};
+
+/// Number of an operation: when it started. Also the value that a write
+/// writes.
+pub(crate) type OpId = u64;
+
+/// Knows all namespaces.
+#[derive(Debug)]
+pub(crate) struct Oracle {
+    /// By namespace, then by block.
+    blocks: Vec<Vec<Block>>,
+    /// Everything that has not ended, and writes whose answer was lost.
+    ops: BTreeMap<OpId, Op>,
+    clock: u64,
+    /// Crashes so far.
+    epoch: u32,
+}
+
+/// What one block may hold. Never empty.
+#[derive(Debug)]
+struct Block(Vec<Candidate>);
+
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    /// The write, 0 for what was there at first.
+    op: OpId,
+    value: Value,
+    /// When the write was over; `None` while it may still take effect.
+    ended: Option<u64>,
+    /// Whether it is known to have taken effect, and not lost in a crash.
+    acked: bool,
+    /// Since when no read may return it.
+    stale: Option<u64>,
+    /// It cannot come back with a crash.
+    superseded: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Op {
+    kind: Kind,
+    ns: usize,
+    range: Range<u64>,
+    epoch: u32,
+    /// Its answer was lost: it may still take effect.
+    lost: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write { fua: bool },
+    Flush,
+}
+
+/// How an operation ended, as its host knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Acknowledged.
+    Done,
+    /// Answered with an error: nothing more happens.
+    Failed,
+    /// No answer: it may have happened, or happen yet.
+    Lost,
+}
+
+/// An answer that no correct disk gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wrong(pub(crate) String);
+
+impl Oracle {
+    /// Namespaces of so many blocks, all zeroes and on stable media.
+    pub(crate) fn new(sizes: impl IntoIterator<Item = u64>) -> Self {
+        let first = Candidate {
+            op: 0,
+            value: ZEROES,
+            ended: Some(0),
+            acked: true,
+            stale: None,
+            superseded: false,
+        };
+        let namespace = |blocks| (0..blocks).map(|_| Block(vec![first])).collect();
+        Self {
+            blocks: sizes.into_iter().map(namespace).collect(),
+            ops: BTreeMap::new(),
+            clock: 0,
+            epoch: 0,
+        }
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    fn begin(&mut self, kind: Kind, ns: usize, range: Range<u64>) -> OpId {
+        let id = self.tick();
+        let op = Op {
+            kind,
+            ns,
+            range,
+            epoch: self.epoch,
+            lost: false,
+        };
+        self.ops.insert(id, op);
+        id
+    }
+
+    /// A read or compare is sent.
+    pub(crate) fn begin_read(&mut self, ns: usize, range: Range<u64>) -> OpId {
+        self.begin(Kind::Read, ns, range)
+    }
+
+    /// A flush is sent.
+    pub(crate) fn begin_flush(&mut self, ns: usize) -> OpId {
+        self.begin(Kind::Flush, ns, 0..0)
+    }
+
+    /// Something that changes nothing is sent.
+    pub(crate) fn begin_nothing(&mut self, ns: usize) -> OpId {
+        self.begin(Kind::Read, ns, 0..0)
+    }
+
+    /// A write is sent, of its own number or of zeroes.
+    pub(crate) fn begin_write(
+        &mut self,
+        ns: usize,
+        range: Range<u64>,
+        zeroes: bool,
+        fua: bool,
+    ) -> OpId {
+        self.begin_changes(ns, std::slice::from_ref(&range), zeroes, fua)
+    }
+
+    /// As [`begin_write`](Self::begin_write) for several ranges, of which the
+    /// first is remembered for messages and all for what they change.
+    pub(crate) fn begin_changes(
+        &mut self,
+        ns: usize,
+        ranges: &[Range<u64>],
+        zeroes: bool,
+        fua: bool,
+    ) -> OpId {
+        let start = ranges.iter().map(|range| range.start).min().unwrap_or(0);
+        let end = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+        let id = self.begin(Kind::Write { fua }, ns, start..end);
+        let oldest_read = self.oldest_read();
+        let candidate = Candidate {
+            op: id,
+            value: if zeroes { ZEROES } else { id },
+            ended: None,
+            acked: false,
+            stale: None,
+            superseded: false,
+        };
+        for range in ranges {
+            for block in self.span(ns, range.clone()) {
+                block.forget(oldest_read);
+                // Ranges of one command may overlap.
+                if block.0.last().is_none_or(|last| last.op != id) {
+                    block.0.push(candidate);
+                }
+            }
+        }
+        id
+    }
+
+    /// A read or compare ended well: what it saw, block by block.
+    pub(crate) fn end_read(&mut self, id: OpId, seen: &[Value]) -> Result<(), Wrong> {
+        let now = self.tick();
+        let Some(op) = self.ops.remove(&id) else {
+            return Err(Wrong(format!("operation {id} ended twice")));
+        };
+        let narrow = op.epoch == self.epoch;
+        let first = op.range.start;
+        let count = op.range.end - first;
+        if count != seen.len() as u64 {
+            return Err(Wrong(format!("{} of {count} blocks came", seen.len())));
+        }
+        for (lba, value) in (first..).zip(seen) {
+            let block = &mut self.blocks[op.ns][usize::try_from(lba).unwrap()];
+            if !block.readable(id).any(|one| one.value == *value) {
+                let may: Vec<Value> = block.readable(id).map(|one| one.value).collect();
+                return Err(Wrong(format!(
+                    "block {lba} of disk {} holds {value}, a correct disk has one of {may:?}; \
+                     all that is known: {block:?}",
+                    op.ns
+                )));
+            }
+            if narrow {
+                let gone = |one: &&mut Candidate| {
+                    one.value != *value && one.ended.is_some_and(|at| at < id)
+                };
+                for one in block.0.iter_mut().filter(gone) {
+                    one.stale.get_or_insert(now);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A compare found a difference to `sent`.
+    pub(crate) fn end_differing(&mut self, id: OpId, sent: &[Value]) -> Result<(), Wrong> {
+        self.tick();
+        let Some(op) = self.ops.remove(&id) else {
+            return Err(Wrong(format!("operation {id} ended twice")));
+        };
+        let blocks = &self.blocks[op.ns];
+        let differs = (op.range.clone()).zip(sent).any(|(lba, value)| {
+            let block = &blocks[usize::try_from(lba).unwrap()];
+            block.readable(id).any(|one| one.value != *value)
+        });
+        if differs {
+            return Ok(());
+        }
+        Err(Wrong(format!(
+            "a compare of blocks {:?} of disk {} differs, though all blocks hold {sent:?}",
+            op.range, op.ns
+        )))
+    }
+
+    /// A read that failed, or a write, flush or zeroing that ended somehow.
+    pub(crate) fn end(&mut self, id: OpId, ending: Ending) -> Result<(), Wrong> {
+        let now = self.tick();
+        let Some(op) = self.ops.get_mut(&id).filter(|op| !op.lost) else {
+            return Err(Wrong(format!("operation {id} ended twice")));
+        };
+        match (op.kind, ending) {
+            (Kind::Write { .. }, Ending::Lost) if op.epoch == self.epoch => {
+                op.lost = true;
+                return Ok(());
+            }
+            (Kind::Write { fua }, Ending::Done) => {
+                let op = op.clone();
+                self.acknowledge(id, &op, fua, now);
+            }
+            (Kind::Write { .. }, Ending::Failed | Ending::Lost) => {
+                let op = op.clone();
+                self.over(id, &op, now);
+            }
+            (Kind::Flush, Ending::Done) => {
+                let ns = op.ns;
+                for block in &mut self.blocks[ns] {
+                    block.flushed(id);
+                }
+            }
+            (Kind::Flush | Kind::Read, _) => {}
+        }
+        self.ops.remove(&id);
+        Ok(())
+    }
+
+    /// A call was refused before anything was sent: it never was.
+    pub(crate) fn cancel(&mut self, id: OpId) {
+        let Some(op) = self.ops.remove(&id) else {
+            return;
+        };
+        for block in self.span(op.ns, op.range) {
+            block.0.retain(|one| one.op != id);
+        }
+    }
+
+    fn acknowledge(&mut self, id: OpId, op: &Op, fua: bool, now: u64) {
+        let same_epoch = op.epoch == self.epoch;
+        for block in self.span(op.ns, op.range.clone()) {
+            let Some(mine) = block.0.iter_mut().find(|one| one.op == id) else {
+                continue;
+            };
+            mine.ended.get_or_insert(now);
+            // A crash since then may have undone it, unless it was durable.
+            if !same_epoch && !fua {
+                continue;
+            }
+            mine.acked |= same_epoch;
+            let before = |one: &&mut Candidate| one.ended.is_some_and(|at| at < id);
+            for one in block.0.iter_mut().filter(before) {
+                one.stale.get_or_insert(now);
+                one.superseded |= fua;
+            }
+        }
+    }
+
+    fn over(&mut self, id: OpId, op: &Op, now: u64) {
+        for block in self.span(op.ns, op.range.clone()) {
+            for one in block.0.iter_mut().filter(|one| one.op == id) {
+                one.ended.get_or_insert(now);
+            }
+        }
+    }
+
+    /// The target lost power: nobody works on anything any more, and what is
+    /// not on stable media may be gone.
+    pub(crate) fn crash(&mut self) {
+        let now = self.tick();
+        self.epoch += 1;
+        for block in self.blocks.iter_mut().flatten() {
+            for one in &mut block.0 {
+                one.ended.get_or_insert(now);
+                one.acked = false;
+                if !one.superseded {
+                    one.stale = None;
+                }
+            }
+        }
+        self.ops.retain(|_, op| !op.lost);
+    }
+
+    /// Nobody works on a write any more whose answer was lost.
+    pub(crate) fn settle(&mut self) {
+        let lost: Vec<(OpId, Op)> = self
+            .ops
+            .iter()
+            .filter(|(_, op)| op.lost)
+            .map(|(id, op)| (*id, op.clone()))
+            .collect();
+        if lost.is_empty() {
+            return;
+        }
+        let now = self.tick();
+        for (id, op) in lost {
+            self.over(id, &op, now);
+            self.ops.remove(&id);
+        }
+    }
+
+    /// Writes whose answer was lost and that may still take effect.
+    pub(crate) fn unsettled(&self) -> usize {
+        self.ops.values().filter(|op| op.lost).count()
+    }
+
+    /// What a host could compare with: some value each block may hold.
+    pub(crate) fn guess(&self, ns: usize, lba: u64) -> Value {
+        let block = &self.blocks[ns][usize::try_from(lba).unwrap()];
+        let fresh = block.0.iter().rev().find(|one| one.stale.is_none());
+        fresh.map_or(ZEROES, |one| one.value)
+    }
+
+    fn span(&mut self, ns: usize, range: Range<u64>) -> impl Iterator<Item = &mut Block> {
+        let range = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
+        self.blocks[ns][range].iter_mut()
+    }
+
+    /// When the oldest read that has not ended started.
+    fn oldest_read(&self) -> u64 {
+        let mut reads = self.ops.iter().filter(|(_, op)| op.kind == Kind::Read);
+        reads.next().map_or(self.clock, |(id, _)| *id)
+    }
+}
+
+impl Block {
+    /// What a read that started at `start` and ends now may return.
+    fn readable(&self, start: u64) -> impl Iterator<Item = &Candidate> {
+        let fresh = move |one: &&Candidate| one.stale.is_none_or(|since| since > start);
+        self.0.iter().filter(fresh)
+    }
+
+    /// A flush that was sent at `sent` is acknowledged.
+    fn flushed(&mut self, sent: u64) {
+        let durable = |one: &&Candidate| one.acked && one.ended.is_some_and(|at| at < sent);
+        let Some(newest) = self.0.iter().filter(durable).map(|one| one.op).max() else {
+            return;
+        };
+        for one in &mut self.0 {
+            one.superseded |= one.ended.is_some_and(|at| at < newest);
+        }
+    }
+
+    /// Forgets what neither a read nor a crash can bring back.
+    fn forget(&mut self, oldest_read: u64) {
+        let gone = |one: &Candidate| one.superseded && one.stale.is_some_and(|at| at < oldest_read);
+        self.0.retain(|one| !gone(one));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,293 @@
+//! What one seed means: sizes, shapes, chances and faults.
+
+use std::time::Duration;
+
+use nvmeof_rdma::layer::{Dice, Faults, OneIn};
+use nvmeof_rdma_sim::{SimChances, SimConfig};
+use nvmeof_target_core::Limits;
+
+use crate::disk::Temper;
+
+/// Everything that is decided before a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) disks: Vec<DiskShape>,
+    pub(crate) hosts: Vec<HostShape>,
+    pub(crate) limits: Limits,
+    pub(crate) net: SimConfig,
+    /// Whether frames carry a checksum.
+    pub(crate) crc: bool,
+    pub(crate) temper: Temper,
+    /// Data buffers of the longest kind that the target has.
+    pub(crate) target_buffers: usize,
+    /// What the target's provider does wrong.
+    pub(crate) target_faults: Faults,
+    /// Faults, and after how many calls that ended each comes.
+    pub(crate) faults: Vec<(u64, Fault)>,
+    /// Whether the target crashes after the last flush.
+    pub(crate) crash_at_end: bool,
+}
+
+/// One disk and the namespace on it.
+#[derive(Clone, Debug)]
+pub(crate) struct DiskShape {
+    pub(crate) blocks: u64,
+    pub(crate) block_size: u64,
+    /// Whether it can give up space; what it gave up reads as zero.
+    pub(crate) deallocate: bool,
+    /// Whether it has a write cache that a crash empties.
+    pub(crate) volatile: bool,
+    /// Bytes the address of every buffer must be a multiple of.
+    pub(crate) alignment: u32,
+}
+
+/// One host.
+#[derive(Clone, Debug)]
+pub(crate) struct HostShape {
+    /// Entries of each I/O queue.
+    pub(crate) queues: Vec<u16>,
+    pub(crate) flow_control: bool,
+    /// Most bytes of in-capsule data.
+    pub(crate) in_capsule: u32,
+    pub(crate) keep_alive: Duration,
+    pub(crate) command_timeout: Duration,
+    /// Calls it makes in all.
+    pub(crate) calls: u64,
+    /// Calls it has in flight at most.
+    pub(crate) at_once: usize,
+    /// What its provider does wrong.
+    pub(crate) faults: Faults,
+}
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    /// Every connection of a host breaks.
+    Reset(usize),
+    /// A host and the target do not reach each other for a while.
+    Cut(usize, Duration),
+    /// One side ends its half of every connection.
+    HalfClose { host: usize, by_target: bool },
+    /// The host's process dies; silently, when the network dies with it.
+    HostCrash { host: usize, silent: bool },
+    /// The host's process hangs.
+    HostHangs(usize, Duration),
+    /// The target loses power and comes back.
+    TargetCrash,
+    /// The target drains, ends and comes back.
+    TargetDrain,
+    /// Disk operations take so long at most, for a while.
+    SlowDisk(Duration, Duration),
+    /// Disk operations fail, for a while.
+    BadDisk(Duration),
+    /// Bits are turned over on the way, for a while.
+    Corruption(Duration),
+    /// The next connections are refused.
+    Refuse(u32),
+}
+
+/// Most bytes of payload of one call.
+pub(crate) const LONGEST: u64 = LONGEST_BUFFER as u64;
+/// The same as a length in memory.
+pub(crate) const LONGEST_BUFFER: usize = 64 << 10;
+
+const MICRO: fn(u64) -> Duration = Duration::from_micros;
+const MILLI: fn(u64) -> Duration = Duration::from_millis;
+
+impl Plan {
+    /// What `seed` means.
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut dice = Dice::new(seed ^ 0x6e76_6d65_6f66);
+        let dice = &mut dice;
+        let crc = dice.happens(OneIn(2));
+        let hosts: Vec<HostShape> = (0..=dice.below(2)).map(|_| host(dice)).collect();
+        let calls = hosts.iter().map(|host| host.calls).sum();
+        let faults = faults(dice, calls, hosts.len(), crc);
+        let deepest = hosts.iter().flat_map(|host| &host.queues).max();
+        let mut plan = Self {
+            seed,
+            disks: (0..=dice.below(3)).map(|at| disk(dice, at)).collect(),
+            limits: Limits {
+                queue_depth: deepest.copied().unwrap_or(2).max(8),
+                io_queues: 4,
+                controllers: 16,
+                max_transfer: 8192 << dice.below(3),
+                in_capsule: [0, 512, 4096, 8192][dice.below(4)],
+                connect_timeout: MILLI(500),
+                traffic_keep_alive: dice.happens(OneIn(2)),
+            },
+            hosts,
+            net: net(dice),
+            crc,
+            temper: calm(dice),
+            target_buffers: 1 + dice.below(12),
+            target_faults: match dice.below(4) {
+                0 => Faults {
+                    seed: dice.roll(),
+                    disconnect: OneIn(2000),
+                    delay: OneIn(20),
+                    delay_polls: 4,
+                    ..Faults::default()
+                },
+                _ => Faults::default(),
+            },
+            faults,
+            crash_at_end: dice.happens(OneIn(2)),
+        };
+        if plan.is_peaceful() {
+            // However many calls wait for a slow disk.
+            for host in &mut plan.hosts {
+                host.command_timeout = PATIENCE;
+            }
+        }
+        plan
+    }
+
+    /// Whether nothing goes wrong, so that no connection may be lost.
+    pub(crate) fn is_peaceful(&self) -> bool {
+        let chances = &self.net.chances;
+        let by_chance = [
+            chances.reset,
+            chances.corrupt,
+            chances.refuse,
+            chances.stall,
+        ];
+        let none = Faults::default();
+        self.faults.is_empty()
+            && by_chance == [OneIn(0); 4]
+            && self.target_faults == none
+            && self.hosts.iter().all(|host| host.faults == none)
+    }
+
+    /// Whether bits are turned over on the way.
+    pub(crate) fn has_corruption(&self) -> bool {
+        let mut faults = self.faults.iter();
+        faults.any(|(_, fault)| matches!(fault, Fault::Corruption(_)))
+    }
+}
+
+/// A command time-out that no queue of commands reaches.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn disk(dice: &mut Dice, at: usize) -> DiskShape {
+    let block_size = if (at + dice.below(2)).is_multiple_of(2) {
+        512
+    } else {
+        4096
+    };
+    let blocks = match block_size {
+        512 => 16 + dice.below(180),
+        _ => 8 + dice.below(40),
+    };
+    DiskShape {
+        blocks: blocks as u64,
+        block_size,
+        deallocate: !dice.happens(OneIn(3)),
+        volatile: !dice.happens(OneIn(4)),
+        alignment: [1, 512, 4096][dice.below(3)],
+    }
+}
+
+fn host(dice: &mut Dice) -> HostShape {
+    let depths = [2, 3, 4, 8, 16, 32];
+    let queues = (0..=dice.below(3)).map(|_| depths[dice.below(depths.len())]);
+    HostShape {
+        queues: queues.collect(),
+        flow_control: dice.happens(OneIn(2)),
+        in_capsule: [0, 512, 4096, 1 << 20][dice.below(4)],
+        keep_alive: MILLI([0, 100, 400, 2000][dice.below(4)]),
+        command_timeout: MILLI([300, 1000, 5000][dice.below(3)]),
+        calls: 80 + dice.below(300) as u64,
+        at_once: 1 + dice.below(24),
+        faults: match dice.below(4) {
+            0 => Faults {
+                seed: dice.roll(),
+                refuse_post: OneIn(40),
+                refuse_expose: OneIn(30),
+                disconnect: OneIn(1000),
+                delay: OneIn(20),
+                delay_polls: 4,
+                ..Faults::default()
+            },
+            _ => Faults::default(),
+        },
+    }
+}
+
+fn net(dice: &mut Dice) -> SimConfig {
+    SimConfig {
+        latency: match dice.below(4) {
+            0 => MICRO(0)..=MICRO(0),
+            1 => MICRO(0)..=MICRO(3000),
+            _ => MICRO(1)..=MICRO(50),
+        },
+        window: match dice.below(4) {
+            0 => 2048..=8192,
+            _ => 8192..=1 << 20,
+        },
+        longest_piece: [1000, 9000, 65_536][dice.below(3)],
+        chances: match dice.below(5) {
+            0 => SimChances {
+                reset: OneIn(4000),
+                refuse: OneIn(5),
+                stall: OneIn(400),
+                stall_for: MILLI(3),
+                ..SimChances::default()
+            },
+            _ => SimChances::default(),
+        },
+    }
+}
+
+/// How disks behave when nothing is wrong with them.
+pub(crate) fn calm(dice: &mut Dice) -> Temper {
+    Temper {
+        latency: match dice.below(4) {
+            0 => MICRO(0)..=MICRO(0),
+            1 => MICRO(0)..=MICRO(5000),
+            _ => MICRO(5)..=MICRO(200),
+        },
+        eio: OneIn(0),
+        enospc: OneIn(0),
+        room: 2 + dice.below(64),
+    }
+}
+
+fn faults(dice: &mut Dice, calls: u64, hosts: usize, crc: bool) -> Vec<(u64, Fault)> {
+    let count = [0, 0, 1, 2, 3, 4, 6][dice.below(7)];
+    let mut faults: Vec<(u64, Fault)> = (0..count)
+        .map(|_| (dice.roll() % calls, fault(dice, dice_host(hosts), crc)))
+        .collect();
+    faults.sort_by_key(|(after, _)| *after);
+    faults
+}
+
+/// How a host is chosen among so many.
+fn dice_host(hosts: usize) -> impl Fn(&mut Dice) -> usize {
+    move |dice| dice.below(hosts)
+}
+
+fn fault(dice: &mut Dice, host: impl Fn(&mut Dice) -> usize, crc: bool) -> Fault {
+    let host = host(dice);
+    let a_while = MILLI([1, 5, 50, 700, 4000][dice.below(5)]);
+    match dice.below(14) {
+        1 | 2 => Fault::Cut(host, a_while),
+        3 => Fault::HalfClose {
+            host,
+            by_target: dice.happens(OneIn(2)),
+        },
+        4 => Fault::HostCrash {
+            host,
+            silent: dice.happens(OneIn(2)),
+        },
+        5 => Fault::HostHangs(host, a_while),
+        6..=8 => Fault::TargetCrash,
+        9 => Fault::TargetDrain,
+        10 => Fault::SlowDisk(a_while, MILLI(20)),
+        11 => Fault::BadDisk(MILLI(5)),
+        12 if crc => Fault::Corruption(MILLI(5)),
+        13 => Fault::Refuse(1 + u32::try_from(dice.below(3)).unwrap()),
+        _ => Fault::Reset(host),
+    }
+}

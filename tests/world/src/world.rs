@@ -1,0 +1,374 @@
+//! The world: one target, its disks, its hosts and the network between them,
+//! all in one thread and in virtual time.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvmeof_initiator::polled::Done;
+use nvmeof_memory::{ClassSpec, Pages};
+use nvmeof_rdma::Provider;
+use nvmeof_rdma::layer::{Dice, Faults, Faulty};
+use nvmeof_rdma_sim::SimNet;
+use nvmeof_rdma_soft::SoftConfig;
+use nvmeof_target::{Mailbox, Reactor, ReactorConfig};
+use nvmeof_target_core::{Fabric, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
+
+use crate::disk::{DiskHandle, Disks};
+use crate::host::{Host, SUBNQN};
+use crate::oracle::{OpId, Oracle, Wrong};
+use crate::plan::Plan;
+use crate::trace::Trace;
+use crate::workload::{Answered, Pending};
+use crate::{Failure, Report};
+
+mod calls;
+mod ending;
+mod trouble;
+
+/// Everything there is in one run.
+pub(crate) struct World {
+    plan: Plan,
+    net: SimNet,
+    disks: Disks,
+    target: Target,
+    /// `None` between two runs of the target.
+    reactor: Option<Reactor<DiskHandle>>,
+    /// Buffers that the reactor had free at the start.
+    all_free: (usize, usize),
+    hosts: Vec<Host>,
+    oracle: Oracle,
+    trace: Trace,
+    dice: Dice,
+    calls: BTreeMap<OpId, Pending>,
+    /// Calls each host has made.
+    made: Vec<u64>,
+    ended: u64,
+    answered: Answered,
+    next_fault: usize,
+    /// When the target has to be turned at the latest.
+    target_deadline: Option<Duration>,
+    /// Turns since time moved.
+    still: u64,
+    /// What is to be undone, and when.
+    later: BTreeMap<(Duration, u64), Undo>,
+    undone: u64,
+    cuts: usize,
+    /// Times a host and the target came to reach each other again.
+    heals: u64,
+    draining: Option<Vec<OpId>>,
+    /// Since when no host has connected or been lost, and the count then.
+    stable: (Duration, u64),
+    phase: Phase,
+    /// Empty between polls.
+    done: Vec<Done>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Random calls and faults.
+    Work,
+    /// No more of either, until nothing is in flight.
+    Calm,
+    /// Everything is read.
+    Verify {
+        ns: usize,
+        block: u64,
+    },
+    Leave,
+    Over,
+}
+
+/// The end of a fault.
+#[derive(Clone, Copy, Debug)]
+enum Undo {
+    Heal(usize),
+    /// Not an end: by now the target has given up the only host it had, unless
+    /// the network came back since so many heals.
+    MustBeForgotten {
+        heals: u64,
+    },
+    CalmDisk,
+    NoCorruption,
+    StartTarget,
+}
+
+const TARGET_IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+const PORT: u16 = 4420;
+/// No call takes longer than this, whatever happens.
+const LONGEST_CALL: Duration = Duration::from_secs(60);
+/// A run that takes longer has come to a stop.
+const LONGEST_RUN: Duration = Duration::from_secs(600);
+const MOST_TURNS: u64 = 3_000_000;
+/// As many times somebody may want to be woken at once without effect.
+const MOST_STILL: u64 = 10_000;
+/// How long hosts must be undisturbed before nobody works any more on what an
+/// earlier connection asked for.
+const SETTLED_AFTER: Duration = Duration::from_millis(60);
+
+impl World {
+    pub(crate) fn new(seed: u64, print: bool) -> Self {
+        let plan = Plan::new(seed);
+        let mut dice = Dice::new(seed);
+        let net = SimNet::new(dice.roll(), plan.net.clone());
+        let temper = plan.temper.clone();
+        let disks = Disks::new(net.clone(), dice.roll(), &plan.disks, temper);
+        let addr = SocketAddr::new(TARGET_IP, PORT);
+        let hosts: Vec<Host> = (0..)
+            .zip(&plan.hosts)
+            .map(|(at, shape)| Host::new(at, shape.clone(), &net, addr, plan.crc, dice.roll()))
+            .collect();
+        let mut world = Self {
+            oracle: Oracle::new(plan.disks.iter().map(|disk| disk.blocks)),
+            target: Target::new(model(&plan)),
+            made: vec![0; hosts.len()],
+            plan,
+            net,
+            disks,
+            reactor: None,
+            all_free: (0, 0),
+            hosts,
+            trace: Trace::new(print),
+            dice,
+            calls: BTreeMap::new(),
+            ended: 0,
+            answered: Answered::default(),
+            next_fault: 0,
+            target_deadline: None,
+            still: 0,
+            later: BTreeMap::new(),
+            undone: 0,
+            cuts: 0,
+            heals: 0,
+            draining: None,
+            stable: (Duration::ZERO, 0),
+            phase: Phase::Work,
+            done: Vec::new(),
+        };
+        world.say(format_args!("{:?}", world.plan.clone()));
+        world.start_target();
+        world
+    }
+
+    /// Runs to the end.
+    pub(crate) fn run(mut self) -> Result<Report, Failure> {
+        let mut turns = 0u64;
+        let result = loop {
+            turns += 1;
+            if turns > MOST_TURNS {
+                break Err(Wrong(format!("no end after {turns} turns")));
+            }
+            match self.turn() {
+                Ok(()) if self.phase == Phase::Over => break Ok(()),
+                Ok(()) => {}
+                Err(wrong) => break Err(wrong),
+            }
+        };
+        let seed = self.plan.seed;
+        match result {
+            Ok(()) => Ok(Report {
+                seed,
+                calls: self.ended,
+                faults: self.plan.faults.len(),
+                connections: self.hosts.iter().map(|host| host.changes).sum(),
+                virtual_time: self.net.now(),
+                lines: self.trace.lines(),
+                hash: self.trace.hash(),
+            }),
+            Err(Wrong(what)) => {
+                for at in 0..self.hosts.len() {
+                    let state = self.hosts[at].state();
+                    self.say(format_args!("host {at}: {state}"));
+                }
+                Err(Failure {
+                    seed,
+                    what,
+                    trace: self.trace.tail(),
+                })
+            }
+        }
+    }
+
+    fn say(&mut self, what: std::fmt::Arguments<'_>) {
+        self.trace.say(self.net.now(), what);
+    }
+
+    /// Does everything that is to be done now, then moves time.
+    fn turn(&mut self) -> Result<(), Wrong> {
+        let now = self.net.now();
+        let mut progress = self.undo_due(now)?;
+        progress |= self.turn_target(now)?;
+        for at in 0..self.hosts.len() {
+            progress |= self.poll_host(at, now)?;
+        }
+        self.watch(now)?;
+        progress |= self.advance_phase(now)?;
+        if progress {
+            return Ok(());
+        }
+        let hosts = self.hosts.iter().filter_map(|host| host.next_deadline(now));
+        let undo = self.later.keys().next().map(|(at, _)| *at);
+        let settle = (self.oracle.unsettled() > 0)
+            .then_some(self.stable.0 + SETTLED_AFTER)
+            .filter(|at| *at > now);
+        let target = self.target_deadline;
+        let until = hosts
+            .chain(undo)
+            .chain(settle)
+            .chain(target)
+            .chain(self.disks.next_at())
+            .min();
+        if !self.net.advance_to_next(until) {
+            return Err(Wrong("nothing will ever happen again".to_owned()));
+        }
+        self.still = if self.net.now() > now {
+            0
+        } else {
+            self.still + 1
+        };
+        if self.still > MOST_STILL {
+            return Err(Wrong(format!(
+                "somebody wants to be woken at once, again and again, and does nothing: \
+                 target {:?}, disks {:?}",
+                self.target_deadline,
+                self.disks.next_at()
+            )));
+        }
+        Ok(())
+    }
+
+    fn turn_target(&mut self, now: Duration) -> Result<bool, Wrong> {
+        let Some(reactor) = &mut self.reactor else {
+            return Ok(false);
+        };
+        let turn = reactor
+            .turn(now)
+            .map_err(|error| Wrong(format!("the target failed: {error}")))?;
+        self.target_deadline = turn.next_deadline;
+        if turn.drained {
+            self.drained()?;
+            return Ok(true);
+        }
+        Ok(turn.did_work)
+    }
+
+    /// What must be so at every moment.
+    fn watch(&mut self, now: Duration) -> Result<(), Wrong> {
+        if let Some(wrong) = self.disks.wrong() {
+            return Err(Wrong(wrong));
+        }
+        let late = |call: &&Pending| now > call.since + LONGEST_CALL;
+        if let Some(call) = self.calls.values().find(late) {
+            return Err(Wrong(format!("a call hangs: {call:?}")));
+        }
+        if now > LONGEST_RUN {
+            return Err(Wrong(format!("no end after {LONGEST_RUN:?}")));
+        }
+        self.settle(now);
+        Ok(())
+    }
+
+    /// Writes whose answer was lost cannot come any more once all queue pairs
+    /// are known to be new ones, and disks are done with what was before.
+    fn settle(&mut self, now: Duration) {
+        let changes = self.hosts.iter().map(|host| host.changes).sum();
+        if self.stable.1 != changes || self.cuts > 0 {
+            self.stable = (now, changes);
+        }
+        if self.oracle.unsettled() == 0 || now < self.stable.0 + SETTLED_AFTER {
+            return;
+        }
+        let pairs: Option<usize> = self.hosts.iter().map(Host::settled_queue_pairs).sum();
+        let there = self.reactor.as_ref().map(Reactor::queue_pairs);
+        let old = self.disks.oldest().is_some_and(|at| at <= self.stable.0);
+        if pairs.is_some() && pairs == there && !old {
+            let unsettled = self.oracle.unsettled();
+            self.say(format_args!("{unsettled} lost writes are settled"));
+            self.oracle.settle();
+        }
+        // Otherwise ask again after a while.
+        self.stable.0 = now;
+    }
+
+    /// Starts the target, as after a loss of power or an upgrade.
+    fn start_target(&mut self) {
+        self.target = Target::new(model(&self.plan));
+        let mailbox = Mailbox::new().unwrap();
+        let data = vec![
+            ClassSpec {
+                len: 4096,
+                count: 4 + self.plan.target_buffers,
+            },
+            ClassSpec {
+                len: usize::try_from(self.plan.limits.max_transfer)
+                    .unwrap()
+                    .max(8192),
+                count: 2 + self.plan.target_buffers,
+            },
+        ];
+        let config = ReactorConfig {
+            capsules: 700,
+            data,
+            pages: Pages::Normal,
+            stall: Duration::from_secs(3),
+            drain: Duration::from_secs(2),
+        };
+        let peers: Arc<[Mailbox]> = Arc::from([mailbox.clone()]);
+        let storage = self.disks.open();
+        let target = self.target.clone();
+        let mut reactor = Reactor::new(config, target, storage, mailbox, peers).unwrap();
+        self.all_free = reactor.free_buffers();
+        let provider = self.target_provider();
+        let provider = reactor.add_provider(provider).unwrap();
+        let addr = SocketAddr::new(TARGET_IP, PORT);
+        reactor.listen(provider, addr).unwrap();
+        self.target_deadline = Some(self.net.now());
+        self.reactor = Some(reactor);
+        self.say(format_args!("target starts"));
+    }
+
+    fn target_provider(&mut self) -> Box<dyn Provider> {
+        let config = SoftConfig {
+            crc: self.plan.crc,
+            handshake: Duration::from_secs(1),
+            linger: Duration::from_millis(100),
+            ..SoftConfig::default()
+        };
+        let endpoint = self.net.endpoint(TARGET_IP, config);
+        if self.phase != Phase::Work || self.plan.target_faults == Faults::default() {
+            return Box::new(endpoint);
+        }
+        let faults = self.plan.target_faults.clone();
+        Box::new(Faulty::new(endpoint, faults))
+    }
+}
+
+/// What the target serves.
+fn model(plan: &Plan) -> Model {
+    let port = PortSpec {
+        traddr: TARGET_IP,
+        trsvcid: PORT,
+        fabric: Fabric::Iwarp,
+    };
+    let namespaces = (0..).zip(&plan.disks).map(|(disk, shape)| NamespaceSpec {
+        nsid: disk + 1,
+        blocks: shape.blocks,
+        block_size: u32::try_from(shape.block_size).unwrap(),
+        uuid: None,
+        nguid: None,
+        eui64: None,
+        readonly: false,
+        disk,
+        deallocate: shape.deallocate,
+        write_zeroes: true,
+        volatile_cache: shape.volatile,
+    });
+    let subsystem = SubsystemSpec {
+        nqn: SUBNQN.to_owned(),
+        allow_any_host: true,
+        namespaces: namespaces.collect(),
+        ..SubsystemSpec::default()
+    };
+    Model::build(plan.limits.clone(), &[port], &[subsystem]).unwrap()
+}

@@ -1,0 +1,169 @@
+//! Hosts at work: calls are made, and their answers checked.
+
+use std::time::Duration;
+
+use nvmeof_initiator::polled::Done;
+use nvmeof_initiator::{Error, LostCause};
+use nvmeof_rdma::{CloseReason, Refused};
+
+use super::{Phase, World};
+use crate::oracle::Wrong;
+use crate::workload::{self, Prepared};
+
+impl World {
+    /// One host: takes answers, makes calls.
+    pub(super) fn poll_host(&mut self, at: usize, now: Duration) -> Result<bool, Wrong> {
+        let mut done = std::mem::take(&mut self.done);
+        let changes = self.hosts[at].changes;
+        let progress = self.hosts[at].poll(now, &mut done);
+        for call in done.drain(..) {
+            self.call_ended(&call)?;
+        }
+        self.done = done;
+        let mut progress = progress.map_err(Wrong)?;
+        if self.hosts[at].changes != changes {
+            let state = self.hosts[at].phase();
+            let why = without_addresses(&std::mem::take(&mut self.hosts[at].why));
+            self.say(format_args!("host {at} is {state} {why}"));
+        }
+        if self.phase == Phase::Work {
+            progress |= self.make_calls(at, now)?;
+        }
+        Ok(progress)
+    }
+
+    fn make_calls(&mut self, at: usize, now: Duration) -> Result<bool, Wrong> {
+        let mut any = false;
+        while now >= self.hosts[at].hangs_until
+            && self.hosts[at].is_up()
+            && self.made[at] < self.hosts[at].shape.calls
+            && self.in_flight(at) < self.hosts[at].shape.at_once
+        {
+            let host = &mut self.hosts[at];
+            let ask = workload::draw(&mut host.dice, &self.plan.disks);
+            let shape = &self.plan.disks[ask.ns];
+            let take = |len| host.buffers.take(len);
+            let prepared = workload::prepare(ask, at, shape, &mut self.oracle, take, now);
+            let Some(prepared) = prepared else {
+                break;
+            };
+            if !self.submit(prepared, now)? {
+                break;
+            }
+            self.made[at] += 1;
+            any = true;
+        }
+        Ok(any)
+    }
+
+    pub(super) fn in_flight(&self, host: usize) -> usize {
+        self.calls.values().filter(|call| call.host == host).count()
+    }
+
+    /// Makes one call on any queue. False when it was refused.
+    pub(super) fn submit(&mut self, prepared: Prepared, now: Duration) -> Result<bool, Wrong> {
+        let Prepared {
+            id,
+            work,
+            buf,
+            pending,
+        } = prepared;
+        let len = buf.as_ref().map(|buf| buf.len());
+        let host = &mut self.hosts[pending.host];
+        let queue = host.dice.below(host.queues());
+        match host.submit(queue, work, buf, id, now) {
+            Ok(()) => {
+                let (host, kind, ns) = (pending.host, pending.kind, pending.ns);
+                let range = pending.range.clone();
+                self.say(format_args!(
+                    "host {host} queue {queue} call {id}: {kind:?} disk {ns} blocks {range:?}"
+                ));
+                self.calls.insert(id, pending);
+                Ok(true)
+            }
+            Err(Refused { why, back }) => {
+                workload::check_refusal(&why)?;
+                if back.buf.as_ref().map(|buf| buf.len()) != len || back.user != id {
+                    return Err(Wrong(format!(
+                        "call {id} was refused and came back changed"
+                    )));
+                }
+                self.oracle.cancel(id);
+                self.say(format_args!("call {id} is refused: {why}"));
+                Ok(false)
+            }
+        }
+    }
+
+    fn call_ended(&mut self, done: &Done) -> Result<(), Wrong> {
+        let id = done.user;
+        let Some(pending) = self.calls.remove(&id) else {
+            return Err(Wrong(format!("call {id} ended twice or was never made")));
+        };
+        match &done.result {
+            Ok(_) => self.say(format_args!("call {id} is done")),
+            Err(error) => {
+                let error = without_addresses(&error.to_string());
+                self.say(format_args!("call {id} ends: {error}"));
+            }
+        }
+        self.ended += 1;
+        self.check_loss(id, done)?;
+        let block = self.plan.disks[pending.ns].block_size;
+        let checked = workload::check(
+            id,
+            &pending,
+            done,
+            block,
+            &mut self.oracle,
+            &mut self.answered,
+        );
+        if done.result.is_ok() {
+            self.piece_verified(pending.ns, pending.range.end);
+        }
+        checked.map_err(|Wrong(what)| Wrong(format!("{what} ({pending:?})")))
+    }
+}
+
+/// RFC 5044, section 8: the stream ended where it should not. A process that
+/// dies does that.
+const STREAM_ENDED: (&str, u16) = ("MPA", 0x2001);
+
+impl World {
+    /// A call whose connection was lost: whether it may have been lost, and so.
+    fn check_loss(&self, id: u64, done: &Done) -> Result<(), Wrong> {
+        let Err(Error::Lost(lost)) = &done.result else {
+            return Ok(());
+        };
+        let text = &lost.cause;
+        if self.plan.is_peaceful() && self.phase == Phase::Work {
+            return Err(Wrong(format!(
+                "nothing was wrong, and the connection of call {id} was lost: {text:?}"
+            )));
+        }
+        // Only bits that were turned over on the way look like a broken rule.
+        let broken = match &lost.cause {
+            LostCause::Protocol(_) => true,
+            LostCause::Network(CloseReason::PeerFault(fault) | CloseReason::Terminated(fault)) => {
+                (fault.layer, fault.code) != STREAM_ENDED
+            }
+            _ => false,
+        };
+        if broken && !self.plan.has_corruption() {
+            return Err(Wrong(format!(
+                "one side broke the protocol during call {id}: {text:?}"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Where memory lies differs from run to run, and with it the checksums of
+/// commands that name it.
+fn without_addresses(text: &str) -> String {
+    let words = text.split(' ').map(|word| match word.strip_prefix("0x") {
+        Some(number) if number.len() >= 8 => "(differs)",
+        _ => word,
+    });
+    words.collect::<Vec<_>>().join(" ")
+}

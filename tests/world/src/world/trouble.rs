@@ -1,0 +1,205 @@
+//! Faults happen, and end.
+
+use std::time::Duration;
+
+use nvmeof_rdma::layer::OneIn;
+use nvmeof_rdma_sim::{SimChances, Trouble};
+use nvmeof_target::Reactor;
+
+use super::{TARGET_IP, Undo, World};
+use crate::disk::Temper;
+use crate::oracle::{Ending, Wrong};
+use crate::plan::Fault;
+
+/// What the target may take beyond a keep-alive time to forget a host: closing
+/// lingers, and set-ups that were begun have time-outs of their own.
+const A_MOMENT: Duration = Duration::from_secs(3);
+
+impl World {
+    /// Makes the faults happen that are due. Says whether there was one.
+    pub(super) fn make_trouble(&mut self, now: Duration) -> Result<bool, Wrong> {
+        let mut any = false;
+        while let Some((after, fault)) = self.plan.faults.get(self.next_fault).copied()
+            && self.ended >= after
+        {
+            // Draining is left to end undisturbed: it is a test of its own.
+            if self.draining.is_some() {
+                break;
+            }
+            self.next_fault += 1;
+            self.say(format_args!("fault: {fault:?}"));
+            self.fault(fault, now)?;
+            any = true;
+        }
+        Ok(any)
+    }
+
+    fn fault(&mut self, fault: Fault, now: Duration) -> Result<(), Wrong> {
+        match fault {
+            Fault::Reset(host) => {
+                let host = self.hosts[host].ip;
+                self.net.inject(Trouble::Reset(host, TARGET_IP));
+            }
+            Fault::Cut(host, how_long) => self.cut(host, now + how_long),
+            Fault::HalfClose { host, by_target } => {
+                let host = self.hosts[host].ip;
+                self.net.inject(if by_target {
+                    Trouble::HalfClose(TARGET_IP, host)
+                } else {
+                    Trouble::HalfClose(host, TARGET_IP)
+                });
+            }
+            Fault::HostCrash { host, silent } => {
+                if silent {
+                    self.cut(host, now + Duration::from_secs(8));
+                    let keep_alive = self.hosts[host].shape.keep_alive;
+                    // The end of a stall heals the network too.
+                    let stalls = self.plan.net.chances.stall != OneIn(0);
+                    if self.hosts.len() == 1 && !keep_alive.is_zero() && !stalls {
+                        let heals = self.heals;
+                        let by = now + keep_alive + A_MOMENT;
+                        self.at(by, Undo::MustBeForgotten { heals });
+                    }
+                }
+                self.crash_host(host, now)?;
+            }
+            Fault::HostHangs(host, how_long) => {
+                self.hosts[host].hangs_until = now + how_long;
+            }
+            Fault::TargetCrash => self.crash_target(now),
+            Fault::TargetDrain => self.drain_target(now),
+            Fault::SlowDisk(slow, how_long) => {
+                let latency = Duration::ZERO..=slow;
+                self.disks.set_temper(Temper {
+                    latency,
+                    ..self.plan.temper.clone()
+                });
+                self.at(now + how_long, Undo::CalmDisk);
+            }
+            Fault::BadDisk(how_long) => {
+                self.disks.set_temper(Temper {
+                    eio: OneIn(5),
+                    enospc: OneIn(8),
+                    ..self.plan.temper.clone()
+                });
+                self.at(now + how_long, Undo::CalmDisk);
+            }
+            Fault::Corruption(how_long) => {
+                self.net.set_chances(SimChances {
+                    corrupt: OneIn(60),
+                    ..self.plan.net.chances
+                });
+                self.at(now + how_long, Undo::NoCorruption);
+            }
+            Fault::Refuse(count) => self.net.inject(Trouble::Refuse(TARGET_IP, count)),
+        }
+        Ok(())
+    }
+
+    fn at(&mut self, when: Duration, undo: Undo) {
+        self.undone += 1;
+        self.later.insert((when, self.undone), undo);
+    }
+
+    fn cut(&mut self, host: usize, until: Duration) {
+        self.cuts += 1;
+        self.net
+            .inject(Trouble::Cut(self.hosts[host].ip, TARGET_IP));
+        self.at(until, Undo::Heal(host));
+    }
+
+    /// Ends what is to be ended by now. Says whether there was anything.
+    pub(super) fn undo_due(&mut self, now: Duration) -> Result<bool, Wrong> {
+        let mut any = false;
+        while let Some(entry) = self.later.first_entry()
+            && entry.key().0 <= now
+        {
+            let undo = entry.remove();
+            self.say(format_args!("ends: {undo:?}"));
+            match undo {
+                Undo::MustBeForgotten { heals } => self.check_forgotten(heals)?,
+                Undo::Heal(host) => {
+                    self.cuts -= 1;
+                    self.heals += 1;
+                    let host = self.hosts[host].ip;
+                    self.net.inject(Trouble::Heal(host, TARGET_IP));
+                }
+                Undo::CalmDisk => self.disks.set_temper(self.plan.temper.clone()),
+                Undo::NoCorruption => self.net.set_chances(self.plan.net.chances),
+                Undo::StartTarget => self.start_target(),
+            }
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// NVMe Base 2.0, section 3.9: a host that is silent for its keep-alive
+    /// time is given up, though the network does not say that it is gone.
+    fn check_forgotten(&self, heals: u64) -> Result<(), Wrong> {
+        let pairs = self.reactor.as_ref().map_or(0, Reactor::queue_pairs);
+        let controllers = self.target.controllers();
+        if self.heals > heals || (pairs == 0 && controllers == 0) {
+            return Ok(());
+        }
+        Err(Wrong(format!(
+            "the only host died silently longer than its keep-alive time ago, and the target \
+             still has {pairs} queue pairs and {controllers} controllers"
+        )))
+    }
+
+    /// The process of a host dies. Nobody will tell it how its calls ended.
+    fn crash_host(&mut self, host: usize, now: Duration) -> Result<(), Wrong> {
+        self.hosts[host].crash(now);
+        let lost = self.calls.extract_if(.., |_, call| call.host == host);
+        for id in lost.map(|(id, _)| id).collect::<Vec<_>>() {
+            self.ended += 1;
+            self.oracle.end(id, Ending::Lost)?;
+        }
+        self.check_host_buffers(host)
+    }
+
+    /// Power is lost and comes back a moment later.
+    pub(super) fn crash_target(&mut self, now: Duration) {
+        if self.reactor.take().is_none() {
+            return;
+        }
+        self.say(format_args!("target crashes"));
+        self.target_deadline = None;
+        self.disks.crash();
+        self.oracle.crash();
+        let pause = [0, 1, 100][self.dice.below(3)];
+        self.at(now + Duration::from_millis(pause), Undo::StartTarget);
+    }
+
+    /// The target is asked to end in good order.
+    fn drain_target(&mut self, now: Duration) {
+        let Some(reactor) = &mut self.reactor else {
+            return;
+        };
+        // A disk that fails the last flush loses data, as it says.
+        self.disks.set_temper(self.plan.temper.clone());
+        reactor.start_drain(now);
+        self.target_deadline = Some(now);
+        let all = 0..self.plan.disks.len();
+        self.draining = Some(all.map(|ns| self.oracle.begin_flush(ns)).collect());
+    }
+
+    /// The target drained: what was acknowledged before is on stable media,
+    /// so a loss of power takes none of it.
+    pub(super) fn drained(&mut self) -> Result<(), Wrong> {
+        for flush in self.draining.take().unwrap_or_default() {
+            self.oracle.end(flush, Ending::Done)?;
+        }
+        self.say(format_args!("target drained"));
+        let free = self.reactor.as_ref().map(|reactor| reactor.free_buffers());
+        // What connections that were lost began on the disks may go on.
+        if self.disks.oldest().is_none() && free != Some(self.all_free) {
+            return Err(Wrong(format!(
+                "the target drained and did not get all its buffers back: {free:?} of {:?}",
+                self.all_free
+            )));
+        }
+        self.crash_target(self.net.now());
+        Ok(())
+    }
+}

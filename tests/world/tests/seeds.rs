@@ -1,0 +1,106 @@
+//! Many seeds, and that a seed means one run.
+//!
+//! * `NVMEOF_SEED=n` runs that seed alone and prints its trace;
+//! * `NVMEOF_SEEDS=count` runs so many, `NVMEOF_FIRST_SEED=n` from there on.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::panic::catch_unwind;
+use std::str::FromStr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use nvmeof_world::{Report, run, run_aloud};
+
+/// Seeds of an ordinary run.
+const SEEDS: u64 = 1000;
+/// Failures after which no more are looked for.
+const ENOUGH: usize = 20;
+/// Failures printed in full.
+const SHOWN: usize = 3;
+
+fn number<T: FromStr>(name: &str) -> Option<T> {
+    let text = std::env::var(name).ok()?;
+    let parsed = text.parse().ok();
+    Some(parsed.unwrap_or_else(|| panic!("{name}={text} is not a number")))
+}
+
+#[test]
+fn thousand_seeds() {
+    if let Some(seed) = number("NVMEOF_SEED") {
+        match run_aloud(seed) {
+            Ok(report) => return println!("{report:?}"),
+            Err(failure) => panic!("seed {seed}: {}", failure.what),
+        }
+    }
+    let count = number("NVMEOF_SEEDS").unwrap_or(SEEDS);
+    let first = number("NVMEOF_FIRST_SEED").unwrap_or(0);
+    let next = AtomicU64::new(first);
+    let failures = Mutex::new(Vec::new());
+    let totals = Mutex::new((0, 0, 0));
+    let threads = thread::available_parallelism().map_or(2, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + count || failures.lock().unwrap().len() >= ENOUGH {
+                        return;
+                    }
+                    match one(seed) {
+                        Ok(report) => {
+                            let mut totals = totals.lock().unwrap();
+                            totals.0 += report.calls;
+                            totals.1 += report.faults;
+                            totals.2 += report.connections;
+                        }
+                        Err(text) => failures.lock().unwrap().push((seed, text)),
+                    }
+                }
+            });
+        }
+    });
+    let (calls, faults, connections) = totals.into_inner().unwrap();
+    println!("{count} seeds: {calls} calls, {faults} faults, {connections} connections");
+    let mut failures = failures.into_inner().unwrap();
+    failures.sort();
+    for (_, text) in failures.iter().take(SHOWN) {
+        println!("{text}\n");
+    }
+    let seeds: Vec<u64> = failures.iter().map(|(seed, _)| *seed).collect();
+    assert!(
+        seeds.is_empty(),
+        "{} of {count} seeds failed: {seeds:?}",
+        seeds.len()
+    );
+}
+
+/// One seed; a panic is a failure like any other.
+fn one(seed: u64) -> Result<Report, String> {
+    match catch_unwind(|| run(seed)) {
+        Ok(result) => result.map_err(|failure| failure.to_string()),
+        Err(_) => Err(format!(
+            "seed {seed} panicked, see above\n\
+             to see it again: NVMEOF_SEED={seed} cargo test -p nvmeof-world"
+        )),
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    if number::<u64>("NVMEOF_SEED").is_some() {
+        return;
+    }
+    let mut hashes = Vec::new();
+    for seed in 0..24 {
+        let (Ok(first), Ok(second)) = (one(seed), one(seed)) else {
+            // Another test says so.
+            continue;
+        };
+        assert_eq!(first, second);
+        hashes.push(first.hash);
+    }
+    hashes.sort_unstable();
+    hashes.dedup();
+    assert!(hashes.len() > 20, "different seeds give different runs");
+}
