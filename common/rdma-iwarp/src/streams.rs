@@ -48,6 +48,8 @@ pub struct TcpStreams {
     listeners: Slots<Listener>,
     streams: Slots<Stream>,
     hot: VecDeque<StreamId>,
+    /// Whether the last poll left hot streams untried.
+    untried: bool,
     hot_polls: u32,
     /// Listeners that may have more connections waiting.
     accepting: Vec<u64>,
@@ -87,6 +89,7 @@ impl TcpStreams {
             listeners: Slots::new(),
             streams: Slots::new(),
             hot: VecDeque::new(),
+            untried: false,
             hot_polls: 0,
             accepting: Vec::new(),
             paused: None,
@@ -119,6 +122,7 @@ impl TcpStreams {
     /// there were any.
     fn poll_hot(&mut self, events: &mut Vec<StreamEvent>) -> bool {
         let tries = self.hot.len().min(HOT_TRIES);
+        self.untried = self.hot.len() > tries;
         for _ in 0..tries {
             let Some(id) = self.hot.pop_front() else {
                 break;
@@ -386,7 +390,7 @@ impl Streams for TcpStreams {
     fn next_deadline(&self) -> Option<Duration> {
         // The kernel does not tell again of bytes that are left in a stream
         // whose turn did not come.
-        if self.hot.len() > HOT_TRIES {
+        if self.untried {
             return Some(Duration::ZERO);
         }
         // Without a pause, accepting goes on at once.

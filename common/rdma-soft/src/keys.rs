@@ -13,6 +13,9 @@ const SINK: u32 = 1 << 31;
 /// A slot that was given up waits until so many others are free, as long as
 /// the table can grow.
 const REST: usize = 1024;
+/// What the first byte of exposed memory is called. Peers name bytes by key and
+/// address and need not learn where they lie in this process.
+pub(crate) const BASE: u64 = 1 << 20;
 
 /// The buffers that are exposed, by key. A key is an index of 24 bits and a
 /// generation of 8; both start at random.
@@ -96,7 +99,7 @@ impl KeyTable {
         let Some(number) = self.free_slot() else {
             return Err((ExposeError::Full { max: self.max }, buf));
         };
-        let (addr, len) = (buf.addr(), u32::try_from(buf.len()));
+        let len = u32::try_from(buf.len());
         let key = self.key_of(number);
         match (self.slots.get_mut(number as usize), len) {
             (Some(slot), Ok(len)) => {
@@ -107,6 +110,7 @@ impl KeyTable {
                     valid: true,
                     reading: 0,
                 });
+                let addr = BASE;
                 Ok(RemoteSlice { key, addr, len })
             }
             // Pools keep pieces below 4 GiB.
@@ -144,7 +148,7 @@ impl KeyTable {
         }
         let len = u64::try_from(access.len).map_err(|_| KeyFault::Wrap)?;
         access.addr.checked_add(len).ok_or(KeyFault::Wrap)?;
-        let offset = access.addr.checked_sub(entry.buf.addr());
+        let offset = access.addr.checked_sub(BASE);
         let offset = offset.and_then(|offset| usize::try_from(offset).ok());
         offset
             .filter(|offset| {

@@ -164,10 +164,10 @@ impl Outbound {
                 };
                 self.pieces.frame(&header, &[], payload, done);
             }
-            Work::Read { local, remote } => {
+            Work::Read { remote, .. } => {
                 let request = ReadRequest {
                     sink_stag: keys.sink_tag(),
-                    sink_to: local.addr(),
+                    sink_to: crate::keys::BASE,
                     len: u32::try_from(total).unwrap_or(u32::MAX),
                     source_stag: remote.key.0,
                     source_to: remote.addr,
