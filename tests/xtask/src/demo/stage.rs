@@ -115,7 +115,7 @@ impl Stage {
         let Some(target) = &self.target else {
             return Ok(());
         };
-        run::run(run::command("kill").args(["-TERM", &target.id().to_string()]))?;
+        run::run(&mut kill("-TERM", target.id()))?;
         let started = Instant::now();
         while started.elapsed() < PATIENCE {
             match self.exited()? {
@@ -172,6 +172,14 @@ impl Drop for Stage {
     }
 }
 
+/// Sends `signal` to a process. The program of that name is not on every
+/// machine; the shell always has its own.
+fn kill(signal: &str, pid: u32) -> Command {
+    let mut shell = run::command("sh");
+    shell.args(["-c", &format!("kill {signal} {pid}")]);
+    shell
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,7 +195,7 @@ mod tests {
     }
 
     fn is_running(pid: u32) -> bool {
-        run::succeeds(run::command("kill").args(["-0", &pid.to_string()]))
+        run::succeeds(&mut kill("-0", pid))
     }
 
     #[test]
