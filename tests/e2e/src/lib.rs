@@ -1,2 +1,34 @@
-//! End-to-end tests with real processes.
+//! End-to-end tests with real processes: the stage they play on.
+//!
+//! [`Setup`] writes a configuration and starts a [`Target`]; [`Run`] is one
+//! call of the `nvmeof` program; [`Peer`] speaks to the target byte by byte.
+//! Every wait has a deadline, and no process outlives its test.
+//!
+//! The programs are looked for in the folder that `NVMEOF_BIN_DIR` names,
+//! `build/release` if it names none. This crate links nothing of theirs.
 #![forbid(unsafe_code)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    reason = "a test that cannot go on has failed; some calls only check"
+)]
+
+mod image;
+mod observe;
+mod patience;
+mod peer;
+mod run;
+mod setup;
+mod target;
+
+pub use image::{image, pattern, same_bytes};
+pub use observe::{cpu_seconds, fds, is_root, rss_kib};
+pub use patience::{PATIENCE, eventually};
+pub use peer::{Peer, connect, connect_capsule, request};
+pub use run::{Ended, Run, Running, binary};
+pub use setup::{HOST, NQN, Setup, target_command};
+pub use target::Target;

@@ -1,0 +1,39 @@
+//! What the kernel says about a process.
+
+use std::fs;
+
+/// Open file descriptors.
+#[must_use]
+pub fn fds(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+/// Memory in use, in KiB.
+#[must_use]
+pub fn rss_kib(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line
+        .and_then(|line| line.split_whitespace().next())
+        .unwrap();
+    number.parse().unwrap()
+}
+
+/// Processor time used so far, in seconds, user and system.
+#[must_use]
+pub fn cpu_seconds(pid: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // The name in parentheses may hold anything. After it come the fields from
+    // number 3 on; utime and stime are 14 and 15.
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let ticks = fields.split(' ').skip(11).take(2);
+    let ticks: f64 = ticks.map(|field| field.parse::<f64>().unwrap()).sum();
+    // USER_HZ is 100 on every Linux.
+    ticks / 100.0
+}
+
+/// Whether the tests may do what only the superuser may.
+#[must_use]
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}

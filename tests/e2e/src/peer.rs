@@ -1,0 +1,184 @@
+//! A peer that says whatever a test wants, byte by byte. The frames are made
+//! here by hand, so that a mistake in the engine does not hide itself.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+
+use nvmeof_wire::cm::Request;
+use nvmeof_wire::fabrics::{Connect, ConnectData};
+use nvmeof_wire::{Cqe, Nqn, Sgl};
+use zerocopy::IntoBytes;
+
+use crate::patience::PATIENCE;
+use crate::{HOST, NQN};
+
+/// A connection to a target.
+#[derive(Debug)]
+pub struct Peer {
+    stream: TcpStream,
+    /// Messages sent on the queue of Sends.
+    sent: u32,
+}
+
+/// An MPA request of revision 2 without CRC (RFC 6581): IRD and ORD are 16, and
+/// `private_data` follows.
+#[must_use]
+pub fn request(private_data: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(private_data.len() + 4).unwrap();
+    let mut frame = b"MPA ID Req Frame\x10\x02".to_vec();
+    frame.extend(len.to_be_bytes());
+    frame.extend([0, 16, 0, 16]);
+    frame.extend(private_data);
+    frame
+}
+
+/// A Connect command of queue `qid` and its data, as they should be.
+#[must_use]
+pub fn connect(qid: u16, cntlid: u16) -> (Connect, ConnectData) {
+    let nqn = |name| Nqn::new(name).unwrap();
+    let data = ConnectData::new([7; 16], cntlid, &nqn(NQN), &nqn(HOST));
+    (Connect::new(qid, 32, 0), data)
+}
+
+/// The capsule of a Connect command, with its data inside.
+#[must_use]
+pub fn connect_capsule((connect, data): &(Connect, ConnectData)) -> Vec<u8> {
+    let mut sqe = connect.to_sqe();
+    let len = u32::try_from(data.as_bytes().len()).unwrap();
+    sqe.dptr = Sgl::InCapsule { offset: 0, len }.to_descriptor();
+    [&sqe.to_bytes()[..], data.as_bytes()].concat()
+}
+
+impl Peer {
+    /// Waits for somebody to connect to us.
+    #[must_use]
+    pub fn accept(listener: &TcpListener) -> Self {
+        Self::of_stream(listener.accept().unwrap().0).unwrap()
+    }
+
+    /// Connects and says nothing.
+    #[must_use]
+    pub fn connect(address: SocketAddr) -> Self {
+        Self::try_connect(address).unwrap()
+    }
+
+    /// Connects, if the target lets us.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn try_connect(address: SocketAddr) -> io::Result<Self> {
+        Self::of_stream(TcpStream::connect_timeout(&address, PATIENCE)?)
+    }
+
+    fn of_stream(stream: TcpStream) -> io::Result<Self> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, sent: 0 })
+    }
+
+    /// Connects and asks for queue `qid` as NVMe hosts do.
+    #[must_use]
+    pub fn queue(address: SocketAddr, qid: u16) -> Self {
+        let mut peer = Self::connect(address);
+        peer.say(&request(Request::new(qid, 32).as_bytes()));
+        let reply = peer.hear(20);
+        assert_eq!(reply[..16], *b"MPA ID Rep Frame");
+        assert_eq!(reply[16] & 0x20, 0, "the connection is rejected");
+        let private = u16::from_be_bytes([reply[18], reply[19]]);
+        let _ = peer.hear(private.into());
+        peer
+    }
+
+    /// Connects queue `qid` of controller `cntlid`, 0xffff for a new one;
+    /// returns which it is.
+    #[track_caller]
+    #[must_use]
+    pub fn connected(address: SocketAddr, qid: u16, cntlid: u16) -> (Self, u16) {
+        let mut peer = Self::queue(address, qid);
+        peer.capsule(&connect_capsule(&connect(qid, cntlid)));
+        let answer = peer.response();
+        assert!(answer.status().is_success(), "{answer:?}");
+        let [low, high, ..] = answer.result.get().to_le_bytes();
+        (peer, u16::from_le_bytes([low, high]))
+    }
+
+    /// Our address.
+    #[must_use]
+    pub fn own_address(&self) -> SocketAddr {
+        self.stream.local_addr().unwrap()
+    }
+
+    /// Sends bytes; a target that does not want them any more is no failure.
+    pub fn say(&mut self, bytes: &[u8]) {
+        match self.stream.write_all(bytes) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                panic!("the target takes nothing: {error}")
+            }
+            _ => {}
+        }
+    }
+
+    /// Receives exactly `len` bytes.
+    #[track_caller]
+    #[must_use]
+    pub fn hear(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.stream.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// Ends our half of the stream.
+    pub fn shut_down(&self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Everything until the target ends the connection, which it must.
+    #[track_caller]
+    pub fn hear_out(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut piece = [0; 4096];
+        loop {
+            match self.stream.read(&mut piece) {
+                Ok(0) => return bytes,
+                Ok(count) => bytes.extend(&piece[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    panic!("the target neither answers nor ends the connection")
+                }
+                Err(_reset) => return bytes,
+            }
+        }
+    }
+
+    /// Sends a capsule as a Send message of one segment.
+    pub fn capsule(&mut self, capsule: &[u8]) {
+        self.sent += 1;
+        let frame = segment(0x43, 0, self.sent, capsule);
+        self.say(&frame);
+    }
+
+    /// Receives the next response capsule.
+    #[track_caller]
+    #[must_use]
+    pub fn response(&mut self) -> Cqe {
+        let head = self.hear(2);
+        let len = usize::from(u16::from_be_bytes([head[0], head[1]]));
+        let body = self.hear((2 + len).next_multiple_of(4) - 2 + 4);
+        assert_eq!((body[0], len), (0x41, 18 + 16), "no response: {body:02x?}");
+        Cqe::from_capsule(&body[18..34]).unwrap()
+    }
+}
+
+/// MPA length, DDP and RDMAP header, payload, padding and an unused CRC.
+fn segment(control: u8, queue: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(18 + payload.len()).unwrap();
+    let mut frame = len.to_be_bytes().to_vec();
+    // Untagged, last, DDP version 1.
+    frame.extend([0x41, control, 0, 0, 0, 0]);
+    frame.extend(queue.to_be_bytes());
+    frame.extend(msn.to_be_bytes());
+    frame.extend([0; 4]);
+    frame.extend(payload);
+    frame.resize(frame.len().next_multiple_of(4) + 4, 0);
+    frame
+}

@@ -1,0 +1,178 @@
+//! A folder, a configuration, and the target it makes.
+
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use tempfile::TempDir;
+
+use crate::{Target, binary, image};
+
+/// The subsystem.
+pub const NQN: &str = "nqn.2026-11.org.example:e2e";
+/// The host that connects.
+pub const HOST: &str = "nqn.2026-11.org.example:host";
+
+/// A configuration with one port and one subsystem, and a folder for its files
+/// that is gone in the end.
+#[derive(Debug)]
+pub struct Setup {
+    /// Shared with its targets, whose logs are there.
+    folder: Arc<TempDir>,
+    ip: IpAddr,
+    port: u16,
+    head: String,
+    access: String,
+    namespaces: String,
+    count: u32,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Setup {
+    /// Nothing but a port.
+    ///
+    /// Its folder is on the disk that the tests were built on: the system's
+    /// temporary one is memory on many machines, and behaves otherwise.
+    #[must_use]
+    pub fn new() -> Self {
+        let program = std::env::current_exe().unwrap();
+        Self::in_folder(program.parent().unwrap())
+    }
+
+    /// The same with its folder below `parent`.
+    #[must_use]
+    pub fn in_folder(parent: &Path) -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("e2e-")
+            .tempdir_in(parent)
+            .unwrap();
+        Self {
+            folder: Arc::new(folder),
+            ip: Ipv4Addr::LOCALHOST.into(),
+            port: 0,
+            head: String::new(),
+            access: "allow_any_host = true".to_owned(),
+            namespaces: String::new(),
+            count: 0,
+        }
+    }
+
+    /// A file of `len` patterned bytes as the next namespace.
+    #[must_use]
+    pub fn file(self, len: usize) -> Self {
+        self.file_with(len, "")
+    }
+
+    /// The same with more keys.
+    #[must_use]
+    pub fn file_with(self, len: usize, keys: &str) -> Self {
+        let nsid = self.count + 1;
+        let path = self.image_path(nsid);
+        image(&path, nsid, len);
+        self.namespace(&path.display().to_string(), keys)
+    }
+
+    /// The next namespace.
+    #[must_use]
+    pub fn namespace(mut self, path: &str, keys: &str) -> Self {
+        self.count += 1;
+        let nsid = self.count;
+        let namespaces = &mut self.namespaces;
+        let head = "[[subsystem.namespace]]";
+        writeln!(namespaces, "{head}\nnsid = {nsid}\npath = '{path}'\n{keys}").unwrap();
+        self
+    }
+
+    /// Lines for the head of the configuration.
+    #[must_use]
+    pub fn head(mut self, lines: &str) -> Self {
+        self.head = format!("{}{lines}\n", self.head);
+        self
+    }
+
+    /// Lines instead of `allow_any_host = true`.
+    #[must_use]
+    pub fn access(mut self, lines: &str) -> Self {
+        lines.clone_into(&mut self.access);
+        self
+    }
+
+    /// The address to listen on; otherwise 127.0.0.1.
+    #[must_use]
+    pub fn ip(mut self, ip: IpAddr) -> Self {
+        self.ip = ip;
+        self
+    }
+
+    /// The port to listen on; otherwise any that is free.
+    #[must_use]
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// Where the file of a namespace is.
+    #[must_use]
+    pub fn image_path(&self, nsid: u32) -> PathBuf {
+        self.path(&format!("disk{nsid}.img"))
+    }
+
+    /// A path in the folder.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn text(&self) -> String {
+        format!(
+            "{}[[port]]\ntraddr = \"{}\"\ntrsvcid = {}\nprovider = \"iwarp\"\n\n\
+             [[subsystem]]\nnqn = \"{NQN}\"\n{}\n{}",
+            self.head, self.ip, self.port, self.access, self.namespaces
+        )
+    }
+
+    /// Writes the configuration; returns where it is.
+    #[must_use]
+    pub fn config(&self) -> PathBuf {
+        let path = self.path("target.toml");
+        std::fs::write(&path, self.text()).unwrap();
+        path
+    }
+
+    /// `nvmeof-target serve` with the configuration.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = target_command();
+        command.arg("serve").arg("--config").arg(self.config());
+        command
+    }
+
+    /// Starts a target.
+    #[must_use]
+    pub fn start(&self) -> Target {
+        self.start_as(&mut self.command())
+    }
+
+    /// Starts a target with another command.
+    #[must_use]
+    pub fn start_as(&self, command: &mut Command) -> Target {
+        Target::start(command, Arc::clone(&self.folder))
+    }
+}
+
+/// `nvmeof-target`, its log level not taken from whoever runs the tests.
+#[must_use]
+pub fn target_command() -> Command {
+    let mut command = Command::new(binary("nvmeof-target"));
+    command.env_remove("RUST_LOG");
+    command
+}

@@ -1,0 +1,195 @@
+//! A target process.
+
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::patience::{PATIENCE, eventually};
+use crate::{HOST, NQN, Run};
+
+/// Files of standard error and standard output.
+const LOG: &str = "target.log";
+const OUT: &str = "target.out";
+
+/// A target that is ready; killed when dropped.
+#[derive(Debug)]
+pub struct Target {
+    child: Child,
+    /// Where its output goes.
+    folder: Arc<TempDir>,
+    address: SocketAddr,
+}
+
+impl Target {
+    /// Starts `command` and waits until it is ready, with logs in `folder`.
+    #[must_use]
+    pub fn start(command: &mut Command, folder: Arc<TempDir>) -> Self {
+        let create = |name| File::create(folder.path().join(name)).unwrap();
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(create(OUT))
+            .stderr(create(LOG))
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut target = Self {
+            child,
+            folder,
+            address: nowhere,
+        };
+        let line = target.wait_for_log(": serving");
+        assert!(line.contains("ready"), "{line}");
+        target.address = first_address(&line).unwrap_or_else(|| panic!("no address in: {line}"));
+        target
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Process identifier.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Everything logged so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.folder.path().join(LOG)).unwrap()).into_owned()
+    }
+
+    /// What it printed on standard output.
+    #[must_use]
+    pub fn printed(&self) -> String {
+        fs::read_to_string(self.folder.path().join(OUT)).unwrap()
+    }
+
+    /// The lines of the log that contain all of `words`.
+    #[must_use]
+    pub fn lines(&self, words: &[&str]) -> Vec<String> {
+        let log = self.log();
+        let wanted = log
+            .lines()
+            .filter(|line| words.iter().all(|word| line.contains(word)));
+        wanted.map(str::to_owned).collect()
+    }
+
+    /// Waits for a whole line of the log that contains `words`.
+    #[track_caller]
+    pub fn wait_for_log(&mut self, words: &str) -> String {
+        let found = eventually(|| {
+            let log = self.log();
+            let mut whole = log
+                .split_inclusive('\n')
+                .filter(|line| line.ends_with('\n'));
+            let line = whole.find(|line| line.contains(words));
+            let line = line.map(|line| Ok(line.trim_end().to_owned()));
+            line.or_else(|| self.child.try_wait().unwrap().map(Err))
+        });
+        match found {
+            Some(Ok(line)) => line,
+            Some(Err(status)) => panic!("the target ended, {status}:\n{}", self.log()),
+            None => panic!(
+                "`{words}` is not logged within {PATIENCE:?}:\n{}",
+                self.log()
+            ),
+        }
+    }
+
+    /// `nvmeof COMMAND` with the target's address.
+    #[must_use]
+    pub fn fabrics(&self, command: &str) -> Run {
+        let (ip, port) = (self.address.ip(), self.address.port());
+        Run::nvmeof(&format!("{command} -t rdma -a {ip} -s {port}")).args(&format!("-q {HOST}"))
+    }
+
+    /// `nvmeof COMMAND` with the target's address and subsystem.
+    #[must_use]
+    pub fn nvmeof(&self, command: &str) -> Run {
+        self.fabrics(command).args(&format!("-n {NQN}"))
+    }
+
+    /// `nvmeof COMMAND` on namespace `nsid`.
+    #[must_use]
+    pub fn on(&self, nsid: u32, command: &str) -> Run {
+        self.nvmeof(command).args(&format!("--namespace-id {nsid}"))
+    }
+
+    /// Reads blocks to memory.
+    #[track_caller]
+    #[must_use]
+    pub fn read(&self, nsid: u32, start: u64, count: Option<u64>) -> Vec<u8> {
+        let count = count
+            .map(|count| format!("--block-count {count}"))
+            .unwrap_or_default();
+        let range = format!("--start-block {start} {count} --data -");
+        self.on(nsid, "read").args(&range).ok().stdout
+    }
+
+    /// Writes blocks from memory.
+    #[track_caller]
+    pub fn write(&self, nsid: u32, start: u64, data: &[u8]) {
+        let range = format!("--start-block {start} --data -");
+        self.on(nsid, "write").args(&range).stdin(data).ok();
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap());
+        kill(pid, signal).unwrap();
+    }
+
+    /// Waits until it ended by itself.
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        eventually(|| self.child.try_wait().unwrap())
+            .unwrap_or_else(|| panic!("it still runs after {PATIENCE:?}:\n{}", self.log()))
+    }
+
+    /// Ends it with SIGTERM; exit status 0 is a must.
+    #[track_caller]
+    pub fn stop(mut self) {
+        self.signal(Signal::SIGTERM);
+        let status = self.wait();
+        assert_eq!(status.code(), Some(0), "{}", self.log());
+    }
+
+    /// Ends it with SIGKILL.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Fails unless it runs and did not complain about itself.
+    #[track_caller]
+    pub fn must_be_well(&mut self) {
+        let log = self.log();
+        assert_eq!(self.child.try_wait().unwrap(), None, "it ended:\n{log}");
+        for word in ["panicked", "internal error", "work was refused"] {
+            assert!(!log.contains(word), "{log}");
+        }
+    }
+}
+
+/// The first word of `line` that is an address with a port.
+fn first_address(line: &str) -> Option<SocketAddr> {
+    let mut words = line.split([' ', ',']);
+    words.find_map(|word| word.parse().ok())
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the target's log:\n{}", self.log());
+        }
+        self.kill();
+    }
+}

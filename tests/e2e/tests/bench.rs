@@ -1,0 +1,106 @@
+//! The benchmark: that it measures, not what.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use nvmeof_e2e::Setup;
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn every_kind_reports_what_the_contract_names() {
+    let target = Setup::new().file(16 * MIB).start();
+    for (rw, more) in [
+        ("read", "--bs 64k --iodepth 4"),
+        ("write", "--bs 512 --iodepth 1"),
+        ("randread", "--bs 4k --iodepth 32"),
+        ("randwrite", "--bs 16k --iodepth 32 --io-queues 2"),
+        // Larger than the target takes in one command.
+        ("randrw", "--bs 1m --iodepth 2 --rwmixread 70"),
+    ] {
+        let line = format!("--rw {rw} {more} --runtime 1");
+        let json = target.on(1, "bench").args(&line).json();
+        let number = |value: &serde_json::Value, key: &str| {
+            let number = value[key].as_f64();
+            number.unwrap_or_else(|| panic!("{rw}: no {key} in {json}"))
+        };
+        assert!(number(&json, "iops") > 0.0, "{rw}: {json}");
+        assert!(
+            number(&json, "bytes_per_s") >= 512.0 * number(&json, "iops") * 0.99,
+            "{json}"
+        );
+        let latency = &json["lat_ns"];
+        let quantiles = ["p50", "p99", "p99_9"].map(|key| number(latency, key));
+        assert!(
+            number(latency, "mean") > 0.0 && quantiles[0] > 0.0,
+            "{rw}: {json}"
+        );
+        assert!(quantiles.is_sorted(), "{rw}: {json}");
+    }
+    target.stop();
+}
+
+#[test]
+fn for_people() {
+    let target = Setup::new().file(MIB).start();
+    let ended = target.on(1, "bench").args("--rw randread --runtime 1").ok();
+    assert!(
+        ended.stderr.is_empty(),
+        "progress without a terminal: {ended}"
+    );
+    let text = ended.text();
+    assert!(text.contains("IOPS"), "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+}
+
+#[test]
+fn reading_does_not_write() {
+    let setup = Setup::new().file(MIB);
+    let target = setup.start();
+    for rw in ["read", "randread"] {
+        target
+            .on(1, "bench")
+            .args(&format!("--rw {rw} --runtime 1"))
+            .ok();
+    }
+    let data = std::fs::read(setup.image_path(1)).unwrap();
+    nvmeof_e2e::same_bytes(&data, &nvmeof_e2e::pattern(1, MIB));
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let target = Setup::new().file(MIB).start();
+    for line in [
+        "--rw sideways",
+        "--bs 0",
+        "--bs many",
+        "--iodepth 0",
+        "--runtime 0",
+    ] {
+        target.on(1, "bench").args(line).fails(2, &[]);
+    }
+    // Neither whole blocks nor inside the namespace.
+    target
+        .on(1, "bench")
+        .args("--bs 1000 --runtime 1")
+        .fails(1, &["1000"]);
+    target
+        .on(1, "bench")
+        .args("--bs 2m --runtime 1")
+        .fails(1, &[]);
+    target
+        .on(9, "bench")
+        .args("--runtime 1")
+        .fails(1, &["amespace"]);
+    let json = target
+        .on(1, "bench")
+        .args("--rw randread --runtime 1 --io-queues 3")
+        .json();
+    assert_eq!(json["io_queues"], 3);
+}

@@ -1,0 +1,214 @@
+//! Processes that die in the middle of work.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::fs;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nvmeof_e2e::{Setup, Target, eventually, fds, pattern, same_bytes};
+
+const MIB: usize = 1 << 20;
+
+/// Waits until the target has written something: the bench is at work.
+fn wait_for_writes(target: &Target) {
+    let written = || {
+        let json = target.nvmeof("smart-log").json();
+        json["host_write_commands"].as_u64().unwrap()
+    };
+    let first = written();
+    assert!(eventually(|| (written() > first).then_some(())).is_some());
+}
+
+#[track_caller]
+fn fds_are_back(target: &Target, before: usize) {
+    let back = eventually(|| (fds(target.pid()) <= before).then_some(()));
+    let now = fds(target.pid());
+    assert!(
+        back.is_some(),
+        "{now} fds, {before} before:\n{}",
+        target.log()
+    );
+}
+
+#[test]
+fn an_initiator_that_is_killed_leaves_nothing() {
+    let setup = Setup::new().file(16 * MIB).file(4 * MIB);
+    let mut target = setup.start();
+    let _ = target.read(1, 0, Some(1));
+    let idle = fds(target.pid());
+    for line in [
+        "--rw write --bs 128k --iodepth 32 --io-queues 2",
+        "--rw randwrite --bs 4k --iodepth 64",
+        "--rw randread --bs 64k --iodepth 64",
+    ] {
+        let bench = target.on(1, "bench").args(line).args("--runtime 60");
+        let mut bench = bench.start();
+        if line.contains("write") {
+            wait_for_writes(&target);
+        } else {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        assert!(bench.runs());
+        assert!(fds(target.pid()) > idle);
+        bench.kill();
+        fds_are_back(&target, idle);
+        same_bytes(&target.read(2, 0, None), &pattern(2, 4 * MIB));
+    }
+    target.must_be_well();
+    // All its controllers are gone: there is room for as many as ever.
+    target.stop();
+}
+
+#[test]
+fn clients_of_a_target_that_is_killed_fail_clearly() {
+    let setup = Setup::new().file(16 * MIB);
+    for line in [
+        "--rw randread --bs 4k",
+        "--rw write --bs 128k --io-queues 2",
+    ] {
+        let mut target = setup.start();
+        let mut bench = target
+            .on(1, "bench")
+            .args(line)
+            .args("--iodepth 32 --runtime 60")
+            .start();
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(bench.runs(), "{}", bench.end());
+        target.kill();
+        let ended = bench.end();
+        assert_eq!(ended.status, Some(1), "{ended}");
+        assert!(ended.stderr.starts_with("nvmeof: "), "{ended}");
+        assert!(!ended.stderr.contains("panicked"), "{ended}");
+    }
+}
+
+#[test]
+fn a_copy_from_a_target_that_is_killed_fails_clearly() {
+    // Larger than it can be read before the signal.
+    let setup = Setup::new().namespace("null:1024G", "");
+    let mut target = setup.start();
+    let mut clients = [
+        target.on(1, "read").args("--data /dev/null").start(),
+        target
+            .on(1, "write")
+            .args("--block-count 2000000000 --data /dev/zero")
+            .start(),
+    ];
+    std::thread::sleep(Duration::from_millis(500));
+    for client in &mut clients {
+        assert!(client.runs());
+    }
+    target.kill();
+    for client in clients {
+        let ended = client.end();
+        assert_eq!(ended.status, Some(1), "{ended}");
+        assert!(
+            !ended.stderr.is_empty() && !ended.stderr.contains("panicked"),
+            "{ended}"
+        );
+    }
+}
+
+#[test]
+fn a_target_that_hangs_is_given_up() {
+    let setup = Setup::new().file(16 * MIB);
+    let target = setup.start();
+    let bench = target
+        .on(1, "bench")
+        .args("--rw randread --runtime 60 --command-timeout 2")
+        .start();
+    std::thread::sleep(Duration::from_millis(500));
+    target.signal(Signal::SIGSTOP);
+    let ended = bench.end();
+    target.signal(Signal::SIGCONT);
+    assert_eq!(ended.status, Some(1), "{ended}");
+    // The target comes back to its senses.
+    same_bytes(&target.read(1, 0, Some(1)), &pattern(1, 512));
+}
+
+#[test]
+fn acknowledged_data_survives_a_kill() {
+    let setup = Setup::new().file(8 * MIB);
+    let mut expected = pattern(1, 8 * MIB);
+    let mut target = setup.start();
+    for round in 0..4_u32 {
+        let data = pattern(100 + round, MIB);
+        let at = round as usize * 2 * MIB;
+        let blocks = format!("--start-block {} --data -", at / 512);
+        let write = target.on(1, "write").args(&blocks).stdin(&data);
+        if round % 2 == 0 {
+            write.args("--force-unit-access").ok();
+        } else {
+            write.ok();
+            target.on(1, "flush").ok();
+        }
+        target.kill();
+        expected[at..at + MIB].copy_from_slice(&data);
+        same_bytes(&fs::read(setup.image_path(1)).unwrap(), &expected);
+        target = setup.start();
+        same_bytes(&target.read(1, 0, None), &expected);
+    }
+    target.stop();
+}
+
+#[test]
+fn sigterm_lets_commands_end() {
+    let setup = Setup::new().file(16 * MIB);
+    let mut target = setup.start();
+    let bench = target
+        .on(1, "bench")
+        .args("--rw randwrite --bs 64k --iodepth 32 --runtime 60")
+        .start();
+    wait_for_writes(&target);
+    target.signal(Signal::SIGTERM);
+    let status = target.wait();
+    assert_eq!(status.code(), Some(0), "{}", target.log());
+    let log = target.log();
+    assert!(log.contains("SIGTERM"), "{log}");
+    let ended = bench.end();
+    assert_eq!(ended.status, Some(1), "{ended}");
+    assert!(!ended.stderr.contains("panicked"), "{ended}");
+}
+
+#[test]
+fn sigterm_answers_what_is_in_work() {
+    // A write of one command, and SIGTERM as early as may be: either the write
+    // is done and acknowledged, or it failed and says so.
+    let setup = Setup::new().file(4 * MIB);
+    for round in 0..4_u32 {
+        let mut target = setup.start();
+        let data = pattern(200 + round, 2 * MIB);
+        let writer = target.on(1, "write").args("--data -").stdin(&data).start();
+        std::thread::sleep(Duration::from_millis(u64::from(round) * 7));
+        target.signal(Signal::SIGTERM);
+        assert_eq!(target.wait().code(), Some(0), "{}", target.log());
+        let ended = writer.end();
+        match ended.status {
+            Some(0) => same_bytes(&fs::read(setup.image_path(1)).unwrap()[..2 * MIB], &data),
+            Some(1) => assert!(!ended.stderr.is_empty(), "{ended}"),
+            _ => panic!("{ended}"),
+        }
+    }
+}
+
+#[test]
+fn a_killed_target_starts_again_at_once() {
+    let setup = Setup::new().file(MIB);
+    let mut target = setup.start();
+    let port = target.address().port();
+    let _ = target.read(1, 0, Some(1));
+    let bench = target.on(1, "bench").args("--runtime 60").start();
+    std::thread::sleep(Duration::from_millis(300));
+    target.kill();
+    drop(bench);
+    let setup = setup.port(port);
+    let again = setup.start();
+    assert_eq!(again.address().port(), port);
+    let _ = again.read(1, 0, None);
+    again.stop();
+}

@@ -1,0 +1,159 @@
+//! Little memory that may be locked, no rights, no work.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use nvmeof_e2e::{Setup, Target, binary, cpu_seconds, is_root, pattern, same_bytes};
+
+const MIB: usize = 1 << 20;
+/// Users that nobody is. What a user may lock is counted over all of the
+/// user's processes, so each test has its own.
+const NOBODIES: u32 = 64_200;
+
+/// A folder that everybody may enter, and a copy of the target in it: root's
+/// own folders are closed to others.
+fn open_to_all() -> Setup {
+    let setup = Setup::in_folder(&std::env::temp_dir());
+    let folder = setup.path("x");
+    let everybody = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(folder.parent().unwrap(), everybody).unwrap();
+    std::fs::copy(binary("nvmeof-target"), setup.path("nvmeof-target")).unwrap();
+    setup
+}
+
+/// The target of `setup` as an ordinary user who may lock `memlock` bytes.
+fn ordinary(setup: &Setup, memlock: u32) -> Target {
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--memlock={memlock}:{memlock}"));
+    if is_root() {
+        let nobody = NOBODIES + memlock.leading_zeros();
+        let id = nobody.to_string();
+        command.args(["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"]);
+        std::os::unix::fs::chown(setup.image_path(1), Some(nobody), Some(nobody)).unwrap();
+    }
+    command.arg(setup.path("nvmeof-target"));
+    command.arg("serve").arg("--config").arg(setup.config());
+    command.env_remove("RUST_LOG");
+    setup.start_as(&mut command)
+}
+
+#[test]
+fn an_ordinary_user_with_little_memory_to_lock() {
+    let limits: [u32; 2] = [8 << 20, 64 << 10];
+    // Other tests lock memory of the same user, unless we can be another.
+    let count = if is_root() { 2 } else { 1 };
+    for memlock in limits.into_iter().take(count) {
+        let setup = open_to_all().file(4 * MIB);
+        let mut target = ordinary(&setup, memlock);
+        let lines = target.lines(&["memlock"]).len() + target.lines(&["MEMLOCK"]).len();
+        assert!(lines <= 2, "more than one line about it:\n{}", target.log());
+        let said = target.lines(&["RLIMIT_MEMLOCK"]);
+        assert_eq!(said.len(), 1, "{}", target.log());
+        for word in [&memlock.to_string(), "ulimit -l", "LimitMEMLOCK", "cost"] {
+            assert!(said[0].contains(word), "{word}: {}", said[0]);
+        }
+        same_bytes(&target.read(1, 0, None), &pattern(1, 4 * MIB));
+        let data = pattern(2, 3 * MIB);
+        target.write(1, 1, &data);
+        same_bytes(&target.read(1, 1, Some(6144)), &data);
+        let line = "--rw randrw --bs 64k --iodepth 16 --runtime 1";
+        assert!(
+            target.on(1, "bench").args(line).json()["iops"]
+                .as_f64()
+                .unwrap()
+                > 0.0
+        );
+        target.must_be_well();
+        target.stop();
+    }
+}
+
+#[test]
+fn the_initiator_with_little_memory_to_lock() {
+    let setup = Setup::new().file(4 * MIB);
+    let target = setup.start();
+    let mut command = Command::new("prlimit");
+    command
+        .args(["--memlock=65536:65536"])
+        .arg(binary("nvmeof"));
+    let address = target.address();
+    let line = format!(
+        "read -t rdma -a {} -s {} -n {} --namespace-id 1 --data -",
+        address.ip(),
+        address.port(),
+        nvmeof_e2e::NQN
+    );
+    let ended = nvmeof_e2e::Run::new(command).args(&line).ok();
+    same_bytes(&ended.stdout, &pattern(1, 4 * MIB));
+}
+
+#[test]
+fn hugepages_are_not_needed() {
+    let setup = Setup::new().head("[reactor]\nhugepages = true").file(MIB);
+    let target = setup.start();
+    same_bytes(&target.read(1, 0, None), &pattern(1, MIB));
+    target.stop();
+}
+
+#[test]
+fn few_open_files() {
+    let setup = Setup::new().file(MIB);
+    let mut command = Command::new("prlimit");
+    command.arg("--nofile=64:64").arg(binary("nvmeof-target"));
+    command.arg("serve").arg("--config").arg(setup.config());
+    let mut target = setup.start_as(&mut command);
+    let peers: Vec<_> = (0..100)
+        .filter_map(|_| nvmeof_e2e::Peer::try_connect(target.address()).ok())
+        .collect();
+    std::thread::sleep(Duration::from_millis(300));
+    drop(peers);
+    same_bytes(&target.read(1, 0, None), &pattern(1, MIB));
+    target.must_be_well();
+}
+
+#[test]
+fn an_idle_target_costs_almost_nothing() {
+    let setup = Setup::new().file(MIB);
+    let target = setup.start();
+    // A host that is connected, keeps alive and asks for nothing: its output
+    // has nowhere to go.
+    let fifo = setup.path("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let writer = open_fifo(&fifo);
+    let idle = target
+        .on(1, "write")
+        .args("--keep-alive-tmo 5 --data")
+        .arg(&fifo)
+        .start();
+    let connected = || (target.lines(&["connected"]).len() >= 2).then_some(());
+    assert!(
+        nvmeof_e2e::eventually(connected).is_some(),
+        "{}",
+        target.log()
+    );
+    std::thread::sleep(Duration::from_millis(500));
+    let (from, start) = (cpu_seconds(target.pid()), std::time::Instant::now());
+    std::thread::sleep(Duration::from_secs(3));
+    let used = cpu_seconds(target.pid()) - from;
+    let share = used / start.elapsed().as_secs_f64();
+    // The demand is 1 %; a clock tick more or less is a third of that.
+    assert!(share < 0.02, "{:.1} % of a core", share * 100.0);
+    drop(writer);
+    let ended = idle.end();
+    assert_eq!(ended.status, Some(0), "{ended}");
+    target.stop();
+}
+
+/// Opens both ends, so that nobody waits for the other.
+fn open_fifo(path: &Path) -> std::fs::File {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).write(true).open(path).unwrap()
+}

@@ -1,0 +1,146 @@
+//! Targets that lie, answer nonsense or nothing: the tool says so and ends.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::net::TcpListener;
+
+use nvmeof_e2e::{NQN, Peer, Run};
+use nvmeof_wire::{Cqe, Status};
+
+/// Runs `nvmeof COMMAND` against a target that does what `play` does for each
+/// of its connections. The command must fail and say all of `words`.
+#[track_caller]
+fn against(command: &str, play: fn(&mut Peer), words: &[&str]) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // It serves for ever; the process ends with the tests.
+    std::thread::spawn(move || {
+        loop {
+            let mut peer = Peer::accept(&listener);
+            play(&mut peer);
+        }
+    });
+    let line = format!("-t rdma -a 127.0.0.1 -s {port} --command-timeout 1");
+    Run::nvmeof(command).args(&line).fails(1, words);
+}
+
+fn id_ctrl(play: fn(&mut Peer), words: &[&str]) {
+    against(&format!("id-ctrl -n {NQN}"), play, words);
+}
+
+/// Takes the request of 20 + 4 + 32 bytes; answers with `flags` and `private`.
+fn reply(peer: &mut Peer, flags: u8, private: &[u8]) {
+    let _ = peer.hear(56);
+    let len = u16::try_from(4 + private.len()).unwrap();
+    let mut frame = b"MPA ID Rep Frame".to_vec();
+    frame.extend([flags, 2]);
+    frame.extend(len.to_be_bytes());
+    frame.extend([0, 16, 0, 16]);
+    frame.extend(private);
+    peer.say(&frame);
+}
+
+fn accept(peer: &mut Peer) {
+    let mut private = [0; 32];
+    private[2] = 32;
+    reply(peer, 0x10, &private);
+}
+
+/// Takes the Connect command of 2 + 18 + 64 + 4 bytes.
+fn take_connect(peer: &mut Peer) {
+    accept(peer);
+    let _ = peer.hear(88);
+}
+
+#[test]
+fn nonsense_instead_of_a_reply() {
+    id_ctrl(
+        |peer| peer.say(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+        &["MPA"],
+    );
+    id_ctrl(|peer| peer.say(&[0xff; 1000]), &["MPA"]);
+    id_ctrl(|_peer| {}, &["127.0.0.1"]);
+    against("discover", |peer| peer.say(&[0; 20]), &["MPA"]);
+}
+
+#[test]
+fn replies_that_refuse() {
+    // Record format 0, no resources.
+    id_ctrl(|peer| reply(peer, 0x30, &[0, 0, 6, 0]), &["resources"]);
+    id_ctrl(|peer| reply(peer, 0x30, &[0, 0, 99, 0]), &["99"]);
+    id_ctrl(|peer| reply(peer, 0x30, &[]), &["127.0.0.1"]);
+    // An accept that is none of NVMe's.
+    id_ctrl(|peer| reply(peer, 0x10, b"x"), &["NVMe"]);
+    id_ctrl(|peer| reply(peer, 0x90, &[0; 32]), &["marker"]);
+}
+
+#[test]
+fn frames_that_break_the_rules() {
+    id_ctrl(
+        |peer| {
+            take_connect(peer);
+            peer.say(&[0xff; 4096]);
+            peer.hear_out();
+        },
+        &["protocol"],
+    );
+    // An RDMA Write to nowhere.
+    id_ctrl(
+        |peer| {
+            take_connect(peer);
+            let mut frame = vec![0, 22, 0xc1, 0x40, 1, 2, 3, 4];
+            frame.extend([0; 20]);
+            peer.say(&frame);
+            peer.hear_out();
+        },
+        &["0x01020304"],
+    );
+}
+
+#[test]
+fn responses_that_make_no_sense() {
+    // To a command that was not sent.
+    id_ctrl(
+        |peer| {
+            take_connect(peer);
+            peer.capsule(&Cqe::new(0x7777, 1, Status::SUCCESS, 1).to_bytes());
+            peer.hear_out();
+        },
+        &["0x7777"],
+    );
+    // Too short.
+    id_ctrl(
+        |peer| {
+            take_connect(peer);
+            peer.capsule(&[0; 15]);
+            peer.hear_out();
+        },
+        &["15"],
+    );
+    // A head outside the queue.
+    id_ctrl(
+        |peer| {
+            accept(peer);
+            let connect = peer.hear(88);
+            let cid = u16::from_le_bytes([connect[22], connect[23]]);
+            peer.capsule(&Cqe::new(cid, 5000, Status::SUCCESS, 1).to_bytes());
+            peer.hear_out();
+        },
+        &["5000"],
+    );
+}
+
+#[test]
+fn silence_is_given_up() {
+    id_ctrl(
+        |peer| {
+            take_connect(peer);
+            peer.hear_out();
+        },
+        &["Connect"],
+    );
+}

@@ -1,0 +1,372 @@
+//! Starting, stopping, and refusing to start.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+
+use nvmeof_e2e::{NQN, Run, Setup, image, is_root, same_bytes, target_command};
+
+const MIB: usize = 1 << 20;
+
+fn line_of(text: &str, words: &str) -> usize {
+    text.lines().position(|line| line.contains(words)).unwrap() + 1
+}
+
+/// `check-config` and `serve` both refuse `text`, name the file, the line that
+/// contains `place`, and all of `words`.
+#[track_caller]
+fn refused(setup: &Setup, text: &str, place: &str, words: &[&str]) {
+    let path = setup.path("bad.toml");
+    std::fs::write(&path, text).unwrap();
+    let where_ = match place {
+        "" => format!("{}:", path.display()),
+        place => format!("{}:{}:", path.display(), line_of(text, place)),
+    };
+    let words = [&[where_.as_str()], words].concat();
+    let mut check = target_command();
+    check.arg("check-config").arg(&path);
+    Run::new(check).fails(2, &words);
+    let mut serve = target_command();
+    serve.arg("serve").arg("--config").arg(&path);
+    let ended = Run::new(serve).fails(2, &words);
+    assert!(!ended.stderr.contains("ready: "), "{ended}");
+}
+
+#[test]
+fn a_good_configuration_is_good_and_serves_nothing() {
+    let setup = Setup::new().file(MIB);
+    let mut check = target_command();
+    check.arg("check-config").arg(setup.config());
+    let ended = Run::new(check).ok();
+    assert!(!ended.stderr.contains("ready: "), "{ended}");
+    setup.start().stop();
+}
+
+#[test]
+fn sigterm_and_sigint_end_it_with_success() {
+    use nix::sys::signal::Signal;
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let setup = Setup::new().file(MIB);
+        let mut target = setup.start();
+        let _ = target.read(1, 0, Some(8));
+        target.signal(signal);
+        assert_eq!(target.wait().code(), Some(0), "{}", target.log());
+    }
+}
+
+#[test]
+fn without_a_file_the_lines_to_connect_are_printed() {
+    let setup = Setup::new();
+    let path = setup.path("disk.img");
+    image(&path, 1, MIB);
+    let mut command = target_command();
+    command.arg("serve").arg("--namespace").arg(&path);
+    command.args(["--namespace", "ram:1M", "--listen", "127.0.0.1:0"]);
+    let target = setup.start_as(&mut command);
+    let printed = target.printed();
+    let port = target.address().port().to_string();
+    let line = |program: &str| {
+        let line = printed.lines().find(|line| line.starts_with(program));
+        line.unwrap_or_else(|| panic!("no {program} line in: {printed}"))
+            .to_owned()
+    };
+    let kernel = line("nvme connect");
+    assert!(
+        kernel.contains("-a 127.0.0.1") && kernel.contains(&port),
+        "{kernel}"
+    );
+    // Each line for our tool works as it stands.
+    let ours: Vec<_> = printed
+        .lines()
+        .filter(|line| line.starts_with("nvmeof "))
+        .collect();
+    assert!(ours.len() >= 2, "{printed}");
+    for line in ours {
+        Run::nvmeof(line.strip_prefix("nvmeof ").unwrap()).ok();
+    }
+    let nqn = kernel.split("-n ").nth(1).unwrap().trim();
+    let line = format!("-t rdma -a 127.0.0.1 -s {port} -n {nqn} --namespace-id 1 --data -");
+    let read = Run::nvmeof("read").args(&line).ok();
+    same_bytes(&read.stdout, &std::fs::read(&path).unwrap());
+    target.stop();
+}
+
+#[test]
+fn the_derived_name_is_the_same_after_a_restart() {
+    let setup = Setup::new();
+    let path = setup.path("disk.img");
+    image(&path, 1, MIB);
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let listen = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let names = [0, 1].map(|_| {
+        let mut command = target_command();
+        command
+            .arg("serve")
+            .arg("--namespace")
+            .arg(&path)
+            .args(["--listen", &listen]);
+        let target = setup.start_as(&mut command);
+        let printed = target.printed();
+        target.stop();
+        printed
+    });
+    assert!(names[0].contains("nqn."), "{}", names[0]);
+    assert_eq!(names[0], names[1]);
+}
+
+#[test]
+fn the_log_is_plain_text_in_a_file() {
+    let target = Setup::new().file(MIB).start();
+    let log = target.log();
+    assert!(!log.contains('\x1b'), "{log:?}");
+}
+
+#[test]
+fn wrong_usage_is_status_2() {
+    for line in [
+        "",
+        "serve",
+        "serve --config",
+        "serve --nonsense",
+        "check-config",
+        "fly",
+    ] {
+        let mut command = target_command();
+        command.args(line.split_whitespace());
+        let ended = Run::new(command).end();
+        assert_eq!(ended.status, Some(2), "{ended}");
+        assert!(!ended.stderr.is_empty(), "{ended}");
+    }
+    let mut command = target_command();
+    command.args(["check-config", "/nonexistent/target.toml"]);
+    Run::new(command).fails(2, &["/nonexistent/target.toml"]);
+    let mut command = target_command();
+    command.args(["serve", "--config", "/nonexistent/target.toml"]);
+    Run::new(command).fails(2, &["/nonexistent/target.toml"]);
+}
+
+#[test]
+fn no_program_hides_its_help() {
+    for (line, word) in [
+        ("--help", "serve"),
+        ("serve --help", "--namespace"),
+        ("--version", "0."),
+    ] {
+        let mut command = target_command();
+        command.args(line.split_whitespace());
+        let text = Run::new(command).ok().text();
+        assert!(text.contains(word), "{text}");
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn mistakes_in_the_file_are_named() {
+    let setup = Setup::new().file(MIB);
+    let good = setup.text();
+    let path = setup.image_path(1).display().to_string();
+    let change = |from: &str, to: &str| {
+        assert!(good.contains(from), "{good}");
+        good.replacen(from, to, 1)
+    };
+    let more = |lines: &str| format!("{good}{lines}\n");
+
+    refused(
+        &setup,
+        &more("blocksize = 512"),
+        "blocksize",
+        &["blocksize"],
+    );
+    refused(
+        &setup,
+        &change("[[port]]", "[[ports]]"),
+        "[[ports]]",
+        &["ports"],
+    );
+    refused(
+        &setup,
+        &change("[[port]]", "speed = 9\n[[port]]"),
+        "speed",
+        &["speed"],
+    );
+    refused(&setup, &change("nsid = 1", "nsid = "), "nsid =", &[]);
+    refused(
+        &setup,
+        &change("nsid = 1", "nsid = \"one\""),
+        "nsid =",
+        &["nsid"],
+    );
+    refused(&setup, &change("nsid = 1", "nsid = 0"), "nsid =", &["nsid"]);
+    refused(&setup, &change(NQN, "disk"), "nqn = ", &["nqn", "disk"]);
+    refused(
+        &setup,
+        &change("\"iwarp\"", "\"infiniband\""),
+        "provider",
+        &["provider", "infiniband"],
+    );
+    refused(
+        &setup,
+        &change("\"127.0.0.1\"", "\"localhost\""),
+        "traddr",
+        &["traddr"],
+    );
+    refused(
+        &setup,
+        &more("block_size = 1000"),
+        "block_size",
+        &["block_size", "1000"],
+    );
+    refused(&setup, &more("uuid = \"yes\""), "uuid", &["uuid"]);
+    refused(
+        &setup,
+        &change("allow_any_host = true", "allowed_hosts = [\"me\"]"),
+        "allowed_hosts",
+        &["allowed_hosts"],
+    );
+    refused(
+        &setup,
+        &change(&path, "/nonexistent/disk"),
+        "/nonexistent/disk",
+        &["path", "no such file"],
+    );
+    refused(&setup, &change(&path, "ram:lots"), "ram:lots", &["path"]);
+    refused(&setup, &change(&path, "/proc"), "/proc", &["path"]);
+    refused(&setup, "", "", &["port"]);
+}
+
+#[test]
+fn what_is_there_twice_is_named() {
+    let setup = Setup::new().file(MIB);
+    let good = setup.text();
+    let path = setup.image_path(1).display().to_string();
+    let twice =
+        format!("{good}[[subsystem.namespace]] # second\nnsid = 1 # again\npath = 'ram:1M'\n");
+    refused(&setup, &twice, "# again", &["nsid", "1"]);
+    let twice = format!("{good}[[subsystem]]\nnqn = \"{NQN}\" # again\nallow_any_host = true\n");
+    refused(&setup, &twice, "# again", &["nqn", NQN]);
+    let port = "[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 4999\n";
+    let same = "[[port]]\ntraddr = \"127.0.0.1\" # again\ntrsvcid = 4999\n";
+    refused(
+        &setup,
+        &format!("{port}{same}{good}"),
+        "# again",
+        &["traddr"],
+    );
+    // The same file as two namespaces would be written behind its own back.
+    let twice = format!("{good}[[subsystem.namespace]]\nnsid = 2\npath = '{path}' # again\n");
+    refused(&setup, &twice, "# again", &["path"]);
+}
+
+#[test]
+fn sizes_that_do_not_fit_are_named() {
+    let setup = Setup::new().file_with(1000, "");
+    refused(&setup, &setup.text(), "path = '", &["path", "1000"]);
+    let setup = Setup::new().file_with(4096 * 3 + 512, "block_size = 4096");
+    refused(&setup, &setup.text(), "path = '", &["4096"]);
+    let setup = Setup::new().file_with(0, "");
+    refused(&setup, &setup.text(), "path = '", &["path"]);
+}
+
+#[test]
+fn a_file_without_permission_is_named() {
+    let setup = Setup::new().file(MIB);
+    if is_root() {
+        // No permission stops root; a folder of the kernel's does.
+        let text = setup
+            .text()
+            .replace(&setup.image_path(1).display().to_string(), "/proc/version");
+        refused(&setup, &text, "/proc/version", &["path"]);
+        return;
+    }
+    let mode = std::fs::Permissions::from_mode(0o000);
+    std::fs::set_permissions(setup.image_path(1), mode).unwrap();
+    refused(
+        &setup,
+        &setup.text(),
+        "path = '",
+        &["path", "no permission"],
+    );
+}
+
+#[test]
+fn an_address_in_use_is_named() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let setup = Setup::new().file(MIB).port(port);
+    let ended =
+        Run::new(setup.command()).fails(2, &["target.toml:", "traddr", &port.to_string(), "use"]);
+    assert!(!ended.stderr.contains("ready: "), "{ended}");
+    let mut command = target_command();
+    command.args([
+        "serve",
+        "--namespace",
+        "ram:1M",
+        "--listen",
+        &format!("127.0.0.1:{port}"),
+    ]);
+    Run::new(command).fails(2, &[&port.to_string(), "use"]);
+}
+
+#[test]
+fn a_second_target_does_not_take_the_same_file() {
+    let setup = Setup::new().file(MIB);
+    let target = setup.start();
+    let other = Setup::new().namespace(&setup.image_path(1).display().to_string(), "");
+    Run::new(other.command()).fails(2, &["path", "disk1.img"]);
+    let _ = target.read(1, 0, Some(1));
+    target.stop();
+    other.start().stop();
+}
+
+#[test]
+fn two_reactors_serve_as_one() {
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let cores = if cores > 1 { "[0, 1]" } else { "[0]" };
+    let setup = Setup::new()
+        .head(&format!("[reactor]\ncores = {cores}"))
+        .file(8 * MIB)
+        .file(MIB);
+    let target = setup.start();
+    let clients = [1, 2, 1, 2].map(|nsid| (nsid, target.on(nsid, "read").args("--data -").start()));
+    for (nsid, client) in clients {
+        let ended = client.end();
+        assert_eq!(ended.status, Some(0), "{ended}");
+        same_bytes(
+            &ended.stdout,
+            &std::fs::read(setup.image_path(nsid)).unwrap(),
+        );
+    }
+    // Queues of one controller may be on different reactors.
+    let line = "--rw randrw --io-queues 4 --iodepth 8 --runtime 1";
+    let json = target.on(1, "bench").args(line).json();
+    assert!(json["iops"].as_f64().unwrap() > 0.0, "{json}");
+    target.stop();
+}
+
+#[test]
+fn ipv6_is_an_address_like_any_other() {
+    let ip = std::net::Ipv6Addr::LOCALHOST;
+    if let Err(error) = TcpListener::bind((ip, 0)) {
+        eprintln!("skipped: this machine has no ::1: {error}");
+        return;
+    }
+    let setup = Setup::new().ip(ip.into()).file(MIB);
+    let target = setup.start();
+    same_bytes(
+        &target.read(1, 0, None),
+        &std::fs::read(setup.image_path(1)).unwrap(),
+    );
+    let json = target.fabrics("discover").json();
+    assert_eq!(json["records"][0]["traddr"], "::1", "{json}");
+    assert_eq!(json["records"][0]["adrfam"], "ipv6", "{json}");
+    target.stop();
+}

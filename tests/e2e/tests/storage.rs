@@ -1,0 +1,129 @@
+//! Disks that fail under the target.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::fs::{self, OpenOptions};
+use std::process::{Command, Stdio};
+
+use nvmeof_e2e::{Setup, Target, binary, is_root, pattern, same_bytes};
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn a_file_that_was_cut_short() {
+    let setup = Setup::new().file(4 * MIB);
+    let mut target = setup.start();
+    let file = OpenOptions::new()
+        .write(true)
+        .open(setup.image_path(1))
+        .unwrap();
+    file.set_len(MIB as u64).unwrap();
+    // What is there is read, what is not is an error and not zeroes.
+    same_bytes(&target.read(1, 0, Some(2048)), &pattern(1, MIB));
+    let missing = "--start-block 4096 --block-count 8 --data -";
+    let words = ["Read", "4096"];
+    target.on(1, "read").args(missing).fails(1, &words);
+    let path = setup.image_path(1).display().to_string();
+    let offset = (4096 * 512).to_string();
+    let told = target.lines(&[&path, &offset, "ERROR"]);
+    assert_eq!(told.len(), 1, "{}", target.log());
+    assert!(
+        target.nvmeof("smart-log").json()["media_errors"]
+            .as_u64()
+            .unwrap()
+            > 0
+    );
+    target.must_be_well();
+    target.stop();
+}
+
+/// A way to a mount of our own that nobody else sees and that ends with us:
+/// root may, others if the machine lets them.
+fn unshare() -> Option<Command> {
+    let mut command = Command::new("unshare");
+    command.arg("--mount");
+    if !is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    let mut probe = Command::new("unshare");
+    probe
+        .args(command.get_args())
+        .args(["mount", "-t", "tmpfs", "none", "/mnt"]);
+    let allowed = probe
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    allowed.then_some(command)
+}
+
+/// A target whose disk is a file on a full file system.
+fn on_a_small_disk(setup: &Setup) -> Option<Target> {
+    let mut command = unshare()?;
+    let folder = setup.path("small");
+    fs::create_dir(&folder).unwrap();
+    let script = "mount -t tmpfs -o size=4m none \"$1\" && truncate -s 64M \"$1/disk.img\" && \
+                  exec \"$2\" serve --config \"$3\"";
+    command.args(["sh", "-c", script, "sh"]);
+    command
+        .arg(&folder)
+        .arg(binary("nvmeof-target"))
+        .arg(setup.config());
+    Some(setup.start_as(&mut command))
+}
+
+#[test]
+fn a_disk_that_is_full() {
+    let setup = Setup::new();
+    let path = setup.path("small/disk.img").display().to_string();
+    let setup = setup.namespace(&path, "");
+    let Some(mut target) = on_a_small_disk(&setup) else {
+        eprintln!("skipped: this machine does not let us mount a small tmpfs");
+        return;
+    };
+    let data = pattern(3, MIB);
+    target.write(1, 0, &data);
+    let more = pattern(4, 8 * MIB);
+    let run = target
+        .on(1, "write")
+        .args("--start-block 8192 --data -")
+        .stdin(&more);
+    run.fails(1, &["Capacity Exceeded", "full"]);
+    let told = target.lines(&[&path, "ERROR", "No space left"]);
+    assert!(!told.is_empty(), "{}", target.log());
+    // What was written is still there, and room makes writes possible again.
+    same_bytes(&target.read(1, 0, Some(2048)), &data);
+    target
+        .on(1, "dsm")
+        .args("--ad --start-block 0 --block-count 131072")
+        .ok();
+    target.write(1, 0, &data);
+    same_bytes(&target.read(1, 0, Some(2048)), &data);
+    target.must_be_well();
+    target.stop();
+}
+
+#[test]
+fn a_file_that_is_only_for_reading() {
+    let setup = Setup::new().file_with(MIB, "readonly = true");
+    let mut mode = fs::metadata(setup.image_path(1)).unwrap().permissions();
+    mode.set_readonly(true);
+    fs::set_permissions(setup.image_path(1), mode).unwrap();
+    let target = setup.start();
+    same_bytes(&target.read(1, 0, None), &pattern(1, MIB));
+    target.stop();
+}
+
+#[test]
+fn a_file_of_any_name() {
+    let setup = Setup::new();
+    let path = setup.path("disk mit Umlauten äöü and #.img");
+    nvmeof_e2e::image(&path, 1, MIB);
+    let setup = setup.namespace(&path.display().to_string(), "");
+    let target = setup.start();
+    same_bytes(&target.read(1, 0, None), &pattern(1, MIB));
+    target.stop();
+}

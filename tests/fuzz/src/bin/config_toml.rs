@@ -1,0 +1,27 @@
+//! The daemon's configuration: any text is read or refused with a place.
+#![no_main]
+
+use std::path::Path;
+
+use libfuzzer_sys::fuzz_target;
+use nvmeof_target::{Config, buffers};
+
+fuzz_target!(|input: &[u8]| {
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
+    let lines = text.matches('\n').count() + 1;
+    match Config::parse(Path::new("target.toml"), text.to_owned()) {
+        Ok(config) => {
+            assert!(!config.addresses().is_empty());
+            assert!(config.subsystems().count() > 0);
+            let (running, limits) = (config.running(), config.limits());
+            let sizes = buffers(&running, &limits);
+            assert!(sizes.capsules > 0 && !sizes.data.is_empty());
+        }
+        Err(error) => {
+            assert!(error.to_string().starts_with("target.toml:"));
+            assert!(error.line().is_none_or(|line| (1..=lines).contains(&line)));
+        }
+    }
+});

@@ -1,0 +1,240 @@
+//! What a hostile target may answer: response capsules, identify data,
+//! discovery log pages and private data, given to the initiator's core.
+#![no_main]
+
+use std::time::Duration;
+
+use libfuzzer_sys::fuzz_target;
+use nvmeof_fuzz::{HOST, SUBSYSTEM, Script};
+use nvmeof_initiator_core::{
+    Answer, Blocks, Cid, DiscoveryReader, IoLimits, Names, Next, Operation, Payload, Queue,
+    QueueShape, Response, Setup, SetupConfig, Shutdown, cm,
+};
+use nvmeof_wire::{Nqn, Status};
+
+fuzz_target!(|input: &[u8]| {
+    let mut script = Script::new(input);
+    match script.byte() % 5 {
+        0 => setup(&mut script),
+        1 => queue(&mut script),
+        2 => discovery(&mut script),
+        3 => shutdown(&mut script),
+        _ => {
+            let private_data = script.rest();
+            let _ = cm::check_accept(private_data);
+            if let Some(status) = cm::reject_status(private_data) {
+                assert!(!cm::reject_remedy(status).is_empty());
+            }
+        }
+    }
+});
+
+fn answer(script: &mut Script<'_>) -> Answer {
+    // Most answers are successes, or nothing would be reached behind the first.
+    let status = match script.byte() {
+        0..16 => Status::from_field(script.u16()),
+        _ => Status::SUCCESS,
+    };
+    let result = match script.byte() & 3 {
+        0 => script.u64(),
+        1 => script.byte().into(),
+        2 => script.u16().into(),
+        // CAP as targets have it, and CSTS ready.
+        _ => 0x0000_2001_0f03_03ff,
+    };
+    Answer { status, result }
+}
+
+fn setup(script: &mut Script<'_>) {
+    let nqn = |name| Nqn::new(name).expect("a good name");
+    let discovery = script.byte() & 1 == 1;
+    let mut setup = Setup::new(SetupConfig {
+        names: Names {
+            hostid: [7; 16],
+            hostnqn: nqn(HOST),
+            subnqn: if discovery {
+                Nqn::discovery()
+            } else {
+                nqn(SUBSYSTEM)
+            },
+        },
+        queue: QueueShape {
+            qid: 0,
+            size: 32,
+            flow_control: script.byte() & 1 == 1,
+        },
+        keep_alive: Duration::from_secs(script.byte().into()),
+        io_queues: if discovery { 0 } else { script.byte().into() },
+        in_capsule: script.u32(),
+    });
+    let mut now = Duration::ZERO;
+    for _ in 0..300 {
+        match setup.poll(now) {
+            Next::Send(ask) => {
+                assert_eq!(ask.command.capsule(Cid(1), Payload::None).len(), 64);
+                let answer = answer(script);
+                let data = identify(script);
+                if let Err(error) = setup.handle_completion(now, answer, &data) {
+                    assert!(!error.to_string().is_empty());
+                    let _ = error.remedy(([127, 0, 0, 1], 4420).into());
+                    return;
+                }
+            }
+            Next::Wait(until) => {
+                assert!(until > now);
+                // CAP.TO is at most 128 s.
+                now = until + Duration::from_secs(2);
+            }
+            Next::Answer => unreachable!("the answer was given"),
+            Next::Done => {
+                let info = setup.into_info().expect("it is done");
+                return cut(script, &info.limits);
+            }
+        }
+    }
+    panic!("the set-up does not end");
+}
+
+/// Identify data: what the script says in front, and behind fields that a good
+/// controller has.
+fn identify(script: &mut Script<'_>) -> Vec<u8> {
+    if script.byte() & 7 == 0 {
+        let len = script.u16();
+        return script.filled(len.into());
+    }
+    let mut page = vec![0; 4096];
+    // CNTLID, MDTS, KAS, SGLS, IOCCSZ and IORCSZ.
+    let fields: [(usize, &[u8]); 5] = [
+        (78, &script.array::<2>()),
+        (77, &script.array::<1>()),
+        (320, &script.array::<2>()),
+        (536, &[4, 0, 0x10, 0]),
+        (1792, &script.array::<12>()),
+    ];
+    for (at, bytes) in fields {
+        page[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    page
+}
+
+/// Any operation is cut into commands that the limits allow.
+fn cut(script: &mut Script<'_>, limits: &IoLimits) {
+    let blocks = Blocks {
+        operation: match script.byte() & 3 {
+            0 => Operation::Read,
+            1 => Operation::Write,
+            2 => Operation::Compare,
+            _ => Operation::WriteZeroes { deallocate: true },
+        },
+        nsid: script.u32(),
+        block_shift: 9 + script.byte() % 8,
+        slba: script.u64(),
+        count: script.u16().max(1).into(),
+        fua: true,
+    };
+    let step = blocks.step(limits).min(blocks.count);
+    assert!(step > 0);
+    let command = blocks.command(0, step);
+    assert!(u64::from(command.len()) <= blocks.bytes());
+}
+
+fn queue(script: &mut Script<'_>) {
+    let size = 2 + u16::from(script.byte() & 15);
+    let mut queue = Queue::new(size, script.byte() & 1 == 1).expect("a good size");
+    let mut now = Duration::ZERO;
+    // Commands in flight as the caller sees it, and whether they were answered.
+    let mut flying: Vec<(Cid, bool)> = Vec::new();
+    let place = |flying: &[(Cid, bool)], cid| flying.iter().position(|(known, _)| *known == cid);
+    for number in 0..64_u64 {
+        if script.is_over() {
+            break;
+        }
+        match script.byte() % 4 {
+            0 => {
+                let deadline = now + Duration::from_millis(script.byte().into());
+                if let Ok(cid) = queue.begin(number, Some(deadline)) {
+                    assert_eq!(place(&flying, cid), None, "{cid:?} is in flight twice");
+                    flying.push((cid, false));
+                }
+            }
+            1 => {
+                let capsule = response_capsule(script, &flying);
+                let response = Response::parse(&capsule).expect("16 bytes");
+                let known = place(&flying, response.cid);
+                if let Err(fault) = queue.answered(response.cid, response.sqhd) {
+                    // The connection ends.
+                    return assert!(!fault.to_string().is_empty());
+                }
+                let known = known.expect("an answer to nothing was taken");
+                assert!(!flying[known].1, "a second answer was taken");
+                flying[known].1 = true;
+                if script.byte() & 1 == 1 {
+                    queue.release(response.cid).expect("it is in flight");
+                    flying.swap_remove(known);
+                }
+            }
+            2 => {
+                let capsule = script.short();
+                assert_eq!(Response::parse(capsule).is_ok(), capsule.len() == 16);
+            }
+            _ => {
+                now += Duration::from_millis(script.byte().into());
+                if let Some(cid) = queue.expired(now) {
+                    assert!(place(&flying, cid).is_some());
+                }
+            }
+        }
+        assert_eq!(queue.in_flight(), flying.len());
+        assert!(queue.room() + flying.len() < usize::from(size));
+    }
+}
+
+/// A response, half of the time to a command that is in flight.
+fn response_capsule(script: &mut Script<'_>, flying: &[(Cid, bool)]) -> [u8; 16] {
+    let mut capsule = script.array::<16>();
+    if script.byte() & 1 == 1 && !flying.is_empty() {
+        let (cid, _) = flying[script.index(flying.len())];
+        capsule[12..14].copy_from_slice(&cid.0.to_le_bytes());
+        capsule[8..10].copy_from_slice(&u16::from(script.byte()).to_le_bytes());
+    }
+    capsule
+}
+
+fn discovery(script: &mut Script<'_>) {
+    let mut reader = DiscoveryReader::new();
+    for _ in 0..32 {
+        let Some(command) = reader.poll_command() else {
+            let _ = (reader.generation(), reader.entries().len());
+            return;
+        };
+        // The edge hands over as many bytes as were asked for.
+        let mut data = script.array::<24>().to_vec();
+        if script.byte() & 1 == 1 {
+            data[9..16].fill(0);
+            data[16..18].fill(0);
+        }
+        data.resize(command.len() as usize, script.byte());
+        if let Err(error) = reader.handle_data(&data) {
+            return assert!(!error.to_string().is_empty());
+        }
+    }
+}
+
+fn shutdown(script: &mut Script<'_>) {
+    let patience = Duration::from_secs(1);
+    let mut now = Duration::ZERO;
+    let mut shutdown = Shutdown::new(nvmeof_wire::registers::Cc::ENABLE, now, patience);
+    for _ in 0..200 {
+        match shutdown.poll(now) {
+            Next::Send(_) => {
+                now += Duration::from_millis(script.byte().into());
+                let result = (script.byte() & 15 != 0).then(|| script.u32().into());
+                shutdown.handle_completion(now, result);
+            }
+            Next::Wait(until) => now = until,
+            Next::Answer => unreachable!("the answer was given"),
+            Next::Done => return,
+        }
+    }
+    panic!("the shutdown does not end");
+}

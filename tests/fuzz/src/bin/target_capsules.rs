@@ -1,0 +1,272 @@
+//! Arbitrary capsules on the queues of a target: each command is answered at
+//! most once, and nothing a host says asks for more than the limits allow.
+#![no_main]
+
+use std::time::Duration;
+
+use libfuzzer_sys::fuzz_target;
+use nvmeof_fuzz::{HOST, SUBSYSTEM, Script, served};
+use nvmeof_target_core::{Action, Event, Executed, Order, Queue, Request, Response, Target};
+use nvmeof_wire::cm;
+use nvmeof_wire::fabrics::{Connect, ConnectData, PropertyAccess};
+use nvmeof_wire::opcode::Opcode;
+use nvmeof_wire::registers::{Cc, Property, PropertyValue};
+use nvmeof_wire::{Nqn, Sgl, Sqe};
+use zerocopy::IntoBytes;
+
+/// Most bytes of a page of a log or of Identify.
+const MAX_PAGE: u32 = 1 << 20;
+
+fuzz_target!(|input: &[u8]| {
+    let mut script = Script::new(input);
+    let mut host = Host {
+        target: served(),
+        now: Duration::from_secs(1),
+        lanes: Vec::new(),
+    };
+    if !script.byte().is_multiple_of(4) {
+        host.connect();
+    }
+    for _ in 0..64 {
+        if script.is_over() {
+            break;
+        }
+        host.turn(&mut script);
+    }
+    let target = host.target.clone();
+    for lane in host.lanes {
+        let _ = lane.queue.close();
+    }
+    assert_eq!(target.controllers(), 0, "a controller outlives its queues");
+});
+
+struct Host {
+    target: Target,
+    now: Duration,
+    lanes: Vec<Lane>,
+}
+
+/// One queue and what is going on there.
+struct Lane {
+    queue: Queue,
+    /// Commands that were begun and wait for the edge.
+    pending: Vec<(Request, Action)>,
+    /// Identifiers of commands that wait for an order.
+    held: Vec<u16>,
+}
+
+impl Host {
+    /// An admin queue with a controller that is ready, and an I/O queue.
+    fn connect(&mut self) {
+        let nqn = |name| Nqn::new(name).expect("a good name");
+        for qid in [0, 1] {
+            self.open(cm::Request::new(qid, 32).as_bytes());
+            let cntlid = if qid == 0 { 0xffff } else { 1 };
+            let data = ConnectData::new([7; 16], cntlid, &nqn(SUBSYSTEM), &nqn(HOST));
+            let mut sqe = Connect::new(qid, 32, 5000).to_sqe();
+            sqe.dptr = Sgl::InCapsule {
+                offset: 0,
+                len: 1024,
+            }
+            .to_descriptor();
+            let mut capsule = sqe.to_bytes().to_vec();
+            capsule.extend_from_slice(data.as_bytes());
+            self.begin(usize::from(qid), &capsule);
+            if qid == 0 {
+                let enable = PropertyAccess::set(Property::CC, PropertyValue::Dword(Cc::ENABLE.0));
+                self.begin(0, &enable.to_bytes());
+            }
+        }
+        assert!(
+            self.lanes
+                .iter()
+                .all(|lane| lane.queue.association().is_some()),
+            "the good start is refused"
+        );
+    }
+
+    fn open(&mut self, private_data: &[u8]) {
+        if self.lanes.len() < 6
+            && let Ok((queue, _accept)) = self.target.queue(private_data, self.now)
+        {
+            let (pending, held) = (Vec::new(), Vec::new());
+            self.lanes.push(Lane {
+                queue,
+                pending,
+                held,
+            });
+        }
+    }
+
+    fn turn(&mut self, script: &mut Script<'_>) {
+        let at = script.index(self.lanes.len());
+        match script.byte() % 8 {
+            0 => self.open(cm::Request::new(script.byte().into(), 8).as_bytes()),
+            1 => {
+                self.now += Duration::from_millis(script.u16().into());
+                (0..self.lanes.len()).for_each(|at| self.poll(at));
+            }
+            2 if at < self.lanes.len() => {
+                let _ = self.lanes.swap_remove(at).queue.close();
+            }
+            3 => {
+                let mut capsule = script.array::<64>().to_vec();
+                capsule.extend_from_slice(script.short());
+                self.begin(at, &capsule);
+            }
+            4 => {
+                let len = script.u16().into();
+                let capsule = script.bytes(len);
+                self.begin(at, capsule);
+            }
+            5 => self.begin(at, &likely(script)),
+            _ => self.step(at, script),
+        }
+    }
+
+    fn begin(&mut self, at: usize, capsule: &[u8]) {
+        let Some(lane) = self.lanes.get_mut(at) else {
+            return;
+        };
+        // The edge posts as many receives as the queue has entries.
+        if lane.pending.len() + lane.held.len() >= usize::from(lane.queue.entries()) {
+            return;
+        }
+        let (request, action) = lane.queue.begin(self.now, capsule);
+        self.handle(at, request, action);
+    }
+
+    /// Something happens to a request that waits.
+    fn step(&mut self, at: usize, script: &mut Script<'_>) {
+        let Some(lane) = self
+            .lanes
+            .get_mut(at)
+            .filter(|lane| !lane.pending.is_empty())
+        else {
+            return;
+        };
+        let which = script.index(lane.pending.len());
+        let (mut request, action) = lane.pending.swap_remove(which);
+        let mut buffer;
+        let event = match &action {
+            Action::Pull { remote, .. } => {
+                buffer = script.filled(remote.len as usize);
+                Event::Pulled(&buffer)
+            }
+            Action::Execute(_) => {
+                let len = usize::from(script.byte()) * 16;
+                buffer = script.filled(len);
+                let outcome = match script.byte() {
+                    0 => Executed::Miscompare,
+                    1 => Executed::NoSpace,
+                    2 => Executed::ReadOnly,
+                    3 => Executed::Unsupported,
+                    4 => Executed::Failed,
+                    _ => Executed::Ok,
+                };
+                Event::Executed {
+                    outcome,
+                    data: &buffer,
+                }
+            }
+            Action::Produce { len } => {
+                buffer = vec![0; *len as usize];
+                Event::Room(&mut buffer)
+            }
+            other => unreachable!("{other:?} was kept"),
+        };
+        let action = lane.queue.step(self.now, &mut request, event);
+        self.handle(at, request, action);
+    }
+
+    fn handle(&mut self, at: usize, request: Request, action: Action) {
+        let max_transfer = self.target.model().limits().max_transfer;
+        let lane = &mut self.lanes[at];
+        match action {
+            Action::Pull { remote, .. } => {
+                assert!(remote.len <= max_transfer, "{remote:?}");
+                lane.pending.push((request, action));
+            }
+            Action::Produce { len } => {
+                assert!(len <= max_transfer.max(MAX_PAGE), "{len} bytes");
+                lane.pending.push((request, action));
+            }
+            Action::Execute(op) => {
+                assert!(op.disk == 1 || op.disk == 3, "{op:?}");
+                let size = if op.disk == 1 { 512_000 } else { 4_096_000 };
+                let end = op.offset.checked_add(op.len).expect("a range that ends");
+                assert!(end <= size, "{op:?}");
+                lane.pending.push((request, action));
+            }
+            Action::Respond(response) => respond(&response, request.cid()),
+            Action::Hold => lane.held.push(request.cid()),
+            Action::Close(cause) => assert!(!cause.to_string().is_empty()),
+        }
+        let _ = (lane.queue.take_news(), lane.queue.take_remark());
+        self.poll(at);
+    }
+
+    fn poll(&mut self, at: usize) {
+        let (lane, now) = (&mut self.lanes[at], self.now);
+        while let Some(order) = lane.queue.poll(now) {
+            match order {
+                Order::Respond(response) => {
+                    let cid = response.cqe.cid.get();
+                    let held = lane.held.iter().position(|held| *held == cid);
+                    let held = held.expect("an answer to a command that was not held");
+                    lane.held.swap_remove(held);
+                }
+                // The edge closes the queue pair.
+                Order::Close(_) => return,
+            }
+        }
+        let _ = lane.queue.next_deadline();
+    }
+}
+
+fn respond(response: &Response, cid: u16) {
+    assert_eq!(response.cqe.cid.get(), cid);
+    if let Some(push) = response.push {
+        assert!(push.len > 0, "{push:?}");
+    }
+}
+
+/// A command that is right as far as format goes; often one of a few blocks
+/// near the end of a namespace.
+fn likely(script: &mut Script<'_>) -> Vec<u8> {
+    let mut sqe = Sqe::new(Opcode(script.byte()));
+    sqe.cid = script.u16().into();
+    sqe.nsid = u32::from(script.byte() & 3).into();
+    let flags = script.byte();
+    let mut len = script.u32() % 0x2_0000;
+    if flags & 1 == 0 {
+        let blocks = u32::from(script.byte() & 15);
+        sqe.cdw10 = (985 + u32::from(script.byte() & 31)).into();
+        sqe.cdw12 = blocks.into();
+        let block = if sqe.nsid.get() == 3 { 4096 } else { 512 };
+        len = (blocks + 1) * block;
+    } else {
+        sqe.cdw10 = script.u32().into();
+        sqe.cdw11 = script.u32().into();
+        sqe.cdw12 = script.u32().into();
+        sqe.cdw13 = script.u32().into();
+    }
+    let in_capsule = flags & 6 == 0 && len <= 4096;
+    let sgl = if in_capsule {
+        Sgl::InCapsule { offset: 0, len }
+    } else {
+        let (addr, key, invalidate) = (0x1000, 7, flags & 8 == 0);
+        Sgl::Keyed {
+            addr,
+            len,
+            key,
+            invalidate,
+        }
+    };
+    sqe.dptr = sgl.to_descriptor();
+    let mut capsule = sqe.to_bytes().to_vec();
+    if in_capsule {
+        capsule.extend(script.filled(len as usize));
+    }
+    capsule
+}
