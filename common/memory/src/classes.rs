@@ -42,12 +42,14 @@ impl Classes {
         Ok(Self { pools })
     }
 
-    /// Takes the shortest free buffer of at least `len` bytes and puts its
-    /// first `len` bytes in view. `None` when none is free now.
+    /// Takes a buffer of the shortest kind of at least `len` bytes, or of the
+    /// next longer kind, and puts its first `len` bytes in view. `None` when
+    /// none of them is free now: short requests do not use up the longest
+    /// buffers, which others can do with alone.
     #[must_use]
     pub fn take(&self, len: usize) -> Option<Buf> {
         let fitting = self.pools.iter().filter(|pool| pool.buf_len() >= len);
-        let mut buf = fitting.into_iter().find_map(Pool::take)?;
+        let mut buf = fitting.take(2).find_map(Pool::take)?;
         buf.set_len(len).ok()?;
         Some(buf)
     }
@@ -95,5 +97,15 @@ mod tests {
         assert!(classes.take(classes.longest() + 1).is_none());
         drop((first, second));
         assert_eq!(classes.available(), 2);
+    }
+
+    #[test]
+    fn short_requests_leave_the_longest_alone() {
+        let specs = [4096, 8192, 65536].map(|len| ClassSpec { len, count: 1 });
+        let classes = Classes::new(&specs, Pages::Normal).unwrap();
+        let short = [classes.take(1).unwrap(), classes.take(1).unwrap()];
+        assert!(classes.take(1).is_none());
+        assert_eq!(classes.take(8192).unwrap().capacity(), 65536);
+        drop(short);
     }
 }

@@ -331,6 +331,10 @@ impl Streams for TcpStreams {
         self.poll_kernel(now, events);
     }
 
+    fn local_addr(&self, id: StreamId) -> Option<SocketAddr> {
+        self.streams.get(id.0)?.socket.local_addr().ok()?.as_socket()
+    }
+
     fn recv(&mut self, id: StreamId, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let stream = self.streams.get_mut(id.0).ok_or_else(gone)?;
         let received = match bufs {

@@ -191,6 +191,13 @@ impl Table {
         (slot.generation == generation).then_some(slot)
     }
 
+    pub(crate) fn get(&self, id: QpId) -> Option<&Conn> {
+        let [generation, index] = [id.0 >> 32, id.0 & u64::from(u32::MAX)];
+        let slot = self.slots.get(usize::try_from(index).ok()?)?;
+        let conn = slot.conn.as_deref()?;
+        (u64::from(slot.generation) == generation).then_some(conn)
+    }
+
     pub(crate) fn get_mut(&mut self, id: QpId) -> Option<&mut Conn> {
         self.slot(id)?.conn.as_deref_mut()
     }

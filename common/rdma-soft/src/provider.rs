@@ -270,6 +270,10 @@ impl<S: Streams> Provider for SoftRdma<S> {
         self.streams.name()
     }
 
+    fn local_addr(&self, qp: QpId) -> Option<SocketAddr> {
+        self.streams.local_addr(self.conns.get(qp)?.stream)
+    }
+
     fn register(&mut self, region: &Region) -> Result<(), std::io::Error> {
         if !self.regions.contains(&region.id()) {
             self.regions.push(region.id());

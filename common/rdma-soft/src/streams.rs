@@ -85,6 +85,11 @@ pub trait Streams: Send {
     /// `WouldBlock` when there is no room; anything else is final.
     fn send(&mut self, stream: StreamId, bufs: &[IoSlice<'_>]) -> io::Result<usize>;
 
+    /// Our address of the stream. `None` where that is not known.
+    fn local_addr(&self, _stream: StreamId) -> Option<SocketAddr> {
+        None
+    }
+
     /// Whether room to send is to be reported.
     fn want_send(&mut self, stream: StreamId, want: bool);
 

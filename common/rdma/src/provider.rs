@@ -94,6 +94,12 @@ pub trait Provider: Send {
         now: Duration,
     ) -> Result<QpId, ConnectError>;
 
+    /// The address of ours that the peer of `qp` reached. `None` where that is
+    /// not known, and for a queue pair that is gone.
+    fn local_addr(&self, _qp: QpId) -> Option<SocketAddr> {
+        None
+    }
+
     /// Gives the queue pair of a [`Event::ConnectRequest`] its sizes, after
     /// which receives can be posted and [`accept`](Self::accept) be called.
     ///

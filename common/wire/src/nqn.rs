@@ -91,6 +91,10 @@ impl Nqn {
     /// [`NqnError`] says what is wrong.
     pub fn new(name: &str) -> Result<Self, NqnError> {
         check(name)?;
+        Self::copied(name)
+    }
+
+    fn copied(name: &str) -> Result<Self, NqnError> {
         let too_long = NqnError::TooLong { len: name.len() };
         let mut bytes = [0; NQN_MAX];
         bytes
@@ -106,12 +110,20 @@ impl Nqn {
     /// # Errors
     /// [`NqnError`] says what is wrong.
     pub fn from_field(field: &[u8; NQN_FIELD]) -> Result<Self, NqnError> {
-        let end = field
-            .iter()
-            .position(|byte| *byte == 0)
-            .ok_or(NqnError::NotTerminated)?;
-        let name = field.get(..end).unwrap_or_default();
-        Self::new(core::str::from_utf8(name).map_err(|_| NqnError::NotUtf8)?)
+        Self::new(name_of(field)?)
+    }
+
+    /// Reads the field of the connect data as a peer filled it. There are
+    /// hosts whose names are not of the form that the specification wants;
+    /// what matters is that the name can be compared and written to a log.
+    ///
+    /// # Errors
+    /// [`NqnError`] when it is not 1 to 223 bytes of UTF-8 without control
+    /// characters, with a NUL after them.
+    pub fn from_peer(field: &[u8; NQN_FIELD]) -> Result<Self, NqnError> {
+        let name = name_of(field)?;
+        check_text(name)?;
+        Self::copied(name)
     }
 
     /// The NUL-padded field.
@@ -142,15 +154,32 @@ const DISCOVERY_LEN: u8 = 36;
 const _: () = assert!(DISCOVERY.len() == DISCOVERY_LEN as usize);
 const _: () = assert!(NQN_MAX <= u8::MAX as usize);
 
-fn check(name: &str) -> Result<(), NqnError> {
+fn name_of(field: &[u8; NQN_FIELD]) -> Result<&str, NqnError> {
+    let end = field
+        .iter()
+        .position(|byte| *byte == 0)
+        .ok_or(NqnError::NotTerminated)?;
+    let name = field.get(..end).unwrap_or_default();
+    core::str::from_utf8(name).map_err(|_| NqnError::NotUtf8)
+}
+
+/// What every name must be, whoever made it.
+fn check_text(name: &str) -> Result<(), NqnError> {
     if name.is_empty() {
         return Err(NqnError::Empty);
     }
     if name.len() > NQN_MAX {
         return Err(NqnError::TooLong { len: name.len() });
     }
-    let unprintable = |c: char| c.is_control() || c.is_whitespace();
-    if let Some((at, _)) = name.char_indices().find(|(_, c)| unprintable(*c)) {
+    match name.char_indices().find(|(_, c)| c.is_control()) {
+        Some((at, _)) => Err(NqnError::Unprintable { at }),
+        None => Ok(()),
+    }
+}
+
+fn check(name: &str) -> Result<(), NqnError> {
+    check_text(name)?;
+    if let Some((at, _)) = name.char_indices().find(|(_, c)| c.is_whitespace()) {
         return Err(NqnError::Unprintable { at });
     }
     if let Some(uuid) = name.strip_prefix(UUID_PREFIX) {
@@ -298,6 +327,32 @@ mod tests {
         let mut field = [0; 256];
         field[..2].copy_from_slice(&[0xff, 0xfe]);
         assert_eq!(Nqn::from_field(&field), Err(NqnError::NotUtf8));
+    }
+
+    #[test]
+    fn names_of_peers_need_no_form_but_cannot_forge_a_log() {
+        let field = |name: &[u8]| {
+            let mut field = [0; NQN_FIELD];
+            field[..name.len()].copy_from_slice(name);
+            field
+        };
+        for good in ["my host", "iqn.2026-11.org.example", "x"] {
+            let nqn = Nqn::from_peer(&field(good.as_bytes())).unwrap();
+            assert_eq!(nqn.as_str(), good);
+        }
+        let long = [b'x'; 224];
+        for (bad, error) in [
+            (&b""[..], NqnError::Empty),
+            (b"a\nb", NqnError::Unprintable { at: 1 }),
+            (b"a\x1b[2J", NqnError::Unprintable { at: 1 }),
+            (b"\xc2\x85", NqnError::Unprintable { at: 0 }),
+            (b"\xff", NqnError::NotUtf8),
+            (&long, NqnError::TooLong { len: 224 }),
+        ] {
+            assert_eq!(Nqn::from_peer(&field(bad)), Err(error));
+        }
+        let unterminated = Nqn::from_peer(&[b'x'; NQN_FIELD]);
+        assert_eq!(unterminated, Err(NqnError::NotTerminated));
     }
 
     proptest! {

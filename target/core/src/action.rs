@@ -160,6 +160,9 @@ pub enum CloseCause {
         /// How long we waited.
         seconds: u64,
     },
+    /// Something else than one Connect command at a time came first.
+    #[error("a command came before the queue was connected, expected one Connect and no other")]
+    NotConnected,
     /// The host fell silent.
     #[error("the host sent no command for its keep-alive time of {kato_ms} ms")]
     KeepAlive {

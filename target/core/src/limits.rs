@@ -15,8 +15,13 @@ pub struct Limits {
     pub max_transfer: u32,
     /// In-capsule data of one command in bytes: a multiple of 16.
     pub in_capsule: u32,
-    /// How long a queue pair may stay without a Connect command.
+    /// How long the queue pair of an admin queue may stay without a Connect
+    /// command. That of an I/O queue may six times as long: Linux makes the
+    /// queue pairs of all I/O queues before it sends the first Connect.
     pub connect_timeout: Duration,
+    /// Queue pairs of one reactor that sent no Connect command yet. The oldest
+    /// is closed when one more comes.
+    pub unconnected: u16,
     /// Whether any command proves that the host lives (CTRATT.TBKAS), or only
     /// the Keep Alive command does.
     pub traffic_keep_alive: bool,
@@ -27,6 +32,21 @@ impl Limits {
     pub const MAX_QUEUE_DEPTH: u16 = 1024;
     /// Entries of an admin queue, at most.
     pub const ADMIN_DEPTH: u16 = 32;
+    /// Discovery controllers, which anybody may have and which therefore do
+    /// not count as [`controllers`](Self::controllers). The one that was
+    /// silent longest goes when one more comes.
+    pub const DISCOVERY_CONTROLLERS: u16 = 64;
+    /// Longest Write Zeroes command in bytes.
+    pub const MAX_WRITE_ZEROES: u64 = 32 << 20;
+
+    /// How long queue `qid` may stay without a Connect command.
+    #[must_use]
+    pub fn connect_patience(&self, qid: u16) -> Duration {
+        match qid {
+            0 => self.connect_timeout,
+            _ => self.connect_timeout * 6,
+        }
+    }
 }
 
 impl Default for Limits {
@@ -38,6 +58,7 @@ impl Default for Limits {
             max_transfer: 256 << 10,
             in_capsule: 4096,
             connect_timeout: Duration::from_secs(10),
+            unconnected: 64,
             traffic_keep_alive: true,
         }
     }

@@ -3,7 +3,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::Limits;
 use crate::controller::Controller;
+
+const DISCOVERY: usize = Limits::DISCOVERY_CONTROLLERS as usize;
 
 /// Controllers by their identifier.
 #[derive(Debug)]
@@ -13,6 +16,8 @@ pub(crate) struct Registry {
 
 #[derive(Debug)]
 struct Inner {
+    /// Controllers that serve namespaces, at most.
+    nvm: usize,
     /// Controller `cntlid` is at `cntlid - 1`.
     places: Vec<Option<Arc<Controller>>>,
     /// Where the search for a free place starts, so that an identifier is
@@ -21,11 +26,12 @@ struct Inner {
 }
 
 impl Registry {
-    /// Room for `count` controllers.
+    /// Room for `count` controllers, and for discovery controllers besides.
     pub(crate) fn new(count: u16) -> Self {
         Self {
             inner: Mutex::new(Inner {
-                places: vec![None; count.into()],
+                nvm: count.into(),
+                places: vec![None; usize::from(count) + DISCOVERY],
                 next: 0,
             }),
         }
@@ -40,15 +46,35 @@ impl Registry {
     /// is no room.
     pub(crate) fn add(&self, make: impl FnOnce(u16) -> Controller) -> Option<Arc<Controller>> {
         let mut inner = self.lock();
-        let count = inner.places.len();
-        let at = (inner.next..count)
-            .chain(0..inner.next)
-            .find(|at| inner.places.get(*at).is_some_and(Option::is_none))?;
-        let cntlid = u16::try_from(at + 1).ok()?;
-        let controller = Arc::new(make(cntlid));
-        *inner.places.get_mut(at)? = Some(Arc::clone(&controller));
-        inner.next = (at + 1) % count;
-        Some(controller)
+        let there = inner.places.iter().flatten();
+        if there.filter(|one| !one.is_discovery()).count() >= inner.nvm {
+            return None;
+        }
+        inner.add(make)
+    }
+
+    /// Adds a discovery controller. When there are as many as may be, the one
+    /// that was silent longest is lost. Says whether one was.
+    pub(crate) fn add_discovery(
+        &self,
+        make: impl FnOnce(u16) -> Controller,
+    ) -> (Option<Arc<Controller>>, bool) {
+        let mut inner = self.lock();
+        let discovery = inner.places.iter_mut().filter(|place| {
+            let there = place.as_ref();
+            there.is_some_and(|one| one.is_discovery())
+        });
+        let all: Vec<_> = discovery.collect();
+        let mut gave_way = false;
+        if all.len() >= DISCOVERY
+            && let Some(longest) = all
+                .into_iter()
+                .min_by_key(|place| place.as_ref().map(|one| one.hot.heard()))
+            && let Some(lost) = longest.take()
+        {
+            gave_way = lost.hot.lose();
+        }
+        (inner.add(make), gave_way)
     }
 
     /// The controller of that identifier.
@@ -79,5 +105,19 @@ impl Registry {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.lock().places.iter().flatten().count()
+    }
+}
+
+impl Inner {
+    fn add(&mut self, make: impl FnOnce(u16) -> Controller) -> Option<Arc<Controller>> {
+        let count = self.places.len();
+        let at = (self.next..count)
+            .chain(0..self.next)
+            .find(|at| self.places.get(*at).is_some_and(Option::is_none))?;
+        let cntlid = u16::try_from(at + 1).ok()?;
+        let controller = Arc::new(make(cntlid));
+        *self.places.get_mut(at)? = Some(Arc::clone(&controller));
+        self.next = (at + 1) % count;
+        Some(controller)
     }
 }

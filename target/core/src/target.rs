@@ -97,6 +97,16 @@ impl Target {
         Ok((queue, Accept::new(entries)))
     }
 
+    /// Refuses a connection whose host answers no RDMA Reads at all.
+    #[must_use]
+    pub fn no_reads() -> Refusal {
+        refusal(
+            RejectStatus::INVALID_IRD,
+            "the host answers no RDMA Reads (its IRD is 0), which writes need; expected 1 or more"
+                .to_owned(),
+        )
+    }
+
     /// Refuses a connection that would be fine but for want of room.
     #[must_use]
     pub fn no_room(cause: String) -> Refusal {

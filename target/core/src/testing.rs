@@ -78,6 +78,15 @@ pub(crate) fn target_with(limits: Limits) -> Target {
     Target::new(Model::build(limits, &[port()], &[subsystem(), closed()]).unwrap())
 }
 
+/// One subsystem with that namespace alone.
+pub(crate) fn target_of(namespace: NamespaceSpec) -> Target {
+    let spec = SubsystemSpec {
+        namespaces: vec![namespace],
+        ..subsystem()
+    };
+    Target::new(Model::build(Limits::default(), &[port()], &[spec]).unwrap())
+}
+
 pub(crate) fn target() -> Target {
     target_with(Limits {
         queue_depth: 128,

@@ -23,6 +23,6 @@ mod thread;
 pub use cli::Cli;
 pub use config::{Config, ConfigError, DEFAULT_PORT, Opened, Running, buffers};
 pub use mailbox::{Mail, Mailbox};
-pub use reactor::{Reactor, ReactorConfig, Turn};
+pub use reactor::{Reactor, ReactorConfig, ReactorError, Turn};
 pub use server::{ServeError, Server};
 pub use storage::{OpenDisks, Storage, StorageError, StorageOpenError};

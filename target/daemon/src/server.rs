@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nvmeof_backend::Claim;
@@ -80,7 +81,8 @@ impl Server {
         let signals = take_signals()?;
         let running = config.running();
         let opened = config.open()?;
-        let (providers, addresses) = listen(config, running.cores.len())?;
+        let files = raise_files(running.cores.len(), opened.claims.len());
+        let (providers, addresses) = listen(config, running.cores.len(), files)?;
         let model = config.model(&opened, &addresses)?;
         let target = Target::new(model);
         let count = running.cores.len();
@@ -139,9 +141,9 @@ impl Server {
     /// # Errors
     /// [`ServeError`] when a reactor failed.
     pub fn run(self) -> Result<(), ServeError> {
-        let mut stopping = false;
+        let (mut stopping, mut ending) = (false, false);
         while !self.threads.iter().all(JoinHandle::is_finished) {
-            self.wait();
+            ending |= self.wait(ending);
             while let Ok(Some(signal)) = self.signals.read_signal() {
                 if stopping {
                     tracing::warn!("second signal: stopping at once");
@@ -180,20 +182,23 @@ impl Server {
         }
     }
 
-    fn wait(&self) {
+    /// Waits for a signal or the end of a reactor. A reactor rings a moment
+    /// before its thread is finished, and on a busy machine that moment may be
+    /// long: `ending`, which says that one rang, makes this look again now and
+    /// then. Returns whether one rang now.
+    fn wait(&self, ending: bool) -> bool {
         use std::os::fd::AsFd;
         let mut fds = [
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.ended.wait_fd(), PollFlags::POLLIN),
         ];
-        // A reactor rings a moment before its thread is finished: look again
-        // now and then.
-        let timeout = if self.ended.take().is_empty() {
-            PollTimeout::NONE
-        } else {
+        let timeout = if ending {
             PollTimeout::from(10u8)
+        } else {
+            PollTimeout::NONE
         };
         let _ = poll(&mut fds, timeout);
+        !self.ended.take().is_empty()
     }
 }
 
@@ -213,11 +218,44 @@ fn take_signals() -> Result<SignalFd, ServeError> {
         .map_err(|error| start_error("signalfd", &error))
 }
 
+/// Lets the process have as many descriptors as the system allows it, and
+/// returns how many connections each reactor may have with that: a connection
+/// is one descriptor, and running out of them would end connections that
+/// serve well.
+fn raise_files(reactors: usize, disks: usize) -> u32 {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
+    // Where it is not allowed we live with what there is.
+    let limit = match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => hard,
+        Err(_) => soft,
+    };
+    connections(limit, reactors, disks)
+}
+
+/// Connections for each reactor with `limit` descriptors in all.
+fn connections(limit: u64, reactors: usize, disks: usize) -> u32 {
+    /// Standard streams, signals, and what libraries open for a moment.
+    const OF_PROCESS: usize = 32;
+    /// Epoll, ring, mailbox, listeners.
+    const OF_REACTOR: usize = 16;
+    let reactors = reactors.max(1);
+    let others = OF_PROCESS + disks + reactors * (OF_REACTOR + disks);
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let each = limit.saturating_sub(others) / reactors;
+    u32::try_from(each.max(1)).unwrap_or(u32::MAX)
+}
+
 type Listening = Vec<(Iwarp, Vec<ListenerId>)>;
 
 /// One provider for each reactor, all listening on the same addresses: with
 /// more than one the kernel spreads connections over them (SO_REUSEPORT).
-fn listen(config: &Config, reactors: usize) -> Result<(Listening, Vec<SocketAddr>), ServeError> {
+///
+/// `files` is how many connections each of them may have.
+fn listen(
+    config: &Config,
+    reactors: usize,
+    files: u32,
+) -> Result<(Listening, Vec<SocketAddr>), ServeError> {
     let mut addresses = config.addresses();
     let mut all = Vec::new();
     let shared = reactors > 1;
@@ -230,7 +268,8 @@ fn listen(config: &Config, reactors: usize) -> Result<(Listening, Vec<SocketAddr
         })?;
     }
     for _ in 0..reactors {
-        let iwarp = IwarpConfig::default();
+        let mut iwarp = IwarpConfig::default();
+        iwarp.limits.max_qps = iwarp.limits.max_qps.min(files);
         let mut provider =
             nvmeof_rdma_iwarp::new(iwarp).map_err(|error| start_error("epoll", &error))?;
         if shared {
@@ -344,6 +383,21 @@ mod tests {
              [[subsystem.namespace]]\nnsid = 1\npath = \"null:1M\"\n"
         );
         Config::parse(Path::new("target.toml"), text).unwrap()
+    }
+
+    #[test]
+    fn connections_leave_descriptors_for_the_rest() {
+        assert_eq!(connections(1024, 1, 1), 1024 - 32 - 1 - 17);
+        assert_eq!(connections(1 << 20, 2, 0), ((1 << 20) - 32 - 32) / 2);
+        assert_eq!(connections(10, 4, 9), 1);
+        assert_eq!(connections(u64::MAX, 1, 0), u32::MAX);
+    }
+
+    #[test]
+    fn descriptors_are_raised_to_what_is_allowed() {
+        raise_files(1, 1);
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        assert_eq!(soft, hard);
     }
 
     #[test]

@@ -116,6 +116,7 @@ impl Plan {
                 in_capsule: [0, 512, 4096, 8192][dice.below(4)],
                 connect_timeout: MILLI(500),
                 traffic_keep_alive: dice.happens(OneIn(2)),
+                ..Limits::default()
             },
             hosts,
             net: net(dice),

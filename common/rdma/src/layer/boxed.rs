@@ -87,6 +87,10 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
         (**self).poll(now, events)
     }
 
+    fn local_addr(&self, qp: QpId) -> Option<SocketAddr> {
+        (**self).local_addr(qp)
+    }
+
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         (**self).wait_fd()
     }

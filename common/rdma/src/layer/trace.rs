@@ -224,6 +224,10 @@ impl<P: Provider> Provider for Trace<P> {
         progress
     }
 
+    fn local_addr(&self, qp: QpId) -> Option<SocketAddr> {
+        self.inner.local_addr(qp)
+    }
+
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.inner.wait_fd()
     }

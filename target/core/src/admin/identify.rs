@@ -81,10 +81,10 @@ impl Admin<'_> {
         let nsids = subsystem.namespaces().iter().map(|one| one.nsid);
         match command.cns {
             Cns::CONTROLLER => window.put(0, &self.io_controller(subsystem, limits)),
-            // Everything in them is zero for namespaces without protection
-            // information, and for controllers without further limits.
+            // Everything in it is zero for namespaces without protection
+            // information.
             Cns::CSI_NAMESPACE => window.put(0, &IdentifyNamespaceNvm::zeroed()),
-            Cns::CSI_CONTROLLER => window.put(0, &IdentifyControllerNvm::zeroed()),
+            Cns::CSI_CONTROLLER => window.put(0, &nvm_controller()),
             Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => {
                 if let Some(namespace) = namespace {
                     window.put(0, &nvm_namespace(namespace));
@@ -156,7 +156,7 @@ impl Admin<'_> {
         IdentifyController {
             cntrltype: ControllerType::DISCOVERY,
             oaes: Oaes::DLPCN.bits().into(),
-            lpa: (Lpa::LPEDS | Lpa::MLPS).bits(),
+            lpa: Lpa::LPEDS.bits(),
             // DCTYPE: a direct discovery controller.
             dctype: 1,
             ..self.common(limits)
@@ -168,7 +168,10 @@ impl Admin<'_> {
         if subsystem.has_volatile_cache() {
             vwc |= Vwc::VWCP;
         }
-        let mut oncs = Oncs::NVMCMPS | Oncs::NVMDSMSV | Oncs::SSFS;
+        let mut oncs = Oncs::NVMCMPS | Oncs::SSFS;
+        if subsystem.namespaces().iter().any(|one| one.deallocate) {
+            oncs |= Oncs::NVMDSMSV;
+        }
         if subsystem.namespaces().iter().any(|one| one.write_zeroes) {
             oncs |= Oncs::NVMWZSV;
         }
@@ -186,7 +189,8 @@ impl Admin<'_> {
             acl: 3,
             // One firmware slot, which is read only.
             frmw: Frmw::FFSRO.bits() | 1 << 1,
-            lpa: (Lpa::CSES | Lpa::LPEDS | Lpa::MLPS).bits(),
+            // Not MLPS: it promises the scope of each command in log page 05h.
+            lpa: (Lpa::CSES | Lpa::LPEDS).bits(),
             sqes: entry_sizes(6, 6),
             cqes: entry_sizes(4, 4),
             nn: highest(subsystem).into(),
@@ -211,6 +215,16 @@ fn highest(subsystem: &Subsystem) -> u32 {
 /// page size", 4 KiB.
 fn mdts(max_transfer: u32) -> u8 {
     u8::try_from((max_transfer / 4096).ilog2()).unwrap_or(u8::MAX)
+}
+
+/// WZSL: "a power of two in units of the minimum memory page size".
+fn nvm_controller() -> IdentifyControllerNvm {
+    const PAGES: u64 = Limits::MAX_WRITE_ZEROES / 4096;
+    const _: () = assert!(PAGES.is_power_of_two());
+    IdentifyControllerNvm {
+        wzsl: u8::try_from(PAGES.ilog2()).unwrap_or(u8::MAX),
+        ..IdentifyControllerNvm::zeroed()
+    }
 }
 
 fn zero_based(count: usize) -> u8 {

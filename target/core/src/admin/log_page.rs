@@ -1,6 +1,6 @@
 //! Get Log Page (Base 2.0, 5.16).
 
-use nvmeof_wire::admin::{GetLogPage, LogId, NSID_ALL};
+use nvmeof_wire::admin::{CSI_NVM, GetLogPage, LogId, NSID_ALL};
 use nvmeof_wire::log::error::ERROR_ENTRY_LEN;
 use nvmeof_wire::log::smart::{CriticalWarning, data_units};
 use nvmeof_wire::log::{ChangedNamespaces, ErrorEntry, FirmwareSlots, SmartLog, SupportedPages};
@@ -38,6 +38,11 @@ impl Admin<'_> {
         let whole = command.nsid == 0 || command.nsid == NSID_ALL;
         if command.lid == LogId::SMART && !whole {
             return Err(Failure::field(NSID));
+        }
+        // Base 2.0, 5.16.1.6: the page is of an I/O command set, and there is
+        // one.
+        if command.lid == LogId::EFFECTS && command.csi != CSI_NVM {
+            return Err(Failure::field(CDW14));
         }
         let max = self.shared.model.limits().max_transfer;
         u32::try_from(command.len)
@@ -78,24 +83,26 @@ impl Admin<'_> {
             LogId::EFFECTS => window.put(0, &effects::commands()),
             LogId::FEATURE_EFFECTS => effects::write_features(self.features(), window),
             LogId::DISCOVERY => {
-                discovery::write(&self.shared.model, &self.controller.hostnqn, window);
+                discovery::write(
+                    &self.shared.model,
+                    &self.controller.hostnqn,
+                    self.local,
+                    window,
+                );
             }
             _ => {}
         }
     }
 
     fn smart(&self) -> SmartLog {
-        let Serves::Nvm { subsystem, health } = &self.controller.serves else {
+        let Serves::Nvm { health, .. } = &self.controller.serves else {
             return SmartLog::zeroed();
         };
         let counts = health.counts();
-        let mut warning = CriticalWarning::empty();
-        let namespaces = subsystem.namespaces();
-        if !namespaces.is_empty() && namespaces.iter().all(|one| one.readonly) {
-            warning |= CriticalWarning::AMRO;
-        }
         SmartLog {
-            cw: warning.bits(),
+            // Nothing is critical: that an administrator made namespaces read
+            // only is no failing medium.
+            cw: CriticalWarning::empty().bits(),
             ctemp: COMPOSITE_TEMPERATURE.into(),
             avsp: 100,
             avspt: 10,

@@ -8,6 +8,8 @@ mod log_page;
 mod tests;
 mod window;
 
+use std::net::IpAddr;
+
 use nvmeof_wire::admin::{GetFeatures, GetLogPage, IDENTIFY_LEN, Identify, LogId, SetFeatures};
 use nvmeof_wire::opcode::{Opcode, admin};
 use nvmeof_wire::{Sqe, Status};
@@ -22,6 +24,8 @@ use crate::target::Shared;
 pub(crate) struct Admin<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) controller: &'a Controller,
+    /// The address of ours that the host reached, if it is known.
+    pub(crate) local: Option<IpAddr>,
 }
 
 /// What a discovery controller answers (Base 2.0, figure 8).

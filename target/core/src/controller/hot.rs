@@ -16,6 +16,8 @@ pub(crate) struct Hot {
     epoch: AtomicU32,
     /// When the host was last heard, in milliseconds.
     heard_ms: AtomicU64,
+    /// When the keep-alive interval began, in milliseconds.
+    armed_ms: AtomicU64,
     /// Whether the host switched the volatile write cache off.
     write_through: AtomicBool,
     /// Whether an event waits for an Asynchronous Event Request.
@@ -37,8 +39,10 @@ impl Hot {
 
     /// Marks the controller lost; says whether it was not before.
     pub(crate) fn lose(&self) -> bool {
+        // In this order: who sees that it is not ready any more also sees why.
+        let was_there = !self.gone.swap(true, Ordering::AcqRel);
         self.ready.store(false, Ordering::Release);
-        !self.gone.swap(true, Ordering::AcqRel)
+        was_there
     }
 
     pub(crate) fn epoch(&self) -> u32 {
@@ -53,8 +57,24 @@ impl Hot {
         Duration::from_millis(self.heard_ms.load(Ordering::Relaxed))
     }
 
+    /// When the keep-alive interval began.
+    pub(crate) fn armed(&self) -> Duration {
+        Duration::from_millis(self.armed_ms.load(Ordering::Relaxed))
+    }
+
+    /// Begins the next keep-alive interval.
+    pub(crate) fn rearm(&self, now: Duration) {
+        self.armed_ms.store(ms(now), Ordering::Relaxed);
+    }
+
+    /// Begins a keep-alive interval; the host is heard at this moment.
+    pub(crate) fn arm(&self, now: Duration) {
+        self.rearm(now);
+        self.hear(now);
+    }
+
     pub(crate) fn hear(&self, now: Duration) {
-        let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        let now_ms = ms(now);
         // Queues on other cores write this line too: leave it alone while it
         // says the same.
         if self.heard_ms.load(Ordering::Relaxed) != now_ms {
@@ -77,4 +97,8 @@ impl Hot {
     pub(crate) fn set_event(&self, event: bool) {
         self.event.store(event, Ordering::Release);
     }
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -63,6 +63,7 @@ pub(crate) struct Cold {
 /// Discovery controllers of hosts that asked for no keep-alive are given up
 /// after this silence: they are read once and must not stay for ever.
 const IDLE_DISCOVERY: Duration = Duration::from_secs(120);
+const MILLISECOND: Duration = Duration::from_millis(1);
 
 impl Controller {
     pub(crate) fn new(
@@ -128,6 +129,32 @@ impl Controller {
             (0, Serves::Nvm { .. }) => None,
             (kato_ms, _) => Some(Duration::from_millis(kato_ms.into())),
         }
+    }
+
+    /// When the host's silence is too long, if it goes on until then. `None`
+    /// when it may be silent for ever.
+    pub(crate) fn expires(&self, by_traffic: bool) -> Option<Duration> {
+        let from = if by_traffic {
+            self.hot.armed()
+        } else {
+            self.hot.heard()
+        };
+        Some(from + self.patience()? + MILLISECOND)
+    }
+
+    /// Whether the host was silent too long. Where any command proves that it
+    /// lives, it is when a whole interval passed without one (Base 2.0,
+    /// 3.9.3.2), so that a host that sends Keep Alive once in an interval need
+    /// not be punctual.
+    pub(crate) fn has_expired(&self, now: Duration, by_traffic: bool) -> bool {
+        if self.expires(by_traffic).is_none_or(|at| now < at) {
+            return false;
+        }
+        let heard = by_traffic && self.hot.heard() > self.hot.armed();
+        if heard {
+            self.hot.rearm(now);
+        }
+        !heard
     }
 
     /// Notes a failed command.

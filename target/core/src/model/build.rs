@@ -122,6 +122,7 @@ fn check_limits(limits: &Limits) -> Result<(), ModelError> {
     between("queue_depth", depth, 2, Limits::MAX_QUEUE_DEPTH.into())?;
     between("io_queues", limits.io_queues.into(), 1, 1024)?;
     between("controllers", limits.controllers.into(), 1, 4096)?;
+    between("unconnected", limits.unconnected.into(), 1, 4096)?;
     // Identify Controller, MDTS: "a value of 0h indicates that there is no
     // maximum", so a single page of 4096 bytes cannot be said.
     between("max_transfer", limits.max_transfer, 8192, 16 << 20)?;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use nvmeof_wire::admin::SetFeatures;
+use nvmeof_wire::features::FeatureId;
 use nvmeof_wire::opcode::{self, admin};
 use nvmeof_wire::{Sqe, Status};
 
@@ -23,9 +25,9 @@ impl Queue {
         if controller.hot.is_gone() {
             return self.ordered(CloseCause::ControllerGone { cntlid });
         }
-        if let Some(patience) = controller.patience()
-            && now.saturating_sub(controller.hot.heard()) > patience
-        {
+        let by_traffic = self.shared.model.limits().traffic_keep_alive;
+        if controller.has_expired(now, by_traffic) {
+            let patience = controller.patience().unwrap_or_default();
             let kato_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
             // Base 2.0, 3.9.3: on expiry the controller sets CSTS.CFS, stops
             // processing commands and breaks the association.
@@ -47,11 +49,12 @@ impl Queue {
 
     pub(super) fn begin_admin(
         &mut self,
+        now: Duration,
         request: &mut Request,
         sqe: &Sqe,
     ) -> Result<Next, Failure> {
         if sqe.opcode == opcode::FABRICS {
-            return self.fabrics(request, sqe);
+            return self.fabrics(now, request, sqe);
         }
         let Role::Admin(controller) = &self.role else {
             return Err(Status::INTERNAL_ERROR.into());
@@ -74,6 +77,12 @@ impl Queue {
             }
             admin::SET_FEATURES | admin::KEEP_ALIVE => {
                 self.news |= News::DEADLINE;
+                // A new time-out counts from now on.
+                if sqe.opcode == admin::SET_FEATURES
+                    && SetFeatures::parse(sqe).fid == FeatureId::KEEP_ALIVE_TIMER
+                {
+                    controller.hot.arm(now);
+                }
                 self.admin_of(controller).begin(request, sqe)
             }
             _ => self.admin_of(controller).begin(request, sqe),
@@ -84,6 +93,7 @@ impl Queue {
         Admin {
             shared: &self.shared,
             controller,
+            local: self.local,
         }
     }
 

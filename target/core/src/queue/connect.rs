@@ -14,7 +14,8 @@ use zerocopy::FromBytes;
 
 use super::io::Joined;
 use super::request::{Failure, Next, Request, Stage};
-use super::{News, Queue, Role};
+use super::{News, Queue, Role, common_checks};
+use crate::CloseCause;
 use crate::controller::{Controller, Features, Serves};
 
 // Fields of the command and of its data that can be at fault, in bytes.
@@ -60,7 +61,8 @@ struct Who {
 
 impl Queue {
     /// A command on a queue that is not connected yet. Base 2.0, 6.3: any
-    /// other command than Connect is aborted with Command Sequence Error.
+    /// other command than Connect is aborted with Command Sequence Error; then
+    /// the queue is closed, since whoever sent it is no host of ours yet.
     pub(super) fn begin_waiting(
         &mut self,
         request: &mut Request,
@@ -70,12 +72,18 @@ impl Queue {
         if !connects {
             let opcode = sqe.opcode;
             self.remark(format!("{opcode:?} came first, expected Connect"));
+            self.closing = Some(CloseCause::NotConnected);
+            self.news |= News::POLL;
             return Err(Status::COMMAND_SEQUENCE_ERROR.into());
         }
+        common_checks(sqe)?;
         let len = u32::try_from(CONNECT_DATA_LEN).unwrap_or(u32::MAX);
         if let Err(failure) = request.takes(len) {
             self.remark(format!("Connect refused: {}", failure.status));
             return Err(failure);
+        }
+        if let Role::Waiting { connecting, .. } = &mut self.role {
+            *connecting = true;
         }
         request.stage = Stage::Connect(Connect::parse(sqe));
         Ok(Next::Data)
@@ -88,10 +96,11 @@ impl Queue {
         connect: &Connect,
         data: &[u8],
     ) -> Result<Next, Failure> {
-        // A host may have sent two of them.
-        if !matches!(self.role, Role::Waiting { .. }) {
-            return Err(Status::COMMAND_SEQUENCE_ERROR.into());
-        }
+        let Role::Waiting { connecting, .. } = &mut self.role else {
+            return Err(Status::INTERNAL_ERROR.into());
+        };
+        // The host may try again when it is refused.
+        *connecting = false;
         match self.admitted(now, connect, data) {
             Ok(cntlid) => {
                 self.news |= News::DEADLINE;
@@ -108,8 +117,12 @@ impl Queue {
     fn admitted(&mut self, now: Duration, connect: &Connect, data: &[u8]) -> Result<u16, Refused> {
         let entries = self.check_command(connect)?;
         let who = check_data(data)?;
+        if let Some(missing) = self.no_room.take() {
+            let failure = Failure::transient(Status::CONNECT_CONTROLLER_BUSY);
+            return Err(Refused::new(failure, missing));
+        }
         let role = if self.qid == 0 {
-            Role::Admin(self.new_controller(connect, &who)?)
+            Role::Admin(self.new_controller(now, connect, &who)?)
         } else {
             Role::Io(self.join(&who)?)
         };
@@ -162,7 +175,12 @@ impl Queue {
             })
     }
 
-    fn new_controller(&self, connect: &Connect, who: &Who) -> Result<Arc<Controller>, Refused> {
+    fn new_controller(
+        &mut self,
+        now: Duration,
+        connect: &Connect,
+        who: &Who,
+    ) -> Result<Arc<Controller>, Refused> {
         // Identify Controller, FCATTR: this is the dynamic controller model.
         if who.cntlid != CNTLID_DYNAMIC {
             let cause = format_args!("{:#06x}, expected 0xffff on the admin queue", who.cntlid);
@@ -172,17 +190,27 @@ impl Queue {
         let limits = self.shared.model.limits();
         let features = Features::new(limits, connect.kato.get());
         let (hostnqn, hostid) = (who.hostnqn, who.hostid);
-        self.shared
-            .registry
-            .add(|cntlid| Controller::new(cntlid, hostnqn, hostid, serves, features))
-            .ok_or_else(|| {
-                let failure = Failure::transient(Status::CONNECT_CONTROLLER_BUSY);
-                let cause = format_args!(
-                    "all {} controllers are in use; raise limits.controllers",
-                    limits.controllers
-                );
-                Refused::new(failure, cause)
-            })
+        let make = |cntlid| {
+            let controller = Controller::new(cntlid, hostnqn, hostid, serves, features);
+            controller.hot.arm(now);
+            controller
+        };
+        let (added, gave_way) = if who.subnqn.is_discovery() {
+            self.shared.registry.add_discovery(make)
+        } else {
+            (self.shared.registry.add(make), false)
+        };
+        if gave_way {
+            self.news |= News::POLL_ALL;
+        }
+        added.ok_or_else(|| {
+            let failure = Failure::transient(Status::CONNECT_CONTROLLER_BUSY);
+            let cause = format_args!(
+                "all {} controllers are in use; raise limits.controllers",
+                limits.controllers
+            );
+            Refused::new(failure, cause)
+        })
     }
 
     fn served(&self, who: &Who) -> Result<Serves, Refused> {
@@ -211,9 +239,12 @@ impl Queue {
     }
 
     fn join(&self, who: &Who) -> Result<Joined, Refused> {
+        // Not final: the host lost its controller and will make another.
         let no_such = || {
             let cause = format_args!("no controller {} here", who.cntlid);
-            Refused::parameter(CNTLID, cause)
+            let mut refused = Refused::parameter(CNTLID, cause);
+            refused.failure.status = Status::CONNECT_INVALID_PARAMETERS;
+            refused
         };
         let controller = self.shared.registry.get(who.cntlid).ok_or_else(no_such)?;
         // Base 2.0, 6.3: host NQN, host identifier and subsystem NQN are those
@@ -243,7 +274,8 @@ impl Queue {
         let mut cold = controller.lock();
         if !controller.hot.is_ready() {
             let cause = "the controller is not enabled";
-            return Err(Refused::new(Status::COMMAND_SEQUENCE_ERROR, cause));
+            let failure = Failure::transient(Status::COMMAND_SEQUENCE_ERROR);
+            return Err(Refused::new(failure, cause));
         }
         let granted = controller.io_queues(&cold);
         if self.qid > granted {
@@ -269,9 +301,8 @@ fn check_data(data: &[u8]) -> Result<Who, Refused> {
         return Err(Refused::new(Status::INTERNAL_ERROR, "data too short"));
     };
     let hostnqn =
-        Nqn::from_field(&data.hostnqn).map_err(|error| Refused::parameter(HOSTNQN, error))?;
-    let subnqn =
-        Nqn::from_field(&data.subnqn).map_err(|error| Refused::parameter(SUBNQN, error))?;
+        Nqn::from_peer(&data.hostnqn).map_err(|error| Refused::parameter(HOSTNQN, error))?;
+    let subnqn = Nqn::from_peer(&data.subnqn).map_err(|error| Refused::parameter(SUBNQN, error))?;
     // Base 2.0, 5.27.1.25: a Host Identifier of 0 means that there is none,
     // which fabrics do not allow.
     if data.hostid == [0; 16] {

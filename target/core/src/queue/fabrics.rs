@@ -2,9 +2,10 @@
 //! 6.4 to 6.6).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nvmeof_wire::fabrics::{FcType, PropertyAccess};
-use nvmeof_wire::registers::{Property, PropertyValue, Vs};
+use nvmeof_wire::registers::{Cc, Property, PropertyValue, Vs};
 use nvmeof_wire::{Sqe, Status};
 
 use super::io::flush_next;
@@ -21,17 +22,23 @@ const FCTYPE: u16 = 4;
 
 impl Queue {
     /// A Fabrics command on a queue that is connected.
-    pub(super) fn fabrics(&mut self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
+    pub(super) fn fabrics(
+        &mut self,
+        now: Duration,
+        request: &mut Request,
+        sqe: &Sqe,
+    ) -> Result<Next, Failure> {
         match (FcType::of(sqe), &self.role) {
             (FcType::CONNECT, _) => Err(Status::COMMAND_SEQUENCE_ERROR.into()),
             (FcType::PROPERTY_GET, Role::Admin(controller)) => self.property_get(controller, sqe),
             (FcType::PROPERTY_SET, Role::Admin(controller)) => {
                 let controller = Arc::clone(controller);
-                self.property_set(&controller, request, sqe)
+                self.property_set(now, &controller, request, sqe)
             }
             (FcType::DISCONNECT, Role::Io(_)) => {
                 // Byte 40: record format.
                 if sqe.cdw10.to_bytes().starts_with(&[0, 0]) {
+                    self.hear(now);
                     return Ok(Next::DoneAndClose);
                 }
                 Err(Failure::from(Status::CONNECT_INCOMPATIBLE_FORMAT).at(ATTRIB))
@@ -64,6 +71,7 @@ impl Queue {
 
     fn property_set(
         &mut self,
+        now: Duration,
         controller: &Arc<Controller>,
         request: &mut Request,
         sqe: &Sqe,
@@ -85,6 +93,12 @@ impl Queue {
             && let Some(next) = flush_next(subsystem, request, 0, AfterFlush::WriteCc(cc))
         {
             return Ok(next);
+        }
+        // Base 2.0, 3.9.3: the Keep Alive Timer starts when the controller is
+        // enabled.
+        if Cc(cc).enabled() && !controller.lock().registers.is_enabled() {
+            controller.hot.arm(now);
+            self.news |= News::DEADLINE;
         }
         self.write_cc(controller, cc);
         Ok(Next::Done(0))

@@ -13,7 +13,7 @@ use zerocopy::FromBytes;
 use super::request::{AfterFlush, Failure, Next, Request, Stage};
 use crate::controller::Controller;
 use crate::health::Health;
-use crate::{CloseCause, Executed, IoKind, IoOp, Namespace, Subsystem};
+use crate::{CloseCause, Executed, IoKind, IoOp, Limits, Namespace, Subsystem};
 
 /// An I/O queue's place in its controller.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Joined {
         controller: Arc<Controller>,
         subsystem: Arc<Subsystem>,
         health: Arc<Health>,
-        limits: &crate::Limits,
+        limits: &Limits,
     ) -> Self {
         Self {
             epoch: controller.hot.epoch(),
@@ -77,8 +77,18 @@ impl Joined {
         self.lost().is_none() && self.controller.lock().queues.remove(&qid)
     }
 
-    pub(super) fn begin(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
-        if !self.controller.hot.is_ready() {
+    /// Whether the controller serves commands.
+    pub(super) fn is_ready(&self) -> bool {
+        self.controller.hot.is_ready()
+    }
+
+    pub(super) fn begin(
+        &self,
+        request: &mut Request,
+        sqe: &Sqe,
+        ready: bool,
+    ) -> Result<Next, Failure> {
+        if !ready {
             return Err(Status::COMMAND_SEQUENCE_ERROR.into());
         }
         match sqe.opcode {
@@ -162,6 +172,12 @@ impl Joined {
         writable(namespace)?;
         if !namespace.write_zeroes {
             return Err(Failure::from(Status::INVALID_OPCODE).at(0));
+        }
+        // NVM 1.0, 4.1.5.2, WZSL: "if the host submits a command that exceeds
+        // this transfer size, then the command is aborted with ... Invalid
+        // Field in Command".
+        if op.len > Limits::MAX_WRITE_ZEROES {
+            return Err(Failure::field(CDW12));
         }
         op.fua |= self.controller.hot.writes_through();
         request.stage = Stage::Disk(op);

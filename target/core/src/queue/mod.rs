@@ -16,6 +16,7 @@ mod request;
 mod tests;
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,6 +58,12 @@ pub struct Queue {
     /// As many commands as the connection was accepted for.
     entries: u16,
     role: Role,
+    /// Whether the controller was left already.
+    left: bool,
+    /// The address of ours that the host reached, if it is known.
+    local: Option<IpAddr>,
+    /// Why the edge has no room for the queue, if it has none.
+    no_room: Option<String>,
     sq: SubmissionQueue,
     /// Asynchronous Event Requests that wait, oldest first.
     event_requests: VecDeque<u16>,
@@ -68,7 +75,11 @@ pub struct Queue {
 /// What the queue is connected to.
 #[derive(Debug)]
 enum Role {
-    Waiting { since: Duration },
+    Waiting {
+        since: Duration,
+        /// Whether a Connect was begun and is not answered yet.
+        connecting: bool,
+    },
     Admin(Arc<Controller>),
     Io(Joined),
 }
@@ -105,7 +116,13 @@ impl Queue {
             shared,
             qid,
             entries,
-            role: Role::Waiting { since: now },
+            role: Role::Waiting {
+                since: now,
+                connecting: false,
+            },
+            left: false,
+            local: None,
+            no_room: None,
             sq: SubmissionQueue {
                 head: 0,
                 entries,
@@ -142,6 +159,32 @@ impl Queue {
         Some((controller.hostnqn.as_str(), subnqn, controller.cntlid))
     }
 
+    /// Whether a Connect succeeded.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        !matches!(self.role, Role::Waiting { .. })
+    }
+
+    /// Tells whether a Connect may succeed now, and if not, what is missing:
+    /// cause and remedy for the log. Without being told the queue takes it
+    /// that there is room.
+    pub fn set_room(&mut self, room: Result<(), String>) {
+        self.no_room = room.err();
+    }
+
+    /// The address of ours that the host reached: what it is told to connect
+    /// to where a port is on all addresses.
+    pub fn set_local(&mut self, local: IpAddr) {
+        self.local = Some(local.to_canonical());
+    }
+
+    /// The host was heard otherwise than by a command.
+    pub fn hear(&self, now: Duration) {
+        if let Some(controller) = self.controller() {
+            controller.hot.hear(now);
+        }
+    }
+
     /// What has to be done besides the last action. Empty until the next call.
     pub fn take_news(&mut self) -> News {
         std::mem::take(&mut self.news)
@@ -163,17 +206,25 @@ impl Queue {
             return (Request::none(), self.close_now(cause));
         };
         let mut request = Request::new(&sqe, capsule.len());
+        // It is about to be closed, and the host is not to be served any more.
+        if let Some(cause) = self.closing.clone() {
+            return (request, Action::Close(cause));
+        }
         let next = match &self.role {
             Role::Io(joined) => {
+                // First this, then whether it is lost: see `Hot::lose`. A
+                // controller that is reset or lost closes its queues; an
+                // answer would be final for the host, which must try again.
+                let ready = joined.is_ready();
                 if let Some(cause) = joined.lost() {
                     return (request, self.close_now(cause));
                 }
                 joined.hear(now);
                 // Almost every command ends here.
                 if sqe.opcode == opcode::FABRICS {
-                    common_checks(&sqe).and_then(|()| self.fabrics(&mut request, &sqe))
+                    common_checks(&sqe).and_then(|()| self.fabrics(now, &mut request, &sqe))
                 } else {
-                    common_checks(&sqe).and_then(|()| joined.begin(&mut request, &sqe))
+                    common_checks(&sqe).and_then(|()| joined.begin(&mut request, &sqe, ready))
                 }
             }
             Role::Admin(controller) => {
@@ -188,11 +239,12 @@ impl Queue {
                 if keeps_alive || self.shared.model.limits().traffic_keep_alive {
                     controller.hot.hear(now);
                 }
-                common_checks(&sqe).and_then(|()| self.begin_admin(&mut request, &sqe))
+                common_checks(&sqe).and_then(|()| self.begin_admin(now, &mut request, &sqe))
             }
-            Role::Waiting { .. } => {
-                common_checks(&sqe).and_then(|()| self.begin_waiting(&mut request, &sqe))
-            }
+            Role::Waiting {
+                connecting: true, ..
+            } => return (request, self.close_now(CloseCause::NotConnected)),
+            Role::Waiting { .. } => self.begin_waiting(&mut request, &sqe),
         };
         let next = match next {
             Ok(Next::Data) => match request.data.clone() {
@@ -237,8 +289,8 @@ impl Queue {
             return Some(Order::Close(cause));
         }
         match &self.role {
-            Role::Waiting { since } => {
-                let patience = self.shared.model.limits().connect_timeout;
+            Role::Waiting { since, .. } => {
+                let patience = self.shared.model.limits().connect_patience(self.qid);
                 if now.saturating_sub(*since) < patience {
                     return None;
                 }
@@ -258,10 +310,11 @@ impl Queue {
     pub fn next_deadline(&self) -> Option<Duration> {
         match &self.role {
             _ if self.closing.is_some() => None,
-            Role::Waiting { since } => Some(*since + self.shared.model.limits().connect_timeout),
+            Role::Waiting { since, .. } => {
+                Some(*since + self.shared.model.limits().connect_patience(self.qid))
+            }
             Role::Admin(controller) => {
-                let patience = controller.patience()?;
-                Some(controller.hot.heard() + patience + MILLISECOND)
+                controller.expires(self.shared.model.limits().traffic_keep_alive)
             }
             Role::Io(_) => None,
         }
@@ -406,6 +459,10 @@ impl Queue {
     }
 
     fn leave(&mut self) -> bool {
+        // Once: what comes later may have the same names.
+        if std::mem::replace(&mut self.left, true) {
+            return false;
+        }
         match &self.role {
             Role::Waiting { .. } => false,
             Role::Io(joined) => joined.leave(self.qid),
@@ -416,8 +473,6 @@ impl Queue {
         }
     }
 }
-
-const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// What every command must have, whatever it is.
 fn common_checks(sqe: &Sqe) -> Result<(), Failure> {

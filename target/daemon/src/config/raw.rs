@@ -37,6 +37,7 @@ pub(super) struct RawLimits {
     max_transfer: Option<Size>,
     in_capsule: Option<Size>,
     connect_timeout_s: Option<u32>,
+    unconnected: Option<u16>,
     traffic_keep_alive: Option<bool>,
 }
 
@@ -151,6 +152,7 @@ impl RawLimits {
             connect_timeout: self
                 .connect_timeout_s
                 .map_or(default.connect_timeout, |s| Duration::from_secs(s.into())),
+            unconnected: self.unconnected.unwrap_or(default.unconnected),
             traffic_keep_alive: self
                 .traffic_keep_alive
                 .unwrap_or(default.traffic_keep_alive),

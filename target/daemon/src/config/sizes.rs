@@ -5,6 +5,7 @@ use nvmeof_target_core::Limits;
 
 use super::Running;
 use crate::ReactorConfig;
+use crate::reactor::{LONGEST_AT_ONCE, capsule_stride};
 
 /// Data of most commands is no longer than this.
 const SHORT: usize = 4096;
@@ -15,13 +16,14 @@ const STALL: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Divides the memory: half for capsules; of the other half an eighth for
 /// short data, a quarter for medium ones, the rest for the longest possible.
-/// There is at least one buffer of each kind.
+/// There is at least one buffer of each kind, and two of the longest, which
+/// one compare needs.
 #[must_use]
 pub fn buffers(running: &Running, limits: &Limits) -> ReactorConfig {
     let memory = usize::try_from(running.buffer_memory).unwrap_or(usize::MAX);
     let longest = usize::try_from(limits.max_transfer).unwrap_or(usize::MAX);
     let in_capsule = usize::try_from(limits.in_capsule).unwrap_or(usize::MAX);
-    let capsule = SHORT + in_capsule.next_multiple_of(SHORT);
+    let capsule = capsule_stride(in_capsule);
     let data = memory / 2;
     let class = |len: usize, share: usize| ClassSpec {
         len,
@@ -34,6 +36,9 @@ pub fn buffers(running: &Running, limits: &Limits) -> ReactorConfig {
     if longest > SHORT {
         let used: usize = classes.iter().map(|class| class.len * class.count).sum();
         classes.push(class(longest, data.saturating_sub(used)));
+    }
+    if let Some(longest) = classes.last_mut() {
+        longest.count = longest.count.max(LONGEST_AT_ONCE);
     }
     ReactorConfig {
         capsules: (memory / 2 / capsule).max(1),
@@ -81,15 +86,16 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_transfer_always_fits() {
+    fn the_longest_transfer_always_fits_twice() {
         for shift in 12..=24 {
             let limits = Limits {
                 max_transfer: 1 << shift,
                 ..Limits::default()
             };
             let config = divided(8 << 20, &limits);
-            let longest = config.data.iter().map(|class| class.len).max().unwrap();
-            assert_eq!(longest, 1 << shift);
+            let longest = config.data.iter().max_by_key(|class| class.len).unwrap();
+            assert_eq!(longest.len, 1 << shift);
+            assert!(longest.count >= 2, "a compare needs two");
         }
     }
 }

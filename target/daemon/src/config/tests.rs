@@ -64,6 +64,7 @@ controllers = 8
 max_transfer = "1M"
 in_capsule = 8192
 connect_timeout_s = 3
+unconnected = 16
 traffic_keep_alive = false
 [reactor]
 cores = [0, 1]
@@ -94,6 +95,7 @@ readonly = true
         (limits.queue_depth, limits.traffic_keep_alive),
         (256, false)
     );
+    assert_eq!(limits.unconnected, 16);
     let running = config.running();
     assert_eq!(running.cores, [Some(0), Some(1)]);
     assert_eq!((running.buffer_memory, running.hugepages), (32 << 20, true));
@@ -181,6 +183,7 @@ fn sizes_have_bounds() {
         ("limits", "queue_depth", "1025"),
         ("limits", "io_queues", "0"),
         ("limits", "controllers", "5000"),
+        ("limits", "unconnected", "0"),
         ("limits", "max_transfer", "\"3M\""),
         ("limits", "max_transfer", "\"1T\""),
         ("limits", "in_capsule", "\"1M\""),

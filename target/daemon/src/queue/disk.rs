@@ -22,6 +22,7 @@ impl Edge {
             tag,
             op: op_with_buf,
         };
+        self.on_disk += 1;
         // What waits longer goes first.
         if !io.backlog.is_empty() {
             io.backlog.push_back((op.disk, request));
@@ -40,6 +41,7 @@ impl Edge {
                 why: Why::NotOpen,
                 back,
             }) => {
+                self.on_disk -= 1;
                 tracing::error!(disk = op.disk, "the disk of a namespace is not open");
                 self.step_executed(slot, Executed::Failed, back.op.into_buf(), io)
             }
@@ -48,6 +50,7 @@ impl Edge {
 
     /// A disk operation ended.
     pub(crate) fn executed(&mut self, slot: Place, done: Done, io: &mut Io<'_>) {
+        self.on_disk = self.on_disk.saturating_sub(1);
         let outcome = match &done.result {
             Ok(()) => Executed::Ok,
             Err(error) => {

@@ -1,15 +1,17 @@
 //! The edge of one queue pair: moves bytes as the core says.
 
 mod disk;
+mod room;
 mod slots;
 mod steps;
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use nvmeof_backend::Request as DiskRequest;
-use nvmeof_memory::{Buf, Classes};
+use nvmeof_memory::{Buf, Classes, Pool};
 use nvmeof_rdma::{
     CloseReason, Completion, PostError, Provider, QpId, Received, Tag as RdmaTag, WorkKind,
 };
@@ -26,14 +28,33 @@ pub(crate) struct Io<'a> {
     pub(crate) provider: &'a mut dyn Provider,
     pub(crate) storage: &'a mut dyn Storage,
     pub(crate) buffers: &'a Classes,
-    /// Commands that wait for a buffer, over all queues, in the order they
-    /// came.
-    pub(crate) hungry: &'a mut VecDeque<Tag>,
+    /// Where capsules are received, and how many of them are kept for admin
+    /// queues.
+    pub(crate) capsules: &'a Pool,
+    pub(crate) capsules_kept: usize,
+    /// Queues with commands that wait for a buffer, each once, in the order
+    /// of their turns.
+    pub(crate) hungry: &'a mut VecDeque<Place>,
     /// Disk operations that found no room.
     pub(crate) backlog: &'a mut VecDeque<(u32, DiskRequest)>,
     /// What the reactor has to do after the call.
     pub(crate) news: &'a mut News,
     pub(crate) disk_log: &'a mut Sparingly,
+    /// For what anybody can cause who reaches us.
+    pub(crate) connect_log: &'a mut Sparingly,
+}
+
+/// The connection that a queue pair is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub(crate) qp: QpId,
+    /// Which of the reactor's providers it is of.
+    pub(crate) provider: usize,
+    pub(crate) peer: SocketAddr,
+    /// Bytes of a capsule, in-capsule data included.
+    pub(crate) capsule_len: usize,
+    /// RDMA Reads that may be in flight.
+    pub(crate) reads: u32,
 }
 
 /// One queue pair.
@@ -47,6 +68,16 @@ pub(crate) struct Edge {
     /// Bytes of a capsule, in-capsule data included.
     capsule_len: usize,
     slots: Slots,
+    /// RDMA Reads that may be begun besides those in flight.
+    reads_left: u32,
+    /// Slots that wait for one of them, in order.
+    pulls: VecDeque<Place>,
+    /// Slots that wait for a buffer, in order.
+    hungry: VecDeque<Place>,
+    /// Whether the reactor knows that there are any.
+    listed: bool,
+    /// Operations that disks have of this queue.
+    pub(crate) on_disk: u32,
     /// Capsules that came while no slot was free.
     waiting: VecDeque<Capsule>,
     /// Answers to commands that were held, waiting for a slot.
@@ -69,6 +100,11 @@ struct Capsule {
     len: usize,
 }
 
+/// Commands that a host may send before its Connect is answered, which is one
+/// (Base 2.0, 6.3), and another for who does not know that. The receives and
+/// slots for all the others are taken when a Connect succeeds.
+pub(crate) const FIRST: u16 = 2;
+
 /// The slot that receives are posted under: they belong to none.
 const RECEIVE: Place = Place {
     index: u16::MAX,
@@ -79,24 +115,21 @@ const RECEIVE: Place = Place {
 pub(crate) const SENDS_PER_COMMAND: u32 = 2;
 
 impl Edge {
-    pub(crate) fn new(
-        place: Place,
-        qp: QpId,
-        provider: usize,
-        peer: SocketAddr,
-        core: Core,
-        capsule_len: usize,
-    ) -> Self {
-        let entries = core.entries();
+    pub(crate) fn new(place: Place, link: Link, core: Core) -> Self {
         Self {
             place,
-            qp,
-            provider,
-            peer,
+            qp: link.qp,
+            provider: link.provider,
+            peer: link.peer,
             core,
-            capsule_len,
-            slots: Slots::new(entries),
-            waiting: VecDeque::with_capacity(entries.into()),
+            capsule_len: link.capsule_len,
+            slots: Slots::new(FIRST),
+            reads_left: link.reads,
+            pulls: VecDeque::new(),
+            hungry: VecDeque::new(),
+            listed: false,
+            on_disk: 0,
+            waiting: VecDeque::new(),
             parked: VecDeque::new(),
             state: State::Open,
         }
@@ -141,27 +174,52 @@ impl Edge {
                 self.slots.remove(slot);
             }
             WorkKind::Write => {}
-            WorkKind::Read => self.pulled(slot, completion.buf, io),
+            WorkKind::Read => {
+                self.pulled(slot, completion.buf, io);
+                self.pull_more(io);
+            }
         }
         self.settle(io);
     }
 
-    /// There may be a buffer for a command that waits for one. False when
-    /// there is not.
-    pub(crate) fn feed(&mut self, slot: Place, io: &mut Io<'_>) -> bool {
-        let Some(job) = self.slots.get(slot) else {
-            return true;
-        };
-        let Some(action) = job.hungry.take() else {
-            return true;
-        };
-        if !job.provide(&action, io.buffers) {
-            job.hungry = Some(action);
-            return false;
+    /// It is this queue's turn: there may be a buffer for the command of it
+    /// that waits longest. False when there is not.
+    pub(crate) fn feed(&mut self, io: &mut Io<'_>) -> bool {
+        self.listed = false;
+        if self.state == State::Closing {
+            self.hungry.clear();
         }
-        self.perform(slot, action, io);
-        self.settle(io);
+        let fed = self.feed_first(io);
+        self.list(io);
+        fed
+    }
+
+    fn feed_first(&mut self, io: &mut Io<'_>) -> bool {
+        let Some(slot) = self.hungry.front().copied() else {
+            return false;
+        };
+        if let Some(job) = self.slots.get(slot)
+            && let Some(action) = job.hungry.take()
+        {
+            if !job.provide(&action, io.buffers) {
+                job.hungry = Some(action);
+                return false;
+            }
+            self.hungry.pop_front();
+            self.perform(slot, action, io);
+            self.settle(io);
+        } else {
+            self.hungry.pop_front();
+        }
         true
+    }
+
+    /// Has the reactor give this queue its turn.
+    fn list(&mut self, io: &mut Io<'_>) {
+        if !self.listed && !self.hungry.is_empty() {
+            self.listed = true;
+            io.hungry.push_back(self.place);
+        }
     }
 
     /// Asks the core what it wants without having been asked.
@@ -198,10 +256,24 @@ impl Edge {
         self.settle(io);
     }
 
+    /// Whether a host connected it to a controller.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.core.is_connected()
+    }
+
+    /// Whether it only waits for the provider.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.state == State::Closing
+    }
+
     /// Closes now.
     pub(crate) fn abandon(&mut self, why: &str, io: &mut Io<'_>) {
         if self.state != State::Closing {
-            tracing::warn!(peer = %self.peer, queue = self.core.qid(), "closing: {why}");
+            if self.core.is_connected() {
+                tracing::warn!(peer = %self.peer, queue = self.core.qid(), "closing: {why}");
+            } else {
+                self.tell_of_stranger(format_args!("closing: {why}"), io.now, io.connect_log);
+            }
             self.state = State::Closing;
             io.provider.disconnect(self.qp);
         }
@@ -209,7 +281,15 @@ impl Edge {
 
     /// The queue pair is gone. Says whether every reactor has to poll its
     /// queues.
-    pub(crate) fn closed(self, reason: &CloseReason) -> bool {
+    pub(crate) fn closed(self, reason: &CloseReason, now: Duration, log: &mut Sparingly) -> bool {
+        // A host that takes a queue down lives. That we do says nothing.
+        if *reason == CloseReason::Peer {
+            self.core.hear(now);
+        }
+        if !self.core.is_connected() {
+            self.tell_of_stranger(format_args!("{reason}"), now, log);
+            return self.core.close();
+        }
         let (peer, queue) = (self.peer, self.core.qid());
         let (host, subsystem, cntlid) = self.core.association().unwrap_or_default();
         match reason {
@@ -221,6 +301,15 @@ impl Edge {
             }
         }
         self.core.close()
+    }
+
+    /// A line in the log about a connection that nobody was let in on: few,
+    /// however many such connections there are.
+    fn tell_of_stranger(&self, what: fmt::Arguments<'_>, now: Duration, log: &mut Sparingly) {
+        if let Some(left_out) = log.ask(now) {
+            let (peer, queue) = (self.peer, self.core.qid());
+            tracing::warn!(%peer, queue, left_out, "not connected to a controller: {what}");
+        }
     }
 
     fn tag(&self, slot: Place) -> RdmaTag {
@@ -255,11 +344,10 @@ impl Edge {
         if news.contains(News::REMARK)
             && let Some(remark) = self.core.take_remark()
         {
-            let (peer, queue) = (self.peer, self.core.qid());
-            if self.core.association().is_some() {
-                tracing::info!(%peer, queue, "{remark}");
+            if self.core.is_connected() {
+                tracing::info!(peer = %self.peer, queue = self.core.qid(), "{remark}");
             } else {
-                tracing::warn!(%peer, queue, "{remark}");
+                self.tell_of_stranger(format_args!("{remark}"), io.now, io.connect_log);
             }
         }
         *io.news |= news;
@@ -271,7 +359,9 @@ impl Edge {
     fn begin(&mut self, capsule: Capsule, io: &mut Io<'_>) {
         let Capsule { buf, len } = capsule;
         let bytes = buf.get(..len).unwrap_or_default();
+        let room = self.make_room(io);
         let (request, action) = self.core.begin(io.now, bytes);
+        self.take_room(room, io);
         let misaligned = match (&action, request.data()) {
             (Action::Execute(op), Data::Capsule(range)) => {
                 let alignment = io.storage.buffer_alignment(op.disk);
@@ -299,10 +389,10 @@ impl Edge {
         }
     }
 
-    /// The provider refused work though its queues were sized for it.
+    /// The provider refused work though its queues were sized for it. What was
+    /// agreed with the peer has a part in that, so it ends this connection.
     fn refused(&mut self, why: &PostError, io: &mut Io<'_>) {
-        tracing::error!(peer = %self.peer, queue = self.core.qid(), "work was refused: {why}");
-        self.bug("work was refused", io);
+        self.abandon(&format!("work was refused: {why}"), io);
     }
 
     fn close(&mut self, cause: &CloseCause, io: &mut Io<'_>) {
@@ -312,6 +402,9 @@ impl Edge {
         let (peer, queue) = (self.peer, self.core.qid());
         let (host, subsystem, cntlid) = self.core.association().unwrap_or_default();
         match cause {
+            _ if !self.core.is_connected() => {
+                self.tell_of_stranger(format_args!("closing: {cause}"), io.now, io.connect_log);
+            }
             CloseCause::Disconnected | CloseCause::ControllerGone { .. } => {
                 tracing::info!(%peer, host, subsystem, cntlid, queue, "closing: {cause}");
             }

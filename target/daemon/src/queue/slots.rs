@@ -34,15 +34,17 @@ pub(super) struct Job {
     /// Whether the disk cannot take its data from where they are in the
     /// capsule.
     pub(super) misaligned: bool,
-    /// Which buffer the disk has.
+    /// Which buffer is somewhere else.
     pub(super) lent: Lent,
-    /// What waits for a buffer.
+    /// What waits for a buffer, or for an RDMA Read that may be begun.
     pub(super) hungry: Option<Action>,
+    /// Whether one of the queue's RDMA Reads is its own.
+    pub(super) reads: bool,
     /// Since when it waits for the host.
     pub(super) on_wire: Option<Duration>,
 }
 
-/// Which buffer of a job the disk has.
+/// Which buffer of a job the disk has, or a Connect's data are pulled into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Lent {
     #[default]
@@ -58,6 +60,14 @@ impl Slots {
             slots: (0..count).map(|_| Slot::default()).collect(),
             free: (0..count).rev().collect(),
         }
+    }
+
+    /// Makes it `count` places.
+    pub(super) fn grow(&mut self, count: u16) {
+        let from = u16::try_from(self.slots.len()).unwrap_or(u16::MAX);
+        self.slots
+            .resize_with(count.max(from).into(), Slot::default);
+        self.free.extend((from..count).rev());
     }
 
     /// Puts a job in a free place. Ask [`is_full`](Self::is_full) first.

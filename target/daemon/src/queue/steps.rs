@@ -4,8 +4,9 @@ use nvmeof_memory::Buf;
 use nvmeof_rdma::{Inline, PostError, RemoteKey, RemoteSlice, Work};
 use nvmeof_target_core::{Action, Event, Remote, Response};
 
+use super::slots::Lent;
 use super::{Edge, Io};
-use crate::tag::{Place, Tag};
+use crate::tag::Place;
 
 impl Edge {
     /// Does what the core says, until something has to be waited for.
@@ -14,15 +15,29 @@ impl Edge {
             let Some(job) = self.slots.get(slot) else {
                 return;
             };
+            if let Action::Pull { remote, .. } = action {
+                if !self.core.is_connected() {
+                    return self.pull_connect(slot, remote, io);
+                }
+                // A buffer that waits for its read is of no use to anybody:
+                // first the read, then the buffer.
+                if !job.reads {
+                    let Some(left) = self.reads_left.checked_sub(1) else {
+                        job.hungry = Some(action);
+                        self.pulls.push_back(slot);
+                        return;
+                    };
+                    self.reads_left = left;
+                    job.reads = true;
+                }
+            }
             // Whoever came first gets the next buffer.
-            let gets_one = io.hungry.is_empty() && job.provide(&action, io.buffers);
+            let first = io.hungry.is_empty() && self.hungry.is_empty();
+            let gets_one = first && job.provide(&action, io.buffers);
             if !gets_one && job.needs(&action) {
                 job.hungry = Some(action);
-                io.hungry.push_back(Tag {
-                    queue: self.place,
-                    slot,
-                });
-                return;
+                self.hungry.push_back(slot);
+                return self.list(io);
             }
             action = match action {
                 Action::Pull { remote, .. } => return self.pull(slot, remote, io),
@@ -51,17 +66,54 @@ impl Edge {
         self.post(slot, Work::Read { local, remote }, io);
     }
 
+    /// The data of a Connect go where its capsule was, which is parsed
+    /// already: nobody but the host itself lacks a buffer by that.
+    fn pull_connect(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
+        let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
+        let capsule = self.slots.get(slot).and_then(|job| {
+            let mut capsule = job.capsule.take()?;
+            job.lent = Lent::Capsule;
+            capsule.set_len(len).ok()?;
+            Some(capsule)
+        });
+        let Some(local) = capsule else {
+            return self.bug("the data of a Connect do not fit its capsule", io);
+        };
+        let remote = slice(remote);
+        self.post(slot, Work::Read { local, remote }, io);
+    }
+
     pub(super) fn pulled(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
+        let room = self.make_room(io);
         let Some(job) = self.slots.get(slot) else {
             return;
         };
         job.on_wire = None;
-        job.data = buf;
-        let (Some(request), Some(data)) = (&mut job.request, &job.data) else {
+        if std::mem::take(&mut job.reads) {
+            self.reads_left += 1;
+        }
+        let place = match std::mem::take(&mut job.lent) {
+            Lent::Capsule => &mut job.capsule,
+            _ => &mut job.data,
+        };
+        *place = buf;
+        let (Some(request), Some(data)) = (&mut job.request, place) else {
             return self.bug("pulled without a request", io);
         };
         let action = self.core.step(io.now, request, Event::Pulled(data));
+        self.take_room(room, io);
         self.perform(slot, action, io);
+    }
+
+    /// A read ended: the next one may begin.
+    pub(super) fn pull_more(&mut self, io: &mut Io<'_>) {
+        while self.reads_left > 0
+            && let Some(slot) = self.pulls.pop_front()
+        {
+            if let Some(action) = self.slots.get(slot).and_then(|job| job.hungry.take()) {
+                self.perform(slot, action, io);
+            }
+        }
     }
 
     /// The receive is posted again before the answer goes out, since with the

@@ -9,19 +9,27 @@ use nvmeof_wire::cm::Accept;
 use zerocopy::IntoBytes;
 
 use super::Reactor;
-use crate::queue::{Edge, SENDS_PER_COMMAND};
+use crate::queue::{Edge, FIRST, Link, SENDS_PER_COMMAND};
 use crate::storage::Storage;
+use crate::tag::Tag;
 
 /// RDMA Reads that one queue pair has in flight at most.
 const READS: u32 = 32;
+
+/// What an accepted connection begins with.
+struct Admitted {
+    core: Core,
+    /// For its first receives.
+    capsules: Vec<Buf>,
+    /// What the host is told.
+    accept: Accept,
+}
 
 impl<S: Storage> Reactor<S> {
     /// A peer asks for a connection.
     pub(super) fn accept(&mut self, provider: usize, request: &ConnectRequest, now: Duration) {
         let refusal = match self.admit(request, now) {
-            Ok((core, capsules, accept)) => {
-                return self.establish(provider, request, core, capsules, accept);
-            }
+            Ok(admitted) => return self.establish(provider, request, admitted, now),
             Err(refusal) => refusal,
         };
         if let Some(left_out) = self.connect_log.ask(now) {
@@ -36,52 +44,114 @@ impl<S: Storage> Reactor<S> {
     }
 
     /// Everything that can be refused, before anything is promised.
-    fn admit(
-        &self,
-        request: &ConnectRequest,
-        now: Duration,
-    ) -> Result<(Core, Vec<Buf>, Accept), Refusal> {
+    fn admit(&mut self, request: &ConnectRequest, now: Duration) -> Result<Admitted, Refusal> {
         if !self.stage.accepts() {
             return Err(Target::no_room("the target is about to stop".to_owned()));
         }
         let (core, accept) = self.target.queue(&request.private_data, now)?;
-        let entries = usize::from(core.entries());
-        let capsules: Vec<Buf> = (0..entries).map_while(|_| self.capsules.take()).collect();
-        if capsules.len() < entries {
-            let free = capsules.len();
+        if request.reads_out == 0 {
+            return Err(Target::no_reads());
+        }
+        self.make_way(now)?;
+        let kept = match core.qid() {
+            0 => 0,
+            _ => self.capsules_kept,
+        };
+        let first = usize::from(FIRST);
+        let free = self.capsules.available().saturating_sub(kept);
+        let mut capsules = Vec::new();
+        if free >= first {
+            capsules.extend((0..first).map_while(|_| self.capsules.take()));
+        }
+        if capsules.len() < first {
             return Err(Target::no_room(format!(
-                "{free} of the {entries} capsule buffers it needs are free; \
+                "{free} of the {first} capsule buffers a connection needs at first are free; \
                  raise reactor.buffer_memory"
             )));
         }
-        Ok((core, capsules, accept))
+        Ok(Admitted {
+            core,
+            capsules,
+            accept,
+        })
+    }
+
+    /// Connections that no host has a controller on yet are few: the oldest
+    /// of them gives way to a new one.
+    fn make_way(&mut self, now: Duration) -> Result<(), Refusal> {
+        let most = usize::from(self.target.model().limits().unconnected);
+        let queues = &mut self.queues;
+        let mut open = Vec::new();
+        self.unconnected.retain(|place| {
+            let unconnected = queues.get(*place).filter(|edge| !edge.is_connected());
+            if unconnected.as_ref().is_some_and(|edge| !edge.is_closing()) {
+                open.push(*place);
+            }
+            unconnected.is_some()
+        });
+        // Those that are closing take their time with it.
+        if self.unconnected.len() >= 2 * most {
+            return Err(Target::no_room(format!(
+                "{} connections without a Connect are closing",
+                self.unconnected.len()
+            )));
+        }
+        if open.len() >= most
+            && let Some(queue) = open.first().copied()
+        {
+            let tag = Tag { queue, slot: queue };
+            self.with_queue(tag, now, |edge, io| {
+                let why = format!(
+                    "more than {most} connections sent no Connect, and this is the oldest \
+                     (limits.unconnected)"
+                );
+                edge.abandon(&why, io);
+            });
+        }
+        Ok(())
     }
 
     fn establish(
         &mut self,
         provider: usize,
         request: &ConnectRequest,
-        core: Core,
-        capsules: Vec<Buf>,
-        accept: Accept,
+        admitted: Admitted,
+        now: Duration,
     ) {
+        let Admitted {
+            mut core,
+            capsules,
+            accept,
+        } = admitted;
         let entries = u32::from(core.entries());
         let Some(at) = self.providers.get_mut(provider) else {
             return;
         };
+        if let Some(local) = at.local_addr(request.qp) {
+            core.set_local(local.ip());
+        }
         let limits = at.limits();
         let config = QpConfig {
             recvs: entries,
             sends: entries * SENDS_PER_COMMAND,
-            reads_out: entries.min(READS).min(limits.max_reads),
+            reads_out: entries
+                .min(READS)
+                .min(limits.max_reads)
+                .min(request.reads_out),
             // A host has nothing to read from us; 0 is not allowed.
             reads_in: 1,
         };
-        let (qp, peer, capsule_len) = (request.qp, request.peer, self.capsule_len);
+        let (qp, peer) = (request.qp, request.peer);
+        let link = Link {
+            qp,
+            provider,
+            peer,
+            capsule_len: self.capsule_len,
+            reads: config.reads_out,
+        };
         let queue = core.qid();
-        let place = self
-            .queues
-            .insert(|place| Edge::new(place, qp, provider, peer, core, capsule_len));
+        let place = self.queues.insert(|place| Edge::new(place, link, core));
+        self.unconnected.extend(place);
         let edge = place.and_then(|place| self.queues.get(place));
         let Some(edge) = edge else {
             let _ = at.reject(qp, &PrivateData::empty());
@@ -101,7 +171,9 @@ impl<S: Storage> Reactor<S> {
             }
             Err(why) => {
                 if why != PostError::Closed {
-                    tracing::warn!(%peer, queue, "connection rejected: {why}");
+                    if let Some(left_out) = self.connect_log.ask(now) {
+                        tracing::warn!(%peer, queue, left_out, "connection rejected: {why}");
+                    }
                     let refusal = Target::no_room(why.to_string());
                     let told = PrivateData::new(refusal.reject.as_bytes()).unwrap_or_default();
                     let _ = at.reject(qp, &told);

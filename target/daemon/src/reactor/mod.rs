@@ -16,13 +16,14 @@ use std::time::Duration;
 use nvmeof_backend::{Done, Refused, Request as DiskRequest, Why};
 use nvmeof_memory::{ClassSpec, Classes, Pages, Pool, PoolError, PoolLayout, Region};
 use nvmeof_rdma::{Event, ListenError, ListenerId, Provider};
-use nvmeof_target_core::{News, Target};
+use nvmeof_target_core::{Limits, News, Target};
+use nvmeof_wire::fabrics::CONNECT_DATA_LEN;
 
 use crate::logs::Sparingly;
 use crate::mailbox::{Mail, Mailbox};
 use crate::queue::{Edge, Io};
 use crate::storage::{Storage, StorageError};
-use crate::tag::Tag;
+use crate::tag::{Place, Tag};
 use drain::Stage;
 use queues::Queues;
 
@@ -53,11 +54,17 @@ pub struct Reactor<S> {
     /// Every reactor that shares the target.
     peers: Arc<[Mailbox]>,
     capsules: Pool,
+    /// How many of them I/O queues leave to admin queues.
+    capsules_kept: usize,
     /// Bytes of a capsule, in-capsule data included.
     capsule_len: usize,
     buffers: Classes,
     queues: Queues,
-    hungry: VecDeque<Tag>,
+    /// Queues that were never connected, or not long ago; oldest first.
+    unconnected: VecDeque<Place>,
+    /// Queues with commands that wait for a buffer, in the order of their
+    /// turns. Some may be gone.
+    hungry: VecDeque<Place>,
     backlog: VecDeque<(u32, DiskRequest)>,
     /// When queues are to be polled next. Earlier than needed does no harm.
     timer: Option<Duration>,
@@ -87,28 +94,64 @@ const LOOK_AFTER: Duration = Duration::from_secs(1);
 /// The data of a capsule lie on a page boundary, for disks that want that.
 const PAGE: usize = 4096;
 const SQE_LEN: usize = nvmeof_wire::sqe::SQE_LEN;
+/// Buffers of the longest kind that one command may need: a compare's.
+pub(crate) const LONGEST_AT_ONCE: usize = 2;
+
+/// Bytes from one capsule to the next: the command before a page boundary,
+/// the data behind it. The data of a Connect fit in any case, since they are
+/// pulled there.
+pub(crate) fn capsule_stride(in_capsule: usize) -> usize {
+    PAGE + in_capsule.max(CONNECT_DATA_LEN).next_multiple_of(PAGE)
+}
+
+/// A reactor cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ReactorError {
+    /// Memory.
+    #[error(transparent)]
+    Buffers(#[from] PoolError),
+    /// Some commands would wait for ever.
+    #[error("there are {there} buffers of {max_transfer} bytes or more, at least 2 are needed")]
+    TooFewLongest {
+        /// Buffers there are.
+        there: usize,
+        /// Longest data of a command.
+        max_transfer: usize,
+    },
+}
 
 impl<S: Storage> Reactor<S> {
     /// A reactor that listens nowhere yet. `peers` has the mailboxes of all
     /// reactors that share `target`; `mailbox` is this one's.
     ///
     /// # Errors
-    /// When there is not enough memory for its buffers.
+    /// When there is not enough memory for its buffers, or not enough of them.
     pub fn new(
         config: ReactorConfig,
         target: Target,
         storage: S,
         mailbox: Mailbox,
         peers: Arc<[Mailbox]>,
-    ) -> Result<Self, PoolError> {
-        let in_capsule = usize::try_from(target.model().limits().in_capsule).unwrap_or(0);
+    ) -> Result<Self, ReactorError> {
+        let limits = target.model().limits();
+        let in_capsule = usize::try_from(limits.in_capsule).unwrap_or(0);
+        let max_transfer = usize::try_from(limits.max_transfer).unwrap_or(usize::MAX);
+        let longest = config.data.iter().filter(|class| class.len >= max_transfer);
+        let there = longest.map(|class| class.count).sum();
+        if there < LONGEST_AT_ONCE {
+            return Err(ReactorError::TooFewLongest {
+                there,
+                max_transfer,
+            });
+        }
         let layout = PoolLayout {
             count: config.capsules,
-            stride: PAGE + in_capsule.next_multiple_of(PAGE),
+            stride: capsule_stride(in_capsule),
             lead: PAGE - SQE_LEN,
         };
         let capsules = Pool::new(layout, config.pages)?;
         let buffers = Classes::new(&config.data, config.pages)?;
+        let capsules_kept = (config.capsules / 16).min(2 * usize::from(Limits::ADMIN_DEPTH));
         Ok(Self {
             config,
             target,
@@ -118,9 +161,11 @@ impl<S: Storage> Reactor<S> {
             mailbox,
             peers,
             capsules,
+            capsules_kept,
             capsule_len: SQE_LEN + in_capsule,
             buffers,
             queues: Queues::default(),
+            unconnected: VecDeque::new(),
             hungry: VecDeque::new(),
             backlog: VecDeque::new(),
             timer: None,
@@ -204,10 +249,12 @@ impl<S: Storage> Reactor<S> {
         if mail.contains(Mail::DRAIN) {
             self.start_drain(now);
         }
+        // First what hosts sent, then whether they were silent too long: we
+        // may be the one who did not look.
+        did_work |= self.poll_providers(now);
         if mail.contains(Mail::POLL) || self.timer.is_some_and(|timer| now >= timer) {
             self.look_after_queues(now);
         }
-        did_work |= self.poll_providers(now);
         did_work |= self.poll_storage(now)?;
         did_work |= self.feed(now);
         self.tell_peers(now);
@@ -281,7 +328,7 @@ impl<S: Storage> Reactor<S> {
             }
             Event::Closed { qp, reason } => {
                 if let Some(edge) = self.queues.remove(provider, qp)
-                    && edge.closed(&reason)
+                    && edge.closed(&reason, now, &mut self.connect_log)
                 {
                     self.news |= News::POLL_ALL;
                 }
@@ -303,10 +350,13 @@ impl<S: Storage> Reactor<S> {
             provider: &mut **self.providers.get_mut(edge.provider)?,
             storage: &mut self.storage,
             buffers: &self.buffers,
+            capsules: &self.capsules,
+            capsules_kept: self.capsules_kept,
             hungry: &mut self.hungry,
             backlog: &mut self.backlog,
             news: &mut self.news,
             disk_log: &mut self.disk_log,
+            connect_log: &mut self.connect_log,
         };
         Some(act(edge, &mut io))
     }
@@ -322,7 +372,10 @@ impl<S: Storage> Reactor<S> {
             }
             // Of a queue that is gone only the buffer is left, which goes
             // back to its pool here.
-            self.with_queue(tag, now, |edge, io| edge.executed(tag.slot, done, io));
+            let there = self.with_queue(tag, now, |edge, io| edge.executed(tag.slot, done, io));
+            if there.is_none() {
+                self.queues.executed(tag.queue);
+            }
         }
         self.done = done;
         self.submit_backlog();
@@ -340,20 +393,21 @@ impl<S: Storage> Reactor<S> {
         }
     }
 
-    /// Gives buffers to commands that wait for them, in the order they came.
+    /// Gives buffers to commands that wait for them: one to each queue, then
+    /// another to each, so that none of them waits for all that one host sent.
     fn feed(&mut self, now: Duration) -> bool {
         let mut fed = false;
-        while let Some(tag) = self.hungry.pop_front() {
-            // While it is served nobody is before it.
-            let others = std::mem::take(&mut self.hungry);
-            let served = self.with_queue(tag, now, |edge, io| edge.feed(tag.slot, io));
-            let mut newer = std::mem::replace(&mut self.hungry, others);
-            self.hungry.append(&mut newer);
-            if served == Some(false) {
-                self.hungry.push_front(tag);
-                break;
+        // Queues in a row for which there was nothing.
+        let mut without = 0;
+        while without < self.hungry.len()
+            && let Some(queue) = self.hungry.pop_front()
+        {
+            let tag = Tag { queue, slot: queue };
+            match self.with_queue(tag, now, |edge, io| edge.feed(io)) {
+                Some(true) => (fed, without) = (true, 0),
+                Some(false) => without += 1,
+                None => {}
             }
-            fed = true;
         }
         fed
     }

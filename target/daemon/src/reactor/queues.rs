@@ -1,6 +1,6 @@
 //! The queue pairs of one reactor: a table with generations.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use nvmeof_rdma::QpId;
 
@@ -11,7 +11,8 @@ use crate::tag::Place;
 #[derive(Default)]
 pub(super) struct Queues {
     entries: Vec<Entry>,
-    free: Vec<u16>,
+    /// The one that is free longest is taken next, so that generations last.
+    free: VecDeque<u16>,
     /// For events that carry no tag: connection events alone.
     by_qp: HashMap<(usize, QpId), Place>,
 }
@@ -20,13 +21,16 @@ pub(super) struct Queues {
 struct Entry {
     generation: u16,
     edge: Option<Edge>,
+    /// Operations that disks still have of the last user of the place. Until
+    /// they are done nobody else gets it, since they carry its name.
+    on_disk: u32,
 }
 
 impl Queues {
     /// Adds what `make` makes of the place given to it. `None` when there are
     /// as many as places can name.
     pub(super) fn insert(&mut self, make: impl FnOnce(Place) -> Edge) -> Option<Place> {
-        let index = match self.free.pop() {
+        let index = match self.free.pop_front() {
             Some(index) => index,
             None => {
                 let index = u16::try_from(self.entries.len()).ok()?;
@@ -56,8 +60,24 @@ impl Queues {
         let entry = self.entries.get_mut(usize::from(place.index))?;
         let edge = entry.edge.take()?;
         entry.generation = entry.generation.wrapping_add(1);
-        self.free.push(place.index);
+        entry.on_disk = edge.on_disk;
+        if entry.on_disk == 0 {
+            self.free.push_back(place.index);
+        }
         Some(edge)
+    }
+
+    /// A disk operation of a queue that is gone ended.
+    pub(super) fn executed(&mut self, place: Place) {
+        if let Some(entry) = self.entries.get_mut(usize::from(place.index))
+            && entry.generation == place.generation.wrapping_add(1)
+            && entry.on_disk > 0
+        {
+            entry.on_disk -= 1;
+            if entry.on_disk == 0 {
+                self.free.push_back(place.index);
+            }
+        }
     }
 
     /// Places that are taken now.

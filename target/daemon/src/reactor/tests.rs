@@ -7,7 +7,9 @@
     reason = "tests"
 )]
 
+mod before_connect;
 mod connections;
+mod fairness;
 mod host;
 mod io;
 mod memory;
@@ -78,6 +80,10 @@ impl Bench {
     }
 
     pub(super) fn with(seed: u64, config: ReactorConfig) -> Self {
+        Self::limited(seed, config, Limits::default())
+    }
+
+    pub(super) fn limited(seed: u64, config: ReactorConfig, limits: Limits) -> Self {
         let net = SimNet::new(seed, SimConfig::default());
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
         let port = PortSpec {
@@ -91,7 +97,7 @@ impl Bench {
             namespaces: vec![namespace(1)],
             ..SubsystemSpec::default()
         };
-        let model = Model::build(Limits::default(), &[port], &[subsystem]).unwrap();
+        let model = Model::build(limits, &[port], &[subsystem]).unwrap();
         let mailbox = Mailbox::new().unwrap();
         let peers = Arc::from([mailbox.clone()]);
         let disks = MemoryDisks::new(1, BLOCKS * 512);

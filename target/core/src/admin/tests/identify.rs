@@ -3,13 +3,14 @@
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{Cns, Identify, NSID_ALL};
 use nvmeof_wire::identify::{
-    ControllerList, ControllerType, Ctratt, DescriptorList, IdentifyController, IdentifyNamespace,
-    IdentifyNamespaceIndependent, NamespaceIdentifiers, NamespaceList, Sgls,
+    ControllerList, ControllerType, Ctratt, DescriptorList, IdentifyController,
+    IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, Lpa,
+    NamespaceIdentifiers, NamespaceList, Oncs, Sgls,
 };
 use zerocopy::FromBytes;
 
 use super::discovery;
-use crate::testing::{DISK, Host, target};
+use crate::testing::{DISK, Host, namespace, target, target_of};
 
 fn identify<T: FromBytes>(host: &mut Host, cns: Cns, nsid: u32) -> T {
     let answer = host.identify(cns, nsid);
@@ -38,6 +39,31 @@ fn the_controller_is_what_a_linux_host_insists_on() {
     assert_eq!(&id.subnqn[..DISK.len()], DISK.as_bytes());
     assert_eq!((id.async_event_limit(), id.elpe), (4, 63));
     assert_eq!(id.sn.to_string().len(), 20);
+}
+
+#[test]
+fn only_what_is_there_is_promised() {
+    let of = |host: &mut Host| identify::<IdentifyController>(host, Cns::CONTROLLER, 0);
+    let (mut host, _) = Host::admin(&target());
+    let mut hosts = [
+        host.identify(Cns::CONTROLLER, 0),
+        discovery(&target()).identify(Cns::CONTROLLER, 0),
+    ];
+    for answer in &mut hosts {
+        let id = IdentifyController::read_from_bytes(&answer.data)
+            .ok()
+            .unwrap();
+        assert_eq!(id.lpa & Lpa::MLPS.bits(), 0, "no scopes in log page 05h");
+    }
+    assert_ne!(of(&mut host).oncs.get() & Oncs::NVMDSMSV.bits(), 0);
+    let keeps = crate::NamespaceSpec {
+        deallocate: false,
+        ..namespace(1)
+    };
+    let (mut host, _) = Host::admin(&target_of(keeps));
+    assert_eq!(of(&mut host).oncs.get() & Oncs::NVMDSMSV.bits(), 0);
+    let nvm: IdentifyControllerNvm = identify(&mut host, Cns::CSI_CONTROLLER, 0);
+    assert_eq!(nvm.wzsl, 13);
 }
 
 #[test]

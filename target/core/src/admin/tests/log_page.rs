@@ -11,7 +11,7 @@ use zerocopy::FromBytes;
 
 use super::discovery;
 use crate::Executed;
-use crate::testing::{Answer, DISK, Host, target};
+use crate::testing::{Answer, DISK, Host, namespace, target, target_of};
 
 fn get(host: &mut Host, lid: LogId, offset: u64, len: u32) -> Answer {
     let command = GetLogPage::new(lid, 0, offset, len);
@@ -123,6 +123,21 @@ fn effects_name_the_commands_that_are_served() {
     let effects: CommandEffects = page(&mut host, LogId::EFFECTS);
     assert!(effects.admin(admin::IDENTIFY).is_some());
     assert!(effects.io(io::WRITE).is_some() && effects.io(io::COPY).is_none());
+    let mut other = GetLogPage::new(LogId::EFFECTS, 0, 0, 4096);
+    other.csi = 1;
+    let answer = host.read(other.to_sqe(), 4096);
+    assert_eq!(answer.status(), Status::INVALID_FIELD);
+}
+
+#[test]
+fn that_namespaces_are_read_only_is_no_critical_warning() {
+    let readonly = crate::NamespaceSpec {
+        readonly: true,
+        ..namespace(1)
+    };
+    let (mut host, _) = Host::admin(&target_of(readonly));
+    let smart: SmartLog = page(&mut host, LogId::SMART);
+    assert_eq!(smart.cw, 0);
 }
 
 #[test]
@@ -140,6 +155,15 @@ fn hosts_discover_what_they_may_connect_to() {
     );
     let second = get(&mut host, LogId::DISCOVERY, 1024, 1024).data;
     assert_eq!(second, answer.data[1024..2048]);
+}
+
+#[test]
+fn a_port_that_the_host_cannot_reach_is_left_out() {
+    let mut host = discovery(&target());
+    host.queue.set_local("10.0.0.1".parse().unwrap());
+    let answer = get(&mut host, LogId::DISCOVERY, 0, 4096);
+    let page = DiscoveryPage::parse(&answer.data).unwrap();
+    assert_eq!(page.header.numrec.get(), 0);
 }
 
 #[test]

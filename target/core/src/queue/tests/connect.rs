@@ -117,9 +117,14 @@ fn io(change: impl FnOnce(&mut Connect, &mut ConnectData)) -> Answer {
 #[test]
 fn an_io_queue_joins_only_its_own_controller() {
     assert_eq!(io(|_, _| ()).status(), Status::SUCCESS);
+    // The controller may be gone by now: the host is to make another, not to
+    // give up.
     for cntlid in [0, 2, 0xffff] {
         let answer = io(|_, data| data.cntlid = cntlid.into());
-        assert_parameter(&answer, InvalidParameter::InData(16));
+        let field = InvalidParameter::from_result(answer.result());
+        assert_eq!(answer.status(), Status::CONNECT_INVALID_PARAMETERS);
+        assert_eq!(field, InvalidParameter::InData(16));
+        assert!(!answer.cqe.status().dnr());
     }
     let closed = Nqn::new(CLOSED).unwrap();
     assert_parameter(
@@ -174,6 +179,7 @@ fn an_io_queue_waits_for_the_controller_to_be_enabled() {
     let connect = Connect::new(1, 128, 0);
     let answer = io.connect(&connect, &connect_data(cntlid));
     assert_eq!(answer.status(), Status::COMMAND_SEQUENCE_ERROR);
+    assert!(!answer.cqe.status().dnr());
     admin.set_cc(Cc::ENABLE.0);
     assert_eq!(
         io.connect(&connect, &connect_data(cntlid)).status(),
@@ -186,6 +192,9 @@ fn connect_comes_first_and_once() {
     let mut host = Host::open(&target(), 0, 32);
     let answer = host.plain(admin::bare(opcode::admin::KEEP_ALIVE));
     assert_eq!(answer.status(), Status::COMMAND_SEQUENCE_ERROR);
+    assert!(host.queue.take_news().contains(crate::News::POLL));
+    assert_eq!(host.close_cause(), Some(CloseCause::NotConnected));
+    let mut host = Host::open(&target(), 0, 32);
     let (connect, data) = (Connect::new(0, 32, 0), connect_data(0xffff));
     assert_eq!(host.connect(&connect, &data).status(), Status::SUCCESS);
     assert_eq!(
@@ -195,28 +204,94 @@ fn connect_comes_first_and_once() {
 }
 
 #[test]
-fn two_connects_at_once_make_one_controller() {
+fn a_second_command_before_the_first_connect_is_done_closes_the_queue() {
+    let target = target();
+    let mut connect = Connect::new(0, 32, 0).to_sqe();
+    connect.dptr = keyed(1024).to_descriptor();
+    for second in [connect, admin::bare(opcode::admin::KEEP_ALIVE)] {
+        let mut host = Host::open(&target, 0, 32);
+        let (_, first) = host.queue.begin(host.now, &connect.to_bytes());
+        assert!(matches!(first, crate::Action::Pull { .. }));
+        let (_, second) = host.queue.begin(host.now, &second.to_bytes());
+        let crate::Action::Close(cause) = second else {
+            panic!("{second:?}");
+        };
+        assert_eq!(cause, CloseCause::NotConnected);
+    }
+    assert_eq!(target.controllers(), 0);
+}
+
+#[test]
+fn without_room_the_host_may_try_again() {
     let target = target();
     let mut host = Host::open(&target, 0, 32);
-    let mut sqe = Connect::new(0, 32, 0).to_sqe();
-    sqe.dptr = keyed(1024).to_descriptor();
-    let capsule = sqe.to_bytes();
-    let data = connect_data(0xffff);
-    let mut both: Vec<_> = (0..2)
-        .map(|_| host.queue.begin(host.now, &capsule).0)
+    let (connect, data) = (Connect::new(0, 32, 0), connect_data(0xffff));
+    host.queue.set_room(Err("no capsules".to_owned()));
+    let answer = host.connect(&connect, &data);
+    assert_eq!(answer.status(), Status::CONNECT_CONTROLLER_BUSY);
+    assert!(!answer.cqe.status().dnr());
+    assert!(host.queue.take_remark().unwrap().contains("no capsules"));
+    assert!(!host.queue.is_connected());
+    host.queue.set_room(Ok(()));
+    assert_eq!(host.connect(&connect, &data).status(), Status::SUCCESS);
+    assert!(host.queue.is_connected());
+}
+
+fn discovery() -> ConnectData {
+    let mut data = connect_data(0xffff);
+    data.subnqn = Nqn::discovery().to_field();
+    data
+}
+
+#[test]
+fn discovery_controllers_give_way_to_each_other_and_take_no_others_place() {
+    let target = target();
+    let most = Limits::DISCOVERY_CONTROLLERS;
+    let mut all: Vec<_> = (0..most)
+        .map(|_| Host::admin_with(&target, 0, &discovery()).0)
         .collect();
-    let statuses: Vec<_> = both
-        .iter_mut()
-        .map(|request| {
-            let event = crate::Event::Pulled(data.as_bytes());
-            match host.queue.step(host.now, request, event) {
-                crate::Action::Respond(response) => response.cqe.status().kind(),
-                other => panic!("{other:?}"),
-            }
+    for (at, host) in (0u32..).zip(&mut all) {
+        // Number 7 was silent longest.
+        host.now += Duration::from_secs(if at == 7 { 1 } else { 2 });
+        host.csts();
+    }
+    let _nvm: Vec<_> = (0..3).map(|_| Host::admin(&target)).collect();
+    let mut newest = Host::open(&target, 0, 32);
+    let answer = newest.connect(&Connect::new(0, 32, 0), &discovery());
+    assert_eq!(answer.status(), Status::SUCCESS);
+    assert!(newest.queue.take_news().contains(crate::News::POLL_ALL));
+    let lost: Vec<_> = (0..)
+        .zip(&mut all)
+        .filter_map(|(at, host)| host.close_cause().map(|_| at))
+        .collect();
+    assert_eq!(lost, [7]);
+    assert_eq!(target.controllers(), usize::from(most) + 3);
+}
+
+#[test]
+fn leaving_twice_does_not_take_the_next_queue_along() {
+    let target = target();
+    let (_admin, cntlid) = Host::admin(&target);
+    let mut first = Host::io(&target, 1, cntlid);
+    assert!(first.queue.leave());
+    let _second = Host::io(&target, 1, cntlid);
+    assert!(!first.queue.leave());
+    drop(first);
+    let mut third = Host::open(&target, 1, 128);
+    let answer = third.connect(&Connect::new(1, 128, 0), &connect_data(cntlid));
+    assert_parameter(&answer, InvalidParameter::InCommand(42));
+}
+
+#[test]
+fn names_of_hosts_need_no_form_but_cannot_forge_log_lines() {
+    let named = |name: &[u8]| {
+        admin(|_, data| {
+            data.hostnqn = [0; 256];
+            data.hostnqn[..name.len()].copy_from_slice(name);
         })
-        .collect();
-    assert_eq!(statuses, [Status::SUCCESS, Status::COMMAND_SEQUENCE_ERROR]);
-    assert_eq!(target.controllers(), 1);
+    };
+    assert_eq!(named(b"my host").status(), Status::SUCCESS);
+    assert_parameter(&named(b"a\nb"), InvalidParameter::InData(512));
 }
 
 #[test]
@@ -246,6 +321,19 @@ fn a_queue_that_never_connects_is_closed() {
     assert_eq!(
         host.close_cause(),
         Some(CloseCause::NoConnect { seconds: 5 })
+    );
+}
+
+/// Linux makes the queue pairs of all I/O queues before it connects the first.
+#[test]
+fn io_queues_may_wait_longer_for_their_connect() {
+    let mut host = Host::open(&target(), 1, 128);
+    host.now += Duration::from_secs(59);
+    assert_eq!(host.close_cause(), None);
+    host.now += Duration::from_secs(1);
+    assert_eq!(
+        host.close_cause(),
+        Some(CloseCause::NoConnect { seconds: 60 })
     );
 }
 

@@ -8,7 +8,7 @@ use nvmeof_wire::{Sqe, Status};
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
 
-use crate::testing::{Host, target};
+use crate::testing::{Host, namespace, target, target_of};
 use crate::{Executed, IoKind, IoOp};
 
 fn command(opcode: Opcode, nsid: u32, slba: u64, blocks: u32, flags: IoFlags) -> Sqe {
@@ -90,7 +90,7 @@ fn unknown_namespaces_and_opcodes_are_refused() {
 }
 
 #[test]
-fn transfers_above_mdts_are_refused_but_write_zeroes_has_no_limit() {
+fn transfers_above_mdts_are_refused_but_write_zeroes_may_be_longer() {
     let (_admin, mut host) = Host::ready(&target());
     let answer = host.read(plain(io::READ, 1, 0, 513), 513 * 512);
     assert_eq!(answer.status(), Status::INVALID_FIELD);
@@ -144,19 +144,36 @@ fn a_flush_of_all_namespaces_flushes_each() {
     assert_eq!(host.ops.len(), 3);
 }
 
+/// WZSL says 32 MiB.
+#[test]
+fn write_zeroes_has_a_limit_of_its_own() {
+    let large = crate::NamespaceSpec {
+        blocks: 1 << 20,
+        ..namespace(1)
+    };
+    let (_admin, mut host) = Host::ready(&target_of(large));
+    let most = 65536;
+    let answer = host.plain(plain(io::WRITE_ZEROES, 1, 0, most));
+    assert_eq!(answer.status(), Status::SUCCESS);
+    let large = crate::NamespaceSpec {
+        blocks: 1 << 20,
+        block_size: 4096,
+        ..namespace(1)
+    };
+    let (_admin, mut host) = Host::ready(&target_of(large));
+    for (blocks, status) in [(8192, Status::SUCCESS), (8193, Status::INVALID_FIELD)] {
+        let answer = host.plain(plain(io::WRITE_ZEROES, 1, 0, blocks));
+        assert_eq!(answer.status(), status);
+    }
+}
+
 #[test]
 fn a_disk_that_writes_no_zeroes_is_not_asked_to() {
     let one = crate::NamespaceSpec {
         write_zeroes: false,
-        ..crate::testing::namespace(1)
+        ..namespace(1)
     };
-    let spec = crate::SubsystemSpec {
-        namespaces: vec![one],
-        ..crate::testing::subsystem()
-    };
-    let ports = [crate::testing::port()];
-    let model = crate::Model::build(crate::Limits::default(), &ports, &[spec]).unwrap();
-    let (_admin, mut host) = Host::ready(&crate::Target::new(model));
+    let (_admin, mut host) = Host::ready(&target_of(one));
     let answer = host.plain(plain(io::WRITE_ZEROES, 1, 0, 1));
     assert_eq!(answer.status(), Status::INVALID_OPCODE);
 }

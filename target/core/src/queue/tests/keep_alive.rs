@@ -4,9 +4,11 @@
 use std::time::Duration;
 
 use nvmeof_wire::admin::{Cns, SetFeatures, bare};
+use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::features::FeatureId;
 use nvmeof_wire::nvm;
 use nvmeof_wire::opcode::admin;
+use nvmeof_wire::registers::Cc;
 use nvmeof_wire::{Nqn, Status};
 
 use crate::testing::{Host, connect_data, target, target_with};
@@ -48,6 +50,49 @@ fn any_command_counts_with_traffic_based_keep_alive() {
         io.plain(nvm::flush(1));
         assert_eq!(admin.close_cause(), None);
     }
+}
+
+/// Base 2.0, 3.9.3.2: what counts is an interval, not the time since the last
+/// command.
+#[test]
+fn a_command_anywhere_in_an_interval_keeps_the_next_one() {
+    let target = target();
+    let (mut admin, _) = Host::admin_with(&target, 2000, &connect_data(0xffff));
+    admin.now += SECOND;
+    admin.csts();
+    // A late timer of the host's, longer than its time-out after that.
+    admin.now += 2 * SECOND;
+    assert_eq!(admin.close_cause(), None);
+    admin.csts();
+    admin.now += 2 * SECOND + SECOND / 10;
+    assert_eq!(
+        admin.close_cause(),
+        Some(CloseCause::KeepAlive { kato_ms: 2000 })
+    );
+}
+
+#[test]
+fn enabling_setting_the_time_out_and_losing_a_queue_count() {
+    let target = target();
+    let mut admin = Host::open(&target, 0, 32);
+    let connect = Connect::new(0, 32, 2000);
+    let cntlid = admin.connect(&connect, &connect_data(0xffff)).result();
+    admin.now += 2 * SECOND;
+    admin.set_cc(Cc::ENABLE.0);
+    admin.now += 2 * SECOND;
+    assert_eq!(admin.close_cause(), None);
+    let set = SetFeatures::new(FeatureId::KEEP_ALIVE_TIMER, 2000);
+    admin.plain(set.to_sqe());
+    admin.now += SECOND;
+    let io = Host::io(&target, 1, u16::try_from(cntlid).unwrap());
+    io.queue.hear(admin.now);
+    drop(io);
+    admin.now += SECOND + SECOND / 10;
+    assert_eq!(admin.close_cause(), None);
+    admin.now += 2 * SECOND;
+    assert_eq!(admin.close_cause(), None, "its first poll came late");
+    admin.now += 2 * SECOND + SECOND / 10;
+    assert!(admin.close_cause().is_some());
 }
 
 #[test]

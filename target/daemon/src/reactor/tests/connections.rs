@@ -10,9 +10,9 @@ use nvmeof_wire::fabrics::{Connect, disconnect};
 use nvmeof_wire::nvm::{Io, IoFlags, flush};
 use nvmeof_wire::opcode::{admin as opcode, io};
 
+use super::Bench;
 use super::host::{admin, connect, establish, ready, run};
-use super::{Bench, few_buffers};
-use crate::{Mail, ReactorConfig};
+use crate::Mail;
 
 #[test]
 fn a_wrong_request_is_rejected_with_its_status() {
@@ -27,22 +27,6 @@ fn a_wrong_request_is_rejected_with_its_status() {
     let reject = Reject::parse(&private_data).unwrap();
     assert_eq!(reject.status, RejectStatus::INVALID_HSQSIZE);
     assert_eq!(bench.reactor.queue_pairs(), 0);
-}
-
-#[test]
-fn without_capsules_for_its_depth_a_queue_is_rejected() {
-    let config = ReactorConfig {
-        capsules: 130,
-        ..few_buffers()
-    };
-    let mut bench = Bench::with(2, config);
-    let mut host = bench.host();
-    establish(&mut bench, &mut host, &Request::new(1, 128));
-    host.open(bench.net.now(), &Request::new(1, 128));
-    bench.until(&mut [&mut host], |_, hosts| !hosts[0].rejected.is_empty());
-    let reject = Reject::parse(&host.rejected[0].1).unwrap();
-    assert_eq!(reject.status, RejectStatus::NO_RESOURCES);
-    assert_eq!(bench.reactor.free_buffers().1, 2);
 }
 
 #[test]
@@ -93,6 +77,54 @@ fn a_silent_host_is_given_up_with_all_its_queues() {
     assert_eq!(bench.reactor.queue_pairs(), 2);
     bench.run_for(&mut [&mut host], Duration::from_secs(2));
     assert_eq!((bench.reactor.queue_pairs(), host.closed.len()), (0, 2));
+}
+
+/// The reactor was busy elsewhere; the host was not silent.
+#[test]
+fn what_arrived_is_heard_before_silence_is_judged() {
+    let mut bench = Bench::new(12);
+    let mut host = bench.host();
+    let (qp, _) = admin(&mut bench, &mut host, 1000);
+    bench.run_for(&mut [&mut host], Duration::from_millis(100));
+    let sent = host.send(qp, bare(opcode::KEEP_ALIVE), &[]);
+    let late = bench.net.now() + Duration::from_millis(1500);
+    host.turn(bench.net.now());
+    while bench.net.now() < late {
+        assert!(bench.net.advance_to_next(Some(late)));
+    }
+    assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+    assert_eq!(bench.reactor.queue_pairs(), 1);
+}
+
+/// A disk operation carries the name of its queue: nobody else gets that.
+#[test]
+fn a_place_is_not_reused_while_a_disk_works_for_it() {
+    let mut bench = Bench::new(13);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    bench.reactor.storage_mut().hold = true;
+    let sent = host.send(qp, flush(1), &[]);
+    bench.until(&mut [&mut host], |bench, _| {
+        bench.reactor.storage_mut().in_flight() == 1
+    });
+    let of_io = bench.reactor.queues.places()[1].index;
+    drop(host);
+    let mut other = bench.host();
+    bench.until(&mut [&mut other], |bench, _| {
+        bench.reactor.queue_pairs() == 0
+    });
+    for _ in 0..3 {
+        establish(&mut bench, &mut other, &Request::new(0, 32));
+    }
+    let taken = |bench: &Bench| {
+        let places = bench.reactor.queues.places();
+        places.iter().any(|place| place.index == of_io)
+    };
+    assert!(!taken(&bench), "{sent:?} is on the disk");
+    bench.reactor.storage_mut().hold = false;
+    bench.run_for(&mut [&mut other], Duration::from_millis(1));
+    establish(&mut bench, &mut other, &Request::new(0, 32));
+    assert!(taken(&bench));
 }
 
 #[test]

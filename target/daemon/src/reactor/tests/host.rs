@@ -29,6 +29,8 @@ pub(in super::super) struct Host {
     pub(in super::super) closed: Vec<(QpId, CloseReason)>,
     pub(in super::super) answers: HashMap<(QpId, u16), Cqe>,
     exposed: HashMap<(QpId, u16), RemoteKey>,
+    /// RDMA Reads it answers at once.
+    pub(in super::super) reads_in: u32,
     pub(in super::super) wake_at: Option<Duration>,
 }
 
@@ -64,6 +66,7 @@ impl Host {
             closed: Vec::new(),
             answers: HashMap::new(),
             exposed: HashMap::new(),
+            reads_in: 32,
             wake_at: None,
         }
     }
@@ -107,7 +110,7 @@ impl Host {
             recvs: 128,
             sends: 256,
             reads_out: 1,
-            reads_in: 32,
+            reads_in: self.reads_in,
         };
         let private_data = PrivateData::new(private_data).unwrap();
         let qp = self
@@ -201,13 +204,24 @@ pub(in super::super) fn connect(
 ) -> (QpId, u16) {
     let entries = connect.entries().unwrap();
     let qp = establish(bench, host, &CmRequest::new(connect.qid.get(), entries));
+    let cqe = try_connect(bench, host, qp, connect, cntlid);
+    assert!(cqe.status().is_success(), "{:?}", cqe.status());
+    (qp, u16::try_from(cqe.dw0() & 0xffff).unwrap())
+}
+
+/// The answer to a Connect.
+pub(in super::super) fn try_connect(
+    bench: &mut Bench,
+    host: &mut Host,
+    qp: QpId,
+    connect: &Connect,
+    cntlid: u16,
+) -> Cqe {
     let name = |text| Nqn::new(text).unwrap();
     let hostnqn = name("nqn.2026-11.org.example:host");
     let data = ConnectData::new([7; 16], cntlid, &name(NQN), &hostnqn);
     let sent = host.send_with(qp, connect.to_sqe(), data.as_bytes());
-    let (cqe, _) = run(bench, host, sent);
-    assert!(cqe.status().is_success(), "{:?}", cqe.status());
-    (qp, u16::try_from(cqe.dw0() & 0xffff).unwrap())
+    run(bench, host, sent).0
 }
 
 /// A controller that is enabled: its admin queue and its identifier.

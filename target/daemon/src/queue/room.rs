@@ -1,0 +1,56 @@
+//! What a queue needs once it is connected: taken when its Connect is
+//! processed, so that who only reaches us holds next to nothing.
+
+use nvmeof_memory::Buf;
+use nvmeof_rdma::PostError;
+
+use super::{Edge, FIRST, Io};
+
+/// Capsules for the receives of a whole queue.
+pub(super) struct Room(Vec<Buf>);
+
+impl Edge {
+    /// Before the core may process a Connect: takes what the queue would need,
+    /// or tells the core that there is not enough.
+    pub(super) fn make_room(&mut self, io: &Io<'_>) -> Option<Room> {
+        if self.core.is_connected() {
+            return None;
+        }
+        let needed = usize::from(self.core.entries().saturating_sub(FIRST));
+        // Without an admin queue a host can do nothing at all.
+        let kept = match self.core.qid() {
+            0 => 0,
+            _ => io.capsules_kept,
+        };
+        let free = io.capsules.available().saturating_sub(kept);
+        let mut room = Vec::new();
+        if free >= needed {
+            room.extend((0..needed).map_while(|_| io.capsules.take()));
+        }
+        self.core.set_room(if room.len() == needed {
+            Ok(())
+        } else {
+            Err(format!(
+                "{free} of the {needed} capsule buffers it needs are free; \
+                 raise reactor.buffer_memory"
+            ))
+        });
+        Some(Room(room))
+    }
+
+    /// After that: posts the receives if the queue is connected now, which is
+    /// before its host is told so; gives everything back if it is not.
+    pub(super) fn take_room(&mut self, room: Option<Room>, io: &mut Io<'_>) {
+        let Some(Room(bufs)) = room.filter(|_| self.core.is_connected()) else {
+            return;
+        };
+        self.slots.grow(self.core.entries());
+        for buf in bufs {
+            match self.post_recv(buf, io.provider) {
+                Ok(()) => {}
+                Err(PostError::Closed) => return,
+                Err(why) => return self.refused(&why, io),
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! What somebody can cause who only reaches us: next to nothing.
+
+use nvmeof_rdma::QpId;
+use nvmeof_target_core::Limits;
+use nvmeof_wire::Status;
+use nvmeof_wire::admin::bare;
+use nvmeof_wire::cm::{Reject, RejectStatus, Request};
+use nvmeof_wire::fabrics::{Connect, ConnectData};
+use nvmeof_wire::opcode::admin as opcode;
+use nvmeof_wire::{Nqn, Sqe};
+use zerocopy::IntoBytes;
+
+use super::host::{Host, admin, establish, ready, run, try_connect};
+use super::{Bench, NQN, few_buffers};
+use crate::{ReactorConfig, ReactorError};
+
+fn send_connect(host: &mut Host, qp: QpId, sqe: Sqe) -> super::host::Sent {
+    let name = |text| Nqn::new(text).unwrap();
+    let hostnqn = name("nqn.2026-11.org.example:host");
+    let data = ConnectData::new([7; 16], 0xffff, &name(NQN), &hostnqn);
+    host.send_with(qp, sqe, data.as_bytes())
+}
+
+#[test]
+fn the_data_of_a_connect_take_no_buffer_of_others() {
+    let mut bench = Bench::new(1);
+    let mut host = bench.host();
+    let free = bench.reactor.free_buffers().0;
+    let qp = establish(&mut bench, &mut host, &Request::new(0, 32));
+    let sent = send_connect(&mut host, qp, Connect::new(0, 32, 0).to_sqe());
+    let mut answer = None;
+    bench.until(&mut [&mut host], |bench, hosts| {
+        assert_eq!(bench.reactor.free_buffers().0, free);
+        answer = hosts[0].take(sent);
+        answer.is_some()
+    });
+    assert!(answer.unwrap().0.status().is_success());
+}
+
+#[test]
+fn one_connect_at_a_time_and_nothing_else() {
+    for second in [Connect::new(0, 32, 0).to_sqe(), bare(opcode::KEEP_ALIVE)] {
+        let mut bench = Bench::new(2);
+        let mut host = bench.host();
+        let qp = establish(&mut bench, &mut host, &Request::new(0, 32));
+        send_connect(&mut host, qp, Connect::new(0, 32, 0).to_sqe());
+        send_connect(&mut host, qp, second);
+        bench.until(&mut [&mut host], |bench, _| {
+            bench.reactor.queue_pairs() == 0
+        });
+    }
+}
+
+#[test]
+fn another_command_is_answered_and_the_queue_closed() {
+    let mut bench = Bench::new(3);
+    let mut host = bench.host();
+    let qp = establish(&mut bench, &mut host, &Request::new(0, 32));
+    let sent = host.send(qp, bare(opcode::KEEP_ALIVE), &[]);
+    let (cqe, _) = run(&mut bench, &mut host, sent);
+    assert_eq!(cqe.status().kind(), Status::COMMAND_SEQUENCE_ERROR);
+    bench.until(&mut [&mut host], |bench, _| {
+        bench.reactor.queue_pairs() == 0
+    });
+}
+
+#[test]
+fn receives_are_taken_when_a_queue_is_connected() {
+    let mut bench = Bench::new(4);
+    let all = bench.reactor.free_buffers().1;
+    let mut host = bench.host();
+    establish(&mut bench, &mut host, &Request::new(1, 128));
+    assert_eq!(bench.reactor.free_buffers().1, all - 2);
+    ready(&mut bench, &mut host);
+    assert_eq!(bench.reactor.free_buffers().1, all - 2 - 32 - 128);
+}
+
+#[test]
+fn without_capsules_for_its_depth_a_connect_may_be_tried_again() {
+    let config = ReactorConfig {
+        capsules: 132,
+        ..few_buffers()
+    };
+    let mut bench = Bench::with(5, config);
+    let mut host = bench.host();
+    let (_, cntlid) = admin(&mut bench, &mut host, 0);
+    let qp = establish(&mut bench, &mut host, &Request::new(1, 128));
+    let connect = Connect::new(1, 128, 0);
+    let cqe = try_connect(&mut bench, &mut host, qp, &connect, cntlid);
+    assert_eq!(cqe.status().kind(), Status::CONNECT_CONTROLLER_BUSY);
+    assert!(!cqe.status().dnr());
+    assert_eq!(bench.reactor.free_buffers().1, 132 - 32 - 2);
+    let qp = establish(&mut bench, &mut host, &Request::new(2, 64));
+    let connect = Connect::new(2, 64, 0);
+    let cqe = try_connect(&mut bench, &mut host, qp, &connect, cntlid);
+    assert!(cqe.status().is_success());
+}
+
+#[test]
+fn io_queues_leave_capsules_to_admin_queues() {
+    let config = ReactorConfig {
+        capsules: 64,
+        ..few_buffers()
+    };
+    let mut bench = Bench::with(6, config);
+    let request = Request::new(1, 128);
+    // 4 of 64 are kept: 60 are 30 connections.
+    let mut hosts: Vec<_> = (0..5).map(|_| bench.host()).collect();
+    for host in &mut hosts {
+        for _ in 0..6 {
+            establish(&mut bench, host, &request);
+        }
+    }
+    let mut more = bench.host();
+    more.open(bench.net.now(), &request);
+    bench.until(&mut [&mut more], |_, hosts| !hosts[0].rejected.is_empty());
+    let reject = Reject::parse(&more.rejected[0].1).unwrap();
+    assert_eq!(reject.status, RejectStatus::NO_RESOURCES);
+    assert_eq!(bench.reactor.free_buffers().1, 4);
+    let mut admin = bench.host();
+    establish(&mut bench, &mut admin, &Request::new(0, 32));
+}
+
+#[test]
+fn the_oldest_connection_without_a_controller_gives_way() {
+    let limits = Limits {
+        unconnected: 2,
+        ..Limits::default()
+    };
+    let mut bench = Bench::limited(7, few_buffers(), limits);
+    let mut host = bench.host();
+    let (connected, _) = admin(&mut bench, &mut host, 0);
+    let request = Request::new(1, 128);
+    let idle: Vec<_> = (0..3)
+        .map(|_| establish(&mut bench, &mut host, &request))
+        .collect();
+    bench.until(&mut [&mut host], |_, hosts| !hosts[0].closed.is_empty());
+    let closed: Vec<_> = host.closed.iter().map(|(qp, _)| *qp).collect();
+    assert_eq!(closed, idle[..1]);
+    assert!(!closed.contains(&connected));
+    assert_eq!(bench.reactor.queue_pairs(), 3);
+}
+
+#[test]
+fn a_host_that_answers_no_reads_is_told_so() {
+    let mut bench = Bench::new(8);
+    let mut host = bench.host();
+    host.reads_in = 0;
+    host.open(bench.net.now(), &Request::new(0, 32));
+    bench.until(&mut [&mut host], |_, hosts| !hosts[0].rejected.is_empty());
+    let reject = Reject::parse(&host.rejected[0].1).unwrap();
+    assert_eq!(reject.status, RejectStatus::INVALID_IRD);
+}
+
+#[test]
+fn a_reactor_in_which_a_compare_would_wait_for_ever_is_not_made() {
+    let mut config = few_buffers();
+    config.data[1].count = 1;
+    let bench = Bench::new(9);
+    let mailbox = bench.reactor.mailbox().clone();
+    let target = bench.reactor.target;
+    let made = crate::Reactor::new(
+        config,
+        target,
+        super::memory::MemoryDisks::new(1, 512),
+        mailbox.clone(),
+        std::sync::Arc::from([mailbox]),
+    );
+    assert!(matches!(
+        made.err(),
+        Some(ReactorError::TooFewLongest { there: 1, .. })
+    ));
+}
