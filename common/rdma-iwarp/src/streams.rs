@@ -332,7 +332,12 @@ impl Streams for TcpStreams {
     }
 
     fn local_addr(&self, id: StreamId) -> Option<SocketAddr> {
-        self.streams.get(id.0)?.socket.local_addr().ok()?.as_socket()
+        self.streams
+            .get(id.0)?
+            .socket
+            .local_addr()
+            .ok()?
+            .as_socket()
     }
 
     fn recv(&mut self, id: StreamId, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
