@@ -12,8 +12,8 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Region, RegionId};
 use nvmeof_rdma::{
     CloseReason, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
-    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Tag, Work,
-    WorkKind,
+    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Sparingly, Tag,
+    Work, WorkKind,
 };
 
 use crate::conn::{Conn, Phase, Table};
@@ -49,6 +49,8 @@ pub struct SoftRdma<S> {
     later: Vec<Event>,
     stream_events: Vec<StreamEvent>,
     scratch: Vec<u8>,
+    /// Of peers that no owner knows of yet.
+    log: Sparingly,
     now: Duration,
 }
 
@@ -78,6 +80,7 @@ impl<S: Streams> SoftRdma<S> {
             later: Vec::new(),
             stream_events: Vec::new(),
             scratch: vec![0; SCRATCH],
+            log: Sparingly::default(),
             now: Duration::ZERO,
             config,
         }
@@ -92,6 +95,14 @@ impl<S: Streams> SoftRdma<S> {
     /// The streams below, to change how they behave.
     pub fn streams_mut(&mut self) -> &mut S {
         &mut self.streams
+    }
+
+    /// A line of the log about a peer that no owner knows of yet: anybody can
+    /// make us write one.
+    fn say_of(&mut self, peer: SocketAddr, what: &dyn std::fmt::Display) {
+        if let Some(left_out) = self.log.ask(self.now) {
+            tracing::warn!(%peer, left_out, "{what}");
+        }
     }
 
     /// Works on one connection; `None` when it is gone.

@@ -22,6 +22,7 @@ mod key;
 pub mod layer;
 mod params;
 mod provider;
+mod sparingly;
 mod work;
 
 pub use error::{CloseReason, ConnectError, ExposeError, Fault, ListenError, PostError, Refused};
@@ -30,4 +31,5 @@ pub use inline::{Bytes, Inline, PrivateData, TooLong};
 pub use key::{RemoteKey, RemoteSlice, Rights};
 pub use params::{Limits, QpConfig};
 pub use provider::{ListenerId, Provider, QpId, Tag};
+pub use sparingly::Sparingly;
 pub use work::{Outcome, Work, WorkKind};

@@ -11,7 +11,6 @@
 
 mod cli;
 mod config;
-mod logs;
 mod mailbox;
 mod queue;
 mod reactor;

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -21,6 +22,9 @@ use crate::mailbox::{Mail, Mailbox};
 use crate::storage::{OpenDisks, StorageError, StorageOpenError};
 use crate::thread::{self, Clock};
 use crate::{Reactor, ReactorConfig};
+
+/// Signals that come so close to each other are one.
+const TOGETHER: Duration = Duration::from_millis(500);
 
 /// Why the daemon does not serve, or not any more.
 #[derive(Debug, thiserror::Error)]
@@ -136,30 +140,35 @@ impl Server {
     }
 
     /// Serves until SIGTERM or SIGINT, then finishes what was begun. A second
-    /// signal ends the process at once.
+    /// signal ends the process at once, unless it comes together with the
+    /// first: coreutils' `timeout` and some shells signal both the process and
+    /// its group.
     ///
     /// # Errors
     /// [`ServeError`] when a reactor failed.
     pub fn run(self) -> Result<(), ServeError> {
-        let (mut stopping, mut ending) = (false, false);
+        let (mut stopping, mut ending) = (None, false);
         while !self.threads.iter().all(JoinHandle::is_finished) {
             ending |= self.wait(ending);
             while let Ok(Some(signal)) = self.signals.read_signal() {
-                if stopping {
-                    tracing::warn!("second signal: stopping at once");
-                    std::process::exit(1);
+                match stopping.map(|since: Instant| since.elapsed()) {
+                    Some(since) if since < TOGETHER => continue,
+                    Some(_) => {
+                        tracing::warn!("second signal: stopping at once");
+                        std::process::exit(1);
+                    }
+                    None => stopping = Some(Instant::now()),
                 }
                 let name = i32::try_from(signal.ssi_signo)
                     .ok()
                     .and_then(|number| Signal::try_from(number).ok())
                     .map_or("signal", Signal::as_str);
                 tracing::info!("{name}: stopping; commands in work are finished first");
-                stopping = true;
             }
             // One that failed takes the others along: half a target is worse
             // than none, since hosts keep waiting for it.
             let failed = self.threads.iter().any(JoinHandle::is_finished);
-            if stopping || failed {
+            if stopping.is_some() || failed {
                 self.stop();
             }
         }

@@ -55,6 +55,9 @@ fn sigterm_and_sigint_end_it_with_success() {
         let mut target = setup.start();
         let _ = target.read(1, 0, Some(8));
         target.signal(signal);
+        // What `timeout` does: its group gets the signal as well.
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        target.signal(signal);
         assert_eq!(target.wait().code(), Some(0), "{}", target.log());
     }
 }

@@ -153,7 +153,10 @@ impl<S: Streams> SoftRdma<S> {
                 };
                 if let Some(waiting_for) = waiting_for {
                     if !conn.visible {
-                        tracing::warn!(peer = %conn.peer, "timed out waiting for {waiting_for}");
+                        this.say_of(
+                            conn.peer,
+                            &format_args!("timed out waiting for {waiting_for}"),
+                        );
                     }
                     conn.reason = CloseReason::Timeout { waiting_for };
                 }

@@ -46,7 +46,10 @@ impl<S: Streams> SoftRdma<S> {
         if self.pending >= self.config.limits.max_pending
             || self.conns.count() >= self.config.limits.max_qps
         {
-            tracing::warn!(%peer, "connection refused: all places for connections are taken");
+            self.say_of(
+                peer,
+                &"connection refused: all places for connections are taken",
+            );
             self.streams.close(stream);
             return;
         }
@@ -70,10 +73,8 @@ impl<S: Streams> SoftRdma<S> {
             let dropped = self.with(qp, |this, conn| {
                 let silent = conn.phase == Phase::AwaitRequest;
                 if silent {
-                    tracing::warn!(
-                        peer = %conn.peer,
-                        "closed before its request was complete: its place was needed"
-                    );
+                    let text = "closed before its request was complete: its place was needed";
+                    this.say_of(conn.peer, &text);
                     this.finish(conn, events);
                 }
                 silent
@@ -203,7 +204,10 @@ impl<S: Streams> SoftRdma<S> {
             )
         });
         if !conn.visible {
-            tracing::warn!(peer = %conn.peer, %error, "connection ended before its request");
+            self.say_of(
+                conn.peer,
+                &format_args!("connection ended before its request: {error}"),
+            );
         }
         self.end_network(conn, &error, events);
     }
@@ -264,7 +268,7 @@ impl<S: Streams> SoftRdma<S> {
             }
             (why, _, _) => {
                 let why = why.unwrap_or("its private data does not fit");
-                tracing::warn!(peer = %conn.peer, "connection rejected: {why}");
+                self.say_of(conn.peer, &format_args!("connection rejected: {why}"));
                 self.refuse(conn, &PrivateData::empty());
                 self.advance(conn, events);
             }
@@ -410,7 +414,7 @@ impl<S: Streams> SoftRdma<S> {
     /// The peer's half of the set-up is wrong: there is no way to tell it.
     pub(super) fn end_set_up(&mut self, conn: &mut Conn, text: &str, events: &mut Vec<Event>) {
         if !conn.visible {
-            tracing::warn!(peer = %conn.peer, "connection closed: {text}");
+            self.say_of(conn.peer, &format_args!("connection closed: {text}"));
         }
         conn.reason = CloseReason::PeerFault(Fault {
             layer: "MPA",

@@ -17,9 +17,9 @@ use nvmeof_rdma::{
 };
 use nvmeof_target_core::{Action, CloseCause, Data, News, Order, Queue as Core, Response};
 
-use crate::logs::Sparingly;
 use crate::storage::Storage;
 use crate::tag::{Place, Tag};
+use nvmeof_rdma::Sparingly;
 use slots::{Job, Slots};
 
 /// What queues work with during a turn.

@@ -19,12 +19,12 @@ use nvmeof_rdma::{Event, ListenError, ListenerId, Provider};
 use nvmeof_target_core::{Limits, News, Target};
 use nvmeof_wire::fabrics::CONNECT_DATA_LEN;
 
-use crate::logs::Sparingly;
 use crate::mailbox::{Mail, Mailbox};
 use crate::queue::{Edge, Io};
 use crate::storage::{Storage, StorageError};
 use crate::tag::{Place, Tag};
 use drain::Stage;
+use nvmeof_rdma::Sparingly;
 use queues::Queues;
 
 /// Sizes of one reactor.

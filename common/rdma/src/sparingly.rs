@@ -1,10 +1,11 @@
-//! What is written to the log, and how often.
+//! How often something about peers is written to the log.
 
 use std::time::Duration;
 
-/// Lets a few of many similar messages through.
+/// Lets a few of many similar messages through, so that peers cannot fill the
+/// log.
 #[derive(Debug, Default)]
-pub(crate) struct Sparingly {
+pub struct Sparingly {
     second: u64,
     said: u32,
     left_out: u64,
@@ -15,8 +16,8 @@ const A_SECOND: u32 = 10;
 
 impl Sparingly {
     /// Whether to say something now, and how much was left out since the last
-    /// time.
-    pub(crate) fn ask(&mut self, now: Duration) -> Option<u64> {
+    /// time. `now` is a time as [`Provider::poll`](crate::Provider::poll) takes it.
+    pub fn ask(&mut self, now: Duration) -> Option<u64> {
         if now.as_secs() != self.second {
             self.second = now.as_secs();
             self.said = 0;
