@@ -5,38 +5,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::Sqe;
 use crate::features::FeatureId;
+use crate::number::numbers;
 use crate::opcode::{Opcode, admin};
 
 /// Namespace identifier that means all namespaces.
 pub const NSID_ALL: u32 = 0xffff_ffff;
-
-macro_rules! numbers {
-    ($(#[$doc:meta])* $type:ident { $($name:ident = $value:literal, $words:literal;)* }) => {
-        $(#[$doc])*
-        #[derive(
-            Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, FromBytes, IntoBytes,
-            Immutable, KnownLayout, Unaligned,
-        )]
-        #[repr(transparent)]
-        pub struct $type(pub u8);
-
-        impl $type {
-            $(
-                #[doc = $words]
-                pub const $name: Self = Self($value);
-            )*
-
-            /// The name in the words of the specification.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$name => $words,)*
-                    _ => "unknown",
-                }
-            }
-        }
-    };
-}
 
 numbers! {
     /// What an Identify command asks for: Controller or Namespace Structure.

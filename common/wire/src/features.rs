@@ -7,59 +7,41 @@ use bitflags::bitflags;
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::number::numbers;
 use crate::status::Status;
 
-/// A feature identifier (NVMe Base 2.0, figure 317).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FeatureId(pub u8);
-
-/// Declares the known features with their names.
-macro_rules! features {
-    ($($constant:ident = $number:literal $text:literal;)*) => {
-        impl FeatureId {
-            $(#[doc = concat!($text, ".")] pub const $constant: Self = Self($number);)*
-
-            /// The name in the words of the specification.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$constant => $text,)*
-                    _ => "unknown",
-                }
-            }
-        }
-    };
-}
-
-features! {
-    ARBITRATION = 0x01 "Arbitration";
-    POWER_MANAGEMENT = 0x02 "Power Management";
-    LBA_RANGE_TYPE = 0x03 "LBA Range Type";
-    TEMPERATURE_THRESHOLD = 0x04 "Temperature Threshold";
-    ERROR_RECOVERY = 0x05 "Error Recovery";
-    VOLATILE_WRITE_CACHE = 0x06 "Volatile Write Cache";
-    NUMBER_OF_QUEUES = 0x07 "Number of Queues";
-    INTERRUPT_COALESCING = 0x08 "Interrupt Coalescing";
-    INTERRUPT_VECTOR_CONFIG = 0x09 "Interrupt Vector Configuration";
-    WRITE_ATOMICITY = 0x0a "Write Atomicity Normal";
-    ASYNC_EVENT_CONFIG = 0x0b "Asynchronous Event Configuration";
-    AUTONOMOUS_POWER_STATE = 0x0c "Autonomous Power State Transition";
-    HOST_MEMORY_BUFFER = 0x0d "Host Memory Buffer";
-    TIMESTAMP = 0x0e "Timestamp";
-    KEEP_ALIVE_TIMER = 0x0f "Keep Alive Timer";
-    HOST_THERMAL_MANAGEMENT = 0x10 "Host Controlled Thermal Management";
-    NON_OPERATIONAL_POWER_STATE = 0x11 "Non-Operational Power State Config";
-    READ_RECOVERY_LEVEL = 0x12 "Read Recovery Level Config";
-    LBA_STATUS_INTERVAL = 0x15 "LBA Status Information Report Interval";
-    HOST_BEHAVIOR = 0x16 "Host Behavior Support";
-    SANITIZE_CONFIG = 0x17 "Sanitize Config";
-    ENDURANCE_GROUP_EVENT_CONFIG = 0x18 "Endurance Group Event Configuration";
-    IO_COMMAND_SET_PROFILE = 0x19 "I/O Command Set Profile";
-    SOFTWARE_PROGRESS_MARKER = 0x80 "Software Progress Marker";
-    HOST_IDENTIFIER = 0x81 "Host Identifier";
-    RESERVATION_NOTIFICATION_MASK = 0x82 "Reservation Notification Mask";
-    RESERVATION_PERSISTENCE = 0x83 "Reservation Persistence";
-    NAMESPACE_WRITE_PROTECTION = 0x84 "Namespace Write Protection Config";
+numbers! {
+    /// A feature identifier (NVMe Base 2.0, figure 317).
+    FeatureId {
+        ARBITRATION = 0x01, "Arbitration";
+        POWER_MANAGEMENT = 0x02, "Power Management";
+        LBA_RANGE_TYPE = 0x03, "LBA Range Type";
+        TEMPERATURE_THRESHOLD = 0x04, "Temperature Threshold";
+        ERROR_RECOVERY = 0x05, "Error Recovery";
+        VOLATILE_WRITE_CACHE = 0x06, "Volatile Write Cache";
+        NUMBER_OF_QUEUES = 0x07, "Number of Queues";
+        INTERRUPT_COALESCING = 0x08, "Interrupt Coalescing";
+        INTERRUPT_VECTOR_CONFIG = 0x09, "Interrupt Vector Configuration";
+        WRITE_ATOMICITY = 0x0a, "Write Atomicity Normal";
+        ASYNC_EVENT_CONFIG = 0x0b, "Asynchronous Event Configuration";
+        AUTONOMOUS_POWER_STATE = 0x0c, "Autonomous Power State Transition";
+        HOST_MEMORY_BUFFER = 0x0d, "Host Memory Buffer";
+        TIMESTAMP = 0x0e, "Timestamp";
+        KEEP_ALIVE_TIMER = 0x0f, "Keep Alive Timer";
+        HOST_THERMAL_MANAGEMENT = 0x10, "Host Controlled Thermal Management";
+        NON_OPERATIONAL_POWER_STATE = 0x11, "Non-Operational Power State Config";
+        READ_RECOVERY_LEVEL = 0x12, "Read Recovery Level Config";
+        LBA_STATUS_INTERVAL = 0x15, "LBA Status Information Report Interval";
+        HOST_BEHAVIOR = 0x16, "Host Behavior Support";
+        SANITIZE_CONFIG = 0x17, "Sanitize Config";
+        ENDURANCE_GROUP_EVENT_CONFIG = 0x18, "Endurance Group Event Configuration";
+        IO_COMMAND_SET_PROFILE = 0x19, "I/O Command Set Profile";
+        SOFTWARE_PROGRESS_MARKER = 0x80, "Software Progress Marker";
+        HOST_IDENTIFIER = 0x81, "Host Identifier";
+        RESERVATION_NOTIFICATION_MASK = 0x82, "Reservation Notification Mask";
+        RESERVATION_PERSISTENCE = 0x83, "Reservation Persistence";
+        NAMESPACE_WRITE_PROTECTION = 0x84, "Namespace Write Protection Config";
+    }
 }
 
 bitflags! {

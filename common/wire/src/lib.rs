@@ -23,6 +23,7 @@ pub mod features;
 pub mod identify;
 pub mod log;
 pub mod nqn;
+mod number;
 pub mod nvm;
 pub mod opcode;
 pub mod registers;
