@@ -1,6 +1,6 @@
 //! Work and answers become frames.
 
-use nvmeof_rdma::{Work, WorkKind};
+use nvmeof_rdma::{RemoteSlice, Work, WorkKind};
 
 use super::pieces::{Done, Payload, Source};
 use super::{Outbound, ReadInFlight, slice};
@@ -165,35 +165,45 @@ impl Outbound {
                 self.pieces.frame(&header, &[], payload, done);
             }
             Work::Read { remote, .. } => {
-                let request = ReadRequest {
-                    sink_stag: keys.sink_tag(),
-                    sink_to: crate::keys::BASE,
-                    len: u32::try_from(total).unwrap_or(u32::MAX),
-                    source_stag: remote.key.0,
-                    source_to: remote.addr,
-                };
-                self.reads.push_back(ReadInFlight {
-                    number,
-                    sink_stag: request.sink_stag,
-                    sink_to: request.sink_to,
-                    len: total,
-                    arrived: 0,
-                });
-                self.pieces.read_request(&request, self.read_msn);
-                self.read_msn = self.read_msn.wrapping_add(1);
-                self.framed = 0;
-                self.next += 1;
-                self.prefer_response = true;
+                let remote = *remote;
+                self.stage_read(keys, remote, total);
                 return true;
             }
         }
         self.framed += count;
         if last {
-            self.framed = 0;
-            self.next += 1;
-            self.prefer_response = true;
+            self.work_framed();
         }
         true
+    }
+
+    /// Frames the Read Request of the work that is next, and notes where the
+    /// answer goes.
+    fn stage_read(&mut self, keys: &mut KeyTable, remote: RemoteSlice, len: usize) {
+        let request = ReadRequest {
+            sink_stag: keys.sink_tag(),
+            sink_to: crate::keys::BASE,
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+            source_stag: remote.key.0,
+            source_to: remote.addr,
+        };
+        self.reads.push_back(ReadInFlight {
+            number: self.next,
+            sink_stag: request.sink_stag,
+            sink_to: request.sink_to,
+            len,
+            arrived: 0,
+        });
+        self.pieces.read_request(&request, self.read_msn);
+        self.read_msn = self.read_msn.wrapping_add(1);
+        self.work_framed();
+    }
+
+    /// All of the work that was next is framed: answers have their turn.
+    fn work_framed(&mut self) {
+        self.framed = 0;
+        self.next += 1;
+        self.prefer_response = true;
     }
 }
 
