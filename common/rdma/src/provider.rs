@@ -100,6 +100,14 @@ pub trait Provider: Send {
         None
     }
 
+    /// Whether the peer of `qp` may be told to invalidate keys with its
+    /// messages. On InfiniBand and RoCE a peer can invalidate memory windows
+    /// and not plain registrations: a device without windows takes it for a
+    /// fault, and keys there are withdrawn only.
+    fn peer_may_invalidate(&self, _qp: QpId) -> bool {
+        true
+    }
+
     /// Gives the queue pair of a [`Event::ConnectRequest`] its sizes, after
     /// which receives can be posted and [`accept`](Self::accept) be called.
     ///

@@ -54,6 +54,11 @@ const RULES: &[Rule] = &[
         system: true,
     },
     Rule {
+        name: "nvmeof-rdma-verbs",
+        ours: &["nvmeof-memory", "nvmeof-rdma"],
+        system: true,
+    },
+    Rule {
         name: "nvmeof-rdma-sim",
         ours: &["nvmeof-memory", "nvmeof-rdma", "nvmeof-rdma-soft"],
         system: false,
@@ -82,6 +87,7 @@ const RULES: &[Rule] = &[
             "nvmeof-rdma",
             "nvmeof-rdma-soft",
             "nvmeof-rdma-iwarp",
+            "nvmeof-rdma-verbs",
             "nvmeof-rdma-sim",
             "nvmeof-target-core",
             "nvmeof-backend",
@@ -96,6 +102,7 @@ const RULES: &[Rule] = &[
             "nvmeof-rdma",
             "nvmeof-rdma-soft",
             "nvmeof-rdma-iwarp",
+            "nvmeof-rdma-verbs",
             "nvmeof-rdma-sim",
             "nvmeof-initiator-core",
         ],
@@ -116,7 +123,15 @@ const RULES: &[Rule] = &[
 
 /// Doors to the operating system and runtimes. Protocol logic does no I/O.
 const SYSTEM_CRATES: &[&str] = &[
-    "tokio", "nix", "libc", "io-uring", "socket2", "mio", "rustix", "rdma-sys",
+    "tokio",
+    "nix",
+    "libc",
+    "io-uring",
+    "socket2",
+    "mio",
+    "rustix",
+    "rdma-sys",
+    "libloading",
 ];
 
 /// Checks the manifest of one crate; `folder` is relative to the root.

@@ -11,6 +11,8 @@ use crate::{Problem, spdx};
 pub struct Policy {
     /// SPDX names of the licences we accept.
     pub licences: Vec<String>,
+    /// Crates that name no licence, and the one that their files give.
+    pub clarified: Vec<(String, String)>,
     /// Addresses of the registries we accept.
     pub registries: Vec<String>,
     /// Names of crates we do not accept.
@@ -35,8 +37,14 @@ impl Policy {
         let banned = banned
             .iter()
             .filter_map(|ban| Some(ban.get("crate")?.as_str()?.to_owned()));
+        let clarified = list("licenses", "clarify");
+        let clarified = clarified.iter().filter_map(|one| {
+            let text = |key: &str| Some(one.get(key)?.as_str()?.to_owned());
+            Some((text("crate")?, text("expression")?))
+        });
         Self {
             licences: names("licenses", "allow"),
+            clarified: clarified.collect(),
             registries: names("sources", "allow-registry"),
             banned: banned.collect(),
         }
@@ -60,7 +68,11 @@ fn check_package(package: &Json, policy: &Policy) -> Vec<Problem> {
     let name = text("name");
     let mut problems = Vec::new();
     let allowed: Vec<&str> = policy.licences.iter().map(String::as_str).collect();
-    let licence = text("license");
+    let mut clarified = policy.clarified.iter();
+    let licence = match (text("license"), clarified.find(|(one, _)| one == name)) {
+        ("", Some((_, expression))) => expression,
+        (licence, _) => licence,
+    };
     if !spdx::is_met(licence, &allowed) {
         problems.push(format!(
             "{name}: licence `{licence}` is not allowed by deny.toml"
@@ -87,7 +99,9 @@ mod tests {
     use super::*;
 
     fn problems(packages: &Json) -> Vec<Problem> {
-        let deny = "[licenses]\nallow = [\"MIT\"]\n[bans]\ndeny = [{ crate = \"evil\" }]\n\
+        let deny = "[licenses]\nallow = [\"MIT\"]\n\
+             [[licenses.clarify]]\ncrate = \"file\"\nexpression = \"MIT\"\n\
+             [bans]\ndeny = [{ crate = \"evil\" }]\n\
              [sources]\nallow-registry = [\"https://good\"]\n";
         let policy = Policy::parse(&deny.parse().unwrap());
         check(&serde_json::json!({ "packages": packages }), &policy)
@@ -98,6 +112,7 @@ mod tests {
         let found = problems(&serde_json::json!([
             { "name": "ours", "license": "MIT", "source": null },
             { "name": "a", "license": "GPL-2.0 OR MIT", "source": "registry+https://good" },
+            { "name": "file", "license": null, "source": null },
         ]));
         assert_eq!(found, [""; 0]);
     }
@@ -112,6 +127,10 @@ mod tests {
             (
                 serde_json::json!({ "name": "a", "license": null }),
                 "licence ``",
+            ),
+            (
+                serde_json::json!({ "name": "file", "license": "GPL-2.0" }),
+                "licence `GPL-2.0`",
             ),
             (
                 serde_json::json!({ "name": "evil", "license": "MIT" }),

@@ -114,7 +114,11 @@ pub fn a_peer_that_vanishes_is_noticed(rig: &mut Rig<'_>) {
     rig[B].vanish();
     for qp in [idle.a, busy.a, waiting] {
         let reason = rig.closed(A, qp);
-        let expected = matches!(reason, CloseReason::Network { .. } | CloseReason::Peer);
+        let expected = match reason {
+            CloseReason::Network { .. } | CloseReason::Peer => true,
+            CloseReason::Rejected => qp == waiting && rig.leeway().rejects_for_the_dead,
+            _ => false,
+        };
         assert!(expected, "{reason}");
     }
 }

@@ -24,6 +24,7 @@
 pub mod closing;
 pub mod connecting;
 mod ledger;
+mod leeway;
 pub mod load;
 pub mod one_sided;
 mod pattern;
@@ -40,6 +41,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+pub use leeway::Leeway;
 pub use pattern::check as check_pattern;
 pub use rig::{Link, Rig};
 pub use side::End;
@@ -58,6 +60,11 @@ pub trait Fabric {
     /// An address the provider at `end` can listen on and the other can
     /// reach, with port 0.
     fn addr(&self, end: End) -> SocketAddr;
+
+    /// Where the devices below keep less than the letter of the contract.
+    fn leeway(&self) -> Leeway {
+        Leeway::NONE
+    }
 
     /// Where the random numbers of a case start; a simulation's own seed.
     fn seed(&self) -> u64 {

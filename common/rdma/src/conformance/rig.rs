@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
-use super::Fabric;
 use super::pattern::check;
 use super::side::{End, Side};
+use super::{Fabric, Leeway};
 use crate::layer::TraceLog;
 use crate::{
     CloseReason, Completion, ConnectRequest, Event, ListenerId, Outcome, PrivateData, Provider,
@@ -80,9 +80,11 @@ impl<'f> Rig<'f> {
     pub fn new(fabric: &'f mut dyn Fabric) -> Self {
         let (a, b) = fabric.pair();
         let log = TraceLog::new(TRACE_LINES);
+        let in_order = fabric.leeway().opens_in_order;
+        let side = |provider, name| Side::new(provider, name, log.clone(), in_order);
         Self {
-            a: Side::new(a, "A", log.clone()),
-            b: Side::new(b, "B", log.clone()),
+            a: side(a, "A"),
+            b: side(b, "B"),
             fabric,
             log,
             listening: None,
@@ -119,6 +121,28 @@ impl<'f> Rig<'f> {
     #[must_use]
     pub fn now(&self) -> Duration {
         self.fabric.now()
+    }
+
+    /// Where the devices below keep less than the letter of the contract.
+    #[must_use]
+    pub fn leeway(&self) -> Leeway {
+        self.fabric.leeway()
+    }
+
+    /// Checks that the side at `end` broke no rule, its peer did, and that
+    /// both know, as far as their devices tell.
+    pub(super) fn assert_peer_fault(&mut self, end: End, link: Link) {
+        let silent = self.leeway().silent_faults;
+        let good_bye = |reason: &CloseReason| {
+            silent && matches!(reason, CloseReason::Peer | CloseReason::Network { .. })
+        };
+        let reason = self.closed(end, link.at(end));
+        let told = matches!(reason, CloseReason::PeerFault(_)) || good_bye(&reason);
+        assert!(told, "{end:?}: {reason}");
+        let other = end.other();
+        let reason = self.closed(other, link.at(other));
+        let told = matches!(reason, CloseReason::Terminated(_)) || good_bye(&reason);
+        assert!(told, "{other:?}: {reason}");
     }
 
     /// An address the provider at `end` can listen on, with port 0.

@@ -1,7 +1,7 @@
 //! One of the two providers, with its memory and its books.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nvmeof_memory::{Buf, ClassSpec, Classes, Pages};
 
@@ -42,7 +42,16 @@ pub struct Side {
     pub(super) ledger: Ledger,
     pub(super) inbox: VecDeque<Event>,
     exposed: BTreeSet<RemoteKey>,
+    /// Exposed memory opens a little later.
+    opens_in_order: bool,
+    now: Duration,
 }
+
+/// Where exposed memory opens a little later: how long nothing more happens
+/// when it is open.
+const OPENS_WITHIN: Duration = Duration::from_millis(5);
+/// And how long it takes at most.
+const OPENS_AT_LAST: Duration = Duration::from_millis(200);
 
 const SIZES: [ClassSpec; 4] = [
     ClassSpec {
@@ -64,7 +73,12 @@ const SIZES: [ClassSpec; 4] = [
 ];
 
 impl Side {
-    pub(super) fn new(provider: Box<dyn Provider>, name: &str, log: TraceLog) -> Self {
+    pub(super) fn new(
+        provider: Box<dyn Provider>,
+        name: &str,
+        log: TraceLog,
+        opens_in_order: bool,
+    ) -> Self {
         let memory = Classes::new(&SIZES, Pages::Normal).expect("memory for the suite");
         let mut provider = Trace::new(provider, name, log);
         for region in memory.regions() {
@@ -77,6 +91,8 @@ impl Side {
             ledger: Ledger::default(),
             inbox: VecDeque::new(),
             exposed: BTreeSet::new(),
+            opens_in_order,
+            now: Duration::ZERO,
         }
     }
 
@@ -212,7 +228,25 @@ impl Side {
         let slice = slice.expect("a buffer is exposed");
         assert_eq!(slice.len as usize, len, "all that is in view is exposed");
         assert!(self.exposed.insert(slice.key), "{:?} twice", slice.key);
+        if self.opens_in_order {
+            self.let_it_open();
+        }
         slice
+    }
+
+    /// Turns until the device did what was asked of it: first something
+    /// happens, then nothing for a while.
+    fn let_it_open(&mut self) {
+        let start = Instant::now();
+        let before = self.now;
+        let mut quiet_since = None;
+        while start.elapsed() < OPENS_AT_LAST {
+            if self.turn(before + start.elapsed()) {
+                quiet_since = Some(Instant::now());
+            } else if quiet_since.is_some_and(|since| since.elapsed() > OPENS_WITHIN) {
+                break;
+            }
+        }
     }
 
     /// Withdraws a key.
@@ -280,6 +314,8 @@ impl Side {
 
     /// Submits and polls once; returns whether anything happened.
     pub(super) fn turn(&mut self, now: Duration) -> bool {
+        self.now = self.now.max(now);
+        let now = self.now;
         let Some(provider) = &mut self.provider else {
             return false;
         };

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::End::{self, A, B};
+use super::Leeway;
 use super::pattern::check;
 use super::rig::{Link, Rig};
 use crate::layer::Dice;
@@ -198,7 +199,7 @@ impl Soak {
                         Self::received(rig, conn, end, &received);
                     }
                     (Event::Completion(completion), Some(conn)) => {
-                        Self::completed(conn, end, completion);
+                        Self::completed(conn, end, completion, &rig.leeway());
                     }
                     (Event::Closed { reason, .. }, Some(conn)) => {
                         let good = matches!(reason, CloseReason::Local | CloseReason::Peer);
@@ -219,7 +220,8 @@ impl Soak {
         let message = way.messages.pop_front().expect("a message was sent");
         assert_eq!(received.len, message.len);
         check(&received.buf[..received.len], message.seed);
-        assert_eq!(received.invalidated, message.invalidate);
+        let named = rig.leeway().named(message.invalidate);
+        assert_eq!(received.invalidated, named);
         if message.retires {
             let sink = way.sink.take().expect("there is a sink");
             let buf = rig[end].withdraw(sink.slice.key);
@@ -227,7 +229,9 @@ impl Soak {
         }
     }
 
-    fn completed(conn: &mut Conn, end: End, completion: Completion) {
+    fn completed(conn: &mut Conn, end: End, completion: Completion, leeway: &Leeway) {
+        // Its source may be withdrawn by now.
+        let late = leeway.answers_after_withdraw && conn.ending;
         let success = completion.outcome.is_success();
         assert!(success || conn.ending, "{completion:?}");
         if completion.kind != WorkKind::Read {
@@ -236,7 +240,8 @@ impl Soak {
         let way = conn.way_from(end);
         let (start, len) = way.reads.pop_front().expect("a read was posted");
         let source = way.source.as_ref().expect("there is a source");
-        if success {
+        let torn = leeway.tears_read(source.slice.addr + start as u64, len);
+        if success && !late && !torn {
             let read = completion.buf.expect("a read has a buffer");
             assert!(read[..] == source.content[start..start + len], "read data");
         }

@@ -87,6 +87,10 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
         (**self).poll(now, events)
     }
 
+    fn peer_may_invalidate(&self, qp: QpId) -> bool {
+        (**self).peer_may_invalidate(qp)
+    }
+
     fn local_addr(&self, qp: QpId) -> Option<SocketAddr> {
         (**self).local_addr(qp)
     }

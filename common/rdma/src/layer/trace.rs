@@ -224,6 +224,10 @@ impl<P: Provider> Provider for Trace<P> {
         progress
     }
 
+    fn peer_may_invalidate(&self, qp: QpId) -> bool {
+        self.inner.peer_may_invalidate(qp)
+    }
+
     fn local_addr(&self, qp: QpId) -> Option<SocketAddr> {
         self.inner.local_addr(qp)
     }

@@ -1,0 +1,199 @@
+//! RDMA devices in use: what each can do, its completion queues, and what its
+//! queue pairs share.
+
+use std::io;
+use std::sync::Arc;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::resource::{Resource, getrlimit};
+use nvmeof_memory::Region;
+
+use crate::VerbsError;
+use crate::domain::Domain;
+use crate::siw::{self, Blocker};
+use crate::sys::{
+    CmId, CompletionChannel, CompletionQueue, Context, ContextKey, DeviceAttr, MemoryWindow,
+    ProtectionDomain,
+};
+use crate::windows::Windows;
+
+/// Which adapter of a provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct AdapterId(pub(crate) u32);
+
+/// Completions a queue has room for, unless one queue pair needs more.
+const QUEUE_SIZE: u32 = 8192;
+
+/// `RXE_VENDOR_ID` of the kernel's soft-RoCE.
+const RXE: u32 = 0x00ff_ffff;
+
+/// One device in use. What it owns goes before what that was made from: the
+/// fields stand in that order.
+#[derive(Debug)]
+pub(crate) struct Adapter {
+    pub(crate) name: String,
+    pub(crate) attr: DeviceAttr,
+    /// Windows not in use.
+    pub(crate) windows: Windows,
+    /// The one domain of devices with windows. Others have one for each queue
+    /// pair, so that a key opens memory on its own queue pair alone.
+    pub(crate) shared: Option<Domain>,
+    pub(crate) queues: Vec<Queue>,
+    /// Keeps a driver from tripping.
+    _blocker: Option<Blocker>,
+    pub(crate) channel: Arc<CompletionChannel>,
+    /// Bound to an address of the device and to nothing else: tells when the
+    /// device goes, and keeps it open.
+    pub(crate) anchor: Option<CmId>,
+    pub(crate) context: Arc<Context>,
+    /// Queue pairs.
+    pub(crate) users: u32,
+    /// The device is going: nothing new on it.
+    pub(crate) gone: bool,
+}
+
+/// A completion queue that many queue pairs share.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) cq: Arc<CompletionQueue>,
+    size: u32,
+    used: u32,
+    /// The next completion raises an event.
+    pub(crate) armed: bool,
+}
+
+impl Adapter {
+    pub(crate) fn open(key: ContextKey) -> io::Result<Self> {
+        let context = Context::of(key)?;
+        let attr = context.attr()?;
+        let channel = CompletionChannel::new(&context)?;
+        let never_wait = FcntlArg::F_SETFL(OFlag::O_NONBLOCK);
+        fcntl(channel.fd(), never_wait)?;
+        let never_wait = FcntlArg::F_SETFL(OFlag::O_NONBLOCK);
+        fcntl(context.async_fd(), never_wait)?;
+        let blocker = if attr.vendor_id == siw::VENDOR {
+            Some(siw::block(key, &channel)?)
+        } else {
+            None
+        };
+        let shared = if attr.windows && !attr.iwarp {
+            let pd = ProtectionDomain::new(&context)?;
+            // A device may have windows that its library cannot use.
+            let usable = MemoryWindow::new(&pd).is_ok();
+            usable.then(|| Domain::new(pd, true, true))
+        } else {
+            None
+        };
+        Ok(Self {
+            name: context.name(),
+            windows: Windows::new(attr.max_mw),
+            shared,
+            queues: Vec::new(),
+            _blocker: blocker,
+            channel,
+            anchor: None,
+            attr,
+            context,
+            users: 0,
+            gone: false,
+        })
+    }
+
+    pub(crate) fn key(&self) -> ContextKey {
+        self.context.key()
+    }
+
+    pub(crate) fn is_rxe(&self) -> bool {
+        self.attr.vendor_id == RXE
+    }
+
+    /// Whether every window is used once, over a region of its own. The kernel
+    /// of `rxe` checks the region's range and not the window's, and fails as a
+    /// whole when a window is invalidated twice.
+    pub(crate) fn windows_once(&self) -> bool {
+        self.is_rxe()
+    }
+
+    /// A domain for one queue pair, where it does not use the shared one.
+    pub(crate) fn own_domain(&self, regions: &[Region]) -> Result<Option<Domain>, VerbsError> {
+        if self.shared.is_some() {
+            return Ok(None);
+        }
+        let pd = ProtectionDomain::new(&self.context).map_err(|source| VerbsError::Call {
+            what: "making a protection domain",
+            source,
+        })?;
+        // An iWARP device may ignore the name it is asked to use: siw does.
+        let mut domain = Domain::new(pd, false, !self.attr.iwarp);
+        for region in regions {
+            domain
+                .register(region)
+                .map_err(|error| self.not_registered(error))?;
+        }
+        Ok(Some(domain))
+    }
+
+    /// Registers a region in the shared domain.
+    pub(crate) fn register(&mut self, region: &Region) -> Result<(), VerbsError> {
+        let Some(shared) = &mut self.shared else {
+            return Ok(());
+        };
+        let result = shared.register(region);
+        result.map_err(|error| self.not_registered(error))
+    }
+
+    /// Why memory cannot be registered, and what to do.
+    pub(crate) fn not_registered(&self, source: io::Error) -> VerbsError {
+        let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(u64::MAX, |(soft, _)| soft);
+        let memory = source.raw_os_error() == Some(libc::ENOMEM);
+        if memory && limit != u64::MAX {
+            return VerbsError::MemoryLock {
+                device: self.name.clone(),
+                limit,
+            };
+        }
+        VerbsError::Call {
+            what: "registering memory with the RDMA device",
+            source,
+        }
+    }
+
+    /// Finds room for `need` completions: returns the number of the queue.
+    pub(crate) fn claim(&mut self, need: u32) -> io::Result<usize> {
+        let fits = |queue: &Queue| queue.size - queue.used >= need;
+        let index = match self.queues.iter().position(fits) {
+            Some(index) => index,
+            None => self.add_queue(need)?,
+        };
+        if let Some(queue) = self.queues.get_mut(index) {
+            queue.used += need;
+        }
+        Ok(index)
+    }
+
+    fn add_queue(&mut self, need: u32) -> io::Result<usize> {
+        if need > self.attr.max_cqe {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a queue pair of this size needs more completions than the device has",
+            ));
+        }
+        let size = need.max(QUEUE_SIZE).min(self.attr.max_cqe);
+        let index = self.queues.len();
+        let cq = CompletionQueue::new(&self.channel, size, index)?;
+        self.queues.push(Queue {
+            cq,
+            size,
+            used: 0,
+            armed: false,
+        });
+        Ok(index)
+    }
+
+    /// Gives back room. No completion that used it may still be in the queue.
+    pub(crate) fn release(&mut self, index: usize, need: u32) {
+        if let Some(queue) = self.queues.get_mut(index) {
+            queue.used = queue.used.saturating_sub(need);
+        }
+    }
+}

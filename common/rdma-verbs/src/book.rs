@@ -1,0 +1,250 @@
+//! The work requests of one queue, in order: which of them are done although
+//! only some raise completions, and what comes back next.
+//!
+//! A send or write that raises no completion is done when a later one is. An
+//! RDMA Read is done when its own completion comes and not before: iWARP
+//! devices may complete a later send first (RFC 5040, section 5.5, orders the
+//! data, not the completions).
+
+use std::collections::VecDeque;
+
+use nvmeof_rdma::{CloseReason, Outcome};
+
+/// Work requests that were posted and did not come back yet.
+#[derive(Debug)]
+pub(crate) struct Book<T> {
+    /// Number of the oldest one.
+    first: u64,
+    entries: VecDeque<Entry<T>>,
+    /// Up to this number every entry without a completion of its own is done.
+    covered: u64,
+    /// Something came back undone: from then on nothing succeeds.
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    item: T,
+    /// Done by a completion of its own only.
+    alone: bool,
+    end: Option<Outcome>,
+}
+
+/// Bits of a number that a completion carries.
+pub(crate) const NUMBER_BITS: u32 = 24;
+const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
+
+impl<T> Book<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            first: 0,
+            entries: VecDeque::new(),
+            covered: 0,
+            ended: false,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Adds a work request; returns its number, as a completion will carry it.
+    pub(crate) fn push(&mut self, item: T, alone: bool) -> u64 {
+        let number = self.first + self.entries.len() as u64;
+        self.entries.push_back(Entry {
+            item,
+            alone,
+            end: None,
+        });
+        number & NUMBER_MASK
+    }
+
+    fn index(&self, number: u64) -> Option<usize> {
+        let index = number.wrapping_sub(self.first) & NUMBER_MASK;
+        let index = usize::try_from(index).ok()?;
+        (index < self.entries.len()).then_some(index)
+    }
+
+    /// The work request of a completion.
+    pub(crate) fn get(&self, number: u64) -> Option<&T> {
+        let entry = self.entries.get(self.index(number)?)?;
+        Some(&entry.item)
+    }
+
+    /// As [`get`](Self::get), to note what the completion says.
+    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
+        let index = self.index(number)?;
+        let entry = self.entries.get_mut(index)?;
+        Some(&mut entry.item)
+    }
+
+    /// All that did not come back, oldest first, with their numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        let numbers = self.first..;
+        let numbers = numbers.map(|number| number & NUMBER_MASK);
+        numbers.zip(self.entries.iter().map(|entry| &entry.item))
+    }
+
+    /// A completion came. Returns whether it belongs to anything.
+    pub(crate) fn complete(&mut self, number: u64, end: Outcome) -> bool {
+        let Some(index) = self.index(number) else {
+            return false;
+        };
+        // What is before it and raises no completion: done when this one is
+        // or failed by itself, since a queue works in order; unknown when this
+        // one never was tried.
+        let before = match end {
+            Outcome::Success | Outcome::Failed(_) => Outcome::Success,
+            Outcome::Flushed => Outcome::Flushed,
+        };
+        let covered = self.covered.saturating_sub(self.first);
+        let covered = usize::try_from(covered).unwrap_or(usize::MAX);
+        let unsettled = self.entries.iter_mut().take(index).skip(covered);
+        for entry in unsettled.filter(|entry| !entry.alone) {
+            entry.end.get_or_insert_with(|| before.clone());
+        }
+        self.covered = self.covered.max(self.first + index as u64);
+        if let Some(entry) = self.entries.get_mut(index) {
+            entry.end.get_or_insert(end);
+        }
+        true
+    }
+
+    /// What comes back next, if it is done.
+    pub(crate) fn pop(&mut self) -> Option<(T, Outcome)> {
+        self.entries.front()?.end.as_ref()?;
+        self.pop_anyway()
+    }
+
+    /// What comes back next, done or not: there are no completions any more.
+    pub(crate) fn pop_anyway(&mut self) -> Option<(T, Outcome)> {
+        let entry = self.entries.pop_front()?;
+        self.first += 1;
+        let end = match entry.end {
+            Some(Outcome::Success) if !self.ended => Outcome::Success,
+            Some(Outcome::Failed(reason)) => Outcome::Failed(reason),
+            _ => Outcome::Flushed,
+        };
+        self.ended |= end != Outcome::Success;
+        Some((entry.item, end))
+    }
+}
+
+/// An outcome for the work request that broke a queue pair.
+pub(crate) fn failed(reason: &CloseReason) -> Outcome {
+    Outcome::Failed(Box::new(reason.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn drain(book: &mut Book<u32>) -> Vec<(u32, Outcome)> {
+        std::iter::from_fn(|| book.pop()).collect()
+    }
+
+    #[test]
+    fn one_completion_ends_what_is_before_it() {
+        let mut book = Book::new();
+        let numbers: Vec<u64> = (0..4).map(|item| book.push(item, false)).collect();
+        assert!(book.pop().is_none());
+        assert!(book.complete(numbers[2], Outcome::Success));
+        let done = drain(&mut book);
+        assert_eq!(done.len(), 3);
+        assert!(done.iter().all(|(_, end)| end.is_success()));
+        assert_eq!(book.len(), 1);
+        assert!(!book.complete(numbers[0], Outcome::Success), "stale");
+        assert!(!book.complete(numbers[3] + 1, Outcome::Success), "foreign");
+    }
+
+    #[test]
+    fn a_read_waits_for_its_own_completion_and_holds_others_up() {
+        let mut book = Book::new();
+        let read = book.push(0, true);
+        book.push(1, false);
+        let send = book.push(2, false);
+        assert!(book.complete(send, Outcome::Success));
+        assert!(drain(&mut book).is_empty());
+        assert!(book.complete(read, Outcome::Success));
+        assert_eq!(drain(&mut book).len(), 3);
+    }
+
+    #[test]
+    fn what_was_never_tried_says_nothing_good_of_others() {
+        let mut book = Book::new();
+        book.push(0, false);
+        let second = book.push(1, false);
+        book.push(2, false);
+        book.complete(second, Outcome::Flushed);
+        let ends: Vec<_> = drain(&mut book);
+        assert_eq!(ends, [(0, Outcome::Flushed), (1, Outcome::Flushed)]);
+        assert_eq!(book.pop_anyway(), Some((2, Outcome::Flushed)));
+    }
+
+    #[test]
+    fn what_is_before_a_failure_was_done() {
+        let mut book = Book::new();
+        book.push(0, false);
+        let second = book.push(1, false);
+        let third = book.push(2, false);
+        book.complete(second, failed(&CloseReason::Peer));
+        book.complete(third, Outcome::Success);
+        let ends: Vec<_> = drain(&mut book).into_iter().map(|(_, end)| end).collect();
+        let expected = [
+            Outcome::Success,
+            failed(&CloseReason::Peer),
+            Outcome::Flushed,
+        ];
+        assert_eq!(ends, expected, "nothing succeeds after a failure");
+    }
+
+    #[test]
+    fn numbers_go_round() {
+        let mut book = Book::new();
+        book.first = NUMBER_MASK;
+        book.covered = book.first;
+        let last = book.push(0, false);
+        let next = book.push(1, false);
+        assert_eq!((last, next), (NUMBER_MASK, 0));
+        assert!(book.complete(next, Outcome::Success));
+        assert_eq!(drain(&mut book).len(), 2);
+    }
+
+    proptest! {
+        /// Whatever completes in whatever order: each comes back once, in
+        /// order, reads only after their own completion.
+        #[test]
+        fn everything_comes_back_once_in_order(
+            kinds in prop::collection::vec(any::<bool>(), 1..40),
+            order in prop::collection::vec(any::<prop::sample::Index>(), 0..80),
+        ) {
+            let mut book = Book::new();
+            let numbers: Vec<u64> = kinds.iter().enumerate()
+                .map(|(item, alone)| book.push(item, *alone)).collect();
+            let mut completed = vec![false; kinds.len()];
+            let mut back = Vec::new();
+            for index in order {
+                let index = index.index(kinds.len());
+                book.complete(numbers[index], Outcome::Success);
+                completed[index] = true;
+                while let Some((item, end)) = book.pop() {
+                    prop_assert!(end.is_success());
+                    let own = completed[item];
+                    let later = !kinds[item] && completed[item..].iter().any(|done| *done);
+                    prop_assert!(own || later);
+                    back.push(item);
+                }
+            }
+            while let Some((item, _)) = book.pop_anyway() {
+                back.push(item);
+            }
+            prop_assert_eq!(back, (0..kinds.len()).collect::<Vec<_>>());
+        }
+    }
+}

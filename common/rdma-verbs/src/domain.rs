@@ -1,0 +1,83 @@
+//! The caller's memory as one protection domain knows it.
+
+use std::io;
+use std::sync::Arc;
+
+use nvmeof_memory::{Buf, Region};
+
+use crate::sys::{MemoryRegion, ProtectionDomain, Segment};
+
+/// Where the names of registered memory start. Peers see names, so that they
+/// learn no addresses of this process.
+const NAMES: u64 = 1 << 40;
+/// Names keep their place within pages of this size, so that a device can map
+/// hugepages as such.
+const LARGE_PAGE: u64 = 2 << 20;
+
+/// A protection domain and the memory registered in it for work of this side.
+/// Peers reach none of it.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    regions: Vec<Arc<MemoryRegion>>,
+    pd: Arc<ProtectionDomain>,
+    /// Whether windows will be bound to its memory.
+    windows: bool,
+    /// Whether the device lets memory be named freely.
+    names: bool,
+}
+
+impl Domain {
+    pub(crate) fn new(pd: Arc<ProtectionDomain>, windows: bool, names: bool) -> Self {
+        Self {
+            regions: Vec::new(),
+            pd,
+            windows,
+            names,
+        }
+    }
+
+    pub(crate) fn pd(&self) -> &Arc<ProtectionDomain> {
+        &self.pd
+    }
+
+    /// Registers `region`, unless it is registered already.
+    pub(crate) fn register(&mut self, region: &Region) -> io::Result<()> {
+        if self
+            .regions
+            .iter()
+            .any(|one| one.region().id() == region.id())
+        {
+            return Ok(());
+        }
+        let named = self.names.then(|| NAMES + region.addr() % LARGE_PAGE);
+        let registered = MemoryRegion::local(&self.pd, region, named, self.windows)?;
+        self.regions.push(Arc::new(registered));
+        Ok(())
+    }
+
+    /// The region that `buf` lies in.
+    pub(crate) fn region_of(&self, buf: &Buf) -> Option<&Arc<MemoryRegion>> {
+        let id = buf.region();
+        self.regions.iter().find(|one| one.region().id() == id)
+    }
+
+    /// What `buf` has in view, as a receive names it: also when that is
+    /// nothing, because some drivers take no receive without memory.
+    pub(crate) fn room(&self, buf: &Buf) -> Option<Segment> {
+        let region = self.region_of(buf)?;
+        Some(Segment {
+            addr: region.name_of(buf.region_offset()),
+            len: u32::try_from(buf.len()).ok()?,
+            key: region.local_key(),
+        })
+    }
+
+    /// What `buf` has in view, as work requests name it. Inside: `None` when
+    /// nothing is in view. Outside: `None` when its region is not registered.
+    pub(crate) fn segment(&self, buf: &Buf) -> Option<Option<Segment>> {
+        if buf.is_empty() {
+            return Some(None);
+        }
+        self.room(buf).map(Some)
+    }
+}

@@ -1,0 +1,97 @@
+//! What can be wrong with a machine: each message names cause and remedy.
+
+use std::io;
+use std::net::IpAddr;
+
+/// Why RDMA devices cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum VerbsError {
+    /// The libraries are not installed.
+    #[error(
+        "rdma-core is missing: {library} cannot be loaded ({text}); install its libraries and \
+         drivers (Debian: libibverbs1 librdmacm1 ibverbs-providers; Fedora: libibverbs \
+         librdmacm)"
+    )]
+    NoLibrary {
+        /// File that was looked for.
+        library: &'static str,
+        /// What the loader said.
+        text: String,
+    },
+    /// A library is too old.
+    #[error(
+        "{library} has no `{symbol}`: it is older than rdma-core 28; install a newer rdma-core"
+    )]
+    OldLibrary {
+        /// File that was loaded.
+        library: &'static str,
+        /// What it lacks.
+        symbol: &'static str,
+    },
+    /// The kernel offers no connection management to programs.
+    #[error(
+        "the kernel modules for RDMA in programs are not loaded ({source}): \
+         `modprobe rdma_ucm` and `modprobe ib_uverbs` load them, \
+         /etc/modules-load.d makes that last"
+    )]
+    NoModules {
+        /// What opening the device file said.
+        source: io::Error,
+    },
+    /// Libraries and modules are there, devices are not.
+    #[error(
+        "this machine has no RDMA device (`rdma link` shows none); a network card that can do \
+         RDMA needs its kernel driver, `rdma link add rxe0 type rxe netdev IFACE` makes one in \
+         software"
+    )]
+    NoDevice,
+    /// The address belongs to a device's interface, but the device does not
+    /// know it.
+    #[error(
+        "RDMA device {device} has no usable GID for {addr}: its port is down or the address is \
+         new; `rdma link show {device}` and `ip address` tell, `ip link set IFACE up` brings the \
+         interface up"
+    )]
+    NoGid {
+        /// Device.
+        device: String,
+        /// Address that was asked for.
+        addr: IpAddr,
+    },
+    /// The address is on no interface of this machine.
+    #[error(
+        "address {addr} is on no interface of this machine; `ip address` shows those there are"
+    )]
+    NoSuchAddress {
+        /// Address that was asked for.
+        addr: IpAddr,
+    },
+    /// Not enough memory may be locked.
+    #[error(
+        "memory cannot be registered with {device}: the limit of locked memory is {limit} bytes; \
+         raise it: `ulimit -l unlimited`, for a service `LimitMEMLOCK=infinity` in its unit"
+    )]
+    MemoryLock {
+        /// Device.
+        device: String,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// Device files may not be opened.
+    #[error(
+        "no permission to use RDMA devices ({source}); the files in /dev/infiniband must be \
+         readable and writable for this user, often by membership of the group rdma"
+    )]
+    Permission {
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Anything else.
+    #[error("{what} failed: {source}; `dmesg` may tell more")]
+    Call {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel or the library said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,46 @@
+//! RDMA provider: libibverbs and librdmacm, for InfiniBand, RoCE and iWARP
+//! devices.
+//!
+//! The libraries are loaded when the first provider is made: a program with
+//! this crate starts on machines that do not have them.
+//!
+//! # What verbs do otherwise
+//! * A message for which no receive is posted waits at its sender on
+//!   InfiniBand and RoCE, for ever (RNR retry 7).
+//! * Private data: 56 bytes in a request, 196 in an accept, 148 in a reject on
+//!   InfiniBand and RoCE, and they arrive padded.
+//! * Verbs do not tell a receiver that the sender wanted a solicited event.
+//! * Memory can be exposed when the connection stands, not before.
+//! * iWARP devices see the addresses of exposed memory as they are in this
+//!   process: the software one ignores any other name.
+//! * Receives belong to queue pairs, as the contract has them: shared receive
+//!   queues are not used.
+//!
+//! This crate knows nothing of NVMe, and waits for nothing: its owner sleeps
+//! on [`wait_fd`](nvmeof_rdma::Provider::wait_fd).
+//!
+//! Unsafe code is allowed in `sys`, because verbs are C.
+#![deny(unsafe_code)]
+
+mod adapter;
+mod book;
+mod config;
+mod conn;
+mod device;
+mod domain;
+mod error;
+mod heads;
+mod listening;
+mod machine;
+mod mailbox;
+mod provider;
+mod siw;
+#[allow(unsafe_code, reason = "verbs are C")]
+mod sys;
+mod windows;
+mod words;
+
+pub use config::VerbsConfig;
+pub use device::{DeviceInfo, DeviceKind, device_for_local, device_towards, devices};
+pub use error::VerbsError;
+pub use provider::{Verbs, group, new};

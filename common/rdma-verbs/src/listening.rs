@@ -1,0 +1,194 @@
+//! Listeners, which providers of a group share: connections go to each of
+//! those that listen on an address in turn.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, TryLockError};
+use std::time::{Duration, Instant};
+
+use crate::mailbox::{Mailbox, Request, lock};
+use crate::sys::{CmEvent, CmEventKind, CmId, CmIdKey, EventChannel};
+
+/// How often a listener that lost its device tries to get it back.
+pub(crate) const RETRY: Duration = Duration::from_secs(1);
+/// Events handled in one call: others want their turn in a flood of requests.
+const AT_ONCE: usize = 64;
+
+/// Requests that the kernel keeps for us before it refuses more.
+const BACKLOG: u32 = 1024;
+
+/// The listeners of a group of providers.
+#[derive(Debug)]
+pub(crate) struct Group {
+    listeners: Mutex<Vec<Listener>>,
+    channel: Arc<EventChannel>,
+}
+
+#[derive(Debug)]
+struct Listener {
+    /// Address in use.
+    addr: SocketAddr,
+    /// `None` while its device is away.
+    id: Option<CmId>,
+    tried: Instant,
+    /// Who listens.
+    members: Vec<Arc<Mailbox>>,
+    /// Who gets the next connection.
+    next: usize,
+}
+
+impl Group {
+    pub(crate) fn new() -> io::Result<Arc<Self>> {
+        let channel = EventChannel::new()?;
+        crate::provider::never_wait(channel.fd())?;
+        Ok(Arc::new(Self {
+            listeners: Mutex::default(),
+            channel,
+        }))
+    }
+
+    /// Readable when there may be requests.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.channel.fd()
+    }
+
+    /// Has `member` listen on `addr`: alone, or together with others of the
+    /// group that do already. Returns the address in use.
+    pub(crate) fn listen(&self, addr: SocketAddr, member: &Arc<Mailbox>) -> io::Result<SocketAddr> {
+        let mut listeners = lock(&self.listeners);
+        if let Some(known) = listeners.iter_mut().find(|one| one.addr == addr) {
+            if known.members.iter().any(|one| Arc::ptr_eq(one, member)) {
+                return Err(io::ErrorKind::AddrInUse.into());
+            }
+            known.members.push(Arc::clone(member));
+            return Ok(addr);
+        }
+        let id = open(&self.channel, addr)?;
+        let port = id.local_addr().map_or(addr.port(), |local| local.port());
+        let addr = SocketAddr::new(addr.ip(), port);
+        listeners.push(Listener {
+            addr,
+            id: Some(id),
+            tried: Instant::now(),
+            members: vec![Arc::clone(member)],
+            next: 0,
+        });
+        Ok(addr)
+    }
+
+    /// `member` listens there no more.
+    pub(crate) fn unlisten(&self, addr: SocketAddr, member: &Arc<Mailbox>) {
+        let mut listeners = lock(&self.listeners);
+        for one in listeners.iter_mut().filter(|one| one.addr == addr) {
+            one.members.retain(|one| !Arc::ptr_eq(one, member));
+        }
+        // The last one to go closes the listener.
+        listeners.retain(|one| !one.members.is_empty());
+    }
+
+    /// Hands out the requests that arrived. Returns whether there were any, or
+    /// others may be looking after them.
+    pub(crate) fn hand_out(&self) -> bool {
+        let mut listeners = match self.listeners.try_lock() {
+            Ok(listeners) => listeners,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Another member is at it.
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        let mut any = false;
+        for _ in 0..AT_ONCE {
+            let Ok(Some(event)) = self.channel.take() else {
+                break;
+            };
+            any = true;
+            let id = event.id;
+            let of = |one: &&mut Listener| one.id.as_ref().map(CmId::key) == Some(id);
+            let Some(listener) = listeners.iter_mut().find(of) else {
+                // Of a request that was not handed over yet, whose id is gone.
+                continue;
+            };
+            match event.kind {
+                CmEventKind::ConnectRequest => listener.assign(event),
+                CmEventKind::DeviceRemoval => listener.lose(id),
+                _ => {}
+            }
+        }
+        any
+    }
+
+    /// Tries to listen on `addr` again. Returns whether that is settled.
+    pub(crate) fn retry(&self, addr: SocketAddr) -> bool {
+        let mut listeners = lock(&self.listeners);
+        let Some(listener) = listeners.iter_mut().find(|one| one.addr == addr) else {
+            return true;
+        };
+        if listener.id.is_none() && listener.tried.elapsed() >= RETRY / 2 {
+            listener.tried = Instant::now();
+            match open(&self.channel, addr) {
+                Ok(id) => {
+                    tracing::info!(%addr, "the RDMA device is back, listening again");
+                    listener.id = Some(id);
+                }
+                Err(error) => tracing::debug!(%addr, "cannot listen again yet: {error}"),
+            }
+        }
+        listener.id.is_some()
+    }
+
+    /// The device of a listener on `addr`, as an id that is bound to it, for
+    /// `look`.
+    pub(crate) fn with_id<R>(&self, addr: SocketAddr, look: impl FnOnce(&CmId) -> R) -> Option<R> {
+        let listeners = lock(&self.listeners);
+        let found = listeners.iter().find(|one| one.addr == addr)?;
+        found.id.as_ref().map(look)
+    }
+}
+
+impl Listener {
+    fn assign(&mut self, event: CmEvent) {
+        let Some(id) = event.request else { return };
+        let mut request = Box::new(Request {
+            at: self.addr,
+            id,
+            private_data: event.private_data,
+            reads_in: event.reads_in,
+            reads_out: event.reads_out,
+        });
+        for _ in 0..self.members.len() {
+            let turn = self.next % self.members.len().max(1);
+            self.next = turn + 1;
+            let Some(member) = self.members.get(turn) else {
+                break;
+            };
+            match member.put_request(request) {
+                Ok(()) => return,
+                Err(back) => request = back,
+            }
+        }
+        // Nobody takes it. Dropping the id refuses, this does so at once.
+        let _ = request.id.reject(&[]);
+    }
+
+    fn lose(&mut self, id: CmIdKey) {
+        if self.id.as_ref().map(CmId::key) == Some(id) {
+            tracing::warn!(
+                addr = %self.addr,
+                "the RDMA device of this listener is gone; trying every second until it is back"
+            );
+            self.id = None;
+            self.tried = Instant::now();
+            for member in &self.members {
+                member.lost(self.addr);
+            }
+        }
+    }
+}
+
+fn open(channel: &Arc<EventChannel>, addr: SocketAddr) -> io::Result<CmId> {
+    let id = CmId::new(channel, 0)?;
+    id.set_reuse_addr()?;
+    id.bind(addr)?;
+    id.listen(BACKLOG)?;
+    Ok(id)
+}

@@ -1,0 +1,148 @@
+//! What this machine has for RDMA, and what it lacks.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nvmeof_rdma::{Limits, ListenError};
+
+use crate::VerbsError;
+use crate::sys::{self, Context, Missing};
+
+/// The kernel's connection management for programs.
+const MANAGER: &str = "/dev/infiniband/rdma_cm";
+/// The kernel's verbs for programs, a file for each device.
+const DEVICES: &str = "/dev/infiniband";
+/// The RDMA devices that the kernel knows.
+pub(crate) const CLASS: &str = "/sys/class/infiniband";
+
+/// All devices, open.
+///
+/// # Errors
+/// What is missing when there are none.
+pub(crate) fn contexts() -> Result<Vec<Arc<Context>>, VerbsError> {
+    sys::available().map_err(|missing| match missing {
+        Missing::Library { file, text } => VerbsError::NoLibrary {
+            library: file,
+            text,
+        },
+        Missing::Symbol { file, name } => VerbsError::OldLibrary {
+            library: file,
+            symbol: name,
+        },
+    })?;
+    // Without a device none of the modules may be there, and it is the device
+    // that is missing.
+    if is_empty(CLASS) {
+        return Err(VerbsError::NoDevice);
+    }
+    openable(MANAGER)?;
+    match Context::all() {
+        Ok(all) if !all.is_empty() => Ok(all),
+        Ok(_) => Err(why_none_opens()),
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Err(why_none_opens()),
+        Err(error) => Err(unavailable(error)),
+    }
+}
+
+fn is_empty(folder: &str) -> bool {
+    fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none())
+}
+
+/// The kernel has devices, of which none can be opened.
+fn why_none_opens() -> VerbsError {
+    let files = fs::read_dir(DEVICES).into_iter().flatten().flatten();
+    let names = files.filter_map(|file| file.file_name().into_string().ok());
+    let verbs: Vec<_> = names.filter(|name| name.starts_with("uverbs")).collect();
+    if verbs.is_empty() {
+        return VerbsError::NoModules {
+            source: io::ErrorKind::NotFound.into(),
+        };
+    }
+    let opened = verbs
+        .iter()
+        .map(|name| openable(&format!("{DEVICES}/{name}")));
+    match opened.collect::<Result<(), _>>() {
+        Err(error) => error,
+        // Open, but no library drives them.
+        Ok(()) => VerbsError::NoLibrary {
+            library: "the driver of this device",
+            text: "no RDMA device could be opened".to_owned(),
+        },
+    }
+}
+
+fn openable(file: &str) -> Result<(), VerbsError> {
+    match fs::OpenOptions::new().read(true).write(true).open(file) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(unavailable(error)),
+    }
+}
+
+/// Why connection management cannot be used.
+pub(crate) fn unavailable(source: io::Error) -> VerbsError {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => VerbsError::Permission { source },
+        io::ErrorKind::NotFound => VerbsError::NoModules { source },
+        _ => match source.raw_os_error() {
+            Some(libc::ENODEV | libc::ENXIO) => VerbsError::NoModules { source },
+            _ => VerbsError::Call {
+                what: "opening the RDMA connection manager",
+                source,
+            },
+        },
+    }
+}
+
+/// Lowers `limits` to what all devices can do.
+///
+/// # Errors
+/// What is missing when there are no devices.
+pub(crate) fn lower(limits: &mut Limits) -> Result<(), VerbsError> {
+    for context in contexts()? {
+        let call = |source| VerbsError::Call {
+            what: "asking an RDMA device what it can do",
+            source,
+        };
+        let attr = context.attr().map_err(call)?;
+        let windows = attr.windows && !attr.iwarp;
+        // Devices without RDMA Reads are for other things.
+        let reads = attr.max_reads_in.min(attr.max_reads_out);
+        if reads == 0 || attr.max_qp == 0 {
+            continue;
+        }
+        limits.max_recvs = limits.max_recvs.min(attr.max_qp_wr);
+        // Binding and closing windows needs places on the same queue.
+        let sends = if windows {
+            attr.max_qp_wr.saturating_sub(32) / 3
+        } else {
+            attr.max_qp_wr
+        };
+        limits.max_sends = limits.max_sends.min(sends.max(1));
+        limits.max_reads = limits.max_reads.min(reads);
+        let keys = if windows {
+            attr.max_mw
+        } else {
+            // Half for what this side registers for itself.
+            attr.max_mr / 2
+        };
+        limits.max_exposed = limits.max_exposed.min(keys);
+        limits.max_qps = limits.max_qps.min(attr.max_qp);
+        for port in 1..=attr.ports {
+            let port = context.port(port).map_err(call)?;
+            limits.max_message = limits.max_message.min(port.max_message);
+        }
+    }
+    Ok(())
+}
+
+/// Why listening on `addr` failed.
+pub(crate) fn listen_error(addr: SocketAddr, source: io::Error) -> ListenError {
+    if source.raw_os_error() == Some(libc::ENODEV) {
+        let text = "no RDMA device serves this address; `rdma link` shows those there are";
+        let source = io::Error::new(io::ErrorKind::NotFound, text);
+        return ListenError::Io { addr, source };
+    }
+    ListenError::new(addr, source)
+}

@@ -1,0 +1,130 @@
+//! What other threads hand to a provider.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nvmeof_rdma::PrivateData;
+
+use crate::sys::{AsyncNote, CmId, ContextKey, EventChannel};
+
+/// Something for one provider, from another thread.
+#[derive(Debug)]
+pub(crate) enum Letter {
+    /// A peer asks for a connection. The id's events arrive at the provider's
+    /// own channel already.
+    Request(Box<Request>),
+    /// A device tells something of a queue pair that may be one of this
+    /// provider.
+    Note(ContextKey, AsyncNote),
+    /// The listener on this address lost its device.
+    ListenerLost(SocketAddr),
+}
+
+/// A request for a connection.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// Where the listener is.
+    pub(crate) at: SocketAddr,
+    pub(crate) id: CmId,
+    pub(crate) private_data: PrivateData,
+    pub(crate) reads_in: u8,
+    pub(crate) reads_out: u8,
+}
+
+/// Letters for one provider, and the bell that wakes it.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    letters: Mutex<Letters>,
+    bell: EventFd,
+    channel: Arc<EventChannel>,
+}
+
+#[derive(Debug, Default)]
+struct Letters {
+    /// Nobody reads them any more.
+    closed: bool,
+    waiting: Vec<Letter>,
+}
+
+/// Requests that may wait in a mailbox: more are refused at once.
+const MOST_WAITING: usize = 1024;
+
+impl Mailbox {
+    pub(crate) fn new(channel: Arc<EventChannel>) -> nix::Result<Arc<Self>> {
+        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+        let mailbox = Arc::new(Self {
+            letters: Mutex::default(),
+            bell: EventFd::from_value_and_flags(0, flags)?,
+            channel,
+        });
+        let mut all = lock(&ALL);
+        all.retain(|one| one.strong_count() > 0);
+        all.push(Arc::downgrade(&mailbox));
+        Ok(mailbox)
+    }
+
+    /// Readable when there are letters.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Takes all letters.
+    pub(crate) fn take(&self) -> Vec<Letter> {
+        let mut letters = lock(&self.letters);
+        // Empty already, if the bell did not ring.
+        let _ = self.bell.read();
+        std::mem::take(&mut letters.waiting)
+    }
+
+    fn put(&self, letter: Letter) {
+        let mut letters = lock(&self.letters);
+        if !letters.closed {
+            letters.waiting.push(letter);
+            // Fails only when it rang 2^64 times.
+            let _ = self.bell.write(1);
+        }
+    }
+
+    /// Hands over a request: moves its events and puts it in, in one go, so
+    /// that no event of it arrives before it does.
+    pub(crate) fn put_request(&self, mut request: Box<Request>) -> Result<(), Box<Request>> {
+        let mut letters = lock(&self.letters);
+        let full = letters.closed || letters.waiting.len() >= MOST_WAITING;
+        if full || request.id.migrate(&self.channel).is_err() {
+            return Err(request);
+        }
+        letters.waiting.push(Letter::Request(request));
+        let _ = self.bell.write(1);
+        Ok(())
+    }
+
+    /// Takes no more letters; returns those that wait.
+    pub(crate) fn close(&self) -> Vec<Letter> {
+        let mut letters = lock(&self.letters);
+        letters.closed = true;
+        std::mem::take(&mut letters.waiting)
+    }
+
+    pub(crate) fn lost(&self, at: SocketAddr) {
+        self.put(Letter::ListenerLost(at));
+    }
+}
+
+/// Every provider of the process: they share the devices' descriptors for
+/// asynchronous events, so one of them may read what concerns another.
+static ALL: Mutex<Vec<Weak<Mailbox>>> = Mutex::new(Vec::new());
+
+/// Tells all providers but `reader` what a device said.
+pub(crate) fn tell_others(reader: &Arc<Mailbox>, device: ContextKey, note: AsyncNote) {
+    let others: Vec<_> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
+    for other in others.iter().filter(|other| !Arc::ptr_eq(other, reader)) {
+        other.put(Letter::Note(device, note));
+    }
+}
+
+/// Nothing that is done under these locks can leave a mess behind.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

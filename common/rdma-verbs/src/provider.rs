@@ -1,0 +1,404 @@
+//! The provider: the contract of `nvmeof-rdma` over verbs.
+
+mod closing;
+mod connecting;
+mod exposing;
+mod polling;
+mod queueing;
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nvmeof_memory::{Buf, Region};
+use nvmeof_rdma::{
+    ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError, PrivateData,
+    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Sparingly, Tag, Work,
+};
+
+use crate::adapter::{Adapter, AdapterId};
+use crate::conn::{Conn, Table};
+use crate::listening::Group;
+use crate::mailbox::{Letter, Mailbox};
+use crate::sys::{Batch, CmId, ContextKey, EventChannel, WorkCompletion};
+use crate::windows::Withdrawn;
+use crate::{VerbsConfig, VerbsError, machine};
+use exposing::Exposure;
+
+/// RDMA over the devices of this machine.
+#[derive(Debug)]
+pub struct Verbs {
+    config: VerbsConfig,
+    regions: Vec<Region>,
+    /// Keys and what they open.
+    exposed: HashMap<RemoteKey, Exposure>,
+    withdrawn: Withdrawn,
+    conns: Table,
+    /// Requests that wait for an answer.
+    pending: u32,
+    listeners: Vec<Listening>,
+    next_listener: u64,
+    /// Ids whose queue pair is gone, until the peer knows.
+    lingering: Vec<(Duration, CmId)>,
+    adapters: Vec<Option<Adapter>>,
+    /// Queue pairs with something to post.
+    listed: Vec<QpId>,
+    /// Queue pairs to tear down.
+    ending: Vec<QpId>,
+    deadlines: BTreeSet<(Duration, QpId)>,
+    /// Addresses whose listener lost its device, and when to try again.
+    lost: Vec<(Duration, SocketAddr)>,
+    /// What calls other than poll made happen.
+    later: Vec<Event>,
+    /// Empty, kept for their memory.
+    batch: Batch,
+    found: Vec<WorkCompletion>,
+    /// When descriptors were looked at last; `None`: look at once.
+    looked: Option<Duration>,
+    now: Duration,
+    log: Sparingly,
+    group: Arc<Group>,
+    mailbox: Arc<Mailbox>,
+    channel: Arc<EventChannel>,
+    epoll: Epoll,
+}
+
+/// A listener as one provider knows it.
+#[derive(Debug)]
+struct Listening {
+    id: ListenerId,
+    addr: SocketAddr,
+}
+
+/// Tokens of what `epoll` watches.
+mod watch {
+    pub(super) const CHANNEL: u64 = 1;
+    pub(super) const GROUP: u64 = 2;
+    pub(super) const MAILBOX: u64 = 3;
+    /// With the number of the adapter in the lower half.
+    pub(super) const COMPLETIONS: u64 = 1 << 32;
+    pub(super) const ASYNC: u64 = 2 << 32;
+}
+
+/// Tokens of ids: names of queue pairs, which have bit 63 clear and are not 0.
+const ANCHOR: u64 = 1 << 63;
+const LINGERING: u64 = ANCHOR | 1 << 62;
+
+/// Makes a provider.
+///
+/// # Errors
+/// [`VerbsError`] says what the machine lacks.
+pub fn new(config: VerbsConfig) -> Result<Verbs, VerbsError> {
+    let config = possible(config)?;
+    let group = Group::new().map_err(machine::unavailable)?;
+    Verbs::new(config, group)
+}
+
+/// Makes `n` providers, one for each thread, that share their listeners: each
+/// is told to listen on the same address, and connections go to each of them
+/// in turn.
+///
+/// # Errors
+/// [`VerbsError`] says what the machine lacks.
+pub fn group(config: VerbsConfig, n: usize) -> Result<Vec<Verbs>, VerbsError> {
+    let config = possible(config)?;
+    let group = Group::new().map_err(machine::unavailable)?;
+    (0..n)
+        .map(|_| Verbs::new(config.clone(), Arc::clone(&group)))
+        .collect()
+}
+
+fn possible(mut config: VerbsConfig) -> Result<VerbsConfig, VerbsError> {
+    machine::lower(&mut config.limits)?;
+    Ok(config)
+}
+
+/// Has reads of a descriptor return at once.
+pub(crate) fn never_wait(fd: BorrowedFd<'_>) -> io::Result<()> {
+    fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok(())
+}
+
+impl Verbs {
+    fn new(config: VerbsConfig, group: Arc<Group>) -> Result<Self, VerbsError> {
+        let channel = EventChannel::new().map_err(machine::unavailable)?;
+        let set_up = || -> io::Result<(Arc<Mailbox>, Epoll)> {
+            never_wait(channel.fd())?;
+            let mailbox = Mailbox::new(Arc::clone(&channel))?;
+            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+            let watch = |fd: BorrowedFd<'_>, token| {
+                epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))
+            };
+            watch(channel.fd(), watch::CHANNEL)?;
+            watch(group.fd(), watch::GROUP)?;
+            watch(mailbox.bell(), watch::MAILBOX)?;
+            Ok((mailbox, epoll))
+        };
+        let (mailbox, epoll) = set_up().map_err(|source| VerbsError::Call {
+            what: "making the descriptors of a provider",
+            source,
+        })?;
+        Ok(Self {
+            config,
+            regions: Vec::new(),
+            exposed: HashMap::new(),
+            withdrawn: Withdrawn::default(),
+            conns: Table::default(),
+            pending: 0,
+            listeners: Vec::new(),
+            next_listener: 1,
+            lingering: Vec::new(),
+            adapters: Vec::new(),
+            listed: Vec::new(),
+            ending: Vec::new(),
+            deadlines: BTreeSet::new(),
+            lost: Vec::new(),
+            later: Vec::new(),
+            batch: Batch::new(),
+            found: Vec::new(),
+            looked: None,
+            now: Duration::ZERO,
+            log: Sparingly::default(),
+            group,
+            mailbox,
+            channel,
+            epoll,
+        })
+    }
+
+    fn is_registered(&self, buf: &Buf) -> bool {
+        let id = buf.region();
+        self.regions.iter().any(|region| region.id() == id)
+    }
+
+    fn adapter(&mut self, id: AdapterId) -> Option<&mut Adapter> {
+        self.adapters.get_mut(id.0 as usize)?.as_mut()
+    }
+
+    /// Starts to use a device. `local` is an address of it.
+    fn open_adapter(
+        &mut self,
+        local: Option<SocketAddr>,
+        key: ContextKey,
+    ) -> Result<AdapterId, VerbsError> {
+        let call = |what| move |source| VerbsError::Call { what, source };
+        let mut adapter = Adapter::open(key).map_err(call("opening the RDMA device"))?;
+        for region in &self.regions {
+            adapter.register(region)?;
+        }
+        let index = match self.adapters.iter().position(Option::is_none) {
+            Some(index) => index,
+            None => {
+                self.adapters.push(None);
+                self.adapters.len() - 1
+            }
+        };
+        let id = AdapterId(u32::try_from(index).unwrap_or(u32::MAX));
+        let watched = self.watch(&adapter, id);
+        watched.map_err(call("waiting for the RDMA device"))?;
+        adapter.anchor = local.and_then(|local| self.anchor(local, id));
+        tracing::debug!(device = adapter.name, "using an RDMA device");
+        if let Some(place) = self.adapters.get_mut(index) {
+            *place = Some(adapter);
+        }
+        Ok(id)
+    }
+
+    fn watch(&self, adapter: &Adapter, id: AdapterId) -> io::Result<()> {
+        let number = u64::from(id.0);
+        let token = |kind: u64| EpollEvent::new(EpollFlags::EPOLLIN, kind | number);
+        self.epoll
+            .add(adapter.channel.fd(), token(watch::COMPLETIONS))?;
+        self.epoll
+            .add(adapter.context.async_fd(), token(watch::ASYNC))?;
+        Ok(())
+    }
+
+    /// An id that is bound to the device and to nothing else: events about the
+    /// device reach it.
+    fn anchor(&self, mut addr: SocketAddr, adapter: AdapterId) -> Option<CmId> {
+        addr.set_port(0);
+        let anchor = CmId::new(&self.channel, ANCHOR | u64::from(adapter.0)).ok()?;
+        anchor.bind(addr).ok()?;
+        anchor.context().map(|_| anchor)
+    }
+
+    fn set_deadline(
+        deadlines: &mut BTreeSet<(Duration, QpId)>,
+        conn: &mut Conn,
+        deadline: Option<Duration>,
+    ) {
+        if let Some(old) = conn.deadline.take() {
+            deadlines.remove(&(old, conn.id));
+        }
+        if let Some(new) = deadline {
+            deadlines.insert((new, conn.id));
+        }
+        conn.deadline = deadline;
+    }
+
+    /// Checks the sizes of a queue pair against the limits.
+    fn check_config(&self, config: &QpConfig) -> Result<(), PostError> {
+        let limits = &self.config.limits;
+        for (what, value, min, max) in [
+            ("recvs", config.recvs, 1, limits.max_recvs),
+            ("sends", config.sends, 1, limits.max_sends),
+            ("reads_out", config.reads_out, 0, limits.max_reads),
+            ("reads_in", config.reads_in, 0, limits.max_reads),
+        ] {
+            if value < min || value > max {
+                return Err(PostError::Size { what, value, max });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Provider for Verbs {
+    fn limits(&self) -> &Limits {
+        &self.config.limits
+    }
+
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+
+    fn register(&mut self, region: &Region) -> Result<(), io::Error> {
+        if self.regions.iter().any(|one| one.id() == region.id()) {
+            return Ok(());
+        }
+        for adapter in self.adapters.iter_mut().flatten() {
+            adapter.register(region).map_err(io::Error::other)?;
+        }
+        let own = self.conns.iter_mut().filter_map(|conn| conn.link.as_mut());
+        for domain in own.filter_map(|link| link.domain.as_mut()) {
+            domain.register(region)?;
+        }
+        self.regions.push(region.clone());
+        Ok(())
+    }
+
+    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
+        let listening = self.group.listen(addr, &self.mailbox);
+        let addr = listening.map_err(|error| machine::listen_error(addr, error))?;
+        self.open_early(addr)
+            .map_err(|source| ListenError::Io { addr, source })
+            .inspect_err(|_| self.group.unlisten(addr, &self.mailbox))?;
+        let id = ListenerId(self.next_listener);
+        self.next_listener += 1;
+        self.listeners.push(Listening { id, addr });
+        Ok((id, addr))
+    }
+
+    fn unlisten(&mut self, listener: ListenerId) {
+        let group = &self.group;
+        let mailbox = &self.mailbox;
+        self.listeners.retain(|one| {
+            let stays = one.id != listener;
+            if !stays {
+                group.unlisten(one.addr, mailbox);
+            }
+            stays
+        });
+    }
+
+    fn connect(
+        &mut self,
+        addr: SocketAddr,
+        config: &QpConfig,
+        private_data: &PrivateData,
+        now: Duration,
+    ) -> Result<QpId, ConnectError> {
+        self.now = now;
+        self.start_connecting(addr, config, private_data)
+    }
+
+    fn peer_may_invalidate(&self, qp: QpId) -> bool {
+        let link = self.conns.get(qp).and_then(|conn| conn.link.as_ref());
+        // On iWARP every registration can be invalidated, elsewhere windows.
+        link.is_none_or(|link| link.iwarp || link.domain.is_none())
+    }
+
+    fn local_addr(&self, qp: QpId) -> Option<SocketAddr> {
+        self.conns.get(qp)?.cm.local_addr()
+    }
+
+    fn prepare(&mut self, qp: QpId, config: &QpConfig) -> Result<(), PostError> {
+        self.check_config(config)?;
+        self.prepare_request(qp, config)
+    }
+
+    fn accept(&mut self, qp: QpId, private_data: &PrivateData) -> Result<(), PostError> {
+        self.accept_request(qp, private_data)
+    }
+
+    fn reject(&mut self, qp: QpId, private_data: &PrivateData) -> Result<(), PostError> {
+        self.reject_request(qp, private_data)
+    }
+
+    fn post_recv(&mut self, qp: QpId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {
+        self.queue_recv(qp, tag, buf)
+    }
+
+    fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>> {
+        self.queue_work(qp, tag, work)
+    }
+
+    fn expose(
+        &mut self,
+        qp: QpId,
+        buf: Buf,
+        rights: Rights,
+    ) -> Result<RemoteSlice, Refused<Buf, ExposeError>> {
+        self.open_to_peer(qp, buf, rights)
+            .map_err(|(why, back)| Refused { why, back })
+    }
+
+    fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
+        self.close_to_peer(key)
+    }
+
+    fn disconnect(&mut self, qp: QpId) {
+        self.wind_down(qp);
+    }
+
+    fn submit(&mut self, now: Duration) {
+        self.now = now;
+        self.post_listed();
+    }
+
+    fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool {
+        self.now = now;
+        self.turn(events)
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.0.as_fd())
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        let conns = self.deadlines.first().map(|(deadline, _)| *deadline);
+        let lingering = self.lingering.iter().map(|(deadline, _)| *deadline);
+        let lost = self.lost.iter().map(|(deadline, _)| *deadline);
+        conns.into_iter().chain(lingering).chain(lost).min()
+    }
+}
+
+impl Drop for Verbs {
+    fn drop(&mut self) {
+        for listening in std::mem::take(&mut self.listeners) {
+            self.group.unlisten(listening.addr, &self.mailbox);
+        }
+        for letter in self.mailbox.close() {
+            if let Letter::Request(request) = letter {
+                let _ = request.id.reject(&[]);
+            }
+        }
+        self.tear_down_all();
+    }
+}

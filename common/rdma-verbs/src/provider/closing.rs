@@ -1,0 +1,393 @@
+//! The end of queue pairs.
+
+use std::io;
+use std::time::Duration;
+
+use nvmeof_rdma::{CloseReason, Completion, Event, Outcome, PrivateData, QpId, Received};
+
+use super::{LINGERING, Verbs, watch};
+use crate::adapter::AdapterId;
+use crate::conn::{Conn, Phase, RecvItem, SendItem};
+use crate::sys::{CmIdKey, Context};
+use crate::words::stopped_by_request;
+
+/// Queue pairs torn down in one poll.
+const ENDS_AT_ONCE: usize = 8;
+/// How long an id waits for the peer to notice that we left.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+impl Verbs {
+    /// A queue pair ends for a reason nobody asked for: says so in the log.
+    pub(super) fn fail(&mut self, qp: QpId, reason: CloseReason) {
+        let Some(conn) = self.conns.get(qp) else {
+            return;
+        };
+        if conn.phase == Phase::Ending {
+            return;
+        }
+        if let Some(left_out) = self.log.ask(self.now) {
+            let link = conn.link.as_ref();
+            let adapter = link.and_then(|link| self.adapters.get(link.adapter.0 as usize));
+            let device = adapter
+                .and_then(Option::as_ref)
+                .map(|one| one.name.as_str());
+            let number = link.map(|link| link.qp_number);
+            tracing::warn!(peer = %conn.peer, device, qp = number, left_out, "{reason}");
+        }
+        self.end(qp, reason);
+    }
+
+    /// A queue pair ends. The first reason stays.
+    pub(super) fn end(&mut self, qp: QpId, reason: CloseReason) {
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        if conn.phase == Phase::Ending {
+            return;
+        }
+        if conn.phase.is_pending() {
+            self.pending = self.pending.saturating_sub(1);
+        }
+        conn.was_connected = conn.phase.is_connected();
+        conn.phase = Phase::Ending;
+        conn.reason.get_or_insert(reason);
+        Self::set_deadline(&mut self.deadlines, conn, None);
+        self.ending.push(qp);
+    }
+
+    pub(super) fn wind_down(&mut self, qp: QpId) {
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        match conn.phase {
+            Phase::Draining | Phase::Ending => {}
+            Phase::Requested | Phase::Prepared => {
+                // A peer that gets no answer would wait for its time-out.
+                let _ = conn.cm.reject(&[]);
+                self.end(qp, CloseReason::Local);
+            }
+            Phase::Running => {
+                conn.phase = Phase::Draining;
+                conn.reason = Some(CloseReason::Local);
+                conn.reason_is_own = true;
+                let deadline = self.now + self.config.linger;
+                Self::set_deadline(&mut self.deadlines, conn, Some(deadline));
+                self.post_chain(qp);
+                self.drained(qp);
+            }
+            _ => self.end(qp, CloseReason::Local),
+        }
+    }
+
+    /// Ends a closing queue pair on which nothing is under way.
+    pub(super) fn drained(&mut self, qp: QpId) {
+        let Some(conn) = self.conns.get(qp) else {
+            return;
+        };
+        if conn.phase == Phase::Draining && conn.sends.is_empty() {
+            self.end(qp, CloseReason::Local);
+        }
+    }
+
+    pub(super) fn reject_request(
+        &mut self,
+        qp: QpId,
+        private_data: &PrivateData,
+    ) -> Result<(), nvmeof_rdma::PostError> {
+        use nvmeof_rdma::PostError;
+        let conn = self.conns.get(qp).ok_or(PostError::Closed)?;
+        match conn.phase {
+            Phase::Requested | Phase::Prepared => {}
+            Phase::Draining | Phase::Ending => return Err(PostError::Closed),
+            other => {
+                return Err(PostError::WrongState {
+                    state: other.name(),
+                });
+            }
+        }
+        let iwarp = super::connecting::is_iwarp(&conn.cm);
+        super::connecting::check_private(private_data, iwarp, super::connecting::REJECT)?;
+        // A peer that is gone needs no answer.
+        let _ = conn.cm.reject(private_data);
+        self.end(qp, CloseReason::Local);
+        Ok(())
+    }
+
+    /// Tears down the queue pairs that end. Returns whether there were any.
+    pub(super) fn end_all(&mut self, events: &mut Vec<Event>) -> bool {
+        let mut any = false;
+        while self.end_some(events) {
+            any = true;
+        }
+        any
+    }
+
+    /// Tears down some of the queue pairs that end: each takes calls into the
+    /// kernel, and when many go at once the others are not to wait for all.
+    /// Returns whether there were any.
+    pub(super) fn end_some(&mut self, events: &mut Vec<Event>) -> bool {
+        let some = self.ending.len().min(ENDS_AT_ONCE);
+        let ending: Vec<QpId> = self.ending.drain(..some).collect();
+        for qp in &ending {
+            self.tear_down(*qp, events);
+        }
+        some > 0
+    }
+
+    fn tear_down(&mut self, qp: QpId, events: &mut Vec<Event>) {
+        // Completions that are there already come back as what they are.
+        while self.reap(events) {}
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        conn.find_own_fault();
+        let said_good_bye = if conn.was_connected {
+            // Moves the queue pair to a state in which its device does
+            // nothing for the peer any more, and tells the peer.
+            conn.cm.disconnect().is_ok()
+        } else {
+            false
+        };
+        if !said_good_bye && conn.link.is_some() {
+            let _ = conn.cm.stop_qp();
+        }
+        if conn.exposed {
+            self.close_all_to_peer(qp);
+        }
+        if let Some(conn) = self.conns.get_mut(qp) {
+            conn.cm.destroy_qp();
+        }
+        // Now no completion is added, and taking all that are left makes its
+        // room in the completion queue free.
+        while self.reap(events) {}
+        let Some(mut conn) = self.conns.remove(qp) else {
+            return;
+        };
+        flush(&mut conn, events);
+        let reason = conn.reason.take().unwrap_or(CloseReason::Local);
+        let waits = said_good_bye && reason != CloseReason::Peer;
+        tracing::debug!(peer = %conn.peer, "queue pair closed: {reason}");
+        events.push(Event::Closed { qp, reason });
+        let Conn { mut cm, link, .. } = *conn;
+        if waits {
+            cm.set_token(LINGERING);
+            self.lingering.push((self.now + FAREWELL, cm));
+        }
+        if let Some(link) = link {
+            let (id, queue, claimed) = (link.adapter, link.queue, link.claimed);
+            // Its memory is deregistered before its domain goes.
+            drop(link);
+            if let Some(adapter) = self.adapter(id) {
+                adapter.release(queue, claimed);
+                adapter.users = adapter.users.saturating_sub(1);
+            }
+            self.close_adapter(id);
+        }
+    }
+
+    /// An id that waited for its peer is done with.
+    pub(super) fn stop_lingering(&mut self, id: CmIdKey) {
+        self.lingering.retain(|(_, cm)| cm.key() != id);
+    }
+
+    /// The device goes: everything on it ends.
+    pub(super) fn lose_adapter(&mut self, id: AdapterId) {
+        let Some(adapter) = self.adapter(id) else {
+            return;
+        };
+        if adapter.gone {
+            return;
+        }
+        adapter.gone = true;
+        tracing::warn!(device = adapter.name, "the RDMA device is gone");
+        let text = format!("the RDMA device {} is gone", adapter.name);
+        let on_it = self.conns.iter_mut().filter(|conn| {
+            let link = conn.link.as_ref();
+            link.is_some_and(|link| link.adapter == id)
+        });
+        let on_it: Vec<QpId> = on_it.map(|conn| conn.id).collect();
+        for qp in on_it {
+            self.end(
+                qp,
+                CloseReason::Network {
+                    kind: io::ErrorKind::NetworkDown,
+                    text: text.clone(),
+                },
+            );
+        }
+        self.close_adapter(id);
+    }
+
+    /// Closes a device that nothing uses: one that goes, or one that could not
+    /// tell when it goes.
+    fn close_adapter(&mut self, id: AdapterId) {
+        let Some(place) = self.adapters.get_mut(id.0 as usize) else {
+            return;
+        };
+        let idle = |one: &mut crate::adapter::Adapter| {
+            one.users == 0 && (one.gone || one.anchor.is_none())
+        };
+        let Some(mut adapter) = place.take_if(idle) else {
+            return;
+        };
+        for fd in [adapter.channel.fd(), adapter.context.async_fd()] {
+            let _ = self.epoll.delete(fd);
+        }
+        adapter.windows.clear();
+        let gone = adapter.gone;
+        drop(adapter);
+        if gone {
+            // Has librdmacm close a device that is no longer listed: the
+            // kernel waits for that.
+            let _ = Context::all();
+        }
+    }
+
+    /// Ends everything at once.
+    pub(super) fn tear_down_all(&mut self) {
+        let all: Vec<QpId> = self.conns.iter_mut().map(|conn| conn.id).collect();
+        for qp in all {
+            self.end(qp, CloseReason::Local);
+        }
+        self.end_all(&mut Vec::new());
+        self.lingering.clear();
+        self.adapters.clear();
+    }
+
+    /// What is due by now.
+    pub(super) fn expire(&mut self) -> bool {
+        let mut any = false;
+        while let Some((deadline, qp)) = self.deadlines.first().copied() {
+            if deadline > self.now {
+                break;
+            }
+            self.deadlines.pop_first();
+            any = true;
+            self.time_out(qp);
+        }
+        let now = self.now;
+        self.lingering.retain(|(deadline, _)| *deadline > now);
+        self.retry_listeners();
+        any
+    }
+
+    fn time_out(&mut self, qp: QpId) {
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        conn.deadline = None;
+        let waiting_for = match conn.phase {
+            Phase::Resolving => "the peer's address to be resolved",
+            Phase::Routing => "a route to the peer",
+            Phase::Connecting => "the peer's answer",
+            Phase::Requested | Phase::Prepared => {
+                let _ = conn.cm.reject(&[]);
+                "an answer to the request"
+            }
+            Phase::Accepting => "the peer's confirmation",
+            Phase::Running => {
+                // The device stopped it and nothing said why.
+                let text = "the device stopped the queue pair".to_owned();
+                let kind = io::ErrorKind::ConnectionAborted;
+                self.fail(qp, CloseReason::Network { kind, text });
+                return;
+            }
+            Phase::Draining => {
+                self.end(qp, CloseReason::Local);
+                return;
+            }
+            Phase::Ending => return,
+        };
+        self.end(qp, CloseReason::Timeout { waiting_for });
+    }
+
+    fn retry_listeners(&mut self) {
+        let now = self.now;
+        if self.lost.iter().all(|(due, _)| *due > now) {
+            return;
+        }
+        let group = &self.group;
+        self.lost.retain_mut(|(due, addr)| {
+            if *due > now {
+                return true;
+            }
+            *due = now + crate::listening::RETRY;
+            !group.retry(*addr)
+        });
+    }
+}
+
+impl Conn {
+    /// On InfiniBand and RoCE a queue pair whose peer only says good-bye is
+    /// not in the error state: if it is, its device stopped it for what the
+    /// peer asked.
+    fn find_own_fault(&mut self) {
+        let Some(link) = &self.link else { return };
+        let told = self.reason == Some(CloseReason::Peer) && !self.reason_is_own;
+        if told && !link.iwarp && self.was_connected && self.cm.qp_failed() {
+            self.reason = Some(stopped_by_request());
+        }
+    }
+}
+
+/// Gives back everything that is outstanding, in order.
+fn flush(conn: &mut Conn, events: &mut Vec<Event>) {
+    let qp = conn.id;
+    while let Some((item, outcome)) = conn.sends.pop_anyway() {
+        events.extend(completion(qp, item, outcome));
+    }
+    while let Some((item, outcome)) = conn.recvs.pop_anyway() {
+        events.push(Event::Received(received(qp, item, outcome)));
+    }
+}
+
+/// What the caller sees of something that was on a send queue.
+pub(super) fn completion(qp: QpId, item: SendItem, outcome: Outcome) -> Option<Event> {
+    let SendItem::Work {
+        tag,
+        kind,
+        sink,
+        buf,
+        _head: _,
+    } = item
+    else {
+        return None;
+    };
+    // The peer loses the memory before its owner gets it back.
+    drop(sink);
+    Some(Event::Completion(Completion {
+        qp,
+        tag,
+        kind,
+        buf,
+        outcome,
+    }))
+}
+
+/// What the caller sees of a receive.
+pub(super) fn received(qp: QpId, item: RecvItem, outcome: Outcome) -> Received {
+    let done = outcome.is_success();
+    let len = if done {
+        item.len.min(item.buf.len())
+    } else {
+        0
+    };
+    Received {
+        qp,
+        tag: item.tag,
+        len,
+        invalidated: item.invalidated.filter(|_| done),
+        // Verbs tell a sender's wish for an event to the completion channel
+        // only.
+        solicited: false,
+        buf: item.buf,
+        outcome,
+    }
+}
+
+/// The token of a watched adapter.
+pub(super) fn watched(token: u64) -> Option<(u64, AdapterId)> {
+    let kind = token & !u64::from(u32::MAX);
+    let number = u32::try_from(token & u64::from(u32::MAX)).ok()?;
+    matches!(kind, watch::COMPLETIONS | watch::ASYNC).then_some((kind, AdapterId(number)))
+}

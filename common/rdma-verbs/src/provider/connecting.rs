@@ -1,0 +1,512 @@
+//! How queue pairs come to stand: what connection management says, and the
+//! caller's answers to requests.
+
+use std::io;
+use std::net::SocketAddr;
+
+use nvmeof_rdma::{
+    CloseReason, ConnectError, ConnectRequest, Event, ListenerId, PostError, PrivateData, QpConfig,
+    QpId,
+};
+
+use super::queueing::{post_early_recvs, post_recvs};
+use super::{ANCHOR, LINGERING, Verbs};
+use crate::VerbsError;
+use crate::adapter::AdapterId;
+use crate::conn::{Conn, Link, MOST_QPS, Phase};
+use crate::heads::Heads;
+use crate::mailbox::{Letter, Request};
+use crate::sys::{
+    CmEvent, CmEventKind, CmId, ConnectParams, Context, ContextKey, INLINE, QpSizes, RecvChain,
+    SendChain,
+};
+use crate::words::{Refusal, io_reason, refusal, set_up_reason};
+
+/// Bytes of private data that connection management of InfiniBand and RoCE
+/// carries for its users: 92, 196 and 148 bytes (InfiniBand Architecture,
+/// 12.6), of which the request gives up 36 for addresses (its annex A11).
+pub(super) const REQUEST: usize = 56;
+const ACCEPT: usize = 196;
+pub(super) const REJECT: usize = 148;
+
+/// iWARP carries up to 512 bytes, so all there can be.
+pub(super) fn check_private(data: &PrivateData, iwarp: bool, max: usize) -> Result<(), PostError> {
+    let len = data.len();
+    if !iwarp && len > max {
+        return Err(PostError::TooLong { len, max });
+    }
+    Ok(())
+}
+
+/// Connection management has a byte for a number of reads.
+fn byte(reads: u32) -> u8 {
+    u8::try_from(reads).unwrap_or(u8::MAX)
+}
+
+/// Whether the id's device speaks iWARP.
+pub(super) fn is_iwarp(cm: &CmId) -> bool {
+    let context = cm.context().and_then(|key| Context::of(key).ok());
+    let attr = context.and_then(|context| context.attr().ok());
+    attr.is_some_and(|attr| attr.iwarp)
+}
+
+impl Verbs {
+    pub(super) fn start_connecting(
+        &mut self,
+        addr: SocketAddr,
+        config: &QpConfig,
+        private_data: &PrivateData,
+    ) -> Result<QpId, ConnectError> {
+        self.check_config(config)?;
+        let depth = self.config.limits.max_qps.min(MOST_QPS);
+        if self.conns.count() >= depth {
+            return Err(PostError::QueueFull { depth }.into());
+        }
+        let id = self.conns.next_id();
+        let started = CmId::new(&self.channel, id.0).and_then(|cm| {
+            if let Some(value) = self.config.type_of_service {
+                cm.set_type_of_service(value)?;
+            }
+            cm.resolve_addr(addr, self.patience_ms())?;
+            Ok(cm)
+        });
+        let cm = started.map_err(|source| ConnectError::Io { addr, source })?;
+        let mut conn = Conn::new(id, cm, addr, Phase::Resolving);
+        conn.config = *config;
+        conn.private_data = *private_data;
+        let deadline = self.now + self.config.handshake;
+        Self::set_deadline(&mut self.deadlines, &mut conn, Some(deadline));
+        self.conns.insert(conn);
+        Ok(id)
+    }
+
+    fn patience_ms(&self) -> i32 {
+        i32::try_from(self.config.handshake.as_millis()).unwrap_or(i32::MAX)
+    }
+
+    /// Handles an event of connection management.
+    pub(super) fn on_cm_event(&mut self, event: &CmEvent, events: &mut Vec<Event>) {
+        if event.token == LINGERING {
+            match event.kind {
+                CmEventKind::Disconnected
+                | CmEventKind::TimewaitExit
+                | CmEventKind::DeviceRemoval => self.stop_lingering(event.id),
+                _ => {}
+            }
+            return;
+        }
+        if event.token & ANCHOR != 0 {
+            if event.kind == CmEventKind::DeviceRemoval {
+                let number = event.token & u64::from(u32::MAX);
+                self.lose_adapter(AdapterId(u32::try_from(number).unwrap_or(u32::MAX)));
+            }
+            return;
+        }
+        let mut qp = QpId(event.token);
+        if event.token == 0 {
+            // A request whose letter came meanwhile.
+            self.take_letters(events);
+            let of = |conn: &&mut Conn| conn.cm.key() == event.id;
+            let Some(conn) = self.conns.iter_mut().find(of) else {
+                return;
+            };
+            qp = conn.id;
+        }
+        self.on_conn_event(qp, event, events);
+    }
+
+    fn on_conn_event(&mut self, qp: QpId, event: &CmEvent, events: &mut Vec<Event>) {
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        let status = event.status;
+        match (event.kind, conn.phase) {
+            (_, Phase::Ending) => {}
+            (CmEventKind::AddrResolved, Phase::Resolving) => {
+                if let Err(error) = self.resolve_route(qp) {
+                    self.fail(qp, io_reason(&error));
+                }
+            }
+            (CmEventKind::RouteResolved, Phase::Routing) => {
+                if let Err(reason) = self.ask(qp) {
+                    self.fail(qp, reason);
+                }
+            }
+            (CmEventKind::AddrError, _) => {
+                self.fail(
+                    qp,
+                    set_up_reason(status, "no RDMA device reaches the address"),
+                );
+            }
+            (CmEventKind::RouteError, _) => {
+                self.fail(qp, set_up_reason(status, "no route to the peer"));
+            }
+            (CmEventKind::Rejected, Phase::Connecting) => match refusal(status) {
+                Refusal::Peer => {
+                    let private_data = event.private_data;
+                    events.push(Event::Rejected { qp, private_data });
+                    self.end(qp, CloseReason::Rejected);
+                }
+                Refusal::Network(reason) => self.end(qp, reason),
+            },
+            // The peer gave up what it asked for.
+            (CmEventKind::Rejected | CmEventKind::Disconnected, _) => {
+                self.end(qp, CloseReason::Peer);
+            }
+            (CmEventKind::ConnectError | CmEventKind::Unreachable, _) => {
+                self.end(qp, set_up_reason(status, "the connection was not made"));
+            }
+            (CmEventKind::Established, _) => self.established(qp, event, events),
+            (CmEventKind::DeviceRemoval, _) => match conn.link.as_ref() {
+                Some(link) => {
+                    let adapter = link.adapter;
+                    self.lose_adapter(adapter);
+                }
+                None => self.end(
+                    qp,
+                    CloseReason::Network {
+                        kind: io::ErrorKind::NetworkDown,
+                        text: "the RDMA device is gone".to_owned(),
+                    },
+                ),
+            },
+            _ => {}
+        }
+    }
+
+    fn resolve_route(&mut self, qp: QpId) -> io::Result<()> {
+        let patience = self.patience_ms();
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return Ok(());
+        };
+        if let Some(value) = self.config.ack_timeout
+            && let Err(error) = conn.cm.set_ack_timeout(value)
+        {
+            // iWARP has none: its transport is TCP.
+            tracing::debug!("no acknowledgement time-out: {error}");
+        }
+        conn.cm.resolve_route(patience)?;
+        conn.phase = Phase::Routing;
+        Ok(())
+    }
+
+    /// The route is known: makes the queue pair and asks the peer.
+    fn ask(&mut self, qp: QpId) -> Result<(), CloseReason> {
+        self.attach(qp).map_err(|error| CloseReason::Network {
+            kind: io::ErrorKind::Other,
+            text: error.to_string(),
+        })?;
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return Ok(());
+        };
+        let iwarp = conn.link.as_ref().is_some_and(|link| link.iwarp);
+        let fits = check_private(&conn.private_data, iwarp, REQUEST);
+        fits.map_err(|error| CloseReason::Network {
+            kind: io::ErrorKind::InvalidInput,
+            text: format!("private data of a request: {error}"),
+        })?;
+        conn.phase = Phase::Connecting;
+        // What the peer sends first may come together with its answer.
+        post_early_recvs(&self.adapters, conn).map_err(|error| io_reason(&error))?;
+        let params = ConnectParams {
+            private_data: &conn.private_data,
+            reads_in: byte(conn.config.reads_in),
+            reads_out: byte(conn.config.reads_out),
+        };
+        conn.cm.connect(params).map_err(|error| io_reason(&error))
+    }
+
+    /// Makes the queue pair of a connection whose device is known.
+    fn attach(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        let call = |what| move |source| VerbsError::Call { what, source };
+        let Some(conn) = self.conns.get(qp) else {
+            return Ok(());
+        };
+        let none = || io::Error::from(io::ErrorKind::NetworkUnreachable);
+        let key = conn.cm.context().ok_or_else(none);
+        let key = key.map_err(call("finding the RDMA device"))?;
+        let local = conn.cm.local_addr();
+        let id = self.adapter_of(local, key)?;
+        let Some(adapter) = self
+            .adapters
+            .get_mut(id.0 as usize)
+            .and_then(Option::as_mut)
+        else {
+            return Ok(());
+        };
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return Ok(());
+        };
+        let domain = adapter.own_domain(&self.regions)?;
+        let shared = domain.as_ref().or(adapter.shared.as_ref());
+        let Some(pd) = shared.map(|domain| domain.pd().clone()) else {
+            return Ok(());
+        };
+        let heads = Heads::new(&pd, conn.config.sends);
+        let heads = heads.map_err(|error| adapter.not_registered(error))?;
+        // A window is bound and closed by requests on the same queue: two for
+        // each piece of work, as far as the device has them.
+        let places = adapter.attr.max_qp_wr.saturating_sub(conn.config.sends);
+        let extra = match domain {
+            Some(_) => 0,
+            None => conn
+                .config
+                .sends
+                .saturating_mul(2)
+                .saturating_add(32)
+                .min(places),
+        };
+        let sizes = QpSizes {
+            sends: conn.config.sends + extra,
+            recvs: conn.config.recvs,
+            send_segments: adapter.attr.max_sge.clamp(1, 2),
+            inline: u32::try_from(INLINE).unwrap_or(0),
+        };
+        let claimed = sizes.sends.saturating_add(sizes.recvs);
+        let queue = adapter.claim(claimed);
+        let queue = queue.map_err(call("making a completion queue"))?;
+        let Some(cq) = adapter.queues.get(queue).map(|queue| queue.cq.clone()) else {
+            return Ok(());
+        };
+        let made = conn.cm.create_qp(&pd, &cq, sizes).or_else(|error| {
+            tracing::debug!(?sizes, "no queue pair with inline data: {error}");
+            // A device may have no inline data at all.
+            conn.cm.create_qp(&pd, &cq, QpSizes { inline: 0, ..sizes })
+        });
+        let inline = match made {
+            Ok(inline) => inline as usize,
+            Err(error) => {
+                adapter.release(queue, claimed);
+                return Err(call("making a queue pair")(error));
+            }
+        };
+        adapter.users += 1;
+        conn.link = Some(Link {
+            adapter: id,
+            queue,
+            claimed,
+            qp_number: conn.cm.qp_number(),
+            inline: inline.min(INLINE),
+            extra,
+            iwarp: adapter.attr.iwarp,
+            heads,
+            domain,
+            send_chain: SendChain::new(),
+            recv_chain: RecvChain::new(),
+        });
+        Ok(())
+    }
+
+    /// Opens the device of a listener before the first connection comes, so
+    /// that what is wrong with it shows at once.
+    pub(super) fn open_early(&mut self, addr: SocketAddr) -> io::Result<()> {
+        let found = self
+            .group
+            .with_id(addr, |id| (id.context(), id.local_addr()));
+        let Some((Some(key), local)) = found else {
+            return Ok(());
+        };
+        let id = self.adapter_of(local, key).map_err(io::Error::other)?;
+        if let Some(adapter) = self.adapters.get(id.0 as usize).and_then(Option::as_ref) {
+            // Where each queue pair has a domain of its own: tries one.
+            adapter
+                .own_domain(&self.regions)
+                .map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what other threads handed over.
+    pub(super) fn take_letters(&mut self, events: &mut Vec<Event>) -> bool {
+        let letters = self.mailbox.take();
+        let any = !letters.is_empty();
+        for letter in letters {
+            match letter {
+                Letter::Request(request) => self.on_request(request, events),
+                Letter::Note(device, note) => self.on_note(device, note, events),
+                Letter::ListenerLost(addr) => {
+                    if !self.lost.iter().any(|(_, known)| *known == addr) {
+                        self.lost.push((self.now + crate::listening::RETRY, addr));
+                    }
+                }
+            }
+        }
+        any
+    }
+
+    fn on_request(&mut self, request: Box<Request>, events: &mut Vec<Event>) {
+        let limits = &self.config.limits;
+        let listening = self.listeners.iter().find(|one| one.addr == request.at);
+        let full = self.pending >= limits.max_pending
+            || self.conns.count() >= limits.max_qps.min(MOST_QPS);
+        let (Some(listening), false) = (listening, full) else {
+            if let Some(left_out) = self.log.ask(self.now) {
+                let peer = request.id.peer_addr();
+                tracing::warn!(?peer, left_out, "connection rejected: no place for it");
+            }
+            let _ = request.id.reject(&[]);
+            return;
+        };
+        let listener: ListenerId = listening.id;
+        let id = self.conns.next_id();
+        let Request {
+            id: mut cm,
+            private_data,
+            reads_in,
+            reads_out,
+            at,
+        } = *request;
+        cm.set_token(id.0);
+        let peer = cm.peer_addr().unwrap_or(at);
+        let mut conn = Conn::new(id, cm, peer, Phase::Requested);
+        conn.listener = Some(listener);
+        conn.asked = (reads_in, reads_out);
+        let deadline = self.now + self.config.handshake;
+        Self::set_deadline(&mut self.deadlines, &mut conn, Some(deadline));
+        self.conns.insert(conn);
+        self.pending += 1;
+        events.push(Event::ConnectRequest(ConnectRequest {
+            listener,
+            qp: id,
+            peer,
+            private_data,
+            reads_in: u32::from(reads_in),
+            reads_out: u32::from(reads_out),
+        }));
+    }
+
+    pub(super) fn prepare_request(&mut self, qp: QpId, config: &QpConfig) -> Result<(), PostError> {
+        let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
+        match conn.phase {
+            Phase::Requested => {}
+            Phase::Draining | Phase::Ending => return Err(PostError::Closed),
+            other => {
+                return Err(PostError::WrongState {
+                    state: other.name(),
+                });
+            }
+        }
+        conn.config = *config;
+        if let Err(error) = self.attach(qp) {
+            // The machine's doing: the caller sees the request end.
+            if let Some(conn) = self.conns.get(qp) {
+                let _ = conn.cm.reject(&[]);
+            }
+            self.fail(
+                qp,
+                CloseReason::Network {
+                    kind: io::ErrorKind::Other,
+                    text: error.to_string(),
+                },
+            );
+            return Err(PostError::Closed);
+        }
+        if let Some(conn) = self.conns.get_mut(qp) {
+            conn.phase = Phase::Prepared;
+        }
+        Ok(())
+    }
+
+    pub(super) fn accept_request(
+        &mut self,
+        qp: QpId,
+        private_data: &PrivateData,
+    ) -> Result<(), PostError> {
+        let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
+        match conn.phase {
+            Phase::Prepared => {}
+            Phase::Draining | Phase::Ending => return Err(PostError::Closed),
+            other => {
+                return Err(PostError::WrongState {
+                    state: other.name(),
+                });
+            }
+        }
+        let iwarp = conn.link.as_ref().is_some_and(|link| link.iwarp);
+        check_private(private_data, iwarp, ACCEPT)?;
+        // No more than the other side can do or wants.
+        let (asked_in, asked_out) = conn.asked;
+        let reads_in = byte(conn.config.reads_in).min(asked_in);
+        let reads_out = byte(conn.config.reads_out).min(asked_out);
+        conn.reads_out = u32::from(reads_out);
+        let params = ConnectParams {
+            private_data,
+            reads_in,
+            reads_out,
+        };
+        // The peer may send as soon as it is accepted.
+        let accepted = post_recvs(conn).and_then(|()| conn.cm.accept(params));
+        conn.phase = Phase::Accepting;
+        self.pending = self.pending.saturating_sub(1);
+        let deadline = self.now + self.config.handshake;
+        Self::set_deadline(&mut self.deadlines, conn, Some(deadline));
+        if let Err(error) = accepted {
+            // The peer gave up meanwhile.
+            tracing::debug!("a request could not be accepted: {error}");
+            self.end(qp, CloseReason::Peer);
+        }
+        Ok(())
+    }
+
+    fn established(&mut self, qp: QpId, event: &CmEvent, events: &mut Vec<Event>) {
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        match conn.phase {
+            Phase::Accepting => self.stand(qp, PrivateData::empty(), events),
+            Phase::Connecting => {
+                let iwarp = conn.link.as_ref().is_some_and(|link| link.iwarp);
+                let offered = if iwarp {
+                    // Drivers disagree on which number is whose; none is none.
+                    event.reads_out.max(event.reads_in)
+                } else {
+                    event.reads_out
+                };
+                conn.reads_out = conn.config.reads_out.min(u32::from(offered));
+                self.stand(qp, event.private_data, events);
+            }
+            _ => {}
+        }
+    }
+
+    /// The connection stands.
+    pub(super) fn stand(&mut self, qp: QpId, private_data: PrivateData, events: &mut Vec<Event>) {
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        conn.phase = Phase::Running;
+        Self::set_deadline(&mut self.deadlines, conn, None);
+        let iwarp = conn.link.as_ref().is_some_and(|link| link.iwarp);
+        if !iwarp && let Err(error) = conn.cm.shorten_rnr_timer() {
+            tracing::debug!("the peer will wait longer for receives: {error}");
+        }
+        events.push(Event::Established { qp, private_data });
+    }
+
+    /// The peer's first message came before the last word of the set-up, which
+    /// may be lost.
+    pub(super) fn stand_by_message(&mut self, qp: QpId, events: &mut Vec<Event>) {
+        let accepting = |conn: &&mut Conn| conn.phase == Phase::Accepting;
+        if let Some(conn) = self.conns.get_mut(qp).filter(accepting) {
+            let _ = conn.cm.notify_established();
+            self.stand(qp, PrivateData::empty(), events);
+        }
+    }
+
+    /// The adapter of a device, made when it is new. `local` is an address of
+    /// the device.
+    fn adapter_of(
+        &mut self,
+        local: Option<SocketAddr>,
+        key: ContextKey,
+    ) -> Result<AdapterId, VerbsError> {
+        let known = self.adapters.iter().position(|one| {
+            one.as_ref()
+                .is_some_and(|one| one.key() == key && !one.gone)
+        });
+        match known.and_then(|index| u32::try_from(index).ok()) {
+            Some(index) => Ok(AdapterId(index)),
+            None => self.open_adapter(local, key),
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! Memory that peers reach: opening it, and closing it again.
+//!
+//! Devices with memory windows of type 2B get one protection domain and a
+//! window for each exposure, bound to its queue pair by a work request and
+//! closed by the peer's Send with Invalidate or by a work request of ours.
+//! Others get a domain for each queue pair and a registration for each
+//! exposure, which costs system calls but opens no more.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nvmeof_memory::Buf;
+use nvmeof_rdma::{ExposeError, QpId, RemoteKey, RemoteSlice, Rights};
+
+use super::Verbs;
+use super::queueing::{chain, domain_of};
+use crate::adapter::AdapterId;
+use crate::conn::{Phase, SendItem};
+use crate::domain::Domain;
+use crate::sys::{MemoryRegion, MemoryWindow, Piece, SendOp};
+use crate::windows::next_key;
+
+/// Memory that a peer may reach.
+#[derive(Debug)]
+pub(super) struct Exposure {
+    pub(super) qp: QpId,
+    buf: Buf,
+    pub(super) way: Way,
+}
+
+/// How a peer reaches it.
+#[derive(Debug)]
+pub(super) enum Way {
+    /// Not any more: its queue pair is gone.
+    Closed,
+    Window {
+        adapter: AdapterId,
+        window: Arc<MemoryWindow>,
+        /// What it is bound to.
+        region: Arc<MemoryRegion>,
+        /// It is destroyed to close it, with its region.
+        once: bool,
+        state: WindowState,
+    },
+    Region {
+        /// Closed when this goes.
+        _region: MemoryRegion,
+        /// The peer invalidated it.
+        invalidated: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WindowState {
+    /// Our request to open it is under way.
+    Binding,
+    Open,
+    /// Our request to close it is under way.
+    Closing,
+    /// Closed, by us or by the peer.
+    Closed,
+}
+
+/// How long a call may wait for work that is under way on a queue pair. It
+/// takes microseconds, unless the queue pair is held up by its peer.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+type Refusal = (ExposeError, Buf);
+
+impl Verbs {
+    pub(super) fn open_to_peer(
+        &mut self,
+        qp: QpId,
+        buf: Buf,
+        rights: Rights,
+    ) -> Result<RemoteSlice, Refusal> {
+        let running = |conn: &crate::conn::Conn| conn.phase == Phase::Running;
+        if !self.conns.get(qp).is_some_and(running) {
+            return Err((ExposeError::Closed, buf));
+        }
+        if !self.is_registered(&buf) {
+            return Err((ExposeError::NotRegistered, buf));
+        }
+        let max = self.config.limits.max_exposed;
+        if self.exposed.len() >= max as usize {
+            return Err((ExposeError::Full { max }, buf));
+        }
+        let own = |conn: &crate::conn::Conn| {
+            let link = conn.link.as_ref();
+            link.is_some_and(|link| link.domain.is_some())
+        };
+        let opened = if self.conns.get(qp).is_some_and(own) {
+            self.open_region(qp, &buf, rights)
+        } else {
+            self.open_window(qp, &buf, rights)
+        };
+        let (slice, way) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return Err((error, buf)),
+        };
+        self.exposed.insert(slice.key, Exposure { qp, buf, way });
+        Ok(slice)
+    }
+
+    fn open_window(
+        &mut self,
+        qp: QpId,
+        buf: &Buf,
+        rights: Rights,
+    ) -> Result<(RemoteSlice, Way), ExposeError> {
+        let full = ExposeError::Full {
+            max: self.config.limits.max_exposed,
+        };
+        if !self.wait_for_place(qp) {
+            return Err(full);
+        }
+        self.make_room(qp);
+        let conn = self.conns.get_mut(qp).ok_or(ExposeError::Closed)?;
+        let link = conn.link.as_ref().ok_or(ExposeError::Closed)?;
+        let adapter = link.adapter;
+        let adapter = self.adapters.get_mut(adapter.0 as usize);
+        let adapter = adapter
+            .and_then(Option::as_mut)
+            .ok_or(ExposeError::Closed)?;
+        let domain = adapter.shared.as_ref().ok_or(ExposeError::Closed)?;
+        let shared = domain.region_of(buf).ok_or(ExposeError::NotRegistered)?;
+        let once = adapter.windows_once();
+        let region = if once {
+            match narrow(domain, shared, buf) {
+                Ok(region) => region,
+                Err(error) => {
+                    tracing::warn!("memory cannot be exposed: {error}");
+                    return Err(full);
+                }
+            }
+        } else {
+            Arc::clone(shared)
+        };
+        let window = match adapter.windows.take(domain.pd()) {
+            Ok(Some(window)) => window,
+            Ok(None) => return Err(full),
+            Err(error) => {
+                tracing::warn!(device = adapter.name, "no memory window: {error}");
+                return Err(full);
+            }
+        };
+        // Two devices may have the same key.
+        let mut key = next_key(window.key());
+        while self.exposed.contains_key(&RemoteKey(key)) && key != window.key() {
+            key = next_key(key);
+        }
+        let addr = region.name_of(buf.region_offset());
+        let slice = slice_of(key, addr, buf)?;
+        // A window of no bytes is not possible: this one opens nothing.
+        let (start, len, rights) = if buf.is_empty() {
+            (region.first_name(), 1, Rights::empty())
+        } else {
+            (addr, u64::from(slice.len), rights)
+        };
+        let op = SendOp::Bind {
+            window: Arc::clone(&window),
+            key,
+            region: Arc::clone(&region),
+            addr: start,
+            len,
+            rights,
+        };
+        let way = Way::Window {
+            adapter: link.adapter,
+            window,
+            region,
+            once,
+            state: WindowState::Binding,
+        };
+        // Destroying a window has to wait for this.
+        chain(conn, SendItem::Bind(slice.key), op, once);
+        conn.internal += 1;
+        conn.exposed = true;
+        self.list(qp);
+        Ok((slice, way))
+    }
+
+    fn open_region(
+        &mut self,
+        qp: QpId,
+        buf: &Buf,
+        rights: Rights,
+    ) -> Result<(RemoteSlice, Way), ExposeError> {
+        let conn = self.conns.get_mut(qp).ok_or(ExposeError::Closed)?;
+        conn.exposed = true;
+        let link = conn.link.as_ref().ok_or(ExposeError::Closed)?;
+        let domain = domain_of(&self.adapters, link).ok_or(ExposeError::Closed)?;
+        let local = domain.region_of(buf).ok_or(ExposeError::NotRegistered)?;
+        let addr = local.name_of(buf.region_offset());
+        let mut piece = Piece {
+            offset: buf.region_offset(),
+            len: buf.len(),
+            named: (!link.iwarp).then_some(addr),
+        };
+        let mut rights = rights;
+        if buf.is_empty() {
+            // A registration of no bytes is not possible: this one opens
+            // nothing.
+            piece = Piece {
+                offset: 0,
+                len: 1,
+                named: None,
+            };
+            rights = Rights::empty();
+        }
+        // A key that something else has, on another device, or had a short
+        // time ago, is kept until one is found that is new.
+        let mut taken = Vec::new();
+        loop {
+            let region = MemoryRegion::remote(domain.pd(), local.region(), piece, rights);
+            let region = match region {
+                Ok(region) => region,
+                Err(error) => {
+                    tracing::warn!("memory cannot be exposed: {error}");
+                    return Err(ExposeError::Full {
+                        max: self.config.limits.max_exposed,
+                    });
+                }
+            };
+            let key = RemoteKey(region.remote_key());
+            let used = self.exposed.contains_key(&key) || self.withdrawn.contains(key);
+            if used && taken.len() < 16 {
+                taken.push(region);
+                continue;
+            }
+            let slice = slice_of(key.0, addr, buf)?;
+            let way = Way::Region {
+                _region: region,
+                invalidated: false,
+            };
+            return Ok((slice, way));
+        }
+    }
+
+    /// Waits until the send queue has a place that is not the caller's.
+    fn wait_for_place(&mut self, qp: QpId) -> bool {
+        self.wait_until(qp, |this| {
+            let conn = this.conns.get(qp)?;
+            let link = conn.link.as_ref()?;
+            (conn.internal < link.extra).then_some(())
+        })
+        .is_some()
+    }
+
+    /// Posts what is chained and takes completions until `done` gives
+    /// something, for a short time. Events wait for the next poll.
+    fn wait_until<R>(&mut self, qp: QpId, done: impl Fn(&Self) -> Option<R>) -> Option<R> {
+        if let Some(result) = done(self) {
+            return Some(result);
+        }
+        self.post_chain(qp);
+        let mut events = std::mem::take(&mut self.later);
+        let end = Instant::now() + PATIENCE;
+        let result = loop {
+            let progress = self.reap(&mut events);
+            if let Some(result) = done(self) {
+                break Some(result);
+            }
+            let ending = |conn: &crate::conn::Conn| conn.phase == Phase::Ending;
+            if self.conns.get(qp).is_none_or(ending) {
+                self.end_all(&mut events);
+                break done(self);
+            }
+            if !progress {
+                if Instant::now() >= end {
+                    break None;
+                }
+                // A device in software may need this processor.
+                std::thread::yield_now();
+            }
+        };
+        events.append(&mut self.later);
+        self.later = events;
+        result
+    }
+
+    pub(super) fn close_to_peer(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
+        let exposure = self.exposed.get(&key).ok_or(ExposeError::UnknownKey)?;
+        let qp = exposure.qp;
+        if exposure.wants_invalidating() {
+            self.invalidate(qp, key);
+        }
+        let closed = self.wait_until(qp, |this| {
+            this.exposed.get(&key)?.may_go_back().then_some(())
+        });
+        if closed.is_none() {
+            return Err(ExposeError::Busy);
+        }
+        let exposure = self.exposed.remove(&key).ok_or(ExposeError::UnknownKey)?;
+        if matches!(exposure.way, Way::Region { .. }) {
+            self.withdrawn.add(key);
+        }
+        self.drop_way(exposure.way);
+        Ok(exposure.buf)
+    }
+
+    fn drop_way(&mut self, way: Way) {
+        let Way::Window {
+            adapter,
+            window,
+            region,
+            once,
+            state,
+        } = way
+        else {
+            return;
+        };
+        let Some(adapter) = self.adapter(adapter) else {
+            return;
+        };
+        if state == WindowState::Closed && !once {
+            adapter.windows.give_back(window);
+        } else {
+            // The window goes before its region.
+            adapter.windows.lost();
+            drop(window);
+        }
+        drop(region);
+    }
+
+    /// Asks the device to close a window.
+    fn invalidate(&mut self, qp: QpId, key: RemoteKey) {
+        if !self.wait_for_place(qp) {
+            return;
+        }
+        self.make_room(qp);
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        if matches!(conn.phase, Phase::Ending) {
+            return;
+        }
+        chain(
+            conn,
+            SendItem::Invalidate(key),
+            SendOp::Invalidate { key: key.0 },
+            true,
+        );
+        conn.internal += 1;
+        self.set_window(key, WindowState::Closing);
+        self.list(qp);
+    }
+
+    fn set_window(&mut self, key: RemoteKey, new: WindowState) {
+        if let Some(exposure) = self.exposed.get_mut(&key)
+            && let Way::Window { state, .. } = &mut exposure.way
+        {
+            *state = new;
+        }
+    }
+
+    /// Our request to open a window is done.
+    pub(super) fn window_opened(&mut self, key: RemoteKey) {
+        if let Some(exposure) = self.exposed.get_mut(&key)
+            && let Way::Window { state, .. } = &mut exposure.way
+            && *state == WindowState::Binding
+        {
+            *state = WindowState::Open;
+        }
+    }
+
+    /// Our request to close a window is done.
+    pub(super) fn window_closed(&mut self, key: RemoteKey) {
+        self.set_window(key, WindowState::Closed);
+    }
+
+    /// The peer of `qp` invalidated `key`. Returns whether it was its to
+    /// invalidate: devices in software let peers do that to keys of others, or
+    /// to keys that are invalid already.
+    pub(super) fn invalidated_by_peer(&mut self, qp: QpId, key: RemoteKey) -> bool {
+        let Some(exposure) = self.exposed.get_mut(&key) else {
+            return false;
+        };
+        let own = exposure.qp == qp;
+        let first = match &mut exposure.way {
+            Way::Closed => false,
+            Way::Window { state, .. } => match state {
+                WindowState::Binding | WindowState::Open => {
+                    *state = WindowState::Closed;
+                    true
+                }
+                // Our own request is behind it and finds nothing to do.
+                WindowState::Closing => true,
+                WindowState::Closed => false,
+            },
+            Way::Region { invalidated, .. } => !std::mem::replace(invalidated, true),
+        };
+        own && first
+    }
+
+    /// Closes everything that the peer of `qp` reaches: its queue pair does
+    /// nothing any more.
+    pub(super) fn close_all_to_peer(&mut self, qp: QpId) {
+        let exposed = self.exposed.values_mut().filter(|one| one.qp == qp);
+        let open = exposed.map(|one| std::mem::replace(&mut one.way, Way::Closed));
+        let open: Vec<Way> = open.collect();
+        for way in open {
+            self.drop_way(way);
+        }
+    }
+}
+
+impl Exposure {
+    /// Whether the device has to be asked to close it.
+    fn wants_invalidating(&self) -> bool {
+        matches!(
+            self.way,
+            Way::Window {
+                once: false,
+                state: WindowState::Binding | WindowState::Open,
+                ..
+            }
+        )
+    }
+
+    /// Whether the peer reaches it no more, or not once it is dropped.
+    fn may_go_back(&self) -> bool {
+        match self.way {
+            Way::Window { once, state, .. } => match state {
+                WindowState::Binding | WindowState::Closing => false,
+                WindowState::Open => once,
+                WindowState::Closed => true,
+            },
+            Way::Closed | Way::Region { .. } => true,
+        }
+    }
+}
+
+/// Registers exactly what is exposed, for a window of its own.
+fn narrow(domain: &Domain, shared: &MemoryRegion, buf: &Buf) -> io::Result<Arc<MemoryRegion>> {
+    let offset = if buf.is_empty() {
+        0
+    } else {
+        buf.region_offset()
+    };
+    let piece = Piece {
+        offset,
+        len: buf.len().max(1),
+        named: Some(shared.name_of(offset)),
+    };
+    MemoryRegion::for_window(domain.pd(), shared.region(), piece).map(Arc::new)
+}
+
+fn slice_of(key: u32, addr: u64, buf: &Buf) -> Result<RemoteSlice, ExposeError> {
+    let len = u32::try_from(buf.len()).map_err(|_| ExposeError::NotRegistered)?;
+    Ok(RemoteSlice {
+        key: RemoteKey(key),
+        addr,
+        len,
+    })
+}

@@ -1,0 +1,354 @@
+//! What happened: completions, and what descriptors tell.
+//!
+//! As long as completions come, a poll makes no system call but for a look at
+//! the descriptors now and then. When none come, every completion queue is
+//! armed and looked at once more before a poll says that nothing happened: its
+//! caller may sleep, and misses nothing.
+
+use std::time::Duration;
+
+use nix::sys::epoll::{EpollEvent, EpollTimeout};
+use nvmeof_rdma::{CloseReason, Event, Fault, Outcome, QpId, RemoteKey};
+
+use super::closing::{completion, received, watched};
+use super::{Verbs, watch};
+use crate::adapter::AdapterId;
+use crate::book::failed;
+use crate::conn::{Conn, Phase, SendItem, WorkId};
+use crate::sys::{AsyncNote, ContextKey, WorkCompletion, event, status};
+use crate::words::{event_reason, recv_reason, send_reason, stopped_by_request};
+
+/// How often the descriptors are looked at while completions come, and while
+/// none do.
+const LOOK_BUSY: Duration = Duration::from_micros(500);
+const LOOK_IDLE: Duration = Duration::from_micros(20);
+
+/// Descriptors looked at at once.
+const READY: usize = 16;
+
+/// Completions taken from one queue in one poll, in batches.
+const BATCHES: usize = 8;
+/// Events of connection management handled in one poll.
+const CM_EVENTS: usize = 64;
+/// What a device that stopped an iWARP queue pair has time to say why.
+const EXPLAIN: Duration = Duration::from_secs(1);
+
+impl Verbs {
+    pub(super) fn turn(&mut self, events: &mut Vec<Event>) -> bool {
+        let before = events.len();
+        events.append(&mut self.later);
+        self.post_listed();
+        let mut worked = self.reap(events);
+        let pause = if worked { LOOK_BUSY } else { LOOK_IDLE };
+        let due = |looked: Duration| self.now.saturating_sub(looked) >= pause;
+        if self.looked.is_none_or(due) {
+            worked |= self.look(events);
+        }
+        if !worked {
+            worked |= self.arm(events);
+        }
+        worked |= self.expire();
+        worked |= self.end_some(events);
+        worked || events.len() > before
+    }
+
+    /// Takes completions, so many at most. Returns whether there were any.
+    pub(super) fn reap(&mut self, events: &mut Vec<Event>) -> bool {
+        let mut found = std::mem::take(&mut self.found);
+        for adapter in self.adapters.iter_mut().flatten() {
+            let rxe = adapter.is_rxe();
+            for queue in &mut adapter.queues {
+                for _ in 0..BATCHES {
+                    let count = queue.cq.poll(&mut self.batch);
+                    if count == 0 {
+                        break;
+                    }
+                    queue.armed = false;
+                    found.extend(self.batch.iter(rxe));
+                    if !self.batch.was_full() {
+                        break;
+                    }
+                }
+            }
+        }
+        let any = !found.is_empty();
+        for one in found.drain(..) {
+            self.on_completion(&one, events);
+        }
+        self.found = found;
+        any
+    }
+
+    /// Has every queue raise an event at its next completion, and takes what
+    /// came before that.
+    fn arm(&mut self, events: &mut Vec<Event>) -> bool {
+        let mut any = false;
+        let adapters = self.adapters.iter_mut().flatten();
+        for queue in adapters.flat_map(|adapter| &mut adapter.queues) {
+            if !queue.armed {
+                queue.cq.arm();
+                queue.armed = true;
+                any = true;
+            }
+        }
+        any && self.reap(events)
+    }
+
+    /// Looks at the descriptors. Returns whether anything happened.
+    fn look(&mut self, events: &mut Vec<Event>) -> bool {
+        self.looked = Some(self.now);
+        let mut ready = [EpollEvent::empty(); READY];
+        let Ok(count) = self.epoll.wait(&mut ready, EpollTimeout::ZERO) else {
+            return false;
+        };
+        if count == 0 {
+            return false;
+        }
+        let mut tokens = [0; READY];
+        for (token, event) in tokens.iter_mut().zip(ready.iter().take(count)) {
+            *token = event.data();
+        }
+        let ready = tokens.get(..count).unwrap_or_default();
+        let mut any = false;
+        if ready.contains(&watch::MAILBOX) {
+            any |= self.take_letters(events);
+        }
+        // What a device says of a queue pair explains what comes after it.
+        for (kind, id) in ready.iter().filter_map(|token| watched(*token)) {
+            if kind == watch::ASYNC {
+                any |= self.take_notes(id, events);
+            } else {
+                self.take_wake_ups(id);
+            }
+        }
+        if ready.contains(&watch::CHANNEL) {
+            any |= self.take_cm_events(events);
+        }
+        if ready.contains(&watch::GROUP) && self.group.hand_out() {
+            any = true;
+            self.take_letters(events);
+        }
+        self.reap(events) || any
+    }
+
+    fn take_cm_events(&mut self, events: &mut Vec<Event>) -> bool {
+        let mut any = false;
+        for _ in 0..CM_EVENTS {
+            match self.channel.take() {
+                Ok(Some(event)) => {
+                    any = true;
+                    self.on_cm_event(&event, events);
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!("an event of the connection manager is lost: {error}");
+                    break;
+                }
+            }
+        }
+        any
+    }
+
+    /// Takes the events that completion queues raised.
+    fn take_wake_ups(&mut self, id: AdapterId) {
+        let Some(adapter) = self.adapter(id) else {
+            return;
+        };
+        while let Some(number) = adapter.channel.take() {
+            if let Some(queue) = adapter.queues.get_mut(number) {
+                queue.cq.event_taken();
+                queue.armed = false;
+            }
+        }
+    }
+
+    fn take_notes(&mut self, id: AdapterId, events: &mut Vec<Event>) -> bool {
+        let mut any = false;
+        loop {
+            let Some(adapter) = self.adapter(id) else {
+                return any;
+            };
+            let key = adapter.key();
+            let Some(note) = adapter.context.take_async_event() else {
+                return any;
+            };
+            any = true;
+            crate::mailbox::tell_others(&self.mailbox, key, note);
+            self.on_note(key, note, events);
+        }
+    }
+
+    /// A device tells something that no completion does.
+    pub(super) fn on_note(&mut self, device: ContextKey, note: AsyncNote, events: &mut Vec<Event>) {
+        let of = |one: &&Option<crate::adapter::Adapter>| {
+            one.as_ref().is_some_and(|one| one.key() == device)
+        };
+        let Some((index, name)) = self.adapters.iter().enumerate().find_map(|(index, one)| {
+            let adapter = Some(one).filter(of)?.as_ref()?;
+            Some((u32::try_from(index).ok()?, adapter.name.clone()))
+        }) else {
+            return;
+        };
+        match note.event {
+            event::DEVICE_FATAL => {
+                self.lose_adapter(AdapterId(index));
+                return;
+            }
+            event::PORT_ACTIVE => tracing::info!(device = name, port = note.port, "port is up"),
+            event::PORT_ERR => tracing::warn!(device = name, port = note.port, "port is down"),
+            _ => {}
+        }
+        let Some(number) = note.qp else { return };
+        let of = |conn: &&mut Conn| {
+            let link = conn.link.as_ref();
+            link.is_some_and(|link| link.adapter.0 == index && link.qp_number == number)
+        };
+        let Some(qp) = self.conns.iter_mut().find(of).map(|conn| conn.id) else {
+            return;
+        };
+        if note.event == event::COMM_EST {
+            self.stand_by_message(qp, events);
+        } else if let Some(reason) = event_reason(note.event) {
+            self.fail_own(qp, reason);
+        }
+    }
+
+    fn on_completion(&mut self, wc: &WorkCompletion, events: &mut Vec<Event>) {
+        let id = WorkId::parse(wc.id);
+        let Some(conn) = self.conns.of_work(id) else {
+            // Of a queue pair that is gone.
+            return;
+        };
+        let qp = conn.id;
+        if id.recv {
+            self.on_received(qp, id.number, wc, events);
+        } else {
+            self.on_sent(qp, id.number, wc, events);
+        }
+    }
+
+    fn on_received(&mut self, qp: QpId, number: u64, wc: &WorkCompletion, events: &mut Vec<Event>) {
+        let mut outcome = self.outcome(qp, wc, recv_reason);
+        if outcome.is_success() {
+            self.stand_by_message(qp, events);
+            if let Some(reason) = self.check_invalidated(qp, wc) {
+                outcome = failed(&reason);
+                self.fail_own(qp, reason);
+            }
+        }
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        if let Some(item) = conn.recvs.get_mut(number) {
+            item.len = wc.len as usize;
+            item.invalidated = wc.invalidated.map(RemoteKey);
+        }
+        conn.recvs.complete(number, outcome);
+        while let Some((item, outcome)) = conn.recvs.pop() {
+            events.push(Event::Received(received(qp, item, outcome)));
+        }
+    }
+
+    /// Checks that a message invalidated only what its sender may.
+    fn check_invalidated(&mut self, qp: QpId, wc: &WorkCompletion) -> Option<CloseReason> {
+        let key = wc.invalidated?;
+        if self.invalidated_by_peer(qp, RemoteKey(key)) {
+            return None;
+        }
+        Some(CloseReason::PeerFault(Fault {
+            layer: "transport",
+            code: u16::try_from(status::REM_INV_REQ).unwrap_or(u16::MAX),
+            text: format!(
+                "a message invalidates key {key:#010x}, which is not exposed to its sender"
+            ),
+        }))
+    }
+
+    fn on_sent(&mut self, qp: QpId, number: u64, wc: &WorkCompletion, events: &mut Vec<Event>) {
+        let outcome = self.outcome(qp, wc, send_reason);
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        conn.sends.complete(number, outcome);
+        while let Some(conn) = self.conns.get_mut(qp)
+            && let Some((item, outcome)) = conn.sends.pop()
+        {
+            match item {
+                SendItem::Work { .. } => conn.work = conn.work.saturating_sub(1),
+                SendItem::Bind(key) => {
+                    conn.internal = conn.internal.saturating_sub(1);
+                    if outcome.is_success() {
+                        self.window_opened(key);
+                    }
+                }
+                SendItem::Invalidate(key) => {
+                    conn.internal = conn.internal.saturating_sub(1);
+                    if outcome.is_success() {
+                        self.window_closed(key);
+                    }
+                }
+            }
+            events.extend(completion(qp, item, outcome));
+        }
+        self.drained(qp);
+    }
+
+    /// What a completion means for its work, and for its queue pair if it
+    /// failed.
+    fn outcome(
+        &mut self,
+        qp: QpId,
+        wc: &WorkCompletion,
+        reason_of: impl FnOnce(u32, u32) -> Option<CloseReason>,
+    ) -> Outcome {
+        if wc.status == status::SUCCESS {
+            return Outcome::Success;
+        }
+        match reason_of(wc.status, wc.vendor_error) {
+            Some(reason) => {
+                let outcome = failed(&reason);
+                self.fail_own(qp, reason);
+                outcome
+            }
+            None => {
+                self.flushed(qp);
+                Outcome::Flushed
+            }
+        }
+    }
+
+    /// A queue pair fails for a reason that its own device found: that beats
+    /// what the peer's good-bye says.
+    fn fail_own(&mut self, qp: QpId, reason: CloseReason) {
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        if !conn.reason_is_own && conn.reason != Some(CloseReason::Local) {
+            conn.reason_is_own = true;
+            conn.reason = Some(reason.clone());
+        }
+        self.fail(qp, reason);
+    }
+
+    /// Work was flushed. Mostly because the queue pair ends; otherwise its
+    /// device stopped it.
+    fn flushed(&mut self, qp: QpId) {
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        if !matches!(conn.phase, Phase::Accepting | Phase::Running) || conn.unexplained {
+            return;
+        }
+        conn.unexplained = true;
+        let iwarp = conn.link.as_ref().is_some_and(|link| link.iwarp);
+        if iwarp {
+            // The end of the stream flushes too. Connection management will
+            // say what it was.
+            let deadline = self.now + EXPLAIN;
+            Self::set_deadline(&mut self.deadlines, conn, Some(deadline));
+            return;
+        }
+        // A completion that says more may be behind this one.
+        self.fail(qp, stopped_by_request());
+    }
+}

@@ -1,0 +1,441 @@
+//! Work requests: checked, written down, chained, posted.
+
+use std::io;
+
+use nvmeof_memory::Buf;
+use nvmeof_rdma::{PostError, QpId, Refused, Rights, Tag, Work, WorkKind};
+
+use super::Verbs;
+use crate::adapter::Adapter;
+use crate::conn::{Conn, Link, Phase, RecvItem, SendItem, WorkId};
+use crate::domain::Domain;
+use crate::sys::{INLINE, MemoryRegion, Payload, Piece, Segment, SendOp, SendRequest};
+use crate::words::io_reason;
+
+/// The domain that a queue pair's memory is registered in.
+pub(super) fn domain_of<'a>(adapters: &'a [Option<Adapter>], link: &'a Link) -> Option<&'a Domain> {
+    let adapter = || adapters.get(link.adapter.0 as usize)?.as_ref();
+    link.domain.as_ref().or_else(|| adapter()?.shared.as_ref())
+}
+
+impl Verbs {
+    pub(super) fn queue_recv(&mut self, qp: QpId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {
+        if let Err(why) = self.check_recv(qp, &buf) {
+            return Err(Refused { why, back: buf });
+        }
+        let Some(conn) = self.conns.get_mut(qp) else {
+            let why = PostError::Closed;
+            return Err(Refused { why, back: buf });
+        };
+        let item = RecvItem {
+            tag,
+            buf,
+            len: 0,
+            invalidated: None,
+        };
+        let number = conn.recvs.push(item, true);
+        // At once, because a message may be on its way to it already. That
+        // needs no doorbell and no system call, so there is nothing to batch.
+        if chain_recv(&self.adapters, conn, number)
+            && let Err(error) = post_recvs(conn)
+        {
+            self.fail(qp, io_reason(&error));
+        }
+        Ok(())
+    }
+
+    fn check_recv(&self, qp: QpId, buf: &Buf) -> Result<(), PostError> {
+        let conn = self.conns.get(qp).ok_or(PostError::Closed)?;
+        match conn.phase {
+            Phase::Draining | Phase::Ending => return Err(PostError::Closed),
+            Phase::Requested => {
+                let state = conn.phase.name();
+                return Err(PostError::WrongState { state });
+            }
+            _ => {}
+        }
+        let depth = conn.config.recvs;
+        if conn.recvs.len() >= depth as usize {
+            return Err(PostError::QueueFull { depth });
+        }
+        if !self.is_registered(buf) {
+            return Err(PostError::NotRegistered);
+        }
+        Ok(())
+    }
+
+    pub(super) fn queue_work(
+        &mut self,
+        qp: QpId,
+        tag: Tag,
+        work: Work,
+    ) -> Result<(), Refused<Work>> {
+        if let Err(why) = self.check_work(qp, &work) {
+            return Err(Refused { why, back: work });
+        }
+        self.make_room(qp);
+        let Some(conn) = self.conns.get_mut(qp) else {
+            let why = PostError::Closed;
+            return Err(Refused { why, back: work });
+        };
+        match chain_work(&self.adapters, conn, tag, work) {
+            Ok(()) => {
+                conn.work += 1;
+                self.list(qp);
+                Ok(())
+            }
+            Err(back) => {
+                let why = PostError::NotRegistered;
+                Err(Refused { why, back })
+            }
+        }
+    }
+
+    fn check_work(&self, qp: QpId, work: &Work) -> Result<(), PostError> {
+        let conn = self.conns.get(qp).ok_or(PostError::Closed)?;
+        match conn.phase {
+            Phase::Running => {}
+            Phase::Draining | Phase::Ending => return Err(PostError::Closed),
+            other => {
+                let state = other.name();
+                return Err(PostError::WrongState { state });
+            }
+        }
+        let depth = conn.config.sends;
+        if conn.work >= depth {
+            return Err(PostError::QueueFull { depth });
+        }
+        // Both sides agreed on no Reads at all: this one would wait for ever.
+        if work.kind() == WorkKind::Read && conn.reads_out == 0 {
+            return Err(PostError::QueueFull { depth: 0 });
+        }
+        let registered = match work {
+            Work::Send { body: None, .. } => true,
+            Work::Send {
+                body: Some(buf), ..
+            }
+            | Work::Write { local: buf, .. }
+            | Work::Read { local: buf, .. } => self.is_registered(buf),
+        };
+        if !registered {
+            return Err(PostError::NotRegistered);
+        }
+        let max = self.config.limits.max_message as usize;
+        let max = match work {
+            Work::Send { .. } => max,
+            Work::Write { remote, .. } | Work::Read { remote, .. } => max.min(remote.len as usize),
+        };
+        let len = work.len();
+        if len > max {
+            return Err(PostError::TooLong { len, max });
+        }
+        Ok(())
+    }
+
+    /// Has the queue pair's chain posted in the next submit or poll.
+    pub(super) fn list(&mut self, qp: QpId) {
+        if let Some(conn) = self.conns.get_mut(qp)
+            && !conn.listed
+        {
+            conn.listed = true;
+            self.listed.push(qp);
+        }
+    }
+
+    /// Posts the chains of all queue pairs that have something in theirs.
+    pub(super) fn post_listed(&mut self) {
+        let mut listed = std::mem::take(&mut self.listed);
+        for qp in listed.drain(..) {
+            if let Some(conn) = self.conns.get_mut(qp) {
+                conn.listed = false;
+            }
+            self.post_chain(qp);
+        }
+        // What was listed meanwhile waits for its turn.
+        listed.append(&mut self.listed);
+        self.listed = listed;
+    }
+
+    /// Makes room for one more request in the chain.
+    pub(super) fn make_room(&mut self, qp: QpId) {
+        let full = |link: &Link| link.send_chain.is_full();
+        let conn = self.conns.get(qp);
+        if conn.and_then(|conn| conn.link.as_ref()).is_some_and(full) {
+            self.post_chain(qp);
+        }
+    }
+
+    /// Posts the chain of one queue pair.
+    pub(super) fn post_chain(&mut self, qp: QpId) {
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        if let Err(error) = post_sends(conn) {
+            self.fail(qp, io_reason(&error));
+        }
+    }
+}
+
+/// Chains a receive if there is a queue pair already. Returns whether there
+/// is.
+fn chain_recv(adapters: &[Option<Adapter>], conn: &mut Conn, number: u64) -> bool {
+    let (Some(link), Some(item)) = (&mut conn.link, conn.recvs.get(number)) else {
+        return false;
+    };
+    let room = domain_of(adapters, link).and_then(|domain| domain.room(&item.buf));
+    // InfiniBand hardware takes a length of 0 for 2 GiB.
+    let room = room.filter(|room| link.iwarp || room.len > 0);
+    let id = WorkId::of(conn.id, true, number);
+    link.recv_chain.push(id, room);
+    true
+}
+
+/// Posts the receives that were queued before there was a queue pair.
+pub(super) fn post_early_recvs(adapters: &[Option<Adapter>], conn: &mut Conn) -> io::Result<()> {
+    let numbers: Vec<u64> = conn.recvs.iter().map(|(number, _)| number).collect();
+    for number in numbers {
+        chain_recv(adapters, conn, number);
+        let full = |link: &Link| link.recv_chain.is_full();
+        if conn.link.as_ref().is_some_and(full) {
+            post_recvs(conn)?;
+        }
+    }
+    post_recvs(conn)
+}
+
+pub(super) fn post_recvs(conn: &mut Conn) -> io::Result<()> {
+    let Some(link) = &mut conn.link else {
+        return Ok(());
+    };
+    link.recv_chain.post(&conn.cm).map_err(|not| not.error)
+}
+
+fn post_sends(conn: &mut Conn) -> io::Result<()> {
+    let Some(link) = &mut conn.link else {
+        return Ok(());
+    };
+    // One completion for the chain; reads and what somebody waits for have
+    // their own. Every chain has one, so a queue never fills up with work
+    // that raises none.
+    link.send_chain.signal_last();
+    link.send_chain.post(&conn.cm).map_err(|not| not.error)
+}
+
+/// Writes down the caller's work and chains it.
+fn chain_work(
+    adapters: &[Option<Adapter>],
+    conn: &mut Conn,
+    tag: Tag,
+    work: Work,
+) -> Result<(), Work> {
+    let kind = work.kind();
+    match work {
+        Work::Send { .. } => return chain_send(adapters, conn, tag, work),
+        Work::Write { local, remote } => {
+            let link = conn.link.as_ref();
+            let short = link.is_some_and(|link| local.len() <= link.inline);
+            let mut bytes = [0; INLINE];
+            let payload = if short {
+                let bytes = bytes.get_mut(..local.len()).unwrap_or_default();
+                bytes.copy_from_slice(&local);
+                Payload::Inline(bytes)
+            } else {
+                let domain = link.and_then(|link| domain_of(adapters, link));
+                let Some(segment) = domain.and_then(|domain| domain.segment(&local)) else {
+                    return Err(Work::Write { local, remote });
+                };
+                Payload::Memory([segment, None])
+            };
+            let op = SendOp::Write {
+                payload,
+                addr: remote.addr,
+                key: remote.key.0,
+            };
+            let item = SendItem::Work {
+                tag,
+                kind,
+                sink: None,
+                buf: Some(local),
+                _head: None,
+            };
+            chain(conn, item, op, false);
+        }
+        Work::Read { local, remote } => {
+            let link = conn.link.as_ref();
+            let sink = link.ok_or_else(|| io::ErrorKind::NotConnected.into());
+            let sink = sink.and_then(|link| read_sink(adapters, link, &local));
+            let Sink {
+                opened,
+                segment,
+                iwarp,
+            } = match sink {
+                Ok(sink) => sink,
+                Err(error) => {
+                    tracing::warn!("memory for an RDMA Read cannot be registered: {error}");
+                    return Err(Work::Read { local, remote });
+                }
+            };
+            let (addr, key) = (remote.addr, remote.key.0);
+            // iWARP needs a piece of memory for each Read (RFC 5040, section
+            // 4.4): one of no bytes is a Write of none, which opens nothing.
+            let nothing = iwarp && segment.is_none();
+            let op = if nothing {
+                SendOp::Write {
+                    payload: Payload::Inline(&[]),
+                    addr,
+                    key,
+                }
+            } else {
+                SendOp::Read {
+                    local: segment,
+                    addr,
+                    key,
+                }
+            };
+            let item = SendItem::Work {
+                tag,
+                kind,
+                sink: opened,
+                buf: Some(local),
+                _head: None,
+            };
+            chain(conn, item, op, !nothing);
+        }
+    }
+    Ok(())
+}
+
+fn chain_send(
+    adapters: &[Option<Adapter>],
+    conn: &mut Conn,
+    tag: Tag,
+    work: Work,
+) -> Result<(), Work> {
+    let Work::Send {
+        head,
+        body,
+        invalidate,
+        solicited,
+    } = work
+    else {
+        return Err(work);
+    };
+    let total = head.len() + body.as_ref().map_or(0, |body| body.len());
+    let link = conn.link.as_ref();
+    // Linux siw takes no inline bytes in a Send with Invalidate.
+    let inline =
+        link.is_some_and(|link| total <= link.inline && !(link.iwarp && invalidate.is_some()));
+    let placed = link.and_then(|link| {
+        if inline {
+            return Some((None, [None; 2]));
+        }
+        let copied = if head.is_empty() {
+            None
+        } else {
+            Some(link.heads.copy(&head)?)
+        };
+        let domain = domain_of(adapters, link)?;
+        let body = body.as_ref().and_then(|body| domain.segment(body));
+        let first = copied
+            .as_ref()
+            .and_then(|copied| link.heads.segment(copied));
+        Some((copied, [first, body.flatten()]))
+    });
+    let Some((copied, parts)) = placed else {
+        return Err(Work::Send {
+            head,
+            body,
+            invalidate,
+            solicited,
+        });
+    };
+    let mut bytes = [0; INLINE];
+    let mut len = 0;
+    if inline {
+        let both = head.iter().chain(body.as_deref().unwrap_or_default());
+        for (place, byte) in bytes.iter_mut().zip(both) {
+            *place = *byte;
+            len += 1;
+        }
+    }
+    let payload = if inline {
+        Payload::Inline(bytes.get(..len).unwrap_or_default())
+    } else {
+        Payload::Memory(parts)
+    };
+    let op = SendOp::Send {
+        payload,
+        invalidate: invalidate.map(|key| key.0),
+        solicited,
+    };
+    let item = SendItem::Work {
+        tag,
+        kind: WorkKind::Send,
+        sink: None,
+        buf: body,
+        _head: copied,
+    };
+    chain(conn, item, op, false);
+    Ok(())
+}
+
+/// Writes a request down and puts it into the chain, which has room.
+/// `signalled` reads are done by their own completion only.
+pub(super) fn chain(conn: &mut Conn, item: SendItem, op: SendOp<'_>, signalled: bool) {
+    let alone = signalled && matches!(op, SendOp::Read { .. });
+    let number = conn.sends.push(item, alone);
+    if let Some(link) = &mut conn.link {
+        // Linux siw hands pages of work that raises no completion to TCP as
+        // they are, where they stay until the peer acknowledges them: long
+        // after a later completion says that the work is done. Pages of work
+        // that raises one are copied.
+        let copied = link.iwarp && op.sends_memory();
+        link.send_chain.push(SendRequest {
+            id: WorkId::of(conn.id, false, number),
+            signalled: signalled || copied,
+            op,
+        });
+    }
+}
+
+/// Where an RDMA Read goes.
+struct Sink {
+    opened: Option<MemoryRegion>,
+    segment: Option<Segment>,
+    iwarp: bool,
+}
+
+/// On iWARP a peer answers an RDMA Read by writing to a key, so the memory
+/// that is read into is opened to it, as long as the Read takes and not a byte
+/// more (RFC 5040, section 4.4). That costs two system calls a Read, which is
+/// the price of never opening more. Elsewhere nothing is needed.
+fn read_sink(adapters: &[Option<Adapter>], link: &Link, local: &Buf) -> io::Result<Sink> {
+    let unknown = || io::Error::from(io::ErrorKind::NotFound);
+    let domain = domain_of(adapters, link).ok_or_else(unknown)?;
+    let iwarp = link.iwarp;
+    if !iwarp || local.is_empty() {
+        return Ok(Sink {
+            opened: None,
+            segment: domain.segment(local).ok_or_else(unknown)?,
+            iwarp,
+        });
+    }
+    let region = domain.region_of(local).ok_or_else(unknown)?;
+    let piece = Piece {
+        offset: local.region_offset(),
+        len: local.len(),
+        named: None,
+    };
+    let rights = Rights::REMOTE_WRITE;
+    let opened = MemoryRegion::remote(domain.pd(), region.region(), piece, rights)?;
+    let segment = Segment {
+        addr: opened.name_of(local.region_offset()),
+        len: u32::try_from(local.len()).map_err(|_| unknown())?,
+        key: opened.local_key(),
+    };
+    Ok(Sink {
+        opened: Some(opened),
+        segment: Some(segment),
+        iwarp,
+    })
+}

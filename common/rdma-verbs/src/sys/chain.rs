@@ -1,0 +1,392 @@
+//! Chains of work requests: filled one by one, posted with one call.
+
+use std::io;
+use std::sync::Arc;
+
+use nvmeof_rdma::Rights;
+
+use super::memory::window_access;
+use super::raw::{
+    bind_mw_t, ibv_mw_bind_info, ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_flags,
+    ibv_send_wr, ibv_sge, ibv_wr_opcode, rdma_t,
+};
+use super::{CmId, MemoryRegion, MemoryWindow, check};
+
+/// Bytes that a request may carry in itself.
+pub(crate) const INLINE: usize = 64;
+
+/// Work requests of one chain.
+const CHAIN: usize = 32;
+
+/// Bytes in registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    /// As the device names it.
+    pub(crate) addr: u64,
+    pub(crate) len: u32,
+    /// Key for work of this side.
+    pub(crate) key: u32,
+}
+
+/// Where a message is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Payload<'a> {
+    /// At most [`INLINE`] bytes, copied into the request.
+    Inline(&'a [u8]),
+    /// In registered memory, one after the other.
+    Memory([Option<Segment>; 2]),
+}
+
+/// What to do.
+#[derive(Debug)]
+pub(crate) enum SendOp<'a> {
+    Send {
+        payload: Payload<'a>,
+        invalidate: Option<u32>,
+        solicited: bool,
+    },
+    Write {
+        payload: Payload<'a>,
+        addr: u64,
+        key: u32,
+    },
+    Read {
+        local: Option<Segment>,
+        addr: u64,
+        key: u32,
+    },
+    Bind {
+        window: Arc<MemoryWindow>,
+        /// Its new key.
+        key: u32,
+        region: Arc<MemoryRegion>,
+        addr: u64,
+        len: u64,
+        rights: Rights,
+    },
+    Invalidate {
+        key: u32,
+    },
+}
+
+impl SendOp<'_> {
+    /// Whether bytes go to the peer out of registered memory.
+    pub(crate) fn sends_memory(&self) -> bool {
+        match self {
+            Self::Send { payload, .. } | Self::Write { payload, .. } => {
+                matches!(payload, Payload::Memory(parts) if parts.iter().any(Option::is_some))
+            }
+            Self::Read { .. } | Self::Bind { .. } | Self::Invalidate { .. } => false,
+        }
+    }
+}
+
+/// One work request for a send queue.
+#[derive(Debug)]
+pub(crate) struct SendRequest<'a> {
+    pub(crate) id: u64,
+    pub(crate) signalled: bool,
+    pub(crate) op: SendOp<'a>,
+}
+
+/// Work requests for a send queue.
+pub(crate) struct SendChain {
+    requests: Box<[ibv_send_wr]>,
+    segments: Box<[[ibv_sge; 2]]>,
+    inline: Box<[[u8; INLINE]]>,
+    count: usize,
+    /// What the requests name by pointer, and the window's new key.
+    named: Vec<(Arc<MemoryWindow>, Arc<MemoryRegion>, u32)>,
+}
+
+// SAFETY: the pointers in the requests are set when they are posted, and name
+// what the chain itself owns.
+unsafe impl Send for SendChain {}
+
+impl std::fmt::Debug for SendChain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SendChain")
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Some of a chain was not taken.
+#[derive(Debug)]
+pub(crate) struct NotTaken {
+    /// What the driver said.
+    pub(crate) error: io::Error,
+}
+
+const NO_SEGMENT: ibv_sge = ibv_sge {
+    addr: 0,
+    length: 0,
+    lkey: 0,
+};
+
+impl SendChain {
+    pub(crate) fn new() -> Self {
+        let requests = (0..CHAIN)
+            // SAFETY: a work request is numbers and pointers, for which zero
+            // is a value.
+            .map(|_| unsafe { std::mem::zeroed() })
+            .collect();
+        Self {
+            requests,
+            segments: vec![[NO_SEGMENT; 2]; CHAIN].into_boxed_slice(),
+            inline: vec![[0; INLINE]; CHAIN].into_boxed_slice(),
+            count: 0,
+            named: Vec::new(),
+        }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.count == CHAIN
+    }
+
+    /// Adds a request. The chain must not be full.
+    pub(crate) fn push(&mut self, request: SendRequest<'_>) {
+        let index = self.count;
+        let (Some(raw), Some(segments), Some(inline)) = (
+            self.requests.get_mut(index),
+            self.segments.get_mut(index),
+            self.inline.get_mut(index),
+        ) else {
+            debug_assert!(false, "the chain is full");
+            return;
+        };
+        self.count += 1;
+        raw.wr_id = request.id;
+        let mut flags = 0;
+        if request.signalled {
+            flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
+        }
+        raw.num_sge = 0;
+        // Left from an earlier request: drivers refuse some that have it.
+        raw.imm_data_invalidated_rkey_union.invalidated_rkey = 0;
+        match request.op {
+            SendOp::Send {
+                payload,
+                invalidate,
+                solicited,
+            } => {
+                raw.opcode = ibv_wr_opcode::IBV_WR_SEND;
+                if let Some(key) = invalidate {
+                    raw.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_INV;
+                    raw.imm_data_invalidated_rkey_union.invalidated_rkey = key;
+                    // libsiw takes the key from here.
+                    raw.wr.rdma = remote(0, key);
+                }
+                if solicited {
+                    flags |= ibv_send_flags::IBV_SEND_SOLICITED.0;
+                }
+                flags |= place(raw, segments, inline, payload);
+            }
+            SendOp::Write { payload, addr, key } => {
+                raw.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+                flags |= place(raw, segments, inline, payload);
+                raw.wr.rdma = remote(addr, key);
+            }
+            SendOp::Read { local, addr, key } => {
+                raw.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ;
+                raw.num_sge = put(segments, [local, None]);
+                raw.wr.rdma = remote(addr, key);
+            }
+            SendOp::Bind {
+                window,
+                key,
+                region,
+                addr,
+                len,
+                rights,
+            } => {
+                raw.opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
+                raw.bind_mw_tso_union.bind_mw = bind_mw_t {
+                    mw: window.raw(),
+                    rkey: key,
+                    bind_info: ibv_mw_bind_info {
+                        mr: region.raw(),
+                        addr,
+                        length: len,
+                        mw_access_flags: window_access(rights),
+                    },
+                };
+                self.named.push((window, region, key));
+            }
+            SendOp::Invalidate { key } => {
+                raw.opcode = ibv_wr_opcode::IBV_WR_LOCAL_INV;
+                raw.imm_data_invalidated_rkey_union.invalidated_rkey = key;
+            }
+        }
+        raw.send_flags = flags;
+    }
+
+    /// Has the last request raise a completion; returns its id.
+    pub(crate) fn signal_last(&mut self) -> Option<u64> {
+        let last = self.requests.get_mut(self.count.checked_sub(1)?)?;
+        last.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
+        Some(last.wr_id)
+    }
+
+    /// Posts what is in the chain, which is empty then.
+    pub(crate) fn post(&mut self, id: &CmId) -> Result<(), NotTaken> {
+        let count = std::mem::take(&mut self.count);
+        if count == 0 {
+            return Ok(());
+        }
+        let segments = self.segments.iter_mut();
+        for (raw, segments) in self.requests.iter_mut().zip(segments).take(count) {
+            raw.sg_list = segments.as_mut_ptr();
+        }
+        let first = link(&mut self.requests, count, |raw, next| raw.next = next);
+        let mut bad = std::ptr::null_mut();
+        let result = id.with_qp(|qp| {
+            // SAFETY: the queue pair exists; the requests are linked up to the
+            // last, whose successor is null; segments, inline bytes, windows
+            // and regions they name are owned by this chain, and what the
+            // segments name is kept by the caller until it completes.
+            unsafe { ibv_post_send(qp, first, &raw mut bad) }
+        });
+        for (window, _, key) in self.named.drain(..) {
+            window.set_key(key);
+        }
+        result.and_then(check).map_err(|error| NotTaken { error })
+    }
+}
+
+/// Has a request send `payload`; returns the flags it needs for that.
+fn place(
+    raw: &mut ibv_send_wr,
+    segments: &mut [ibv_sge; 2],
+    inline: &mut [u8; INLINE],
+    payload: Payload<'_>,
+) -> libc::c_uint {
+    match payload {
+        Payload::Inline(bytes) => {
+            let len = copy(inline, bytes);
+            raw.num_sge = put(segments, [inline_segment(inline, len), None]);
+            ibv_send_flags::IBV_SEND_INLINE.0
+        }
+        Payload::Memory(parts) => {
+            raw.num_sge = put(segments, parts);
+            0
+        }
+    }
+}
+
+/// Links the first `count` requests and returns the first.
+fn link<T>(requests: &mut [T], count: usize, set: impl Fn(&mut T, *mut T)) -> *mut T {
+    let mut next = std::ptr::null_mut();
+    for raw in requests.iter_mut().take(count).rev() {
+        set(raw, next);
+        next = raw;
+    }
+    next
+}
+
+fn remote(addr: u64, key: u32) -> rdma_t {
+    rdma_t {
+        remote_addr: addr,
+        rkey: key,
+    }
+}
+
+fn copy(room: &mut [u8; INLINE], bytes: &[u8]) -> u32 {
+    let Some(place) = room.get_mut(..bytes.len()) else {
+        debug_assert!(false, "{} bytes are too many", bytes.len());
+        return 0;
+    };
+    place.copy_from_slice(bytes);
+    u32::try_from(bytes.len()).unwrap_or(0)
+}
+
+/// Inline bytes are named by their address in this process, without a key.
+fn inline_segment(bytes: &[u8; INLINE], len: u32) -> Option<Segment> {
+    (len > 0).then(|| Segment {
+        addr: bytes.as_ptr().expose_provenance() as u64,
+        len,
+        key: 0,
+    })
+}
+
+fn put(room: &mut [ibv_sge; 2], parts: [Option<Segment>; 2]) -> libc::c_int {
+    let mut count = 0;
+    for (place, part) in room.iter_mut().zip(parts.into_iter().flatten()) {
+        *place = ibv_sge {
+            addr: part.addr,
+            length: part.len,
+            lkey: part.key,
+        };
+        count += 1;
+    }
+    count
+}
+
+/// Work requests for a receive queue.
+pub(crate) struct RecvChain {
+    requests: Box<[ibv_recv_wr]>,
+    segments: Box<[[ibv_sge; 2]]>,
+    count: usize,
+}
+
+// SAFETY: as for `SendChain`.
+unsafe impl Send for RecvChain {}
+
+impl std::fmt::Debug for RecvChain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RecvChain")
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RecvChain {
+    pub(crate) fn new() -> Self {
+        let requests = (0..CHAIN)
+            // SAFETY: as for `SendChain`.
+            .map(|_| unsafe { std::mem::zeroed() })
+            .collect();
+        Self {
+            requests,
+            segments: vec![[NO_SEGMENT; 2]; CHAIN].into_boxed_slice(),
+            count: 0,
+        }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.count == CHAIN
+    }
+
+    /// Adds a receive into `room`. The chain must not be full.
+    pub(crate) fn push(&mut self, id: u64, room: Option<Segment>) {
+        let index = self.count;
+        let (Some(raw), Some(segments)) =
+            (self.requests.get_mut(index), self.segments.get_mut(index))
+        else {
+            debug_assert!(false, "the chain is full");
+            return;
+        };
+        self.count += 1;
+        raw.wr_id = id;
+        raw.num_sge = put(segments, [room, None]);
+    }
+
+    /// Posts what is in the chain, which is empty then.
+    pub(crate) fn post(&mut self, id: &CmId) -> Result<(), NotTaken> {
+        let count = std::mem::take(&mut self.count);
+        if count == 0 {
+            return Ok(());
+        }
+        let segments = self.segments.iter_mut();
+        for (raw, segments) in self.requests.iter_mut().zip(segments).take(count) {
+            raw.sg_list = segments.as_mut_ptr();
+        }
+        let first = link(&mut self.requests, count, |raw, next| raw.next = next);
+        let mut bad = std::ptr::null_mut();
+        let result = id.with_qp(|qp| {
+            // SAFETY: as in `SendChain::post`.
+            unsafe { ibv_post_recv(qp, first, &raw mut bad) }
+        });
+        result.and_then(check).map_err(|error| NotTaken { error })
+    }
+}

@@ -1,0 +1,238 @@
+//! Completion channels and queues.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::raw::{ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc, ibv_wc_flags};
+use super::{Context, last_error};
+
+/// Tells by a descriptor that completion queues have something.
+#[derive(Debug)]
+pub(crate) struct CompletionChannel {
+    raw: NonNull<ibv_comp_channel>,
+    context: Arc<Context>,
+}
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for CompletionChannel {}
+// SAFETY: as above.
+unsafe impl Sync for CompletionChannel {}
+
+impl CompletionChannel {
+    pub(crate) fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
+        // SAFETY: the context is open.
+        let raw = unsafe { (context.functions().ibv_create_comp_channel)(context.raw()) };
+        let raw = NonNull::new(raw).ok_or_else(last_error)?;
+        Ok(Arc::new(Self {
+            raw,
+            context: Arc::clone(context),
+        }))
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel exists until this is dropped.
+        let fields = unsafe { self.raw.as_ref() };
+        // SAFETY: the channel's descriptor is open as long as the channel.
+        unsafe { BorrowedFd::borrow_raw(fields.fd) }
+    }
+
+    /// Takes the next event, if the descriptor does not wait: the number that
+    /// its queue was made with.
+    pub(crate) fn take(&self) -> Option<usize> {
+        let mut cq: *mut ibv_cq = std::ptr::null_mut();
+        let mut number = std::ptr::null_mut();
+        // SAFETY: both are places for pointers; the queue's own pointer is not
+        // looked at.
+        let result = unsafe {
+            (self.context.functions().ibv_get_cq_event)(
+                self.raw.as_ptr(),
+                &raw mut cq,
+                &raw mut number,
+            )
+        };
+        (result == 0).then(|| number.addr())
+    }
+}
+
+impl Drop for CompletionChannel {
+    fn drop(&mut self) {
+        // SAFETY: queues made with it hold it, so there are none any more.
+        let result =
+            unsafe { (self.context.functions().ibv_destroy_comp_channel)(self.raw.as_ptr()) };
+        debug_assert!(result == 0, "a completion channel in use: {result}");
+    }
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    raw: NonNull<ibv_cq>,
+    channel: Arc<CompletionChannel>,
+    /// Events taken from the channel and not acknowledged.
+    owed: AtomicU32,
+}
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for CompletionQueue {}
+// SAFETY: as above; drivers lock their queues.
+unsafe impl Sync for CompletionQueue {}
+
+/// Events are acknowledged in batches: each time costs a lock.
+const ACKNOWLEDGE_AT: u32 = 128;
+
+impl CompletionQueue {
+    /// Makes one for at least `size` completions, whose events carry `number`.
+    pub(crate) fn new(
+        channel: &Arc<CompletionChannel>,
+        size: u32,
+        number: usize,
+    ) -> io::Result<Arc<Self>> {
+        let size = i32::try_from(size).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let context = &channel.context;
+        // SAFETY: context and channel belong together; the number is no
+        // pointer that anybody follows.
+        let raw = unsafe {
+            (context.functions().ibv_create_cq)(
+                context.raw(),
+                size,
+                std::ptr::without_provenance_mut(number),
+                channel.raw.as_ptr(),
+                0,
+            )
+        };
+        let raw = NonNull::new(raw).ok_or_else(last_error)?;
+        Ok(Arc::new(Self {
+            raw,
+            channel: Arc::clone(channel),
+            owed: AtomicU32::new(0),
+        }))
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_cq {
+        self.raw.as_ptr()
+    }
+
+    /// An event of this queue was taken from its channel.
+    pub(crate) fn event_taken(&self) {
+        let owed = self.owed.fetch_add(1, Ordering::Relaxed) + 1;
+        if owed >= ACKNOWLEDGE_AT {
+            self.acknowledge();
+        }
+    }
+
+    fn acknowledge(&self) {
+        let owed = self.owed.swap(0, Ordering::Relaxed);
+        if owed > 0 {
+            // SAFETY: as many events as were taken.
+            unsafe { (self.channel.context.functions().ibv_ack_cq_events)(self.raw(), owed) };
+        }
+    }
+
+    /// Asks for an event at the next completion.
+    pub(crate) fn arm(&self) {
+        // SAFETY: the queue exists.
+        let result = unsafe { ibv_req_notify_cq(self.raw(), 0) };
+        debug_assert!(result == 0, "arming a completion queue: {result}");
+    }
+
+    /// Takes completions into `batch`; returns how many.
+    pub(crate) fn poll(&self, batch: &mut Batch) -> usize {
+        let room = i32::try_from(batch.raw.len()).unwrap_or(i32::MAX);
+        // SAFETY: there is room for as many completions.
+        let count = unsafe { ibv_poll_cq(self.raw(), room, batch.raw.as_mut_ptr()) };
+        // Negative when the driver cannot read its queue: nothing is known
+        // then, and connections end by their own time-outs.
+        batch.filled = usize::try_from(count).unwrap_or(0).min(batch.raw.len());
+        batch.filled
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        // Destroying waits for all that is owed.
+        self.acknowledge();
+        // SAFETY: queue pairs made with it hold it, so there are none.
+        let _ = unsafe { (self.channel.context.functions().ibv_destroy_cq)(self.raw()) };
+    }
+}
+
+/// Completions taken at once.
+const BATCH: usize = 32;
+
+/// Room for completions.
+pub(crate) struct Batch {
+    raw: Box<[ibv_wc]>,
+    filled: usize,
+}
+
+// SAFETY: completions are numbers.
+unsafe impl Send for Batch {}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch")
+            .field("filled", &self.filled)
+            .finish()
+    }
+}
+
+/// One completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WorkCompletion {
+    /// As posted.
+    pub(crate) id: u64,
+    /// A number of [`status`](super::status).
+    pub(crate) status: u32,
+    /// What the driver's maker wants to know.
+    pub(crate) vendor_error: u32,
+    /// Length of a received message.
+    pub(crate) len: u32,
+    /// The key that a received message invalidated.
+    pub(crate) invalidated: Option<u32>,
+    /// Number of the queue pair.
+    pub(crate) qp: u32,
+}
+
+/// The kernel's own flag for a key that was invalidated, which the driver of
+/// `rxe` hands to programs as it is; to them the bit means something else
+/// (`IBV_WC_IP_CSUM_OK`), which no RDMA completion carries there.
+const RXE_WITH_INVALIDATE: u32 = 1 << 2;
+
+impl Batch {
+    pub(crate) fn new() -> Self {
+        let raw = (0..BATCH)
+            // SAFETY: completions are numbers, for which zero is a value.
+            .map(|_| unsafe { std::mem::zeroed() })
+            .collect();
+        Self { raw, filled: 0 }
+    }
+
+    /// Whether there may be more than fit.
+    pub(crate) fn was_full(&self) -> bool {
+        self.filled == self.raw.len()
+    }
+
+    /// The completions; `rxe` says whether they come from that driver.
+    pub(crate) fn iter(&self, rxe: bool) -> impl Iterator<Item = WorkCompletion> {
+        let mut with_key = ibv_wc_flags::IBV_WC_WITH_INV.0;
+        if rxe {
+            with_key |= RXE_WITH_INVALIDATE;
+        }
+        self.raw.iter().take(self.filled).map(move |raw| {
+            // SAFETY: both members of the union are 32-bit numbers.
+            let key = unsafe { raw.imm_data_invalidated_rkey_union.invalidated_rkey };
+            let invalidated = (raw.wc_flags & with_key != 0).then_some(key);
+            WorkCompletion {
+                id: raw.wr_id,
+                status: raw.status,
+                vendor_error: raw.vendor_err,
+                len: raw.byte_len,
+                invalidated,
+                qp: raw.qp_num,
+            }
+        })
+    }
+}

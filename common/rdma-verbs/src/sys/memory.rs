@@ -1,0 +1,279 @@
+//! Memory that devices may touch: protection domains, regions, windows.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use nvmeof_memory::Region;
+use nvmeof_rdma::Rights;
+
+use super::raw::{ibv_access_flags, ibv_mr, ibv_mw, ibv_mw_type, ibv_pd};
+use super::{Context, last_error};
+
+/// A protection domain: queue pairs reach only memory of their own.
+#[derive(Debug)]
+pub(crate) struct ProtectionDomain {
+    raw: NonNull<ibv_pd>,
+    context: Arc<Context>,
+}
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for ProtectionDomain {}
+// SAFETY: as above.
+unsafe impl Sync for ProtectionDomain {}
+
+impl ProtectionDomain {
+    pub(crate) fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
+        // SAFETY: the context is open.
+        let raw = unsafe { (context.functions().ibv_alloc_pd)(context.raw()) };
+        let raw = NonNull::new(raw).ok_or_else(last_error)?;
+        Ok(Arc::new(Self {
+            raw,
+            context: Arc::clone(context),
+        }))
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_pd {
+        self.raw.as_ptr()
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
+impl Drop for ProtectionDomain {
+    fn drop(&mut self) {
+        // SAFETY: regions, windows and queue pairs made in it hold it, so
+        // there are none any more.
+        let result = unsafe { (self.context.functions().ibv_dealloc_pd)(self.raw()) };
+        debug_assert!(result == 0, "a protection domain in use: {result}");
+    }
+}
+
+/// Which bytes of a region are registered, and how they are named.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    /// Bytes from the start of the region to the first one.
+    pub(crate) offset: u64,
+    /// Number of bytes.
+    pub(crate) len: usize,
+    /// What the first byte's address is for the device and for peers; that in
+    /// this process when `None`.
+    pub(crate) named: Option<u64>,
+}
+
+/// Memory registered with a device.
+#[derive(Debug)]
+pub(crate) struct MemoryRegion {
+    raw: NonNull<ibv_mr>,
+    pd: Arc<ProtectionDomain>,
+    /// Keeps the memory mapped.
+    region: Region,
+    piece: Piece,
+}
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for MemoryRegion {}
+// SAFETY: as above; a region's fields do not change.
+unsafe impl Sync for MemoryRegion {}
+
+impl MemoryRegion {
+    /// Registers memory for work of this side, and for windows if `windows`.
+    pub(crate) fn local(
+        pd: &Arc<ProtectionDomain>,
+        region: &Region,
+        named: Option<u64>,
+        windows: bool,
+    ) -> io::Result<Self> {
+        let mut access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
+        if windows {
+            access |= ibv_access_flags::IBV_ACCESS_MW_BIND.0;
+        }
+        let piece = Piece {
+            offset: 0,
+            len: region.len(),
+            named,
+        };
+        Self::register(pd, region, piece, access)
+    }
+
+    /// Registers a piece of memory that a peer may reach with `rights`.
+    pub(crate) fn remote(
+        pd: &Arc<ProtectionDomain>,
+        region: &Region,
+        piece: Piece,
+        rights: Rights,
+    ) -> io::Result<Self> {
+        let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 | remote_access(rights);
+        Self::register(pd, region, piece, access)
+    }
+
+    /// Registers a piece of memory for one window.
+    pub(crate) fn for_window(
+        pd: &Arc<ProtectionDomain>,
+        region: &Region,
+        piece: Piece,
+    ) -> io::Result<Self> {
+        let access =
+            ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 | ibv_access_flags::IBV_ACCESS_MW_BIND.0;
+        Self::register(pd, region, piece, access)
+    }
+
+    fn register(
+        pd: &Arc<ProtectionDomain>,
+        region: &Region,
+        piece: Piece,
+        access: libc::c_uint,
+    ) -> io::Result<Self> {
+        let outside = || io::Error::from(io::ErrorKind::InvalidInput);
+        let offset = usize::try_from(piece.offset).map_err(|_| outside())?;
+        let end = offset.checked_add(piece.len).ok_or_else(outside)?;
+        if end > region.len() {
+            return Err(outside());
+        }
+        let addr = usize::try_from(region.addr()).map_err(|_| outside())? + offset;
+        let addr = std::ptr::without_provenance_mut(addr);
+        let access = access.cast_signed();
+        let functions = pd.context().functions();
+        let raw = match piece.named {
+            // SAFETY: the bytes lie in the region, which stays mapped as long
+            // as the registration; only what is lent to the device through
+            // work requests or exposed to a peer is touched.
+            Some(named) => unsafe {
+                (functions.ibv_reg_mr_iova)(pd.raw(), addr, piece.len, named, access)
+            },
+            // SAFETY: as above.
+            None => unsafe { (functions.ibv_reg_mr)(pd.raw(), addr, piece.len, access) },
+        };
+        let raw = NonNull::new(raw).ok_or_else(last_error)?;
+        Ok(Self {
+            raw,
+            pd: Arc::clone(pd),
+            region: region.clone(),
+            piece,
+        })
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    fn fields(&self) -> &ibv_mr {
+        // SAFETY: registered until this is dropped.
+        unsafe { self.raw.as_ref() }
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_mr {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn local_key(&self) -> u32 {
+        self.fields().lkey
+    }
+
+    pub(crate) fn remote_key(&self) -> u32 {
+        self.fields().rkey
+    }
+
+    /// How the device names the first byte.
+    pub(crate) fn first_name(&self) -> u64 {
+        self.name_of(self.piece.offset)
+    }
+
+    /// How the device names the byte at `offset` of the region.
+    pub(crate) fn name_of(&self, offset: u64) -> u64 {
+        let start = self
+            .piece
+            .named
+            .unwrap_or(self.region.addr() + self.piece.offset);
+        start.wrapping_add(offset.wrapping_sub(self.piece.offset))
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        // SAFETY: nothing names it any more. A device that is gone says so,
+        // and has forgotten it.
+        let _ = unsafe { (self.pd.context().functions().ibv_dereg_mr)(self.raw()) };
+    }
+}
+
+fn remote_access(rights: Rights) -> libc::c_uint {
+    let mut access = 0;
+    if rights.contains(Rights::REMOTE_READ) {
+        access |= ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
+    }
+    if rights.contains(Rights::REMOTE_WRITE) {
+        access |= ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+    }
+    access
+}
+
+pub(super) fn window_access(rights: Rights) -> libc::c_uint {
+    remote_access(rights)
+}
+
+/// A memory window of type 2: opens part of a region to the peer of one queue
+/// pair, by a key whose low byte is ours to choose anew each time.
+#[derive(Debug)]
+pub(crate) struct MemoryWindow {
+    raw: NonNull<ibv_mw>,
+    pd: Arc<ProtectionDomain>,
+}
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for MemoryWindow {}
+// SAFETY: the key, the one field that changes, is read and written by the
+// thread that drives the queue pair only: a window is never used by two.
+unsafe impl Sync for MemoryWindow {}
+
+impl MemoryWindow {
+    pub(crate) fn new(pd: &Arc<ProtectionDomain>) -> io::Result<Self> {
+        // SAFETY: a protection domain names its open context.
+        let context = unsafe { &*pd.context().raw() };
+        let Some(alloc) = context.ops.alloc_mw else {
+            return Err(io::Error::from(io::ErrorKind::Unsupported));
+        };
+        // SAFETY: the function of the context that the domain is in.
+        let raw = unsafe { alloc(pd.raw(), ibv_mw_type::IBV_MW_TYPE_2) };
+        let raw = NonNull::new(raw).ok_or_else(last_error)?;
+        Ok(Self {
+            raw,
+            pd: Arc::clone(pd),
+        })
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_mw {
+        self.raw.as_ptr()
+    }
+
+    /// The key it has now.
+    pub(crate) fn key(&self) -> u32 {
+        // SAFETY: allocated until this is dropped.
+        let key = unsafe { &raw const (*self.raw.as_ptr()).rkey };
+        // SAFETY: as above.
+        unsafe { key.read() }
+    }
+
+    /// Notes the key that a bind gave it. Drivers read the field when the next
+    /// bind is posted.
+    pub(super) fn set_key(&self, key: u32) {
+        // SAFETY: allocated until this is dropped.
+        let place = unsafe { &raw mut (*self.raw.as_ptr()).rkey };
+        // SAFETY: as above; no reference to the field exists.
+        unsafe { place.write(key) };
+    }
+}
+
+impl Drop for MemoryWindow {
+    fn drop(&mut self) {
+        // SAFETY: a domain's context is open.
+        let context = unsafe { &*self.pd.context().raw() };
+        let Some(dealloc) = context.ops.dealloc_mw else {
+            return;
+        };
+        // SAFETY: allocated by the same context; it closes what it opened.
+        let _ = unsafe { dealloc(self.raw()) };
+    }
+}

@@ -1,0 +1,133 @@
+//! Memory windows not in use, and the keys they get.
+
+use std::collections::{HashSet, VecDeque};
+use std::io;
+use std::sync::Arc;
+
+use nvmeof_rdma::RemoteKey;
+
+use crate::sys::{MemoryWindow, ProtectionDomain};
+
+/// Windows not in use. The one that was given back first is used next, so that
+/// its last key is long gone when it gets a new one.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    free: VecDeque<Arc<MemoryWindow>>,
+    made: u32,
+    most: u32,
+}
+
+/// As long as fewer are free, a new one is made: 256 keys each, used in turn,
+/// make some 16,000 uses before a key comes again.
+const RESERVE: usize = 64;
+
+impl Windows {
+    pub(crate) fn new(most: u32) -> Self {
+        Self {
+            free: VecDeque::new(),
+            made: 0,
+            most,
+        }
+    }
+
+    /// Takes one out. `None` when the device has no more.
+    pub(crate) fn take(
+        &mut self,
+        pd: &Arc<ProtectionDomain>,
+    ) -> io::Result<Option<Arc<MemoryWindow>>> {
+        if self.free.len() < RESERVE && self.made < self.most {
+            match MemoryWindow::new(pd) {
+                Ok(window) => {
+                    self.made += 1;
+                    self.free.push_back(Arc::new(window));
+                }
+                Err(error) if self.free.is_empty() => return Err(error),
+                // The free ones do for now.
+                Err(_) => self.most = self.made,
+            }
+        }
+        Ok(self.free.pop_front())
+    }
+
+    /// Takes one back that is not bound any more.
+    pub(crate) fn give_back(&mut self, window: Arc<MemoryWindow>) {
+        self.free.push_back(window);
+    }
+
+    /// One was destroyed instead of given back.
+    pub(crate) fn lost(&mut self) {
+        self.made = self.made.saturating_sub(1);
+    }
+
+    /// Destroys all that are free.
+    pub(crate) fn clear(&mut self) {
+        self.free.clear();
+        self.made = 0;
+    }
+}
+
+/// The keys that were withdrawn last: a device may choose one of them again.
+#[derive(Debug, Default)]
+pub(crate) struct Withdrawn {
+    keys: HashSet<RemoteKey>,
+    order: VecDeque<RemoteKey>,
+}
+
+/// Keys that are remembered.
+const REMEMBERED: usize = 4096;
+
+impl Withdrawn {
+    pub(crate) fn add(&mut self, key: RemoteKey) {
+        if !self.keys.insert(key) {
+            return;
+        }
+        self.order.push_back(key);
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.keys.remove(&oldest);
+        }
+    }
+
+    pub(crate) fn contains(&self, key: RemoteKey) -> bool {
+        self.keys.contains(&key)
+    }
+}
+
+/// The key a window gets after `key`: the low byte is its owner's to choose
+/// (InfiniBand Architecture, 10.6.7.2.3).
+pub(crate) fn next_key(key: u32) -> u32 {
+    (key & !0xff) | (key.wrapping_add(1) & 0xff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_change_in_their_low_byte_and_go_round() {
+        assert_eq!(next_key(0x1234_5600), 0x1234_5601);
+        assert_eq!(next_key(0x1234_56ff), 0x1234_5600);
+        assert_eq!(next_key(u32::MAX), 0xffff_ff00);
+        let mut key = 0xabcd_ef07;
+        let mut seen = std::collections::BTreeSet::new();
+        while seen.insert(key) {
+            key = next_key(key);
+        }
+        assert_eq!(seen.len(), 256);
+    }
+
+    #[test]
+    fn withdrawn_keys_are_remembered_for_a_while() {
+        let mut withdrawn = Withdrawn::default();
+        let last = u32::try_from(REMEMBERED).unwrap();
+        for key in (0..last).chain([5]) {
+            withdrawn.add(RemoteKey(key));
+        }
+        assert!(withdrawn.contains(RemoteKey(0)));
+        withdrawn.add(RemoteKey(last));
+        assert!(!withdrawn.contains(RemoteKey(0)));
+        assert!(withdrawn.contains(RemoteKey(1)) && withdrawn.contains(RemoteKey(last)));
+        assert_eq!(withdrawn.keys.len(), withdrawn.order.len());
+    }
+}

@@ -1,0 +1,129 @@
+//! The suite of the contract, over an RDMA device of this machine.
+//!
+//! Needs a device, so it is built and run on purpose: the lab does. Anywhere
+//! else:
+//!
+//! ```text
+//! NVMEOF_VERBS_ADDR=10.10.0.1 cargo test -p nvmeof-rdma-verbs --test conformance
+//! ```
+//!
+//! with the address of a device's interface.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nvmeof_rdma::conformance::{End, Fabric, Leeway};
+use nvmeof_rdma::{Limits, Provider};
+use nvmeof_rdma_verbs::{DeviceKind, VerbsConfig, device_for_local};
+
+struct Device {
+    addr: IpAddr,
+    name: String,
+    kind: DeviceKind,
+    start: Instant,
+}
+
+fn device() -> Device {
+    let Ok(addr) = std::env::var("NVMEOF_VERBS_ADDR") else {
+        panic!(
+            "set NVMEOF_VERBS_ADDR to the address of an RDMA device's interface \
+             (`rdma link` shows the devices); `cargo xtask lab` runs this with devices in software"
+        );
+    };
+    let addr = addr.parse().unwrap();
+    // Shown when a case fails. Only the first case sets it.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter("debug")
+        .with_test_writer()
+        .try_init();
+    let found = device_for_local(addr).unwrap_or_else(|error| panic!("{error}"));
+    let Some(info) = found else {
+        panic!(
+            "{}",
+            nvmeof_rdma_verbs::devices().err().map_or_else(
+                || format!("no RDMA device serves {addr}"),
+                |error| error.to_string(),
+            )
+        );
+    };
+    Device {
+        addr,
+        name: info.name,
+        kind: info.kind,
+        start: Instant::now(),
+    }
+}
+
+impl Fabric for Device {
+    fn describe(&self) -> String {
+        format!("device {} ({:?}) at {}", self.name, self.kind, self.addr)
+    }
+
+    fn pair(&mut self) -> (Box<dyn Provider>, Box<dyn Provider>) {
+        let [a, b] = [(); 2].map(|()| {
+            let default = VerbsConfig::default();
+            let config = VerbsConfig {
+                limits: Limits {
+                    // The suite uses all there are.
+                    max_exposed: 4096,
+                    ..default.limits
+                },
+                handshake: Duration::from_secs(5),
+                ..default
+            };
+            Box::new(nvmeof_rdma_verbs::new(config).unwrap())
+        });
+        (a, b)
+    }
+
+    fn addr(&self, _end: End) -> SocketAddr {
+        SocketAddr::new(self.addr, 0)
+    }
+
+    fn leeway(&self) -> Leeway {
+        let any = Leeway {
+            solicited_untold: true,
+            rejects_for_the_dead: true,
+            ..Leeway::NONE
+        };
+        // Devices in software have names that say so, unless somebody gave
+        // them others.
+        let siw = self.name.starts_with("siw");
+        let rxe = self.name.starts_with("rxe");
+        match self.kind {
+            DeviceKind::Iwarp => Leeway {
+                silent_faults: true,
+                invalidated_untold: siw,
+                reads_need_no_right: siw,
+                tears_short_reads: siw,
+                answers_after_withdraw: siw,
+                ..any
+            },
+            _ => Leeway {
+                private_data: [56, 196, 148],
+                padded: true,
+                sends_wait: true,
+                opens_in_order: true,
+                invalid_keys_pass: rxe,
+                ..any
+            },
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn pause(&mut self, fds: &[BorrowedFd<'_>], _until: Option<Duration>) -> bool {
+        let mut fds: Vec<_> = fds
+            .iter()
+            .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
+            .collect();
+        poll(&mut fds, PollTimeout::from(1u8)).unwrap() > 0
+    }
+}
+
+nvmeof_rdma::conformance_suite!([device()]);

@@ -1,0 +1,71 @@
+#!/bin/bash
+# Puts the guest back to how it was before a scenario. Says on its output what
+# it could not put back, in one line, or nothing.
+
+# Process groups: timeout(1) gives the scenario one and this program another.
+group() { ps -o pgid= "$1" | tr -d ' '; }
+first=$(group 1)
+ours=$(group $$)
+
+# All but the first program and us; kernel threads are children of number 2.
+processes() {
+    ps -eo pid=,ppid=,pgid=,comm= | awk -v first="$first" -v ours="$ours" \
+        '$1 != 2 && $2 != 2 && $3 != first && $3 != ours { print $1, $4 }'
+}
+
+# stop WHICH : kills the processes whose name matches.
+stop() {
+    local id name
+    while read -r id name; do
+        [[ $name =~ $1 ]] && kill -9 "$id" 2>/dev/null
+    done < <(processes)
+}
+
+# In the order in which one holds the other.
+stop '^(fio|dd|cp|tcpdump|sleep)$'
+cut -d' ' -f2 /proc/mounts | grep -vxFf <(cut -d' ' -f2 /run/lab/mounts) | tac |
+    while read -r where; do umount "$where" || umount -l "$where"; done
+if compgen -G '/sys/class/nvme/nvme*' >/dev/null; then
+    timeout 30 nvme disconnect-all
+fi
+stop '.*'
+nvmet=/sys/kernel/config/nvmet
+if [ -d $nvmet ]; then
+    rm -f $nvmet/ports/*/subsystems/* $nvmet/subsystems/*/allowed_hosts/*
+    for folder in "$nvmet"/subsystems/*/namespaces/* "$nvmet"/{subsystems,ports,hosts}/*; do
+        [ ! -d "$folder" ] || rmdir "$folder"
+    done
+fi
+[ -z "$(losetup -nl)" ] || losetup -D
+# A scenario may have taken a device away.
+for device in rxe0:rxe:dm0 siw0:siw:dm1; do
+    IFS=: read -r name kind interface <<<"$device"
+    rdma link show "$name/1" >/dev/null 2>&1 ||
+        rdma link add "$name" type "$kind" netdev "$interface"
+done
+rm -rf /work/now
+
+left() {
+    local device
+    processes | sed 's/^/process /'
+    compgen -G '/sys/class/nvme/nvme*' | sed 's|.*/|controller |'
+    cut -d' ' -f2 /proc/mounts | grep -vxFf <(cut -d' ' -f2 /run/lab/mounts) | sed 's/^/mount /'
+    for device in rxe0 siw0; do
+        # One queue pair of rxe0 is the kernel's own.
+        rdma resource show qp link $device | grep -v 'type GSI' | sed 's/ state.*//; s/^/queue pair /'
+    done
+}
+
+# The kernel frees queue pairs and controllers a moment later.
+until=$((SECONDS + 10))
+found=$(left)
+while [ -n "$found" ] && [ $SECONDS -lt $until ]; do
+    sleep 0.2
+    found=$(left)
+done
+if [ -n "$found" ]; then
+    echo "left behind: $(paste -sd, <<<"$found")"
+else
+    # Also what the cleaning up itself brought about.
+    dmesg | tac | sed '/lab: begin/q' | grep -m 1 -E 'WARNING:|BUG:|Oops' || true
+fi

@@ -1,0 +1,335 @@
+#!/bin/bash
+# What a scenario has to work with. A scenario is a file in tests/lab/scenarios:
+#
+#   #!/bin/bash
+#   # about: what it proves, one line                   (required)
+#   # providers: iwarp verbs-rxe verbs-siw              (required, one or more)
+#   # timeout: 120                                      (seconds, default 120)
+#   # memory: 2048                                      (MiB, default 1024)
+#   source /lab/guest/lib.sh
+#   config "$(disk d1 256M)"
+#   target_start
+#   connect
+#   mkfs.ext4 -q "$(device 1)"
+#   expect_eq "block size" 512 "$(nvme id-ns "$(device 1)" -o json | field '.lbafs[0].ds | pow(2; .)')"
+#   disconnect
+#   target_stop
+#
+# It runs once for each provider, with `set -Eeuo pipefail`: the first command
+# that fails ends it, and the line is named in the table. Afterwards the kernel
+# log must be free of warnings (`dmesg_expect` declares those that belong to
+# the scenario). Cleaning up needs no code: processes, mounts, controllers and
+# nvmet's configuration are removed after each scenario, and what cannot be
+# removed fails it.
+#
+# Variables:
+#   PROVIDER   iwarp      software iWARP in our process, kernel host over siw0
+#              verbs-rxe  libibverbs over rxe0 (RoCEv2)
+#              verbs-siw  libibverbs over siw0 (iWARP)
+#   ENGINE     iwarp or verbs: what our programs call the provider
+#   RDMA       rxe0 or siw0: the device of the kernel's host
+#   ADDRESS    address of that device; the target listens there
+#   PORT       4420
+#   NQN        the subsystem
+#   WORK       empty folder on disk, removed afterwards
+#   OUT        folder on the host machine, kept if the scenario fails
+#   CONFIG     configuration of the target, $WORK/target.toml
+#   TARGET     process id of the target
+#   CTRL       controller of the last connect, such as nvme0
+
+: "${PROVIDER:=iwarp}" "${WORK:=/work}" "${OUT:=$WORK}"
+case $PROVIDER in
+iwarp) ENGINE=iwarp RDMA=siw0 ADDRESS=10.10.1.1 ;;
+verbs-rxe) ENGINE=verbs RDMA=rxe0 ADDRESS=10.10.0.1 ;;
+verbs-siw) ENGINE=verbs RDMA=siw0 ADDRESS=10.10.1.1 ;;
+esac
+PORT=4420
+NQN=nqn.2026-11.org.example:lab
+CONFIG=$WORK/target.toml
+TARGET=
+CTRL=
+LOG=$OUT/target.log
+EXPECTED_DMESG='^$'
+export PROVIDER ENGINE RDMA ADDRESS PORT NQN WORK OUT CONFIG
+
+# --- saying how it went ------------------------------------------------------
+
+# reason TEXT : why the scenario fails; the first one counts.
+reason() {
+    [ -s /run/lab/reason ] || printf '%s\n' "${1//$'\n'/ }" >/run/lab/reason
+}
+
+# fail TEXT : ends the scenario.
+fail() {
+    reason "$*"
+    echo "FAILED: $*" >&2
+    exit 1
+}
+
+# record KEY VALUE : a figure for the results.
+record() {
+    printf '%s\t%s\n' "$1" "$2" >>/run/lab/records
+}
+
+# expect_eq WHAT WANTED GOT
+expect_eq() {
+    [ "$2" = "$3" ] && return
+    diff <(printf '%s\n' "$2") <(printf '%s\n' "$3") >&2 || true
+    fail "$1: wanted '$2', got '$3'"
+}
+
+# expect_match WHAT REGULAR-EXPRESSION GOT
+expect_match() {
+    [[ $3 =~ $2 ]] || fail "$1: wanted a match of '$2', got '$3'"
+}
+
+# expect_ge WHAT LEAST GOT : whole numbers.
+expect_ge() {
+    [ "$3" -ge "$2" ] || fail "$1: wanted at least $2, got $3"
+}
+
+# expect_fail COMMAND... : the command must fail; prints what it says.
+expect_fail() {
+    ! "$@" 2>&1 || fail "succeeded, but must not: $*"
+}
+
+# field FILTER : the value of a jq filter over the JSON on standard input.
+field() {
+    jq -er "$1"
+}
+
+# wait_for SECONDS COMMAND... : until the command succeeds.
+wait_for() {
+    local seconds=$1 until=$((SECONDS + $1))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        [ "$SECONDS" -le "$until" ] || fail "not within $seconds s: $*"
+        sleep 0.1
+    done
+}
+
+# --- our target --------------------------------------------------------------
+
+# disk NAME SIZE : an empty sparse file; prints its path.
+disk() {
+    truncate -s "$2" "$WORK/$1"
+    echo "$WORK/$1"
+}
+
+# config [PATH...] : configures one subsystem with a namespace for each path
+# (a file, ram:SIZE or null:SIZE). More can be appended to $CONFIG.
+config() {
+    cat >"$CONFIG" <<TOML
+[[port]]
+traddr = "$ADDRESS"
+trsvcid = $PORT
+provider = "$ENGINE"
+
+[[subsystem]]
+nqn = "$NQN"
+allow_any_host = true
+TOML
+    local nsid=0 path
+    for path; do
+        nsid=$((nsid + 1))
+        namespace "$nsid" "$path"
+    done
+}
+
+# namespace NSID PATH [TOML-LINE...] : appended to the last subsystem.
+namespace() {
+    printf '\n[[subsystem.namespace]]\nnsid = %s\npath = "%s"\n' "$1" "$2" >>"$CONFIG"
+    [ $# -lt 3 ] || printf '%s\n' "${@:3}" >>"$CONFIG"
+}
+
+# target_start : starts the target and waits until it serves.
+target_start() {
+    local lines=0
+    [ ! -f "$LOG" ] || lines=$(wc -l <"$LOG")
+    nvmeof-target serve --config "$CONFIG" >>"$LOG" 2>&1 &
+    TARGET=$!
+    for _ in {1..200}; do
+        if tail -n +$((lines + 1)) "$LOG" | grep -q 'ready: serving'; then return; fi
+        [ -d "/proc/$TARGET" ] || break
+        sleep 0.1
+    done
+    fail "the target does not start: $(tail -n 1 "$LOG")"
+}
+
+# target_stop [SIGNAL] : ends the target, which must end with status 0.
+target_stop() {
+    kill -s "${1:-TERM}" "$TARGET"
+    local status=0
+    timeout 20 tail --pid="$TARGET" -f /dev/null || fail "the target does not stop"
+    wait "$TARGET" || status=$?
+    expect_eq "exit status of the target" 0 "$status"
+    TARGET=
+}
+
+# target_kill : the target dies at once.
+target_kill() {
+    kill -9 "$TARGET"
+    wait "$TARGET" || true
+    TARGET=
+}
+
+# target_logged REGULAR-EXPRESSION : whether the target logged it.
+target_logged() {
+    grep -Eq "$1" "$LOG"
+}
+
+# --- the kernel's host -------------------------------------------------------
+
+# connect [ARGUMENT...] : of nvme connect; later ones replace ours. Sets CTRL.
+connect() {
+    local answer
+    answer=$(nvme connect -t rdma -a "$ADDRESS" -s "$PORT" -n "$NQN" -o json "$@")
+    CTRL=$(field .device <<<"$answer")
+    wait_for 10 device 1
+}
+
+# disconnect : all controllers of the subsystem.
+disconnect() {
+    nvme disconnect -n "$NQN"
+}
+
+# device NSID : the block device of a namespace of the controller CTRL.
+device() {
+    local subsystem head
+    for subsystem in /sys/class/nvme-subsystem/*; do
+        [ -e "$subsystem/$CTRL" ] || continue
+        for head in "$subsystem"/nvme*n[0-9]*; do
+            if [ "$(cat "$head/nsid")" = "$1" ]; then
+                [ -b "/dev/${head##*/}" ] || return 1
+                echo "/dev/${head##*/}"
+                return
+            fi
+        done
+    done 2>/dev/null
+    return 1
+}
+
+# controller_state : live, connecting, deleting ... of the controller CTRL.
+controller_state() {
+    cat "/sys/class/nvme/$CTRL/state"
+}
+
+# checksum FILE... : one sum over the contents of files or devices, in order.
+checksum() {
+    cat "$@" | sha256sum | cut -d' ' -f1
+}
+
+# --- our initiator, the kernel's target --------------------------------------
+
+# initiator COMMAND [ARGUMENT...] : nvmeof with address, provider, subsystem.
+initiator() {
+    local nqn=(-n "$NQN")
+    [ "$1" != discover ] || nqn=()
+    nvmeof "$1" -t rdma -a "$ADDRESS" -s "$PORT" --provider "$ENGINE" "${nqn[@]}" "${@:2}"
+}
+
+# nvmet_start DEVICE... : the kernel's target with a namespace for each device.
+nvmet_start() {
+    local nvmet=/sys/kernel/config/nvmet nsid=0 device
+    modprobe -a nvmet nvmet_rdma
+    local subsystem=$nvmet/subsystems/$NQN
+    mkdir "$subsystem"
+    echo 1 >"$subsystem/attr_allow_any_host"
+    for device; do
+        nsid=$((nsid + 1))
+        mkdir "$subsystem/namespaces/$nsid"
+        echo -n "$device" >"$subsystem/namespaces/$nsid/device_path"
+        echo 1 >"$subsystem/namespaces/$nsid/enable"
+    done
+    mkdir $nvmet/ports/1
+    echo rdma >$nvmet/ports/1/addr_trtype
+    echo ipv4 >$nvmet/ports/1/addr_adrfam
+    echo "$ADDRESS" >$nvmet/ports/1/addr_traddr
+    echo "$PORT" >$nvmet/ports/1/addr_trsvcid
+    ln -s "$subsystem" "$nvmet/ports/1/subsystems/$NQN"
+}
+
+# --- leaks -------------------------------------------------------------------
+
+# footprint : what the target holds now, as "descriptors objects kilobytes";
+# objects are the RDMA device's queue pairs, completion queues and so on.
+footprint() {
+    local descriptors resident objects
+    descriptors=$(find "/proc/$TARGET/fd" -mindepth 1 | wc -l)
+    resident=$(sed -n 's/^VmRSS:[[:space:]]*\([0-9]*\).*/\1/p' "/proc/$TARGET/status")
+    objects=$(rdma resource show "$RDMA" | grep -oE '(pd|cq|qp|cm_id|mr|srq) [0-9]+' | tr -d ' ' | paste -sd,)
+    echo "$descriptors $objects $resident"
+}
+
+# leaks_none BEFORE KILOBYTES : compares with an earlier footprint. Descriptors
+# and RDMA objects must come back to what they were; memory may grow a little.
+leaks_none() {
+    local before=$1 now
+    for _ in {1..100}; do
+        now=$(footprint)
+        if [ "${now% *}" = "${before% *}" ]; then break; fi
+        sleep 0.1
+    done
+    expect_eq "descriptors and RDMA objects of the target" "${before% *}" "${now% *}"
+    local grown=$((${now##* } - ${before##* }))
+    record grown_kib "$grown"
+    [ "$grown" -le "$2" ] || fail "the target grew by $grown KiB, at most $2 are allowed"
+}
+
+# --- the kernel log ----------------------------------------------------------
+
+# dmesg_expect REGULAR-EXPRESSION : such lines belong to this scenario.
+dmesg_expect() {
+    EXPECTED_DMESG="$EXPECTED_DMESG|$1"
+}
+
+# check_dmesg : fails on errors, and on warnings that concern us, since the
+# beginning of the scenario. Runs by itself at the end.
+check_dmesg() {
+    local bad
+    bad=$(dmesg --decode --notime | tac | sed '/lab: begin/q' | tac |
+        grep -E '^[a-z]+ *:(emerg|alert|crit|err) |^[a-z]+ *:warn .*(nvme|siw|rxe|infiniband|rdma|WARNING|BUG|EXT4|XFS|Call Trace)' |
+        grep -vE 'clocksource|rcu:|hogged CPU|interrupt took too long|long keepalive RTT|speed is unknown|iwpm_register_pid' |
+        grep -vE "$EXPECTED_DMESG") || return 0
+    echo "$bad"
+    bad=${bad%%$'\n'*}
+    fail "kernel log: ${bad#*:*: }"
+}
+
+# finish STATUS : called when the scenario ends, in whatever way.
+finish() {
+    set +x
+    trap - ERR EXIT
+    if [ "$1" = 0 ]; then
+        check_dmesg
+    elif [ -f "$LOG" ]; then
+        echo "--- last lines of the target's log:"
+        tail -n 5 "$LOG"
+    fi
+    exit "$1"
+}
+
+# --- JSON --------------------------------------------------------------------
+
+# expect_fields WHAT WANTED GOT : every field of WANTED, an object as jq writes
+# it, is in the JSON object GOT with the same value.
+expect_fields() {
+    local wrong
+    wrong=$(jq -rn --argjson got "$3" "($2)"' | to_entries[] |
+        select($got[.key] != .value) | "\(.key) is \($got[.key]), not \(.value)"')
+    [ -z "$wrong" ] || fail "$1: ${wrong//$'\n'/, }"
+}
+
+# --- fio ---------------------------------------------------------------------
+
+# fio_report FILE : fio's JSON without the messages that it puts around it.
+fio_report() {
+    sed -n '/^{/,/^}/p' "$1"
+}
+
+# fio_complaint FILE : its first message about an error; FILE is NAME.json, and
+# what fio wrote to its standard error NAME.err.
+fio_complaint() {
+    grep -hm 1 -E 'verify: |verify failed|err=' "${1%.json}.err" "$1" | head -n 1 | grep . ||
+        echo "fio failed, see ${1##*/}"
+}

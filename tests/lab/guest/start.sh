@@ -1,0 +1,129 @@
+#!/bin/bash
+# First program of the guest's own system: sets up the devices and does what
+# the kernel's command line says. The image only has packages in it; this and
+# everything else that the project owns comes on the disk of the run (/lab).
+#
+#   lab=serve   runs scenarios as told on the second serial port
+#   lab=exec    runs /lab/script, its output goes to the second serial port
+#   lab=shell   a shell on the first serial port
+#
+# Lines on the second serial port are tab-separated and begin with a word; see
+# src/event.rs for the words.
+export PATH=/lab/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export HOME=/root LANG=C.UTF-8 TERM=${TERM:-linux}
+cd /root || exit
+hostname lab
+ulimit -l unlimited
+# What udev makes elsewhere.
+ln -s /proc/self/fd /dev/fd
+ln -s /proc/self/fd/0 /dev/stdin
+ln -s /proc/self/fd/1 /dev/stdout
+ln -s /proc/self/fd/2 /dev/stderr
+stty -F /dev/ttyS1 raw -echo
+exec 3<>/dev/ttyS1
+
+# tell WORD FIELD... : a line for the runner.
+tell() {
+    local IFS=$'\t'
+    printf '%s\n' "$*" >&3
+}
+
+power_off() {
+    sync
+    echo o >/proc/sysrq-trigger
+    sleep 60
+}
+
+# The programs whose use a scenario proves something about leave a line in a
+# file; their stand-ins become them, so that a process id is the right one.
+stand_ins() {
+    local name real
+    mkdir -p /run/lab/bin
+    for name in nvme nvmeof nvmeof-target fio rping mkfs.ext4 mkfs.xfs e2fsck \
+        xfs_repair mount fstrim blkdiscard; do
+        real=$(command -v "$name") || continue
+        printf '#!/bin/busybox sh\necho "%s $*" >>/run/lab/commands\nexec %s "$@"\n' \
+            "$name" "$real" >"/run/lab/bin/$name"
+        chmod 755 "/run/lab/bin/$name"
+    done
+    export PATH=/run/lab/bin:$PATH
+}
+
+# run NAME PROVIDER SECONDS : one scenario and the tidying up after it.
+run() {
+    local name=$1 provider=$2 limit=$3 status=0 began=$EPOCHREALTIME
+    local out=/out/$name@$provider
+    mkdir -p "$out" /work/now
+    : >/run/lab/commands
+    echo "<6>lab: begin $name@$provider" >/dev/kmsg
+    PROVIDER=$provider OUT=$out WORK=/work/now timeout -k 5 "$limit" \
+        bash /lab/guest/scenario.sh "/lab/scenarios/$name.sh" >"$out/log" 2>&1 </dev/null || status=$?
+    local ended=$EPOCHREALTIME
+    local reason=
+    [ ! -s /run/lab/reason ] || reason=$(head -n 1 /run/lab/reason)
+    if [ "$status" = 124 ] || [ "$status" = 137 ]; then
+        reason="not done after $limit s: ${reason:-$(grep -vE '^\++ (set|blame|finish) ' "$out/trace" | tail -n 1)}"
+    fi
+    [ -z "$reason" ] || tell reason "$reason"
+    rm -f /run/lab/reason
+    [ "$status" = 0 ] || blocked "$out"
+    if [ -s /run/lab/records ]; then
+        while IFS=$'\t' read -r key value; do tell record "$key" "$value"; done </run/lab/records
+        rm -f /run/lab/records
+    fi
+    sort -u /run/lab/commands | cut -c 1-200 | while IFS= read -r line; do tell ran "$line"; done
+    clean "$out"
+    tell end "$status" $(((${ended/./} - ${began/./}) / 1000)) "$(head -n 1 /run/lab/dirt)"
+}
+
+# clean FOLDER : tidies up; /run/lab/dirt says what is left. A program that
+# hangs in the kernel cannot be killed, so nobody waits for it.
+clean() {
+    local cleaner until=$((SECONDS + 70))
+    timeout -k 5 60 bash /lab/guest/clean.sh >/run/lab/dirt 2>>"$1/log" ||
+        echo "cleaning up fails with status $?" >>/run/lab/dirt &
+    cleaner=$!
+    while [ -d "/proc/$cleaner" ]; do
+        if [ $SECONDS -ge $until ]; then
+            blocked "$1"
+            echo "cleaning up hangs in the kernel" >>/run/lab/dirt
+            return
+        fi
+        sleep 0.1
+    done
+}
+
+# blocked FOLDER : the kernel log, with the stacks of what hangs in the kernel.
+blocked() {
+    echo w >/proc/sysrq-trigger
+    dmesg >"$1/dmesg"
+}
+
+serve() {
+    local word name provider limit
+    stand_ins
+    cat /proc/mounts >/run/lab/mounts
+    tell ready "$(uname -r)" "$(</proc/uptime)"
+    # A guest whose runner is gone must not stay.
+    while read -r -t 900 word name provider limit <&3; do
+        [ "$word" = run ] && run "$name" "$provider" "$limit"
+    done
+}
+
+mkdir -p /run/lab
+if ! bash /lab/guest/devices.sh >/run/lab/devices.log 2>&1; then
+    tell broken "devices: $(tail -n 1 /run/lab/devices.log)"
+fi
+case $(</proc/cmdline) in
+*lab=serve*) serve ;;
+*lab=exec*)
+    bash /lab/script </dev/null >&3 2>&1
+    echo $? >/out/status
+    ;;
+*lab=shell*)
+    echo "A guest of the lab. Programs: /lab/bin. Functions of scenarios (the first failure ends"
+    echo "the shell): PROVIDER=iwarp; source /lab/guest/lib.sh. The end: exit"
+    cd /root && setsid --ctty --wait bash -i </dev/ttyS0 >/dev/ttyS0 2>&1
+    ;;
+esac
+power_off

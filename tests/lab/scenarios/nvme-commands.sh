@@ -1,0 +1,83 @@
+#!/bin/bash
+# about: read, write, compare, write-zeroes, dsm, flush of nvme-cli, byte by byte; lengths that do not fit
+# providers: iwarp verbs-rxe verbs-siw
+# timeout: 90
+source /lab/guest/lib.sh
+
+# model FROM BLOCKS [FILE] : how blocks must look now; zeroes without a file.
+model() {
+    dd if="${3:-/dev/zero}" of="$WORK/model" bs=512 seek="$1" count="$2" conv=notrunc status=none
+}
+
+# The namespace and its backing file look like the model.
+same() {
+    cmp "$WORK/model" "$WORK/d1" || fail "backing file after $1"
+    nvme read "$disk" -s 0 -c 255 -z 131072 -d "$WORK/back" >/dev/null
+    cmp -n 131072 "$WORK/model" "$WORK/back" || fail "namespace after $1"
+}
+
+# refused REGULAR-EXPRESSION COMMAND... : of nvme, with this status.
+refused() {
+    expect_match "status of ${*:2}" "$1" "$(expect_fail nvme "${@:2}")"
+}
+
+config "$(disk d1 1M)"
+target_start
+connect
+disk=$(device 1)
+truncate -s 1M "$WORK/model"
+dd if=/dev/urandom of="$WORK/data" bs=128k count=1 status=none
+dd if=/dev/urandom of="$WORK/other" bs=4k count=1 status=none
+
+nvme write "$disk" -s 3 -c 0 -z 512 -d "$WORK/data"
+model 3 1 "$WORK/data"
+nvme write "$disk" -s 5 -c 7 -z 4096 -d "$WORK/other" --force-unit-access
+model 5 8 "$WORK/other"
+nvme write "$disk" -s 100 -c 150 -z 77312 -d "$WORK/data"
+model 100 151 "$WORK/data"
+same write
+
+nvme compare "$disk" -s 5 -c 7 -z 4096 -d "$WORK/other"
+refused 'Compare Failure' compare "$disk" -s 6 -c 7 -z 4096 -d "$WORK/other"
+nvme write-zeroes "$disk" -s 6 -c 2
+model 6 3
+nvme write-zeroes "$disk" -s 110 -c 15 --deac
+model 110 16
+same write-zeroes
+nvme dsm "$disk" -d -s 128,160,200 -b 8,24,1
+model 128 8
+model 160 24
+model 200 1
+same dsm
+# Hints change nothing.
+nvme dsm "$disk" -r -w -s 0 -b 256
+same "a hint"
+nvme flush "$disk" -n 1
+
+refused 'Invalid Command Opcode' verify "$disk" -s 0 -c 0
+refused 'Invalid Command Opcode' write-uncor "$disk" -s 0 -c 0
+refused 'LBA Out of Range' write "$disk" -s 2047 -c 1 -z 1024 -d "$WORK/data"
+refused 'LBA Out of Range' write-zeroes "$disk" -s 2048 -c 0
+refused 'LBA Out of Range' dsm "$disk" -d -s 0,2040 -b 8,9
+
+# io COMMAND-CODE LAST-BLOCK BYTES ARGUMENT... : blocks from 0 on, of a buffer
+# that is too short or too long for them.
+io() {
+    refused 'SGL Length Invalid|Invalid Field' io-passthru "$disk" -n 1 --opcode="$1" \
+        --cdw12="$2" --data-len="$3" "${@:4}"
+}
+for bytes in 511 512 1020 1028 4096 8192; do
+    io 1 1 $bytes -w --input-file="$WORK/data"
+    io 2 1 $bytes -r
+    io 5 1 $bytes -w --input-file="$WORK/data"
+done
+# More blocks than a command may have.
+io 1 512 4096 -w --input-file="$WORK/data"
+io 2 1023 131072 -r
+refused 'SGL Length Invalid|Invalid Field' admin-passthru "/dev/$CTRL" --opcode=6 --cdw10=1 \
+    --data-len=100 -r
+same "commands that were refused"
+expect_eq "state" live "$(controller_state)"
+expect_eq "connections that ended" 0 "$(grep -c 'disconnected:' "$LOG" || true)"
+disconnect
+target_stop

@@ -1,0 +1,50 @@
+#!/bin/bash
+# about: what a machine lacks for RDMA is said at the start, with the remedy
+# providers: verbs-rxe
+# timeout: 60
+source /lab/guest/lib.sh
+
+# What the device says to too little memory.
+dmesg_expect 'rxe_reg_user_mr'
+
+config "$(disk d1 16M)"
+chmod 777 "$WORK" && chmod 666 "$WORK/d1"
+
+# refused WHAT REGULAR-EXPRESSION COMMAND... : the target must end with status
+# 2 and one message that matches.
+refused() {
+    local what=$1 wanted=$2 said status=0
+    shift 2
+    said=$(timeout 20 "$@" nvmeof-target serve --config "$CONFIG" 2>&1) || status=$?
+    echo "$what: $said"
+    expect_eq "exit status ($what)" 2 "$status"
+    expect_match "message ($what)" "$wanted" "$said"
+    expect_eq "messages ($what)" 1 "$(grep -c '^nvmeof-target: ' <<<"$said")"
+}
+
+library=$(ldconfig -p | sed -n 's/.*librdmacm.so.1 .*=> //p' | head -n 1)
+# shellcheck disable=SC2016
+hidden='mount --bind /dev/null "$1" && shift && exec "$@"'
+refused "rdma-core is missing" 'librdmacm1' \
+    unshare --mount bash -c "$hidden" hidden "$(readlink -f "$library")"
+
+# An ordinary user who may lock 64 KiB.
+chmod 666 /dev/infiniband/*
+refused "memlock limit" 'ulimit -l|LimitMEMLOCK' \
+    prlimit --memlock=65536:65536 setpriv --reuid 12345 --regid 12345 --clear-groups
+
+sed -i 's/^traddr = .*/traddr = "10.99.99.99"/' "$CONFIG"
+refused "foreign address" '10.99.99.99.*on no interface' env
+sed -i 's/^traddr = .*/traddr = "127.0.0.1"/' "$CONFIG"
+refused "no device there" 'no RDMA device serves 127.0.0.1.*rdma link' env
+
+# Without any device, as on most machines.
+sed -i "s/^traddr = .*/traddr = \"$ADDRESS\"/" "$CONFIG"
+rdma link delete rxe0
+rdma link delete siw0
+refused "no device" 'no RDMA device|rdma link' env
+# auto goes on without.
+sed -i 's/^provider = .*/provider = "auto"/' "$CONFIG"
+target_start
+target_logged 'iwarp \(software' || fail "auto without a device: $(tail -n 1 "$LOG")"
+target_stop

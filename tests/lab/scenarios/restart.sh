@@ -1,0 +1,55 @@
+#!/bin/bash
+# about: the target restarted and killed under I/O: every block right after
+# providers: iwarp verbs-rxe verbs-siw
+# timeout: 90
+source /lab/guest/lib.sh
+
+# The host reports what it goes through while the target is away.
+dmesg_expect 'nvme nvme[0-9]+: .*(failed|rejected|error|I/O|[Rr]econnect|timeout|dying|resetting)'
+dmesg_expect 'no usable path|nvme_rdma|callbacks suppressed|(siw|rxe)[0-9]*: '
+
+# Writes with verification; ends when every block was read back.
+write_and_verify() {
+    fio --name=verify --filename="$1" --rw=randwrite --bs=4k --iodepth=16 \
+        --size=24M --verify=crc32c --verify_fatal=1 --ioengine=io_uring \
+        --direct=1 --output-format=json --output="$OUT/fio-$2.json"
+}
+
+# away HOW : ends the target under I/O, starts it again, and waits for the I/O.
+away() {
+    local disk job
+    disk=$(device 1)
+    write_and_verify "$disk" "$1" &
+    job=$!
+    sleep 1.5
+    [ -d "/proc/$job" ] || fail "the I/O ended before the target did"
+    "$1"
+    wait_for 10 test "$(controller_state)" != live
+    sleep 1
+    target_start
+    wait "$job" || fail "fio failed after $1"
+    wait_for 10 live
+    expect_eq "errors of fio" 0 "$(field '.jobs[0].error' <"$OUT/fio-$1.json")"
+}
+
+live() {
+    [ "$(controller_state)" = live ]
+}
+
+config "$(disk d1 64M)"
+target_start
+connect --reconnect-delay=1 --ctrl-loss-tmo=60 --keep-alive-tmo=5
+away target_stop
+away target_kill
+
+# A reset of the host's own, under I/O.
+write_and_verify "$(device 1)" reset &
+job=$!
+for _ in 1 2 3; do
+    sleep 0.5
+    wait_for 10 live
+    nvme reset "/dev/$CTRL"
+done
+wait "$job" || fail "fio failed over resets"
+disconnect
+target_stop

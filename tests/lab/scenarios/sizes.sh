@@ -1,0 +1,80 @@
+#!/bin/bash
+# about: writes and reads from one block to beyond the largest transfer, in capsules and keyed, from unaligned buffers
+# providers: iwarp verbs-rxe verbs-siw
+# timeout: 120
+source /lab/guest/lib.sh
+
+# Blocks, pages, the largest transfer (256 KiB), what lies around them.
+sizes=(512 1024 4096 4608 8192 16384 16896 65536 258048 262144 266240 1048576)
+
+# commands KIND : how many reads or writes the target counted.
+commands() {
+    nvme smart-log "/dev/$CTRL" -o json | field ".host_$1_commands"
+}
+
+# one_each NSID BLOCK : one request of each size, one after the other, written
+# to the namespace and to a file that shows how it must look; read and compared.
+one_each() {
+    local disk model=$WORK/model$1 size at=$2 writes=0 before
+    disk=$(device "$1")
+    truncate -s 8M "$model"
+    dd if=/dev/urandom of="$WORK/data" bs=1M count=2 status=none
+    before=$(commands write)
+    for size in "${sizes[@]}"; do
+        [ $((size % $2)) = 0 ] || continue
+        dd if="$WORK/data" of="$disk" bs="$size" count=1 seek="$at" \
+            oflag=direct,seek_bytes iflag=fullblock status=none
+        dd if="$WORK/data" of="$model" bs="$size" count=1 seek="$at" \
+            oflag=seek_bytes conv=notrunc status=none
+        dd if="$disk" bs="$size" count=1 skip="$at" iflag=direct,skip_bytes status=none |
+            cmp -n "$size" -i 0:"$at" - "$model" || fail "$size bytes come back otherwise"
+        # What is larger than the largest transfer takes several commands.
+        writes=$((writes + (size + 262143) / 262144))
+        # Never in the same place in a page.
+        at=$((at + size + 3 * $2))
+    done
+    expect_eq "write commands" "$writes" $(($(commands write) - before))
+    cmp "$model" "$WORK/d$1" || fail "the backing file of namespace $1 has other content"
+    cmp "$model" "$disk" || fail "namespace $1 has other content"
+}
+
+# unaligned NSID BLOCK : data that begins anywhere in a page.
+unaligned() {
+    local disk align job jobs=() number=0
+    disk=$(device "$1")
+    for align in 4 2052; do
+        for job in "$2 32k" '12k 96k' '64k 128k' '260k 520k'; do
+            jobs+=("--name=${job% *}-at-$align" "--iomem_align=$align" "--bs=${job% *}"
+                "--offset=$((number * 520))k" "--size=${job#* }")
+            number=$((number + 1))
+        done
+    done
+    fio --filename="$disk" --rw=randwrite --iodepth=4 --ioengine=io_uring --direct=1 \
+        --verify=crc32c --verify_fatal=1 --aux-path="$WORK" --output-format=json \
+        --output="$OUT/fio.json" "${jobs[@]}" 2>"$OUT/fio.err" ||
+        fail "unaligned buffers: $(fio_complaint "$OUT/fio.json")"
+    expect_eq "jobs that wrote and verified" 8 "$(fio_report "$OUT/fio.json" | field '[.jobs[] |
+        select(.error == 0 and .read.io_bytes > 0 and .read.io_bytes == .write.io_bytes)] | length')"
+    cmp "$disk" "$WORK/d$1" || fail "the backing file of namespace $1 has other content"
+}
+
+# With no data in capsules, with a page, with more than Linux puts in one.
+for in_capsule in 4096 0 16384; do
+    rm -f "$WORK"/{d,model}?
+    config "$(disk d1 8M)"
+    namespace 2 "$(disk d2 8M)" 'block_size = 4096'
+    printf '\n[limits]\nin_capsule = %s\n' $in_capsule >>"$CONFIG"
+    target_start
+    connect
+    wait_for 10 device 2
+    expect_eq "IOCCSZ" $(((64 + in_capsule) / 16)) \
+        "$(nvme id-ctrl "/dev/$CTRL" -o json | field .ioccsz)"
+    one_each 1 512
+    one_each 2 4096
+    if [ $in_capsule = 4096 ]; then
+        unaligned 1 512
+        unaligned 2 4096
+    fi
+    disconnect
+    target_stop
+done

@@ -1,0 +1,108 @@
+//! The disk of a run: what the project itself brings into the guest.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::Trouble;
+
+/// What goes in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Contents<'a> {
+    /// `tests/lab`, with `guest/` and `scenarios/`.
+    pub(crate) lab: &'a Path,
+    /// Job files and scripts, for `/lab/fio-configs`.
+    pub(crate) fio_configs: &'a Path,
+    /// Programs, for `/lab/bin`.
+    pub(crate) programs: &'a [PathBuf],
+    /// A script to run, for `/lab/script`.
+    pub(crate) script: Option<&'a Path>,
+}
+
+/// Makes `disk.img` in `folder`; all guests of a run read the same one.
+pub(crate) fn make(folder: &Path, contents: &Contents<'_>) -> Result<PathBuf, Trouble> {
+    let tree = folder.join("disk");
+    let mut bytes = 0;
+    for name in ["guest", "scenarios"] {
+        bytes += place_all(&contents.lab.join(name), &tree.join(name))?;
+    }
+    bytes += place_all(contents.fio_configs, &tree.join("fio-configs"))?;
+    for program in contents.programs {
+        bytes += place(program, &tree.join("bin"))?;
+    }
+    if let Some(script) = contents.script {
+        bytes += fs::copy(script, tree.join("script"))
+            .map_err(|error| Trouble::file("read", script, &error))?;
+    }
+    let image = folder.join("disk.img");
+    // Room for what the file system needs itself.
+    let mebibytes = bytes.div_ceil(1 << 20) * 5 / 4 + 8;
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs
+        .args(["-q", "-t", "ext4", "-m", "0", "-O", "^has_journal", "-d"])
+        .args([&tree, &image])
+        .arg(format!("{mebibytes}M"))
+        .stdin(Stdio::null());
+    let output = mke2fs
+        .output()
+        .map_err(|error| Trouble::SetUp(format!("cannot start mke2fs: {error}")))?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(Trouble::SetUp(format!("mke2fs makes no disk: {why}")));
+    }
+    fs::remove_dir_all(&tree).map_err(|error| Trouble::file("remove", &tree, &error))?;
+    Ok(image)
+}
+
+/// Puts what is in a folder into another one; returns its size.
+fn place_all(from: &Path, folder: &Path) -> Result<u64, Trouble> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(from).map_err(|error| Trouble::file("read", from, &error))? {
+        let path = entry
+            .map_err(|error| Trouble::file("read", from, &error))?
+            .path();
+        bytes += if path.is_dir() {
+            place_all(&path, &folder.join(path.file_name().unwrap_or_default()))?
+        } else {
+            place(&path, folder)?
+        };
+    }
+    Ok(bytes)
+}
+
+/// Puts a file into a folder; returns its size.
+fn place(file: &Path, folder: &Path) -> Result<u64, Trouble> {
+    fs::create_dir_all(folder).map_err(|error| Trouble::file("create", folder, &error))?;
+    let name = file.file_name().unwrap_or_default();
+    fs::copy(file, folder.join(name)).map_err(|error| Trouble::file("copy", file, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disk_has_scripts_programs_and_the_script() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("try.sh");
+        fs::write(&script, "true").unwrap();
+        let programs = [PathBuf::from("/bin/true")];
+        let lab = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let contents = Contents {
+            lab,
+            fio_configs: &lab.join("../../fio-configs"),
+            programs: &programs,
+            script: Some(&script),
+        };
+        let image = make(folder.path(), &contents).unwrap();
+        for file in ["guest/lib.sh", "scenarios/smoke.sh", "bin/true", "script"] {
+            let stat = Command::new("debugfs")
+                .args(["-R", &format!("stat {file}")])
+                .arg(&image)
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&stat.stdout);
+            assert!(text.contains("Type: regular"), "{file}: {text}");
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! One emulated machine: its command line, its two serial ports, its end.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use crate::Trouble;
+use crate::event::Event;
+use crate::image::Image;
+
+/// A boot takes 5 seconds; a machine that has other work is slower.
+const BOOT_LIMIT: Duration = Duration::from_secs(180);
+
+/// What every guest of a run has in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Blueprint {
+    pub(crate) image: Image,
+    /// The disk of the run.
+    pub(crate) disk: PathBuf,
+    /// Where the guest leaves what it writes down.
+    pub(crate) folder: PathBuf,
+}
+
+/// What `/lab/guest/start.sh` is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Serve,
+    Exec,
+    Shell,
+}
+
+impl Blueprint {
+    /// The emulator with everything but the serial ports.
+    fn machine(&self, purpose: Purpose, memory_mib: u32) -> Command {
+        // Hardware virtualisation is not relied on: where there is `/dev/kvm`
+        // in a virtual machine, it often does not run a stock kernel.
+        let mut qemu = Command::new("qemu-system-x86_64");
+        qemu.args("-accel tcg,thread=multi -cpu max -smp 2 -nodefaults".split(' '));
+        qemu.args(["-display", "none", "-no-reboot"]);
+        qemu.args(["-m", &format!("{memory_mib}M")]);
+        qemu.arg("-kernel").arg(self.image.folder.join("vmlinuz"));
+        qemu.arg("-initrd").arg(self.image.folder.join("initrd"));
+        qemu.args(["-append", &command_line(purpose)]);
+        // What a guest changes goes into a throw-away layer.
+        let root = self.image.folder.join("root.img");
+        qemu.arg("-drive").arg(format!(
+            "file={},format=raw,if=virtio,snapshot=on,cache=unsafe",
+            escape(&root)
+        ));
+        qemu.arg("-drive").arg(format!(
+            "file={},format=raw,if=virtio,readonly=on",
+            escape(&self.disk)
+        ));
+        qemu.arg("-virtfs").arg(format!(
+            "local,path={},mount_tag=out,security_model=none,multidevs=remap",
+            escape(&self.folder)
+        ));
+        qemu
+    }
+
+    /// Runs `/lab/script`; its output becomes ours. Returns its exit status.
+    pub(crate) fn exec(&self, memory_mib: u32, limit: Duration) -> Result<i32, Trouble> {
+        let console = self.folder.join("console");
+        let mut qemu = self.machine(Purpose::Exec, memory_mib);
+        qemu.arg("-serial")
+            .arg(format!("file:{}", escape(&console)));
+        qemu.args(["-serial", "stdio"]).stdin(Stdio::null());
+        let mut child = qemu.spawn().map_err(|error| no_emulator(&error))?;
+        let started = Instant::now();
+        while matches!(child.try_wait(), Ok(None)) {
+            if started.elapsed() > limit {
+                kill(&mut child);
+                let limit = limit.as_secs();
+                return Err(died(&console, &format!("is not done after {limit} s")));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let status = fs::read_to_string(self.folder.join("status")).ok();
+        let status = status.and_then(|text| text.trim().parse().ok());
+        status.ok_or_else(|| died(&console, "ended without a status"))
+    }
+
+    /// A shell on our terminal.
+    pub(crate) fn shell(&self, memory_mib: u32) -> Result<(), Trouble> {
+        let mut qemu = self.machine(Purpose::Shell, memory_mib);
+        // Control-C belongs to the shell in the guest.
+        qemu.args(["-chardev", "stdio,id=terminal,signal=off"]);
+        qemu.args(["-serial", "chardev:terminal", "-serial", "null"]);
+        let status = qemu.status().map_err(|error| no_emulator(&error))?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(Trouble::SetUp(format!("qemu-system-x86_64: {status}")))
+    }
+
+    /// Boots a guest that runs scenarios; `number` tells guests apart.
+    pub(crate) fn boot(&self, number: u32, memory_mib: u32) -> Result<Guest, Trouble> {
+        let console = self.folder.join(format!("guest-{number}.console"));
+        let mut qemu = self.machine(Purpose::Serve, memory_mib);
+        qemu.arg("-serial")
+            .arg(format!("file:{}", escape(&console)));
+        qemu.args(["-serial", "stdio"]);
+        qemu.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = qemu.spawn().map_err(|error| no_emulator(&error))?;
+        let (sender, events) = mpsc::channel();
+        if let Some(output) = child.stdout.take() {
+            std::thread::spawn(move || {
+                let lines = BufReader::new(output).split(b'\n').map_while(Result::ok);
+                let events = lines.filter_map(|line| Event::parse(&String::from_utf8_lossy(&line)));
+                for event in events {
+                    if sender.send(event).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        let orders = child.stdin.take();
+        let mut guest = Guest {
+            child,
+            orders,
+            events,
+            console,
+            memory_mib,
+            kernel: String::new(),
+        };
+        match guest.next(Instant::now() + BOOT_LIMIT) {
+            Ok(Event::Ready { kernel }) => guest.kernel = kernel,
+            Ok(Event::Broken(why)) => {
+                return Err(died(&guest.console, &format!("is not usable: {why}")));
+            }
+            Ok(other) => return Err(died(&guest.console, &format!("says {other:?}"))),
+            Err(why) => return Err(died(&guest.console, &why)),
+        }
+        Ok(guest)
+    }
+}
+
+fn command_line(purpose: Purpose) -> String {
+    let purpose = match purpose {
+        Purpose::Serve => "serve",
+        Purpose::Exec => "exec",
+        Purpose::Shell => "shell",
+    };
+    // An oops ends the guest, a crash of it ends the emulator. An emulated
+    // processor that gets no time for a while is no fault of the kernel.
+    format!(
+        "console=ttyS0 quiet panic=-1 oops=panic mitigations=off nokaslr nowatchdog \
+         rcupdate.rcu_cpu_stall_suppress=1 lab={purpose}"
+    )
+}
+
+/// In the emulator's options a comma ends a value unless it is doubled.
+fn escape(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}
+
+fn no_emulator(error: &std::io::Error) -> Trouble {
+    Trouble::SetUp(format!(
+        "cannot start qemu-system-x86_64: {error}; `cargo xtask setup` installs it"
+    ))
+}
+
+fn died(console: &Path, why: &str) -> Trouble {
+    let text = fs::read_to_string(console).unwrap_or_default();
+    let tail: Vec<_> = text.lines().rev().take(20).collect();
+    let tail: Vec<_> = tail.into_iter().rev().collect();
+    Trouble::Failed(format!(
+        "the guest {why}; its console, {}, ends with\n{}",
+        console.display(),
+        tail.join("\n")
+    ))
+}
+
+fn kill(child: &mut Child) {
+    // It may have ended by itself.
+    drop(child.kill());
+    drop(child.wait());
+}
+
+/// A guest that waits for scenarios. Dropping it ends it: all that it leaves
+/// is on our side already.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    child: Child,
+    orders: Option<ChildStdin>,
+    events: Receiver<Event>,
+    console: PathBuf,
+    pub(crate) memory_mib: u32,
+    pub(crate) kernel: String,
+}
+
+impl Guest {
+    /// Tells the guest what to do.
+    pub(crate) fn order(&mut self, line: &str) -> Result<(), String> {
+        let orders = self.orders.as_mut().ok_or("the guest takes no orders")?;
+        writeln!(orders, "{line}")
+            .and_then(|()| orders.flush())
+            .map_err(|error| format!("the guest is gone: {error}"))
+    }
+
+    /// The next thing that the guest says, or why it says nothing more.
+    pub(crate) fn next(&mut self, until: Instant) -> Result<Event, String> {
+        let left = until.saturating_duration_since(Instant::now());
+        self.events.recv_timeout(left).map_err(|error| match error {
+            RecvTimeoutError::Timeout => "hangs".to_owned(),
+            RecvTimeoutError::Disconnected => {
+                let text = fs::read(&self.console).unwrap_or_default();
+                cause_of_death(&String::from_utf8_lossy(&text))
+            }
+        })
+    }
+
+    /// What the kernel and the boot wrote.
+    pub(crate) fn console(&self) -> &Path {
+        &self.console
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        kill(&mut self.child);
+    }
+}
+
+/// The first line of the console that says why the guest ended.
+fn cause_of_death(console: &str) -> String {
+    let signs = [
+        "BUG:",
+        "Oops",
+        "WARNING:",
+        "Kernel panic",
+        "general protection",
+    ];
+    let found = console
+        .lines()
+        .find(|line| signs.iter().any(|sign| line.contains(sign)));
+    found.map_or_else(
+        || "ended by itself".to_owned(),
+        |line| format!("crashed: {}", line.trim()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cause_of_death_is_the_first_sign() {
+        let console = "[ 1.0] lab: begin smoke\n[ 2.0] BUG: kernel NULL pointer\n\
+             [ 2.1] Kernel panic - not syncing: Fatal exception\n";
+        assert_eq!(
+            cause_of_death(console),
+            "crashed: [ 2.0] BUG: kernel NULL pointer"
+        );
+        assert_eq!(cause_of_death("reboot: Power down"), "ended by itself");
+    }
+
+    #[test]
+    fn options_keep_commas() {
+        assert_eq!(escape(Path::new("/a,b")), "/a,,b");
+    }
+}

@@ -1,0 +1,133 @@
+//! `docs/interop.md`: what was proved, with which kernel, provider and command.
+//!
+//! The text only depends on what was proved, not on when or how fast.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt::Write as _;
+
+use crate::results::{Finding, Results};
+
+const HEAD: &str = "\
+# Interoperability
+
+What was proved against the stock Linux kernel. This file is written by
+`cargo xtask lab --write-interop`; each row is a file in `tests/lab/scenarios/`.
+
+* `iwarp`: software iWARP in our process; the kernel's side uses its software
+  iWARP device (siw).
+* `verbs-rxe`: libibverbs over the kernel's software RoCEv2 device (rxe).
+* `verbs-siw`: libibverbs over siw.
+
+";
+
+/// The whole file.
+pub(crate) fn text(results: &Results) -> String {
+    let mut text = HEAD.to_owned();
+    let versions: Vec<_> = results
+        .versions
+        .iter()
+        .map(|(name, version)| format!("{name} {version}"))
+        .collect();
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "Proved with {}.\n", versions.join(", "));
+    text.push_str("| scenario | what it proves | over | commands |\n| --- | --- | --- | --- |\n");
+    for row in rows(&results.cases) {
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} |",
+            row.scenario,
+            cell(row.about),
+            row.providers.join(", "),
+            row.commands.join(", ")
+        );
+    }
+    text
+}
+
+struct Row<'a> {
+    scenario: &'a str,
+    about: &'a str,
+    providers: Vec<&'a str>,
+    commands: Vec<String>,
+}
+
+/// One row for a scenario; only what passed is proved.
+fn rows(cases: &[Finding]) -> Vec<Row<'_>> {
+    let mut rows: BTreeMap<&str, Row<'_>> = BTreeMap::new();
+    for case in cases.iter().filter(|case| case.passed) {
+        let row = match rows.entry(&case.scenario) {
+            Entry::Vacant(free) => free.insert(Row {
+                scenario: &case.scenario,
+                about: &case.about,
+                providers: Vec::new(),
+                commands: Vec::new(),
+            }),
+            Entry::Occupied(row) => row.into_mut(),
+        };
+        row.providers.push(case.provider);
+        row.commands
+            .extend(case.commands.iter().map(|line| short(line)));
+    }
+    let mut rows: Vec<_> = rows.into_values().collect();
+    for row in &mut rows {
+        row.commands.sort();
+        row.commands.dedup();
+    }
+    rows
+}
+
+/// The program and, if it has some, its subcommand: what a person looks for.
+/// The rest of a command line changes with paths and process ids.
+fn short(line: &str) -> String {
+    let mut words = line.split(' ');
+    let program = words.next().unwrap_or_default();
+    let subcommand = words.next().filter(|word| {
+        matches!(program, "nvme" | "nvmeof" | "nvmeof-target")
+            && word.starts_with(|letter: char| letter.is_ascii_lowercase())
+    });
+    match subcommand {
+        Some(subcommand) => format!("`{program} {subcommand}`"),
+        None => format!("`{program}`"),
+    }
+}
+
+/// A bar would end the cell.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(scenario: &str, provider: &'static str, passed: bool, commands: &[&str]) -> Finding {
+        Finding {
+            scenario: scenario.to_owned(),
+            about: "a | b".to_owned(),
+            provider,
+            passed,
+            milliseconds: 1,
+            reason: None,
+            figures: BTreeMap::new(),
+            commands: commands.iter().map(|&line| line.to_owned()).collect(),
+            kept: None,
+        }
+    }
+
+    #[test]
+    fn a_row_for_each_scenario_with_what_passed() {
+        let results = Results {
+            versions: BTreeMap::from([("kernel".to_owned(), "6.12".to_owned())]),
+            cases: vec![
+                finding("one", "iwarp", true, &["nvme list -o json", "fio /tmp/1"]),
+                finding("one", "verbs-rxe", true, &["nvme list", "mount -t xfs"]),
+                finding("two", "iwarp", false, &[]),
+            ],
+        };
+        let text = text(&results);
+        let row = "| one | a \\| b | iwarp, verbs-rxe | `fio`, `mount`, `nvme list` |\n";
+        assert!(text.ends_with(row), "{text}");
+        assert!(text.contains("Proved with kernel 6.12."), "{text}");
+    }
+}

@@ -1,0 +1,264 @@
+//! The kernel lab: boots Debian's stock kernel in an emulated machine with
+//! software RDMA devices, and runs scenarios with its NVMe host and target.
+//!
+//! `cargo xtask lab` builds the programs and calls this one. Three folders
+//! next to this crate's sources take part:
+//!
+//! * `image/`: how the guest's image is made; it has Debian packages and the
+//!   module `siw` in it, nothing of ours. A change there makes a new image.
+//! * `guest/`: what runs in the guest. `lib.sh` says how to write a scenario.
+//! * `scenarios/`: one file each.
+//!
+//! Guests are started as needed, run one scenario after another, and are only
+//! replaced if they crash, hang or cannot be cleaned up.
+//!
+//! This crate tests nothing by itself and knows nothing of NVMe.
+#![forbid(unsafe_code)]
+
+mod disk;
+mod event;
+mod guest;
+mod image;
+mod interop;
+mod programs;
+mod results;
+mod run;
+mod scenario;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, ValueEnum};
+
+use disk::Contents;
+use guest::Blueprint;
+use image::Image;
+use results::{Finding, Results};
+use scenario::Scenario;
+
+/// Run scenarios with a stock Linux kernel and software RDMA devices.
+#[derive(Debug, Parser)]
+#[command(
+    bin_name = "cargo xtask lab",
+    after_help = "Exit status: 0 all passed, 1 one failed, 2 wrong usage or set-up."
+)]
+struct Arguments {
+    /// NAME, NAME@PROVIDER or @PROVIDER; all if nothing is named
+    #[arg(value_name = "SCENARIO")]
+    scenarios: Vec<String>,
+    /// List the scenarios and what they prove
+    #[arg(long)]
+    list: bool,
+    /// Build the guest's image again
+    #[arg(long)]
+    rebuild: bool,
+    /// How results are printed
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output_format: Format,
+    /// Keep the logs of scenarios that passed, too
+    #[arg(long)]
+    keep: bool,
+    /// Boot a guest with a shell on this terminal
+    #[arg(long, conflicts_with_all = ["scenarios", "exec", "list"])]
+    shell: bool,
+    /// Run a bash script in a guest; its output and status become ours
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scenarios", "list"])]
+    exec: Option<PathBuf>,
+    /// Write docs/interop.md if all scenarios pass
+    #[arg(long, conflicts_with = "scenarios")]
+    write_interop: bool,
+    /// Guests at a time
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    jobs: usize,
+    /// Memory of the guest of --shell and --exec in MiB
+    #[arg(long, value_name = "MIB", default_value_t = scenario::DEFAULT_MEMORY_MIB)]
+    memory: u32,
+    /// Seconds that the script of --exec may take
+    #[arg(long, value_name = "S", default_value_t = 600)]
+    limit: u64,
+    /// Build nothing; take the programs for /lab/bin from this folder
+    #[arg(long, value_name = "FOLDER")]
+    bin_dir: Option<PathBuf>,
+    /// A further program for /lab/bin
+    #[arg(long, value_name = "FILE")]
+    program: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// Why the lab stops.
+#[derive(Debug)]
+enum Trouble {
+    /// Wrong usage, or something on this machine: status 2.
+    SetUp(String),
+    /// Status 1.
+    Failed(String),
+}
+
+impl Trouble {
+    /// A file operation that did not work.
+    fn file(doing: &str, path: &Path, error: &std::io::Error) -> Self {
+        Self::SetUp(format!("cannot {doing} {}: {error}", path.display()))
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::SetUp(text) | Self::Failed(text)) = self;
+        out.write_str(text)
+    }
+}
+
+fn main() -> ExitCode {
+    match dispatch(&Arguments::parse()) {
+        Ok(status) => ExitCode::from(status),
+        Err(trouble) => {
+            eprintln!("lab: {trouble}");
+            match trouble {
+                Trouble::SetUp(_) => ExitCode::from(2),
+                Trouble::Failed(_) => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+/// Returns the exit status.
+fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
+    let lab = lab();
+    let scenarios = scenario::load(&lab.join("scenarios"))?;
+    if arguments.list {
+        list(&scenarios);
+        return Ok(0);
+    }
+    let cases = scenario::select(&scenarios, &arguments.scenarios)?;
+    let image = image::ensure(&lab.join("image"), arguments.rebuild)?;
+    let folder = new_folder()?;
+    let mut programs = match &arguments.bin_dir {
+        Some(folder) => programs::of_folder(folder)?,
+        None => programs::build(&lab.join("../.."), &folder)?,
+    };
+    programs.extend_from_slice(&arguments.program);
+    let contents = Contents {
+        lab: &lab,
+        fio_configs: &lab.join("../../fio-configs"),
+        programs: &programs,
+        script: arguments.exec.as_deref(),
+    };
+    let disk = disk::make(&folder, &contents)?;
+    let blueprint = Blueprint {
+        image,
+        disk,
+        folder,
+    };
+    if arguments.shell {
+        blueprint.shell(arguments.memory)?;
+        remove(&blueprint.folder)?;
+        return Ok(0);
+    }
+    if arguments.exec.is_some() {
+        let limit = Duration::from_secs(arguments.limit);
+        let status = blueprint.exec(arguments.memory, limit)?;
+        remove(&blueprint.folder)?;
+        return Ok(u8::try_from(status).unwrap_or(1));
+    }
+    let results = run_all(&blueprint, cases, arguments)?;
+    if arguments.write_interop && results.failed() == 0 {
+        let file = lab.join("../../docs/interop.md");
+        fs::write(&file, interop::text(&results))
+            .map_err(|error| Trouble::file("write", &file, &error))?;
+    }
+    Ok(u8::from(results.failed() > 0))
+}
+
+/// `tests/lab`, wherever the clone is now.
+fn lab() -> PathBuf {
+    std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from)
+}
+
+fn list(scenarios: &[Scenario]) {
+    for scenario in scenarios {
+        let providers: Vec<_> = scenario.providers.iter().map(|it| it.name()).collect();
+        println!("{:24} {}", scenario.name, scenario.about);
+        println!("{:24} {}", "", providers.join(" "));
+    }
+}
+
+/// A folder for this run, by the process that makes it: in the build folder.
+fn new_folder() -> Result<PathBuf, Trouble> {
+    let runs = std::env::var_os("NVMEOF_LAB_RUNS").unwrap_or_else(|| "build/lab".into());
+    let folder = Path::new(&runs).join(format!("run-{}", std::process::id()));
+    if folder.exists() {
+        remove(&folder)?;
+    }
+    fs::create_dir_all(&folder).map_err(|error| Trouble::file("create", &folder, &error))?;
+    fs::canonicalize(&folder).map_err(|error| Trouble::file("find", &folder, &error))
+}
+
+fn remove(folder: &Path) -> Result<(), Trouble> {
+    fs::remove_dir_all(folder).map_err(|error| Trouble::file("remove", folder, &error))
+}
+
+/// Runs the cases and prints the table: to standard output, or beside JSON to
+/// the other one.
+fn run_all(
+    blueprint: &Blueprint,
+    cases: Vec<scenario::Case>,
+    arguments: &Arguments,
+) -> Result<Results, Trouble> {
+    let say = |line: &str| match arguments.output_format {
+        Format::Text => println!("{line}"),
+        Format::Json => eprintln!("{line}"),
+    };
+    let started = Instant::now();
+    let lanes = arguments.jobs.min(cases.len());
+    say(&Finding::head());
+    let tell = |finding: &Finding| say(&finding.row());
+    let (cases, kernel) = run::run(blueprint, cases, lanes, arguments.keep, &tell)?;
+    // Logs are worth keeping, what can be built again is not.
+    drop(fs::remove_file(&blueprint.disk));
+    let results = Results {
+        versions: versions(&blueprint.image, kernel),
+        cases,
+    };
+    for finding in &results.cases {
+        if let (Some(reason), Some(kept)) = (&finding.reason, &finding.kept) {
+            let (scenario, provider) = (&finding.scenario, finding.provider);
+            say(&format!("\n{scenario}@{provider}: {reason}"));
+            say(&format!("  logs: {}", kept.display()));
+        }
+    }
+    say(&format!(
+        "\n{} passed, {} failed, {} s",
+        results.cases.len() - results.failed(),
+        results.failed(),
+        started.elapsed().as_secs()
+    ));
+    if arguments.output_format == Format::Json {
+        let json = serde_json::to_string_pretty(&results)
+            .map_err(|error| Trouble::Failed(format!("no JSON: {error}")))?;
+        println!("{json}");
+    }
+    if results.failed() == 0 && !arguments.keep {
+        remove(&blueprint.folder)?;
+    }
+    Ok(results)
+}
+
+fn versions(image: &Image, kernel: Option<String>) -> BTreeMap<String, String> {
+    let packages = ["nvme-cli", "fio", "rdma-core"];
+    let packages = packages.into_iter().filter_map(|name| {
+        let version = image.version(name)?;
+        Some((name.to_owned(), version))
+    });
+    let kernel = kernel.map(|release| ("Linux".to_owned(), release));
+    packages.chain(kernel).collect()
+}

@@ -1,0 +1,107 @@
+//! The programs that go into the guest, built the way a user gets them.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::Trouble;
+
+/// Test executables for the guest, because they need RDMA devices: package,
+/// its folder, the test, and its name in the guest.
+const TESTS: &[(&str, &str, &str, &str)] = &[(
+    "nvmeof-rdma-verbs",
+    "common/rdma-verbs",
+    "conformance",
+    "conformance",
+)];
+
+/// Builds everything with cargo; `folder` is for what gets another name.
+pub(crate) fn build(root: &Path, folder: &Path) -> Result<Vec<PathBuf>, Trouble> {
+    let mut programs = executables(root, "build --release --locked")?;
+    let ours = "build --release --locked -p nvmeof-lab --examples";
+    programs.extend(executables(root, ours)?);
+    for (package, place, test, name) in TESTS {
+        // A tree without that provider has nothing to test.
+        if !root.join(place).is_dir() {
+            continue;
+        }
+        let arguments = format!("test --no-run --release --locked -p {package} --test {test}");
+        for from in executables(root, &arguments)? {
+            // Cargo's own name for it changes with each compiler.
+            let program = folder.join(name);
+            fs::copy(&from, &program).map_err(|error| Trouble::file("copy", &from, &error))?;
+            programs.push(program);
+        }
+    }
+    Ok(programs)
+}
+
+/// All programs of a folder.
+pub(crate) fn of_folder(folder: &Path) -> Result<Vec<PathBuf>, Trouble> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let unreadable = |error| Trouble::file("read", folder, &error);
+    let mut programs = Vec::new();
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        let about = fs::metadata(&path).map_err(|error| Trouble::file("read", &path, &error))?;
+        if about.is_file() && about.permissions().mode() & 0o111 != 0 {
+            programs.push(path);
+        }
+    }
+    Ok(programs)
+}
+
+/// Runs cargo, whose progress stays visible, and returns what it built.
+fn executables(root: &Path, arguments: &str) -> Result<Vec<PathBuf>, Trouble> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(arguments.split(' '))
+        .arg("--message-format=json-render-diagnostics")
+        .current_dir(root)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| Trouble::SetUp(format!("cannot start cargo: {error}")))?;
+    if !output.status.success() {
+        let status = output.status;
+        return Err(Trouble::Failed(format!("`cargo {arguments}`: {status}")));
+    }
+    Ok(in_messages(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// The executables in cargo's messages, one JSON object a line.
+fn in_messages(messages: &str) -> Vec<PathBuf> {
+    let values = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let paths = values.filter_map(|message| Some(message.get("executable")?.as_str()?.into()));
+    paths.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executables_are_found_among_messages() {
+        let messages = "{\"reason\":\"compiler-artifact\",\"executable\":null}\nnoise\n\
+             {\"reason\":\"compiler-artifact\",\"executable\":\"/b/nvmeof\"}\n\
+             {\"reason\":\"build-finished\",\"success\":true}\n";
+        assert_eq!(in_messages(messages), [PathBuf::from("/b/nvmeof")]);
+    }
+
+    #[test]
+    fn only_programs_are_taken_from_a_folder() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        for (name, mode) in [("nvmeof", 0o755), ("nvmeof.d", 0o644)] {
+            let path = folder.path().join(name);
+            fs::write(&path, "").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        fs::create_dir(folder.path().join("deps")).unwrap();
+        let programs = of_folder(folder.path()).unwrap();
+        assert_eq!(programs, [folder.path().join("nvmeof")]);
+    }
+}

@@ -1,0 +1,110 @@
+//! What a run found out, as data (`-o json`).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+/// A whole run.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Results {
+    /// The guest's kernel and tools, by name.
+    pub(crate) versions: BTreeMap<String, String>,
+    /// In the order of the scenarios' names.
+    pub(crate) cases: Vec<Finding>,
+}
+
+/// One scenario over one provider.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Finding {
+    pub(crate) scenario: String,
+    pub(crate) about: String,
+    pub(crate) provider: &'static str,
+    pub(crate) passed: bool,
+    /// Without cleaning up.
+    pub(crate) milliseconds: u64,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    /// What it measured.
+    pub(crate) figures: BTreeMap<String, String>,
+    /// What it ran, each line once.
+    pub(crate) commands: Vec<String>,
+    /// Logs and console, if they were kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kept: Option<PathBuf>,
+}
+
+impl Results {
+    pub(crate) fn failed(&self) -> usize {
+        self.cases.iter().filter(|case| !case.passed).count()
+    }
+}
+
+impl Finding {
+    /// The head of the table.
+    pub(crate) fn head() -> String {
+        row("scenario", "provider", "", "seconds", "")
+    }
+
+    /// Its row in the table.
+    pub(crate) fn row(&self) -> String {
+        let word = if self.passed { "ok" } else { "FAILED" };
+        let tenths = self.milliseconds / 100;
+        let seconds = format!("{}.{}", tenths / 10, tenths % 10);
+        let reason = self.reason.as_deref().unwrap_or_default();
+        row(&self.scenario, self.provider, word, &seconds, reason)
+    }
+}
+
+/// At most 80 columns; the whole reason stands below the table.
+fn row(scenario: &str, provider: &str, word: &str, seconds: &str, reason: &str) -> String {
+    let line = format!("{scenario:24} {provider:10} {word:6} {seconds:>7}  {reason}");
+    let line: String = line.chars().take(80).collect();
+    line.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn finding(passed: bool) -> Finding {
+        Finding {
+            scenario: "smoke".to_owned(),
+            about: "it works".to_owned(),
+            provider: "iwarp",
+            passed,
+            milliseconds: 3456,
+            reason: (!passed).then(|| "line 3: false ".repeat(9)),
+            figures: BTreeMap::new(),
+            commands: vec!["nvme list".to_owned()],
+            kept: None,
+        }
+    }
+
+    #[test]
+    fn rows_fit_a_terminal() {
+        assert_eq!(
+            finding(true).row(),
+            "smoke                    iwarp      ok         3.4"
+        );
+        let row = finding(false).row();
+        assert!(row.contains("FAILED") && row.contains("line 3"), "{row}");
+        assert!(row.chars().count() <= 80, "{row}");
+        assert!(Finding::head().starts_with("scenario"));
+    }
+
+    #[test]
+    fn json_has_everything() {
+        let results = Results {
+            versions: BTreeMap::from([("kernel".to_owned(), "6.12".to_owned())]),
+            cases: vec![finding(true), finding(false)],
+        };
+        assert_eq!(results.failed(), 1);
+        let json = serde_json::to_value(&results).unwrap();
+        assert_eq!(json["versions"]["kernel"], "6.12");
+        assert_eq!(json["cases"][0]["commands"][0], "nvme list");
+        assert_eq!(json["cases"][0].get("reason"), None);
+        assert!(json["cases"][1]["reason"].is_string());
+    }
+}

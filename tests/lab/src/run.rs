@@ -1,0 +1,309 @@
+//! Runs cases in guests: who takes which case, what a guest's end means.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::Trouble;
+use crate::event::Event;
+use crate::guest::{Blueprint, Guest};
+use crate::results::Finding;
+use crate::scenario::Case;
+
+/// What a guest may take for cleaning up after a scenario and for telling.
+const CLEANING: Duration = Duration::from_secs(100);
+
+/// Cases that nobody has taken yet, and what became of the others.
+struct Board<'a> {
+    blueprint: &'a Blueprint,
+    waiting: Mutex<Vec<Case>>,
+    findings: Mutex<Vec<Finding>>,
+    kernel: Mutex<Option<String>>,
+    guests: AtomicU32,
+    keep: bool,
+    tell: &'a (dyn Fn(&Finding) + Sync),
+}
+
+/// Runs all cases, in `lanes` guests at a time. Each finding is told as soon
+/// as it is there. Returns them in the order of their names, and the kernel's
+/// release.
+pub(crate) fn run(
+    blueprint: &Blueprint,
+    cases: Vec<Case>,
+    lanes: usize,
+    keep: bool,
+    tell: &(dyn Fn(&Finding) + Sync),
+) -> Result<(Vec<Finding>, Option<String>), Trouble> {
+    let board = Board {
+        blueprint,
+        waiting: Mutex::new(in_order(cases)),
+        findings: Mutex::new(Vec::new()),
+        kernel: Mutex::new(None),
+        guests: AtomicU32::new(0),
+        keep,
+        tell,
+    };
+    std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..lanes.max(1))
+            .map(|_| scope.spawn(|| board.lane()))
+            .collect();
+        lanes.into_iter().try_for_each(|lane| {
+            let broken = || {
+                Err(Trouble::Failed(
+                    "a lane of the runner broke down".to_owned(),
+                ))
+            };
+            lane.join().unwrap_or_else(|_| broken())
+        })
+    })?;
+    let kernel = owned(board.kernel);
+    let mut findings = owned(board.findings);
+    findings.sort_by(|one, other| {
+        (&one.scenario, one.provider).cmp(&(&other.scenario, other.provider))
+    });
+    Ok((findings, kernel))
+}
+
+/// Cases for large guests come first, so that each guest can run what is left;
+/// among them the long ones, so that all lanes end at about the same time.
+fn in_order(mut cases: Vec<Case>) -> Vec<Case> {
+    cases.sort_by(|one, other| {
+        let key = |case: &Case| (case.scenario.memory_mib, case.scenario.timeout);
+        key(other).cmp(&key(one))
+    });
+    cases
+}
+
+fn owned<T>(mutex: Mutex<T>) -> T {
+    mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Board<'_> {
+    /// Takes cases until none is left. A guest that crashed, hangs or could
+    /// not be cleaned up is replaced.
+    fn lane(&self) -> Result<(), Trouble> {
+        let mut guest: Option<Guest> = None;
+        while let Some(case) = self.take() {
+            guest = guest.filter(|guest| guest.memory_mib >= case.scenario.memory_mib);
+            let mut fit = match guest.take() {
+                Some(guest) => guest,
+                None => self.boot(case.scenario.memory_mib)?,
+            };
+            let (finding, usable) = self.attempt(&mut fit, &case);
+            (self.tell)(&finding);
+            locked(&self.findings).push(finding);
+            guest = usable.then_some(fit);
+        }
+        Ok(())
+    }
+
+    fn take(&self) -> Option<Case> {
+        let mut waiting = locked(&self.waiting);
+        (!waiting.is_empty()).then(|| waiting.remove(0))
+    }
+
+    fn boot(&self, memory_mib: u32) -> Result<Guest, Trouble> {
+        let number = self.guests.fetch_add(1, Ordering::Relaxed);
+        let guest = self.blueprint.boot(number, memory_mib).inspect_err(|_| {
+            // The other lanes would only find the same.
+            locked(&self.waiting).clear();
+        })?;
+        *locked(&self.kernel) = Some(guest.kernel.clone());
+        Ok(guest)
+    }
+
+    /// Runs one case. Also says whether the guest can run another one.
+    fn attempt(&self, guest: &mut Guest, case: &Case) -> (Finding, bool) {
+        let started = Instant::now();
+        let watched = watch(guest, case);
+        let folder = self.blueprint.folder.join(case.name());
+        let mut finding = Finding {
+            scenario: case.scenario.name.clone(),
+            about: case.scenario.about.clone(),
+            provider: case.provider.name(),
+            passed: watched.reason.is_none(),
+            milliseconds: watched.milliseconds.unwrap_or_else(|| {
+                u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)
+            }),
+            reason: watched.reason,
+            figures: watched.figures,
+            commands: watched.commands,
+            kept: None,
+        };
+        if !finding.passed || self.keep {
+            keep_console(guest.console(), &folder);
+            finding.kept = Some(folder);
+        } else {
+            // The folder of the run is removed later in any case.
+            drop(fs::remove_dir_all(&folder));
+        }
+        (finding, watched.usable)
+    }
+}
+
+/// What the guest said about one case.
+#[derive(Debug, Default)]
+struct Watched {
+    reason: Option<String>,
+    milliseconds: Option<u64>,
+    figures: BTreeMap<String, String>,
+    commands: Vec<String>,
+    usable: bool,
+}
+
+fn watch(guest: &mut Guest, case: &Case) -> Watched {
+    let seconds = case.scenario.timeout.as_secs();
+    let order = format!(
+        "run {} {} {seconds}",
+        case.scenario.name,
+        case.provider.name()
+    );
+    let mut watched = Watched::default();
+    if let Err(why) = guest.order(&order) {
+        watched.reason = Some(why);
+        return watched;
+    }
+    let until = Instant::now() + case.scenario.timeout + CLEANING;
+    loop {
+        match guest.next(until) {
+            Ok(event) => {
+                if watched.hear(event) {
+                    return watched;
+                }
+            }
+            Err(why) => {
+                watched.lose(&why);
+                return watched;
+            }
+        }
+    }
+}
+
+impl Watched {
+    /// The guest says nothing more; `why` continues "the guest".
+    fn lose(&mut self, why: &str) {
+        self.reason = Some(match self.reason.take() {
+            Some(reason) => format!("{reason}; then the guest {why}"),
+            None => format!("the guest {why}"),
+        });
+    }
+
+    /// Returns whether the case is over.
+    fn hear(&mut self, event: Event) -> bool {
+        match event {
+            Event::Ready { .. } | Event::Broken(_) => {}
+            Event::Reason(why) => {
+                self.reason.get_or_insert(why);
+            }
+            Event::Record(key, value) => {
+                self.figures.insert(key, value);
+            }
+            Event::Ran(line) => self.commands.push(line),
+            Event::End {
+                status,
+                milliseconds,
+                left,
+            } => {
+                self.milliseconds = Some(milliseconds);
+                self.usable = left.is_empty();
+                if status == 0 {
+                    // A reason that did not end the scenario was dealt with.
+                    self.reason = None;
+                } else {
+                    self.reason.get_or_insert(format!("exit status {status}"));
+                }
+                if !left.is_empty() {
+                    self.reason.get_or_insert(left);
+                }
+                return true;
+            }
+        }
+        false
+    }
+}
+
+fn keep_console(console: &Path, folder: &Path) {
+    // The reason stands in the table; the console is an extra.
+    drop(fs::create_dir_all(folder));
+    drop(fs::copy(console, folder.join("console")));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    fn end(status: i32, left: &str) -> Event {
+        Event::End {
+            status,
+            milliseconds: 5,
+            left: left.to_owned(),
+        }
+    }
+
+    fn heard(events: Vec<Event>) -> Watched {
+        let mut watched = Watched::default();
+        let count = events.len();
+        for (number, event) in events.into_iter().enumerate() {
+            assert_eq!(watched.hear(event), number + 1 == count);
+        }
+        watched
+    }
+
+    #[test]
+    fn a_case_passes_with_status_0_and_a_clean_guest() {
+        let reason = || Event::Reason("line 3".to_owned());
+        let record = Event::Record("iops".to_owned(), "9".to_owned());
+        let watched = heard(vec![record, reason(), end(0, "")]);
+        assert!(watched.reason.is_none() && watched.usable);
+        assert_eq!(watched.figures["iops"], "9");
+        let watched = heard(vec![reason(), end(1, "")]);
+        assert_eq!(watched.reason.as_deref(), Some("line 3"));
+        assert!(watched.usable);
+        assert_eq!(
+            heard(vec![end(7, "")]).reason.as_deref(),
+            Some("exit status 7")
+        );
+        let watched = heard(vec![end(0, "left behind: mount /a")]);
+        assert!(watched.reason.unwrap().contains("/a") && !watched.usable);
+    }
+
+    #[test]
+    fn a_lost_guest_does_not_hide_the_reason() {
+        let mut watched = Watched::default();
+        watched.lose("hangs");
+        assert_eq!(watched.reason.as_deref(), Some("the guest hangs"));
+        let mut watched = Watched::default();
+        watched.hear(Event::Reason("line 3".to_owned()));
+        watched.lose("hangs");
+        assert_eq!(
+            watched.reason.as_deref(),
+            Some("line 3; then the guest hangs")
+        );
+    }
+
+    #[test]
+    fn large_and_long_cases_come_first() {
+        let case = |name: &str, timeout: u64, memory: u32| Case {
+            scenario: Scenario::parse(
+                name,
+                &format!(
+                    "# about: x\n# providers: iwarp\n# timeout: {timeout}\n# memory: {memory}"
+                ),
+            )
+            .unwrap(),
+            provider: crate::scenario::Provider::Iwarp,
+        };
+        let cases = in_order(vec![case("a", 1, 1), case("b", 2, 1), case("c", 1, 9)]);
+        let names: Vec<_> = cases.iter().map(|case| &*case.scenario.name).collect();
+        assert_eq!(names, ["c", "b", "a"]);
+    }
+}

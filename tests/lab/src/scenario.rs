@@ -1,0 +1,233 @@
+//! What a scenario file says about itself, and which scenarios a person chose.
+
+use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::Trouble;
+
+/// Seconds for a scenario that does not say.
+const DEFAULT_TIMEOUT_S: u64 = 120;
+/// MiB of the guest for a scenario that does not say.
+pub(crate) const DEFAULT_MEMORY_MIB: u32 = 1024;
+
+/// How our side moves data; the kernel's side follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Provider {
+    /// Software iWARP in our process, the kernel over `siw`.
+    Iwarp,
+    /// libibverbs over `rxe`, both sides.
+    VerbsRxe,
+    /// libibverbs over `siw`, both sides.
+    VerbsSiw,
+}
+
+impl Provider {
+    const ALL: [Self; 3] = [Self::Iwarp, Self::VerbsRxe, Self::VerbsSiw];
+
+    /// The word in scenario files, on the command line and in results.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Iwarp => "iwarp",
+            Self::VerbsRxe => "verbs-rxe",
+            Self::VerbsSiw => "verbs-siw",
+        }
+    }
+}
+
+impl FromStr for Provider {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|known| known.name() == word);
+        found.ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            format!("no provider is called `{word}`; the providers are {known}")
+        })
+    }
+}
+
+/// One file below `scenarios/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Scenario {
+    /// The file's name without `.sh`.
+    pub(crate) name: String,
+    /// What it proves, in a line.
+    pub(crate) about: String,
+    /// Over what it runs, in this order.
+    pub(crate) providers: Vec<Provider>,
+    /// After that it counts as failed.
+    pub(crate) timeout: Duration,
+    /// What the guest must have.
+    pub(crate) memory_mib: u32,
+}
+
+/// A scenario over one provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Case {
+    pub(crate) scenario: Scenario,
+    pub(crate) provider: Provider,
+}
+
+impl Case {
+    /// Its name on the command line and on disk.
+    pub(crate) fn name(&self) -> String {
+        format!("{}@{}", self.scenario.name, self.provider.name())
+    }
+}
+
+impl Scenario {
+    /// Reads the comments at the head of a file: `# key: value` up to the
+    /// first line that is no comment.
+    pub(crate) fn parse(name: &str, text: &str) -> Result<Self, String> {
+        let mut about = None;
+        let mut providers = Vec::new();
+        let mut timeout_s = DEFAULT_TIMEOUT_S;
+        let mut memory_mib = DEFAULT_MEMORY_MIB;
+        for line in text.lines().take_while(|line| line.starts_with('#')) {
+            let Some((key, value)) = line.trim_start_matches(['#', ' ']).split_once(':') else {
+                continue;
+            };
+            let value = value.trim();
+            match key {
+                "about" => about = Some(value.to_owned()),
+                "providers" => {
+                    for word in value.split_whitespace() {
+                        providers.push(word.parse()?);
+                    }
+                }
+                "timeout" => timeout_s = number(key, value)?,
+                "memory" => memory_mib = number(key, value)?,
+                _ => {}
+            }
+        }
+        if providers.is_empty() {
+            return Err("no line `# providers: ...` names a provider".to_owned());
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            about: about.ok_or("no line `# about: ...` says what it proves")?,
+            providers,
+            timeout: Duration::from_secs(timeout_s),
+            memory_mib,
+        })
+    }
+}
+
+fn number<T: FromStr + Default + PartialEq>(key: &str, value: &str) -> Result<T, String> {
+    let number = value.parse().ok().filter(|number| *number != T::default());
+    number.ok_or_else(|| format!("`# {key}: {value}` is not a number above 0"))
+}
+
+/// All scenarios of a folder, by name.
+pub(crate) fn load(folder: &Path) -> Result<Vec<Scenario>, Trouble> {
+    let entries = fs::read_dir(folder).map_err(|error| Trouble::file("read", folder, &error))?;
+    let mut scenarios = Vec::new();
+    for entry in entries {
+        let path = entry
+            .map_err(|error| Trouble::file("read", folder, &error))?
+            .path();
+        if path.extension().is_none_or(|extension| extension != "sh") {
+            continue;
+        }
+        let text =
+            fs::read_to_string(&path).map_err(|error| Trouble::file("read", &path, &error))?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let scenario = Scenario::parse(&name, &text)
+            .map_err(|why| Trouble::SetUp(format!("{}: {why}", path.display())))?;
+        scenarios.push(scenario);
+    }
+    scenarios.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(scenarios)
+}
+
+/// The cases that a person named by `SCENARIO`, `SCENARIO@PROVIDER` or
+/// `@PROVIDER`; all if nothing is named.
+pub(crate) fn select(scenarios: &[Scenario], chosen: &[String]) -> Result<Vec<Case>, Trouble> {
+    let all = scenarios.iter().flat_map(|scenario| {
+        scenario.providers.iter().map(|provider| Case {
+            scenario: scenario.clone(),
+            provider: *provider,
+        })
+    });
+    let all: Vec<Case> = all.collect();
+    for word in chosen {
+        if !all.iter().any(|case| is_named(case, word)) {
+            let known: Vec<_> = scenarios.iter().map(|one| one.name.as_str()).collect();
+            return Err(Trouble::SetUp(format!(
+                "`{word}` names no scenario; say NAME, NAME@PROVIDER or @PROVIDER, where NAME is \
+                 one of {}",
+                known.join(", ")
+            )));
+        }
+    }
+    let wanted = |case: &Case| chosen.is_empty() || chosen.iter().any(|word| is_named(case, word));
+    Ok(all.into_iter().filter(wanted).collect())
+}
+
+fn is_named(case: &Case, word: &str) -> bool {
+    let (name, provider) = word.split_once('@').unwrap_or((word, ""));
+    (name.is_empty() || name == case.scenario.name)
+        && (provider.is_empty() || provider == case.provider.name())
+        && !(name.is_empty() && provider.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "#!/bin/bash\n# about: it works: really\n# Some words.\n\
+        # providers: iwarp verbs-siw\n# timeout: 90\nsource lib.sh\n# memory: 1\n";
+
+    fn scenario(name: &str) -> Scenario {
+        Scenario::parse(name, FILE).unwrap()
+    }
+
+    #[test]
+    fn header_is_read_up_to_the_first_command() {
+        let scenario = scenario("smoke");
+        assert_eq!(scenario.about, "it works: really");
+        assert_eq!(scenario.providers, [Provider::Iwarp, Provider::VerbsSiw]);
+        assert_eq!(scenario.timeout, Duration::from_secs(90));
+        assert_eq!(scenario.memory_mib, DEFAULT_MEMORY_MIB);
+    }
+
+    #[test]
+    fn faults_in_a_header_are_named() {
+        for (text, words) in [
+            ("# providers: iwarp\n", "# about"),
+            ("# about: x\n", "# providers"),
+            ("# about: x\n# providers: tcp\n", "`tcp`"),
+            ("# about: x\n# providers: iwarp\n# timeout: 0\n", "timeout"),
+            ("# about: x\n# providers: iwarp\n# memory: big\n", "memory"),
+        ] {
+            let why = Scenario::parse("x", text).unwrap_err();
+            assert!(why.contains(words), "{text:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn cases_are_chosen_by_scenario_and_provider() {
+        let scenarios = [scenario("a"), scenario("b")];
+        let names = |chosen: &[&str]| {
+            let chosen: Vec<_> = chosen.iter().map(|&word| word.to_owned()).collect();
+            let cases = select(&scenarios, &chosen).unwrap();
+            cases.iter().map(Case::name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&[]).len(), 4);
+        assert_eq!(names(&["b"]), ["b@iwarp", "b@verbs-siw"]);
+        assert_eq!(names(&["@verbs-siw"]), ["a@verbs-siw", "b@verbs-siw"]);
+        assert_eq!(names(&["a@iwarp", "b@iwarp"]), ["a@iwarp", "b@iwarp"]);
+        for word in ["c", "a@verbs-rxe", "@", ""] {
+            assert!(select(&scenarios, &[word.to_owned()]).is_err(), "{word:?}");
+        }
+    }
+
+    #[test]
+    fn every_scenario_of_the_project_can_be_read() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+        let scenarios = load(&folder).unwrap();
+        assert!(scenarios.iter().any(|scenario| scenario.name == "smoke"));
+    }
+}
