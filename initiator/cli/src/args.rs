@@ -94,7 +94,8 @@ pub(crate) struct Target {
     /// Identifier of this host, a UUID [default: /etc/nvme/hostid, or derived]
     #[arg(short = 'I', long, value_name = "UUID", value_parser = parse_hostid)]
     pub(crate) hostid: Option<[u8; 16]>,
-    /// RDMA provider: auto or iwarp
+    /// RDMA provider: verbs uses the RDMA device on the way to the target,
+    /// iwarp needs none, auto is verbs where there is a device
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub(crate) provider: Transport,
     /// Seconds that a command may take before its queue is given up

@@ -20,6 +20,11 @@ use self::job::{Job, Tally};
 use crate::args::{self, Kind};
 use crate::failure::Failure;
 
+/// Entries of a queue that has room for fewer. The kernel's target sizes a
+/// send queue by the number of commands, and never answers a command whose
+/// data need more work requests than that: 1 MiB on a queue of 2 hangs.
+const SMALLEST_QUEUE: u16 = 32;
+
 /// What the threads share.
 #[derive(Debug, Default)]
 struct Shared {
@@ -41,7 +46,12 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
     let transport = args.subsystem.target.provider;
     let config = options.admin_config(&identity);
     let names = config.setup.names.clone();
-    let mut admin = Admin::connect(transport.provider()?, options.addr, config, start)?;
+    let mut admin = Admin::connect(
+        transport.provider(options.addr)?,
+        options.addr,
+        config,
+        start,
+    )?;
     let info = Arc::clone(admin.info()?);
     let namespace = admin.namespace(args.namespace_id)?;
     let plan = job::Plan::new(args, &namespace)?;
@@ -69,7 +79,7 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
     for qid in 1..=args.io_queues {
         let queue = QueueShape {
             qid,
-            size: args.iodepth + 1,
+            size: (args.iodepth + 1).max(SMALLEST_QUEUE.min(info.max_queue_size)),
             flow_control: true,
         };
         let config = IoConfig {
@@ -78,7 +88,7 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
             command_timeout: options.command_timeout,
             connect_timeout: options.connect_timeout,
         };
-        let provider = transport.provider()?;
+        let provider = transport.provider(options.addr)?;
         let queue = IoQueue::connect(provider, options.addr, &info, config, start.elapsed())?;
         let job = Job::new(queue, &plan, qid, start)?;
         let shared = Arc::clone(&shared);

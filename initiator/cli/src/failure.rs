@@ -4,14 +4,20 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use nvmeof_initiator::Error;
+use nvmeof_initiator::{Error, MachineError};
 
 /// A failure with what to do about it.
 #[derive(Debug)]
 pub(crate) struct Failure {
     cause: String,
     remedy: Option<String>,
+    status: u8,
 }
+
+/// The operation failed.
+const FAILED: u8 = 1;
+/// Wrong usage: something was asked for that this machine does not have.
+const USAGE: u8 = 2;
 
 impl Failure {
     /// A failure of the operation: exit status 1.
@@ -19,6 +25,7 @@ impl Failure {
         Self {
             cause: cause.into(),
             remedy: None,
+            status: FAILED,
         }
     }
 
@@ -46,15 +53,20 @@ impl Failure {
     pub(crate) fn report(&self) -> ExitCode {
         // Without standard error there is nobody to tell.
         let _ = io::stderr().write_all(self.text().as_bytes());
-        ExitCode::from(1)
+        self.status.into()
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
+        let no_provider = matches!(
+            &error,
+            Error::Machine(machine) if matches!(**machine, MachineError::Provider { .. })
+        );
         Self {
             cause: error.cause(),
             remedy: error.remedy(),
+            status: if no_provider { USAGE } else { FAILED },
         }
     }
 }

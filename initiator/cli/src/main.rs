@@ -11,6 +11,7 @@ mod logs;
 mod output;
 mod simple;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     let filter = EnvFilter::try_from_env("NVMEOF_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
     match run(&cli.command) {

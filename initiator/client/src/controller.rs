@@ -16,6 +16,7 @@ use crate::error::{Error, LostCause, MachineError, UsageError};
 use crate::host::{ConnectOptions, Host};
 use crate::namespace::Namespace;
 use crate::polled::{AdminQueue, Call, IoConfig, IoQueue, Work};
+use crate::transport::Way;
 
 /// A controller that is connected. Clones are the same controller; when the
 /// last clone and the last [`Namespace`] is dropped, it is shut down in the
@@ -52,6 +53,7 @@ impl Controller {
     pub(crate) async fn set_up(
         host: Host,
         options: ConnectOptions,
+        way: Way,
         admin: Arc<Shared<AdminQueue>>,
         start: Instant,
     ) -> Result<Self, Error> {
@@ -68,7 +70,7 @@ impl Controller {
             next: AtomicUsize::new(0),
         };
         for qid in 1..=inner.info.io_queues {
-            let queue = inner.io_queue(qid, start)?;
+            let queue = inner.io_queue(qid, way, start)?;
             inner.io.push(Shared::start(queue, start)?);
         }
         for queue in &inner.io {
@@ -266,8 +268,8 @@ impl Controller {
 }
 
 impl Inner {
-    fn io_queue(&self, qid: u16, start: Instant) -> Result<IoQueue, Error> {
-        let mut provider = self.host.config().transport.provider()?;
+    fn io_queue(&self, qid: u16, way: Way, start: Instant) -> Result<IoQueue, Error> {
+        let mut provider = way.provider()?;
         for region in self.host.buffers().regions() {
             provider.register(region).map_err(MachineError::register)?;
         }

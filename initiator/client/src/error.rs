@@ -67,6 +67,8 @@ pub struct Lost {
     pub addr: SocketAddr,
     /// Queue identifier; 0 is the admin queue.
     pub qid: u16,
+    /// Name of the RDMA provider.
+    pub provider: &'static str,
     /// Whether it stood before.
     pub established: bool,
     /// Why.
@@ -171,7 +173,7 @@ pub enum MachineError {
     #[error("{0}")]
     Memory(String),
     /// Memory that cannot be registered.
-    #[error("memory cannot be registered with the RDMA provider: {0}")]
+    #[error("the RDMA provider cannot use the buffers: {0}")]
     Register(String),
     /// No connection can even be tried.
     #[error("cannot connect to {addr}: {text}")]
@@ -237,7 +239,8 @@ impl Error {
             Self::Command(error) => error.remedy().map(str::to_owned),
             Self::Setup(setup) => setup.remedy(),
             Self::Lost(lost) => lost.remedy(),
-            Self::Usage(_) | Self::Machine(_) => None,
+            Self::Machine(error) => error.remedy().map(str::to_owned),
+            Self::Usage(_) => None,
         }
     }
 
@@ -250,7 +253,9 @@ impl Error {
     }
 
     pub(crate) fn rejected(addr: SocketAddr, qid: u16, private_data: &[u8]) -> Self {
-        let why = SetupFault::Rejected(cm::reject_status(private_data));
+        // What says nothing may be padded with zeroes, and no status is 0.
+        let status = cm::reject_status(private_data).filter(|status| status.get() != 0);
+        let why = SetupFault::Rejected(status);
         Self::Setup(Arc::new(Setup { addr, qid, why }))
     }
 
@@ -309,14 +314,19 @@ impl Lost {
             (LostCause::NotYet, _) => format!("{kind} to {addr} is not connected yet"),
             (LostCause::Network(reason), false) => match network_kind(reason) {
                 Some(io::ErrorKind::ConnectionRefused) => {
-                    format!("connection refused: nobody listens on {addr}")
+                    format!(
+                        "connection refused: nobody listens on {addr}{}",
+                        self.over()
+                    )
                 }
-                _ => format!("cannot connect to {addr}: {reason}"),
+                _ => format!("cannot connect to {addr}{}: {reason}", self.over()),
             },
             (LostCause::Network(reason), true) => {
                 format!("the connection of {kind} to {addr} is lost: {reason}")
             }
-            (LostCause::Timeout { .. }, false) => format!("{addr} does not answer"),
+            (LostCause::Timeout { .. }, false) => {
+                format!("{addr} does not answer{}", self.over())
+            }
             (LostCause::Timeout { what }, true) => format!(
                 "the target at {addr} did not answer {what} on {kind} in time; \
                  the queue was disconnected"
@@ -346,7 +356,32 @@ impl Lost {
             (LostCause::Protocol(_), _) => "please report it with both logs",
             (LostCause::Local | LostCause::NotYet, _) => return None,
         };
+        let nobody_there = matches!(
+            &self.cause,
+            LostCause::Network(_) | LostCause::Timeout { .. }
+        );
+        // A device that speaks iWARP reaches targets without devices; others
+        // do not.
+        if self.over_device() && nobody_there && !self.established {
+            return Some(format!(
+                "{text}; the target may not serve RoCE or InfiniBand on this address: try \
+                 --provider iwarp"
+            ));
+        }
         Some(text.to_owned())
+    }
+
+    fn over_device(&self) -> bool {
+        self.provider == "verbs"
+    }
+
+    /// By which way it was tried, where that is not clear by itself.
+    fn over(&self) -> &'static str {
+        if self.over_device() {
+            " over verbs"
+        } else {
+            ""
+        }
     }
 }
 
@@ -358,6 +393,15 @@ fn network_kind(reason: &CloseReason) -> Option<io::ErrorKind> {
 }
 
 impl MachineError {
+    fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Provider { name: "verbs", .. } => {
+                Some("--provider iwarp needs no RDMA device, where the target serves iWARP")
+            }
+            _ => None,
+        }
+    }
+
     #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
     pub(crate) fn pool(error: PoolError) -> Self {
         Self::Memory(error.to_string())
@@ -399,5 +443,63 @@ impl From<UsageError> for Error {
 impl From<MachineError> for Error {
     fn from(error: MachineError) -> Self {
         Self::Machine(Arc::new(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(provider: &'static str, established: bool, cause: LostCause) -> String {
+        let addr = SocketAddr::from(([10, 0, 0, 1], 4420));
+        let lost = Lost {
+            addr,
+            qid: 0,
+            provider,
+            established,
+            cause,
+        };
+        Error::from(lost).to_string()
+    }
+
+    #[test]
+    fn who_is_not_reached_over_a_device_may_be_without() {
+        let network = |kind: io::ErrorKind| {
+            LostCause::Network(CloseReason::Network {
+                kind,
+                text: kind.to_string(),
+            })
+        };
+        let timeout = || LostCause::Timeout { what: "a reply" };
+        for cause in [
+            network(io::ErrorKind::ConnectionRefused),
+            network(io::ErrorKind::HostUnreachable),
+            timeout(),
+        ] {
+            let text = lost("verbs", false, cause.clone());
+            assert!(text.contains("over verbs"), "{text}");
+            assert!(text.contains("--provider iwarp"), "{text}");
+            let text = lost("iwarp", false, cause);
+            assert!(!text.contains("provider"), "{text}");
+        }
+        for cause in [network(io::ErrorKind::ConnectionReset), timeout()] {
+            let text = lost("verbs", true, cause);
+            assert!(!text.contains("--provider"), "{text}");
+        }
+        let text = lost("verbs", false, LostCause::Protocol("x".to_owned()));
+        assert!(!text.contains("--provider"), "{text}");
+    }
+
+    #[test]
+    fn a_rejection_padded_with_zeroes_says_nothing() {
+        let addr = SocketAddr::from(([10, 0, 0, 1], 4420));
+        for data in [&[][..], &[0; 148]] {
+            let text = Error::rejected(addr, 0, data).to_string();
+            assert!(text.contains("does not say why"), "{text}");
+        }
+        let mut told = [0; 148];
+        told[2] = 6;
+        let text = Error::rejected(addr, 0, &told).to_string();
+        assert!(text.contains("rejected queue 0"), "{text}");
     }
 }

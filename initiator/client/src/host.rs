@@ -216,9 +216,11 @@ impl Host {
     pub async fn connect(&self, options: ConnectOptions) -> Result<Controller, Error> {
         let start = Instant::now();
         let config = options.admin_config(&self.inner.config.identity);
-        let provider = self.inner.config.transport.provider()?;
-        let admin = AdminQueue::connect(provider, options.addr, config, Duration::ZERO)?;
+        let (transport, addr) = (self.inner.config.transport, options.addr);
+        let way = tokio::task::spawn_blocking(move || transport.towards(addr));
+        let way = way.await.map_err(MachineError::internal)??;
+        let admin = AdminQueue::connect(way.provider()?, addr, config, Duration::ZERO)?;
         let admin = Shared::start(admin, start)?;
-        Controller::set_up(self.clone(), options, admin, start).await
+        Controller::set_up(self.clone(), options, way, admin, start).await
     }
 }

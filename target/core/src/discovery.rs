@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use nvmeof_wire::log::discovery::{
-    AddressFamily, CNTLID_DYNAMIC, DISCOVERY_ENTRY_LEN, DISCOVERY_HEADER_LEN, RdmaProviderType,
-    RdmaTsas, SubsystemType, TransportType, Treq,
+    AddressFamily, CNTLID_DYNAMIC, DISCOVERY_ENTRY_LEN, DISCOVERY_HEADER_LEN, RdmaTsas,
+    SubsystemType, TransportType, Treq,
 };
 use nvmeof_wire::log::{DiscoveryEntry, DiscoveryHeader};
 use nvmeof_wire::{Ascii, Nqn};
@@ -29,11 +29,15 @@ pub(crate) fn write(model: &Model, hostnqn: &Nqn, local: Option<IpAddr>, window:
             let Some(traddr) = reachable(port.traddr, local) else {
                 continue;
             };
-            let at = header_len + count * entry_len;
-            if window.shows(at, entry_len) {
-                window.put(at, &entry(subsystem, port, traddr));
+            // One entry for each way to the same address: hosts look at the
+            // provider type, or try one after the other.
+            for fabric in port.carriers_at(local.filter(|_| port.traddr.is_unspecified())) {
+                let at = header_len + count * entry_len;
+                if window.shows(at, entry_len) {
+                    window.put(at, &entry(subsystem, port, traddr, fabric));
+                }
+                count += 1;
             }
-            count += 1;
         }
     }
     window.put(0, &DiscoveryHeader::new(GENERATION, count));
@@ -57,7 +61,7 @@ fn reachable(traddr: IpAddr, local: Option<IpAddr>) -> Option<IpAddr> {
     has_it.then_some(local)
 }
 
-fn entry(subsystem: &Subsystem, port: &Port, traddr: IpAddr) -> DiscoveryEntry {
+fn entry(subsystem: &Subsystem, port: &Port, traddr: IpAddr, fabric: Fabric) -> DiscoveryEntry {
     DiscoveryEntry {
         trtype: TransportType::RDMA,
         adrfam: if traddr.is_ipv4() {
@@ -73,12 +77,7 @@ fn entry(subsystem: &Subsystem, port: &Port, traddr: IpAddr) -> DiscoveryEntry {
         trsvcid: Ascii::new(&port.trsvcid.to_string()),
         subnqn: subsystem.nqn.to_field(),
         traddr: Ascii::new(&traddr.to_string()),
-        tsas: RdmaTsas::connected(match port.fabric {
-            Fabric::Iwarp => RdmaProviderType::IWARP,
-            Fabric::RoceV2 => RdmaProviderType::ROCE_V2,
-            Fabric::InfiniBand => RdmaProviderType::IB,
-            Fabric::Unspecified => RdmaProviderType::NOT_SPECIFIED,
-        }),
+        tsas: RdmaTsas::connected(fabric.provider_type()),
         ..DiscoveryEntry::zeroed()
     }
 }

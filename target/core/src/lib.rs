@@ -29,7 +29,7 @@ pub use action::{
 };
 pub use limits::Limits;
 pub use model::{
-    Fabric, Model, ModelError, Namespace, NamespaceSpec, Place, Port, PortSpec, Subsystem,
+    Carrier, Fabric, Model, ModelError, Namespace, NamespaceSpec, Place, Port, PortSpec, Subsystem,
     SubsystemSpec, derived,
 };
 pub use queue::{News, Queue, Request};

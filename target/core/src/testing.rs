@@ -31,7 +31,7 @@ pub(crate) fn port() -> PortSpec {
     PortSpec {
         traddr: IpAddr::V4(Ipv4Addr::LOCALHOST),
         trsvcid: 4420,
-        fabric: Fabric::Iwarp,
+        carriers: vec![Fabric::Iwarp.into()],
     }
 }
 

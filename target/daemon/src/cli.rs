@@ -6,14 +6,17 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use serde_json::{Value, json};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, ConfigError, DEFAULT_PORT};
+use crate::ports::{self, Port};
 use crate::server::{ServeError, Server};
 
 /// Serves files, block devices and memory as NVMe namespaces over RDMA.
 ///
-/// No RDMA device is needed: software iWARP over TCP is built in.
+/// No RDMA device is needed, software iWARP over TCP is built in; a device is
+/// used where the address has one.
 #[derive(Debug, Parser)]
 #[command(name = "nvmeof-target", version, max_term_width = 80)]
 pub struct Cli {
@@ -39,7 +42,12 @@ enum Command {
 #[command(group = ArgGroup::new("what").required(true))]
 struct Serve {
     /// Configuration file (TOML).
-    #[arg(long, value_name = "FILE", group = "what", conflicts_with_all = ["listen", "nqn"])]
+    #[arg(
+        long,
+        value_name = "FILE",
+        group = "what",
+        conflicts_with_all = ["listen", "provider", "nqn"]
+    )]
     config: Option<PathBuf>,
     /// A file or block device to serve, or ram:SIZE or null:SIZE. May be given
     /// several times; the first is namespace 1.
@@ -53,6 +61,14 @@ struct Serve {
         requires = "namespace"
     )]
     listen: SocketAddr,
+    /// RDMA providers to serve over: auto, iwarp, verbs, or verbs,iwarp.
+    #[arg(
+        long,
+        value_name = "NAME,..",
+        value_delimiter = ',',
+        requires = "namespace"
+    )]
+    provider: Vec<String>,
     /// Name of the subsystem. Without it a name is derived that is the same
     /// at every start.
     #[arg(long, requires = "namespace")]
@@ -117,7 +133,7 @@ impl Serve {
     fn serve(self) -> Result<(), ServeError> {
         let config = match self.config {
             Some(path) => Config::read(&path)?,
-            None => Config::of_namespaces(&self.namespace, self.listen, self.nqn)?,
+            None => Config::of_namespaces(&self.namespace, self.listen, &self.provider, self.nqn)?,
         };
         let server = Server::start(&config)?;
         ready(&config, &server);
@@ -128,29 +144,26 @@ impl Serve {
 /// Says that hosts can connect, and how.
 fn ready(config: &Config, server: &Server) {
     if config.is_from_command_line() {
-        for (address, nqn) in server.addresses().iter().zip(config.subsystems()) {
-            let (ip, port) = (address.ip(), address.port());
+        for (port, nqn) in server.ports().iter().zip(config.subsystems()) {
+            let (ip, port) = (port.address.ip(), port.address.port());
             println!("nvmeof discover -t rdma -a {ip} -s {port}");
             println!("nvmeof id-ctrl -t rdma -a {ip} -s {port} -n {nqn}");
             println!("nvme connect -t rdma -a {ip} -s {port} -n {nqn}");
         }
     }
-    for address in server.addresses() {
-        if address.ip().is_unspecified() {
-            tracing::warn!(
-                "{address}: discovery would tell hosts to connect to {}; set traddr to an \
-                 address of this machine",
-                address.ip()
-            );
-        }
+    for port in server.ports() {
+        tracing::info!("port {port}");
     }
-    let addresses: Vec<_> = server.addresses().iter().map(ToString::to_string).collect();
+    let ports = server.ports().iter();
+    let ports: Vec<_> = ports
+        .map(|port| format!("{} ({})", port.address, port.provider_names()))
+        .collect();
     let (count, plural) = match server.namespaces() {
         1 => (1, ""),
         count => (count, "s"),
     };
-    let addresses = addresses.join(", ");
-    tracing::info!("ready: serving {count} namespace{plural} on {addresses} (iwarp)");
+    let ports = ports.join(", ");
+    tracing::info!("ready: serving {count} namespace{plural} on {ports}");
 }
 
 impl CheckConfig {
@@ -166,32 +179,39 @@ impl CheckConfig {
         }
     }
 
-    /// Returns what was remarkable.
-    fn check(&self) -> Result<Vec<String>, ConfigError> {
-        Config::read(&self.file)?.try_open()
+    fn check(&self) -> Result<Checked, ConfigError> {
+        let config = Config::read(&self.file)?;
+        let ports = ports::plan(&config)?;
+        let mut remarks = config.try_open()?;
+        remarks.extend(ports::unused_devices(&config, &ports));
+        Ok(Checked { ports, remarks })
     }
 
-    fn print(&self, checked: &Result<Vec<String>, ConfigError>) {
+    fn print(&self, checked: &Result<Checked, ConfigError>) {
         match checked {
-            Ok(remarks) => {
+            Ok(Checked { ports, remarks }) => {
                 for remark in remarks {
                     eprintln!("nvmeof-target: {remark}");
                 }
                 println!("{}: good", self.file.display());
+                for port in ports {
+                    println!("port {port}");
+                }
             }
             Err(error) => eprintln!("nvmeof-target: {error}"),
         }
     }
 
-    fn print_json(&self, checked: &Result<Vec<String>, ConfigError>) {
+    fn print_json(&self, checked: &Result<Checked, ConfigError>) {
         let file = self.file.display().to_string();
         let outcome = match checked {
-            Ok(remarks) => serde_json::json!({
+            Ok(Checked { ports, remarks }) => json!({
                 "file": file,
                 "valid": true,
                 "remarks": remarks,
+                "ports": ports.iter().map(port_json).collect::<Vec<_>>(),
             }),
-            Err(error) => serde_json::json!({
+            Err(error) => json!({
                 "file": file,
                 "valid": false,
                 "line": error.line(),
@@ -200,6 +220,35 @@ impl CheckConfig {
         };
         println!("{outcome}");
     }
+}
+
+/// What a good configuration does here.
+struct Checked {
+    ports: Vec<Port>,
+    /// What was remarkable.
+    remarks: Vec<String>,
+}
+
+fn port_json(port: &Port) -> Value {
+    let providers = port.parts.iter().map(|part| {
+        let devices = part.devices.iter().map(|device| {
+            json!({
+                "device": device.name,
+                "port": device.port,
+                "type": device.fabric.provider_type().name(),
+                "address": device.only.unwrap_or(port.address.ip()).to_string(),
+            })
+        });
+        json!({
+            "provider": part.provider.name(),
+            "devices": devices.collect::<Vec<_>>(),
+        })
+    });
+    json!({
+        "traddr": port.address.ip().to_string(),
+        "trsvcid": port.address.port(),
+        "providers": providers.collect::<Vec<_>>(),
+    })
 }
 
 /// Logs go to standard error. `level` is stronger than RUST_LOG.

@@ -12,6 +12,7 @@
 mod cli;
 mod config;
 mod mailbox;
+mod ports;
 mod queue;
 mod reactor;
 mod server;
@@ -20,8 +21,11 @@ mod tag;
 mod thread;
 
 pub use cli::Cli;
-pub use config::{Config, ConfigError, DEFAULT_PORT, Opened, Running, buffers};
+pub use config::{
+    Choice, Config, ConfigError, DEFAULT_PORT, Opened, ProviderName, Running, buffers,
+};
 pub use mailbox::{Mail, Mailbox};
+pub use ports::{Device, Part, Port, plan};
 pub use reactor::{Reactor, ReactorConfig, ReactorError, Turn};
 pub use server::{ServeError, Server};
 pub use storage::{OpenDisks, Storage, StorageError, StorageOpenError};

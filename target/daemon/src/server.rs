@@ -1,7 +1,6 @@
 //! The whole daemon: everything that can fail is done first, then reactors
 //! serve until a signal comes.
 
-use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -12,13 +11,12 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nvmeof_backend::Claim;
-use nvmeof_rdma::{ListenError, ListenerId, Provider};
-use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig};
 use nvmeof_target_core::{ModelError, Target};
 use nvmeof_uring::RingConfig;
 
-use crate::config::{Config, ConfigError, Running, buffers};
+use crate::config::{Config, ConfigError, ProviderName, Running, buffers};
 use crate::mailbox::{Mail, Mailbox};
+use crate::ports::{self, Listening, Port, Ready};
 use crate::storage::{OpenDisks, StorageError, StorageOpenError};
 use crate::thread::{self, Clock};
 use crate::{Reactor, ReactorConfig};
@@ -50,7 +48,7 @@ pub enum ServeError {
 
 /// A daemon that is ready: connections are accepted.
 pub struct Server {
-    addresses: Vec<SocketAddr>,
+    ports: Vec<Port>,
     namespaces: usize,
     mailboxes: Arc<[Mailbox]>,
     threads: Vec<JoinHandle<Result<(), ServeError>>>,
@@ -64,14 +62,23 @@ struct Start {
     core: Option<usize>,
     config: ReactorConfig,
     target: Target,
-    provider: Iwarp,
-    listeners: Vec<ListenerId>,
+    providers: Vec<Ready>,
     claims: Vec<Claim>,
     mailbox: Mailbox,
     peers: Arc<[Mailbox]>,
     ring: RingConfig,
     /// Whether this one speaks for all about what they have in common.
     first: bool,
+}
+
+/// Why a reactor did not start.
+enum StartFailure {
+    Serve(ServeError),
+    /// A provider cannot use its memory.
+    Register {
+        name: ProviderName,
+        why: String,
+    },
 }
 
 impl Server {
@@ -84,12 +91,16 @@ impl Server {
     pub fn start(config: &Config) -> Result<Self, ServeError> {
         let signals = take_signals()?;
         let running = config.running();
-        let opened = config.open()?;
-        let files = raise_files(running.cores.len(), opened.claims.len());
-        let (providers, addresses) = listen(config, running.cores.len(), files)?;
-        let model = config.model(&opened, &addresses)?;
-        let target = Target::new(model);
         let count = running.cores.len();
+        let ports = ports::plan(config)?;
+        if let Some(why) = ports::unused_devices(config, &ports) {
+            tracing::warn!("{why}");
+        }
+        let opened = config.open()?;
+        let files = raise_files(count, opened.claims.len(), &ports);
+        let Listening { reactors, ports } = ports::listen(config, ports, count, files)?;
+        let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
+        let target = Target::new(config.model(&opened, &specs)?);
         let mailboxes: Arc<[Mailbox]> = (0..count)
             .map(|_| Mailbox::new())
             .collect::<Result<_, _>>()
@@ -98,13 +109,12 @@ impl Server {
         let (sender, started) = mpsc::channel();
         let mut threads = Vec::new();
         let places = running.cores.iter().zip(mailboxes.iter());
-        for (at, ((core, mailbox), (provider, listeners))) in places.zip(providers).enumerate() {
+        for (at, ((core, mailbox), providers)) in places.zip(reactors).enumerate() {
             let start = Start {
                 core: *core,
                 config: buffers(&running, target.model().limits()),
                 target: target.clone(),
-                provider,
-                listeners,
+                providers,
                 claims: opened.claims.clone(),
                 mailbox: mailbox.clone(),
                 peers: Arc::clone(&mailboxes),
@@ -115,10 +125,11 @@ impl Server {
         }
         drop(sender);
         for _ in 0..count {
-            started.recv().map_err(|_| ServeError::Panicked)??;
+            let started = started.recv().map_err(|_| ServeError::Panicked)?;
+            started.map_err(|failure| failure.of(config, &ports))?;
         }
         Ok(Self {
-            addresses,
+            ports,
             namespaces: opened.claims.len(),
             mailboxes,
             threads,
@@ -127,10 +138,10 @@ impl Server {
         })
     }
 
-    /// Where hosts connect.
+    /// Where hosts connect, and what serves them there.
     #[must_use]
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+    pub fn ports(&self) -> &[Port] {
+        &self.ports
     }
 
     /// Namespaces served.
@@ -231,71 +242,33 @@ fn take_signals() -> Result<SignalFd, ServeError> {
 /// returns how many connections each reactor may have with that: a connection
 /// is one descriptor, and running out of them would end connections that
 /// serve well.
-fn raise_files(reactors: usize, disks: usize) -> u32 {
+fn raise_files(reactors: usize, disks: usize, ports: &[Port]) -> u32 {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
     // Where it is not allowed we live with what there is.
     let limit = match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
         Ok(()) => hard,
         Err(_) => soft,
     };
-    connections(limit, reactors, disks)
+    let devices = ports.iter().flat_map(|port| &port.parts);
+    let devices = devices.map(|part| part.devices.len()).sum();
+    connections(limit, reactors, disks, devices)
 }
 
-/// Connections for each reactor with `limit` descriptors in all.
-fn connections(limit: u64, reactors: usize, disks: usize) -> u32 {
+/// Connections for each reactor with `limit` descriptors in all. Those of RDMA
+/// devices are no descriptors.
+fn connections(limit: u64, reactors: usize, disks: usize, devices: usize) -> u32 {
     /// Standard streams, signals, and what libraries open for a moment.
     const OF_PROCESS: usize = 32;
-    /// Epoll, ring, mailbox, listeners.
+    /// Epoll, ring, mailbox, listeners; epoll and connection events of RDMA
+    /// devices.
     const OF_REACTOR: usize = 16;
+    /// An RDMA device: its context, events and completions.
+    const OF_DEVICE: usize = 4;
     let reactors = reactors.max(1);
-    let others = OF_PROCESS + disks + reactors * (OF_REACTOR + disks);
+    let others = OF_PROCESS + disks + reactors * (OF_REACTOR + disks + OF_DEVICE * devices);
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let each = limit.saturating_sub(others) / reactors;
     u32::try_from(each.max(1)).unwrap_or(u32::MAX)
-}
-
-type Listening = Vec<(Iwarp, Vec<ListenerId>)>;
-
-/// One provider for each reactor, all listening on the same addresses: with
-/// more than one the kernel spreads connections over them (SO_REUSEPORT).
-///
-/// `files` is how many connections each of them may have.
-fn listen(
-    config: &Config,
-    reactors: usize,
-    files: u32,
-) -> Result<(Listening, Vec<SocketAddr>), ServeError> {
-    let mut addresses = config.addresses();
-    let mut all = Vec::new();
-    let shared = reactors > 1;
-    for (port, address) in addresses.iter().enumerate().filter(|_| shared) {
-        // Another target of this user that shares its addresses as well would
-        // go unnoticed: ask once without sharing.
-        TcpListener::bind(address).map_err(|error| {
-            let error = ListenError::new(*address, error);
-            config.port_error(port, &error.to_string())
-        })?;
-    }
-    for _ in 0..reactors {
-        let mut iwarp = IwarpConfig::default();
-        iwarp.limits.max_qps = iwarp.limits.max_qps.min(files);
-        let mut provider =
-            nvmeof_rdma_iwarp::new(iwarp).map_err(|error| start_error("epoll", &error))?;
-        if shared {
-            provider.streams_mut().share_addresses();
-        }
-        let mut listeners = Vec::new();
-        for (port, address) in addresses.iter_mut().enumerate() {
-            let (listener, bound) = provider
-                .listen(*address)
-                .map_err(|error| config.port_error(port, &error.to_string()))?;
-            // Where the kernel chose a port, the next reactor takes the same.
-            *address = bound;
-            listeners.push(listener);
-        }
-        all.push((provider, listeners));
-    }
-    Ok((all, addresses))
 }
 
 fn ring_config(claims: &[Claim]) -> RingConfig {
@@ -310,7 +283,7 @@ fn spawn(
     at: usize,
     start: Start,
     running: &Running,
-    started: mpsc::Sender<Result<(), ServeError>>,
+    started: mpsc::Sender<Result<(), StartFailure>>,
     ended: Mailbox,
 ) -> Result<JoinHandle<Result<(), ServeError>>, ServeError> {
     let clock = Clock::start();
@@ -342,7 +315,7 @@ fn spawn(
 }
 
 /// Builds the reactor on its own thread, to which its ring belongs.
-fn assemble(start: Start) -> Result<Reactor<OpenDisks>, ServeError> {
+fn assemble(start: Start) -> Result<Reactor<OpenDisks>, StartFailure> {
     if let Some(core) = start.core {
         thread::pin(core).map_err(|error| ServeError::Start {
             what: "reactor.cores",
@@ -364,13 +337,34 @@ fn assemble(start: Start) -> Result<Reactor<OpenDisks>, ServeError> {
     if start.first && registered.left_out > 0 {
         tracing::warn!("{registered}");
     }
-    let provider = reactor
-        .add_provider(Box::new(start.provider))
-        .map_err(|error| start_error("memory registration", &error))?;
-    for listener in start.listeners {
-        reactor.own_listener(provider, listener);
+    for ready in start.providers {
+        let provider =
+            reactor
+                .add_provider(ready.provider)
+                .map_err(|error| StartFailure::Register {
+                    name: ready.name,
+                    why: error.to_string(),
+                })?;
+        for listener in ready.listeners {
+            reactor.own_listener(provider, listener);
+        }
     }
     Ok(reactor)
+}
+
+impl StartFailure {
+    fn of(self, config: &Config, ports: &[Port]) -> ServeError {
+        match self {
+            Self::Serve(error) => error,
+            Self::Register { name, why } => ports::broken(config, ports, name, &why).into(),
+        }
+    }
+}
+
+impl From<ServeError> for StartFailure {
+    fn from(error: ServeError) -> Self {
+        Self::Serve(error)
+    }
 }
 
 impl From<ModelError> for ServeError {
@@ -396,15 +390,16 @@ mod tests {
 
     #[test]
     fn connections_leave_descriptors_for_the_rest() {
-        assert_eq!(connections(1024, 1, 1), 1024 - 32 - 1 - 17);
-        assert_eq!(connections(1 << 20, 2, 0), ((1 << 20) - 32 - 32) / 2);
-        assert_eq!(connections(10, 4, 9), 1);
-        assert_eq!(connections(u64::MAX, 1, 0), u32::MAX);
+        assert_eq!(connections(1024, 1, 1, 0), 1024 - 32 - 1 - 17);
+        assert_eq!(connections(1024, 1, 1, 2), 1024 - 32 - 1 - 25);
+        assert_eq!(connections(1 << 20, 2, 0, 0), ((1 << 20) - 32 - 32) / 2);
+        assert_eq!(connections(10, 4, 9, 3), 1);
+        assert_eq!(connections(u64::MAX, 1, 0, 0), u32::MAX);
     }
 
     #[test]
     fn descriptors_are_raised_to_what_is_allowed() {
-        raise_files(1, 1);
+        raise_files(1, 1, &[]);
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         assert_eq!(soft, hard);
     }
@@ -412,9 +407,10 @@ mod tests {
     #[test]
     fn two_reactors_share_an_address_but_two_targets_do_not() {
         let server = Server::start(&config(0)).unwrap();
-        let [address] = server.addresses() else {
-            panic!("{:?}", server.addresses());
+        let [port] = server.ports() else {
+            panic!("{:?}", server.ports());
         };
+        let address = port.address;
         assert_ne!(address.port(), 0);
         assert_eq!(server.namespaces(), 1);
         let Err(error) = Server::start(&config(address.port())) else {

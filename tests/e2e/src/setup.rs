@@ -23,6 +23,7 @@ pub struct Setup {
     folder: Arc<TempDir>,
     ip: IpAddr,
     port: u16,
+    provider: String,
     head: String,
     access: String,
     namespaces: String,
@@ -57,6 +58,7 @@ impl Setup {
             folder: Arc::new(folder),
             ip: Ipv4Addr::LOCALHOST.into(),
             port: 0,
+            provider: "\"iwarp\"".to_owned(),
             head: String::new(),
             access: "allow_any_host = true".to_owned(),
             namespaces: String::new(),
@@ -118,6 +120,13 @@ impl Setup {
         self
     }
 
+    /// The value of the key `provider`; otherwise `"iwarp"`.
+    #[must_use]
+    pub fn provider(mut self, value: &str) -> Self {
+        value.clone_into(&mut self.provider);
+        self
+    }
+
     /// Where the file of a namespace is.
     #[must_use]
     pub fn image_path(&self, nsid: u32) -> PathBuf {
@@ -134,9 +143,9 @@ impl Setup {
     #[must_use]
     pub fn text(&self) -> String {
         format!(
-            "{}[[port]]\ntraddr = \"{}\"\ntrsvcid = {}\nprovider = \"iwarp\"\n\n\
+            "{}[[port]]\ntraddr = \"{}\"\ntrsvcid = {}\nprovider = {}\n\n\
              [[subsystem]]\nnqn = \"{NQN}\"\n{}\n{}",
-            self.head, self.ip, self.port, self.access, self.namespaces
+            self.head, self.ip, self.port, self.provider, self.access, self.namespaces
         )
     }
 

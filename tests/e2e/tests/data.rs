@@ -267,7 +267,10 @@ fn two_hosts_at_once() {
 
 #[test]
 fn many_clients_at_once() {
-    let setup = Setup::new().file(4 * MIB).file(8 * MIB);
+    // Room for the queues of 32 hosts at once: 160 capsules of 8 KiB each, in
+    // half of the memory.
+    let setup = Setup::new().head("[reactor]\nbuffer_memory = \"128M\"");
+    let setup = setup.file(4 * MIB).file(8 * MIB);
     let (setup, target) = started(setup);
     // Each writes a part of its own, and some read what nobody writes.
     let part = MIB / 2;

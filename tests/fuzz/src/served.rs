@@ -15,7 +15,7 @@ static MODEL: LazyLock<Model> = LazyLock::new(|| {
     let port = PortSpec {
         traddr: IpAddr::V4(Ipv4Addr::LOCALHOST),
         trsvcid: 4420,
-        fabric: Fabric::Iwarp,
+        carriers: vec![Fabric::Iwarp.into()],
     };
     let open = SubsystemSpec {
         nqn: SUBSYSTEM.into(),

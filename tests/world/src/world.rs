@@ -349,7 +349,7 @@ fn model(plan: &Plan) -> Model {
     let port = PortSpec {
         traddr: TARGET_IP,
         trsvcid: PORT,
-        fabric: Fabric::Iwarp,
+        carriers: vec![Fabric::Iwarp.into()],
     };
     let namespaces = (0..).zip(&plan.disks).map(|(disk, shape)| NamespaceSpec {
         nsid: disk + 1,

@@ -181,6 +181,7 @@ impl Connection {
         let lost = Lost {
             addr: self.addr,
             qid: self.qid,
+            provider: self.provider.name(),
             established,
             cause,
         };
@@ -280,6 +281,7 @@ impl Connection {
             State::Connecting { .. } | State::Up => Lost {
                 addr: self.addr,
                 qid: self.qid,
+                provider: self.provider.name(),
                 established: false,
                 cause: LostCause::NotYet,
             }

@@ -65,7 +65,11 @@ enum Memory {
     /// Here.
     Home(Buf),
     /// Within the controller's reach.
-    Lent(RemoteSlice),
+    Lent {
+        slice: RemoteSlice,
+        /// Whether the controller may invalidate the key.
+        may_invalidate: bool,
+    },
 }
 
 impl Connection {
@@ -134,7 +138,10 @@ impl Parts<'_> {
                     Direction::ToController | Direction::None => Rights::REMOTE_READ,
                 };
                 match self.provider.expose(self.qp, buf, rights) {
-                    Ok(slice) => Memory::Lent(slice),
+                    Ok(slice) => Memory::Lent {
+                        slice,
+                        may_invalidate: self.provider.peer_may_invalidate(self.qp),
+                    },
                     Err(Refused { why, back }) => {
                         let call = Call {
                             work,
@@ -176,7 +183,7 @@ impl Parts<'_> {
     /// The first command of a call was refused: the call goes back as it came.
     fn undo(&mut self, index: usize, why: PostError) -> Result<(), Refused<Call, SubmitError>> {
         let mut transfer = self.transfers.calls.remove(index);
-        if let Memory::Lent(slice) = transfer.memory
+        if let Memory::Lent { slice, .. } = transfer.memory
             && let Ok(buf) = self.provider.withdraw(slice.key)
         {
             transfer.memory = Memory::Home(buf);
@@ -336,7 +343,7 @@ impl Transfers {
         if transfer.outstanding > 0 || !transfer.is_all_sent() {
             return Ok(None);
         }
-        if let Memory::Lent(slice) = transfer.memory {
+        if let Memory::Lent { slice, .. } = transfer.memory {
             let buf = provider.withdraw(slice.key).map_err(|_busy| BUSY)?;
             transfer.memory = Memory::Home(buf);
         }
@@ -354,7 +361,7 @@ impl Transfers {
     ) {
         self.unfinished.clear();
         for mut transfer in self.calls.drain() {
-            if let Memory::Lent(slice) = transfer.memory {
+            if let Memory::Lent { slice, .. } = transfer.memory {
                 transfer.memory = provider
                     .withdraw(slice.key)
                     .map_or(Memory::None, Memory::Home);
@@ -403,14 +410,18 @@ impl Transfer {
             Memory::Home(_) => (Payload::InCapsule { len }, None),
             // One key serves all commands of a call that was cut, so none of
             // them may invalidate it.
-            Memory::Lent(slice) => {
+            Memory::Lent {
+                slice,
+                may_invalidate,
+            } => {
+                let invalidate = only && *may_invalidate;
                 let payload = Payload::Keyed {
                     addr: slice.addr + offset,
                     len,
                     key: slice.key.0,
-                    invalidate: only,
+                    invalidate,
                 };
-                (payload, only.then_some(slice.key))
+                (payload, invalidate.then_some(slice.key))
             }
         }
     }
@@ -446,7 +457,7 @@ impl Transfer {
     fn end(self) -> Done {
         let buf = match self.memory {
             Memory::Home(buf) => Some(buf),
-            Memory::None | Memory::Lent(_) => None,
+            Memory::None | Memory::Lent { .. } => None,
         };
         Done {
             user: self.user,

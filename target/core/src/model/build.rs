@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nvmeof_wire::{Ascii, Nqn};
 
 use super::derive;
-use super::{Fabric, Model, ModelError, Namespace, Place, Port, Subsystem};
+use super::{Carrier, Model, ModelError, Namespace, Place, Port, Subsystem};
 use crate::Limits;
 
 /// Describes a port.
@@ -16,8 +16,9 @@ pub struct PortSpec {
     pub traddr: IpAddr,
     /// TCP or RDMA CM port.
     pub trsvcid: u16,
-    /// What carries RDMA there.
-    pub fabric: Fabric,
+    /// What carries RDMA there, in the order hosts are to be told: each makes
+    /// an entry of the discovery log.
+    pub carriers: Vec<Carrier>,
 }
 
 /// Describes a subsystem.
@@ -167,7 +168,7 @@ fn port(at: usize, spec: &PortSpec, all: &[PortSpec]) -> Result<Port, ModelError
         id,
         traddr: spec.traddr,
         trsvcid: spec.trsvcid,
-        fabric: spec.fabric,
+        carriers: spec.carriers.clone(),
     })
 }
 

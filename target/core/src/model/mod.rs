@@ -10,6 +10,7 @@ mod tests;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use nvmeof_wire::log::discovery::RdmaProviderType;
 use nvmeof_wire::{Ascii, Nqn};
 
 pub use build::{NamespaceSpec, PortSpec, SubsystemSpec};
@@ -35,15 +36,27 @@ pub struct Port {
     pub traddr: IpAddr,
     /// TCP or RDMA CM port.
     pub trsvcid: u16,
-    /// What carries RDMA there.
-    pub fabric: Fabric,
+    /// What carries RDMA there, in the order hosts are told.
+    pub carriers: Vec<Carrier>,
 }
 
-/// What carries RDMA on a port, as the discovery log names it.
+/// One way in which a port is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carrier {
+    /// What carries RDMA.
+    pub fabric: Fabric,
+    /// The only address that it serves, on a port that listens on all
+    /// addresses of the machine; `None` when it serves all that the port does.
+    pub only: Option<IpAddr>,
+}
+
+/// What carries RDMA, as the discovery log names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fabric {
-    /// iWARP.
+    /// iWARP, by a device or in software.
     Iwarp,
+    /// RDMA over converged Ethernet, version 1.
+    RoceV1,
     /// RDMA over converged Ethernet, version 2.
     RoceV2,
     /// InfiniBand.
@@ -112,6 +125,40 @@ impl Model {
     #[must_use]
     pub fn subsystems(&self) -> &[Arc<Subsystem>] {
         &self.subsystems
+    }
+}
+
+impl Port {
+    /// What carries RDMA for a host that reaches the port at `addr`, in order.
+    /// `None` stands for an address that is not known.
+    pub fn carriers_at(&self, addr: Option<IpAddr>) -> impl Iterator<Item = Fabric> {
+        let serves = move |carrier: &&Carrier| match (carrier.only, addr) {
+            (Some(only), Some(addr)) => only == addr,
+            _ => true,
+        };
+        let carriers = self.carriers.iter().filter(serves);
+        carriers.map(|carrier| carrier.fabric)
+    }
+}
+
+impl Fabric {
+    /// The RDMA provider type of discovery log entries.
+    #[must_use]
+    pub fn provider_type(self) -> RdmaProviderType {
+        match self {
+            Self::Iwarp => RdmaProviderType::IWARP,
+            Self::RoceV1 => RdmaProviderType::ROCE,
+            Self::RoceV2 => RdmaProviderType::ROCE_V2,
+            Self::InfiniBand => RdmaProviderType::IB,
+            Self::Unspecified => RdmaProviderType::NOT_SPECIFIED,
+        }
+    }
+}
+
+impl From<Fabric> for Carrier {
+    /// On every address of the port.
+    fn from(fabric: Fabric) -> Self {
+        Self { fabric, only: None }
     }
 }
 

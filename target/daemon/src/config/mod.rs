@@ -3,6 +3,7 @@
 
 mod error;
 mod open;
+mod provider;
 mod raw;
 mod sizes;
 #[cfg(test)]
@@ -13,11 +14,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nvmeof_target_core::{
-    Fabric, Limits, Model, ModelError, NamespaceSpec, Place, PortSpec, SubsystemSpec, derived,
+    Limits, Model, ModelError, NamespaceSpec, Place, PortSpec, SubsystemSpec, derived,
 };
 
 pub use error::ConfigError;
 pub use open::Opened;
+pub use provider::{Choice, ProviderName};
 use raw::{RawConfig, RawNamespace, RawSubsystem};
 pub use sizes::buffers;
 use toml::Spanned;
@@ -27,6 +29,8 @@ use toml::Spanned;
 pub struct Config {
     origin: Origin,
     raw: RawConfig,
+    /// Of each port.
+    choices: Vec<Choice>,
 }
 
 /// Where a configuration came from.
@@ -83,25 +87,37 @@ impl Config {
         })?;
         let path = path.to_path_buf();
         let origin = Origin::File { path, text };
-        Self { origin, raw }.checked()
+        Self::checked(origin, raw)
     }
 
-    /// One subsystem that every host may connect to, at one address.
+    /// One subsystem that every host may connect to, at one address, over
+    /// providers of these names; none of them stands for `auto`.
     ///
     /// # Errors
     /// [`ConfigError`] names the option.
     pub fn of_namespaces(
         namespaces: &[String],
         listen: SocketAddr,
+        providers: &[String],
         nqn: Option<String>,
     ) -> Result<Self, ConfigError> {
         let nqn = nqn.unwrap_or_else(|| derived_nqn(listen));
-        let raw = RawConfig::of_namespaces(namespaces, listen, &nqn);
-        let origin = Origin::CommandLine;
-        Self { origin, raw }.checked()
+        let raw = RawConfig::of_namespaces(namespaces, listen, providers, &nqn);
+        Self::checked(Origin::CommandLine, raw)
     }
 
-    fn checked(self) -> Result<Self, ConfigError> {
+    fn checked(origin: Origin, raw: RawConfig) -> Result<Self, ConfigError> {
+        let mut this = Self {
+            origin,
+            raw,
+            choices: Vec::new(),
+        };
+        this.check()?;
+        this.choices = this.read_choices()?;
+        Ok(this)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
         if self.raw.port.is_empty() {
             let what = "at least one [[port]] is needed, with traddr = \"127.0.0.1\" for example";
             return Err(self.error_at(None, what));
@@ -109,10 +125,19 @@ impl Config {
         // Sizes of disks are not known yet: with one block each everything
         // else can be checked before a file is touched.
         let subsystems = self.subsystem_specs(|_| ())?;
-        let ports = self.port_specs()?;
+        let ports: Vec<_> = self.addresses().into_iter().map(without_carriers).collect();
         Model::build(self.limits(), &ports, &subsystems).map_err(|error| self.of_model(&error))?;
-        self.running_checked()?;
-        Ok(self)
+        self.running_checked()
+    }
+
+    fn read_choices(&self) -> Result<Vec<Choice>, ConfigError> {
+        let ports = self.raw.port.iter().map(Spanned::get_ref).enumerate();
+        ports
+            .map(|(port, raw)| {
+                let choice = raw.choice();
+                choice.map_err(|wrong| self.provider_error_at(port, wrong.at, &wrong.what))
+            })
+            .collect()
     }
 
     /// The addresses to listen on, in order.
@@ -122,6 +147,12 @@ impl Config {
         ports
             .map(|port| SocketAddr::new(*port.traddr.get_ref(), port.trsvcid()))
             .collect()
+    }
+
+    /// What each port is to be served by, in order.
+    #[must_use]
+    pub fn choices(&self) -> &[Choice] {
+        &self.choices
     }
 
     /// Sizes of the target.
@@ -157,6 +188,30 @@ impl Config {
         self.error_at(at, &format!("{key}: {what}"))
     }
 
+    /// An error about what serves a port.
+    #[must_use]
+    pub fn provider_error(&self, port: usize, what: &str) -> ConfigError {
+        self.provider_error_at(port, None, what)
+    }
+
+    fn provider_error_at(&self, port: usize, at: Option<usize>, what: &str) -> ConfigError {
+        let port = self.raw.port.get(port).map(Spanned::get_ref);
+        // Where it was not given, the address decided.
+        let value = port.map(|port| match &port.provider {
+            Some(provider) => provider.span().start,
+            None => port.traddr.span().start,
+        });
+        let key = self.called("provider", "--provider");
+        self.error_at(at.or(value), &format!("{key}: {what}"))
+    }
+
+    /// An error about the sizes of the target.
+    #[must_use]
+    pub fn limits_error(&self, key: &str, what: &str) -> ConfigError {
+        let at = self.raw.limits.span().start;
+        self.error_at(Some(at), &format!("limits.{key}: {what}"))
+    }
+
     /// What the value of a key is called where it was given.
     fn called(&self, key: &'static str, option: &'static str) -> &'static str {
         match self.origin {
@@ -182,28 +237,6 @@ impl Config {
             return wrong("reactor.drain_s: must be 0 to 600");
         }
         Ok(())
-    }
-
-    fn port_specs(&self) -> Result<Vec<PortSpec>, ConfigError> {
-        let mut specs = Vec::new();
-        for port in &self.raw.port {
-            let port = port.get_ref();
-            if let Some(provider) = &port.provider
-                && !matches!(provider.get_ref().as_str(), "auto" | "iwarp")
-            {
-                let what = format!(
-                    "provider = {:?}: must be \"auto\" or \"iwarp\"",
-                    provider.get_ref()
-                );
-                return Err(self.error_at(Some(provider.span().start), &what));
-            }
-            specs.push(PortSpec {
-                traddr: *port.traddr.get_ref(),
-                trsvcid: port.trsvcid(),
-                fabric: Fabric::Iwarp,
-            });
-        }
-        Ok(specs)
     }
 
     /// The subsystems as the model wants them; `fill_in` says what is known
@@ -298,6 +331,15 @@ impl Config {
             Origin::File { path, text } => ConfigError::at(path, text, at, what),
             Origin::CommandLine => ConfigError::command_line(what),
         }
+    }
+}
+
+/// A port that nothing is known of yet but where it is.
+fn without_carriers(address: SocketAddr) -> PortSpec {
+    PortSpec {
+        traddr: address.ip(),
+        trsvcid: address.port(),
+        carriers: Vec::new(),
     }
 }
 

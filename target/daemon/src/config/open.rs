@@ -1,10 +1,9 @@
 //! Opening what a configuration names.
 
-use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 
 use nvmeof_backend::{BlockSize, Claim, OpenError, Spec};
-use nvmeof_target_core::{Model, NamespaceSpec};
+use nvmeof_target_core::{Model, NamespaceSpec, PortSpec};
 use toml::Spanned;
 
 use super::raw::RawNamespace;
@@ -77,22 +76,18 @@ impl Config {
         Ok(remarks)
     }
 
-    /// The model of what was opened, with the addresses that are listened on.
+    /// The model of what was opened, with the ports that are listened on.
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
-    pub fn model(&self, opened: &Opened, addresses: &[SocketAddr]) -> Result<Model, ConfigError> {
-        let mut ports = self.port_specs()?;
-        for (port, address) in ports.iter_mut().zip(addresses) {
-            port.trsvcid = address.port();
-        }
+    pub fn model(&self, opened: &Opened, ports: &[PortSpec]) -> Result<Model, ConfigError> {
         let mut sizes = opened.specs.iter().flatten();
         let subsystems = self.subsystem_specs(|spec| {
             if let Some(geometry) = sizes.next() {
                 geometry.fill_in(spec);
             }
         })?;
-        Model::build(self.limits(), &ports, &subsystems).map_err(|error| self.of_model(&error))
+        Model::build(self.limits(), ports, &subsystems).map_err(|error| self.of_model(&error))
     }
 
     fn claim(&self, raw: &RawNamespace) -> Result<Claim, ConfigError> {

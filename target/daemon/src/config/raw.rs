@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
+use super::provider::{Choice, RawProvider, Wrong};
 use super::{DEFAULT_PORT, Running};
 
 pub(super) const MIN_BUFFER_MEMORY: u64 = 8 << 20;
@@ -56,7 +57,7 @@ pub(super) struct RawReactor {
 pub(super) struct RawPort {
     pub(super) traddr: Spanned<IpAddr>,
     trsvcid: Option<u16>,
-    pub(super) provider: Option<Spanned<String>>,
+    pub(super) provider: Option<Spanned<RawProvider>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -96,7 +97,12 @@ fn nowhere<T: Default>() -> Spanned<T> {
 }
 
 impl RawConfig {
-    pub(super) fn of_namespaces(namespaces: &[String], listen: SocketAddr, nqn: &str) -> Self {
+    pub(super) fn of_namespaces(
+        namespaces: &[String],
+        listen: SocketAddr,
+        providers: &[String],
+        nqn: &str,
+    ) -> Self {
         let spanned = |text: &str| Spanned::new(0..0, text.to_owned());
         let namespace = (1..)
             .zip(namespaces)
@@ -122,7 +128,8 @@ impl RawConfig {
         let port = RawPort {
             traddr: Spanned::new(0..0, listen.ip()),
             trsvcid: Some(listen.port()),
-            provider: None,
+            provider: (!providers.is_empty())
+                .then(|| Spanned::new(0..0, RawProvider::of_names(providers))),
         };
         Self {
             limits: nowhere(),
@@ -181,6 +188,11 @@ impl RawReactor {
 impl RawPort {
     pub(super) fn trsvcid(&self) -> u16 {
         self.trsvcid.unwrap_or(DEFAULT_PORT)
+    }
+
+    pub(super) fn choice(&self) -> Result<Choice, Wrong> {
+        let given = self.provider.as_ref();
+        given.map_or(Ok(Choice::Auto), |raw| raw.get_ref().choice())
     }
 }
 

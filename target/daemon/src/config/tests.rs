@@ -1,5 +1,5 @@
 //! Each thing that can be wrong with a configuration, and how it is told.
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::path::Path;
 
@@ -100,7 +100,7 @@ readonly = true
     assert_eq!(running.cores, [Some(0), Some(1)]);
     assert_eq!((running.buffer_memory, running.hugepages), (32 << 20, true));
     let opened = config.open().unwrap();
-    let model = config.model(&opened, &config.addresses()).unwrap();
+    let model = config.model(&opened, &[]).unwrap();
     let subsystem = model.subsystems().first().unwrap();
     let namespace = subsystem.namespace(1).unwrap();
     assert_eq!((namespace.blocks, namespace.readonly), (1 << 18, true));
@@ -145,11 +145,6 @@ fn values_that_cannot_be_are_named_with_their_line() {
     );
     assert_names(&refused("nsid = 1", "nsid = 0"), 10, &["nsid"]);
     assert_names(
-        &refused("\"iwarp\"", "\"verbs\""),
-        4,
-        &["provider", "verbs", "iwarp"],
-    );
-    assert_names(
         &refused("= true", "= false"),
         6,
         &["allowed_hosts", "allow_any_host"],
@@ -162,6 +157,73 @@ fn values_that_cannot_be_are_named_with_their_line() {
         10,
         &["allowed_hosts", "= x", "nqn"],
     );
+}
+
+/// What the port of `GOOD` is served by with `value` as its provider.
+fn choice(value: &str) -> Choice {
+    let config = parse(&GOOD.replacen("\"iwarp\"", value, 1)).unwrap();
+    let [choice] = config.choices() else {
+        panic!("{:?}", config.choices());
+    };
+    choice.clone()
+}
+
+#[test]
+fn providers_are_one_name_or_a_list() {
+    use ProviderName::{Iwarp, Verbs};
+    let these = |names: &[ProviderName]| Choice::These(names.to_vec());
+    assert_eq!(choice("\"auto\""), Choice::Auto);
+    assert_eq!(choice("\"verbs\""), these(&[Verbs]));
+    assert_eq!(choice("[\"verbs\", \"iwarp\"]"), these(&[Verbs, Iwarp]));
+    assert_eq!(choice("[ \"iwarp\" , \"verbs\" ]"), these(&[Iwarp, Verbs]));
+    assert_eq!(choice("[\"iwarp\"]"), these(&[Iwarp]));
+    let none = parse(&GOOD.replace("provider = \"iwarp\"\n", "")).unwrap();
+    assert_eq!(none.choices(), [Choice::Auto]);
+}
+
+#[test]
+fn wrong_providers_are_named_with_their_line() {
+    let refused = |value: &str| refused("\"iwarp\"", value);
+    let names = &["provider: ", "infiniband", "auto", "iwarp", "verbs"];
+    assert_names(&refused("\"infiniband\""), 4, names);
+    assert_names(&refused("[\n\"verbs\",\n\"infiniband\"]"), 6, names);
+    assert_names(&refused("\"\""), 4, &["provider: ", "\"\""]);
+    assert_names(&refused("[]"), 4, &["provider: ", "empty"]);
+    assert_names(
+        &refused("[\"iwarp\",\n\"iwarp\"]"),
+        5,
+        &["provider: ", "iwarp", "twice"],
+    );
+    assert_names(
+        &refused("[\"verbs\", \"auto\"]"),
+        4,
+        &["provider: ", "auto", "alone"],
+    );
+    assert_names(&refused("3"), 4, &["provider: ", "3", "list"]);
+    assert_names(
+        &refused("[\"verbs\", 3]"),
+        4,
+        &["provider: ", "3", "string"],
+    );
+    assert_names(&refused("{ a = 1 }"), 4, &["provider: ", "map"]);
+}
+
+#[test]
+fn providers_of_the_command_line_are_named_after_their_option() {
+    let listen = "127.0.0.1:4420".parse().unwrap();
+    let of = |names: &[&str]| {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        Config::of_namespaces(&["ram:1M".to_owned()], listen, &names, None)
+            .map(|config| config.choices().to_vec())
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(of(&[]), Ok(vec![Choice::Auto]));
+    assert_eq!(of(&["auto"]), Ok(vec![Choice::Auto]));
+    let both = vec![ProviderName::Verbs, ProviderName::Iwarp];
+    assert_eq!(of(&["verbs", "iwarp"]), Ok(vec![Choice::These(both)]));
+    let error = of(&["roce"]).unwrap_err();
+    assert!(error.starts_with("--provider: "), "{error}");
+    assert!(error.contains("roce"), "{error}");
 }
 
 #[test]
@@ -251,18 +313,18 @@ fn namespaces_of_the_command_line_have_one_subsystem_with_a_lasting_name() {
     let listen = "127.0.0.1:4420".parse().unwrap();
     let paths = ["ram:1M".to_owned(), "null:1G".to_owned()];
     let name = || {
-        let config = Config::of_namespaces(&paths, listen, None).unwrap();
+        let config = Config::of_namespaces(&paths, listen, &[], None).unwrap();
         assert!(config.is_from_command_line());
         let opened = config.open().unwrap();
-        let model = config.model(&opened, &[listen]).unwrap();
+        let model = config.model(&opened, &[]).unwrap();
         let subsystem = model.subsystems().first().unwrap();
         assert_eq!(subsystem.namespaces().len(), 2);
         subsystem.nqn
     };
     assert_eq!(name(), name());
-    let error = Config::of_namespaces(&paths, listen, Some("x".into())).unwrap_err();
+    let error = Config::of_namespaces(&paths, listen, &[], Some("x".into())).unwrap_err();
     assert!(error.to_string().contains("nqn = x"), "{error}");
-    let none = Config::of_namespaces(&["/nonexistent".into()], listen, None).unwrap();
+    let none = Config::of_namespaces(&["/nonexistent".into()], listen, &[], None).unwrap();
     let error = none.open().map(|_| ()).unwrap_err().to_string();
     assert!(
         error.starts_with("--namespace: /nonexistent: no such file"),

@@ -13,6 +13,7 @@ mod fairness;
 mod host;
 mod io;
 mod memory;
+mod providers;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -89,7 +90,7 @@ impl Bench {
         let port = PortSpec {
             traddr: ip,
             trsvcid: 4420,
-            fabric: Fabric::Iwarp,
+            carriers: vec![Fabric::Iwarp.into()],
         };
         let subsystem = SubsystemSpec {
             nqn: NQN.into(),

@@ -2,6 +2,7 @@
 
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{GetLogPage, LogId};
+use nvmeof_wire::log::discovery::{RdmaProviderType, RdmaTsas};
 use nvmeof_wire::log::{
     CommandEffects, DiscoveryPage, ErrorEntry, FirmwareSlots, SmartLog, SupportedPages,
 };
@@ -10,8 +11,8 @@ use nvmeof_wire::opcode::{admin, io};
 use zerocopy::FromBytes;
 
 use super::discovery;
-use crate::Executed;
-use crate::testing::{Answer, DISK, Host, namespace, target, target_of};
+use crate::testing::{Answer, DISK, Host, namespace, subsystem, target, target_of};
+use crate::{Carrier, Executed, Fabric, Limits, Model, PortSpec, Target};
 
 fn get(host: &mut Host, lid: LogId, offset: u64, len: u32) -> Answer {
     let command = GetLogPage::new(lid, 0, offset, len);
@@ -164,6 +165,72 @@ fn a_port_that_the_host_cannot_reach_is_left_out() {
     let answer = get(&mut host, LogId::DISCOVERY, 0, 4096);
     let page = DiscoveryPage::parse(&answer.data).unwrap();
     assert_eq!(page.header.numrec.get(), 0);
+}
+
+/// What the log of a port says of each entry: provider type, address, port
+/// identifier.
+fn told(traddr: &str, carriers: Vec<Carrier>, local: &str) -> Vec<(RdmaProviderType, String, u16)> {
+    let port = PortSpec {
+        traddr: traddr.parse().unwrap(),
+        trsvcid: 4420,
+        carriers,
+    };
+    let model = Model::build(Limits::default(), &[port], &[subsystem()]).unwrap();
+    let mut host = discovery(&Target::new(model));
+    host.queue.set_local(local.parse().unwrap());
+    let answer = get(&mut host, LogId::DISCOVERY, 0, 4096);
+    let page = DiscoveryPage::parse(&answer.data).unwrap();
+    assert!(page.is_complete());
+    let told = page.entries.iter().map(|entry| {
+        let tsas = entry.tsas;
+        assert_eq!(tsas, RdmaTsas::connected(tsas.prtype));
+        assert_eq!(entry.trsvcid.to_string(), "4420");
+        (tsas.prtype, entry.traddr.to_string(), entry.portid.get())
+    });
+    told.collect()
+}
+
+#[test]
+fn each_provider_of_a_port_has_an_entry_in_the_order_given() {
+    use RdmaProviderType as Type;
+    for (fabric, expected) in [
+        (Fabric::InfiniBand, Type::IB),
+        (Fabric::RoceV1, Type::ROCE),
+        (Fabric::RoceV2, Type::ROCE_V2),
+        (Fabric::Iwarp, Type::IWARP),
+        (Fabric::Unspecified, Type::NOT_SPECIFIED),
+    ] {
+        let carriers = vec![fabric.into(), Fabric::Iwarp.into()];
+        let at = "10.0.0.1".to_owned();
+        assert_eq!(
+            told("10.0.0.1", carriers, "10.0.0.2"),
+            [(expected, at.clone(), 1), (Type::IWARP, at, 1)]
+        );
+    }
+}
+
+#[test]
+fn a_port_on_all_addresses_tells_what_serves_the_one_that_was_reached() {
+    use RdmaProviderType as Type;
+    let only = |fabric, addr: &str| Carrier {
+        fabric,
+        only: Some(addr.parse().unwrap()),
+    };
+    let carriers = vec![
+        only(Fabric::RoceV2, "10.0.0.1"),
+        only(Fabric::InfiniBand, "fd00::1"),
+        Fabric::Iwarp.into(),
+    ];
+    for (local, types) in [
+        ("10.0.0.1", vec![Type::ROCE_V2, Type::IWARP]),
+        ("fd00::1", vec![Type::IB, Type::IWARP]),
+        ("10.0.0.2", vec![Type::IWARP]),
+    ] {
+        let told = told("::", carriers.clone(), local);
+        let shown: Vec<_> = told.iter().map(|(kind, ..)| *kind).collect();
+        assert_eq!(shown, types, "{local}");
+        assert!(told.iter().all(|(_, addr, _)| addr == local), "{told:?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,174 @@
+//! The RDMA devices of this machine and the provider that drives them. No
+//! other file here names `nvmeof-rdma-verbs`.
+
+use std::net::IpAddr;
+
+use nix::ifaddrs::getifaddrs;
+use nvmeof_rdma::Provider;
+
+use super::Device;
+
+/// What planning asks a machine.
+pub(super) trait Devices {
+    /// The device that serves an address of the machine, if there is one. The
+    /// error says why that cannot be found out, and what to do.
+    fn at(&self, ip: IpAddr) -> Result<Option<Device>, String>;
+
+    /// Why there is none for `ip`, and what to do.
+    fn why_none(&self, ip: IpAddr) -> String;
+
+    /// Why the devices that the machine has cannot be used, none of them, and
+    /// what to do.
+    fn unusable(&self) -> Option<String>;
+
+    /// The addresses of the machine.
+    fn addresses(&self) -> Vec<IpAddr>;
+}
+
+/// This machine.
+pub(super) struct Machine;
+
+impl Devices for Machine {
+    fn at(&self, ip: IpAddr) -> Result<Option<Device>, String> {
+        verbs::at(ip)
+    }
+
+    fn why_none(&self, ip: IpAddr) -> String {
+        verbs::why_none(ip)
+    }
+
+    fn unusable(&self) -> Option<String> {
+        // What the kernel says does not depend on libraries and permissions.
+        let devices = std::fs::read_dir("/sys/class/infiniband");
+        let any = devices.is_ok_and(|mut devices| devices.next().is_some());
+        any.then(verbs::unusable).flatten()
+    }
+
+    fn addresses(&self) -> Vec<IpAddr> {
+        let Ok(interfaces) = getifaddrs() else {
+            return Vec::new();
+        };
+        let addresses = interfaces.filter_map(|interface| {
+            let address = interface.address?;
+            let v4 = address.as_sockaddr_in().map(|it| IpAddr::V4(it.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|it| IpAddr::V6(it.ip())))
+        });
+        // Who connects to a link-local address has to name an interface, for
+        // which discovery has no place.
+        let mut all: Vec<_> = addresses.filter(|ip| !is_link_local(*ip)).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
+
+/// Providers over verbs that share their listeners, one for each of so many
+/// reactors.
+///
+/// # Errors
+/// What is missing, and what to do.
+pub(super) fn verbs_providers(reactors: usize) -> Result<Vec<Box<dyn Provider>>, String> {
+    verbs::providers(reactors)
+}
+
+#[cfg(feature = "verbs")]
+mod verbs {
+    use std::net::IpAddr;
+
+    use nvmeof_rdma::Provider;
+    use nvmeof_rdma_verbs::{
+        DeviceInfo, DeviceKind, VerbsConfig, VerbsError, device_for_local, devices, group,
+    };
+    use nvmeof_target_core::Fabric;
+
+    use crate::ports::Device;
+
+    pub(super) fn at(ip: IpAddr) -> Result<Option<Device>, String> {
+        match device_for_local(ip) {
+            Ok(found) => Ok(found.map(device)),
+            // Not about devices; listening says so.
+            Err(VerbsError::NoSuchAddress { .. }) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    pub(super) fn why_none(ip: IpAddr) -> String {
+        match device_for_local(ip).and_then(|_| devices()) {
+            Err(error) => error.to_string(),
+            Ok(_) => format!(
+                "no RDMA device serves {ip}; `rdma link` shows the devices there are and their \
+                 interfaces, `ip address` the addresses of those"
+            ),
+        }
+    }
+
+    pub(super) fn unusable() -> Option<String> {
+        devices().err().map(|error| error.to_string())
+    }
+
+    pub(super) fn providers(reactors: usize) -> Result<Vec<Box<dyn Provider>>, String> {
+        let members = group(VerbsConfig::default(), reactors).map_err(|error| error.to_string())?;
+        Ok(members
+            .into_iter()
+            .map(|member| Box::new(member) as Box<dyn Provider>)
+            .collect())
+    }
+
+    fn device(info: DeviceInfo) -> Device {
+        Device {
+            name: info.name,
+            port: info.port,
+            fabric: match info.kind {
+                DeviceKind::InfiniBand => Fabric::InfiniBand,
+                DeviceKind::RoceV1 => Fabric::RoceV1,
+                DeviceKind::RoceV2 => Fabric::RoceV2,
+                DeviceKind::Iwarp => Fabric::Iwarp,
+            },
+            only: None,
+        }
+    }
+}
+
+/// A build without RDMA devices has none.
+#[cfg(not(feature = "verbs"))]
+mod verbs {
+    use std::net::IpAddr;
+
+    use nvmeof_rdma::Provider;
+
+    use crate::ports::Device;
+
+    const WITHOUT: &str = "this program was built without RDMA devices; use \"iwarp\", or a build \
+                           with the feature `verbs`, which is on by default";
+
+    #[allow(
+        clippy::unnecessary_wraps,
+        reason = "a build with the feature can fail"
+    )]
+    pub(super) fn at(_ip: IpAddr) -> Result<Option<Device>, String> {
+        Ok(None)
+    }
+
+    pub(super) fn why_none(_ip: IpAddr) -> String {
+        WITHOUT.to_owned()
+    }
+
+    #[allow(
+        clippy::unnecessary_wraps,
+        reason = "a build with the feature can use them"
+    )]
+    pub(super) fn unusable() -> Option<String> {
+        Some(WITHOUT.to_owned())
+    }
+
+    pub(super) fn providers(_reactors: usize) -> Result<Vec<Box<dyn Provider>>, String> {
+        Err(WITHOUT.to_owned())
+    }
+}

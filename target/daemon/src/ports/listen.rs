@@ -1,0 +1,299 @@
+//! Providers and their listeners: made before any reactor runs, so that what
+//! can fail does so at the start.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+
+use nvmeof_rdma::{ListenError, ListenerId, Provider};
+use nvmeof_rdma_iwarp::IwarpConfig;
+
+use super::plan::told;
+use super::{Part, Port, devices};
+use crate::config::{Choice, Config, ConfigError, ProviderName};
+use crate::queue::SENDS_PER_COMMAND;
+
+/// Times to look for a port number that is free with every provider of a port.
+const TRIES: u32 = 16;
+
+/// What listens.
+pub(crate) struct Listening {
+    /// Of each reactor.
+    pub(crate) reactors: Vec<Vec<Ready>>,
+    /// The ports with the addresses in use, without providers that were left
+    /// out.
+    pub(crate) ports: Vec<Port>,
+}
+
+/// One reactor's provider.
+pub(crate) struct Ready {
+    pub(crate) name: ProviderName,
+    pub(crate) provider: Box<dyn Provider>,
+    pub(crate) listeners: Vec<ListenerId>,
+}
+
+/// One kind of provider for all reactors. Each of them listens on the same
+/// addresses, and connections are spread over them: by the kernel for sockets
+/// (SO_REUSEPORT), by the group for RDMA devices.
+pub(super) struct Member {
+    pub(super) name: ProviderName,
+    pub(super) readies: Vec<Ready>,
+    /// Whether other programs of this user could listen on the same address
+    /// unnoticed.
+    pub(super) shares_addresses: bool,
+}
+
+/// Makes the providers of `ports` for so many `reactors` and listens on all.
+/// `files` is how many connections each reactor may have that are descriptors.
+///
+/// # Errors
+/// [`ConfigError`] names the port, cause and remedy; then nothing listens.
+pub(crate) fn listen(
+    config: &Config,
+    ports: Vec<Port>,
+    reactors: usize,
+    files: u32,
+) -> Result<Listening, ConfigError> {
+    let mut members = Vec::new();
+    // What listens first chooses the number of a port that has none. RDMA
+    // devices that speak iWARP have a socket for it, which ours must not take.
+    for name in [ProviderName::Verbs, ProviderName::Iwarp] {
+        if ports.iter().all(|port| port.place_of(name).is_none()) {
+            continue;
+        }
+        let member =
+            Member::new(name, reactors, files).map_err(|why| broken(config, &ports, name, &why))?;
+        member.check_limits(config)?;
+        members.push(member);
+    }
+    listen_with(config, ports, members)
+}
+
+/// Listens on all `ports` over providers that are there.
+pub(super) fn listen_with(
+    config: &Config,
+    mut ports: Vec<Port>,
+    mut members: Vec<Member>,
+) -> Result<Listening, ConfigError> {
+    for (number, port) in ports.iter_mut().enumerate() {
+        listen_on(&mut members, port).map_err(|(part, error)| {
+            let part = port.parts.get(part);
+            refused(config, number, port, part, &error)
+        })?;
+    }
+    let reactors = members.first().map_or(0, |member| member.readies.len());
+    let mut listening = Listening {
+        reactors: (0..reactors).map(|_| Vec::new()).collect(),
+        ports,
+    };
+    for member in members {
+        for (of_reactor, ready) in listening.reactors.iter_mut().zip(member.readies) {
+            of_reactor.push(ready);
+        }
+    }
+    Ok(listening)
+}
+
+/// What failed: a part of the port by number, and why.
+type Failed = (usize, ListenError);
+
+/// Listens on one port with all its providers, under the same number. One that
+/// is free with the first may be taken with the next: then another is tried.
+fn listen_on(members: &mut [Member], port: &mut Port) -> Result<(), Failed> {
+    let mut tries = if port.address.port() == 0 { TRIES } else { 1 };
+    loop {
+        match try_number(members, port) {
+            Err((_, ListenError::InUse { .. })) if tries > 1 => tries -= 1,
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Listens with all providers of the port, or with none.
+fn try_number(members: &mut [Member], port: &mut Port) -> Result<(), Failed> {
+    let mut address = port.address;
+    let mut opened = Vec::new();
+    let mut left_out = None;
+    for member in members {
+        let Some(place) = port.place_of(member.name) else {
+            continue;
+        };
+        let optional = port.parts.get(place).is_some_and(|part| part.optional);
+        match member.listen(address) {
+            Ok((listeners, bound)) => {
+                address = bound;
+                opened.push((member, listeners));
+            }
+            Err(ListenError::InUse { .. }) if optional => left_out = Some(place),
+            Err(error) => {
+                for (member, listeners) in opened {
+                    member.unlisten(&listeners);
+                }
+                return Err((place, error));
+            }
+        }
+    }
+    for (member, listeners) in opened {
+        member.own(listeners);
+    }
+    port.address = address;
+    if let Some(place) = left_out {
+        leave_out(port, place);
+    }
+    Ok(())
+}
+
+/// Serves a port without a provider whose TCP port a device has.
+fn leave_out(port: &mut Port, place: usize) {
+    let part = port.parts.remove(place);
+    let device = port.parts.iter().find_map(Part::iwarp_device);
+    let device = device.map_or("an RDMA device", |device| device.name.as_str());
+    tracing::info!(
+        "{}: without software {}: the TCP port is taken, by {device} or another program; hosts \
+         that speak iWARP are served by {device}, on its own addresses",
+        port.address,
+        part.provider,
+    );
+}
+
+impl Member {
+    fn new(name: ProviderName, reactors: usize, files: u32) -> Result<Self, String> {
+        let shares_addresses = name == ProviderName::Iwarp && reactors > 1;
+        let providers = match name {
+            ProviderName::Iwarp => (0..reactors)
+                .map(|_| iwarp(files, shares_addresses))
+                .collect::<io::Result<_>>()
+                .map_err(|error| format!("epoll: {error}"))?,
+            ProviderName::Verbs => devices::verbs_providers(reactors)?,
+        };
+        Ok(Self {
+            shares_addresses,
+            ..Self::of(name, providers)
+        })
+    }
+
+    /// One provider for each reactor.
+    pub(super) fn of(name: ProviderName, providers: Vec<Box<dyn Provider>>) -> Self {
+        let ready = |provider| Ready {
+            name,
+            provider,
+            listeners: Vec::new(),
+        };
+        Self {
+            name,
+            readies: providers.into_iter().map(ready).collect(),
+            shares_addresses: false,
+        }
+    }
+
+    /// Whether queues of the length that hosts may ask for are possible: a
+    /// device may have fewer places than software.
+    pub(super) fn check_limits(&self, config: &Config) -> Result<(), ConfigError> {
+        let depth = u32::from(config.limits().queue_depth);
+        for ready in &self.readies {
+            let limits = ready.provider.limits();
+            let possible = limits.max_recvs.min(limits.max_sends / SENDS_PER_COMMAND);
+            if depth > possible {
+                let what = format!(
+                    "{depth} is more than the {possible} that the {} provider can do here; set it \
+                     to {possible} or less",
+                    self.name
+                );
+                return Err(config.limits_error("queue_depth", &what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Listens for every reactor, or for none. Returns each reactor's listener
+    /// and the address in use.
+    fn listen(
+        &mut self,
+        mut address: SocketAddr,
+    ) -> Result<(Vec<ListenerId>, SocketAddr), ListenError> {
+        if self.shares_addresses {
+            // Another target of this user that shares its addresses as well
+            // would go unnoticed: ask once without sharing.
+            TcpListener::bind(address).map_err(|error| ListenError::new(address, error))?;
+        }
+        let mut listeners = Vec::new();
+        for ready in &mut self.readies {
+            match ready.provider.listen(address) {
+                Ok((listener, bound)) => {
+                    // Where a free port was found, the next one takes the same.
+                    address = bound;
+                    listeners.push(listener);
+                }
+                Err(error) => {
+                    self.unlisten(&listeners);
+                    return Err(error);
+                }
+            }
+        }
+        Ok((listeners, address))
+    }
+
+    fn unlisten(&mut self, listeners: &[ListenerId]) {
+        for (ready, listener) in self.readies.iter_mut().zip(listeners) {
+            ready.provider.unlisten(*listener);
+        }
+    }
+
+    fn own(&mut self, listeners: Vec<ListenerId>) {
+        for (ready, listener) in self.readies.iter_mut().zip(listeners) {
+            ready.listeners.push(listener);
+        }
+    }
+}
+
+fn iwarp(files: u32, shares_addresses: bool) -> io::Result<Box<dyn Provider>> {
+    let mut config = IwarpConfig::default();
+    config.limits.max_qps = config.limits.max_qps.min(files);
+    let mut provider = nvmeof_rdma_iwarp::new(config)?;
+    if shares_addresses {
+        provider.streams_mut().share_addresses();
+    }
+    Ok(Box::new(provider))
+}
+
+/// What is wrong with a port that cannot be listened on.
+fn refused(
+    config: &Config,
+    number: usize,
+    port: &Port,
+    part: Option<&Part>,
+    error: &ListenError,
+) -> ConfigError {
+    let device = port.parts.iter().find_map(Part::iwarp_device);
+    match (part.map(|part| part.provider), error, device) {
+        (Some(ProviderName::Iwarp), ListenError::InUse { addr }, Some(device)) => {
+            let what = format!(
+                "iwarp cannot listen on {addr} beside verbs: {} speaks iWARP itself and takes the \
+                 TCP port; name \"verbs\" alone, which the same hosts reach",
+                device.name
+            );
+            config.provider_error(number, &what)
+        }
+        (Some(name @ ProviderName::Verbs), ListenError::Io { .. }, _) => {
+            of_provider(config, number, name, &error.to_string())
+        }
+        _ => config.port_error(number, &error.to_string()),
+    }
+}
+
+/// What is wrong with the first of `ports` that a provider serves which does
+/// not work.
+pub(crate) fn broken(
+    config: &Config,
+    ports: &[Port],
+    name: ProviderName,
+    why: &str,
+) -> ConfigError {
+    let its = |port: &Port| port.place_of(name).is_some();
+    let number = ports.iter().position(its).unwrap_or_default();
+    of_provider(config, number, name, why)
+}
+
+fn of_provider(config: &Config, number: usize, name: ProviderName, why: &str) -> ConfigError {
+    let choice = config.choices().get(number).unwrap_or(&Choice::Auto);
+    config.provider_error(number, &told(choice, name, why))
+}

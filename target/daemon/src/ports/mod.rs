@@ -1,0 +1,130 @@
+//! Ports and what serves them: planned from the configuration and the RDMA
+//! devices of the machine, then listened on.
+
+mod devices;
+mod listen;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use nvmeof_target_core::{Carrier, Fabric, PortSpec};
+
+use crate::config::ProviderName;
+pub(crate) use listen::{Listening, Ready, broken, listen};
+pub use plan::plan;
+pub(crate) use plan::unused_devices;
+
+/// A port and what serves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Address; its port is 0 until a free one is found.
+    pub address: SocketAddr,
+    /// Its providers, in the order hosts are told of them.
+    pub parts: Vec<Part>,
+}
+
+/// One provider's part in a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The provider.
+    pub provider: ProviderName,
+    /// Devices it uses here; none for software.
+    pub devices: Vec<Device>,
+    /// Whether the port is served without it when its TCP port is taken.
+    optional: bool,
+}
+
+/// An RDMA device, as far as it serves a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name, as `rdma link` shows it.
+    pub name: String,
+    /// Its physical port, from 1.
+    pub port: u8,
+    /// What it speaks.
+    pub fabric: Fabric,
+    /// The address it has, on a port that listens on all.
+    pub only: Option<IpAddr>,
+}
+
+impl Port {
+    /// What the target's model has to know.
+    #[must_use]
+    pub fn to_spec(&self) -> PortSpec {
+        PortSpec {
+            traddr: self.address.ip(),
+            trsvcid: self.address.port(),
+            carriers: self.parts.iter().flat_map(Part::carriers).collect(),
+        }
+    }
+
+    /// Which of its parts is that provider's.
+    fn place_of(&self, provider: ProviderName) -> Option<usize> {
+        self.parts.iter().position(|part| part.provider == provider)
+    }
+
+    /// Names of its providers, separated by commas.
+    #[must_use]
+    pub fn provider_names(&self) -> String {
+        join(self.parts.iter().map(|part| part.provider))
+    }
+}
+
+impl Part {
+    fn carriers(&self) -> Vec<Carrier> {
+        match self.provider {
+            ProviderName::Iwarp => vec![Fabric::Iwarp.into()],
+            ProviderName::Verbs => self.devices.iter().map(Device::carrier).collect(),
+        }
+    }
+
+    /// A device of its that speaks iWARP, and so needs the TCP port.
+    fn iwarp_device(&self) -> Option<&Device> {
+        self.devices
+            .iter()
+            .find(|device| device.fabric == Fabric::Iwarp)
+    }
+}
+
+impl Device {
+    fn carrier(&self) -> Carrier {
+        Carrier {
+            fabric: self.fabric,
+            only: self.only,
+        }
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.address, join(&self.parts))
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.provider {
+            ProviderName::Iwarp => f.write_str("iwarp (software, over TCP)"),
+            ProviderName::Verbs => write!(f, "verbs ({})", join(&self.devices)),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.fabric.provider_type().name();
+        write!(f, "{} port {}: {kind}", self.name, self.port)?;
+        match self.only {
+            Some(only) => write!(f, " on {only}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn join<T: fmt::Display>(all: impl IntoIterator<Item = T>) -> String {
+    let all: Vec<_> = all.into_iter().map(|one| one.to_string()).collect();
+    all.join(", ")
+}

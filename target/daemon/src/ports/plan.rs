@@ -1,0 +1,140 @@
+//! Which providers serve a port: what the configuration says, and the RDMA
+//! devices that the machine has.
+
+use std::net::IpAddr;
+
+use super::devices::{Devices, Machine};
+use super::{Device, Part, Port};
+use crate::config::{Choice, Config, ConfigError, ProviderName};
+
+/// Finds out what serves each port of `config` on this machine. Nothing is
+/// listened on.
+///
+/// # Errors
+/// [`ConfigError`] for a provider that was asked for and cannot serve.
+pub fn plan(config: &Config) -> Result<Vec<Port>, ConfigError> {
+    plan_with(config, &Machine)
+}
+
+/// Why `auto` did without the RDMA devices that this machine has, where that
+/// was not its owner's wish.
+pub(crate) fn unused_devices(config: &Config, ports: &[Port]) -> Option<String> {
+    unused_with(config, ports, &Machine)
+}
+
+pub(super) fn unused_with(
+    config: &Config,
+    ports: &[Port],
+    devices: &dyn Devices,
+) -> Option<String> {
+    let without = |(choice, port): (&Choice, &Port)| {
+        *choice == Choice::Auto && port.place_of(ProviderName::Verbs).is_none()
+    };
+    let why = config.choices().iter().zip(ports).any(without);
+    let why = why.then(|| devices.unusable()).flatten()?;
+    Some(format!(
+        "the RDMA devices of this machine cannot be used, software iWARP serves instead: {why}"
+    ))
+}
+
+pub(super) fn plan_with(config: &Config, devices: &dyn Devices) -> Result<Vec<Port>, ConfigError> {
+    let addresses = config.addresses().into_iter().zip(config.choices());
+    addresses
+        .enumerate()
+        .map(|(port, (address, choice))| {
+            let parts = parts(address.ip(), choice, devices);
+            let parts = parts.map_err(|why| {
+                let what = told(choice, ProviderName::Verbs, &why);
+                config.provider_error(port, &what)
+            })?;
+            Ok(Port { address, parts })
+        })
+        .collect()
+}
+
+/// # Errors
+/// Why there is no serving over RDMA devices.
+fn parts(ip: IpAddr, choice: &Choice, devices: &dyn Devices) -> Result<Vec<Part>, String> {
+    match choice {
+        Choice::Auto => auto(ip, devices),
+        Choice::These(names) => {
+            let part = |name: &ProviderName| match name {
+                ProviderName::Iwarp => Ok(iwarp(false)),
+                ProviderName::Verbs => named_verbs(ip, devices),
+            };
+            names.iter().map(part).collect()
+        }
+    }
+}
+
+/// Why a provider does not serve, with the way out that there is when nobody
+/// asked for that provider.
+pub(super) fn told(choice: &Choice, provider: ProviderName, why: &str) -> String {
+    let what = format!("{provider}: {why}");
+    match (choice, provider) {
+        (Choice::Auto, ProviderName::Verbs) => {
+            format!("{what}; or set provider = \"iwarp\", which needs no RDMA device")
+        }
+        _ => what,
+    }
+}
+
+/// The devices of that address. On all addresses, hosts without RDMA devices
+/// are to be served as well.
+fn auto(ip: IpAddr, devices: &dyn Devices) -> Result<Vec<Part>, String> {
+    let found = devices_of(ip, devices)?;
+    if found.is_empty() {
+        return Ok(vec![iwarp(false)]);
+    }
+    let verbs = verbs(found);
+    if !ip.is_unspecified() {
+        return Ok(vec![verbs]);
+    }
+    // A device that speaks iWARP may have the TCP port for itself. Then it
+    // serves those hosts.
+    let optional = verbs.iwarp_device().is_some();
+    Ok(vec![verbs, iwarp(optional)])
+}
+
+fn named_verbs(ip: IpAddr, devices: &dyn Devices) -> Result<Part, String> {
+    let found = devices_of(ip, devices)?;
+    if found.is_empty() {
+        return Err(devices.why_none(ip));
+    }
+    Ok(verbs(found))
+}
+
+fn iwarp(optional: bool) -> Part {
+    Part {
+        provider: ProviderName::Iwarp,
+        devices: Vec::new(),
+        optional,
+    }
+}
+
+fn verbs(devices: Vec<Device>) -> Part {
+    Part {
+        provider: ProviderName::Verbs,
+        devices,
+        optional: false,
+    }
+}
+
+/// Devices that serve `ip`, with the addresses they have when it stands for
+/// all of them.
+fn devices_of(ip: IpAddr, devices: &dyn Devices) -> Result<Vec<Device>, String> {
+    if !ip.is_unspecified() {
+        return Ok(devices.at(ip)?.into_iter().collect());
+    }
+    let mut found = Vec::new();
+    // A port on all addresses of IPv6 has those of IPv4 as well.
+    let covered = |one: &IpAddr| ip.is_ipv6() || one.is_ipv4();
+    for one in devices.addresses().into_iter().filter(covered) {
+        let device = devices.at(one)?;
+        found.extend(device.map(|device| Device {
+            only: Some(one),
+            ..device
+        }));
+    }
+    Ok(found)
+}

@@ -1,0 +1,323 @@
+//! What serves a port on machines of every kind, and what is said when it
+//! cannot.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use nvmeof_rdma_sim::{SimConfig, SimNet};
+use nvmeof_rdma_soft::SoftConfig;
+use nvmeof_target_core::Fabric;
+
+use super::devices::Devices;
+use super::listen::{Member, listen_with};
+use super::plan::{plan_with, unused_with};
+use super::*;
+use crate::config::{Config, ConfigError};
+
+/// A machine with RDMA devices at some of its addresses.
+struct Fake {
+    plain: Vec<&'static str>,
+    devices: Vec<(&'static str, &'static str, Fabric)>,
+    trouble: Option<&'static str>,
+    unusable: Option<&'static str>,
+}
+
+const NONE: Fake = Fake {
+    plain: Vec::new(),
+    devices: Vec::new(),
+    trouble: None,
+    unusable: None,
+};
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+impl Devices for Fake {
+    fn at(&self, wanted: IpAddr) -> Result<Option<Device>, String> {
+        if let Some(trouble) = self.trouble {
+            return Err(trouble.to_owned());
+        }
+        let mut devices = self.devices.iter();
+        let found = devices.find(|(at, ..)| ip(at) == wanted);
+        Ok(found.map(|(_, name, fabric)| Device {
+            name: (*name).to_owned(),
+            port: 1,
+            fabric: *fabric,
+            only: None,
+        }))
+    }
+
+    fn why_none(&self, ip: IpAddr) -> String {
+        format!("no RDMA device serves {ip}")
+    }
+
+    fn unusable(&self) -> Option<String> {
+        self.unusable.map(str::to_owned)
+    }
+
+    fn addresses(&self) -> Vec<IpAddr> {
+        let devices = self.devices.iter().map(|(at, ..)| *at);
+        devices.chain(self.plain.iter().copied()).map(ip).collect()
+    }
+}
+
+fn config_with(traddr: &str, port: u16, provider: &str, head: &str) -> Config {
+    let text = format!(
+        "{head}[[port]]\ntraddr = \"{traddr}\"\ntrsvcid = {port}\nprovider = {provider}\n\
+         [[subsystem]]\nnqn = \"nqn.2026-11.org.example:disk\"\nallow_any_host = true\n\
+         [[subsystem.namespace]]\nnsid = 1\npath = \"null:1M\"\n"
+    );
+    Config::parse(Path::new("target.toml"), text).unwrap()
+}
+
+fn config(traddr: &str, provider: &str) -> Config {
+    config_with(traddr, 4420, provider, "")
+}
+
+/// The plan for one port, as it is shown.
+fn planned(traddr: &str, provider: &str, machine: &Fake) -> Result<String, String> {
+    let ports = plan_with(&config(traddr, provider), machine);
+    let ports = ports.map_err(|error| error.to_string())?;
+    assert_eq!(ports.len(), 1);
+    Ok(ports[0].to_string())
+}
+
+#[test]
+fn auto_takes_the_device_of_the_address_or_software() {
+    let machine = Fake {
+        devices: vec![("10.0.0.1", "rxe0", Fabric::RoceV2)],
+        plain: vec!["10.0.0.2"],
+        ..NONE
+    };
+    let planned = |traddr| planned(traddr, "\"auto\"", &machine).unwrap();
+    assert_eq!(
+        planned("10.0.0.1"),
+        "10.0.0.1:4420: verbs (rxe0 port 1: roce-v2)"
+    );
+    assert_eq!(
+        planned("10.0.0.2"),
+        "10.0.0.2:4420: iwarp (software, over TCP)"
+    );
+}
+
+#[test]
+fn auto_on_all_addresses_takes_both() {
+    let machine = Fake {
+        devices: vec![
+            ("10.0.0.1", "rxe0", Fabric::RoceV2),
+            ("fd00::1", "mlx5_0", Fabric::InfiniBand),
+        ],
+        plain: vec!["10.0.0.2", "127.0.0.1"],
+        ..NONE
+    };
+    let planned = |traddr, machine| planned(traddr, "\"auto\"", machine).unwrap();
+    assert_eq!(
+        planned("0.0.0.0", &machine),
+        "0.0.0.0:4420: verbs (rxe0 port 1: roce-v2 on 10.0.0.1), iwarp (software, over TCP)"
+    );
+    assert_eq!(
+        planned("::", &machine),
+        "[::]:4420: verbs (rxe0 port 1: roce-v2 on 10.0.0.1, mlx5_0 port 1: infiniband on \
+         fd00::1), iwarp (software, over TCP)"
+    );
+    assert_eq!(
+        planned("0.0.0.0", &NONE),
+        "0.0.0.0:4420: iwarp (software, over TCP)"
+    );
+}
+
+#[test]
+fn what_is_named_serves_in_that_order_or_is_refused() {
+    let machine = Fake {
+        devices: vec![("10.0.0.1", "rxe0", Fabric::RoceV2)],
+        plain: vec!["10.0.0.2"],
+        ..NONE
+    };
+    let ports = plan_with(&config("10.0.0.1", "[\"iwarp\", \"verbs\"]"), &machine).unwrap();
+    let spec = ports[0].to_spec();
+    let fabrics: Vec<_> = spec.carriers.iter().map(|one| one.fabric).collect();
+    assert_eq!(fabrics, [Fabric::Iwarp, Fabric::RoceV2]);
+    assert_eq!(ports[0].provider_names(), "iwarp, verbs");
+    for (traddr, provider) in [
+        ("10.0.0.2", "\"verbs\""),
+        ("10.0.0.2", "[\"verbs\", \"iwarp\"]"),
+        ("::1", "\"verbs\""),
+    ] {
+        let error = planned(traddr, provider, &machine).unwrap_err();
+        let start = "target.toml:4: provider: verbs: no RDMA device serves";
+        assert!(error.starts_with(start), "{error}");
+    }
+    let error = planned("0.0.0.0", "\"verbs\"", &NONE).unwrap_err();
+    assert!(error.contains("0.0.0.0"), "{error}");
+    assert!(planned("10.0.0.2", "\"iwarp\"", &machine).is_ok());
+}
+
+#[test]
+fn a_device_that_makes_trouble_is_no_reason_to_do_without_silently() {
+    let machine = Fake {
+        trouble: Some("no permission"),
+        ..NONE
+    };
+    let error = planned("10.0.0.1", "\"auto\"", &machine).unwrap_err();
+    assert_eq!(
+        error,
+        "target.toml:4: provider: verbs: no permission; or set provider = \"iwarp\", which needs \
+         no RDMA device"
+    );
+    let error = planned("10.0.0.1", "\"verbs\"", &machine).unwrap_err();
+    assert_eq!(error, "target.toml:4: provider: verbs: no permission");
+    assert!(planned("10.0.0.1", "\"iwarp\"", &machine).is_ok());
+}
+
+#[test]
+fn devices_that_cannot_be_used_are_told_where_nobody_did_without_them() {
+    let machine = Fake {
+        unusable: Some("rdma-core is missing"),
+        ..NONE
+    };
+    let told = |provider, machine| {
+        let config = config("10.0.0.1", provider);
+        let ports = plan_with(&config, machine).unwrap();
+        unused_with(&config, &ports, machine)
+    };
+    let why = told("\"auto\"", &machine).unwrap();
+    assert!(why.ends_with("rdma-core is missing"), "{why}");
+    assert_eq!(told("\"iwarp\"", &machine), None);
+    assert_eq!(told("\"auto\"", &NONE), None);
+}
+
+#[test]
+fn without_the_feature_there_are_no_devices() {
+    if cfg!(feature = "verbs") {
+        return;
+    }
+    assert!(plan(&config("127.0.0.1", "\"auto\"")).is_ok());
+    let error = plan(&config("127.0.0.1", "\"verbs\"")).unwrap_err();
+    assert!(error.to_string().contains("feature `verbs`"), "{error}");
+}
+
+/// Providers on simulated networks: in one they share port numbers, as sockets
+/// and a device that speaks iWARP do.
+fn members(verbs: &SimNet, iwarp: &SimNet) -> Vec<Member> {
+    let member = |name, net: &SimNet| {
+        let provider = net.endpoint(ip("10.0.0.1"), SoftConfig::default());
+        Member::of(name, vec![Box::new(provider)])
+    };
+    vec![
+        member(ProviderName::Verbs, verbs),
+        member(ProviderName::Iwarp, iwarp),
+    ]
+}
+
+fn net() -> SimNet {
+    SimNet::new(1, SimConfig::default())
+}
+
+fn machine(fabric: Fabric) -> Fake {
+    Fake {
+        devices: vec![("10.0.0.1", "dev0", fabric)],
+        ..NONE
+    }
+}
+
+/// Listens on 10.0.0.1 over both.
+fn listened(
+    config: &Config,
+    fabric: Fabric,
+    verbs: &SimNet,
+    iwarp: &SimNet,
+) -> Result<Listening, ConfigError> {
+    let ports = plan_with(config, &machine(fabric)).unwrap();
+    listen_with(config, ports, members(verbs, iwarp))
+}
+
+const BOTH: &str = "[\"verbs\", \"iwarp\"]";
+
+#[test]
+fn a_free_port_is_the_same_for_all_providers() {
+    let (verbs, iwarp) = (net(), net());
+    // The first numbers that the one chooses are taken with the other.
+    let mut stranger = iwarp.endpoint(ip("10.0.0.1"), SoftConfig::default());
+    let (_, first) =
+        nvmeof_rdma::Provider::listen(&mut stranger, "10.0.0.1:0".parse().unwrap()).unwrap();
+    let config = config_with("10.0.0.1", 0, BOTH, "");
+    let Listening { reactors, ports } = listened(&config, Fabric::RoceV2, &verbs, &iwarp).unwrap();
+    assert_ne!(ports[0].address.port(), 0);
+    assert_ne!(ports[0].address.port(), first.port());
+    assert_eq!(reactors.len(), 1);
+    let names: Vec<_> = reactors[0].iter().map(|ready| ready.name).collect();
+    assert_eq!(names, [ProviderName::Verbs, ProviderName::Iwarp]);
+    assert!(reactors[0].iter().all(|ready| ready.listeners.len() == 1));
+    // Both are in use now, and what was tried in between is not.
+    for net in [&verbs, &iwarp] {
+        let mut other = net.endpoint(ip("10.0.0.1"), SoftConfig::default());
+        assert!(nvmeof_rdma::Provider::listen(&mut other, ports[0].address).is_err());
+    }
+    let mut other = verbs.endpoint(ip("10.0.0.1"), SoftConfig::default());
+    assert!(nvmeof_rdma::Provider::listen(&mut other, first).is_ok());
+}
+
+#[test]
+fn a_device_that_has_the_tcp_port_is_named() {
+    let net = net();
+    let refused = |config: &Config, fabric| {
+        let listened = listened(config, fabric, &net, &net);
+        listened.map(|_| ()).unwrap_err().to_string()
+    };
+    let config = config("10.0.0.1", BOTH);
+    let error = refused(&config, Fabric::Iwarp);
+    assert!(error.starts_with("target.toml:4: provider: "), "{error}");
+    assert!(error.contains("dev0") && error.contains("\"verbs\" alone"));
+    // Another program has it.
+    let error = refused(&config, Fabric::RoceV2);
+    assert!(error.starts_with("target.toml:2: traddr: "), "{error}");
+    assert!(error.contains("in use"), "{error}");
+    // There is no end of trying.
+    let any = config_with("10.0.0.1", 0, BOTH, "");
+    assert!(refused(&any, Fabric::Iwarp).contains("dev0"));
+}
+
+#[test]
+fn on_all_addresses_an_iwarp_device_may_have_the_tcp_port() {
+    let listened = |fabric, net: &SimNet| {
+        let config = config("0.0.0.0", "\"auto\"");
+        let mut ports = plan_with(&config, &machine(fabric)).unwrap();
+        // The simulation knows no "all addresses".
+        ports[0].address.set_ip(ip("10.0.0.1"));
+        listen_with(&config, ports, members(net, net))
+    };
+    let listening = listened(Fabric::Iwarp, &net()).unwrap();
+    assert_eq!(listening.ports[0].provider_names(), "verbs");
+    assert_eq!(listening.reactors[0][1].listeners, []);
+    assert!(listened(Fabric::RoceV2, &net()).is_err());
+}
+
+#[test]
+fn a_device_with_short_queues_is_told_at_the_start() {
+    let mut soft = SoftConfig::default();
+    soft.limits.max_sends = 100;
+    let net = net();
+    let provider = net.endpoint(ip("10.0.0.1"), soft);
+    let member = Member::of(ProviderName::Verbs, vec![Box::new(provider)]);
+    let error = |depth| {
+        let head = format!("[limits]\nqueue_depth = {depth}\n");
+        let config = config_with("10.0.0.1", 4420, "\"iwarp\"", &head);
+        member
+            .check_limits(&config)
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(error(50), Ok(()));
+    let error = error(51).unwrap_err();
+    assert!(
+        error.starts_with("target.toml:1: limits.queue_depth: "),
+        "{error}"
+    );
+    assert!(error.contains("50 or less"), "{error}");
+}

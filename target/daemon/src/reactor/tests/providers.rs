@@ -1,0 +1,93 @@
+//! Several providers on one reactor, and hosts of little means.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use nvmeof_rdma_soft::SoftConfig;
+use nvmeof_wire::nvm::{Io, IoFlags};
+use nvmeof_wire::opcode::{Opcode, io};
+use nvmeof_wire::{Sqe, cm::Request};
+
+use super::Bench;
+use super::host::{Host, establish, ready, run};
+
+fn blocks(opcode: Opcode, slba: u64) -> Sqe {
+    let (nsid, blocks, flags) = (1, 8, IoFlags::empty());
+    Io {
+        nsid,
+        slba,
+        blocks,
+        flags,
+    }
+    .to_sqe(opcode)
+}
+
+#[test]
+fn hosts_of_different_providers_do_not_meet() {
+    let mut bench = Bench::new(1);
+    let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 1, 1));
+    let second = bench.net.endpoint(ip, SoftConfig::default());
+    let second = bench.reactor.add_provider(Box::new(second)).unwrap();
+    let first = bench.address;
+    let address = bench
+        .reactor
+        .listen(second, SocketAddr::new(ip, first.port()))
+        .unwrap();
+    assert_eq!(address.port(), first.port());
+    let mut one = bench.host();
+    bench.address = address;
+    let mut other = bench.host();
+    let (_, a) = ready(&mut bench, &mut one);
+    let (_, b) = ready(&mut bench, &mut other);
+    // Both providers number their queue pairs alike.
+    let sent = one.send_with(a, blocks(io::WRITE, 0), &[1; 4096]);
+    let also = other.send_with(b, blocks(io::WRITE, 8), &[2; 4096]);
+    let mut answers = (None, None);
+    bench.until(&mut [&mut one, &mut other], |_, hosts| {
+        answers.0 = answers.0.take().or_else(|| hosts[0].take(sent));
+        answers.1 = answers.1.take().or_else(|| hosts[1].take(also));
+        answers.0.is_some() && answers.1.is_some()
+    });
+    let disk = &bench.reactor.storage_mut().disks[0];
+    assert_eq!(disk[..4096], [1; 4096]);
+    assert_eq!(disk[4096..8192], [2; 4096]);
+    // One that leaves takes nothing of the other's along.
+    drop(one);
+    bench.until(&mut [&mut other], |bench, _| {
+        bench.reactor.queue_pairs() == 2
+    });
+    let sent = other.send_with(b, blocks(io::READ, 8), &[0; 4096]);
+    assert_eq!(run(&mut bench, &mut other, sent).1, [2; 4096]);
+    bench.reactor.start_drain(bench.net.now());
+    bench.until(&mut [&mut other], |bench, _| bench.drained);
+}
+
+#[test]
+fn a_host_that_answers_one_read_at_a_time_is_asked_for_one() {
+    let mut bench = Bench::new(2);
+    let mut host = bench.host();
+    host.reads_in = 1;
+    let (_, qp) = ready(&mut bench, &mut host);
+    let sent: Vec<_> = (0..16)
+        .map(|at| host.send_with(qp, blocks(io::WRITE, at * 8), &[7; 4096]))
+        .collect();
+    for sent in sent {
+        let (cqe, _) = run(&mut bench, &mut host, sent);
+        assert!(cqe.status().is_success());
+    }
+    let disk = &bench.reactor.storage_mut().disks[0];
+    assert_eq!(disk[..16 * 4096], [7; 16 * 4096]);
+}
+
+#[test]
+fn private_data_may_be_padded() {
+    let mut bench = Bench::new(3);
+    let mut host: Host = bench.host();
+    let request = Request::new(0, 32);
+    let mut padded = zerocopy::IntoBytes::as_bytes(&request).to_vec();
+    padded.resize(56, 0);
+    let qp = host.open_raw(bench.net.now(), &padded);
+    bench.until(&mut [&mut host], |_, hosts| {
+        hosts[0].established.contains(&qp)
+    });
+    establish(&mut bench, &mut host, &request);
+}

@@ -1,0 +1,163 @@
+//! Which RDMA provider serves: chosen by the address, or named.
+//!
+//! No RDMA device serves 127.0.0.1, whatever devices a machine has, unless one
+//! was put on the loopback interface. A host reaches it over any device, though.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::Command;
+
+use nvmeof_e2e::{Run, Setup, same_bytes, target_command};
+
+const MIB: usize = 1 << 20;
+
+/// The line of the configuration that names the provider.
+const PROVIDER_LINE: usize = 4;
+
+fn check(setup: &Setup) -> Run {
+    let mut command = target_command();
+    command.arg("check-config").arg(setup.config());
+    Run::new(command)
+}
+
+/// Nothing is served with `value` as provider; the one message names file,
+/// line, key and all of `words`.
+#[track_caller]
+fn refused(value: &str, words: &[&str]) {
+    let setup = Setup::new().provider(value).file(MIB);
+    let place = format!("target.toml:{PROVIDER_LINE}: provider: ");
+    let words = [&[place.as_str()], words].concat();
+    check(&setup).fails(2, &words);
+    let ended = Run::new(setup.command()).fails(2, &words);
+    assert!(!ended.stderr.contains("ready: "), "{ended}");
+    let told = ended.stderr.lines();
+    let told = told.filter(|line| line.starts_with("nvmeof-target: "));
+    assert_eq!(told.count(), 1, "{ended}");
+}
+
+#[test]
+fn auto_is_software_where_there_is_no_device() {
+    for provider in ["\"auto\"", "[\"iwarp\"]"] {
+        let setup = Setup::new().provider(provider).file(MIB);
+        let target = setup.start();
+        let words = ["port 127.0.0.1:", "iwarp (software"];
+        assert_eq!(target.lines(&words).len(), 1, "{}", target.log());
+        let ready = target.lines(&["ready: ", "(iwarp)"]);
+        assert_eq!(ready.len(), 1, "{}", target.log());
+        let json = target.fabrics("discover").json();
+        let records = json["records"].as_array().unwrap();
+        assert_eq!(records.len(), 1, "{json}");
+        assert_eq!(records[0]["rdma_prtype"], "iwarp", "{json}");
+        assert_eq!(records[0]["rdma_qptype"], "connected", "{json}");
+        assert_eq!(records[0]["rdma_cms"], "rdma-cm", "{json}");
+        // The host finds the same way by itself, and when it is told.
+        let image = std::fs::read(setup.image_path(1)).unwrap();
+        same_bytes(&target.read(1, 0, None), &image);
+        let read = target.on(1, "read").args("--provider iwarp --data -").ok();
+        same_bytes(&read.stdout, &image);
+        target.stop();
+    }
+}
+
+#[test]
+fn all_addresses_are_served_and_told_one_by_one() {
+    let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let setup = Setup::new().ip(any).provider("\"auto\"").file(MIB);
+    let target = setup.start();
+    let port = target.address().port();
+    let json = Run::nvmeof(&format!("discover -t rdma -a 127.0.0.1 -s {port}")).json();
+    let records = json["records"].as_array().unwrap();
+    assert_eq!(records.len(), 1, "{json}");
+    assert_eq!(records[0]["traddr"], "127.0.0.1", "{json}");
+    assert_eq!(records[0]["rdma_prtype"], "iwarp", "{json}");
+    target.stop();
+}
+
+#[test]
+fn a_device_that_is_not_there_is_named_at_the_start() {
+    refused("\"verbs\"", &["verbs: "]);
+    refused("[\"verbs\", \"iwarp\"]", &["verbs: "]);
+    refused("[\"iwarp\",\"verbs\"]", &["verbs: "]);
+}
+
+#[test]
+fn what_is_no_provider_is_named() {
+    refused("\"roce\"", &["roce", "auto", "iwarp", "verbs"]);
+    refused("[]", &["empty"]);
+    refused("[\"iwarp\", \"iwarp\"]", &["iwarp", "twice"]);
+    refused("[\"auto\", \"iwarp\"]", &["auto", "alone"]);
+    refused("7", &["7", "list"]);
+}
+
+#[test]
+fn the_command_line_names_providers_as_well() {
+    let serve = |line: &str| {
+        let mut command = target_command();
+        let line = format!("serve --namespace ram:1M --listen 127.0.0.1:0 {line}");
+        command.args(line.split_whitespace());
+        command
+    };
+    let setup = Setup::new();
+    for line in ["--provider auto", "--provider iwarp"] {
+        let target = setup.start_as(&mut serve(line));
+        assert_eq!(target.lines(&["ready: ", "(iwarp)"]).len(), 1);
+        target.stop();
+    }
+    for line in ["--provider verbs", "--provider verbs,iwarp"] {
+        Run::new(serve(line)).fails(2, &["--provider: verbs: "]);
+    }
+    Run::new(serve("--provider roce")).fails(2, &["--provider: ", "roce"]);
+    let mut command = Setup::new().file(MIB).command();
+    command.args(["--provider", "iwarp"]);
+    Run::new(command).fails(2, &["--provider", "--config"]);
+}
+
+#[test]
+fn what_would_serve_is_shown_without_serving() {
+    let setup = Setup::new().provider("\"auto\"").port(4420).file(MIB);
+    let shown = check(&setup).ok().text();
+    let line = "port 127.0.0.1:4420: iwarp (software, over TCP)";
+    assert!(shown.lines().any(|one| one == line), "{shown}");
+    let json = check(&setup).json();
+    let port = &json["ports"][0];
+    assert_eq!(port["traddr"], "127.0.0.1", "{json}");
+    assert_eq!(port["trsvcid"], 4420, "{json}");
+    assert_eq!(port["providers"][0]["provider"], "iwarp", "{json}");
+}
+
+#[test]
+fn a_host_that_asks_for_a_device_is_told_what_it_lacks() {
+    let target = Setup::new().file(MIB).start();
+    target.fabrics("discover").args("--provider auto").ok();
+    let devices = std::fs::read_dir("/sys/class/infiniband");
+    if devices.is_ok_and(|mut devices| devices.next().is_some()) {
+        eprintln!("skipped: this machine has RDMA devices");
+        return;
+    }
+    for line in ["--provider verbs", "--provider roce"] {
+        let provider = line.split(' ').nth(1).unwrap();
+        target
+            .fabrics("discover")
+            .args(line)
+            .fails(2, &[provider, "iwarp"]);
+    }
+}
+
+/// What is loaded when a device is asked for must not be needed to start.
+#[test]
+fn programs_start_without_rdma_core() {
+    for program in ["nvmeof-target", "nvmeof"] {
+        let path = nvmeof_e2e::binary(program);
+        let readelf = Command::new("readelf").arg("-d").arg(&path).output();
+        let dynamic = String::from_utf8(readelf.unwrap().stdout).unwrap();
+        assert!(dynamic.contains("libc.so"), "{program}: {dynamic}");
+        for library in ["libibverbs", "librdmacm"] {
+            assert!(!dynamic.contains(library), "{program}: {dynamic}");
+        }
+    }
+}
