@@ -28,7 +28,7 @@ const BENCH: &str = "--namespace-id 1 --rw randread --bs 4k --iodepth 32 --runti
 pub(crate) fn main(arguments: &[String]) -> Outcome {
     let port = port(arguments)?;
     must_be_free(port)?;
-    setup::ensure(&[setup::E2FS])?;
+    setup::ensure(&[&[setup::E2FS], setup::RDMA])?;
     run::heading("build");
     test::build()?;
     // From here on the stage cleans up, however this function is left.

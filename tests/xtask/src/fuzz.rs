@@ -46,7 +46,7 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
             all.join(", ")
         )));
     }
-    setup::ensure(&[setup::CXX])?;
+    setup::ensure(&[&[setup::CXX]])?;
     let binaries = build(chosen)?;
     match chosen {
         Some(name) => run::run(&mut invocation(&binaries, name, runs, &corpus(name))?),

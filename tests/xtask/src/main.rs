@@ -6,6 +6,7 @@
 
 mod demo;
 mod fuzz;
+mod lab;
 mod run;
 mod setup;
 mod test;
@@ -21,6 +22,7 @@ Commands:
   setup                      install the system packages that the others need
   test [STEP...] [--list]    run every check and test, or only the named steps
   fuzz [TARGET] [--runs N]   build and run the fuzz targets, or only one
+  lab [SCENARIO...] [...]    run scenarios with a stock kernel; see lab --help
   demo [--port N]            export a disk image, use it from the initiator
 
 Exit status: 0 success, 1 something failed, 2 wrong usage or set-up.
@@ -45,6 +47,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         .iter()
         .any(|argument| argument == "--help" || argument == "-h");
     match command.as_str() {
+        "lab" => lab::main(rest),
         _ if wants_help => help(),
         "help" | "--help" | "-h" => help(),
         "setup" => match rest.first() {

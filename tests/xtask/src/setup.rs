@@ -1,5 +1,6 @@
 //! What the machine must have: system packages and toolchain components.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::run::{self, Failure, Outcome};
@@ -16,6 +17,11 @@ pub(crate) enum Tool {
     Package {
         name: &'static str,
         program: &'static str,
+    },
+    /// A Debian package, known to be there by a file it brings.
+    Library {
+        name: &'static str,
+        file: &'static str,
     },
 }
 
@@ -49,20 +55,60 @@ const FIO: Tool = Tool::Package {
     name: "fio",
     program: "fio",
 };
+/// Emulates the machine in which the lab boots a stock kernel.
+pub(crate) const QEMU: Tool = Tool::Package {
+    name: "qemu-system-x86",
+    program: "qemu-system-x86_64",
+};
+/// Makes the Debian in that machine.
+pub(crate) const MMDEBSTRAP: Tool = Tool::Package {
+    name: "mmdebstrap",
+    program: "mmdebstrap",
+};
+
+/// RDMA devices are reached through these; their headers are read by libclang
+/// when the workspace is built.
+pub(crate) const RDMA: &[Tool] = &[
+    Tool::Package {
+        name: "pkg-config",
+        program: "pkg-config",
+    },
+    Tool::Library {
+        name: "libibverbs-dev",
+        file: "/usr/include/infiniband/verbs.h",
+    },
+    Tool::Library {
+        name: "librdmacm-dev",
+        file: "/usr/include/rdma/rdma_cma.h",
+    },
+    Tool::Package {
+        name: "clang",
+        program: "clang",
+    },
+    // Later ones give bindings that do not build.
+    Tool::Library {
+        name: "libclang1-14",
+        file: "/usr/lib/llvm-14/lib/libclang.so.1",
+    },
+];
 
 /// Everything that any command or document of the project uses.
-pub(crate) const ALL: &[Tool] = &[RUSTFMT, CLIPPY, CXX, E2FS, STRACE, FIO];
+pub(crate) const ALL: &[&[Tool]] = &[
+    &[RUSTFMT, CLIPPY, CXX, E2FS, STRACE, FIO, QEMU, MMDEBSTRAP],
+    RDMA,
+];
 
 /// Makes sure that the tools are there; installs what is missing.
-pub(crate) fn ensure(tools: &[Tool]) -> Outcome {
+pub(crate) fn ensure(tools: &[&[Tool]]) -> Outcome {
     let mut components = Vec::new();
     let mut packages = Vec::new();
-    for tool in tools {
+    for tool in tools.iter().copied().flatten() {
         match *tool {
             Tool::Component { name, subcommand } if !has_subcommand(subcommand) => {
                 components.push(name);
             }
             Tool::Package { name, program } if run::find(program).is_none() => packages.push(name),
+            Tool::Library { name, file } if !Path::new(file).exists() => packages.push(name),
             _ => {}
         }
     }
@@ -151,10 +197,16 @@ mod tests {
     #[test]
     fn what_is_there_is_not_installed() {
         assert!(
-            ensure(&[Tool::Package {
-                name: "no-such-package",
-                program: "sh"
-            }])
+            ensure(&[&[
+                Tool::Package {
+                    name: "no-such-package",
+                    program: "sh"
+                },
+                Tool::Library {
+                    name: "no-such-library",
+                    file: "/etc/passwd"
+                }
+            ]])
             .is_ok()
         );
     }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::fuzz;
+use crate::lab;
 use crate::run::{self, Failure, Outcome};
 use crate::setup::{self, Tool};
 
@@ -10,7 +11,7 @@ use crate::setup::{self, Tool};
 struct Step {
     name: &'static str,
     about: &'static str,
-    tools: &'static [Tool],
+    tools: &'static [&'static [Tool]],
     run: fn() -> Outcome,
 }
 
@@ -19,7 +20,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "fmt",
         about: "every source file is formatted",
-        tools: &[setup::RUSTFMT],
+        tools: &[&[setup::RUSTFMT]],
         run: fmt,
     },
     Step {
@@ -31,16 +32,19 @@ const STEPS: &[Step] = &[
     Step {
         name: "clippy",
         about: "no warning in any target",
-        tools: &[setup::CLIPPY],
+        tools: &[&[setup::CLIPPY], setup::RDMA],
         run: || {
             let arguments = "clippy --workspace --all-targets --locked -- -D warnings";
-            run::run(&mut run::cargo(arguments))
+            run::run(&mut run::cargo(arguments))?;
+            let without_rdma_devices = "clippy -p nvmeof-target -p nvmeof-cli --all-targets \
+                 --no-default-features --locked -- -D warnings";
+            run::run(&mut run::cargo(without_rdma_devices))
         },
     },
     Step {
         name: "doc",
         about: "no warning in the documentation",
-        tools: &[],
+        tools: &[setup::RDMA],
         run: || {
             let mut doc = run::cargo("doc --no-deps --workspace --locked");
             run::run(doc.env("RUSTDOCFLAGS", "-D warnings"))
@@ -49,7 +53,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "unit",
         about: "unit, property and conformance tests of every crate",
-        tools: &[setup::STRACE],
+        tools: &[&[setup::STRACE], setup::RDMA],
         run: || {
             let arguments = "test --workspace --locked --exclude nvmeof-world \
                  --exclude nvmeof-e2e --exclude nvmeof-tidy";
@@ -65,19 +69,25 @@ const STEPS: &[Step] = &[
     Step {
         name: "build",
         about: "the binaries in release mode",
-        tools: &[],
+        tools: &[setup::RDMA],
         run: build,
     },
     Step {
         name: "e2e",
         about: "end to end, with the release binaries as processes",
-        tools: &[setup::E2FS, setup::STRACE],
+        tools: &[&[setup::E2FS, setup::STRACE], setup::RDMA],
         run: end_to_end,
+    },
+    Step {
+        name: "lab",
+        about: "scenarios with a stock Linux kernel, in an emulated machine",
+        tools: &[lab::TOOLS, setup::RDMA],
+        run: lab::everything,
     },
     Step {
         name: "fuzz",
         about: "every fuzz target, a bounded number of runs",
-        tools: &[setup::CXX],
+        tools: &[&[setup::CXX]],
         run: fuzz::bounded,
     },
 ];
@@ -91,7 +101,7 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
         return Ok(());
     }
     let steps = select(arguments)?;
-    let tools: Vec<Tool> = steps.iter().flat_map(|step| step.tools).copied().collect();
+    let tools: Vec<&[Tool]> = steps.iter().flat_map(|step| step.tools).copied().collect();
     setup::ensure(&tools)?;
     run_steps(&steps)
 }

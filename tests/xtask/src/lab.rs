@@ -1,0 +1,40 @@
+//! `cargo xtask lab`: starts the runner of `tests/lab`, to which all arguments
+//! go.
+
+use crate::run::{self, Failure, Outcome};
+use crate::setup::{self, Tool};
+
+/// What the lab needs besides the toolchain.
+pub(crate) const TOOLS: &[Tool] = &[setup::E2FS, setup::QEMU, setup::MMDEBSTRAP];
+
+/// `cargo xtask lab [...]`; `cargo xtask lab --help` lists what there is.
+pub(crate) fn main(arguments: &[String]) -> Outcome {
+    let only_tells = ["--help", "-h", "--list"];
+    if !arguments
+        .iter()
+        .any(|argument| only_tells.contains(&argument.as_str()))
+    {
+        setup::ensure(&[TOOLS, setup::RDMA])?;
+    }
+    // No command line is printed: the output may have to be JSON.
+    let mut lab = run::cargo("run --quiet --locked -p nvmeof-lab --");
+    if let Ok(here) = std::env::current_dir() {
+        // Files on the command line are where the person is.
+        lab.current_dir(here);
+    }
+    lab.args(arguments)
+        .env("NVMEOF_LAB_RUNS", run::build_dir().join("lab"));
+    let status = lab
+        .status()
+        .map_err(|error| run::cannot_start(&lab, &error))?;
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(2) => Err(Failure::Usage("The lab cannot run; see above.".to_owned())),
+        _ => Err(Failure::Failed("the lab; see above".to_owned())),
+    }
+}
+
+/// The step of `cargo xtask test`.
+pub(crate) fn everything() -> Outcome {
+    main(&[])
+}
