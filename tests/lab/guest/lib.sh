@@ -149,7 +149,7 @@ target_start() {
     nvmeof-target serve --config "$CONFIG" >>"$LOG" 2>&1 &
     TARGET=$!
     for _ in {1..200}; do
-        if tail -n +$((lines + 1)) "$LOG" | grep -q 'ready: serving'; then return; fi
+        if tail -n +$((lines + 1)) "$LOG" | grep 'ready: serving' >/dev/null; then return; fi
         [ -d "/proc/$TARGET" ] || break
         sleep 0.1
     done

@@ -22,7 +22,7 @@ refused() {
     expect_eq "messages ($what)" 1 "$(grep -c '^nvmeof-target: ' <<<"$said")"
 }
 
-library=$(ldconfig -p | sed -n 's/.*librdmacm.so.1 .*=> //p' | head -n 1)
+library=$(ldconfig -p | awk '/librdmacm.so.1 / && !found++ { print $NF }')
 # shellcheck disable=SC2016
 hidden='mount --bind /dev/null "$1" && shift && exec "$@"'
 refused "rdma-core is missing" 'librdmacm1' \

@@ -109,6 +109,7 @@ mod tests {
             passed,
             milliseconds: 1,
             reason: None,
+            first_time: None,
             figures: BTreeMap::new(),
             commands: commands.iter().map(|&line| line.to_owned()).collect(),
             kept: None,

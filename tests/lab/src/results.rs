@@ -26,6 +26,9 @@ pub(crate) struct Finding {
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
+    /// Why it failed when it was tried first, in another guest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) first_time: Option<String>,
     /// What it measured.
     pub(crate) figures: BTreeMap<String, String>,
     /// What it ran, each line once.
@@ -49,10 +52,15 @@ impl Finding {
 
     /// Its row in the table.
     pub(crate) fn row(&self) -> String {
-        let word = if self.passed { "ok" } else { "FAILED" };
+        let word = match (self.passed, &self.first_time) {
+            (true, None) => "ok",
+            (true, Some(_)) => "2nd ok",
+            (false, _) => "FAILED",
+        };
         let tenths = self.milliseconds / 100;
         let seconds = format!("{}.{}", tenths / 10, tenths % 10);
-        let reason = self.reason.as_deref().unwrap_or_default();
+        let reason = self.reason.as_deref().or(self.first_time.as_deref());
+        let reason = reason.unwrap_or_default();
         row(&self.scenario, self.provider, word, &seconds, reason)
     }
 }
@@ -76,6 +84,7 @@ mod tests {
             passed,
             milliseconds: 3456,
             reason: (!passed).then(|| "line 3: false ".repeat(9)),
+            first_time: None,
             figures: BTreeMap::new(),
             commands: vec!["nvme list".to_owned()],
             kept: None,
@@ -92,6 +101,12 @@ mod tests {
         assert!(row.contains("FAILED") && row.contains("line 3"), "{row}");
         assert!(row.chars().count() <= 80, "{row}");
         assert!(Finding::head().starts_with("scenario"));
+        let second = Finding {
+            first_time: Some("the guest hangs".to_owned()),
+            ..finding(true)
+        };
+        assert!(second.row().contains("2nd ok"), "{}", second.row());
+        assert!(second.row().ends_with("the guest hangs"));
     }
 
     #[test]
