@@ -67,5 +67,6 @@ if [ -n "$found" ]; then
     echo "left behind: $(paste -sd, <<<"$found")"
 else
     # Also what the cleaning up itself brought about.
-    dmesg | tac | sed '/lab: begin/q' | grep -m 1 -E 'WARNING:|BUG:|Oops' || true
+    dmesg | awk '/lab: begin/ { found = "" } !found && /WARNING:|BUG:|Oops/ { found = $0 }
+        END { if (found) print found }'
 fi

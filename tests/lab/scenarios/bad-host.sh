@@ -4,8 +4,8 @@
 # timeout: 60
 source /lab/guest/lib.sh
 
-# The kernel's siw tells what its peer told it.
-dmesg_expect 'got TERMINATE'
+# The devices tell what their peer told them.
+dmesg_expect 'got TERMINATE|non-flush error status'
 
 config "$(disk d1 16M)"
 target_start

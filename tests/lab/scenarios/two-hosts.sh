@@ -89,7 +89,7 @@ wait $stays
 # A fourth is told that it may not; it does not even see the subsystem.
 expect_fail connect_as 4
 target_logged "host ${host}4 is not in allowed_hosts of $NQN" || fail "the target does not say whom it refused"
-dmesg | tac | sed '/lab: begin/q' | grep "is not allowed, hostnqn: ${host}4" >/dev/null ||
+dmesg | since_begin | grep "is not allowed, hostnqn: ${host}4" >/dev/null ||
     fail "Linux does not say that the host is not allowed"
 expect_eq "what the fourth discovers" '[]' "$(nvme discover -t rdma -a "$ADDRESS" -s "$PORT" \
     -q "${host}4" -I "$id"4 -o json | jq -c '[.records[]?]')"
