@@ -214,6 +214,11 @@ controller_state() {
     cat "/sys/class/nvme/$CTRL/state"
 }
 
+# controller_is STATE : whether the controller CTRL is in that state.
+controller_is() {
+    [ "$(controller_state)" = "$1" ]
+}
+
 # checksum FILE... : one sum over the contents of files or devices, in order.
 checksum() {
     cat "$@" | sha256sum | cut -d' ' -f1

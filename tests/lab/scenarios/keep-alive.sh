@@ -7,24 +7,20 @@ source /lab/guest/lib.sh
 dmesg_expect 'nvme nvme[0-9]+: .*(failed|rejected|error|I/O|Reconnect|reconnect|timeout|keep)'
 dmesg_expect 'no usable path|nvme_rdma|(siw|rxe)[0-9]*: '
 
-state_is() {
-    [ "$(controller_state)" = "$1" ]
-}
-
 config "$(disk d1 16M)"
 target_start
 connect --keep-alive-tmo=2 --reconnect-delay=1 --ctrl-loss-tmo=60
 
 # Idle for several times the time-out: nobody gives up.
 sleep 5
-state_is live || fail "an idle connection ended: $(controller_state)"
+controller_is live || fail "an idle connection ended: $(controller_state)"
 expect_eq "connections that ended" 0 "$(grep -c 'disconnected:' "$LOG" || true)"
 
 # The target is stopped: the host notices, and comes back later.
 kill -s STOP "$TARGET"
-wait_for 20 state_is connecting
+wait_for 20 controller_is connecting
 kill -s CONT "$TARGET"
-wait_for 20 state_is live
+wait_for 20 controller_is live
 disconnect
 
 # A host is stopped: the target drops it.

@@ -15,6 +15,11 @@ write_and_verify() {
         --direct=1 --output-format=json --output="$OUT/fio-$2.json"
 }
 
+# lost : whether the host noticed that the target is away.
+lost() {
+    ! controller_is live
+}
+
 # away HOW : ends the target under I/O, starts it again, and waits for the I/O.
 away() {
     local disk job
@@ -24,16 +29,12 @@ away() {
     sleep 1.5
     [ -d "/proc/$job" ] || fail "the I/O ended before the target did"
     "$1"
-    wait_for 10 test "$(controller_state)" != live
+    wait_for 10 lost
     sleep 1
     target_start
     wait "$job" || fail "fio failed after $1"
-    wait_for 10 live
+    wait_for 10 controller_is live
     expect_eq "errors of fio" 0 "$(field '.jobs[0].error' <"$OUT/fio-$1.json")"
-}
-
-live() {
-    [ "$(controller_state)" = live ]
 }
 
 config "$(disk d1 64M)"
@@ -47,7 +48,7 @@ write_and_verify "$(device 1)" reset &
 job=$!
 for _ in 1 2 3; do
     sleep 0.5
-    wait_for 10 live
+    wait_for 10 controller_is live
     nvme reset "/dev/$CTRL"
 done
 wait "$job" || fail "fio failed over resets"
