@@ -76,7 +76,7 @@ impl Adapter {
         } else {
             None
         };
-        let shared = if attr.windows && !attr.iwarp {
+        let shared = if attr.windows {
             let pd = ProtectionDomain::new(&context)?;
             // A device may have windows that its library cannot use.
             let usable = MemoryWindow::new(&pd).is_ok();

@@ -162,28 +162,34 @@ fn kind(iwarp: bool, attr: PortAttr, gids: &str) -> DeviceKind {
     if !attr.ethernet {
         return DeviceKind::InfiniBand;
     }
-    let types: Vec<String> = entries(&format!("{gids}/types")).collect();
-    let second = types.iter().any(|one| one == "RoCE v2");
+    let mut types = entries(format!("{gids}/types")).peekable();
     // Connection management takes version 2 where the port has it.
-    if second || types.is_empty() {
+    if types.peek().is_none() || types.any(|one| one == "RoCE v2") {
         DeviceKind::RoceV2
     } else {
         DeviceKind::RoceV1
     }
 }
 
-/// What the files of a folder of GID attributes say. Those of unused entries
-/// cannot be read.
-fn entries(folder: &str) -> impl Iterator<Item = String> {
-    let files = fs::read_dir(folder).into_iter().flatten().flatten();
-    let texts = files.filter_map(|file| fs::read_to_string(file.path()).ok());
+/// What the files of a folder of GID attributes say, each read when it is asked
+/// for. There are a thousand, named by number; those of unused entries cannot be
+/// read, and the used ones mostly come first.
+fn entries(folder: String) -> impl Iterator<Item = String> {
+    let files = fs::read_dir(&folder).into_iter().flatten().flatten();
+    let numbers = files.filter_map(|file| file.file_name().to_str()?.parse().ok());
+    let mut numbers: Vec<u32> = numbers.collect();
+    numbers.sort_unstable();
+    let names = numbers
+        .into_iter()
+        .map(move |number| format!("{folder}/{number}"));
+    let texts = names.filter_map(|name| fs::read_to_string(name).ok());
     texts
         .map(|text| text.trim().to_owned())
         .filter(|text| !text.is_empty())
 }
 
 fn interface(name: &str, gids: &str) -> Option<String> {
-    let by_gid = entries(&format!("{gids}/ndevs")).next();
+    let by_gid = entries(format!("{gids}/ndevs")).next();
     by_gid.or_else(|| {
         // Devices in software say it themselves.
         let parent = fs::read_to_string(format!("{CLASS}/{name}/parent")).ok()?;

@@ -106,7 +106,6 @@ pub(crate) fn lower(limits: &mut Limits) -> Result<(), VerbsError> {
             source,
         };
         let attr = context.attr().map_err(call)?;
-        let windows = attr.windows && !attr.iwarp;
         // Devices without RDMA Reads are for other things.
         let reads = attr.max_reads_in.min(attr.max_reads_out);
         if reads == 0 || attr.max_qp == 0 {
@@ -114,14 +113,14 @@ pub(crate) fn lower(limits: &mut Limits) -> Result<(), VerbsError> {
         }
         limits.max_recvs = limits.max_recvs.min(attr.max_qp_wr);
         // Binding and closing windows needs places on the same queue.
-        let sends = if windows {
+        let sends = if attr.windows {
             attr.max_qp_wr.saturating_sub(32) / 3
         } else {
             attr.max_qp_wr
         };
         limits.max_sends = limits.max_sends.min(sends.max(1));
         limits.max_reads = limits.max_reads.min(reads);
-        let keys = if windows {
+        let keys = if attr.windows {
             attr.max_mw
         } else {
             // Half for what this side registers for itself.

@@ -207,7 +207,7 @@ pub(super) fn post_recvs(conn: &mut Conn) -> io::Result<()> {
     let Some(link) = &mut conn.link else {
         return Ok(());
     };
-    link.recv_chain.post(&conn.cm).map_err(|not| not.error)
+    link.recv_chain.post(&conn.cm)
 }
 
 fn post_sends(conn: &mut Conn) -> io::Result<()> {
@@ -218,7 +218,7 @@ fn post_sends(conn: &mut Conn) -> io::Result<()> {
     // their own. Every chain has one, so a queue never fills up with work
     // that raises none.
     link.send_chain.signal_last();
-    link.send_chain.post(&conn.cm).map_err(|not| not.error)
+    link.send_chain.post(&conn.cm)
 }
 
 /// Writes down the caller's work and chains it.

@@ -111,13 +111,6 @@ impl std::fmt::Debug for SendChain {
     }
 }
 
-/// Some of a chain was not taken.
-#[derive(Debug)]
-pub(crate) struct NotTaken {
-    /// What the driver said.
-    pub(crate) error: io::Error,
-}
-
 const NO_SEGMENT: ibv_sge = ibv_sge {
     addr: 0,
     length: 0,
@@ -221,24 +214,25 @@ impl SendChain {
         raw.send_flags = flags;
     }
 
-    /// Has the last request raise a completion; returns its id.
-    pub(crate) fn signal_last(&mut self) -> Option<u64> {
-        let last = self.requests.get_mut(self.count.checked_sub(1)?)?;
-        last.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
-        Some(last.wr_id)
+    /// Has the last request raise a completion.
+    pub(crate) fn signal_last(&mut self) {
+        if let Some(last) = self.requests.iter_mut().take(self.count).last() {
+            last.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
+        }
     }
 
     /// Posts what is in the chain, which is empty then.
-    pub(crate) fn post(&mut self, id: &CmId) -> Result<(), NotTaken> {
+    pub(crate) fn post(&mut self, id: &CmId) -> io::Result<()> {
         let count = std::mem::take(&mut self.count);
         if count == 0 {
             return Ok(());
         }
-        let segments = self.segments.iter_mut();
-        for (raw, segments) in self.requests.iter_mut().zip(segments).take(count) {
-            raw.sg_list = segments.as_mut_ptr();
-        }
-        let first = link(&mut self.requests, count, |raw, next| raw.next = next);
+        let first = link(
+            &mut self.requests,
+            &mut self.segments,
+            count,
+            |raw, segments, next| (raw.sg_list, raw.next) = (segments, next),
+        );
         let mut bad = std::ptr::null_mut();
         let result = id.with_qp(|qp| {
             // SAFETY: the queue pair exists; the requests are linked up to the
@@ -250,7 +244,7 @@ impl SendChain {
         for (window, _, key) in self.named.drain(..) {
             window.set_key(key);
         }
-        result.and_then(check).map_err(|error| NotTaken { error })
+        result.and_then(check)
     }
 }
 
@@ -274,11 +268,17 @@ fn place(
     }
 }
 
-/// Links the first `count` requests and returns the first.
-fn link<T>(requests: &mut [T], count: usize, set: impl Fn(&mut T, *mut T)) -> *mut T {
+/// Has the first `count` requests name their segments and each the next one,
+/// the last none; returns the first.
+fn link<T>(
+    requests: &mut [T],
+    segments: &mut [[ibv_sge; 2]],
+    count: usize,
+    set: impl Fn(&mut T, *mut ibv_sge, *mut T),
+) -> *mut T {
     let mut next = std::ptr::null_mut();
-    for raw in requests.iter_mut().take(count).rev() {
-        set(raw, next);
+    for (raw, segments) in requests.iter_mut().zip(segments).take(count).rev() {
+        set(raw, segments.as_mut_ptr(), next);
         next = raw;
     }
     next
@@ -372,21 +372,22 @@ impl RecvChain {
     }
 
     /// Posts what is in the chain, which is empty then.
-    pub(crate) fn post(&mut self, id: &CmId) -> Result<(), NotTaken> {
+    pub(crate) fn post(&mut self, id: &CmId) -> io::Result<()> {
         let count = std::mem::take(&mut self.count);
         if count == 0 {
             return Ok(());
         }
-        let segments = self.segments.iter_mut();
-        for (raw, segments) in self.requests.iter_mut().zip(segments).take(count) {
-            raw.sg_list = segments.as_mut_ptr();
-        }
-        let first = link(&mut self.requests, count, |raw, next| raw.next = next);
+        let first = link(
+            &mut self.requests,
+            &mut self.segments,
+            count,
+            |raw, segments, next| (raw.sg_list, raw.next) = (segments, next),
+        );
         let mut bad = std::ptr::null_mut();
         let result = id.with_qp(|qp| {
             // SAFETY: as in `SendChain::post`.
             unsafe { ibv_post_recv(qp, first, &raw mut bad) }
         });
-        result.and_then(check).map_err(|error| NotTaken { error })
+        result.and_then(check)
     }
 }

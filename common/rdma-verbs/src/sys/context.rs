@@ -44,7 +44,8 @@ pub(crate) struct DeviceAttr {
     pub(crate) max_reads_in: u32,
     /// RDMA Reads and atomics a queue pair may have in flight.
     pub(crate) max_reads_out: u32,
-    /// Whether memory windows can be bound to queue pairs by work requests.
+    /// Whether memory windows can be bound to queue pairs by work requests, as
+    /// exposures need it. Those of iWARP devices are not used.
     pub(crate) windows: bool,
     pub(crate) iwarp: bool,
     pub(crate) ports: u8,
@@ -154,7 +155,7 @@ impl Context {
             // Connection management has a byte for each.
             max_reads_in: count(attr.max_qp_rd_atom).min(255),
             max_reads_out: count(attr.max_qp_init_rd_atom).min(255),
-            windows: attr.device_cap_flags & window != 0,
+            windows: attr.device_cap_flags & window != 0 && !iwarp,
             iwarp,
             ports: attr.phys_port_cnt,
         })
