@@ -144,7 +144,7 @@ pub enum OpenError {
         "{name}: {size} bytes are not a multiple of the block size of {block_size}: {over} bytes \
          too many; cut it with `truncate -s {down} {name}`, extend it with `truncate -s {up} \
          {name}`{}",
-        if *.fits_512 { ", or use block_size = 512" } else { "" }
+        .fits.map_or_else(String::new, |fits| format!(", or use block_size = {fits}"))
     )]
     NotWholeBlocks {
         /// Path or specification.
@@ -159,8 +159,8 @@ pub enum OpenError {
         down: u64,
         /// Smallest possible size above.
         up: u64,
-        /// Smaller blocks would do.
-        fits_512: bool,
+        /// The largest block size that would do.
+        fits: Option<u32>,
     },
     /// The device has larger blocks than asked for.
     #[error(

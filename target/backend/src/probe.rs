@@ -107,7 +107,10 @@ pub(crate) fn whole_blocks(name: &str, size: u64, block_size: BlockSize) -> Resu
         over,
         down: size - over,
         up: size.saturating_add(block - over),
-        fits_512: block_size != BlockSize::B512 && size.is_multiple_of(512),
+        fits: BlockSize::ALL
+            .into_iter()
+            .map(BlockSize::bytes)
+            .rfind(|smaller| size.is_multiple_of(u64::from(*smaller))),
     })
 }
 
@@ -165,11 +168,9 @@ fn choose_block_size(
 ) -> Result<BlockSize, OpenError> {
     let logical = device.and_then(|device| queue_limit(device, "logical_block_size"));
     let logical = u32::try_from(logical.unwrap_or(512)).unwrap_or(u32::MAX);
-    let asked = asked.unwrap_or(if logical > 512 {
-        BlockSize::B4096
-    } else {
-        BlockSize::B512
-    });
+    let suits = |size: &BlockSize| size.bytes() >= logical;
+    let suitable = || BlockSize::ALL.into_iter().find(suits);
+    let asked = asked.or_else(suitable).unwrap_or(BlockSize::B4096);
     if asked.bytes() < logical {
         return Err(OpenError::DeviceBlocks {
             path: path.to_owned(),

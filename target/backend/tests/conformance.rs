@@ -40,7 +40,7 @@ fn claim(path: &Path, block_size: BlockSize) -> Claim {
 
 #[test]
 fn files_on_a_disk() {
-    for block_size in [BlockSize::B512, BlockSize::B4096] {
+    for block_size in BlockSize::ALL {
         let file = on_disk(3 << 20);
         let claim = claim(file.path(), block_size);
         all(&claim, Keeps::Bytes, BARE);
@@ -50,7 +50,7 @@ fn files_on_a_disk() {
 
 #[test]
 fn files_in_memory() {
-    for block_size in [BlockSize::B512, BlockSize::B4096] {
+    for block_size in BlockSize::ALL {
         let file = in_memory(3 << 20);
         let claim = claim(file.path(), block_size);
         assert!(!claim.geometry().direct);
@@ -66,7 +66,7 @@ fn files_of_odd_sizes() {
 
 #[test]
 fn ram_and_null() {
-    for block_size in [BlockSize::B512, BlockSize::B4096] {
+    for block_size in BlockSize::ALL {
         for (spec, keeps) in [("ram:3M", Keeps::Bytes), ("null:1T", Keeps::Nothing)] {
             let claim = Claim::take(&spec.parse().unwrap(), Some(block_size)).unwrap();
             all(&claim, keeps, BARE);

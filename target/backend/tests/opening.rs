@@ -70,7 +70,7 @@ fn sizes_that_are_not_whole_blocks_are_explained() {
         "2048 bytes too many",
         "truncate -s 8192",
         "truncate -s 12288",
-        "block_size = 512",
+        "block_size = 2048",
     ];
     says(large.err().unwrap(), &numbers);
     let path = file(&dir, 1000);

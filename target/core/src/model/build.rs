@@ -45,7 +45,7 @@ pub struct NamespaceSpec {
     pub nsid: u32,
     /// Size in logical blocks.
     pub blocks: u64,
-    /// Bytes of a logical block: 512 or 4096.
+    /// Bytes of a logical block: 512, 1024, 2048 or 4096.
     pub block_size: u32,
     /// Derived when not given.
     pub uuid: Option<[u8; 16]>,
@@ -259,8 +259,13 @@ fn namespace(
     }
     let block_shift = match spec.block_size {
         512 => 9,
+        1024 => 10,
+        2048 => 11,
         4096 => 12,
-        other => return Err(wrong(place, "block_size", other, "must be 512 or 4096")),
+        other => {
+            let why = "must be 512, 1024, 2048 or 4096";
+            return Err(wrong(place, "block_size", other, why));
+        }
     };
     let bytes = spec.blocks.checked_mul(u64::from(spec.block_size));
     if spec.blocks == 0 || bytes.is_none_or(|bytes| i64::try_from(bytes).is_err()) {

@@ -84,7 +84,7 @@ fn namespaces() {
             (second, "nsid")
         );
     }
-    for size in [0, 520, 1024, 8192] {
+    for size in [0, 256, 520, 1536, 8192] {
         let change = |spec: &mut SubsystemSpec| spec.namespaces[1].block_size = size;
         assert_eq!(refused(change), (second, "block_size"));
     }
