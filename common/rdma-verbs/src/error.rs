@@ -48,9 +48,9 @@ pub enum VerbsError {
     /// The address belongs to a device's interface, but the device does not
     /// know it.
     #[error(
-        "RDMA device {device} has no usable GID for {addr}: its port is down or the address is \
-         new; `rdma link show {device}` and `ip address` tell, `ip link set IFACE up` brings the \
-         interface up"
+        "RDMA device {device} has no usable GID for {addr}: its port is down, the address is new, \
+         or the table of GIDs is full; `rdma link show {device}` and `ibv_devinfo -v -d {device}` \
+         tell, `ip link set IFACE up` brings the interface up, `ip address del` makes room"
     )]
     NoGid {
         /// Device.
