@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: 3 TiB in one namespace, 4 namespaces of two block sizes, one read-only, 3 subsystems on a port
+# about: 3 TiB in one namespace, 4 namespaces of 4 block sizes, one read-only, 3 subsystems on a port
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 90
 source /lab/guest/lib.sh
@@ -20,8 +20,8 @@ put() {
 config "$(disk d1 3T)"
 namespace 2 "$(disk d2 3T)" 'block_size = 4096'
 dd if=/dev/urandom of="$(disk d3 8M)" bs=1M count=8 conv=notrunc status=none
-namespace 3 "$WORK/d3" 'readonly = true'
-namespace 4000 "$(disk d4 20M)" 'block_size = 4096'
+namespace 3 "$WORK/d3" 'readonly = true' 'block_size = 1024'
+namespace 4000 "$(disk d4 20M)" 'block_size = 2048'
 for name in second third; do
     printf '\n[[subsystem]]\nnqn = "%s"\nallow_any_host = true\n' "$NQN-$name" >>"$CONFIG"
     namespace 1 "$(disk "$name" 16M)"
@@ -41,8 +41,8 @@ while read -r nsid bytes block readonly; do
 done <<EOF
 1 $((3 * tib)) 512 0
 2 $((3 * tib)) 4096 0
-3 8388608 512 1
-4000 20971520 4096 0
+3 8388608 1024 1
+4000 20971520 2048 0
 EOF
 expect_eq "list-ns" '1 2 3 4000' \
     "$(nvme list-ns "/dev/$CTRL" -o json | field '[.nsid_list[].nsid] | join(" ")')"
@@ -70,7 +70,7 @@ before=$(checksum "$WORK/d3")
 expect_eq "content of the read-only namespace" "$before" "$(checksum "$disk")"
 said=$(expect_fail dd if="$WORK/data" of="$disk" bs=4k count=1 oflag=direct)
 expect_match "writing to a read-only device" 'not permitted|Read-only' "$said"
-for command in "write -s 0 -c 0 -z 512 -d $WORK/data" 'write-zeroes -s 0 -c 0' 'dsm -d -s 0 -b 8'; do
+for command in "write -s 0 -c 0 -z 1024 -d $WORK/data" 'write-zeroes -s 0 -c 0' 'dsm -d -s 0 -b 8'; do
     # shellcheck disable=SC2086
     said=$(expect_fail nvme ${command%% *} "$disk" ${command#* })
     expect_match "nvme ${command%% *}" 'Write Protected' "$said"

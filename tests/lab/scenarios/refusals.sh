@@ -33,6 +33,18 @@ chmod 666 /dev/infiniband/*
 refused "memlock limit" 'ulimit -l|LimitMEMLOCK' \
     prlimit --memlock=65536:65536 setpriv --reuid 12345 --regid 12345 --clear-groups
 
+# More addresses than the device has places for GIDs: the last have none.
+places=(/sys/class/infiniband/"$RDMA"/ports/1/gids/*)
+link=$(cat "/sys/class/infiniband/$RDMA/parent")
+for ((number = 0; number <= ${#places[@]}; number++)); do
+    last=10.200.$((number / 250)).$((number % 250 + 1))
+    echo "address add $last/32 dev $link"
+done >"$WORK/addresses"
+ip -batch "$WORK/addresses"
+sed -i "s/^traddr = .*/traddr = \"$last\"/" "$CONFIG"
+refused "no usable GID" "$RDMA has no usable GID for $last.*ibv_devinfo" env
+ip address flush dev "$link" to 10.200.0.0/16
+
 sed -i 's/^traddr = .*/traddr = "10.99.99.99"/' "$CONFIG"
 refused "foreign address" '10.99.99.99.*on no interface' env
 sed -i 's/^traddr = .*/traddr = "127.0.0.1"/' "$CONFIG"

@@ -1,7 +1,8 @@
 #!/bin/bash
-# about: two hosts write to one namespace at the same time, a third reads over 8 queues, a fourth is refused
+# about: two hosts write to one namespace over 8 queues each, a third reads, a fourth is refused
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 120
+# processors: 3
 source /lab/guest/lib.sh
 
 # Otherwise Linux makes two paths of the controllers that both hosts have.
@@ -26,10 +27,10 @@ host=nqn.2026-11.org.example:host
 id=1ab00000-0000-4000-8000-00000000000
 
 # connect_as NUMBER : a host of its own, with queues of every kind. Linux makes
-# no more of a kind than there are processors, two in the guest.
+# no more of a kind than there are processors, three in the guest.
 connect_as() {
     nvme connect -t rdma -a "$ADDRESS" -s "$PORT" -n "$NQN" -q "$host$1" \
-        -I "$id$1" -i 2 -W 2 -P 2 --ctrl-loss-tmo=10 -o json | field .device
+        -I "$id$1" -i 3 -W 3 -P 2 --ctrl-loss-tmo=10 -o json | field .device
 }
 
 # half NAME DEVICE START [ARGUMENT...] : random writes with verification; the
@@ -51,7 +52,7 @@ first=$(connect_as 1)
 second=$(connect_as 2)
 wait_for 10 test -b "/dev/${first}n1" -a -b "/dev/${second}n1"
 for controller in "$first" "$second"; do
-    expect_eq "I/O queues of $controller" 6 $(($(cat "/sys/class/nvme/$controller/queue_count") - 1))
+    expect_eq "I/O queues of $controller" 8 $(($(cat "/sys/class/nvme/$controller/queue_count") - 1))
 done
 
 # Each its half, at the same time; the second polls for completions. The third

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::Trouble;
 use crate::event::Event;
 use crate::image::Image;
+use crate::scenario::Machine;
 
 /// A boot takes 5 seconds; a machine that has other work is slower.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
@@ -34,13 +35,14 @@ pub(crate) enum Purpose {
 
 impl Blueprint {
     /// The emulator with everything but the serial ports.
-    fn machine(&self, purpose: Purpose, memory_mib: u32) -> Command {
+    fn machine(&self, purpose: Purpose, machine: Machine) -> Command {
         // Hardware virtualisation is not relied on: where there is `/dev/kvm`
         // in a virtual machine, it often does not run a stock kernel.
         let mut qemu = Command::new("qemu-system-x86_64");
-        qemu.args("-accel tcg,thread=multi -cpu max -smp 2 -nodefaults".split(' '));
+        qemu.args("-accel tcg,thread=multi -cpu max -nodefaults".split(' '));
+        qemu.args(["-smp", &machine.processors.to_string()]);
         qemu.args(["-display", "none", "-no-reboot"]);
-        qemu.args(["-m", &format!("{memory_mib}M")]);
+        qemu.args(["-m", &format!("{}M", machine.memory_mib)]);
         qemu.arg("-kernel").arg(self.image.folder.join("vmlinuz"));
         qemu.arg("-initrd").arg(self.image.folder.join("initrd"));
         qemu.args(["-append", &command_line(purpose)]);
@@ -62,9 +64,9 @@ impl Blueprint {
     }
 
     /// Runs `/lab/script`; its output becomes ours. Returns its exit status.
-    pub(crate) fn exec(&self, memory_mib: u32, limit: Duration) -> Result<i32, Trouble> {
+    pub(crate) fn exec(&self, machine: Machine, limit: Duration) -> Result<i32, Trouble> {
         let console = self.folder.join("console");
-        let mut qemu = self.machine(Purpose::Exec, memory_mib);
+        let mut qemu = self.machine(Purpose::Exec, machine);
         qemu.arg("-serial")
             .arg(format!("file:{}", escape(&console)));
         qemu.args(["-serial", "stdio"]).stdin(Stdio::null());
@@ -84,8 +86,8 @@ impl Blueprint {
     }
 
     /// A shell on our terminal.
-    pub(crate) fn shell(&self, memory_mib: u32) -> Result<(), Trouble> {
-        let mut qemu = self.machine(Purpose::Shell, memory_mib);
+    pub(crate) fn shell(&self, machine: Machine) -> Result<(), Trouble> {
+        let mut qemu = self.machine(Purpose::Shell, machine);
         // Control-C belongs to the shell in the guest.
         qemu.args(["-chardev", "stdio,id=terminal,signal=off"]);
         qemu.args(["-serial", "chardev:terminal", "-serial", "null"]);
@@ -97,9 +99,9 @@ impl Blueprint {
     }
 
     /// Boots a guest that runs scenarios; `number` tells guests apart.
-    pub(crate) fn boot(&self, number: u32, memory_mib: u32) -> Result<Guest, Trouble> {
+    pub(crate) fn boot(&self, number: u32, machine: Machine) -> Result<Guest, Trouble> {
         let console = self.folder.join(format!("guest-{number}.console"));
-        let mut qemu = self.machine(Purpose::Serve, memory_mib);
+        let mut qemu = self.machine(Purpose::Serve, machine);
         qemu.arg("-serial")
             .arg(format!("file:{}", escape(&console)));
         qemu.args(["-serial", "stdio"]);
@@ -123,7 +125,7 @@ impl Blueprint {
             orders,
             events,
             console,
-            memory_mib,
+            machine,
             kernel: String::new(),
         };
         match guest.next(Instant::now() + BOOT_LIMIT) {
@@ -188,7 +190,7 @@ pub(crate) struct Guest {
     orders: Option<ChildStdin>,
     events: Receiver<Event>,
     console: PathBuf,
-    pub(crate) memory_mib: u32,
+    pub(crate) machine: Machine,
     pub(crate) kernel: String,
 }
 

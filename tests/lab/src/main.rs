@@ -38,7 +38,7 @@ use disk::Contents;
 use guest::Blueprint;
 use image::Image;
 use results::{Finding, Results};
-use scenario::Scenario;
+use scenario::{Machine, Scenario};
 
 /// Run scenarios with a stock Linux kernel and software RDMA devices.
 #[derive(Debug, Parser)]
@@ -75,8 +75,11 @@ struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 2)]
     jobs: usize,
     /// Memory of the guest of --shell and --exec in MiB
-    #[arg(long, value_name = "MIB", default_value_t = scenario::DEFAULT_MEMORY_MIB)]
+    #[arg(long, value_name = "MIB", default_value_t = Machine::default().memory_mib)]
     memory: u32,
+    /// Processors of the guest of --shell and --exec
+    #[arg(long, value_name = "N", default_value_t = Machine::default().processors)]
+    processors: u32,
     /// Seconds that the script of --exec may take
     #[arg(long, value_name = "S", default_value_t = 600)]
     limit: u64,
@@ -158,14 +161,18 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
         disk,
         folder,
     };
+    let machine = Machine {
+        memory_mib: arguments.memory,
+        processors: arguments.processors,
+    };
     if arguments.shell {
-        blueprint.shell(arguments.memory)?;
+        blueprint.shell(machine)?;
         remove(&blueprint.folder)?;
         return Ok(0);
     }
     if arguments.exec.is_some() {
         let limit = Duration::from_secs(arguments.limit);
-        let status = blueprint.exec(arguments.memory, limit)?;
+        let status = blueprint.exec(machine, limit)?;
         remove(&blueprint.folder)?;
         return Ok(u8::try_from(status).unwrap_or(1));
     }

@@ -12,7 +12,7 @@ use crate::Trouble;
 use crate::event::Event;
 use crate::guest::{Blueprint, Guest};
 use crate::results::Finding;
-use crate::scenario::Case;
+use crate::scenario::{Case, Machine};
 
 /// What a guest may take for cleaning up after a scenario and for telling.
 const CLEANING: Duration = Duration::from_secs(100);
@@ -68,11 +68,19 @@ pub(crate) fn run(
     Ok((findings, kernel))
 }
 
-/// Cases for large guests come first, so that each guest can run what is left;
-/// among them the long ones, so that all lanes end at about the same time.
+/// Cases for many processors come first, then those for much memory, so that a
+/// guest can run most of what is left; among them the long ones, so that all
+/// lanes end at about the same time.
 fn in_order(mut cases: Vec<Case>) -> Vec<Case> {
     cases.sort_by(|one, other| {
-        let key = |case: &Case| (case.scenario.memory_mib, case.scenario.timeout);
+        let key = |case: &Case| {
+            let machine = case.scenario.machine;
+            (
+                machine.processors,
+                machine.memory_mib,
+                case.scenario.timeout,
+            )
+        };
         key(other).cmp(&key(one))
     });
     cases
@@ -92,10 +100,10 @@ impl Board<'_> {
     fn lane(&self) -> Result<(), Trouble> {
         let mut guest: Option<Guest> = None;
         while let Some(case) = self.take() {
-            guest = guest.filter(|guest| guest.memory_mib >= case.scenario.memory_mib);
+            guest = guest.filter(|guest| guest.machine.suits(case.scenario.machine));
             let mut fit = match guest.take() {
                 Some(guest) => guest,
-                None => self.boot(case.scenario.memory_mib)?,
+                None => self.boot(case.scenario.machine)?,
             };
             let (mut finding, mut usable) = self.attempt(&mut fit, &case);
             if !finding.passed {
@@ -104,7 +112,7 @@ impl Board<'_> {
                 drop(fit);
                 let folder = self.blueprint.folder.join(case.name());
                 drop(fs::rename(&folder, folder.with_extension("first")));
-                fit = self.boot(case.scenario.memory_mib)?;
+                fit = self.boot(case.scenario.machine)?;
                 let first = finding.reason.take();
                 (finding, usable) = self.attempt(&mut fit, &case);
                 finding.first_time = first;
@@ -121,9 +129,9 @@ impl Board<'_> {
         (!waiting.is_empty()).then(|| waiting.remove(0))
     }
 
-    fn boot(&self, memory_mib: u32) -> Result<Guest, Trouble> {
+    fn boot(&self, machine: Machine) -> Result<Guest, Trouble> {
         let number = self.guests.fetch_add(1, Ordering::Relaxed);
-        let guest = self.blueprint.boot(number, memory_mib).inspect_err(|_| {
+        let guest = self.blueprint.boot(number, machine).inspect_err(|_| {
             // The other lanes would only find the same.
             locked(&self.waiting).clear();
         })?;

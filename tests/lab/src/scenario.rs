@@ -9,8 +9,6 @@ use crate::Trouble;
 
 /// Seconds for a scenario that does not say.
 const DEFAULT_TIMEOUT_S: u64 = 120;
-/// MiB of the guest for a scenario that does not say.
-pub(crate) const DEFAULT_MEMORY_MIB: u32 = 1024;
 
 /// How our side moves data; the kernel's side follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,8 +57,31 @@ pub(crate) struct Scenario {
     pub(crate) providers: Vec<Provider>,
     /// After that it counts as failed.
     pub(crate) timeout: Duration,
-    /// What the guest must have.
+    pub(crate) machine: Machine,
+}
+
+/// What the guest of a scenario must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Machine {
     pub(crate) memory_mib: u32,
+    pub(crate) processors: u32,
+}
+
+impl Machine {
+    /// Whether a scenario that wants `wanted` can run on this one. More
+    /// processors than that are slower, since they are emulated.
+    pub(crate) fn suits(self, wanted: Self) -> bool {
+        self.memory_mib >= wanted.memory_mib && self.processors == wanted.processors
+    }
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self {
+            memory_mib: 1024,
+            processors: 2,
+        }
+    }
 }
 
 /// A scenario over one provider.
@@ -84,7 +105,7 @@ impl Scenario {
         let mut about = None;
         let mut providers = Vec::new();
         let mut timeout_s = DEFAULT_TIMEOUT_S;
-        let mut memory_mib = DEFAULT_MEMORY_MIB;
+        let mut machine = Machine::default();
         for line in text.lines().take_while(|line| line.starts_with('#')) {
             let Some((key, value)) = line.trim_start_matches(['#', ' ']).split_once(':') else {
                 continue;
@@ -98,7 +119,8 @@ impl Scenario {
                     }
                 }
                 "timeout" => timeout_s = number(key, value)?,
-                "memory" => memory_mib = number(key, value)?,
+                "memory" => machine.memory_mib = number(key, value)?,
+                "processors" => machine.processors = number(key, value)?,
                 _ => {}
             }
         }
@@ -110,7 +132,7 @@ impl Scenario {
             about: about.ok_or("no line `# about: ...` says what it proves")?,
             providers,
             timeout: Duration::from_secs(timeout_s),
-            memory_mib,
+            machine,
         })
     }
 }
@@ -178,7 +200,7 @@ mod tests {
     use super::*;
 
     const FILE: &str = "#!/bin/bash\n# about: it works: really\n# Some words.\n\
-        # providers: iwarp verbs-siw\n# timeout: 90\nsource lib.sh\n# memory: 1\n";
+        # providers: iwarp verbs-siw\n# timeout: 90\n# processors: 3\nsource lib.sh\n# memory: 1\n";
 
     fn scenario(name: &str) -> Scenario {
         Scenario::parse(name, FILE).unwrap()
@@ -190,7 +212,8 @@ mod tests {
         assert_eq!(scenario.about, "it works: really");
         assert_eq!(scenario.providers, [Provider::Iwarp, Provider::VerbsSiw]);
         assert_eq!(scenario.timeout, Duration::from_secs(90));
-        assert_eq!(scenario.memory_mib, DEFAULT_MEMORY_MIB);
+        assert_eq!(scenario.machine.memory_mib, 1024);
+        assert_eq!(scenario.machine.processors, 3);
     }
 
     #[test]
