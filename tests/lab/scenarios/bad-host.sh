@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: a host's wrong key ends its queue alone, and the log says why
 # providers: verbs-rxe verbs-siw
-# timeout: 60
+# timeout: 150
 source /lab/guest/lib.sh
 
 # The devices tell what their peer told them.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: 50 connections leave nothing behind: memory, descriptors, queue pairs
 # providers: iwarp verbs-rxe verbs-siw
-# timeout: 120
+# timeout: 300
 source /lab/guest/lib.sh
 
 config "$(disk d1 16M)"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: ext4 and XFS: files survive a reconnect, the file systems are sound, freed space comes back
 # providers: iwarp verbs-rxe verbs-siw
-# timeout: 150
+# timeout: 360
 source /lab/guest/lib.sh
 
 tree=/usr/lib/modules/$(uname -r)/kernel/drivers/net/ethernet

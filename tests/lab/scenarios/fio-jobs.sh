@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: the job files of fio-configs in their short form
 # providers: iwarp verbs-rxe
-# timeout: 240
+# timeout: 600
 source /lab/guest/lib.sh
 
 config "$(disk d1 64M)"

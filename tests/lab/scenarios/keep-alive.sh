@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: each side notices when the other is silent for too long
 # providers: iwarp verbs-rxe verbs-siw
-# timeout: 90
+# timeout: 300
 source /lab/guest/lib.sh
 
 dmesg_expect 'nvme nvme[0-9]+: .*(failed|rejected|error|I/O|Reconnect|reconnect|timeout|keep)'

@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: 3 TiB in one namespace, 4 namespaces of 4 block sizes, one read-only, 3 subsystems on a port
 # providers: iwarp verbs-rxe verbs-siw
-# timeout: 90
+# timeout: 300
 source /lab/guest/lib.sh
 
 tib=$((1 << 40))

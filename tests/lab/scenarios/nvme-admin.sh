@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: identify, log pages, features and registers, field by field; reset; names that stay
 # providers: iwarp verbs-rxe verbs-siw
-# timeout: 120
+# timeout: 300
 source /lab/guest/lib.sh
 
 dmesg_expect 'nvme nvme[0-9]+: resetting controller$'

@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: read, write, compare, write-zeroes, dsm, flush of nvme-cli, byte by byte; lengths that do not fit
 # providers: iwarp verbs-rxe verbs-siw
-# timeout: 90
+# timeout: 300
 source /lab/guest/lib.sh
 
 # model FROM BLOCKS [FILE] : how blocks must look now; zeroes without a file.

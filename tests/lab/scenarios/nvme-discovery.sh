@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: what a host finds: discovery log and controller, connect-all, list, list-subsys
 # providers: iwarp verbs-rxe verbs-siw
-# timeout: 90
+# timeout: 300
 source /lab/guest/lib.sh
 
 friend=nqn.2026-11.org.example:friend

@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: our initiator against the kernel's own target
 # providers: iwarp verbs-rxe verbs-siw
-# timeout: 90
+# timeout: 300
 source /lab/guest/lib.sh
 
 modprobe loop

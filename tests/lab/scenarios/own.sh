@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: our initiator against our target: every command, data compared
 # providers: iwarp verbs-rxe verbs-siw
-# timeout: 90
+# timeout: 300
 source /lab/guest/lib.sh
 
 config "$(disk d1 64M)"

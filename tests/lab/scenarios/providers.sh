@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: RoCE hosts and hosts without RDMA hardware at one address and port
 # providers: verbs-rxe
-# timeout: 60
+# timeout: 150
 source /lab/guest/lib.sh
 
 config "$(disk d1 32M)"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: what a machine lacks for RDMA is said at the start, with the remedy
 # providers: verbs-rxe
-# timeout: 60
+# timeout: 150
 source /lab/guest/lib.sh
 
 # What the device says to too little memory.

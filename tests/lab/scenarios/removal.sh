@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: a device that goes away closes its connections; it serves when back
 # providers: verbs-rxe verbs-siw
-# timeout: 90
+# timeout: 300
 source /lab/guest/lib.sh
 
 dmesg_expect 'nvme|no usable path|nvme_rdma|(siw|rxe)[0-9]*: |infiniband'

@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: the target restarted and killed under I/O: every block right after
 # providers: iwarp verbs-rxe verbs-siw
-# timeout: 90
+# timeout: 300
 source /lab/guest/lib.sh
 
 # The host reports what it goes through while the target is away.

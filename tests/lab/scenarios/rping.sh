@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: the software RDMA devices of the guest themselves work
 # providers: verbs-rxe verbs-siw
-# timeout: 30
+# timeout: 150
 source /lab/guest/lib.sh
 
 expect_match "port state" PORT_ACTIVE "$(ibv_devinfo -d "$RDMA")"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: writes and reads from one block to beyond the largest transfer, in capsules and keyed, from unaligned buffers
 # providers: iwarp verbs-rxe verbs-siw
-# timeout: 120
+# timeout: 300
 source /lab/guest/lib.sh
 
 # Blocks, pages, the largest transfer (256 KiB), what lies around them.

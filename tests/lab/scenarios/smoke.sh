@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: discover, connect, write and read blocks, disconnect
 # providers: iwarp verbs-rxe verbs-siw
-# timeout: 60
+# timeout: 150
 source /lab/guest/lib.sh
 
 config "$(disk d1 64M)"

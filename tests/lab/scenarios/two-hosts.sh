@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: two hosts write to one namespace over 8 queues each, a third reads, a fourth is refused
 # providers: iwarp verbs-rxe verbs-siw
-# timeout: 120
+# timeout: 300
 # processors: 3
 source /lab/guest/lib.sh
 

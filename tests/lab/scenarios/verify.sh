@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: fio with checksums: 4 jobs, depth 32, random writes, direct and through the page cache
 # providers: iwarp verbs-rxe verbs-siw
-# timeout: 90
+# timeout: 300
 source /lab/guest/lib.sh
 
 # random_writes NAME NSID WRITTEN READ ARGUMENT... : bytes of each of 4 jobs.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: Wireshark decodes a recorded session without a malformed frame
 # providers: iwarp
-# timeout: 120
+# timeout: 300
 source /lab/guest/lib.sh
 
 config "$(disk d1 16M)"
