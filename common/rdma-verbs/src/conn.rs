@@ -155,6 +155,12 @@ pub(crate) struct Conn {
     pub(crate) exposed: bool,
     /// Has something to post at the next submit.
     pub(crate) listed: bool,
+    /// The device from whose shared receive queue it draws.
+    pub(crate) draws: Option<AdapterId>,
+    /// Its device takes no more receives for it.
+    pub(crate) drew_last: bool,
+    /// It is stopped and has to be destroyed; whether the peer knows.
+    pub(crate) stopped: Option<bool>,
 }
 
 impl Conn {
@@ -186,6 +192,9 @@ impl Conn {
             was_connected: false,
             exposed: false,
             listed: false,
+            draws: None,
+            drew_last: false,
+            stopped: None,
         }
     }
 }
