@@ -141,6 +141,9 @@ impl<S: Storage> Reactor<S> {
             // A host has nothing to read from us; 0 is not allowed.
             reads_in: 1,
         };
+        // Half of the capsules are left to queues of other devices.
+        let most = u32::try_from(self.capsules.count()).unwrap_or(u32::MAX);
+        let most = self.config.shared_receives.min(most / 2);
         let (qp, peer) = (request.qp, request.peer);
         let link = Link {
             qp,
@@ -158,9 +161,16 @@ impl<S: Storage> Reactor<S> {
             return;
         };
         let private_data = PrivateData::new(accept.as_bytes()).unwrap_or_default();
+        let shared = &mut self.shared;
+        if most > 0
+            && let Some(receives) = at.share_receives(qp, most)
+            && let Some(receives) = shared.join(provider, receives)
+        {
+            edge.share(receives, shared);
+        }
         let accepted = at.prepare(qp, &config).and_then(|()| {
             for buf in capsules {
-                edge.post_recv(buf, &mut **at)?;
+                edge.post_recv(buf, &mut **at, shared)?;
             }
             at.accept(qp, &private_data)
         });
@@ -176,9 +186,11 @@ impl<S: Storage> Reactor<S> {
                     }
                     let refusal = Target::no_room(why.to_string());
                     let told = PrivateData::new(refusal.reject.as_bytes()).unwrap_or_default();
-                    let _ = at.reject(qp, &told);
+                    if at.reject(qp, &told).is_err() {
+                        at.disconnect(qp);
+                    }
                 }
-                self.queues.remove(provider, qp);
+                edge.turn_away();
             }
         }
     }

@@ -14,12 +14,14 @@ mod host;
 mod io;
 mod memory;
 mod providers;
+mod shared;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_memory::{ClassSpec, Pages};
+use nvmeof_rdma::layer::Sharing;
 use nvmeof_rdma_sim::{SimConfig, SimNet};
 use nvmeof_rdma_soft::SoftConfig;
 use nvmeof_target_core::{Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
@@ -72,6 +74,7 @@ pub(super) fn few_buffers() -> ReactorConfig {
         pages: Pages::Normal,
         stall: Duration::from_secs(30),
         drain: Duration::from_secs(5),
+        shared_receives: 0,
     }
 }
 
@@ -102,9 +105,14 @@ impl Bench {
         let mailbox = Mailbox::new().unwrap();
         let peers = Arc::from([mailbox.clone()]);
         let disks = MemoryDisks::new(1, BLOCKS * 512);
+        let sharing = config.shared_receives > 0;
         let mut reactor = Reactor::new(config, Target::new(model), disks, mailbox, peers).unwrap();
         let provider = net.endpoint(ip, SoftConfig::default());
-        let provider = reactor.add_provider(Box::new(provider)).unwrap();
+        let provider = match sharing {
+            true => reactor.add_provider(Box::new(Sharing::new(provider, 1024, 8192).unwrap())),
+            false => reactor.add_provider(Box::new(provider)),
+        }
+        .unwrap();
         let address = reactor.listen(provider, SocketAddr::new(ip, 4420)).unwrap();
         Self {
             net,
