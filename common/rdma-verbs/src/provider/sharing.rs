@@ -123,8 +123,8 @@ impl Verbs {
     /// Whether a queue pair that was stopped may not be destroyed yet. Its
     /// device may hold receives that it took and that did not come back: they
     /// do before it says that there was a last one, and would be lost with the
-    /// queue pair (InfiniBand Architecture, volume 1, sections 10.2.9.4 and
-    /// 11.6.3.7).
+    /// queue pair (InfiniBand Architecture, volume 1, section 10.2.9: "Last WQE
+    /// Reached").
     pub(super) fn awaits_last(&mut self, qp: QpId) -> bool {
         let Some(conn) = self.conns.get_mut(qp) else {
             return false;
