@@ -319,7 +319,10 @@ impl Verbs {
                 self.end(qp, CloseReason::Local);
                 return;
             }
-            Phase::Ending => return self.took_last(qp),
+            Phase::Ending => {
+                tracing::debug!(peer = %conn.peer, "the device names no last receive");
+                return self.took_last(qp);
+            }
         };
         self.end(qp, CloseReason::Timeout { waiting_for });
     }

@@ -237,3 +237,57 @@ fn tag(at: u16) -> RdmaTag {
     let queue = NOWHERE;
     RdmaTag(Tag { queue, slot }.to_bits())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::FIRST;
+
+    const SHARED: SharedReceives = SharedReceives {
+        srq: SrqId(1),
+        entries: 100,
+    };
+
+    #[test]
+    fn a_queue_draws_no_more_than_it_may_have_commands() {
+        let mut shared = SharedQueues::default();
+        let mut receives = shared.join(0, SHARED).unwrap();
+        receives.grow(FIRST, &mut shared);
+        assert!(receives.draw(&mut shared).is_ok());
+        assert!(receives.draw(&mut shared).is_ok());
+        receives.give_back(&mut shared);
+        assert!(receives.draw(&mut shared).is_ok());
+        assert!(receives.draw(&mut shared).is_err(), "a third");
+        receives.give_back(&mut shared);
+        receives.grow(32, &mut shared);
+        for _ in 2..32 {
+            assert!(receives.draw(&mut shared).is_ok());
+        }
+        assert!(receives.draw(&mut shared).is_err());
+    }
+
+    #[test]
+    fn what_is_needed_ends_at_the_entries() {
+        let mut shared = SharedQueues::default();
+        let mut first = shared.join(0, SHARED).unwrap();
+        assert_eq!(first.needed(0, 64, &mut shared), 64);
+        first.grow(64, &mut shared);
+        let second = shared.join(0, SHARED).unwrap();
+        assert_eq!(second.needed(2, 34, &mut shared), 64 + 32);
+        assert_eq!(second.needed(0, 64, &mut shared), 100);
+        let other = shared.join(1, SHARED).unwrap();
+        assert_eq!(other.needed(0, 64, &mut shared), 64, "another provider's");
+        assert_eq!(Receives::Own.needed(2, 64, &mut shared), 62);
+    }
+
+    #[test]
+    fn a_queue_that_all_left_is_forgotten() {
+        let mut shared = SharedQueues::default();
+        let [mut a, b] = [(); 2].map(|()| shared.join(0, SHARED).unwrap());
+        a.grow(50, &mut shared);
+        shared.leave(&a);
+        assert_eq!(b.needed(0, 10, &mut shared), 10);
+        shared.leave(&b);
+        assert!(shared.0.iter().all(Option::is_none));
+    }
+}

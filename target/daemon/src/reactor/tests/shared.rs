@@ -2,18 +2,17 @@
 
 use std::time::Duration;
 
+use nvmeof_rdma::layer::{Faults, Faulty, Injected, Sharing};
 use nvmeof_rdma::{Provider, QpId};
-use nvmeof_wire::Nqn;
-use nvmeof_wire::admin::bare;
+use nvmeof_target_core::Limits;
 use nvmeof_wire::cm::Request;
-use nvmeof_wire::fabrics::{Connect, ConnectData, PropertyAccess};
-use nvmeof_wire::opcode::{admin as opcode, io as op};
+use nvmeof_wire::fabrics::{Connect, PropertyAccess};
+use nvmeof_wire::opcode::io as op;
 use nvmeof_wire::registers::Property;
-use zerocopy::IntoBytes;
 
 use super::host::{Host, Sent, admin, connect, establish, ready, run};
 use super::io::command;
-use super::{Bench, NQN, few_buffers};
+use super::{Bench, few_buffers};
 use crate::ReactorConfig;
 
 /// A target whose queues share at most that many receives.
@@ -157,17 +156,29 @@ fn a_host_that_takes_more_than_its_part_is_closed() {
 }
 
 #[test]
-fn a_stranger_takes_two_receives_and_not_a_third() {
-    let mut bench = bench(7, 512);
+fn a_connection_that_is_turned_away_leaves_nothing_behind() {
+    let config = ReactorConfig {
+        shared_receives: 64,
+        ..few_buffers()
+    };
+    let registers = 3;
+    let mut bench = Bench::over(7, config, Limits::default(), |sim| {
+        let faults = Faults {
+            script: vec![(registers, Injected::Refuse)],
+            ..Faults::default()
+        };
+        let sharing = Sharing::new(sim, 1024, 8192).unwrap();
+        Box::new(Faulty::new(sharing, faults))
+    });
+    let all = free(&bench);
     let mut host = bench.host();
-    let qp = establish(&mut bench, &mut host, &Request::new(0, 32));
-    let name = |text| Nqn::new(text).unwrap();
-    let hostnqn = name("nqn.2026-11.org.example:host");
-    let data = ConnectData::new([7; 16], 0xffff, &name(NQN), &hostnqn);
-    host.send_with(qp, Connect::new(0, 32, 0).to_sqe(), data.as_bytes());
-    for _ in 0..2 {
-        host.send(qp, bare(opcode::KEEP_ALIVE), &[]);
-    }
+    host.open(bench.net.now(), &Request::new(0, 32));
+    bench.until(&mut [&mut host], |_, hosts| !hosts[0].rejected.is_empty());
     closed(&mut bench, &mut host, 0);
-    assert!(host.answers.is_empty(), "it is not connected any more");
+    assert_eq!(free(&bench), all);
+    let (qp, _) = admin(&mut bench, &mut host, 0);
+    assert_eq!(free(&bench), all - 32);
+    host.provider.disconnect(qp);
+    closed(&mut bench, &mut host, 0);
+    assert_eq!(free(&bench), all);
 }
