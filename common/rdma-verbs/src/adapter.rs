@@ -121,6 +121,14 @@ impl Adapter {
         self.is_rxe()
     }
 
+    /// Whether a message may be sent again because there was no receive for it.
+    /// The kernel of `rxe` then does local work that was queued behind it a
+    /// second time, such as a registration, which fails and stops the queue
+    /// pair. Who has it here has it at the other end, too.
+    pub(crate) fn retries_well(&self) -> bool {
+        !self.is_rxe()
+    }
+
     /// A domain for one queue pair, where it does not use the shared one.
     pub(crate) fn own_domain(&self, regions: &[Region]) -> Result<Option<Domain>, VerbsError> {
         if self.shared.is_some() {
@@ -220,7 +228,10 @@ impl Adapter {
         // All of them may complete before one is looked at. On a queue of
         // their own, because they are named otherwise than other work.
         let queue = self.claim_kind(entries, entries, true)?;
-        Ok(self.receives.insert(Shared::new(id, srq, entries, queue)))
+        let waits = self.retries_well();
+        Ok(self
+            .receives
+            .insert(Shared::new(id, srq, entries, queue, waits)))
     }
 
     /// The shared receive queue goes, because no queue pair draws from it.

@@ -351,8 +351,8 @@ impl Provider for Verbs {
         self.queue_recv(qp, tag, buf)
     }
 
-    fn share_receives(&mut self, qp: QpId, entries: u32) -> Option<SharedReceives> {
-        self.let_draw(qp, entries)
+    fn share_receives(&mut self, qp: QpId, recvs: u32, entries: u32) -> Option<SharedReceives> {
+        self.let_draw(qp, recvs, entries)
     }
 
     fn post_shared_recv(&mut self, srq: SrqId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {

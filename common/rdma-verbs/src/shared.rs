@@ -23,13 +23,23 @@ pub(crate) struct Shared {
     drawing: HashMap<u32, QpId>,
     /// Queue pairs that draw, also those that the device does not have yet.
     users: u32,
+    /// Messages that their peers may send before one is answered, in all.
+    promised: u32,
+    /// Whether messages may wait.
+    waits: bool,
     /// What is posted, by the number that its completion carries.
     posted: Vec<Option<RecvItem>>,
     free: Vec<usize>,
 }
 
 impl Shared {
-    pub(crate) fn new(id: SrqId, srq: Arc<SharedReceiveQueue>, entries: u32, queue: usize) -> Self {
+    pub(crate) fn new(
+        id: SrqId,
+        srq: Arc<SharedReceiveQueue>,
+        entries: u32,
+        queue: usize,
+        waits: bool,
+    ) -> Self {
         Self {
             srq,
             is: SharedReceives { srq: id, entries },
@@ -37,6 +47,8 @@ impl Shared {
             chain: RecvChain::new(),
             drawing: HashMap::new(),
             users: 0,
+            promised: 0,
+            waits,
             posted: Vec::new(),
             free: Vec::new(),
         }
@@ -46,9 +58,17 @@ impl Shared {
         &self.srq
     }
 
-    /// One more queue pair is going to draw.
-    pub(crate) fn join(&mut self) {
+    /// One more queue pair is going to draw, whose peer may send `recvs`
+    /// messages before one is answered. False, and nothing is changed, where
+    /// messages must not wait and it would be too many.
+    pub(crate) fn join(&mut self, recvs: u32) -> bool {
+        let promised = self.promised.saturating_add(recvs);
+        if !self.waits && promised > self.is.entries {
+            return false;
+        }
+        self.promised = promised;
         self.users += 1;
+        true
     }
 
     /// The device has the queue pair.
@@ -58,7 +78,8 @@ impl Shared {
 
     /// A queue pair is gone, of which no completion is left. Returns whether
     /// none draws any more.
-    pub(crate) fn leave(&mut self, number: Option<u32>) -> bool {
+    pub(crate) fn leave(&mut self, number: Option<u32>, recvs: u32) -> bool {
+        self.promised = self.promised.saturating_sub(recvs);
         if let Some(number) = number {
             self.drawing.remove(&number);
         }

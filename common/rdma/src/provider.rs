@@ -146,20 +146,22 @@ pub trait Provider: Send {
     /// Has the queue pair of a [`Event::ConnectRequest`] draw its receives from
     /// the shared receive queue of its device (InfiniBand Architecture, volume
     /// 1, section 10.2.9), which is made with room for about `entries`
-    /// receives if there is none. To be called before
+    /// receives if there is none. `recvs` says how many messages its peer may
+    /// have sent before one is answered. To be called before
     /// [`prepare`](Self::prepare); nothing can be posted to the queue pair's
     /// own receive queue then.
     ///
     /// A message that finds the queue empty waits at its sender. `None`, and
-    /// nothing is changed, for a queue pair that is not in that state, and
-    /// where there are no such queues. iWARP has none: a message without a
+    /// nothing is changed, for a queue pair that is not in that state, where
+    /// there are no such queues, and where devices do not wait as they should
+    /// while the queue has no room for `recvs` more. iWARP has none: a message without a
     /// receive ends the connection there, and if it did wait, what comes behind
     /// it in the same stream would have to wait as well.
     ///
     /// The queue is there until the last queue pair that draws from it is
     /// closed. What is posted then is dropped, so that its buffers go back to
     /// their pools, and the name is not used again.
-    fn share_receives(&mut self, _qp: QpId, _entries: u32) -> Option<SharedReceives> {
+    fn share_receives(&mut self, _qp: QpId, _recvs: u32, _entries: u32) -> Option<SharedReceives> {
         None
     }
 

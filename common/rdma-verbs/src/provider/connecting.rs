@@ -258,7 +258,7 @@ impl Verbs {
         };
         let drawn = match conn.draws {
             // The device went meanwhile.
-            Some(of) if of != id => return Err(call("making a queue pair")(none())),
+            Some(draw) if draw.of != id => return Err(call("making a queue pair")(none())),
             Some(_) => adapter.drawn(),
             None => None,
         };

@@ -10,7 +10,7 @@ use nvmeof_rdma::{CloseReason, Event, PostError, QpId, RemoteKey, SharedReceives
 use super::Verbs;
 use super::closing::received;
 use crate::adapter::{Adapter, AdapterId};
-use crate::conn::{Conn, Phase};
+use crate::conn::{Conn, Draw, Phase};
 use crate::shared::Shared;
 use crate::sys::{SrqKey, WorkCompletion};
 
@@ -19,31 +19,41 @@ use crate::sys::{SrqKey, WorkCompletion};
 const LAST: Duration = Duration::from_millis(200);
 
 impl Verbs {
-    pub(super) fn let_draw(&mut self, qp: QpId, entries: u32) -> Option<SharedReceives> {
+    pub(super) fn let_draw(
+        &mut self,
+        qp: QpId,
+        recvs: u32,
+        entries: u32,
+    ) -> Option<SharedReceives> {
         let conn = self.conns.get(qp)?;
-        if conn.phase != Phase::Requested {
+        if conn.phase != Phase::Requested || conn.draws.is_some() {
             return None;
-        }
-        if let Some(id) = conn.draws {
-            return self.receives_of(id).map(|receives| receives.is);
         }
         let (key, local) = (conn.cm.context()?, conn.cm.local_addr());
         let id = self.adapter_of(local, key).ok()?;
         if self.receives_of(id).is_none() {
-            self.make_shared(id, entries)?;
+            self.make_shared(id, recvs, entries)?;
         }
         let receives = self.receives_of(id)?;
-        receives.join();
-        let shared = receives.is;
+        let (joined, used, shared) = (receives.join(recvs), receives.is_used(), receives.is);
+        if !joined {
+            if !used {
+                self.adapter(id)?.drop_receives();
+            }
+            return None;
+        }
         if let Some(conn) = self.conns.get_mut(qp) {
-            conn.draws = Some(id);
+            conn.draws = Some(Draw { of: id, recvs });
         }
         Some(shared)
     }
 
-    fn make_shared(&mut self, id: AdapterId, entries: u32) -> Option<()> {
+    fn make_shared(&mut self, id: AdapterId, recvs: u32, entries: u32) -> Option<()> {
         let srq = SrqId(self.shared_made + 1);
         let adapter = self.adapter(id)?;
+        if recvs > entries && !adapter.retries_well() {
+            return None;
+        }
         match adapter.share_receives(srq, entries) {
             Ok(receives) => {
                 let entries = receives.is.entries;
@@ -129,7 +139,8 @@ impl Verbs {
         let Some(conn) = self.conns.get_mut(qp) else {
             return false;
         };
-        let (Some(id), true) = (conn.draws, conn.was_connected && !conn.drew_last) else {
+        let awaited = conn.draws.filter(|_| conn.was_connected && !conn.drew_last);
+        let Some(Draw { of: id, .. }) = awaited else {
             return false;
         };
         let there = |one: &Adapter| !one.gone;
@@ -180,10 +191,12 @@ impl Verbs {
     /// that draws, the queue goes, and what is posted on it.
     pub(super) fn stop_drawing(&mut self, conn: &Conn) {
         let number = conn.link.as_ref().map(|link| link.qp_number);
-        let adapter = conn.draws.and_then(|id| self.adapter(id));
-        if let Some(adapter) = adapter
+        let Some(Draw { of, recvs }) = conn.draws else {
+            return;
+        };
+        if let Some(adapter) = self.adapter(of)
             && let Some(receives) = &mut adapter.receives
-            && receives.leave(number)
+            && receives.leave(number, recvs)
         {
             adapter.drop_receives();
         }

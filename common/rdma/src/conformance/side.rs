@@ -165,9 +165,9 @@ impl Side {
     }
 
     /// Has a requested queue pair draw from a shared receive queue, where
-    /// there are any.
+    /// there are any. Its peer may send more messages than are received.
     pub fn share(&mut self, qp: QpId, entries: u32) -> Option<SharedReceives> {
-        let shared = self.provider().share_receives(qp, entries)?;
+        let shared = self.provider().share_receives(qp, 1, entries)?;
         self.ledger.draws(qp, shared.srq);
         Some(shared)
     }

@@ -59,8 +59,8 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
         (**self).post_recv(qp, tag, buf)
     }
 
-    fn share_receives(&mut self, qp: QpId, entries: u32) -> Option<SharedReceives> {
-        (**self).share_receives(qp, entries)
+    fn share_receives(&mut self, qp: QpId, recvs: u32, entries: u32) -> Option<SharedReceives> {
+        (**self).share_receives(qp, recvs, entries)
     }
 
     fn post_shared_recv(&mut self, srq: SrqId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {

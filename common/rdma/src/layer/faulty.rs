@@ -143,8 +143,8 @@ impl<P: Provider> Provider for Faulty<P> {
         result
     }
 
-    fn share_receives(&mut self, qp: QpId, entries: u32) -> Option<SharedReceives> {
-        self.inner.share_receives(qp, entries)
+    fn share_receives(&mut self, qp: QpId, recvs: u32, entries: u32) -> Option<SharedReceives> {
+        self.inner.share_receives(qp, recvs, entries)
     }
 
     fn post_shared_recv(&mut self, srq: SrqId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {

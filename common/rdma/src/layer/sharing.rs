@@ -253,8 +253,8 @@ impl<P: Provider> Provider for Sharing<P> {
         self.inner.post_recv(qp, tag, buf)
     }
 
-    fn share_receives(&mut self, qp: QpId, entries: u32) -> Option<SharedReceives> {
-        if !self.requested.contains(&qp) {
+    fn share_receives(&mut self, qp: QpId, _recvs: u32, entries: u32) -> Option<SharedReceives> {
+        if !self.requested.contains(&qp) || self.drawing.contains_key(&qp) {
             return None;
         }
         let queue = self.queue.get_or_insert_with(|| {

@@ -173,10 +173,10 @@ impl<P: Provider> Provider for Trace<P> {
         result
     }
 
-    fn share_receives(&mut self, qp: QpId, entries: u32) -> Option<SharedReceives> {
-        let shared = self.inner.share_receives(qp, entries);
+    fn share_receives(&mut self, qp: QpId, recvs: u32, entries: u32) -> Option<SharedReceives> {
+        let shared = self.inner.share_receives(qp, recvs, entries);
         self.line(format_args!(
-            "qp {:#x} share_receives {entries}: {shared:?}",
+            "qp {:#x} share_receives {recvs} of {entries}: {shared:?}",
             qp.0
         ));
         shared

@@ -123,7 +123,8 @@ impl<S: Storage> Reactor<S> {
             capsules,
             accept,
         } = admitted;
-        let entries = u32::from(core.entries());
+        let (queue, entries) = (core.qid(), u32::from(core.entries()));
+        let most = self.most_shared(queue);
         let Some(at) = self.providers.get_mut(provider) else {
             return;
         };
@@ -141,9 +142,6 @@ impl<S: Storage> Reactor<S> {
             // A host has nothing to read from us; 0 is not allowed.
             reads_in: 1,
         };
-        // Half of the capsules are left to queues of other devices.
-        let most = u32::try_from(self.capsules.count()).unwrap_or(u32::MAX);
-        let most = self.config.shared_receives.min(most / 2);
         let (qp, peer) = (request.qp, request.peer);
         let link = Link {
             qp,
@@ -152,7 +150,6 @@ impl<S: Storage> Reactor<S> {
             capsule_len: self.capsule_len,
             reads: config.reads_out,
         };
-        let queue = core.qid();
         let place = self.queues.insert(|place| Edge::new(place, link, core));
         self.unconnected.extend(place);
         let edge = place.and_then(|place| self.queues.get(place));
@@ -163,7 +160,7 @@ impl<S: Storage> Reactor<S> {
         let private_data = PrivateData::new(accept.as_bytes()).unwrap_or_default();
         let shared = &mut self.shared;
         if most > 0
-            && let Some(receives) = at.share_receives(qp, most)
+            && let Some(receives) = at.share_receives(qp, entries, most)
             && let Some(receives) = shared.join(provider, receives)
         {
             edge.share(receives, shared);
@@ -193,5 +190,18 @@ impl<S: Storage> Reactor<S> {
                 edge.turn_away();
             }
         }
+    }
+
+    /// Receives that queue number `queue` of a controller may share with
+    /// others; 0: it gets its own.
+    fn most_shared(&self, queue: u16) -> u32 {
+        if queue == 0 {
+            // Keep Alive must not wait for receives that commands hold as long
+            // as disks are slow: its host would be taken for dead.
+            return 0;
+        }
+        // Half of the capsules are left to queues of other devices.
+        let capsules = u32::try_from(self.capsules.count()).unwrap_or(u32::MAX);
+        self.config.shared_receives.min(capsules / 2)
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use nvmeof_rdma::layer::{Faults, Faulty, Injected, Sharing};
 use nvmeof_rdma::{Provider, QpId};
 use nvmeof_target_core::Limits;
+use nvmeof_wire::admin::bare;
 use nvmeof_wire::cm::Request;
-use nvmeof_wire::fabrics::{Connect, PropertyAccess};
-use nvmeof_wire::opcode::io as op;
-use nvmeof_wire::registers::Property;
+use nvmeof_wire::fabrics::Connect;
+use nvmeof_wire::opcode::{admin as opcode, io as op};
 
 use super::host::{Host, Sent, admin, connect, establish, ready, run};
 use super::io::command;
@@ -50,11 +50,11 @@ fn receives_follow_the_queues_up_to_a_limit() {
     establish(&mut bench, &mut host, &Request::new(1, 128));
     assert_eq!(free(&bench), all - 2, "a stranger gets two");
     let (_, cntlid) = admin(&mut bench, &mut host, 0);
-    assert_eq!(free(&bench), all - 2 - 32);
+    assert_eq!(free(&bench), all - 2 - 32, "an admin queue has its own");
     connect(&mut bench, &mut host, &Connect::new(1, 128, 0), cntlid);
-    assert_eq!(free(&bench), all - 100, "no more than the limit");
+    assert_eq!(free(&bench), all - 32 - 100, "no more than the limit");
     connect(&mut bench, &mut host, &Connect::new(2, 128, 0), cntlid);
-    assert_eq!(free(&bench), all - 100);
+    assert_eq!(free(&bench), all - 32 - 100);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn the_limit_leaves_half_of_the_capsules() {
     for qid in 1..5 {
         connect(&mut bench, &mut host, &Connect::new(qid, 128, 0), cntlid);
     }
-    assert_eq!(free(&bench), all / 2);
+    assert_eq!(free(&bench), all / 2 - 32);
 }
 
 #[test]
@@ -74,21 +74,23 @@ fn receives_go_when_their_queues_do() {
     let mut bench = bench(3, 100);
     let all = free(&bench);
     let (mut small, mut large) = (bench.host(), bench.host());
-    let (qp, _) = admin(&mut bench, &mut small, 0);
+    let (control, cntlid) = admin(&mut bench, &mut small, 0);
+    let (qp, _) = connect(&mut bench, &mut small, &Connect::new(1, 32, 0), cntlid);
     let (admin, io) = ready(&mut bench, &mut large);
-    assert_eq!(free(&bench), all - 100);
+    assert_eq!(free(&bench), all - 2 * 32 - 100);
     for queue in [admin, io] {
         large.provider.disconnect(queue);
     }
-    closed(&mut bench, &mut large, 1);
+    closed(&mut bench, &mut large, 2);
     // What is posted comes back with commands, and is not posted again.
     for _ in 0..100 {
-        let read = PropertyAccess::get(Property::CSTS, false);
-        let sent = small.send(qp, read, &[]);
+        let sent = small.send_with(qp, command(op::READ, 0, 1), &[0; 512]);
         run(&mut bench, &mut small, sent);
     }
-    assert_eq!(free(&bench), all - 32);
-    small.provider.disconnect(qp);
+    assert_eq!(free(&bench), all - 32 - 32);
+    for queue in [qp, control] {
+        small.provider.disconnect(queue);
+    }
     closed(&mut bench, &mut small, 0);
     assert_eq!(free(&bench), all, "with the last queue all are back");
 }
@@ -99,7 +101,7 @@ fn what_a_queue_took_with_it_is_replaced() {
     let all = free(&bench);
     let (mut good, mut bad) = (bench.host(), bench.host());
     let (admin, io) = ready(&mut bench, &mut bad);
-    let (qp, _) = ready(&mut bench, &mut good);
+    let (_, qp) = ready(&mut bench, &mut good);
     held_reads(&mut bench, &mut bad, io, 90);
     bench.until(&mut [&mut bad], |bench, _| {
         // Those that wait for a buffer count as well.
@@ -112,8 +114,8 @@ fn what_a_queue_took_with_it_is_replaced() {
     closed(&mut bench, &mut bad, 2);
     bench.reactor.storage_mut().hold = false;
     bench.run_for(&mut [&mut good], Duration::from_millis(100));
-    assert_eq!(free(&bench), all - 100, "as many as before");
-    let sent = good.send(qp, PropertyAccess::get(Property::CSTS, false), &[]);
+    assert_eq!(free(&bench), all - 32 - 100, "as many as before");
+    let sent = good.send_with(qp, command(op::READ, 0, 1), &[0; 512]);
     assert!(run(&mut bench, &mut good, sent).0.status().is_success());
 }
 
@@ -139,19 +141,19 @@ fn hosts_wait_for_a_receive_and_get_one() {
 fn a_host_that_takes_more_than_its_part_is_closed() {
     let mut bench = bench(6, 512);
     let (mut good, mut bad) = (bench.host(), bench.host());
-    let (qp, _) = admin(&mut bench, &mut good, 0);
+    let (_, qp) = ready(&mut bench, &mut good);
     let (_, cntlid) = admin(&mut bench, &mut bad, 0);
     let (io, _) = connect(&mut bench, &mut bad, &Connect::new(1, 16, 0), cntlid);
     held_reads(&mut bench, &mut bad, io, 16);
     bench.run_for(&mut [&mut bad], Duration::from_millis(100));
-    assert_eq!(bench.reactor.queue_pairs(), 3, "16 are allowed");
+    assert_eq!(bench.reactor.queue_pairs(), 4, "16 are allowed");
     held_reads(&mut bench, &mut bad, io, 1);
-    closed(&mut bench, &mut bad, 2);
+    closed(&mut bench, &mut bad, 3);
     bench.until(&mut [&mut bad], |_, hosts| {
         hosts[0].closed.iter().any(|(qp, _)| *qp == io)
     });
     bench.reactor.storage_mut().hold = false;
-    let sent = good.send(qp, PropertyAccess::get(Property::CSTS, false), &[]);
+    let sent = good.send_with(qp, command(op::READ, 0, 1), &[0; 512]);
     assert!(run(&mut bench, &mut good, sent).0.status().is_success());
 }
 
@@ -172,13 +174,46 @@ fn a_connection_that_is_turned_away_leaves_nothing_behind() {
     });
     let all = free(&bench);
     let mut host = bench.host();
-    host.open(bench.net.now(), &Request::new(0, 32));
+    host.open(bench.net.now(), &Request::new(1, 128));
     bench.until(&mut [&mut host], |_, hosts| !hosts[0].rejected.is_empty());
     closed(&mut bench, &mut host, 0);
     assert_eq!(free(&bench), all);
-    let (qp, _) = admin(&mut bench, &mut host, 0);
-    assert_eq!(free(&bench), all - 32);
-    host.provider.disconnect(qp);
+    let (admin, io) = ready(&mut bench, &mut host);
+    assert_eq!(free(&bench), all - 32 - 64);
+    for queue in [admin, io] {
+        host.provider.disconnect(queue);
+    }
     closed(&mut bench, &mut host, 0);
     assert_eq!(free(&bench), all);
+}
+
+#[test]
+fn keep_alive_waits_for_nobody() {
+    let mut bench = bench(8, 64);
+    let mut hosts = [bench.host(), bench.host()];
+    let queues = hosts.each_mut().map(|host| ready(&mut bench, host));
+    for (host, (_, io)) in hosts.iter_mut().zip(queues) {
+        held_reads(&mut bench, host, io, 64);
+        bench.run_for(&mut [host], Duration::from_millis(100));
+    }
+    for (host, (control, _)) in hosts.iter_mut().zip(queues) {
+        let sent = host.send(control, bare(opcode::KEEP_ALIVE), &[]);
+        // They have none to be kept alive with, and are told so.
+        run(&mut bench, host, sent);
+    }
+}
+
+#[test]
+fn one_queue_alone_waits_for_itself() {
+    let mut bench = bench(9, 512);
+    let mut host = bench.host();
+    let (_, cntlid) = admin(&mut bench, &mut host, 0);
+    let (io, _) = connect(&mut bench, &mut host, &Connect::new(1, 16, 0), cntlid);
+    let sent = held_reads(&mut bench, &mut host, io, 18);
+    bench.run_for(&mut [&mut host], Duration::from_millis(100));
+    assert_eq!(bench.reactor.queue_pairs(), 2, "it takes nothing of others");
+    bench.reactor.storage_mut().hold = false;
+    for sent in sent {
+        assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+    }
 }
