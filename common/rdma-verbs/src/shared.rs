@@ -21,12 +21,7 @@ pub(crate) struct Shared {
     chain: RecvChain,
     /// Queue pairs by the device's number for them.
     drawing: HashMap<u32, QpId>,
-    /// Queue pairs that draw, also those that the device does not have yet.
-    users: u32,
-    /// Messages that their peers may send before one is answered, in all.
-    promised: u32,
-    /// Whether messages may wait.
-    waits: bool,
+    pub(crate) users: Users,
     /// What is posted, by the number that its completion carries.
     posted: Vec<Option<RecvItem>>,
     free: Vec<usize>,
@@ -46,9 +41,7 @@ impl Shared {
             queue,
             chain: RecvChain::new(),
             drawing: HashMap::new(),
-            users: 0,
-            promised: 0,
-            waits,
+            users: Users::new(entries, waits),
             posted: Vec::new(),
             free: Vec::new(),
         }
@@ -58,37 +51,14 @@ impl Shared {
         &self.srq
     }
 
-    /// One more queue pair is going to draw, whose peer may send `recvs`
-    /// messages before one is answered. False, and nothing is changed, where
-    /// messages must not wait and it would be too many.
-    pub(crate) fn join(&mut self, recvs: u32) -> bool {
-        let promised = self.promised.saturating_add(recvs);
-        if !self.waits && promised > self.is.entries {
-            return false;
-        }
-        self.promised = promised;
-        self.users += 1;
-        true
-    }
-
     /// The device has the queue pair.
     pub(crate) fn draws(&mut self, number: u32, qp: QpId) {
         self.drawing.insert(number, qp);
     }
 
-    /// A queue pair is gone, of which no completion is left. Returns whether
-    /// none draws any more.
-    pub(crate) fn leave(&mut self, number: Option<u32>, recvs: u32) -> bool {
-        self.promised = self.promised.saturating_sub(recvs);
-        if let Some(number) = number {
-            self.drawing.remove(&number);
-        }
-        self.users = self.users.saturating_sub(1);
-        self.users == 0
-    }
-
-    pub(crate) fn is_used(&self) -> bool {
-        self.users > 0
+    /// A queue pair with that number is gone, of which no completion is left.
+    pub(crate) fn forget(&mut self, number: u32) {
+        self.drawing.remove(&number);
     }
 
     /// All queue pairs that draw.
@@ -139,5 +109,77 @@ impl Shared {
         let item = self.posted.get_mut(number)?.take()?;
         self.free.push(number);
         Some(item)
+    }
+}
+
+/// Queue pairs that draw from one queue, also those that the device does not
+/// have yet.
+#[derive(Debug)]
+pub(crate) struct Users {
+    count: u32,
+    /// Messages that their peers may send before one is answered, in all.
+    promised: u32,
+    entries: u32,
+    /// Whether messages may wait.
+    waits: bool,
+}
+
+impl Users {
+    fn new(entries: u32, waits: bool) -> Self {
+        Self {
+            count: 0,
+            promised: 0,
+            entries,
+            waits,
+        }
+    }
+
+    /// One more queue pair is going to draw, whose peer may send `recvs`
+    /// messages before one is answered. False, and nothing is changed, where
+    /// messages must not wait and it would be too many.
+    pub(crate) fn join(&mut self, recvs: u32) -> bool {
+        let promised = self.promised.saturating_add(recvs);
+        if !self.waits && promised > self.entries {
+            return false;
+        }
+        self.promised = promised;
+        self.count += 1;
+        true
+    }
+
+    /// A queue pair that joined with so many messages is gone.
+    pub(crate) fn leave(&mut self, recvs: u32) {
+        self.promised = self.promised.saturating_sub(recvs);
+        self.count = self.count.saturating_sub(1);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_messages_must_not_wait_there_is_a_receive_for_each() {
+        let mut users = Users::new(64, false);
+        assert!(!users.join(65));
+        assert!(users.is_empty());
+        assert!(users.join(40));
+        assert!(!users.join(25));
+        assert!(users.join(24));
+        users.leave(40);
+        assert!(users.join(40));
+        users.leave(40);
+        users.leave(24);
+        assert!(users.is_empty());
+    }
+
+    #[test]
+    fn where_messages_may_wait_any_number_of_queue_pairs_draw() {
+        let mut users = Users::new(64, true);
+        assert!((0..100).all(|_| users.join(128)));
     }
 }

@@ -8,7 +8,6 @@ use nvmeof_rdma::{CloseReason, Completion, Event, Outcome, PrivateData, QpId, Re
 use super::{LINGERING, Verbs, watch};
 use crate::adapter::AdapterId;
 use crate::conn::{Conn, Phase, RecvItem, SendItem};
-use crate::shared::Shared;
 use crate::sys::{CmIdKey, Context};
 use crate::words::stopped_by_request;
 
@@ -241,12 +240,12 @@ impl Verbs {
 
     /// Closes a device that nothing uses: one that goes, or one that could not
     /// tell when it goes.
-    fn close_adapter(&mut self, id: AdapterId) {
+    pub(super) fn close_adapter(&mut self, id: AdapterId) {
         let Some(place) = self.adapters.get_mut(id.0 as usize) else {
             return;
         };
         let idle = |one: &mut crate::adapter::Adapter| {
-            let drawn = one.receives.as_ref().is_some_and(Shared::is_used);
+            let drawn = one.receives.as_ref().is_some_and(|it| !it.users.is_empty());
             one.users == 0 && !drawn && (one.gone || one.anchor.is_none())
         };
         let Some(mut adapter) = place.take_if(idle) else {

@@ -35,13 +35,13 @@ impl Verbs {
             self.make_shared(id, recvs, entries)?;
         }
         let receives = self.receives_of(id)?;
-        let (joined, used, shared) = (receives.join(recvs), receives.is_used(), receives.is);
-        if !joined {
-            if !used {
+        if !receives.users.join(recvs) {
+            if receives.users.is_empty() {
                 self.adapter(id)?.drop_receives();
             }
             return None;
         }
+        let shared = receives.is;
         if let Some(conn) = self.conns.get_mut(qp) {
             conn.draws = Some(Draw { of: id, recvs });
         }
@@ -190,15 +190,22 @@ impl Verbs {
     /// A queue pair is gone, of which no completion is left. With the last one
     /// that draws, the queue goes, and what is posted on it.
     pub(super) fn stop_drawing(&mut self, conn: &Conn) {
-        let number = conn.link.as_ref().map(|link| link.qp_number);
         let Some(Draw { of, recvs }) = conn.draws else {
             return;
         };
-        if let Some(adapter) = self.adapter(of)
-            && let Some(receives) = &mut adapter.receives
-            && receives.leave(number, recvs)
-        {
+        let Some(adapter) = self.adapter(of) else {
+            return;
+        };
+        let Some(receives) = &mut adapter.receives else {
+            return;
+        };
+        if let Some(link) = &conn.link {
+            receives.forget(link.qp_number);
+        }
+        receives.users.leave(recvs);
+        if receives.users.is_empty() {
             adapter.drop_receives();
+            self.close_adapter(of);
         }
     }
 }
