@@ -4,7 +4,7 @@
 mod fabric;
 
 use fabric::SimFabric;
-use nvmeof_rdma::layer::{Faults, Faulty, OneIn, Trace, TraceLog};
+use nvmeof_rdma::layer::{Faults, Faulty, OneIn, Sharing, Trace, TraceLog};
 
 nvmeof_rdma::conformance_suite!(bare, SimFabric::seeds(|sim| Box::new(sim)));
 
@@ -31,5 +31,12 @@ nvmeof_rdma::conformance_suite!(
             ..Faults::default()
         };
         Box::new(Faulty::new(sim, faults))
+    }))
+);
+// Shared receive queues, which a stream cannot have, upon one.
+nvmeof_rdma::conformance_suite!(
+    sharing,
+    (0..3).map(|seed| SimFabric::new(seed, |sim| {
+        Box::new(Sharing::new(sim, 512, 8192).unwrap())
     }))
 );

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit};
 use nvmeof_memory::Region;
+use nvmeof_rdma::SrqId;
 
 use crate::VerbsError;
 use crate::domain::Domain;
+use crate::shared::Shared;
 use crate::siw::{self, Blocker};
 use crate::sys::{
-    CmId, CompletionChannel, CompletionQueue, Context, ContextKey, DeviceAttr, MemoryWindow,
-    ProtectionDomain,
+    CmId, CompletionChannel, CompletionQueue, Context, ContextKey, DeviceAttr, Drawn, MemoryWindow,
+    ProtectionDomain, SharedReceiveQueue,
 };
 use crate::windows::Windows;
 
@@ -38,6 +40,8 @@ pub(crate) struct Adapter {
     /// The one domain of devices with windows. Others have one for each queue
     /// pair, so that a key opens memory on its own queue pair alone.
     pub(crate) shared: Option<Domain>,
+    /// The queue that receives may be drawn from, while there is one.
+    pub(crate) receives: Option<Shared>,
     pub(crate) queues: Vec<Queue>,
     /// Keeps a driver from tripping.
     _blocker: Option<Blocker>,
@@ -60,6 +64,8 @@ pub(crate) struct Queue {
     used: u32,
     /// The next completion raises an event.
     pub(crate) armed: bool,
+    /// For shared receives and nothing else.
+    pub(crate) shared: bool,
 }
 
 impl Adapter {
@@ -88,6 +94,7 @@ impl Adapter {
             name: context.name(),
             windows: Windows::new(attr.max_mw),
             shared,
+            receives: None,
             queues: Vec::new(),
             _blocker: blocker,
             channel,
@@ -112,6 +119,14 @@ impl Adapter {
     /// whole when a window is invalidated twice.
     pub(crate) fn windows_once(&self) -> bool {
         self.is_rxe()
+    }
+
+    /// Whether a message may be sent again because there was no receive for it.
+    /// The kernel of `rxe` then does local work that was queued behind it a
+    /// second time, such as a registration, which fails and stops the queue
+    /// pair. Who has it here has it at the other end, too.
+    pub(crate) fn retries_well(&self) -> bool {
+        !self.is_rxe()
     }
 
     /// A domain for one queue pair, where it does not use the shared one.
@@ -160,10 +175,15 @@ impl Adapter {
 
     /// Finds room for `need` completions: returns the number of the queue.
     pub(crate) fn claim(&mut self, need: u32) -> io::Result<usize> {
-        let fits = |queue: &Queue| queue.size - queue.used >= need;
+        let size = need.max(QUEUE_SIZE);
+        self.claim_kind(need, size, false)
+    }
+
+    fn claim_kind(&mut self, need: u32, size: u32, shared: bool) -> io::Result<usize> {
+        let fits = |queue: &Queue| queue.shared == shared && queue.size - queue.used >= need;
         let index = match self.queues.iter().position(fits) {
             Some(index) => index,
-            None => self.add_queue(need)?,
+            None => self.add_queue(need, size, shared)?,
         };
         if let Some(queue) = self.queues.get_mut(index) {
             queue.used += need;
@@ -171,14 +191,14 @@ impl Adapter {
         Ok(index)
     }
 
-    fn add_queue(&mut self, need: u32) -> io::Result<usize> {
+    fn add_queue(&mut self, need: u32, size: u32, shared: bool) -> io::Result<usize> {
         if need > self.attr.max_cqe {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "a queue pair of this size needs more completions than the device has",
             ));
         }
-        let size = need.max(QUEUE_SIZE).min(self.attr.max_cqe);
+        let size = size.min(self.attr.max_cqe);
         let index = self.queues.len();
         let cq = CompletionQueue::new(&self.channel, size, index)?;
         self.queues.push(Queue {
@@ -186,8 +206,48 @@ impl Adapter {
             size,
             used: 0,
             armed: false,
+            shared,
         });
         Ok(index)
+    }
+
+    /// Makes the shared receive queue, named `id`, with room for about
+    /// `entries`.
+    ///
+    /// An iWARP device ends a connection whose message finds the queue empty
+    /// (RFC 5041, section 7.1): no more queue pairs could draw from it than it
+    /// has receives for, and nothing would be saved. Without a domain of all
+    /// queue pairs a receive would have to be registered in many.
+    pub(crate) fn share_receives(&mut self, id: SrqId, entries: u32) -> io::Result<&mut Shared> {
+        let most = self.attr.max_srq_wr.min(self.attr.max_cqe);
+        let (Some(domain), false) = (&self.shared, self.attr.iwarp || most == 0) else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let entries = entries.clamp(1, most);
+        let srq = SharedReceiveQueue::new(domain.pd(), entries)?;
+        // All of them may complete before one is looked at. On a queue of
+        // their own, because they are named otherwise than other work.
+        let queue = self.claim_kind(entries, entries, true)?;
+        let waits = self.retries_well();
+        Ok(self
+            .receives
+            .insert(Shared::new(id, srq, entries, queue, waits)))
+    }
+
+    /// The shared receive queue goes, because no queue pair draws from it.
+    pub(crate) fn drop_receives(&mut self) {
+        if let Some(receives) = self.receives.take() {
+            self.release(receives.queue, receives.is.entries);
+        }
+    }
+
+    /// What a queue pair that draws is made with.
+    pub(crate) fn drawn(&self) -> Option<Drawn> {
+        let receives = self.receives.as_ref()?;
+        Some(Drawn {
+            srq: Arc::clone(receives.srq()),
+            cq: Arc::clone(&self.queues.get(receives.queue)?.cq),
+        })
     }
 
     /// Gives back room. No completion that used it may still be in the queue.

@@ -98,6 +98,14 @@ pub(crate) enum SendItem {
     Invalidate(RemoteKey),
 }
 
+/// A queue pair's part in the shared receive queue of a device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Draw {
+    pub(crate) of: AdapterId,
+    /// Messages its peer may send before one is answered.
+    pub(crate) recvs: u32,
+}
+
 /// A queue pair with its device.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -155,6 +163,12 @@ pub(crate) struct Conn {
     pub(crate) exposed: bool,
     /// Has something to post at the next submit.
     pub(crate) listed: bool,
+    /// What it draws from, if it has no receives of its own.
+    pub(crate) draws: Option<Draw>,
+    /// Its device takes no more receives for it.
+    pub(crate) drew_last: bool,
+    /// It is stopped and has to be destroyed; whether the peer knows.
+    pub(crate) stopped: Option<bool>,
 }
 
 impl Conn {
@@ -186,6 +200,9 @@ impl Conn {
             was_connected: false,
             exposed: false,
             listed: false,
+            draws: None,
+            drew_last: false,
+            stopped: None,
         }
     }
 }

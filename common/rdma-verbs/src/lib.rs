@@ -13,8 +13,8 @@
 //! * Memory can be exposed when the connection stands, not before.
 //! * iWARP devices see the addresses of exposed memory as they are in this
 //!   process: the software one ignores any other name.
-//! * Receives belong to queue pairs, as the contract has them: shared receive
-//!   queues are not used.
+//! * Shared receive queues are those of InfiniBand and RoCE devices whose queue
+//!   pairs share a protection domain, one for each device and provider.
 //!
 //! This crate knows nothing of NVMe, and waits for nothing: its owner sleeps
 //! on [`wait_fd`](nvmeof_rdma::Provider::wait_fd).
@@ -34,6 +34,7 @@ mod listening;
 mod machine;
 mod mailbox;
 mod provider;
+mod shared;
 mod siw;
 #[allow(unsafe_code, reason = "verbs are C")]
 mod sys;

@@ -5,6 +5,7 @@ mod connecting;
 mod exposing;
 mod polling;
 mod queueing;
+mod sharing;
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -18,7 +19,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nvmeof_memory::{Buf, Region};
 use nvmeof_rdma::{
     ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError, PrivateData,
-    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Sparingly, Tag, Work,
+    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, Sparingly,
+    SrqId, Tag, Work,
 };
 
 use crate::adapter::{Adapter, AdapterId};
@@ -55,9 +57,12 @@ pub struct Verbs {
     lost: Vec<(Duration, SocketAddr)>,
     /// What calls other than poll made happen.
     later: Vec<Event>,
+    /// Shared receive queues there were.
+    shared_made: u64,
     /// Empty, kept for their memory.
     batch: Batch,
-    found: Vec<WorkCompletion>,
+    /// With the adapter, if they are of shared receives.
+    found: Vec<(Option<AdapterId>, WorkCompletion)>,
     /// When descriptors were looked at last; `None`: look at once.
     looked: Option<Duration>,
     now: Duration,
@@ -159,6 +164,7 @@ impl Verbs {
             deadlines: BTreeSet::new(),
             lost: Vec::new(),
             later: Vec::new(),
+            shared_made: 0,
             batch: Batch::new(),
             found: Vec::new(),
             looked: None,
@@ -343,6 +349,15 @@ impl Provider for Verbs {
 
     fn post_recv(&mut self, qp: QpId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {
         self.queue_recv(qp, tag, buf)
+    }
+
+    fn share_receives(&mut self, qp: QpId, recvs: u32, entries: u32) -> Option<SharedReceives> {
+        self.let_draw(qp, recvs, entries)
+    }
+
+    fn post_shared_recv(&mut self, srq: SrqId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {
+        self.queue_shared(srq, tag, buf)
+            .map_err(|(why, back)| Refused { why, back })
     }
 
     fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>> {

@@ -29,7 +29,7 @@ pub use error::{CloseReason, ConnectError, ExposeError, Fault, ListenError, Post
 pub use event::{Completion, ConnectRequest, Event, Received};
 pub use inline::{Bytes, Inline, PrivateData, TooLong};
 pub use key::{RemoteKey, RemoteSlice, Rights};
-pub use params::{Limits, QpConfig};
-pub use provider::{ListenerId, Provider, QpId, Tag};
+pub use params::{Limits, QpConfig, SharedReceives};
+pub use provider::{ListenerId, Provider, QpId, SrqId, Tag};
 pub use sparingly::Sparingly;
 pub use work::{Outcome, Work, WorkKind};

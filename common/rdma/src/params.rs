@@ -1,5 +1,7 @@
 //! Sizes: what a provider can do and what a queue pair asks for.
 
+use crate::SrqId;
+
 /// What a provider can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -23,7 +25,8 @@ pub struct Limits {
 /// What a queue pair asks for. Work beyond these numbers is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpConfig {
-    /// Receives outstanding.
+    /// Receives outstanding. Of no meaning for a queue pair that draws from a
+    /// shared receive queue.
     pub recvs: u32,
     /// Sends, writes and reads outstanding.
     pub sends: u32,
@@ -33,4 +36,13 @@ pub struct QpConfig {
     /// RDMA Reads the peer may have in flight at once (responder resources,
     /// IRD).
     pub reads_in: u32,
+}
+
+/// A shared receive queue, and its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedReceives {
+    /// The queue.
+    pub srq: SrqId,
+    /// Receives that may be outstanding on it.
+    pub entries: u32,
 }

@@ -8,7 +8,7 @@ use nvmeof_memory::{Buf, Region};
 
 use crate::{
     ConnectError, Event, ExposeError, Limits, ListenError, PostError, PrivateData, QpConfig,
-    Refused, RemoteKey, RemoteSlice, Rights, Work,
+    Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, Work,
 };
 
 /// A queue pair: slot and generation, so that the name of one that is gone
@@ -19,6 +19,10 @@ pub struct QpId(pub u64);
 /// A listener: slot and generation, like [`QpId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u64);
+
+/// A shared receive queue: never named again when it is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SrqId(pub u64);
 
 /// The caller's own name for a work request, handed back untouched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,7 +50,8 @@ pub struct Tag(pub u64);
 /// # Promises of every provider
 /// * Every accepted work request comes back exactly once: sends, writes and
 ///   reads as [`Event::Completion`] in the order they were posted, receives as
-///   [`Event::Received`] in the order they were posted.
+///   [`Event::Received`] in the order they were posted. Shared receives come
+///   back in any order; messages of one queue pair stay in theirs.
 /// * When a queue pair fails or closes, what is outstanding comes back
 ///   [`Outcome::Flushed`](crate::Outcome::Flushed) before [`Event::Closed`].
 /// * A refused call changes nothing and gives back what it was given.
@@ -137,6 +142,41 @@ pub trait Provider: Send {
     /// # Errors
     /// [`Refused`] with the buffer when it cannot be posted.
     fn post_recv(&mut self, qp: QpId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>>;
+
+    /// Has the queue pair of a [`Event::ConnectRequest`] draw its receives from
+    /// the shared receive queue of its device (InfiniBand Architecture, volume
+    /// 1, section 10.2.9), which is made with room for about `entries`
+    /// receives if there is none. `recvs` says how many messages its peer may
+    /// have sent before one is answered. To be called before
+    /// [`prepare`](Self::prepare); nothing can be posted to the queue pair's
+    /// own receive queue then.
+    ///
+    /// A message that finds the queue empty waits at its sender. `None`, and
+    /// nothing is changed, for a queue pair that is not in that state, where
+    /// there are no such queues, and where devices do not wait as they should
+    /// while the queue has no room for `recvs` more. iWARP has none: a message without a
+    /// receive ends the connection there, and if it did wait, what comes behind
+    /// it in the same stream would have to wait as well.
+    ///
+    /// The queue is there until the last queue pair that draws from it is
+    /// closed. What is posted then is dropped, so that its buffers go back to
+    /// their pools, and the name is not used again.
+    fn share_receives(&mut self, _qp: QpId, _recvs: u32, _entries: u32) -> Option<SharedReceives> {
+        None
+    }
+
+    /// Posts a receive for a message to any of the queue pairs that draw from
+    /// `srq`. It comes back as [`Event::Received`] of the queue pair that took
+    /// it, flushed if that failed, or is dropped with the queue.
+    ///
+    /// # Errors
+    /// [`Refused`] with the buffer when it cannot be posted.
+    fn post_shared_recv(&mut self, _srq: SrqId, _tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {
+        Err(Refused {
+            why: PostError::Closed,
+            back: buf,
+        })
+    }
 
     /// Queues a send, write or read. It goes out with the next
     /// [`submit`](Self::submit) or [`poll`](Self::poll).

@@ -8,6 +8,12 @@ pub(crate) struct Place {
     pub(crate) generation: u16,
 }
 
+/// No queue has this place.
+pub(crate) const NOWHERE: Place = Place {
+    index: u16::MAX,
+    generation: u16::MAX,
+};
+
 /// What a name is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag {

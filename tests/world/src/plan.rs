@@ -21,6 +21,8 @@ pub(crate) struct Plan {
     pub(crate) temper: Temper,
     /// Data buffers of the longest kind that the target has.
     pub(crate) target_buffers: usize,
+    /// Receives that the target's queues share at most; 0: each has its own.
+    pub(crate) shared_receives: u32,
     /// What the target's provider does wrong.
     pub(crate) target_faults: Faults,
     /// Faults, and after how many calls that ended each comes.
@@ -123,6 +125,7 @@ impl Plan {
             crc,
             temper: calm(dice),
             target_buffers: 1 + dice.below(12),
+            shared_receives: shared_receives(seed),
             target_faults: match dice.below(4) {
                 0 => Faults {
                     seed: dice.roll(),
@@ -253,6 +256,12 @@ pub(crate) fn calm(dice: &mut Dice) -> Temper {
         enospc: OneIn(0),
         room: 2 + dice.below(64),
     }
+}
+
+/// By dice of their own: all else stays what it was for a seed.
+fn shared_receives(seed: u64) -> u32 {
+    let mut dice = Dice::new(seed ^ 0x7372_7100);
+    [0, 0, 8, 64, 350][dice.below(5)]
 }
 
 fn faults(dice: &mut Dice, calls: u64, hosts: usize, crc: bool) -> Vec<(u64, Fault)> {

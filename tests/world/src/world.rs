@@ -9,7 +9,7 @@ use std::time::Duration;
 use nvmeof_initiator::polled::Done;
 use nvmeof_memory::{ClassSpec, Pages};
 use nvmeof_rdma::Provider;
-use nvmeof_rdma::layer::{Dice, Faults, Faulty};
+use nvmeof_rdma::layer::{Dice, Faults, Faulty, Sharing};
 use nvmeof_rdma_sim::SimNet;
 use nvmeof_rdma_soft::SoftConfig;
 use nvmeof_target::{Mailbox, Reactor, ReactorConfig};
@@ -308,6 +308,7 @@ impl World {
             },
         ];
         let config = ReactorConfig {
+            shared_receives: self.plan.shared_receives,
             capsules: 700,
             data,
             pages: Pages::Normal,
@@ -336,8 +337,14 @@ impl World {
             ..SoftConfig::default()
         };
         let endpoint = self.net.endpoint(TARGET_IP, config);
+        let mut endpoint: Box<dyn Provider> = Box::new(endpoint);
+        if self.plan.shared_receives > 0 {
+            // Places for all that hosts may send and more.
+            let sharing = Sharing::new(endpoint, 2048, 3 * 4096).unwrap();
+            endpoint = Box::new(sharing);
+        }
         if self.phase != Phase::Work || self.plan.target_faults == Faults::default() {
-            return Box::new(endpoint);
+            return endpoint;
         }
         let faults = self.plan.target_faults.clone();
         Box::new(Faulty::new(endpoint, faults))

@@ -137,22 +137,15 @@ impl Verbs {
     fn tear_down(&mut self, qp: QpId, events: &mut Vec<Event>) {
         // Completions that are there already come back as what they are.
         while self.reap(events) {}
-        let Some(conn) = self.conns.get_mut(qp) else {
+        let Some(conn) = self.conns.get(qp) else {
             return;
         };
-        conn.find_own_fault();
-        let said_good_bye = if conn.was_connected {
-            // Moves the queue pair to a state in which its device does
-            // nothing for the peer any more, and tells the peer.
-            conn.cm.disconnect().is_ok()
-        } else {
-            false
+        let said_good_bye = match conn.stopped {
+            Some(said_good_bye) => said_good_bye,
+            None => self.stop(qp),
         };
-        if !said_good_bye && conn.link.is_some() {
-            let _ = conn.cm.stop_qp();
-        }
-        if conn.exposed {
-            self.close_all_to_peer(qp);
+        if self.awaits_last(qp) {
+            return;
         }
         if let Some(conn) = self.conns.get_mut(qp) {
             conn.cm.destroy_qp();
@@ -164,6 +157,7 @@ impl Verbs {
             return;
         };
         flush(&mut conn, events);
+        self.stop_drawing(&conn);
         let reason = conn.reason.take().unwrap_or(CloseReason::Local);
         let waits = said_good_bye && reason != CloseReason::Peer;
         tracing::debug!(peer = %conn.peer, "queue pair closed: {reason}");
@@ -183,6 +177,32 @@ impl Verbs {
             }
             self.close_adapter(id);
         }
+    }
+
+    /// Has the device do nothing more for the peer. Returns whether the peer
+    /// was told.
+    fn stop(&mut self, qp: QpId) -> bool {
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return false;
+        };
+        conn.find_own_fault();
+        let said_good_bye = if conn.was_connected {
+            // Moves the queue pair to a state in which its device does
+            // nothing for the peer any more, and tells the peer.
+            conn.cm.disconnect().is_ok()
+        } else {
+            false
+        };
+        if !said_good_bye && conn.link.is_some() {
+            let _ = conn.cm.stop_qp();
+        }
+        if conn.exposed {
+            self.close_all_to_peer(qp);
+        }
+        if let Some(conn) = self.conns.get_mut(qp) {
+            conn.stopped = Some(said_good_bye);
+        }
+        said_good_bye
     }
 
     /// An id that waited for its peer is done with.
@@ -220,12 +240,13 @@ impl Verbs {
 
     /// Closes a device that nothing uses: one that goes, or one that could not
     /// tell when it goes.
-    fn close_adapter(&mut self, id: AdapterId) {
+    pub(super) fn close_adapter(&mut self, id: AdapterId) {
         let Some(place) = self.adapters.get_mut(id.0 as usize) else {
             return;
         };
         let idle = |one: &mut crate::adapter::Adapter| {
-            one.users == 0 && (one.gone || one.anchor.is_none())
+            let drawn = one.receives.as_ref().is_some_and(|it| !it.users.is_empty());
+            one.users == 0 && !drawn && (one.gone || one.anchor.is_none())
         };
         let Some(mut adapter) = place.take_if(idle) else {
             return;
@@ -248,6 +269,7 @@ impl Verbs {
         let all: Vec<QpId> = self.conns.iter_mut().map(|conn| conn.id).collect();
         for qp in all {
             self.end(qp, CloseReason::Local);
+            self.took_last(qp);
         }
         self.end_all(&mut Vec::new());
         self.lingering.clear();
@@ -296,7 +318,10 @@ impl Verbs {
                 self.end(qp, CloseReason::Local);
                 return;
             }
-            Phase::Ending => return,
+            Phase::Ending => {
+                tracing::debug!(peer = %conn.peer, "the device names no last receive");
+                return self.took_last(qp);
+            }
         };
         self.end(qp, CloseReason::Timeout { waiting_for });
     }

@@ -256,9 +256,19 @@ impl Verbs {
                 .saturating_add(32)
                 .min(places),
         };
+        let drawn = match conn.draws {
+            // The device went meanwhile.
+            Some(draw) if draw.of != id => return Err(call("making a queue pair")(none())),
+            Some(_) => adapter.drawn(),
+            None => None,
+        };
         let sizes = QpSizes {
             sends: conn.config.sends + extra,
-            recvs: conn.config.recvs,
+            recvs: if drawn.is_some() {
+                0
+            } else {
+                conn.config.recvs
+            },
             send_segments: adapter.attr.max_sge.clamp(1, 2),
             inline: u32::try_from(INLINE).unwrap_or(0),
         };
@@ -268,10 +278,13 @@ impl Verbs {
         let Some(cq) = adapter.queues.get(queue).map(|queue| queue.cq.clone()) else {
             return Ok(());
         };
-        let made = conn.cm.create_qp(&pd, &cq, sizes).or_else(|error| {
+        let drawn = drawn.as_ref();
+        let made = conn.cm.create_qp(&pd, &cq, sizes, drawn);
+        let made = made.or_else(|error| {
             tracing::debug!(?sizes, "no queue pair with inline data: {error}");
             // A device may have no inline data at all.
-            conn.cm.create_qp(&pd, &cq, QpSizes { inline: 0, ..sizes })
+            let sizes = QpSizes { inline: 0, ..sizes };
+            conn.cm.create_qp(&pd, &cq, sizes, drawn)
         });
         let inline = match made {
             Ok(inline) => inline as usize,
@@ -281,6 +294,9 @@ impl Verbs {
             }
         };
         adapter.users += 1;
+        if let (Some(receives), Some(_)) = (&mut adapter.receives, drawn) {
+            receives.draws(conn.cm.qp_number(), qp);
+        }
         conn.link = Some(Link {
             adapter: id,
             queue,
@@ -495,7 +511,7 @@ impl Verbs {
 
     /// The adapter of a device, made when it is new. `local` is an address of
     /// the device.
-    fn adapter_of(
+    pub(super) fn adapter_of(
         &mut self,
         local: Option<SocketAddr>,
         key: ContextKey,

@@ -55,16 +55,18 @@ impl Verbs {
     /// Takes completions, so many at most. Returns whether there were any.
     pub(super) fn reap(&mut self, events: &mut Vec<Event>) -> bool {
         let mut found = std::mem::take(&mut self.found);
-        for adapter in self.adapters.iter_mut().flatten() {
+        for (number, adapter) in (0..).zip(&mut self.adapters) {
+            let Some(adapter) = adapter else { continue };
             let rxe = adapter.is_rxe();
             for queue in &mut adapter.queues {
+                let of = queue.shared.then_some(AdapterId(number));
                 for _ in 0..BATCHES {
                     let count = queue.cq.poll(&mut self.batch);
                     if count == 0 {
                         break;
                     }
                     queue.armed = false;
-                    found.extend(self.batch.iter(rxe));
+                    found.extend(self.batch.iter(rxe).map(|one| (of, one)));
                     if !self.batch.was_full() {
                         break;
                     }
@@ -72,8 +74,11 @@ impl Verbs {
             }
         }
         let any = !found.is_empty();
-        for one in found.drain(..) {
-            self.on_completion(&one, events);
+        for (shared, one) in found.drain(..) {
+            match shared {
+                Some(adapter) => self.on_shared(adapter, &one, events),
+                None => self.on_completion(&one, events),
+            }
         }
         self.found = found;
         any
@@ -194,6 +199,7 @@ impl Verbs {
                 self.lose_adapter(AdapterId(index));
                 return;
             }
+            event::SRQ_ERR => self.lose_shared(AdapterId(index), note.srq),
             event::PORT_ACTIVE => tracing::info!(device = name, port = note.port, "port is up"),
             event::PORT_ERR => tracing::warn!(device = name, port = note.port, "port is down"),
             _ => {}
@@ -208,6 +214,8 @@ impl Verbs {
         };
         if note.event == event::COMM_EST {
             self.stand_by_message(qp, events);
+        } else if note.event == event::LAST_WQE {
+            self.took_last(qp);
         } else if let Some(reason) = event_reason(note.event) {
             self.fail_own(qp, reason);
         }
@@ -227,15 +235,27 @@ impl Verbs {
         }
     }
 
-    fn on_received(&mut self, qp: QpId, number: u64, wc: &WorkCompletion, events: &mut Vec<Event>) {
-        let mut outcome = self.outcome(qp, wc, recv_reason);
+    /// What the completion of a receive means.
+    pub(super) fn recv_outcome(
+        &mut self,
+        qp: QpId,
+        wc: &WorkCompletion,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        let outcome = self.outcome(qp, wc, recv_reason);
         if outcome.is_success() {
             self.stand_by_message(qp, events);
             if let Some(reason) = self.check_invalidated(qp, wc) {
-                outcome = failed(&reason);
+                let outcome = failed(&reason);
                 self.fail_own(qp, reason);
+                return outcome;
             }
         }
+        outcome
+    }
+
+    fn on_received(&mut self, qp: QpId, number: u64, wc: &WorkCompletion, events: &mut Vec<Event>) {
+        let outcome = self.recv_outcome(qp, wc, events);
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };

@@ -52,6 +52,10 @@ impl Verbs {
                 let state = conn.phase.name();
                 return Err(PostError::WrongState { state });
             }
+            _ if conn.draws.is_some() => {
+                let state = "drawing from a shared receive queue";
+                return Err(PostError::WrongState { state });
+            }
             _ => {}
         }
         let depth = conn.config.recvs;

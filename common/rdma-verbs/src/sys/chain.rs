@@ -7,10 +7,10 @@ use nvmeof_rdma::Rights;
 
 use super::memory::window_access;
 use super::raw::{
-    bind_mw_t, ibv_mw_bind_info, ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_flags,
-    ibv_send_wr, ibv_sge, ibv_wr_opcode, rdma_t,
+    bind_mw_t, ibv_mw_bind_info, ibv_post_recv, ibv_post_send, ibv_post_srq_recv, ibv_recv_wr,
+    ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode, rdma_t,
 };
-use super::{CmId, MemoryRegion, MemoryWindow, check};
+use super::{CmId, MemoryRegion, MemoryWindow, SharedReceiveQueue, check};
 
 /// Bytes that a request may carry in itself.
 pub(crate) const INLINE: usize = 64;
@@ -373,6 +373,26 @@ impl RecvChain {
 
     /// Posts what is in the chain, which is empty then.
     pub(crate) fn post(&mut self, id: &CmId) -> io::Result<()> {
+        self.hand_over(|first, bad| {
+            id.with_qp(|qp| {
+                // SAFETY: as in `SendChain::post`.
+                unsafe { ibv_post_recv(qp, first, bad) }
+            })
+        })
+    }
+
+    /// Posts what is in the chain to a shared queue.
+    pub(crate) fn post_shared(&mut self, srq: &SharedReceiveQueue) -> io::Result<()> {
+        self.hand_over(|first, bad| {
+            // SAFETY: as in `SendChain::post`; the queue exists.
+            Ok(unsafe { ibv_post_srq_recv(srq.raw(), first, bad) })
+        })
+    }
+
+    fn hand_over(
+        &mut self,
+        post: impl FnOnce(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> io::Result<libc::c_int>,
+    ) -> io::Result<()> {
         let count = std::mem::take(&mut self.count);
         if count == 0 {
             return Ok(());
@@ -384,10 +404,6 @@ impl RecvChain {
             |raw, segments, next| (raw.sg_list, raw.next) = (segments, next),
         );
         let mut bad = std::ptr::null_mut();
-        let result = id.with_qp(|qp| {
-            // SAFETY: as in `SendChain::post`.
-            unsafe { ibv_post_recv(qp, first, &raw mut bad) }
-        });
-        result.and_then(check)
+        post(first, &raw mut bad).and_then(check)
     }
 }

@@ -15,7 +15,7 @@ use super::raw::{
     ibv_qp_type, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param,
     rdma_event_channel, rdma_port_space,
 };
-use super::{CompletionQueue, ContextKey, ProtectionDomain, check, last_error};
+use super::{CompletionQueue, ContextKey, Drawn, ProtectionDomain, check, last_error};
 
 /// Where the events of ids arrive. Never waits.
 #[derive(Debug)]
@@ -190,7 +190,7 @@ pub(crate) struct CmId {
     channel: Arc<EventChannel>,
     functions: &'static Functions,
     /// What its queue pair was made from.
-    qp: Option<(Arc<ProtectionDomain>, Arc<CompletionQueue>)>,
+    qp: Option<(Arc<ProtectionDomain>, Arc<CompletionQueue>, Option<Drawn>)>,
 }
 
 // SAFETY: librdmacm may be called from any thread.
@@ -357,28 +357,29 @@ impl CmId {
         pd: &Arc<ProtectionDomain>,
         cq: &Arc<CompletionQueue>,
         sizes: QpSizes,
+        drawn: Option<&Drawn>,
     ) -> io::Result<u32> {
         let mut attr = ibv_qp_init_attr {
             qp_context: std::ptr::null_mut(),
             send_cq: cq.raw(),
-            recv_cq: cq.raw(),
-            srq: std::ptr::null_mut(),
+            recv_cq: drawn.map_or(cq, |drawn| &drawn.cq).raw(),
+            srq: drawn.map_or(std::ptr::null_mut(), |drawn| drawn.srq.raw()),
             cap: ibv_qp_cap {
                 max_send_wr: sizes.sends,
                 max_recv_wr: sizes.recvs,
                 max_send_sge: sizes.send_segments,
-                max_recv_sge: 1,
+                max_recv_sge: u32::from(drawn.is_none()),
                 max_inline_data: sizes.inline,
             },
             qp_type: ibv_qp_type::IBV_QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: domain and queue exist and are kept below; the library
+        // SAFETY: domain and queues exist and are kept below; the library
         // checks that they are of the id's device.
         let result =
             unsafe { (self.functions.rdma_create_qp)(self.raw.as_ptr(), pd.raw(), &raw mut attr) };
         check(result)?;
-        self.qp = Some((Arc::clone(pd), Arc::clone(cq)));
+        self.qp = Some((Arc::clone(pd), Arc::clone(cq), drawn.cloned()));
         Ok(attr.cap.max_inline_data)
     }
 

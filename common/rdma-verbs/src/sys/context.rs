@@ -11,7 +11,7 @@ use super::raw::{
     self, AsyncEvent, ibv_context, ibv_device_attr, ibv_device_cap_flags, ibv_port_attr,
     ibv_port_state, ibv_transport_type,
 };
-use super::{check, event};
+use super::{SrqKey, check, event};
 
 /// Which open device: equal as long as one of its owners lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,6 +38,9 @@ pub(crate) struct DeviceAttr {
     pub(crate) max_qp_wr: u32,
     pub(crate) max_sge: u32,
     pub(crate) max_cqe: u32,
+    /// Receives that a shared receive queue has room for; 0 without such
+    /// queues.
+    pub(crate) max_srq_wr: u32,
     pub(crate) max_mr: u32,
     pub(crate) max_mw: u32,
     /// RDMA Reads and atomics of the peer that a queue pair answers at once.
@@ -68,6 +71,8 @@ pub(crate) struct AsyncNote {
     pub(crate) qp: Option<u32>,
     /// The port, for its events.
     pub(crate) port: Option<i32>,
+    /// The shared receive queue, for its events.
+    pub(crate) srq: Option<SrqKey>,
 }
 
 impl Context {
@@ -150,6 +155,11 @@ impl Context {
             max_qp_wr: count(attr.max_qp_wr),
             max_sge: count(attr.max_sge),
             max_cqe: count(attr.max_cqe),
+            max_srq_wr: if attr.max_srq > 0 {
+                count(attr.max_srq_wr)
+            } else {
+                0
+            },
             max_mr: count(attr.max_mr),
             max_mw: count(attr.max_mw),
             // Connection management has a byte for each.
@@ -224,12 +234,21 @@ impl Context {
             }
             _ => None,
         };
+        let srq = match raw.event {
+            event::SRQ_ERR => {
+                // SAFETY: this event is about a shared receive queue.
+                let srq = unsafe { raw.element.srq };
+                Some(SrqKey(srq.addr()))
+            }
+            _ => None,
+        };
         // SAFETY: as it was filled above.
         unsafe { (self.functions.ibv_ack_async_event)(&raw mut raw) };
         Some(AsyncNote {
             event: raw.event,
             qp,
             port,
+            srq,
         })
     }
 }

@@ -10,8 +10,8 @@ use libc::{c_char, c_int, c_uint, c_void, sockaddr};
 
 use super::raw::{
     AsyncEvent, ibv_comp_channel, ibv_context, ibv_cq, ibv_device_attr, ibv_mr, ibv_pd,
-    ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, rdma_cm_event, rdma_cm_id,
-    rdma_conn_param, rdma_event_channel,
+    ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_srq, ibv_srq_init_attr,
+    rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
 };
 
 /// Why the functions are not there.
@@ -73,6 +73,8 @@ functions! {
         ibv_get_cq_event:
             fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
         ibv_ack_cq_events: fn(*mut ibv_cq, c_uint);
+        ibv_create_srq: fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
+        ibv_destroy_srq: fn(*mut ibv_srq) -> c_int;
         ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
         ibv_query_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
     }

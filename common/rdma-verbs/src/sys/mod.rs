@@ -13,6 +13,7 @@ mod context;
 mod library;
 mod memory;
 mod raw;
+mod srq;
 
 pub(crate) use chain::{INLINE, Payload, RecvChain, Segment, SendChain, SendOp, SendRequest};
 pub(crate) use cm::{CmEvent, CmEventKind, CmId, CmIdKey, ConnectParams, EventChannel, QpSizes};
@@ -21,6 +22,7 @@ pub(crate) use context::{AsyncNote, Context, ContextKey, DeviceAttr, PortAttr};
 pub(crate) use library::Missing;
 pub(crate) use memory::{MemoryRegion, MemoryWindow, Piece, ProtectionDomain};
 pub(crate) use raw::{event, status};
+pub(crate) use srq::{Drawn, SharedReceiveQueue, SrqKey};
 
 /// Whether the libraries are there.
 pub(crate) fn available() -> Result<(), Missing> {

@@ -4,11 +4,11 @@
 pub(super) use rdma_sys::{
     bind_mw_t, ibv_access_flags, ibv_comp_channel, ibv_context, ibv_cq, ibv_device_attr,
     ibv_device_cap_flags, ibv_mr, ibv_mw, ibv_mw_bind_info, ibv_mw_type, ibv_pd, ibv_poll_cq,
-    ibv_port_attr, ibv_port_state, ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr,
-    ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_recv_wr,
-    ibv_req_notify_cq, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_transport_type, ibv_wc,
-    ibv_wc_flags, ibv_wr_opcode, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param,
-    rdma_event_channel, rdma_port_space, rdma_t,
+    ibv_port_attr, ibv_port_state, ibv_post_recv, ibv_post_send, ibv_post_srq_recv, ibv_qp,
+    ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
+    ibv_recv_wr, ibv_req_notify_cq, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_attr,
+    ibv_srq_init_attr, ibv_transport_type, ibv_wc, ibv_wc_flags, ibv_wr_opcode, rdma_cm_event,
+    rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space, rdma_t,
 };
 
 /// `IBV_LINK_LAYER_ETHERNET`, an anonymous enum in C.
@@ -37,6 +37,7 @@ pub(super) struct AsyncEvent {
 pub(super) union AsyncElement {
     pub(super) qp: *mut ibv_qp,
     pub(super) port: libc::c_int,
+    pub(super) srq: *mut ibv_srq,
 }
 
 const _: () = {
@@ -55,6 +56,7 @@ pub(crate) mod event {
     pub(crate) const SQ_DRAINED: i32 = ibv_event_type::IBV_EVENT_SQ_DRAINED as i32;
     pub(crate) const PATH_MIG: i32 = ibv_event_type::IBV_EVENT_PATH_MIG as i32;
     pub(crate) const PATH_MIG_ERR: i32 = ibv_event_type::IBV_EVENT_PATH_MIG_ERR as i32;
+    pub(crate) const SRQ_ERR: i32 = ibv_event_type::IBV_EVENT_SRQ_ERR as i32;
     pub(crate) const DEVICE_FATAL: i32 = ibv_event_type::IBV_EVENT_DEVICE_FATAL as i32;
     pub(crate) const PORT_ACTIVE: i32 = ibv_event_type::IBV_EVENT_PORT_ACTIVE as i32;
     pub(crate) const PORT_ERR: i32 = ibv_event_type::IBV_EVENT_PORT_ERR as i32;

@@ -1,21 +1,25 @@
 //! What is outstanding on each queue pair, and the promises that always hold.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use nvmeof_memory::Buf;
 
-use crate::{Completion, Event, Outcome, QpId, Received, Tag, Work, WorkKind};
+use crate::{Completion, Event, Outcome, QpId, Received, SrqId, Tag, Work, WorkKind};
 
 /// The books of one provider.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     qps: BTreeMap<QpId, Account>,
+    /// Shared receives that did not come back, by tag and place.
+    shared: BTreeSet<(SrqId, Tag, (u64, usize))>,
 }
 
 #[derive(Debug, Default)]
 struct Account {
     recvs: VecDeque<Posted>,
     work: VecDeque<Posted>,
+    /// Where it draws its receives from, if not from its own.
+    draws: Option<SrqId>,
     established: bool,
     /// Something came back undone: from then on nothing succeeds.
     recvs_ended: bool,
@@ -49,6 +53,31 @@ impl Ledger {
             place: Some(place),
         };
         self.account(qp).recvs.push_back(posted);
+    }
+
+    /// A queue pair draws its receives from `srq` from now on.
+    pub(super) fn draws(&mut self, qp: QpId, srq: SrqId) {
+        self.account(qp).draws = Some(srq);
+    }
+
+    pub(super) fn posted_shared(&mut self, srq: SrqId, tag: Tag, place: (u64, usize)) {
+        let new = self.shared.insert((srq, tag, place));
+        assert!(new, "{tag:?} posted twice: cases use each tag once");
+    }
+
+    /// Shared receives that did not come back yet.
+    pub(super) fn outstanding_shared(&self, srq: SrqId) -> usize {
+        let of = self.shared.iter().filter(|(one, ..)| *one == srq);
+        of.count()
+    }
+
+    fn came_back(&mut self, received: &Received) {
+        if let Some(srq) = self.account(received.qp).draws {
+            let name = (srq, received.tag, place(&received.buf));
+            assert!(self.shared.remove(&name), "not outstanding: {received:?}");
+        } else {
+            self.account(received.qp).took(received);
+        }
     }
 
     pub(super) fn posted_work(&mut self, qp: QpId, tag: Tag, sign: &WorkSign) {
@@ -89,6 +118,9 @@ impl Ledger {
             self.open(request.qp);
             return;
         }
+        if let Event::Received(received) = event {
+            self.came_back(received);
+        }
         let account = self.account(event.qp());
         assert!(!account.closed, "an event after Closed: {event:?}");
         match event {
@@ -116,12 +148,16 @@ impl Ledger {
 }
 
 impl Account {
-    fn received(&mut self, received: &Received) {
+    /// It was the oldest of its own receives.
+    fn took(&mut self, received: &Received) {
         let Some(posted) = self.recvs.pop_front() else {
             panic!("no receive was outstanding: {received:?}");
         };
         assert_eq!(posted.tag, received.tag, "receives come back in order");
         assert_eq!(posted.place, Some(place(&received.buf)), "buffer and view");
+    }
+
+    fn received(&mut self, received: &Received) {
         assert!(received.len <= received.buf.len(), "{received:?}");
         if received.outcome.is_success() {
             assert!(!self.recvs_ended, "success after failure: {received:?}");

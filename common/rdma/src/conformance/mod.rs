@@ -33,6 +33,7 @@ pub mod protection;
 pub mod refusing;
 mod rig;
 pub mod sending;
+pub mod sharing;
 mod side;
 pub mod soak;
 mod soak_actions;
@@ -134,6 +135,16 @@ macro_rules! conformance_suite {
                 the_solicited_flag_arrives,
                 a_message_too_long_for_the_receive_is_a_fault,
                 a_message_without_a_receive_is_a_fault,
+            }
+            sharing {
+                queue_pairs_draw_from_one_queue,
+                a_message_waits_for_a_shared_receive,
+                shared_receives_outlive_a_queue_pair,
+                a_shared_queue_goes_with_its_last_queue_pair,
+                shared_receives_are_refused_when_they_must_be,
+                only_requests_can_draw,
+                a_fault_costs_others_no_receive,
+                few_shared_receives_serve_many,
             }
             one_sided {
                 a_write_lands_at_its_place,

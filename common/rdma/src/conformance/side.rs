@@ -10,7 +10,7 @@ use super::pattern;
 use crate::layer::{Trace, TraceLog};
 use crate::{
     Event, ExposeError, Inline, PostError, Provider, QpConfig, QpId, Refused, RemoteKey,
-    RemoteSlice, Rights, Tag, Work,
+    RemoteSlice, Rights, SharedReceives, SrqId, Tag, Work,
 };
 
 /// Which of the two providers.
@@ -162,6 +162,41 @@ impl Side {
     pub fn recv(&mut self, qp: QpId, tag: u64, len: usize) {
         let buf = self.buf(len);
         self.try_recv(qp, tag, buf).expect("a receive is taken");
+    }
+
+    /// Has a requested queue pair draw from a shared receive queue, where
+    /// there are any. Its peer may send more messages than are received.
+    pub fn share(&mut self, qp: QpId, entries: u32) -> Option<SharedReceives> {
+        let shared = self.provider().share_receives(qp, 1, entries)?;
+        self.ledger.draws(qp, shared.srq);
+        Some(shared)
+    }
+
+    /// Posts a shared receive.
+    ///
+    /// # Errors
+    /// What the provider says.
+    pub fn try_shared(&mut self, srq: SrqId, tag: u64, buf: Buf) -> Result<(), Refused<Buf>> {
+        let place = (buf.addr(), buf.len());
+        let result = self.provider().post_shared_recv(srq, Tag(tag), buf);
+        match &result {
+            Ok(()) => self.ledger.posted_shared(srq, Tag(tag), place),
+            Err(refused) => assert_eq!((refused.back.addr(), refused.back.len()), place),
+        }
+        result
+    }
+
+    /// Posts a shared receive of `len` bytes, which has to succeed.
+    pub fn shared(&mut self, srq: SrqId, tag: u64, len: usize) {
+        let buf = self.buf(len);
+        let posted = self.try_shared(srq, tag, buf);
+        posted.expect("a shared receive is taken");
+    }
+
+    /// Shared receives that did not come back yet.
+    #[must_use]
+    pub fn outstanding_shared(&self, srq: SrqId) -> usize {
+        self.ledger.outstanding_shared(srq)
     }
 
     /// Posts work.

@@ -8,7 +8,8 @@ use nvmeof_memory::{Buf, Region};
 
 use crate::{
     ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError, PrivateData,
-    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Tag, Work,
+    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, SrqId, Tag,
+    Work,
 };
 
 impl<P: Provider + ?Sized> Provider for Box<P> {
@@ -56,6 +57,14 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
 
     fn post_recv(&mut self, qp: QpId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {
         (**self).post_recv(qp, tag, buf)
+    }
+
+    fn share_receives(&mut self, qp: QpId, recvs: u32, entries: u32) -> Option<SharedReceives> {
+        (**self).share_receives(qp, recvs, entries)
+    }
+
+    fn post_shared_recv(&mut self, srq: SrqId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {
+        (**self).post_shared_recv(srq, tag, buf)
     }
 
     fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>> {

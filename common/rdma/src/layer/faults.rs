@@ -34,6 +34,7 @@ pub struct Faults {
     /// For how many polls at most they are held back.
     pub delay_polls: u32,
     /// Faults at fixed places: the number of the call, counted from 0 over
-    /// all calls of `register`, `post_recv`, `post` and `expose`.
+    /// all calls of `register`, `post_recv`, `post_shared_recv`, `post` and
+    /// `expose`.
     pub script: Vec<(u64, Injected)>,
 }

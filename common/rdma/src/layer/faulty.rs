@@ -10,7 +10,8 @@ use nvmeof_memory::{Buf, Region};
 use super::{Dice, Faults, Injected, OneIn};
 use crate::{
     ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError, PrivateData,
-    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Tag, Work,
+    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, SrqId, Tag,
+    Work,
 };
 
 /// A provider that misbehaves within the contract: whoever uses it must cope.
@@ -140,6 +141,19 @@ impl<P: Provider> Provider for Faulty<P> {
         let result = self.inner.post_recv(qp, tag, buf);
         self.then_disconnect(fault, qp);
         result
+    }
+
+    fn share_receives(&mut self, qp: QpId, recvs: u32, entries: u32) -> Option<SharedReceives> {
+        self.inner.share_receives(qp, recvs, entries)
+    }
+
+    fn post_shared_recv(&mut self, srq: SrqId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {
+        if self.fault(self.faults.refuse_recv, OneIn(0)) == Some(Injected::Refuse) {
+            let depth = self.inner.limits().max_recvs;
+            let why = PostError::QueueFull { depth };
+            return Err(Refused { why, back: buf });
+        }
+        self.inner.post_shared_recv(srq, tag, buf)
     }
 
     fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>> {

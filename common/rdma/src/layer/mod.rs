@@ -2,13 +2,15 @@
 //!
 //! * [`Trace`] writes down what is called and what happens.
 //! * [`Faulty`] makes things fail that may fail by the contract.
+//! * [`Sharing`] adds shared receive queues.
 //!
-//! They move no bytes of their own, so any of them fits around any provider.
+//! Any of them fits around any provider.
 
 mod boxed;
 mod dice;
 mod faults;
 mod faulty;
+mod sharing;
 mod trace;
 
 #[cfg(test)]
@@ -17,4 +19,5 @@ mod stub;
 pub use dice::{Dice, OneIn};
 pub use faults::{Faults, Injected};
 pub use faulty::Faulty;
+pub use sharing::Sharing;
 pub use trace::{Trace, TraceLog};

@@ -11,7 +11,8 @@ use nvmeof_memory::{Buf, Region};
 
 use crate::{
     ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError, PrivateData,
-    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Tag, Work,
+    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, SrqId, Tag,
+    Work,
 };
 
 /// The last lines of a trace. Clones share them.
@@ -167,6 +168,25 @@ impl<P: Provider> Provider for Trace<P> {
         let result = self.inner.post_recv(qp, tag, buf);
         self.result(
             format_args!("qp {:#x} tag {:#x} post_recv {len}", qp.0, tag.0),
+            &result,
+        );
+        result
+    }
+
+    fn share_receives(&mut self, qp: QpId, recvs: u32, entries: u32) -> Option<SharedReceives> {
+        let shared = self.inner.share_receives(qp, recvs, entries);
+        self.line(format_args!(
+            "qp {:#x} share_receives {recvs} of {entries}: {shared:?}",
+            qp.0
+        ));
+        shared
+    }
+
+    fn post_shared_recv(&mut self, srq: SrqId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {
+        let len = buf.len();
+        let result = self.inner.post_shared_recv(srq, tag, buf);
+        self.result(
+            format_args!("srq {:#x} tag {:#x} post_shared_recv {len}", srq.0, tag.0),
             &result,
         );
         result

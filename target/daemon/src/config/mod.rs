@@ -53,6 +53,9 @@ pub struct Running {
     pub buffer_memory: u64,
     /// Whether buffers lie in hugepages where there are any.
     pub hugepages: bool,
+    /// Receives that the queue pairs of one device share at most, where a
+    /// device lets them; 0: each has its own.
+    pub shared_receives: u32,
 }
 
 /// The port that NVMe over RDMA has by convention.
@@ -235,6 +238,10 @@ impl Config {
         }
         if running.drain > Duration::from_secs(600) {
             return wrong("reactor.drain_s: must be 0 to 600");
+        }
+        if running.shared_receives != 0 && !raw::SHARED_RECEIVES.contains(&running.shared_receives)
+        {
+            return wrong("reactor.shared_receives: must be 64 to 65536, or 0 for none");
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The file as it is written: names, types and defaults of its keys.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use nvmeof_backend::parse_size;
@@ -15,6 +16,9 @@ use super::{DEFAULT_PORT, Running};
 pub(super) const MIN_BUFFER_MEMORY: u64 = 8 << 20;
 pub(super) const MAX_BUFFER_MEMORY: u64 = 64 << 30;
 const DEFAULT_BUFFER_MEMORY: u64 = 64 << 20;
+/// With fewer, hosts would wait for each other all the time.
+pub(super) const SHARED_RECEIVES: RangeInclusive<u32> = 64..=65_536;
+const DEFAULT_SHARED_RECEIVES: u32 = 4096;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -50,6 +54,7 @@ pub(super) struct RawReactor {
     drain_s: Option<u32>,
     buffer_memory: Option<Size>,
     hugepages: Option<bool>,
+    shared_receives: Option<u32>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -181,6 +186,7 @@ impl RawReactor {
                 .buffer_memory
                 .map_or(DEFAULT_BUFFER_MEMORY, |Size(size)| size),
             hugepages: self.hugepages.unwrap_or(false),
+            shared_receives: self.shared_receives.unwrap_or(DEFAULT_SHARED_RECEIVES),
         }
     }
 }

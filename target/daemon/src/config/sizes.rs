@@ -50,6 +50,7 @@ pub fn buffers(running: &Running, limits: &Limits) -> ReactorConfig {
         },
         stall: STALL,
         drain: running.drain,
+        shared_receives: running.shared_receives,
     }
 }
 
@@ -66,6 +67,7 @@ mod tests {
             drain: Duration::ZERO,
             buffer_memory,
             hugepages: false,
+            shared_receives: 0,
         };
         buffers(&running, limits)
     }

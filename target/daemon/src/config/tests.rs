@@ -49,6 +49,7 @@ fn the_example_is_good_and_what_it_leaves_out_has_defaults() {
     assert_eq!(config.addresses(), ["127.0.0.1:4420".parse().unwrap()]);
     assert_eq!(config.limits(), Limits::default());
     let running = config.running();
+    assert_eq!(running.shared_receives, 4096);
     assert_eq!((running.cores, running.hugepages), (vec![None], false));
     let without_port = parse(&GOOD.replace("trsvcid = 4420\n", "")).unwrap();
     assert_eq!(without_port.addresses(), config.addresses());
@@ -72,6 +73,7 @@ spin_us = 0
 drain_s = 1
 buffer_memory = "32M"
 hugepages = true
+shared_receives = 512
 [[port]]
 traddr = "::1"
 [[subsystem]]
@@ -99,6 +101,7 @@ readonly = true
     let running = config.running();
     assert_eq!(running.cores, [Some(0), Some(1)]);
     assert_eq!((running.buffer_memory, running.hugepages), (32 << 20, true));
+    assert_eq!(running.shared_receives, 512);
     let opened = config.open().unwrap();
     let model = config.model(&opened, &[]).unwrap();
     let subsystem = model.subsystems().first().unwrap();
@@ -252,6 +255,8 @@ fn sizes_have_bounds() {
         ("reactor", "cores", "[]"),
         ("reactor", "spin_us", "2000000"),
         ("reactor", "drain_s", "1000"),
+        ("reactor", "shared_receives", "63"),
+        ("reactor", "shared_receives", "100000"),
         ("reactor", "buffer_memory", "\"1M\""),
         ("reactor", "buffer_memory", "-1"),
         ("reactor", "buffer_memory", "\"many\""),

@@ -1,6 +1,7 @@
 //! The edge of one queue pair: moves bytes as the core says.
 
 mod disk;
+mod receives;
 mod room;
 mod slots;
 mod steps;
@@ -20,6 +21,7 @@ use nvmeof_target_core::{Action, CloseCause, Data, News, Order, Queue as Core, R
 use crate::storage::Storage;
 use crate::tag::{Place, Tag};
 use nvmeof_rdma::Sparingly;
+pub(crate) use receives::{Receives, SharedQueues};
 use slots::{Job, Slots};
 
 /// What queues work with during a turn.
@@ -32,6 +34,8 @@ pub(crate) struct Io<'a> {
     /// queues.
     pub(crate) capsules: &'a Pool,
     pub(crate) capsules_kept: usize,
+    /// Receives that queues draw from.
+    pub(crate) shared: &'a mut SharedQueues,
     /// Queues with commands that wait for a buffer, each once, in the order
     /// of their turns.
     pub(crate) hungry: &'a mut VecDeque<Place>,
@@ -67,6 +71,7 @@ pub(crate) struct Edge {
     core: Core,
     /// Bytes of a capsule, in-capsule data included.
     capsule_len: usize,
+    pub(crate) receives: Receives,
     slots: Slots,
     /// RDMA Reads that may be begun besides those in flight.
     reads_left: u32,
@@ -123,6 +128,7 @@ impl Edge {
             peer: link.peer,
             core,
             capsule_len: link.capsule_len,
+            receives: Receives::Own,
             slots: Slots::new(FIRST),
             reads_left: link.reads,
             pulls: VecDeque::new(),
@@ -135,11 +141,18 @@ impl Edge {
         }
     }
 
+    /// Draws its receives from `receives` instead of having its own.
+    pub(crate) fn share(&mut self, receives: Receives, shared: &mut SharedQueues) {
+        self.receives = receives;
+        self.receives.grow(FIRST, shared);
+    }
+
     /// Gives a buffer to the provider for the next command.
     pub(crate) fn post_recv(
         &mut self,
         mut buf: Buf,
         provider: &mut dyn Provider,
+        shared: &mut SharedQueues,
     ) -> Result<(), PostError> {
         if buf.set_len(self.capsule_len).is_err() {
             return Err(PostError::TooLong {
@@ -147,20 +160,41 @@ impl Edge {
                 max: buf.capacity(),
             });
         }
-        let tag = self.tag(RECEIVE);
-        let posted = provider.post_recv(self.qp, tag, buf);
-        posted.map_err(|refused| refused.why)
+        let (qp, tag) = (self.qp, self.tag(RECEIVE));
+        self.receives.post(buf, provider, shared, |provider, buf| {
+            let posted = provider.post_recv(qp, tag, buf);
+            posted.map_err(|refused| refused.why)
+        })
     }
 
     /// A receive came back.
     pub(crate) fn received(&mut self, received: Received, io: &mut Io<'_>) {
+        let Received {
+            buf, len, outcome, ..
+        } = received;
         // After a failure the provider says that the queue pair is closed.
-        if !received.outcome.is_success() || self.state == State::Closing {
+        if !outcome.is_success() || self.state == State::Closing {
+            // Other queues may need what it took.
+            if matches!(self.receives, Receives::Shared(_)) {
+                self.post_again(buf, io);
+            }
             return;
         }
-        let Received { buf, len, .. } = received;
+        let drawn = self.receives.draw(io.shared);
         self.waiting.push_back(Capsule { buf, len });
+        if let Err(why) = drawn {
+            return self.abandon(&why, io);
+        }
         self.settle(io);
+    }
+
+    /// Posts a buffer that a receive had.
+    fn post_again(&mut self, buf: Buf, io: &mut Io<'_>) {
+        if let Err(why) = self.post_recv(buf, io.provider, io.shared)
+            && why != PostError::Closed
+        {
+            self.refused(&why, io);
+        }
     }
 
     /// A send, write or read came back.
@@ -277,6 +311,11 @@ impl Edge {
             self.state = State::Closing;
             io.provider.disconnect(self.qp);
         }
+    }
+
+    /// It was not accepted: nothing is left but to wait for the provider.
+    pub(crate) fn turn_away(&mut self) {
+        self.state = State::Closing;
     }
 
     /// The queue pair is gone. Says whether every reactor has to poll its

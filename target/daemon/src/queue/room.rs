@@ -6,17 +6,18 @@ use nvmeof_rdma::PostError;
 
 use super::{Edge, FIRST, Io};
 
-/// Capsules for the receives of a whole queue.
+/// Capsules for the receives of a whole queue, or for what its part adds to
+/// those that it draws from.
 pub(super) struct Room(Vec<Buf>);
 
 impl Edge {
     /// Before the core may process a Connect: takes what the queue would need,
     /// or tells the core that there is not enough.
-    pub(super) fn make_room(&mut self, io: &Io<'_>) -> Option<Room> {
+    pub(super) fn make_room(&mut self, io: &mut Io<'_>) -> Option<Room> {
         if self.core.is_connected() {
             return None;
         }
-        let needed = usize::from(self.core.entries().saturating_sub(FIRST));
+        let needed = self.receives.needed(FIRST, self.core.entries(), io.shared);
         // Without an admin queue a host can do nothing at all.
         let kept = match self.core.qid() {
             0 => 0,
@@ -45,8 +46,9 @@ impl Edge {
             return;
         };
         self.slots.grow(self.core.entries());
+        self.receives.grow(self.core.entries(), io.shared);
         for buf in bufs {
-            match self.post_recv(buf, io.provider) {
+            match self.post_recv(buf, io.provider, io.shared) {
                 Ok(()) => {}
                 Err(PostError::Closed) => return,
                 Err(why) => return self.refused(&why, io),

@@ -148,11 +148,9 @@ impl Edge {
     }
 
     pub(super) fn receive_again(&mut self, capsule: Option<Buf>, io: &mut Io<'_>) {
-        if let Some(buf) = capsule
-            && let Err(why) = self.post_recv(buf, io.provider)
-            && why != PostError::Closed
-        {
-            self.refused(&why, io);
+        if let Some(buf) = capsule {
+            self.receives.give_back(io.shared);
+            self.post_again(buf, io);
         }
     }
 

@@ -123,7 +123,8 @@ impl<S: Storage> Reactor<S> {
             capsules,
             accept,
         } = admitted;
-        let entries = u32::from(core.entries());
+        let (queue, entries) = (core.qid(), u32::from(core.entries()));
+        let most = self.most_shared(queue);
         let Some(at) = self.providers.get_mut(provider) else {
             return;
         };
@@ -149,7 +150,6 @@ impl<S: Storage> Reactor<S> {
             capsule_len: self.capsule_len,
             reads: config.reads_out,
         };
-        let queue = core.qid();
         let place = self.queues.insert(|place| Edge::new(place, link, core));
         self.unconnected.extend(place);
         let edge = place.and_then(|place| self.queues.get(place));
@@ -158,9 +158,16 @@ impl<S: Storage> Reactor<S> {
             return;
         };
         let private_data = PrivateData::new(accept.as_bytes()).unwrap_or_default();
+        let shared = &mut self.shared;
+        if most > 0
+            && let Some(receives) = at.share_receives(qp, entries, most)
+            && let Some(receives) = shared.join(provider, receives)
+        {
+            edge.share(receives, shared);
+        }
         let accepted = at.prepare(qp, &config).and_then(|()| {
             for buf in capsules {
-                edge.post_recv(buf, &mut **at)?;
+                edge.post_recv(buf, &mut **at, shared)?;
             }
             at.accept(qp, &private_data)
         });
@@ -176,10 +183,25 @@ impl<S: Storage> Reactor<S> {
                     }
                     let refusal = Target::no_room(why.to_string());
                     let told = PrivateData::new(refusal.reject.as_bytes()).unwrap_or_default();
-                    let _ = at.reject(qp, &told);
+                    if at.reject(qp, &told).is_err() {
+                        at.disconnect(qp);
+                    }
                 }
-                self.queues.remove(provider, qp);
+                edge.turn_away();
             }
         }
+    }
+
+    /// Receives that queue number `queue` of a controller may share with
+    /// others; 0: it gets its own.
+    fn most_shared(&self, queue: u16) -> u32 {
+        if queue == 0 {
+            // Keep Alive must not wait for receives that commands hold as long
+            // as disks are slow: its host would be taken for dead.
+            return 0;
+        }
+        // Half of the capsules are left to queues of other devices.
+        let capsules = u32::try_from(self.capsules.count()).unwrap_or(u32::MAX);
+        self.config.shared_receives.min(capsules / 2)
     }
 }

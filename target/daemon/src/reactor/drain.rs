@@ -11,7 +11,7 @@ use nvmeof_backend::{Done, Op, Request};
 
 use super::Reactor;
 use crate::storage::Storage;
-use crate::tag::{Place, Tag};
+use crate::tag::{NOWHERE, Tag};
 
 /// How far draining is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,10 +37,6 @@ pub(super) enum Stage {
 pub(super) const FLUSH: Tag = Tag {
     queue: NOWHERE,
     slot: NOWHERE,
-};
-const NOWHERE: Place = Place {
-    index: u16::MAX,
-    generation: u16::MAX,
 };
 
 impl Stage {

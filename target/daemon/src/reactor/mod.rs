@@ -15,14 +15,14 @@ use std::time::Duration;
 
 use nvmeof_backend::{Done, Refused, Request as DiskRequest, Why};
 use nvmeof_memory::{ClassSpec, Classes, Pages, Pool, PoolError, PoolLayout, Region};
-use nvmeof_rdma::{Event, ListenError, ListenerId, Provider};
+use nvmeof_rdma::{CloseReason, Event, ListenError, ListenerId, Provider};
 use nvmeof_target_core::{Limits, News, Target};
 use nvmeof_wire::fabrics::CONNECT_DATA_LEN;
 
 use crate::mailbox::{Mail, Mailbox};
-use crate::queue::{Edge, Io};
+use crate::queue::{Edge, Io, Receives, SharedQueues};
 use crate::storage::{Storage, StorageError};
-use crate::tag::{Place, Tag};
+use crate::tag::{NOWHERE, Place, Tag};
 use drain::Stage;
 use nvmeof_rdma::Sparingly;
 use queues::Queues;
@@ -41,6 +41,9 @@ pub struct ReactorConfig {
     pub stall: Duration,
     /// How long commands in work may take when the reactor drains.
     pub drain: Duration,
+    /// Receives that the queue pairs of one device share at most, where a
+    /// device lets them; 0: each has its own.
+    pub shared_receives: u32,
 }
 
 /// One reactor.
@@ -59,6 +62,8 @@ pub struct Reactor<S> {
     /// Bytes of a capsule, in-capsule data included.
     capsule_len: usize,
     buffers: Classes,
+    /// Receives that queues draw from.
+    shared: SharedQueues,
     queues: Queues,
     /// Queues that were never connected, or not long ago; oldest first.
     unconnected: VecDeque<Place>,
@@ -164,6 +169,7 @@ impl<S: Storage> Reactor<S> {
             capsules_kept,
             capsule_len: SQE_LEN + in_capsule,
             buffers,
+            shared: SharedQueues::default(),
             queues: Queues::default(),
             unconnected: VecDeque::new(),
             hungry: VecDeque::new(),
@@ -319,7 +325,14 @@ impl<S: Storage> Reactor<S> {
         match event {
             Event::ConnectRequest(request) => self.accept(provider, &request, now),
             Event::Received(received) => {
-                let tag = Tag::from_bits(received.tag.0);
+                let mut tag = Tag::from_bits(received.tag.0);
+                if tag.queue == NOWHERE {
+                    self.shared.came_back(tag.slot);
+                    let Some(queue) = self.queues.place(provider, received.qp) else {
+                        return;
+                    };
+                    tag.queue = queue;
+                }
                 self.with_queue(tag, now, |edge, io| edge.received(received, io));
             }
             Event::Completion(completion) => {
@@ -327,13 +340,25 @@ impl<S: Storage> Reactor<S> {
                 self.with_queue(tag, now, |edge, io| edge.completed(completion, io));
             }
             Event::Closed { qp, reason } => {
-                if let Some(edge) = self.queues.remove(provider, qp)
-                    && edge.closed(&reason, now, &mut self.connect_log)
-                {
-                    self.news |= News::POLL_ALL;
+                if let Some(edge) = self.queues.remove(provider, qp) {
+                    self.closed(provider, edge, &reason, now);
                 }
             }
             Event::Established { .. } | Event::Rejected { .. } => {}
+        }
+    }
+
+    fn closed(&mut self, provider: usize, mut edge: Edge, reason: &CloseReason, now: Duration) {
+        let receives = std::mem::replace(&mut edge.receives, Receives::Own);
+        self.shared.leave(&receives);
+        // Gives back its buffers, of which others may be short.
+        if edge.closed(reason, now, &mut self.connect_log) {
+            self.news |= News::POLL_ALL;
+        }
+        if let Some(provider) = self.providers.get_mut(provider) {
+            let (capsules, kept) = (&self.capsules, self.capsules_kept);
+            let more = || capsules.take().filter(|_| capsules.available() >= kept);
+            self.shared.refill(&receives, &mut **provider, more);
         }
     }
 
@@ -352,6 +377,7 @@ impl<S: Storage> Reactor<S> {
             buffers: &self.buffers,
             capsules: &self.capsules,
             capsules_kept: self.capsules_kept,
+            shared: &mut self.shared,
             hungry: &mut self.hungry,
             backlog: &mut self.backlog,
             news: &mut self.news,

@@ -55,6 +55,11 @@ impl Queues {
         entry.edge.as_mut()
     }
 
+    /// The place of the provider's queue pair.
+    pub(super) fn place(&self, provider: usize, qp: QpId) -> Option<Place> {
+        self.by_qp.get(&(provider, qp)).copied()
+    }
+
     pub(super) fn remove(&mut self, provider: usize, qp: QpId) -> Option<Edge> {
         let place = self.by_qp.remove(&(provider, qp))?;
         let entry = self.entries.get_mut(usize::from(place.index))?;

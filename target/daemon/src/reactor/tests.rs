@@ -14,13 +14,16 @@ mod host;
 mod io;
 mod memory;
 mod providers;
+mod shared;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_memory::{ClassSpec, Pages};
-use nvmeof_rdma_sim::{SimConfig, SimNet};
+use nvmeof_rdma::Provider;
+use nvmeof_rdma::layer::Sharing;
+use nvmeof_rdma_sim::{Sim, SimConfig, SimNet};
 use nvmeof_rdma_soft::SoftConfig;
 use nvmeof_target_core::{Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
 
@@ -72,6 +75,7 @@ pub(super) fn few_buffers() -> ReactorConfig {
         pages: Pages::Normal,
         stall: Duration::from_secs(30),
         drain: Duration::from_secs(5),
+        shared_receives: 0,
     }
 }
 
@@ -85,6 +89,20 @@ impl Bench {
     }
 
     pub(super) fn limited(seed: u64, config: ReactorConfig, limits: Limits) -> Self {
+        let sharing = config.shared_receives > 0;
+        Self::over(seed, config, limits, |sim| match sharing {
+            true => Box::new(Sharing::new(sim, 1024, 8192).unwrap()),
+            false => Box::new(sim),
+        })
+    }
+
+    /// With layers around the provider.
+    pub(super) fn over(
+        seed: u64,
+        config: ReactorConfig,
+        limits: Limits,
+        wrap: impl FnOnce(Sim) -> Box<dyn Provider>,
+    ) -> Self {
         let net = SimNet::new(seed, SimConfig::default());
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
         let port = PortSpec {
@@ -104,7 +122,7 @@ impl Bench {
         let disks = MemoryDisks::new(1, BLOCKS * 512);
         let mut reactor = Reactor::new(config, Target::new(model), disks, mailbox, peers).unwrap();
         let provider = net.endpoint(ip, SoftConfig::default());
-        let provider = reactor.add_provider(Box::new(provider)).unwrap();
+        let provider = reactor.add_provider(wrap(provider)).unwrap();
         let address = reactor.listen(provider, SocketAddr::new(ip, 4420)).unwrap();
         Self {
             net,

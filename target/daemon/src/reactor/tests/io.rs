@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 use super::host::{admin, ready, run};
 use super::{Bench, NQN};
 
-fn command(opcode: Opcode, slba: u64, blocks: u32) -> Sqe {
+pub(super) fn command(opcode: Opcode, slba: u64, blocks: u32) -> Sqe {
     let (nsid, flags) = (1, IoFlags::empty());
     Io {
         nsid,

@@ -1,0 +1,211 @@
+//! Shared receive queues: who draws, what is posted, and the end of a queue
+//! pair that draws.
+
+use std::io;
+use std::time::Duration;
+
+use nvmeof_memory::Buf;
+use nvmeof_rdma::{CloseReason, Event, PostError, QpId, RemoteKey, SharedReceives, SrqId, Tag};
+
+use super::Verbs;
+use super::closing::received;
+use crate::adapter::{Adapter, AdapterId};
+use crate::conn::{Conn, Draw, Phase};
+use crate::shared::Shared;
+use crate::sys::{SrqKey, WorkCompletion};
+
+/// How long a device may take to say that it takes no more receives for a
+/// queue pair that was stopped. Some never say it.
+const LAST: Duration = Duration::from_millis(200);
+
+impl Verbs {
+    pub(super) fn let_draw(
+        &mut self,
+        qp: QpId,
+        recvs: u32,
+        entries: u32,
+    ) -> Option<SharedReceives> {
+        let conn = self.conns.get(qp)?;
+        if conn.phase != Phase::Requested || conn.draws.is_some() {
+            return None;
+        }
+        let (key, local) = (conn.cm.context()?, conn.cm.local_addr());
+        let id = self.adapter_of(local, key).ok()?;
+        if self.receives_of(id).is_none() {
+            self.make_shared(id, recvs, entries)?;
+        }
+        let receives = self.receives_of(id)?;
+        if !receives.users.join(recvs) {
+            if receives.users.is_empty() {
+                self.adapter(id)?.drop_receives();
+            }
+            return None;
+        }
+        let shared = receives.is;
+        if let Some(conn) = self.conns.get_mut(qp) {
+            conn.draws = Some(Draw { of: id, recvs });
+        }
+        Some(shared)
+    }
+
+    fn make_shared(&mut self, id: AdapterId, recvs: u32, entries: u32) -> Option<()> {
+        let srq = SrqId(self.shared_made + 1);
+        let adapter = self.adapter(id)?;
+        if recvs > entries && !adapter.retries_well() {
+            return None;
+        }
+        match adapter.share_receives(srq, entries) {
+            Ok(receives) => {
+                let entries = receives.is.entries;
+                tracing::debug!(device = adapter.name, entries, "sharing receives");
+                self.shared_made += 1;
+                Some(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => None,
+            Err(error) => {
+                tracing::warn!(
+                    device = adapter.name,
+                    "no shared receive queue, each queue pair gets receives of its own: {error}"
+                );
+                None
+            }
+        }
+    }
+
+    fn receives_of(&mut self, id: AdapterId) -> Option<&mut Shared> {
+        self.adapter(id)?.receives.as_mut()
+    }
+
+    pub(super) fn queue_shared(
+        &mut self,
+        srq: SrqId,
+        tag: Tag,
+        buf: Buf,
+    ) -> Result<(), (PostError, Buf)> {
+        let registered = self.is_registered(&buf);
+        let of = |one: &&mut Adapter| one.receives.as_ref().is_some_and(|it| it.is.srq == srq);
+        let Some(adapter) = self.adapters.iter_mut().flatten().find(of) else {
+            return Err((PostError::Closed, buf));
+        };
+        let room = adapter.shared.as_ref().and_then(|domain| domain.room(&buf));
+        let Some(receives) = &mut adapter.receives else {
+            return Err((PostError::Closed, buf));
+        };
+        if receives.is_full() {
+            let depth = receives.is.entries;
+            return Err((PostError::QueueFull { depth }, buf));
+        }
+        let Some(room) = room.filter(|_| registered) else {
+            return Err((PostError::NotRegistered, buf));
+        };
+        // At once, as receives of a queue pair are.
+        receives.post(tag, buf, room).map_err(|(error, buf)| {
+            tracing::warn!(
+                device = adapter.name,
+                "a shared receive is refused: {error}"
+            );
+            (PostError::Closed, buf)
+        })
+    }
+
+    /// A shared receive came back.
+    pub(super) fn on_shared(
+        &mut self,
+        id: AdapterId,
+        wc: &WorkCompletion,
+        events: &mut Vec<Event>,
+    ) {
+        let Some(receives) = self.receives_of(id) else {
+            return;
+        };
+        let qp = receives.drawer(wc.qp);
+        let item = receives.take(wc.id);
+        let (Some(qp), Some(mut item)) = (qp, item) else {
+            tracing::error!(qp = wc.qp, "a shared receive was taken by no queue pair");
+            return;
+        };
+        let outcome = self.recv_outcome(qp, wc, events);
+        item.len = wc.len as usize;
+        item.invalidated = wc.invalidated.map(RemoteKey);
+        events.push(Event::Received(received(qp, item, outcome)));
+    }
+
+    /// Whether a queue pair that was stopped may not be destroyed yet. Its
+    /// device may hold receives that it took and that did not come back: they
+    /// do before it says that there was a last one, and would be lost with the
+    /// queue pair (InfiniBand Architecture, volume 1, section 10.2.9: "Last WQE
+    /// Reached").
+    pub(super) fn awaits_last(&mut self, qp: QpId) -> bool {
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return false;
+        };
+        let awaited = conn.draws.filter(|_| conn.was_connected && !conn.drew_last);
+        let Some(Draw { of: id, .. }) = awaited else {
+            return false;
+        };
+        let there = |one: &Adapter| !one.gone;
+        let adapter = self.adapters.get(id.0 as usize).and_then(Option::as_ref);
+        if !adapter.is_some_and(there) {
+            return false;
+        }
+        if conn.deadline.is_none() {
+            let deadline = self.now + LAST;
+            Self::set_deadline(&mut self.deadlines, conn, Some(deadline));
+        }
+        true
+    }
+
+    /// The device takes no more receives for a queue pair, or it is not waited
+    /// for any longer.
+    pub(super) fn took_last(&mut self, qp: QpId) {
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        let waits = conn.stopped.is_some() && !conn.drew_last;
+        conn.drew_last = true;
+        if waits {
+            Self::set_deadline(&mut self.deadlines, conn, None);
+            self.ending.push(qp);
+        }
+    }
+
+    /// A shared receive queue failed: those that draw from it get no message
+    /// any more.
+    pub(super) fn lose_shared(&mut self, id: AdapterId, which: Option<SrqKey>) {
+        let Some(receives) = self.receives_of(id) else {
+            return;
+        };
+        if which != Some(receives.srq().key()) {
+            // Of another thread.
+            return;
+        }
+        let drawers: Vec<QpId> = receives.drawers().collect();
+        for qp in drawers {
+            let text = "the device stopped the shared receive queue".to_owned();
+            let kind = io::ErrorKind::ConnectionAborted;
+            self.fail(qp, CloseReason::Network { kind, text });
+        }
+    }
+
+    /// A queue pair is gone, of which no completion is left. With the last one
+    /// that draws, the queue goes, and what is posted on it.
+    pub(super) fn stop_drawing(&mut self, conn: &Conn) {
+        let Some(Draw { of, recvs }) = conn.draws else {
+            return;
+        };
+        let Some(adapter) = self.adapter(of) else {
+            return;
+        };
+        let Some(receives) = &mut adapter.receives else {
+            return;
+        };
+        if let Some(link) = &conn.link {
+            receives.forget(link.qp_number);
+        }
+        receives.users.leave(recvs);
+        if receives.users.is_empty() {
+            adapter.drop_receives();
+            self.close_adapter(of);
+        }
+    }
+}

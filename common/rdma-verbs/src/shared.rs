@@ -1,0 +1,185 @@
+//! The shared receive queue of a device: what is posted, and who draws from it.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use nvmeof_memory::Buf;
+use nvmeof_rdma::{QpId, SharedReceives, SrqId, Tag};
+
+use crate::conn::RecvItem;
+use crate::sys::{RecvChain, Segment, SharedReceiveQueue};
+
+/// A shared receive queue. The fields stand in the order in which they go: the
+/// device forgets the memory before its owner may use it again.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    srq: Arc<SharedReceiveQueue>,
+    pub(crate) is: SharedReceives,
+    /// Number of the completion queue that all receives complete on.
+    pub(crate) queue: usize,
+    chain: RecvChain,
+    /// Queue pairs by the device's number for them.
+    drawing: HashMap<u32, QpId>,
+    pub(crate) users: Users,
+    /// What is posted, by the number that its completion carries.
+    posted: Vec<Option<RecvItem>>,
+    free: Vec<usize>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        id: SrqId,
+        srq: Arc<SharedReceiveQueue>,
+        entries: u32,
+        queue: usize,
+        waits: bool,
+    ) -> Self {
+        Self {
+            srq,
+            is: SharedReceives { srq: id, entries },
+            queue,
+            chain: RecvChain::new(),
+            drawing: HashMap::new(),
+            users: Users::new(entries, waits),
+            posted: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    pub(crate) fn srq(&self) -> &Arc<SharedReceiveQueue> {
+        &self.srq
+    }
+
+    /// The device has the queue pair.
+    pub(crate) fn draws(&mut self, number: u32, qp: QpId) {
+        self.drawing.insert(number, qp);
+    }
+
+    /// A queue pair with that number is gone, of which no completion is left.
+    pub(crate) fn forget(&mut self, number: u32) {
+        self.drawing.remove(&number);
+    }
+
+    /// All queue pairs that draw.
+    pub(crate) fn drawers(&self) -> impl Iterator<Item = QpId> {
+        self.drawing.values().copied()
+    }
+
+    /// The queue pair with that number.
+    pub(crate) fn drawer(&self, number: u32) -> Option<QpId> {
+        self.drawing.get(&number).copied()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.posted.len() - self.free.len() >= self.is.entries as usize
+    }
+
+    /// Posts a receive into `room`, which is what `buf` has in view. Gives the
+    /// buffer back when the device does not take it.
+    pub(crate) fn post(
+        &mut self,
+        tag: Tag,
+        buf: Buf,
+        room: Segment,
+    ) -> Result<(), (io::Error, Buf)> {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.posted.push(None);
+            self.posted.len() - 1
+        });
+        self.chain.push(number as u64, Some(room));
+        if let Err(error) = self.chain.post_shared(&self.srq) {
+            self.free.push(number);
+            return Err((error, buf));
+        }
+        if let Some(place) = self.posted.get_mut(number) {
+            *place = Some(RecvItem {
+                tag,
+                buf,
+                len: 0,
+                invalidated: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// The receive of a completion.
+    pub(crate) fn take(&mut self, number: u64) -> Option<RecvItem> {
+        let number = usize::try_from(number).ok()?;
+        let item = self.posted.get_mut(number)?.take()?;
+        self.free.push(number);
+        Some(item)
+    }
+}
+
+/// Queue pairs that draw from one queue, also those that the device does not
+/// have yet.
+#[derive(Debug)]
+pub(crate) struct Users {
+    count: u32,
+    /// Messages that their peers may send before one is answered, in all.
+    promised: u32,
+    entries: u32,
+    /// Whether messages may wait.
+    waits: bool,
+}
+
+impl Users {
+    fn new(entries: u32, waits: bool) -> Self {
+        Self {
+            count: 0,
+            promised: 0,
+            entries,
+            waits,
+        }
+    }
+
+    /// One more queue pair is going to draw, whose peer may send `recvs`
+    /// messages before one is answered. False, and nothing is changed, where
+    /// messages must not wait and it would be too many.
+    pub(crate) fn join(&mut self, recvs: u32) -> bool {
+        let promised = self.promised.saturating_add(recvs);
+        if !self.waits && promised > self.entries {
+            return false;
+        }
+        self.promised = promised;
+        self.count += 1;
+        true
+    }
+
+    /// A queue pair that joined with so many messages is gone.
+    pub(crate) fn leave(&mut self, recvs: u32) {
+        self.promised = self.promised.saturating_sub(recvs);
+        self.count = self.count.saturating_sub(1);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_messages_must_not_wait_there_is_a_receive_for_each() {
+        let mut users = Users::new(64, false);
+        assert!(!users.join(65));
+        assert!(users.is_empty());
+        assert!(users.join(40));
+        assert!(!users.join(25));
+        assert!(users.join(24));
+        users.leave(40);
+        assert!(users.join(40));
+        users.leave(40);
+        users.leave(24);
+        assert!(users.is_empty());
+    }
+
+    #[test]
+    fn where_messages_may_wait_any_number_of_queue_pairs_draw() {
+        let mut users = Users::new(64, true);
+        assert!((0..100).all(|_| users.join(128)));
+    }
+}

@@ -1,0 +1,69 @@
+//! Shared receive queues.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::raw::{ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
+use super::{CompletionQueue, ProtectionDomain, last_error};
+
+/// A queue of receives that queue pairs draw from.
+#[derive(Debug)]
+pub(crate) struct SharedReceiveQueue {
+    raw: NonNull<ibv_srq>,
+    pd: Arc<ProtectionDomain>,
+}
+
+/// Which shared receive queue: equal as long as it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SrqKey(pub(super) usize);
+
+/// Where the receives of a queue pair come from, and where they complete.
+#[derive(Clone, Debug)]
+pub(crate) struct Drawn {
+    pub(crate) srq: Arc<SharedReceiveQueue>,
+    pub(crate) cq: Arc<CompletionQueue>,
+}
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for SharedReceiveQueue {}
+// SAFETY: as above; drivers lock their queues.
+unsafe impl Sync for SharedReceiveQueue {}
+
+impl SharedReceiveQueue {
+    /// Makes one for at least `entries` receives of one piece of memory each.
+    pub(crate) fn new(pd: &Arc<ProtectionDomain>, entries: u32) -> io::Result<Arc<Self>> {
+        let mut attr = ibv_srq_init_attr {
+            srq_context: std::ptr::null_mut(),
+            attr: ibv_srq_attr {
+                max_wr: entries,
+                max_sge: 1,
+                srq_limit: 0,
+            },
+        };
+        // SAFETY: the domain exists and is kept below; the structure is the
+        // one that the function takes.
+        let raw = unsafe { (pd.context().functions().ibv_create_srq)(pd.raw(), &raw mut attr) };
+        let raw = NonNull::new(raw).ok_or_else(last_error)?;
+        Ok(Arc::new(Self {
+            raw,
+            pd: Arc::clone(pd),
+        }))
+    }
+
+    pub(crate) fn key(&self) -> SrqKey {
+        SrqKey(self.raw.as_ptr().addr())
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_srq {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for SharedReceiveQueue {
+    fn drop(&mut self) {
+        // SAFETY: queue pairs made with it hold it, so there are none any
+        // more. A device that is gone says so, and has forgotten it.
+        let _ = unsafe { (self.pd.context().functions().ibv_destroy_srq)(self.raw()) };
+    }
+}

@@ -1,0 +1,219 @@
+//! Queues that draw from the receives of their device.
+
+use std::time::Duration;
+
+use nvmeof_rdma::layer::{Faults, Faulty, Injected, Sharing};
+use nvmeof_rdma::{Provider, QpId};
+use nvmeof_target_core::Limits;
+use nvmeof_wire::admin::bare;
+use nvmeof_wire::cm::Request;
+use nvmeof_wire::fabrics::Connect;
+use nvmeof_wire::opcode::{admin as opcode, io as op};
+
+use super::host::{Host, Sent, admin, connect, establish, ready, run};
+use super::io::command;
+use super::{Bench, few_buffers};
+use crate::ReactorConfig;
+
+/// A target whose queues share at most that many receives.
+fn bench(seed: u64, shared_receives: u32) -> Bench {
+    let config = ReactorConfig {
+        shared_receives,
+        ..few_buffers()
+    };
+    Bench::with(seed, config)
+}
+
+fn free(bench: &Bench) -> usize {
+    bench.reactor.free_buffers().1
+}
+
+fn closed(bench: &mut Bench, host: &mut Host, queue_pairs: usize) {
+    bench.until(&mut [host], |bench, _| {
+        bench.reactor.queue_pairs() == queue_pairs
+    });
+}
+
+/// Reads that do not end as long as the disks are held.
+fn held_reads(bench: &mut Bench, host: &mut Host, qp: QpId, count: u32) -> Vec<Sent> {
+    bench.reactor.storage_mut().hold = true;
+    (0..count)
+        .map(|_| host.send_with(qp, command(op::READ, 0, 1), &[0; 512]))
+        .collect()
+}
+
+#[test]
+fn receives_follow_the_queues_up_to_a_limit() {
+    let mut bench = bench(1, 100);
+    let all = free(&bench);
+    let mut host = bench.host();
+    establish(&mut bench, &mut host, &Request::new(1, 128));
+    assert_eq!(free(&bench), all - 2, "a stranger gets two");
+    let (_, cntlid) = admin(&mut bench, &mut host, 0);
+    assert_eq!(free(&bench), all - 2 - 32, "an admin queue has its own");
+    connect(&mut bench, &mut host, &Connect::new(1, 128, 0), cntlid);
+    assert_eq!(free(&bench), all - 32 - 100, "no more than the limit");
+    connect(&mut bench, &mut host, &Connect::new(2, 128, 0), cntlid);
+    assert_eq!(free(&bench), all - 32 - 100);
+}
+
+#[test]
+fn the_limit_leaves_half_of_the_capsules() {
+    let mut bench = bench(2, 4096);
+    let all = free(&bench);
+    let mut host = bench.host();
+    let (_, cntlid) = admin(&mut bench, &mut host, 0);
+    for qid in 1..5 {
+        connect(&mut bench, &mut host, &Connect::new(qid, 128, 0), cntlid);
+    }
+    assert_eq!(free(&bench), all / 2 - 32);
+}
+
+#[test]
+fn receives_go_when_their_queues_do() {
+    let mut bench = bench(3, 100);
+    let all = free(&bench);
+    let (mut small, mut large) = (bench.host(), bench.host());
+    let (control, cntlid) = admin(&mut bench, &mut small, 0);
+    let (qp, _) = connect(&mut bench, &mut small, &Connect::new(1, 32, 0), cntlid);
+    let (admin, io) = ready(&mut bench, &mut large);
+    assert_eq!(free(&bench), all - 2 * 32 - 100);
+    for queue in [admin, io] {
+        large.provider.disconnect(queue);
+    }
+    closed(&mut bench, &mut large, 2);
+    // What is posted comes back with commands, and is not posted again.
+    for _ in 0..100 {
+        let sent = small.send_with(qp, command(op::READ, 0, 1), &[0; 512]);
+        run(&mut bench, &mut small, sent);
+    }
+    assert_eq!(free(&bench), all - 32 - 32);
+    for queue in [qp, control] {
+        small.provider.disconnect(queue);
+    }
+    closed(&mut bench, &mut small, 0);
+    assert_eq!(free(&bench), all, "with the last queue all are back");
+}
+
+#[test]
+fn what_a_queue_took_with_it_is_replaced() {
+    let mut bench = bench(4, 100);
+    let all = free(&bench);
+    let (mut good, mut bad) = (bench.host(), bench.host());
+    let (admin, io) = ready(&mut bench, &mut bad);
+    let (_, qp) = ready(&mut bench, &mut good);
+    held_reads(&mut bench, &mut bad, io, 90);
+    bench.until(&mut [&mut bad], |bench, _| {
+        // Those that wait for a buffer count as well.
+        bench.reactor.storage_mut().in_flight() > 0
+    });
+    bench.run_for(&mut [&mut bad], Duration::from_millis(100));
+    for queue in [admin, io] {
+        bad.provider.disconnect(queue);
+    }
+    closed(&mut bench, &mut bad, 2);
+    bench.reactor.storage_mut().hold = false;
+    bench.run_for(&mut [&mut good], Duration::from_millis(100));
+    assert_eq!(free(&bench), all - 32 - 100, "as many as before");
+    let sent = good.send_with(qp, command(op::READ, 0, 1), &[0; 512]);
+    assert!(run(&mut bench, &mut good, sent).0.status().is_success());
+}
+
+#[test]
+fn hosts_wait_for_a_receive_and_get_one() {
+    let mut bench = bench(5, 64);
+    let mut hosts = [bench.host(), bench.host()];
+    let mut sent = Vec::new();
+    for host in &mut hosts {
+        let (_, io) = ready(&mut bench, host);
+        sent.push(held_reads(&mut bench, host, io, 60));
+        bench.run_for(&mut [host], Duration::from_millis(100));
+    }
+    bench.reactor.storage_mut().hold = false;
+    for (host, sent) in hosts.iter_mut().zip(sent) {
+        for sent in sent {
+            assert!(run(&mut bench, host, sent).0.status().is_success());
+        }
+    }
+}
+
+#[test]
+fn a_host_that_takes_more_than_its_part_is_closed() {
+    let mut bench = bench(6, 512);
+    let (mut good, mut bad) = (bench.host(), bench.host());
+    let (_, qp) = ready(&mut bench, &mut good);
+    let (_, cntlid) = admin(&mut bench, &mut bad, 0);
+    let (io, _) = connect(&mut bench, &mut bad, &Connect::new(1, 16, 0), cntlid);
+    held_reads(&mut bench, &mut bad, io, 16);
+    bench.run_for(&mut [&mut bad], Duration::from_millis(100));
+    assert_eq!(bench.reactor.queue_pairs(), 4, "16 are allowed");
+    held_reads(&mut bench, &mut bad, io, 1);
+    closed(&mut bench, &mut bad, 3);
+    bench.until(&mut [&mut bad], |_, hosts| {
+        hosts[0].closed.iter().any(|(qp, _)| *qp == io)
+    });
+    bench.reactor.storage_mut().hold = false;
+    let sent = good.send_with(qp, command(op::READ, 0, 1), &[0; 512]);
+    assert!(run(&mut bench, &mut good, sent).0.status().is_success());
+}
+
+#[test]
+fn a_connection_that_is_turned_away_leaves_nothing_behind() {
+    let config = ReactorConfig {
+        shared_receives: 64,
+        ..few_buffers()
+    };
+    let registers = 3;
+    let mut bench = Bench::over(7, config, Limits::default(), |sim| {
+        let faults = Faults {
+            script: vec![(registers, Injected::Refuse)],
+            ..Faults::default()
+        };
+        let sharing = Sharing::new(sim, 1024, 8192).unwrap();
+        Box::new(Faulty::new(sharing, faults))
+    });
+    let all = free(&bench);
+    let mut host = bench.host();
+    host.open(bench.net.now(), &Request::new(1, 128));
+    bench.until(&mut [&mut host], |_, hosts| !hosts[0].rejected.is_empty());
+    closed(&mut bench, &mut host, 0);
+    assert_eq!(free(&bench), all);
+    let (admin, io) = ready(&mut bench, &mut host);
+    assert_eq!(free(&bench), all - 32 - 64);
+    for queue in [admin, io] {
+        host.provider.disconnect(queue);
+    }
+    closed(&mut bench, &mut host, 0);
+    assert_eq!(free(&bench), all);
+}
+
+#[test]
+fn keep_alive_waits_for_nobody() {
+    let mut bench = bench(8, 64);
+    let mut hosts = [bench.host(), bench.host()];
+    let queues = hosts.each_mut().map(|host| ready(&mut bench, host));
+    for (host, (_, io)) in hosts.iter_mut().zip(queues) {
+        held_reads(&mut bench, host, io, 64);
+        bench.run_for(&mut [host], Duration::from_millis(100));
+    }
+    for (host, (control, _)) in hosts.iter_mut().zip(queues) {
+        let sent = host.send(control, bare(opcode::KEEP_ALIVE), &[]);
+        // They have none to be kept alive with, and are told so.
+        run(&mut bench, host, sent);
+    }
+}
+
+#[test]
+fn one_queue_alone_waits_for_itself() {
+    let mut bench = bench(9, 512);
+    let mut host = bench.host();
+    let (_, cntlid) = admin(&mut bench, &mut host, 0);
+    let (io, _) = connect(&mut bench, &mut host, &Connect::new(1, 16, 0), cntlid);
+    let sent = held_reads(&mut bench, &mut host, io, 18);
+    bench.run_for(&mut [&mut host], Duration::from_millis(100));
+    assert_eq!(bench.reactor.queue_pairs(), 2, "it takes nothing of others");
+    bench.reactor.storage_mut().hold = false;
+    for sent in sent {
+        assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+    }
+}
