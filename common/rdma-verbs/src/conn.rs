@@ -1,14 +1,17 @@
 //! Queue pairs: their state, their names, and the table of them.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{CloseReason, ListenerId, PrivateData, QpConfig, QpId, RemoteKey, Tag, WorkKind};
 
 use crate::adapter::AdapterId;
+use crate::aside::Calling;
 use crate::book::{Book, NUMBER_BITS};
 use crate::domain::Domain;
+use crate::estate::Estate;
 use crate::heads::Heads;
 use crate::sys::{CmId, MemoryRegion, RecvChain, SendChain};
 
@@ -98,13 +101,19 @@ pub(crate) enum SendItem {
     Invalidate(RemoteKey),
 }
 
-/// A queue pair with its device.
-#[derive(Debug)]
-pub(crate) struct Link {
+/// What a queue pair takes of a device that others share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
     pub(crate) adapter: AdapterId,
     /// Number of the completion queue, and the room claimed there.
     pub(crate) queue: usize,
     pub(crate) claimed: u32,
+}
+
+/// A queue pair with its device.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) room: Room,
     /// Number of the queue pair.
     pub(crate) qp_number: u32,
     /// Bytes a send may carry in itself.
@@ -130,6 +139,11 @@ pub(crate) struct Conn {
     pub(crate) config: QpConfig,
     pub(crate) listener: Option<ListenerId>,
     pub(crate) peer: SocketAddr,
+    /// The call that connects it, where that may wait.
+    pub(crate) calling: Option<Arc<Calling<Estate>>>,
+    /// Connection management owes the answer to that call: until it is there,
+    /// nothing can be destroyed without waiting.
+    pub(crate) awaits_answer: bool,
     /// What the active side says; sent when the route is known.
     pub(crate) private_data: PrivateData,
     /// What a request asked for: reads towards us, reads the peer answers.
@@ -172,6 +186,8 @@ impl Conn {
             },
             listener: None,
             peer,
+            calling: None,
+            awaits_answer: false,
             private_data: PrivateData::empty(),
             asked: (0, 0),
             reads_out: 0,
@@ -187,6 +203,14 @@ impl Conn {
             exposed: false,
             listed: false,
         }
+    }
+}
+
+impl Conn {
+    /// Whether destroying its id or its queue pair would wait in the kernel.
+    pub(crate) fn is_held(&self) -> bool {
+        let calling = self.calling.as_ref();
+        calling.is_some_and(|calling| self.awaits_answer || calling.is_under_way())
     }
 }
 

@@ -23,13 +23,16 @@
 #![deny(unsafe_code)]
 
 mod adapter;
+mod aside;
 mod book;
 mod config;
 mod conn;
 mod device;
 mod domain;
 mod error;
+mod estate;
 mod heads;
+mod lingering;
 mod listening;
 mod machine;
 mod mailbox;

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use nvmeof_rdma::{
     CloseReason, ConnectError, ConnectRequest, Event, ListenerId, PostError, PrivateData, QpConfig,
@@ -13,7 +14,9 @@ use super::queueing::{post_early_recvs, post_recvs};
 use super::{ANCHOR, LINGERING, Verbs};
 use crate::VerbsError;
 use crate::adapter::AdapterId;
-use crate::conn::{Conn, Link, MOST_QPS, Phase};
+use crate::aside::{Called, Calling};
+use crate::conn::{Conn, Link, Phase, Room};
+use crate::estate::Estate;
 use crate::heads::Heads;
 use crate::mailbox::{Letter, Request};
 use crate::sys::{
@@ -58,8 +61,8 @@ impl Verbs {
         private_data: &PrivateData,
     ) -> Result<QpId, ConnectError> {
         self.check_config(config)?;
-        let depth = self.config.limits.max_qps.min(MOST_QPS);
-        if self.conns.count() >= depth {
+        if self.is_full() {
+            let depth = self.most_qps();
             return Err(PostError::QueueFull { depth }.into());
         }
         let id = self.conns.next_id();
@@ -120,6 +123,9 @@ impl Verbs {
             return;
         };
         let status = event.status;
+        if event.kind.ends_connect() {
+            conn.awaits_answer = false;
+        }
         match (event.kind, conn.phase) {
             (_, Phase::Ending) => {}
             (CmEventKind::AddrResolved, Phase::Resolving) => {
@@ -159,7 +165,7 @@ impl Verbs {
             (CmEventKind::Established, _) => self.established(qp, event, events),
             (CmEventKind::DeviceRemoval, _) => match conn.link.as_ref() {
                 Some(link) => {
-                    let adapter = link.adapter;
+                    let adapter = link.room.adapter;
                     self.lose_adapter(adapter);
                 }
                 None => self.end(
@@ -213,7 +219,31 @@ impl Verbs {
             reads_in: byte(conn.config.reads_in),
             reads_out: byte(conn.config.reads_out),
         };
-        conn.cm.connect(params).map_err(|error| io_reason(&error))
+        if !iwarp {
+            return conn.cm.connect(params).map_err(|error| io_reason(&error));
+        }
+        let call = conn.cm.connect_elsewhere(params);
+        let calling = Arc::new(Calling::new());
+        conn.calling = Some(Arc::clone(&calling));
+        conn.awaits_answer = true;
+        let mailbox = Arc::clone(&self.mailbox);
+        self.aside.run(move || match calling.make(|| call.make()) {
+            Called::Back(result) => mailbox.called(qp, result),
+            Called::Left(estate) => Estate::settle(estate),
+        });
+        Ok(())
+    }
+
+    /// The call that connects `qp` is back.
+    fn on_called(&mut self, qp: QpId, result: io::Result<()>) {
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        if let Err(error) = result {
+            // No answer will come.
+            conn.awaits_answer = false;
+            self.fail(qp, io_reason(&error));
+        }
     }
 
     /// Makes the queue pair of a connection whose device is known.
@@ -282,9 +312,11 @@ impl Verbs {
         };
         adapter.users += 1;
         conn.link = Some(Link {
-            adapter: id,
-            queue,
-            claimed,
+            room: Room {
+                adapter: id,
+                queue,
+                claimed,
+            },
             qp_number: conn.cm.qp_number(),
             inline: inline.min(INLINE),
             extra,
@@ -329,6 +361,11 @@ impl Verbs {
                         self.lost.push((self.now + crate::listening::RETRY, addr));
                     }
                 }
+                Letter::Called(qp, result) => self.on_called(qp, result),
+                Letter::Settled(room) => {
+                    self.settling = self.settling.saturating_sub(1);
+                    self.leave(room);
+                }
             }
         }
         any
@@ -337,8 +374,7 @@ impl Verbs {
     fn on_request(&mut self, request: Box<Request>, events: &mut Vec<Event>) {
         let limits = &self.config.limits;
         let listening = self.listeners.iter().find(|one| one.addr == request.at);
-        let full = self.pending >= limits.max_pending
-            || self.conns.count() >= limits.max_qps.min(MOST_QPS);
+        let full = self.pending >= limits.max_pending || self.is_full();
         let (Some(listening), false) = (listening, full) else {
             if let Some(left_out) = self.log.ask(self.now) {
                 let peer = request.id.peer_addr();

@@ -118,8 +118,7 @@ impl Verbs {
         self.make_room(qp);
         let conn = self.conns.get_mut(qp).ok_or(ExposeError::Closed)?;
         let link = conn.link.as_ref().ok_or(ExposeError::Closed)?;
-        let adapter = link.adapter;
-        let adapter = self.adapters.get_mut(adapter.0 as usize);
+        let adapter = self.adapters.get_mut(link.room.adapter.0 as usize);
         let adapter = adapter
             .and_then(Option::as_mut)
             .ok_or(ExposeError::Closed)?;
@@ -167,7 +166,7 @@ impl Verbs {
             rights,
         };
         let way = Way::Window {
-            adapter: link.adapter,
+            adapter: link.room.adapter,
             window,
             region,
             once,

@@ -201,7 +201,7 @@ impl Verbs {
         let Some(number) = note.qp else { return };
         let of = |conn: &&mut Conn| {
             let link = conn.link.as_ref();
-            link.is_some_and(|link| link.adapter.0 == index && link.qp_number == number)
+            link.is_some_and(|link| link.room.adapter.0 == index && link.qp_number == number)
         };
         let Some(qp) = self.conns.iter_mut().find(of).map(|conn| conn.id) else {
             return;

@@ -14,7 +14,7 @@ use crate::words::io_reason;
 
 /// The domain that a queue pair's memory is registered in.
 pub(super) fn domain_of<'a>(adapters: &'a [Option<Adapter>], link: &'a Link) -> Option<&'a Domain> {
-    let adapter = || adapters.get(link.adapter.0 as usize)?.as_ref();
+    let adapter = || adapters.get(link.room.adapter.0 as usize)?.as_ref();
     link.domain.as_ref().or_else(|| adapter()?.shared.as_ref())
 }
 

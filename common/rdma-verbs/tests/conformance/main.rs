@@ -4,11 +4,16 @@
 //! else:
 //!
 //! ```text
-//! NVMEOF_VERBS_ADDR=10.10.0.1 cargo test -p nvmeof-rdma-verbs --test conformance
+//! ip neighbour add 10.10.0.99 lladdr 02:00:00:00:00:99 dev IFACE
+//! NVMEOF_VERBS_ADDR=10.10.0.1 NVMEOF_VERBS_SILENT=10.10.0.99 \
+//!     cargo test -p nvmeof-rdma-verbs --test conformance
 //! ```
 //!
-//! with the address of a device's interface.
+//! with the address of a device's interface, and one that it would reach and
+//! where nobody is.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod silent;
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
