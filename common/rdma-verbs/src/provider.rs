@@ -6,7 +6,7 @@ mod exposing;
 mod polling;
 mod queueing;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -28,7 +28,7 @@ use crate::lingering::Lingering;
 use crate::listening::Group;
 use crate::mailbox::{Letter, Mailbox};
 use crate::sys::{Batch, CmId, CmIdKey, ContextKey, EventChannel, WorkCompletion};
-use crate::windows::Withdrawn;
+use crate::windows::{KeyMap, Withdrawn};
 use crate::{VerbsConfig, VerbsError, machine};
 use exposing::Exposure;
 
@@ -38,7 +38,7 @@ pub struct Verbs {
     config: VerbsConfig,
     regions: Vec<Region>,
     /// Keys and what they open.
-    exposed: HashMap<RemoteKey, Exposure>,
+    exposed: KeyMap<Exposure>,
     withdrawn: Withdrawn,
     conns: Table,
     /// Requests that wait for an answer.
@@ -152,7 +152,7 @@ impl Verbs {
         Ok(Self {
             config,
             regions: Vec::new(),
-            exposed: HashMap::new(),
+            exposed: KeyMap::default(),
             withdrawn: Withdrawn::default(),
             conns: Table::default(),
             pending: 0,
