@@ -58,6 +58,8 @@ pub(crate) struct Queue {
     pub(crate) cq: Arc<CompletionQueue>,
     size: u32,
     used: u32,
+    /// It is not used any more.
+    pub(crate) failed: bool,
     /// The next completion raises an event.
     pub(crate) armed: bool,
 }
@@ -160,7 +162,7 @@ impl Adapter {
 
     /// Finds room for `need` completions: returns the number of the queue.
     pub(crate) fn claim(&mut self, need: u32) -> io::Result<usize> {
-        let fits = |queue: &Queue| queue.size - queue.used >= need;
+        let fits = |queue: &Queue| !queue.failed && queue.size - queue.used >= need;
         let index = match self.queues.iter().position(fits) {
             Some(index) => index,
             None => self.add_queue(need)?,
@@ -185,6 +187,7 @@ impl Adapter {
             cq,
             size,
             used: 0,
+            failed: false,
             armed: false,
         });
         Ok(index)

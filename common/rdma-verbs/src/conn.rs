@@ -1,11 +1,14 @@
 //! Queue pairs: their state, their names, and the table of them.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{CloseReason, ListenerId, PrivateData, QpConfig, QpId, RemoteKey, Tag, WorkKind};
+use nvmeof_rdma::{
+    CloseReason, ListenerId, Outcome, PrivateData, QpConfig, QpId, RemoteKey, Tag, WorkKind,
+};
 
 use crate::adapter::AdapterId;
 use crate::aside::Calling;
@@ -101,6 +104,19 @@ pub(crate) enum SendItem {
     Invalidate(RemoteKey),
 }
 
+impl SendItem {
+    /// Takes what an iWARP peer wrote to out of its reach.
+    ///
+    /// # Errors
+    /// When the device does not do that.
+    pub(crate) fn close_sink(&mut self) -> io::Result<()> {
+        match self {
+            Self::Work { sink, .. } => sink.take().map_or(Ok(()), MemoryRegion::close),
+            Self::Bind(_) | Self::Invalidate(_) => Ok(()),
+        }
+    }
+}
+
 /// What a queue pair takes of a device that others share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
@@ -152,6 +168,9 @@ pub(crate) struct Conn {
     pub(crate) reads_out: u32,
     pub(crate) recvs: Book<RecvItem>,
     pub(crate) sends: Book<SendItem>,
+    /// Done, but its peer may still write to its memory: comes back when the
+    /// queue pair is gone.
+    pub(crate) stuck: Option<(SendItem, Outcome)>,
     /// The caller's work in `sends`, and the rest.
     pub(crate) work: u32,
     pub(crate) internal: u32,
@@ -193,6 +212,7 @@ impl Conn {
             reads_out: 0,
             recvs: Book::new(),
             sends: Book::new(),
+            stuck: None,
             work: 0,
             internal: 0,
             reason: None,

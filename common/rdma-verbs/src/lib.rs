@@ -15,9 +15,13 @@
 //!   process: the software one ignores any other name.
 //! * Receives belong to queue pairs, as the contract has them: shared receive
 //!   queues are not used.
+//! * Withdrawing a key may wait for a few seconds when the peer does not
+//!   acknowledge what was sent before. Then its connection ends.
 //!
-//! This crate knows nothing of NVMe, and waits for nothing: its owner sleeps
-//! on [`wait_fd`](nvmeof_rdma::Provider::wait_fd).
+//! This crate knows nothing of NVMe, and waits for no peer: its owner sleeps on
+//! [`wait_fd`](nvmeof_rdma::Provider::wait_fd). What the kernel makes its caller
+//! wait for, connecting over iWARP and giving that up, is done by threads that
+//! last as long as such a call.
 //!
 //! Unsafe code is allowed in `sys`, because verbs are C.
 #![deny(unsafe_code)]

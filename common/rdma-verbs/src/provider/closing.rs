@@ -388,6 +388,8 @@ impl Conn {
 /// Gives back everything that is outstanding, in order.
 fn flush(conn: &mut Conn, events: &mut Vec<Event>) {
     let qp = conn.id;
+    let stuck = conn.stuck.take();
+    events.extend(stuck.and_then(|(item, outcome)| completion(qp, item, outcome)));
     while let Some((item, outcome)) = conn.sends.pop_anyway() {
         events.extend(completion(qp, item, outcome));
     }

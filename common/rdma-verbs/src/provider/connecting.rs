@@ -23,7 +23,7 @@ use crate::sys::{
     CmEvent, CmEventKind, CmId, ConnectParams, Context, ContextKey, INLINE, QpSizes, RecvChain,
     SendChain,
 };
-use crate::words::{Refusal, io_reason, refusal, set_up_reason};
+use crate::words::{Refusal, accept_reason, io_reason, refusal, set_up_reason};
 
 /// Bytes of private data that connection management of InfiniBand and RoCE
 /// carries for its users: 92, 196 and 148 bytes (InfiniBand Architecture,
@@ -471,15 +471,20 @@ impl Verbs {
             reads_out,
         };
         // The peer may send as soon as it is accepted.
-        let accepted = post_recvs(conn).and_then(|()| conn.cm.accept(params));
+        let posted = post_recvs(conn).map_err(|error| io_reason(&error));
+        let accepted = posted.and_then(|()| {
+            let result = conn.cm.accept(params);
+            result.map_err(|error| accept_reason(&error))
+        });
         conn.phase = Phase::Accepting;
         self.pending = self.pending.saturating_sub(1);
         let deadline = self.now + self.config.handshake;
         Self::set_deadline(&mut self.deadlines, conn, Some(deadline));
-        if let Err(error) = accepted {
-            // The peer gave up meanwhile.
-            tracing::debug!("a request could not be accepted: {error}");
-            self.end(qp, CloseReason::Peer);
+        match accepted {
+            Ok(()) => {}
+            // It gave up meanwhile.
+            Err(CloseReason::Peer) => self.end(qp, CloseReason::Peer),
+            Err(reason) => self.fail(qp, reason),
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ mod raw;
 pub(crate) use chain::{INLINE, Payload, RecvChain, Segment, SendChain, SendOp, SendRequest};
 pub(crate) use channel::{CmEvent, CmEventKind, EventChannel};
 pub(crate) use cm::{CmId, CmIdKey, ConnectParams, QpSizes};
-pub(crate) use completion::{Batch, CompletionChannel, CompletionQueue, WorkCompletion};
+pub(crate) use completion::{Batch, CompletionChannel, CompletionQueue, CqKey, WorkCompletion};
 pub(crate) use context::{AsyncNote, Context, ContextKey, DeviceAttr, PortAttr};
 pub(crate) use library::Missing;
 pub(crate) use memory::{MemoryRegion, MemoryWindow, Piece, ProtectionDomain};

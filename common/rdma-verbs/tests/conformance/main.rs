@@ -13,6 +13,7 @@
 //! where nobody is.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod held_up;
 mod silent;
 
 use std::net::{IpAddr, SocketAddr};
@@ -28,6 +29,7 @@ struct Device {
     addr: IpAddr,
     name: String,
     kind: DeviceKind,
+    ack_timeout: Option<u8>,
     start: Instant,
 }
 
@@ -58,6 +60,7 @@ fn device() -> Device {
         addr,
         name: info.name,
         kind: info.kind,
+        ack_timeout: None,
         start: Instant::now(),
     }
 }
@@ -77,6 +80,7 @@ impl Fabric for Device {
                     ..default.limits
                 },
                 handshake: Duration::from_secs(5),
+                ack_timeout: self.ack_timeout,
                 ..default
             };
             Box::new(nvmeof_rdma_verbs::new(config).unwrap())
