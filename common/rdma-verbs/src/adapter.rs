@@ -33,6 +33,8 @@ const RXE: u32 = 0x00ff_ffff;
 pub(crate) struct Adapter {
     pub(crate) name: String,
     pub(crate) attr: DeviceAttr,
+    /// Longest message in bytes.
+    pub(crate) max_message: u32,
     /// Windows not in use.
     pub(crate) windows: Windows,
     /// The one domain of devices with windows. Others have one for each queue
@@ -88,6 +90,7 @@ impl Adapter {
         };
         Ok(Self {
             name: context.name(),
+            max_message: context.max_message(attr.ports)?,
             windows: Windows::new(attr.max_mw),
             shared,
             queues: Vec::new(),

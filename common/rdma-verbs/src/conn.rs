@@ -136,6 +136,8 @@ pub(crate) struct Link {
     pub(crate) inline: usize,
     /// Places of the send queue that are not the caller's.
     pub(crate) extra: u32,
+    /// Longest message in bytes.
+    pub(crate) max_message: u32,
     pub(crate) iwarp: bool,
     /// Room for heads of messages that do not fit in the request.
     pub(crate) heads: Heads,
@@ -202,6 +204,7 @@ impl Conn {
                 sends: 0,
                 reads_out: 0,
                 reads_in: 0,
+                exposes: 0,
             },
             listener: None,
             peer,

@@ -42,6 +42,7 @@ mod machine;
 mod mailbox;
 mod provider;
 mod siw;
+mod sizes;
 #[allow(unsafe_code, reason = "verbs are C")]
 mod sys;
 mod windows;

@@ -19,6 +19,7 @@ use crate::conn::{Conn, Link, Phase, Room};
 use crate::estate::Estate;
 use crate::heads::Heads;
 use crate::mailbox::{Letter, Request};
+use crate::sizes;
 use crate::sys::{
     CmEvent, CmEventKind, CmId, ConnectParams, Context, ContextKey, INLINE, QpSizes, RecvChain,
     SendChain,
@@ -267,6 +268,10 @@ impl Verbs {
         let Some(conn) = self.conns.get_mut(qp) else {
             return Ok(());
         };
+        sizes::check(&adapter.attr, &adapter.name, &conn.config)?;
+        // Reads beyond what a device has wait their turn.
+        conn.config.reads_in = conn.config.reads_in.min(adapter.attr.max_reads_in);
+        conn.config.reads_out = conn.config.reads_out.min(adapter.attr.max_reads_out);
         let domain = adapter.own_domain(&self.regions)?;
         let shared = domain.as_ref().or(adapter.shared.as_ref());
         let Some(pd) = shared.map(|domain| domain.pd().clone()) else {
@@ -274,42 +279,41 @@ impl Verbs {
         };
         let heads = Heads::new(&pd, conn.config.sends);
         let heads = heads.map_err(|error| adapter.not_registered(error))?;
-        // A window is bound and closed by requests on the same queue: two for
-        // each piece of work, as far as the device has them.
-        let places = adapter.attr.max_qp_wr.saturating_sub(conn.config.sends);
-        let extra = match domain {
+        // A window is bound and closed by requests on the same queue.
+        let internal = match domain {
             Some(_) => 0,
-            None => conn
-                .config
-                .sends
-                .saturating_mul(2)
-                .saturating_add(32)
-                .min(places),
+            None => sizes::internal_places(&adapter.attr, &conn.config),
         };
-        let sizes = QpSizes {
-            sends: conn.config.sends + extra,
+        let wanted = QpSizes {
+            sends: conn.config.sends + internal,
             recvs: conn.config.recvs,
             send_segments: adapter.attr.max_sge.clamp(1, 2),
             inline: u32::try_from(INLINE).unwrap_or(0),
         };
-        let claimed = sizes.sends.saturating_add(sizes.recvs);
+        let claimed = wanted.sends.saturating_add(wanted.recvs);
         let queue = adapter.claim(claimed);
         let queue = queue.map_err(call("making a completion queue"))?;
         let Some(cq) = adapter.queues.get(queue).map(|queue| queue.cq.clone()) else {
             return Ok(());
         };
-        let made = conn.cm.create_qp(&pd, &cq, sizes).or_else(|error| {
-            tracing::debug!(?sizes, "no queue pair with inline data: {error}");
-            // A device may have no inline data at all.
-            conn.cm.create_qp(&pd, &cq, QpSizes { inline: 0, ..sizes })
-        });
-        let inline = match made {
-            Ok(inline) => inline as usize,
-            Err(error) => {
+        let sizes::Made {
+            inline,
+            extra,
+            unused,
+        } = match sizes::make_qp(&mut conn.cm, (&pd, &cq), wanted, internal) {
+            Ok(made) => made,
+            Err(source) => {
                 adapter.release(queue, claimed);
-                return Err(call("making a queue pair")(error));
+                return Err(VerbsError::QueuePair {
+                    device: adapter.name.clone(),
+                    sends: conn.config.sends,
+                    recvs: conn.config.recvs,
+                    source,
+                });
             }
         };
+        adapter.release(queue, unused);
+        let claimed = claimed.saturating_sub(unused);
         adapter.users += 1;
         conn.link = Some(Link {
             room: Room {
@@ -320,6 +324,7 @@ impl Verbs {
             qp_number: conn.cm.qp_number(),
             inline: inline.min(INLINE),
             extra,
+            max_message: adapter.max_message,
             iwarp: adapter.attr.iwarp,
             heads,
             domain,
@@ -424,6 +429,12 @@ impl Verbs {
         }
         conn.config = *config;
         if let Err(error) = self.attach(qp) {
+            if let VerbsError::Size {
+                what, value, max, ..
+            } = error
+            {
+                return Err(PostError::Size { what, value, max });
+            }
             // The machine's doing: the caller sees the request end.
             if let Some(conn) = self.conns.get(qp) {
                 let _ = conn.cm.reject(&[]);

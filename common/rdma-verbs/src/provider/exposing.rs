@@ -86,6 +86,13 @@ impl Verbs {
         if !self.is_registered(&buf) {
             return Err((ExposeError::NotRegistered, buf));
         }
+        if self
+            .conns
+            .get(qp)
+            .is_some_and(|one| one.config.exposes == 0)
+        {
+            return Err((ExposeError::Full { max: 0 }, buf));
+        }
         let max = self.config.limits.max_exposed;
         if self.exposed.len() >= max as usize {
             return Err((ExposeError::Full { max }, buf));

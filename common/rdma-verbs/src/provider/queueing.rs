@@ -120,7 +120,8 @@ impl Verbs {
         if !registered {
             return Err(PostError::NotRegistered);
         }
-        let max = self.config.limits.max_message as usize;
+        let most = conn.link.as_ref().map_or(0, |link| link.max_message);
+        let max = self.config.limits.max_message.min(most) as usize;
         let max = match work {
             Work::Send { .. } => max,
             Work::Write { remote, .. } | Work::Read { remote, .. } => max.min(remote.len as usize),

@@ -178,6 +178,13 @@ impl Context {
         })
     }
 
+    /// The longest message in bytes that every one of `ports` takes.
+    pub(crate) fn max_message(&self, ports: u8) -> io::Result<u32> {
+        (1..=ports).try_fold(u32::MAX, |most, port| {
+            Ok(most.min(self.port(port)?.max_message))
+        })
+    }
+
     fn async_raw_fd(&self) -> RawFd {
         self.fields().async_fd
     }

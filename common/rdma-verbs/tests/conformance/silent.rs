@@ -2,10 +2,11 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::Instant;
 
 use nvmeof_rdma::conformance::{End::A, Rig, run};
-use nvmeof_rdma::{CloseReason, QpId};
-use nvmeof_rdma_verbs::DeviceKind;
+use nvmeof_rdma::{CloseReason, Event, Limits, PrivateData, Provider, QpConfig, QpId};
+use nvmeof_rdma_verbs::{DeviceKind, Verbs, VerbsConfig};
 
 use super::device;
 
@@ -99,6 +100,12 @@ impl Mute {
         );
     }
 
+    /// Reads to the end, if that is there.
+    fn is_at_its_end(&mut self) -> bool {
+        while self.read().is_ok_and(|count| count > 0) {}
+        self.is_closed()
+    }
+
     fn is_closed(&mut self) -> bool {
         match self.read() {
             Ok(count) => count == 0,
@@ -149,6 +156,56 @@ fn a_late_answer_is_no_answer() {
         }
         rig.assert_alive(link);
     });
+}
+
+/// What is given up counts as a queue pair until the kernel let it go.
+#[test]
+fn places_of_what_was_given_up_are_free_when_it_is_gone() {
+    let Some(mut mute) = Mute::new() else { return };
+    let limits = Limits {
+        max_qps: 1,
+        ..VerbsConfig::default().limits
+    };
+    let config = VerbsConfig {
+        limits,
+        ..VerbsConfig::default()
+    };
+    let mut provider = nvmeof_rdma_verbs::new(config).unwrap();
+    let addr = mute.listener.local_addr().unwrap();
+    let start = Instant::now();
+    let connect = |provider: &mut Verbs| {
+        let sizes = QpConfig {
+            recvs: 1,
+            sends: 1,
+            reads_out: 1,
+            reads_in: 1,
+            exposes: 0,
+        };
+        provider.connect(addr, &sizes, &PrivateData::empty(), start.elapsed())
+    };
+    let mut events = Vec::new();
+    let mut turn = |provider: &mut Verbs| {
+        provider.poll(start.elapsed(), &mut events);
+        events
+            .drain(..)
+            .any(|event| matches!(event, Event::Closed { .. }))
+    };
+    let first = connect(&mut provider).expect("there is a place");
+    while mute.stream.is_none() {
+        assert!(!turn(&mut provider), "it closed by itself");
+        mute.stream = mute.listener.accept().ok().map(|(stream, _)| stream);
+    }
+    let stream = mute.stream.as_ref().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    provider.disconnect(first);
+    while !turn(&mut provider) {}
+    let full = connect(&mut provider).unwrap_err().to_string();
+    assert!(full.contains("all 1 places"), "{full}");
+    while let Err(error) = connect(&mut provider) {
+        assert!(error.to_string().contains("all 1 places"), "{error}");
+        assert!(!turn(&mut provider), "there is nothing to close");
+    }
+    assert!(mute.is_at_its_end());
 }
 
 /// A provider goes at once, whoever owes it an answer.
