@@ -26,6 +26,7 @@ const CONFIG: QpConfig = QpConfig {
     sends: 1024,
     reads_out: 16,
     reads_in: 16,
+    exposes: 256,
 };
 
 struct End {

@@ -22,6 +22,7 @@ const CONFIG: QpConfig = QpConfig {
     sends: 64,
     reads_out: 4,
     reads_in: 4,
+    exposes: 16,
 };
 const LARGE: usize = 6 << 20;
 

@@ -106,6 +106,7 @@ impl Conn {
                 sends: 0,
                 reads_out: 0,
                 reads_in: 0,
+                exposes: 0,
             },
             revision: crate::iwarp::mpa::REVISION_2,
             crc: false,

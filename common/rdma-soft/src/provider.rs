@@ -389,6 +389,10 @@ impl<S: Streams> Provider for SoftRdma<S> {
         if !self.is_registered(&buf) {
             return refused(ExposeError::NotRegistered, buf);
         }
+        let nothing = |conn: &Conn| conn.config.exposes == 0;
+        if self.conns.get(qp).is_some_and(nothing) {
+            return refused(ExposeError::Full { max: 0 }, buf);
+        }
         self.keys
             .expose(qp, buf, rights)
             .or_else(|(why, back)| refused(why, back))

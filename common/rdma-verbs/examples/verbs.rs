@@ -36,6 +36,7 @@ const CONFIG: QpConfig = QpConfig {
     sends: 32,
     reads_out: 4,
     reads_in: 4,
+    exposes: 64,
 };
 
 fn main() {

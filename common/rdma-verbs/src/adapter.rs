@@ -35,6 +35,8 @@ const RXE: u32 = 0x00ff_ffff;
 pub(crate) struct Adapter {
     pub(crate) name: String,
     pub(crate) attr: DeviceAttr,
+    /// Longest message in bytes.
+    pub(crate) max_message: u32,
     /// Windows not in use.
     pub(crate) windows: Windows,
     /// The one domain of devices with windows. Others have one for each queue
@@ -62,6 +64,8 @@ pub(crate) struct Queue {
     pub(crate) cq: Arc<CompletionQueue>,
     size: u32,
     used: u32,
+    /// It is not used any more.
+    pub(crate) failed: bool,
     /// The next completion raises an event.
     pub(crate) armed: bool,
     /// For shared receives and nothing else.
@@ -92,6 +96,7 @@ impl Adapter {
         };
         Ok(Self {
             name: context.name(),
+            max_message: context.max_message(attr.ports)?,
             windows: Windows::new(attr.max_mw),
             shared,
             receives: None,
@@ -180,7 +185,9 @@ impl Adapter {
     }
 
     fn claim_kind(&mut self, need: u32, size: u32, shared: bool) -> io::Result<usize> {
-        let fits = |queue: &Queue| queue.shared == shared && queue.size - queue.used >= need;
+        let fits = |queue: &Queue| {
+            queue.shared == shared && !queue.failed && queue.size - queue.used >= need
+        };
         let index = match self.queues.iter().position(fits) {
             Some(index) => index,
             None => self.add_queue(need, size, shared)?,
@@ -205,6 +212,7 @@ impl Adapter {
             cq,
             size,
             used: 0,
+            failed: false,
             armed: false,
             shared,
         });
@@ -239,6 +247,13 @@ impl Adapter {
         if let Some(receives) = self.receives.take() {
             self.release(receives.queue, receives.is.entries);
         }
+    }
+
+    /// Whether nothing is heard any more of receives from the shared queue.
+    pub(crate) fn lost_receives(&self) -> bool {
+        let number = self.receives.as_ref().map(|receives| receives.queue);
+        let queue = number.and_then(|number| self.queues.get(number));
+        queue.is_some_and(|queue| queue.failed)
     }
 
     /// What a queue pair that draws is made with.

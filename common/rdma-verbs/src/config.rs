@@ -7,7 +7,8 @@ use nvmeof_rdma::Limits;
 /// How the provider behaves.
 #[derive(Clone, Debug)]
 pub struct VerbsConfig {
-    /// Upper bounds, lowered to what the machine's devices can do.
+    /// Upper bounds, lowered to what the ablest of the machine's devices can do.
+    /// A queue pair on one that can do less is refused when it asks for more.
     pub limits: Limits,
     /// Type of service of connections this side starts: the DSCP in its upper
     /// six bits. Connections that come in use their listener's.

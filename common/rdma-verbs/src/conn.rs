@@ -1,14 +1,20 @@
 //! Queue pairs: their state, their names, and the table of them.
 
+use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{CloseReason, ListenerId, PrivateData, QpConfig, QpId, RemoteKey, Tag, WorkKind};
+use nvmeof_rdma::{
+    CloseReason, ListenerId, Outcome, PrivateData, QpConfig, QpId, RemoteKey, Tag, WorkKind,
+};
 
 use crate::adapter::AdapterId;
+use crate::aside::Calling;
 use crate::book::{Book, NUMBER_BITS};
 use crate::domain::Domain;
+use crate::estate::Estate;
 use crate::heads::Heads;
 use crate::sys::{CmId, MemoryRegion, RecvChain, SendChain};
 
@@ -98,6 +104,28 @@ pub(crate) enum SendItem {
     Invalidate(RemoteKey),
 }
 
+impl SendItem {
+    /// Takes what an iWARP peer wrote to out of its reach.
+    ///
+    /// # Errors
+    /// When the device does not do that.
+    pub(crate) fn close_sink(&mut self) -> io::Result<()> {
+        match self {
+            Self::Work { sink, .. } => sink.take().map_or(Ok(()), MemoryRegion::close),
+            Self::Bind(_) | Self::Invalidate(_) => Ok(()),
+        }
+    }
+}
+
+/// How a queue pair was stopped.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stopped {
+    /// The peer was told.
+    pub(crate) said_good_bye: bool,
+    /// It cannot be destroyed without waiting for the peer.
+    pub(crate) held: bool,
+}
+
 /// A queue pair's part in the shared receive queue of a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draw {
@@ -106,19 +134,27 @@ pub(crate) struct Draw {
     pub(crate) recvs: u32,
 }
 
-/// A queue pair with its device.
-#[derive(Debug)]
-pub(crate) struct Link {
+/// What a queue pair takes of a device that others share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
     pub(crate) adapter: AdapterId,
     /// Number of the completion queue, and the room claimed there.
     pub(crate) queue: usize,
     pub(crate) claimed: u32,
+}
+
+/// A queue pair with its device.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) room: Room,
     /// Number of the queue pair.
     pub(crate) qp_number: u32,
     /// Bytes a send may carry in itself.
     pub(crate) inline: usize,
     /// Places of the send queue that are not the caller's.
     pub(crate) extra: u32,
+    /// Longest message in bytes.
+    pub(crate) max_message: u32,
     pub(crate) iwarp: bool,
     /// Room for heads of messages that do not fit in the request.
     pub(crate) heads: Heads,
@@ -138,6 +174,11 @@ pub(crate) struct Conn {
     pub(crate) config: QpConfig,
     pub(crate) listener: Option<ListenerId>,
     pub(crate) peer: SocketAddr,
+    /// The call that connects it, where that may wait.
+    pub(crate) calling: Option<Arc<Calling<Estate>>>,
+    /// Connection management owes the answer to that call: until it is there,
+    /// nothing can be destroyed without waiting.
+    pub(crate) awaits_answer: bool,
     /// What the active side says; sent when the route is known.
     pub(crate) private_data: PrivateData,
     /// What a request asked for: reads towards us, reads the peer answers.
@@ -146,6 +187,9 @@ pub(crate) struct Conn {
     pub(crate) reads_out: u32,
     pub(crate) recvs: Book<RecvItem>,
     pub(crate) sends: Book<SendItem>,
+    /// Done, but its peer may still write to its memory: comes back when the
+    /// queue pair is gone.
+    pub(crate) stuck: Option<(SendItem, Outcome)>,
     /// The caller's work in `sends`, and the rest.
     pub(crate) work: u32,
     pub(crate) internal: u32,
@@ -167,8 +211,8 @@ pub(crate) struct Conn {
     pub(crate) draws: Option<Draw>,
     /// Its device takes no more receives for it.
     pub(crate) drew_last: bool,
-    /// It is stopped and has to be destroyed; whether the peer knows.
-    pub(crate) stopped: Option<bool>,
+    /// It is stopped and has to be destroyed.
+    pub(crate) stopped: Option<Stopped>,
 }
 
 impl Conn {
@@ -183,14 +227,18 @@ impl Conn {
                 sends: 0,
                 reads_out: 0,
                 reads_in: 0,
+                exposes: 0,
             },
             listener: None,
             peer,
+            calling: None,
+            awaits_answer: false,
             private_data: PrivateData::empty(),
             asked: (0, 0),
             reads_out: 0,
             recvs: Book::new(),
             sends: Book::new(),
+            stuck: None,
             work: 0,
             internal: 0,
             reason: None,
@@ -204,6 +252,14 @@ impl Conn {
             drew_last: false,
             stopped: None,
         }
+    }
+}
+
+impl Conn {
+    /// Whether destroying its id or its queue pair would wait in the kernel.
+    pub(crate) fn is_held(&self) -> bool {
+        let calling = self.calling.as_ref();
+        calling.is_some_and(|calling| self.awaits_answer || calling.is_under_way())
     }
 }
 

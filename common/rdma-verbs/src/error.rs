@@ -77,6 +77,37 @@ pub enum VerbsError {
         /// The limit in bytes.
         limit: u64,
     },
+    /// A device that can do less than the provider's limits say, because
+    /// another one of the machine can do more.
+    #[error(
+        "RDMA device {device} has room for {max} {what} of a queue pair, not for {value}: lower \
+         the depth of the queue"
+    )]
+    Size {
+        /// Device.
+        device: String,
+        /// Which number.
+        what: &'static str,
+        /// Value asked for.
+        value: u32,
+        /// Largest possible.
+        max: u32,
+    },
+    /// A device makes no queue pair, although it says that it could.
+    #[error(
+        "RDMA device {device} makes no queue pair with {sends} sends and {recvs} receives \
+         ({source}): lower the depth of the queue, or the number of queues"
+    )]
+    QueuePair {
+        /// Device.
+        device: String,
+        /// Sends asked for.
+        sends: u32,
+        /// Receives asked for.
+        recvs: u32,
+        /// What the driver said.
+        source: io::Error,
+    },
     /// Device files may not be opened.
     #[error(
         "no permission to use RDMA devices ({source}); the files in /dev/infiniband must be \

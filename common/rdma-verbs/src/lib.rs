@@ -15,27 +15,35 @@
 //!   process: the software one ignores any other name.
 //! * Shared receive queues are those of InfiniBand and RoCE devices whose queue
 //!   pairs share a protection domain, one for each device and provider.
+//! * Withdrawing a key may wait for a few seconds when the peer does not
+//!   acknowledge what was sent before. Then its connection ends.
 //!
-//! This crate knows nothing of NVMe, and waits for nothing: its owner sleeps
-//! on [`wait_fd`](nvmeof_rdma::Provider::wait_fd).
+//! This crate knows nothing of NVMe, and waits for no peer: its owner sleeps on
+//! [`wait_fd`](nvmeof_rdma::Provider::wait_fd). What the kernel makes its caller
+//! wait for, connecting over iWARP and giving that up, is done by threads that
+//! last as long as such a call.
 //!
 //! Unsafe code is allowed in `sys`, because verbs are C.
 #![deny(unsafe_code)]
 
 mod adapter;
+mod aside;
 mod book;
 mod config;
 mod conn;
 mod device;
 mod domain;
 mod error;
+mod estate;
 mod heads;
+mod lingering;
 mod listening;
 mod machine;
 mod mailbox;
 mod provider;
 mod shared;
 mod siw;
+mod sizes;
 #[allow(unsafe_code, reason = "verbs are C")]
 mod sys;
 mod windows;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use nvmeof_rdma::{Limits, ListenError};
 
 use crate::VerbsError;
+use crate::sizes;
 use crate::sys::{self, Context, Missing};
 
 /// The kernel's connection management for programs.
@@ -95,11 +96,13 @@ pub(crate) fn unavailable(source: io::Error) -> VerbsError {
     }
 }
 
-/// Lowers `limits` to what all devices can do.
+/// Lowers `limits` to what there is a device for. A queue pair on one that can
+/// do less is refused what that does not have.
 ///
 /// # Errors
 /// What is missing when there are no devices.
 pub(crate) fn lower(limits: &mut Limits) -> Result<(), VerbsError> {
+    let mut found: Option<Limits> = None;
     for context in contexts()? {
         let call = |source| VerbsError::Call {
             what: "asking an RDMA device what it can do",
@@ -107,31 +110,15 @@ pub(crate) fn lower(limits: &mut Limits) -> Result<(), VerbsError> {
         };
         let attr = context.attr().map_err(call)?;
         // Devices without RDMA Reads are for other things.
-        let reads = attr.max_reads_in.min(attr.max_reads_out);
-        if reads == 0 || attr.max_qp == 0 {
+        if attr.max_reads_in.min(attr.max_reads_out) == 0 || attr.max_qp == 0 {
             continue;
         }
-        limits.max_recvs = limits.max_recvs.min(attr.max_qp_wr);
-        // Binding and closing windows needs places on the same queue.
-        let sends = if attr.windows {
-            attr.max_qp_wr.saturating_sub(32) / 3
-        } else {
-            attr.max_qp_wr
-        };
-        limits.max_sends = limits.max_sends.min(sends.max(1));
-        limits.max_reads = limits.max_reads.min(reads);
-        let keys = if attr.windows {
-            attr.max_mw
-        } else {
-            // Half for what this side registers for itself.
-            attr.max_mr / 2
-        };
-        limits.max_exposed = limits.max_exposed.min(keys);
-        limits.max_qps = limits.max_qps.min(attr.max_qp);
-        for port in 1..=attr.ports {
-            let port = context.port(port).map_err(call)?;
-            limits.max_message = limits.max_message.min(port.max_message);
-        }
+        let message = context.max_message(attr.ports).map_err(call)?;
+        let one = sizes::limits_of(&attr, message, limits);
+        found = Some(found.map_or_else(|| one.clone(), |others| sizes::either(&others, &one)));
+    }
+    if let Some(found) = found {
+        *limits = found;
     }
     Ok(())
 }

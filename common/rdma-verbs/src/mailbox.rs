@@ -1,12 +1,14 @@
 //! What other threads hand to a provider.
 
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nvmeof_rdma::PrivateData;
+use nvmeof_rdma::{PrivateData, QpId};
 
+use crate::conn::Room;
 use crate::sys::{AsyncNote, CmId, ContextKey, EventChannel};
 
 /// Something for one provider, from another thread.
@@ -20,6 +22,10 @@ pub(crate) enum Letter {
     Note(ContextKey, AsyncNote),
     /// The listener on this address lost its device.
     ListenerLost(SocketAddr),
+    /// The call that connects this queue pair is back.
+    Called(QpId, io::Result<()>),
+    /// A queue pair that could not be destroyed at once is gone.
+    Settled(Room),
 }
 
 /// A request for a connection.
@@ -105,6 +111,14 @@ impl Mailbox {
         let mut letters = lock(&self.letters);
         letters.closed = true;
         std::mem::take(&mut letters.waiting)
+    }
+
+    pub(crate) fn called(&self, qp: QpId, result: io::Result<()>) {
+        self.put(Letter::Called(qp, result));
+    }
+
+    pub(crate) fn settled(&self, room: Room) {
+        self.put(Letter::Settled(room));
     }
 
     pub(crate) fn lost(&self, at: SocketAddr) {

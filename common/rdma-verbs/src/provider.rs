@@ -7,7 +7,7 @@ mod polling;
 mod queueing;
 mod sharing;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,11 +24,13 @@ use nvmeof_rdma::{
 };
 
 use crate::adapter::{Adapter, AdapterId};
-use crate::conn::{Conn, Table};
+use crate::aside::Aside;
+use crate::conn::{Conn, MOST_QPS, Table};
+use crate::lingering::Lingering;
 use crate::listening::Group;
 use crate::mailbox::{Letter, Mailbox};
-use crate::sys::{Batch, CmId, ContextKey, EventChannel, WorkCompletion};
-use crate::windows::Withdrawn;
+use crate::sys::{Batch, CmId, CmIdKey, ContextKey, EventChannel, WorkCompletion};
+use crate::windows::{KeyMap, Withdrawn};
 use crate::{VerbsConfig, VerbsError, machine};
 use exposing::Exposure;
 
@@ -38,7 +40,7 @@ pub struct Verbs {
     config: VerbsConfig,
     regions: Vec<Region>,
     /// Keys and what they open.
-    exposed: HashMap<RemoteKey, Exposure>,
+    exposed: KeyMap<Exposure>,
     withdrawn: Withdrawn,
     conns: Table,
     /// Requests that wait for an answer.
@@ -46,7 +48,11 @@ pub struct Verbs {
     listeners: Vec<Listening>,
     next_listener: u64,
     /// Ids whose queue pair is gone, until the peer knows.
-    lingering: Vec<(Duration, CmId)>,
+    lingering: Lingering<CmIdKey, CmId>,
+    /// For calls that wait.
+    aside: Arc<Aside>,
+    /// Queue pairs that such calls still destroy.
+    settling: u32,
     adapters: Vec<Option<Adapter>>,
     /// Queue pairs with something to post.
     listed: Vec<QpId>,
@@ -151,13 +157,15 @@ impl Verbs {
         Ok(Self {
             config,
             regions: Vec::new(),
-            exposed: HashMap::new(),
+            exposed: KeyMap::default(),
             withdrawn: Withdrawn::default(),
             conns: Table::default(),
             pending: 0,
             listeners: Vec::new(),
             next_listener: 1,
-            lingering: Vec::new(),
+            lingering: Lingering::new(),
+            aside: Arc::default(),
+            settling: 0,
             adapters: Vec::new(),
             listed: Vec::new(),
             ending: Vec::new(),
@@ -246,6 +254,16 @@ impl Verbs {
             deadlines.insert((new, conn.id));
         }
         conn.deadline = deadline;
+    }
+
+    /// Whether there is no place for one more queue pair. Those that are still
+    /// being destroyed count.
+    fn is_full(&self) -> bool {
+        self.conns.count().saturating_add(self.settling) >= self.most_qps()
+    }
+
+    fn most_qps(&self) -> u32 {
+        self.config.limits.max_qps.min(MOST_QPS)
     }
 
     /// Checks the sizes of a queue pair against the limits.
@@ -398,7 +416,7 @@ impl Provider for Verbs {
 
     fn next_deadline(&self) -> Option<Duration> {
         let conns = self.deadlines.first().map(|(deadline, _)| *deadline);
-        let lingering = self.lingering.iter().map(|(deadline, _)| *deadline);
+        let lingering = self.lingering.next_deadline();
         let lost = self.lost.iter().map(|(deadline, _)| *deadline);
         conns.into_iter().chain(lingering).chain(lost).min()
     }

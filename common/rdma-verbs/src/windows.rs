@@ -1,6 +1,7 @@
 //! Memory windows not in use, and the keys they get.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::io;
 use std::sync::Arc;
 
@@ -66,10 +67,39 @@ impl Windows {
     }
 }
 
+/// What is known by key.
+pub(crate) type KeyMap<T> = HashMap<RemoteKey, T, BuildHasherDefault<KeyHasher>>;
+
+/// A cheap hash: our own devices choose the keys that are looked for, so
+/// nobody chooses them to collide.
+#[derive(Debug, Default)]
+pub(crate) struct KeyHasher(u64);
+
+/// 2 to the power of 64, divided by the golden ratio, and odd.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        let product = (self.0 ^ u64::from(number)).wrapping_mul(GOLDEN);
+        // Only the upper bits depend on all of the number.
+        self.0 = product ^ (product >> 32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// The keys that were withdrawn last: a device may choose one of them again.
 #[derive(Debug, Default)]
 pub(crate) struct Withdrawn {
-    keys: HashSet<RemoteKey>,
+    keys: HashSet<RemoteKey, BuildHasherDefault<KeyHasher>>,
     order: VecDeque<RemoteKey>,
 }
 
@@ -115,6 +145,20 @@ mod tests {
             key = next_key(key);
         }
         assert_eq!(seen.len(), 256);
+    }
+
+    #[test]
+    fn keys_of_devices_spread() {
+        // An index in the upper 24 bits, or counted up.
+        for step in [1, 0x100, 0x101] {
+            let places = (0..1024u32).map(|index| {
+                let mut hasher = KeyHasher::default();
+                hasher.write_u32(index * step);
+                hasher.finish() & 1023
+            });
+            let places: HashSet<_> = places.collect();
+            assert!(places.len() > 500, "{} places for {step:#x}", places.len());
+        }
     }
 
     #[test]

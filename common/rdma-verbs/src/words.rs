@@ -159,6 +159,47 @@ pub(crate) fn set_up_reason(number: i32, what: &'static str) -> CloseReason {
     CloseReason::Network { kind, text }
 }
 
+/// Why a queue pair closes that did not close memory for its caller in time.
+pub(crate) fn not_acknowledged() -> CloseReason {
+    CloseReason::Network {
+        kind: io::ErrorKind::TimedOut,
+        text: "the peer does not acknowledge messages, so that memory exposed to it cannot be \
+               closed"
+            .to_owned(),
+    }
+}
+
+/// Why a queue pair closes whose device did not close memory.
+pub(crate) fn not_closed(error: &io::Error) -> CloseReason {
+    CloseReason::Network {
+        kind: error.kind(),
+        text: format!("the RDMA device does not close memory that the peer may reach: {error}"),
+    }
+}
+
+/// Why a queue pair closes whose completion queue failed.
+pub(crate) fn queue_failed(device: &str) -> CloseReason {
+    CloseReason::Network {
+        kind: io::ErrorKind::Other,
+        text: format!(
+            "the completion queue on RDMA device {device} failed: what is under way there cannot \
+             be told"
+        ),
+    }
+}
+
+/// Why a request ends that could not be accepted.
+pub(crate) fn accept_reason(error: &io::Error) -> CloseReason {
+    match error.raw_os_error() {
+        // Connection management says so when nobody waits for the answer any
+        // more: of siw the first, of InfiniBand and RoCE the second.
+        Some(libc::ECONNRESET | libc::EINVAL | libc::ENOTCONN | libc::ECONNABORTED) => {
+            CloseReason::Peer
+        }
+        _ => io_reason(error),
+    }
+}
+
 /// A call failed that a connection needs.
 pub(crate) fn io_reason(error: &io::Error) -> CloseReason {
     CloseReason::Network {
@@ -217,6 +258,20 @@ mod tests {
         assert!(matches!(refusal(3), Refusal::Network(_)));
         let reason = set_up_reason(-libc::ETIMEDOUT, "no route").to_string();
         assert!(reason.contains("no route"), "{reason}");
+    }
+
+    #[test]
+    fn a_request_ends_for_the_reason_there_is() {
+        let reason = |number| accept_reason(&io::Error::from_raw_os_error(number));
+        for given_up in [libc::ECONNRESET, libc::EINVAL] {
+            assert_eq!(reason(given_up), CloseReason::Peer);
+        }
+        for ours in [libc::ENOMEM, libc::EIO, libc::ENODEV] {
+            assert!(
+                matches!(reason(ours), CloseReason::Network { .. }),
+                "{ours}"
+            );
+        }
     }
 
     #[test]

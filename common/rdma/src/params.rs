@@ -36,6 +36,10 @@ pub struct QpConfig {
     /// RDMA Reads the peer may have in flight at once (responder resources,
     /// IRD).
     pub reads_in: u32,
+    /// Keys exposed at once, 0 where nothing ever is: then exposing is
+    /// refused. A device may need room on the send queue for opening and
+    /// closing them; beyond this number that may have to wait.
+    pub exposes: u32,
 }
 
 /// A shared receive queue, and its size.

@@ -61,6 +61,7 @@ impl Host {
             sends: 4,
             reads_out: 1,
             reads_in: 1,
+            exposes: 1,
         };
         let private_data = PrivateData::new(Request::new(0, 32).as_bytes())?;
         let now = self.start.elapsed();

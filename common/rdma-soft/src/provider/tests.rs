@@ -17,6 +17,7 @@ const CONFIG: QpConfig = QpConfig {
     sends: 4,
     reads_out: 2,
     reads_in: 2,
+    exposes: 16,
 };
 
 fn addr() -> SocketAddr {

@@ -1,14 +1,17 @@
 //! The end of queue pairs.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_rdma::{CloseReason, Completion, Event, Outcome, PrivateData, QpId, Received};
 
 use super::{LINGERING, Verbs, watch};
 use crate::adapter::AdapterId;
-use crate::conn::{Conn, Phase, RecvItem, SendItem};
-use crate::sys::{CmIdKey, Context};
+use crate::aside::Calling;
+use crate::conn::{Conn, Link, Phase, RecvItem, Room, SendItem, Stopped};
+use crate::estate::Estate;
+use crate::sys::{CmId, CmIdKey, Context};
 use crate::words::stopped_by_request;
 
 /// Queue pairs torn down in one poll.
@@ -27,7 +30,7 @@ impl Verbs {
         }
         if let Some(left_out) = self.log.ask(self.now) {
             let link = conn.link.as_ref();
-            let adapter = link.and_then(|link| self.adapters.get(link.adapter.0 as usize));
+            let adapter = link.and_then(|link| self.adapters.get(link.room.adapter.0 as usize));
             let device = adapter
                 .and_then(Option::as_ref)
                 .map(|one| one.name.as_str());
@@ -140,14 +143,17 @@ impl Verbs {
         let Some(conn) = self.conns.get(qp) else {
             return;
         };
-        let said_good_bye = match conn.stopped {
-            Some(said_good_bye) => said_good_bye,
+        let Stopped {
+            said_good_bye,
+            held,
+        } = match conn.stopped {
+            Some(stopped) => stopped,
             None => self.stop(qp),
         };
         if self.awaits_last(qp) {
             return;
         }
-        if let Some(conn) = self.conns.get_mut(qp) {
+        if let Some(conn) = self.conns.get_mut(qp).filter(|_| !held) {
             conn.cm.destroy_qp();
         }
         // Now no completion is added, and taking all that are left makes its
@@ -162,28 +168,36 @@ impl Verbs {
         let waits = said_good_bye && reason != CloseReason::Peer;
         tracing::debug!(peer = %conn.peer, "queue pair closed: {reason}");
         events.push(Event::Closed { qp, reason });
-        let Conn { mut cm, link, .. } = *conn;
+        let Conn {
+            mut cm,
+            link,
+            calling,
+            ..
+        } = *conn;
+        let link = match (link, calling) {
+            (Some(link), Some(calling)) if held => {
+                self.leave_unanswered(cm, link, &calling);
+                return;
+            }
+            (link, _) => link,
+        };
         if waits {
             cm.set_token(LINGERING);
-            self.lingering.push((self.now + FAREWELL, cm));
+            let deadline = self.now + FAREWELL;
+            drop(self.lingering.add(cm.key(), deadline, cm));
         }
         if let Some(link) = link {
-            let (id, queue, claimed) = (link.adapter, link.queue, link.claimed);
+            let room = link.room;
             // Its memory is deregistered before its domain goes.
             drop(link);
-            if let Some(adapter) = self.adapter(id) {
-                adapter.release(queue, claimed);
-                adapter.users = adapter.users.saturating_sub(1);
-            }
-            self.close_adapter(id);
+            self.leave(room);
         }
     }
 
-    /// Has the device do nothing more for the peer. Returns whether the peer
-    /// was told.
-    fn stop(&mut self, qp: QpId) -> bool {
+    /// Has the device do nothing more for the peer.
+    fn stop(&mut self, qp: QpId) -> Stopped {
         let Some(conn) = self.conns.get_mut(qp) else {
-            return false;
+            return Stopped::default();
         };
         conn.find_own_fault();
         let said_good_bye = if conn.was_connected {
@@ -193,21 +207,47 @@ impl Verbs {
         } else {
             false
         };
-        if !said_good_bye && conn.link.is_some() {
-            let _ = conn.cm.stop_qp();
-        }
+        let result = if !said_good_bye && conn.link.is_some() {
+            conn.cm.stop_qp()
+        } else {
+            Ok(())
+        };
+        let stopped = Stopped {
+            said_good_bye,
+            held: conn.hold(&result),
+        };
         if conn.exposed {
             self.close_all_to_peer(qp);
         }
         if let Some(conn) = self.conns.get_mut(qp) {
-            conn.stopped = Some(said_good_bye);
+            conn.stopped = Some(stopped);
         }
-        said_good_bye
+        stopped
+    }
+
+    /// Has a queue pair that is stopped destroyed by a thread that may wait
+    /// for the peer's answer.
+    fn leave_unanswered(&mut self, cm: CmId, link: Link, calling: &Calling<Estate>) {
+        self.settling += 1;
+        let mailbox = Arc::clone(&self.mailbox);
+        let estate = Estate { cm, link, mailbox };
+        if let Err(estate) = calling.leave(estate) {
+            self.aside.run(move || estate.settle());
+        }
+    }
+
+    /// A queue pair is gone: its place on the device is free.
+    pub(super) fn leave(&mut self, room: Room) {
+        if let Some(adapter) = self.adapter(room.adapter) {
+            adapter.release(room.queue, room.claimed);
+            adapter.users = adapter.users.saturating_sub(1);
+        }
+        self.close_adapter(room.adapter);
     }
 
     /// An id that waited for its peer is done with.
     pub(super) fn stop_lingering(&mut self, id: CmIdKey) {
-        self.lingering.retain(|(_, cm)| cm.key() != id);
+        drop(self.lingering.take(id));
     }
 
     /// The device goes: everything on it ends.
@@ -223,7 +263,7 @@ impl Verbs {
         let text = format!("the RDMA device {} is gone", adapter.name);
         let on_it = self.conns.iter_mut().filter(|conn| {
             let link = conn.link.as_ref();
-            link.is_some_and(|link| link.adapter == id)
+            link.is_some_and(|link| link.room.adapter == id)
         });
         let on_it: Vec<QpId> = on_it.map(|conn| conn.id).collect();
         for qp in on_it {
@@ -287,8 +327,9 @@ impl Verbs {
             any = true;
             self.time_out(qp);
         }
-        let now = self.now;
-        self.lingering.retain(|(deadline, _)| *deadline > now);
+        while let Some(cm) = self.lingering.take_due(self.now) {
+            drop(cm);
+        }
         self.retry_listeners();
         any
     }
@@ -343,6 +384,25 @@ impl Verbs {
 }
 
 impl Conn {
+    /// Whether destroying the queue pair would wait for the peer's answer, and
+    /// may be left to others. Not when the queue pair could not be `stopped`:
+    /// the buffers posted there go back to their owner now, so that would have
+    /// to be waited for. A device that is gone (`EIO`) touches none.
+    fn hold(&self, stopped: &io::Result<()>) -> bool {
+        if !self.is_held() {
+            return false;
+        }
+        match stopped {
+            Ok(()) => return true,
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => return true,
+            Err(error) => tracing::error!("a queue pair cannot be stopped: {error}"),
+        }
+        while self.calling.as_ref().is_some_and(|one| one.is_under_way()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        false
+    }
+
     /// On InfiniBand and RoCE a queue pair whose peer only says good-bye is
     /// not in the error state: if it is, its device stopped it for what the
     /// peer asked.
@@ -358,6 +418,8 @@ impl Conn {
 /// Gives back everything that is outstanding, in order.
 fn flush(conn: &mut Conn, events: &mut Vec<Event>) {
     let qp = conn.id;
+    let stuck = conn.stuck.take();
+    events.extend(stuck.and_then(|(item, outcome)| completion(qp, item, outcome)));
     while let Some((item, outcome)) = conn.sends.pop_anyway() {
         events.extend(completion(qp, item, outcome));
     }

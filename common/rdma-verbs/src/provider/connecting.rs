@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use nvmeof_rdma::{
     CloseReason, ConnectError, ConnectRequest, Event, ListenerId, PostError, PrivateData, QpConfig,
@@ -13,14 +14,17 @@ use super::queueing::{post_early_recvs, post_recvs};
 use super::{ANCHOR, LINGERING, Verbs};
 use crate::VerbsError;
 use crate::adapter::AdapterId;
-use crate::conn::{Conn, Link, MOST_QPS, Phase};
+use crate::aside::{Called, Calling};
+use crate::conn::{Conn, Link, Phase, Room};
+use crate::estate::Estate;
 use crate::heads::Heads;
 use crate::mailbox::{Letter, Request};
+use crate::sizes;
 use crate::sys::{
-    CmEvent, CmEventKind, CmId, ConnectParams, Context, ContextKey, INLINE, QpSizes, RecvChain,
-    SendChain,
+    CmEvent, CmEventKind, CmId, ConnectParams, Context, ContextKey, INLINE, QpParts, QpSizes,
+    RecvChain, SendChain,
 };
-use crate::words::{Refusal, io_reason, refusal, set_up_reason};
+use crate::words::{Refusal, accept_reason, io_reason, refusal, set_up_reason};
 
 /// Bytes of private data that connection management of InfiniBand and RoCE
 /// carries for its users: 92, 196 and 148 bytes (InfiniBand Architecture,
@@ -58,8 +62,8 @@ impl Verbs {
         private_data: &PrivateData,
     ) -> Result<QpId, ConnectError> {
         self.check_config(config)?;
-        let depth = self.config.limits.max_qps.min(MOST_QPS);
-        if self.conns.count() >= depth {
+        if self.is_full() {
+            let depth = self.most_qps();
             return Err(PostError::QueueFull { depth }.into());
         }
         let id = self.conns.next_id();
@@ -120,6 +124,9 @@ impl Verbs {
             return;
         };
         let status = event.status;
+        if event.kind.ends_connect() {
+            conn.awaits_answer = false;
+        }
         match (event.kind, conn.phase) {
             (_, Phase::Ending) => {}
             (CmEventKind::AddrResolved, Phase::Resolving) => {
@@ -159,7 +166,7 @@ impl Verbs {
             (CmEventKind::Established, _) => self.established(qp, event, events),
             (CmEventKind::DeviceRemoval, _) => match conn.link.as_ref() {
                 Some(link) => {
-                    let adapter = link.adapter;
+                    let adapter = link.room.adapter;
                     self.lose_adapter(adapter);
                 }
                 None => self.end(
@@ -213,7 +220,31 @@ impl Verbs {
             reads_in: byte(conn.config.reads_in),
             reads_out: byte(conn.config.reads_out),
         };
-        conn.cm.connect(params).map_err(|error| io_reason(&error))
+        if !iwarp {
+            return conn.cm.connect(params).map_err(|error| io_reason(&error));
+        }
+        let call = conn.cm.connect_elsewhere(params);
+        let calling = Arc::new(Calling::new());
+        conn.calling = Some(Arc::clone(&calling));
+        conn.awaits_answer = true;
+        let mailbox = Arc::clone(&self.mailbox);
+        self.aside.run(move || match calling.make(|| call.make()) {
+            Called::Back(result) => mailbox.called(qp, result),
+            Called::Left(estate) => Estate::settle(estate),
+        });
+        Ok(())
+    }
+
+    /// The call that connects `qp` is back.
+    fn on_called(&mut self, qp: QpId, result: io::Result<()>) {
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        if let Err(error) = result {
+            // No answer will come.
+            conn.awaits_answer = false;
+            self.fail(qp, io_reason(&error));
+        }
     }
 
     /// Makes the queue pair of a connection whose device is known.
@@ -237,6 +268,10 @@ impl Verbs {
         let Some(conn) = self.conns.get_mut(qp) else {
             return Ok(());
         };
+        sizes::check(&adapter.attr, &adapter.name, &conn.config)?;
+        // Reads beyond what a device has wait their turn.
+        conn.config.reads_in = conn.config.reads_in.min(adapter.attr.max_reads_in);
+        conn.config.reads_out = conn.config.reads_out.min(adapter.attr.max_reads_out);
         let domain = adapter.own_domain(&self.regions)?;
         let shared = domain.as_ref().or(adapter.shared.as_ref());
         let Some(pd) = shared.map(|domain| domain.pd().clone()) else {
@@ -244,17 +279,10 @@ impl Verbs {
         };
         let heads = Heads::new(&pd, conn.config.sends);
         let heads = heads.map_err(|error| adapter.not_registered(error))?;
-        // A window is bound and closed by requests on the same queue: two for
-        // each piece of work, as far as the device has them.
-        let places = adapter.attr.max_qp_wr.saturating_sub(conn.config.sends);
-        let extra = match domain {
+        // A window is bound and closed by requests on the same queue.
+        let internal = match domain {
             Some(_) => 0,
-            None => conn
-                .config
-                .sends
-                .saturating_mul(2)
-                .saturating_add(32)
-                .min(places),
+            None => sizes::internal_places(&adapter.attr, &conn.config),
         };
         let drawn = match conn.draws {
             // The device went meanwhile.
@@ -262,8 +290,8 @@ impl Verbs {
             Some(_) => adapter.drawn(),
             None => None,
         };
-        let sizes = QpSizes {
-            sends: conn.config.sends + extra,
+        let wanted = QpSizes {
+            sends: conn.config.sends + internal,
             recvs: if drawn.is_some() {
                 0
             } else {
@@ -272,38 +300,46 @@ impl Verbs {
             send_segments: adapter.attr.max_sge.clamp(1, 2),
             inline: u32::try_from(INLINE).unwrap_or(0),
         };
-        let claimed = sizes.sends.saturating_add(sizes.recvs);
+        let claimed = wanted.sends.saturating_add(wanted.recvs);
         let queue = adapter.claim(claimed);
         let queue = queue.map_err(call("making a completion queue"))?;
         let Some(cq) = adapter.queues.get(queue).map(|queue| queue.cq.clone()) else {
             return Ok(());
         };
-        let drawn = drawn.as_ref();
-        let made = conn.cm.create_qp(&pd, &cq, sizes, drawn);
-        let made = made.or_else(|error| {
-            tracing::debug!(?sizes, "no queue pair with inline data: {error}");
-            // A device may have no inline data at all.
-            let sizes = QpSizes { inline: 0, ..sizes };
-            conn.cm.create_qp(&pd, &cq, sizes, drawn)
-        });
-        let inline = match made {
-            Ok(inline) => inline as usize,
-            Err(error) => {
+        let draws = drawn.is_some();
+        let parts = QpParts { pd, cq, drawn };
+        let sizes::Made {
+            inline,
+            extra,
+            unused,
+        } = match sizes::make_qp(&mut conn.cm, &parts, wanted, internal) {
+            Ok(made) => made,
+            Err(source) => {
                 adapter.release(queue, claimed);
-                return Err(call("making a queue pair")(error));
+                return Err(VerbsError::QueuePair {
+                    device: adapter.name.clone(),
+                    sends: conn.config.sends,
+                    recvs: conn.config.recvs,
+                    source,
+                });
             }
         };
+        adapter.release(queue, unused);
+        let claimed = claimed.saturating_sub(unused);
         adapter.users += 1;
-        if let (Some(receives), Some(_)) = (&mut adapter.receives, drawn) {
+        if let Some(receives) = adapter.receives.as_mut().filter(|_| draws) {
             receives.draws(conn.cm.qp_number(), qp);
         }
         conn.link = Some(Link {
-            adapter: id,
-            queue,
-            claimed,
+            room: Room {
+                adapter: id,
+                queue,
+                claimed,
+            },
             qp_number: conn.cm.qp_number(),
             inline: inline.min(INLINE),
             extra,
+            max_message: adapter.max_message,
             iwarp: adapter.attr.iwarp,
             heads,
             domain,
@@ -345,6 +381,11 @@ impl Verbs {
                         self.lost.push((self.now + crate::listening::RETRY, addr));
                     }
                 }
+                Letter::Called(qp, result) => self.on_called(qp, result),
+                Letter::Settled(room) => {
+                    self.settling = self.settling.saturating_sub(1);
+                    self.leave(room);
+                }
             }
         }
         any
@@ -353,8 +394,7 @@ impl Verbs {
     fn on_request(&mut self, request: Box<Request>, events: &mut Vec<Event>) {
         let limits = &self.config.limits;
         let listening = self.listeners.iter().find(|one| one.addr == request.at);
-        let full = self.pending >= limits.max_pending
-            || self.conns.count() >= limits.max_qps.min(MOST_QPS);
+        let full = self.pending >= limits.max_pending || self.is_full();
         let (Some(listening), false) = (listening, full) else {
             if let Some(left_out) = self.log.ask(self.now) {
                 let peer = request.id.peer_addr();
@@ -404,6 +444,12 @@ impl Verbs {
         }
         conn.config = *config;
         if let Err(error) = self.attach(qp) {
+            if let VerbsError::Size {
+                what, value, max, ..
+            } = error
+            {
+                return Err(PostError::Size { what, value, max });
+            }
             // The machine's doing: the caller sees the request end.
             if let Some(conn) = self.conns.get(qp) {
                 let _ = conn.cm.reject(&[]);
@@ -451,15 +497,20 @@ impl Verbs {
             reads_out,
         };
         // The peer may send as soon as it is accepted.
-        let accepted = post_recvs(conn).and_then(|()| conn.cm.accept(params));
+        let posted = post_recvs(conn).map_err(|error| io_reason(&error));
+        let accepted = posted.and_then(|()| {
+            let result = conn.cm.accept(params);
+            result.map_err(|error| accept_reason(&error))
+        });
         conn.phase = Phase::Accepting;
         self.pending = self.pending.saturating_sub(1);
         let deadline = self.now + self.config.handshake;
         Self::set_deadline(&mut self.deadlines, conn, Some(deadline));
-        if let Err(error) = accepted {
-            // The peer gave up meanwhile.
-            tracing::debug!("a request could not be accepted: {error}");
-            self.end(qp, CloseReason::Peer);
+        match accepted {
+            Ok(()) => {}
+            // It gave up meanwhile.
+            Err(CloseReason::Peer) => self.end(qp, CloseReason::Peer),
+            Err(reason) => self.fail(qp, reason),
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{ExposeError, QpId, RemoteKey, RemoteSlice, Rights};
+use nvmeof_rdma::{CloseReason, ExposeError, QpId, RemoteKey, RemoteSlice, Rights};
 
 use super::Verbs;
 use super::queueing::{chain, domain_of};
@@ -20,6 +20,7 @@ use crate::conn::{Phase, SendItem};
 use crate::domain::Domain;
 use crate::sys::{MemoryRegion, MemoryWindow, Piece, SendOp};
 use crate::windows::next_key;
+use crate::words::{not_acknowledged, not_closed};
 
 /// Memory that a peer may reach.
 #[derive(Debug)]
@@ -44,8 +45,8 @@ pub(super) enum Way {
         state: WindowState,
     },
     Region {
-        /// Closed when this goes.
-        _region: MemoryRegion,
+        /// Closed when this is.
+        region: MemoryRegion,
         /// The peer invalidated it.
         invalidated: bool,
     },
@@ -62,9 +63,12 @@ pub(super) enum WindowState {
     Closed,
 }
 
-/// How long a call may wait for work that is under way on a queue pair. It
-/// takes microseconds, unless the queue pair is held up by its peer.
+/// How long a call may wait for a place on a send queue. It takes
+/// microseconds, unless the queue pair is held up by its peer.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// What the kernel takes for [`VerbsConfig::ack_timeout`](crate::VerbsConfig)
+/// where nobody says (`CMA_IBOE_PACKET_LIFETIME`, and the way back): 2.1 s.
+const ACK_TIMEOUT: u8 = 19;
 
 type Refusal = (ExposeError, Buf);
 
@@ -81,6 +85,13 @@ impl Verbs {
         }
         if !self.is_registered(&buf) {
             return Err((ExposeError::NotRegistered, buf));
+        }
+        if self
+            .conns
+            .get(qp)
+            .is_some_and(|one| one.config.exposes == 0)
+        {
+            return Err((ExposeError::Full { max: 0 }, buf));
         }
         let max = self.config.limits.max_exposed;
         if self.exposed.len() >= max as usize {
@@ -118,8 +129,7 @@ impl Verbs {
         self.make_room(qp);
         let conn = self.conns.get_mut(qp).ok_or(ExposeError::Closed)?;
         let link = conn.link.as_ref().ok_or(ExposeError::Closed)?;
-        let adapter = link.adapter;
-        let adapter = self.adapters.get_mut(adapter.0 as usize);
+        let adapter = self.adapters.get_mut(link.room.adapter.0 as usize);
         let adapter = adapter
             .and_then(Option::as_mut)
             .ok_or(ExposeError::Closed)?;
@@ -167,7 +177,7 @@ impl Verbs {
             rights,
         };
         let way = Way::Window {
-            adapter: link.adapter,
+            adapter: link.room.adapter,
             window,
             region,
             once,
@@ -231,7 +241,7 @@ impl Verbs {
             }
             let slice = slice_of(key.0, addr, buf)?;
             let way = Way::Region {
-                _region: region,
+                region,
                 invalidated: false,
             };
             return Ok((slice, way));
@@ -240,7 +250,7 @@ impl Verbs {
 
     /// Waits until the send queue has a place that is not the caller's.
     fn wait_for_place(&mut self, qp: QpId) -> bool {
-        self.wait_until(qp, |this| {
+        self.wait_until(qp, PATIENCE, |this| {
             let conn = this.conns.get(qp)?;
             let link = conn.link.as_ref()?;
             (conn.internal < link.extra).then_some(())
@@ -249,14 +259,19 @@ impl Verbs {
     }
 
     /// Posts what is chained and takes completions until `done` gives
-    /// something, for a short time. Events wait for the next poll.
-    fn wait_until<R>(&mut self, qp: QpId, done: impl Fn(&Self) -> Option<R>) -> Option<R> {
+    /// something, for as long as `patience` lasts. Events wait for the next poll.
+    fn wait_until<R>(
+        &mut self,
+        qp: QpId,
+        patience: Duration,
+        done: impl Fn(&Self) -> Option<R>,
+    ) -> Option<R> {
         if let Some(result) = done(self) {
             return Some(result);
         }
         self.post_chain(qp);
         let mut events = std::mem::take(&mut self.later);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience;
         let result = loop {
             let progress = self.reap(&mut events);
             if let Some(result) = done(self) {
@@ -286,42 +301,73 @@ impl Verbs {
         if exposure.wants_invalidating() {
             self.invalidate(qp, key);
         }
-        let closed = self.wait_until(qp, |this| {
+        let closed = self.wait_until(qp, self.resend_time(), |this| {
             this.exposed.get(&key)?.may_go_back().then_some(())
         });
         if closed.is_none() {
-            return Err(ExposeError::Busy);
+            self.cut_off(qp, not_acknowledged());
         }
         let exposure = self.exposed.remove(&key).ok_or(ExposeError::UnknownKey)?;
         if matches!(exposure.way, Way::Region { .. }) {
             self.withdrawn.add(key);
         }
-        self.drop_way(exposure.way);
+        if let Err(error) = self.drop_way(exposure.way) {
+            self.cut_off(qp, not_closed(&error));
+        }
         Ok(exposure.buf)
     }
 
-    fn drop_way(&mut self, way: Way) {
-        let Way::Window {
-            adapter,
-            window,
-            region,
-            once,
-            state,
-        } = way
-        else {
-            return;
+    /// In which the device sends again what was lost once: our request to
+    /// close a window waits behind it. A queue pair that is held up for longer
+    /// is given up, since its caller waits.
+    fn resend_time(&self) -> Duration {
+        let exponent = self.config.ack_timeout.unwrap_or(ACK_TIMEOUT);
+        // 4.096 µs times 2 to that power (InfiniBand Architecture, 9.7.6.1.3),
+        // and half of it for the answer. Not for minutes, whoever asks.
+        let micros = 4u64.checked_shl(exponent.into()).unwrap_or(u64::MAX);
+        let time = Duration::from_micros(micros.saturating_add(micros / 2));
+        time.clamp(PATIENCE, Duration::from_secs(5))
+    }
+
+    /// Ends a queue pair at once, since a key could not be closed: when it is
+    /// destroyed its peer reaches nothing, whatever keys there are.
+    fn cut_off(&mut self, qp: QpId, reason: CloseReason) {
+        self.fail_own(qp, reason);
+        let mut events = std::mem::take(&mut self.later);
+        self.end_all(&mut events);
+        events.append(&mut self.later);
+        self.later = events;
+    }
+
+    /// Closes memory.
+    ///
+    /// # Errors
+    /// When the peer may still reach it, as long as there is its queue pair.
+    fn drop_way(&mut self, way: Way) -> io::Result<()> {
+        let (adapter, window, region, once, state) = match way {
+            Way::Closed => return Ok(()),
+            Way::Region { region, .. } => return region.close(),
+            Way::Window {
+                adapter,
+                window,
+                region,
+                once,
+                state,
+            } => (adapter, window, region, once, state),
         };
         let Some(adapter) = self.adapter(adapter) else {
-            return;
+            return Ok(());
         };
         if state == WindowState::Closed && !once {
             adapter.windows.give_back(window);
-        } else {
-            // The window goes before its region.
-            adapter.windows.lost();
-            drop(window);
+            return Ok(());
         }
+        adapter.windows.lost();
+        // The window goes before its region. A chain that still names it does
+        // so for a queue pair that is gone.
+        let closed = Arc::into_inner(window).map_or(Ok(()), MemoryWindow::close);
         drop(region);
+        closed
     }
 
     /// Asks the device to close a window.
@@ -401,7 +447,9 @@ impl Verbs {
         let open = exposed.map(|one| std::mem::replace(&mut one.way, Way::Closed));
         let open: Vec<Way> = open.collect();
         for way in open {
-            self.drop_way(way);
+            // The queue pair is stopped, and destroyed before anybody gets the
+            // buffer; the cause is in the log.
+            let _ = self.drop_way(way);
         }
     }
 }

@@ -15,8 +15,10 @@ use super::{Verbs, watch};
 use crate::adapter::AdapterId;
 use crate::book::failed;
 use crate::conn::{Conn, Phase, SendItem, WorkId};
-use crate::sys::{AsyncNote, ContextKey, WorkCompletion, event, status};
-use crate::words::{event_reason, recv_reason, send_reason, stopped_by_request};
+use crate::sys::{AsyncNote, ContextKey, CqKey, WorkCompletion, event, status};
+use crate::words::{
+    event_reason, not_closed, queue_failed, recv_reason, send_reason, stopped_by_request,
+};
 
 /// How often the descriptors are looked at while completions come, and while
 /// none do.
@@ -58,7 +60,7 @@ impl Verbs {
         for (number, adapter) in (0..).zip(&mut self.adapters) {
             let Some(adapter) = adapter else { continue };
             let rxe = adapter.is_rxe();
-            for queue in &mut adapter.queues {
+            for queue in adapter.queues.iter_mut().filter(|queue| !queue.failed) {
                 let of = queue.shared.then_some(AdapterId(number));
                 for _ in 0..BATCHES {
                     let count = queue.cq.poll(&mut self.batch);
@@ -90,7 +92,7 @@ impl Verbs {
         let mut any = false;
         let adapters = self.adapters.iter_mut().flatten();
         for queue in adapters.flat_map(|adapter| &mut adapter.queues) {
-            if !queue.armed {
+            if !queue.armed && !queue.failed {
                 queue.cq.arm();
                 queue.armed = true;
                 any = true;
@@ -204,10 +206,13 @@ impl Verbs {
             event::PORT_ERR => tracing::warn!(device = name, port = note.port, "port is down"),
             _ => {}
         }
+        if let Some(key) = note.cq {
+            self.lose_queue(AdapterId(index), key);
+        }
         let Some(number) = note.qp else { return };
         let of = |conn: &&mut Conn| {
             let link = conn.link.as_ref();
-            link.is_some_and(|link| link.adapter.0 == index && link.qp_number == number)
+            link.is_some_and(|link| link.room.adapter.0 == index && link.qp_number == number)
         };
         let Some(qp) = self.conns.iter_mut().find(of).map(|conn| conn.id) else {
             return;
@@ -218,6 +223,32 @@ impl Verbs {
             self.took_last(qp);
         } else if let Some(reason) = event_reason(note.event) {
             self.fail_own(qp, reason);
+        }
+    }
+
+    /// A completion queue failed: what it would tell is lost, so its queue
+    /// pairs end.
+    fn lose_queue(&mut self, id: AdapterId, key: CqKey) {
+        let Some(adapter) = self.adapter(id) else {
+            return;
+        };
+        let mut queues = adapter.queues.iter_mut().enumerate();
+        // It may be of another provider.
+        let Some((number, queue)) = queues.find(|(_, queue)| queue.cq.key() == key) else {
+            return;
+        };
+        queue.failed = true;
+        let shared = queue.shared;
+        let reason = queue_failed(&adapter.name);
+        tracing::error!(device = adapter.name, "{reason}");
+        let on_it = self.conns.iter_mut().filter(|conn| {
+            let room = conn.link.as_ref().map(|link| link.room);
+            let sends = room.is_some_and(|room| (room.adapter, room.queue) == (id, number));
+            sends || (shared && conn.draws.is_some_and(|draw| draw.of == id))
+        });
+        let on_it: Vec<QpId> = on_it.map(|conn| conn.id).collect();
+        for qp in on_it {
+            self.fail_own(qp, reason.clone());
         }
     }
 
@@ -291,8 +322,14 @@ impl Verbs {
         };
         conn.sends.complete(number, outcome);
         while let Some(conn) = self.conns.get_mut(qp)
-            && let Some((item, outcome)) = conn.sends.pop()
+            && conn.stuck.is_none()
+            && let Some((mut item, outcome)) = conn.sends.pop()
         {
+            if let Err(error) = item.close_sink() {
+                conn.stuck = Some((item, outcome));
+                self.fail_own(qp, not_closed(&error));
+                break;
+            }
             match item {
                 SendItem::Work { .. } => conn.work = conn.work.saturating_sub(1),
                 SendItem::Bind(key) => {
@@ -339,7 +376,7 @@ impl Verbs {
 
     /// A queue pair fails for a reason that its own device found: that beats
     /// what the peer's good-bye says.
-    fn fail_own(&mut self, qp: QpId, reason: CloseReason) {
+    pub(super) fn fail_own(&mut self, qp: QpId, reason: CloseReason) {
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };

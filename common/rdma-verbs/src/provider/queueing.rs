@@ -14,7 +14,7 @@ use crate::words::io_reason;
 
 /// The domain that a queue pair's memory is registered in.
 pub(super) fn domain_of<'a>(adapters: &'a [Option<Adapter>], link: &'a Link) -> Option<&'a Domain> {
-    let adapter = || adapters.get(link.adapter.0 as usize)?.as_ref();
+    let adapter = || adapters.get(link.room.adapter.0 as usize)?.as_ref();
     link.domain.as_ref().or_else(|| adapter()?.shared.as_ref())
 }
 
@@ -124,7 +124,8 @@ impl Verbs {
         if !registered {
             return Err(PostError::NotRegistered);
         }
-        let max = self.config.limits.max_message as usize;
+        let most = conn.link.as_ref().map_or(0, |link| link.max_message);
+        let max = self.config.limits.max_message.min(most) as usize;
         let max = match work {
             Work::Send { .. } => max,
             Work::Write { remote, .. } | Work::Read { remote, .. } => max.min(remote.len as usize),

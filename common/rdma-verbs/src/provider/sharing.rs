@@ -31,6 +31,9 @@ impl Verbs {
         }
         let (key, local) = (conn.cm.context()?, conn.cm.local_addr());
         let id = self.adapter_of(local, key).ok()?;
+        if self.adapter(id)?.lost_receives() {
+            return None;
+        }
         if self.receives_of(id).is_none() {
             self.make_shared(id, recvs, entries)?;
         }

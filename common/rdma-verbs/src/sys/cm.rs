@@ -1,184 +1,37 @@
-//! Connection management: event channels, ids, and the queue pairs of ids.
+//! Connection management: ids, and the queue pairs of ids.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::BorrowedFd;
+use std::net::SocketAddr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use libc::{c_void, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
-use nvmeof_rdma::PrivateData;
+use libc::{c_void, sockaddr};
 
-use super::library::{Functions, functions};
+use super::address::{from_raw, to_raw};
+use super::channel::EventChannel;
+use super::library::Functions;
 use super::raw::{
     self, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state,
-    ibv_qp_type, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param,
-    rdma_event_channel, rdma_port_space,
+    ibv_qp_type, rdma_cm_id, rdma_conn_param, rdma_port_space,
 };
 use super::{CompletionQueue, ContextKey, Drawn, ProtectionDomain, check, last_error};
 
-/// Where the events of ids arrive. Never waits.
-#[derive(Debug)]
-pub(crate) struct EventChannel {
-    raw: NonNull<rdma_event_channel>,
-    functions: &'static Functions,
-}
-
-// SAFETY: librdmacm may be called from any thread.
-unsafe impl Send for EventChannel {}
-// SAFETY: as above.
-unsafe impl Sync for EventChannel {}
-
-/// What happened to an id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CmEventKind {
-    AddrResolved,
-    AddrError,
-    RouteResolved,
-    RouteError,
-    ConnectRequest,
-    ConnectError,
-    Unreachable,
-    Rejected,
-    Established,
-    Disconnected,
-    DeviceRemoval,
-    AddrChange,
-    TimewaitExit,
-    /// Nothing that concerns connections.
-    Other,
+/// What a queue pair is made from.
+#[derive(Clone, Debug)]
+pub(crate) struct QpParts {
+    pub(crate) pd: Arc<ProtectionDomain>,
+    pub(crate) cq: Arc<CompletionQueue>,
+    /// Where its receives come from, if it has none of its own.
+    pub(crate) drawn: Option<Drawn>,
 }
 
 /// Which id: equal as long as it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct CmIdKey(usize);
 
-/// An event of connection management.
-#[derive(Debug)]
-pub(crate) struct CmEvent {
-    pub(crate) kind: CmEventKind,
-    /// The id it is about; for a request the listening one.
-    pub(crate) id: CmIdKey,
-    /// The token of that id.
-    pub(crate) token: u64,
-    /// The new id of a request.
-    pub(crate) request: Option<CmId>,
-    /// 0, a negative errno, or a reason of the protocol.
-    pub(crate) status: i32,
-    pub(crate) private_data: PrivateData,
-    /// RDMA Reads and atomics the peer wants to have in flight towards us.
-    pub(crate) reads_in: u8,
-    /// RDMA Reads and atomics the peer answers at once.
-    pub(crate) reads_out: u8,
-}
-
-impl EventChannel {
-    pub(crate) fn new() -> io::Result<Arc<Self>> {
-        let functions = functions().map_err(|_| io::Error::from(io::ErrorKind::NotFound))?;
-        // SAFETY: takes nothing.
-        let raw = unsafe { (functions.rdma_create_event_channel)() };
-        let raw = NonNull::new(raw).ok_or_else(last_error)?;
-        Ok(Arc::new(Self { raw, functions }))
-    }
-
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel exists until this is dropped.
-        let fields = unsafe { self.raw.as_ref() };
-        // SAFETY: its descriptor is open as long.
-        unsafe { BorrowedFd::borrow_raw(fields.fd) }
-    }
-
-    /// Takes the next event, if the descriptor does not wait. Only one thread
-    /// at a time may take events of a channel and destroy ids of it.
-    pub(crate) fn take(self: &Arc<Self>) -> io::Result<Option<CmEvent>> {
-        let mut raw: *mut rdma_cm_event = std::ptr::null_mut();
-        // SAFETY: a place for a pointer.
-        let result = unsafe { (self.functions.rdma_get_cm_event)(self.raw.as_ptr(), &raw mut raw) };
-        if let Err(error) = check(result) {
-            return match error.kind() {
-                io::ErrorKind::WouldBlock => Ok(None),
-                _ => Err(error),
-            };
-        }
-        // SAFETY: the library returned an event, which exists until it is
-        // acknowledged.
-        let event = unsafe { &*raw };
-        let event = self.read(event);
-        // SAFETY: the event from above, once. Acknowledged at once, so that
-        // destroying an id never waits.
-        unsafe { (self.functions.rdma_ack_cm_event)(raw) };
-        Ok(Some(event))
-    }
-
-    fn read(self: &Arc<Self>, event: &rdma_cm_event) -> CmEvent {
-        let kind = kind_of(event.event);
-        let (id, request) = if kind == CmEventKind::ConnectRequest {
-            let request = NonNull::new(event.id).map(|raw| CmId {
-                raw,
-                channel: Arc::clone(self),
-                functions: self.functions,
-                qp: None,
-            });
-            (event.listen_id, request)
-        } else {
-            (event.id, None)
-        };
-        // SAFETY: an event names an id that exists: this channel's ids are
-        // destroyed by the thread that takes its events.
-        let fields = unsafe { &*id };
-        let mut read = CmEvent {
-            kind,
-            id: CmIdKey(id.addr()),
-            token: fields.context.addr() as u64,
-            request,
-            status: event.status,
-            private_data: PrivateData::empty(),
-            reads_in: 0,
-            reads_out: 0,
-        };
-        // SAFETY: ids of the TCP port space have this member.
-        let param = unsafe { &event.param.conn };
-        read.reads_in = param.responder_resources;
-        read.reads_out = param.initiator_depth;
-        if !param.private_data.is_null() {
-            let len = usize::from(param.private_data_len);
-            // SAFETY: the event carries as many bytes.
-            let bytes = unsafe { std::slice::from_raw_parts(param.private_data.cast(), len) };
-            // What is beyond is padding: nobody says more.
-            let bytes = bytes.get(..MOST_PRIVATE).unwrap_or(bytes);
-            read.private_data = PrivateData::new(bytes).unwrap_or_default();
-        }
-        read
-    }
-}
-
-/// Private data that the contract carries at most.
-const MOST_PRIVATE: usize = 196;
-
-fn kind_of(number: rdma_cm_event_type::Type) -> CmEventKind {
-    use rdma_cm_event_type as raw;
-    match number {
-        raw::RDMA_CM_EVENT_ADDR_RESOLVED => CmEventKind::AddrResolved,
-        raw::RDMA_CM_EVENT_ADDR_ERROR => CmEventKind::AddrError,
-        raw::RDMA_CM_EVENT_ROUTE_RESOLVED => CmEventKind::RouteResolved,
-        raw::RDMA_CM_EVENT_ROUTE_ERROR => CmEventKind::RouteError,
-        raw::RDMA_CM_EVENT_CONNECT_REQUEST => CmEventKind::ConnectRequest,
-        raw::RDMA_CM_EVENT_CONNECT_ERROR => CmEventKind::ConnectError,
-        raw::RDMA_CM_EVENT_UNREACHABLE => CmEventKind::Unreachable,
-        raw::RDMA_CM_EVENT_REJECTED => CmEventKind::Rejected,
-        raw::RDMA_CM_EVENT_ESTABLISHED => CmEventKind::Established,
-        raw::RDMA_CM_EVENT_DISCONNECTED => CmEventKind::Disconnected,
-        raw::RDMA_CM_EVENT_DEVICE_REMOVAL => CmEventKind::DeviceRemoval,
-        raw::RDMA_CM_EVENT_ADDR_CHANGE => CmEventKind::AddrChange,
-        raw::RDMA_CM_EVENT_TIMEWAIT_EXIT => CmEventKind::TimewaitExit,
-        _ => CmEventKind::Other,
-    }
-}
-
-impl Drop for EventChannel {
-    fn drop(&mut self) {
-        // SAFETY: ids hold their channel, so there are none any more.
-        unsafe { (self.functions.rdma_destroy_event_channel)(self.raw.as_ptr()) };
+impl CmIdKey {
+    pub(super) fn of(raw: *mut rdma_cm_id) -> Self {
+        Self(raw.addr())
     }
 }
 
@@ -190,7 +43,10 @@ pub(crate) struct CmId {
     channel: Arc<EventChannel>,
     functions: &'static Functions,
     /// What its queue pair was made from.
-    qp: Option<(Arc<ProtectionDomain>, Arc<CompletionQueue>, Option<Drawn>)>,
+    qp: Option<QpParts>,
+    /// Shared with a call that another thread makes: id and queue pair stay
+    /// until it is back.
+    lent: Arc<()>,
 }
 
 // SAFETY: librdmacm may be called from any thread.
@@ -231,7 +87,7 @@ impl CmId {
         // follows.
         let result = unsafe {
             (functions.rdma_create_id)(
-                channel.raw.as_ptr(),
+                channel.raw(),
                 &raw mut raw,
                 token,
                 rdma_port_space::RDMA_PS_TCP,
@@ -239,12 +95,18 @@ impl CmId {
         };
         check(result)?;
         let raw = NonNull::new(raw).ok_or_else(last_error)?;
-        Ok(Self {
+        Ok(Self::of(raw, channel))
+    }
+
+    /// The owner of an id that the library made.
+    pub(super) fn of(raw: NonNull<rdma_cm_id>, channel: &Arc<EventChannel>) -> Self {
+        Self {
             raw,
             channel: Arc::clone(channel),
-            functions,
+            functions: channel.functions,
             qp: None,
-        })
+            lent: Arc::default(),
+        }
     }
 
     fn fields(&self) -> &rdma_cm_id {
@@ -253,7 +115,7 @@ impl CmId {
     }
 
     pub(crate) fn key(&self) -> CmIdKey {
-        CmIdKey(self.raw.as_ptr().addr())
+        CmIdKey::of(self.raw.as_ptr())
     }
 
     /// Sets the token that events of this id carry.
@@ -343,8 +205,7 @@ impl CmId {
     pub(crate) fn migrate(&mut self, channel: &Arc<EventChannel>) -> io::Result<()> {
         // SAFETY: both exist; no event of the id is taken and unacknowledged,
         // which it would wait for.
-        let result =
-            unsafe { (self.functions.rdma_migrate_id)(self.raw.as_ptr(), channel.raw.as_ptr()) };
+        let result = unsafe { (self.functions.rdma_migrate_id)(self.raw.as_ptr(), channel.raw()) };
         check(result)?;
         self.channel = Arc::clone(channel);
         Ok(())
@@ -352,13 +213,9 @@ impl CmId {
 
     /// Makes the queue pair. Returns how many bytes a send may carry in
     /// itself.
-    pub(crate) fn create_qp(
-        &mut self,
-        pd: &Arc<ProtectionDomain>,
-        cq: &Arc<CompletionQueue>,
-        sizes: QpSizes,
-        drawn: Option<&Drawn>,
-    ) -> io::Result<u32> {
+    pub(crate) fn create_qp(&mut self, parts: &QpParts, sizes: QpSizes) -> io::Result<u32> {
+        let QpParts { pd, cq, drawn } = parts;
+        let drawn = drawn.as_ref();
         let mut attr = ibv_qp_init_attr {
             qp_context: std::ptr::null_mut(),
             send_cq: cq.raw(),
@@ -379,16 +236,22 @@ impl CmId {
         let result =
             unsafe { (self.functions.rdma_create_qp)(self.raw.as_ptr(), pd.raw(), &raw mut attr) };
         check(result)?;
-        self.qp = Some((Arc::clone(pd), Arc::clone(cq), drawn.cloned()));
+        self.qp = Some(parts.clone());
         Ok(attr.cap.max_inline_data)
     }
 
     /// Destroys the queue pair: from then on the device touches no memory for
     /// it.
     pub(crate) fn destroy_qp(&mut self) {
-        if self.qp.take().is_some() {
+        if self.is_lent() {
+            debug_assert!(false, "a queue pair is destroyed under a call");
+            return;
+        }
+        if let Some(made_from) = self.qp.take() {
             // SAFETY: the queue pair was made by `create_qp`.
             unsafe { (self.functions.rdma_destroy_qp)(self.raw.as_ptr()) };
+            // Not before: this may be the last to hold them.
+            drop(made_from);
         }
     }
 
@@ -458,6 +321,22 @@ impl CmId {
         check(unsafe { (self.functions.rdma_connect)(self.raw.as_ptr(), &raw mut params) })
     }
 
+    /// As [`connect`](Self::connect), for another thread to call.
+    pub(crate) fn connect_elsewhere(&self, params: ConnectParams<'_>) -> ConnectCall {
+        ConnectCall {
+            id: self.raw,
+            functions: self.functions,
+            private_data: params.private_data.into(),
+            reads: (params.reads_in, params.reads_out),
+            _lent: Arc::clone(&self.lent),
+        }
+    }
+
+    /// Whether another thread may be in a call with it.
+    fn is_lent(&mut self) -> bool {
+        Arc::get_mut(&mut self.lent).is_none()
+    }
+
     pub(crate) fn accept(&self, params: ConnectParams<'_>) -> io::Result<()> {
         let mut params = conn_param(params)?;
         // SAFETY: as in `connect`.
@@ -485,8 +364,45 @@ impl CmId {
     }
 }
 
+/// A connect call that is still to be made. As long as this exists its id and
+/// queue pair are not destroyed.
+#[derive(Debug)]
+pub(crate) struct ConnectCall {
+    id: NonNull<rdma_cm_id>,
+    functions: &'static Functions,
+    private_data: Box<[u8]>,
+    /// Towards us, towards the peer.
+    reads: (u8, u8),
+    _lent: Arc<()>,
+}
+
+// SAFETY: librdmacm may be called from any thread, and the id is not destroyed
+// under the call.
+unsafe impl Send for ConnectCall {}
+
+impl ConnectCall {
+    /// Connects, however long the kernel takes for it.
+    pub(crate) fn make(self) -> io::Result<()> {
+        let mut params = conn_param(ConnectParams {
+            private_data: &self.private_data,
+            reads_in: self.reads.0,
+            reads_out: self.reads.1,
+        })?;
+        // SAFETY: the id is lent, so it exists, and so does its queue pair;
+        // the private data lives as long as the call.
+        check(unsafe { (self.functions.rdma_connect)(self.id.as_ptr(), &raw mut params) })
+    }
+}
+
 impl Drop for CmId {
     fn drop(&mut self) {
+        if self.is_lent() {
+            // Its owner waits for the call, so this does not happen. Should
+            // it, then what the call uses stays for good.
+            debug_assert!(false, "an id is destroyed under a call");
+            std::mem::forget((self.qp.take(), Arc::clone(&self.channel)));
+            return;
+        }
         self.destroy_qp();
         // SAFETY: the id exists, and has no queue pair any more. All events
         // taken were acknowledged, so this does not wait.
@@ -514,79 +430,4 @@ fn conn_param(params: ConnectParams<'_>) -> io::Result<rdma_conn_param> {
         srq: 0,
         qp_num: 0,
     })
-}
-
-fn to_raw(addr: SocketAddr) -> sockaddr_storage {
-    // SAFETY: an address is numbers, for which zero is a value.
-    let mut raw: sockaddr_storage = unsafe { std::mem::zeroed() };
-    let place = &raw mut raw;
-    match addr {
-        SocketAddr::V4(addr) => {
-            let v4 = sockaddr_in {
-                sin_family: libc::sa_family_t::try_from(libc::AF_INET).unwrap_or_default(),
-                sin_port: addr.port().to_be(),
-                sin_addr: libc::in_addr {
-                    s_addr: u32::from_ne_bytes(addr.ip().octets()),
-                },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: the storage is as large and aligned as any address.
-            unsafe { place.cast::<sockaddr_in>().write(v4) };
-        }
-        SocketAddr::V6(addr) => {
-            let v6 = sockaddr_in6 {
-                sin6_family: libc::sa_family_t::try_from(libc::AF_INET6).unwrap_or_default(),
-                sin6_port: addr.port().to_be(),
-                sin6_flowinfo: addr.flowinfo(),
-                sin6_addr: libc::in6_addr {
-                    s6_addr: addr.ip().octets(),
-                },
-                sin6_scope_id: addr.scope_id(),
-            };
-            // SAFETY: as above.
-            unsafe { place.cast::<sockaddr_in6>().write(v6) };
-        }
-    }
-    raw
-}
-
-fn from_raw(raw: &sockaddr_storage) -> Option<SocketAddr> {
-    let place = &raw const *raw;
-    match i32::from(raw.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: the family says which address the storage holds.
-            let v4 = unsafe { place.cast::<sockaddr_in>().read() };
-            let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
-            Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
-        }
-        libc::AF_INET6 => {
-            // SAFETY: as above.
-            let v6 = unsafe { place.cast::<sockaddr_in6>().read() };
-            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-            let port = u16::from_be(v6.sin6_port);
-            Some(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
-        }
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_survive_the_way_to_c_and_back() {
-        for text in [
-            "10.1.2.3:4420",
-            "[fd00::1]:4421",
-            "0.0.0.0:0",
-            "[fe80::2%7]:1",
-        ] {
-            let addr: SocketAddr = text.parse().unwrap();
-            assert_eq!(from_raw(&to_raw(addr)), Some(addr));
-        }
-        // SAFETY: numbers.
-        let none: sockaddr_storage = unsafe { std::mem::zeroed() };
-        assert_eq!(from_raw(&none), None);
-    }
 }

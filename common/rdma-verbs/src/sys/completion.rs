@@ -66,6 +66,10 @@ impl Drop for CompletionChannel {
     }
 }
 
+/// Which completion queue: equal as long as it exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CqKey(pub(super) usize);
+
 /// A completion queue.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
@@ -113,6 +117,10 @@ impl CompletionQueue {
 
     pub(super) fn raw(&self) -> *mut ibv_cq {
         self.raw.as_ptr()
+    }
+
+    pub(crate) fn key(&self) -> CqKey {
+        CqKey(self.raw.as_ptr().addr())
     }
 
     /// An event of this queue was taken from its channel.

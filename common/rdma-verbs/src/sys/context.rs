@@ -11,7 +11,7 @@ use super::raw::{
     self, AsyncEvent, ibv_context, ibv_device_attr, ibv_device_cap_flags, ibv_port_attr,
     ibv_port_state, ibv_transport_type,
 };
-use super::{SrqKey, check, event};
+use super::{CqKey, SrqKey, check, event};
 
 /// Which open device: equal as long as one of its owners lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -69,6 +69,8 @@ pub(crate) struct AsyncNote {
     pub(crate) event: i32,
     /// Number of the queue pair, for its events.
     pub(crate) qp: Option<u32>,
+    /// The completion queue, for its events.
+    pub(crate) cq: Option<CqKey>,
     /// The port, for its events.
     pub(crate) port: Option<i32>,
     /// The shared receive queue, for its events.
@@ -186,6 +188,13 @@ impl Context {
         })
     }
 
+    /// The longest message in bytes that every one of `ports` takes.
+    pub(crate) fn max_message(&self, ports: u8) -> io::Result<u32> {
+        (1..=ports).try_fold(u32::MAX, |most, port| {
+            Ok(most.min(self.port(port)?.max_message))
+        })
+    }
+
     fn async_raw_fd(&self) -> RawFd {
         self.fields().async_fd
     }
@@ -227,6 +236,11 @@ impl Context {
             }
             _ => None,
         };
+        let cq = (raw.event == event::CQ_ERR).then(|| {
+            // SAFETY: this event is about a completion queue, which is not
+            // looked at.
+            CqKey(unsafe { raw.element.cq }.addr())
+        });
         let port = match raw.event {
             event::PORT_ACTIVE | event::PORT_ERR => {
                 // SAFETY: these events are about a port.
@@ -247,6 +261,7 @@ impl Context {
         Some(AsyncNote {
             event: raw.event,
             qp,
+            cq,
             port,
             srq,
         })

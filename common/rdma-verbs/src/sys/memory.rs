@@ -8,7 +8,7 @@ use nvmeof_memory::Region;
 use nvmeof_rdma::Rights;
 
 use super::raw::{ibv_access_flags, ibv_mr, ibv_mw, ibv_mw_type, ibv_pd};
-use super::{Context, last_error};
+use super::{Context, check, last_error};
 
 /// A protection domain: queue pairs reach only memory of their own.
 #[derive(Debug)]
@@ -71,6 +71,8 @@ pub(crate) struct MemoryRegion {
     /// Keeps the memory mapped.
     region: Region,
     piece: Piece,
+    /// Deregistered, or tried to be.
+    closed: bool,
 }
 
 // SAFETY: libibverbs may be called from any thread.
@@ -152,6 +154,7 @@ impl MemoryRegion {
             pd: Arc::clone(pd),
             region: region.clone(),
             piece,
+            closed: false,
         })
     }
 
@@ -191,12 +194,42 @@ impl MemoryRegion {
     }
 }
 
+impl MemoryRegion {
+    /// Deregisters it.
+    ///
+    /// # Errors
+    /// When the device may still reach the memory. It stays mapped for good.
+    pub(crate) fn close(mut self) -> io::Result<()> {
+        self.deregister()
+    }
+
+    fn deregister(&mut self) -> io::Result<()> {
+        if std::mem::replace(&mut self.closed, true) {
+            return Ok(());
+        }
+        // SAFETY: nothing of this side names it any more.
+        let result = unsafe { (self.pd.context().functions().ibv_dereg_mr)(self.raw()) };
+        unless_gone(result).inspect_err(|error| {
+            tracing::error!("memory stays registered for good: {error}");
+            std::mem::forget((self.region.clone(), Arc::clone(&self.pd)));
+        })
+    }
+}
+
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // SAFETY: nothing names it any more. A device that is gone says so,
-        // and has forgotten it.
-        let _ = unsafe { (self.pd.context().functions().ibv_dereg_mr)(self.raw()) };
+        // What matters to somebody is closed by `close`.
+        let _ = self.deregister();
     }
+}
+
+/// What a call to close something said. A device that is gone (`EIO`) reaches
+/// nothing any more.
+fn unless_gone(result: libc::c_int) -> io::Result<()> {
+    check(result).or_else(|error| match error.raw_os_error() {
+        Some(libc::EIO) => Ok(()),
+        _ => Err(error),
+    })
 }
 
 fn remote_access(rights: Rights) -> libc::c_uint {
@@ -220,6 +253,8 @@ pub(super) fn window_access(rights: Rights) -> libc::c_uint {
 pub(crate) struct MemoryWindow {
     raw: NonNull<ibv_mw>,
     pd: Arc<ProtectionDomain>,
+    /// Deallocated, or tried to be.
+    closed: bool,
 }
 
 // SAFETY: libibverbs may be called from any thread.
@@ -241,6 +276,7 @@ impl MemoryWindow {
         Ok(Self {
             raw,
             pd: Arc::clone(pd),
+            closed: false,
         })
     }
 
@@ -266,14 +302,36 @@ impl MemoryWindow {
     }
 }
 
-impl Drop for MemoryWindow {
-    fn drop(&mut self) {
+impl MemoryWindow {
+    /// Deallocates it, which closes what it opened.
+    ///
+    /// # Errors
+    /// When a peer may still reach that.
+    pub(crate) fn close(mut self) -> io::Result<()> {
+        self.deallocate()
+    }
+
+    fn deallocate(&mut self) -> io::Result<()> {
+        if std::mem::replace(&mut self.closed, true) {
+            return Ok(());
+        }
         // SAFETY: a domain's context is open.
         let context = unsafe { &*self.pd.context().raw() };
         let Some(dealloc) = context.ops.dealloc_mw else {
-            return;
+            return Err(io::ErrorKind::Unsupported.into());
         };
-        // SAFETY: allocated by the same context; it closes what it opened.
-        let _ = unsafe { dealloc(self.raw()) };
+        // SAFETY: allocated by the same context.
+        let result = unsafe { dealloc(self.raw()) };
+        unless_gone(result).inspect_err(|error| {
+            tracing::error!("a memory window stays for good: {error}");
+            std::mem::forget(Arc::clone(&self.pd));
+        })
+    }
+}
+
+impl Drop for MemoryWindow {
+    fn drop(&mut self) {
+        // What matters to somebody is closed by `close`.
+        let _ = self.deallocate();
     }
 }

@@ -6,7 +6,9 @@
 //! region before its protection domain, everything before its context. Nothing
 //! here decides anything.
 
+mod address;
 mod chain;
+mod channel;
 mod cm;
 mod completion;
 mod context;
@@ -16,8 +18,9 @@ mod raw;
 mod srq;
 
 pub(crate) use chain::{INLINE, Payload, RecvChain, Segment, SendChain, SendOp, SendRequest};
-pub(crate) use cm::{CmEvent, CmEventKind, CmId, CmIdKey, ConnectParams, EventChannel, QpSizes};
-pub(crate) use completion::{Batch, CompletionChannel, CompletionQueue, WorkCompletion};
+pub(crate) use channel::{CmEvent, CmEventKind, EventChannel};
+pub(crate) use cm::{CmId, CmIdKey, ConnectParams, QpParts, QpSizes};
+pub(crate) use completion::{Batch, CompletionChannel, CompletionQueue, CqKey, WorkCompletion};
 pub(crate) use context::{AsyncNote, Context, ContextKey, DeviceAttr, PortAttr};
 pub(crate) use library::Missing;
 pub(crate) use memory::{MemoryRegion, MemoryWindow, Piece, ProtectionDomain};

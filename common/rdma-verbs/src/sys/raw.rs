@@ -36,6 +36,7 @@ pub(super) struct AsyncEvent {
 #[derive(Clone, Copy)]
 pub(super) union AsyncElement {
     pub(super) qp: *mut ibv_qp,
+    pub(super) cq: *mut ibv_cq,
     pub(super) port: libc::c_int,
     pub(super) srq: *mut ibv_srq,
 }
@@ -49,6 +50,7 @@ const _: () = {
 pub(crate) mod event {
     use rdma_sys::ibv_event_type;
 
+    pub(crate) const CQ_ERR: i32 = ibv_event_type::IBV_EVENT_CQ_ERR as i32;
     pub(crate) const QP_FATAL: i32 = ibv_event_type::IBV_EVENT_QP_FATAL as i32;
     pub(crate) const QP_REQ_ERR: i32 = ibv_event_type::IBV_EVENT_QP_REQ_ERR as i32;
     pub(crate) const QP_ACCESS_ERR: i32 = ibv_event_type::IBV_EVENT_QP_ACCESS_ERR as i32;

@@ -192,6 +192,7 @@ macro_rules! conformance_suite {
                 answering_twice_is_refused,
                 sizes_beyond_the_limits_are_refused,
                 work_longer_than_its_target_is_refused,
+                who_exposes_nothing_is_refused,
                 the_key_table_has_an_end,
             }
             load {

@@ -3,6 +3,7 @@
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 
 use super::End::{A, B};
+use super::pattern::check;
 use super::rig::{Rig, private};
 use crate::{
     ConnectError, ExposeError, Inline, Limits, Outcome, PostError, QpConfig, Rights, Work,
@@ -221,6 +222,36 @@ pub fn work_longer_than_its_target_is_refused(rig: &mut Rig<'_>) {
     }
     rig.assert_alive(link);
     assert_eq!(rig[B].outstanding_recvs(link.b), 0);
+}
+
+/// A queue pair that was made to expose nothing refuses to, and does all the
+/// rest.
+pub fn who_exposes_nothing_is_refused(rig: &mut Rig<'_>) {
+    let none = QpConfig {
+        exposes: 0,
+        ..rig.config()
+    };
+    let some = rig.config();
+    for (a, b) in [(&some, &none), (&none, &some)] {
+        let link = rig.link_with(a, b);
+        rig.assert_alive(link);
+        for (end, config) in [(A, a), (B, b)] {
+            let buf = rig[end].filled(100, 7);
+            let exposed = rig[end].provider().expose(link.at(end), buf, Rights::all());
+            assert_eq!(exposed.is_ok(), config.exposes > 0, "{end:?}");
+            match exposed {
+                Ok(slice) => {
+                    let buf = rig[end].provider().withdraw(slice.key);
+                    check(&buf.expect("it is exposed"), 7);
+                }
+                Err(refused) => {
+                    assert_eq!(refused.why, ExposeError::Full { max: 0 });
+                    check(&refused.back, 7);
+                }
+            }
+        }
+        rig.assert_alive(link);
+    }
 }
 
 /// As many keys as the limits say, then `Full`, then one for each withdrawn.

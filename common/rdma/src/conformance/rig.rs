@@ -356,6 +356,7 @@ impl<'f> Rig<'f> {
             sends: 64,
             reads_out: most.min(4),
             reads_in: most.min(4),
+            exposes: 64,
         }
     }
 

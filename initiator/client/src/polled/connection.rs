@@ -109,6 +109,8 @@ impl Connection {
             // The target reads and writes our memory, we never its.
             reads_out: 0,
             reads_in: limits.max_reads.min(READS_IN),
+            // One key for each command.
+            exposes: u32::from(size),
         };
         let qp = provider
             .connect(addr, &qp_config, &private_data, now)

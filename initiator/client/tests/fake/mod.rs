@@ -161,6 +161,7 @@ impl<P: Provider> Fake<P> {
                     sends: DEPTH as u32 * 4,
                     reads_out: 16,
                     reads_in: 0,
+                    exposes: 0,
                 };
                 self.provider.prepare(request.qp, &config).unwrap();
                 for _ in 0..size {

@@ -141,6 +141,7 @@ impl<S: Storage> Reactor<S> {
                 .min(request.reads_out),
             // A host has nothing to read from us; 0 is not allowed.
             reads_in: 1,
+            exposes: 0,
         };
         let (qp, peer) = (request.qp, request.peer);
         let link = Link {

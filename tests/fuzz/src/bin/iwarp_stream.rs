@@ -23,6 +23,7 @@ const CONFIG: QpConfig = QpConfig {
     sends: 4,
     reads_out: 2,
     reads_in: 2,
+    exposes: 16,
 };
 const BUF: usize = 512;
 /// What lies in memory that a peer may not write to.

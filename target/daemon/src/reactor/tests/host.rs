@@ -111,6 +111,7 @@ impl Host {
             sends: 256,
             reads_out: 1,
             reads_in: self.reads_in,
+            exposes: 64,
         };
         let private_data = PrivateData::new(private_data).unwrap();
         let qp = self

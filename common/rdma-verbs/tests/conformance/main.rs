@@ -4,11 +4,17 @@
 //! else:
 //!
 //! ```text
-//! NVMEOF_VERBS_ADDR=10.10.0.1 cargo test -p nvmeof-rdma-verbs --test conformance
+//! ip neighbour add 10.10.0.99 lladdr 02:00:00:00:00:99 dev IFACE
+//! NVMEOF_VERBS_ADDR=10.10.0.1 NVMEOF_VERBS_SILENT=10.10.0.99 \
+//!     cargo test -p nvmeof-rdma-verbs --test conformance
 //! ```
 //!
-//! with the address of a device's interface.
+//! with the address of a device's interface, and one that it would reach and
+//! where nobody is.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod held_up;
+mod silent;
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -23,6 +29,7 @@ struct Device {
     addr: IpAddr,
     name: String,
     kind: DeviceKind,
+    ack_timeout: Option<u8>,
     start: Instant,
 }
 
@@ -53,6 +60,7 @@ fn device() -> Device {
         addr,
         name: info.name,
         kind: info.kind,
+        ack_timeout: None,
         start: Instant::now(),
     }
 }
@@ -72,6 +80,7 @@ impl Fabric for Device {
                     ..default.limits
                 },
                 handshake: Duration::from_secs(5),
+                ack_timeout: self.ack_timeout,
                 ..default
             };
             Box::new(nvmeof_rdma_verbs::new(config).unwrap())

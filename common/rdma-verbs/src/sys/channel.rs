@@ -1,0 +1,188 @@
+//! Event channels: where connection management tells what happened to ids.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use nvmeof_rdma::PrivateData;
+
+use super::cm::{CmId, CmIdKey};
+use super::library::{Functions, functions};
+use super::raw::{rdma_cm_event, rdma_cm_event_type, rdma_event_channel};
+use super::{check, last_error};
+
+/// Where the events of ids arrive. Never waits.
+#[derive(Debug)]
+pub(crate) struct EventChannel {
+    raw: NonNull<rdma_event_channel>,
+    pub(super) functions: &'static Functions,
+}
+
+// SAFETY: librdmacm may be called from any thread.
+unsafe impl Send for EventChannel {}
+// SAFETY: as above.
+unsafe impl Sync for EventChannel {}
+
+/// What happened to an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CmEventKind {
+    AddrResolved,
+    AddrError,
+    RouteResolved,
+    RouteError,
+    ConnectRequest,
+    ConnectError,
+    Unreachable,
+    Rejected,
+    Established,
+    Disconnected,
+    DeviceRemoval,
+    AddrChange,
+    TimewaitExit,
+    /// Nothing that concerns connections.
+    Other,
+}
+
+impl CmEventKind {
+    /// Whether nothing more comes about a connect call.
+    pub(crate) fn ends_connect(self) -> bool {
+        matches!(
+            self,
+            Self::ConnectError
+                | Self::Unreachable
+                | Self::Rejected
+                | Self::Established
+                | Self::Disconnected
+        )
+    }
+}
+
+/// An event of connection management.
+#[derive(Debug)]
+pub(crate) struct CmEvent {
+    pub(crate) kind: CmEventKind,
+    /// The id it is about; for a request the listening one.
+    pub(crate) id: CmIdKey,
+    /// The token of that id.
+    pub(crate) token: u64,
+    /// The new id of a request.
+    pub(crate) request: Option<CmId>,
+    /// 0, a negative errno, or a reason of the protocol.
+    pub(crate) status: i32,
+    pub(crate) private_data: PrivateData,
+    /// RDMA Reads and atomics the peer wants to have in flight towards us.
+    pub(crate) reads_in: u8,
+    /// RDMA Reads and atomics the peer answers at once.
+    pub(crate) reads_out: u8,
+}
+
+impl EventChannel {
+    pub(crate) fn new() -> io::Result<Arc<Self>> {
+        let functions = functions().map_err(|_| io::Error::from(io::ErrorKind::NotFound))?;
+        // SAFETY: takes nothing.
+        let raw = unsafe { (functions.rdma_create_event_channel)() };
+        let raw = NonNull::new(raw).ok_or_else(last_error)?;
+        Ok(Arc::new(Self { raw, functions }))
+    }
+
+    pub(super) fn raw(&self) -> *mut rdma_event_channel {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel exists until this is dropped.
+        let fields = unsafe { self.raw.as_ref() };
+        // SAFETY: its descriptor is open as long.
+        unsafe { BorrowedFd::borrow_raw(fields.fd) }
+    }
+
+    /// Takes the next event, if the descriptor does not wait. Only one thread
+    /// at a time may take events of a channel and destroy ids of it: the
+    /// library handles an event with the id's queue pair.
+    pub(crate) fn take(self: &Arc<Self>) -> io::Result<Option<CmEvent>> {
+        let mut raw: *mut rdma_cm_event = std::ptr::null_mut();
+        // SAFETY: a place for a pointer.
+        let result = unsafe { (self.functions.rdma_get_cm_event)(self.raw(), &raw mut raw) };
+        if let Err(error) = check(result) {
+            return match error.kind() {
+                io::ErrorKind::WouldBlock => Ok(None),
+                _ => Err(error),
+            };
+        }
+        // SAFETY: the library returned an event, which exists until it is
+        // acknowledged.
+        let event = unsafe { &*raw };
+        let event = self.read(event);
+        // SAFETY: the event from above, once. Acknowledged at once, so that
+        // destroying an id never waits.
+        unsafe { (self.functions.rdma_ack_cm_event)(raw) };
+        Ok(Some(event))
+    }
+
+    fn read(self: &Arc<Self>, event: &rdma_cm_event) -> CmEvent {
+        let kind = kind_of(event.event);
+        let (id, request) = if kind == CmEventKind::ConnectRequest {
+            let request = NonNull::new(event.id).map(|raw| CmId::of(raw, self));
+            (event.listen_id, request)
+        } else {
+            (event.id, None)
+        };
+        // SAFETY: an event names an id that exists: this channel's ids are
+        // destroyed by the thread that takes its events.
+        let fields = unsafe { &*id };
+        let mut read = CmEvent {
+            kind,
+            id: CmIdKey::of(id),
+            token: fields.context.addr() as u64,
+            request,
+            status: event.status,
+            private_data: PrivateData::empty(),
+            reads_in: 0,
+            reads_out: 0,
+        };
+        // SAFETY: ids of the TCP port space have this member.
+        let param = unsafe { &event.param.conn };
+        read.reads_in = param.responder_resources;
+        read.reads_out = param.initiator_depth;
+        if !param.private_data.is_null() {
+            let len = usize::from(param.private_data_len);
+            // SAFETY: the event carries as many bytes.
+            let bytes = unsafe { std::slice::from_raw_parts(param.private_data.cast(), len) };
+            // What is beyond is padding: nobody says more.
+            let bytes = bytes.get(..MOST_PRIVATE).unwrap_or(bytes);
+            read.private_data = PrivateData::new(bytes).unwrap_or_default();
+        }
+        read
+    }
+}
+
+/// Private data that the contract carries at most.
+const MOST_PRIVATE: usize = 196;
+
+fn kind_of(number: rdma_cm_event_type::Type) -> CmEventKind {
+    use rdma_cm_event_type as raw;
+    match number {
+        raw::RDMA_CM_EVENT_ADDR_RESOLVED => CmEventKind::AddrResolved,
+        raw::RDMA_CM_EVENT_ADDR_ERROR => CmEventKind::AddrError,
+        raw::RDMA_CM_EVENT_ROUTE_RESOLVED => CmEventKind::RouteResolved,
+        raw::RDMA_CM_EVENT_ROUTE_ERROR => CmEventKind::RouteError,
+        raw::RDMA_CM_EVENT_CONNECT_REQUEST => CmEventKind::ConnectRequest,
+        raw::RDMA_CM_EVENT_CONNECT_ERROR => CmEventKind::ConnectError,
+        raw::RDMA_CM_EVENT_UNREACHABLE => CmEventKind::Unreachable,
+        raw::RDMA_CM_EVENT_REJECTED => CmEventKind::Rejected,
+        raw::RDMA_CM_EVENT_ESTABLISHED => CmEventKind::Established,
+        raw::RDMA_CM_EVENT_DISCONNECTED => CmEventKind::Disconnected,
+        raw::RDMA_CM_EVENT_DEVICE_REMOVAL => CmEventKind::DeviceRemoval,
+        raw::RDMA_CM_EVENT_ADDR_CHANGE => CmEventKind::AddrChange,
+        raw::RDMA_CM_EVENT_TIMEWAIT_EXIT => CmEventKind::TimewaitExit,
+        _ => CmEventKind::Other,
+    }
+}
+
+impl Drop for EventChannel {
+    fn drop(&mut self) {
+        // SAFETY: ids hold their channel, so there are none any more.
+        unsafe { (self.functions.rdma_destroy_event_channel)(self.raw.as_ptr()) };
+    }
+}

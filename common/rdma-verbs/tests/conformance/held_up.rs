@@ -1,0 +1,46 @@
+//! Cases: keys that cannot be closed, because the network holds up the queue.
+
+use std::io::ErrorKind;
+
+use nvmeof_rdma::conformance::End::{A, B};
+use nvmeof_rdma::conformance::{check_pattern, run};
+use nvmeof_rdma::{CloseReason, Rights};
+use nvmeof_rdma_verbs::DeviceKind;
+
+use super::{Device, device};
+
+/// Sends again after 8.6 seconds, which is longer than a withdraw waits. A
+/// device in software that sends again fails for reasons of its own.
+const LATE: u8 = 21;
+
+/// The owner gets the buffer back for sure, its connection ends, and the cause
+/// is the network and not what the peer did.
+#[test]
+fn a_key_that_cannot_be_closed_ends_its_connection() {
+    let device = Device {
+        ack_timeout: Some(LATE),
+        ..device()
+    };
+    if device.kind == DeviceKind::Iwarp {
+        // Nothing is opened or closed by work requests there.
+        return;
+    }
+    run([device], |rig| {
+        let link = rig.link();
+        rig[B].vanish();
+        // Nobody acknowledges it, and what is behind it waits.
+        rig[A].send(link.a, 1, 64);
+        let buf = rig[A].filled(100, 3);
+        let provider = rig[A].provider();
+        let slice = provider.expose(link.a, buf, Rights::REMOTE_READ);
+        let slice = slice.expect("a buffer is exposed");
+        let buf = provider.withdraw(slice.key).expect("it comes back");
+        check_pattern(&buf, 3);
+        let reason = rig.closed(A, link.a);
+        let CloseReason::Network { kind, text } = &reason else {
+            panic!("{reason}");
+        };
+        assert_eq!(*kind, ErrorKind::TimedOut);
+        assert!(text.contains("does not acknowledge"), "{text}");
+    });
+}
