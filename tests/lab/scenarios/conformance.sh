@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: the provider over libibverbs keeps the contract of all providers
 # providers: verbs-rxe verbs-siw
-# timeout: 300
+# timeout: 420
 source /lab/guest/lib.sh
 
 # The suite breaks rules, and the devices say so.
