@@ -103,6 +103,13 @@ impl Context {
         Ok(all)
     }
 
+    /// A device that is no device: for tests that replace the functions which
+    /// would look at it.
+    #[cfg(test)]
+    pub(super) fn with_functions(raw: NonNull<ibv_context>, functions: &'static Functions) -> Self {
+        Self { raw, functions }
+    }
+
     /// Uses the device of `key`, which has to be open.
     pub(crate) fn of(key: ContextKey) -> io::Result<Arc<Self>> {
         let found = Self::all()?.into_iter().find(|one| one.key() == key);

@@ -335,3 +335,95 @@ impl Drop for MemoryWindow {
         let _ = self.deallocate();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI32, Ordering};
+
+    use nvmeof_memory::{Pages, Pool, PoolLayout};
+
+    use super::super::library::{Functions, functions};
+    use super::super::raw::ibv_context;
+    use super::*;
+
+    /// What deregistering says.
+    static SAID: AtomicI32 = AtomicI32::new(0);
+
+    unsafe extern "C" fn alloc_pd(_: *mut ibv_context) -> *mut ibv_pd {
+        NonNull::dangling().as_ptr()
+    }
+
+    unsafe extern "C" fn dealloc_pd(_: *mut ibv_pd) -> libc::c_int {
+        0
+    }
+
+    unsafe extern "C" fn reg_mr(
+        _: *mut ibv_pd,
+        _: *mut libc::c_void,
+        _: usize,
+        _: libc::c_int,
+    ) -> *mut ibv_mr {
+        NonNull::dangling().as_ptr()
+    }
+
+    unsafe extern "C" fn dereg_mr(_: *mut ibv_mr) -> libc::c_int {
+        SAID.load(Ordering::Relaxed)
+    }
+
+    unsafe extern "C" fn free_devices(list: *mut *mut ibv_context) {
+        // SAFETY: as the function that this replaces.
+        unsafe { libc::free(list.cast()) };
+    }
+
+    /// A domain of a device that does what [`SAID`] says. `None` without the
+    /// libraries.
+    fn domain() -> Option<Arc<ProtectionDomain>> {
+        let functions = Functions {
+            ibv_alloc_pd: alloc_pd,
+            ibv_dealloc_pd: dealloc_pd,
+            ibv_reg_mr: reg_mr,
+            ibv_dereg_mr: dereg_mr,
+            rdma_free_devices: free_devices,
+            ..*functions().ok()?
+        };
+        let functions = Box::leak(Box::new(functions));
+        let context = Context::with_functions(NonNull::dangling(), functions);
+        ProtectionDomain::new(&Arc::new(context)).ok()
+    }
+
+    fn is_mapped(addr: u64) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().any(|line| {
+            let range = line
+                .split(' ')
+                .next()
+                .and_then(|range| range.split_once('-'));
+            let (start, end) = range.unwrap();
+            let number = |text| u64::from_str_radix(text, 16).unwrap();
+            (number(start)..number(end)).contains(&addr)
+        })
+    }
+
+    /// What deregistering says, whether that is an error, and whether the
+    /// memory stays mapped although its owner is done with it.
+    #[test]
+    fn memory_that_stays_registered_stays_mapped() {
+        let Some(pd) = domain() else { return };
+        let layout = PoolLayout {
+            count: 1,
+            // Large enough to be a mapping that nothing merges with.
+            stride: 64 << 20,
+            lead: 0,
+        };
+        for (said, failed) in [(0, false), (libc::EIO, false), (libc::EBUSY, true)] {
+            SAID.store(said, Ordering::Relaxed);
+            let pool = Pool::new(layout, Pages::Normal).unwrap();
+            let region = MemoryRegion::local(&pd, pool.region(), None, false).unwrap();
+            let addr = pool.region().addr();
+            drop(pool);
+            assert!(is_mapped(addr), "as long as it is registered");
+            assert_eq!(region.close().is_err(), failed, "{said}");
+            assert_eq!(is_mapped(addr), failed, "{said}");
+        }
+    }
+}
