@@ -135,22 +135,6 @@ impl<S: Streams> SoftRdma<S> {
         self.regions.contains(&buf.region())
     }
 
-    /// Checks the sizes of a queue pair against the limits.
-    fn check_config(&self, config: &QpConfig) -> Result<(), PostError> {
-        let limits = &self.config.limits;
-        for (what, value, min, max) in [
-            ("recvs", config.recvs, 1, limits.max_recvs),
-            ("sends", config.sends, 1, limits.max_sends),
-            ("reads_out", config.reads_out, 0, limits.max_reads),
-            ("reads_in", config.reads_in, 0, limits.max_reads),
-        ] {
-            if value < min || value > max {
-                return Err(PostError::Size { what, value, max });
-            }
-        }
-        Ok(())
-    }
-
     fn check_recv(&mut self, qp: QpId, buf: &Buf) -> Result<&mut Conn, PostError> {
         let registered = self.is_registered(buf);
         let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
@@ -308,7 +292,7 @@ impl<S: Streams> Provider for SoftRdma<S> {
         now: Duration,
     ) -> Result<QpId, ConnectError> {
         self.now = now;
-        self.check_config(config)?;
+        self.config.limits.check(config)?;
         let depth = self.config.limits.max_qps;
         if self.conns.count() >= depth {
             return Err(PostError::QueueFull { depth }.into());
@@ -324,7 +308,7 @@ impl<S: Streams> Provider for SoftRdma<S> {
     }
 
     fn prepare(&mut self, qp: QpId, config: &QpConfig) -> Result<(), PostError> {
-        self.check_config(config)?;
+        self.config.limits.check(config)?;
         let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
         match conn.phase {
             Phase::Requested => {

@@ -1,5 +1,7 @@
 //! Sizes: what a provider can do and what a queue pair asks for.
 
+use crate::PostError;
+
 /// What a provider can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -33,4 +35,24 @@ pub struct QpConfig {
     /// RDMA Reads the peer may have in flight at once (responder resources,
     /// IRD).
     pub reads_in: u32,
+}
+
+impl Limits {
+    /// Checks the sizes that a queue pair asks for.
+    ///
+    /// # Errors
+    /// [`PostError::Size`] names the first that is not possible.
+    pub fn check(&self, config: &QpConfig) -> Result<(), PostError> {
+        for (what, value, min, max) in [
+            ("recvs", config.recvs, 1, self.max_recvs),
+            ("sends", config.sends, 1, self.max_sends),
+            ("reads_out", config.reads_out, 0, self.max_reads),
+            ("reads_in", config.reads_in, 0, self.max_reads),
+        ] {
+            if value < min || value > max {
+                return Err(PostError::Size { what, value, max });
+            }
+        }
+        Ok(())
+    }
 }

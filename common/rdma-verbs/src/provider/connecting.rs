@@ -57,7 +57,7 @@ impl Verbs {
         config: &QpConfig,
         private_data: &PrivateData,
     ) -> Result<QpId, ConnectError> {
-        self.check_config(config)?;
+        self.config.limits.check(config)?;
         let depth = self.config.limits.max_qps.min(MOST_QPS);
         if self.conns.count() >= depth {
             return Err(PostError::QueueFull { depth }.into());
