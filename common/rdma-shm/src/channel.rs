@@ -197,4 +197,4 @@ fn wish_at(role: Role) -> usize {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -3,6 +3,8 @@
 mod connecting;
 mod ending;
 mod polling;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};

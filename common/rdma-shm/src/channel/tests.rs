@@ -3,9 +3,11 @@
 
 use std::os::fd::AsFd;
 
+use nvmeof_rdma::layer::Dice;
+
 use super::*;
 use crate::fault::codes;
-use crate::record::{HEADER, Kind, SEGMENT, size};
+use crate::record::{GRAIN, HEADER, Kind, SEGMENT, size};
 
 fn pair(ring: usize) -> (Channel, Channel) {
     let (active, fd) = Channel::create(ring).unwrap();
@@ -128,6 +130,33 @@ fn memory_of_another_size_is_refused() {
     }
     let other = open(2 * MIN_RING as u64);
     assert!(matches!(other, Err(ChannelError::Memory(_))), "{other:?}");
+}
+
+impl Channel {
+    /// Changes one word somewhere: an index, a wish, or where the next record
+    /// of either ring is looked for; often by one bit only.
+    pub(crate) fn scribble(&self, dice: &mut Dice) {
+        let ring = self.memory.len() / 2 - CONTROL / 2;
+        let number = dice.below(2);
+        let at = match dice.below(4) {
+            0 => dice.below(6) * APART,
+            1 => dice.below(self.memory.len() / 8) * 8,
+            _ => {
+                let index = dice.below(2) * APART + number * 2 * APART;
+                let index = self.memory.word(index).unwrap().load(Ordering::Relaxed);
+                let start = usize::try_from(index % ring as u64).unwrap() / GRAIN * GRAIN;
+                place(number, ring).data + start + dice.below(3) * 8
+            }
+        };
+        let word = self.memory.word(at).unwrap();
+        let value = match dice.below(4) {
+            0 => dice.below(1 << 20) as u64,
+            1 => dice.roll(),
+            2 => word.load(Ordering::Relaxed).wrapping_add(64),
+            _ => word.load(Ordering::Relaxed) ^ 1 << dice.below(64),
+        };
+        word.store(value, Ordering::Relaxed);
+    }
 }
 
 /// Changes a word of the memory as a peer could.
