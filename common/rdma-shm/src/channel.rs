@@ -114,24 +114,29 @@ impl Channel {
 
     /// Is done with that record.
     pub(crate) fn release(&mut self, record: &Record) {
-        self.news |= FOR_ROOM;
-        self.into.release(&self.memory, record);
+        if self.into.release(&self.memory, record) {
+            self.news |= FOR_ROOM;
+        }
     }
 
     /// Throws away what the peer wrote.
     pub(crate) fn discard(&mut self) -> Result<(), Fault> {
-        self.news |= FOR_ROOM;
-        self.into.discard(&self.memory)
+        if self.into.discard(&self.memory)? {
+            self.news |= FOR_ROOM;
+        }
+        Ok(())
     }
 
-    /// Tells the peer of what was put and released. Returns whether it has to
-    /// be woken for that.
+    /// Tells the peer of what was put, and of what was released as far as it
+    /// matters. Returns whether the peer has to be woken for that.
     pub(crate) fn tell(&mut self) -> bool {
         if self.news == 0 {
             return false;
         }
         self.out.tell(&self.memory);
-        self.into.tell(&self.memory);
+        if self.into.tell(&self.memory) {
+            self.news |= FOR_ROOM;
+        }
         // Either we see the wish of a peer that goes to sleep, or the peer,
         // which looks once more after it wished, sees what we told.
         fence(Ordering::SeqCst);

@@ -211,21 +211,22 @@ impl Consumer {
         memory.copy_out(self.place.data, two).map_err(outside)
     }
 
-    /// Is done with that record, and tells so now and then: not each time,
-    /// since the word that says it moves between two processors.
-    pub(crate) fn release(&mut self, memory: &Shared, record: &Record) {
+    /// Is done with that record. Tells so now and then, and returns whether it
+    /// did: not each time, since the word that says it moves between two
+    /// processors. What is not told is never so much that the producer would
+    /// have to wait for it.
+    pub(crate) fn release(&mut self, memory: &Shared, record: &Record) -> bool {
         let len = usize::try_from(record.len).unwrap_or(0);
         self.tail = self.tail.wrapping_add(size(len) as u64);
-        if self.untold() >= self.place.size / 4 {
-            self.tell(memory);
-        }
+        self.untold() >= self.place.size / 4 && self.tell(memory)
     }
 
-    /// Throws away everything that is there.
-    pub(crate) fn discard(&mut self, memory: &Shared) -> Result<(), Fault> {
+    /// Throws away everything that is there. Returns whether there was
+    /// anything.
+    pub(crate) fn discard(&mut self, memory: &Shared) -> Result<bool, Fault> {
         self.look(memory)?;
         self.tail = self.head;
-        Ok(())
+        Ok(self.tell(memory))
     }
 
     /// Bytes of room that the producer does not know of.
@@ -233,13 +234,18 @@ impl Consumer {
         usize::try_from(self.tail.wrapping_sub(self.told)).unwrap_or(usize::MAX)
     }
 
-    /// Tells the producer what room there is.
-    pub(crate) fn tell(&mut self, memory: &Shared) {
-        if self.untold() > 0
-            && let Ok(word) = memory.word(self.place.tail)
-        {
+    /// Tells the producer what room there is. Returns whether there is more.
+    pub(crate) fn tell(&mut self, memory: &Shared) -> bool {
+        if self.untold() == 0 {
+            return false;
+        }
+        if let Ok(word) = memory.word(self.place.tail) {
             word.store(self.tail, Ordering::Release);
         }
         self.told = self.tail;
+        true
     }
 }
+
+/// A record fits into three quarters of the smallest ring.
+const _: () = assert!(HEADER + SEGMENT + GRAIN <= MIN_RING / 4 * 3);
