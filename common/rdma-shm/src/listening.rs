@@ -31,7 +31,8 @@ pub(crate) struct Listener {
     path: PathBuf,
     pub(crate) addr: SocketAddr,
     /// Held as long as we listen: a socket file alone does not tell whether
-    /// its maker still lives.
+    /// its maker still lives. Its file stays: two processes could hold locks of
+    /// one name if it were removed.
     _lock: Flock<File>,
 }
 

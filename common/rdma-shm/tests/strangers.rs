@@ -284,6 +284,111 @@ fn wake_ups_for_nothing_are_harmless_and_descriptors_are_not_kept() {
     host.assert_open();
 }
 
+/// A record as the specification of the rings has it: kind, flags and length;
+/// key and rest; address.
+#[derive(Clone, Copy)]
+struct Record {
+    kind: u64,
+    len: u64,
+    key: u32,
+    rest: u64,
+    addr: u64,
+}
+
+/// Puts records into the ring from the active to the passive side.
+fn put(memory: &Shared, records: &[Record]) {
+    let mut at = 0;
+    for record in records {
+        let words = [
+            record.kind | record.len << 32,
+            u64::from(record.key) | record.rest << 32,
+            record.addr,
+        ];
+        memory.store(4096 + at, &words).unwrap();
+        at += (32 + usize::try_from(record.len).unwrap()).next_multiple_of(64);
+    }
+    let head = memory.word(0).unwrap();
+    head.store(at as u64, Ordering::Release);
+}
+
+#[test]
+fn records_against_the_rules_are_told_by_their_number() {
+    const LEN: usize = 4096;
+    const LAST: u64 = 1 << 8;
+    const INVALIDATES: u64 = 1 << 10;
+    // What the owner of the memory has: a receive of 64 bytes, a read of 100
+    // bytes in flight, and an exposed window, whose key and start stand in.
+    type Make = fn(RemoteSlice) -> Vec<Record>;
+    fn record(kind: u64, len: u64, rest: u64, window: RemoteSlice) -> Record {
+        let (key, addr) = (window.key.0, window.addr);
+        Record {
+            kind,
+            len,
+            key,
+            rest,
+            addr,
+        }
+    }
+    let cases: [(u16, Make); 14] = [
+        (0x02, |w| vec![record(0, 0, 0, w)]),
+        (0x02, |w| vec![record(5, 0, 0, w)]),
+        (0x02, |w| vec![record(2, 101, 100, w)]),
+        (0x20, |w| vec![record(1 | LAST, 8, 0, w); 2]),
+        (0x21, |w| vec![record(1 | LAST, 65, 0, w)]),
+        (0x21, |w| vec![record(1, 40, 0, w); 2]),
+        (0x10, |w| {
+            let send = record(1 | LAST | INVALIDATES, 0, 0, w);
+            vec![Record {
+                key: !w.key.0,
+                ..send
+            }]
+        }),
+        (0x13, |w| vec![record(2, 8, 4097, w)]),
+        (0x13, |w| vec![record(3, 0, 4097, w)]),
+        (0x22, |w| vec![record(3, 0, 100, w); 5]),
+        (0x23, |w| vec![record(4, 99, 99, w)]),
+        (0x23, |w| vec![record(4, 101, 101, w)]),
+        (0x23, |w| vec![record(4, 0, 100, w)]),
+        (0x23, |w| vec![record(4, 100, 100, w); 2]),
+    ];
+    let mut host = Host::new();
+    let layout = PoolLayout {
+        count: 3,
+        stride: LEN,
+        lead: 0,
+    };
+    let pool = Pool::new(layout, Pages::Normal).unwrap();
+    host.provider.register(pool.region()).unwrap();
+    for (number, (code, make)) in cases.into_iter().enumerate() {
+        let (stranger, memory, qp) = intruder(&mut host);
+        let window = pool.take().unwrap();
+        let window = host.provider.expose(qp, window, Rights::all()).unwrap();
+        let mut buf = pool.take().unwrap();
+        buf.set_len(64).unwrap();
+        host.provider.post_recv(qp, Tag(0), buf).unwrap();
+        let mut local = pool.take().unwrap();
+        local.set_len(100).unwrap();
+        let remote = RemoteSlice { len: 100, ..window };
+        let read = Work::Read { local, remote };
+        host.provider.post(qp, Tag(0), read).unwrap();
+        assert!(host.poll().is_empty());
+        put(&memory, &make(window));
+        send(&stranger, &[4], &[]);
+        let reason = loop {
+            if let Some(Event::Closed { reason, .. }) = host.poll().pop() {
+                break reason;
+            }
+        };
+        let CloseReason::PeerFault(fault) = reason else {
+            panic!("case {number}: {reason}")
+        };
+        assert_eq!(fault.code, code, "case {number}: {fault}");
+        host.provider.withdraw(window.key).unwrap();
+        assert_eq!(pool.available(), 3);
+    }
+    host.assert_open();
+}
+
 /// Writes nonsense into the memory until it is told to stop: indices that
 /// could be, records that could be, and anything else.
 fn scribble(memory: &Shared, seed: u64, stop: &AtomicBool, window: RemoteSlice) {

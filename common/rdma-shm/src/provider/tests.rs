@@ -312,3 +312,31 @@ fn scribbling_harms_nobody_else_and_everything_comes_back() {
         "only {faults} of {SEEDS} attacks were noticed"
     );
 }
+
+/// A write of several records: what does not fit is refused before the first
+/// of them is put in place.
+#[test]
+fn a_long_write_that_does_not_fit_changes_nothing() {
+    let mut host = Host::new();
+    let link = host.link();
+    for (side, qp) in host.sides.iter_mut().zip(link) {
+        side.begin(qp, Rights::REMOTE_WRITE);
+    }
+    let window = host.sides[1].window.unwrap();
+    let mut local = host.sides[0].buf();
+    local.fill(1);
+    local.set_len(WINDOW.len() + 1).unwrap();
+    let len = u32::try_from(WINDOW.len() + 1).unwrap();
+    let remote = RemoteSlice { len, ..window };
+    host.sides[0].post(Work::Write { local, remote });
+    while host.sides.iter().any(|side| side.closed.is_none()) {
+        host.turn();
+    }
+    let reason = host.sides[1].closed.take();
+    assert!(matches!(reason, Some(CloseReason::PeerFault(_))));
+    let window = host.sides[1].provider.withdraw(window.key).unwrap();
+    assert!(window.iter().all(|byte| *byte == UNTOUCHED));
+    for side in &host.sides {
+        assert!(side.provider.core.deadlines.is_empty());
+    }
+}
