@@ -6,7 +6,10 @@
 //! means moving the `Buf` to whoever does the lending; it comes back as a
 //! `Buf` when nobody else can touch the memory any more.
 //!
-//! This crate does no I/O and knows nothing of RDMA or NVMe.
+//! [`Shared`] is memory of another kind: another process maps it too and may
+//! change it at any moment, so that it is never seen as a slice.
+//!
+//! This crate moves no data of others and knows nothing of RDMA or NVMe.
 //!
 //! Unsafe code is allowed here because memory that comes from `mmap` and is
 //! handed out piece by piece is what the crate is for.
@@ -14,10 +17,14 @@
 
 mod buf;
 mod classes;
+mod passed;
 mod pool;
 mod region;
+mod shared;
 
 pub use buf::{Buf, OutOfBounds};
 pub use classes::{ClassSpec, Classes};
+pub use passed::receive_passed;
 pub use pool::{Pool, PoolError, PoolLayout};
 pub use region::{MemoryError, Pages, Region, RegionId};
+pub use shared::{Shared, SharedError};

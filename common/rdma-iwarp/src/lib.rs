@@ -9,7 +9,6 @@
 #![forbid(unsafe_code)]
 
 mod config;
-mod slots;
 mod socket;
 mod streams;
 

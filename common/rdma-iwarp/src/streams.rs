@@ -10,10 +10,9 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::MsgFlags;
 use nvmeof_rdma::{ListenError, ListenerId};
-use nvmeof_rdma_soft::{StreamEvent, StreamId, Streams};
+use nvmeof_rdma_soft::{Slots, StreamEvent, StreamId, Streams};
 use socket2::Socket;
 
-use crate::slots::Slots;
 use crate::socket;
 
 /// Events taken from the kernel per poll.

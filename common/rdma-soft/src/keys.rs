@@ -20,7 +20,7 @@ pub(crate) const BASE: u64 = 1 << 20;
 /// The buffers that are exposed, by key. A key is an index of 24 bits and a
 /// generation of 8; both start at random.
 #[derive(Debug)]
-pub(crate) struct KeyTable {
+pub struct KeyTable {
     slots: Vec<Slot>,
     /// Free slots, the one that rested longest first.
     free: VecDeque<u32>,
@@ -50,7 +50,7 @@ struct Entry {
 
 /// Why a peer may not use a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeyFault {
+pub enum KeyFault {
     /// Nothing is exposed by it.
     Unknown,
     /// It belongs to another queue pair.
@@ -67,16 +67,23 @@ pub(crate) enum KeyFault {
 
 /// What a peer asks for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Access {
-    pub(crate) owner: QpId,
-    pub(crate) key: u32,
-    pub(crate) rights: Rights,
-    pub(crate) addr: u64,
-    pub(crate) len: usize,
+pub struct Access {
+    /// The queue pair it came over.
+    pub owner: QpId,
+    /// The key it names.
+    pub key: u32,
+    /// What it wants to do.
+    pub rights: Rights,
+    /// Address of the first byte, as [`KeyTable::expose`] named it.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: usize,
 }
 
 impl KeyTable {
-    pub(crate) fn new(max: u32, seed: u64) -> Self {
+    /// A table of at most `max` keys, whose numbers start at `seed`.
+    #[must_use]
+    pub fn new(max: u32, seed: u64) -> Self {
         let mut table = Self {
             slots: Vec::new(),
             free: VecDeque::new(),
@@ -90,7 +97,11 @@ impl KeyTable {
         table
     }
 
-    pub(crate) fn expose(
+    /// Makes a key that opens what `buf` has in view to the peer of `owner`.
+    ///
+    /// # Errors
+    /// [`ExposeError::Full`], with the buffer.
+    pub fn expose(
         &mut self,
         owner: QpId,
         buf: Buf,
@@ -121,7 +132,11 @@ impl KeyTable {
         }
     }
 
-    pub(crate) fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
+    /// Takes a buffer out of reach.
+    ///
+    /// # Errors
+    /// As [`Provider::withdraw`](nvmeof_rdma::Provider::withdraw).
+    pub fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
         let number = self.number_of(key.0).ok_or(ExposeError::UnknownKey)?;
         let slot = self.slots.get_mut(number as usize);
         let slot = slot.ok_or(ExposeError::UnknownKey)?;
@@ -135,7 +150,10 @@ impl KeyTable {
     }
 
     /// Where in the buffer the access starts.
-    pub(crate) fn check(&self, access: &Access) -> Result<usize, KeyFault> {
+    ///
+    /// # Errors
+    /// [`KeyFault`]: why the peer may not do that.
+    pub fn check(&self, access: &Access) -> Result<usize, KeyFault> {
         let entry = self.entry(access.key).ok_or(KeyFault::Unknown)?;
         if !entry.valid {
             return Err(KeyFault::Unknown);
@@ -160,7 +178,10 @@ impl KeyTable {
     }
 
     /// The bytes of an access that is for writing.
-    pub(crate) fn bytes_mut(&mut self, access: &Access) -> Result<&mut [u8], KeyFault> {
+    ///
+    /// # Errors
+    /// [`KeyFault`]: why the peer may not do that.
+    pub fn bytes_mut(&mut self, access: &Access) -> Result<&mut [u8], KeyFault> {
         let offset = self.check(access)?;
         let entry = self.entry_mut(access.key).ok_or(KeyFault::Unknown)?;
         entry
@@ -169,8 +190,11 @@ impl KeyTable {
             .ok_or(KeyFault::Bounds)
     }
 
-    /// The peer invalidates one of its keys.
-    pub(crate) fn invalidate(&mut self, owner: QpId, key: u32) -> Result<(), KeyFault> {
+    /// The peer of `owner` invalidates one of its keys.
+    ///
+    /// # Errors
+    /// [`KeyFault`]: why the peer may not do that.
+    pub fn invalidate(&mut self, owner: QpId, key: u32) -> Result<(), KeyFault> {
         let entry = self.entry_mut(key).ok_or(KeyFault::Unknown)?;
         if entry.owner != owner {
             return Err(KeyFault::Foreign);
@@ -186,14 +210,14 @@ impl KeyTable {
     }
 
     /// An answer that reads the buffer is queued.
-    pub(crate) fn begin_read(&mut self, key: u32) {
+    pub fn begin_read(&mut self, key: u32) {
         if let Some(entry) = self.entry_mut(key) {
             entry.reading += 1;
         }
     }
 
     /// That answer is sent or dropped.
-    pub(crate) fn end_read(&mut self, key: u32) {
+    pub fn end_read(&mut self, key: u32) {
         if let Some(entry) = self.entry_mut(key) {
             debug_assert!(entry.reading > 0, "an answer ends once");
             entry.reading = entry.reading.saturating_sub(1);
@@ -201,7 +225,8 @@ impl KeyTable {
     }
 
     /// Bytes of a buffer that an answer reads.
-    pub(crate) fn reading(&self, key: u32, offset: usize, len: usize) -> Option<&[u8]> {
+    #[must_use]
+    pub fn reading(&self, key: u32, offset: usize, len: usize) -> Option<&[u8]> {
         self.entry(key)?.buf.get(offset..offset.checked_add(len)?)
     }
 

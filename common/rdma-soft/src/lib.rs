@@ -4,6 +4,9 @@
 //! transport of byte streams that implements [`Streams`]. On the wire it
 //! speaks iWARP: MPA (RFC 5044, RFC 6581), DDP (RFC 5041), RDMAP (RFC 5040).
 //!
+//! What every provider in software needs is public by itself: [`KeyTable`] and
+//! [`Slots`].
+//!
 //! This crate opens no socket and reads no clock: streams and time are given
 //! to it.
 #![forbid(unsafe_code)]
@@ -15,10 +18,13 @@ pub mod iwarp;
 mod keys;
 mod outbound;
 mod provider;
+mod slots;
 mod streams;
 #[cfg(test)]
 mod testing;
 
 pub use config::SoftConfig;
+pub use keys::{Access, KeyFault, KeyTable};
 pub use provider::SoftRdma;
+pub use slots::Slots;
 pub use streams::{StreamEvent, StreamId, Streams};

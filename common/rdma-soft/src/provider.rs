@@ -135,22 +135,6 @@ impl<S: Streams> SoftRdma<S> {
         self.regions.contains(&buf.region())
     }
 
-    /// Checks the sizes of a queue pair against the limits.
-    fn check_config(&self, config: &QpConfig) -> Result<(), PostError> {
-        let limits = &self.config.limits;
-        for (what, value, min, max) in [
-            ("recvs", config.recvs, 1, limits.max_recvs),
-            ("sends", config.sends, 1, limits.max_sends),
-            ("reads_out", config.reads_out, 0, limits.max_reads),
-            ("reads_in", config.reads_in, 0, limits.max_reads),
-        ] {
-            if value < min || value > max {
-                return Err(PostError::Size { what, value, max });
-            }
-        }
-        Ok(())
-    }
-
     fn check_recv(&mut self, qp: QpId, buf: &Buf) -> Result<&mut Conn, PostError> {
         let registered = self.is_registered(buf);
         let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
@@ -308,7 +292,7 @@ impl<S: Streams> Provider for SoftRdma<S> {
         now: Duration,
     ) -> Result<QpId, ConnectError> {
         self.now = now;
-        self.check_config(config)?;
+        self.config.limits.check(config)?;
         let depth = self.config.limits.max_qps;
         if self.conns.count() >= depth {
             return Err(PostError::QueueFull { depth }.into());
@@ -324,7 +308,7 @@ impl<S: Streams> Provider for SoftRdma<S> {
     }
 
     fn prepare(&mut self, qp: QpId, config: &QpConfig) -> Result<(), PostError> {
-        self.check_config(config)?;
+        self.config.limits.check(config)?;
         let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
         match conn.phase {
             Phase::Requested => {
@@ -378,19 +362,17 @@ impl<S: Streams> Provider for SoftRdma<S> {
         buf: Buf,
         rights: Rights,
     ) -> Result<RemoteSlice, Refused<Buf, ExposeError>> {
-        let open = self
-            .conns
-            .get_mut(qp)
-            .is_some_and(|conn| conn.visible && !matches!(conn.phase, Phase::Ending | Phase::Gone));
+        let ended = |conn: &&Conn| matches!(conn.phase, Phase::Ending | Phase::Gone);
+        let open = |conn: &&Conn| conn.visible && !ended(conn);
         let refused = |why, back| Err(Refused { why, back });
-        if !open {
+        let Some(conn) = self.conns.get(qp).filter(open) else {
             return refused(ExposeError::Closed, buf);
-        }
+        };
+        let exposes = conn.config.exposes;
         if !self.is_registered(&buf) {
             return refused(ExposeError::NotRegistered, buf);
         }
-        let nothing = |conn: &Conn| conn.config.exposes == 0;
-        if self.conns.get(qp).is_some_and(nothing) {
+        if exposes == 0 {
             return refused(ExposeError::Full { max: 0 }, buf);
         }
         self.keys

@@ -265,22 +265,6 @@ impl Verbs {
     fn most_qps(&self) -> u32 {
         self.config.limits.max_qps.min(MOST_QPS)
     }
-
-    /// Checks the sizes of a queue pair against the limits.
-    fn check_config(&self, config: &QpConfig) -> Result<(), PostError> {
-        let limits = &self.config.limits;
-        for (what, value, min, max) in [
-            ("recvs", config.recvs, 1, limits.max_recvs),
-            ("sends", config.sends, 1, limits.max_sends),
-            ("reads_out", config.reads_out, 0, limits.max_reads),
-            ("reads_in", config.reads_in, 0, limits.max_reads),
-        ] {
-            if value < min || value > max {
-                return Err(PostError::Size { what, value, max });
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Provider for Verbs {
@@ -353,7 +337,7 @@ impl Provider for Verbs {
     }
 
     fn prepare(&mut self, qp: QpId, config: &QpConfig) -> Result<(), PostError> {
-        self.check_config(config)?;
+        self.config.limits.check(config)?;
         self.prepare_request(qp, config)
     }
 

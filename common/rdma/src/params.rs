@@ -1,6 +1,6 @@
 //! Sizes: what a provider can do and what a queue pair asks for.
 
-use crate::SrqId;
+use crate::{PostError, SrqId};
 
 /// What a provider can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,4 +49,24 @@ pub struct SharedReceives {
     pub srq: SrqId,
     /// Receives that may be outstanding on it.
     pub entries: u32,
+}
+
+impl Limits {
+    /// Checks the sizes that a queue pair asks for.
+    ///
+    /// # Errors
+    /// [`PostError::Size`] names the first that is not possible.
+    pub fn check(&self, config: &QpConfig) -> Result<(), PostError> {
+        for (what, value, min, max) in [
+            ("recvs", config.recvs, 1, self.max_recvs),
+            ("sends", config.sends, 1, self.max_sends),
+            ("reads_out", config.reads_out, 0, self.max_reads),
+            ("reads_in", config.reads_in, 0, self.max_reads),
+        ] {
+            if value < min || value > max {
+                return Err(PostError::Size { what, value, max });
+            }
+        }
+        Ok(())
+    }
 }

@@ -59,6 +59,11 @@ const RULES: &[Rule] = &[
         system: true,
     },
     Rule {
+        name: "nvmeof-rdma-shm",
+        ours: &["nvmeof-memory", "nvmeof-rdma", "nvmeof-rdma-soft"],
+        system: true,
+    },
+    Rule {
         name: "nvmeof-rdma-sim",
         ours: &["nvmeof-memory", "nvmeof-rdma", "nvmeof-rdma-soft"],
         system: false,

@@ -61,7 +61,7 @@ impl Verbs {
         config: &QpConfig,
         private_data: &PrivateData,
     ) -> Result<QpId, ConnectError> {
-        self.check_config(config)?;
+        self.config.limits.check(config)?;
         if self.is_full() {
             let depth = self.most_qps();
             return Err(PostError::QueueFull { depth }.into());

@@ -2,13 +2,21 @@
 
 /// Things of one kind, by name.
 #[derive(Debug)]
-pub(crate) struct Slots<T> {
+pub struct Slots<T> {
     slots: Vec<(u32, Option<T>)>,
     free: Vec<u32>,
 }
 
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T> Slots<T> {
-    pub(crate) fn new() -> Self {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
@@ -16,7 +24,8 @@ impl<T> Slots<T> {
     }
 
     /// The name that the next `insert` will give.
-    pub(crate) fn next_id(&self) -> u64 {
+    #[must_use]
+    pub fn next_id(&self) -> u64 {
         match self.free.last() {
             Some(index) => {
                 let slot = self.slots.get(*index as usize);
@@ -26,7 +35,9 @@ impl<T> Slots<T> {
         }
     }
 
-    pub(crate) fn insert(&mut self, thing: T) -> u64 {
+    /// Puts `thing` in and names it. Names have 63 bits: callers have the
+    /// highest one to themselves.
+    pub fn insert(&mut self, thing: T) -> u64 {
         let id = self.next_id();
         match self.free.pop() {
             Some(index) => {
@@ -39,23 +50,47 @@ impl<T> Slots<T> {
         id
     }
 
-    pub(crate) fn get(&self, name: u64) -> Option<&T> {
+    /// How many things there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether there is nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All things and their names.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        let numbered = (0u32..).zip(&self.slots);
+        numbered.filter_map(|(index, (generation, thing))| {
+            Some((id(index, *generation), thing.as_ref()?))
+        })
+    }
+
+    /// What is called `name`, if it is still there.
+    #[must_use]
+    pub fn get(&self, name: u64) -> Option<&T> {
         let (index, generation) = split(name);
         let (current, thing) = self.slots.get(index as usize)?;
         thing.as_ref().filter(|_| *current == generation)
     }
 
-    pub(crate) fn get_mut(&mut self, name: u64) -> Option<&mut T> {
+    /// What is called `name`, if it is still there.
+    pub fn get_mut(&mut self, name: u64) -> Option<&mut T> {
         let (index, generation) = split(name);
         let (current, thing) = self.slots.get_mut(index as usize)?;
         thing.as_mut().filter(|_| *current == generation)
     }
 
-    pub(crate) fn remove(&mut self, name: u64) -> Option<T> {
+    /// Takes out what is called `name`.
+    pub fn remove(&mut self, name: u64) -> Option<T> {
         self.get(name)?;
         let (index, _) = split(name);
         let (generation, thing) = self.slots.get_mut(index as usize)?;
-        // 31 bits, so that callers have one bit of a name to themselves.
+        // 31 bits: the highest bit of a name is the caller's.
         *generation = generation.wrapping_add(1) & (u32::MAX >> 1);
         self.free.push(index);
         thing.take()
@@ -88,5 +123,9 @@ mod tests {
         assert_eq!(slots.next_id(), slots.insert('c'));
         assert_eq!((slots.get(first), slots.get(second)), (None, Some(&'b')));
         assert_eq!(slots.get_mut(first), None);
+        assert_eq!(slots.remove(second), Some('b'));
+        assert_eq!((slots.len(), slots.is_empty()), (1, false));
+        let left: Vec<_> = slots.iter().collect();
+        assert!(matches!(left[..], [(name, 'c')] if slots.get(name) == Some(&'c')));
     }
 }

@@ -1,0 +1,323 @@
+//! Memory that another process maps too, and may change at any moment.
+
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::stat::fstat;
+use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
+use nix::unistd::ftruncate;
+
+use crate::OutOfBounds;
+
+/// Memory that two processes map: a memfd that can neither shrink nor grow.
+///
+/// The other process may be hostile. Nothing here is ever a slice: words are
+/// read once, atomically, and bytes are copied in and out by range. What was
+/// copied out is the caller's and does not change any more.
+#[derive(Debug)]
+pub struct Shared {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+/// Why memory could not be shared.
+#[derive(Debug, thiserror::Error)]
+pub enum SharedError {
+    /// The length is 0 or beyond the address space.
+    #[error("{len} bytes of memory cannot be shared")]
+    Length {
+        /// Length asked for, in bytes.
+        len: usize,
+    },
+    /// A peer could cut the memory off while we look at it, which would kill
+    /// this process.
+    #[error("the memory that the peer shares is not sealed against shrinking")]
+    NotSealed,
+    /// A peer could take the pages away, and where hugepages are short we
+    /// would be killed for touching them.
+    #[error("the memory that the peer shares is not an ordinary memfd")]
+    NotOrdinary,
+    /// The file has another size than was agreed.
+    #[error("the peer shares {found} bytes of memory, {expected} were agreed")]
+    WrongSize {
+        /// Size of the file in bytes.
+        found: u64,
+        /// Size agreed in bytes.
+        expected: usize,
+    },
+    /// The kernel refused.
+    #[error("the kernel refused {what}: {source}")]
+    Refused {
+        /// What was asked of it.
+        what: &'static str,
+        /// What it said.
+        source: nix::Error,
+    },
+}
+
+impl SharedError {
+    fn refused(what: &'static str) -> impl FnOnce(nix::Error) -> Self {
+        move |source| Self::Refused { what, source }
+    }
+}
+
+// SAFETY: the mapping is plain memory that is not tied to a thread.
+unsafe impl Send for Shared {}
+// SAFETY: through `&Shared` words are accessed atomically; bytes are copied as
+// raw memory of which no reference exists, and the other process may change
+// them at any time anyway.
+unsafe impl Sync for Shared {}
+
+/// What a shared file is sealed against: an end that moves.
+const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW);
+
+impl Shared {
+    /// Makes `len` bytes of zeroed memory, and the descriptor that lets
+    /// another process [`open`](Self::open) them. Pages are taken from the
+    /// kernel when they are first touched.
+    ///
+    /// # Errors
+    /// [`SharedError`] when the length makes no sense or the kernel refuses.
+    pub fn create(len: usize) -> Result<(Self, OwnedFd), SharedError> {
+        let length = i64::try_from(len).map_err(|_| SharedError::Length { len })?;
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let fd = memfd_create("nvmeof-shared", flags);
+        let fd = fd.map_err(SharedError::refused("a memfd"))?;
+        ftruncate(&fd, length).map_err(SharedError::refused("the size of a memfd"))?;
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(SEALS)).map_err(SharedError::refused("seals"))?;
+        Ok((Self::map(fd.as_fd(), len)?, fd))
+    }
+
+    /// Maps what another process made. The descriptor is not needed after
+    /// that.
+    ///
+    /// # Errors
+    /// [`SharedError`] when it is not `len` bytes long or its maker could take
+    /// it away from under us.
+    pub fn open(fd: BorrowedFd<'_>, len: usize) -> Result<Self, SharedError> {
+        // Only a memfd and a hugetlbfs file have seals that say this.
+        let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_truncate);
+        if !seals.is_ok_and(|seals| seals.contains(SEALS)) {
+            return Err(SharedError::NotSealed);
+        }
+        let system = fstatfs(fd).map_err(SharedError::refused("the kind of a memfd"))?;
+        if system.filesystem_type() != TMPFS_MAGIC {
+            return Err(SharedError::NotOrdinary);
+        }
+        let stat = fstat(fd).map_err(SharedError::refused("the size of a memfd"))?;
+        let found = u64::try_from(stat.st_size).unwrap_or(0);
+        if usize::try_from(found) != Ok(len) {
+            let expected = len;
+            return Err(SharedError::WrongSize { found, expected });
+        }
+        Self::map(fd, len)
+    }
+
+    fn map(fd: BorrowedFd<'_>, len: usize) -> Result<Self, SharedError> {
+        let length = NonZeroUsize::new(len).filter(|_| isize::try_from(len).is_ok());
+        let length = length.ok_or(SharedError::Length { len })?;
+        let rights = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping at an address the kernel chooses touches no
+        // memory that exists already. The file is as long as the mapping and
+        // sealed against shrinking, so touching it raises no signal.
+        let base = unsafe { mmap(None, length, rights, MapFlags::MAP_SHARED, fd, 0) };
+        let base = base.map_err(SharedError::refused("a mapping"))?.cast();
+        Ok(Self { base, len })
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Always false: nothing is not shared.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    fn check(&self, start: usize, len: usize) -> Result<NonNull<u8>, OutOfBounds> {
+        let end = start.checked_add(len).filter(|end| *end <= self.len);
+        if end.is_none() {
+            return Err(OutOfBounds {
+                start,
+                end: start.saturating_add(len),
+                capacity: self.len,
+            });
+        }
+        // SAFETY: `start` is at most the mapping's length.
+        Ok(unsafe { self.base.add(start) })
+    }
+
+    /// The word at byte `at`, a multiple of 8.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when it is not inside or not aligned.
+    pub fn word(&self, at: usize) -> Result<&AtomicU64, OutOfBounds> {
+        let word = self.check(at, size_of::<u64>())?;
+        if !at.is_multiple_of(align_of::<AtomicU64>()) {
+            let (start, end, capacity) = (at, at, self.len);
+            return Err(OutOfBounds {
+                start,
+                end,
+                capacity,
+            });
+        }
+        // SAFETY: the word lies inside the mapping, which lives as long as
+        // `self`; mappings start at a page, so it is aligned; and all accesses
+        // to it on this side, while it is borrowed or not, are atomic or are
+        // copies of raw memory.
+        Ok(unsafe { AtomicU64::from_ptr(word.cast().as_ptr()) })
+    }
+
+    /// The words from byte `at` on, a multiple of 8. Each is read once.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when they are not inside or not aligned.
+    pub fn load<const N: usize>(&self, at: usize) -> Result<[u64; N], OutOfBounds> {
+        let mut words = [0; N];
+        for (number, word) in words.iter_mut().enumerate() {
+            let at = at.saturating_add(number * size_of::<u64>());
+            *word = self.word(at)?.load(Ordering::Relaxed);
+        }
+        Ok(words)
+    }
+
+    /// Stores words from byte `at` on, a multiple of 8.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when they are not inside or not aligned.
+    pub fn store(&self, at: usize, words: &[u64]) -> Result<(), OutOfBounds> {
+        for (number, word) in words.iter().enumerate() {
+            let at = at.saturating_add(number * size_of::<u64>());
+            self.word(at)?.store(*word, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Copies `bytes` to byte `at` and the following.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when there is no room; nothing is copied then.
+    pub fn copy_in(&self, at: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        let place = self.check(at, bytes.len())?;
+        // SAFETY: the target is inside the mapping, and no reference to it
+        // exists on this side, so it does not overlap `bytes`. The other
+        // process may write there too, which garbles the bytes and nothing
+        // else: no value there is trusted.
+        unsafe { place.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes out, from byte `at` on until `bytes` is full.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when there are not so many; nothing is copied then.
+    pub fn copy_out(&self, at: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
+        let place = self.check(at, bytes.len())?;
+        let len = bytes.len();
+        // SAFETY: as in `copy_in`, the other way round: any bytes may come,
+        // and any bytes make a `u8`.
+        unsafe { place.copy_to_nonoverlapping(NonNull::from(bytes).cast(), len) };
+        Ok(())
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `map` with this base and length, and
+        // words borrowed from it cannot outlive `self`.
+        let unmapped = unsafe { munmap(self.base.cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: usize = 8192;
+
+    #[test]
+    fn two_mappings_are_one_memory() {
+        let (ours, fd) = Shared::create(LEN).unwrap();
+        let theirs = Shared::open(fd.as_fd(), LEN).unwrap();
+        drop(fd);
+        ours.copy_in(100, b"hello").unwrap();
+        ours.store(4096, &[7, 8, 9]).unwrap();
+        let mut bytes = [0; 5];
+        theirs.copy_out(100, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"hello");
+        assert_eq!(theirs.load(4096).unwrap(), [7, 8, 9, 0]);
+    }
+
+    #[test]
+    fn nothing_reaches_beyond_the_end() {
+        let (shared, _fd) = Shared::create(LEN).unwrap();
+        for (at, len) in [
+            (LEN, 1),
+            (LEN - 1, 2),
+            (usize::MAX, 1),
+            (0, LEN + 1),
+            (usize::MAX, LEN),
+        ] {
+            let mut bytes = vec![1; len];
+            assert!(shared.copy_in(at, &bytes).is_err(), "{at} {len}");
+            assert!(shared.copy_out(at, &mut bytes).is_err(), "{at} {len}");
+        }
+        assert!(shared.copy_in(LEN, &[]).is_ok());
+        for at in [LEN, LEN - 7, 1, usize::MAX, usize::MAX - 7] {
+            assert!(shared.word(at).is_err(), "{at}");
+            assert!(shared.load::<2>(at).is_err(), "{at}");
+        }
+        assert!(shared.load::<2>(LEN - 8).is_err());
+        assert!(shared.store(LEN - 8, &[1, 2]).is_err());
+    }
+
+    #[test]
+    fn memory_that_could_vanish_is_refused() {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let fd = memfd_create("loose", flags).unwrap();
+        ftruncate(&fd, 8192).unwrap();
+        let open = |len| Shared::open(fd.as_fd(), len);
+        assert!(matches!(open(LEN), Err(SharedError::NotSealed)));
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_GROW)).unwrap();
+        assert!(matches!(open(LEN), Err(SharedError::NotSealed)));
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(SEALS)).unwrap();
+        for other in [LEN - 4096, LEN + 4096, 0] {
+            assert!(matches!(open(other), Err(SharedError::WrongSize { .. })));
+        }
+        assert!(open(LEN).is_ok());
+        let plain = std::fs::File::open("/dev/null").unwrap();
+        let plain = Shared::open(plain.as_fd(), LEN);
+        assert!(matches!(plain, Err(SharedError::NotSealed)));
+        assert!(matches!(
+            Shared::create(0),
+            Err(SharedError::Length { len: 0 })
+        ));
+    }
+
+    #[test]
+    fn hugepages_and_memory_we_may_not_write_are_refused() {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let sealed = |flags, seals| {
+            let fd = memfd_create("other", flags).unwrap();
+            ftruncate(&fd, 2 << 20).unwrap();
+            fcntl(&fd, FcntlArg::F_ADD_SEALS(seals)).unwrap();
+            Shared::open(fd.as_fd(), 2 << 20)
+        };
+        let huge = sealed(flags | MFdFlags::MFD_HUGETLB, SEALS);
+        assert!(matches!(huge, Err(SharedError::NotOrdinary)), "{huge:?}");
+        let fixed = sealed(flags, SEALS | SealFlag::F_SEAL_WRITE);
+        assert!(
+            matches!(fixed, Err(SharedError::Refused { .. })),
+            "{fixed:?}"
+        );
+    }
+}

@@ -1,0 +1,252 @@
+//! One connection and its state.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use nvmeof_memory::Buf;
+use nvmeof_rdma::{
+    CloseReason, Event, Fault, ListenerId, PostError, PrivateData, QpConfig, QpId, Work, WorkKind,
+};
+use nvmeof_rdma_soft::KeyTable;
+
+use crate::channel::Channel;
+use crate::inbound::{Inbound, Receiver, count};
+use crate::link::Link;
+use crate::message::{Message, Terms};
+use crate::outbound::Outbound;
+
+/// What a connection is doing.
+///
+/// ```text
+/// active:  AwaitReply ----------------------------> Running -> Ending -> Gone
+/// passive: AwaitRequest -> Requested -> Prepared -> Running -> Ending -> Gone
+/// ```
+/// Every phase may go to Gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// We asked, the reply is due.
+    AwaitReply,
+    /// A peer connected, its request is due.
+    AwaitRequest,
+    /// The owner was asked.
+    Requested,
+    /// The owner gave sizes.
+    Prepared,
+    /// Work goes both ways.
+    Running,
+    /// What is queued goes out, nothing else is done.
+    Ending,
+    /// Everything was reported.
+    Gone,
+}
+
+impl Phase {
+    /// Why a call is refused that is for another phase.
+    pub(crate) fn refusal(self) -> PostError {
+        let state = match self {
+            Self::AwaitReply => "still connecting",
+            Self::AwaitRequest | Self::Requested => "not prepared",
+            Self::Prepared => "not accepted",
+            Self::Running => "connected",
+            Self::Ending | Self::Gone => return PostError::Closed,
+        };
+        PostError::WrongState { state }
+    }
+
+    /// Whether it counts as one that was not accepted yet.
+    pub(crate) fn is_pending(self) -> bool {
+        matches!(self, Self::AwaitRequest | Self::Requested | Self::Prepared)
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) id: QpId,
+    pub(crate) phase: Phase,
+    /// `None` when there was nobody to connect to, and at the end.
+    pub(crate) link: Option<Link>,
+    pub(crate) channel: Option<Channel>,
+    /// Where it arrived; `None` when we made it.
+    pub(crate) listener: Option<(ListenerId, SocketAddr)>,
+    pub(crate) config: QpConfig,
+    /// RDMA Reads that the peer's request allows us.
+    pub(crate) peer_reads_in: u32,
+    pub(crate) inbound: Inbound,
+    pub(crate) outbound: Outbound,
+    pub(crate) deadline: Option<Duration>,
+    /// Why it ends, once it is known. In phase Running the peer said it, and
+    /// what is in its ring still counts.
+    pub(crate) reason: Option<CloseReason>,
+    /// When something happened last.
+    pub(crate) worked: Duration,
+    /// Whether it is looked at in each poll.
+    pub(crate) hot: bool,
+    /// Whether work was posted since the last submit.
+    pub(crate) listed: bool,
+}
+
+impl Conn {
+    pub(crate) fn new(phase: Phase, listener: Option<(ListenerId, SocketAddr)>) -> Self {
+        Self {
+            id: QpId(0),
+            phase,
+            link: None,
+            channel: None,
+            listener,
+            config: QpConfig {
+                recvs: 0,
+                sends: 0,
+                reads_out: 0,
+                reads_in: 0,
+                exposes: 0,
+            },
+            peer_reads_in: 0,
+            inbound: Inbound::default(),
+            outbound: Outbound::new(),
+            deadline: None,
+            reason: None,
+            worked: Duration::ZERO,
+            hot: false,
+            listed: false,
+        }
+    }
+
+    /// Whether its owner knows of it.
+    pub(crate) fn is_visible(&self) -> bool {
+        self.phase != Phase::AwaitRequest
+    }
+
+    /// Makes room for what `config` allows.
+    pub(crate) fn prepare(&mut self, config: &QpConfig) {
+        self.config = *config;
+        self.inbound
+            .prepare(count(config.recvs), count(config.reads_in));
+        self.outbound.prepare(count(config.sends));
+    }
+
+    /// Goes into full operation; the peer answers `peer_reads_in` Reads at once.
+    pub(crate) fn start(&mut self, peer_reads_in: u32) {
+        self.phase = Phase::Running;
+        let reads = self.config.reads_out.min(peer_reads_in);
+        self.outbound.start(count(reads));
+    }
+
+    pub(crate) fn check_recv(&self, registered: bool) -> Result<(), PostError> {
+        match self.phase {
+            Phase::AwaitReply | Phase::Prepared | Phase::Running => {}
+            other => return Err(other.refusal()),
+        }
+        let depth = self.config.recvs;
+        if self.inbound.posted() >= count(depth) {
+            return Err(PostError::QueueFull { depth });
+        }
+        if !registered {
+            return Err(PostError::NotRegistered);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_work(
+        &self,
+        work: &Work,
+        registered: bool,
+        max_message: u32,
+    ) -> Result<(), PostError> {
+        if self.phase != Phase::Running {
+            return Err(self.phase.refusal());
+        }
+        let depth = self.config.sends;
+        if self.outbound.posted() >= count(depth) {
+            return Err(PostError::QueueFull { depth });
+        }
+        // Both sides agreed on no Reads at all: this one would wait for ever.
+        if work.kind() == WorkKind::Read && self.outbound.max_reads() == 0 {
+            return Err(PostError::QueueFull { depth: 0 });
+        }
+        if !registered {
+            return Err(PostError::NotRegistered);
+        }
+        let max = match work {
+            Work::Send { .. } => max_message,
+            Work::Write { remote, .. } | Work::Read { remote, .. } => remote.len.min(max_message),
+        };
+        let (len, max) = (work.len(), count(max));
+        if len > max {
+            return Err(PostError::TooLong { len, max });
+        }
+        Ok(())
+    }
+
+    /// Takes what arrived and puts what can be put. Returns whether anything
+    /// happened.
+    pub(crate) fn exchange(
+        &mut self,
+        keys: &mut KeyTable,
+        events: &mut Vec<Event>,
+    ) -> Result<bool, Fault> {
+        let Some(channel) = &mut self.channel else {
+            return Ok(false);
+        };
+        let mut worked = false;
+        if self.phase == Phase::Running {
+            let mut receiver = Receiver {
+                qp: self.id,
+                channel,
+                inbound: &mut self.inbound,
+                outbound: &mut self.outbound,
+                keys,
+                events,
+            };
+            worked = receiver.receive()?;
+        } else {
+            // The peer may need the room to come to an end.
+            channel.discard()?;
+        }
+        worked |= self.transmit(keys)?;
+        let before = events.len();
+        self.outbound.complete(self.id, events);
+        Ok(worked || events.len() > before)
+    }
+
+    /// Puts what can be put, and wakes the peer if it sleeps. Returns whether
+    /// anything was put.
+    pub(crate) fn transmit(&mut self, keys: &mut KeyTable) -> Result<bool, Fault> {
+        let Some(channel) = &mut self.channel else {
+            return Ok(false);
+        };
+        let put = self.outbound.transmit(channel, keys)?;
+        if channel.tell() {
+            self.say(&Message::Wake);
+        }
+        Ok(put)
+    }
+
+    /// Sends a message to the peer if there is one. When the socket is full
+    /// the peer has enough to wake up for; when the peer is gone, the socket
+    /// tells that when it is read.
+    pub(crate) fn say(&self, message: &Message) {
+        if let Some(link) = &self.link
+            && let Err(error) = link.send(&message.to_bytes(), None)
+        {
+            tracing::trace!(qp = ?self.id, %error, "a message to the peer was not sent");
+        }
+    }
+}
+
+/// The terms of our side.
+pub(crate) fn terms(config: &QpConfig, private_data: &PrivateData) -> Terms {
+    Terms {
+        reads_in: config.reads_in,
+        reads_out: config.reads_out,
+        private_data: *private_data,
+    }
+}
+
+/// The buffer of a work request, if it has one.
+pub(crate) fn buf_of(work: &Work) -> Option<&Buf> {
+    match work {
+        Work::Send { body, .. } => body.as_ref(),
+        Work::Write { local, .. } | Work::Read { local, .. } => Some(local),
+    }
+}

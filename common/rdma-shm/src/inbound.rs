@@ -1,0 +1,170 @@
+//! What arrives on a connection: posted receives, and records that are put
+//! where they belong.
+
+use std::collections::VecDeque;
+
+use nvmeof_memory::Buf;
+use nvmeof_rdma::{Event, Fault, Outcome, QpId, Received, RemoteKey, Rights, Tag};
+use nvmeof_rdma_soft::{Access, KeyTable};
+
+use crate::channel::Channel;
+use crate::fault::{codes, fault, key_fault};
+use crate::outbound::Outbound;
+use crate::record::{Kind, Record};
+
+/// Records and bytes that one call takes, so that other connections get their
+/// turn.
+const RECORDS: usize = 256;
+const BYTES: usize = 512 << 10;
+
+/// The receiving state of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Inbound {
+    recvs: VecDeque<(Tag, Buf)>,
+    /// Bytes of the message at hand that are in the first receive.
+    filled: usize,
+    /// RDMA Reads the peer may have in flight.
+    reads: usize,
+}
+
+impl Inbound {
+    pub(crate) fn prepare(&mut self, recvs: usize, reads: usize) {
+        self.recvs.reserve_exact(recvs);
+        self.reads = reads;
+    }
+
+    pub(crate) fn posted(&self) -> usize {
+        self.recvs.len()
+    }
+
+    pub(crate) fn post(&mut self, tag: Tag, buf: Buf) {
+        self.recvs.push_back((tag, buf));
+    }
+
+    /// Gives all receives back.
+    pub(crate) fn flush(&mut self, qp: QpId, events: &mut Vec<Event>) {
+        for (tag, buf) in self.recvs.drain(..) {
+            events.push(Event::Received(Received {
+                qp,
+                tag,
+                buf,
+                len: 0,
+                invalidated: None,
+                solicited: false,
+                outcome: Outcome::Flushed,
+            }));
+        }
+    }
+}
+
+/// A connection's receiving state together with what its records act on.
+pub(crate) struct Receiver<'a> {
+    pub(crate) qp: QpId,
+    pub(crate) channel: &'a mut Channel,
+    pub(crate) inbound: &'a mut Inbound,
+    pub(crate) outbound: &'a mut Outbound,
+    pub(crate) keys: &'a mut KeyTable,
+    pub(crate) events: &'a mut Vec<Event>,
+}
+
+impl Receiver<'_> {
+    /// Takes what is there, up to a bound. Returns whether anything was.
+    pub(crate) fn receive(&mut self) -> Result<bool, Fault> {
+        let mut bytes = 0usize;
+        for taken in 0..RECORDS {
+            let Some(record) = self.channel.next()? else {
+                return Ok(taken > 0);
+            };
+            match record.kind {
+                Kind::Send => self.on_send(&record)?,
+                Kind::Write => self.on_write(&record)?,
+                Kind::Read => self.on_read(&record)?,
+                Kind::Answer => self.outbound.on_answer(&record, self.channel)?,
+            }
+            self.channel.release(&record);
+            bytes = bytes.saturating_add(count(record.len));
+            if bytes >= BYTES {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    fn on_send(&mut self, record: &Record) -> Result<(), Fault> {
+        let filled = self.inbound.filled;
+        let Some((_, buf)) = self.inbound.recvs.front_mut() else {
+            let text = "a message arrived and no receive is posted";
+            return Err(fault(codes::NO_RECEIVE, text));
+        };
+        let end = filled.saturating_add(count(record.len));
+        let room = buf.len();
+        let Some(place) = buf.get_mut(filled..end) else {
+            let text = format!("a message of {end} bytes or more for a receive of {room}");
+            return Err(fault(codes::TOO_LONG, text));
+        };
+        self.channel.payload(place)?;
+        self.inbound.filled = end;
+        if !record.last {
+            return Ok(());
+        }
+        let invalidated = record.invalidates.then_some(RemoteKey(record.key));
+        if let Some(RemoteKey(key)) = invalidated {
+            let done = self.keys.invalidate(self.qp, key);
+            done.map_err(|why| key_fault(why, key))?;
+        }
+        self.inbound.filled = 0;
+        if let Some((tag, buf)) = self.inbound.recvs.pop_front() {
+            self.events.push(Event::Received(Received {
+                qp: self.qp,
+                tag,
+                buf,
+                len: end,
+                invalidated,
+                solicited: record.solicited,
+                outcome: Outcome::Success,
+            }));
+        }
+        Ok(())
+    }
+
+    fn on_write(&mut self, record: &Record) -> Result<(), Fault> {
+        // The whole of what is still to come, so that a write that does not
+        // fit changes nothing.
+        let access = self.access(record, Rights::REMOTE_WRITE);
+        let place = self.keys.bytes_mut(&access);
+        let place = place.map_err(|why| key_fault(why, record.key))?;
+        let Some(place) = place.get_mut(..count(record.len)) else {
+            let text = format!("{} bytes of a write of {}", record.len, record.rest);
+            return Err(fault(codes::RECORD, text));
+        };
+        self.channel.payload(place)
+    }
+
+    fn on_read(&mut self, record: &Record) -> Result<(), Fault> {
+        if self.outbound.answering() >= self.inbound.reads {
+            let text = format!("more than {} reads in flight", self.inbound.reads);
+            return Err(fault(codes::TOO_MANY_READS, text));
+        }
+        let access = self.access(record, Rights::REMOTE_READ);
+        let start = self.keys.check(&access);
+        let start = start.map_err(|why| key_fault(why, record.key))?;
+        self.keys.begin_read(record.key);
+        self.outbound.answer(record.key, start, record.rest);
+        Ok(())
+    }
+
+    fn access(&self, record: &Record, rights: Rights) -> Access {
+        Access {
+            owner: self.qp,
+            key: record.key,
+            rights,
+            addr: record.addr,
+            len: count(record.rest),
+        }
+    }
+}
+
+/// A length of a record as a length of memory.
+pub(crate) fn count(len: u32) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
+}

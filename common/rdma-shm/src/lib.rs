@@ -1,0 +1,48 @@
+//! RDMA provider: two processes on one host, through shared memory.
+//!
+//! # Who moves the bytes
+//! No process maps memory of the other's pools. Each connection has one memfd
+//! with two *rings*, one for each direction; whoever sends copies into its
+//! ring, and whoever receives copies out of it, to the place that *it* found
+//! right: a posted receive, exposed memory after the key was checked, the sink
+//! of a read. So a peer reaches the rings of its own connections and nothing
+//! else, whatever it does, and withdrawing memory takes effect at once. The
+//! price is a second copy of each byte; the ring is small enough for it to
+//! come from the cache.
+//!
+//! A single copy needs whole pools mapped by the peer, to whom keys then mean
+//! nothing. For peers that are trusted that far it would be one more kind of
+//! record, which names a place in a mapped pool instead of carrying payload.
+//!
+//! # How two processes meet
+//! An address and port stand for a Unix socket in a folder that both know
+//! ([`ShmConfig::folder`]). Each side checks the user of the other. The active
+//! side makes the memory, sealed so that it cannot be cut off, and passes it
+//! with its request. After that the socket carries wake-ups, which are sent
+//! only when the other side says that it sleeps, and the end: orderly, by a
+//! fault, or because the peer's process is gone.
+//!
+//! # What a peer can do to us
+//! It may write anything into the rings at any time. Every value is read once
+//! and checked, payload is copied and never interpreted; what makes no sense
+//! ends that connection.
+//!
+//! This crate knows nothing of NVMe, and waits for nothing: its owner sleeps
+//! on [`wait_fd`](nvmeof_rdma::Provider::wait_fd).
+#![forbid(unsafe_code)]
+
+mod channel;
+mod config;
+mod conn;
+mod fault;
+mod inbound;
+mod link;
+mod listening;
+mod message;
+mod outbound;
+mod provider;
+mod record;
+mod ring;
+
+pub use config::ShmConfig;
+pub use provider::Shm;

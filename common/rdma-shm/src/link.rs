@@ -1,0 +1,91 @@
+//! The socket of one connection: messages, the memory, who the peer is.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, recv, sendmsg};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+/// A socket that keeps messages apart and never waits.
+#[derive(Debug)]
+pub(crate) struct Link {
+    socket: Socket,
+}
+
+/// A socket of the kind all are: it closes on exec and does not wait.
+pub(crate) fn socket() -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+impl Link {
+    /// Connects to the socket at `path`, whose owner has to be one of `users`.
+    pub(crate) fn connect(path: &Path, users: &[u32]) -> io::Result<Self> {
+        let socket = socket()?;
+        socket.connect(&SockAddr::unix(path)?)?;
+        Self::new(socket, users)
+    }
+
+    /// Takes a connected socket whose peer has to be one of `users`.
+    pub(crate) fn new(socket: Socket, users: &[u32]) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let user = getsockopt(&socket, PeerCredentials)?.uid();
+        if !users.contains(&user) {
+            let text = format!(
+                "the peer is a process of user {user}, which is not among those that may connect"
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        Ok(Self { socket })
+    }
+
+    /// Sends a message, with a descriptor if there is one.
+    pub(crate) fn send(&self, message: &[u8], fd: Option<&OwnedFd>) -> io::Result<()> {
+        let numbers = fd.map(|fd| [fd.as_raw_fd()]);
+        let control = numbers
+            .as_ref()
+            .map(|numbers| ControlMessage::ScmRights(numbers));
+        let pieces = [IoSlice::new(message)];
+        // A peer that is gone is an error here, not a signal.
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        let control = control.as_slice();
+        sendmsg::<()>(self.socket.as_raw_fd(), &pieces, control, flags, None)?;
+        Ok(())
+    }
+
+    /// Receives a message; descriptors that come with it are dropped. `None`
+    /// is the end.
+    pub(crate) fn receive<'a>(&self, room: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
+        let len = match self.receive_once(room) {
+            // What the peer said last is behind this when it closed without
+            // having read all that we said.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => self.receive_once(room),
+            other => other,
+        }?;
+        Ok(room.get(..len).filter(|message| !message.is_empty()))
+    }
+
+    fn receive_once(&self, room: &mut [u8]) -> io::Result<usize> {
+        let received = recv(self.socket.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT);
+        received.map_err(io::Error::from)
+    }
+
+    /// Receives a message and the descriptor that comes with it.
+    pub(crate) fn receive_memory<'a>(
+        &self,
+        room: &'a mut [u8],
+    ) -> io::Result<Option<(&'a [u8], Option<OwnedFd>)>> {
+        let (len, fd) = nvmeof_memory::receive_passed(self.socket.as_fd(), room)?;
+        let message = room.get(..len).filter(|message| !message.is_empty());
+        Ok(message.map(|message| (message, fd)))
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

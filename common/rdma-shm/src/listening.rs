@@ -1,0 +1,255 @@
+//! Where processes meet: a folder with a socket for each address and port.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::unistd::geteuid;
+use nvmeof_rdma::ListenError;
+use socket2::{SockAddr, Socket};
+
+use crate::ShmConfig;
+use crate::link::{self, Link};
+
+/// Connections that may wait to be accepted, as far as the kernel lets us
+/// (`net.core.somaxconn`).
+const BACKLOG: i32 = 4096;
+/// Free ports are looked for from here on, as the kernel does for TCP.
+const FIRST_FREE: u16 = 49_152;
+/// How many ports are tried.
+const TRIES: u64 = 256;
+
+/// A socket that listens. Its file is there as long as this is.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: Socket,
+    path: PathBuf,
+    pub(crate) addr: SocketAddr,
+    /// Held as long as we listen: a socket file alone does not tell whether
+    /// its maker still lives. Its file stays: two processes could hold locks of
+    /// one name if it were removed.
+    _lock: Flock<File>,
+}
+
+impl Listener {
+    /// Listens for whoever connects to `addr`; port 0 takes a free one.
+    pub(crate) fn new(addr: SocketAddr, config: &ShmConfig) -> Result<Self, ListenError> {
+        let error = |source| ListenError::new(addr, source);
+        make_folder(&config.folder).map_err(error)?;
+        if addr.port() != 0 {
+            return Self::at(addr, config).map_err(error);
+        }
+        let random = RandomState::new();
+        for number in 0..TRIES {
+            let [low, high, ..] = random.hash_one(number).to_le_bytes();
+            let port = FIRST_FREE | u16::from_le_bytes([low, high]);
+            match Self::at(SocketAddr::new(addr.ip(), port), config) {
+                Err(used) if used.kind() == io::ErrorKind::AddrInUse => {}
+                other => return other.map_err(error),
+            }
+        }
+        Err(error(io::ErrorKind::AddrInUse.into()))
+    }
+
+    fn at(addr: SocketAddr, config: &ShmConfig) -> io::Result<Self> {
+        let path = path(&config.folder, addr);
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(OFlag::O_NOFOLLOW.bits())
+            .open(path.with_extension("lock"))?;
+        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
+            .map_err(|_| io::Error::from(io::ErrorKind::AddrInUse))?;
+        // With the lock in hand, this one is of a process that is gone.
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let socket = link::socket()?;
+        socket.bind(&SockAddr::unix(&path)?)?;
+        let listener = Self {
+            socket,
+            path,
+            addr,
+            _lock: lock,
+        };
+        fs::set_permissions(&listener.path, Permissions::from_mode(config.mode))?;
+        listener.socket.listen(BACKLOG)?;
+        Ok(listener)
+    }
+
+    /// Takes a connection that waits.
+    pub(crate) fn accept(&self) -> io::Result<Socket> {
+        // socket2 sets close-on-exec.
+        self.socket.accept().map(|(socket, _)| socket)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::debug!(path = %self.path.display(), %error, "a socket was not removed");
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Connects to whoever listens at `addr`, or at all addresses.
+pub(crate) fn connect(addr: SocketAddr, config: &ShmConfig) -> io::Result<Link> {
+    let all: IpAddr = match addr {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let at = |addr| Link::connect(&path(&config.folder, addr), &config.users);
+    at(addr)
+        .or_else(|error| match refused(error) {
+            error if error.kind() == io::ErrorKind::ConnectionRefused => {
+                at(SocketAddr::new(all, addr.port()))
+            }
+            error => Err(error),
+        })
+        .map_err(refused)
+}
+
+/// Where there is no file, nobody listens.
+fn refused(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => io::Error::new(
+            io::ErrorKind::ConnectionRefused,
+            "no process on this host listens there for shared memory",
+        ),
+        _ => error,
+    }
+}
+
+fn path(folder: &Path, addr: SocketAddr) -> PathBuf {
+    folder.join(format!("{}-{}.sock", addr.ip(), addr.port()))
+}
+
+/// Makes the folder if it is not there; one in which others could put their
+/// sockets in place of ours is refused.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(folder)?;
+    let ours = [0, geteuid().as_raw()].contains(&found.uid());
+    if found.is_dir() && ours && found.mode() & 0o002 == 0 {
+        return Ok(());
+    }
+    let folder = folder.display();
+    let text = format!(
+        "{folder} must be a folder that belongs to this user or to root and that others \
+         cannot write; remove it or choose another one"
+    );
+    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn config(folder: &Path) -> ShmConfig {
+        ShmConfig {
+            folder: folder.to_owned(),
+            ..ShmConfig::default()
+        }
+    }
+
+    fn addr(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn an_address_is_taken_once_and_free_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(&folder.path().join("new"));
+        let listener = Listener::new(addr("127.0.0.1:4420"), &config).unwrap();
+        let again = Listener::new(addr("127.0.0.1:4420"), &config);
+        assert!(matches!(again, Err(ListenError::InUse { .. })), "{again:?}");
+        assert!(connect(addr("127.0.0.1:4420"), &config).is_ok());
+        let folder = fs::metadata(&config.folder).unwrap();
+        assert_eq!(folder.mode() & 0o777, 0o700);
+        let socket = fs::metadata(&listener.path).unwrap();
+        assert_eq!(socket.mode() & 0o777, 0o600);
+        let path = listener.path.clone();
+        drop(listener);
+        assert!(!path.exists());
+        let nobody = connect(addr("127.0.0.1:4420"), &config).unwrap_err();
+        assert_eq!(nobody.kind(), io::ErrorKind::ConnectionRefused);
+        assert!(Listener::new(addr("127.0.0.1:4420"), &config).is_ok());
+    }
+
+    #[test]
+    fn what_a_dead_process_left_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let path = path(folder.path(), addr("[::1]:7"));
+        let dead = link::socket().unwrap();
+        dead.bind(&SockAddr::unix(&path).unwrap()).unwrap();
+        drop(dead);
+        let nobody = connect(addr("[::1]:7"), &config).unwrap_err();
+        assert_eq!(nobody.kind(), io::ErrorKind::ConnectionRefused);
+        let _listener = Listener::new(addr("[::1]:7"), &config).unwrap();
+        assert!(connect(addr("[::1]:7"), &config).is_ok());
+    }
+
+    #[test]
+    fn whoever_listens_at_all_addresses_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let listener = Listener::new(addr("0.0.0.0:0"), &config).unwrap();
+        let port = listener.addr.port();
+        assert!(port >= FIRST_FREE);
+        assert!(connect(addr(&format!("10.1.2.3:{port}")), &config).is_ok());
+        assert!(connect(addr(&format!("[::1]:{port}")), &config).is_err());
+    }
+
+    #[test]
+    fn other_users_are_no_peers() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = config(folder.path());
+        let listener = Listener::new(addr("127.0.0.1:1"), &config).unwrap();
+        let users = std::mem::replace(&mut config.users, vec![54_321]);
+        let refused = connect(addr("127.0.0.1:1"), &config).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        let accepted = || listener.accept().unwrap();
+        assert!(Link::new(accepted(), &[54_321]).is_err());
+        config.users = users;
+        let _link = connect(addr("127.0.0.1:1"), &config).unwrap();
+        assert!(Link::new(accepted(), &config.users).is_ok());
+    }
+
+    #[test]
+    fn folders_that_others_could_change_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = folder.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+        let link = folder.path().join("link");
+        symlink(folder.path(), &link).unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        for bad in [open, link, file, folder.path().join("a/b")] {
+            let refused = Listener::new(addr("127.0.0.1:1"), &config(&bad));
+            assert!(
+                matches!(refused, Err(ListenError::Io { .. })),
+                "{bad:?}: {refused:?}"
+            );
+        }
+    }
+}

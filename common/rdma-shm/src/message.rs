@@ -1,0 +1,202 @@
+//! Messages on the socket: bytes and what they mean. Numbers are little-endian.
+
+use nvmeof_rdma::{Fault, PrivateData};
+
+use crate::fault::{LAYER, codes, fault};
+
+/// Longest message, and one byte more to see that one is longer.
+pub(crate) const ROOM: usize = 256 + 1;
+/// What a request starts with: kind, and which protocol this is.
+const REQUEST: [u8; 8] = *b"\x01nvmshm1";
+const ACCEPT: u8 = 2;
+const REJECT: u8 = 3;
+const WAKE: u8 = 4;
+const BYE: u8 = 5;
+const FAULT: u8 = 6;
+/// Longest text of a fault, in bytes.
+const TEXT: usize = 200;
+
+/// Why a request is none.
+pub(crate) const BAD_REQUEST: &str = "its first message is not a request of this protocol";
+
+/// What two sides tell each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// The passive side accepts.
+    Accept(Terms),
+    /// The passive side refuses.
+    Reject(PrivateData),
+    /// There is something in the rings.
+    Wake,
+    /// The sender closed in good order; what is in its ring counts.
+    Bye,
+    /// The receiver broke a rule.
+    Fault(Fault),
+}
+
+/// What each side says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// RDMA Reads it answers at once.
+    pub(crate) reads_in: u32,
+    /// RDMA Reads it wants in flight.
+    pub(crate) reads_out: u32,
+    /// What its user says.
+    pub(crate) private_data: PrivateData,
+}
+
+impl Terms {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.reads_in.to_le_bytes());
+        out.extend_from_slice(&self.reads_out.to_le_bytes());
+        out.extend_from_slice(&self.private_data);
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (reads_in, bytes) = bytes.split_first_chunk()?;
+        let (reads_out, bytes) = bytes.split_first_chunk()?;
+        Some(Self {
+            reads_in: u32::from_le_bytes(*reads_in),
+            reads_out: u32::from_le_bytes(*reads_out),
+            private_data: PrivateData::new(bytes).ok()?,
+        })
+    }
+}
+
+/// A request: the size of each ring in the memory that comes with it.
+pub(crate) fn request(ring: usize, terms: &Terms) -> Vec<u8> {
+    let mut out = REQUEST.to_vec();
+    out.extend_from_slice(&(ring as u64).to_le_bytes());
+    terms.write(&mut out);
+    out
+}
+
+/// Parses a request.
+pub(crate) fn parse_request(bytes: &[u8]) -> Option<(u64, Terms)> {
+    let bytes = bytes.strip_prefix(&REQUEST)?;
+    let (ring, bytes) = bytes.split_first_chunk()?;
+    Some((u64::from_le_bytes(*ring), Terms::parse(bytes)?))
+}
+
+impl Message {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Accept(terms) => {
+                let mut out = vec![ACCEPT];
+                terms.write(&mut out);
+                out
+            }
+            Self::Reject(private_data) => [&[REJECT][..], private_data].concat(),
+            Self::Wake => vec![WAKE],
+            Self::Bye => vec![BYE],
+            Self::Fault(fault) => {
+                let text = fault.text.as_bytes();
+                let text = text.get(..TEXT).unwrap_or(text);
+                [&[FAULT], &fault.code.to_le_bytes()[..], text].concat()
+            }
+        }
+    }
+
+    /// Parses what a peer sent.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Fault> {
+        let parsed = match bytes.split_first() {
+            Some((&ACCEPT, rest)) => Terms::parse(rest).map(Self::Accept),
+            Some((&REJECT, rest)) => PrivateData::new(rest).ok().map(Self::Reject),
+            Some((&WAKE, [])) => Some(Self::Wake),
+            Some((&BYE, [])) => Some(Self::Bye),
+            Some((&FAULT, rest)) => rest.split_first_chunk().map(|(code, text)| {
+                Self::Fault(Fault {
+                    layer: LAYER,
+                    code: u16::from_le_bytes(*code),
+                    text: printable(text),
+                })
+            }),
+            _ => None,
+        };
+        parsed.ok_or_else(|| {
+            let kind = bytes.first().copied().unwrap_or(0);
+            let len = bytes.len();
+            let text = format!("a message of kind {kind} and {len} bytes means nothing");
+            fault(codes::MESSAGE, text)
+        })
+    }
+}
+
+/// A peer's text as it may stand in a log: nothing in it moves a cursor.
+fn printable(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text.get(..TEXT).unwrap_or(text));
+    let shown = |letter: char| if letter.is_control() { '?' } else { letter };
+    text.chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms() -> Terms {
+        Terms {
+            reads_in: 7,
+            reads_out: u32::MAX,
+            private_data: PrivateData::new(&[9; 196]).unwrap(),
+        }
+    }
+
+    #[test]
+    fn what_is_said_is_understood() {
+        let said = [
+            Message::Accept(terms()),
+            Message::Reject(PrivateData::new(b"no").unwrap()),
+            Message::Reject(PrivateData::empty()),
+            Message::Wake,
+            Message::Bye,
+            Message::Fault(fault(0x1234, "so it is")),
+        ];
+        for message in said {
+            let bytes = message.to_bytes();
+            assert!(bytes.len() < ROOM);
+            assert_eq!(Message::parse(&bytes), Ok(message));
+        }
+        let bytes = request(4096, &terms());
+        assert!(bytes.len() < ROOM);
+        assert_eq!(parse_request(&bytes), Some((4096, terms())));
+    }
+
+    #[test]
+    fn nonsense_is_a_fault() {
+        let long = [&[REJECT][..], &[0; 197]].concat();
+        for bytes in [
+            &[][..],
+            &[0],
+            &[7],
+            &[WAKE, 0],
+            &[BYE, 0],
+            &[FAULT, 0],
+            &[ACCEPT; 8],
+            &long,
+        ] {
+            let refused = Message::parse(bytes).unwrap_err();
+            assert_eq!(refused.code, codes::MESSAGE);
+        }
+        let whole = request(4096, &terms());
+        for len in 0..24 {
+            assert_eq!(parse_request(&whole[..len]), None, "{len}");
+        }
+        assert_eq!(parse_request(&[&whole[..], &[0]].concat()), None);
+        assert_eq!(parse_request(&[b"\x01nvmshm2", &whole[8..]].concat()), None);
+    }
+
+    #[test]
+    fn texts_are_short_and_harmless() {
+        let text = "é".repeat(150) + "\x1b[2J\n";
+        let message = Message::Fault(fault(1, text));
+        let Ok(Message::Fault(heard)) = Message::parse(&message.to_bytes()) else {
+            panic!("a fault")
+        };
+        assert_eq!(heard.text, "é".repeat(100));
+        let escape = [&[FAULT, 0, 0][..], b"\x1b[2J\n\xff"].concat();
+        let Ok(Message::Fault(heard)) = Message::parse(&escape) else {
+            panic!("a fault")
+        };
+        assert_eq!(heard.text, "?[2J?\u{fffd}");
+    }
+}

@@ -1,0 +1,357 @@
+//! What leaves a connection: the send queue, answers to the peer's reads, and
+//! the records they become.
+
+use std::collections::VecDeque;
+
+use nvmeof_memory::Buf;
+use nvmeof_rdma::{Completion, Event, Fault, Outcome, QpId, RemoteKey, RemoteSlice, Tag, Work};
+use nvmeof_rdma_soft::KeyTable;
+
+use crate::channel::Channel;
+use crate::fault::{codes, fault};
+use crate::inbound::count;
+use crate::record::{Kind, Record, SEGMENT};
+
+/// Records that one call puts, so that other connections get their turn.
+const RECORDS: usize = 256;
+
+/// The sending state of a connection.
+#[derive(Debug)]
+pub(crate) struct Outbound {
+    /// Posted work, oldest first; entry 0 has number `base`.
+    queue: VecDeque<Entry>,
+    base: u64,
+    /// Number of the work that is put next, and its payload that is put.
+    next: u64,
+    put: usize,
+    /// RDMA Reads in flight, oldest first, and how many there may be.
+    reads: VecDeque<ReadInFlight>,
+    max_reads: usize,
+    /// Answers to the peer's Reads that are not wholly put.
+    answers: VecDeque<Answer>,
+    /// Whose turn it is when both works and answers wait.
+    answer_next: bool,
+    /// Payload of the record for which there was no room.
+    pub(crate) blocked: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    tag: Tag,
+    work: Work,
+    done: bool,
+}
+
+#[derive(Debug)]
+struct ReadInFlight {
+    number: u64,
+    arrived: usize,
+}
+
+#[derive(Debug)]
+struct Answer {
+    key: u32,
+    /// Where in the exposed buffer it goes on.
+    at: usize,
+    rest: u32,
+}
+
+/// What is put next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Work,
+    Answer,
+    Nothing,
+}
+
+impl Outbound {
+    pub(crate) fn new() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            base: 0,
+            next: 0,
+            put: 0,
+            reads: VecDeque::new(),
+            max_reads: 0,
+            answers: VecDeque::new(),
+            answer_next: true,
+            blocked: None,
+        }
+    }
+
+    pub(crate) fn prepare(&mut self, sends: usize) {
+        self.queue.reserve_exact(sends);
+    }
+
+    /// The connection stands: what was agreed.
+    pub(crate) fn start(&mut self, max_reads: usize) {
+        self.max_reads = max_reads;
+    }
+
+    pub(crate) fn posted(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(crate) fn max_reads(&self) -> usize {
+        self.max_reads
+    }
+
+    pub(crate) fn post(&mut self, tag: Tag, work: Work) {
+        let done = false;
+        self.queue.push_back(Entry { tag, work, done });
+    }
+
+    /// Answers to the peer's Reads that are not wholly put.
+    pub(crate) fn answering(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// Queues the answer to a Read of `len` bytes of `key`, from byte `at` of
+    /// the buffer on.
+    pub(crate) fn answer(&mut self, key: u32, at: usize, len: u32) {
+        let rest = len;
+        self.answers.push_back(Answer { key, at, rest });
+    }
+
+    fn entry_mut(&mut self, number: u64) -> Option<&mut Entry> {
+        let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
+        self.queue.get_mut(index)
+    }
+
+    fn turn(&mut self) -> Turn {
+        let reads_are_full = self.reads.len() >= self.max_reads;
+        let work = match self.entry_mut(self.next).map(|entry| &entry.work) {
+            Some(Work::Read { .. }) => !reads_are_full,
+            Some(_) => true,
+            None => false,
+        };
+        match (work, !self.answers.is_empty()) {
+            (true, true) if self.answer_next => Turn::Answer,
+            (true, _) => Turn::Work,
+            (false, true) => Turn::Answer,
+            (false, false) => Turn::Nothing,
+        }
+    }
+
+    /// Whether nothing is left that could be put.
+    pub(crate) fn is_idle(&mut self) -> bool {
+        self.turn() == Turn::Nothing
+    }
+
+    /// Puts what there is and what there is room for, up to a bound. Returns
+    /// whether anything was put.
+    pub(crate) fn transmit(
+        &mut self,
+        channel: &mut Channel,
+        keys: &mut KeyTable,
+    ) -> Result<bool, Fault> {
+        for done in 0..RECORDS {
+            let put = match self.turn() {
+                Turn::Nothing => return Ok(done > 0),
+                Turn::Work => self.put_work(channel)?,
+                Turn::Answer => self.put_answer(channel, keys)?,
+            };
+            self.answer_next = !self.answer_next;
+            if !put {
+                return Ok(done > 0);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Puts a piece of the work at hand, unless there is no room.
+    fn put_work(&mut self, channel: &mut Channel) -> Result<bool, Fault> {
+        let (next, put) = (self.next, self.put);
+        let Some(entry) = self.entry_mut(next) else {
+            return Ok(false);
+        };
+        let len = entry.work.len();
+        let piece = match entry.work {
+            Work::Read { .. } => 0,
+            _ => len.saturating_sub(put).min(SEGMENT),
+        };
+        if !channel.has_room(piece)? {
+            self.blocked = Some(piece);
+            return Ok(false);
+        }
+        match &entry.work {
+            Work::Send {
+                head,
+                body,
+                invalidate,
+                solicited,
+            } => {
+                let record = Record {
+                    last: put.saturating_add(piece) == len,
+                    solicited: *solicited,
+                    invalidates: invalidate.is_some(),
+                    key: invalidate.map_or(0, |RemoteKey(key)| key),
+                    len: number(piece),
+                    ..Record::new(Kind::Send)
+                };
+                let body = body.as_deref().unwrap_or_default();
+                channel.put(record, pieces(head, body, put, piece))?;
+            }
+            Work::Write { local, remote } => {
+                let rest = number(len.saturating_sub(put));
+                let record = remote_record(Kind::Write, remote, put, rest, piece);
+                let bytes = part(local, put, piece);
+                channel.put(record, [bytes, &[]])?;
+            }
+            Work::Read { local, remote } => {
+                let len = number(local.len());
+                channel.put(remote_record(Kind::Read, remote, 0, len, 0), [&[], &[]])?;
+            }
+        }
+        let is_read = matches!(entry.work, Work::Read { .. });
+        let whole = is_read || put.saturating_add(piece) == len;
+        entry.done = whole && !is_read;
+        if is_read {
+            let (number, arrived) = (next, 0);
+            self.reads.push_back(ReadInFlight { number, arrived });
+        }
+        self.blocked = None;
+        self.put = put.saturating_add(piece);
+        if whole {
+            self.put = 0;
+            self.next = next.saturating_add(1);
+        }
+        Ok(true)
+    }
+
+    /// Puts a piece of the answer at hand, unless there is no room.
+    fn put_answer(&mut self, channel: &mut Channel, keys: &mut KeyTable) -> Result<bool, Fault> {
+        let Some(answer) = self.answers.front_mut() else {
+            return Ok(false);
+        };
+        let piece = count(answer.rest).min(SEGMENT);
+        if !channel.has_room(piece)? {
+            self.blocked = Some(piece);
+            return Ok(false);
+        }
+        // The key stays as long as its memory is read.
+        let bytes = keys.reading(answer.key, answer.at, piece);
+        let record = Record {
+            len: number(piece),
+            rest: answer.rest,
+            ..Record::new(Kind::Answer)
+        };
+        channel.put(record, [bytes.unwrap_or_default(), &[]])?;
+        answer.at = answer.at.saturating_add(piece);
+        answer.rest = answer.rest.saturating_sub(number(piece));
+        self.blocked = None;
+        if answer.rest == 0 {
+            keys.end_read(answer.key);
+            self.answers.pop_front();
+        }
+        Ok(true)
+    }
+
+    /// Takes a piece of the answer to our oldest Read.
+    pub(crate) fn on_answer(&mut self, record: &Record, channel: &Channel) -> Result<(), Fault> {
+        let unfit = |text: &str| fault(codes::ANSWER, text);
+        let read = self.reads.front_mut();
+        let read = read.ok_or_else(|| unfit("an answer to no read"))?;
+        let index = read.number.checked_sub(self.base);
+        let index = index.and_then(|index| usize::try_from(index).ok());
+        let entry = index.and_then(|index| self.queue.get_mut(index));
+        let Some(Entry {
+            work: Work::Read { local, .. },
+            done,
+            ..
+        }) = entry
+        else {
+            return Err(unfit("an answer to a read that is gone"));
+        };
+        let missing = local.len().saturating_sub(read.arrived);
+        let end = read.arrived.saturating_add(count(record.len));
+        let stuck = record.len == 0 && missing > 0;
+        let place = local.get_mut(read.arrived..end);
+        let place = place.filter(|_| count(record.rest) == missing && !stuck);
+        let Some(place) = place else {
+            return Err(unfit("an answer of another length than the read"));
+        };
+        channel.payload(place)?;
+        read.arrived = end;
+        if end == local.len() {
+            *done = true;
+            self.reads.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Hands out what is done, in the order it was posted.
+    pub(crate) fn complete(&mut self, qp: QpId, events: &mut Vec<Event>) {
+        while let Some(entry) = self.queue.pop_front_if(|entry| entry.done) {
+            self.base = self.base.saturating_add(1);
+            events.push(completion(qp, entry, Outcome::Success));
+        }
+    }
+
+    /// Hands out everything.
+    pub(crate) fn flush(&mut self, qp: QpId, keys: &mut KeyTable, events: &mut Vec<Event>) {
+        self.drop_answers(keys);
+        // From the first that was not done on, nothing is: completions are in
+        // posting order.
+        self.complete(qp, events);
+        for entry in self.queue.drain(..) {
+            events.push(completion(qp, entry, Outcome::Flushed));
+        }
+        self.reads.clear();
+    }
+
+    /// The connection ends in good order: no more Reads are sent, nor what was
+    /// posted after them, and the peer's Reads are not answered any more.
+    pub(crate) fn wind_down(&mut self, keys: &mut KeyTable) {
+        self.max_reads = 0;
+        self.drop_answers(keys);
+    }
+
+    fn drop_answers(&mut self, keys: &mut KeyTable) {
+        for answer in self.answers.drain(..) {
+            keys.end_read(answer.key);
+        }
+    }
+}
+
+/// A record about remote memory, from its byte `put` on.
+fn remote_record(kind: Kind, remote: &RemoteSlice, put: usize, rest: u32, piece: usize) -> Record {
+    Record {
+        key: remote.key.0,
+        addr: remote.addr.wrapping_add(put as u64),
+        rest,
+        len: number(piece),
+        ..Record::new(kind)
+    }
+}
+
+/// `len` bytes of a message, from byte `start` on: of its head and of its body.
+fn pieces<'a>(head: &'a [u8], body: &'a [u8], start: usize, len: usize) -> [&'a [u8]; 2] {
+    let from_head = part(head, start, len.min(head.len().saturating_sub(start)));
+    let start = start.saturating_sub(head.len());
+    let from_body = part(body, start, len.saturating_sub(from_head.len()));
+    [from_head, from_body]
+}
+
+fn part(bytes: &[u8], start: usize, len: usize) -> &[u8] {
+    let end = start.saturating_add(len);
+    bytes.get(start..end).unwrap_or_default()
+}
+
+/// A length of memory, which is bounded by the longest message, as a length of
+/// a record.
+fn number(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+fn completion(qp: QpId, entry: Entry, outcome: Outcome) -> Event {
+    let kind = entry.work.kind();
+    let buf: Option<Buf> = entry.work.into_buf();
+    Event::Completion(Completion {
+        qp,
+        tag: entry.tag,
+        kind,
+        buf,
+        outcome,
+    })
+}

@@ -1,0 +1,337 @@
+//! The provider: the contract of `nvmeof-rdma` over shared memory.
+
+mod connecting;
+mod ending;
+mod polling;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent};
+use nvmeof_memory::{Buf, Region, RegionId};
+use nvmeof_rdma::{
+    ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError, PrivateData,
+    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Sparingly, Tag, Work,
+};
+use nvmeof_rdma_soft::{KeyTable, Slots};
+
+use crate::ShmConfig;
+use crate::conn::{Conn, Phase, buf_of};
+use crate::listening::Listener;
+
+/// RDMA between processes of one host.
+#[derive(Debug)]
+pub struct Shm {
+    core: Core,
+    conns: Slots<Box<Conn>>,
+    listeners: Slots<Listener>,
+}
+
+/// What the connections share.
+#[derive(Debug)]
+struct Core {
+    config: ShmConfig,
+    epoll: Epoll,
+    /// Empty, kept for its memory.
+    ready: Vec<EpollEvent>,
+    /// A handful: one for each pool.
+    regions: Vec<RegionId>,
+    keys: KeyTable,
+    /// Connections that were not accepted yet, and, oldest first, those that
+    /// may have said nothing.
+    pending: u32,
+    silent: VecDeque<QpId>,
+    /// Connections with work posted since the last submit.
+    listed: Vec<QpId>,
+    /// Connections that are looked at in each poll, and how many polls did
+    /// that since the kernel was asked.
+    hot: VecDeque<QpId>,
+    hot_polls: u32,
+    deadlines: BTreeSet<(Duration, QpId)>,
+    /// Until when accepting pauses.
+    paused: Option<Duration>,
+    /// What calls other than poll made happen.
+    later: Vec<Event>,
+    /// Of peers that no owner knows of yet.
+    log: Sparingly,
+    now: Duration,
+}
+
+impl Shm {
+    /// Makes a provider. Its memory keys start at random.
+    ///
+    /// # Errors
+    /// When the kernel gives no epoll instance.
+    pub fn new(config: ShmConfig) -> io::Result<Self> {
+        // The standard library's hasher keys come from the kernel's random
+        // numbers.
+        let seed = RandomState::new().hash_one(std::process::id());
+        let core = Core {
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            ready: Vec::new(),
+            regions: Vec::new(),
+            keys: KeyTable::new(config.limits.max_exposed, seed),
+            pending: 0,
+            silent: VecDeque::new(),
+            listed: Vec::new(),
+            hot: VecDeque::new(),
+            hot_polls: 0,
+            deadlines: BTreeSet::new(),
+            paused: None,
+            later: Vec::new(),
+            log: Sparingly::default(),
+            now: Duration::ZERO,
+            config,
+        };
+        Ok(Self {
+            core,
+            conns: Slots::new(),
+            listeners: Slots::new(),
+        })
+    }
+
+    /// Works on one connection; `None` when it is gone.
+    fn with<R>(&mut self, qp: QpId, work: impl FnOnce(&mut Core, &mut Conn) -> R) -> Option<R> {
+        let conn = self.conns.get_mut(qp.0)?;
+        let result = work(&mut self.core, conn);
+        if conn.phase == Phase::Gone {
+            self.conns.remove(qp.0);
+        }
+        Some(result)
+    }
+
+    /// Works on one connection; what happens is told by the next poll.
+    fn with_later<R>(
+        &mut self,
+        qp: QpId,
+        work: impl FnOnce(&mut Core, &mut Conn, &mut Vec<Event>) -> R,
+    ) -> Option<R> {
+        let mut later = std::mem::take(&mut self.core.later);
+        let result = self.with(qp, |core, conn| work(core, conn, &mut later));
+        self.core.later = later;
+        result
+    }
+
+    fn check_work(&self, qp: QpId, work: &Work) -> Result<(), PostError> {
+        let registered = buf_of(work).is_none_or(|buf| self.core.is_registered(buf));
+        let conn = self.conns.get(qp.0).ok_or(PostError::Closed)?;
+        conn.check_work(work, registered, self.core.config.limits.max_message)
+    }
+}
+
+impl Core {
+    fn is_registered(&self, buf: &Buf) -> bool {
+        self.regions.contains(&buf.region())
+    }
+
+    /// A line of the log about a peer that no owner knows of yet: anybody can
+    /// make us write one.
+    fn say(&mut self, what: &dyn std::fmt::Display) {
+        if let Some(left_out) = self.log.ask(self.now) {
+            tracing::warn!(left_out, "a connection was refused: {what}");
+        }
+    }
+
+    fn set_deadline(&mut self, conn: &mut Conn, deadline: Option<Duration>) {
+        if let Some(old) = conn.deadline.take() {
+            self.deadlines.remove(&(old, conn.id));
+        }
+        if let Some(new) = deadline {
+            self.deadlines.insert((new, conn.id));
+        }
+        conn.deadline = deadline;
+    }
+
+    /// Something happens on the connection: it is looked at in each poll for
+    /// a while.
+    fn heat(&mut self, conn: &mut Conn) {
+        conn.worked = self.now;
+        if !conn.hot {
+            conn.hot = true;
+            self.hot.push_back(conn.id);
+            if let Some(channel) = &mut conn.channel {
+                channel.wake();
+            }
+        }
+    }
+}
+
+impl Provider for Shm {
+    fn limits(&self) -> &Limits {
+        &self.core.config.limits
+    }
+
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+
+    fn local_addr(&self, qp: QpId) -> Option<SocketAddr> {
+        let (_, addr) = self.conns.get(qp.0)?.listener?;
+        (!addr.ip().is_unspecified()).then_some(addr)
+    }
+
+    fn register(&mut self, region: &Region) -> Result<(), io::Error> {
+        if !self.core.regions.contains(&region.id()) {
+            self.core.regions.push(region.id());
+        }
+        Ok(())
+    }
+
+    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
+        let listener = Listener::new(addr, &self.core.config)?;
+        let name = polling::LISTENER | self.listeners.next_id();
+        let watched = self.core.watch(&listener, name);
+        watched.map_err(|error| ListenError::new(addr, error))?;
+        let addr = listener.addr;
+        self.listeners.insert(listener);
+        Ok((ListenerId(name), addr))
+    }
+
+    fn unlisten(&mut self, listener: ListenerId) {
+        // Closing takes it out of epoll.
+        self.listeners.remove(listener.0 & !polling::LISTENER);
+    }
+
+    fn connect(
+        &mut self,
+        addr: SocketAddr,
+        config: &QpConfig,
+        private_data: &PrivateData,
+        now: Duration,
+    ) -> Result<QpId, ConnectError> {
+        self.core.now = now;
+        self.core.config.limits.check(config)?;
+        self.connect_to(addr, config, private_data)
+    }
+
+    fn prepare(&mut self, qp: QpId, config: &QpConfig) -> Result<(), PostError> {
+        self.core.config.limits.check(config)?;
+        let conn = self.conns.get_mut(qp.0).ok_or(PostError::Closed)?;
+        if conn.phase != Phase::Requested {
+            return Err(conn.phase.refusal());
+        }
+        conn.prepare(config);
+        conn.phase = Phase::Prepared;
+        Ok(())
+    }
+
+    fn accept(&mut self, qp: QpId, private_data: &PrivateData) -> Result<(), PostError> {
+        self.with_later(qp, |core, conn, later| {
+            core.accept_conn(conn, private_data, later)
+        })
+        .unwrap_or(Err(PostError::Closed))
+    }
+
+    fn reject(&mut self, qp: QpId, private_data: &PrivateData) -> Result<(), PostError> {
+        self.with_later(qp, |core, conn, later| {
+            core.reject_conn(conn, private_data, later)
+        })
+        .unwrap_or(Err(PostError::Closed))
+    }
+
+    fn post_recv(&mut self, qp: QpId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {
+        let registered = self.core.is_registered(&buf);
+        let conn = self.conns.get_mut(qp.0).ok_or(PostError::Closed);
+        let checked = conn.and_then(|conn| {
+            conn.check_recv(registered)?;
+            Ok(conn)
+        });
+        match checked {
+            Ok(conn) => {
+                conn.inbound.post(tag, buf);
+                Ok(())
+            }
+            Err(why) => Err(Refused { why, back: buf }),
+        }
+    }
+
+    fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>> {
+        if let Err(why) = self.check_work(qp, &work) {
+            return Err(Refused { why, back: work });
+        }
+        if let Some(conn) = self.conns.get_mut(qp.0) {
+            conn.outbound.post(tag, work);
+            if !conn.listed {
+                conn.listed = true;
+                self.core.listed.push(qp);
+            }
+        }
+        Ok(())
+    }
+
+    fn expose(
+        &mut self,
+        qp: QpId,
+        buf: Buf,
+        rights: Rights,
+    ) -> Result<RemoteSlice, Refused<Buf, ExposeError>> {
+        let refused = |why, back| Err(Refused { why, back });
+        let open = |conn: &&Box<Conn>| conn.is_visible() && conn.phase != Phase::Ending;
+        let Some(conn) = self.conns.get(qp.0).filter(open) else {
+            return refused(ExposeError::Closed, buf);
+        };
+        let exposes = conn.config.exposes;
+        if !self.core.is_registered(&buf) {
+            return refused(ExposeError::NotRegistered, buf);
+        }
+        if exposes == 0 {
+            return refused(ExposeError::Full { max: 0 }, buf);
+        }
+        let exposed = self.core.keys.expose(qp, buf, rights);
+        exposed.or_else(|(why, back)| refused(why, back))
+    }
+
+    fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
+        self.core.keys.withdraw(key)
+    }
+
+    fn disconnect(&mut self, qp: QpId) {
+        self.with_later(qp, Core::disconnect_conn);
+    }
+
+    fn submit(&mut self, now: Duration) {
+        self.core.now = now;
+        let mut listed = std::mem::take(&mut self.core.listed);
+        for qp in listed.drain(..) {
+            self.with_later(qp, |core, conn, later| {
+                conn.listed = false;
+                core.heat(conn);
+                if let Err(fault) = conn.transmit(&mut core.keys) {
+                    core.end_fault(conn, fault, later);
+                }
+            });
+        }
+        self.core.listed = listed;
+    }
+
+    fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool {
+        self.submit(now);
+        let before = events.len();
+        events.append(&mut self.core.later);
+        let mut worked = self.poll_hot(events);
+        if self.core.asks_kernel() {
+            worked |= self.poll_kernel(events);
+        }
+        worked |= self.expire(events);
+        worked || events.len() > before
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.core.epoll.0.as_fd())
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        let core = &self.core;
+        if !core.hot.is_empty() || !core.listed.is_empty() || !core.later.is_empty() {
+            return Some(core.now);
+        }
+        let timer = core.deadlines.first().map(|(at, _)| *at);
+        [timer, core.paused].into_iter().flatten().min()
+    }
+}

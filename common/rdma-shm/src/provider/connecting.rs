@@ -1,0 +1,238 @@
+//! Connection set-up: who says what before work goes both ways.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use nvmeof_rdma::{
+    CloseReason, ConnectError, ConnectRequest, Event, ListenerId, PostError, PrivateData, QpConfig,
+    QpId,
+};
+use socket2::Socket;
+
+use super::{Core, Shm};
+use crate::channel::Channel;
+use crate::conn::{Conn, Phase, terms};
+use crate::fault::{codes, fault};
+use crate::link::Link;
+use crate::listening;
+use crate::message::{self, Message, Terms};
+
+impl Shm {
+    /// Starts to connect. That nobody is there is told by the next poll.
+    pub(super) fn connect_to(
+        &mut self,
+        addr: SocketAddr,
+        config: &QpConfig,
+        private_data: &PrivateData,
+    ) -> Result<QpId, ConnectError> {
+        let depth = self.core.config.limits.max_qps;
+        if self.conns.len() >= depth as usize {
+            return Err(PostError::QueueFull { depth }.into());
+        }
+        let mut conn = Conn::new(Phase::AwaitReply, None);
+        conn.id = QpId(self.conns.next_id());
+        conn.prepare(config);
+        match self.core.ask(&mut conn, addr, private_data) {
+            Ok(()) => {
+                let until = self.core.now.saturating_add(self.core.config.handshake);
+                self.core.set_deadline(&mut conn, Some(until));
+            }
+            Err(error) => {
+                conn.reason = Some(network(&error));
+                self.core.heat(&mut conn);
+            }
+        }
+        Ok(QpId(self.conns.insert(Box::new(conn))))
+    }
+
+    /// A peer connected. As long as it is not accepted it costs one of
+    /// `max_pending` places; the oldest of those that said nothing gives way.
+    pub(super) fn incoming(&mut self, listener: ListenerId, addr: SocketAddr, socket: Socket) {
+        if self.core.pending >= self.core.config.limits.max_pending {
+            self.drop_oldest_silent();
+        }
+        let limits = &self.core.config.limits;
+        if self.core.pending >= limits.max_pending || self.conns.len() >= limits.max_qps as usize {
+            self.core.say(&"all places for connections are taken");
+            return;
+        }
+        let link = match Link::new(socket, &self.core.config.users) {
+            Ok(link) => link,
+            Err(error) => return self.core.say(&error),
+        };
+        let mut conn = Conn::new(Phase::AwaitRequest, Some((listener, addr)));
+        conn.id = QpId(self.conns.next_id());
+        if let Err(error) = self.core.watch(&link, conn.id.0) {
+            return self.core.say(&error);
+        }
+        conn.link = Some(link);
+        let until = self.core.now.saturating_add(self.core.config.handshake);
+        self.core.set_deadline(&mut conn, Some(until));
+        self.core.pending += 1;
+        self.core.silent.push_back(conn.id);
+        self.conns.insert(Box::new(conn));
+        self.forget_those_that_spoke();
+    }
+
+    /// Keeps the list of those that said nothing short.
+    fn forget_those_that_spoke(&mut self) {
+        let bound = (self.core.config.limits.max_pending as usize).saturating_mul(2);
+        if self.core.silent.len() > bound {
+            let conns = &self.conns;
+            self.core.silent.retain(|qp| {
+                let conn = conns.get(qp.0);
+                conn.is_some_and(|conn| conn.phase == Phase::AwaitRequest)
+            });
+        }
+    }
+
+    fn drop_oldest_silent(&mut self) {
+        while let Some(qp) = self.core.silent.pop_front() {
+            let dropped = self.with_later(qp, |core, conn, later| {
+                let silent = conn.phase == Phase::AwaitRequest;
+                if silent {
+                    core.say(&"it said nothing, and its place was needed");
+                    core.finish(conn, CloseReason::Local, later);
+                }
+                silent
+            });
+            if dropped == Some(true) {
+                return;
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Meets the peer and says what we want.
+    fn ask(
+        &mut self,
+        conn: &mut Conn,
+        addr: SocketAddr,
+        private_data: &PrivateData,
+    ) -> io::Result<()> {
+        let link = listening::connect(addr, &self.config)?;
+        let ring = self.config.ring();
+        let (channel, fd) = Channel::create(ring).map_err(io::Error::other)?;
+        let request = message::request(ring, &terms(&conn.config, private_data));
+        link.send(&request, Some(&fd))?;
+        self.watch(&link, conn.id.0)?;
+        conn.link = Some(link);
+        conn.channel = Some(channel);
+        Ok(())
+    }
+
+    /// What a peer that connected said first, and the memory that came with it.
+    pub(super) fn on_request(
+        &mut self,
+        conn: &mut Conn,
+        bytes: &[u8],
+        fd: Option<&OwnedFd>,
+        events: &mut Vec<Event>,
+    ) {
+        let asked = open_request(bytes, fd);
+        let (terms, channel) = match asked {
+            Ok(asked) => asked,
+            Err(text) => {
+                self.say(&text);
+                self.end_fault(conn, fault(codes::MESSAGE, text), events);
+                return;
+            }
+        };
+        let Some((listener, addr)) = conn.listener else {
+            return;
+        };
+        self.set_deadline(conn, None);
+        conn.channel = Some(channel);
+        conn.peer_reads_in = terms.reads_in;
+        conn.phase = Phase::Requested;
+        events.push(Event::ConnectRequest(ConnectRequest {
+            listener,
+            qp: conn.id,
+            // It is on this host and has no port.
+            peer: SocketAddr::new(addr.ip(), 0),
+            private_data: terms.private_data,
+            reads_in: terms.reads_out,
+            reads_out: terms.reads_in,
+        }));
+    }
+
+    pub(super) fn accept_conn(
+        &mut self,
+        conn: &mut Conn,
+        private_data: &PrivateData,
+        later: &mut Vec<Event>,
+    ) -> Result<(), PostError> {
+        if conn.phase != Phase::Prepared {
+            return Err(conn.phase.refusal());
+        }
+        conn.say(&Message::Accept(terms(&conn.config, private_data)));
+        self.pending = self.pending.saturating_sub(1);
+        conn.start(conn.peer_reads_in);
+        later.push(Event::Established {
+            qp: conn.id,
+            private_data: PrivateData::empty(),
+        });
+        self.heat(conn);
+        Ok(())
+    }
+
+    pub(super) fn reject_conn(
+        &mut self,
+        conn: &mut Conn,
+        private_data: &PrivateData,
+        later: &mut Vec<Event>,
+    ) -> Result<(), PostError> {
+        match conn.phase {
+            Phase::Requested | Phase::Prepared => {
+                conn.say(&Message::Reject(*private_data));
+                self.finish(conn, CloseReason::Local, later);
+                Ok(())
+            }
+            other => Err(other.refusal()),
+        }
+    }
+
+    /// The peer answered what we asked.
+    pub(super) fn on_reply(&mut self, conn: &mut Conn, message: Message, events: &mut Vec<Event>) {
+        let qp = conn.id;
+        match message {
+            Message::Accept(Terms {
+                reads_in,
+                private_data,
+                ..
+            }) => {
+                self.set_deadline(conn, None);
+                conn.start(reads_in);
+                events.push(Event::Established { qp, private_data });
+                self.heat(conn);
+            }
+            Message::Reject(private_data) => {
+                events.push(Event::Rejected { qp, private_data });
+                self.finish(conn, CloseReason::Rejected, events);
+            }
+            Message::Fault(fault) => self.finish(conn, CloseReason::Terminated(fault), events),
+            Message::Wake | Message::Bye => {
+                let text = "a message before the reply";
+                self.end_fault(conn, fault(codes::MESSAGE, text), events);
+            }
+        }
+    }
+}
+
+/// Takes a request apart and maps the memory that came with it.
+fn open_request(bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(Terms, Channel), String> {
+    let (ring, terms) = message::parse_request(bytes).ok_or(message::BAD_REQUEST)?;
+    let fd = fd.ok_or("its request brought no memory")?;
+    let channel = Channel::open(fd.as_fd(), ring).map_err(|error| error.to_string())?;
+    Ok((terms, channel))
+}
+
+/// The machine's doing, as the owner sees it.
+pub(super) fn network(error: &io::Error) -> CloseReason {
+    CloseReason::Network {
+        kind: error.kind(),
+        text: error.to_string(),
+    }
+}

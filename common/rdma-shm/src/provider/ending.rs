@@ -1,0 +1,139 @@
+//! How connections end: by us, by the peer, by a fault, or by time.
+
+use std::io;
+
+use nvmeof_rdma::{CloseReason, Event, Fault, PrivateData};
+
+use super::connecting::network;
+use super::{Core, Shm};
+use crate::conn::{Conn, Phase};
+use crate::message::Message;
+
+impl Shm {
+    /// Ends what took too long.
+    pub(super) fn expire(&mut self, events: &mut Vec<Event>) -> bool {
+        let mut worked = false;
+        while let Some((at, qp)) = self.core.deadlines.first().copied()
+            && at <= self.core.now
+        {
+            self.core.deadlines.pop_first();
+            worked = true;
+            self.with(qp, |core, conn| {
+                conn.deadline = None;
+                core.expired(conn, events);
+            });
+        }
+        worked
+    }
+}
+
+impl Core {
+    fn expired(&mut self, conn: &mut Conn, events: &mut Vec<Event>) {
+        let reason = match conn.phase {
+            Phase::AwaitReply => CloseReason::Timeout {
+                waiting_for: "the reply",
+            },
+            Phase::AwaitRequest => {
+                self.say(&"its request did not come in time");
+                CloseReason::Local
+            }
+            // The peer said that it ends and goes on filling its ring.
+            Phase::Running => conn.reason.take().unwrap_or(CloseReason::Peer),
+            Phase::Ending => {
+                conn.say(&Message::Bye);
+                CloseReason::Local
+            }
+            Phase::Requested | Phase::Prepared | Phase::Gone => return,
+        };
+        self.finish(conn, reason, events);
+    }
+
+    pub(super) fn disconnect_conn(&mut self, conn: &mut Conn, later: &mut Vec<Event>) {
+        match conn.phase {
+            Phase::AwaitReply => self.finish(conn, CloseReason::Local, later),
+            Phase::Requested | Phase::Prepared => {
+                conn.say(&Message::Reject(PrivateData::empty()));
+                self.finish(conn, CloseReason::Local, later);
+            }
+            Phase::Running => {
+                conn.phase = Phase::Ending;
+                conn.outbound.wind_down(&mut self.keys);
+                self.linger(conn);
+            }
+            Phase::AwaitRequest | Phase::Ending | Phase::Gone => {}
+        }
+    }
+
+    /// Gives the connection a bounded time to come to its end.
+    fn linger(&mut self, conn: &mut Conn) {
+        let until = self.now.saturating_add(self.config.linger);
+        self.set_deadline(conn, Some(until));
+        self.heat(conn);
+    }
+
+    /// The peer said that it ends, or is gone. What is in its ring counts.
+    pub(super) fn peer_ends(&mut self, conn: &mut Conn, reason: CloseReason) {
+        if conn.reason.is_none() {
+            conn.reason = Some(reason);
+            self.linger(conn);
+        }
+    }
+
+    /// The socket came to its end, for a reason if there is one.
+    pub(super) fn end_of_link(
+        &mut self,
+        conn: &mut Conn,
+        error: Option<io::Error>,
+        events: &mut Vec<Event>,
+    ) {
+        let gone = |text| io::Error::new(io::ErrorKind::ConnectionReset, text);
+        let reason = match conn.phase {
+            Phase::Running => {
+                let error = error.unwrap_or_else(|| gone("the peer's process is gone"));
+                return self.peer_ends(conn, network(&error));
+            }
+            Phase::AwaitReply => network(&error.unwrap_or_else(|| {
+                gone("the peer closed before it replied; its log may tell why")
+            })),
+            Phase::AwaitRequest => {
+                self.say(&"it ended before its request");
+                CloseReason::Peer
+            }
+            Phase::Requested | Phase::Prepared => CloseReason::Peer,
+            Phase::Ending | Phase::Gone => CloseReason::Local,
+        };
+        self.finish(conn, reason, events);
+    }
+
+    /// The peer broke a rule: it is told, and the connection ends.
+    pub(super) fn end_fault(&mut self, conn: &mut Conn, fault: Fault, events: &mut Vec<Event>) {
+        conn.say(&Message::Fault(fault.clone()));
+        let reason = match conn.phase {
+            Phase::Ending => CloseReason::Local,
+            _ => CloseReason::PeerFault(fault),
+        };
+        self.finish(conn, reason, events);
+    }
+
+    /// Gives everything back and reports the end. The peer keeps its own
+    /// mapping of the memory and finds there what we put.
+    pub(super) fn finish(&mut self, conn: &mut Conn, reason: CloseReason, events: &mut Vec<Event>) {
+        if conn.phase == Phase::Gone {
+            return;
+        }
+        if conn.phase.is_pending() {
+            self.pending = self.pending.saturating_sub(1);
+        }
+        self.set_deadline(conn, None);
+        let (qp, visible) = (conn.id, conn.is_visible());
+        conn.phase = Phase::Gone;
+        // Closing takes it out of epoll.
+        conn.link = None;
+        conn.channel = None;
+        conn.outbound.flush(qp, &mut self.keys, events);
+        conn.inbound.flush(qp, events);
+        if visible {
+            events.push(Event::Closed { qp, reason });
+        }
+    }
+}

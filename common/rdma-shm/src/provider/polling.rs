@@ -1,0 +1,258 @@
+//! Looking what happened: in the rings of busy connections, and in the kernel
+//! for all others.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
+use nvmeof_rdma::{CloseReason, Event, ListenerId, QpId};
+
+use super::{Core, Shm};
+use crate::conn::{Conn, Phase};
+use crate::fault::{codes, fault};
+use crate::message::{Message, ROOM};
+
+/// In epoll's data: this names a listener.
+pub(super) const LISTENER: u64 = 1 << 63;
+/// Events taken from the kernel per poll.
+const EVENTS: usize = 64;
+/// Connections accepted per poll and listener.
+const ACCEPTS: usize = 16;
+/// Messages taken per poll and connection.
+const MESSAGES: usize = 16;
+/// Busy connections looked at per poll.
+const HOT_TRIES: usize = 64;
+/// Polls that look at busy connections for every one that asks the kernel.
+const HOT_POLLS: u32 = 32;
+/// How long accepting pauses when there are no descriptors left.
+const PAUSE: Duration = Duration::from_millis(100);
+
+impl Shm {
+    /// Looks at busy connections, a bounded number in turn.
+    pub(super) fn poll_hot(&mut self, events: &mut Vec<Event>) -> bool {
+        let mut worked = false;
+        for _ in 0..self.core.hot.len().min(HOT_TRIES) {
+            let Some(qp) = self.core.hot.pop_front() else {
+                break;
+            };
+            self.with(qp, |core, conn| {
+                worked |= core.work(conn, events);
+                conn.hot = core.stays_hot(conn, events);
+                if conn.hot {
+                    core.hot.push_back(qp);
+                }
+            });
+        }
+        worked
+    }
+
+    /// Asks the kernel what happened on sockets.
+    pub(super) fn poll_kernel(&mut self, events: &mut Vec<Event>) -> bool {
+        self.resume();
+        let mut ready = std::mem::take(&mut self.core.ready);
+        ready.resize(EVENTS, EpollEvent::empty());
+        let count = match self.core.epoll.wait(&mut ready, EpollTimeout::ZERO) {
+            Ok(count) => count,
+            Err(Errno::EINTR) => 0,
+            Err(error) => {
+                tracing::error!(%error, "epoll failed");
+                0
+            }
+        };
+        let mut worked = false;
+        for name in ready.iter().take(count).map(EpollEvent::data) {
+            if name & LISTENER == 0 {
+                let did = self.with(QpId(name), |core, conn| {
+                    let heard = core.hear(conn, events);
+                    core.work(conn, events) || heard
+                });
+                worked |= did.unwrap_or(false);
+            } else {
+                worked |= self.accept_from(name);
+            }
+        }
+        self.core.ready = ready;
+        worked
+    }
+
+    /// Takes connections that wait. Returns whether there were any.
+    fn accept_from(&mut self, name: u64) -> bool {
+        for taken in 0..ACCEPTS {
+            let Some(listener) = self.listeners.get(name & !LISTENER) else {
+                return taken > 0;
+            };
+            match listener.accept() {
+                Ok(socket) => {
+                    let addr = listener.addr;
+                    self.incoming(ListenerId(name), addr, socket);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return taken > 0,
+                Err(error) => {
+                    tracing::error!(
+                        %error,
+                        "cannot accept connections; raise the limit of open files (`ulimit -n`)"
+                    );
+                    self.pause();
+                    return taken > 0;
+                }
+            }
+        }
+        true
+    }
+
+    /// Stops accepting for a while: the listeners stay ready, and would keep
+    /// us busy.
+    fn pause(&mut self) {
+        self.core.paused = Some(self.core.now.saturating_add(PAUSE));
+        self.watch_listeners(EpollFlags::empty());
+    }
+
+    fn resume(&mut self) {
+        if self.core.paused.is_some_and(|until| until <= self.core.now) {
+            self.core.paused = None;
+            self.watch_listeners(EpollFlags::EPOLLIN);
+        }
+    }
+
+    fn watch_listeners(&mut self, flags: EpollFlags) {
+        for (name, listener) in self.listeners.iter() {
+            let mut event = EpollEvent::new(flags, LISTENER | name);
+            if let Err(error) = self.core.epoll.modify(listener, &mut event) {
+                tracing::error!(%error, "epoll does not take a listener");
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Has the kernel tell when there is something to read.
+    pub(super) fn watch(&self, socket: &impl AsFd, name: u64) -> io::Result<()> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, name);
+        Ok(self.epoll.add(socket, event)?)
+    }
+
+    /// Whether this poll asks the kernel: not each one when there are busy
+    /// connections, since that takes longer than looking at them.
+    pub(super) fn asks_kernel(&mut self) -> bool {
+        self.hot_polls += 1;
+        let asks = self.hot.is_empty() || self.hot_polls >= HOT_POLLS;
+        if asks {
+            self.hot_polls = 0;
+        }
+        asks
+    }
+
+    /// Does what there is to do on a connection. Returns whether there was
+    /// anything.
+    fn work(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
+        let worked = match conn.phase {
+            // Nobody was there to connect to.
+            Phase::AwaitReply => false,
+            Phase::Running | Phase::Ending => match conn.exchange(&mut self.keys, events) {
+                Ok(worked) => worked,
+                Err(fault) => {
+                    self.end_fault(conn, fault, events);
+                    return true;
+                }
+            },
+            Phase::AwaitRequest | Phase::Requested | Phase::Prepared | Phase::Gone => return false,
+        };
+        if worked {
+            conn.worked = self.now;
+        }
+        if conn.phase == Phase::Ending {
+            if !conn.outbound.is_idle() {
+                return worked;
+            }
+            conn.say(&Message::Bye);
+            self.finish(conn, CloseReason::Local, events);
+            return true;
+        }
+        // The peer ended, and its ring is empty.
+        if let Some(reason) = conn.reason.take_if(|_| !worked) {
+            self.finish(conn, reason, events);
+            return true;
+        }
+        worked
+    }
+
+    /// Whether the connection is looked at in the next poll too; if not, its
+    /// peer wakes us.
+    fn stays_hot(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
+        if !matches!(conn.phase, Phase::Running | Phase::Ending) {
+            return false;
+        }
+        if self.now.saturating_sub(conn.worked) < self.config.spin {
+            return true;
+        }
+        let Some(channel) = &mut conn.channel else {
+            return false;
+        };
+        let waits = !conn.outbound.is_idle();
+        let room = waits.then(|| conn.outbound.blocked.unwrap_or(0));
+        match channel.rest(room) {
+            Ok(rests) => !rests,
+            Err(fault) => {
+                self.end_fault(conn, fault, events);
+                false
+            }
+        }
+    }
+
+    /// Takes what the peer said on the socket. Returns whether it said
+    /// anything.
+    fn hear(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
+        let mut room = [0; ROOM];
+        for taken in 0..MESSAGES {
+            let Some(link) = &conn.link else {
+                return taken > 0;
+            };
+            let heard = if conn.phase == Phase::AwaitRequest {
+                link.receive_memory(&mut room)
+            } else {
+                let message = link.receive(&mut room);
+                message.map(|message| message.map(|message| (message, None)))
+            };
+            match heard {
+                Ok(Some((bytes, fd))) if conn.phase == Phase::AwaitRequest => {
+                    self.on_request(conn, bytes, fd.as_ref(), events);
+                }
+                Ok(Some((bytes, _))) => match Message::parse(bytes) {
+                    Ok(message) => self.on_message(conn, message, events),
+                    Err(fault) => self.end_fault(conn, fault, events),
+                },
+                Ok(None) => {
+                    self.end_of_link(conn, None, events);
+                    return true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return taken > 0,
+                Err(error) => {
+                    self.end_of_link(conn, Some(error), events);
+                    return true;
+                }
+            }
+        }
+        true
+    }
+
+    fn on_message(&mut self, conn: &mut Conn, message: Message, events: &mut Vec<Event>) {
+        match (conn.phase, message) {
+            (Phase::AwaitReply, reply) => self.on_reply(conn, reply, events),
+            (Phase::Running | Phase::Ending, Message::Wake) => self.heat(conn),
+            (Phase::Running, Message::Bye) => self.peer_ends(conn, CloseReason::Peer),
+            (Phase::Running, Message::Fault(fault)) => {
+                self.peer_ends(conn, CloseReason::Terminated(fault));
+            }
+            // Nobody reads any more what we would still put.
+            (Phase::Ending, Message::Bye | Message::Fault(_)) => {
+                self.finish(conn, CloseReason::Local, events);
+            }
+            (_, message) => {
+                let text = format!("a message that does not belong here: {message:?}");
+                self.end_fault(conn, fault(codes::MESSAGE, text), events);
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Records: what a ring carries. A header of 32 bytes, then payload; the next
+//! record starts at the next multiple of 64 bytes.
+
+use nvmeof_rdma::Fault;
+
+use crate::fault::{codes, fault};
+
+/// Bytes from the start of a record to its payload.
+pub(crate) const HEADER: usize = 32;
+/// Records start at multiples of this, a cache line.
+pub(crate) const GRAIN: usize = 64;
+/// Payload of one record at most. Long transfers are several records, so that
+/// one side fills the ring while the other empties it.
+pub(crate) const SEGMENT: usize = 16 << 10;
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A piece of a message.
+    Send,
+    /// A piece of a write.
+    Write,
+    /// A request to read.
+    Read,
+    /// A piece of the answer to the oldest read.
+    Answer,
+}
+
+impl Kind {
+    fn number(self) -> u64 {
+        match self {
+            Self::Send => 1,
+            Self::Write => 2,
+            Self::Read => 3,
+            Self::Answer => 4,
+        }
+    }
+
+    fn parse(number: u64) -> Option<Self> {
+        [Self::Send, Self::Write, Self::Read, Self::Answer]
+            .into_iter()
+            .find(|kind| kind.number() == number)
+    }
+}
+
+/// The header of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) kind: Kind,
+    /// Last piece of its message.
+    pub(crate) last: bool,
+    /// The sender wants a solicited event.
+    pub(crate) solicited: bool,
+    /// `key` is invalid when the message is delivered.
+    pub(crate) invalidates: bool,
+    /// Bytes of payload in this record.
+    pub(crate) len: u32,
+    /// The key that opens the memory that is written or read.
+    pub(crate) key: u32,
+    /// Bytes from `addr` on that are written or read by this record and those
+    /// that continue it; bytes of an answer that are still to come.
+    pub(crate) rest: u32,
+    /// Where the memory starts that is written or read.
+    pub(crate) addr: u64,
+}
+
+const LAST: u64 = 1 << 8;
+const SOLICITED: u64 = 1 << 9;
+const INVALIDATES: u64 = 1 << 10;
+const FLAGS: u64 = LAST | SOLICITED | INVALIDATES;
+
+impl Record {
+    /// A record without payload or flags.
+    pub(crate) fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            last: false,
+            solicited: false,
+            invalidates: false,
+            len: 0,
+            key: 0,
+            rest: 0,
+            addr: 0,
+        }
+    }
+
+    /// As words: kind, flags and length; key and rest; address.
+    pub(crate) fn to_words(self) -> [u64; 3] {
+        let flag = |set, bit| if set { bit } else { 0 };
+        let flags = flag(self.last, LAST)
+            | flag(self.solicited, SOLICITED)
+            | flag(self.invalidates, INVALIDATES);
+        [
+            self.kind.number() | flags | u64::from(self.len) << 32,
+            u64::from(self.key) | u64::from(self.rest) << 32,
+            self.addr,
+        ]
+    }
+
+    /// What a peer wrote.
+    pub(crate) fn parse([first, second, addr]: [u64; 3]) -> Result<Self, Fault> {
+        let (low, len) = halves(first);
+        let (key, rest) = halves(second);
+        let kind = Kind::parse(u64::from(low) & 0xff);
+        let Some(kind) = kind.filter(|_| u64::from(low) & !(0xff | FLAGS) == 0) else {
+            let text = format!("a record starts with {low:#010x}, which means nothing");
+            return Err(fault(codes::RECORD, text));
+        };
+        Ok(Self {
+            kind,
+            last: first & LAST != 0,
+            solicited: first & SOLICITED != 0,
+            invalidates: first & INVALIDATES != 0,
+            len,
+            key,
+            rest,
+            addr,
+        })
+    }
+}
+
+/// The low and the high half of a word.
+fn halves(word: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
+    (
+        u32::from_le_bytes([a, b, c, d]),
+        u32::from_le_bytes([e, f, g, h]),
+    )
+}
+
+/// Bytes of ring that a record with `len` bytes of payload takes.
+pub(crate) fn size(len: usize) -> usize {
+    HEADER.saturating_add(len).next_multiple_of(GRAIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_parsed() {
+        for number in 0..64u32 {
+            let record = Record {
+                kind: Kind::parse(u64::from(number % 4) + 1).unwrap(),
+                last: number & 1 != 0,
+                solicited: number & 2 != 0,
+                invalidates: number & 4 != 0,
+                len: number.wrapping_mul(0x0123_4567),
+                key: !number,
+                rest: number << 20,
+                addr: u64::MAX - u64::from(number),
+            };
+            assert_eq!(Record::parse(record.to_words()), Ok(record));
+        }
+    }
+
+    #[test]
+    fn unknown_kinds_and_flags_are_faults() {
+        for first in [0, 5, 0xff, 1 | 1 << 11, 1 | 1 << 31] {
+            let refused = Record::parse([first, 0, 0]).unwrap_err();
+            assert_eq!(refused.code, codes::RECORD);
+        }
+    }
+
+    #[test]
+    fn records_take_whole_cache_lines() {
+        for (len, bytes) in [(0, 64), (32, 64), (33, 128), (4096, 4160)] {
+            assert_eq!(size(len), bytes);
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! One ring: bytes from one producer to one consumer in another process.
+//!
+//! Positions are bytes since the start, never reduced, so that full and empty
+//! differ; the place of a byte is its position modulo the size. Each side has
+//! its own position for itself and only believes the other's as far as it
+//! makes sense.
+
+use std::sync::atomic::Ordering;
+
+use nvmeof_memory::{OutOfBounds, Shared};
+use nvmeof_rdma::Fault;
+
+use crate::fault::{codes, fault};
+use crate::record::{GRAIN, HEADER, Record, SEGMENT, size};
+
+/// Smallest ring, in bytes.
+pub(crate) const MIN_RING: usize = 64 << 10;
+/// Largest ring, in bytes.
+pub(crate) const MAX_RING: usize = 16 << 20;
+
+/// Where a ring lies in the memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// The word that says how far the producer is.
+    pub(crate) head: usize,
+    /// The word that says how far the consumer is.
+    pub(crate) tail: usize,
+    /// First byte of the data.
+    pub(crate) data: usize,
+    /// Bytes of the data: a power of two.
+    pub(crate) size: usize,
+}
+
+impl Place {
+    /// Where in the memory the `len` bytes from `position` on start, and how
+    /// many of them lie there: the others start where the data starts.
+    fn find(&self, position: u64, len: usize) -> (usize, usize) {
+        let mask = self.size.wrapping_sub(1);
+        // Truncation is what the mask does anyway.
+        let start = usize::try_from(position & mask as u64).unwrap_or(0);
+        let first = len.min(self.size.saturating_sub(start));
+        (self.data.saturating_add(start), first)
+    }
+}
+
+/// A position that the other side wrote and that cannot be.
+fn bad_index(what: &str, ours: u64, theirs: u64) -> Fault {
+    let text = format!("the {what} of a ring is at {theirs}, ours is at {ours}");
+    fault(codes::INDEX, text)
+}
+
+/// A place outside of the memory: places are made when the memory is, so this
+/// does not happen.
+#[allow(clippy::needless_pass_by_value, reason = "what `map_err` gives")]
+fn outside(error: OutOfBounds) -> Fault {
+    fault(codes::INDEX, error.to_string())
+}
+
+/// The end that writes.
+#[derive(Debug)]
+pub(crate) struct Producer {
+    place: Place,
+    /// How far we are, and how far the consumer knows.
+    head: u64,
+    told: u64,
+    /// How far the consumer was when we looked last.
+    tail: u64,
+}
+
+impl Producer {
+    pub(crate) fn new(place: Place) -> Self {
+        Self {
+            place,
+            head: 0,
+            told: 0,
+            tail: 0,
+        }
+    }
+
+    fn room(&self) -> usize {
+        let used = self.head.wrapping_sub(self.tail);
+        let used = usize::try_from(used).unwrap_or(usize::MAX);
+        self.place.size.saturating_sub(used)
+    }
+
+    /// Whether there is room for a record with `len` bytes of payload.
+    pub(crate) fn has_room(&mut self, memory: &Shared, len: usize) -> Result<bool, Fault> {
+        if self.room() >= size(len) {
+            return Ok(true);
+        }
+        let tail = memory.word(self.place.tail).map_err(outside)?;
+        let tail = tail.load(Ordering::Acquire);
+        let moved = tail.wrapping_sub(self.tail);
+        if moved > self.head.wrapping_sub(self.tail) || !tail.is_multiple_of(GRAIN as u64) {
+            return Err(bad_index("tail", self.head, tail));
+        }
+        self.tail = tail;
+        Ok(self.room() >= size(len))
+    }
+
+    /// Writes a record, for which there is room, with the payload in `pieces`.
+    pub(crate) fn put(
+        &mut self,
+        memory: &Shared,
+        record: Record,
+        pieces: [&[u8]; 2],
+    ) -> Result<(), Fault> {
+        let len = pieces[0].len().saturating_add(pieces[1].len());
+        debug_assert!(self.room() >= size(len), "room was asked for");
+        let (start, _) = self.place.find(self.head, HEADER);
+        memory.store(start, &record.to_words()).map_err(outside)?;
+        let mut at = self.head.wrapping_add(HEADER as u64);
+        for piece in pieces {
+            let (start, first) = self.place.find(at, piece.len());
+            let (one, two) = piece.split_at_checked(first).unwrap_or((piece, &[]));
+            memory.copy_in(start, one).map_err(outside)?;
+            memory.copy_in(self.place.data, two).map_err(outside)?;
+            at = at.wrapping_add(piece.len() as u64);
+        }
+        self.head = self.head.wrapping_add(size(len) as u64);
+        // The consumer may begin with what is long; short records are told of
+        // together.
+        if self.untold() >= SEGMENT {
+            self.tell(memory);
+        }
+        Ok(())
+    }
+
+    /// Bytes that were written and not told.
+    fn untold(&self) -> usize {
+        usize::try_from(self.head.wrapping_sub(self.told)).unwrap_or(usize::MAX)
+    }
+
+    /// Tells the consumer what was written.
+    pub(crate) fn tell(&mut self, memory: &Shared) {
+        if self.untold() > 0
+            && let Ok(word) = memory.word(self.place.head)
+        {
+            word.store(self.head, Ordering::Release);
+        }
+        self.told = self.head;
+    }
+}
+
+/// The end that reads.
+#[derive(Debug)]
+pub(crate) struct Consumer {
+    place: Place,
+    /// How far we are, and how far the producer knows.
+    tail: u64,
+    told: u64,
+    /// How far the producer was when we looked last.
+    head: u64,
+}
+
+impl Consumer {
+    pub(crate) fn new(place: Place) -> Self {
+        Self {
+            place,
+            tail: 0,
+            told: 0,
+            head: 0,
+        }
+    }
+
+    fn ready(&self) -> u64 {
+        self.head.wrapping_sub(self.tail)
+    }
+
+    /// Looks how far the producer is.
+    fn look(&mut self, memory: &Shared) -> Result<(), Fault> {
+        let head = memory.word(self.place.head).map_err(outside)?;
+        let head = head.load(Ordering::Acquire);
+        let ready = head.wrapping_sub(self.tail);
+        if ready > self.place.size as u64
+            || ready < self.ready()
+            || !head.is_multiple_of(GRAIN as u64)
+        {
+            return Err(bad_index("head", self.tail, head));
+        }
+        self.head = head;
+        Ok(())
+    }
+
+    /// The next record, if there is one. Its payload is there too.
+    pub(crate) fn next(&mut self, memory: &Shared) -> Result<Option<Record>, Fault> {
+        if self.ready() == 0 {
+            self.look(memory)?;
+        }
+        if self.ready() == 0 {
+            return Ok(None);
+        }
+        let (start, _) = self.place.find(self.tail, HEADER);
+        let record = Record::parse(memory.load(start).map_err(outside)?)?;
+        let need = usize::try_from(record.len).map_or(usize::MAX, size);
+        if need as u64 > self.ready() {
+            let text = format!("a record of {} bytes is not whole", record.len);
+            return Err(fault(codes::RECORD, text));
+        }
+        Ok(Some(record))
+    }
+
+    /// Copies out the payload of the record that [`next`](Self::next) gave:
+    /// `bytes` is as long as that.
+    pub(crate) fn payload(&self, memory: &Shared, bytes: &mut [u8]) -> Result<(), Fault> {
+        let at = self.tail.wrapping_add(HEADER as u64);
+        let (start, first) = self.place.find(at, bytes.len());
+        // `first` is at most the length.
+        let (one, two) = bytes.split_at_mut(first.min(bytes.len()));
+        memory.copy_out(start, one).map_err(outside)?;
+        memory.copy_out(self.place.data, two).map_err(outside)
+    }
+
+    /// Is done with that record. Tells so now and then, and returns whether it
+    /// did: not each time, since the word that says it moves between two
+    /// processors. What is not told is never so much that the producer would
+    /// have to wait for it.
+    pub(crate) fn release(&mut self, memory: &Shared, record: &Record) -> bool {
+        let len = usize::try_from(record.len).unwrap_or(0);
+        self.tail = self.tail.wrapping_add(size(len) as u64);
+        self.untold() >= self.place.size / 4 && self.tell(memory)
+    }
+
+    /// Throws away everything that is there. Returns whether there was
+    /// anything.
+    pub(crate) fn discard(&mut self, memory: &Shared) -> Result<bool, Fault> {
+        self.look(memory)?;
+        self.tail = self.head;
+        Ok(self.tell(memory))
+    }
+
+    /// Bytes of room that the producer does not know of.
+    fn untold(&self) -> usize {
+        usize::try_from(self.tail.wrapping_sub(self.told)).unwrap_or(usize::MAX)
+    }
+
+    /// Tells the producer what room there is. Returns whether there is more.
+    pub(crate) fn tell(&mut self, memory: &Shared) -> bool {
+        if self.untold() == 0 {
+            return false;
+        }
+        if let Ok(word) = memory.word(self.place.tail) {
+            word.store(self.tail, Ordering::Release);
+        }
+        self.told = self.tail;
+        true
+    }
+}
+
+/// A record fits into three quarters of the smallest ring.
+const _: () = assert!(HEADER + SEGMENT + GRAIN <= MIN_RING / 4 * 3);

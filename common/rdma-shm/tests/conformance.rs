@@ -1,0 +1,73 @@
+//! The suite of the contract, between two providers of one process: rings of
+//! the usual size, and the smallest ones, which long transfers fill.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nvmeof_rdma::Provider;
+use nvmeof_rdma::conformance::{End, Fabric};
+use nvmeof_rdma_shm::{Shm, ShmConfig};
+use tempfile::TempDir;
+
+struct OneHost {
+    folder: TempDir,
+    ring: usize,
+    /// How long connections are looked at before they are left to wake-ups.
+    spin: Duration,
+    start: Instant,
+}
+
+fn one_host(ring: usize, spin: Duration) -> OneHost {
+    OneHost {
+        folder: tempfile::tempdir().unwrap(),
+        ring,
+        spin,
+        start: Instant::now(),
+    }
+}
+
+impl Fabric for OneHost {
+    fn describe(&self) -> String {
+        format!("rings of {} bytes, spinning for {:?}", self.ring, self.spin)
+    }
+
+    fn pair(&mut self) -> (Box<dyn Provider>, Box<dyn Provider>) {
+        let make = || {
+            let config = ShmConfig {
+                folder: self.folder.path().join("meet"),
+                ring: self.ring,
+                spin: self.spin,
+                ..ShmConfig::default()
+            };
+            Box::new(Shm::new(config).unwrap())
+        };
+        (make(), make())
+    }
+
+    fn addr(&self, end: End) -> SocketAddr {
+        match end {
+            End::A => "[::1]:0".parse().unwrap(),
+            End::B => "127.0.0.1:0".parse().unwrap(),
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn pause(&mut self, fds: &[BorrowedFd<'_>], _until: Option<Duration>) -> bool {
+        let mut fds: Vec<_> = fds
+            .iter()
+            .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
+            .collect();
+        poll(&mut fds, PollTimeout::from(1u8)).unwrap() > 0
+    }
+}
+
+nvmeof_rdma::conformance_suite!([
+    one_host(512 << 10, Duration::from_micros(50)),
+    one_host(64 << 10, Duration::ZERO),
+]);

@@ -1,0 +1,149 @@
+//! A peer's process is killed in the middle of everything: the survivor gets
+//! all of its own back, once, and keeps nothing of the connection.
+//!
+//! The peer is this program, started again with the name of one test.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "tests"
+)]
+
+mod player;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use nvmeof_rdma::{CloseReason, Provider};
+use player::Player;
+use tempfile::TempDir;
+
+const FOLDER: &str = "NVMEOF_SHM_TEST_FOLDER";
+const ROLE: &str = "NVMEOF_SHM_TEST_ROLE";
+
+fn meeting_point() -> SocketAddr {
+    "127.0.0.1:4420".parse().unwrap()
+}
+
+/// The peer. Killed when it is dropped, too.
+struct Peer(Child);
+
+impl Peer {
+    fn start(role: &str, folder: &Path) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "the_peer", "--ignored"]);
+        command.env(FOLDER, folder).env(ROLE, role);
+        let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
+        Self(quiet.spawn().unwrap())
+    }
+
+    /// SIGKILL: it gets no chance to say anything.
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+#[ignore = "the other process of the tests below, not a test"]
+fn the_peer() {
+    let Some(folder) = std::env::var_os(FOLDER) else {
+        return;
+    };
+    let mut player = Player::new(Path::new(&folder));
+    match std::env::var(ROLE).unwrap().as_str() {
+        "caller" => player.call(meeting_point()),
+        "server" => {
+            player.provider.listen(meeting_point()).unwrap();
+        }
+        "sleeping server" => {
+            player.provider.listen(meeting_point()).unwrap();
+            std::thread::sleep(player::PATIENCE);
+        }
+        role => panic!("{role}"),
+    }
+    // Until it is killed; a survivor that is not there any more ends it too.
+    while player.closed.is_none() {
+        player.turn();
+    }
+}
+
+/// What this process holds of connections: descriptors, and mappings.
+fn held() -> (usize, usize) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let shared = maps.lines().filter(|line| line.contains("nvmeof-shared"));
+    (
+        std::fs::read_dir("/proc/self/fd").unwrap().count(),
+        shared.count(),
+    )
+}
+
+fn survive(peer_role: &str) {
+    let folder = TempDir::new().unwrap();
+    // How many events the survivor sees before it happens.
+    for events in [0, 1, 3, 20, 100, 500, 2000] {
+        let mut player = Player::new(folder.path());
+        let serves = peer_role == "caller";
+        if serves {
+            player.provider.listen(meeting_point()).unwrap();
+        }
+        let before = held();
+        let mut peer = Peer::start(peer_role, folder.path());
+        if !serves {
+            player.call_until_established(meeting_point());
+        }
+        while player.qp.is_none() || player.seen < events {
+            player.turn();
+        }
+        peer.kill();
+        while player.closed.is_none() {
+            player.turn();
+        }
+        let reason = player.closed.take().unwrap();
+        assert!(
+            matches!(reason, CloseReason::Network { .. }),
+            "after {events} events: {reason}"
+        );
+        player.assert_all_back();
+        assert_eq!(held(), before, "after {events} events");
+    }
+}
+
+// One test, so that nothing else opens descriptors meanwhile.
+#[test]
+fn the_survivor_gets_everything_back() {
+    survive("caller");
+    survive("server");
+    a_server_that_never_answers();
+}
+
+/// Dies before it says anything to the connection.
+fn a_server_that_never_answers() {
+    let folder = TempDir::new().unwrap();
+    let mut player = Player::new(folder.path());
+    let before = held();
+    let mut peer = Peer::start("sleeping server", folder.path());
+    loop {
+        player.call(meeting_point());
+        // That nobody is there is known at once.
+        player.look();
+        if player.closed.take().is_none() {
+            break;
+        }
+        player.forget_failure();
+    }
+    peer.kill();
+    while player.closed.is_none() {
+        player.turn();
+    }
+    player.assert_all_back();
+    assert_eq!(held(), before);
+}
