@@ -50,8 +50,8 @@ pub(crate) const STRACE: Tool = Tool::Package {
     name: "strace",
     program: "strace",
 };
-/// The local run that `docs/performance.md` compares with.
-const FIO: Tool = Tool::Package {
+/// The local run that benchmarks compare with.
+pub(crate) const FIO: Tool = Tool::Package {
     name: "fio",
     program: "fio",
 };
