@@ -55,6 +55,11 @@ pub(crate) const FIO: Tool = Tool::Package {
     name: "fio",
     program: "fio",
 };
+/// Counts instructions.
+pub(crate) const VALGRIND: Tool = Tool::Package {
+    name: "valgrind",
+    program: "valgrind",
+};
 /// Emulates the machine in which the lab boots a stock kernel.
 pub(crate) const QEMU: Tool = Tool::Package {
     name: "qemu-system-x86",
@@ -94,7 +99,9 @@ pub(crate) const RDMA: &[Tool] = &[
 
 /// Everything that any command or document of the project uses.
 pub(crate) const ALL: &[&[Tool]] = &[
-    &[RUSTFMT, CLIPPY, CXX, E2FS, STRACE, FIO, QEMU, MMDEBSTRAP],
+    &[
+        RUSTFMT, CLIPPY, CXX, E2FS, STRACE, FIO, VALGRIND, QEMU, MMDEBSTRAP,
+    ],
     RDMA,
 ];
 
