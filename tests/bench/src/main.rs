@@ -11,6 +11,7 @@
 mod chart;
 mod contestant;
 mod cores;
+mod disturbance;
 mod document;
 mod machine;
 mod process;
@@ -54,6 +55,11 @@ struct Arguments {
     /// Only what has a figure to reach, 3 rounds of 1 second
     #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
     quick: bool,
+    /// Times that a measurement is tried until others have less than 10 % of a
+    /// core; the least disturbed counts
+    #[arg(long, value_name = "N", default_value_t = 3,
+          value_parser = clap::value_parser!(u32).range(1..=100))]
+    tries: u32,
     /// A foreign initiator (or target) to measure in turn with ours
     #[arg(long, value_name = "CMD")]
     peer: Option<String>,

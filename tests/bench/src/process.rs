@@ -71,6 +71,10 @@ impl Server {
         )))
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What it printed, for a failure.
     pub(crate) fn said(&self) -> String {
         fs::read(&self.log)

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::Trouble;
-use crate::contestant::{Contestant, Sample};
+use crate::contestant::{Contestant, DISTURBED, Sample};
 use crate::machine::Machine;
 use crate::work::{Metric, Work};
 
@@ -74,6 +74,7 @@ impl Row {
             p50_us: median(|sample| sample.p50_us),
             p99_us: median(|sample| sample.p99_us),
             p99_9_us: median(|sample| sample.p99_9_us),
+            others: median(|sample| sample.others),
         }
     }
 
@@ -133,6 +134,24 @@ impl Row {
 }
 
 impl Results {
+    /// A sentence about measurements that others disturbed; empty without any.
+    pub(crate) fn disturbed(&self) -> String {
+        let rows = self.rows.iter().flat_map(|row| &row.samples);
+        let samples = rows.filter(|(contestant, _)| *contestant != Contestant::Peer);
+        let others: Vec<f64> = samples
+            .flat_map(|(_, samples)| samples.iter().map(|sample| sample.others))
+            .collect();
+        let disturbed = others.iter().filter(|percent| **percent > DISTURBED);
+        match disturbed.count() {
+            0 => String::new(),
+            count => format!(
+                "{count} of {} measurements were disturbed: others had up to {:.0} % of a core.",
+                others.len(),
+                Spread::of(others).max
+            ),
+        }
+    }
+
     /// For programs.
     pub(crate) fn to_json(&self) -> Result<String, Trouble> {
         let value = json!({
@@ -156,6 +175,7 @@ pub(crate) fn example(work: Work) -> Row {
         p50_us: 1e6 / iops,
         p99_us: 2e6 / iops,
         p99_9_us: 3e6 / iops,
+        others: 0.0,
     };
     let mut row = Row::new(work, &[Contestant::yardstick(work.disk), Contestant::Iwarp]);
     for (factor, (_, samples)) in [[1.0, 1.0, 1.0], [0.9, 0.7, 0.8]]
@@ -196,6 +216,20 @@ mod tests {
         // Of a latency, less is better.
         let latency = example(*works.iter().find(|work| work.depth == 1).unwrap());
         assert!((latency.ratio(Contestant::Iwarp).median - 1.25).abs() < 1e-9);
+    }
+
+    #[test]
+    fn disturbed_measurements_are_told() {
+        let mut results = Results {
+            machine: Machine::default(),
+            rounds: 3,
+            seconds: 2,
+            rows: vec![example(work::all()[0])],
+        };
+        assert_eq!(results.disturbed(), "");
+        results.rows[0].samples[1].1[2].others = 42.0;
+        let told = "1 of 6 measurements were disturbed: others had up to 42 % of a core.";
+        assert_eq!(results.disturbed(), told);
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub(crate) fn run(arguments: &Arguments, works: Vec<Work>) -> Result<Results, Tr
         yardstick: programs.yardstick,
         peer: arguments.peer.clone(),
         seconds,
+        servers: vec![target.id(), tcp.id()],
+        tries: arguments.tries,
     };
     let rows = measure(&stage, works, rounds).map_err(|trouble| {
         Trouble::Failed(format!("{trouble}\nour target said:\n{}", target.said()))

@@ -24,6 +24,10 @@ pub(crate) fn text(results: &Results) -> String {
     for cells in results.rows.iter().flat_map(rows) {
         line(&mut text, cells.each_ref().map(String::as_str));
     }
+    let disturbed = results.disturbed();
+    if !disturbed.is_empty() {
+        let _ = writeln!(text, "\n{disturbed}");
+    }
     text
 }
 
@@ -41,6 +45,10 @@ pub(crate) fn markdown(results: &Results) -> String {
     );
     for cells in results.rows.iter().flat_map(rows) {
         let _ = writeln!(text, "| {} |", cells.join(" | "));
+    }
+    let disturbed = results.disturbed();
+    if !disturbed.is_empty() {
+        let _ = writeln!(text, "\n{disturbed}");
     }
     text
 }
