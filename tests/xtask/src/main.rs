@@ -4,6 +4,7 @@
 //! a fresh machine. It holds no test and no check itself: it only runs them.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod demo;
 mod fuzz;
 mod lab;
@@ -23,6 +24,7 @@ Commands:
   test [STEP...] [--list]    run every check and test, or only the named steps
   fuzz [TARGET] [--runs N]   build and run the fuzz targets, or only one
   lab [SCENARIO...] [...]    run scenarios with a stock kernel; see lab --help
+  bench [WORK...] [...]      compare with yardsticks; see bench --help
   demo [--port N]            export a disk image, use it from the initiator
 
 Exit status: 0 success, 1 something failed, 2 wrong usage or set-up.
@@ -48,6 +50,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         .any(|argument| argument == "--help" || argument == "-h");
     match command.as_str() {
         "lab" => lab::main(rest),
+        "bench" => bench::main(rest),
         _ if wants_help => help(),
         "help" | "--help" | "-h" => help(),
         "setup" => match rest.first() {

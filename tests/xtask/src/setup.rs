@@ -50,10 +50,15 @@ pub(crate) const STRACE: Tool = Tool::Package {
     name: "strace",
     program: "strace",
 };
-/// The local run that `docs/performance.md` compares with.
-const FIO: Tool = Tool::Package {
+/// The local run that benchmarks compare with.
+pub(crate) const FIO: Tool = Tool::Package {
     name: "fio",
     program: "fio",
+};
+/// Counts instructions.
+pub(crate) const VALGRIND: Tool = Tool::Package {
+    name: "valgrind",
+    program: "valgrind",
 };
 /// Emulates the machine in which the lab boots a stock kernel.
 pub(crate) const QEMU: Tool = Tool::Package {
@@ -94,7 +99,9 @@ pub(crate) const RDMA: &[Tool] = &[
 
 /// Everything that any command or document of the project uses.
 pub(crate) const ALL: &[&[Tool]] = &[
-    &[RUSTFMT, CLIPPY, CXX, E2FS, STRACE, FIO, QEMU, MMDEBSTRAP],
+    &[
+        RUSTFMT, CLIPPY, CXX, E2FS, STRACE, FIO, VALGRIND, QEMU, MMDEBSTRAP,
+    ],
     RDMA,
 ];
 

@@ -79,6 +79,15 @@ const STEPS: &[Step] = &[
         run: end_to_end,
     },
     Step {
+        name: "instructions",
+        about: "instruction counts of the hot paths against their baseline",
+        tools: &[&[setup::VALGRIND]],
+        run: || {
+            let arguments = "run --quiet --release --locked -p nvmeof-guards -- check";
+            run::run(&mut run::cargo(arguments))
+        },
+    },
+    Step {
         name: "lab",
         about: "scenarios with a stock Linux kernel, in an emulated machine",
         tools: &[lab::TOOLS, setup::RDMA],
@@ -96,7 +105,7 @@ const STEPS: &[Step] = &[
 pub(crate) fn main(arguments: &[String]) -> Outcome {
     if arguments.iter().any(|argument| argument == "--list") {
         for step in STEPS {
-            println!("{:8} {}", step.name, step.about);
+            println!("{:12} {}", step.name, step.about);
         }
         return Ok(());
     }
@@ -143,7 +152,7 @@ fn run_steps(steps: &[&Step]) -> Outcome {
 
 fn row(step: &Step, word: &str, took: Option<Duration>) -> String {
     let took = took.map_or(String::new(), |took| format!("{:.1} s", took.as_secs_f64()));
-    format!("{:8} {word:8} {took:>9}", step.name)
+    format!("{:12} {word:8} {took:>9}", step.name)
 }
 
 fn fmt() -> Outcome {

@@ -1,0 +1,89 @@
+//! Cores: which there are, and starting a process on one of them.
+
+use std::process::{Child, Command};
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::Trouble;
+
+/// Ours among all threads, for the kernel.
+const SELF: Pid = Pid::from_raw(0);
+
+/// The cores of the two sides; the same one on a machine that has no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cores {
+    pub(crate) target: usize,
+    pub(crate) initiator: usize,
+}
+
+impl Cores {
+    /// The first two that we may use.
+    pub(crate) fn find() -> Result<Self, Trouble> {
+        let mut allowed = allowed()?.into_iter();
+        let none = || Trouble::SetUp("the kernel lets us run on no core".to_owned());
+        let target = allowed.next().ok_or_else(none)?;
+        let initiator = allowed.next().unwrap_or(target);
+        Ok(Self { target, initiator })
+    }
+
+    pub(crate) fn are_two(self) -> bool {
+        self.target != self.initiator
+    }
+}
+
+fn allowed() -> Result<Vec<usize>, Trouble> {
+    let set = sched_getaffinity(SELF).map_err(|errno| trouble("ask for our cores", errno))?;
+    let cores = 0..CpuSet::count();
+    Ok(cores
+        .filter(|core| set.is_set(*core).unwrap_or(false))
+        .collect())
+}
+
+fn trouble(doing: &str, errno: nix::errno::Errno) -> Trouble {
+    Trouble::SetUp(format!("cannot {doing}: {errno}"))
+}
+
+/// Starts a process that stays on `core`, with all its threads.
+pub(crate) fn spawn(core: usize, command: &mut Command) -> Result<Child, Trouble> {
+    let ours = sched_getaffinity(SELF).map_err(|errno| trouble("ask for our cores", errno))?;
+    let mut one = CpuSet::new();
+    one.set(core)
+        .and_then(|()| sched_setaffinity(SELF, &one))
+        .map_err(|errno| trouble(&format!("run on core {core}"), errno))?;
+    // A child starts where its parent's thread may run.
+    let child = command.spawn();
+    sched_setaffinity(SELF, &ours).map_err(|errno| trouble("go back to our cores", errno))?;
+    child.map_err(|error| {
+        let program = command.get_program().to_string_lossy();
+        Trouble::SetUp(format!("cannot start `{program}`: {error}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Stdio;
+
+    use super::*;
+
+    #[test]
+    fn a_child_has_its_core_and_we_keep_ours() {
+        let before = allowed().unwrap();
+        let core = *before.last().unwrap();
+        let mut command = Command::new("grep");
+        command
+            .args(["Cpus_allowed_list", "/proc/self/status"])
+            .stdout(Stdio::piped());
+        let output = spawn(core, &mut command).unwrap().wait_with_output();
+        let text = String::from_utf8(output.unwrap().stdout).unwrap();
+        assert_eq!(text.split_whitespace().nth(1), Some(&*core.to_string()));
+        assert_eq!(allowed().unwrap(), before);
+    }
+
+    #[test]
+    fn program_that_is_not_there_is_named() {
+        let core = Cores::find().unwrap().target;
+        let trouble = spawn(core, &mut Command::new("no-such-program")).unwrap_err();
+        assert!(trouble.to_string().contains("no-such-program"), "{trouble}");
+    }
+}

@@ -1,0 +1,9 @@
+//! Yardsticks: what the media below the protocol can do on this machine.
+//!
+//! Each does, with as little as possible around it, what the data path has to
+//! do in any case. What is measured against them is not in this library: the
+//! program `nvmeof-bench` runs both in turn.
+#![forbid(unsafe_code)]
+
+pub mod tally;
+pub mod tcp;

@@ -1,0 +1,187 @@
+//! `nvmeof-bench`: runs yardsticks and ours in turn, and compares.
+//!
+//! `cargo xtask bench` builds the programs and calls this one. Every contestant
+//! is a process on a core of its own, every round runs all contestants of a
+//! work one right after the other, and what counts is the ratio of their
+//! figures within a round: the machine may be faster or slower in the next.
+//!
+//! This crate judges nothing but figures: it has no opinion on what ours does.
+#![forbid(unsafe_code)]
+
+mod chart;
+mod contestant;
+mod cores;
+mod disturbance;
+mod document;
+mod machine;
+mod process;
+mod results;
+mod run;
+mod table;
+mod work;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+
+/// Run yardsticks and ours in turn, and compare.
+#[derive(Debug, Parser)]
+#[command(
+    bin_name = "cargo xtask bench",
+    after_help = "A peer is a shell command that runs once for each measurement and prints a\n\
+        report as `nvmeof bench -o json` or fio do. Its environment says what to\n\
+        measure: BENCH_RW, BENCH_BS, BENCH_IODEPTH, BENCH_RUNTIME (seconds), and where\n\
+        our target is: BENCH_TRADDR, BENCH_TRSVCID, BENCH_NQN, BENCH_NSID. It starts on\n\
+        the initiator's core; the target's is BENCH_TARGET_CORE.\n\n\
+        Exit status: 0 done, 1 a measurement failed, 2 wrong usage or set-up."
+)]
+struct Arguments {
+    /// Parts of names of works, see --list; all if nothing is named
+    #[arg(value_name = "WORK")]
+    works: Vec<String>,
+    /// List the works
+    #[arg(long)]
+    list: bool,
+    /// Times that everything is measured in turn
+    #[arg(long, value_name = "N", default_value_t = 5,
+          value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Seconds of each measurement
+    #[arg(long, value_name = "S", default_value_t = 2,
+          value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Only what has a figure to reach, 3 rounds of 1 second
+    #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
+    quick: bool,
+    /// Times that a measurement is tried until others have less than 10 % of a
+    /// core; the least disturbed counts
+    #[arg(long, value_name = "N", default_value_t = 3,
+          value_parser = clap::value_parser!(u32).range(1..=100))]
+    tries: u32,
+    /// A foreign initiator (or target) to measure in turn with ours
+    #[arg(long, value_name = "CMD")]
+    peer: Option<String>,
+    /// How the result is printed
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output_format: Format,
+    /// Take nvmeof-target and nvmeof from this folder
+    #[arg(long, value_name = "FOLDER")]
+    bin_dir: Option<PathBuf>,
+    /// Where files go: disk image, logs, result.json, plots
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        env = "NVMEOF_BENCH_DIR",
+        default_value = "build/bench"
+    )]
+    folder: PathBuf,
+    /// Size of the file behind the works named file-..., in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 1024,
+          value_parser = clap::value_parser!(u64).range(16..=1_048_576))]
+    file_mib: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// Why the benchmark stops.
+#[derive(Debug)]
+enum Trouble {
+    /// Wrong usage, or something on this machine: status 2.
+    SetUp(String),
+    /// Status 1.
+    Failed(String),
+}
+
+impl Trouble {
+    /// A file operation that did not work.
+    fn file(doing: &str, path: &Path, error: &std::io::Error) -> Self {
+        Self::SetUp(format!("cannot {doing} {}: {error}", path.display()))
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::SetUp(text) | Self::Failed(text)) = self;
+        out.write_str(text)
+    }
+}
+
+fn main() -> ExitCode {
+    match dispatch(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(trouble) => {
+            eprintln!("bench: {trouble}");
+            match trouble {
+                Trouble::SetUp(_) => ExitCode::from(2),
+                Trouble::Failed(_) => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+fn dispatch(arguments: &Arguments) -> Result<(), Trouble> {
+    let mut works = work::select(&arguments.works)?;
+    if arguments.quick {
+        works.retain(|work| work.goal.is_some());
+    }
+    if arguments.list {
+        for work in &works {
+            println!("{:29}  {}", work.name(), work.about());
+        }
+        return Ok(());
+    }
+    let results = run::run(arguments, works)?;
+    let json = results.to_json()?;
+    let path = arguments.folder.join("result.json");
+    std::fs::write(&path, &json).map_err(|error| Trouble::file("write", &path, &error))?;
+    match arguments.output_format {
+        Format::Json => println!("{json}"),
+        Format::Text => print!("{}", table::text(&results)),
+    }
+    let whole = arguments.works.is_empty() && !arguments.quick && arguments.peer.is_none();
+    if whole {
+        document::refresh(&results)?;
+        eprintln!("bench: docs/performance.md and its plots are refreshed");
+    } else {
+        document::plots(&results, &arguments.folder)?;
+        eprintln!(
+            "bench: result.json and plots are in {}; only a whole run refreshes the documents",
+            arguments.folder.display()
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn help_fits_eighty_columns() {
+        let help = Arguments::command().term_width(80).render_long_help();
+        for line in help.to_string().lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
+
+    #[test]
+    fn unknown_work_is_refused_and_the_way_out_named() {
+        let arguments = Arguments::parse_from(["bench", "--list", "no-such-work"]);
+        let trouble = dispatch(&arguments).unwrap_err();
+        assert!(matches!(trouble, Trouble::SetUp(_)));
+        assert!(trouble.to_string().contains("--list"), "{trouble}");
+    }
+}

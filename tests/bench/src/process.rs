@@ -1,0 +1,126 @@
+//! The servers that run from beginning to end: our target, the yardstick's
+//! other side.
+
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::{Trouble, cores};
+
+/// How long a server may take until it says where it listens.
+const PATIENCE: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A server; killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    log: PathBuf,
+    pub(crate) addr: SocketAddr,
+}
+
+impl Server {
+    /// Starts `command` on `core`, with its output in `log`, and waits until a
+    /// line there that contains `words` names an address.
+    pub(crate) fn start(
+        command: &mut Command,
+        core: usize,
+        log: &Path,
+        words: &str,
+    ) -> Result<Self, Trouble> {
+        let file = File::create(log).map_err(|error| Trouble::file("create", log, &error))?;
+        let same = file.try_clone();
+        let same = same.map_err(|error| Trouble::file("open", log, &error))?;
+        command.stdin(Stdio::null()).stdout(file).stderr(same);
+        let child = cores::spawn(core, command)?;
+        let mut server = Self {
+            child,
+            log: log.to_owned(),
+            addr: SocketAddr::from(([0, 0, 0, 0], 0)),
+        };
+        server.addr = server.wait(words)?;
+        Ok(server)
+    }
+
+    fn wait(&mut self, words: &str) -> Result<SocketAddr, Trouble> {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            let text = fs::read(&self.log);
+            let text = text.map_err(|error| Trouble::file("read", &self.log, &error))?;
+            let text = String::from_utf8_lossy(&text);
+            // The last line may still be half of one.
+            let whole = text
+                .split_inclusive('\n')
+                .filter(|line| line.ends_with('\n'));
+            if let Some(addr) = whole.filter(|line| line.contains(words)).find_map(address) {
+                return Ok(addr);
+            }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(Trouble::SetUp(format!(
+                    "a server ended by itself, {status}; it said:\n{text}"
+                )));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Err(Trouble::SetUp(format!(
+            "a server did not say where it listens within {} s; see {}",
+            PATIENCE.as_secs(),
+            self.log.display()
+        )))
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it printed, for a failure.
+    pub(crate) fn said(&self) -> String {
+        fs::read(&self.log)
+            .map(|text| String::from_utf8_lossy(&text).into_owned())
+            .unwrap_or_default()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Errors mean that it is gone.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// The first word of `line` that is an address with a port.
+fn address(line: &str) -> Option<SocketAddr> {
+    line.split([' ', ',', '\n'])
+        .find_map(|word| word.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, name: &str) -> Result<Server, Trouble> {
+        let log = std::env::temp_dir().join(format!("bench-{}-{name}", std::process::id()));
+        let core = cores::Cores::find().unwrap().target;
+        let server = Server::start(Command::new("sh").args(["-c", script]), core, &log, "on");
+        fs::remove_file(log).unwrap();
+        server
+    }
+
+    #[test]
+    fn address_is_found_in_the_log() {
+        let server = shell(
+            "echo off 1.2.3.4:5; echo on 127.0.0.1:80, x; exec sleep 60",
+            "a",
+        );
+        assert_eq!(server.unwrap().addr, "127.0.0.1:80".parse().unwrap());
+    }
+
+    #[test]
+    fn server_that_ends_is_quoted() {
+        let trouble = shell("echo no room; exit 3", "b").unwrap_err();
+        assert!(trouble.to_string().contains("no room"), "{trouble}");
+    }
+}

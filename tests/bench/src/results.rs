@@ -1,0 +1,253 @@
+//! What came out: samples of every round, medians, ratios to the yardstick.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::Trouble;
+use crate::contestant::{Contestant, DISTURBED, Sample};
+use crate::machine::Machine;
+use crate::work::{Metric, Work};
+
+/// All that was measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Results {
+    pub(crate) machine: Machine,
+    pub(crate) rounds: u32,
+    pub(crate) seconds: u64,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// One work: samples of each contestant, one for each round; the yardstick is
+/// first.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) work: Work,
+    pub(crate) samples: Vec<(Contestant, Vec<Sample>)>,
+}
+
+/// Of several rounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+}
+
+impl Spread {
+    /// Of no values everything is 0.
+    pub(crate) fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let at = |index: usize| values.get(index).copied().unwrap_or_default();
+        let last = values.len().saturating_sub(1);
+        Self {
+            median: f64::midpoint(at(last / 2), at(last.div_ceil(2))),
+            min: at(0),
+            max: at(last),
+        }
+    }
+}
+
+impl Row {
+    pub(crate) fn new(work: Work, contestants: &[Contestant]) -> Self {
+        let samples = contestants.iter().map(|one| (*one, Vec::new()));
+        Self {
+            work,
+            samples: samples.collect(),
+        }
+    }
+
+    fn of(&self, contestant: Contestant) -> &[Sample] {
+        let found = self.samples.iter().find(|(one, _)| *one == contestant);
+        found
+            .map(|(_, samples)| samples.as_slice())
+            .unwrap_or_default()
+    }
+
+    /// The medians, figure by figure.
+    pub(crate) fn median(&self, contestant: Contestant) -> Sample {
+        let samples = self.of(contestant);
+        let median =
+            |figure: fn(&Sample) -> f64| Spread::of(samples.iter().map(figure).collect()).median;
+        Sample {
+            iops: median(|sample| sample.iops),
+            bytes_per_s: median(|sample| sample.bytes_per_s),
+            p50_us: median(|sample| sample.p50_us),
+            p99_us: median(|sample| sample.p99_us),
+            p99_9_us: median(|sample| sample.p99_9_us),
+            others: median(|sample| sample.others),
+        }
+    }
+
+    pub(crate) fn yardstick(&self) -> Contestant {
+        Contestant::yardstick(self.work.disk)
+    }
+
+    /// Those that are compared with the yardstick.
+    pub(crate) fn others(&self) -> impl Iterator<Item = Contestant> {
+        let yardstick = self.yardstick();
+        let all = self.samples.iter().map(|(contestant, _)| *contestant);
+        all.filter(move |contestant| *contestant != yardstick)
+    }
+
+    /// The ratios to the yardstick, each within one round.
+    pub(crate) fn ratios(&self, contestant: Contestant) -> Vec<f64> {
+        let figure = |sample: &Sample| match self.work.metric() {
+            Metric::Latency => sample.p50_us,
+            Metric::Rate => sample.iops,
+        };
+        let pairs = self.of(contestant).iter().zip(self.of(self.yardstick()));
+        pairs
+            .map(|(one, yardstick)| figure(one) / figure(yardstick).max(f64::MIN_POSITIVE))
+            .collect()
+    }
+
+    pub(crate) fn ratio(&self, contestant: Contestant) -> Spread {
+        Spread::of(self.ratios(contestant))
+    }
+
+    fn to_value(&self) -> Value {
+        let contestants = self.samples.iter().map(|(contestant, samples)| {
+            let mut value = json!({ "rounds": samples, "median": self.median(*contestant) });
+            if *contestant != self.yardstick()
+                && let Some(value) = value.as_object_mut()
+            {
+                let ratio = self.ratio(*contestant);
+                value.insert("ratios".to_owned(), json!(self.ratios(*contestant)));
+                value.insert("ratio".to_owned(), json!(ratio));
+                value.insert("met".to_owned(), json!(self.work.is_met(ratio.median)));
+            }
+            (contestant.name().to_owned(), value)
+        });
+        json!({
+            "work": self.work.name(),
+            "disk": self.work.disk,
+            "rw": self.work.kind(),
+            "bs": self.work.bytes,
+            "iodepth": self.work.depth,
+            "cores": self.work.placement,
+            "metric": self.work.metric(),
+            "goal": self.work.goal,
+            "yardstick": self.yardstick().name(),
+            "contestants": contestants.collect::<serde_json::Map<_, _>>(),
+        })
+    }
+}
+
+impl Results {
+    /// A sentence about measurements that others disturbed; empty without any.
+    pub(crate) fn disturbed(&self) -> String {
+        let rows = self.rows.iter().flat_map(|row| &row.samples);
+        let samples = rows.filter(|(contestant, _)| *contestant != Contestant::Peer);
+        let others: Vec<f64> = samples
+            .flat_map(|(_, samples)| samples.iter().map(|sample| sample.others))
+            .collect();
+        let disturbed = others.iter().filter(|percent| **percent > DISTURBED);
+        match disturbed.count() {
+            0 => String::new(),
+            count => format!(
+                "{count} of {} measurements were disturbed: others had up to {:.0} % of a core.",
+                others.len(),
+                Spread::of(others).max
+            ),
+        }
+    }
+
+    /// For programs.
+    pub(crate) fn to_json(&self) -> Result<String, Trouble> {
+        let value = json!({
+            "machine": self.machine,
+            "rounds": self.rounds,
+            "seconds": self.seconds,
+            "works": self.rows.iter().map(Row::to_value).collect::<Vec<_>>(),
+        });
+        serde_json::to_string_pretty(&value)
+            .map_err(|error| Trouble::Failed(format!("the result as JSON: {error}")))
+    }
+}
+
+/// Made-up results of a work, for tests: ours has 0.9, 0.8 and 0.7 of the
+/// yardstick's rate.
+#[cfg(test)]
+pub(crate) fn example(work: Work) -> Row {
+    let sample = |iops: f64| Sample {
+        iops,
+        bytes_per_s: iops * f64::from(work.bytes),
+        p50_us: 1e6 / iops,
+        p99_us: 2e6 / iops,
+        p99_9_us: 3e6 / iops,
+        others: 0.0,
+    };
+    let mut row = Row::new(work, &[Contestant::yardstick(work.disk), Contestant::Iwarp]);
+    for (factor, (_, samples)) in [[1.0, 1.0, 1.0], [0.9, 0.7, 0.8]]
+        .iter()
+        .zip(&mut row.samples)
+    {
+        let bare = [100_000.0, 50_000.0, 110_000.0];
+        samples.extend(
+            bare.iter()
+                .zip(factor)
+                .map(|(bare, factor)| sample(bare * factor)),
+        );
+    }
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work;
+
+    #[test]
+    fn medians_and_extremes() {
+        let spread = |values: &[f64]| Spread::of(values.to_vec());
+        let (median, min, max) = (2.0, 1.0, 9.0);
+        assert_eq!(spread(&[9.0, 1.0, 2.0]), Spread { median, min, max });
+        assert_eq!(spread(&[4.0, 1.0, 2.0, 3.0]).median, 2.5);
+        assert_eq!(spread(&[]), Spread::default());
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_round() {
+        let works = work::all();
+        let rate = example(*works.iter().find(|work| work.depth == 16).unwrap());
+        let ratio = rate.ratio(Contestant::Iwarp);
+        assert!((ratio.median - 0.8).abs() < 1e-9, "{ratio:?}");
+        assert!((ratio.min - 0.7).abs() < 1e-9, "{ratio:?}");
+        // Of a latency, less is better.
+        let latency = example(*works.iter().find(|work| work.depth == 1).unwrap());
+        assert!((latency.ratio(Contestant::Iwarp).median - 1.25).abs() < 1e-9);
+    }
+
+    #[test]
+    fn disturbed_measurements_are_told() {
+        let mut results = Results {
+            machine: Machine::default(),
+            rounds: 3,
+            seconds: 2,
+            rows: vec![example(work::all()[0])],
+        };
+        assert_eq!(results.disturbed(), "");
+        results.rows[0].samples[1].1[2].others = 42.0;
+        let told = "1 of 6 measurements were disturbed: others had up to 42 % of a core.";
+        assert_eq!(results.disturbed(), told);
+    }
+
+    #[test]
+    fn json_has_rounds_and_verdict() {
+        let works = work::all();
+        let row = example(*works.iter().find(|work| work.depth == 16).unwrap());
+        let results = Results {
+            machine: Machine::default(),
+            rounds: 3,
+            seconds: 2,
+            rows: vec![row],
+        };
+        let json: Value = serde_json::from_str(&results.to_json().unwrap()).unwrap();
+        let work = &json["works"][0];
+        assert_eq!(work["yardstick"], "tcp");
+        let ours = &work["contestants"]["iwarp"];
+        assert_eq!(ours["rounds"].as_array().unwrap().len(), 3);
+        assert_eq!(ours["met"], false);
+        assert_eq!(work["contestants"]["tcp"]["met"], Value::Null);
+    }
+}

@@ -1,0 +1,139 @@
+//! Yardstick `tcp`: what any software RDMA over TCP can reach at best.
+//!
+//! Two processes exchange the bytes of NVMe commands and nothing else: no
+//! protocol below, no checks above. For a read 64 bytes go out, and 16 + 8 bytes
+//! and the payload come back; for a write 64 + 8 bytes and the payload go out,
+//! and 16 bytes come back. Everything that is ready goes out in one call; small
+//! messages are received many at a time, the rest of a payload at its place.
+
+mod ask;
+mod frame;
+mod inbox;
+mod outbox;
+mod serve;
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+
+use nix::sys::socket::{setsockopt, sockopt};
+
+pub use ask::{Ask, ask};
+pub use frame::Direction;
+pub use serve::serve;
+
+/// What is known of a connection on both sides of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Where the payload goes.
+    pub direction: Direction,
+    /// Bytes of each payload.
+    pub bytes: u32,
+    /// Operations in flight.
+    pub depth: u16,
+    /// Whether to sleep in the socket call instead of polling it: better when
+    /// both sides are on one core.
+    pub block: bool,
+}
+
+/// Send and receive buffer of a socket, as the iWARP provider has it.
+const SOCKET_BUFFER: usize = 1 << 20;
+
+/// Payloads up to this length are received together with others and copied to
+/// their places: measured, a call for each costs more.
+const COPIED_MAX: usize = 16 << 10;
+
+/// Bytes received at a time where payloads are copied.
+const BULK: usize = 256 << 10;
+
+/// Polls without progress after which others get the core.
+const SPINS: u32 = 64;
+
+fn prepare(stream: &TcpStream, block: bool) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    // The kernel gives what it allows; less is not a reason to stop.
+    let _ = setsockopt(&stream.as_fd(), sockopt::SndBuf, &SOCKET_BUFFER);
+    let _ = setsockopt(&stream.as_fd(), sockopt::RcvBuf, &SOCKET_BUFFER);
+    stream.set_nonblocking(!block)
+}
+
+/// One buffer of each operation in flight, every page of it touched.
+fn places(shape: &Shape) -> Vec<Vec<u8>> {
+    let bytes = usize::try_from(shape.bytes).unwrap_or(usize::MAX);
+    vec![vec![0xa5; bytes]; usize::from(shape.depth)]
+}
+
+/// What a call on a socket that does not block gave, `None` for nothing.
+fn polled(result: io::Result<usize>) -> io::Result<Option<usize>> {
+    match result {
+        Ok(count) => Ok(Some(count)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Something came that the other side never sends.
+fn broken(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}
+
+/// Counts polls that brought nothing.
+#[derive(Debug, Default)]
+struct Spins(u32);
+
+impl Spins {
+    fn turn(&mut self, progress: bool) {
+        if progress {
+            self.0 = 0;
+            return;
+        }
+        self.0 = self.0.wrapping_add(1);
+        if self.0.is_multiple_of(SPINS) {
+            std::thread::yield_now();
+        }
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Both sides in one process; how many operations were done.
+    fn operations(shape: Shape) -> u64 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || serve(&listener, Some(1)).unwrap());
+        let asked = ask(&Ask {
+            addr,
+            shape,
+            runtime: Duration::from_millis(50),
+        });
+        let report = asked.unwrap();
+        server.join().unwrap();
+        assert_eq!(report["bs"], shape.bytes);
+        report["operations"].as_u64().unwrap()
+    }
+
+    #[test]
+    fn every_shape_comes_to_its_end() {
+        for direction in [Direction::Read, Direction::Write] {
+            for (bytes, depth) in [(4096, 1), (4096, 128), (512, 16), (131_072, 32)] {
+                for block in [false, true] {
+                    let shape = Shape {
+                        direction,
+                        bytes,
+                        depth,
+                        block,
+                    };
+                    let count = operations(shape);
+                    assert!(count >= u64::from(depth), "{shape:?}: {count}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What goes out: heads and payloads, gathered in as few calls as possible.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, Write as _};
+use std::net::TcpStream;
+
+use super::frame::{self, HEAD_MAX, Kind};
+use super::polled;
+
+/// Pieces of one call, two for each message.
+const PIECES: usize = 256;
+
+/// Messages that are not sent yet.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    kind: Kind,
+    /// Messages with payloads.
+    queue: VecDeque<(u16, [u8; HEAD_MAX])>,
+    /// Bytes of the first of them that are sent.
+    sent: usize,
+    /// Messages without, one behind the other: a piece for each would cost
+    /// more than to copy them.
+    packed: Vec<u8>,
+}
+
+impl Outbox {
+    pub(super) fn new(kind: Kind, depth: u16) -> Self {
+        let depth = usize::from(depth);
+        Self {
+            kind,
+            queue: VecDeque::with_capacity(depth),
+            sent: 0,
+            packed: Vec::with_capacity(depth * kind.head),
+        }
+    }
+
+    pub(super) fn push(&mut self, slot: u16) {
+        let head = frame::head(slot);
+        if self.kind.payload == 0 {
+            let head = head.get(..self.kind.head).unwrap_or_default();
+            self.packed.extend_from_slice(head);
+        } else {
+            self.queue.push_back((slot, head));
+        }
+    }
+
+    /// Sends as much as the socket takes; whether that was anything.
+    pub(super) fn flush(&mut self, stream: &TcpStream, places: &[Vec<u8>]) -> io::Result<bool> {
+        let mut progress = false;
+        while !(self.queue.is_empty() && self.packed.is_empty()) {
+            // A single message does not pay for the room of many.
+            let taken = match self.queue.len() {
+                0 => (&*stream).write(&self.packed),
+                1 => self.gather::<2>(stream, places),
+                2..=8 => self.gather::<16>(stream, places),
+                _ => self.gather::<PIECES>(stream, places),
+            };
+            match polled(taken)? {
+                Some(count) => self.advance(count),
+                None => break,
+            }
+            progress = true;
+        }
+        Ok(progress)
+    }
+
+    fn gather<const N: usize>(&self, stream: &TcpStream, places: &[Vec<u8>]) -> io::Result<usize> {
+        let mut pieces = [IoSlice::new(&[]); N];
+        // Only the first message is sent in part.
+        let mut skip = self.sent;
+        let mut count = 0;
+        for (pair, (slot, head)) in pieces.chunks_exact_mut(2).zip(&self.queue) {
+            let place = places.get(usize::from(*slot)).map(Vec::as_slice);
+            let payload = place.and_then(|place| place.get(..self.kind.payload));
+            let in_head = skip.min(self.kind.head);
+            let head = head.get(in_head..self.kind.head).unwrap_or_default();
+            let payload = payload.unwrap_or_default().get(skip - in_head..);
+            skip = 0;
+            if let [first, second] = pair {
+                *first = IoSlice::new(head);
+                *second = IoSlice::new(payload.unwrap_or_default());
+            }
+            count += 2;
+        }
+        (&*stream).write_vectored(pieces.get(..count).unwrap_or_default())
+    }
+
+    fn advance(&mut self, count: usize) {
+        if self.kind.payload == 0 {
+            self.packed.drain(..count.min(self.packed.len()));
+            return;
+        }
+        let whole = self.kind.head + self.kind.payload;
+        let sent = self.sent + count;
+        self.sent = sent % whole;
+        self.queue.drain(..(sent / whole).min(self.queue.len()));
+    }
+}

@@ -1,0 +1,43 @@
+//! The side that answers.
+
+use std::io::{self, Read as _};
+use std::net::{TcpListener, TcpStream};
+
+use super::frame::HELLO;
+use super::inbox::Inbox;
+use super::outbox::Outbox;
+use super::{Shape, Spins, places, prepare};
+
+/// Serves one connection after the other, as many as said or without end. What
+/// goes wrong with one is printed and ends that one.
+///
+/// # Errors
+/// When connections cannot be accepted.
+pub fn serve(listener: &TcpListener, connections: Option<usize>) -> io::Result<()> {
+    for stream in listener.incoming().take(connections.unwrap_or(usize::MAX)) {
+        if let Err(error) = answer(stream?) {
+            eprintln!("yardstick: a connection ended: {error}");
+        }
+    }
+    Ok(())
+}
+
+fn answer(mut stream: TcpStream) -> io::Result<()> {
+    let mut hello = [0; HELLO];
+    stream.read_exact(&mut hello)?;
+    let shape = Shape::of_hello(hello)?;
+    prepare(&stream, shape.block)?;
+    let mut places = places(&shape);
+    let mut outbox = Outbox::new(shape.answer(), shape.depth);
+    let mut inbox = Inbox::new(shape.request(), shape.depth);
+    let mut spins = Spins::default();
+    let mut ended = false;
+    while !ended {
+        let came = inbox.fill(&stream, &mut places, &mut ended)?;
+        for slot in inbox.whole.drain(..) {
+            outbox.push(slot);
+        }
+        spins.turn(came | outbox.flush(&stream, &places)?);
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! What is counted.
+
+use nvmeof_guards::{Engine, Stage};
+use nvmeof_initiator::Operation;
+
+/// One path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Case {
+    path: Path,
+    /// Operations of each round.
+    pub(crate) depth: u16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Path {
+    /// Capsule to answer, null device.
+    Target(Operation),
+    /// A call to its result.
+    Initiator(Operation),
+    /// A Send of 64 bytes, a frame.
+    EngineSend,
+    EngineReceive,
+}
+
+/// Alone, and many in one turn.
+const DEPTHS: [u16; 2] = [1, 16];
+
+/// Every case.
+pub(crate) fn all() -> impl Iterator<Item = Case> {
+    let paths = [
+        Path::Target(Operation::Read),
+        Path::Target(Operation::Write),
+        Path::Initiator(Operation::Read),
+        Path::Initiator(Operation::Write),
+        Path::EngineSend,
+        Path::EngineReceive,
+    ];
+    let cases = |path| DEPTHS.into_iter().map(move |depth| Case { path, depth });
+    paths.into_iter().flat_map(cases)
+}
+
+impl Case {
+    pub(crate) fn find(name: &str) -> Result<Self, String> {
+        let found = all().find(|case| case.name() == name);
+        found.ok_or_else(|| format!("no case is called `{name}`"))
+    }
+
+    pub(crate) fn name(self) -> String {
+        let operation = |operation| match operation {
+            Operation::Write => "write",
+            _ => "read",
+        };
+        let path = match self.path {
+            Path::Target(one) => format!("target-{}", operation(one)),
+            Path::Initiator(one) => format!("initiator-{}", operation(one)),
+            Path::EngineSend => "engine-send".to_owned(),
+            Path::EngineReceive => "engine-receive".to_owned(),
+        };
+        format!("{path}-qd{}", self.depth)
+    }
+
+    /// The functions in which instructions are counted, and those that they
+    /// call in which none are.
+    pub(crate) fn functions(self) -> [&'static str; 2] {
+        match self.path {
+            Path::Target(_) => ["target_turn", "carry_for_target"],
+            Path::Initiator(_) => ["initiator_turn", "carry_for_initiator"],
+            Path::EngineSend => ["sender_turn", "carry_for_initiator"],
+            Path::EngineReceive => ["receiver_turn", "carry_for_target"],
+        }
+    }
+
+    pub(crate) fn run(self, rounds: u32) {
+        let depth = usize::from(self.depth);
+        match self.path {
+            Path::Target(operation) | Path::Initiator(operation) => {
+                let mut stage = Stage::new();
+                for _ in 0..rounds {
+                    stage.round(operation, depth, |turn| turn(), |turn| turn());
+                }
+            }
+            Path::EngineSend | Path::EngineReceive => {
+                let mut engine = Engine::new(false);
+                (0..rounds).for_each(|_| engine.round(depth));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_has_a_name_and_runs() {
+        for case in all() {
+            assert_eq!(Case::find(&case.name()), Ok(case));
+            case.run(2);
+        }
+        assert!(Case::find("nothing").is_err());
+    }
+}

@@ -1,0 +1,119 @@
+//! Counting with callgrind.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::case::Case;
+
+/// Rounds of the shorter run.
+const ROUNDS: u32 = 200;
+/// Plain variants of glibc's memory functions, whatever the processor can do.
+const TUNABLES: &str =
+    "glibc.cpu.hwcaps=-AVX_Fast_Unaligned_Load,-AVX,-AVX2,-AVX512F,-AVX512VL,-ERMS,-FSRM";
+/// Lines of a profile.
+const PROFILE_LINES: usize = 45;
+
+/// Instructions of one operation of `case`.
+pub(crate) fn count(case: Case, profile: bool) -> Result<u64, String> {
+    let short = instructions(case, ROUNDS, false)?;
+    let long = instructions(case, 2 * ROUNDS, profile)?;
+    let rounds = u64::from(ROUNDS) * u64::from(case.depth);
+    match long.checked_sub(short) {
+        Some(difference) if difference > 0 => Ok(difference / rounds),
+        _ => Err(format!(
+            "{}: {long} instructions for twice the rounds of {short}: callgrind does not see {}",
+            case.name(),
+            case.functions().join(" and ")
+        )),
+    }
+}
+
+fn instructions(case: Case, rounds: u32, profile: bool) -> Result<u64, String> {
+    let file = Output::new(&case.name());
+    let program = std::env::current_exe().map_err(|error| format!("our own program: {error}"))?;
+    let mut valgrind = Command::new("valgrind");
+    valgrind.arg("--tool=callgrind").arg({
+        let mut option = std::ffi::OsString::from("--callgrind-out-file=");
+        option.push(&file.0);
+        option
+    });
+    for function in case.functions() {
+        valgrind.arg(format!("--toggle-collect=*{function}*"));
+    }
+    valgrind.arg(program).args(["run", &case.name()]);
+    valgrind.arg(rounds.to_string());
+    valgrind.env("GLIBC_TUNABLES", TUNABLES);
+    let output = valgrind.stdin(Stdio::null()).output().map_err(|error| {
+        format!(
+            "cannot start valgrind: {error}; install the package `valgrind` (cargo xtask setup)"
+        )
+    })?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        return Err(format!("{}: {}\n{said}", case.name(), output.status));
+    }
+    if profile {
+        print_profile(case, &file.0)?;
+    }
+    let text = std::fs::read_to_string(&file.0)
+        .map_err(|error| format!("callgrind's output: {error}\n{said}"))?;
+    total(&text).ok_or_else(|| format!("callgrind's output has no total\n{said}"))
+}
+
+/// A file that is gone in the end.
+struct Output(PathBuf);
+
+impl Output {
+    fn new(name: &str) -> Self {
+        let name = format!("callgrind-{}-{name}", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        // If it is not there, so much the better.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn total(text: &str) -> Option<u64> {
+    let mut lines = text.lines();
+    let totals = lines.find_map(|line| line.strip_prefix("totals:"))?;
+    totals.trim().parse().ok()
+}
+
+fn print_profile(case: Case, file: &Path) -> Result<(), String> {
+    let output = Command::new("callgrind_annotate")
+        .args(["--threshold=95", "--auto=no"])
+        .arg(file)
+        .output()
+        .map_err(|error| format!("cannot start callgrind_annotate: {error}"))?;
+    println!("== {}, {} rounds", case.name(), 2 * ROUNDS);
+    for line in String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter(|line| line.contains('%'))
+        .take(PROFILE_LINES)
+    {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+/// The compiler, as it names itself.
+pub(crate) fn compiler() -> Result<String, String> {
+    let output = Command::new("rustc").arg("-V").output();
+    let output = output.map_err(|error| format!("cannot start rustc: {error}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn total_is_found() {
+        assert_eq!(total("events: Ir\nfn=x\n1 2\ntotals: 1234\n"), Some(1234));
+        assert_eq!(total("events: Ir\n"), None);
+    }
+}

@@ -1,0 +1,153 @@
+//! Two software providers on pipes: Sends of 64 bytes, a frame each.
+
+use std::hint::black_box;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use nvmeof_memory::{Pages, Pool, PoolLayout};
+use nvmeof_rdma::{Event, Inline, PrivateData, Provider as _, QpConfig, QpId, Tag, Work};
+use nvmeof_rdma_soft::{SoftConfig, SoftRdma};
+
+use crate::{PipeStreams, Pipes, Side};
+
+const CONFIG: QpConfig = QpConfig {
+    recvs: 256,
+    sends: 256,
+    reads_out: 16,
+    reads_in: 16,
+};
+/// Bytes of each message: a command's.
+const BYTES: usize = 64;
+const NOW: Duration = Duration::ZERO;
+
+/// A sender and a receiver, connected.
+pub struct Engine {
+    sender: End,
+    receiver: End,
+}
+
+struct End {
+    provider: SoftRdma<PipeStreams>,
+    qp: QpId,
+    events: Vec<Event>,
+}
+
+impl Engine {
+    /// Both ends; with a CRC32c on every frame or without.
+    #[must_use]
+    pub fn new(crc: bool) -> Self {
+        let pipes = Pipes::default();
+        let config = SoftConfig {
+            crc,
+            ..SoftConfig::default()
+        };
+        let provider = |side| SoftRdma::new(pipes.endpoint(side), config.clone());
+        let (mut to, mut from) = (provider(Side::Target), provider(Side::Initiator));
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        to.listen(addr).unwrap();
+        let nothing = PrivateData::empty();
+        let qp = from.connect(addr, &CONFIG, &nothing, NOW).unwrap();
+        let mut events = Vec::with_capacity(512);
+        let mut accepted = None;
+        let mut stands = false;
+        while !stands {
+            for event in turned(&mut to, &mut events) {
+                if let Event::ConnectRequest(request) = event {
+                    to.prepare(request.qp, &CONFIG).unwrap();
+                    to.accept(request.qp, &nothing).unwrap();
+                    accepted = Some(request.qp);
+                }
+            }
+            let established = |event: &Event| matches!(event, Event::Established { .. });
+            stands = turned(&mut from, &mut events).any(|event| established(&event));
+        }
+        let mut receiver = End {
+            provider: to,
+            qp: accepted.unwrap(),
+            events: Vec::with_capacity(512),
+        };
+        receiver.post_recvs();
+        let sender = End {
+            provider: from,
+            qp,
+            events,
+        };
+        Self { sender, receiver }
+    }
+
+    /// Sends `count` messages at once and receives them.
+    pub fn round(&mut self, count: usize) {
+        sender_turn(&mut self.sender, count);
+        let mut received = 0;
+        while received < count {
+            received += receiver_turn(&mut self.receiver);
+        }
+        sender_turn(&mut self.sender, 0);
+    }
+}
+
+fn turned<'a>(
+    provider: &mut SoftRdma<PipeStreams>,
+    events: &'a mut Vec<Event>,
+) -> std::vec::Drain<'a, Event> {
+    provider.submit(NOW);
+    provider.poll(NOW, events);
+    events.drain(..)
+}
+
+impl End {
+    fn post_recvs(&mut self) {
+        let layout = PoolLayout {
+            count: 256,
+            stride: BYTES,
+            lead: 0,
+        };
+        let pool = Pool::new(layout, Pages::Normal).unwrap();
+        self.provider.register(pool.region()).unwrap();
+        while let Some(buf) = pool.take() {
+            self.provider.post_recv(self.qp, Tag(0), buf).unwrap();
+        }
+    }
+
+    fn turn(&mut self) {
+        self.provider.submit(NOW);
+        self.provider.poll(NOW, &mut self.events);
+    }
+}
+
+/// Posts `count` Sends, sends them off, takes completions.
+#[inline(never)]
+fn sender_turn(end: &mut End, count: usize) {
+    for _ in 0..count {
+        let work = Work::Send {
+            head: Inline::new(&[7; BYTES]).unwrap(),
+            body: None,
+            invalidate: None,
+            solicited: false,
+        };
+        end.provider.post(end.qp, Tag(0), work).unwrap();
+    }
+    end.turn();
+    end.events.clear();
+}
+
+/// Receives, and posts what was received into again. Returns how many came.
+#[inline(never)]
+fn receiver_turn(end: &mut End) -> usize {
+    end.turn();
+    let mut count = 0;
+    let mut events = std::mem::take(&mut end.events);
+    for event in events.drain(..) {
+        match event {
+            Event::Received(received) if received.outcome.is_success() => {
+                count += 1;
+                let posted = end.provider.post_recv(end.qp, Tag(0), received.buf);
+                posted.unwrap();
+            }
+            Event::Established { .. } | Event::Completion(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    end.events = events;
+    black_box(count)
+}

@@ -1,0 +1,96 @@
+//! `nvmeof-guards`: instructions of the hot paths, compared with a baseline.
+//!
+//! `check` runs every case under callgrind twice, once with twice as many
+//! rounds: the difference is what the rounds cost, without what came before
+//! them. Only the turns of one side are counted, and in them not what stands
+//! for the system calls.
+//!
+//! Counts depend on the compiler, and on functions that are chosen by what the
+//! processor can do. Valgrind shows a processor of its own to the program;
+//! memory functions of glibc are pinned to their plain variants besides. CRCs
+//! are left out: they are as fast as the machine.
+#![forbid(unsafe_code)]
+
+mod baseline;
+mod case;
+mod count;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use baseline::Baseline;
+use case::Case;
+
+/// Count the instructions of the hot paths.
+#[derive(Debug, Parser)]
+#[command(bin_name = "nvmeof-guards")]
+enum Arguments {
+    /// Compare with the baseline
+    Check {
+        /// Make what is counted the new baseline where it differs; the reason
+        /// goes into the file
+        #[arg(long, value_name = "REASON")]
+        accept: Option<String>,
+        /// Print the functions in which most instructions are
+        #[arg(long)]
+        profile: bool,
+        /// Parts of the names of cases; all if nothing is named
+        #[arg(value_name = "CASE")]
+        cases: Vec<String>,
+    },
+    /// Run one case, to be counted
+    #[command(hide = true)]
+    Run { case: String, rounds: u32 },
+}
+
+/// A count may be above its baseline by so many of a hundred.
+const TOLERANCE: u64 = 3;
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse() {
+        Arguments::Run { case, rounds } => Case::find(&case).map(|case| case.run(rounds)),
+        Arguments::Check {
+            accept,
+            profile,
+            cases,
+        } => check(accept.as_deref(), profile, &cases),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("instructions: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn check(accept: Option<&str>, profile: bool, parts: &[String]) -> Result<(), String> {
+    if accept.is_some_and(|reason| reason.trim().is_empty()) {
+        return Err("a baseline moves for a reason: --accept \"WHY\"".to_owned());
+    }
+    let cases: Vec<Case> = case::all()
+        .filter(|case| parts.is_empty() || parts.iter().any(|part| case.name().contains(part)))
+        .collect();
+    if cases.is_empty() {
+        let names: Vec<String> = case::all().map(|case| case.name()).collect();
+        return Err(format!("no such case; there are {}", names.join(", ")));
+    }
+    let mut counts = BTreeMap::new();
+    for case in cases {
+        counts.insert(case.name(), count::count(case, profile)?);
+    }
+    let compiler = count::compiler()?;
+    let mut baseline = Baseline::read()?;
+    let verdict = baseline.compare(&counts, &compiler, TOLERANCE);
+    print!("{}", verdict.table);
+    match accept {
+        Some(reason) => {
+            baseline.accept(&counts, &compiler, reason.trim());
+            baseline.write()
+        }
+        None if verdict.failures.is_empty() => Ok(()),
+        None => Err(verdict.failures),
+    }
+}

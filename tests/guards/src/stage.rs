@@ -1,0 +1,247 @@
+//! Target and initiator on pipes: rounds of reads and writes.
+
+use std::hint::black_box;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvmeof_backend::{Claim, Spec};
+use nvmeof_initiator::polled::{AdminConfig, AdminQueue, Done, IoConfig, IoQueue};
+use nvmeof_initiator::{Blocks, Names, Nqn, Operation, QueueShape, SetupConfig};
+use nvmeof_memory::{Buf, ClassSpec, Pages, Pool, PoolLayout};
+use nvmeof_rdma_soft::{SoftConfig, SoftRdma};
+use nvmeof_target::{Mailbox, OpenDisks, Reactor, ReactorConfig};
+use nvmeof_target_core::{Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
+use nvmeof_uring::RingConfig;
+
+use crate::{PipeStreams, Pipes, Side};
+
+const NQN: &str = "nqn.2026-11.org.example:guards";
+const ADDR: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 4420);
+/// Bytes of each read and write.
+const BYTES: usize = 4096;
+const BLOCK_SHIFT: u8 = 12;
+const BLOCKS: u64 = 1 << 20;
+/// Entries of the I/O queue.
+const QUEUE: u16 = 130;
+/// Turns after which whatever is to happen has happened.
+const MOST_TURNS: u32 = 10_000;
+
+/// A target with a null device and an initiator with one I/O queue.
+pub struct Stage {
+    reactor: Reactor<OpenDisks>,
+    /// Keeps the controller.
+    _admin: AdminQueue,
+    queue: IoQueue,
+    bufs: Vec<Buf>,
+    done: Vec<Done>,
+    now: Duration,
+    next: u64,
+}
+
+/// A call that does not change the next one.
+const STEP: Duration = Duration::from_nanos(100);
+
+impl Stage {
+    /// Both sides, connected.
+    #[must_use]
+    pub fn new() -> Self {
+        let pipes = Pipes::default();
+        let mut reactor = reactor(&pipes);
+        let mut now = Duration::ZERO;
+        let mut admin = admin(&pipes);
+        let mut done = Vec::with_capacity(usize::from(QUEUE));
+        let info = settle(|| {
+            now += STEP;
+            admin.poll(now, &mut done);
+            turn(&mut reactor, now);
+            admin.info().cloned()
+        });
+        let config = IoConfig {
+            names: names(),
+            queue: QueueShape {
+                qid: 1,
+                size: QUEUE,
+                flow_control: true,
+            },
+            command_timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(10),
+        };
+        let provider = Box::new(provider(&pipes, Side::Initiator));
+        let mut queue = IoQueue::connect(provider, ADDR.into(), &info, config, now).unwrap();
+        settle(|| {
+            now += STEP;
+            queue.poll(now, &mut done);
+            turn(&mut reactor, now);
+            queue.is_ready().then_some(())
+        });
+        let layout = PoolLayout {
+            count: usize::from(QUEUE),
+            stride: BYTES,
+            lead: 0,
+        };
+        let pool = Pool::new(layout, Pages::Normal).unwrap();
+        queue.register(pool.region()).unwrap();
+        Self {
+            reactor,
+            _admin: admin,
+            queue,
+            bufs: std::iter::from_fn(|| pool.take()).collect(),
+            done,
+            now,
+            next: 0,
+        }
+    }
+
+    /// Does `depth` reads or writes of 4 KiB at once. `target` and `initiator`
+    /// are called with what one turn of that side does, and do it.
+    pub fn round(
+        &mut self,
+        operation: Operation,
+        depth: usize,
+        mut target: impl FnMut(&mut dyn FnMut()),
+        mut initiator: impl FnMut(&mut dyn FnMut()),
+    ) {
+        initiator(&mut || self.initiator_turn(operation, depth));
+        for _ in 0..MOST_TURNS {
+            self.now += STEP;
+            target(&mut || target_turn(&mut self.reactor, self.now));
+            initiator(&mut || self.initiator_turn(operation, 0));
+            if self.done.len() == depth {
+                for call in self.done.drain(..) {
+                    call.result.unwrap();
+                    self.bufs.extend(call.buf);
+                }
+                return;
+            }
+        }
+        panic!(
+            "{} of {depth} are done, and nothing happens",
+            self.done.len()
+        );
+    }
+
+    /// What a caller of the polled interface does: submit what there is, poll.
+    #[inline(never)]
+    fn initiator_turn(&mut self, operation: Operation, submit: usize) {
+        for _ in 0..submit {
+            let blocks = Blocks {
+                operation,
+                nsid: 1,
+                block_shift: BLOCK_SHIFT,
+                slba: self.next % BLOCKS,
+                count: 1,
+                fua: false,
+            };
+            self.next += 1;
+            let buf = self.bufs.pop();
+            assert!(buf.is_some(), "as many buffers as the queue is deep");
+            let taken = self.queue.submit(blocks, buf, self.next, self.now);
+            assert!(taken.is_ok(), "the queue has room");
+        }
+        black_box(self.queue.poll(self.now, &mut self.done));
+    }
+}
+
+impl Default for Stage {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// One turn of the target's loop.
+#[inline(never)]
+fn target_turn(reactor: &mut Reactor<OpenDisks>, now: Duration) {
+    black_box(turn(reactor, now));
+}
+
+fn turn(reactor: &mut Reactor<OpenDisks>, now: Duration) -> bool {
+    reactor.turn(now).unwrap().did_work
+}
+
+/// Calls until there is an answer.
+fn settle<T>(mut step: impl FnMut() -> Option<T>) -> T {
+    (0..MOST_TURNS)
+        .find_map(|_| step())
+        .expect("both sides connect")
+}
+
+fn provider(pipes: &Pipes, side: Side) -> SoftRdma<PipeStreams> {
+    SoftRdma::new(pipes.endpoint(side), SoftConfig::default())
+}
+
+fn names() -> Names {
+    Names {
+        hostid: [1; 16],
+        hostnqn: Nqn::new("nqn.2026-11.org.example:host").unwrap(),
+        subnqn: Nqn::new(NQN).unwrap(),
+    }
+}
+
+fn admin(pipes: &Pipes) -> AdminQueue {
+    let config = AdminConfig {
+        setup: SetupConfig {
+            names: names(),
+            queue: QueueShape {
+                qid: 0,
+                size: 32,
+                flow_control: true,
+            },
+            keep_alive: Duration::ZERO,
+            io_queues: 1,
+            in_capsule: 4096,
+        },
+        command_timeout: Duration::from_secs(30),
+        connect_timeout: Duration::from_secs(10),
+    };
+    let provider = Box::new(provider(pipes, Side::Initiator));
+    AdminQueue::connect(provider, ADDR.into(), config, Duration::ZERO).unwrap()
+}
+
+fn reactor(pipes: &Pipes) -> Reactor<OpenDisks> {
+    let namespace = NamespaceSpec {
+        nsid: 1,
+        blocks: BLOCKS,
+        block_size: 1 << BLOCK_SHIFT,
+        uuid: None,
+        nguid: None,
+        eui64: None,
+        readonly: false,
+        disk: 0,
+        deallocate: true,
+        write_zeroes: true,
+        volatile_cache: false,
+    };
+    let port = PortSpec {
+        traddr: ADDR.0.into(),
+        trsvcid: ADDR.1,
+        carriers: vec![Fabric::Iwarp.into()],
+    };
+    let subsystem = SubsystemSpec {
+        nqn: NQN.to_owned(),
+        allow_any_host: true,
+        namespaces: vec![namespace],
+        ..SubsystemSpec::default()
+    };
+    let limits = Limits::default();
+    let class = |len, count| ClassSpec { len, count };
+    let config = ReactorConfig {
+        capsules: 512,
+        data: vec![class(BYTES, 256), class(256 << 10, 4)],
+        pages: Pages::Normal,
+        stall: Duration::from_secs(30),
+        drain: Duration::from_secs(5),
+    };
+    let model = Model::build(limits, &[port], &[subsystem]).unwrap();
+    let spec: Spec = "null:4G".parse().unwrap();
+    let claim = Claim::take(&spec, None).unwrap();
+    let disks = OpenDisks::open(&[claim], RingConfig::default()).unwrap();
+    let mailbox = Mailbox::new().unwrap();
+    let peers = Arc::from([mailbox.clone()]);
+    let mut reactor = Reactor::new(config, Target::new(model), disks, mailbox, peers).unwrap();
+    let provider = Box::new(provider(pipes, Side::Target));
+    let provider = reactor.add_provider(provider).unwrap();
+    let addr = SocketAddr::from(ADDR);
+    reactor.listen(provider, addr).unwrap();
+    reactor
+}
