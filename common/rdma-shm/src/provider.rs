@@ -272,11 +272,11 @@ impl Provider for Shm {
         rights: Rights,
     ) -> Result<RemoteSlice, Refused<Buf, ExposeError>> {
         let refused = |why, back| Err(Refused { why, back });
-        let open = |conn: &&Box<Conn>| conn.is_visible() && conn.phase != Phase::Ending;
-        let Some(conn) = self.conns.get(qp.0).filter(open) else {
+        let conn = self.conns.get(qp.0);
+        let open = conn.filter(|conn| conn.is_visible() && conn.phase != Phase::Ending);
+        let Some(exposes) = open.map(|conn| conn.config.exposes) else {
             return refused(ExposeError::Closed, buf);
         };
-        let exposes = conn.config.exposes;
         if !self.core.is_registered(&buf) {
             return refused(ExposeError::NotRegistered, buf);
         }
