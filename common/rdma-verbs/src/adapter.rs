@@ -246,6 +246,7 @@ impl Adapter {
     pub(crate) fn drop_receives(&mut self) {
         if let Some(receives) = self.receives.take() {
             self.release(receives.queue, receives.is.entries);
+            receives.close();
         }
     }
 

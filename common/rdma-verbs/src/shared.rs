@@ -47,6 +47,16 @@ impl Shared {
         }
     }
 
+    /// No queue pair draws any more. Buffers that the device may still reach
+    /// are given to nobody.
+    pub(crate) fn close(self) {
+        let Self { srq, posted, .. } = self;
+        if let Err(error) = SharedReceiveQueue::close(srq) {
+            tracing::error!("a shared receive queue keeps its buffers: {error}");
+            std::mem::forget(posted);
+        }
+    }
+
     pub(crate) fn srq(&self) -> &Arc<SharedReceiveQueue> {
         &self.srq
     }

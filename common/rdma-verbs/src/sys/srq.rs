@@ -5,13 +5,15 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::raw::{ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
-use super::{CompletionQueue, ProtectionDomain, last_error};
+use super::{CompletionQueue, ProtectionDomain, check, last_error};
 
 /// A queue of receives that queue pairs draw from.
 #[derive(Debug)]
 pub(crate) struct SharedReceiveQueue {
     raw: NonNull<ibv_srq>,
     pd: Arc<ProtectionDomain>,
+    /// It was destroyed, or that was tried.
+    closed: bool,
 }
 
 /// Which shared receive queue: equal as long as it lives.
@@ -48,11 +50,34 @@ impl SharedReceiveQueue {
         Ok(Arc::new(Self {
             raw,
             pd: Arc::clone(pd),
+            closed: false,
         }))
     }
 
     pub(crate) fn key(&self) -> SrqKey {
         SrqKey(self.raw.as_ptr().addr())
+    }
+
+    /// Destroys it: afterwards the device touches no memory for it.
+    ///
+    /// # Errors
+    /// When it does not, because a queue pair still draws.
+    pub(crate) fn close(this: Arc<Self>) -> io::Result<()> {
+        let Some(mut this) = Arc::into_inner(this) else {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        };
+        this.closed = true;
+        match this.destroy() {
+            // The device is gone and has forgotten it.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODEV)) => Ok(()),
+            result => result,
+        }
+    }
+
+    fn destroy(&self) -> io::Result<()> {
+        // SAFETY: called once; queue pairs made with it hold it, so there are
+        // none any more, or the call fails.
+        check(unsafe { (self.pd.context().functions().ibv_destroy_srq)(self.raw()) })
     }
 
     pub(super) fn raw(&self) -> *mut ibv_srq {
@@ -62,8 +87,8 @@ impl SharedReceiveQueue {
 
 impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
-        // SAFETY: queue pairs made with it hold it, so there are none any
-        // more. A device that is gone says so, and has forgotten it.
-        let _ = unsafe { (self.pd.context().functions().ibv_destroy_srq)(self.raw()) };
+        if !self.closed {
+            let _ = self.destroy();
+        }
     }
 }
