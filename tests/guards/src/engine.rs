@@ -15,6 +15,7 @@ const CONFIG: QpConfig = QpConfig {
     sends: 256,
     reads_out: 16,
     reads_in: 16,
+    exposes: 16,
 };
 /// Bytes of each message: a command's.
 const BYTES: usize = 64;

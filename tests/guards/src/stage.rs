@@ -228,6 +228,7 @@ fn reactor(pipes: &Pipes) -> Reactor<OpenDisks> {
     let config = ReactorConfig {
         capsules: 512,
         data: vec![class(BYTES, 256), class(256 << 10, 4)],
+        shared_receives: 0,
         pages: Pages::Normal,
         stall: Duration::from_secs(30),
         drain: Duration::from_secs(5),
