@@ -35,6 +35,7 @@ fn accepting_pauses_and_goes_on() {
         sends: 1,
         reads_out: 0,
         reads_in: 0,
+        exposes: 64,
     };
     honest.connect(addr, &sizes, &data, now).unwrap();
     // As many descriptors as are open, and three.
