@@ -239,7 +239,7 @@ pub(crate) fn terms(config: &QpConfig, private_data: &PrivateData) -> Terms {
     Terms {
         reads_in: config.reads_in,
         reads_out: config.reads_out,
-        private_data: *private_data,
+        private_data: private_data.clone(),
     }
 }
 

@@ -301,7 +301,7 @@ impl<S: Streams> Provider for SoftRdma<S> {
         let stream = stream.map_err(|source| ConnectError::Io { addr, source })?;
         let mut conn = Conn::new(stream, addr, Phase::Connecting);
         conn.visible = true;
-        conn.private_data = *private_data;
+        conn.private_data = private_data.clone();
         conn.crc = self.config.crc;
         conn.prepare(config);
         Ok(self.adopt(conn))

@@ -1,4 +1,4 @@
-//! Short byte strings that travel by value.
+//! Short byte strings: heads of messages by value, private data by reference.
 
 use std::fmt;
 use std::ops::Deref;
@@ -17,7 +17,10 @@ pub type Inline = Bytes<64>;
 /// Private data of a connect, accept or reject, as the user of the connection
 /// sees it: without the IRD and ORD that iWARP puts before it. RFC 5044 allows
 /// 512 bytes; 196 is what RDMA CM gives its users at most.
-pub type PrivateData = Bytes<196>;
+///
+/// Not by value: it travels with events, most of which have none.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct PrivateData(Box<[u8]>);
 
 /// The bytes do not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,6 +62,45 @@ impl<const N: usize> Bytes<N> {
     }
 }
 
+impl PrivateData {
+    /// Bytes that fit.
+    pub const CAPACITY: usize = 196;
+
+    /// No bytes.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// Copies `bytes`.
+    ///
+    /// # Errors
+    /// [`TooLong`] when there are more than [`CAPACITY`](Self::CAPACITY).
+    pub fn new(bytes: &[u8]) -> Result<Self, TooLong> {
+        if bytes.len() > Self::CAPACITY {
+            return Err(TooLong {
+                len: bytes.len(),
+                capacity: Self::CAPACITY,
+            });
+        }
+        Ok(Self(bytes.into()))
+    }
+}
+
+impl Deref for PrivateData {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for PrivateData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02x?}", &**self)
+    }
+}
+
 impl<const N: usize> Deref for Bytes<N> {
     type Target = [u8];
 
@@ -94,5 +136,9 @@ mod tests {
             })
         );
         assert!(Inline::empty().is_empty());
+        assert_eq!(&*PrivateData::new(&[7; 196]).unwrap(), &[7; 196]);
+        let too_long = PrivateData::new(&[7; 197]).unwrap_err();
+        assert_eq!((too_long.len, too_long.capacity), (197, 196));
+        assert!(PrivateData::empty().is_empty());
     }
 }

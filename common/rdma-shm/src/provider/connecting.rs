@@ -186,7 +186,7 @@ impl Core {
     ) -> Result<(), PostError> {
         match conn.phase {
             Phase::Requested | Phase::Prepared => {
-                conn.say(&Message::Reject(*private_data));
+                conn.say(&Message::Reject(private_data.clone()));
                 self.finish(conn, CloseReason::Local, later);
                 Ok(())
             }

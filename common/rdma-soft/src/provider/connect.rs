@@ -113,7 +113,7 @@ impl<S: Streams> SoftRdma<S> {
             revision: conn.revision,
             private_len: 0,
         };
-        let private_data = conn.private_data;
+        let private_data = conn.private_data.clone();
         put_frame(conn, frame, reads, &private_data);
         self.advance(conn, events);
     }

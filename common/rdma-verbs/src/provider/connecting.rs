@@ -77,7 +77,7 @@ impl Verbs {
         let cm = started.map_err(|source| ConnectError::Io { addr, source })?;
         let mut conn = Conn::new(id, cm, addr, Phase::Resolving);
         conn.config = *config;
-        conn.private_data = *private_data;
+        conn.private_data = private_data.clone();
         let deadline = self.now + self.config.handshake;
         Self::set_deadline(&mut self.deadlines, &mut conn, Some(deadline));
         self.conns.insert(conn);
@@ -150,7 +150,7 @@ impl Verbs {
             }
             (CmEventKind::Rejected, Phase::Connecting) => match refusal(status) {
                 Refusal::Peer => {
-                    let private_data = event.private_data;
+                    let private_data = event.private_data.clone();
                     events.push(Event::Rejected { qp, private_data });
                     self.end(qp, CloseReason::Rejected);
                 }
@@ -374,7 +374,7 @@ impl Verbs {
         let any = !letters.is_empty();
         for letter in letters {
             match letter {
-                Letter::Request(request) => self.on_request(request, events),
+                Letter::Request(request) => self.on_request(*request, events),
                 Letter::Note(device, note) => self.on_note(device, note, events),
                 Letter::ListenerLost(addr) => {
                     if !self.lost.iter().any(|(_, known)| *known == addr) {
@@ -391,7 +391,7 @@ impl Verbs {
         any
     }
 
-    fn on_request(&mut self, request: Box<Request>, events: &mut Vec<Event>) {
+    fn on_request(&mut self, request: Request, events: &mut Vec<Event>) {
         let limits = &self.config.limits;
         let listening = self.listeners.iter().find(|one| one.addr == request.at);
         let full = self.pending >= limits.max_pending || self.is_full();
@@ -411,7 +411,7 @@ impl Verbs {
             reads_in,
             reads_out,
             at,
-        } = *request;
+        } = request;
         cm.set_token(id.0);
         let peer = cm.peer_addr().unwrap_or(at);
         let mut conn = Conn::new(id, cm, peer, Phase::Requested);
@@ -530,7 +530,7 @@ impl Verbs {
                     event.reads_out
                 };
                 conn.reads_out = conn.config.reads_out.min(u32::from(offered));
-                self.stand(qp, event.private_data, events);
+                self.stand(qp, event.private_data.clone(), events);
             }
             _ => {}
         }

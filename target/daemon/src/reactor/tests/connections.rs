@@ -22,7 +22,7 @@ fn a_wrong_request_is_rejected_with_its_status() {
     request.hsqsize = 1000.into();
     let qp = host.open(bench.net.now(), &request);
     bench.until(&mut [&mut host], |_, hosts| !hosts[0].closed.is_empty());
-    let (rejected, private_data) = host.rejected[0];
+    let (rejected, private_data) = host.rejected[0].clone();
     assert_eq!(rejected, qp);
     let reject = Reject::parse(&private_data).unwrap();
     assert_eq!(reject.status, RejectStatus::INVALID_HSQSIZE);
