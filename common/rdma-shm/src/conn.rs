@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use nvmeof_memory::Buf;
 use nvmeof_rdma::{
     CloseReason, Event, Fault, ListenerId, PostError, PrivateData, QpConfig, QpId, Work, WorkKind,
 };
@@ -94,13 +93,7 @@ impl Conn {
             link: None,
             channel: None,
             listener,
-            config: QpConfig {
-                recvs: 0,
-                sends: 0,
-                reads_out: 0,
-                reads_in: 0,
-                exposes: 0,
-            },
+            config: QpConfig::default(),
             peer_reads_in: 0,
             inbound: Inbound::default(),
             outbound: Outbound::new(),
@@ -240,13 +233,5 @@ pub(crate) fn terms(config: &QpConfig, private_data: &PrivateData) -> Terms {
         reads_in: config.reads_in,
         reads_out: config.reads_out,
         private_data: private_data.clone(),
-    }
-}
-
-/// The buffer of a work request, if it has one.
-pub(crate) fn buf_of(work: &Work) -> Option<&Buf> {
-    match work {
-        Work::Send { body, .. } => body.as_ref(),
-        Work::Write { local, .. } | Work::Read { local, .. } => Some(local),
     }
 }

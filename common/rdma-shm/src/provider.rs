@@ -22,7 +22,7 @@ use nvmeof_rdma::{
 use nvmeof_rdma_soft::{KeyTable, Slots};
 
 use crate::ShmConfig;
-use crate::conn::{Conn, Phase, buf_of};
+use crate::conn::{Conn, Phase};
 use crate::listening::Listener;
 
 /// RDMA between processes of one host.
@@ -119,7 +119,7 @@ impl Shm {
     }
 
     fn check_work(&self, qp: QpId, work: &Work) -> Result<(), PostError> {
-        let registered = buf_of(work).is_none_or(|buf| self.core.is_registered(buf));
+        let registered = work.buf().is_none_or(|buf| self.core.is_registered(buf));
         let conn = self.conns.get(qp.0).ok_or(PostError::Closed)?;
         conn.check_work(work, registered, self.core.config.limits.max_message)
     }

@@ -168,7 +168,7 @@ impl Outbound {
             .gather(slices, |source, offset, len| match source {
                 Source::Work(number) => {
                     let work = self.entry(number).map(|entry| &entry.work);
-                    slice(work.and_then(buf_of), offset, len)
+                    slice(work.and_then(Work::buf), offset, len)
                 }
                 Source::Exposed(key) => keys.reading(key, offset, len).unwrap_or_default(),
             })
@@ -278,13 +278,6 @@ impl Outbound {
         }
         self.pieces
             .raw(|out| Terminate::write(fault, header, request, out));
-    }
-}
-
-fn buf_of(work: &Work) -> Option<&Buf> {
-    match work {
-        Work::Send { body, .. } => body.as_ref(),
-        Work::Write { local, .. } | Work::Read { local, .. } => Some(local),
     }
 }
 

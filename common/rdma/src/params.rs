@@ -22,8 +22,9 @@ pub struct Limits {
     pub max_qps: u32,
 }
 
-/// What a queue pair asks for. Work beyond these numbers is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a queue pair asks for, by default nothing. Work beyond these numbers is
+/// refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpConfig {
     /// Receives outstanding. Of no meaning for a queue pair that draws from a
     /// shared receive queue.

@@ -94,6 +94,15 @@ impl Work {
         self.len() == 0
     }
 
+    /// The buffer, if there is one.
+    #[must_use]
+    pub fn buf(&self) -> Option<&Buf> {
+        match self {
+            Self::Send { body, .. } => body.as_ref(),
+            Self::Write { local, .. } | Self::Read { local, .. } => Some(local),
+        }
+    }
+
     /// Takes the buffer out.
     #[must_use]
     pub fn into_buf(self) -> Option<Buf> {
