@@ -52,6 +52,11 @@ impl<T> Book<T> {
         self.entries.is_empty()
     }
 
+    /// How many came back.
+    pub(crate) fn came_back(&self) -> u64 {
+        self.first
+    }
+
     /// Adds a work request; returns its number, as a completion will carry it.
     pub(crate) fn push(&mut self, item: T, alone: bool) -> u64 {
         let number = self.first + self.entries.len() as u64;

@@ -102,6 +102,8 @@ pub(crate) enum SendItem {
     Bind(RemoteKey),
     /// A window is closed.
     Invalidate(RemoteKey),
+    /// A silent peer is asked for a sign.
+    Nudge,
 }
 
 impl SendItem {
@@ -112,7 +114,7 @@ impl SendItem {
     pub(crate) fn close_sink(&mut self) -> io::Result<()> {
         match self {
             Self::Work { sink, .. } => sink.take().map_or(Ok(()), MemoryRegion::close),
-            Self::Bind(_) | Self::Invalidate(_) => Ok(()),
+            Self::Bind(_) | Self::Invalidate(_) | Self::Nudge => Ok(()),
         }
     }
 }
@@ -211,6 +213,8 @@ pub(crate) struct Conn {
     pub(crate) draws: Option<Draw>,
     /// Its device takes no more receives for it.
     pub(crate) drew_last: bool,
+    /// Its device had the time to tell the peer what it refused.
+    pub(crate) refused: bool,
     /// It is stopped and has to be destroyed.
     pub(crate) stopped: Option<Stopped>,
 }
@@ -244,6 +248,7 @@ impl Conn {
             listed: false,
             draws: None,
             drew_last: false,
+            refused: false,
             stopped: None,
         }
     }

@@ -3,6 +3,7 @@
 mod closing;
 mod connecting;
 mod exposing;
+mod nudging;
 mod polling;
 mod queueing;
 mod sharing;

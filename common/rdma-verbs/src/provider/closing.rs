@@ -16,6 +16,11 @@ use crate::words::stopped_by_request;
 
 /// Queue pairs torn down in one poll.
 const ENDS_AT_ONCE: usize = 8;
+/// How long work that is under way when the peer says good-bye may take to
+/// come back as what it is.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+/// How long a device gets to refuse what it has completed already.
+const REFUSAL: Duration = Duration::from_millis(10);
 /// How long an id waits for the peer to notice that we left.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -80,6 +85,23 @@ impl Verbs {
             }
             _ => self.end(qp, CloseReason::Local),
         }
+    }
+
+    /// The peer said good-bye. On InfiniBand and RoCE that is a datagram which
+    /// may overtake the connection's own packets: what it refused before it
+    /// left, and why, may still be on its way.
+    pub(super) fn hear_out(&mut self, qp: QpId) {
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        let iwarp = conn.link.as_ref().is_none_or(|link| link.iwarp);
+        if iwarp || conn.sends.is_empty() {
+            return self.end(qp, CloseReason::Peer);
+        }
+        conn.phase = Phase::Draining;
+        conn.reason.get_or_insert(CloseReason::Peer);
+        let deadline = self.now + LAST_WORDS;
+        Self::set_deadline(&mut self.deadlines, conn, Some(deadline));
     }
 
     /// Ends a closing queue pair on which nothing is under way.
@@ -150,7 +172,7 @@ impl Verbs {
             Some(stopped) => stopped,
             None => self.stop(qp),
         };
-        if self.awaits_last(qp) {
+        if self.awaits_last(qp) || self.awaits_refusal(qp) {
             return;
         }
         if let Some(conn) = self.conns.get_mut(qp).filter(|_| !held) {
@@ -223,6 +245,24 @@ impl Verbs {
             conn.stopped = Some(stopped);
         }
         stopped
+    }
+
+    /// Whether the device may not have told the peer yet what it refused: rxe
+    /// completes a receive first, and a queue pair that is destroyed in between
+    /// says nothing any more.
+    fn awaits_refusal(&mut self, qp: QpId) -> bool {
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return false;
+        };
+        let iwarp = conn.link.as_ref().is_none_or(|link| link.iwarp);
+        let refused = matches!(conn.reason, Some(CloseReason::PeerFault(_)));
+        if iwarp || !refused || conn.refused {
+            return false;
+        }
+        conn.refused = true;
+        let deadline = self.now + REFUSAL;
+        Self::set_deadline(&mut self.deadlines, conn, Some(deadline));
+        true
     }
 
     /// Has a queue pair that is stopped destroyed by a thread that may wait
@@ -309,7 +349,7 @@ impl Verbs {
         let all: Vec<QpId> = self.conns.iter_mut().map(|conn| conn.id).collect();
         for qp in all {
             self.end(qp, CloseReason::Local);
-            self.took_last(qp);
+            self.wait_no_longer(qp);
         }
         self.end_all(&mut Vec::new());
         self.lingering.clear();
@@ -348,6 +388,7 @@ impl Verbs {
                 "an answer to the request"
             }
             Phase::Accepting => "the peer's confirmation",
+            Phase::Running if !conn.unexplained => return self.nudge(qp),
             Phase::Running => {
                 // The device stopped it and nothing said why.
                 let text = "the device stopped the queue pair".to_owned();
@@ -359,12 +400,23 @@ impl Verbs {
                 self.end(qp, CloseReason::Local);
                 return;
             }
-            Phase::Ending => {
-                tracing::debug!(peer = %conn.peer, "the device names no last receive");
-                return self.took_last(qp);
-            }
+            Phase::Ending => return self.wait_no_longer(qp),
         };
         self.end(qp, CloseReason::Timeout { waiting_for });
+    }
+
+    /// What a device still had to do before its queue pair is destroyed took
+    /// too long, or is not waited for.
+    fn wait_no_longer(&mut self, qp: QpId) {
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        conn.drew_last = true;
+        conn.refused = true;
+        if conn.stopped.is_some() {
+            Self::set_deadline(&mut self.deadlines, conn, None);
+            self.ending.push(qp);
+        }
     }
 
     fn retry_listeners(&mut self) {

@@ -19,6 +19,7 @@ use crate::conn::{Conn, Link, Phase, Room};
 use crate::estate::Estate;
 use crate::heads::Heads;
 use crate::mailbox::{Letter, Request};
+use crate::siw;
 use crate::sizes;
 use crate::sys::{
     CmEvent, CmEventKind, CmId, ConnectParams, Context, ContextKey, INLINE, QpParts, QpSizes,
@@ -156,6 +157,7 @@ impl Verbs {
                 }
                 Refusal::Network(reason) => self.end(qp, reason),
             },
+            (CmEventKind::Disconnected, Phase::Running) => self.hear_out(qp),
             // The peer gave up what it asked for.
             (CmEventKind::Rejected | CmEventKind::Disconnected, _) => {
                 self.end(qp, CloseReason::Peer);
@@ -281,7 +283,8 @@ impl Verbs {
         let heads = heads.map_err(|error| adapter.not_registered(error))?;
         // A window is bound and closed by requests on the same queue.
         let internal = match domain {
-            Some(_) => 0,
+            // One to nudge a silent peer.
+            Some(_) => u32::from(adapter.attr.vendor_id == siw::VENDOR),
             None => sizes::internal_places(&adapter.attr, &conn.config),
         };
         let drawn = match conn.draws {
@@ -548,6 +551,7 @@ impl Verbs {
             tracing::debug!("the peer will wait longer for receives: {error}");
         }
         events.push(Event::Established { qp, private_data });
+        self.listen_for_first(qp);
     }
 
     /// The peer's first message came before the last word of the set-up, which

@@ -338,6 +338,7 @@ impl Verbs {
                         self.window_opened(key);
                     }
                 }
+                SendItem::Nudge => conn.internal = conn.internal.saturating_sub(1),
                 SendItem::Invalidate(key) => {
                     conn.internal = conn.internal.saturating_sub(1);
                     if outcome.is_success() {

@@ -14,6 +14,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod held_up;
+mod overlooked;
 mod silent;
 
 use std::net::{IpAddr, SocketAddr};
