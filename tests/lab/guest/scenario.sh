@@ -20,6 +20,8 @@ blame() {
     reason "line $line: $3 (status $1)"
 }
 
+# When each command began, to see where the time goes.
+PS4='+$EPOCHREALTIME '
 set -x
 # shellcheck disable=SC1090
 source "$SCENARIO"

@@ -62,7 +62,7 @@ run() {
     local reason=
     [ ! -s /run/lab/reason ] || reason=$(head -n 1 /run/lab/reason)
     if [ "$status" = 124 ] || [ "$status" = 137 ]; then
-        reason="not done after $limit s: ${reason:-$(grep -vE '^\++ (set|blame|finish) ' "$out/trace" | tail -n 1)}"
+        reason="not done after $limit s: ${reason:-$(sed -E 's/^(\++)[0-9.]+ /\1 /; /^\++ (set|blame|finish) /d' "$out/trace" | tail -n 1)}"
     fi
     [ -z "$reason" ] || tell reason "$reason"
     rm -f /run/lab/reason

@@ -11,8 +11,22 @@ dmesg_expect '(rxe|siw)[0-9]*: '
 SILENT=${ADDRESS%.*}.99
 ip neighbour replace "$SILENT" lladdr 02:00:00:00:00:99 dev "$(ip -o route get "$SILENT" | sed 's/.* dev \([^ ]*\).*/\1/')"
 
-status=0
-NVMEOF_VERBS_ADDR=$ADDRESS NVMEOF_VERBS_SILENT=$SILENT conformance --test-threads 1 >"$OUT/conformance.log" 2>&1 || status=$?
-grep -E '^test result|FAILED' "$OUT/conformance.log" | head -n 20 || true
-expect_eq "exit status of the suite" 0 "$status"
-record cases "$(sed -n 's/^test result: ok. \([0-9]*\) passed.*/\1/p' "$OUT/conformance.log")"
+# suite LOG [ARGUMENT...]
+suite() {
+    NVMEOF_VERBS_ADDR=$ADDRESS NVMEOF_VERBS_SILENT=$SILENT \
+        conformance --test-threads 1 "${@:2}" >"$OUT/$1" 2>&1
+}
+
+# The devices are drivers with races of their own, in a machine that is slow. As
+# a scenario that fails, so a case that fails is tried once more, alone.
+again=
+if ! suite conformance.log; then
+    # The names stand behind the second "failures:", if the suite came to its end.
+    again=$(awk '/^failures:$/ { part++ } part == 2 && /^    / { print $1 }' "$OUT/conformance.log")
+    [ -n "$again" ] || fail "the suite: $(tail -n 1 "$OUT/conformance.log")"
+fi
+for case in $again; do
+    suite "$case.log" --exact "$case" || fail "$case failed twice"
+done
+record cases "$(sed -n 's/^running \([0-9]*\) tests.*/\1/p' "$OUT/conformance.log")"
+record again "${again:-none}"

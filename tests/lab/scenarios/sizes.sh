@@ -12,27 +12,20 @@ commands() {
     nvme smart-log "/dev/$CTRL" -o json | field ".host_$1_commands"
 }
 
-# one_each NSID BLOCK : one request of each size, one after the other, written
+# one_of_each NSID BLOCK : one request of each size, one after the other, written
 # to the namespace and to a file that shows how it must look; read and compared.
-one_each() {
-    local disk model=$WORK/model$1 size at=$2 writes=0 before
+one_of_each() {
+    local disk model=$WORK/model$1 size writes=0 before used=()
     disk=$(device "$1")
     truncate -s 8M "$model"
-    dd if=/dev/urandom of="$WORK/data" bs=1M count=2 status=none
     before=$(commands write)
     for size in "${sizes[@]}"; do
         [ $((size % $2)) = 0 ] || continue
-        dd if="$WORK/data" of="$disk" bs="$size" count=1 seek="$at" \
-            oflag=direct,seek_bytes iflag=fullblock status=none
-        dd if="$WORK/data" of="$model" bs="$size" count=1 seek="$at" \
-            oflag=seek_bytes conv=notrunc status=none
-        dd if="$disk" bs="$size" count=1 skip="$at" iflag=direct,skip_bytes status=none |
-            cmp -n "$size" -i 0:"$at" - "$model" || fail "$size bytes come back otherwise"
+        used+=("$size")
         # What is larger than the largest transfer takes several commands.
         writes=$((writes + (size + 262143) / 262144))
-        # Never in the same place in a page.
-        at=$((at + size + 3 * $2))
     done
+    one_each "$disk" "$model" "$2" "$2" "${used[@]}" || fail "what was written comes back otherwise"
     expect_eq "write commands" "$writes" $(($(commands write) - before))
     cmp "$model" "$WORK/d$1" || fail "the backing file of namespace $1 has other content"
     cmp "$model" "$disk" || fail "namespace $1 has other content"
@@ -69,8 +62,8 @@ for in_capsule in 4096 0 16384; do
     wait_for 10 device 2
     expect_eq "IOCCSZ" $(((64 + in_capsule) / 16)) \
         "$(nvme id-ctrl "/dev/$CTRL" -o json | field .ioccsz)"
-    one_each 1 512
-    one_each 2 4096
+    one_of_each 1 512
+    one_of_each 2 4096
     if [ $in_capsule = 4096 ]; then
         unaligned 1 512
         unaligned 2 4096
