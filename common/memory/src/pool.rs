@@ -44,6 +44,8 @@ pub struct Pool {
 pub(crate) struct PoolInner {
     region: Region,
     layout: PoolLayout,
+    /// Length of each piece in bytes.
+    piece: u32,
     /// Numbers of the pieces nobody holds. Every piece is either here once or
     /// in exactly one `Buf`.
     free: ArrayQueue<u32>,
@@ -71,6 +73,8 @@ impl Pool {
     /// [`PoolError`] when the layout makes no sense or memory is short.
     pub fn new(layout: PoolLayout, pages: Pages) -> Result<Self, PoolError> {
         let bytes = layout.bytes().ok_or(PoolError::Layout(layout))?;
+        let piece = u32::try_from(layout.stride - layout.lead);
+        let piece = piece.map_err(|_| PoolError::Layout(layout))?;
         let region = Region::anonymous(bytes, pages)?;
         let free = ArrayQueue::new(layout.count);
         for index in 0..layout.count {
@@ -84,6 +88,7 @@ impl Pool {
             inner: Arc::new(PoolInner {
                 region,
                 layout,
+                piece,
                 free,
             }),
         })
@@ -96,10 +101,11 @@ impl Pool {
         let index = self.inner.free.pop()?;
         let PoolLayout { stride, lead, .. } = self.inner.layout;
         let start = self.inner.region.at(index as usize * stride + lead);
+        let home = Arc::clone(&self.inner);
         // SAFETY: piece `index` lies inside the region, since the region was
         // made `count * stride` bytes long; no other `Buf` has it, since its
         // number was in `free` and is no longer.
-        Some(unsafe { Buf::new(start, stride - lead, index, Arc::clone(&self.inner)) })
+        Some(unsafe { Buf::new(start, self.inner.piece, index, home) })
     }
 
     /// Pieces that nobody holds at this moment.
