@@ -10,7 +10,7 @@ use crate::iwarp::{
     Header, Kind, Opcode, QUEUE_READ, QUEUE_SEND, ReadRequest, Sink, Terminate, WireFault, codes,
 };
 use crate::keys::{Access, KeyFault, KeyTable};
-use crate::outbound::{Outbound, Response};
+use crate::outbound::Outbound;
 
 /// Room for the payload of a Terminate, the longest control message: code,
 /// segment length and both headers are 52 bytes.
@@ -344,7 +344,7 @@ impl Receiver<'_> {
             self.keys.begin_read(request.source_stag);
         }
         self.inbound.read_msn = self.inbound.read_msn.wrapping_add(1);
-        self.outbound.answer(Response::new(&request, offset));
+        self.outbound.answer(&request, offset);
         Ok(())
     }
 }

@@ -227,7 +227,12 @@ impl KeyTable {
     /// Bytes of a buffer that an answer reads.
     #[must_use]
     pub fn reading(&self, key: u32, offset: usize, len: usize) -> Option<&[u8]> {
-        self.entry(key)?.buf.get(offset..offset.checked_add(len)?)
+        self.memory(key)?.get(offset..offset.checked_add(len)?)
+    }
+
+    /// All bytes of a buffer that an answer reads.
+    pub(crate) fn memory(&self, key: u32) -> Option<&[u8]> {
+        Some(&self.entry(key)?.buf)
     }
 
     /// A tag for the sink of an RDMA Read of ours.

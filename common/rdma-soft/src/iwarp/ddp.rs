@@ -122,6 +122,7 @@ impl Header {
     ///
     /// # Errors
     /// When the MPA length is too short for a header.
+    #[inline]
     pub fn framed_len(first: [u8; 4]) -> Result<usize, WireFault> {
         let [a, b, control, _] = first;
         let ulpdu = usize::from(u16::from_be_bytes([a, b]));
@@ -144,6 +145,7 @@ impl Header {
     ///
     /// # Errors
     /// When versions, opcode or queue are not what they must be.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, WireFault> {
         let mut take = Take(bytes);
         let ulpdu = usize::from(take.u16());
@@ -182,12 +184,12 @@ impl Header {
         let control = flag | last | VERSIONS | u16::from(self.opcode.0);
         let ulpdu = u16::try_from(len + self.payload);
         debug_assert!(ulpdu.is_ok(), "segments are cut to MAX_PAYLOAD");
-        out.extend_from_slice(&ulpdu.unwrap_or(u16::MAX).to_be_bytes());
-        out.extend_from_slice(&control.to_be_bytes());
+        let first = u32::from(ulpdu.unwrap_or(u16::MAX)) << 16 | u32::from(control);
         match self.kind {
             Kind::Tagged { stag, to } => {
-                out.extend_from_slice(&stag.to_be_bytes());
-                out.extend_from_slice(&to.to_be_bytes());
+                let start = u64::from(first) << 32 | u64::from(stag);
+                let bytes = u128::from(start) << 64 | u128::from(to);
+                out.extend_from_slice(&bytes.to_be_bytes());
             }
             Kind::Untagged {
                 invalidate,
@@ -195,9 +197,11 @@ impl Header {
                 msn,
                 offset,
             } => {
-                for word in [invalidate, queue, msn, offset] {
-                    out.extend_from_slice(&word.to_be_bytes());
-                }
+                let start = u64::from(first) << 32 | u64::from(invalidate);
+                let end = u64::from(queue) << 32 | u64::from(msn);
+                let bytes = u128::from(start) << 64 | u128::from(end);
+                out.extend_from_slice(&bytes.to_be_bytes());
+                out.extend_from_slice(&offset.to_be_bytes());
             }
         }
     }

@@ -137,7 +137,10 @@ impl Rx {
     pub fn consume(&mut self, mut bytes: &[u8], sink: &mut impl Sink) -> Result<(), WireFault> {
         while !bytes.is_empty() {
             bytes = match self.state {
-                State::Header => self.take_header(bytes, sink)?,
+                State::Header => match self.take_whole(bytes, sink)? {
+                    Some(rest) => rest,
+                    None => self.take_header(bytes, sink)?,
+                },
                 State::Payload { header, remaining } => {
                     self.take_payload(bytes, header, remaining, sink)?
                 }
@@ -145,6 +148,60 @@ impl Rx {
             };
         }
         Ok(())
+    }
+
+    /// Takes an FPDU all of which is at hand: most are. `None` where it is
+    /// not, or where something about its header is wrong: then the way through
+    /// the states finds out what.
+    fn take_whole<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        sink: &mut impl Sink,
+    ) -> Result<Option<&'a [u8]>, WireFault> {
+        // No FPDU is shorter than the longest header.
+        let Some(first) = bytes.first_chunk::<{ MPA_LEN + UNTAGGED_LEN }>() else {
+            return Ok(None);
+        };
+        if self.carried > 0 {
+            return Ok(None);
+        }
+        let [a, b, c, d, ..] = *first;
+        let (Ok(len), Ok(header)) = (Header::framed_len([a, b, c, d]), Header::parse(first)) else {
+            return Ok(None);
+        };
+        let crc_at = len + header.payload + pad_len(len - MPA_LEN + header.payload);
+        let Some((covered, rest)) = bytes.split_at_checked(crc_at) else {
+            return Ok(None);
+        };
+        let Some((crc, rest)) = rest.split_first_chunk() else {
+            return Ok(None);
+        };
+        let payload = covered.get(len..len + header.payload).unwrap_or_default();
+        let taken = self.whole(&header, payload, covered, *crc, sink);
+        if taken.is_err() {
+            // For the Terminate that tells the peer.
+            self.fill_carry(bytes, len);
+        }
+        taken.map(|()| Some(rest))
+    }
+
+    fn whole(
+        &mut self,
+        header: &Header,
+        payload: &[u8],
+        covered: &[u8],
+        crc: [u8; CRC_LEN],
+        sink: &mut impl Sink,
+    ) -> Result<(), WireFault> {
+        sink.start(header)?;
+        if !payload.is_empty() {
+            put(sink, payload.len(), payload)?;
+        }
+        if self.check_crc {
+            check_crc(crc, crc32c::crc32c(covered))?;
+        }
+        self.frames += 1;
+        sink.finish(header)
     }
 
     fn take_header<'a>(
@@ -174,11 +231,11 @@ impl Rx {
     fn fill_carry<'a>(&mut self, bytes: &'a [u8], len: usize) -> &'a [u8] {
         let count = len.saturating_sub(self.carried).min(bytes.len());
         let (taken, rest) = bytes.split_at(count);
-        let room = self.carry.iter_mut().skip(self.carried);
-        for (to, from) in room.zip(taken) {
-            *to = *from;
+        let end = self.carried + count;
+        if let Some(room) = self.carry.get_mut(self.carried..end) {
+            room.copy_from_slice(taken);
         }
-        self.carried += count;
+        self.carried = end;
         rest
     }
 
@@ -190,18 +247,10 @@ impl Rx {
         sink: &mut impl Sink,
     ) -> Result<&'a [u8], WireFault> {
         let (taken, rest) = bytes.split_at(remaining.min(bytes.len()));
-        let place = sink.place(remaining)?;
-        let Some(place) = place.get_mut(..taken.len()) else {
-            return Err(WireFault::new(
-                codes::DDP_CATASTROPHIC,
-                "no memory for a payload that was accepted",
-            ));
-        };
-        place.copy_from_slice(taken);
+        put(sink, remaining, taken)?;
         if self.check_crc {
             self.crc = crc32c::crc32c_append(self.crc, taken);
         }
-        sink.advance(taken.len());
         self.after_payload(header, remaining - taken.len());
         Ok(rest)
     }
@@ -250,15 +299,8 @@ impl Rx {
         }
         let (header, crc) = (*header, *crc);
         // RFC 5044, section 4.4: without CRCs the field is there, unchecked.
-        if self.check_crc && crc != crc_bytes(self.crc) {
-            return Err(WireFault::new(
-                codes::MPA_CRC,
-                format!(
-                    "a frame's CRC is {:#010x} by its field and {:#010x} by its bytes",
-                    u32::from_le_bytes(crc),
-                    self.crc
-                ),
-            ));
+        if self.check_crc {
+            check_crc(crc, self.crc)?;
         }
         sink.finish(&header)?;
         self.frames += 1;
@@ -266,6 +308,33 @@ impl Rx {
         self.state = State::Header;
         Ok(rest)
     }
+}
+
+/// Copies the next bytes of a payload of which `remaining` are missing.
+fn put(sink: &mut impl Sink, remaining: usize, bytes: &[u8]) -> Result<(), WireFault> {
+    let place = sink.place(remaining)?;
+    let Some(place) = place.get_mut(..bytes.len()) else {
+        return Err(WireFault::new(
+            codes::DDP_CATASTROPHIC,
+            "no memory for a payload that was accepted",
+        ));
+    };
+    place.copy_from_slice(bytes);
+    sink.advance(bytes.len());
+    Ok(())
+}
+
+fn check_crc(field: [u8; CRC_LEN], crc: u32) -> Result<(), WireFault> {
+    if field == crc_bytes(crc) {
+        return Ok(());
+    }
+    Err(WireFault::new(
+        codes::MPA_CRC,
+        format!(
+            "a frame's CRC is {:#010x} by its field and {crc:#010x} by its bytes",
+            u32::from_le_bytes(field)
+        ),
+    ))
 }
 
 #[cfg(test)]

@@ -17,10 +17,15 @@ const ZEROS: [u8; 3] = [0; 3];
 #[derive(Debug)]
 pub(super) struct Pieces {
     queue: VecDeque<Piece>,
+    /// Frames that are not wholly sent, oldest first.
+    frames: VecDeque<Frame>,
+    /// Bytes of the stream that were framed, that were sent, and that were
+    /// sent in whole frames, from its start.
+    framed: u64,
+    sent: u64,
+    whole: u64,
     /// Bytes of the first piece that are sent.
     front_sent: usize,
-    /// Whether the last piece sent was not the last of its frame.
-    mid_frame: bool,
     /// Header bytes; emptied when everything is sent.
     arena: Vec<u8>,
     payload: usize,
@@ -30,17 +35,23 @@ pub(super) struct Pieces {
 
 #[derive(Debug)]
 struct Piece {
-    /// `None`: the arena.
-    source: Option<Source>,
+    source: Source,
     offset: usize,
     len: usize,
-    ends_frame: bool,
+}
+
+#[derive(Debug)]
+struct Frame {
+    /// Where in the stream it ends.
+    end: u64,
     done: Done,
 }
 
-/// Whose payload.
-#[derive(Clone, Copy, Debug)]
+/// Whose bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
+    /// The arena.
+    Header,
     /// Work of the send queue, by number.
     Work(u64),
     /// Exposed memory, by key.
@@ -55,7 +66,7 @@ pub(super) struct Payload<'a> {
     pub(super) bytes: &'a [u8],
 }
 
-/// What is done once a piece is sent.
+/// What is done once a frame is sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Done {
     Nothing,
@@ -69,8 +80,11 @@ impl Pieces {
     pub(super) fn new() -> Self {
         Self {
             queue: VecDeque::new(),
+            frames: VecDeque::new(),
+            framed: 0,
+            sent: 0,
+            whole: 0,
             front_sent: 0,
-            mid_frame: false,
             arena: Vec::new(),
             payload: 0,
             crc: false,
@@ -79,6 +93,11 @@ impl Pieces {
 
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+
+    /// How many pieces of memory [`gather`](Self::gather) has to give.
+    pub(super) fn count(&self) -> usize {
+        self.queue.len()
     }
 
     /// Whether one more frame may be added.
@@ -99,32 +118,19 @@ impl Pieces {
         debug_assert_eq!(header.payload, head.len() + bytes.len());
         let start = self.arena.len();
         header.write(&mut self.arena);
-        let ulpdu = self.arena.len() - start - MPA_LEN + header.payload;
         self.arena.extend_from_slice(head);
-        let mut crc = if self.crc {
-            crc32c::crc32c(self.arena.get(start..).unwrap_or_default())
+        let end = self.arena.len();
+        let ulpdu = end - start - MPA_LEN + bytes.len();
+        self.trail(start, ulpdu, bytes);
+        if bytes.is_empty() {
+            self.push_header(start, self.arena.len());
         } else {
-            0
-        };
-        let mut trailer_start = start;
-        if !bytes.is_empty() {
-            self.push(None, start, self.arena.len() - start, Done::Nothing, false);
-            self.push(Some(source), offset, bytes.len(), Done::Nothing, false);
+            self.push_header(start, end);
+            self.push(source, offset, bytes.len());
             self.payload += bytes.len();
-            trailer_start = self.arena.len();
-            if self.crc {
-                crc = crc32c::crc32c_append(crc, bytes);
-            }
+            self.push_header(end, self.arena.len());
         }
-        let padding = ZEROS.get(..pad_len(ulpdu)).unwrap_or_default();
-        self.arena.extend_from_slice(padding);
-        if self.crc {
-            crc = crc32c::crc32c_append(crc, padding);
-        }
-        // RFC 5044, section 4.4: the field is there without CRCs too.
-        self.arena.extend_from_slice(&crate::iwarp::crc_bytes(crc));
-        let len = self.arena.len() - trailer_start;
-        self.push(None, trailer_start, len, done, true);
+        self.end_frame(done);
     }
 
     /// Adds a Read Request.
@@ -152,36 +158,54 @@ impl Pieces {
         let start = self.arena.len();
         write(&mut self.arena);
         let ulpdu = self.arena.len() - start - MPA_LEN;
-        let padding = ZEROS.get(..pad_len(ulpdu)).unwrap_or_default();
-        self.arena.extend_from_slice(padding);
-        let crc = if self.crc {
-            crc32c::crc32c(self.arena.get(start..).unwrap_or_default())
-        } else {
-            0
-        };
-        self.arena.extend_from_slice(&crate::iwarp::crc_bytes(crc));
-        self.push(None, start, self.arena.len() - start, Done::Nothing, true);
+        self.trail(start, ulpdu, &[]);
+        self.push_header(start, self.arena.len());
+        self.end_frame(Done::Nothing);
     }
 
-    fn push(
-        &mut self,
-        source: Option<Source>,
-        offset: usize,
-        len: usize,
-        done: Done,
-        ends_frame: bool,
-    ) {
+    /// Padding and CRC of the frame whose header bytes start at `start` of the
+    /// arena and whose payload elsewhere is `bytes`.
+    fn trail(&mut self, start: usize, ulpdu: usize, bytes: &[u8]) {
+        let padding = ZEROS.get(..pad_len(ulpdu)).unwrap_or_default();
+        // RFC 5044, section 4.4: the field is there without CRCs too.
+        let mut crc = 0;
+        if self.crc {
+            crc = crc32c::crc32c(self.arena.get(start..).unwrap_or_default());
+            crc = crc32c::crc32c_append(crc, bytes);
+            crc = crc32c::crc32c_append(crc, padding);
+        }
+        self.arena.extend_from_slice(padding);
+        self.arena.extend_from_slice(&crate::iwarp::crc_bytes(crc));
+    }
+
+    /// This part of the arena goes out next, in one piece with what goes out
+    /// before it where that lies before it.
+    fn push_header(&mut self, start: usize, end: usize) {
+        let len = end - start;
+        match self.queue.back_mut() {
+            Some(last) if last.source == Source::Header && last.offset + last.len == start => {
+                last.len += len;
+                self.framed += len as u64;
+            }
+            _ => self.push(Source::Header, start, len),
+        }
+    }
+
+    fn push(&mut self, source: Source, offset: usize, len: usize) {
+        self.framed += len as u64;
         self.queue.push_back(Piece {
             source,
             offset,
             len,
-            ends_frame,
-            done,
         });
     }
 
-    /// Fills `slices`, joining header bytes that lie one after the other;
-    /// `find` gives payload. Returns slices and bytes.
+    fn end_frame(&mut self, done: Done) {
+        let end = self.framed;
+        self.frames.push_back(Frame { end, done });
+    }
+
+    /// Fills `slices`; `find` gives payload. Returns slices and bytes.
     pub(super) fn gather<'a>(
         &'a self,
         slices: &mut [IoSlice<'a>],
@@ -189,27 +213,11 @@ impl Pieces {
     ) -> (usize, usize) {
         let (mut used, mut bytes) = (0, 0);
         let mut skip = self.front_sent;
-        let mut pieces = self.queue.iter().peekable();
-        let mut slices = slices.iter_mut();
-        while let Some(piece) = pieces.peek()
-            && let Some(place) = slices.next()
-        {
+        for (piece, place) in self.queue.iter().zip(slices) {
+            let (offset, len) = (piece.offset + skip, piece.len - skip);
             let slice = match piece.source {
-                Some(source) => {
-                    let (offset, len) = (piece.offset + skip, piece.len - skip);
-                    pieces.next();
-                    find(source, offset, len)
-                }
-                None => {
-                    let start = piece.offset + skip;
-                    let mut end = start;
-                    while let Some(next) = pieces.next_if(|next| {
-                        next.source.is_none() && (end == start || next.offset == end)
-                    }) {
-                        end = next.offset + next.len;
-                    }
-                    self.arena.get(start..end).unwrap_or_default()
-                }
+                Source::Header => self.arena.get(offset..offset + len).unwrap_or_default(),
+                source => find(source, offset, len),
             };
             skip = 0;
             bytes += slice.len();
@@ -219,56 +227,72 @@ impl Pieces {
         (used, bytes)
     }
 
-    /// Takes a piece off the front that lies wholly in the `count` bytes sent.
-    pub(super) fn take_sent(&mut self, count: &mut usize) -> Option<Done> {
-        let front = self.queue.front()?;
-        let left = front.len - self.front_sent;
-        if *count < left {
-            self.front_sent += *count;
-            *count = 0;
-            return None;
+    /// The stream took `count` bytes.
+    pub(super) fn sent(&mut self, count: usize) {
+        self.sent += count as u64;
+        if self.sent == self.framed {
+            self.forget();
+            return;
         }
-        *count -= left;
-        self.front_sent = 0;
-        let piece = self.queue.pop_front()?;
-        self.mid_frame = !piece.ends_frame;
-        if piece.source.is_some() {
-            self.payload -= piece.len;
+        let mut count = count + self.front_sent;
+        while let Some(piece) = self.queue.pop_front_if(|piece| piece.len <= count) {
+            count -= piece.len;
+            if piece.source != Source::Header {
+                self.payload -= piece.len;
+            }
         }
-        if self.queue.is_empty() {
-            self.arena.clear();
-        }
-        Some(piece.done)
+        self.front_sent = count;
     }
 
-    /// Drops all pieces; gives what each would have been done with.
-    pub(super) fn clear(&mut self) -> impl Iterator<Item = Done> + use<> {
+    /// What the next frame that is wholly sent was to be done with.
+    pub(super) fn take_done(&mut self) -> Option<Done> {
+        let frame = self.frames.pop_front_if(|frame| frame.end <= self.sent)?;
+        self.whole = frame.end;
+        Some(frame.done)
+    }
+
+    /// No piece is left.
+    fn forget(&mut self) {
+        self.queue.clear();
+        self.arena.clear();
         self.front_sent = 0;
         self.payload = 0;
-        self.arena.clear();
-        std::mem::take(&mut self.queue)
-            .into_iter()
-            .map(|piece| piece.done)
+    }
+
+    /// Drops all pieces; gives what each frame would have been done with.
+    pub(super) fn clear(&mut self) -> impl Iterator<Item = Done> + use<> {
+        self.forget();
+        self.framed = self.sent;
+        let frames = std::mem::take(&mut self.frames);
+        frames.into_iter().map(|frame| frame.done)
     }
 
     /// Drops all pieces but those of a frame that is partly sent.
     pub(super) fn cut_to_frame(&mut self) -> impl Iterator<Item = Done> + use<> {
-        let keep = if self.mid_frame || self.front_sent > 0 {
-            let end = self.queue.iter().position(|piece| piece.ends_frame);
-            end.map_or(self.queue.len(), |end| end + 1)
-        } else {
-            0
-        };
-        let dropped = self.queue.split_off(keep);
-        let payload = |piece: &Piece| piece.source.map_or(0, |_| piece.len);
-        self.payload = self.queue.iter().map(payload).sum();
-        dropped.into_iter().map(|piece| piece.done)
+        let begun = self.sent > self.whole;
+        let dropped = self.frames.split_off(self.frames.len().min(begun.into()));
+        self.framed = self.frames.front().map_or(self.sent, |frame| frame.end);
+        let mut left = usize::try_from(self.framed - self.sent).unwrap_or(usize::MAX);
+        left += self.front_sent;
+        self.payload = 0;
+        self.queue.retain_mut(|piece| {
+            piece.len = piece.len.min(left);
+            left -= piece.len;
+            if piece.source != Source::Header {
+                self.payload += piece.len;
+            }
+            piece.len > 0
+        });
+        if self.sent == self.framed {
+            self.forget();
+        }
+        dropped.into_iter().map(|frame| frame.done)
     }
 
     /// Adds to what happens once everything here is sent, if there is anything
     /// here and nothing happens yet.
     pub(super) fn finish_with(&mut self, done: Done) -> bool {
-        match self.queue.back_mut() {
+        match self.frames.back_mut() {
             Some(last) if matches!(last.done, Done::Nothing) => {
                 last.done = done;
                 true

@@ -17,8 +17,9 @@ const DIRECT_MIN: usize = 8 * 1024;
 /// What is taken besides such payload when the same message goes on after it:
 /// the next header, and little payload that would have to be copied.
 const BETWEEN: usize = 2 * 1024;
-/// Pieces of one send call.
+/// Pieces of one send call, and of one that has little to send.
 const SLICES: usize = 256;
+const FEW_SLICES: usize = 16;
 /// Send calls for one connection before others get their turn.
 const SEND_CALLS: usize = 8;
 
@@ -204,14 +205,22 @@ impl<S: Streams> SoftRdma<S> {
         if !conn.outbound.has_output() {
             return None;
         }
-        let mut slices = [IoSlice::new(&[]); SLICES];
+        Some(if conn.outbound.slices() <= FEW_SLICES {
+            self.send_slices::<FEW_SLICES>(conn)
+        } else {
+            self.send_slices::<SLICES>(conn)
+        })
+    }
+
+    /// One send call of at most `N` pieces. Returns how many bytes were sent
+    /// and how many could have been.
+    fn send_slices<const N: usize>(&mut self, conn: &mut Conn) -> io::Result<(usize, usize)> {
+        let mut slices = [IoSlice::new(&[]); N];
         let (used, offered) = conn.outbound.gather(&self.keys, &mut slices);
         let slices = slices.get(..used).unwrap_or_default();
-        let sent = self.streams.send(conn.stream, slices);
-        if let Ok(count) = &sent {
-            conn.outbound.sent(*count, &mut self.keys);
-        }
-        Some(sent.map(|count| (count, offered)))
+        let count = self.streams.send(conn.stream, slices)?;
+        conn.outbound.sent(count, &mut self.keys);
+        Ok((count, offered))
     }
 }
 

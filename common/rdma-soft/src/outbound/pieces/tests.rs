@@ -32,9 +32,10 @@ fn send_all(pieces: &mut Pieces, memory: &[u8], step: usize, slices: usize) -> (
             .flat_map(|slice| slice.to_vec())
             .collect();
         assert_eq!(bytes.len(), offered);
-        let mut count = step.min(offered);
+        let count = step.min(offered);
         sent.extend_from_slice(&bytes[..count]);
-        while let Some(what) = pieces.take_sent(&mut count) {
+        pieces.sent(count);
+        while let Some(what) = pieces.take_done() {
             if let Done::Work(number) = what {
                 done.push(number);
             }
@@ -91,8 +92,8 @@ fn cutting_keeps_the_frame_that_is_half_sent() {
             pieces.frame(&header(100), &[], rest, Done::Work(number));
         }
         // Into the second frame.
-        let mut count = frame + extra;
-        while pieces.take_sent(&mut count).is_some() {}
+        pieces.sent(frame + extra);
+        while pieces.take_done().is_some() {}
         let dropped = pieces
             .cut_to_frame()
             .filter(|done| matches!(done, Done::Work(_)));
