@@ -1,8 +1,8 @@
 //! What leaves a connection: the send queue, answers to the peer's reads, and
 //! the frames they become.
 
+mod frames;
 mod message;
-mod pieces;
 mod reads;
 mod stage;
 
@@ -14,8 +14,8 @@ use nvmeof_rdma::{Completion, Event, Outcome, QpId, Tag, Work, WorkKind};
 
 use crate::iwarp::{ReadRequest, Terminate, WireFault};
 use crate::keys::KeyTable;
+use frames::{Done, Frames, Source};
 use message::Message;
-use pieces::{Done, Pieces, Source};
 
 /// The sending state of a connection.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct Outbound {
     prefer_answer: bool,
     send_msn: u32,
     read_msn: u32,
-    pieces: Pieces,
+    frames: Frames,
     /// RFC 5044, section 7.1.2: the responder sends no FPDU before the
     /// initiator's first one.
     pub(crate) held: bool,
@@ -85,7 +85,7 @@ impl Outbound {
             prefer_answer: true,
             send_msn: 1,
             read_msn: 1,
-            pieces: Pieces::new(),
+            frames: Frames::new(),
             held: false,
             blocked: false,
             closed: false,
@@ -98,7 +98,7 @@ impl Outbound {
 
     /// The connection stands: what was agreed.
     pub(crate) fn start(&mut self, crc: bool, max_reads: usize, held: bool) {
-        self.pieces.crc = crc;
+        self.frames.crc = crc;
         self.max_reads = max_reads;
         self.held = held;
     }
@@ -133,9 +133,9 @@ impl Outbound {
         self.queue.get(index)?.buf.as_ref()
     }
 
-    /// Slices that [`gather`](Self::gather) has to give.
+    /// Slices that [`gather`](Self::gather) gives at most.
     pub(crate) fn slices(&self) -> usize {
-        self.pieces.count()
+        self.frames.slices()
     }
 
     /// Fills `slices` with what is to be sent; returns how many there are and
@@ -145,18 +145,17 @@ impl Outbound {
         keys: &'a KeyTable,
         slices: &mut [IoSlice<'a>],
     ) -> (usize, usize) {
-        self.pieces
+        self.frames
             .gather(slices, |source, offset, len| match source {
                 Source::Work(number) => slice(self.buf(number), offset, len),
                 Source::Exposed(key) => keys.reading(key, offset, len).unwrap_or_default(),
-                Source::Header => &[],
             })
     }
 
     /// The stream took `count` bytes.
     pub(crate) fn sent(&mut self, count: usize, keys: &mut KeyTable) {
-        self.pieces.sent(count);
-        while let Some(done) = self.pieces.take_done() {
+        self.frames.sent(count);
+        while let Some(done) = self.frames.take_sent() {
             match done {
                 Done::Nothing => {}
                 Done::Work(number) => self.done = number + 1,
@@ -174,7 +173,7 @@ impl Outbound {
 
     /// Whether there are frames to send.
     pub(crate) fn has_output(&self) -> bool {
-        !self.pieces.is_empty()
+        !self.frames.is_empty()
     }
 
     /// Whether there is something that could be framed now.
@@ -202,7 +201,7 @@ impl Outbound {
     /// Hands out everything.
     pub(crate) fn flush(&mut self, qp: QpId, keys: &mut KeyTable, events: &mut Vec<Event>) {
         self.drop_answers(keys);
-        for done in self.pieces.clear() {
+        for done in self.frames.clear() {
             if let Done::Response(key) = done {
                 self.answered(key, keys);
             }
@@ -251,7 +250,7 @@ impl Outbound {
         self.begun = None;
         let begun = self.answers.pop_front_if(|front| front.is_begun());
         self.drop_answers(keys);
-        for done in self.pieces.cut_to_frame() {
+        for done in self.frames.cut_to_frame() {
             if let Done::Response(key) = done {
                 self.answered(key, keys);
             }
@@ -260,12 +259,13 @@ impl Outbound {
             // The frame at hand may be of this answer: then its memory stays
             // busy until that is sent.
             let key = begun.busy_key();
-            if !self.pieces.finish_with(Done::Response(key)) {
+            if !self.frames.finish_with(Done::Response(key)) {
                 self.answered(key, keys);
             }
         }
-        self.pieces
-            .raw(|out| Terminate::write(fault, header, request, out));
+        let mut message = Vec::new();
+        Terminate::write(fault, header, request, &mut message);
+        self.frames.raw(&message);
     }
 }
 

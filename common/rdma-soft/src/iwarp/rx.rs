@@ -5,7 +5,8 @@ use super::fpdu::{CRC_LEN, crc_bytes, pad_len};
 use super::{Header, MPA_LEN, UNTAGGED_LEN};
 
 /// Where segments go and what is done with them. Calls come in the order
-/// `start`, any number of `place` and `advance`, `finish`.
+/// `start`, any number of `place` and `advance`, `finish`; or there is just
+/// `segment`.
 pub trait Sink {
     /// A segment starts. Everything its header says is checked here.
     ///
@@ -28,6 +29,28 @@ pub trait Sink {
     /// # Errors
     /// A broken rule; the connection ends.
     fn finish(&mut self, header: &Header) -> Result<(), WireFault>;
+
+    /// A segment that is there from its first byte to its last one, and whose
+    /// CRC is right: does what the other calls would.
+    ///
+    /// # Errors
+    /// A broken rule; the connection ends.
+    fn segment(&mut self, header: &Header, payload: &[u8]) -> Result<(), WireFault> {
+        in_parts(self, header, payload)
+    }
+}
+
+/// A whole segment by the calls for one that comes in parts.
+pub(crate) fn in_parts(
+    sink: &mut (impl Sink + ?Sized),
+    header: &Header,
+    payload: &[u8],
+) -> Result<(), WireFault> {
+    sink.start(header)?;
+    if !payload.is_empty() {
+        put(sink, payload.len(), payload)?;
+    }
+    sink.finish(header)
 }
 
 /// Receives FPDUs. Keeps a header's worth of bytes and no more, however the
@@ -165,43 +188,29 @@ impl Rx {
         if self.carried > 0 {
             return Ok(None);
         }
-        let [a, b, c, d, ..] = *first;
-        let (Ok(len), Ok(header)) = (Header::framed_len([a, b, c, d]), Header::parse(first)) else {
+        let Some((header, len)) = Header::parse_first(first) else {
             return Ok(None);
         };
-        let crc_at = len + header.payload + pad_len(len - MPA_LEN + header.payload);
-        let Some((covered, rest)) = bytes.split_at_checked(crc_at) else {
+        let covered = len + header.payload + pad_len(len - MPA_LEN + header.payload);
+        let Some((covered, rest)) = bytes.split_at_checked(covered) else {
             return Ok(None);
         };
         let Some((crc, rest)) = rest.split_first_chunk() else {
             return Ok(None);
         };
         let payload = covered.get(len..len + header.payload).unwrap_or_default();
-        let taken = self.whole(&header, payload, covered, *crc, sink);
+        let checked = match self.check_crc {
+            true => check_crc(*crc, crc32c::crc32c(covered)),
+            false => Ok(()),
+        };
+        let taken = checked.and_then(|()| sink.segment(&header, payload));
         if taken.is_err() {
             // For the Terminate that tells the peer.
             self.fill_carry(bytes, len);
         }
-        taken.map(|()| Some(rest))
-    }
-
-    fn whole(
-        &mut self,
-        header: &Header,
-        payload: &[u8],
-        covered: &[u8],
-        crc: [u8; CRC_LEN],
-        sink: &mut impl Sink,
-    ) -> Result<(), WireFault> {
-        sink.start(header)?;
-        if !payload.is_empty() {
-            put(sink, payload.len(), payload)?;
-        }
-        if self.check_crc {
-            check_crc(crc, crc32c::crc32c(covered))?;
-        }
+        taken?;
         self.frames += 1;
-        sink.finish(header)
+        Ok(Some(rest))
     }
 
     fn take_header<'a>(
@@ -311,7 +320,7 @@ impl Rx {
 }
 
 /// Copies the next bytes of a payload of which `remaining` are missing.
-fn put(sink: &mut impl Sink, remaining: usize, bytes: &[u8]) -> Result<(), WireFault> {
+fn put(sink: &mut (impl Sink + ?Sized), remaining: usize, bytes: &[u8]) -> Result<(), WireFault> {
     let place = sink.place(remaining)?;
     let Some(place) = place.get_mut(..bytes.len()) else {
         return Err(WireFault::new(

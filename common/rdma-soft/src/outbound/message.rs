@@ -1,6 +1,8 @@
 //! A message that is framed: segments of it become frames.
 
-use super::pieces::{Done, Payload, Pieces, Source};
+use nvmeof_rdma::Inline;
+
+use super::frames::{Done, Frames, Payload, Source};
 use crate::iwarp::{Header, Kind, MAX_PAYLOAD, Opcode, ReadRequest};
 
 /// A message of which not everything is framed: head, then payload.
@@ -54,10 +56,10 @@ impl Message {
         }
     }
 
-    /// Adds the next segment to `pieces`; `head` goes before the payload of
+    /// Adds the next segment to `frames`; `head` goes before the payload of
     /// the first one and is shorter than a segment, `memory` is where the
     /// payload lies. Returns whether that was the last segment.
-    pub(super) fn frame(&mut self, pieces: &mut Pieces, head: &[u8], memory: &[u8]) -> bool {
+    pub(super) fn frame(&mut self, frames: &mut Frames, head: &Inline, memory: &[u8]) -> bool {
         let count = self.left.min(MAX_PAYLOAD);
         let last = count == self.left;
         let header = Header {
@@ -74,7 +76,7 @@ impl Message {
             bytes: bytes.unwrap_or_default(),
         };
         let done = if last { self.done } else { Done::Nothing };
-        pieces.frame(&header, head, payload, done);
+        frames.frame(&header, head, payload, done);
         self.head += head.len();
         self.framed += count;
         self.left -= count;

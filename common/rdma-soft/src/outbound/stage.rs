@@ -1,11 +1,11 @@
 //! Work and answers become frames.
 
-use nvmeof_rdma::{RemoteSlice, Tag, Work};
+use nvmeof_rdma::{Inline, RemoteSlice, Tag, Work};
 
+use super::frames::{Done, Payload, Source};
 use super::message::Message;
-use super::pieces::{Done, Source};
 use super::{Entry, Outbound, ReadInFlight};
-use crate::iwarp::{Kind, Opcode, QUEUE_SEND, ReadRequest};
+use crate::iwarp::{Header, Kind, MAX_PAYLOAD, Opcode, QUEUE_READ, QUEUE_SEND, ReadRequest};
 use crate::keys::KeyTable;
 
 /// Whose frame is next.
@@ -25,7 +25,7 @@ impl Outbound {
             && !self.held
             && !self.closed
             && self.may_begin(&work)
-            && self.pieces.has_room();
+            && self.frames.has_room();
         if free {
             self.begin(tag, work, keys);
         } else {
@@ -38,7 +38,7 @@ impl Outbound {
         if self.held {
             return;
         }
-        while self.pieces.has_room() {
+        while self.frames.has_room() {
             match self.turn() {
                 Turn::Answer => self.stage_answer(keys),
                 Turn::Work => self.stage_work(keys),
@@ -72,7 +72,11 @@ impl Outbound {
             return;
         };
         let memory = answer.busy_key().and_then(|key| keys.memory(key));
-        if answer.frame(&mut self.pieces, &[], memory.unwrap_or_default()) {
+        if answer.frame(
+            &mut self.frames,
+            &Inline::empty(),
+            memory.unwrap_or_default(),
+        ) {
             self.answers.pop_front();
             self.prefer_answer = false;
         }
@@ -86,7 +90,7 @@ impl Outbound {
             return;
         };
         let buf = self.queue.back().and_then(|entry| entry.buf.as_deref());
-        let last = message.frame(&mut self.pieces, &[], buf.unwrap_or_default());
+        let last = message.frame(&mut self.frames, &Inline::empty(), buf.unwrap_or_default());
         if last {
             self.prefer_answer = true;
         } else {
@@ -95,19 +99,10 @@ impl Outbound {
     }
 
     /// Makes the first frame of the work that is next.
+    #[inline]
     fn begin(&mut self, tag: Tag, work: Work, keys: &mut KeyTable) {
         let number = self.base + self.queue.len() as u64;
-        let left = work.len();
-        let message = |opcode, kind| Message {
-            opcode,
-            kind,
-            source: Source::Work(number),
-            offset: 0,
-            left,
-            framed: 0,
-            head: 0,
-            done: Done::Work(number),
-        };
+        self.prefer_answer = true;
         match &work {
             Work::Send {
                 head,
@@ -122,27 +117,60 @@ impl Outbound {
                     offset: 0,
                 };
                 self.send_msn = self.send_msn.wrapping_add(1);
-                let message = message(Opcode::send(*solicited, invalidate.is_some()), kind);
-                self.begin_message(message, head, body.as_deref().unwrap_or_default());
+                let opcode = Opcode::send(*solicited, invalidate.is_some());
+                let memory = body.as_deref().unwrap_or_default();
+                self.begin_message(opcode, kind, number, head, memory);
             }
             Work::Write { local, remote } => {
                 let kind = Kind::Tagged {
                     stag: remote.key.0,
                     to: remote.addr,
                 };
-                self.begin_message(message(Opcode::WRITE, kind), &[], local);
+                self.begin_message(Opcode::WRITE, kind, number, &Inline::empty(), local);
             }
-            Work::Read { remote, .. } => self.begin_read(keys, *remote, number, left),
+            Work::Read { local, remote } => self.begin_read(keys, *remote, number, local.len()),
         }
         self.queue.push_back(Entry::new(tag, work));
     }
 
-    fn begin_message(&mut self, mut message: Message, head: &[u8], memory: &[u8]) {
-        if message.frame(&mut self.pieces, head, memory) {
-            self.prefer_answer = true;
-        } else {
-            self.begun = Some(message);
+    #[inline]
+    fn begin_message(
+        &mut self,
+        opcode: Opcode,
+        kind: Kind,
+        number: u64,
+        head: &Inline,
+        memory: &[u8],
+    ) {
+        let (source, done) = (Source::Work(number), Done::Work(number));
+        let len = head.len() + memory.len();
+        if len <= MAX_PAYLOAD {
+            let header = Header {
+                opcode,
+                last: true,
+                payload: len,
+                kind,
+            };
+            let payload = Payload {
+                source,
+                offset: 0,
+                bytes: memory,
+            };
+            self.frames.frame(&header, head, payload, done);
+            return;
         }
+        let mut message = Message {
+            opcode,
+            kind,
+            source,
+            offset: 0,
+            left: len,
+            framed: 0,
+            head: 0,
+            done,
+        };
+        message.frame(&mut self.frames, head, memory);
+        self.begun = Some(message);
     }
 
     /// Frames the Read Request of the work that is next, and notes where the
@@ -162,8 +190,20 @@ impl Outbound {
             len,
             arrived: 0,
         });
-        self.pieces.read_request(&request, self.read_msn);
+        let header = Header {
+            opcode: Opcode::READ_REQUEST,
+            last: true,
+            payload: ReadRequest::LEN,
+            kind: Kind::Untagged {
+                invalidate: 0,
+                queue: QUEUE_READ,
+                msn: self.read_msn,
+                offset: 0,
+            },
+        };
         self.read_msn = self.read_msn.wrapping_add(1);
-        self.prefer_answer = true;
+        let bytes = Inline::new(&request.to_bytes()).unwrap_or_default();
+        self.frames
+            .frame(&header, &bytes, Payload::NONE, Done::Nothing);
     }
 }
