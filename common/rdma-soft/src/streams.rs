@@ -100,7 +100,8 @@ pub trait Streams: Send {
         None
     }
 
-    /// Whether room to send is to be reported.
+    /// Whether room to send is to be reported. It may be reported at other
+    /// times too.
     fn want_send(&mut self, stream: StreamId, want: bool);
 
     /// Ends our half of the stream, after what was sent. The peer's half goes
