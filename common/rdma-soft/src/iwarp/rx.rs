@@ -4,6 +4,12 @@ use super::fault::{WireFault, codes};
 use super::fpdu::{CRC_LEN, crc_bytes, pad_len};
 use super::{Header, MPA_LEN, UNTAGGED_LEN};
 
+/// Payload of a segment from which on it is large.
+const LARGE: usize = 8 * 1024;
+/// So many segments after a large one another is expected: messages come in
+/// several, and small messages go with large ones.
+const EXPECTED: u8 = 16;
+
 /// Where segments go and what is done with them. Calls come in the order
 /// `start`, any number of `place` and `advance`, `finish`; or there is just
 /// `segment`.
@@ -65,6 +71,8 @@ pub struct Rx {
     carried: usize,
     state: State,
     frames: u64,
+    /// Counts down from a large segment on.
+    large: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +101,23 @@ impl Rx {
             carried: 0,
             state: State::Header,
             frames: 0,
+            large: 0,
         }
+    }
+
+    /// Whether large payloads are coming: what is received behind the payload
+    /// at hand, or where none is, should then be little, because payload in it
+    /// has to be copied.
+    #[must_use]
+    pub fn expects_large(&self) -> bool {
+        self.large > 0
+    }
+
+    fn note(&mut self, header: &Header) {
+        self.large = match header.payload >= LARGE {
+            true => EXPECTED,
+            false => self.large.saturating_sub(1),
+        };
     }
 
     /// Whole FPDUs received.
@@ -209,6 +233,7 @@ impl Rx {
             self.fill_carry(bytes, len);
         }
         taken?;
+        self.note(&header);
         self.frames += 1;
         Ok(Some(rest))
     }
@@ -229,6 +254,7 @@ impl Rx {
         }
         let header = Header::parse(self.header_bytes())?;
         sink.start(&header)?;
+        self.note(&header);
         if self.check_crc {
             self.crc = crc32c::crc32c(self.header_bytes());
         }
