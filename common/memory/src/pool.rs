@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crossbeam_queue::ArrayQueue;
-
+use crate::free::Free;
 use crate::{Buf, MemoryError, Pages, Region};
 
 /// How a pool cuts its region: `count` pieces, each `stride` bytes after the
@@ -48,7 +47,7 @@ pub(crate) struct PoolInner {
     piece: u32,
     /// Numbers of the pieces nobody holds. Every piece is either here once or
     /// in exactly one `Buf`.
-    free: ArrayQueue<u32>,
+    free: Free,
 }
 
 impl PoolLayout {
@@ -76,14 +75,8 @@ impl Pool {
         let piece = u32::try_from(layout.stride - layout.lead);
         let piece = piece.map_err(|_| PoolError::Layout(layout))?;
         let region = Region::anonymous(bytes, pages)?;
-        let free = ArrayQueue::new(layout.count);
-        for index in 0..layout.count {
-            let Ok(index) = u32::try_from(index) else {
-                return Err(PoolError::Layout(layout));
-            };
-            let pushed = free.push(index);
-            debug_assert!(pushed.is_ok(), "the queue has room for every piece");
-        }
+        let count = u32::try_from(layout.count).map_err(|_| PoolError::Layout(layout))?;
+        let free = Free::new(count);
         Ok(Self {
             inner: Arc::new(PoolInner {
                 region,
@@ -94,8 +87,8 @@ impl Pool {
         })
     }
 
-    /// Takes a piece with its whole length in view, or `None` when all are
-    /// out. The bytes are whatever the last holder left.
+    /// Takes a piece with its whole length in view, the one that came back
+    /// last, or `None` when all are out. The bytes are whatever the last holder left.
     #[must_use]
     pub fn take(&self) -> Option<Buf> {
         let index = self.inner.free.pop()?;
@@ -140,8 +133,7 @@ impl PoolInner {
 
     /// Takes piece `index` back from the `Buf` that held it.
     pub(crate) fn give_back(&self, index: u32) {
-        let pushed = self.free.push(index);
-        debug_assert!(pushed.is_ok(), "a piece comes back once");
+        self.free.push(index);
     }
 }
 
