@@ -129,6 +129,9 @@ pub enum Kind {
 }
 
 impl Header {
+    /// Bytes of MPA length and header at most.
+    pub const MAX_LEN: usize = MPA_LEN + UNTAGGED_LEN;
+
     /// Length of the MPA length and header together, once the first 4 bytes
     /// are there.
     ///
@@ -158,7 +161,7 @@ impl Header {
     /// # Errors
     /// When versions, opcode or queue are not what they must be.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireFault> {
-        let mut whole = [0; MPA_LEN + UNTAGGED_LEN];
+        let mut whole = [0; Self::MAX_LEN];
         for (to, from) in whole.iter_mut().zip(bytes) {
             *to = *from;
         }
@@ -172,7 +175,7 @@ impl Header {
     /// says how many of the bytes they take. `None`: they are not what they
     /// must be.
     #[inline]
-    pub(super) fn parse_first(bytes: &[u8; MPA_LEN + UNTAGGED_LEN]) -> Option<(Self, usize)> {
+    pub(super) fn parse_first(bytes: &[u8; Self::MAX_LEN]) -> Option<(Self, usize)> {
         let (header, control) = Self::read(bytes);
         let len = match header.kind {
             Kind::Tagged { .. } => TAGGED_LEN,
@@ -187,7 +190,7 @@ impl Header {
 
     /// What the bytes say, and the control field.
     #[inline]
-    fn read(bytes: &[u8; MPA_LEN + UNTAGGED_LEN]) -> (Self, u16) {
+    fn read(bytes: &[u8; Self::MAX_LEN]) -> (Self, u16) {
         let mut take = Take(bytes);
         let ulpdu = usize::from(take.u16());
         let control = take.u16();
@@ -213,9 +216,9 @@ impl Header {
     }
 
     /// MPA length and header, and how many of the bytes they take.
-    #[inline]
+    #[inline(always)]
     #[must_use]
-    pub fn to_bytes(&self) -> ([u8; MPA_LEN + UNTAGGED_LEN], usize) {
+    pub fn to_bytes(&self) -> ([u8; Self::MAX_LEN], usize) {
         let (flag, len) = match self.kind {
             Kind::Tagged { .. } => (TAGGED, TAGGED_LEN),
             Kind::Untagged { .. } => (0, UNTAGGED_LEN),
@@ -235,7 +238,7 @@ impl Header {
             } => (invalidate, u64::from(queue) << 32 | u64::from(msn), offset),
         };
         let start = u64::from(first) << 32 | u64::from(second);
-        let mut bytes = [0; MPA_LEN + UNTAGGED_LEN];
+        let mut bytes = [0; Self::MAX_LEN];
         let (words, rest) = bytes.split_at_mut(16);
         words.copy_from_slice(&(u128::from(start) << 64 | u128::from(end)).to_be_bytes());
         rest.copy_from_slice(&fifth.to_be_bytes());

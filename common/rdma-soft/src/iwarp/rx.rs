@@ -2,7 +2,7 @@
 
 use super::fault::{WireFault, codes};
 use super::fpdu::{CRC_LEN, crc_bytes, pad_len};
-use super::{Header, MPA_LEN, UNTAGGED_LEN};
+use super::{Header, MPA_LEN};
 
 /// Payload of a segment from which on it is large.
 const LARGE: usize = 8 * 1024;
@@ -67,7 +67,7 @@ pub struct Rx {
     check_crc: bool,
     /// Of the bytes of this FPDU so far.
     crc: u32,
-    carry: [u8; MPA_LEN + UNTAGGED_LEN],
+    carry: [u8; Header::MAX_LEN],
     carried: usize,
     state: State,
     frames: u64,
@@ -97,7 +97,7 @@ impl Rx {
         Self {
             check_crc,
             crc: 0,
-            carry: [0; MPA_LEN + UNTAGGED_LEN],
+            carry: [0; Header::MAX_LEN],
             carried: 0,
             state: State::Header,
             frames: 0,
@@ -206,7 +206,7 @@ impl Rx {
         sink: &mut impl Sink,
     ) -> Result<Option<&'a [u8]>, WireFault> {
         // No FPDU is shorter than the longest header.
-        let Some(first) = bytes.first_chunk::<{ MPA_LEN + UNTAGGED_LEN }>() else {
+        let Some(first) = bytes.first_chunk::<{ Header::MAX_LEN }>() else {
             return Ok(None);
         };
         if self.carried > 0 {

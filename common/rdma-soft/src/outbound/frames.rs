@@ -115,7 +115,7 @@ impl Frames {
     }
 
     /// Adds a frame: `header`, `head`, then `rest`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn frame(&mut self, header: &Header, head: &Inline, rest: Payload<'_>, done: Done) {
         debug_assert_eq!(header.payload, head.len() + rest.bytes.len());
         let (bytes, len) = header.to_bytes();
@@ -126,7 +126,9 @@ impl Frames {
             *place = bytes;
         }
         // All of it: what is too much is written over by the trailer.
-        if let Some(place) = room.get_mut(len..).and_then(<[u8]>::first_chunk_mut) {
+        if !head.is_empty()
+            && let Some(place) = room.get_mut(len..).and_then(<[u8]>::first_chunk_mut)
+        {
             *place = *head.array();
         }
         self.finish(len + head.len(), rest, done);

@@ -1,12 +1,15 @@
 //! Work and answers become frames.
 
-use nvmeof_rdma::{Inline, RemoteSlice, Tag, Work};
+use nvmeof_rdma::{Inline, RemoteSlice, Tag, Work, WorkKind};
 
 use super::frames::{Done, Payload, Source};
 use super::message::Message;
 use super::{Entry, Outbound, ReadInFlight};
 use crate::iwarp::{Header, Kind, MAX_PAYLOAD, Opcode, QUEUE_READ, QUEUE_SEND, ReadRequest};
 use crate::keys::KeyTable;
+
+/// Of what has none.
+const NO_HEAD: &Inline = &Inline::empty();
 
 /// Whose frame is next.
 pub(super) enum Turn {
@@ -90,7 +93,7 @@ impl Outbound {
             return;
         };
         let buf = self.queue.back().and_then(|entry| entry.buf.as_deref());
-        let last = message.frame(&mut self.frames, &Inline::empty(), buf.unwrap_or_default());
+        let last = message.frame(&mut self.frames, NO_HEAD, buf.unwrap_or_default());
         if last {
             self.prefer_answer = true;
         } else {
@@ -99,11 +102,10 @@ impl Outbound {
     }
 
     /// Makes the first frame of the work that is next.
-    #[inline]
     fn begin(&mut self, tag: Tag, work: Work, keys: &mut KeyTable) {
         let number = self.base + self.queue.len() as u64;
         self.prefer_answer = true;
-        match &work {
+        let (kind, buf) = match work {
             Work::Send {
                 head,
                 body,
@@ -117,23 +119,35 @@ impl Outbound {
                     offset: 0,
                 };
                 self.send_msn = self.send_msn.wrapping_add(1);
-                let opcode = Opcode::send(*solicited, invalidate.is_some());
+                let opcode = Opcode::send(solicited, invalidate.is_some());
                 let memory = body.as_deref().unwrap_or_default();
-                self.begin_message(opcode, kind, number, head, memory);
+                self.begin_message(opcode, kind, number, &head, memory);
+                (WorkKind::Send, body)
             }
             Work::Write { local, remote } => {
                 let kind = Kind::Tagged {
                     stag: remote.key.0,
                     to: remote.addr,
                 };
-                self.begin_message(Opcode::WRITE, kind, number, &Inline::empty(), local);
+                self.begin_message(Opcode::WRITE, kind, number, NO_HEAD, &local);
+                (WorkKind::Write, Some(local))
             }
-            Work::Read { local, remote } => self.begin_read(keys, *remote, number, local.len()),
-        }
-        self.queue.push_back(Entry::new(tag, work));
+            Work::Read { local, remote } => {
+                self.begin_read(keys, remote, number, local.len());
+                (WorkKind::Read, Some(local))
+            }
+        };
+        self.queue.push_back(Entry {
+            tag,
+            buf,
+            kind,
+            answered: false,
+        });
     }
 
-    #[inline]
+    // Twice in the code, so that each kind of header is made without asking
+    // which it is.
+    #[inline(always)]
     fn begin_message(
         &mut self,
         opcode: Opcode,
@@ -202,8 +216,10 @@ impl Outbound {
             },
         };
         self.read_msn = self.read_msn.wrapping_add(1);
-        let bytes = Inline::new(&request.to_bytes()).unwrap_or_default();
-        self.frames
-            .frame(&header, &bytes, Payload::NONE, Done::Nothing);
+        let mut bytes = [0; Header::MAX_LEN + ReadRequest::LEN];
+        let (start, end) = bytes.split_at_mut(Header::MAX_LEN);
+        start.copy_from_slice(&header.to_bytes().0);
+        end.copy_from_slice(&request.to_bytes());
+        self.frames.raw(&bytes);
     }
 }
