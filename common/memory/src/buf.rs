@@ -15,11 +15,14 @@ use crate::pool::PoolInner;
 /// disk read fills it. Dropping a `Buf` gives the piece back to its pool.
 pub struct Buf {
     start: NonNull<u8>,
-    capacity: usize,
-    view: Range<usize>,
-    index: u32,
     home: Arc<PoolInner>,
+    index: u32,
+    // Pieces are below 4 GiB: buffers move often, so they are kept small.
+    capacity: u32,
+    view: Range<u32>,
 }
+
+const _: () = assert!(size_of::<Buf>() == 32 && size_of::<Option<Buf>>() == 32);
 
 /// A view was asked for that is not inside the buffer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,16 +48,16 @@ impl Buf {
     /// other `Buf` covers any of it as long as this one lives.
     pub(crate) unsafe fn new(
         start: NonNull<u8>,
-        capacity: usize,
+        capacity: u32,
         index: u32,
         home: Arc<PoolInner>,
     ) -> Self {
         Self {
             start,
+            home,
+            index,
             capacity,
             view: 0..capacity,
-            index,
-            home,
         }
     }
 
@@ -63,16 +66,18 @@ impl Buf {
     /// # Errors
     /// [`OutOfBounds`] when the range is not inside the piece; the view stays.
     pub fn set_view(&mut self, range: Range<usize>) -> Result<(), OutOfBounds> {
-        if range.start > range.end || range.end > self.capacity {
-            let Range { start, end } = range;
-            return Err(OutOfBounds {
+        let Range { start, end } = range;
+        match (u32::try_from(start), u32::try_from(end)) {
+            (Ok(first), Ok(last)) if first <= last && last <= self.capacity => {
+                self.view = first..last;
+                Ok(())
+            }
+            _ => Err(OutOfBounds {
                 start,
                 end,
-                capacity: self.capacity,
-            });
+                capacity: self.capacity(),
+            }),
         }
-        self.view = range;
-        Ok(())
     }
 
     /// Sets the view to the first `len` bytes of the piece.
@@ -91,13 +96,13 @@ impl Buf {
     /// The part in view, as a range of the whole piece.
     #[must_use]
     pub fn view(&self) -> Range<usize> {
-        self.view.clone()
+        self.view.start as usize..self.view.end as usize
     }
 
     /// Bytes of the whole piece.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.capacity
+        self.capacity as usize
     }
 
     /// The region the bytes lie in.
@@ -110,7 +115,7 @@ impl Buf {
     /// peer, not a way to the bytes.
     #[must_use]
     pub fn addr(&self) -> u64 {
-        (self.start.as_ptr().addr() + self.view.start) as u64
+        (self.start.as_ptr().addr() + self.view.start as usize) as u64
     }
 
     /// Bytes from the start of the region to the first byte in view.
@@ -121,7 +126,7 @@ impl Buf {
 
     fn first(&self) -> NonNull<u8> {
         // SAFETY: the view is kept inside the piece by `set_view`.
-        unsafe { self.start.add(self.view.start) }
+        unsafe { self.start.add(self.view.start as usize) }
     }
 }
 
@@ -131,14 +136,14 @@ impl Deref for Buf {
     fn deref(&self) -> &[u8] {
         // SAFETY: the piece is mapped and initialised (the kernel zeroes new
         // mappings), and only this `Buf` reaches it, which is borrowed.
-        unsafe { std::slice::from_raw_parts(self.first().as_ptr(), self.view.len()) }
+        unsafe { std::slice::from_raw_parts(self.first().as_ptr(), self.view().len()) }
     }
 }
 
 impl DerefMut for Buf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `self` is borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.first().as_ptr(), self.view.len()) }
+        unsafe { std::slice::from_raw_parts_mut(self.first().as_ptr(), self.view().len()) }
     }
 }
 

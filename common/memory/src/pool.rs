@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crossbeam_queue::ArrayQueue;
-
+use crate::free::Free;
 use crate::{Buf, MemoryError, Pages, Region};
 
 /// How a pool cuts its region: `count` pieces, each `stride` bytes after the
@@ -44,9 +43,11 @@ pub struct Pool {
 pub(crate) struct PoolInner {
     region: Region,
     layout: PoolLayout,
+    /// Length of each piece in bytes.
+    piece: u32,
     /// Numbers of the pieces nobody holds. Every piece is either here once or
     /// in exactly one `Buf`.
-    free: ArrayQueue<u32>,
+    free: Free,
 }
 
 impl PoolLayout {
@@ -71,35 +72,33 @@ impl Pool {
     /// [`PoolError`] when the layout makes no sense or memory is short.
     pub fn new(layout: PoolLayout, pages: Pages) -> Result<Self, PoolError> {
         let bytes = layout.bytes().ok_or(PoolError::Layout(layout))?;
+        let piece = u32::try_from(layout.stride - layout.lead);
+        let piece = piece.map_err(|_| PoolError::Layout(layout))?;
         let region = Region::anonymous(bytes, pages)?;
-        let free = ArrayQueue::new(layout.count);
-        for index in 0..layout.count {
-            let Ok(index) = u32::try_from(index) else {
-                return Err(PoolError::Layout(layout));
-            };
-            let pushed = free.push(index);
-            debug_assert!(pushed.is_ok(), "the queue has room for every piece");
-        }
+        let count = u32::try_from(layout.count).map_err(|_| PoolError::Layout(layout))?;
+        let free = Free::new(count);
         Ok(Self {
             inner: Arc::new(PoolInner {
                 region,
                 layout,
+                piece,
                 free,
             }),
         })
     }
 
-    /// Takes a piece with its whole length in view, or `None` when all are
-    /// out. The bytes are whatever the last holder left.
+    /// Takes a piece with its whole length in view, the one that came back
+    /// last, or `None` when all are out. The bytes are whatever the last holder left.
     #[must_use]
     pub fn take(&self) -> Option<Buf> {
         let index = self.inner.free.pop()?;
         let PoolLayout { stride, lead, .. } = self.inner.layout;
         let start = self.inner.region.at(index as usize * stride + lead);
+        let home = Arc::clone(&self.inner);
         // SAFETY: piece `index` lies inside the region, since the region was
         // made `count * stride` bytes long; no other `Buf` has it, since its
         // number was in `free` and is no longer.
-        Some(unsafe { Buf::new(start, stride - lead, index, Arc::clone(&self.inner)) })
+        Some(unsafe { Buf::new(start, self.inner.piece, index, home) })
     }
 
     /// Pieces that nobody holds at this moment.
@@ -134,8 +133,7 @@ impl PoolInner {
 
     /// Takes piece `index` back from the `Buf` that held it.
     pub(crate) fn give_back(&self, index: u32) {
-        let pushed = self.free.push(index);
-        debug_assert!(pushed.is_ok(), "a piece comes back once");
+        self.free.push(index);
     }
 }
 

@@ -71,7 +71,6 @@ struct Stream {
     hot: bool,
     /// Tries in a row that brought nothing.
     misses: u8,
-    wants_send: bool,
 }
 
 impl TcpStreams {
@@ -109,9 +108,8 @@ impl TcpStreams {
             connecting,
             hot: false,
             misses: 0,
-            wants_send: false,
         };
-        let event = EpollEvent::new(stream.interest(), self.streams.next_id());
+        let event = EpollEvent::new(INTEREST, self.streams.next_id());
         self.epoll.add(&stream.socket, event)?;
         Ok(StreamId(self.streams.insert(stream)))
     }
@@ -178,7 +176,6 @@ impl TcpStreams {
         match stream.socket.take_error() {
             Ok(None) if stream.socket.peer_addr().is_ok() => {
                 stream.connecting = false;
-                Self::watch(&self.epoll, id, stream);
                 events.push(StreamEvent::Connected(id));
             }
             // An event from before the connection was tried.
@@ -252,14 +249,6 @@ impl TcpStreams {
         true
     }
 
-    /// Tells the kernel what the stream waits for now.
-    fn watch(epoll: &Epoll, id: StreamId, stream: &Stream) {
-        let mut event = EpollEvent::new(stream.interest(), id.0);
-        if let Err(error) = epoll.modify(&stream.socket, &mut event) {
-            tracing::error!(%error, "epoll does not take a socket");
-        }
-    }
-
     /// A call moved bytes: more are likely.
     fn heat(hot: &mut VecDeque<StreamId>, id: StreamId, stream: &mut Stream) {
         stream.misses = 0;
@@ -270,13 +259,12 @@ impl TcpStreams {
     }
 }
 
-impl Stream {
-    fn interest(&self) -> EpollFlags {
-        let mut flags = EpollFlags::EPOLLET | EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
-        flags.set(EpollFlags::EPOLLOUT, self.connecting || self.wants_send);
-        flags
-    }
-}
+/// What the kernel tells of a stream. Of room to send it tells only after a
+/// send found too little, so that nobody has to ask for that first.
+const INTEREST: EpollFlags = EpollFlags::EPOLLET
+    .union(EpollFlags::EPOLLIN)
+    .union(EpollFlags::EPOLLRDHUP)
+    .union(EpollFlags::EPOLLOUT);
 
 /// Whether there are no descriptors or no memory for one more.
 fn is_shortage(error: &io::Error) -> bool {
@@ -369,16 +357,7 @@ impl Streams for TcpStreams {
         }
     }
 
-    fn want_send(&mut self, id: StreamId, want: bool) {
-        let Some(stream) = self.streams.get_mut(id.0) else {
-            return;
-        };
-        if stream.wants_send == want {
-            return;
-        }
-        stream.wants_send = want;
-        Self::watch(&self.epoll, id, stream);
-    }
+    fn want_send(&mut self, _stream: StreamId, _want: bool) {}
 
     fn shutdown_send(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get(id.0) {

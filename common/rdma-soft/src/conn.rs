@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use nvmeof_rdma::{CloseReason, ListenerId, PrivateData, QpConfig, QpId};
+use nvmeof_rdma::{
+    CloseReason, ListenerId, PostError, PrivateData, QpConfig, QpId, Work, WorkKind,
+};
 
 use crate::StreamId;
 use crate::inbound::Inbound;
@@ -128,6 +130,66 @@ impl Conn {
         self.inbound
             .prepare(count(config.recvs), count(config.reads_in));
         self.outbound.prepare(count(config.sends));
+    }
+
+    /// Whether a receive may be posted: the connection itself, if so.
+    pub(crate) fn may_receive(&mut self, registered: bool) -> Result<&mut Self, PostError> {
+        match self.phase {
+            Phase::Connecting | Phase::AwaitReply | Phase::Prepared | Phase::Running => {}
+            Phase::Ending | Phase::Gone => return Err(PostError::Closed),
+            Phase::AwaitRequest | Phase::Requested => {
+                let state = self.phase.name();
+                return Err(PostError::WrongState { state });
+            }
+        }
+        let depth = self.config.recvs;
+        if self.inbound.posted() >= depth as usize {
+            return Err(PostError::QueueFull { depth });
+        }
+        if !registered {
+            return Err(PostError::NotRegistered);
+        }
+        Ok(self)
+    }
+
+    /// Whether `work` may be posted: the connection itself, if so. Messages
+    /// have at most `max_message` bytes.
+    pub(crate) fn may_post(
+        &mut self,
+        work: &Work,
+        registered: bool,
+        max_message: usize,
+    ) -> Result<&mut Self, PostError> {
+        match self.phase {
+            Phase::Running => {}
+            Phase::Ending | Phase::Gone => return Err(PostError::Closed),
+            other => {
+                let state = other.name();
+                return Err(PostError::WrongState { state });
+            }
+        }
+        let depth = self.config.sends;
+        if self.outbound.posted() >= depth as usize {
+            return Err(PostError::QueueFull { depth });
+        }
+        // Both sides agreed on no Reads at all: this one would wait for ever.
+        if work.kind() == WorkKind::Read && self.outbound.max_reads() == 0 {
+            return Err(PostError::QueueFull { depth: 0 });
+        }
+        if !registered {
+            return Err(PostError::NotRegistered);
+        }
+        let max = match work {
+            Work::Send { .. } => max_message,
+            Work::Write { remote, .. } | Work::Read { remote, .. } => {
+                max_message.min(remote.len as usize)
+            }
+        };
+        let len = work.len();
+        if len > max {
+            return Err(PostError::TooLong { len, max });
+        }
+        Ok(self)
     }
 
     /// Goes into full operation with at most `reads_out` RDMA Reads in flight.

@@ -8,9 +8,10 @@ use nvmeof_rdma::{Event, Fault, Outcome, QpId, Received, RemoteKey, Rights, Tag}
 
 use crate::iwarp::{
     Header, Kind, Opcode, QUEUE_READ, QUEUE_SEND, ReadRequest, Sink, Terminate, WireFault, codes,
+    in_parts,
 };
 use crate::keys::{Access, KeyFault, KeyTable};
-use crate::outbound::{Outbound, Response};
+use crate::outbound::Outbound;
 
 /// Room for the payload of a Terminate, the longest control message: code,
 /// segment length and both headers are 52 bytes.
@@ -120,13 +121,7 @@ pub(crate) struct Receiver<'a> {
 
 impl Sink for Receiver<'_> {
     fn start(&mut self, header: &Header) -> Result<(), WireFault> {
-        if self.inbound.terminated.is_some() {
-            return Err(WireFault::new(
-                codes::MPA_FRAME,
-                "a frame after a Terminate",
-            ));
-        }
-        self.inbound.place = Place::Nowhere;
+        self.begin()?;
         self.inbound.place = match header.kind {
             Kind::Tagged { stag, to } if header.opcode == Opcode::WRITE => {
                 self.start_write(header, stag, to)?
@@ -138,7 +133,7 @@ impl Sink for Receiver<'_> {
             Kind::Untagged {
                 queue, msn, offset, ..
             } => match queue {
-                QUEUE_SEND => self.start_send(header, msn, offset)?,
+                QUEUE_SEND => Place::Receive(self.start_send(header, msn, offset)?),
                 QUEUE_READ => self.start_read(header, msn, offset)?,
                 _ => start_terminate(header, msn, offset)?,
             },
@@ -200,9 +195,56 @@ impl Sink for Receiver<'_> {
             },
         }
     }
+
+    /// What most segments are, Sends and Writes, without a place to remember.
+    fn segment(&mut self, header: &Header, payload: &[u8]) -> Result<(), WireFault> {
+        match header.kind {
+            Kind::Untagged {
+                queue: QUEUE_SEND,
+                invalidate,
+                msn,
+                offset,
+            } => {
+                self.begin()?;
+                let at = self.start_send(header, msn, offset)?;
+                let recv = self.inbound.recvs.front_mut();
+                let buf = recv.and_then(|recv| recv.buf.get_mut(at..));
+                if let Some(place) = buf.and_then(|buf| buf.get_mut(..payload.len())) {
+                    place.copy_from_slice(payload);
+                }
+                self.finish_send(header, invalidate)
+            }
+            Kind::Tagged { stag, to } if header.opcode == Opcode::WRITE => {
+                self.begin()?;
+                // RFC 5041, section 5.1: without payload there is nothing to
+                // check the tag for.
+                if !payload.is_empty() {
+                    let access = self.write_access(stag, to, payload.len());
+                    let place = self.keys.bytes_mut(&access);
+                    let place = place.map_err(|why| tagged_fault(why, &access))?;
+                    place.copy_from_slice(payload);
+                }
+                Ok(())
+            }
+            _ => in_parts(self, header, payload),
+        }
+    }
 }
 
 impl Receiver<'_> {
+    /// Before every segment.
+    #[inline]
+    fn begin(&mut self) -> Result<(), WireFault> {
+        self.inbound.place = Place::Nowhere;
+        if self.inbound.terminated.is_none() {
+            return Ok(());
+        }
+        Err(WireFault::new(
+            codes::MPA_FRAME,
+            "a frame after a Terminate",
+        ))
+    }
+
     fn write_access(&self, key: u32, addr: u64, len: usize) -> Access {
         Access {
             owner: self.qp,
@@ -229,7 +271,9 @@ impl Receiver<'_> {
         }
     }
 
-    fn start_send(&self, header: &Header, msn: u32, offset: u32) -> Result<Place, WireFault> {
+    /// Where in the receive that is next the segment goes.
+    #[inline]
+    fn start_send(&self, header: &Header, msn: u32, offset: u32) -> Result<usize, WireFault> {
         check_msn(msn, self.inbound.send_msn, "Send")?;
         let (opcode, so_far) = self.inbound.message.unwrap_or((header.opcode, 0));
         if opcode != header.opcode {
@@ -263,9 +307,10 @@ impl Receiver<'_> {
                 ),
             ));
         }
-        Ok(Place::Receive(so_far))
+        Ok(so_far)
     }
 
+    #[inline]
     fn finish_send(&mut self, header: &Header, invalidate: u32) -> Result<(), WireFault> {
         let (_, so_far) = self.inbound.message.unwrap_or((header.opcode, 0));
         let len = so_far + header.payload;
@@ -344,7 +389,7 @@ impl Receiver<'_> {
             self.keys.begin_read(request.source_stag);
         }
         self.inbound.read_msn = self.inbound.read_msn.wrapping_add(1);
-        self.outbound.answer(Response::new(&request, offset));
+        self.outbound.answer(&request, offset);
         Ok(())
     }
 }

@@ -13,7 +13,8 @@ pub use ddp::{
     UNTAGGED_LEN,
 };
 pub use fault::{WireFault, codes};
-pub(crate) use fpdu::crc_bytes;
+pub(crate) use fpdu::{CRC_LEN, crc_bytes};
 pub use fpdu::{MAX_PAYLOAD, MPA_LEN, pad_len};
+pub(crate) use rx::in_parts;
 pub use rx::{Rx, Sink};
 pub use terminate::Terminate;

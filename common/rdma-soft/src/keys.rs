@@ -48,6 +48,33 @@ struct Entry {
     reading: u32,
 }
 
+impl Entry {
+    /// Where in the buffer the access starts.
+    #[inline]
+    fn check(&self, access: &Access) -> Result<usize, KeyFault> {
+        if !self.valid {
+            return Err(KeyFault::Unknown);
+        }
+        if self.owner != access.owner {
+            return Err(KeyFault::Foreign);
+        }
+        if !self.rights.contains(access.rights) {
+            return Err(KeyFault::Rights);
+        }
+        let len = u64::try_from(access.len).map_err(|_| KeyFault::Wrap)?;
+        access.addr.checked_add(len).ok_or(KeyFault::Wrap)?;
+        let offset = access.addr.checked_sub(BASE);
+        let offset = offset.and_then(|offset| usize::try_from(offset).ok());
+        offset
+            .filter(|offset| {
+                offset
+                    .checked_add(access.len)
+                    .is_some_and(|end| end <= self.buf.len())
+            })
+            .ok_or(KeyFault::Bounds)
+    }
+}
+
 /// Why a peer may not use a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyFault {
@@ -155,26 +182,7 @@ impl KeyTable {
     /// [`KeyFault`]: why the peer may not do that.
     pub fn check(&self, access: &Access) -> Result<usize, KeyFault> {
         let entry = self.entry(access.key).ok_or(KeyFault::Unknown)?;
-        if !entry.valid {
-            return Err(KeyFault::Unknown);
-        }
-        if entry.owner != access.owner {
-            return Err(KeyFault::Foreign);
-        }
-        if !entry.rights.contains(access.rights) {
-            return Err(KeyFault::Rights);
-        }
-        let len = u64::try_from(access.len).map_err(|_| KeyFault::Wrap)?;
-        access.addr.checked_add(len).ok_or(KeyFault::Wrap)?;
-        let offset = access.addr.checked_sub(BASE);
-        let offset = offset.and_then(|offset| usize::try_from(offset).ok());
-        offset
-            .filter(|offset| {
-                offset
-                    .checked_add(access.len)
-                    .is_some_and(|end| end <= entry.buf.len())
-            })
-            .ok_or(KeyFault::Bounds)
+        entry.check(access)
     }
 
     /// The bytes of an access that is for writing.
@@ -182,8 +190,8 @@ impl KeyTable {
     /// # Errors
     /// [`KeyFault`]: why the peer may not do that.
     pub fn bytes_mut(&mut self, access: &Access) -> Result<&mut [u8], KeyFault> {
-        let offset = self.check(access)?;
         let entry = self.entry_mut(access.key).ok_or(KeyFault::Unknown)?;
+        let offset = entry.check(access)?;
         entry
             .buf
             .get_mut(offset..offset + access.len)
@@ -227,7 +235,12 @@ impl KeyTable {
     /// Bytes of a buffer that an answer reads.
     #[must_use]
     pub fn reading(&self, key: u32, offset: usize, len: usize) -> Option<&[u8]> {
-        self.entry(key)?.buf.get(offset..offset.checked_add(len)?)
+        self.memory(key)?.get(offset..offset.checked_add(len)?)
+    }
+
+    /// All bytes of a buffer that an answer reads.
+    pub(crate) fn memory(&self, key: u32) -> Option<&[u8]> {
+        Some(&self.entry(key)?.buf)
     }
 
     /// A tag for the sink of an RDMA Read of ours.

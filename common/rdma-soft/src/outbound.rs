@@ -1,7 +1,8 @@
 //! What leaves a connection: the send queue, answers to the peer's reads, and
 //! the frames they become.
 
-mod pieces;
+mod frames;
+mod message;
 mod reads;
 mod stage;
 
@@ -9,33 +10,38 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{Completion, Event, Outcome, QpId, Tag, Work};
+use nvmeof_rdma::{Completion, Event, Outcome, QpId, Tag, Work, WorkKind};
 
 use crate::iwarp::{ReadRequest, Terminate, WireFault};
 use crate::keys::KeyTable;
-use pieces::{Done, Pieces, Source};
+use frames::{Done, Frames, Source};
+use message::Message;
 
 /// The sending state of a connection.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    /// Posted work, oldest first; entry 0 has number `base`.
+    /// Work that is framed, the newest perhaps in part; oldest first. Entry 0
+    /// has number `base`.
     queue: VecDeque<Entry>,
     base: u64,
-    /// Number of the work that is framed next, and its payload that is framed.
-    next: u64,
-    framed: usize,
+    /// The number below which all work but Reads is done.
+    done: u64,
+    /// Posted work of which nothing is framed.
+    waiting: VecDeque<(Tag, Work)>,
+    /// What is left to be framed of the newest work in `queue`.
+    begun: Option<Message>,
     /// RDMA Reads in flight, oldest first, and how many there may be.
     reads: VecDeque<ReadInFlight>,
     max_reads: usize,
     /// Answers to the peer's Reads that are not wholly framed.
-    responses: VecDeque<Response>,
+    answers: VecDeque<Message>,
     /// Answers that are not wholly sent.
     answering: usize,
     /// Whose turn it is when both works and answers wait.
-    prefer_response: bool,
+    prefer_answer: bool,
     send_msn: u32,
     read_msn: u32,
-    pieces: Pieces,
+    frames: Frames,
     /// RFC 5044, section 7.1.2: the responder sends no FPDU before the
     /// initiator's first one.
     pub(crate) held: bool,
@@ -45,11 +51,14 @@ pub(crate) struct Outbound {
     closed: bool,
 }
 
+/// Work that is framed.
 #[derive(Debug)]
 struct Entry {
     tag: Tag,
-    work: Work,
-    done: bool,
+    buf: Option<Buf>,
+    kind: WorkKind,
+    /// Of a Read: its answer is whole.
+    answered: bool,
 }
 
 #[derive(Debug)]
@@ -61,49 +70,22 @@ struct ReadInFlight {
     arrived: usize,
 }
 
-/// An answer to an RDMA Read of the peer.
-#[derive(Debug)]
-pub(crate) struct Response {
-    request: ReadRequest,
-    /// Where in the exposed buffer it starts.
-    offset: usize,
-    framed: usize,
-}
-
-impl Response {
-    pub(crate) fn new(request: &ReadRequest, offset: usize) -> Self {
-        Self {
-            request: *request,
-            offset,
-            framed: 0,
-        }
-    }
-
-    fn len(&self) -> usize {
-        usize::try_from(self.request.len).unwrap_or(usize::MAX)
-    }
-
-    /// The key whose memory it reads; an empty answer reads none.
-    fn busy_key(&self) -> Option<u32> {
-        (self.request.len > 0).then_some(self.request.source_stag)
-    }
-}
-
 impl Outbound {
     pub(crate) fn new() -> Self {
         Self {
             queue: VecDeque::new(),
             base: 0,
-            next: 0,
-            framed: 0,
+            done: 0,
+            waiting: VecDeque::new(),
+            begun: None,
             reads: VecDeque::new(),
             max_reads: 0,
-            responses: VecDeque::new(),
+            answers: VecDeque::new(),
             answering: 0,
-            prefer_response: true,
+            prefer_answer: true,
             send_msn: 1,
             read_msn: 1,
-            pieces: Pieces::new(),
+            frames: Frames::new(),
             held: false,
             blocked: false,
             closed: false,
@@ -116,25 +98,17 @@ impl Outbound {
 
     /// The connection stands: what was agreed.
     pub(crate) fn start(&mut self, crc: bool, max_reads: usize, held: bool) {
-        self.pieces.crc = crc;
+        self.frames.crc = crc;
         self.max_reads = max_reads;
         self.held = held;
     }
 
     pub(crate) fn posted(&self) -> usize {
-        self.queue.len()
+        self.queue.len() + self.waiting.len()
     }
 
     pub(crate) fn max_reads(&self) -> usize {
         self.max_reads
-    }
-
-    pub(crate) fn post(&mut self, tag: Tag, work: Work) {
-        self.queue.push_back(Entry {
-            tag,
-            work,
-            done: false,
-        });
     }
 
     /// Answers to the peer's Reads that are not wholly sent.
@@ -142,19 +116,26 @@ impl Outbound {
         self.answering
     }
 
-    pub(crate) fn answer(&mut self, response: Response) {
+    /// Answers a Read of memory that lies `offset` bytes into the buffer of
+    /// its key.
+    pub(crate) fn answer(&mut self, request: &ReadRequest, offset: usize) {
         self.answering += 1;
-        self.responses.push_back(response);
-    }
-
-    fn entry(&self, number: u64) -> Option<&Entry> {
-        let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
-        self.queue.get(index)
+        self.answers.push_back(Message::answer(request, offset));
     }
 
     fn entry_mut(&mut self, number: u64) -> Option<&mut Entry> {
         let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
         self.queue.get_mut(index)
+    }
+
+    fn buf(&self, number: u64) -> Option<&Buf> {
+        let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
+        self.queue.get(index)?.buf.as_ref()
+    }
+
+    /// Slices that [`gather`](Self::gather) gives at most.
+    pub(crate) fn slices(&self) -> usize {
+        self.frames.slices()
     }
 
     /// Fills `slices` with what is to be sent; returns how many there are and
@@ -164,26 +145,20 @@ impl Outbound {
         keys: &'a KeyTable,
         slices: &mut [IoSlice<'a>],
     ) -> (usize, usize) {
-        self.pieces
+        self.frames
             .gather(slices, |source, offset, len| match source {
-                Source::Work(number) => {
-                    let work = self.entry(number).map(|entry| &entry.work);
-                    slice(work.and_then(Work::buf), offset, len)
-                }
+                Source::Work(number) => slice(self.buf(number), offset, len),
                 Source::Exposed(key) => keys.reading(key, offset, len).unwrap_or_default(),
             })
     }
 
     /// The stream took `count` bytes.
-    pub(crate) fn sent(&mut self, mut count: usize, keys: &mut KeyTable) {
-        while let Some(done) = self.pieces.take_sent(&mut count) {
+    pub(crate) fn sent(&mut self, count: usize, keys: &mut KeyTable) {
+        self.frames.sent(count);
+        while let Some(done) = self.frames.take_sent() {
             match done {
                 Done::Nothing => {}
-                Done::Work(number) => {
-                    if let Some(entry) = self.entry_mut(number) {
-                        entry.done = true;
-                    }
-                }
+                Done::Work(number) => self.done = number + 1,
                 Done::Response(key) => self.answered(key, keys),
             }
         }
@@ -198,7 +173,7 @@ impl Outbound {
 
     /// Whether there are frames to send.
     pub(crate) fn has_output(&self) -> bool {
-        !self.pieces.is_empty()
+        !self.frames.is_empty()
     }
 
     /// Whether there is something that could be framed now.
@@ -208,7 +183,14 @@ impl Outbound {
 
     /// Hands out what is done, in the order it was posted.
     pub(crate) fn complete(&mut self, qp: QpId, events: &mut Vec<Event>) {
-        while self.queue.front().is_some_and(|entry| entry.done) {
+        while let Some(front) = self.queue.front() {
+            let done = match front.kind {
+                WorkKind::Read => front.answered,
+                WorkKind::Send | WorkKind::Write => self.base < self.done,
+            };
+            if !done {
+                break;
+            }
             if let Some(entry) = self.queue.pop_front() {
                 self.base += 1;
                 events.push(completion(qp, entry, Outcome::Success));
@@ -219,7 +201,7 @@ impl Outbound {
     /// Hands out everything.
     pub(crate) fn flush(&mut self, qp: QpId, keys: &mut KeyTable, events: &mut Vec<Event>) {
         self.drop_answers(keys);
-        for done in self.pieces.clear() {
+        for done in self.frames.clear() {
             if let Done::Response(key) = done {
                 self.answered(key, keys);
             }
@@ -227,15 +209,20 @@ impl Outbound {
         // From the first that was not done on, nothing is: completions are in
         // posting order.
         self.complete(qp, events);
-        for entry in self.queue.drain(..) {
+        let waiting = self
+            .waiting
+            .drain(..)
+            .map(|(tag, work)| Entry::new(tag, work));
+        for entry in self.queue.drain(..).chain(waiting) {
             events.push(completion(qp, entry, Outcome::Flushed));
         }
+        self.begun = None;
         self.reads.clear();
     }
 
     fn drop_answers(&mut self, keys: &mut KeyTable) {
-        while let Some(response) = self.responses.pop_front() {
-            self.answered(response.busy_key(), keys);
+        while let Some(answer) = self.answers.pop_front() {
+            self.answered(answer.busy_key(), keys);
         }
     }
 
@@ -243,9 +230,9 @@ impl Outbound {
     /// posted after them, and the peer's Reads are not answered any more.
     pub(crate) fn wind_down(&mut self, keys: &mut KeyTable) {
         self.max_reads = 0;
-        let begun = self.responses.front().is_some_and(|front| front.framed > 0);
-        for response in self.responses.split_off(usize::from(begun)) {
-            self.answered(response.busy_key(), keys);
+        let begun = self.answers.front().is_some_and(Message::is_begun);
+        for answer in self.answers.split_off(usize::from(begun)) {
+            self.answered(answer.busy_key(), keys);
         }
     }
 
@@ -260,10 +247,10 @@ impl Outbound {
         keys: &mut KeyTable,
     ) {
         self.closed = true;
-        self.framed = 0;
-        let begun = self.responses.pop_front_if(|front| front.framed > 0);
+        self.begun = None;
+        let begun = self.answers.pop_front_if(|front| front.is_begun());
         self.drop_answers(keys);
-        for done in self.pieces.cut_to_frame() {
+        for done in self.frames.cut_to_frame() {
             if let Done::Response(key) = done {
                 self.answered(key, keys);
             }
@@ -272,12 +259,13 @@ impl Outbound {
             // The frame at hand may be of this answer: then its memory stays
             // busy until that is sent.
             let key = begun.busy_key();
-            if !self.pieces.finish_with(Done::Response(key)) {
+            if !self.frames.finish_with(Done::Response(key)) {
                 self.answered(key, keys);
             }
         }
-        self.pieces
-            .raw(|out| Terminate::write(fault, header, request, out));
+        let mut message = Vec::new();
+        Terminate::write(fault, header, request, &mut message);
+        self.frames.raw(&message);
     }
 }
 
@@ -286,12 +274,23 @@ fn slice(buf: Option<&Buf>, start: usize, len: usize) -> &[u8] {
         .unwrap_or_default()
 }
 
+impl Entry {
+    fn new(tag: Tag, work: Work) -> Self {
+        Self {
+            tag,
+            kind: work.kind(),
+            buf: work.into_buf(),
+            answered: false,
+        }
+    }
+}
+
 fn completion(qp: QpId, entry: Entry, outcome: Outcome) -> Event {
     Event::Completion(Completion {
         qp,
         tag: entry.tag,
-        kind: entry.work.kind(),
-        buf: entry.work.into_buf(),
+        kind: entry.kind,
+        buf: entry.buf,
         outcome,
     })
 }

@@ -2,9 +2,10 @@
 
 mod close;
 mod connect;
+mod owners;
 mod transfer;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -13,12 +14,13 @@ use nvmeof_memory::{Buf, Region, RegionId};
 use nvmeof_rdma::{
     CloseReason, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
     PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Sparingly, Tag,
-    Work, WorkKind,
+    Work,
 };
 
 use crate::conn::{Conn, Phase, Table};
 use crate::keys::KeyTable;
 use crate::{SoftConfig, StreamEvent, StreamId, Streams};
+use owners::{Owner, Owners};
 
 /// Bytes that one receive call may bring besides payload that goes straight to
 /// its place.
@@ -33,7 +35,7 @@ pub struct SoftRdma<S> {
     regions: Vec<RegionId>,
     keys: KeyTable,
     conns: Table,
-    owners: HashMap<StreamId, Owner>,
+    owners: Owners,
     /// Connections that were not accepted yet, and, oldest first, those that
     /// may have said nothing.
     pending: u32,
@@ -54,13 +56,6 @@ pub struct SoftRdma<S> {
     now: Duration,
 }
 
-/// Who gets what a stream says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
-    Conn(QpId),
-    Linger,
-}
-
 impl<S: Streams> SoftRdma<S> {
     /// Makes a provider that owns `streams`.
     #[must_use]
@@ -70,7 +65,7 @@ impl<S: Streams> SoftRdma<S> {
             regions: Vec::new(),
             keys: KeyTable::new(config.limits.max_exposed, config.seed),
             conns: Table::default(),
-            owners: HashMap::new(),
+            owners: Owners::default(),
             pending: 0,
             silent: VecDeque::new(),
             listed: Vec::new(),
@@ -135,70 +130,6 @@ impl<S: Streams> SoftRdma<S> {
         self.regions.contains(&buf.region())
     }
 
-    fn check_recv(&mut self, qp: QpId, buf: &Buf) -> Result<&mut Conn, PostError> {
-        let registered = self.is_registered(buf);
-        let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
-        match conn.phase {
-            Phase::Ending | Phase::Gone => return Err(PostError::Closed),
-            Phase::AwaitRequest | Phase::Requested => {
-                let state = conn.phase.name();
-                return Err(PostError::WrongState { state });
-            }
-            Phase::Connecting | Phase::AwaitReply | Phase::Prepared | Phase::Running => {}
-        }
-        let depth = conn.config.recvs;
-        if conn.inbound.posted() >= depth as usize {
-            return Err(PostError::QueueFull { depth });
-        }
-        if !registered {
-            return Err(PostError::NotRegistered);
-        }
-        Ok(conn)
-    }
-
-    fn check_work(&mut self, qp: QpId, work: &Work) -> Result<&mut Conn, PostError> {
-        let max_message = self.config.limits.max_message as usize;
-        let registered = match work {
-            Work::Send { body: None, .. } => true,
-            Work::Send {
-                body: Some(buf), ..
-            }
-            | Work::Write { local: buf, .. }
-            | Work::Read { local: buf, .. } => self.is_registered(buf),
-        };
-        let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
-        match conn.phase {
-            Phase::Running => {}
-            Phase::Ending | Phase::Gone => return Err(PostError::Closed),
-            other => {
-                let state = other.name();
-                return Err(PostError::WrongState { state });
-            }
-        }
-        let depth = conn.config.sends;
-        if conn.outbound.posted() >= depth as usize {
-            return Err(PostError::QueueFull { depth });
-        }
-        // Both sides agreed on no Reads at all: this one would wait for ever.
-        if work.kind() == WorkKind::Read && conn.outbound.max_reads() == 0 {
-            return Err(PostError::QueueFull { depth: 0 });
-        }
-        if !registered {
-            return Err(PostError::NotRegistered);
-        }
-        let max = match work {
-            Work::Send { .. } => max_message,
-            Work::Write { remote, .. } | Work::Read { remote, .. } => {
-                max_message.min(remote.len as usize)
-            }
-        };
-        let len = work.len();
-        if len > max {
-            return Err(PostError::TooLong { len, max });
-        }
-        Ok(conn)
-    }
-
     fn on_stream_event(&mut self, event: StreamEvent, events: &mut Vec<Event>) -> bool {
         let (stream, failed) = match event {
             StreamEvent::Incoming {
@@ -213,7 +144,7 @@ impl<S: Streams> SoftRdma<S> {
             StreamEvent::Connected(stream) => (stream, None),
             StreamEvent::ConnectFailed(stream, error) => (stream, Some(error)),
         };
-        let Some(Owner::Conn(qp)) = self.owners.get(&stream).copied() else {
+        let Some(Owner::Conn(qp)) = self.owners.get(stream) else {
             return false;
         };
         self.with(qp, |this, conn| match failed {
@@ -224,7 +155,7 @@ impl<S: Streams> SoftRdma<S> {
     }
 
     fn ready(&mut self, stream: StreamId, events: &mut Vec<Event>) -> bool {
-        match self.owners.get(&stream).copied() {
+        match self.owners.get(stream) {
             Some(Owner::Conn(qp)) => {
                 let worked = self.with(qp, |this, conn| {
                     conn.outbound.blocked = false;
@@ -334,7 +265,9 @@ impl<S: Streams> Provider for SoftRdma<S> {
     }
 
     fn post_recv(&mut self, qp: QpId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {
-        match self.check_recv(qp, &buf) {
+        let registered = self.is_registered(&buf);
+        let conn = self.conns.get_mut(qp).ok_or(PostError::Closed);
+        match conn.and_then(|conn| conn.may_receive(registered)) {
             Ok(conn) => {
                 conn.inbound.post(tag, buf);
                 Ok(())
@@ -344,11 +277,14 @@ impl<S: Streams> Provider for SoftRdma<S> {
     }
 
     fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>> {
-        let conn = match self.check_work(qp, &work) {
+        let registered = work.buf().is_none_or(|buf| self.is_registered(buf));
+        let max_message = self.config.limits.max_message as usize;
+        let conn = self.conns.get_mut(qp).ok_or(PostError::Closed);
+        let conn = match conn.and_then(|conn| conn.may_post(&work, registered, max_message)) {
             Ok(conn) => conn,
             Err(why) => return Err(Refused { why, back: work }),
         };
-        conn.outbound.post(tag, work);
+        conn.outbound.post(tag, work, &mut self.keys);
         if !conn.listed {
             conn.listed = true;
             self.listed.push(qp);

@@ -8,9 +8,19 @@ use std::time::Duration;
 use nvmeof_rdma::{ListenError, ListenerId};
 
 /// A byte stream: slot and generation, so that the name of one that is closed
-/// never means another.
+/// never means another. The slot is the lower half; slots are small numbers,
+/// since tables are made as long as the highest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub u64);
+
+impl StreamId {
+    /// Where tables keep what they know of the stream.
+    #[must_use]
+    pub fn slot(self) -> usize {
+        let [a, b, c, d, ..] = self.0.to_le_bytes();
+        u32::from_le_bytes([a, b, c, d]) as usize
+    }
+}
 
 /// Something happened to a stream.
 #[derive(Debug)]
@@ -90,7 +100,8 @@ pub trait Streams: Send {
         None
     }
 
-    /// Whether room to send is to be reported.
+    /// Whether room to send is to be reported. It may be reported at other
+    /// times too.
     fn want_send(&mut self, stream: StreamId, want: bool);
 
     /// Ends our half of the stream, after what was sent. The peer's half goes

@@ -60,6 +60,12 @@ impl<const N: usize> Bytes<N> {
         copy.len = u8::try_from(bytes.len()).map_err(|_| too_long)?;
         Ok(copy)
     }
+
+    /// The bytes and zeros behind them: a copy of fixed size is cheap.
+    #[must_use]
+    pub const fn array(&self) -> &[u8; N] {
+        &self.bytes
+    }
 }
 
 impl PrivateData {
@@ -128,6 +134,8 @@ mod tests {
     #[test]
     fn as_much_as_fits_is_taken() {
         assert_eq!(&*Inline::new(&[7; 64]).unwrap(), &[7; 64]);
+        let two = Bytes::<4>::new(&[7; 2]).unwrap();
+        assert_eq!((&*two, two.array()), (&[7, 7][..], &[7, 7, 0, 0]));
         assert_eq!(
             Inline::new(&[7; 65]),
             Err(TooLong {

@@ -1,5 +1,6 @@
 //! DDP and RDMAP headers (RFC 5041, section 4; RFC 5040, section 4).
 
+use super::MPA_LEN;
 use super::fault::{WireFault, codes};
 
 /// Bytes of a tagged header, without the MPA length before it.
@@ -69,7 +70,18 @@ impl Opcode {
         )
     }
 
+    /// Every operation has its kind of header and its queue (RFC 5040, section
+    /// 4.1, figure 4).
+    #[inline]
+    fn suits(self, kind: &Kind) -> bool {
+        match kind {
+            Kind::Tagged { .. } => matches!(self, Self::WRITE | Self::READ_RESPONSE),
+            Kind::Untagged { queue, .. } => self.queue() == Some(*queue),
+        }
+    }
+
     /// The queue it travels on; `None` for what is tagged or unknown.
+    #[inline]
     fn queue(self) -> Option<u32> {
         match self.0 {
             3..=6 => Some(QUEUE_SEND),
@@ -117,11 +129,15 @@ pub enum Kind {
 }
 
 impl Header {
+    /// Bytes of MPA length and header at most.
+    pub const MAX_LEN: usize = MPA_LEN + UNTAGGED_LEN;
+
     /// Length of the MPA length and header together, once the first 4 bytes
     /// are there.
     ///
     /// # Errors
     /// When the MPA length is too short for a header.
+    #[inline]
     pub fn framed_len(first: [u8; 4]) -> Result<usize, WireFault> {
         let [a, b, control, _] = first;
         let ulpdu = usize::from(u16::from_be_bytes([a, b]));
@@ -136,7 +152,7 @@ impl Header {
                 format!("a frame of {ulpdu} bytes arrived, its DDP header alone takes {len}"),
             ));
         }
-        Ok(super::MPA_LEN + len)
+        Ok(MPA_LEN + len)
     }
 
     /// Parses MPA length and header, as many bytes as
@@ -145,13 +161,40 @@ impl Header {
     /// # Errors
     /// When versions, opcode or queue are not what they must be.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireFault> {
+        let mut whole = [0; Self::MAX_LEN];
+        for (to, from) in whole.iter_mut().zip(bytes) {
+            *to = *from;
+        }
+        let (header, control) = Self::read(&whole);
+        check_versions(control, control & TAGGED != 0)?;
+        check_opcode(header.opcode, header.kind)?;
+        Ok(header)
+    }
+
+    /// Parses MPA length and header at the start of an FPDU of any kind, and
+    /// says how many of the bytes they take. `None`: they are not what they
+    /// must be.
+    #[inline]
+    pub(super) fn parse_first(bytes: &[u8; Self::MAX_LEN]) -> Option<(Self, usize)> {
+        let (header, control) = Self::read(bytes);
+        let len = match header.kind {
+            Kind::Tagged { .. } => TAGGED_LEN,
+            Kind::Untagged { .. } => UNTAGGED_LEN,
+        };
+        let [a, b, ..] = *bytes;
+        let good = usize::from(u16::from_be_bytes([a, b])) >= len
+            && control & VERSIONS_MASK == VERSIONS
+            && header.opcode.suits(&header.kind);
+        good.then_some((header, MPA_LEN + len))
+    }
+
+    /// What the bytes say, and the control field.
+    #[inline]
+    fn read(bytes: &[u8; Self::MAX_LEN]) -> (Self, u16) {
         let mut take = Take(bytes);
         let ulpdu = usize::from(take.u16());
         let control = take.u16();
-        let tagged = control & TAGGED != 0;
-        check_versions(control, tagged)?;
-        let opcode = Opcode(control.to_be_bytes()[1] & 0x0f);
-        let (kind, len) = if tagged {
+        let (kind, len) = if control & TAGGED != 0 {
             let (stag, to) = (take.u32(), take.u64());
             (Kind::Tagged { stag, to }, TAGGED_LEN)
         } else {
@@ -163,17 +206,19 @@ impl Header {
             };
             (kind, UNTAGGED_LEN)
         };
-        check_opcode(opcode, kind)?;
-        Ok(Self {
-            opcode,
+        let header = Self {
+            opcode: Opcode(control.to_be_bytes()[1] & 0x0f),
             last: control & LAST != 0,
             payload: ulpdu.saturating_sub(len),
             kind,
-        })
+        };
+        (header, control)
     }
 
-    /// Appends MPA length and header.
-    pub fn write(&self, out: &mut Vec<u8>) {
+    /// MPA length and header, and how many of the bytes they take.
+    #[inline(always)]
+    #[must_use]
+    pub fn to_bytes(&self) -> ([u8; Self::MAX_LEN], usize) {
         let (flag, len) = match self.kind {
             Kind::Tagged { .. } => (TAGGED, TAGGED_LEN),
             Kind::Untagged { .. } => (0, UNTAGGED_LEN),
@@ -182,24 +227,28 @@ impl Header {
         let control = flag | last | VERSIONS | u16::from(self.opcode.0);
         let ulpdu = u16::try_from(len + self.payload);
         debug_assert!(ulpdu.is_ok(), "segments are cut to MAX_PAYLOAD");
-        out.extend_from_slice(&ulpdu.unwrap_or(u16::MAX).to_be_bytes());
-        out.extend_from_slice(&control.to_be_bytes());
-        match self.kind {
-            Kind::Tagged { stag, to } => {
-                out.extend_from_slice(&stag.to_be_bytes());
-                out.extend_from_slice(&to.to_be_bytes());
-            }
+        let first = u32::from(ulpdu.unwrap_or(u16::MAX)) << 16 | u32::from(control);
+        let (second, end, fifth) = match self.kind {
+            Kind::Tagged { stag, to } => (stag, to, 0),
             Kind::Untagged {
                 invalidate,
                 queue,
                 msn,
                 offset,
-            } => {
-                for word in [invalidate, queue, msn, offset] {
-                    out.extend_from_slice(&word.to_be_bytes());
-                }
-            }
-        }
+            } => (invalidate, u64::from(queue) << 32 | u64::from(msn), offset),
+        };
+        let start = u64::from(first) << 32 | u64::from(second);
+        let mut bytes = [0; Self::MAX_LEN];
+        let (words, rest) = bytes.split_at_mut(16);
+        words.copy_from_slice(&(u128::from(start) << 64 | u128::from(end)).to_be_bytes());
+        rest.copy_from_slice(&fifth.to_be_bytes());
+        (bytes, MPA_LEN + len)
+    }
+
+    /// Appends MPA length and header.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let (bytes, len) = self.to_bytes();
+        out.extend(bytes.iter().take(len));
     }
 }
 
@@ -219,30 +268,27 @@ fn check_versions(control: u16, tagged: bool) -> Result<(), WireFault> {
     ))
 }
 
-/// Every operation has its kind of header and its queue (RFC 5040, section
-/// 4.1, figure 4).
 fn check_opcode(opcode: Opcode, kind: Kind) -> Result<(), WireFault> {
+    if opcode.suits(&kind) {
+        return Ok(());
+    }
     let number = opcode.0;
-    match kind {
-        Kind::Tagged { .. } => match opcode {
-            Opcode::WRITE | Opcode::READ_RESPONSE => Ok(()),
-            _ => Err(WireFault::new(
-                codes::RDMAP_OPCODE,
-                format!(
-                    "opcode {number} arrived in a tagged segment, only Write and Read Response may"
-                ),
-            )),
-        },
-        Kind::Untagged { queue, .. } if queue > QUEUE_TERMINATE => Err(WireFault::new(
+    Err(match kind {
+        Kind::Tagged { .. } => WireFault::new(
+            codes::RDMAP_OPCODE,
+            format!(
+                "opcode {number} arrived in a tagged segment, only Write and Read Response may"
+            ),
+        ),
+        Kind::Untagged { queue, .. } if queue > QUEUE_TERMINATE => WireFault::new(
             codes::DDP_QUEUE,
             format!("a segment for queue {queue} arrived, there are only 0 to 2"),
-        )),
-        Kind::Untagged { queue, .. } if opcode.queue() == Some(queue) => Ok(()),
-        Kind::Untagged { queue, .. } => Err(WireFault::new(
+        ),
+        Kind::Untagged { queue, .. } => WireFault::new(
             codes::RDMAP_OPCODE,
             format!("opcode {number} arrived on queue {queue}, where it does not belong"),
-        )),
-    }
+        ),
+    })
 }
 
 /// The payload of an RDMA Read Request (RFC 5040, section 4.4).
@@ -277,13 +323,22 @@ impl ReadRequest {
         }
     }
 
+    /// The payload.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let sink = u128::from(self.sink_stag) << 96 | u128::from(self.sink_to) << 32;
+        let mut bytes = [0; Self::LEN];
+        let (words, rest) = bytes.split_at_mut(16);
+        words.copy_from_slice(&(sink | u128::from(self.len)).to_be_bytes());
+        let (stag, to) = rest.split_at_mut(4);
+        stag.copy_from_slice(&self.source_stag.to_be_bytes());
+        to.copy_from_slice(&self.source_to.to_be_bytes());
+        bytes
+    }
+
     /// Appends the payload.
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.sink_stag.to_be_bytes());
-        out.extend_from_slice(&self.sink_to.to_be_bytes());
-        out.extend_from_slice(&self.len.to_be_bytes());
-        out.extend_from_slice(&self.source_stag.to_be_bytes());
-        out.extend_from_slice(&self.source_to.to_be_bytes());
+        out.extend_from_slice(&self.to_bytes());
     }
 }
 
@@ -291,6 +346,7 @@ impl ReadRequest {
 struct Take<'a>(&'a [u8]);
 
 impl Take<'_> {
+    #[inline]
     fn bytes<const N: usize>(&mut self) -> [u8; N] {
         match self.0.split_first_chunk() {
             Some((chunk, rest)) => {
@@ -301,14 +357,17 @@ impl Take<'_> {
         }
     }
 
+    #[inline]
     fn u16(&mut self) -> u16 {
         u16::from_be_bytes(self.bytes())
     }
 
+    #[inline]
     fn u32(&mut self) -> u32 {
         u32::from_be_bytes(self.bytes())
     }
 
+    #[inline]
     fn u64(&mut self) -> u64 {
         u64::from_be_bytes(self.bytes())
     }

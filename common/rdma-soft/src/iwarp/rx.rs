@@ -2,10 +2,17 @@
 
 use super::fault::{WireFault, codes};
 use super::fpdu::{CRC_LEN, crc_bytes, pad_len};
-use super::{Header, MPA_LEN, UNTAGGED_LEN};
+use super::{Header, MPA_LEN};
+
+/// Payload of a segment from which on it is large.
+const LARGE: usize = 8 * 1024;
+/// So many segments after a large one another is expected: messages come in
+/// several, and small messages go with large ones.
+const EXPECTED: u8 = 16;
 
 /// Where segments go and what is done with them. Calls come in the order
-/// `start`, any number of `place` and `advance`, `finish`.
+/// `start`, any number of `place` and `advance`, `finish`; or there is just
+/// `segment`.
 pub trait Sink {
     /// A segment starts. Everything its header says is checked here.
     ///
@@ -28,6 +35,28 @@ pub trait Sink {
     /// # Errors
     /// A broken rule; the connection ends.
     fn finish(&mut self, header: &Header) -> Result<(), WireFault>;
+
+    /// A segment that is there from its first byte to its last one, and whose
+    /// CRC is right: does what the other calls would.
+    ///
+    /// # Errors
+    /// A broken rule; the connection ends.
+    fn segment(&mut self, header: &Header, payload: &[u8]) -> Result<(), WireFault> {
+        in_parts(self, header, payload)
+    }
+}
+
+/// A whole segment by the calls for one that comes in parts.
+pub(crate) fn in_parts(
+    sink: &mut (impl Sink + ?Sized),
+    header: &Header,
+    payload: &[u8],
+) -> Result<(), WireFault> {
+    sink.start(header)?;
+    if !payload.is_empty() {
+        put(sink, payload.len(), payload)?;
+    }
+    sink.finish(header)
 }
 
 /// Receives FPDUs. Keeps a header's worth of bytes and no more, however the
@@ -38,10 +67,12 @@ pub struct Rx {
     check_crc: bool,
     /// Of the bytes of this FPDU so far.
     crc: u32,
-    carry: [u8; MPA_LEN + UNTAGGED_LEN],
+    carry: [u8; Header::MAX_LEN],
     carried: usize,
     state: State,
     frames: u64,
+    /// Counts down from a large segment on.
+    large: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -66,11 +97,27 @@ impl Rx {
         Self {
             check_crc,
             crc: 0,
-            carry: [0; MPA_LEN + UNTAGGED_LEN],
+            carry: [0; Header::MAX_LEN],
             carried: 0,
             state: State::Header,
             frames: 0,
+            large: 0,
         }
+    }
+
+    /// Whether large payloads are coming: what is received behind the payload
+    /// at hand, or where none is, should then be little, because payload in it
+    /// has to be copied.
+    #[must_use]
+    pub fn expects_large(&self) -> bool {
+        self.large > 0
+    }
+
+    fn note(&mut self, header: &Header) {
+        self.large = match header.payload >= LARGE {
+            true => EXPECTED,
+            false => self.large.saturating_sub(1),
+        };
     }
 
     /// Whole FPDUs received.
@@ -137,7 +184,10 @@ impl Rx {
     pub fn consume(&mut self, mut bytes: &[u8], sink: &mut impl Sink) -> Result<(), WireFault> {
         while !bytes.is_empty() {
             bytes = match self.state {
-                State::Header => self.take_header(bytes, sink)?,
+                State::Header => match self.take_whole(bytes, sink)? {
+                    Some(rest) => rest,
+                    None => self.take_header(bytes, sink)?,
+                },
                 State::Payload { header, remaining } => {
                     self.take_payload(bytes, header, remaining, sink)?
                 }
@@ -145,6 +195,47 @@ impl Rx {
             };
         }
         Ok(())
+    }
+
+    /// Takes an FPDU all of which is at hand: most are. `None` where it is
+    /// not, or where something about its header is wrong: then the way through
+    /// the states finds out what.
+    fn take_whole<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        sink: &mut impl Sink,
+    ) -> Result<Option<&'a [u8]>, WireFault> {
+        // No FPDU is shorter than the longest header.
+        let Some(first) = bytes.first_chunk::<{ Header::MAX_LEN }>() else {
+            return Ok(None);
+        };
+        if self.carried > 0 {
+            return Ok(None);
+        }
+        let Some((header, len)) = Header::parse_first(first) else {
+            return Ok(None);
+        };
+        let covered = len + header.payload + pad_len(len - MPA_LEN + header.payload);
+        let Some((covered, rest)) = bytes.split_at_checked(covered) else {
+            return Ok(None);
+        };
+        let Some((crc, rest)) = rest.split_first_chunk() else {
+            return Ok(None);
+        };
+        let payload = covered.get(len..len + header.payload).unwrap_or_default();
+        let checked = match self.check_crc {
+            true => check_crc(*crc, crc32c::crc32c(covered)),
+            false => Ok(()),
+        };
+        let taken = checked.and_then(|()| sink.segment(&header, payload));
+        if taken.is_err() {
+            // For the Terminate that tells the peer.
+            self.fill_carry(bytes, len);
+        }
+        taken?;
+        self.note(&header);
+        self.frames += 1;
+        Ok(Some(rest))
     }
 
     fn take_header<'a>(
@@ -163,6 +254,7 @@ impl Rx {
         }
         let header = Header::parse(self.header_bytes())?;
         sink.start(&header)?;
+        self.note(&header);
         if self.check_crc {
             self.crc = crc32c::crc32c(self.header_bytes());
         }
@@ -174,11 +266,11 @@ impl Rx {
     fn fill_carry<'a>(&mut self, bytes: &'a [u8], len: usize) -> &'a [u8] {
         let count = len.saturating_sub(self.carried).min(bytes.len());
         let (taken, rest) = bytes.split_at(count);
-        let room = self.carry.iter_mut().skip(self.carried);
-        for (to, from) in room.zip(taken) {
-            *to = *from;
+        let end = self.carried + count;
+        if let Some(room) = self.carry.get_mut(self.carried..end) {
+            room.copy_from_slice(taken);
         }
-        self.carried += count;
+        self.carried = end;
         rest
     }
 
@@ -190,18 +282,10 @@ impl Rx {
         sink: &mut impl Sink,
     ) -> Result<&'a [u8], WireFault> {
         let (taken, rest) = bytes.split_at(remaining.min(bytes.len()));
-        let place = sink.place(remaining)?;
-        let Some(place) = place.get_mut(..taken.len()) else {
-            return Err(WireFault::new(
-                codes::DDP_CATASTROPHIC,
-                "no memory for a payload that was accepted",
-            ));
-        };
-        place.copy_from_slice(taken);
+        put(sink, remaining, taken)?;
         if self.check_crc {
             self.crc = crc32c::crc32c_append(self.crc, taken);
         }
-        sink.advance(taken.len());
         self.after_payload(header, remaining - taken.len());
         Ok(rest)
     }
@@ -250,15 +334,8 @@ impl Rx {
         }
         let (header, crc) = (*header, *crc);
         // RFC 5044, section 4.4: without CRCs the field is there, unchecked.
-        if self.check_crc && crc != crc_bytes(self.crc) {
-            return Err(WireFault::new(
-                codes::MPA_CRC,
-                format!(
-                    "a frame's CRC is {:#010x} by its field and {:#010x} by its bytes",
-                    u32::from_le_bytes(crc),
-                    self.crc
-                ),
-            ));
+        if self.check_crc {
+            check_crc(crc, self.crc)?;
         }
         sink.finish(&header)?;
         self.frames += 1;
@@ -266,6 +343,33 @@ impl Rx {
         self.state = State::Header;
         Ok(rest)
     }
+}
+
+/// Copies the next bytes of a payload of which `remaining` are missing.
+fn put(sink: &mut (impl Sink + ?Sized), remaining: usize, bytes: &[u8]) -> Result<(), WireFault> {
+    let place = sink.place(remaining)?;
+    let Some(place) = place.get_mut(..bytes.len()) else {
+        return Err(WireFault::new(
+            codes::DDP_CATASTROPHIC,
+            "no memory for a payload that was accepted",
+        ));
+    };
+    place.copy_from_slice(bytes);
+    sink.advance(bytes.len());
+    Ok(())
+}
+
+fn check_crc(field: [u8; CRC_LEN], crc: u32) -> Result<(), WireFault> {
+    if field == crc_bytes(crc) {
+        return Ok(());
+    }
+    Err(WireFault::new(
+        codes::MPA_CRC,
+        format!(
+            "a frame's CRC is {:#010x} by its field and {crc:#010x} by its bytes",
+            u32::from_le_bytes(field)
+        ),
+    ))
 }
 
 #[cfg(test)]

@@ -193,3 +193,31 @@ fn the_boundary_between_frames_is_known() {
     assert!(!rx.at_boundary());
     assert_eq!(rx.frames(), 1);
 }
+
+#[test]
+fn large_segments_are_expected_after_a_large_one() {
+    let segment = |payload| {
+        let header = Header {
+            opcode: Opcode::WRITE,
+            last: true,
+            payload,
+            kind: Kind::Tagged { stag: 1, to: 2 },
+        };
+        frame(&header, &vec![1; payload], false)
+    };
+    let (small, large) = (segment(4096), segment(LARGE));
+    let (mut rx, mut sink) = (Rx::new(false), Record::default());
+    rx.consume(&small, &mut sink).unwrap();
+    assert!(!rx.expects_large());
+    // As a whole, and when its payload is still to come.
+    for step in [large.len(), 100] {
+        for piece in large.chunks(step) {
+            rx.consume(piece, &mut sink).unwrap();
+            assert!(rx.expects_large());
+        }
+        for n in (0..EXPECTED).rev() {
+            rx.consume(&small, &mut sink).unwrap();
+            assert_eq!(rx.expects_large(), n > 0);
+        }
+    }
+}

@@ -1,7 +1,5 @@
 //! Answers to our RDMA Reads: they must fit the oldest one.
 
-use nvmeof_rdma::Work;
-
 use super::Outbound;
 use crate::iwarp::{Header, WireFault, codes};
 
@@ -66,10 +64,8 @@ impl Outbound {
     pub(crate) fn answer_place(&mut self, remaining: usize) -> Option<&mut [u8]> {
         let read = self.reads.front()?;
         let (number, start) = (read.number, read.arrived);
-        match &mut self.entry_mut(number)?.work {
-            Work::Read { local, .. } => local.get_mut(start..start.checked_add(remaining)?),
-            _ => None,
-        }
+        let local = self.entry_mut(number)?.buf.as_mut()?;
+        local.get_mut(start..start.checked_add(remaining)?)
     }
 
     pub(crate) fn answer_advance(&mut self, len: usize) {
@@ -82,7 +78,7 @@ impl Outbound {
         if let Some(read) = self.reads.pop_front()
             && let Some(entry) = self.entry_mut(read.number)
         {
-            entry.done = true;
+            entry.answered = true;
         }
     }
 }

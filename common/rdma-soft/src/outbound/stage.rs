@@ -1,48 +1,64 @@
 //! Work and answers become frames.
 
-use nvmeof_rdma::{RemoteSlice, Work, WorkKind};
+use nvmeof_rdma::{Inline, RemoteSlice, Tag, Work, WorkKind};
 
-use super::pieces::{Done, Payload, Source};
-use super::{Outbound, ReadInFlight, slice};
-use crate::iwarp::{Header, Kind, MAX_PAYLOAD, Opcode, QUEUE_SEND, ReadRequest};
+use super::frames::{Done, Payload, Source};
+use super::message::Message;
+use super::{Entry, Outbound, ReadInFlight};
+use crate::iwarp::{Header, Kind, MAX_PAYLOAD, Opcode, QUEUE_READ, QUEUE_SEND, ReadRequest};
 use crate::keys::KeyTable;
+
+/// Of what has none.
+const NO_HEAD: &Inline = &Inline::empty();
 
 /// Whose frame is next.
 pub(super) enum Turn {
-    Response,
+    Answer,
     Work,
     Nothing,
 }
 
 impl Outbound {
+    /// Takes work. Where nothing goes before it, its first frame is made at
+    /// once: then it does not have to be kept.
+    pub(crate) fn post(&mut self, tag: Tag, work: Work, keys: &mut KeyTable) {
+        let free = self.waiting.is_empty()
+            && self.begun.is_none()
+            && self.answers.is_empty()
+            && !self.held
+            && !self.closed
+            && self.may_begin(&work)
+            && self.frames.has_room();
+        if free {
+            self.begin(tag, work, keys);
+        } else {
+            self.waiting.push_back((tag, work));
+        }
+    }
+
     /// Frames what fits, as long as there is something.
     pub(crate) fn stage(&mut self, keys: &mut KeyTable) {
         if self.held {
             return;
         }
-        while self.pieces.has_room() {
-            let staged = match self.turn() {
-                Turn::Response => self.stage_response(keys),
+        while self.frames.has_room() {
+            match self.turn() {
+                Turn::Answer => self.stage_answer(keys),
                 Turn::Work => self.stage_work(keys),
-                Turn::Nothing => false,
-            };
-            if !staged {
-                break;
+                Turn::Nothing => break,
             }
         }
     }
 
     pub(super) fn turn(&self) -> Turn {
         // RFC 5041, section 5.2: messages are not interleaved.
-        if self.framed > 0 {
+        if self.begun.is_some() {
             return Turn::Work;
         }
-        let waiting = self.responses.front();
-        let work = !self.closed && self.work_is_possible();
-        match waiting {
-            Some(response) if response.framed > 0 || self.prefer_response || !work => {
-                Turn::Response
-            }
+        let next = self.waiting.front();
+        let work = !self.closed && next.is_some_and(|(_, work)| self.may_begin(work));
+        match self.answers.front() {
+            Some(answer) if answer.is_begun() || self.prefer_answer || !work => Turn::Answer,
             _ if work => Turn::Work,
             _ => Turn::Nothing,
         }
@@ -50,136 +66,130 @@ impl Outbound {
 
     /// RDMA Reads wait until fewer than the agreed number (ORD) are in flight,
     /// and what was posted after them waits with them.
-    fn work_is_possible(&self) -> bool {
-        match self.entry(self.next) {
-            Some(entry) => entry.work.kind() != WorkKind::Read || self.reads.len() < self.max_reads,
-            None => false,
+    fn may_begin(&self, work: &Work) -> bool {
+        !matches!(work, Work::Read { .. }) || self.reads.len() < self.max_reads
+    }
+
+    fn stage_answer(&mut self, keys: &KeyTable) {
+        let Some(answer) = self.answers.front_mut() else {
+            return;
+        };
+        let memory = answer.busy_key().and_then(|key| keys.memory(key));
+        if answer.frame(
+            &mut self.frames,
+            &Inline::empty(),
+            memory.unwrap_or_default(),
+        ) {
+            self.answers.pop_front();
+            self.prefer_answer = false;
         }
     }
 
-    fn stage_response(&mut self, keys: &KeyTable) -> bool {
-        let Some(response) = self.responses.front_mut() else {
-            return false;
+    fn stage_work(&mut self, keys: &mut KeyTable) {
+        let Some(mut message) = self.begun.take() else {
+            if let Some((tag, work)) = self.waiting.pop_front() {
+                self.begin(tag, work, keys);
+            }
+            return;
         };
-        let len = response.len();
-        let count = (len - response.framed).min(MAX_PAYLOAD);
-        let last = response.framed + count == len;
-        let header = Header {
-            opcode: Opcode::READ_RESPONSE,
-            last,
-            payload: count,
-            kind: Kind::Tagged {
-                stag: response.request.sink_stag,
-                to: response
-                    .request
-                    .sink_to
-                    .wrapping_add(response.framed as u64),
-            },
-        };
-        let (key, busy) = (response.request.source_stag, response.busy_key());
-        let offset = response.offset + response.framed;
-        response.framed += count;
-        let done = match last {
-            true => Done::Response(busy),
-            false => Done::Nothing,
-        };
-        let bytes = keys.reading(key, offset, count).unwrap_or_default();
-        let payload = Payload {
-            source: Source::Exposed(key),
-            offset,
-            bytes,
-        };
-        self.pieces.frame(&header, &[], payload, done);
+        let buf = self.queue.back().and_then(|entry| entry.buf.as_deref());
+        let last = message.frame(&mut self.frames, NO_HEAD, buf.unwrap_or_default());
         if last {
-            self.responses.pop_front();
-            self.prefer_response = false;
+            self.prefer_answer = true;
+        } else {
+            self.begun = Some(message);
         }
-        true
     }
 
-    fn stage_work(&mut self, keys: &mut KeyTable) -> bool {
-        let number = self.next;
-        let Some(index) = number.checked_sub(self.base) else {
-            return false;
-        };
-        let Some(entry) = usize::try_from(index).ok().and_then(|i| self.queue.get(i)) else {
-            return false;
-        };
-        let total = entry.work.len();
-        let count = (total - self.framed).min(MAX_PAYLOAD);
-        let last = self.framed + count == total;
-        let done = if last {
-            Done::Work(number)
-        } else {
-            Done::Nothing
-        };
-        let source = Source::Work(number);
-        match &entry.work {
+    /// Makes the first frame of the work that is next.
+    fn begin(&mut self, tag: Tag, work: Work, keys: &mut KeyTable) {
+        let number = self.base + self.queue.len() as u64;
+        self.prefer_answer = true;
+        let (kind, buf) = match work {
             Work::Send {
                 head,
                 body,
                 invalidate,
                 solicited,
             } => {
-                let header = Header {
-                    opcode: Opcode::send(*solicited, invalidate.is_some()),
-                    last,
-                    payload: count,
-                    kind: Kind::Untagged {
-                        invalidate: invalidate.map_or(0, |key| key.0),
-                        queue: QUEUE_SEND,
-                        msn: self.send_msn,
-                        offset: u32::try_from(self.framed).unwrap_or(u32::MAX),
-                    },
+                let kind = Kind::Untagged {
+                    invalidate: invalidate.map_or(0, |key| key.0),
+                    queue: QUEUE_SEND,
+                    msn: self.send_msn,
+                    offset: 0,
                 };
-                // The head is shorter than a segment: it is in the first one.
-                let head = if self.framed == 0 { &head[..] } else { &[] };
-                let start = self.framed.saturating_sub(head_len(&entry.work));
-                let bytes = slice(body.as_ref(), start, count - head.len());
-                let payload = Payload {
-                    source,
-                    offset: start,
-                    bytes,
-                };
-                self.pieces.frame(&header, head, payload, done);
-                if last {
-                    self.send_msn = self.send_msn.wrapping_add(1);
-                }
+                self.send_msn = self.send_msn.wrapping_add(1);
+                let opcode = Opcode::send(solicited, invalidate.is_some());
+                let memory = body.as_deref().unwrap_or_default();
+                self.begin_message(opcode, kind, number, &head, memory);
+                (WorkKind::Send, body)
             }
             Work::Write { local, remote } => {
-                let header = Header {
-                    opcode: Opcode::WRITE,
-                    last,
-                    payload: count,
-                    kind: Kind::Tagged {
-                        stag: remote.key.0,
-                        to: remote.addr.wrapping_add(self.framed as u64),
-                    },
+                let kind = Kind::Tagged {
+                    stag: remote.key.0,
+                    to: remote.addr,
                 };
-                let bytes = slice(Some(local), self.framed, count);
-                let payload = Payload {
-                    source,
-                    offset: self.framed,
-                    bytes,
-                };
-                self.pieces.frame(&header, &[], payload, done);
+                self.begin_message(Opcode::WRITE, kind, number, NO_HEAD, &local);
+                (WorkKind::Write, Some(local))
             }
-            Work::Read { remote, .. } => {
-                let remote = *remote;
-                self.stage_read(keys, remote, total);
-                return true;
+            Work::Read { local, remote } => {
+                self.begin_read(keys, remote, number, local.len());
+                (WorkKind::Read, Some(local))
             }
+        };
+        self.queue.push_back(Entry {
+            tag,
+            buf,
+            kind,
+            answered: false,
+        });
+    }
+
+    // Twice in the code, so that each kind of header is made without asking
+    // which it is.
+    #[inline(always)]
+    fn begin_message(
+        &mut self,
+        opcode: Opcode,
+        kind: Kind,
+        number: u64,
+        head: &Inline,
+        memory: &[u8],
+    ) {
+        let (source, done) = (Source::Work(number), Done::Work(number));
+        let len = head.len() + memory.len();
+        if len <= MAX_PAYLOAD {
+            let header = Header {
+                opcode,
+                last: true,
+                payload: len,
+                kind,
+            };
+            let payload = Payload {
+                source,
+                offset: 0,
+                bytes: memory,
+            };
+            self.frames.frame(&header, head, payload, done);
+            return;
         }
-        self.framed += count;
-        if last {
-            self.work_framed();
-        }
-        true
+        let mut message = Message {
+            opcode,
+            kind,
+            source,
+            offset: 0,
+            left: len,
+            framed: 0,
+            head: 0,
+            done,
+        };
+        message.frame(&mut self.frames, head, memory);
+        self.begun = Some(message);
     }
 
     /// Frames the Read Request of the work that is next, and notes where the
     /// answer goes.
-    fn stage_read(&mut self, keys: &mut KeyTable, remote: RemoteSlice, len: usize) {
+    fn begin_read(&mut self, keys: &mut KeyTable, remote: RemoteSlice, number: u64, len: usize) {
         let request = ReadRequest {
             sink_stag: keys.sink_tag(),
             sink_to: crate::keys::BASE,
@@ -188,28 +198,28 @@ impl Outbound {
             source_to: remote.addr,
         };
         self.reads.push_back(ReadInFlight {
-            number: self.next,
+            number,
             sink_stag: request.sink_stag,
             sink_to: request.sink_to,
             len,
             arrived: 0,
         });
-        self.pieces.read_request(&request, self.read_msn);
+        let header = Header {
+            opcode: Opcode::READ_REQUEST,
+            last: true,
+            payload: ReadRequest::LEN,
+            kind: Kind::Untagged {
+                invalidate: 0,
+                queue: QUEUE_READ,
+                msn: self.read_msn,
+                offset: 0,
+            },
+        };
         self.read_msn = self.read_msn.wrapping_add(1);
-        self.work_framed();
-    }
-
-    /// All of the work that was next is framed: answers have their turn.
-    fn work_framed(&mut self) {
-        self.framed = 0;
-        self.next += 1;
-        self.prefer_response = true;
-    }
-}
-
-fn head_len(work: &Work) -> usize {
-    match work {
-        Work::Send { head, .. } => head.len(),
-        _ => 0,
+        let mut bytes = [0; Header::MAX_LEN + ReadRequest::LEN];
+        let (start, end) = bytes.split_at_mut(Header::MAX_LEN);
+        start.copy_from_slice(&header.to_bytes().0);
+        end.copy_from_slice(&request.to_bytes());
+        self.frames.raw(&bytes);
     }
 }

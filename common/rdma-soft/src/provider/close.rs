@@ -88,7 +88,7 @@ impl<S: Streams> SoftRdma<S> {
         if linger {
             self.linger(conn.stream);
         } else {
-            self.owners.remove(&conn.stream);
+            self.owners.remove(conn.stream);
             self.streams.close(conn.stream);
         }
     }
@@ -126,8 +126,8 @@ impl<S: Streams> SoftRdma<S> {
     }
 
     fn end_linger(&mut self, stream: StreamId) {
-        if self.owners.get(&stream) == Some(&Owner::Linger) {
-            self.owners.remove(&stream);
+        if self.owners.get(stream) == Some(Owner::Linger) {
+            self.owners.remove(stream);
             self.streams.close(stream);
         }
     }

@@ -215,7 +215,7 @@ impl<S: Streams> SoftRdma<S> {
     /// Connects anew with revision 1.
     fn fall_back(&mut self, conn: &mut Conn, events: &mut Vec<Event>) {
         tracing::debug!(peer = %conn.peer, "no MPA revision 2 there, trying revision 1");
-        self.owners.remove(&conn.stream);
+        self.owners.remove(conn.stream);
         self.streams.close(conn.stream);
         conn.revision = REVISION_1;
         conn.phase = Phase::Connecting;

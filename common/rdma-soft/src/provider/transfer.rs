@@ -11,14 +11,12 @@ use crate::conn::{Conn, Phase};
 use crate::inbound::Receiver;
 use crate::iwarp::{WireFault, codes};
 
-/// Payload that is still to come is received directly at its place from this
-/// length on; less is received in bulk and copied.
-const DIRECT_MIN: usize = 8 * 1024;
-/// What is taken besides such payload when the same message goes on after it:
-/// the next header, and little payload that would have to be copied.
+/// What is taken besides the rest of a payload while large ones come: the next
+/// header or some small messages, and little payload that has to be copied.
 const BETWEEN: usize = 2 * 1024;
-/// Pieces of one send call.
+/// Pieces of one send call, and of one that has little to send.
 const SLICES: usize = 256;
+const FEW_SLICES: usize = 16;
 /// Send calls for one connection before others get their turn.
 const SEND_CALLS: usize = 8;
 
@@ -43,16 +41,18 @@ impl<S: Streams> SoftRdma<S> {
             keys: &mut self.keys,
             events,
         };
-        let direct = rx.payload().filter(|(_, missing)| *missing >= DIRECT_MIN);
-        let direct = direct.map(|(header, missing)| (header.last, missing));
-        let outcome = match direct {
+        let room = if rx.expects_large() {
+            BETWEEN
+        } else {
+            scratch.len()
+        };
+        let room = scratch.get_mut(..room).unwrap_or_default();
+        let outcome = match rx.payload() {
             None => {
-                let received = self
-                    .streams
-                    .recv(conn.stream, &mut [IoSliceMut::new(scratch)]);
+                let received = self.streams.recv(conn.stream, &mut [IoSliceMut::new(room)]);
                 received.map(|count| (count, 0))
             }
-            Some((last, missing)) => {
+            Some((_, missing)) => {
                 let place = match crate::iwarp::Sink::place(&mut sink, missing) {
                     Ok(place) => place,
                     Err(fault) => {
@@ -60,8 +60,6 @@ impl<S: Streams> SoftRdma<S> {
                         return true;
                     }
                 };
-                let room = if last { scratch.len() } else { BETWEEN };
-                let room = scratch.get_mut(..room).unwrap_or_default();
                 let bufs = &mut [IoSliceMut::new(place), IoSliceMut::new(room)];
                 let received = self.streams.recv(conn.stream, bufs);
                 received.map(|count| (count, count.min(missing)))
@@ -204,14 +202,22 @@ impl<S: Streams> SoftRdma<S> {
         if !conn.outbound.has_output() {
             return None;
         }
-        let mut slices = [IoSlice::new(&[]); SLICES];
+        Some(if conn.outbound.slices() <= FEW_SLICES {
+            self.send_slices::<FEW_SLICES>(conn)
+        } else {
+            self.send_slices::<SLICES>(conn)
+        })
+    }
+
+    /// One send call of at most `N` pieces. Returns how many bytes were sent
+    /// and how many could have been.
+    fn send_slices<const N: usize>(&mut self, conn: &mut Conn) -> io::Result<(usize, usize)> {
+        let mut slices = [IoSlice::new(&[]); N];
         let (used, offered) = conn.outbound.gather(&self.keys, &mut slices);
         let slices = slices.get(..used).unwrap_or_default();
-        let sent = self.streams.send(conn.stream, slices);
-        if let Ok(count) = &sent {
-            conn.outbound.sent(*count, &mut self.keys);
-        }
-        Some(sent.map(|count| (count, offered)))
+        let count = self.streams.send(conn.stream, slices)?;
+        conn.outbound.sent(count, &mut self.keys);
+        Ok((count, offered))
     }
 }
 

@@ -1,6 +1,7 @@
-//! Frames as pieces, whatever the stream takes of them.
+//! Frames, whatever the stream takes of them.
 
 use super::*;
+use crate::iwarp::{Kind, Opcode};
 use proptest::prelude::*;
 
 fn header(payload: usize) -> Header {
@@ -21,20 +22,22 @@ fn payload(number: u64, offset: usize, bytes: &[u8]) -> Payload<'_> {
 }
 
 /// Sends at most `step` bytes per call until nothing is left.
-fn send_all(pieces: &mut Pieces, memory: &[u8], step: usize, slices: usize) -> (Vec<u8>, Vec<u64>) {
+fn send_all(frames: &mut Frames, memory: &[u8], step: usize, slices: usize) -> (Vec<u8>, Vec<u64>) {
     let (mut sent, mut done) = (Vec::new(), Vec::new());
-    while !pieces.is_empty() {
+    while !frames.is_empty() {
         let mut room = vec![IoSlice::new(&[]); slices];
         let (used, offered) =
-            pieces.gather(&mut room, |_, offset, len| &memory[offset..offset + len]);
+            frames.gather(&mut room, |_, offset, len| &memory[offset..offset + len]);
         let bytes: Vec<u8> = room[..used]
             .iter()
             .flat_map(|slice| slice.to_vec())
             .collect();
         assert_eq!(bytes.len(), offered);
-        let mut count = step.min(offered);
+        assert!(offered > 0 && used <= frames.slices());
+        let count = step.min(offered);
         sent.extend_from_slice(&bytes[..count]);
-        while let Some(what) = pieces.take_sent(&mut count) {
+        frames.sent(count);
+        while let Some(what) = frames.take_sent() {
             if let Done::Work(number) = what {
                 done.push(number);
             }
@@ -53,22 +56,22 @@ proptest! {
     ) {
         let memory: Vec<u8> = (0..=255).cycle().take(1000).collect();
         let fill = || {
-            let mut pieces = Pieces::new();
-            pieces.crc = crc;
+            let mut frames = Frames::new();
+            frames.crc = crc;
             for (number, (len, head)) in (0u64..).zip(&lens) {
                 let bytes = &memory[7..7 + len];
-                let head = &memory[..*head];
+                let head = Inline::new(&memory[..*head]).unwrap();
                 let done = Done::Work(number);
-                pieces.frame(&header(head.len() + len), head, payload(number, 7, bytes), done);
+                frames.frame(&header(head.len() + len), &head, payload(number, 7, bytes), done);
             }
-            pieces
+            frames
         };
         let (whole, _) = send_all(&mut fill(), &memory, usize::MAX, 512);
-        let mut pieces = fill();
-        let (parts, done) = send_all(&mut pieces, &memory, step, slices);
+        let mut frames = fill();
+        let (parts, done) = send_all(&mut frames, &memory, step, slices);
         prop_assert_eq!(whole, parts);
         prop_assert_eq!(done.len(), lens.len());
-        prop_assert_eq!((pieces.payload, pieces.arena.len()), (0, 0));
+        prop_assert_eq!((frames.payload, frames.with_payload, frames.used), (0, 0, 0));
     }
 }
 
@@ -85,19 +88,19 @@ fn cutting_keeps_the_frame_that_is_half_sent() {
         (header_len + 100, vec![1]),
         (frame, vec![]),
     ] {
-        let mut pieces = Pieces::new();
+        let mut frames = Frames::new();
         for number in 0..3 {
             let rest = payload(number, 0, &memory);
-            pieces.frame(&header(100), &[], rest, Done::Work(number));
+            frames.frame(&header(100), &Inline::empty(), rest, Done::Work(number));
         }
         // Into the second frame.
-        let mut count = frame + extra;
-        while pieces.take_sent(&mut count).is_some() {}
-        let dropped = pieces
+        frames.sent(frame + extra);
+        while frames.take_sent().is_some() {}
+        let dropped = frames
             .cut_to_frame()
             .filter(|done| matches!(done, Done::Work(_)));
         assert_eq!(dropped.count(), 2 - extra / frame - kept.len());
-        let (rest, done) = send_all(&mut pieces, &memory, 7, 4);
+        let (rest, done) = send_all(&mut frames, &memory, 7, 4);
         assert_eq!((rest.len(), &done), (kept.len() * (frame - extra), &kept));
     }
 }
@@ -105,14 +108,34 @@ fn cutting_keeps_the_frame_that_is_half_sent() {
 #[test]
 fn framing_ahead_is_bounded() {
     let memory = [5; 100];
-    let mut pieces = Pieces::new();
-    while pieces.has_room() {
-        pieces.frame(
+    let mut frames = Frames::new();
+    while frames.has_room() {
+        frames.frame(
             &header(164),
-            &[0; 64],
+            &Inline::new(&[0; 64]).unwrap(),
             payload(0, 0, &memory),
             Done::Nothing,
         );
     }
-    assert!(pieces.arena.len() <= ARENA && pieces.queue.len() <= MAX_PIECES);
+    assert!(frames.arena.len() <= ARENA && frames.queue.len() <= MAX_FRAMES);
+}
+
+#[test]
+fn what_is_sent_up_to_a_boundary_leaves_nothing_to_cut() {
+    let head = Inline::new(&[0; 64]).unwrap();
+    let mut frames = Frames::new();
+    for number in 0..3 {
+        frames.frame(&header(64), &head, Payload::NONE, Done::Work(number));
+    }
+    // They lie one after the other and go out in one slice.
+    let mut slices = [IoSlice::new(&[]); 4];
+    let (used, offered) = frames.gather(&mut slices, |_, _, _| &[]);
+    assert_eq!(used, 1);
+    frames.sent(offered / 3 * 2);
+    assert!(frames.take_sent().is_some() && frames.take_sent().is_some());
+    assert!(frames.take_sent().is_none());
+    assert_eq!(frames.cut_to_frame().count(), 1);
+    assert!(frames.is_empty());
+    frames.raw(&[0; 4]);
+    assert_eq!(send_all(&mut frames, &[], 3, 1).0.len(), 8);
 }

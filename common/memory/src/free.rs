@@ -1,0 +1,160 @@
+//! The pieces of a pool that nobody holds: numbers, the one that came last
+//! first.
+//!
+//! Who takes a piece soon after it was given back finds it in the cache; in
+//! turn all pieces of a large pool would be taken from memory each time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A stack without locks (Treiber, 1986). A link is a number plus 1, or 0 for
+/// none.
+#[derive(Debug)]
+pub(crate) struct Free {
+    /// Lower half: link to the number on top. Upper half: changes with every
+    /// call, so that a top that was taken and came back meanwhile is not taken
+    /// for one that stayed.
+    top: AtomicU64,
+    /// For each number in the stack the link to the one below it, and how many
+    /// there are below.
+    below: Box<[AtomicU64]>,
+}
+
+impl Free {
+    /// All numbers below `count`, 0 on top.
+    pub(crate) fn new(count: u32) -> Self {
+        let free = Self {
+            top: AtomicU64::new(0),
+            below: (0..count).map(|_| AtomicU64::new(0)).collect(),
+        };
+        (0..count).rev().for_each(|number| free.push(number));
+        free
+    }
+
+    pub(crate) fn pop(&self) -> Option<u32> {
+        let mut top = self.top.load(Ordering::Acquire);
+        loop {
+            let (changes, link) = split(top);
+            let number = link.checked_sub(1)?;
+            // Read before it is known whether this number is still on top: if
+            // not, what stands here does not matter.
+            let (_, below) = split(self.below.get(number as usize)?.load(Ordering::Relaxed));
+            match self.change(top, join(changes.wrapping_add(1), below)) {
+                Ok(()) => return Some(number),
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    /// Puts `number` in, which was taken out.
+    pub(crate) fn push(&self, number: u32) {
+        let Some(place) = self.below.get(number as usize) else {
+            debug_assert!(false, "numbers come from here");
+            return;
+        };
+        let mut top = self.top.load(Ordering::Acquire);
+        loop {
+            let (changes, link) = split(top);
+            place.store(join(self.depth(link), link), Ordering::Relaxed);
+            match self.change(top, join(changes.wrapping_add(1), number + 1)) {
+                Ok(()) => return,
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    /// How many numbers there are.
+    pub(crate) fn len(&self) -> usize {
+        let (_, link) = split(self.top.load(Ordering::Acquire));
+        self.depth(link) as usize
+    }
+
+    /// How many numbers there are from this one down.
+    fn depth(&self, link: u32) -> u32 {
+        let place = link.checked_sub(1).and_then(|n| self.below.get(n as usize));
+        place.map_or(0, |place| split(place.load(Ordering::Relaxed)).0 + 1)
+    }
+
+    /// Release, so that whoever takes a piece sees what was done with it
+    /// before; all changes are read-modify-writes, so that this holds for the
+    /// pieces further down as well.
+    fn change(&self, from: u64, to: u64) -> Result<(), u64> {
+        let changed = self
+            .top
+            .compare_exchange_weak(from, to, Ordering::AcqRel, Ordering::Acquire);
+        changed.map(|_| ())
+    }
+}
+
+fn join(upper: u32, lower: u32) -> u64 {
+    u64::from(upper) << 32 | u64::from(lower)
+}
+
+fn split(both: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = both.to_be_bytes();
+    (
+        u32::from_be_bytes([a, b, c, d]),
+        u32::from_be_bytes([e, f, g, h]),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn the_last_that_came_goes_first() {
+        let free = Free::new(3);
+        assert_eq!((free.pop(), free.pop(), free.len()), (Some(0), Some(1), 1));
+        free.push(0);
+        assert_eq!((free.len(), free.pop(), free.pop()), (2, Some(0), Some(2)));
+        assert_eq!((free.pop(), free.len()), (None, 0));
+    }
+
+    #[test]
+    fn a_top_that_came_back_is_not_taken_for_one_that_stayed() {
+        let free = Free::new(3);
+        let before = free.top.load(Ordering::Relaxed);
+        let (first, second) = (free.pop().unwrap(), free.pop().unwrap());
+        free.push(first);
+        // Whoever began to take `first` before all this thinks that `second`
+        // is below.
+        assert_eq!((first, second), (0, 1));
+        assert!(free.change(before, join(9, second + 1)).is_err());
+    }
+
+    #[test]
+    fn no_number_is_out_twice() {
+        const NUMBERS: u32 = 5;
+        let free = Free::new(NUMBERS);
+        let out: Vec<AtomicBool> = (0..NUMBERS).map(|_| AtomicBool::new(false)).collect();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (free, out) = (&free, &out);
+                scope.spawn(move || {
+                    let mut held = Vec::new();
+                    for turn in 0..20_000 {
+                        if (turn + thread) % 3 < 2
+                            && let Some(number) = free.pop()
+                        {
+                            let was = out[number as usize].swap(true, Ordering::Relaxed);
+                            assert!(!was, "{number} is out twice");
+                            held.push(number);
+                        } else if let Some(number) = held.pop() {
+                            out[number as usize].store(false, Ordering::Relaxed);
+                            free.push(number);
+                        }
+                    }
+                    for number in held {
+                        out[number as usize].store(false, Ordering::Relaxed);
+                        free.push(number);
+                    }
+                });
+            }
+        });
+        assert_eq!(free.len(), NUMBERS as usize);
+        let mut all: Vec<u32> = std::iter::from_fn(|| free.pop()).collect();
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2, 3, 4]);
+    }
+}
