@@ -143,6 +143,7 @@ fn config(folder: &TempDir) -> ShmConfig {
 fn request(ring: usize) -> Vec<u8> {
     let mut bytes = b"\x01nvmshm1".to_vec();
     bytes.extend_from_slice(&(ring as u64).to_le_bytes());
+    bytes.extend_from_slice(&std::net::Ipv6Addr::LOCALHOST.octets());
     bytes.extend_from_slice(&[4, 0, 0, 0, 4, 0, 0, 0]);
     bytes
 }

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -12,10 +13,13 @@ use nvmeof_rdma::{CloseReason, Event, ListenerId, QpId};
 use super::{Core, Shm};
 use crate::conn::{Conn, Phase};
 use crate::fault::{codes, fault};
+use crate::group::Meeting;
 use crate::message::{Message, ROOM};
 
 /// In epoll's data: this names a listener.
 pub(super) const LISTENER: u64 = 1 << 63;
+/// In epoll's data: connections that others of the group took for us.
+pub(super) const MAILBOX: u64 = u64::MAX;
 /// Events taken from the kernel per poll.
 const EVENTS: usize = 64;
 /// Connections accepted per poll and listener.
@@ -63,7 +67,9 @@ impl Shm {
         };
         let mut worked = false;
         for name in ready.iter().take(count).map(EpollEvent::data) {
-            if name & LISTENER == 0 {
+            if name == MAILBOX {
+                worked |= self.take_mail();
+            } else if name & LISTENER == 0 {
                 let did = self.with(QpId(name), |core, conn| {
                     let heard = core.hear(conn, events);
                     core.work(conn, events) || heard
@@ -83,11 +89,13 @@ impl Shm {
             let Some(listener) = self.listeners.get(name & !LISTENER) else {
                 return taken > 0;
             };
-            match listener.accept() {
-                Ok(socket) => {
-                    let addr = listener.addr;
+            let own = self.group.as_ref().map(|(_, own)| own);
+            match listener.accept(own) {
+                Ok(Some(socket)) => {
+                    let addr = listener.addr();
                     self.incoming(ListenerId(name), addr, socket);
                 }
+                Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return taken > 0,
                 Err(error) => {
                     tracing::error!(
@@ -100,6 +108,25 @@ impl Shm {
             }
         }
         true
+    }
+
+    /// Takes connections that others of the group took for us.
+    fn take_mail(&mut self) -> bool {
+        let Some((_, own)) = &self.group else {
+            return false;
+        };
+        let mail = own.take();
+        let any = !mail.is_empty();
+        for (addr, socket) in mail {
+            let at =
+                |(name, meeting): (u64, &Arc<Meeting>)| (meeting.addr() == addr).then_some(name);
+            // What arrived just before we stopped to listen is closed.
+            let name = self.listeners.iter().find_map(at);
+            if let Some(name) = name {
+                self.incoming(ListenerId(LISTENER | name), addr, socket);
+            }
+        }
+        any
     }
 
     /// Stops accepting for a while: the listeners stay ready, and would keep
@@ -119,7 +146,7 @@ impl Shm {
     fn watch_listeners(&mut self, flags: EpollFlags) {
         for (name, listener) in self.listeners.iter() {
             let mut event = EpollEvent::new(flags, LISTENER | name);
-            if let Err(error) = self.core.epoll.modify(listener, &mut event) {
+            if let Err(error) = self.core.epoll.modify(&**listener, &mut event) {
                 tracing::error!(%error, "epoll does not take a listener");
             }
         }

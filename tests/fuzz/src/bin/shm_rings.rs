@@ -147,6 +147,7 @@ impl Side {
     fn ask(&mut self) {
         let mut request = b"\x01nvmshm1".to_vec();
         request.extend((RING as u64).to_le_bytes());
+        request.extend(std::net::Ipv6Addr::LOCALHOST.octets());
         request.extend([4, 0, 0, 0, 4, 0, 0, 0]);
         self.say(&request, true);
         for _ in 0..3 {
