@@ -94,10 +94,15 @@ pub(crate) struct Target {
     /// Identifier of this host, a UUID [default: /etc/nvme/hostid, or derived]
     #[arg(short = 'I', long, value_name = "UUID", value_parser = parse_hostid)]
     pub(crate) hostid: Option<[u8; 16]>,
-    /// RDMA provider: verbs uses the RDMA device on the way to the target,
-    /// iwarp needs none, auto is verbs where there is a device
+    /// RDMA provider: shm shares memory with a target on this host, verbs uses
+    /// the RDMA device on the way to the target, iwarp needs none, auto is the
+    /// first of these that there is
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub(crate) provider: Transport,
+    /// Where targets on this host listen for shared memory (their shm.folder)
+    /// [default: the folders of this user and of the system]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) shm_folder: Option<PathBuf>,
     /// Seconds that a command may take before its queue is given up
     #[arg(long, value_name = "S", default_value_t = 30, value_parser = positive)]
     pub(crate) command_timeout: u64,
@@ -384,6 +389,7 @@ impl Target {
     pub(crate) fn host(&self) -> Result<Host, Failure> {
         let mut config = HostConfig::new(self.identity()?);
         config.transport = self.provider;
+        config.shm_folder.clone_from(&self.shm_folder);
         Ok(Host::new(config)?)
     }
 }

@@ -398,6 +398,11 @@ impl MachineError {
             Self::Provider { name: "verbs", .. } => {
                 Some("--provider iwarp needs no RDMA device, where the target serves iWARP")
             }
+            Self::Provider { name: "shm", .. } => Some(
+                "check that the target runs on this host as a user of yours, with provider \
+                 \"shm\" or \"auto\"; --shm-folder names its shm.folder, and its log tells whom \
+                 it refused",
+            ),
             _ => None,
         }
     }

@@ -1,6 +1,7 @@
 //! A host: its identity, its memory, and the way to targets.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use crate::drive::Shared;
 use crate::error::{Error, MachineError, UsageError};
 use crate::identity::Identity;
 use crate::polled::{AdminConfig, AdminQueue};
-use crate::transport::Transport;
+use crate::transport::{Route, Transport};
 
 /// What a host is and has.
 #[derive(Clone, Debug)]
@@ -23,6 +24,9 @@ pub struct HostConfig {
     pub identity: Identity,
     /// How it reaches targets.
     pub transport: Transport,
+    /// Folder of the sockets at which targets of this host listen for shared
+    /// memory; `None` for the usual ones. Whoever owns this folder is trusted.
+    pub shm_folder: Option<PathBuf>,
     /// Its buffers: how long and how many. Memory is taken from the system when
     /// it is first used.
     pub buffers: Vec<ClassSpec>,
@@ -48,9 +52,19 @@ impl HostConfig {
         Self {
             identity,
             transport: Transport::Auto,
+            shm_folder: None,
             buffers: buffers.to_vec(),
             pages: Pages::Normal,
         }
+    }
+
+    /// Finds out how the target at `addr` is reached. May block for a short
+    /// time.
+    ///
+    /// # Errors
+    /// When this machine does not have what was asked for.
+    pub fn route(&self, addr: SocketAddr) -> Result<Route, Error> {
+        self.transport.route(addr, self.shm_folder.as_deref())
     }
 }
 
@@ -216,11 +230,11 @@ impl Host {
     pub async fn connect(&self, options: ConnectOptions) -> Result<Controller, Error> {
         let start = Instant::now();
         let config = options.admin_config(&self.inner.config.identity);
-        let (transport, addr) = (self.inner.config.transport, options.addr);
-        let way = tokio::task::spawn_blocking(move || transport.towards(addr));
-        let way = way.await.map_err(MachineError::internal)??;
-        let admin = AdminQueue::connect(way.provider()?, addr, config, Duration::ZERO)?;
+        let (host, addr) = (self.clone(), options.addr);
+        let route = tokio::task::spawn_blocking(move || host.inner.config.route(addr));
+        let route = route.await.map_err(MachineError::internal)??;
+        let admin = AdminQueue::connect(route.provider()?, addr, config, Duration::ZERO)?;
         let admin = Shared::start(admin, start)?;
-        Controller::set_up(self.clone(), options, way, admin, start).await
+        Controller::set_up(self.clone(), options, &route, admin, start).await
     }
 }
