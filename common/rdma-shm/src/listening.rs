@@ -143,7 +143,11 @@ pub(crate) fn connect(addr: SocketAddr, config: &ShmConfig) -> io::Result<(Link,
             let text = format!("nothing listens for shared memory at {addr} in {folder}");
             Err(io::Error::new(io::ErrorKind::ConnectionRefused, text))
         }
-        Err(error) => Err(error),
+        Err(error) => {
+            let folder = config.folder.display();
+            let text = format!("{addr} in {folder}: {error}");
+            Err(io::Error::new(error.kind(), text))
+        }
     }
 }
 

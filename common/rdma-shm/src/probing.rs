@@ -18,13 +18,8 @@ use crate::message::{Message, ROOM};
 #[derive(Debug, thiserror::Error)]
 pub enum Nobody {
     /// No process listens there.
-    #[error("no process on this host listens at {addr}: {why}")]
-    Absent {
-        /// The address.
-        addr: SocketAddr,
-        /// What was looked at.
-        why: io::Error,
-    },
+    #[error("{0}")]
+    Absent(io::Error),
     /// One of the two does not take processes of the other's user.
     #[error("{0}")]
     Refused(String),
@@ -44,20 +39,19 @@ pub enum Nobody {
 /// # Errors
 /// [`Nobody`] when not.
 pub fn probe(addr: SocketAddr, config: &ShmConfig, patience: Duration) -> Result<(), Nobody> {
-    let absent = |why| Nobody::Absent { addr, why };
     let refused = |why: &str| Nobody::Refused(why.to_owned());
     let (link, _) = listening::connect(addr, config).map_err(|why| match why.kind() {
         io::ErrorKind::PermissionDenied => refused(&why.to_string()),
-        _ => absent(why),
+        _ => Nobody::Absent(why),
     })?;
     // One that is gone again is found out below.
     let _ = link.send(&Message::Probe.to_bytes(), None);
-    if !wait(&link, patience).map_err(absent)? {
+    if !wait(&link, patience).map_err(Nobody::Absent)? {
         let waited = patience;
         return Err(Nobody::Silent { addr, waited });
     }
     let mut room = [0; ROOM];
-    let said = link.receive(&mut room).map_err(absent)?;
+    let said = link.receive(&mut room).map_err(Nobody::Absent)?;
     match said.map(Message::parse) {
         Some(Ok(Message::Probe)) => Ok(()),
         Some(Ok(Message::Fault(fault))) => Err(Nobody::Refused(fault.text)),
@@ -138,7 +132,7 @@ mod tests {
             probed(listens, config.clone(), "127.0.0.1:1", &config).unwrap();
         }
         let nobody = probed("127.0.0.1:1", config.clone(), "127.0.0.1:2", &config).unwrap_err();
-        assert!(matches!(nobody, Nobody::Absent { .. }), "{nobody}");
+        assert!(matches!(nobody, Nobody::Absent(_)), "{nobody}");
         assert!(nobody.to_string().contains("127.0.0.1:2"), "{nobody}");
     }
 

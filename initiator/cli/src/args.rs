@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use nvmeof_initiator::{ConnectOptions, Host, HostConfig, Identity, Nqn, Transport, parse_hostid};
+use nvmeof_initiator::{
+    ConnectOptions, Host, HostConfig, Identity, Nqn, Route, RouteOptions, Transport, parse_hostid,
+};
 
 use crate::failure::Failure;
 
@@ -103,6 +105,9 @@ pub(crate) struct Target {
     /// [default: the folders of this user and of the system]
     #[arg(long, value_name = "DIR")]
     pub(crate) shm_folder: Option<PathBuf>,
+    /// Ask for a CRC on every frame of software iWARP
+    #[arg(long)]
+    pub(crate) crc: bool,
     /// Seconds that a command may take before its queue is given up
     #[arg(long, value_name = "S", default_value_t = 30, value_parser = positive)]
     pub(crate) command_timeout: u64,
@@ -389,8 +394,20 @@ impl Target {
     pub(crate) fn host(&self) -> Result<Host, Failure> {
         let mut config = HostConfig::new(self.identity()?);
         config.transport = self.provider;
-        config.shm_folder.clone_from(&self.shm_folder);
+        config.route_options = self.route_options();
         Ok(Host::new(config)?)
+    }
+
+    /// How `addr` is reached.
+    pub(crate) fn route(&self, addr: SocketAddr) -> Result<Route, Failure> {
+        Ok(self.provider.route(addr, &self.route_options())?)
+    }
+
+    fn route_options(&self) -> RouteOptions {
+        RouteOptions {
+            shm_folder: self.shm_folder.clone(),
+            crc: self.crc,
+        }
     }
 }
 

@@ -43,10 +43,7 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
     options.io_queues = args.io_queues;
     options.in_capsule = args.in_capsule;
     let identity = args.subsystem.target.identity()?;
-    let target = &args.subsystem.target;
-    let route = target
-        .provider
-        .route(options.addr, target.shm_folder.as_deref())?;
+    let route = args.subsystem.target.route(options.addr)?;
     let config = options.admin_config(&identity);
     let names = config.setup.names.clone();
     let mut admin = Admin::connect(route.provider()?, options.addr, config, start)?;

@@ -1,7 +1,6 @@
 //! A host: its identity, its memory, and the way to targets.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use crate::drive::Shared;
 use crate::error::{Error, MachineError, UsageError};
 use crate::identity::Identity;
 use crate::polled::{AdminConfig, AdminQueue};
-use crate::transport::{Route, Transport};
+use crate::transport::{Route, RouteOptions, Transport};
 
 /// What a host is and has.
 #[derive(Clone, Debug)]
@@ -24,9 +23,8 @@ pub struct HostConfig {
     pub identity: Identity,
     /// How it reaches targets.
     pub transport: Transport,
-    /// Folder of the sockets at which targets of this host listen for shared
-    /// memory; `None` for the usual ones. Whoever owns this folder is trusted.
-    pub shm_folder: Option<PathBuf>,
+    /// What some transports want to know.
+    pub route_options: RouteOptions,
     /// Its buffers: how long and how many. Memory is taken from the system when
     /// it is first used.
     pub buffers: Vec<ClassSpec>,
@@ -52,7 +50,7 @@ impl HostConfig {
         Self {
             identity,
             transport: Transport::Auto,
-            shm_folder: None,
+            route_options: RouteOptions::default(),
             buffers: buffers.to_vec(),
             pages: Pages::Normal,
         }
@@ -64,7 +62,7 @@ impl HostConfig {
     /// # Errors
     /// When this machine does not have what was asked for.
     pub fn route(&self, addr: SocketAddr) -> Result<Route, Error> {
-        self.transport.route(addr, self.shm_folder.as_deref())
+        self.transport.route(addr, &self.route_options)
     }
 }
 

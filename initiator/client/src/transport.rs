@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use nvmeof_rdma::Provider;
@@ -28,6 +28,17 @@ pub enum Transport {
     Shm,
 }
 
+/// What some transports want to know besides the address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RouteOptions {
+    /// Folder of the sockets at which targets of this host listen for shared
+    /// memory; `None` for those of this user and of the system. Whoever owns
+    /// this folder is trusted.
+    pub shm_folder: Option<PathBuf>,
+    /// Whether software iWARP asks for a CRC on every frame.
+    pub crc: bool,
+}
+
 /// No provider has that name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no RDMA provider `{0}`; there are: auto, iwarp, verbs, shm")]
@@ -40,7 +51,7 @@ pub struct Route(Way);
 
 #[derive(Clone, Debug)]
 enum Way {
-    Iwarp,
+    Iwarp { crc: bool },
     Verbs,
     Shm(shm::Place),
 }
@@ -55,20 +66,20 @@ impl Transport {
     /// When this machine or this build does not have it, or no RDMA device is
     /// on that way.
     pub fn provider(self, addr: SocketAddr) -> Result<Box<dyn Provider>, Error> {
-        self.route(addr, None)?.provider()
+        self.route(addr, &RouteOptions::default())?.provider()
     }
 
-    /// Finds out what it stands for towards `addr`, where targets of this host
-    /// listen in `shm_folder` or in the usual folders. Asks the kernel for the
-    /// way, and such a target whether it takes us, which may block for a short
-    /// time.
+    /// Finds out what it stands for towards `addr`. Asks the kernel for the way,
+    /// and a target on this host whether it takes us, which may block for a
+    /// short time.
     ///
     /// # Errors
     /// When this machine or this build does not have it, or no RDMA device is
     /// on that way, or nobody on this host listens.
-    pub fn route(self, addr: SocketAddr, shm_folder: Option<&Path>) -> Result<Route, Error> {
+    pub fn route(self, addr: SocketAddr, options: &RouteOptions) -> Result<Route, Error> {
+        let shm_folder = options.shm_folder.as_deref();
         let found = match self {
-            Self::Shm => Some(shm::find(addr, shm_folder).map_err(shm::lacks)?),
+            Self::Shm => Some(shm::find(addr, shm_folder).map_err(MachineError::NobodyHere)?),
             Self::Auto => shm::find(addr, shm_folder)
                 .inspect_err(|why| tracing::debug!(%addr, "no shared memory: {why}"))
                 .ok(),
@@ -101,7 +112,7 @@ impl Transport {
         };
         let Some(device) = device else {
             tracing::info!(%addr, "connecting over software iWARP");
-            return Ok(Route(Way::Iwarp));
+            return Ok(Route(Way::Iwarp { crc: options.crc }));
         };
         tracing::info!(%addr, "connecting over verbs: {device}");
         Ok(Route(Way::Verbs))
@@ -124,7 +135,7 @@ impl Route {
     /// When the machine does not have what it takes.
     pub fn provider(&self) -> Result<Box<dyn Provider>, Error> {
         match &self.0 {
-            Way::Iwarp => iwarp(),
+            Way::Iwarp { crc } => iwarp(*crc),
             Way::Verbs => verbs::provider(),
             Way::Shm(place) => place.provider(),
         }
@@ -132,8 +143,11 @@ impl Route {
 }
 
 #[cfg(feature = "iwarp")]
-fn iwarp() -> Result<Box<dyn Provider>, Error> {
-    let provider = nvmeof_rdma_iwarp::new(nvmeof_rdma_iwarp::IwarpConfig::default());
+fn iwarp(crc: bool) -> Result<Box<dyn Provider>, Error> {
+    let provider = nvmeof_rdma_iwarp::new(nvmeof_rdma_iwarp::IwarpConfig {
+        crc,
+        ..nvmeof_rdma_iwarp::IwarpConfig::default()
+    });
     let provider = provider.map_err(|error| MachineError::Provider {
         name: "iwarp",
         text: error.to_string(),
@@ -142,7 +156,7 @@ fn iwarp() -> Result<Box<dyn Provider>, Error> {
 }
 
 #[cfg(not(feature = "iwarp"))]
-fn iwarp() -> Result<Box<dyn Provider>, Error> {
+fn iwarp(_crc: bool) -> Result<Box<dyn Provider>, Error> {
     Err(MachineError::Provider {
         name: "iwarp",
         text: "this program was built without the feature `iwarp`".to_owned(),
@@ -181,7 +195,7 @@ mod shm {
         for config in configs {
             match probe(addr, &config, PATIENCE) {
                 Ok(()) => return Ok(Place(config)),
-                Err(why @ Nobody::Absent { .. }) => whys.push(why.to_string()),
+                Err(why @ Nobody::Absent(_)) => whys.push(why.to_string()),
                 Err(why) => return Err(why.to_string()),
             }
         }
@@ -190,7 +204,10 @@ mod shm {
 
     impl Place {
         pub(super) fn provider(&self) -> Result<Box<dyn Provider>, Error> {
-            let provider = Shm::new(self.0.clone()).map_err(|error| lacks(error.to_string()))?;
+            let provider = Shm::new(self.0.clone()).map_err(|error| MachineError::Provider {
+                name: "shm",
+                text: error.to_string(),
+            })?;
             Ok(Box::new(provider))
         }
     }
@@ -199,10 +216,6 @@ mod shm {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write!(f, "a target on this host, in {}", self.0.folder.display())
         }
-    }
-
-    pub(super) fn lacks(text: String) -> Error {
-        MachineError::Provider { name: "shm", text }.into()
     }
 }
 
@@ -215,7 +228,7 @@ mod shm {
 
     use nvmeof_rdma::Provider;
 
-    use crate::error::{Error, MachineError};
+    use crate::error::Error;
 
     #[derive(Clone, Debug)]
     pub(super) enum Place {}
@@ -234,10 +247,6 @@ mod shm {
         fn fmt(&self, _f: &mut fmt::Formatter<'_>) -> fmt::Result {
             match *self {}
         }
-    }
-
-    pub(super) fn lacks(text: String) -> Error {
-        MachineError::Provider { name: "shm", text }.into()
     }
 }
 
@@ -353,6 +362,8 @@ impl FromStr for Transport {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -367,7 +378,11 @@ mod tests {
     /// The name of the provider that a transport stands for, or why there is
     /// none.
     fn chosen(transport: Transport, addr: SocketAddr, folder: &Path) -> Result<String, String> {
-        let provider = transport.route(addr, Some(folder));
+        let options = RouteOptions {
+            shm_folder: Some(folder.to_owned()),
+            crc: false,
+        };
+        let provider = transport.route(addr, &options);
         let provider = provider.and_then(|route| route.provider());
         let name = provider.map(|provider| provider.name().to_owned());
         name.map_err(|error| error.to_string())
@@ -421,7 +436,11 @@ mod tests {
             Ok("iwarp".to_owned())
         );
         let error = chosen(Transport::Shm, addr, folder).unwrap_err();
-        for word in ["`shm`", &addr.to_string(), &folder.display().to_string()] {
+        for word in [
+            "shared memory",
+            &addr.to_string(),
+            &folder.display().to_string(),
+        ] {
             assert!(error.contains(word), "{error}");
         }
         assert!(error.contains("--shm-folder"), "{error}");
