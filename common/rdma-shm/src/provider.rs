@@ -53,10 +53,11 @@ struct Core {
     silent: VecDeque<QpId>,
     /// Connections with work posted since the last submit.
     listed: Vec<QpId>,
-    /// Connections that are looked at in each poll, and how many polls did
-    /// that since the kernel was asked.
+    /// Connections that are looked at in each poll, how many polls did that
+    /// since the kernel was asked, and when that was.
     hot: VecDeque<QpId>,
     hot_polls: u32,
+    asked: Duration,
     deadlines: BTreeSet<(Duration, QpId)>,
     /// Until when accepting pauses.
     paused: Option<Duration>,
@@ -86,6 +87,7 @@ impl Shm {
             listed: Vec::new(),
             hot: VecDeque::new(),
             hot_polls: 0,
+            asked: Duration::ZERO,
             deadlines: BTreeSet::new(),
             paused: None,
             later: Vec::new(),

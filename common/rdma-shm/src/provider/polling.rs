@@ -28,8 +28,10 @@ const ACCEPTS: usize = 16;
 const MESSAGES: usize = 16;
 /// Busy connections looked at per poll.
 const HOT_TRIES: usize = 64;
-/// Polls that look at busy connections for every one that asks the kernel.
-const HOT_POLLS: u32 = 32;
+/// While there are busy connections the kernel is asked so often, or after so
+/// many polls where they take longer than that.
+const ASK_EVERY: Duration = Duration::from_micros(20);
+const HOT_POLLS: u32 = 256;
 /// How long accepting pauses when there are no descriptors left.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -164,9 +166,11 @@ impl Core {
     /// connections, since that takes longer than looking at them.
     pub(super) fn asks_kernel(&mut self) -> bool {
         self.hot_polls += 1;
-        let asks = self.hot.is_empty() || self.hot_polls >= HOT_POLLS;
+        let late = self.now.saturating_sub(self.asked) >= ASK_EVERY;
+        let asks = self.hot.is_empty() || late || self.hot_polls >= HOT_POLLS;
         if asks {
             self.hot_polls = 0;
+            self.asked = self.now;
         }
         asks
     }
