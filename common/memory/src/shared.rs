@@ -142,6 +142,7 @@ impl Shared {
         false
     }
 
+    #[inline]
     fn check(&self, start: usize, len: usize) -> Result<NonNull<u8>, OutOfBounds> {
         let end = start.checked_add(len).filter(|end| *end <= self.len);
         if end.is_none() {
@@ -159,8 +160,15 @@ impl Shared {
     ///
     /// # Errors
     /// [`OutOfBounds`] when it is not inside or not aligned.
+    #[inline]
     pub fn word(&self, at: usize) -> Result<&AtomicU64, OutOfBounds> {
-        let word = self.check(at, size_of::<u64>())?;
+        self.words::<1>(at).map(|[word]| word)
+    }
+
+    /// `N` words from byte `at` on, a multiple of 8.
+    #[inline]
+    fn words<const N: usize>(&self, at: usize) -> Result<&[AtomicU64; N], OutOfBounds> {
+        let words = self.check(at, size_of::<[AtomicU64; N]>())?;
         if !at.is_multiple_of(align_of::<AtomicU64>()) {
             let (start, end, capacity) = (at, at, self.len);
             return Err(OutOfBounds {
@@ -169,34 +177,31 @@ impl Shared {
                 capacity,
             });
         }
-        // SAFETY: the word lies inside the mapping, which lives as long as
-        // `self`; mappings start at a page, so it is aligned; and all accesses
-        // to it on this side, while it is borrowed or not, are atomic or are
-        // copies of raw memory.
-        Ok(unsafe { AtomicU64::from_ptr(word.cast().as_ptr()) })
+        // SAFETY: the words lie inside the mapping, which lives as long as
+        // `self`; mappings start at a page, so they are aligned; and all
+        // accesses to them on this side, while they are borrowed or not, are
+        // atomic or are copies of raw memory.
+        Ok(unsafe { words.cast().as_ref() })
     }
 
     /// The words from byte `at` on, a multiple of 8. Each is read once.
     ///
     /// # Errors
     /// [`OutOfBounds`] when they are not inside or not aligned.
+    #[inline]
     pub fn load<const N: usize>(&self, at: usize) -> Result<[u64; N], OutOfBounds> {
-        let mut words = [0; N];
-        for (number, word) in words.iter_mut().enumerate() {
-            let at = at.saturating_add(number * size_of::<u64>());
-            *word = self.word(at)?.load(Ordering::Relaxed);
-        }
-        Ok(words)
+        let words = self.words::<N>(at)?;
+        Ok(words.each_ref().map(|word| word.load(Ordering::Relaxed)))
     }
 
     /// Stores words from byte `at` on, a multiple of 8.
     ///
     /// # Errors
     /// [`OutOfBounds`] when they are not inside or not aligned.
-    pub fn store(&self, at: usize, words: &[u64]) -> Result<(), OutOfBounds> {
-        for (number, word) in words.iter().enumerate() {
-            let at = at.saturating_add(number * size_of::<u64>());
-            self.word(at)?.store(*word, Ordering::Relaxed);
+    #[inline]
+    pub fn store<const N: usize>(&self, at: usize, words: [u64; N]) -> Result<(), OutOfBounds> {
+        for (place, word) in self.words::<N>(at)?.iter().zip(words) {
+            place.store(word, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -205,6 +210,7 @@ impl Shared {
     ///
     /// # Errors
     /// [`OutOfBounds`] when there is no room; nothing is copied then.
+    #[inline]
     pub fn copy_in(&self, at: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         let place = self.check(at, bytes.len())?;
         // SAFETY: the target is inside the mapping, and no reference to it
@@ -219,6 +225,7 @@ impl Shared {
     ///
     /// # Errors
     /// [`OutOfBounds`] when there are not so many; nothing is copied then.
+    #[inline]
     pub fn copy_out(&self, at: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
         let place = self.check(at, bytes.len())?;
         let len = bytes.len();
@@ -250,7 +257,7 @@ mod tests {
         let theirs = Shared::open(fd.as_fd(), LEN).unwrap();
         drop(fd);
         ours.copy_in(100, b"hello").unwrap();
-        ours.store(4096, &[7, 8, 9]).unwrap();
+        ours.store(4096, [7, 8, 9]).unwrap();
         let mut bytes = [0; 5];
         theirs.copy_out(100, &mut bytes).unwrap();
         assert_eq!(&bytes, b"hello");
@@ -277,7 +284,7 @@ mod tests {
             assert!(shared.load::<2>(at).is_err(), "{at}");
         }
         assert!(shared.load::<2>(LEN - 8).is_err());
-        assert!(shared.store(LEN - 8, &[1, 2]).is_err());
+        assert!(shared.store(LEN - 8, [1, 2]).is_err());
     }
 
     #[test]

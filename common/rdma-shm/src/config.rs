@@ -1,12 +1,17 @@
 //! How the provider behaves.
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::unistd::geteuid;
 use nvmeof_rdma::Limits;
 
 use crate::ring::{MAX_RING, MIN_RING};
+
+/// Where the sockets of services are: only root makes folders there.
+pub const SYSTEM_FOLDER: &str = "/run/nvmeof";
+const ROOT: u32 = 0;
 
 /// How the provider behaves.
 #[derive(Clone, Debug)]
@@ -16,7 +21,8 @@ pub struct ShmConfig {
     /// Where the sockets are at which processes meet. It is made, for this
     /// user alone, when somebody listens and it is not there.
     pub folder: PathBuf,
-    /// Users whose processes may be peers.
+    /// Users whose processes may be peers. Root is among them by default: it
+    /// reaches our memory anyway.
     pub users: Vec<u32>,
     /// Access mode of the sockets. Users other than ours need to write them,
     /// and to search the folder.
@@ -46,8 +52,8 @@ impl Default for ShmConfig {
                 max_pending: 64,
                 max_qps: 4096,
             },
-            folder: default_folder(user, std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)),
-            users: vec![user],
+            folder: own_folder(),
+            users: vec![user, ROOT],
             mode: 0o600,
             ring: 512 << 10,
             spin: Duration::from_micros(50),
@@ -58,17 +64,68 @@ impl Default for ShmConfig {
 }
 
 impl ShmConfig {
+    /// To listen in `folder` for processes of this user, of root, and of other
+    /// `users`, for whom the sockets have to be open.
+    #[must_use]
+    pub fn listening(folder: PathBuf, users: &[u32]) -> Self {
+        let mut config = Self {
+            folder,
+            ..Self::default()
+        };
+        for user in users {
+            if !config.users.contains(user) {
+                config.users.push(*user);
+                config.mode = 0o666;
+            }
+        }
+        config
+    }
+
+    /// To connect to what listens in `folder`: processes of this user and of
+    /// root, and of the folder's owner if somebody trustworthy chose that
+    /// folder. Nobody else can put sockets there.
+    #[must_use]
+    pub fn connecting(folder: PathBuf, chosen: bool) -> Self {
+        let owner = std::fs::metadata(&folder).map(|folder| folder.uid());
+        let mut config = Self {
+            folder,
+            ..Self::default()
+        };
+        if chosen && let Ok(owner) = owner {
+            config.users.push(owner);
+        }
+        config
+    }
+
+    /// To connect to targets of this user and of the system, in this order.
+    #[must_use]
+    pub fn usual() -> Vec<Self> {
+        let own = own_folder();
+        let mut usual = vec![Self::connecting(own.clone(), false)];
+        if own != Path::new(SYSTEM_FOLDER) {
+            usual.push(Self::connecting(PathBuf::from(SYSTEM_FOLDER), true));
+        }
+        usual
+    }
+
     /// The size of ring to make.
     pub(crate) fn ring(&self) -> usize {
         self.ring.clamp(MIN_RING, MAX_RING).next_power_of_two()
     }
 }
 
+/// The folder where this user's processes meet.
+#[must_use]
+pub fn own_folder() -> PathBuf {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    default_folder(geteuid().as_raw(), runtime)
+}
+
 /// `/run/nvmeof` for root, since its processes meet those of services; for
 /// others what the system made for them to keep such things.
 fn default_folder(user: u32, runtime: Option<PathBuf>) -> PathBuf {
-    if user == 0 {
-        return PathBuf::from("/run/nvmeof");
+    if user == ROOT {
+        return PathBuf::from(SYSTEM_FOLDER);
     }
     match runtime.filter(|folder| folder.is_absolute()) {
         Some(runtime) => runtime.join("nvmeof"),
@@ -89,6 +146,34 @@ mod tests {
         for none in [None, Some(PathBuf::from("relative")), Some(PathBuf::new())] {
             assert!(folder(7, none).ends_with("nvmeof-7"));
         }
+    }
+
+    #[test]
+    fn sockets_are_open_only_for_users_that_are_named() {
+        let folder = PathBuf::from("/x");
+        let own = ShmConfig::default().users;
+        let config = ShmConfig::listening(folder.clone(), &own);
+        assert_eq!((config.users, config.mode), (own.clone(), 0o600));
+        let config = ShmConfig::listening(folder, &[54_321]);
+        assert_eq!(config.users, [&own[..], &[54_321]].concat());
+        assert_eq!(config.mode, 0o666);
+    }
+
+    #[test]
+    fn the_owner_of_a_folder_is_trusted_where_the_folder_is() {
+        let root = PathBuf::from("/");
+        let foreign = ShmConfig::connecting(PathBuf::from("/proc/self/fd/nothing"), true);
+        assert_eq!(foreign.users, ShmConfig::default().users);
+        let chosen = ShmConfig::connecting(root.clone(), true);
+        let owner = std::fs::metadata(&root).unwrap().uid();
+        assert_eq!(chosen.users.last(), Some(&owner));
+        let usual = ShmConfig::usual();
+        assert!(
+            usual
+                .iter()
+                .any(|one| one.folder == Path::new(SYSTEM_FOLDER))
+        );
+        assert_eq!(usual[0].users, ShmConfig::default().users);
     }
 
     #[test]

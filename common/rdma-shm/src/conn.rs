@@ -68,6 +68,8 @@ pub(crate) struct Conn {
     pub(crate) channel: Option<Channel>,
     /// Where it arrived; `None` when we made it.
     pub(crate) listener: Option<(ListenerId, SocketAddr)>,
+    /// The address at which the peer reached us, as far as that is known.
+    pub(crate) reached: Option<SocketAddr>,
     pub(crate) config: QpConfig,
     /// RDMA Reads that the peer's request allows us.
     pub(crate) peer_reads_in: u32,
@@ -93,6 +95,7 @@ impl Conn {
             link: None,
             channel: None,
             listener,
+            reached: None,
             config: QpConfig::default(),
             peer_reads_in: 0,
             inbound: Inbound::default(),

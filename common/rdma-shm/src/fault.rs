@@ -14,6 +14,8 @@ pub(crate) mod codes {
     pub(crate) const RECORD: u16 = 2;
     /// A message on the socket makes no sense.
     pub(crate) const MESSAGE: u16 = 3;
+    /// A process of this user is no peer.
+    pub(crate) const USER: u16 = 4;
     /// No such key.
     pub(crate) const KEY_UNKNOWN: u16 = 0x10;
     /// The key is of another connection.

@@ -35,14 +35,17 @@ mod channel;
 mod config;
 mod conn;
 mod fault;
+mod group;
 mod inbound;
 mod link;
 mod listening;
 mod message;
 mod outbound;
+mod probing;
 mod provider;
 mod record;
 mod ring;
 
-pub use config::ShmConfig;
+pub use config::{SYSTEM_FOLDER, ShmConfig, own_folder};
+pub use probing::{Nobody, probe};
 pub use provider::Shm;

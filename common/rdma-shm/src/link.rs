@@ -21,25 +21,40 @@ pub(crate) fn socket() -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// The address of the socket at `path`.
+pub(crate) fn address(path: &Path) -> io::Result<SockAddr> {
+    SockAddr::unix(path).map_err(|error| {
+        let path = path.display();
+        let text = format!("{path}: {error}; choose a folder with a shorter name (shm.folder)");
+        io::Error::new(error.kind(), text)
+    })
+}
+
 impl Link {
     /// Connects to the socket at `path`, whose owner has to be one of `users`.
     pub(crate) fn connect(path: &Path, users: &[u32]) -> io::Result<Self> {
         let socket = socket()?;
-        socket.connect(&SockAddr::unix(path)?)?;
-        Self::new(socket, users)
+        socket.connect(&address(path)?)?;
+        let link = Self::new(socket)?;
+        link.check_peer(users)?;
+        Ok(link)
     }
 
-    /// Takes a connected socket whose peer has to be one of `users`.
-    pub(crate) fn new(socket: Socket, users: &[u32]) -> io::Result<Self> {
+    /// Takes a connected socket.
+    pub(crate) fn new(socket: Socket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        let user = getsockopt(&socket, PeerCredentials)?.uid();
-        if !users.contains(&user) {
-            let text = format!(
-                "the peer is a process of user {user}, which is not among those that may connect"
-            );
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
-        }
         Ok(Self { socket })
+    }
+
+    /// Checks that the peer's process, when it connected or began to listen,
+    /// was one of `users`.
+    pub(crate) fn check_peer(&self, users: &[u32]) -> io::Result<()> {
+        let user = getsockopt(&self.socket, PeerCredentials)?.uid();
+        if users.contains(&user) {
+            return Ok(());
+        }
+        let text = format!("processes of user {user} are not among those permitted here");
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
     }
 
     /// Sends a message, with a descriptor if there is one.

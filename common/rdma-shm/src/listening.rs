@@ -3,7 +3,7 @@
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::unistd::geteuid;
 use nvmeof_rdma::ListenError;
-use socket2::{SockAddr, Socket};
+use socket2::Socket;
 
 use crate::ShmConfig;
 use crate::link::{self, Link};
@@ -40,7 +40,10 @@ impl Listener {
     /// Listens for whoever connects to `addr`; port 0 takes a free one.
     pub(crate) fn new(addr: SocketAddr, config: &ShmConfig) -> Result<Self, ListenError> {
         let error = |source| ListenError::new(addr, source);
-        make_folder(&config.folder).map_err(error)?;
+        if !is_here(addr.ip()) {
+            return Err(error(io::ErrorKind::AddrNotAvailable.into()));
+        }
+        make_folder(config).map_err(error)?;
         if addr.port() != 0 {
             return Self::at(addr, config).map_err(error);
         }
@@ -64,16 +67,20 @@ impl Listener {
             .write(true)
             .mode(0o600)
             .custom_flags(OFlag::O_NOFOLLOW.bits())
-            .open(path.with_extension("lock"))?;
+            .open(path.with_extension("lock"))
+            .map_err(|error| with(&path.with_extension("lock"), &error))?;
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
             .map_err(|_| io::Error::from(io::ErrorKind::AddrInUse))?;
         // With the lock in hand, this one is of a process that is gone.
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(with(&path, &error));
+            }
             _ => {}
         }
         let socket = link::socket()?;
-        socket.bind(&SockAddr::unix(&path)?)?;
+        let bound = socket.bind(&link::address(&path)?);
+        bound.map_err(|error| with(&path, &error))?;
         let listener = Self {
             socket,
             path,
@@ -106,56 +113,101 @@ impl AsFd for Listener {
     }
 }
 
-/// Connects to whoever listens at `addr`, or at all addresses.
-pub(crate) fn connect(addr: SocketAddr, config: &ShmConfig) -> io::Result<Link> {
-    let all: IpAddr = match addr {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+/// Connects to whoever listens at `addr`, or at all addresses of this host if
+/// `addr` is one of them. Returns the address that was looked for, too.
+pub(crate) fn connect(addr: SocketAddr, config: &ShmConfig) -> io::Result<(Link, IpAddr)> {
+    let ip = addr.ip().to_canonical();
+    let at = |ip| {
+        let addr = SocketAddr::new(ip, addr.port());
+        Link::connect(&path(&config.folder, addr), &config.users)
     };
-    let at = |addr| Link::connect(&path(&config.folder, addr), &config.users);
-    at(addr)
-        .or_else(|error| match refused(error) {
-            error if error.kind() == io::ErrorKind::ConnectionRefused => {
-                at(SocketAddr::new(all, addr.port()))
-            }
-            error => Err(error),
-        })
-        .map_err(refused)
+    let mut found = at(ip);
+    // A port on all addresses of IPv6 has those of IPv4 as well.
+    let all: &[IpAddr] = match ip {
+        IpAddr::V4(_) => &[
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        ],
+        IpAddr::V6(_) => &[IpAddr::V6(Ipv6Addr::UNSPECIFIED)],
+    };
+    for all in all {
+        // The one at all addresses of this host has none of another host.
+        if found.as_ref().is_err_and(is_nobody) && is_here(ip) {
+            found = at(*all);
+        }
+    }
+    match found {
+        Ok(link) => Ok((link, ip)),
+        Err(error) if is_nobody(&error) => {
+            let folder = config.folder.display();
+            let text = format!("nothing listens for shared memory at {addr} in {folder}");
+            Err(io::Error::new(io::ErrorKind::ConnectionRefused, text))
+        }
+        Err(error) => {
+            let folder = config.folder.display();
+            let text = format!("{addr} in {folder}: {error}");
+            Err(io::Error::new(error.kind(), text))
+        }
+    }
 }
 
-/// Where there is no file, nobody listens.
-fn refused(error: io::Error) -> io::Error {
-    match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => io::Error::new(
-            io::ErrorKind::ConnectionRefused,
-            "no process on this host listens there for shared memory",
-        ),
-        _ => error,
-    }
+/// Where there is no file, nobody listens; a file alone is of a process that is
+/// gone.
+fn is_nobody(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+    )
+}
+
+/// Whether an address is one of this host's.
+fn is_here(ip: IpAddr) -> bool {
+    ip.is_loopback() || ip.is_unspecified() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
 fn path(folder: &Path, addr: SocketAddr) -> PathBuf {
     folder.join(format!("{}-{}.sock", addr.ip(), addr.port()))
 }
 
-/// Makes the folder if it is not there; one in which others could put their
-/// sockets in place of ours is refused.
-fn make_folder(folder: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+/// The error with what it is about, which is a file and no port number.
+fn with(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::other(format!("{}: {error}", path.display()))
+}
+
+/// Makes the folder if it is not there. One in which others could put their
+/// sockets in place of ours is refused, and one that shuts those out who may
+/// connect.
+fn make_folder(config: &ShmConfig) -> io::Result<()> {
+    let others = config.mode & 0o007 != 0;
+    let folder = &config.folder;
+    let mode = if others { 0o711 } else { 0o700 };
+    match DirBuilder::new().mode(mode).create(folder) {
+        Ok(()) if others => fs::set_permissions(folder, Permissions::from_mode(mode))?,
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            let text = format!(
+                "cannot make the folder {}: {error}; choose another one with shm.folder",
+                folder.display()
+            );
+            return Err(io::Error::other(text));
+        }
         _ => {}
     }
     let found = fs::symlink_metadata(folder)?;
-    let ours = [0, geteuid().as_raw()].contains(&found.uid());
-    if found.is_dir() && ours && found.mode() & 0o002 == 0 {
-        return Ok(());
-    }
     let folder = folder.display();
-    let text = format!(
-        "{folder} must be a folder that belongs to this user or to root and that others \
-         cannot write; remove it or choose another one"
-    );
-    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+    let wrong = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    let ours = [0, geteuid().as_raw()].contains(&found.uid());
+    if !found.is_dir() || !ours || found.mode() & 0o002 != 0 {
+        return wrong(format!(
+            "{folder} must be a folder that belongs to this user or to root and that others \
+             cannot write; remove it or choose another one with shm.folder"
+        ));
+    }
+    if others && found.mode() & 0o001 == 0 {
+        return wrong(format!(
+            "{folder} shuts out the users that may connect; `chmod o+x {folder}` lets them in"
+        ));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -200,7 +252,7 @@ mod tests {
         let config = config(folder.path());
         let path = path(folder.path(), addr("[::1]:7"));
         let dead = link::socket().unwrap();
-        dead.bind(&SockAddr::unix(&path).unwrap()).unwrap();
+        dead.bind(&link::address(&path).unwrap()).unwrap();
         drop(dead);
         let nobody = connect(addr("[::1]:7"), &config).unwrap_err();
         assert_eq!(nobody.kind(), io::ErrorKind::ConnectionRefused);
@@ -215,8 +267,42 @@ mod tests {
         let listener = Listener::new(addr("0.0.0.0:0"), &config).unwrap();
         let port = listener.addr.port();
         assert!(port >= FIRST_FREE);
-        assert!(connect(addr(&format!("10.1.2.3:{port}")), &config).is_ok());
+        assert!(connect(addr(&format!("127.1.2.3:{port}")), &config).is_ok());
         assert!(connect(addr(&format!("[::1]:{port}")), &config).is_err());
+        // An address kept for documents, which no host has (RFC 5737).
+        assert!(connect(addr(&format!("192.0.2.1:{port}")), &config).is_err());
+        drop(listener);
+        let listener = Listener::new(addr("[::]:0"), &config).unwrap();
+        let port = listener.addr.port();
+        for there in ["[::1]", "127.0.0.1", "[::ffff:127.0.0.1]"] {
+            let (_, sought) = connect(addr(&format!("{there}:{port}")), &config).unwrap();
+            assert_eq!(sought, addr(&format!("{there}:1")).ip().to_canonical());
+        }
+    }
+
+    #[test]
+    fn addresses_of_other_hosts_are_not_listened_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = Listener::new(addr("192.0.2.1:1"), &config(folder.path()));
+        assert!(
+            matches!(other, Err(ListenError::NoSuchAddress { .. })),
+            "{other:?}"
+        );
+    }
+
+    #[test]
+    fn others_that_may_connect_reach_the_socket_and_cannot_list_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = config(&folder.path().join("new"));
+        config.mode = 0o666;
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        let listener = Listener::new(addr("127.0.0.1:1"), &config).unwrap();
+        assert_eq!(mode(&config.folder), 0o711);
+        assert_eq!(mode(&listener.path), 0o666);
+        drop(listener);
+        fs::set_permissions(&config.folder, Permissions::from_mode(0o700)).unwrap();
+        let shut = Listener::new(addr("127.0.0.1:1"), &config).unwrap_err();
+        assert!(shut.to_string().contains("chmod o+x"), "{shut}");
     }
 
     #[test]
@@ -227,11 +313,11 @@ mod tests {
         let users = std::mem::replace(&mut config.users, vec![54_321]);
         let refused = connect(addr("127.0.0.1:1"), &config).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
-        let accepted = || listener.accept().unwrap();
-        assert!(Link::new(accepted(), &[54_321]).is_err());
+        let accepted = || Link::new(listener.accept().unwrap()).unwrap();
+        assert!(accepted().check_peer(&[54_321]).is_err());
         config.users = users;
         let _link = connect(addr("127.0.0.1:1"), &config).unwrap();
-        assert!(Link::new(accepted(), &config.users).is_ok());
+        assert!(accepted().check_peer(&config.users).is_ok());
     }
 
     #[test]
@@ -244,7 +330,8 @@ mod tests {
         symlink(folder.path(), &link).unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
-        for bad in [open, link, file, folder.path().join("a/b")] {
+        let long = folder.path().join("long".repeat(30));
+        for bad in [open, link, file, long, folder.path().join("a/b")] {
             let refused = Listener::new(addr("127.0.0.1:1"), &config(&bad));
             assert!(
                 matches!(refused, Err(ListenError::Io { .. })),

@@ -1,5 +1,7 @@
 //! Messages on the socket: bytes and what they mean. Numbers are little-endian.
 
+use std::net::{IpAddr, Ipv6Addr};
+
 use nvmeof_rdma::{Fault, PrivateData};
 
 use crate::fault::{LAYER, codes, fault};
@@ -13,6 +15,7 @@ const REJECT: u8 = 3;
 const WAKE: u8 = 4;
 const BYE: u8 = 5;
 const FAULT: u8 = 6;
+const PROBE: u8 = 7;
 /// Longest text of a fault, in bytes.
 const TEXT: usize = 200;
 
@@ -32,6 +35,9 @@ pub(crate) enum Message {
     Bye,
     /// The receiver broke a rule.
     Fault(Fault),
+    /// Instead of a request: whether we would be heard. It is answered with
+    /// the same.
+    Probe,
 }
 
 /// What each side says of itself.
@@ -63,19 +69,39 @@ impl Terms {
     }
 }
 
-/// A request: the size of each ring in the memory that comes with it.
-pub(crate) fn request(ring: usize, terms: &Terms) -> Vec<u8> {
-    let mut out = REQUEST.to_vec();
-    out.extend_from_slice(&(ring as u64).to_le_bytes());
-    terms.write(&mut out);
-    out
+/// What the active side begins with; memory comes with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// Bytes of each ring in that memory.
+    pub(crate) ring: u64,
+    /// The address that it looked for.
+    pub(crate) sought: IpAddr,
+    pub(crate) terms: Terms,
 }
 
-/// Parses a request.
-pub(crate) fn parse_request(bytes: &[u8]) -> Option<(u64, Terms)> {
-    let bytes = bytes.strip_prefix(&REQUEST)?;
-    let (ring, bytes) = bytes.split_first_chunk()?;
-    Some((u64::from_le_bytes(*ring), Terms::parse(bytes)?))
+impl Request {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut out = REQUEST.to_vec();
+        out.extend_from_slice(&self.ring.to_le_bytes());
+        let sought = match self.sought {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        out.extend_from_slice(&sought.octets());
+        self.terms.write(&mut out);
+        out
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let bytes = bytes.strip_prefix(&REQUEST)?;
+        let (ring, bytes) = bytes.split_first_chunk()?;
+        let (sought, bytes) = bytes.split_first_chunk::<16>()?;
+        Some(Self {
+            ring: u64::from_le_bytes(*ring),
+            sought: Ipv6Addr::from(*sought).to_canonical(),
+            terms: Terms::parse(bytes)?,
+        })
+    }
 }
 
 impl Message {
@@ -89,6 +115,7 @@ impl Message {
             Self::Reject(private_data) => [&[REJECT][..], private_data].concat(),
             Self::Wake => vec![WAKE],
             Self::Bye => vec![BYE],
+            Self::Probe => vec![PROBE],
             Self::Fault(fault) => {
                 let text = fault.text.as_bytes();
                 let text = text.get(..TEXT).unwrap_or(text);
@@ -104,6 +131,7 @@ impl Message {
             Some((&REJECT, rest)) => PrivateData::new(rest).ok().map(Self::Reject),
             Some((&WAKE, [])) => Some(Self::Wake),
             Some((&BYE, [])) => Some(Self::Bye),
+            Some((&PROBE, [])) => Some(Self::Probe),
             Some((&FAULT, rest)) => rest.split_first_chunk().map(|(code, text)| {
                 Self::Fault(Fault {
                     layer: LAYER,
@@ -141,6 +169,14 @@ mod tests {
         }
     }
 
+    fn request(sought: &str) -> Request {
+        Request {
+            ring: 4096,
+            sought: sought.parse().unwrap(),
+            terms: terms(),
+        }
+    }
+
     #[test]
     fn what_is_said_is_understood() {
         let said = [
@@ -149,6 +185,7 @@ mod tests {
             Message::Reject(PrivateData::empty()),
             Message::Wake,
             Message::Bye,
+            Message::Probe,
             Message::Fault(fault(0x1234, "so it is")),
         ];
         for message in said {
@@ -156,9 +193,12 @@ mod tests {
             assert!(bytes.len() < ROOM);
             assert_eq!(Message::parse(&bytes), Ok(message));
         }
-        let bytes = request(4096, &terms());
-        assert!(bytes.len() < ROOM);
-        assert_eq!(parse_request(&bytes), Some((4096, terms())));
+        for sought in ["10.1.2.3", "fd00::1"] {
+            let request = request(sought);
+            let bytes = request.to_bytes();
+            assert!(bytes.len() < ROOM);
+            assert_eq!(Request::parse(&bytes), Some(request));
+        }
     }
 
     #[test]
@@ -167,7 +207,8 @@ mod tests {
         for bytes in [
             &[][..],
             &[0],
-            &[7],
+            &[8],
+            &[PROBE, 0],
             &[WAKE, 0],
             &[BYE, 0],
             &[FAULT, 0],
@@ -177,12 +218,15 @@ mod tests {
             let refused = Message::parse(bytes).unwrap_err();
             assert_eq!(refused.code, codes::MESSAGE);
         }
-        let whole = request(4096, &terms());
-        for len in 0..24 {
-            assert_eq!(parse_request(&whole[..len]), None, "{len}");
+        let whole = request("::1").to_bytes();
+        for len in 0..40 {
+            assert_eq!(Request::parse(&whole[..len]), None, "{len}");
         }
-        assert_eq!(parse_request(&[&whole[..], &[0]].concat()), None);
-        assert_eq!(parse_request(&[b"\x01nvmshm2", &whole[8..]].concat()), None);
+        assert_eq!(Request::parse(&[&whole[..], &[0]].concat()), None);
+        assert_eq!(
+            Request::parse(&[b"\x01nvmshm2", &whole[8..]].concat()),
+            None
+        );
     }
 
     #[test]

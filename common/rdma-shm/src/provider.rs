@@ -11,6 +11,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent};
@@ -23,6 +24,7 @@ use nvmeof_rdma_soft::{KeyTable, Slots};
 
 use crate::ShmConfig;
 use crate::conn::{Conn, Phase};
+use crate::group::{Group, Mailbox, Meeting};
 use crate::listening::Listener;
 
 /// RDMA between processes of one host.
@@ -30,7 +32,9 @@ use crate::listening::Listener;
 pub struct Shm {
     core: Core,
     conns: Slots<Box<Conn>>,
-    listeners: Slots<Listener>,
+    listeners: Slots<Arc<Meeting>>,
+    /// With whom it shares its listeners; `None` when it is alone.
+    group: Option<(Arc<Group>, Arc<Mailbox>)>,
 }
 
 /// What the connections share.
@@ -49,10 +53,11 @@ struct Core {
     silent: VecDeque<QpId>,
     /// Connections with work posted since the last submit.
     listed: Vec<QpId>,
-    /// Connections that are looked at in each poll, and how many polls did
-    /// that since the kernel was asked.
+    /// Connections that are looked at in each poll, how many polls did that
+    /// since the kernel was asked, and when that was.
     hot: VecDeque<QpId>,
     hot_polls: u32,
+    asked: Duration,
     deadlines: BTreeSet<(Duration, QpId)>,
     /// Until when accepting pauses.
     paused: Option<Duration>,
@@ -82,6 +87,7 @@ impl Shm {
             listed: Vec::new(),
             hot: VecDeque::new(),
             hot_polls: 0,
+            asked: Duration::ZERO,
             deadlines: BTreeSet::new(),
             paused: None,
             later: Vec::new(),
@@ -93,7 +99,25 @@ impl Shm {
             core,
             conns: Slots::new(),
             listeners: Slots::new(),
+            group: None,
         })
+    }
+
+    /// Makes `n` providers for as many threads: each is told to listen on the
+    /// same addresses, and connections go to each of them in turn.
+    ///
+    /// # Errors
+    /// When the kernel gives no descriptors.
+    pub fn group(config: &ShmConfig, n: usize) -> io::Result<Vec<Self>> {
+        let group = Arc::new(Group::default());
+        let member = |_| {
+            let mut member = Self::new(config.clone())?;
+            let mailbox = Mailbox::new(config.limits.max_pending)?;
+            member.core.watch(&mailbox, polling::MAILBOX)?;
+            member.group = Some((Arc::clone(&group), mailbox));
+            Ok(member)
+        };
+        (0..n).map(member).collect()
     }
 
     /// Works on one connection; `None` when it is gone.
@@ -172,8 +196,7 @@ impl Provider for Shm {
     }
 
     fn local_addr(&self, qp: QpId) -> Option<SocketAddr> {
-        let (_, addr) = self.conns.get(qp.0)?.listener?;
-        (!addr.ip().is_unspecified()).then_some(addr)
+        self.conns.get(qp.0)?.reached
     }
 
     fn register(&mut self, region: &Region) -> Result<(), io::Error> {
@@ -184,18 +207,31 @@ impl Provider for Shm {
     }
 
     fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
-        let listener = Listener::new(addr, &self.core.config)?;
+        let config = &self.core.config;
+        let meeting = match &self.group {
+            Some((group, own)) => group.listen(addr, config, own)?,
+            None => Arc::new(Meeting::new(Listener::new(addr, config)?)),
+        };
         let name = polling::LISTENER | self.listeners.next_id();
-        let watched = self.core.watch(&listener, name);
-        watched.map_err(|error| ListenError::new(addr, error))?;
-        let addr = listener.addr;
-        self.listeners.insert(listener);
+        let watched = self.core.watch(&*meeting, name);
+        let addr = meeting.addr();
+        self.listeners.insert(meeting);
+        if let Err(error) = watched {
+            self.unlisten(ListenerId(name));
+            return Err(ListenError::new(addr, error));
+        }
         Ok((ListenerId(name), addr))
     }
 
     fn unlisten(&mut self, listener: ListenerId) {
-        // Closing takes it out of epoll.
-        self.listeners.remove(listener.0 & !polling::LISTENER);
+        let Some(meeting) = self.listeners.remove(listener.0 & !polling::LISTENER) else {
+            return;
+        };
+        if let Some((_, own)) = &self.group {
+            meeting.leave(own);
+        }
+        // Others may keep the socket open. An error says that it was not there.
+        let _ = self.core.epoll.delete(&*meeting);
     }
 
     fn connect(

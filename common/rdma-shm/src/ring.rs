@@ -108,13 +108,18 @@ impl Producer {
         let len = pieces[0].len().saturating_add(pieces[1].len());
         debug_assert!(self.room() >= size(len), "room was asked for");
         let (start, _) = self.place.find(self.head, HEADER);
-        memory.store(start, &record.to_words()).map_err(outside)?;
+        memory.store(start, record.to_words()).map_err(outside)?;
         let mut at = self.head.wrapping_add(HEADER as u64);
         for piece in pieces {
+            if piece.is_empty() {
+                continue;
+            }
             let (start, first) = self.place.find(at, piece.len());
             let (one, two) = piece.split_at_checked(first).unwrap_or((piece, &[]));
             memory.copy_in(start, one).map_err(outside)?;
-            memory.copy_in(self.place.data, two).map_err(outside)?;
+            if !two.is_empty() {
+                memory.copy_in(self.place.data, two).map_err(outside)?;
+            }
             at = at.wrapping_add(piece.len() as u64);
         }
         self.head = self.head.wrapping_add(size(len) as u64);
@@ -208,6 +213,9 @@ impl Consumer {
         // `first` is at most the length.
         let (one, two) = bytes.split_at_mut(first.min(bytes.len()));
         memory.copy_out(start, one).map_err(outside)?;
+        if two.is_empty() {
+            return Ok(());
+        }
         memory.copy_out(self.place.data, two).map_err(outside)
     }
 

@@ -143,6 +143,7 @@ fn config(folder: &TempDir) -> ShmConfig {
 fn request(ring: usize) -> Vec<u8> {
     let mut bytes = b"\x01nvmshm1".to_vec();
     bytes.extend_from_slice(&(ring as u64).to_le_bytes());
+    bytes.extend_from_slice(&std::net::Ipv6Addr::LOCALHOST.octets());
     bytes.extend_from_slice(&[4, 0, 0, 0, 4, 0, 0, 0]);
     bytes
 }
@@ -305,7 +306,7 @@ fn put(memory: &Shared, records: &[Record]) {
             u64::from(record.key) | record.rest << 32,
             record.addr,
         ];
-        memory.store(4096 + at, &words).unwrap();
+        memory.store(4096 + at, words).unwrap();
         at += (32 + usize::try_from(record.len).unwrap()).next_multiple_of(64);
     }
     let head = memory.word(0).unwrap();
@@ -405,7 +406,7 @@ fn scribble(memory: &Shared, seed: u64, stop: &AtomicBool, window: RemoteSlice) 
             key | len << 32,
             addr,
         ];
-        memory.store(data, &words).unwrap();
+        memory.store(data, words).unwrap();
         let at = [0, 128, 256, 384, 512, 640, data][dice.below(7)];
         let value = if dice.below(50) == 0 {
             dice.roll()

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use nvmeof_initiator::{ConnectOptions, Host, HostConfig, Identity, Nqn, Transport, parse_hostid};
+use nvmeof_initiator::{
+    ConnectOptions, Host, HostConfig, Identity, Nqn, Route, RouteOptions, Transport, parse_hostid,
+};
 
 use crate::failure::Failure;
 
@@ -94,10 +96,18 @@ pub(crate) struct Target {
     /// Identifier of this host, a UUID [default: /etc/nvme/hostid, or derived]
     #[arg(short = 'I', long, value_name = "UUID", value_parser = parse_hostid)]
     pub(crate) hostid: Option<[u8; 16]>,
-    /// RDMA provider: verbs uses the RDMA device on the way to the target,
-    /// iwarp needs none, auto is verbs where there is a device
+    /// RDMA provider: shm shares memory with a target on this host, verbs uses
+    /// the RDMA device on the way to the target, iwarp needs none, auto is the
+    /// first of these that there is
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub(crate) provider: Transport,
+    /// Where targets on this host listen for shared memory (their shm.folder)
+    /// [default: the folders of this user and of the system]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) shm_folder: Option<PathBuf>,
+    /// Ask for a CRC on every frame of software iWARP
+    #[arg(long)]
+    pub(crate) crc: bool,
     /// Seconds that a command may take before its queue is given up
     #[arg(long, value_name = "S", default_value_t = 30, value_parser = positive)]
     pub(crate) command_timeout: u64,
@@ -384,7 +394,20 @@ impl Target {
     pub(crate) fn host(&self) -> Result<Host, Failure> {
         let mut config = HostConfig::new(self.identity()?);
         config.transport = self.provider;
+        config.route_options = self.route_options();
         Ok(Host::new(config)?)
+    }
+
+    /// How `addr` is reached.
+    pub(crate) fn route(&self, addr: SocketAddr) -> Result<Route, Failure> {
+        Ok(self.provider.route(addr, &self.route_options())?)
+    }
+
+    fn route_options(&self) -> RouteOptions {
+        RouteOptions {
+            shm_folder: self.shm_folder.clone(),
+            crc: self.crc,
+        }
     }
 }
 

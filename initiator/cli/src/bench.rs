@@ -43,15 +43,10 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
     options.io_queues = args.io_queues;
     options.in_capsule = args.in_capsule;
     let identity = args.subsystem.target.identity()?;
-    let transport = args.subsystem.target.provider;
+    let route = args.subsystem.target.route(options.addr)?;
     let config = options.admin_config(&identity);
     let names = config.setup.names.clone();
-    let mut admin = Admin::connect(
-        transport.provider(options.addr)?,
-        options.addr,
-        config,
-        start,
-    )?;
+    let mut admin = Admin::connect(route.provider()?, options.addr, config, start)?;
     let info = Arc::clone(admin.info()?);
     let namespace = admin.namespace(args.namespace_id)?;
     let plan = job::Plan::new(args, &namespace)?;
@@ -88,7 +83,7 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
             command_timeout: options.command_timeout,
             connect_timeout: options.connect_timeout,
         };
-        let provider = transport.provider(options.addr)?;
+        let provider = route.provider()?;
         let queue = IoQueue::connect(provider, options.addr, &info, config, start.elapsed())?;
         let job = Job::new(queue, &plan, qid, start)?;
         let shared = Arc::clone(&shared);

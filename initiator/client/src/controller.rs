@@ -16,7 +16,7 @@ use crate::error::{Error, LostCause, MachineError, UsageError};
 use crate::host::{ConnectOptions, Host};
 use crate::namespace::Namespace;
 use crate::polled::{AdminQueue, Call, IoConfig, IoQueue, Work};
-use crate::transport::Way;
+use crate::transport::Route;
 
 /// A controller that is connected. Clones are the same controller; when the
 /// last clone and the last [`Namespace`] is dropped, it is shut down in the
@@ -53,7 +53,7 @@ impl Controller {
     pub(crate) async fn set_up(
         host: Host,
         options: ConnectOptions,
-        way: Way,
+        route: &Route,
         admin: Arc<Shared<AdminQueue>>,
         start: Instant,
     ) -> Result<Self, Error> {
@@ -70,7 +70,7 @@ impl Controller {
             next: AtomicUsize::new(0),
         };
         for qid in 1..=inner.info.io_queues {
-            let queue = inner.io_queue(qid, way, start)?;
+            let queue = inner.io_queue(qid, route, start)?;
             inner.io.push(Shared::start(queue, start)?);
         }
         for queue in &inner.io {
@@ -268,8 +268,8 @@ impl Controller {
 }
 
 impl Inner {
-    fn io_queue(&self, qid: u16, way: Way, start: Instant) -> Result<IoQueue, Error> {
-        let mut provider = way.provider()?;
+    fn io_queue(&self, qid: u16, route: &Route, start: Instant) -> Result<IoQueue, Error> {
+        let mut provider = route.provider()?;
         for region in self.host.buffers().regions() {
             provider.register(region).map_err(MachineError::register)?;
         }

@@ -191,6 +191,9 @@ pub enum MachineError {
         /// Why not.
         text: String,
     },
+    /// No target of this host shares memory with us.
+    #[error("cannot connect through shared memory: {0}")]
+    NobodyHere(String),
     /// A file that cannot be read.
     #[error("{path}: {text}")]
     File {
@@ -398,6 +401,10 @@ impl MachineError {
             Self::Provider { name: "verbs", .. } => {
                 Some("--provider iwarp needs no RDMA device, where the target serves iWARP")
             }
+            Self::NobodyHere(_) => Some(
+                "check that the target runs on this host with provider \"shm\" or \"auto\", and that \
+                 its shm.users has this user; --shm-folder names its shm.folder",
+            ),
             _ => None,
         }
     }

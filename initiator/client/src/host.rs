@@ -14,7 +14,7 @@ use crate::drive::Shared;
 use crate::error::{Error, MachineError, UsageError};
 use crate::identity::Identity;
 use crate::polled::{AdminConfig, AdminQueue};
-use crate::transport::Transport;
+use crate::transport::{Route, RouteOptions, Transport};
 
 /// What a host is and has.
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ pub struct HostConfig {
     pub identity: Identity,
     /// How it reaches targets.
     pub transport: Transport,
+    /// What some transports want to know.
+    pub route_options: RouteOptions,
     /// Its buffers: how long and how many. Memory is taken from the system when
     /// it is first used.
     pub buffers: Vec<ClassSpec>,
@@ -48,9 +50,19 @@ impl HostConfig {
         Self {
             identity,
             transport: Transport::Auto,
+            route_options: RouteOptions::default(),
             buffers: buffers.to_vec(),
             pages: Pages::Normal,
         }
+    }
+
+    /// Finds out how the target at `addr` is reached. May block for a short
+    /// time.
+    ///
+    /// # Errors
+    /// When this machine does not have what was asked for.
+    pub fn route(&self, addr: SocketAddr) -> Result<Route, Error> {
+        self.transport.route(addr, &self.route_options)
     }
 }
 
@@ -216,11 +228,11 @@ impl Host {
     pub async fn connect(&self, options: ConnectOptions) -> Result<Controller, Error> {
         let start = Instant::now();
         let config = options.admin_config(&self.inner.config.identity);
-        let (transport, addr) = (self.inner.config.transport, options.addr);
-        let way = tokio::task::spawn_blocking(move || transport.towards(addr));
-        let way = way.await.map_err(MachineError::internal)??;
-        let admin = AdminQueue::connect(way.provider()?, addr, config, Duration::ZERO)?;
+        let (host, addr) = (self.clone(), options.addr);
+        let route = tokio::task::spawn_blocking(move || host.inner.config.route(addr));
+        let route = route.await.map_err(MachineError::internal)??;
+        let admin = AdminQueue::connect(route.provider()?, addr, config, Duration::ZERO)?;
         let admin = Shared::start(admin, start)?;
-        Controller::set_up(self.clone(), options, way, admin, start).await
+        Controller::set_up(self.clone(), options, &route, admin, start).await
     }
 }

@@ -49,7 +49,7 @@ pub use error::{Error, Fault, Lost, LostCause, MachineError, Setup, SetupFault, 
 pub use host::{ConnectOptions, Discovery, Host, HostConfig};
 pub use identity::{Identity, parse_hostid};
 pub use namespace::{Namespace, WriteOptions, ZeroOptions};
-pub use transport::{Transport, UnknownTransport};
+pub use transport::{Route, RouteOptions, Transport, UnknownTransport};
 
 pub use nvmeof_initiator_core::{
     Blocks, CommandError, ControllerInfo, IoLimits, Names, Operation, Place, QueueShape, Range,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use nvmeof_rdma::Provider;
@@ -12,8 +13,9 @@ use crate::error::{Error, MachineError};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
-    /// The RDMA device on the way to the target; software iWARP where there is
-    /// none. A target that does not serve what the device speaks is not
+    /// Shared memory with a target on this host that offers it; otherwise the
+    /// RDMA device on the way to the target; software iWARP where there is
+    /// none. A target elsewhere that does not serve what the device speaks is not
     /// reached this way: take [`Iwarp`](Self::Iwarp) then.
     #[default]
     Auto,
@@ -22,22 +24,40 @@ pub enum Transport {
     Iwarp,
     /// An RDMA device: InfiniBand, RoCE or iWARP.
     Verbs,
+    /// Shared memory with a target on this host.
+    Shm,
+}
+
+/// What some transports want to know besides the address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RouteOptions {
+    /// Folder of the sockets at which targets of this host listen for shared
+    /// memory; `None` for those of this user and of the system. Whoever owns
+    /// this folder is trusted.
+    pub shm_folder: Option<PathBuf>,
+    /// Whether software iWARP asks for a CRC on every frame.
+    pub crc: bool,
 }
 
 /// No provider has that name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no RDMA provider `{0}`; there are: auto, iwarp, verbs")]
+#[error("there is no RDMA provider `{0}`; there are: auto, iwarp, verbs, shm")]
 pub struct UnknownTransport(String);
 
-/// What a [`Transport`] stands for towards one target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    Iwarp,
+/// What a [`Transport`] stands for towards one target. Connections of one
+/// controller take the same.
+#[derive(Clone, Debug)]
+pub struct Route(Way);
+
+#[derive(Clone, Debug)]
+enum Way {
+    Iwarp { crc: bool },
     Verbs,
+    Shm(shm::Place),
 }
 
 impl Transport {
-    const ALL: [Self; 3] = [Self::Auto, Self::Iwarp, Self::Verbs];
+    const ALL: [Self; 4] = [Self::Auto, Self::Iwarp, Self::Verbs, Self::Shm];
 
     /// Makes a provider of its own for one queue to the target at `addr`. Asks
     /// the kernel for the way there, which may block for a short time.
@@ -46,14 +66,31 @@ impl Transport {
     /// When this machine or this build does not have it, or no RDMA device is
     /// on that way.
     pub fn provider(self, addr: SocketAddr) -> Result<Box<dyn Provider>, Error> {
-        self.towards(addr)?.provider()
+        self.route(addr, &RouteOptions::default())?.provider()
     }
 
-    /// Finds out what it stands for towards `addr`. May block for a short
-    /// time.
-    pub(crate) fn towards(self, addr: SocketAddr) -> Result<Way, Error> {
+    /// Finds out what it stands for towards `addr`. Asks the kernel for the way,
+    /// and a target on this host whether it takes us, which may block for a
+    /// short time.
+    ///
+    /// # Errors
+    /// When this machine or this build does not have it, or no RDMA device is
+    /// on that way, or nobody on this host listens.
+    pub fn route(self, addr: SocketAddr, options: &RouteOptions) -> Result<Route, Error> {
+        let shm_folder = options.shm_folder.as_deref();
+        let found = match self {
+            Self::Shm => Some(shm::find(addr, shm_folder).map_err(MachineError::NobodyHere)?),
+            Self::Auto => shm::find(addr, shm_folder)
+                .inspect_err(|why| tracing::debug!(%addr, "no shared memory: {why}"))
+                .ok(),
+            Self::Iwarp | Self::Verbs => None,
+        };
+        if let Some(place) = found {
+            tracing::info!(%addr, "connecting over shared memory: {place}");
+            return Ok(Route(Way::Shm(place)));
+        }
         let device = match self {
-            Self::Iwarp => None,
+            Self::Iwarp | Self::Shm => None,
             Self::Verbs => match verbs::towards(addr)? {
                 None => return Err(verbs::lacks(verbs::why_none(addr))),
                 device => device,
@@ -74,10 +111,11 @@ impl Transport {
             }
         };
         let Some(device) = device else {
-            return Ok(Way::Iwarp);
+            tracing::info!(%addr, "connecting over software iWARP");
+            return Ok(Route(Way::Iwarp { crc: options.crc }));
         };
         tracing::info!(%addr, "connecting over verbs: {device}");
-        Ok(Way::Verbs)
+        Ok(Route(Way::Verbs))
     }
 
     fn name(self) -> &'static str {
@@ -85,22 +123,31 @@ impl Transport {
             Self::Auto => "auto",
             Self::Iwarp => "iwarp",
             Self::Verbs => "verbs",
+            Self::Shm => "shm",
         }
     }
 }
 
-impl Way {
-    pub(crate) fn provider(self) -> Result<Box<dyn Provider>, Error> {
-        match self {
-            Self::Iwarp => iwarp(),
-            Self::Verbs => verbs::provider(),
+impl Route {
+    /// Makes a provider of its own for one queue.
+    ///
+    /// # Errors
+    /// When the machine does not have what it takes.
+    pub fn provider(&self) -> Result<Box<dyn Provider>, Error> {
+        match &self.0 {
+            Way::Iwarp { crc } => iwarp(*crc),
+            Way::Verbs => verbs::provider(),
+            Way::Shm(place) => place.provider(),
         }
     }
 }
 
 #[cfg(feature = "iwarp")]
-fn iwarp() -> Result<Box<dyn Provider>, Error> {
-    let provider = nvmeof_rdma_iwarp::new(nvmeof_rdma_iwarp::IwarpConfig::default());
+fn iwarp(crc: bool) -> Result<Box<dyn Provider>, Error> {
+    let provider = nvmeof_rdma_iwarp::new(nvmeof_rdma_iwarp::IwarpConfig {
+        crc,
+        ..nvmeof_rdma_iwarp::IwarpConfig::default()
+    });
     let provider = provider.map_err(|error| MachineError::Provider {
         name: "iwarp",
         text: error.to_string(),
@@ -109,12 +156,98 @@ fn iwarp() -> Result<Box<dyn Provider>, Error> {
 }
 
 #[cfg(not(feature = "iwarp"))]
-fn iwarp() -> Result<Box<dyn Provider>, Error> {
+fn iwarp(_crc: bool) -> Result<Box<dyn Provider>, Error> {
     Err(MachineError::Provider {
         name: "iwarp",
         text: "this program was built without the feature `iwarp`".to_owned(),
     }
     .into())
+}
+
+/// Targets on this host. The one place here that names `nvmeof-rdma-shm`.
+#[cfg(feature = "shm")]
+mod shm {
+    use std::fmt;
+    use std::net::SocketAddr;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use nvmeof_rdma::Provider;
+    use nvmeof_rdma_shm::{Nobody, Shm, ShmConfig, probe};
+
+    use crate::error::{Error, MachineError};
+
+    /// How long a target may take to say that it takes us.
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    /// Where a target listens that takes us.
+    #[derive(Clone, Debug)]
+    pub(super) struct Place(ShmConfig);
+
+    /// Finds it in `folder`, or in the usual ones. The error is that of the
+    /// first where anybody listens.
+    pub(super) fn find(addr: SocketAddr, folder: Option<&Path>) -> Result<Place, String> {
+        let configs = match folder {
+            Some(folder) => vec![ShmConfig::connecting(folder.to_owned(), true)],
+            None => ShmConfig::usual(),
+        };
+        let mut whys = Vec::new();
+        for config in configs {
+            match probe(addr, &config, PATIENCE) {
+                Ok(()) => return Ok(Place(config)),
+                Err(why @ Nobody::Absent(_)) => whys.push(why.to_string()),
+                Err(why) => return Err(why.to_string()),
+            }
+        }
+        Err(whys.join("; "))
+    }
+
+    impl Place {
+        pub(super) fn provider(&self) -> Result<Box<dyn Provider>, Error> {
+            let provider = Shm::new(self.0.clone()).map_err(|error| MachineError::Provider {
+                name: "shm",
+                text: error.to_string(),
+            })?;
+            Ok(Box::new(provider))
+        }
+    }
+
+    impl fmt::Display for Place {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a target on this host, in {}", self.0.folder.display())
+        }
+    }
+}
+
+/// A build without shared memory finds nobody.
+#[cfg(not(feature = "shm"))]
+mod shm {
+    use std::fmt;
+    use std::net::SocketAddr;
+    use std::path::Path;
+
+    use nvmeof_rdma::Provider;
+
+    use crate::error::Error;
+
+    #[derive(Clone, Debug)]
+    pub(super) enum Place {}
+
+    pub(super) fn find(_addr: SocketAddr, _folder: Option<&Path>) -> Result<Place, String> {
+        Err("this program was built without the feature `shm`".to_owned())
+    }
+
+    impl Place {
+        pub(super) fn provider(&self) -> Result<Box<dyn Provider>, Error> {
+            match *self {}
+        }
+    }
+
+    impl fmt::Display for Place {
+        fn fmt(&self, _f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            match *self {}
+        }
+    }
 }
 
 /// RDMA devices, in words. The one place here that names
@@ -229,6 +362,8 @@ impl FromStr for Transport {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -240,13 +375,75 @@ mod tests {
         assert!(error.contains("roce") && error.contains("verbs"), "{error}");
     }
 
+    /// The name of the provider that a transport stands for, or why there is
+    /// none.
+    fn chosen(transport: Transport, addr: SocketAddr, folder: &Path) -> Result<String, String> {
+        let options = RouteOptions {
+            shm_folder: Some(folder.to_owned()),
+            crc: false,
+        };
+        let provider = transport.route(addr, &options);
+        let provider = provider.and_then(|route| route.provider());
+        let name = provider.map(|provider| provider.name().to_owned());
+        name.map_err(|error| error.to_string())
+    }
+
+    fn here() -> SocketAddr {
+        "127.0.0.1:4420".parse().unwrap()
+    }
+
     #[cfg(feature = "iwarp")]
     #[test]
     fn software_is_taken_where_it_is_named() {
-        let addr = "127.0.0.1:4420".parse().unwrap();
-        assert_eq!(Transport::Iwarp.towards(addr).unwrap(), Way::Iwarp);
-        let provider = Transport::Iwarp.provider(addr).unwrap();
-        assert_eq!(provider.name(), "iwarp");
+        let nowhere = Path::new("/nowhere");
+        assert_eq!(
+            chosen(Transport::Iwarp, here(), nowhere),
+            Ok("iwarp".to_owned())
+        );
+    }
+
+    #[cfg(all(feature = "iwarp", feature = "shm"))]
+    #[test]
+    fn shared_memory_is_taken_as_long_as_somebody_serves_it() {
+        use nvmeof_rdma_shm::{Shm, ShmConfig};
+        use std::sync::atomic::{AtomicBool, Ordering};
+        use std::time::Duration;
+
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let mut target = Shm::new(ShmConfig::listening(folder.to_owned(), &[])).unwrap();
+        let (_, addr) = target.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    target.poll(Duration::ZERO, &mut Vec::new());
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            for transport in [Transport::Shm, Transport::Auto] {
+                assert_eq!(chosen(transport, addr, folder), Ok("shm".to_owned()));
+            }
+            assert_eq!(
+                chosen(Transport::Iwarp, addr, folder),
+                Ok("iwarp".to_owned())
+            );
+            done.store(true, Ordering::Relaxed);
+        });
+        drop(target);
+        assert_eq!(
+            chosen(Transport::Auto, addr, folder),
+            Ok("iwarp".to_owned())
+        );
+        let error = chosen(Transport::Shm, addr, folder).unwrap_err();
+        for word in [
+            "shared memory",
+            &addr.to_string(),
+            &folder.display().to_string(),
+        ] {
+            assert!(error.contains(word), "{error}");
+        }
+        assert!(error.contains("--shm-folder"), "{error}");
     }
 
     #[test]
@@ -254,9 +451,12 @@ mod tests {
         if cfg!(feature = "verbs") {
             return;
         }
-        let addr = "127.0.0.1:4420".parse().unwrap();
-        assert_eq!(Transport::Auto.towards(addr).unwrap(), Way::Iwarp);
-        let error = Transport::Verbs.towards(addr).unwrap_err().to_string();
+        let nowhere = Path::new("/nowhere");
+        assert_eq!(
+            chosen(Transport::Auto, here(), nowhere),
+            Ok("iwarp".to_owned())
+        );
+        let error = chosen(Transport::Verbs, here(), nowhere).unwrap_err();
         assert!(error.contains("feature `verbs`"), "{error}");
         assert!(error.contains("--provider iwarp"), "{error}");
     }

@@ -16,7 +16,7 @@ use crate::server::{ServeError, Server};
 /// Serves files, block devices and memory as NVMe namespaces over RDMA.
 ///
 /// No RDMA device is needed, software iWARP over TCP is built in; a device is
-/// used where the address has one.
+/// used where the address has one, and shared memory by hosts on this machine.
 #[derive(Debug, Parser)]
 #[command(name = "nvmeof-target", version, max_term_width = 80)]
 pub struct Cli {
@@ -61,7 +61,8 @@ struct Serve {
         requires = "namespace"
     )]
     listen: SocketAddr,
-    /// RDMA providers to serve over: auto, iwarp, verbs, or verbs,iwarp.
+    /// RDMA providers to serve over: auto, iwarp, verbs, shm, or several such
+    /// as iwarp,shm.
     #[arg(
         long,
         value_name = "NAME,..",

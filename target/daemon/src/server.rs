@@ -381,7 +381,7 @@ mod tests {
 
     fn config(port: u16) -> Config {
         let text = format!(
-            "[reactor]\ncores = [0, 0]\n[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = {port}\n\
+            "[reactor]\ncores = [0, 0]\n[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = {port}\nprovider = \"iwarp\"\n\
              [[subsystem]]\nnqn = \"nqn.2026-11.org.example:disk\"\nallow_any_host = true\n\
              [[subsystem.namespace]]\nnsid = 1\npath = \"null:1M\"\n"
         );

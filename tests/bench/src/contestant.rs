@@ -1,7 +1,7 @@
 //! Who is measured: the yardsticks, ours, a peer; how each is started and what
 //! its report says.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::cores::{self, Cores};
 use crate::disturbance::Snapshot;
-use crate::work::{Disk, Placement, Work};
+use crate::work::{About, Disk, Placement, Work};
 use crate::{Trouble, run};
 
 /// The figures of one measurement.
@@ -35,18 +35,37 @@ pub(crate) enum Contestant {
     Tcp,
     /// Yardstick: fio on the file itself.
     Local,
+    /// Yardstick: bare shared memory.
+    #[serde(rename = "shm-bare")]
+    ShmBare,
     /// Ours over software iWARP.
     Iwarp,
+    /// The same with CRCs.
+    #[serde(rename = "iwarp-crc")]
+    IwarpCrc,
+    /// Ours through shared memory.
+    Shm,
     /// What `--peer` says.
     Peer,
 }
 
 impl Contestant {
     /// What the others are compared with.
-    pub(crate) fn yardstick(disk: Disk) -> Self {
-        match disk {
-            Disk::Null => Self::Tcp,
-            Disk::File => Self::Local,
+    pub(crate) fn yardstick(work: &Work) -> Self {
+        match (work.about, work.disk) {
+            (About::Crc, _) => Self::Iwarp,
+            (_, Disk::File) => Self::Local,
+            (About::Iwarp, Disk::Null) => Self::Tcp,
+            (About::Shm, Disk::Null) => Self::ShmBare,
+        }
+    }
+
+    /// Ours, as a work has it.
+    pub(crate) fn ours(work: &Work) -> Self {
+        match work.about {
+            About::Iwarp => Self::Iwarp,
+            About::Shm => Self::Shm,
+            About::Crc => Self::IwarpCrc,
         }
     }
 
@@ -54,7 +73,10 @@ impl Contestant {
         match self {
             Self::Tcp => "tcp",
             Self::Local => "local",
+            Self::ShmBare => "shm-bare",
             Self::Iwarp => "iwarp",
+            Self::IwarpCrc => "iwarp-crc",
+            Self::Shm => "shm",
             Self::Peer => "peer",
         }
     }
@@ -68,6 +90,10 @@ pub(crate) struct Stage {
     pub(crate) target: SocketAddr,
     /// The other side of the yardstick `tcp`.
     pub(crate) tcp: SocketAddr,
+    /// The same of the yardstick `shm-bare`: its socket.
+    pub(crate) shm_bare: PathBuf,
+    /// Where our target listens for shared memory.
+    pub(crate) shm_folder: PathBuf,
     /// The file behind the works on a file.
     pub(crate) file: PathBuf,
     /// `nvmeof`.
@@ -136,30 +162,49 @@ impl Stage {
         match contestant {
             Contestant::Tcp => self.tcp(work),
             Contestant::Local => self.local(work),
-            Contestant::Iwarp => self.iwarp(work),
+            Contestant::ShmBare => self.shm_bare(work),
+            Contestant::Iwarp => self.ours(work, "iwarp"),
+            Contestant::IwarpCrc => {
+                let mut bench = self.ours(work, "iwarp");
+                bench.arg("--crc");
+                bench
+            }
+            Contestant::Shm => {
+                let mut bench = self.ours(work, "shm");
+                bench.arg("--shm-folder").arg(&self.shm_folder);
+                bench
+            }
             Contestant::Peer => self.peer(work),
         }
     }
 
     fn tcp(&self, work: &Work) -> Command {
-        let mut ask = Command::new(&self.yardstick);
-        let direction = match work.direction {
-            Direction::Read => "read",
-            Direction::Write => "write",
-        };
-        ask.arg("tcp-ask").arg(self.tcp.to_string());
-        ask.args(["--rw", direction]);
-        ask.args(shape(work, work.bytes.to_string(), self.seconds));
+        let mut ask = self.yardstick(work, "tcp-ask", self.tcp.to_string());
         if work.placement == Placement::Together {
             ask.arg("--block");
         }
         ask
     }
 
-    fn iwarp(&self, work: &Work) -> Command {
+    fn shm_bare(&self, work: &Work) -> Command {
+        self.yardstick(work, "shm-ask", &self.shm_bare)
+    }
+
+    fn yardstick(&self, work: &Work, side: &str, other: impl AsRef<OsStr>) -> Command {
+        let mut ask = Command::new(&self.yardstick);
+        let direction = match work.direction {
+            Direction::Read => "read",
+            Direction::Write => "write",
+        };
+        ask.arg(side).arg(other).args(["--rw", direction]);
+        ask.args(shape(work, work.bytes.to_string(), self.seconds));
+        ask
+    }
+
+    fn ours(&self, work: &Work, provider: &str) -> Command {
         let mut bench = Command::new(&self.initiator);
         let (ip, port) = (self.target.ip().to_string(), self.target.port().to_string());
-        bench.args(["bench", "-t", "rdma", "--provider", "iwarp"]);
+        bench.args(["bench", "-t", "rdma", "--provider", provider]);
         bench.args(["-a", &ip, "-s", &port, "-n", run::NQN]);
         bench.args(["--namespace-id", run::nsid(work.disk), "--rw", work.kind()]);
         bench.args(shape(work, work.bytes.to_string(), self.seconds));
@@ -295,6 +340,8 @@ mod tests {
             cores: Cores::find().unwrap(),
             target: nowhere,
             tcp: nowhere,
+            shm_bare: "a socket".into(),
+            shm_folder: "a folder".into(),
             file: "a file".into(),
             initiator: "nvmeof".into(),
             yardstick: "nvmeof-yardstick".into(),

@@ -11,7 +11,7 @@ use crate::chart::{Chart, Line};
 use crate::contestant::{Contestant, Sample};
 use crate::results::{Results, Row};
 use crate::table;
-use crate::work::{self, Disk, Placement, SIZES_DEPTH, Work};
+use crate::work::{self, About, Disk, Placement, SIZES_DEPTH, Work};
 
 const BEGIN: &str = "<!-- made by cargo xtask bench: begin -->\n";
 const END: &str = "<!-- made by cargo xtask bench: end -->\n";
@@ -144,7 +144,8 @@ fn chart(
 ) -> Chart {
     let shown = |row: &&Row| {
         let work = &row.work;
-        work.disk == Disk::Null && work.placement == Placement::Apart && takes(work)
+        let plain = work.about == About::Iwarp && work.placement == Placement::Apart;
+        plain && work.disk == Disk::Null && takes(work)
     };
     let rows: Vec<&Row> = results.rows.iter().filter(shown).collect();
     let places: BTreeSet<u32> = rows.iter().map(|row| (axis.place)(&row.work)).collect();

@@ -5,5 +5,7 @@
 //! program `nvmeof-bench` runs both in turn.
 #![forbid(unsafe_code)]
 
+mod asking;
+pub mod shm;
 pub mod tally;
 pub mod tcp;

@@ -132,7 +132,7 @@ fn dispatch(arguments: &Arguments) -> Result<(), Trouble> {
     }
     if arguments.list {
         for work in &works {
-            println!("{:29}  {}", work.name(), work.about());
+            println!("{:29}  {}", work.name(), work.summary());
         }
         return Ok(());
     }

@@ -18,12 +18,13 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct Server {
     child: Child,
     log: PathBuf,
-    pub(crate) addr: SocketAddr,
+    /// What it said when it was ready.
+    line: String,
 }
 
 impl Server {
-    /// Starts `command` on `core`, with its output in `log`, and waits until a
-    /// line there that contains `words` names an address.
+    /// Starts `command` on `core`, with its output in `log`, and waits until
+    /// there is a line that contains `words`.
     pub(crate) fn start(
         command: &mut Command,
         core: usize,
@@ -38,24 +39,30 @@ impl Server {
         let mut server = Self {
             child,
             log: log.to_owned(),
-            addr: SocketAddr::from(([0, 0, 0, 0], 0)),
+            line: String::new(),
         };
-        server.addr = server.wait(words)?;
+        server.line = server.wait(words)?;
         Ok(server)
     }
 
-    fn wait(&mut self, words: &str) -> Result<SocketAddr, Trouble> {
+    /// The first address that it named in that line.
+    pub(crate) fn addr(&self) -> Result<SocketAddr, Trouble> {
+        let line = &self.line;
+        address(line).ok_or_else(|| Trouble::SetUp(format!("a server names no address: {line}")))
+    }
+
+    fn wait(&mut self, words: &str) -> Result<String, Trouble> {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             let text = fs::read(&self.log);
             let text = text.map_err(|error| Trouble::file("read", &self.log, &error))?;
             let text = String::from_utf8_lossy(&text);
             // The last line may still be half of one.
-            let whole = text
+            let mut whole = text
                 .split_inclusive('\n')
                 .filter(|line| line.ends_with('\n'));
-            if let Some(addr) = whole.filter(|line| line.contains(words)).find_map(address) {
-                return Ok(addr);
+            if let Some(line) = whole.find(|line| line.contains(words)) {
+                return Ok(line.to_owned());
             }
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(Trouble::SetUp(format!(
@@ -115,7 +122,8 @@ mod tests {
             "echo off 1.2.3.4:5; echo on 127.0.0.1:80, x; exec sleep 60",
             "a",
         );
-        assert_eq!(server.unwrap().addr, "127.0.0.1:80".parse().unwrap());
+        let addr = server.unwrap().addr();
+        assert_eq!(addr.unwrap(), "127.0.0.1:80".parse().unwrap());
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Row {
     }
 
     pub(crate) fn yardstick(&self) -> Contestant {
-        Contestant::yardstick(self.work.disk)
+        Contestant::yardstick(&self.work)
     }
 
     /// Those that are compared with the yardstick.
@@ -120,6 +120,7 @@ impl Row {
         });
         json!({
             "work": self.work.name(),
+            "about": self.work.about,
             "disk": self.work.disk,
             "rw": self.work.kind(),
             "bs": self.work.bytes,
@@ -177,7 +178,10 @@ pub(crate) fn example(work: Work) -> Row {
         p99_9_us: 3e6 / iops,
         others: 0.0,
     };
-    let mut row = Row::new(work, &[Contestant::yardstick(work.disk), Contestant::Iwarp]);
+    let mut row = Row::new(
+        work,
+        &[Contestant::yardstick(&work), Contestant::ours(&work)],
+    );
     for (factor, (_, samples)) in [[1.0, 1.0, 1.0], [0.9, 0.7, 0.8]]
         .iter()
         .zip(&mut row.samples)

@@ -14,7 +14,7 @@ use crate::cores::Cores;
 use crate::machine::Machine;
 use crate::process::Server;
 use crate::results::{Results, Row};
-use crate::work::{Disk, Placement, Work};
+use crate::work::{About, Disk, Placement, Work};
 use crate::{Arguments, Trouble};
 
 /// The subsystem of our target.
@@ -44,6 +44,11 @@ pub(crate) fn run(arguments: &Arguments, works: Vec<Work>) -> Result<Results, Tr
     let mut serve = Command::new(&programs.yardstick);
     serve.arg("tcp-serve");
     let tcp = Server::start(&mut serve, cores.target, &folder.join("tcp.log"), ":")?;
+    let shm_bare = folder.join("shm-bare.sock");
+    let mut serve = Command::new(&programs.yardstick);
+    serve.arg("shm-serve").arg(&shm_bare);
+    let log = folder.join("shm-bare.log");
+    let shm_server = Server::start(&mut serve, cores.target, &log, "on ")?;
     let (rounds, seconds) = if arguments.quick {
         (3, 1)
     } else {
@@ -51,14 +56,16 @@ pub(crate) fn run(arguments: &Arguments, works: Vec<Work>) -> Result<Results, Tr
     };
     let stage = Stage {
         cores,
-        target: target.addr,
-        tcp: tcp.addr,
+        target: target.addr()?,
+        tcp: tcp.addr()?,
+        shm_bare,
+        shm_folder: shm_folder(folder),
         file,
         initiator: programs.initiator,
         yardstick: programs.yardstick,
         peer: arguments.peer.clone(),
         seconds,
-        servers: vec![target.id(), tcp.id()],
+        servers: vec![target.id(), tcp.id(), shm_server.id()],
         tries: arguments.tries,
     };
     let rows = measure(&stage, works, rounds).map_err(|trouble| {
@@ -157,8 +164,8 @@ fn start_target(
     let disks = works.iter().map(|work| (nsid(work.disk), work.disk));
     let disks: BTreeSet<&str> = disks.map(|(nsid, _)| nsid).collect();
     let config = folder.join("target.toml");
-    fs::write(&config, target_toml(&disks, &folder.join("disk.img")))
-        .map_err(|error| Trouble::file("write", &config, &error))?;
+    let text = target_toml(&disks, &folder.join("disk.img"), &shm_folder(folder));
+    fs::write(&config, text).map_err(|error| Trouble::file("write", &config, &error))?;
     let mut serve = Command::new(&programs.target);
     serve.arg("serve").arg("--config").arg(&config);
     serve.env_remove("RUST_LOG");
@@ -166,10 +173,17 @@ fn start_target(
     Server::start(&mut serve, cores.target, &log, "ready: serving")
 }
 
-fn target_toml(nsids: &BTreeSet<&str>, file: &Path) -> String {
+/// Where our target and our initiator meet.
+fn shm_folder(folder: &Path) -> PathBuf {
+    folder.join("shm")
+}
+
+fn target_toml(nsids: &BTreeSet<&str>, file: &Path, shm: &Path) -> String {
     let mut text = format!(
-        "[[port]]\ntraddr = \"{}\"\ntrsvcid = 0\nprovider = \"iwarp\"\n\n\
+        "[shm]\nfolder = '{}'\n\n\
+         [[port]]\ntraddr = \"{}\"\ntrsvcid = 0\nprovider = [\"iwarp\", \"shm\"]\n\n\
          [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n",
+        shm.display(),
         Ipv4Addr::LOCALHOST
     );
     for (disk, path) in [
@@ -190,8 +204,9 @@ fn measure(stage: &Stage, works: Vec<Work>, rounds: u32) -> Result<Vec<Row>, Tro
     let mut rows: Vec<Row> = works
         .into_iter()
         .map(|work| {
-            let mut contestants = vec![Contestant::yardstick(work.disk), Contestant::Iwarp];
-            contestants.extend(stage.peer.as_ref().map(|_| Contestant::Peer));
+            let mut contestants = vec![Contestant::yardstick(&work), Contestant::ours(&work)];
+            let peer = stage.peer.as_ref().filter(|_| work.about == About::Iwarp);
+            contestants.extend(peer.map(|_| Contestant::Peer));
             Row::new(work, &contestants)
         })
         .collect();
@@ -244,10 +259,12 @@ mod tests {
     #[test]
     fn target_serves_only_what_is_needed() {
         let file = Path::new("/a/disk.img");
-        let text = target_toml(&BTreeSet::from(["1"]), file);
+        let shm = Path::new("/a/shm");
+        let text = target_toml(&BTreeSet::from(["1"]), file, shm);
+        assert!(text.contains("folder = '/a/shm'"), "{text}");
         assert!(text.contains("nsid = 1\npath = 'null:16G'"), "{text}");
         assert!(!text.contains("disk.img"), "{text}");
-        let text = target_toml(&BTreeSet::from(["2"]), file);
+        let text = target_toml(&BTreeSet::from(["2"]), file, shm);
         assert!(text.contains("nsid = 2\npath = '/a/disk.img'"), "{text}");
     }
 

@@ -20,6 +20,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 pub use ask::{Ask, ask};
 pub use frame::Direction;
+pub(crate) use frame::HELLO;
 pub use serve::serve;
 
 /// What is known of a connection on both sides of it.
@@ -45,9 +46,6 @@ const COPIED_MAX: usize = 16 << 10;
 
 /// Bytes received at a time where payloads are copied.
 const BULK: usize = 256 << 10;
-
-/// Polls without progress after which others get the core.
-const SPINS: u32 = 64;
 
 fn prepare(stream: &TcpStream, block: bool) -> io::Result<()> {
     stream.set_nodelay(true)?;
@@ -76,24 +74,6 @@ fn polled(result: io::Result<usize>) -> io::Result<Option<usize>> {
 /// Something came that the other side never sends.
 fn broken(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
-}
-
-/// Counts polls that brought nothing.
-#[derive(Debug, Default)]
-struct Spins(u32);
-
-impl Spins {
-    fn turn(&mut self, progress: bool) {
-        if progress {
-            self.0 = 0;
-            return;
-        }
-        self.0 = self.0.wrapping_add(1);
-        if self.0.is_multiple_of(SPINS) {
-            std::thread::yield_now();
-        }
-        std::hint::spin_loop();
-    }
 }
 
 #[cfg(test)]

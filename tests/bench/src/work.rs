@@ -4,6 +4,7 @@ use nvmeof_bench::tcp::Direction;
 use serde::Serialize;
 
 use crate::Trouble;
+use crate::contestant::Contestant;
 
 /// What is behind the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -25,6 +26,18 @@ pub(crate) enum Placement {
     Together,
 }
 
+/// What the question is about: who is compared with whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum About {
+    /// Ours over software iWARP with a yardstick.
+    Iwarp,
+    /// Ours through shared memory with a yardstick.
+    Shm,
+    /// Ours over software iWARP with CRCs, with ours without.
+    Crc,
+}
+
 /// Which figure is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -38,6 +51,7 @@ pub(crate) enum Metric {
 /// One thing to measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Work {
+    pub(crate) about: About,
     pub(crate) disk: Disk,
     pub(crate) direction: Direction,
     /// Bytes of each operation.
@@ -67,7 +81,13 @@ impl Work {
             Placement::Together => "-1core",
         };
         let size = size(self.bytes);
-        format!("{disk}-{}-{size}-qd{}{core}", self.kind(), self.depth)
+        let about = match self.about {
+            About::Iwarp => "",
+            About::Shm => "shm-",
+            About::Crc => "crc-",
+        };
+        let (kind, depth) = (self.kind(), self.depth);
+        format!("{about}{disk}-{kind}-{size}-qd{depth}{core}")
     }
 
     /// What is done, as fio and `nvmeof bench` call it.
@@ -108,11 +128,8 @@ impl Work {
             .unwrap_or_default()
     }
 
-    pub(crate) fn about(&self) -> String {
-        let yardstick = match self.disk {
-            Disk::Null => "tcp",
-            Disk::File => "local",
-        };
+    pub(crate) fn summary(&self) -> String {
+        let yardstick = Contestant::yardstick(self).name();
         let what = match self.metric() {
             Metric::Latency => "latency",
             Metric::Rate => "operations a second",
@@ -135,15 +152,19 @@ pub(crate) fn size(bytes: u32) -> String {
 /// Every work, reads before writes.
 pub(crate) fn all() -> Vec<Work> {
     let mut works = Vec::new();
-    let mut both = |disk, bytes, depth, placement, goal| {
-        works.extend([Direction::Read, Direction::Write].map(|direction| Work {
+    let both = |about, disk, bytes, depth, placement, goal| {
+        [Direction::Read, Direction::Write].map(|direction| Work {
+            about,
             disk,
             direction,
             bytes,
             depth,
             placement,
             goal,
-        }));
+        })
+    };
+    let mut iwarp = |disk, bytes, depth, placement, goal| {
+        works.extend(both(About::Iwarp, disk, bytes, depth, placement, goal));
     };
     let (four, long) = (4 * KIB, 128 * KIB);
     for (depth, goal) in [
@@ -153,18 +174,34 @@ pub(crate) fn all() -> Vec<Work> {
         (64, None),
         (128, Some(0.85)),
     ] {
-        both(Disk::Null, four, depth, Placement::Apart, goal);
+        iwarp(Disk::Null, four, depth, Placement::Apart, goal);
     }
-    both(Disk::Null, long, 1, Placement::Apart, None);
+    iwarp(Disk::Null, long, 1, Placement::Apart, None);
     for bytes in [512, four, 16 * KIB, 64 * KIB] {
-        both(Disk::Null, bytes, SIZES_DEPTH, Placement::Apart, None);
+        iwarp(Disk::Null, bytes, SIZES_DEPTH, Placement::Apart, None);
     }
-    both(Disk::Null, long, SIZES_DEPTH, Placement::Apart, Some(0.90));
+    iwarp(Disk::Null, long, SIZES_DEPTH, Placement::Apart, Some(0.90));
     for depth in [1, 16, 128] {
-        both(Disk::Null, four, depth, Placement::Together, None);
+        iwarp(Disk::Null, four, depth, Placement::Together, None);
     }
-    both(Disk::File, four, 32, Placement::Apart, None);
-    both(Disk::File, four, 128, Placement::Apart, Some(0.85));
+    iwarp(Disk::File, four, 32, Placement::Apart, None);
+    iwarp(Disk::File, four, 128, Placement::Apart, Some(0.85));
+    let mut apart = |about, disk, bytes, depth, goal| {
+        works.extend(both(about, disk, bytes, depth, Placement::Apart, goal));
+    };
+    for (disk, bytes, depth, goal) in [
+        (Disk::Null, four, 1, Some(1.50)),
+        (Disk::Null, four, 16, None),
+        (Disk::Null, four, 128, Some(0.70)),
+        (Disk::Null, long, SIZES_DEPTH, None),
+        (Disk::File, four, 32, Some(0.85)),
+        (Disk::File, four, 128, Some(0.85)),
+    ] {
+        apart(About::Shm, disk, bytes, depth, goal);
+    }
+    for (bytes, depth) in [(four, 16), (four, 128), (long, SIZES_DEPTH)] {
+        apart(About::Crc, Disk::Null, bytes, depth, Some(0.80));
+    }
     works
 }
 
@@ -203,16 +240,41 @@ mod tests {
         assert_eq!(names.len(), all().len());
         assert!(names.contains(&"null-randread-4k-qd128-1core".to_owned()));
         assert!(names.contains(&"null-write-128k-qd32".to_owned()));
+        assert!(names.contains(&"shm-file-randread-4k-qd128".to_owned()));
+        assert!(names.contains(&"crc-null-write-128k-qd32".to_owned()));
     }
 
     #[test]
     fn parts_of_names_choose() {
         let chosen = select(&["128k-qd32".to_owned()]).unwrap();
-        assert_eq!(chosen.len(), 2);
+        assert_eq!(chosen.len(), 6);
+        let chosen = select(&["shm-null-r".to_owned()]).unwrap();
+        assert!(chosen.iter().all(|work| work.about == About::Shm));
         // A whole name is not a part of another.
         let chosen = select(&["null-randread-4k-qd1".to_owned()]).unwrap();
         assert_eq!(chosen.len(), 1);
         assert_eq!(select(&[]).unwrap(), all());
+    }
+
+    #[test]
+    fn who_is_compared_with_whom() {
+        let summary = |name: &str| {
+            let work = all().into_iter().find(|work| work.name() == name);
+            work.unwrap().summary()
+        };
+        let summaries = [
+            ("null-read-128k-qd32", "tcp ≥0.90"),
+            ("file-randread-4k-qd128", "local ≥0.85"),
+            ("shm-null-randread-4k-qd128", "shm-bare ≥0.70"),
+            ("shm-file-randread-4k-qd32", "local ≥0.85"),
+            ("crc-null-randread-4k-qd16", "iwarp ≥0.80"),
+        ];
+        for (name, words) in summaries {
+            assert_eq!(
+                summary(name),
+                format!("operations a second, yardstick {words}")
+            );
+        }
     }
 
     #[test]

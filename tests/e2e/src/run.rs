@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
@@ -82,6 +83,13 @@ impl Run {
     #[must_use]
     pub fn args(mut self, line: &str) -> Self {
         self.command.args(line.split_whitespace());
+        self
+    }
+
+    /// As another user.
+    #[must_use]
+    pub fn user(mut self, uid: u32) -> Self {
+        self.command.uid(uid);
         self
     }
 

@@ -28,6 +28,7 @@ pub struct Setup {
     access: String,
     namespaces: String,
     count: u32,
+    shm: Option<String>,
 }
 
 impl Default for Setup {
@@ -63,6 +64,7 @@ impl Setup {
             access: "allow_any_host = true".to_owned(),
             namespaces: String::new(),
             count: 0,
+            shm: None,
         }
     }
 
@@ -127,6 +129,20 @@ impl Setup {
         self
     }
 
+    /// Lines of the table `[shm]`; otherwise its sockets are in
+    /// [`shm_folder`](Self::shm_folder).
+    #[must_use]
+    pub fn shm(mut self, lines: &str) -> Self {
+        self.shm = Some(lines.to_owned());
+        self
+    }
+
+    /// Where its target and other processes of this user meet.
+    #[must_use]
+    pub fn shm_folder(&self) -> PathBuf {
+        self.path("shm")
+    }
+
     /// Where the file of a namespace is.
     #[must_use]
     pub fn image_path(&self, nsid: u32) -> PathBuf {
@@ -142,9 +158,13 @@ impl Setup {
     /// The configuration.
     #[must_use]
     pub fn text(&self) -> String {
+        let shm = match &self.shm {
+            Some(lines) => lines.clone(),
+            None => format!("folder = '{}'", self.shm_folder().display()),
+        };
         format!(
             "{}[[port]]\ntraddr = \"{}\"\ntrsvcid = {}\nprovider = {}\n\n\
-             [[subsystem]]\nnqn = \"{NQN}\"\n{}\n{}",
+             [[subsystem]]\nnqn = \"{NQN}\"\n{}\n{}\n[shm]\n{shm}\n",
             self.head, self.ip, self.port, self.provider, self.access, self.namespaces
         )
     }

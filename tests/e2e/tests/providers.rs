@@ -42,12 +42,12 @@ fn refused(value: &str, words: &[&str]) {
 
 #[test]
 fn auto_is_software_where_there_is_no_device() {
-    for provider in ["\"auto\"", "[\"iwarp\"]"] {
+    for (provider, names) in [("\"auto\"", "(iwarp, shm)"), ("[\"iwarp\"]", "(iwarp)")] {
         let setup = Setup::new().provider(provider).file(MIB);
         let target = setup.start();
         let words = ["port 127.0.0.1:", "iwarp (software"];
         assert_eq!(target.lines(&words).len(), 1, "{}", target.log());
-        let ready = target.lines(&["ready: ", "(iwarp)"]);
+        let ready = target.lines(&["ready: ", names]);
         assert_eq!(ready.len(), 1, "{}", target.log());
         let json = target.fabrics("discover").json();
         let records = json["records"].as_array().unwrap();
@@ -87,7 +87,7 @@ fn a_device_that_is_not_there_is_named_at_the_start() {
 
 #[test]
 fn what_is_no_provider_is_named() {
-    refused("\"roce\"", &["roce", "auto", "iwarp", "verbs"]);
+    refused("\"roce\"", &["roce", "auto", "iwarp", "verbs", "shm"]);
     refused("[]", &["empty"]);
     refused("[\"iwarp\", \"iwarp\"]", &["iwarp", "twice"]);
     refused("[\"auto\", \"iwarp\"]", &["auto", "alone"]);
@@ -103,9 +103,15 @@ fn the_command_line_names_providers_as_well() {
         command
     };
     let setup = Setup::new();
-    for line in ["--provider auto", "--provider iwarp"] {
-        let target = setup.start_as(&mut serve(line));
-        assert_eq!(target.lines(&["ready: ", "(iwarp)"]).len(), 1);
+    for (line, names) in [
+        ("--provider auto", "(iwarp, shm)"),
+        ("--provider iwarp", "(iwarp)"),
+    ] {
+        // Its sockets go where this user keeps such things.
+        let mut command = serve(line);
+        command.env("XDG_RUNTIME_DIR", setup.path(""));
+        let target = setup.start_as(&mut command);
+        assert_eq!(target.lines(&["ready: ", names]).len(), 1);
         target.stop();
     }
     for line in ["--provider verbs", "--provider verbs,iwarp"] {
@@ -121,13 +127,15 @@ fn the_command_line_names_providers_as_well() {
 fn what_would_serve_is_shown_without_serving() {
     let setup = Setup::new().provider("\"auto\"").port(4420).file(MIB);
     let shown = check(&setup).ok().text();
-    let line = "port 127.0.0.1:4420: iwarp (software, over TCP)";
+    let line = "port 127.0.0.1:4420: iwarp (software, over TCP), shm (this host, through shared \
+                memory)";
     assert!(shown.lines().any(|one| one == line), "{shown}");
     let json = check(&setup).json();
     let port = &json["ports"][0];
     assert_eq!(port["traddr"], "127.0.0.1", "{json}");
     assert_eq!(port["trsvcid"], 4420, "{json}");
     assert_eq!(port["providers"][0]["provider"], "iwarp", "{json}");
+    assert_eq!(port["providers"][1]["provider"], "shm", "{json}");
 }
 
 #[test]

@@ -31,16 +31,16 @@ expect_eq "controllers" 1 "$(nvme list-subsys -o json | field "[.. | .Paths? // 
 nvme disconnect-all
 target_stop
 
-# auto: the device on the route of the address.
+# auto: the device on the route of the address, where nobody offers shared memory.
 sed -i 's/^provider = .*/provider = "auto"/' "$CONFIG"
 target_start
 target_logged "verbs" || fail "auto did not choose the device: $(tail -n 1 "$LOG")"
-nvmeof id-ctrl -a "$ADDRESS" -s "$PORT" -n "$NQN" >/dev/null
+nvmeof id-ctrl -a "$ADDRESS" -s "$PORT" -n "$NQN" --shm-folder /nowhere >/dev/null
 target_stop
 
 # Without a device on the route auto is software iWARP.
 sed -i 's/^traddr = .*/traddr = "127.0.0.1"/' "$CONFIG"
 target_start
-nvmeof id-ctrl -a 127.0.0.1 -s "$PORT" -n "$NQN" >/dev/null
+nvmeof id-ctrl -a 127.0.0.1 -s "$PORT" -n "$NQN" --shm-folder /nowhere >/dev/null
 target_logged 'iwarp' || fail "auto did not choose software iWARP: $(tail -n 1 "$LOG")"
 target_stop

@@ -16,7 +16,7 @@ use crate::conn::{Conn, Phase, terms};
 use crate::fault::{codes, fault};
 use crate::link::Link;
 use crate::listening;
-use crate::message::{self, Message, Terms};
+use crate::message::{self, Message, Request, Terms};
 
 impl Shm {
     /// Starts to connect. That nobody is there is told by the next poll.
@@ -57,10 +57,16 @@ impl Shm {
             self.core.say(&"all places for connections are taken");
             return;
         }
-        let link = match Link::new(socket, &self.core.config.users) {
+        let link = match Link::new(socket) {
             Ok(link) => link,
             Err(error) => return self.core.say(&error),
         };
+        if let Err(error) = link.check_peer(&self.core.config.users) {
+            // Told as well as logged: whoever may not connect can ask for it.
+            let told = fault(codes::USER, error.to_string());
+            let _ = link.send(&Message::Fault(told).to_bytes(), None);
+            return self.core.say(&format_args!("{error} (shm.users)"));
+        }
         let mut conn = Conn::new(Phase::AwaitRequest, Some((listener, addr)));
         conn.id = QpId(self.conns.next_id());
         if let Err(error) = self.core.watch(&link, conn.id.0) {
@@ -112,11 +118,15 @@ impl Core {
         addr: SocketAddr,
         private_data: &PrivateData,
     ) -> io::Result<()> {
-        let link = listening::connect(addr, &self.config)?;
+        let (link, sought) = listening::connect(addr, &self.config)?;
         let ring = self.config.ring();
         let (channel, fd) = Channel::create(ring).map_err(io::Error::other)?;
-        let request = message::request(ring, &terms(&conn.config, private_data));
-        link.send(&request, Some(&fd))?;
+        let request = Request {
+            ring: ring as u64,
+            sought,
+            terms: terms(&conn.config, private_data),
+        };
+        link.send(&request.to_bytes(), Some(&fd))?;
         self.watch(&link, conn.id.0)?;
         conn.link = Some(link);
         conn.channel = Some(channel);
@@ -131,8 +141,13 @@ impl Core {
         fd: Option<&OwnedFd>,
         events: &mut Vec<Event>,
     ) {
+        if Message::parse(bytes) == Ok(Message::Probe) {
+            conn.say(&Message::Probe);
+            self.finish(conn, CloseReason::Local, events);
+            return;
+        }
         let asked = open_request(bytes, fd);
-        let (terms, channel) = match asked {
+        let (Request { sought, terms, .. }, channel) = match asked {
             Ok(asked) => asked,
             Err(text) => {
                 self.say(&text);
@@ -144,6 +159,13 @@ impl Core {
             return;
         };
         self.set_deadline(conn, None);
+        // On all addresses the peer's word has to do: it is told of what it
+        // reaches there, and nothing else comes of it.
+        conn.reached = match addr.ip() {
+            ip if !ip.is_unspecified() => Some(addr),
+            _ if !sought.is_unspecified() => Some(SocketAddr::new(sought, addr.port())),
+            _ => None,
+        };
         conn.channel = Some(channel);
         conn.peer_reads_in = terms.reads_in;
         conn.phase = Phase::Requested;
@@ -213,7 +235,7 @@ impl Core {
                 self.finish(conn, CloseReason::Rejected, events);
             }
             Message::Fault(fault) => self.finish(conn, CloseReason::Terminated(fault), events),
-            Message::Wake | Message::Bye => {
+            Message::Wake | Message::Bye | Message::Probe => {
                 let text = "a message before the reply";
                 self.end_fault(conn, fault(codes::MESSAGE, text), events);
             }
@@ -222,11 +244,11 @@ impl Core {
 }
 
 /// Takes a request apart and maps the memory that came with it.
-fn open_request(bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(Terms, Channel), String> {
-    let (ring, terms) = message::parse_request(bytes).ok_or(message::BAD_REQUEST)?;
+fn open_request(bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(Request, Channel), String> {
+    let request = Request::parse(bytes).ok_or(message::BAD_REQUEST)?;
     let fd = fd.ok_or("its request brought no memory")?;
-    let channel = Channel::open(fd.as_fd(), ring).map_err(|error| error.to_string())?;
-    Ok((terms, channel))
+    let channel = Channel::open(fd.as_fd(), request.ring).map_err(|error| error.to_string())?;
+    Ok((request, channel))
 }
 
 /// The machine's doing, as the owner sees it.

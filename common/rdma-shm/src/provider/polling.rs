@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -12,10 +13,13 @@ use nvmeof_rdma::{CloseReason, Event, ListenerId, QpId};
 use super::{Core, Shm};
 use crate::conn::{Conn, Phase};
 use crate::fault::{codes, fault};
+use crate::group::Meeting;
 use crate::message::{Message, ROOM};
 
 /// In epoll's data: this names a listener.
 pub(super) const LISTENER: u64 = 1 << 63;
+/// In epoll's data: connections that others of the group took for us.
+pub(super) const MAILBOX: u64 = u64::MAX;
 /// Events taken from the kernel per poll.
 const EVENTS: usize = 64;
 /// Connections accepted per poll and listener.
@@ -24,8 +28,10 @@ const ACCEPTS: usize = 16;
 const MESSAGES: usize = 16;
 /// Busy connections looked at per poll.
 const HOT_TRIES: usize = 64;
-/// Polls that look at busy connections for every one that asks the kernel.
-const HOT_POLLS: u32 = 32;
+/// While there are busy connections the kernel is asked so often, or after so
+/// many polls where they take longer than that.
+const ASK_EVERY: Duration = Duration::from_micros(20);
+const HOT_POLLS: u32 = 256;
 /// How long accepting pauses when there are no descriptors left.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -63,7 +69,9 @@ impl Shm {
         };
         let mut worked = false;
         for name in ready.iter().take(count).map(EpollEvent::data) {
-            if name & LISTENER == 0 {
+            if name == MAILBOX {
+                worked |= self.take_mail();
+            } else if name & LISTENER == 0 {
                 let did = self.with(QpId(name), |core, conn| {
                     let heard = core.hear(conn, events);
                     core.work(conn, events) || heard
@@ -83,11 +91,13 @@ impl Shm {
             let Some(listener) = self.listeners.get(name & !LISTENER) else {
                 return taken > 0;
             };
-            match listener.accept() {
-                Ok(socket) => {
-                    let addr = listener.addr;
+            let own = self.group.as_ref().map(|(_, own)| own);
+            match listener.accept(own) {
+                Ok(Some(socket)) => {
+                    let addr = listener.addr();
                     self.incoming(ListenerId(name), addr, socket);
                 }
+                Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return taken > 0,
                 Err(error) => {
                     tracing::error!(
@@ -100,6 +110,25 @@ impl Shm {
             }
         }
         true
+    }
+
+    /// Takes connections that others of the group took for us.
+    fn take_mail(&mut self) -> bool {
+        let Some((_, own)) = &self.group else {
+            return false;
+        };
+        let mail = own.take();
+        let any = !mail.is_empty();
+        for (addr, socket) in mail {
+            let at =
+                |(name, meeting): (u64, &Arc<Meeting>)| (meeting.addr() == addr).then_some(name);
+            // What arrived just before we stopped to listen is closed.
+            let name = self.listeners.iter().find_map(at);
+            if let Some(name) = name {
+                self.incoming(ListenerId(LISTENER | name), addr, socket);
+            }
+        }
+        any
     }
 
     /// Stops accepting for a while: the listeners stay ready, and would keep
@@ -119,7 +148,7 @@ impl Shm {
     fn watch_listeners(&mut self, flags: EpollFlags) {
         for (name, listener) in self.listeners.iter() {
             let mut event = EpollEvent::new(flags, LISTENER | name);
-            if let Err(error) = self.core.epoll.modify(listener, &mut event) {
+            if let Err(error) = self.core.epoll.modify(&**listener, &mut event) {
                 tracing::error!(%error, "epoll does not take a listener");
             }
         }
@@ -137,9 +166,11 @@ impl Core {
     /// connections, since that takes longer than looking at them.
     pub(super) fn asks_kernel(&mut self) -> bool {
         self.hot_polls += 1;
-        let asks = self.hot.is_empty() || self.hot_polls >= HOT_POLLS;
+        let late = self.now.saturating_sub(self.asked) >= ASK_EVERY;
+        let asks = self.hot.is_empty() || late || self.hot_polls >= HOT_POLLS;
         if asks {
             self.hot_polls = 0;
+            self.asked = self.now;
         }
         asks
     }

@@ -5,6 +5,7 @@ mod error;
 mod open;
 mod provider;
 mod raw;
+mod shm;
 mod sizes;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nvmeof_rdma_shm::ShmConfig;
 use nvmeof_target_core::{
     Limits, Model, ModelError, NamespaceSpec, Place, PortSpec, SubsystemSpec, derived,
 };
@@ -31,6 +33,7 @@ pub struct Config {
     raw: RawConfig,
     /// Of each port.
     choices: Vec<Choice>,
+    shm: ShmConfig,
 }
 
 /// Where a configuration came from.
@@ -114,9 +117,12 @@ impl Config {
             origin,
             raw,
             choices: Vec::new(),
+            shm: ShmConfig::default(),
         };
         this.check()?;
         this.choices = this.read_choices()?;
+        let shm = this.raw.shm.get_ref().to_config();
+        this.shm = shm.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
         Ok(this)
     }
 
@@ -156,6 +162,12 @@ impl Config {
     #[must_use]
     pub fn choices(&self) -> &[Choice] {
         &self.choices
+    }
+
+    /// How processes of this host are met.
+    #[must_use]
+    pub fn shm(&self) -> &ShmConfig {
+        &self.shm
     }
 
     /// Sizes of the target.

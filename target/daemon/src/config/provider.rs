@@ -13,12 +13,15 @@ pub enum ProviderName {
     Verbs,
     /// Software iWARP over TCP.
     Iwarp,
+    /// Shared memory with processes of this host.
+    Shm,
 }
 
 /// What a port is served by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The RDMA device of its address; software iWARP where there is none.
+    /// The RDMA device of its address; software iWARP where there is none. In
+    /// either case shared memory for this host's processes, where that works.
     Auto,
     /// Each of these, or the target does not start.
     These(Vec<ProviderName>),
@@ -42,8 +45,10 @@ pub(super) struct Wrong {
 const AUTO: &str = "auto";
 
 impl ProviderName {
-    /// Every provider there is, in the order that `auto` prefers.
-    const ALL: [Self; 2] = [Self::Verbs, Self::Iwarp];
+    /// Every provider there is, in the order in which they begin to listen.
+    /// The first chooses the number of a port that has none: RDMA devices that
+    /// speak iWARP have a socket for it, which software must not take.
+    pub const ALL: [Self; 3] = [Self::Verbs, Self::Iwarp, Self::Shm];
 
     /// Its name in configurations, logs and messages.
     #[must_use]
@@ -51,6 +56,7 @@ impl ProviderName {
         match self {
             Self::Verbs => "verbs",
             Self::Iwarp => "iwarp",
+            Self::Shm => "shm",
         }
     }
 }
@@ -103,7 +109,7 @@ impl RawProvider {
             }
         }
         if these.is_empty() {
-            let what = "the list is empty; name \"verbs\", \"iwarp\" or both, or leave it out";
+            let what = "the list is empty; name \"verbs\", \"iwarp\", \"shm\", or leave it out";
             return wrong(None, what.to_owned());
         }
         Ok(Choice::These(these))
@@ -116,8 +122,8 @@ fn find(name: &str) -> Option<ProviderName> {
 
 fn unknown(name: &str) -> String {
     format!(
-        "there is no provider {name:?}; must be \"auto\", \"iwarp\", \"verbs\", or a list such as \
-         [\"verbs\", \"iwarp\"]"
+        "there is no provider {name:?}; must be \"auto\", \"iwarp\", \"verbs\", \"shm\", or a list \
+         such as [\"verbs\", \"iwarp\"]"
     )
 }
 

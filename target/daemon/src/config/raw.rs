@@ -11,6 +11,7 @@ use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
 use super::provider::{Choice, RawProvider, Wrong};
+use super::shm::RawShm;
 use super::{DEFAULT_PORT, Running};
 
 pub(super) const MIN_BUFFER_MEMORY: u64 = 8 << 20;
@@ -27,6 +28,8 @@ pub(super) struct RawConfig {
     pub(super) limits: Spanned<RawLimits>,
     #[serde(default = "nowhere")]
     pub(super) reactor: Spanned<RawReactor>,
+    #[serde(default = "nowhere")]
+    pub(super) shm: Spanned<RawShm>,
     #[serde(default)]
     pub(super) port: Vec<Spanned<RawPort>>,
     #[serde(default)]
@@ -139,6 +142,7 @@ impl RawConfig {
         Self {
             limits: nowhere(),
             reactor: nowhere(),
+            shm: nowhere(),
             port: vec![Spanned::new(0..0, port)],
             subsystem: vec![Spanned::new(0..0, subsystem)],
         }

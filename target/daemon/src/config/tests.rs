@@ -74,6 +74,9 @@ drain_s = 1
 buffer_memory = "32M"
 hugepages = true
 shared_receives = 512
+[shm]
+folder = "/run/elsewhere"
+users = ["root", 54321]
 [[port]]
 traddr = "::1"
 [[subsystem]]
@@ -102,6 +105,9 @@ readonly = true
     assert_eq!(running.cores, [Some(0), Some(1)]);
     assert_eq!((running.buffer_memory, running.hugepages), (32 << 20, true));
     assert_eq!(running.shared_receives, 512);
+    let shm = config.shm();
+    assert_eq!(shm.folder, Path::new("/run/elsewhere"));
+    assert_eq!((shm.users.last(), shm.mode), (Some(&54_321), 0o666));
     let opened = config.open().unwrap();
     let model = config.model(&opened, &[]).unwrap();
     let subsystem = model.subsystems().first().unwrap();
@@ -173,13 +179,15 @@ fn choice(value: &str) -> Choice {
 
 #[test]
 fn providers_are_one_name_or_a_list() {
-    use ProviderName::{Iwarp, Verbs};
+    use ProviderName::{Iwarp, Shm, Verbs};
     let these = |names: &[ProviderName]| Choice::These(names.to_vec());
     assert_eq!(choice("\"auto\""), Choice::Auto);
     assert_eq!(choice("\"verbs\""), these(&[Verbs]));
     assert_eq!(choice("[\"verbs\", \"iwarp\"]"), these(&[Verbs, Iwarp]));
     assert_eq!(choice("[ \"iwarp\" , \"verbs\" ]"), these(&[Iwarp, Verbs]));
     assert_eq!(choice("[\"iwarp\"]"), these(&[Iwarp]));
+    assert_eq!(choice("\"shm\""), these(&[Shm]));
+    assert_eq!(choice("[\"shm\", \"iwarp\"]"), these(&[Shm, Iwarp]));
     let none = parse(&GOOD.replace("provider = \"iwarp\"\n", "")).unwrap();
     assert_eq!(none.choices(), [Choice::Auto]);
 }
@@ -209,6 +217,29 @@ fn wrong_providers_are_named_with_their_line() {
         &["provider: ", "3", "string"],
     );
     assert_names(&refused("{ a = 1 }"), 4, &["provider: ", "map"]);
+}
+
+#[test]
+fn who_may_share_memory_is_checked() {
+    let refused = |line: &str| refused("[[port]]", &format!("[shm]\n{line}\n[[port]]"));
+    let nobody = "users = [0, \"no-such-user\"]";
+    assert_names(
+        &refused(nobody),
+        2,
+        &["shm.users", "no-such-user", "getent"],
+    );
+    assert_names(&refused("users = [-1]"), 2, &["users: ", "0 to"]);
+    assert_names(&refused("users = [4294967295]"), 2, &["users: ", "0 to"]);
+    assert_names(&refused("users = \"root\""), 2, &["users: "]);
+    assert_names(
+        &refused("folder = \"here\""),
+        2,
+        &["shm.folder", "here", "/"],
+    );
+    assert_names(&refused("mode = 1"), 2, &["mode"]);
+    // By itself it is for this user and root.
+    let config = parse(GOOD).unwrap();
+    assert_eq!(config.shm().mode, 0o600);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 
 use nvmeof_rdma::{ListenError, ListenerId, Provider};
 use nvmeof_rdma_iwarp::IwarpConfig;
+use nvmeof_rdma_shm::{Shm, ShmConfig};
 
 use super::plan::told;
 use super::{Part, Port, devices};
@@ -32,8 +33,8 @@ pub(crate) struct Ready {
 }
 
 /// One kind of provider for all reactors. Each of them listens on the same
-/// addresses, and connections are spread over them: by the kernel for sockets
-/// (SO_REUSEPORT), by the group for RDMA devices.
+/// addresses, and connections are spread over them: by the kernel for TCP
+/// (SO_REUSEPORT), by a group for the others.
 pub(super) struct Member {
     pub(super) name: ProviderName,
     pub(super) readies: Vec<Ready>,
@@ -54,14 +55,18 @@ pub(crate) fn listen(
     files: u32,
 ) -> Result<Listening, ConfigError> {
     let mut members = Vec::new();
-    // What listens first chooses the number of a port that has none. RDMA
-    // devices that speak iWARP have a socket for it, which ours must not take.
-    for name in [ProviderName::Verbs, ProviderName::Iwarp] {
-        if ports.iter().all(|port| port.place_of(name).is_none()) {
-            continue;
-        }
-        let member =
-            Member::new(name, reactors, files).map_err(|why| broken(config, &ports, name, &why))?;
+    let serves = |name: &ProviderName| ports.iter().any(|port| port.place_of(*name).is_some());
+    let names: Vec<_> = ProviderName::ALL.into_iter().filter(serves).collect();
+    // Each connection of software is one descriptor.
+    let software = names.iter().filter(|name| **name != ProviderName::Verbs);
+    let software = u32::try_from(software.count().max(1)).unwrap_or(1);
+    let each = Each {
+        reactors,
+        files: (files / software).max(1),
+    };
+    for name in names {
+        let member = Member::new(name, each, config.shm())
+            .map_err(|why| broken(config, &ports, name, &why))?;
         member.check_limits(config)?;
         members.push(member);
     }
@@ -93,6 +98,15 @@ pub(super) fn listen_with(
     Ok(listening)
 }
 
+/// How much of it there is.
+#[derive(Clone, Copy)]
+struct Each {
+    /// Reactors, each of which has a provider of its own.
+    reactors: usize,
+    /// Connections of each provider that are descriptors.
+    files: u32,
+}
+
 /// What failed: a part of the port by number, and why.
 type Failed = (usize, ListenError);
 
@@ -112,7 +126,7 @@ fn listen_on(members: &mut [Member], port: &mut Port) -> Result<(), Failed> {
 fn try_number(members: &mut [Member], port: &mut Port) -> Result<(), Failed> {
     let mut address = port.address;
     let mut opened = Vec::new();
-    let mut left_out = None;
+    let mut left_out = Vec::new();
     for member in members {
         let Some(place) = port.place_of(member.name) else {
             continue;
@@ -123,7 +137,9 @@ fn try_number(members: &mut [Member], port: &mut Port) -> Result<(), Failed> {
                 address = bound;
                 opened.push((member, listeners));
             }
-            Err(ListenError::InUse { .. }) if optional => left_out = Some(place),
+            Err(error) if optional && may_be_left_out(member.name, &error) => {
+                left_out.push((member.name, error));
+            }
             Err(error) => {
                 for (member, listeners) in opened {
                     member.unlisten(&listeners);
@@ -136,34 +152,52 @@ fn try_number(members: &mut [Member], port: &mut Port) -> Result<(), Failed> {
         member.own(listeners);
     }
     port.address = address;
-    if let Some(place) = left_out {
-        leave_out(port, place);
+    for (name, error) in left_out {
+        port.parts.retain(|part| part.provider != name);
+        tell_left_out(port, name, &error);
     }
     Ok(())
 }
 
-/// Serves a port without a provider whose TCP port a device has.
-fn leave_out(port: &mut Port, place: usize) {
-    let part = port.parts.remove(place);
+/// Whether an optional provider that cannot listen for this reason is left out.
+fn may_be_left_out(name: ProviderName, error: &ListenError) -> bool {
+    match name {
+        ProviderName::Shm => true,
+        _ => matches!(error, ListenError::InUse { .. }),
+    }
+}
+
+/// Tells that a port is served without a provider that nobody asked for.
+fn tell_left_out(port: &Port, name: ProviderName, error: &ListenError) {
+    if name == ProviderName::Shm {
+        let others = port.provider_names();
+        tracing::warn!(
+            "{}: without shared memory, {others} serves hosts on this machine as well: {error}",
+            port.address
+        );
+        return;
+    }
     let device = port.parts.iter().find_map(Part::iwarp_device);
     let device = device.map_or("an RDMA device", |device| device.name.as_str());
     tracing::info!(
         "{}: without software {}: the TCP port is taken, by {device} or another program; hosts \
          that speak iWARP are served by {device}, on its own addresses",
         port.address,
-        part.provider,
+        name,
     );
 }
 
 impl Member {
-    fn new(name: ProviderName, reactors: usize, files: u32) -> Result<Self, String> {
-        let shares_addresses = name == ProviderName::Iwarp && reactors > 1;
+    fn new(name: ProviderName, each: Each, shm: &ShmConfig) -> Result<Self, String> {
+        let shares_addresses = name == ProviderName::Iwarp && each.reactors > 1;
+        let lacks = |error: io::Error| format!("epoll: {error}");
         let providers = match name {
-            ProviderName::Iwarp => (0..reactors)
-                .map(|_| iwarp(files, shares_addresses))
+            ProviderName::Iwarp => (0..each.reactors)
+                .map(|_| iwarp(each.files, shares_addresses))
                 .collect::<io::Result<_>>()
-                .map_err(|error| format!("epoll: {error}"))?,
-            ProviderName::Verbs => devices::verbs_providers(reactors)?,
+                .map_err(lacks)?,
+            ProviderName::Verbs => devices::verbs_providers(each.reactors)?,
+            ProviderName::Shm => shm_providers(each, shm).map_err(lacks)?,
         };
         Ok(Self {
             shares_addresses,
@@ -255,6 +289,14 @@ fn iwarp(files: u32, shares_addresses: bool) -> io::Result<Box<dyn Provider>> {
     Ok(Box::new(provider))
 }
 
+fn shm_providers(each: Each, config: &ShmConfig) -> io::Result<Vec<Box<dyn Provider>>> {
+    let mut config = config.clone();
+    config.limits.max_qps = config.limits.max_qps.min(each.files);
+    let members = Shm::group(&config, each.reactors)?;
+    let boxed = |member| Box::new(member) as Box<dyn Provider>;
+    Ok(members.into_iter().map(boxed).collect())
+}
+
 /// What is wrong with a port that cannot be listened on.
 fn refused(
     config: &Config,
@@ -273,7 +315,7 @@ fn refused(
             );
             config.provider_error(number, &what)
         }
-        (Some(name @ ProviderName::Verbs), ListenError::Io { .. }, _) => {
+        (Some(name @ (ProviderName::Verbs | ProviderName::Shm)), ListenError::Io { .. }, _) => {
             of_provider(config, number, name, &error.to_string())
         }
         _ => config.port_error(number, &error.to_string()),

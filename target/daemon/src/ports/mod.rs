@@ -33,7 +33,8 @@ pub struct Part {
     pub provider: ProviderName,
     /// Devices it uses here; none for software.
     pub devices: Vec<Device>,
-    /// Whether the port is served without it when its TCP port is taken.
+    /// Whether the port is served without it where it cannot listen. For
+    /// software iWARP that is only because the TCP port is taken.
     optional: bool,
 }
 
@@ -54,10 +55,17 @@ impl Port {
     /// What the target's model has to know.
     #[must_use]
     pub fn to_spec(&self) -> PortSpec {
+        let mut carriers: Vec<_> = self.parts.iter().flat_map(Part::carriers).collect();
+        if carriers.is_empty() {
+            // Shared memory alone. Its hosts have to be told of the port, and
+            // the discovery log has no number for what it is (RDMA_PRTYPE, NVMe
+            // over Fabrics 1.1, section 7.3).
+            carriers.push(Fabric::Unspecified.into());
+        }
         PortSpec {
             traddr: self.address.ip(),
             trsvcid: self.address.port(),
-            carriers: self.parts.iter().flat_map(Part::carriers).collect(),
+            carriers,
         }
     }
 
@@ -78,6 +86,9 @@ impl Part {
         match self.provider {
             ProviderName::Iwarp => vec![Fabric::Iwarp.into()],
             ProviderName::Verbs => self.devices.iter().map(Device::carrier).collect(),
+            // Whoever can use it finds it at the same address, and to others it
+            // would be one more entry that leads nowhere.
+            ProviderName::Shm => Vec::new(),
         }
     }
 
@@ -109,6 +120,7 @@ impl fmt::Display for Part {
         match self.provider {
             ProviderName::Iwarp => f.write_str("iwarp (software, over TCP)"),
             ProviderName::Verbs => write!(f, "verbs ({})", join(&self.devices)),
+            ProviderName::Shm => f.write_str("shm (this host, through shared memory)"),
         }
     }
 }

@@ -59,7 +59,8 @@ fn parts(ip: IpAddr, choice: &Choice, devices: &dyn Devices) -> Result<Vec<Part>
         Choice::Auto => auto(ip, devices),
         Choice::These(names) => {
             let part = |name: &ProviderName| match name {
-                ProviderName::Iwarp => Ok(iwarp(false)),
+                ProviderName::Iwarp => Ok(software(ProviderName::Iwarp, false)),
+                ProviderName::Shm => Ok(software(ProviderName::Shm, false)),
                 ProviderName::Verbs => named_verbs(ip, devices),
             };
             names.iter().map(part).collect()
@@ -79,21 +80,25 @@ pub(super) fn told(choice: &Choice, provider: ProviderName, why: &str) -> String
     }
 }
 
-/// The devices of that address. On all addresses, hosts without RDMA devices
-/// are to be served as well.
+/// The devices of that address, and shared memory where it works. On all
+/// addresses, hosts without RDMA devices are to be served as well.
 fn auto(ip: IpAddr, devices: &dyn Devices) -> Result<Vec<Part>, String> {
     let found = devices_of(ip, devices)?;
+    let mut parts = Vec::new();
     if found.is_empty() {
-        return Ok(vec![iwarp(false)]);
+        parts.push(software(ProviderName::Iwarp, false));
+    } else {
+        let verbs = verbs(found);
+        // A device that speaks iWARP may have the TCP port for itself. Then it
+        // serves those hosts.
+        let optional = verbs.iwarp_device().is_some();
+        parts.push(verbs);
+        if ip.is_unspecified() {
+            parts.push(software(ProviderName::Iwarp, optional));
+        }
     }
-    let verbs = verbs(found);
-    if !ip.is_unspecified() {
-        return Ok(vec![verbs]);
-    }
-    // A device that speaks iWARP may have the TCP port for itself. Then it
-    // serves those hosts.
-    let optional = verbs.iwarp_device().is_some();
-    Ok(vec![verbs, iwarp(optional)])
+    parts.push(software(ProviderName::Shm, true));
+    Ok(parts)
 }
 
 fn named_verbs(ip: IpAddr, devices: &dyn Devices) -> Result<Part, String> {
@@ -104,9 +109,9 @@ fn named_verbs(ip: IpAddr, devices: &dyn Devices) -> Result<Part, String> {
     Ok(verbs(found))
 }
 
-fn iwarp(optional: bool) -> Part {
+fn software(provider: ProviderName, optional: bool) -> Part {
     Part {
-        provider: ProviderName::Iwarp,
+        provider,
         devices: Vec::new(),
         optional,
     }

@@ -35,6 +35,8 @@ const NONE: Fake = Fake {
     unusable: None,
 };
 
+const SHM: &str = "shm (this host, through shared memory)";
+
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
@@ -99,11 +101,11 @@ fn auto_takes_the_device_of_the_address_or_software() {
     let planned = |traddr| planned(traddr, "\"auto\"", &machine).unwrap();
     assert_eq!(
         planned("10.0.0.1"),
-        "10.0.0.1:4420: verbs (rxe0 port 1: roce-v2)"
+        format!("10.0.0.1:4420: verbs (rxe0 port 1: roce-v2), {SHM}")
     );
     assert_eq!(
         planned("10.0.0.2"),
-        "10.0.0.2:4420: iwarp (software, over TCP)"
+        format!("10.0.0.2:4420: iwarp (software, over TCP), {SHM}")
     );
 }
 
@@ -120,16 +122,21 @@ fn auto_on_all_addresses_takes_both() {
     let planned = |traddr, machine| planned(traddr, "\"auto\"", machine).unwrap();
     assert_eq!(
         planned("0.0.0.0", &machine),
-        "0.0.0.0:4420: verbs (rxe0 port 1: roce-v2 on 10.0.0.1), iwarp (software, over TCP)"
+        format!(
+            "0.0.0.0:4420: verbs (rxe0 port 1: roce-v2 on 10.0.0.1), iwarp (software, over TCP), \
+             {SHM}"
+        )
     );
     assert_eq!(
         planned("::", &machine),
-        "[::]:4420: verbs (rxe0 port 1: roce-v2 on 10.0.0.1, mlx5_0 port 1: infiniband on \
-         fd00::1), iwarp (software, over TCP)"
+        format!(
+            "[::]:4420: verbs (rxe0 port 1: roce-v2 on 10.0.0.1, mlx5_0 port 1: infiniband on \
+             fd00::1), iwarp (software, over TCP), {SHM}"
+        )
     );
     assert_eq!(
         planned("0.0.0.0", &NONE),
-        "0.0.0.0:4420: iwarp (software, over TCP)"
+        format!("0.0.0.0:4420: iwarp (software, over TCP), {SHM}")
     );
 }
 
@@ -294,9 +301,67 @@ fn on_all_addresses_an_iwarp_device_may_have_the_tcp_port() {
         listen_with(&config, ports, members(net, net))
     };
     let listening = listened(Fabric::Iwarp, &net()).unwrap();
-    assert_eq!(listening.ports[0].provider_names(), "verbs");
+    // There is no member for shared memory here, so nothing leaves it out.
+    assert_eq!(listening.ports[0].provider_names(), "verbs, shm");
     assert_eq!(listening.reactors[0][1].listeners, []);
     assert!(listened(Fabric::RoceV2, &net()).is_err());
+}
+
+/// Listens on 127.0.0.1 over what `provider` says, with sockets in `folder`.
+fn listened_here(provider: &str, folder: &Path, reactors: usize) -> Result<Listening, ConfigError> {
+    let head = format!("[shm]\nfolder = {folder:?}\n");
+    let config = config_with("127.0.0.1", 0, provider, &head);
+    let ports = plan_with(&config, &NONE).unwrap();
+    listen(&config, ports, reactors, 100)
+}
+
+#[test]
+fn every_reactor_listens_for_shared_memory_at_the_port_of_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let Listening { reactors, ports } = listened_here("\"auto\"", folder.path(), 2).unwrap();
+    assert_eq!(ports[0].provider_names(), "iwarp, shm");
+    for readies in &reactors {
+        let names: Vec<_> = readies.iter().map(|ready| ready.name).collect();
+        assert_eq!(names, [ProviderName::Iwarp, ProviderName::Shm]);
+        assert!(readies.iter().all(|ready| ready.listeners.len() == 1));
+    }
+    let socket = format!("127.0.0.1-{}.sock", ports[0].address.port());
+    assert!(folder.path().join(socket).exists());
+    // Hosts elsewhere are told of what they can use.
+    let fabrics = |port: &Port| {
+        port.to_spec()
+            .carriers
+            .iter()
+            .map(|one| one.fabric)
+            .collect()
+    };
+    let told: Vec<Fabric> = fabrics(&ports[0]);
+    assert_eq!(told, [Fabric::Iwarp]);
+    let alone = listened_here("\"shm\"", folder.path(), 1).unwrap();
+    let told: Vec<Fabric> = fabrics(&alone.ports[0]);
+    assert_eq!(told, [Fabric::Unspecified]);
+}
+
+#[test]
+fn shared_memory_that_does_not_work_ends_the_start_only_where_it_was_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let listening = listened_here("\"auto\"", &file, 1).unwrap();
+    assert_eq!(listening.ports[0].provider_names(), "iwarp");
+    assert_eq!(listening.reactors[0][1].listeners, []);
+    for provider in ["\"shm\"", "[\"iwarp\", \"shm\"]"] {
+        let error = listened_here(provider, &file, 1).map(|_| ()).unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.starts_with("target.toml:6: provider: shm: "),
+            "{error}"
+        );
+        assert!(
+            error.contains("shm.folder") && error.contains("file"),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -4,11 +4,12 @@
 use std::error::Error;
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
-use nvmeof_bench::tcp;
+use clap::{Args, Parser, ValueEnum};
+use nvmeof_bench::{shm, tcp};
 
 /// One side of a yardstick.
 #[derive(Debug, Parser)]
@@ -23,22 +24,56 @@ enum Arguments {
     TcpAsk {
         /// Where the other side listens
         addr: SocketAddr,
-        /// Where the payload goes
-        #[arg(long, default_value = "read")]
-        rw: Direction,
-        /// Bytes of each payload
-        #[arg(long, default_value_t = 4096)]
-        bs: u32,
-        /// Operations in flight
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
-        iodepth: u16,
-        /// Seconds to measure
-        #[arg(long, default_value_t = 2)]
-        runtime: u64,
+        #[command(flatten)]
+        work: Work,
         /// Sleep in the socket call instead of polling
         #[arg(long)]
         block: bool,
     },
+    /// Answer through shared memory; prints where
+    ShmServe {
+        /// Socket to listen on
+        path: PathBuf,
+    },
+    /// Ask through shared memory and measure; prints the report
+    ShmAsk {
+        /// The socket of the other side
+        path: PathBuf,
+        #[command(flatten)]
+        work: Work,
+    },
+}
+
+/// What is exchanged, and how long.
+#[derive(Args, Clone, Copy, Debug)]
+struct Work {
+    /// Where the payload goes
+    #[arg(long, default_value = "read")]
+    rw: Direction,
+    /// Bytes of each payload
+    #[arg(long, default_value_t = 4096)]
+    bs: u32,
+    /// Operations in flight
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    iodepth: u16,
+    /// Seconds to measure
+    #[arg(long, default_value_t = 2)]
+    runtime: u64,
+}
+
+impl Work {
+    fn shape(self, block: bool) -> tcp::Shape {
+        tcp::Shape {
+            direction: self.rw.into(),
+            bytes: self.bs,
+            depth: self.iodepth,
+            block,
+        }
+    }
+
+    fn runtime(self) -> Duration {
+        Duration::from_secs(self.runtime)
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -67,30 +102,32 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    match *arguments {
+    match arguments {
         Arguments::TcpServe { listen } => {
             let listener = TcpListener::bind(listen)?;
             println!("{}", listener.local_addr()?);
             std::io::stdout().flush()?;
             tcp::serve(&listener, None)?;
         }
-        Arguments::TcpAsk {
-            addr,
-            rw,
-            bs,
-            iodepth,
-            runtime,
-            block,
-        } => {
+        Arguments::TcpAsk { addr, work, block } => {
             let report = tcp::ask(&tcp::Ask {
-                addr,
-                shape: tcp::Shape {
-                    direction: rw.into(),
-                    bytes: bs,
-                    depth: iodepth,
-                    block,
-                },
-                runtime: Duration::from_secs(runtime),
+                addr: *addr,
+                shape: work.shape(*block),
+                runtime: work.runtime(),
+            })?;
+            println!("{report}");
+        }
+        Arguments::ShmServe { path } => {
+            let listener = shm::listen(path)?;
+            println!("on {}", path.display());
+            std::io::stdout().flush()?;
+            shm::serve(&listener, None)?;
+        }
+        Arguments::ShmAsk { path, work } => {
+            let report = shm::ask(&shm::Ask {
+                path: path.clone(),
+                shape: work.shape(false),
+                runtime: work.runtime(),
             })?;
             println!("{report}");
         }

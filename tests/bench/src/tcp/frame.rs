@@ -13,7 +13,7 @@ const PAYLOAD_HEAD: usize = 8;
 /// Bytes of the longest head.
 pub(super) const HEAD_MAX: usize = COMMAND + PAYLOAD_HEAD;
 /// Bytes of the first message of a connection.
-pub(super) const HELLO: usize = 16;
+pub(crate) const HELLO: usize = 16;
 /// What that begins with.
 const MAGIC: u32 = 0x7063_7459;
 
@@ -59,7 +59,7 @@ impl Shape {
     }
 
     /// The first message of a connection.
-    pub(super) fn to_hello(self) -> [u8; HELLO] {
+    pub(crate) fn to_hello(self) -> [u8; HELLO] {
         let mut hello = [0; HELLO];
         let write = u8::from(self.direction == Direction::Write);
         let parts: [&[u8]; 5] = [
@@ -76,7 +76,7 @@ impl Shape {
     }
 
     /// Reads the first message of a connection.
-    pub(super) fn of_hello(hello: [u8; HELLO]) -> io::Result<Self> {
+    pub(crate) fn of_hello(hello: [u8; HELLO]) -> io::Result<Self> {
         let [a, b, c, d, e, f, g, h, i, j, write, block, ..] = hello;
         if u32::from_le_bytes([a, b, c, d]) != MAGIC {
             return Err(broken("whoever connected is not the yardstick"));

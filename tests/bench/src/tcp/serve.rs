@@ -6,7 +6,8 @@ use std::net::{TcpListener, TcpStream};
 use super::frame::HELLO;
 use super::inbox::Inbox;
 use super::outbox::Outbox;
-use super::{Shape, Spins, places, prepare};
+use super::{Shape, places, prepare};
+use crate::asking::Spins;
 
 /// Serves one connection after the other, as many as said or without end. What
 /// goes wrong with one is printed and ends that one.

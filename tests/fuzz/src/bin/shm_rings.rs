@@ -147,6 +147,7 @@ impl Side {
     fn ask(&mut self) {
         let mut request = b"\x01nvmshm1".to_vec();
         request.extend((RING as u64).to_le_bytes());
+        request.extend(std::net::Ipv6Addr::LOCALHOST.octets());
         request.extend([4, 0, 0, 0, 4, 0, 0, 0]);
         self.say(&request, true);
         for _ in 0..3 {
@@ -223,7 +224,7 @@ impl Side {
             1..=4 => self.put(script),
             5 => {
                 let at = usize::from(script.u16()) * 8 % TOTAL;
-                self.memory.store(at, &[script.u64()]).expect("a place");
+                self.memory.store(at, [script.u64()]).expect("a place");
             }
             6 => {
                 // Indices and wishes: mostly what could be.
@@ -266,7 +267,7 @@ impl Side {
         let addr = start.wrapping_add(script.u16().into()).wrapping_sub(16);
         let at = usize::try_from(self.head).expect("64 bits") % RING;
         let words = [first | len << 32, key | rest << 32, addr];
-        self.memory.store(4096 + at, &words).expect("a place");
+        self.memory.store(4096 + at, words).expect("a place");
         self.head += (32 + len).next_multiple_of(64);
         self.memory
             .word(0)

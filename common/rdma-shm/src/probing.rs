@@ -1,0 +1,159 @@
+//! Asking whether somebody on this host serves an address, before anything is
+//! decided.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::ShmConfig;
+use crate::link::Link;
+use crate::listening;
+use crate::message::{Message, ROOM};
+
+/// Why nobody serves an address through shared memory.
+#[derive(Debug, thiserror::Error)]
+pub enum Nobody {
+    /// No process listens there.
+    #[error("{0}")]
+    Absent(io::Error),
+    /// One of the two does not take processes of the other's user.
+    #[error("{0}")]
+    Refused(String),
+    /// It does not answer.
+    #[error("the process that listens at {addr} did not answer within {waited:?}")]
+    Silent {
+        /// The address.
+        addr: SocketAddr,
+        /// How long we waited.
+        waited: Duration,
+    },
+}
+
+/// Asks whether a process of this host serves `addr` and takes us. Waits for
+/// its answer, `patience` at most.
+///
+/// # Errors
+/// [`Nobody`] when not.
+pub fn probe(addr: SocketAddr, config: &ShmConfig, patience: Duration) -> Result<(), Nobody> {
+    let refused = |why: &str| Nobody::Refused(why.to_owned());
+    let (link, _) = listening::connect(addr, config).map_err(|why| match why.kind() {
+        io::ErrorKind::PermissionDenied => refused(&why.to_string()),
+        _ => Nobody::Absent(why),
+    })?;
+    // One that is gone again is found out below.
+    let _ = link.send(&Message::Probe.to_bytes(), None);
+    if !wait(&link, patience).map_err(Nobody::Absent)? {
+        let waited = patience;
+        return Err(Nobody::Silent { addr, waited });
+    }
+    let mut room = [0; ROOM];
+    let said = link.receive(&mut room).map_err(Nobody::Absent)?;
+    match said.map(Message::parse) {
+        Some(Ok(Message::Probe)) => Ok(()),
+        Some(Ok(Message::Fault(fault))) => Err(Nobody::Refused(fault.text)),
+        Some(_) => Err(refused("what listens there speaks another protocol")),
+        None => Err(refused(
+            "what listens there closed the connection; its log may tell why",
+        )),
+    }
+}
+
+/// Waits until there is something to receive. False when there is nothing in
+/// time.
+fn wait(link: &Link, patience: Duration) -> io::Result<bool> {
+    let until = Instant::now() + patience;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let mut fds = [PollFd::new(link.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, left) {
+            Err(Errno::EINTR) => {}
+            other => return Ok(other? > 0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use nvmeof_rdma::Provider;
+
+    use super::*;
+    use crate::Shm;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn config(folder: &Path) -> ShmConfig {
+        ShmConfig {
+            folder: folder.to_owned(),
+            ..ShmConfig::default()
+        }
+    }
+
+    /// Probes somebody who listens at `listens` with `config`.
+    fn probed(
+        listens: &str,
+        config: ShmConfig,
+        addr: &str,
+        asks: &ShmConfig,
+    ) -> Result<(), Nobody> {
+        let mut provider = Shm::new(config).unwrap();
+        provider.listen(listens.parse().unwrap()).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut events = Vec::new();
+                while !done.load(Ordering::Relaxed) {
+                    provider.poll(Duration::ZERO, &mut events);
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                assert!(events.is_empty(), "nobody hears of a probe: {events:?}");
+                assert_eq!(provider.next_deadline(), None, "nothing is left of it");
+            });
+            let found = probe(addr.parse().unwrap(), asks, PATIENCE);
+            done.store(true, Ordering::Relaxed);
+            found
+        })
+    }
+
+    #[test]
+    fn whoever_serves_an_address_and_takes_us_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        for listens in ["127.0.0.1:1", "0.0.0.0:1", "[::]:1"] {
+            probed(listens, config.clone(), "127.0.0.1:1", &config).unwrap();
+        }
+        let nobody = probed("127.0.0.1:1", config.clone(), "127.0.0.1:2", &config).unwrap_err();
+        assert!(matches!(nobody, Nobody::Absent(_)), "{nobody}");
+        assert!(nobody.to_string().contains("127.0.0.1:2"), "{nobody}");
+    }
+
+    #[test]
+    fn whoever_does_not_take_us_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let ours = config(folder.path());
+        let mut theirs = ours.clone();
+        theirs.users = vec![54_321];
+        let refused = probed("127.0.0.1:1", theirs, "127.0.0.1:1", &ours).unwrap_err();
+        let user = format!("user {}", nix::unistd::geteuid());
+        assert!(refused.to_string().contains(&user), "{refused}");
+        assert!(matches!(refused, Nobody::Refused(_)), "{refused}");
+    }
+
+    #[test]
+    fn whoever_says_nothing_is_not_waited_for_longer_than_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let mut provider = Shm::new(config.clone()).unwrap();
+        let addr = "127.0.0.1:1".parse().unwrap();
+        provider.listen(addr).unwrap();
+        let silent = probe(addr, &config, Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(silent, Nobody::Silent { .. }), "{silent}");
+    }
+}

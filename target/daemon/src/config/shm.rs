@@ -1,0 +1,101 @@
+//! Shared memory with processes of this host, as it is configured: where the
+//! sockets are, and who may connect.
+
+use std::path::PathBuf;
+
+use nix::unistd::User;
+use nvmeof_rdma_shm::{ShmConfig, own_folder};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, Visitor};
+use toml::Spanned;
+
+use super::provider::Wrong;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawShm {
+    folder: Option<Spanned<PathBuf>>,
+    #[serde(default)]
+    users: Vec<Spanned<RawUser>>,
+}
+
+/// A user: by name, or by number.
+#[derive(Debug, PartialEq, Eq)]
+enum RawUser {
+    Name(String),
+    Number(u32),
+}
+
+impl RawShm {
+    /// # Errors
+    /// [`Wrong`] says what would be right.
+    pub(super) fn to_config(&self) -> Result<ShmConfig, Wrong> {
+        let folder = match &self.folder {
+            None => own_folder(),
+            Some(folder) if folder.get_ref().is_absolute() => folder.get_ref().clone(),
+            Some(folder) => {
+                let what = format!(
+                    "shm.folder = {:?}: must be a path that starts with /",
+                    folder.get_ref()
+                );
+                let at = Some(folder.span().start);
+                return Err(Wrong { at, what });
+            }
+        };
+        let mut users = Vec::new();
+        for user in &self.users {
+            let number = user.get_ref().number();
+            users.push(number.map_err(|what| Wrong {
+                at: Some(user.span().start),
+                what,
+            })?);
+        }
+        Ok(ShmConfig::listening(folder, &users))
+    }
+}
+
+impl RawUser {
+    /// The number by which the kernel knows it.
+    fn number(&self) -> Result<u32, String> {
+        let name = match self {
+            Self::Number(number) => return Ok(*number),
+            Self::Name(name) => name,
+        };
+        match User::from_name(name) {
+            Ok(Some(user)) => Ok(user.uid.as_raw()),
+            Ok(None) => Err(format!(
+                "shm.users: there is no user {name:?}; `getent passwd` shows those there are"
+            )),
+            Err(error) => Err(format!("shm.users: {name:?} cannot be looked up: {error}")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RawUser {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameOrNumber;
+
+        impl Visitor<'_> for NameOrNumber {
+            type Value = RawUser;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("the name of a user such as \"alice\", or a number")
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<RawUser, E> {
+                // The highest number stands for no user.
+                let number = u32::try_from(number).ok();
+                let number = number.filter(|number| *number != u32::MAX);
+                number
+                    .map(RawUser::Number)
+                    .ok_or_else(|| E::custom("the number of a user is 0 to 4294967294"))
+            }
+
+            fn visit_str<E: Error>(self, name: &str) -> Result<RawUser, E> {
+                Ok(RawUser::Name(name.to_owned()))
+            }
+        }
+
+        deserializer.deserialize_any(NameOrNumber)
+    }
+}

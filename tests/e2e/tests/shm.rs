@@ -1,0 +1,322 @@
+//! Target and initiator on one host, through shared memory.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::fs::{self, Permissions};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use nvmeof_e2e::{
+    HOST, NQN, Run, Setup, Target, binary, eventually, fds, is_root, pattern, same_bytes,
+    target_command,
+};
+use tempfile::TempDir;
+
+const MIB: usize = 1 << 20;
+/// Users that no machine has.
+const STRANGER: u32 = 54_321;
+const FRIEND: u32 = 54_322;
+
+/// Has a run of `nvmeof` go through shared memory.
+fn over_shm(run: Run, setup: &Setup) -> Run {
+    let run = run.args("--provider shm --shm-folder");
+    run.arg(setup.shm_folder())
+}
+
+fn read(target: &Target, setup: &Setup, range: &str) -> Vec<u8> {
+    let run = target.on(1, "read").args(range).args("--data -");
+    over_shm(run, setup).ok().stdout
+}
+
+fn write(target: &Target, setup: &Setup, range: &str, data: &[u8]) {
+    let run = target.on(1, "write").args(range).args("--data -");
+    over_shm(run.stdin(data), setup).ok();
+}
+
+fn socket(target: &Target, setup: &Setup) -> PathBuf {
+    let address = target.address();
+    let name = format!("{}-{}.sock", address.ip(), address.port());
+    setup.shm_folder().join(name)
+}
+
+#[test]
+fn every_command_does_its_work() {
+    let setup = Setup::new().provider("\"shm\"").file(16 * MIB);
+    let mut target = setup.start();
+    let words = ["port 127.0.0.1:", "shm (this host"];
+    assert_eq!(target.lines(&words).len(), 1, "{}", target.log());
+    // Nothing but the socket file leads there.
+    let refused = target.fabrics("discover").args("--provider iwarp");
+    refused.fails(1, &["refused"]);
+
+    let json = over_shm(target.fabrics("discover"), &setup).json();
+    let records = json["records"].as_array().unwrap();
+    assert_eq!(records.len(), 1, "{json}");
+    assert_eq!(records[0]["trtype"], "rdma", "{json}");
+    assert_eq!(records[0]["traddr"], "127.0.0.1", "{json}");
+    assert_eq!(records[0]["rdma_prtype"], "not specified", "{json}");
+    assert_eq!(records[0]["subnqn"], NQN, "{json}");
+    let json = over_shm(target.nvmeof("id-ctrl"), &setup).json();
+    assert_eq!(json["subnqn"], NQN, "{json}");
+    over_shm(target.on(1, "id-ns"), &setup).ok();
+    over_shm(target.nvmeof("list-ns"), &setup).ok();
+    over_shm(target.nvmeof("smart-log"), &setup).ok();
+
+    let mut expected = pattern(1, 16 * MIB);
+    same_bytes(&read(&target, &setup, ""), &expected);
+    let data = pattern(7, 3 * MIB + 512);
+    write(&target, &setup, "--start-block 3 -i 2", &data);
+    expected[3 * 512..][..data.len()].copy_from_slice(&data);
+    same_bytes(&read(&target, &setup, "-i 3"), &expected);
+    same_bytes(&fs::read(setup.image_path(1)).unwrap(), &expected);
+    let compare = |bytes: &[u8]| {
+        let run = target.on(1, "compare").args("--start-block 3 --data -");
+        over_shm(run.stdin(bytes), &setup)
+    };
+    compare(&data).ok();
+    compare(&expected[..4096]).fails(1, &[]);
+    over_shm(target.on(1, "flush"), &setup).ok();
+    let zeroes = target.on(1, "write-zeroes");
+    over_shm(zeroes.args("--start-block 0 --block-count 8"), &setup).ok();
+    let trim = target.on(1, "dsm");
+    over_shm(trim.args("--slbs 8 --blocks 8 --ad"), &setup).ok();
+    same_bytes(&read(&target, &setup, "--block-count 8"), &[0; 4096]);
+    for line in ["randrw --bs 4k", "read --bs 128k", "randwrite --bs 64k"] {
+        let bench = target.on(1, "bench").args("--runtime 1 --io-queues 2 --rw");
+        over_shm(bench.args(line), &setup).ok();
+    }
+    target.must_be_well();
+    let path = socket(&target, &setup);
+    assert!(path.exists());
+    target.stop();
+    assert!(!path.exists(), "the socket goes with its target");
+}
+
+#[test]
+fn hosts_of_two_kinds_share_a_port_and_auto_finds_the_short_way() {
+    let setup = Setup::new().provider("\"auto\"").file(MIB);
+    let setup = setup.head("[reactor]\ncores = [0, 0]");
+    let target = setup.start();
+    let read = |line: &str| {
+        let run = target.on(1, "read").args("--data -").args(line);
+        run.arg("--shm-folder").arg(setup.shm_folder()).ok().stdout
+    };
+    for line in ["--provider auto", "--provider iwarp", "--provider shm"] {
+        same_bytes(&read(line), &pattern(1, MIB));
+    }
+    // Which way it went is in the log.
+    let path = |provider: &str, folder: &Path| {
+        let mut command = Command::new(binary("nvmeof"));
+        command.env("NVMEOF_LOG", "info").args(["discover", "-a"]);
+        let address = target.address();
+        command.arg(address.ip().to_string());
+        command.args(["-s", &address.port().to_string()]);
+        command.args(["--provider", provider, "--shm-folder"]);
+        command.arg(folder);
+        Run::new(command).ok().stderr
+    };
+    let log = path("auto", &setup.shm_folder());
+    assert!(log.contains("connecting over shared memory"), "{log}");
+    // Where nobody listens, it is something else without a complaint.
+    let log = path("auto", &setup.path("elsewhere"));
+    assert!(log.contains("connecting over software iWARP"), "{log}");
+    assert!(!log.contains("WARN"), "{log}");
+    // Hosts are told of what all of them can use.
+    let json = target.fabrics("discover").json();
+    let records = json["records"].as_array().unwrap();
+    assert_eq!(records.len(), 1, "{json}");
+    assert_eq!(records[0]["rdma_prtype"], "iwarp", "{json}");
+    // A question that led to nothing is no reason for a line there.
+    assert_eq!(target.lines(&["WARN"]), [""; 0]);
+    target.stop();
+}
+
+#[test]
+fn all_addresses_are_served_and_the_one_that_was_meant_is_told() {
+    let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let setup = Setup::new().ip(any).provider("\"shm\"").file(MIB);
+    let target = setup.start();
+    let port = target.address().port();
+    let discover = Run::nvmeof(&format!("discover -a 127.0.0.2 -s {port} -q {HOST}"));
+    let json = over_shm(discover, &setup).json();
+    assert_eq!(json["records"][0]["traddr"], "127.0.0.2", "{json}");
+    // No other host is meant by that.
+    let other = Run::nvmeof(&format!("discover -a 192.0.2.1 -s {port}"));
+    over_shm(other, &setup).fails(1, &["192.0.2.1", "--shm-folder"]);
+    target.stop();
+}
+
+#[test]
+fn a_killed_target_fails_its_hosts_clearly_and_starts_again_at_once() {
+    let setup = Setup::new().provider("\"shm\"").file(4 * MIB);
+    let mut target = setup.start();
+    let port = target.address().port();
+    let bench = target.on(1, "bench").args("--runtime 60 --rw randwrite");
+    let mut bench = over_shm(bench, &setup).start();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(bench.runs(), "{}", bench.end());
+    let path = socket(&target, &setup);
+    target.kill();
+    let ended = bench.end();
+    assert_eq!(ended.status, Some(1), "{ended}");
+    assert!(
+        ended.stderr.contains("the peer's process is gone"),
+        "{ended}"
+    );
+    assert!(!ended.stderr.contains("panicked"), "{ended}");
+    assert!(path.exists(), "a killed target cannot tidy up");
+    let nobody = over_shm(target.fabrics("discover"), &setup);
+    nobody.fails(1, &["nothing listens", "provider \"shm\"", "--shm-folder"]);
+    let setup = setup.port(port);
+    let again = setup.start();
+    assert_eq!(again.address().port(), port);
+    let data = pattern(9, 2 * MIB);
+    write(&again, &setup, "", &data);
+    same_bytes(&read(&again, &setup, "--block-count 4096"), &data);
+    // And a second one is refused as long as it runs.
+    let words = ["traddr", "in use"];
+    let second = Setup::new().provider("\"shm\"").port(port);
+    let second = second.shm(&format!("folder = {:?}", setup.shm_folder()));
+    Run::new(second.namespace("null:1M", "").command()).fails(2, &words);
+    again.stop();
+}
+
+#[test]
+fn hosts_that_are_killed_leave_nothing() {
+    let setup = Setup::new().provider("[\"shm\"]").file(16 * MIB);
+    let mut target = setup.start();
+    let _ = read(&target, &setup, "--block-count 1");
+    let idle = fds(target.pid());
+    for line in [
+        "--rw write --bs 128k --io-queues 2",
+        "--rw randread --bs 4k",
+    ] {
+        let bench = target.on(1, "bench").args(line).args("--runtime 60");
+        let mut bench = over_shm(bench.args("--iodepth 32"), &setup).start();
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(bench.runs(), "{}", bench.end());
+        assert!(fds(target.pid()) > idle);
+        bench.kill();
+        let back = eventually(|| (fds(target.pid()) <= idle).then_some(()));
+        assert!(back.is_some(), "{}", target.log());
+    }
+    target.must_be_well();
+    let _ = read(&target, &setup, "");
+    target.stop();
+}
+
+#[test]
+fn what_makes_shared_memory_impossible_is_told_at_the_start() {
+    let setup = Setup::new().provider("\"shm\"").file(MIB);
+    fs::write(setup.shm_folder(), "not a folder").unwrap();
+    let words = ["target.toml:4: provider: shm: ", "shm.folder"];
+    Run::new(setup.command()).fails(2, &words);
+    // Nobody asked for it here.
+    let setup = setup.provider("\"auto\"");
+    let target = setup.start();
+    let warned = target.lines(&["WARN", "without shared memory", "shm.folder"]);
+    assert_eq!(warned.len(), 1, "{}", target.log());
+    assert_eq!(target.lines(&["ready: ", "(iwarp)"]).len(), 1);
+    same_bytes(&target.read(1, 0, None), &pattern(1, MIB));
+    target.stop();
+}
+
+/// A folder that every user reaches, with `nvmeof` in it.
+fn open_folder() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let program = folder.path().join("nvmeof");
+    fs::copy(binary("nvmeof"), &program).unwrap();
+    (folder, program)
+}
+
+/// Whether this test is to be left out.
+fn cannot_be_others() -> bool {
+    let cannot = !is_root();
+    if cannot {
+        eprintln!("skipped: only root can be other users");
+    }
+    cannot
+}
+
+#[test]
+fn processes_of_other_users_are_refused_unless_they_are_named() {
+    if cannot_be_others() {
+        return;
+    }
+    let (folder, program) = open_folder();
+    let shm = folder.path().join("shm");
+    let setup = |users: &str| {
+        let lines = format!("folder = {shm:?}\nusers = [{users}]");
+        Setup::new().provider("\"auto\"").file(MIB).shm(&lines)
+    };
+    let as_stranger = |target: &Target, provider: &str| {
+        let address = target.address();
+        let mut command = Command::new(&program);
+        command.args(["discover", "-a", &address.ip().to_string(), "-s"]);
+        command.args([&address.port().to_string(), "-q", HOST]);
+        command.args(["--provider", provider, "--shm-folder"]);
+        Run::new(command).arg(&shm).user(STRANGER)
+    };
+    // The kernel lets nobody else into the folder.
+    let target = setup("").start();
+    as_stranger(&target, "shm").fails(1, &["ermission denied"]);
+    as_stranger(&target, "auto").ok();
+    assert_eq!(target.lines(&["WARN"]), [""; 0]);
+    target.stop();
+    // Once it is open for somebody, the target tells them apart.
+    fs::remove_dir_all(&shm).unwrap();
+    let target = setup(&FRIEND.to_string()).start();
+    let words = ["user 54321", "not among those permitted"];
+    as_stranger(&target, "shm").fails(1, &words);
+    let warned = target.lines(&["WARN", "user 54321", "shm.users"]);
+    assert_eq!(warned.len(), 1, "{}", target.log());
+    as_stranger(&target, "auto").ok();
+    target.stop();
+    let target = setup(&format!("\"root\", {STRANGER}")).start();
+    as_stranger(&target, "shm").ok();
+    target.stop();
+}
+
+#[test]
+fn a_target_of_another_user_is_trusted_only_in_a_folder_that_was_named() {
+    if cannot_be_others() {
+        return;
+    }
+    let (folder, nvmeof) = open_folder();
+    let shm = folder.path().join("shm");
+    fs::create_dir(&shm).unwrap();
+    fs::set_permissions(&shm, Permissions::from_mode(0o711)).unwrap();
+    nix::unistd::chown(&shm, Some(STRANGER.into()), None).unwrap();
+    let program = folder.path().join("nvmeof-target");
+    fs::copy(target_command().get_program(), &program).unwrap();
+    let config = folder.path().join("target.toml");
+    let setup = Setup::new().provider("\"shm\"").namespace("ram:1M", "");
+    let setup = setup.shm(&format!("folder = {shm:?}\nusers = [{FRIEND}]"));
+    fs::write(&config, setup.text()).unwrap();
+    let mut command = Command::new(&program);
+    command.arg("serve").arg("--config").arg(&config);
+    command.uid(STRANGER);
+    let target = setup.start_as(&mut command);
+    let named = target.fabrics("discover").args("--provider shm");
+    named.arg("--shm-folder").arg(&shm).ok();
+    // Somebody put it where the user's own should be.
+    let trap = folder.path().join("run");
+    fs::create_dir(&trap).unwrap();
+    symlink(&shm, trap.join("nvmeof")).unwrap();
+    let mut command = Command::new(&nvmeof);
+    command.args(["discover", "-a", "127.0.0.1", "--provider", "shm", "-s"]);
+    command.arg(target.address().port().to_string());
+    command.env("XDG_RUNTIME_DIR", &trap);
+    let words = ["user 54321", "not among those permitted"];
+    Run::new(command).user(FRIEND).fails(1, &words);
+    target.stop();
+}
