@@ -10,11 +10,11 @@ use crate::tag::{Place, Tag};
 
 impl Edge {
     /// Runs `op` on its disk. Gives the next action when it ended at once.
-    pub(super) fn execute(&mut self, slot: Place, op: IoOp, io: &mut Io<'_>) -> Option<Action> {
+    pub(super) fn execute(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) -> Option<Action> {
         let queue = self.place;
         let tag = Tag { queue, slot }.to_bits();
         let job = self.slots.get(slot)?;
-        let Some(op_with_buf) = lend(job, &op) else {
+        let Some(op_with_buf) = lend(job, op) else {
             self.bug("a disk operation without its buffer", io);
             return None;
         };
@@ -89,15 +89,11 @@ impl Edge {
             }
         }
         let Job {
-            request: Some(request),
+            request,
             capsule,
             data,
             ..
-        } = job
-        else {
-            self.bug("a disk operation without a request", io);
-            return None;
-        };
+        } = job;
         let data = bytes_of(request.data(), capsule.as_deref(), data.as_deref());
         // The core keeps the request while it looks at the data beside it.
         let event = Event::Executed { outcome, data };
@@ -137,7 +133,7 @@ fn lend(job: &mut Job, op: &IoOp) -> Option<Op> {
 /// The data of a write: the buffer they were pulled into, or the part of the
 /// capsule that holds them.
 fn lend_data(job: &mut Job) -> Option<Buf> {
-    match job.request.as_ref()?.data() {
+    match job.request.data() {
         // The one copy there is: data in the middle of a capsule, for a disk
         // that wants them aligned. Hosts put them at its start.
         Data::Capsule(range) if job.misaligned => {
@@ -163,10 +159,11 @@ fn lend_data(job: &mut Job) -> Option<Buf> {
 
 /// The data of a job's request, wherever they are.
 fn data_of(job: &Job) -> &[u8] {
-    let Some(request) = &job.request else {
-        return &[];
-    };
-    bytes_of(request.data(), job.capsule.as_deref(), job.data.as_deref())
+    bytes_of(
+        job.request.data(),
+        job.capsule.as_deref(),
+        job.data.as_deref(),
+    )
 }
 
 fn bytes_of<'a>(place: &Data, capsule: Option<&'a [u8]>, data: Option<&'a [u8]>) -> &'a [u8] {
