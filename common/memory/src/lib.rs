@@ -17,6 +17,7 @@
 
 mod buf;
 mod classes;
+mod free;
 mod passed;
 mod pool;
 mod region;

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crossbeam_queue::ArrayQueue;
-
+use crate::free::FreeList;
 use crate::{Buf, MemoryError, Pages, Region};
 
 /// How a pool cuts its region: `count` pieces, each `stride` bytes after the
@@ -34,7 +33,8 @@ pub enum PoolError {
 }
 
 /// Equal pieces of one region. Clones share the pieces. A [`Buf`] that is
-/// dropped goes back to its pool, on whichever thread that happens.
+/// dropped goes back to its pool, on whichever thread that happens, and is the
+/// first to be taken again: its bytes may still be in the processor's cache.
 #[derive(Clone, Debug)]
 pub struct Pool {
     inner: Arc<PoolInner>,
@@ -46,7 +46,7 @@ pub(crate) struct PoolInner {
     layout: PoolLayout,
     /// Numbers of the pieces nobody holds. Every piece is either here once or
     /// in exactly one `Buf`.
-    free: ArrayQueue<u32>,
+    free: FreeList,
 }
 
 impl PoolLayout {
@@ -72,19 +72,12 @@ impl Pool {
     pub fn new(layout: PoolLayout, pages: Pages) -> Result<Self, PoolError> {
         let bytes = layout.bytes().ok_or(PoolError::Layout(layout))?;
         let region = Region::anonymous(bytes, pages)?;
-        let free = ArrayQueue::new(layout.count);
-        for index in 0..layout.count {
-            let Ok(index) = u32::try_from(index) else {
-                return Err(PoolError::Layout(layout));
-            };
-            let pushed = free.push(index);
-            debug_assert!(pushed.is_ok(), "the queue has room for every piece");
-        }
+        let count = u32::try_from(layout.count).map_err(|_| PoolError::Layout(layout))?;
         Ok(Self {
             inner: Arc::new(PoolInner {
                 region,
                 layout,
-                free,
+                free: FreeList::full(count),
             }),
         })
     }
@@ -134,8 +127,7 @@ impl PoolInner {
 
     /// Takes piece `index` back from the `Buf` that held it.
     pub(crate) fn give_back(&self, index: u32) {
-        let pushed = self.free.push(index);
-        debug_assert!(pushed.is_ok(), "a piece comes back once");
+        self.free.push(index);
     }
 }
 
