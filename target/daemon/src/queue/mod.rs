@@ -168,17 +168,14 @@ impl Edge {
     }
 
     /// A receive came back.
+    #[inline]
     pub(crate) fn received(&mut self, received: Received, io: &mut Io<'_>) {
         let Received {
             buf, len, outcome, ..
         } = received;
         // After a failure the provider says that the queue pair is closed.
         if !outcome.is_success() || self.state == State::Closing {
-            // Other queues may need what it took.
-            if matches!(self.receives, Receives::Shared(_)) {
-                self.post_again(buf, io);
-            }
-            return;
+            return self.received_nothing(buf, io);
         }
         let capsule = Capsule { buf, len };
         if let Err(why) = self.receives.draw(io.shared) {
@@ -192,6 +189,14 @@ impl Edge {
             self.waiting.push_back(capsule);
         }
         self.settle(io);
+    }
+
+    #[cold]
+    fn received_nothing(&mut self, buf: Buf, io: &mut Io<'_>) {
+        // Other queues may need what it took.
+        if matches!(self.receives, Receives::Shared(_)) {
+            self.post_again(buf, io);
+        }
     }
 
     /// Whether a command that comes now is the next to be begun.
@@ -209,6 +214,7 @@ impl Edge {
     }
 
     /// A send, write or read came back.
+    #[inline]
     pub(crate) fn completed(&mut self, completion: Completion, io: &mut Io<'_>) {
         if !completion.outcome.is_success() || self.state == State::Closing {
             return;
@@ -217,10 +223,7 @@ impl Edge {
         match completion.kind {
             WorkKind::Send => self.slots.free(slot),
             WorkKind::Write => {}
-            WorkKind::Read => {
-                self.pulled(slot, completion.buf, io);
-                self.pull_more(io);
-            }
+            WorkKind::Read => self.pulled(slot, completion.buf, io),
         }
         self.settle(io);
     }

@@ -109,7 +109,13 @@ impl Edge {
         self.post(slot, Work::Read { local, remote }, io);
     }
 
+    /// The data of a command are here.
     pub(super) fn pulled(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
+        self.go_on_pulled(slot, buf, io);
+        self.pull_more(io);
+    }
+
+    fn go_on_pulled(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
         let room = self.make_room(io);
         let Some(job) = self.slots.get(slot) else {
             return;
@@ -134,7 +140,7 @@ impl Edge {
     }
 
     /// A read ended: the next one may begin.
-    pub(super) fn pull_more(&mut self, io: &mut Io<'_>) {
+    fn pull_more(&mut self, io: &mut Io<'_>) {
         while self.reads_left > 0
             && let Some(slot) = self.pulls.pop_front()
         {
