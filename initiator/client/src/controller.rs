@@ -71,7 +71,8 @@ impl Controller {
         };
         for qid in 1..=inner.info.io_queues {
             let queue = inner.io_queue(qid, way, start)?;
-            inner.io.push(Shared::start(queue, start)?);
+            let spin = inner.options.spin;
+            inner.io.push(Shared::start(queue, start, spin)?);
         }
         for queue in &inner.io {
             queue.ready().await?;
