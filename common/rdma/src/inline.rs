@@ -45,6 +45,18 @@ impl<const N: usize> Bytes<N> {
         }
     }
 
+    /// As many bytes as fit.
+    #[allow(clippy::cast_possible_truncation, reason = "the length fits")]
+    #[inline]
+    #[must_use]
+    pub const fn full(bytes: [u8; N]) -> Self {
+        let () = Self::LENGTH_FITS;
+        Self {
+            len: N as u8,
+            bytes,
+        }
+    }
+
     /// Copies `bytes`.
     ///
     /// # Errors
@@ -143,6 +155,7 @@ mod tests {
                 capacity: 64
             })
         );
+        assert_eq!(Inline::new(&[7; 64]), Ok(Inline::full([7; 64])));
         assert!(Inline::empty().is_empty());
         assert_eq!(&*PrivateData::new(&[7; 196]).unwrap(), &[7; 196]);
         let too_long = PrivateData::new(&[7; 197]).unwrap_err();

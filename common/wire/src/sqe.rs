@@ -89,6 +89,13 @@ impl Sqe {
         Self::read_from_prefix(capsule).ok().map(|(sqe, _rest)| sqe)
     }
 
+    /// The entry at the start of a capsule, in place; `None` when the capsule
+    /// is shorter than an entry.
+    #[must_use]
+    pub fn in_capsule(capsule: &[u8]) -> Option<&Self> {
+        Self::ref_from_prefix(capsule).ok().map(|(sqe, _rest)| sqe)
+    }
+
     /// The bytes as they go on the wire.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; SQE_LEN] {
@@ -124,6 +131,8 @@ mod tests {
         assert_eq!(bytes[40..44], [8, 0, 0, 0]);
         assert_eq!(Sqe::from_capsule(&bytes), Some(sqe));
         assert_eq!(Sqe::from_capsule(&bytes[..63]), None);
+        assert_eq!(Sqe::in_capsule(&bytes), Some(&sqe));
+        assert_eq!(Sqe::in_capsule(&bytes[..63]), None);
     }
 
     #[test]

@@ -44,10 +44,14 @@ pub(crate) struct Shared<Q> {
     notify: Notify,
     /// When time was 0.
     start: Instant,
+    /// How long the driver looks for answers before it sleeps.
+    spin: Duration,
 }
 
 struct State<Q> {
     queue: Q,
+    /// Whether calls were made since the last turn.
+    fresh: bool,
     tickets: Slab<Ticket>,
     /// Calls the queue had no room for, oldest first.
     backlog: VecDeque<Call>,
@@ -69,13 +73,15 @@ pub(crate) type Ending = (Result<u64, Error>, Option<Buf>);
 
 impl<Q: Drive> Shared<Q> {
     /// Shares `queue`, whose time started at `start`, and drives it in a task
-    /// of its own until it is closed.
-    pub(crate) fn start(queue: Q, start: Instant) -> Result<Arc<Self>, Error> {
+    /// of its own until it is closed. While calls are in flight that task looks
+    /// for answers for `spin` before it sleeps.
+    pub(crate) fn start(queue: Q, start: Instant, spin: Duration) -> Result<Arc<Self>, Error> {
         let fd = queue.wait_fd().map(|fd| fd.try_clone_to_owned());
         let fd = fd.transpose().map_err(no_runtime)?;
         let fd = fd.map(watch).transpose().map_err(no_runtime)?;
         let state = State {
             queue,
+            fresh: false,
             tickets: Slab::new(),
             backlog: VecDeque::new(),
             done: Vec::new(),
@@ -85,6 +91,7 @@ impl<Q: Drive> Shared<Q> {
             state: Mutex::new(state),
             notify: Notify::new(),
             start,
+            spin,
         });
         tokio::spawn(drive(Arc::clone(&shared), fd));
         Ok(shared)
@@ -162,6 +169,7 @@ impl<Q: Drive> State<Q> {
     fn begin(&mut self, mut call: Call, now: Duration) -> usize {
         let key = self.tickets.insert(Ticket::Waiting(None));
         call.user = u64::try_from(key).unwrap_or_default();
+        self.fresh = true;
         if self.backlog.is_empty() {
             self.submit(call, now);
         } else {
@@ -198,6 +206,7 @@ impl<Q: Drive> State<Q> {
     fn turn(&mut self, now: Duration) -> bool {
         let mut done = std::mem::take(&mut self.done);
         let mut progress = self.queue.poll(now, &mut done);
+        progress |= std::mem::take(&mut self.fresh);
         for call in done.drain(..) {
             self.end(call);
         }
@@ -319,17 +328,35 @@ impl<Q: Drive> Drop for Calling<Q> {
 
 /// Drives a queue until it is closed.
 async fn drive<Q: Drive>(shared: Arc<Shared<Q>>, fd: Option<AsyncFd<OwnedFd>>) {
+    let mut last = shared.now();
+    let mut in_a_row: u32 = 0;
     loop {
-        let (progress, deadline) = {
+        let now = shared.now();
+        let (progress, waits, deadline) = {
             let mut state = shared.lock();
-            let progress = state.turn(shared.now());
+            let progress = state.turn(now);
             if state.queue.is_closed() && state.backlog.is_empty() {
                 // Whoever waits has been told.
                 return;
             }
-            (progress, state.queue.next_deadline())
+            let waits = state.queue.in_flight() > 0;
+            (progress, waits, state.queue.next_deadline())
         };
-        if progress || has_more(fd.as_ref()) {
+        if progress {
+            (last, in_a_row) = (now, 0);
+            others_first().await;
+            continue;
+        }
+        if waits && now.saturating_sub(last) < shared.spin {
+            // Without progress somebody else may need the processor for it.
+            in_a_row = in_a_row.wrapping_add(1);
+            if in_a_row.is_multiple_of(PATIENCE) {
+                std::thread::yield_now();
+            }
+            others_first().await;
+            continue;
+        }
+        if has_more(fd.as_ref()) {
             tokio::task::yield_now().await;
             continue;
         }
@@ -341,6 +368,25 @@ async fn drive<Q: Drive>(shared: Arc<Shared<Q>>, fd: Option<AsyncFd<OwnedFd>>) {
             () = tokio::time::sleep_until(until) => {}
         }
     }
+}
+
+/// Turns without progress after which the processor is given to others.
+const PATIENCE: u32 = 8;
+
+/// Lets the tasks that are ready run before this one goes on. Unlike
+/// [`tokio::task::yield_now`] it does not have the runtime ask the kernel for
+/// news each time, which would take longer than an answer does; the runtime
+/// does that now and then by itself.
+async fn others_first() {
+    let mut yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// How long to sleep when there is no deadline.

@@ -88,11 +88,16 @@ pub struct ConnectOptions {
     /// Most bytes that a write puts into its capsule, if the controller takes
     /// as many.
     pub in_capsule: u32,
+    /// How long the task that drives a queue looks for answers before it sleeps
+    /// while calls are in flight: waking up takes longer than most commands.
+    /// Zero sleeps at once. The polled interface does not look at this.
+    pub spin: Duration,
 }
 
 impl ConnectOptions {
     /// One I/O queue of 128 entries, keep-alive of 5 s, commands may take 30 s,
-    /// connections 10 s, writes of up to 4 KiB go with their command.
+    /// connections 10 s, writes of up to 4 KiB go with their command, drivers
+    /// look for answers for 50 µs.
     #[must_use]
     pub fn new(addr: SocketAddr, subnqn: Nqn) -> Self {
         Self {
@@ -104,6 +109,7 @@ impl ConnectOptions {
             command_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),
             in_capsule: 4096,
+            spin: Duration::from_micros(50),
         }
     }
 
@@ -228,11 +234,20 @@ impl Host {
     pub async fn connect(&self, options: ConnectOptions) -> Result<Controller, Error> {
         let start = Instant::now();
         let config = options.admin_config(&self.inner.config.identity);
+<<<<<<< HEAD
         let (host, addr) = (self.clone(), options.addr);
         let route = tokio::task::spawn_blocking(move || host.inner.config.route(addr));
         let route = route.await.map_err(MachineError::internal)??;
         let admin = AdminQueue::connect(route.provider()?, addr, config, Duration::ZERO)?;
         let admin = Shared::start(admin, start)?;
         Controller::set_up(self.clone(), options, &route, admin, start).await
+=======
+        let (transport, addr) = (self.inner.config.transport, options.addr);
+        let way = tokio::task::spawn_blocking(move || transport.towards(addr));
+        let way = way.await.map_err(MachineError::internal)??;
+        let admin = AdminQueue::connect(way.provider()?, addr, config, Duration::ZERO)?;
+        let admin = Shared::start(admin, start, Duration::ZERO)?;
+        Controller::set_up(self.clone(), options, way, admin, start).await
+>>>>>>> ends
     }
 }

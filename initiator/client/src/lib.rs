@@ -55,5 +55,5 @@ pub use nvmeof_initiator_core::{
     Blocks, CommandError, ControllerInfo, IoLimits, Names, Operation, Place, QueueShape, Range,
     SetupConfig,
 };
-pub use nvmeof_memory::{Buf, ClassSpec, Pages};
+pub use nvmeof_memory::{Buf, ClassSpec, Classes, Pages, Pool, PoolLayout};
 pub use nvmeof_wire::{Nqn, Status};

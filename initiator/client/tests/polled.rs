@@ -9,6 +9,7 @@
 
 mod fake;
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -225,6 +226,40 @@ fn a_full_queue_gives_the_call_back() {
     assert_eq!(world.ended(&mut io, 4).len(), 4);
     io.submit(flush(1), None, 9, world.net.now()).unwrap();
     assert_eq!(world.ended(&mut io, 1)[0].user, 9);
+}
+
+#[test]
+fn a_batch_is_taken_as_far_as_there_is_room_and_sent_at_once() {
+    let mut world = World::new(1);
+    let admin = world.ready_admin();
+    let mut io = world.ready_io(&admin, 5);
+    let read = |world: &World, user| {
+        let work = Work::Blocks(run(Operation::Read, user, 8));
+        Call::new(work, Some(world.buf(4096)), user)
+    };
+    let mut calls: VecDeque<Call> = (0..6).map(|user| read(&world, user)).collect();
+    assert_eq!(io.submit_batch(&mut calls, world.net.now()).unwrap(), 4);
+    let left: Vec<u64> = calls.iter().map(|call| call.user).collect();
+    assert_eq!(left, [4, 5], "in their order");
+    // They are under way without a poll.
+    while world.target.served.len() < 4 {
+        world.turn(None);
+    }
+    assert_eq!(io.submit_batch(&mut calls, world.net.now()).unwrap(), 0);
+    world.ended(&mut io, 4);
+    assert_eq!(io.submit_batch(&mut calls, world.net.now()).unwrap(), 2);
+    assert!(calls.is_empty());
+    assert_eq!(world.ended(&mut io, 2)[0].user, 4);
+
+    // One that is refused stays, and so does what is behind it.
+    let mut wrong = read(&world, 8);
+    wrong.buf = None;
+    calls.extend([read(&world, 7), wrong, read(&world, 9)]);
+    let why = io.submit_batch(&mut calls, world.net.now()).unwrap_err();
+    assert!(matches!(why, SubmitError::Length { got: 0, .. }), "{why}");
+    let left: Vec<u64> = calls.iter().map(|call| call.user).collect();
+    assert_eq!(left, [8, 9]);
+    assert_eq!(world.ended(&mut io, 1)[0].user, 7);
 }
 
 #[test]

@@ -57,6 +57,25 @@ struct Pending<T> {
     value: T,
 }
 
+impl Flow {
+    /// Entries between head and tail, of `size`.
+    #[inline]
+    fn used(&self, size: u16) -> u16 {
+        // Both are below the size. No remainder: a division takes as long as
+        // all of the rest.
+        match self.tail.checked_sub(self.head) {
+            Some(used) => used,
+            None => size - (self.head - self.tail),
+        }
+    }
+}
+
+/// The entry behind `at`, of `size`.
+#[inline]
+fn next(at: u16, size: u16) -> u16 {
+    if at + 1 == size { 0 } else { at + 1 }
+}
+
 impl<T> Queue<T> {
     /// A queue of `size` entries, with or without flow control.
     ///
@@ -78,14 +97,12 @@ impl<T> Queue<T> {
     }
 
     /// Commands that could be sent now.
+    #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
         let free = self.slots.free();
         match &self.flow {
-            Some(flow) => {
-                let used = (flow.tail + self.size - flow.head) % self.size;
-                free.min(usize::from(self.size - 1 - used))
-            }
+            Some(flow) => free.min(usize::from(self.size - 1 - flow.used(self.size))),
             None => free,
         }
     }
@@ -115,7 +132,7 @@ impl<T> Queue<T> {
             .insert(pending)
             .map_err(|pending| pending.value)?;
         if let Some(flow) = &mut self.flow {
-            flow.tail = (flow.tail + 1) % self.size;
+            flow.tail = next(flow.tail, self.size);
         }
         if let Some(deadline) = deadline {
             self.quiet_until = Some(self.quiet_until.map_or(deadline, |q| q.min(deadline)));
@@ -174,7 +191,7 @@ impl<T> Queue<T> {
     pub fn cancel(&mut self, cid: Cid) -> Result<T, UnknownCid> {
         let pending = self.slots.remove(cid)?;
         if let Some(flow) = &mut self.flow {
-            flow.tail = (flow.tail + self.size - 1) % self.size;
+            flow.tail = flow.tail.checked_sub(1).unwrap_or(self.size - 1);
         }
         Ok(pending.value)
     }
@@ -249,6 +266,25 @@ mod tests {
         queue.answered(cids[1], 0xffff).unwrap();
         queue.release(cids[1]).unwrap();
         assert_eq!(queue.room(), 1);
+    }
+
+    /// Round and round, with every distance from head to tail.
+    #[test]
+    fn room_is_what_head_and_tail_leave() {
+        for size in [2, 3, 7] {
+            let mut queue = Queue::new(size, true).unwrap();
+            let mut head = 0;
+            for ahead in (1..size).cycle().take(100) {
+                let cids: Vec<Cid> = (0..ahead).map(|_| queue.begin((), None).unwrap()).collect();
+                for (answered, cid) in (1..).zip(cids) {
+                    assert_eq!(queue.room(), usize::from(size - 1 - (ahead + 1 - answered)));
+                    head = (head + 1) % size;
+                    queue.answered(cid, head).unwrap();
+                    queue.release(cid).unwrap();
+                }
+                assert_eq!(queue.room(), usize::from(size - 1));
+            }
+        }
     }
 
     #[test]

@@ -147,6 +147,14 @@ impl Disks {
         backend.submit(request, &mut io)
     }
 
+    /// What became of the request submitted last, when it is `tag` and was done
+    /// without waiting for anything. It does not come out of
+    /// [`poll`](Self::poll) then.
+    #[inline]
+    pub fn take_done(&mut self, tag: u64) -> Option<Done> {
+        self.ready.pop_if(|done| done.tag == tag)
+    }
+
     /// Hands what was submitted to the kernel now, in one system call. `poll`
     /// does so too: call this before going to sleep.
     ///

@@ -238,7 +238,8 @@ impl Host {
         sqe.cid = cid.into();
         let mut capsule = sqe.to_bytes().to_vec();
         capsule.extend_from_slice(in_capsule);
-        let (request, action) = self.queue.begin(self.now, &capsule);
+        let mut request = Request::default();
+        let action = self.queue.begin(self.now, &capsule, &mut request);
         self.finish(cid, request, action, remote, in_capsule)
     }
 

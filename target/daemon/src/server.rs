@@ -287,7 +287,7 @@ fn spawn(
     ended: Mailbox,
 ) -> Result<JoinHandle<Result<(), ServeError>>, ServeError> {
     let clock = Clock::start();
-    let spin = running.spin;
+    let polling = running.polling;
     std::thread::Builder::new()
         .name(format!("reactor-{at}"))
         .spawn(move || {
@@ -309,7 +309,7 @@ fn spawn(
             };
             let _ = started.send(Ok(()));
             drop(started);
-            Ok(thread::run(&mut reactor, clock, spin)?)
+            Ok(thread::run(&mut reactor, clock, polling)?)
         })
         .map_err(|error| start_error("thread", &error))
 }

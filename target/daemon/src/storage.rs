@@ -19,11 +19,18 @@ pub trait Storage {
         1
     }
 
-    /// Takes a request. It comes out of [`poll`](Self::poll) exactly once.
+    /// Takes a request. It comes out of [`poll`](Self::poll) or
+    /// [`take_done`](Self::take_done) exactly once.
     ///
     /// # Errors
     /// [`Refused`] with the request, when there is no room for the moment.
     fn submit(&mut self, disk: u32, request: Request) -> Result<(), Refused<Request>>;
+
+    /// What became of the request submitted last, when it is `tag` and was done
+    /// at once. It does not come out of [`poll`](Self::poll) then.
+    fn take_done(&mut self, _tag: u64) -> Option<Done> {
+        None
+    }
 
     /// Starts what was submitted and appends what is done. Tells whether
     /// anything is. Never waits.
@@ -112,6 +119,10 @@ impl Storage for OpenDisks {
                 back: request,
             }),
         }
+    }
+
+    fn take_done(&mut self, tag: u64) -> Option<Done> {
+        self.disks.take_done(tag)
     }
 
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<bool, StorageError> {

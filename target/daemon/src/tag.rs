@@ -23,29 +23,25 @@ pub(crate) struct Tag {
 
 impl Tag {
     pub(crate) fn to_bits(self) -> u64 {
-        let halves = [
-            self.queue.index,
-            self.queue.generation,
-            self.slot.index,
-            self.slot.generation,
-        ];
-        halves
-            .into_iter()
-            .fold(0, |bits, half| (bits << 16) | u64::from(half))
+        u64::from(self.queue.to_bits()) << 32 | u64::from(self.slot.to_bits())
     }
 
     pub(crate) fn from_bits(bits: u64) -> Self {
-        let [a, b, c, d, e, f, g, h] = bits.to_be_bytes();
-        let half = |high, low| u16::from_be_bytes([high, low]);
+        let [queue, slot] = [bits >> 32, bits].map(Place::from_low_bits);
+        Self { queue, slot }
+    }
+}
+
+impl Place {
+    fn to_bits(self) -> u32 {
+        u32::from(self.index) << 16 | u32::from(self.generation)
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "16 bits each")]
+    fn from_low_bits(bits: u64) -> Self {
         Self {
-            queue: Place {
-                index: half(a, b),
-                generation: half(c, d),
-            },
-            slot: Place {
-                index: half(e, f),
-                generation: half(g, h),
-            },
+            index: (bits >> 16) as u16,
+            generation: bits as u16,
         }
     }
 }

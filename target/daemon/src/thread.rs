@@ -9,6 +9,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
+use crate::polling::{Next, PollCounts, Polling, PollingConfig};
 use crate::storage::{Storage, StorageError};
 use crate::{Reactor, Turn};
 
@@ -40,18 +41,18 @@ pub(crate) fn pin(core: usize) -> Result<(), Errno> {
     sched_setaffinity(Pid::from_raw(0), &set)
 }
 
-/// Turns the reactor until it is drained. For `spin` after the last work it
-/// goes on looking for more, since waking up takes longer than that; then it
-/// sleeps.
+/// Turns the reactor until it is drained, and sleeps when there is nothing to
+/// do. Says in the log now and then how much of its polling was of use.
 ///
 /// # Errors
 /// When the disks fail in a way that no request is to blame for.
 pub(crate) fn run<S: Storage>(
     reactor: &mut Reactor<S>,
     clock: Clock,
-    spin: Duration,
+    config: PollingConfig,
 ) -> Result<(), StorageError> {
-    let mut last_work = clock.now();
+    let mut polling = Polling::new(config, clock.now());
+    let mut told = clock.now();
     loop {
         let now = clock.now();
         let Turn {
@@ -60,17 +61,32 @@ pub(crate) fn run<S: Storage>(
             drained,
         } = reactor.turn(now)?;
         if drained {
+            let PollCounts {
+                useful,
+                empty,
+                sleeps,
+            } = polling.counts();
+            tracing::info!(useful, empty, sleeps, "turns of this reactor");
             return Ok(());
         }
-        if did_work {
-            last_work = now;
-        } else if now.saturating_sub(last_work) < spin {
-            std::hint::spin_loop();
-        } else if reactor.may_sleep()? {
-            sleep(reactor, next_deadline.map(|at| at.saturating_sub(now)));
+        match polling.turned(did_work, now) {
+            Next::Turn => std::hint::spin_loop(),
+            Next::Yield => std::thread::yield_now(),
+            Next::Sleep if reactor.may_sleep()? => {
+                if now.saturating_sub(told) >= TELL_EVERY {
+                    told = now;
+                    tracing::debug!(counts = ?polling.counts(), "turns of this reactor");
+                }
+                sleep(reactor, next_deadline.map(|at| at.saturating_sub(now)));
+                polling.slept(clock.now().saturating_sub(now));
+            }
+            Next::Sleep => {}
         }
     }
 }
+
+/// How often the log is told at most; a reactor does not wake up for it.
+const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// Sleeps until something happens or `timeout` has passed.
 fn sleep<S: Storage>(reactor: &Reactor<S>, timeout: Option<Duration>) {

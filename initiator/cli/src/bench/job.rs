@@ -146,8 +146,9 @@ pub(super) struct Job {
     next: u64,
 }
 
-/// Polls without progress after which others get the core.
-const SPINS: u32 = 64;
+/// Polls without progress after which others get the core: the target may wait
+/// for it, and with a core of our own it costs next to nothing.
+const SPINS: u32 = 8;
 
 impl Job {
     pub(super) fn new(

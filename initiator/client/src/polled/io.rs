@@ -1,5 +1,6 @@
 //! An I/O queue of a controller.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -185,6 +186,35 @@ impl IoQueue {
             return Err(Refused { why, back: call });
         }
         self.connection.submit(call, &self.limits, now)
+    }
+
+    /// Takes calls from the front of `calls` until one is not taken, and sends
+    /// off all that were. Returns how many that is. Those that wait for room
+    /// stay in `calls`, as does one that is refused.
+    ///
+    /// # Errors
+    /// Why the first call that is left was refused, unless it is only for want
+    /// of room. Those before it were taken.
+    pub fn submit_batch(
+        &mut self,
+        calls: &mut VecDeque<Call>,
+        now: Duration,
+    ) -> Result<usize, SubmitError> {
+        let before = calls.len();
+        let refused = loop {
+            let Some(call) = calls.pop_front() else {
+                break None;
+            };
+            if let Err(Refused { why, back }) = self.submit_call(call, now) {
+                calls.push_front(back);
+                break Some(why);
+            }
+        };
+        self.submit_now(now);
+        match refused {
+            None | Some(SubmitError::Full) => Ok(before - calls.len()),
+            Some(why) => Err(why),
+        }
     }
 
     /// Sends off what was submitted since the last time.

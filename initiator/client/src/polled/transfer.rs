@@ -257,6 +257,9 @@ impl Parts<'_> {
             if let Some(transfer) = self.transfers.calls.get_mut(index) {
                 transfer.outstanding += 1;
                 transfer.next = part.0 + part.1;
+                if transfer.is_all_sent() {
+                    return Ok(true);
+                }
             }
         }
     }
@@ -269,9 +272,8 @@ impl Parts<'_> {
         capsule: [u8; SQE_LEN],
         body: Option<Buf>,
     ) -> Result<(), PostError> {
-        let head = Inline::new(&capsule).unwrap_or_default();
         let work = nvmeof_rdma::Work::Send {
-            head,
+            head: Inline::full(capsule),
             body,
             invalidate: None,
             solicited: false,
@@ -288,9 +290,6 @@ impl Parts<'_> {
         Err(refused.why)
     }
 }
-
-/// A submission queue entry goes out as the head of a send.
-const _: () = assert!(SQE_LEN == size_of::<[u8; 64]>());
 
 impl Transfers {
     /// Room for as many calls as a queue of `size` entries can carry.
@@ -347,9 +346,13 @@ impl Transfers {
             let buf = provider.withdraw(slice.key).map_err(|_busy| BUSY)?;
             transfer.memory = Memory::Home(buf);
         }
-        let transfer = self.calls.remove(flight.transfer);
-        self.unfinished.retain(|index| *index != flight.transfer);
-        Ok(Some(transfer.end()))
+        // Out of its place piece by piece: what is left is not moved.
+        let done = transfer.end();
+        drop(self.calls.remove(flight.transfer));
+        if !self.unfinished.is_empty() {
+            self.unfinished.retain(|index| *index != flight.transfer);
+        }
+        Ok(Some(done))
     }
 
     /// The connection is gone: takes all memory back and ends every call.
@@ -454,15 +457,12 @@ impl Transfer {
         }
     }
 
-    fn end(self) -> Done {
-        let buf = match self.memory {
-            Memory::Home(buf) => Some(buf),
-            Memory::None | Memory::Lent { .. } => None,
-        };
+    /// What its caller gets; nothing is left.
+    fn end(&mut self) -> Done {
         Done {
             user: self.user,
-            buf,
-            result: self.result,
+            buf: self.memory.take_home(),
+            result: std::mem::replace(&mut self.result, Ok(0)),
         }
     }
 }

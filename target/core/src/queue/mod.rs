@@ -185,6 +185,13 @@ impl Queue {
         }
     }
 
+    /// Whether [`take_news`](Self::take_news) has any.
+    #[inline]
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        !self.news.is_empty()
+    }
+
     /// What has to be done besides the last action. Empty until the next call.
     pub fn take_news(&mut self) -> News {
         std::mem::take(&mut self.news)
@@ -195,20 +202,20 @@ impl Queue {
         self.remark.take()
     }
 
-    /// A capsule came. Gives the request that stands for the command, and
-    /// what to do first.
-    pub fn begin(&mut self, now: Duration, capsule: &[u8]) -> (Request, Action) {
-        let Some(sqe) = Sqe::from_capsule(capsule) else {
-            let cause = CloseCause::BadCapsule {
+    /// A capsule came: makes `request` the one that stands for the command,
+    /// whatever it was before, and says what to do first.
+    pub fn begin(&mut self, now: Duration, capsule: &[u8], request: &mut Request) -> Action {
+        let Some(sqe) = Sqe::in_capsule(capsule) else {
+            *request = Request::default();
+            return self.close_now(CloseCause::BadCapsule {
                 len: capsule.len(),
                 expected: "64 bytes or more",
-            };
-            return (Request::none(), self.close_now(cause));
+            });
         };
-        let mut request = Request::new(&sqe, capsule.len());
+        request.start(sqe, capsule.len());
         // It is about to be closed, and the host is not to be served any more.
-        if let Some(cause) = self.closing.clone() {
-            return (request, Action::Close(cause));
+        if let Some(cause) = &self.closing {
+            return Action::Close(cause.clone());
         }
         let next = match &self.role {
             Role::Io(joined) => {
@@ -217,51 +224,47 @@ impl Queue {
                 // answer would be final for the host, which must try again.
                 let ready = joined.is_ready();
                 if let Some(cause) = joined.lost() {
-                    return (request, self.close_now(cause));
+                    return self.close_now(cause);
                 }
                 joined.hear(now);
                 // Almost every command ends here.
                 if sqe.opcode == opcode::FABRICS {
-                    common_checks(&sqe).and_then(|()| self.fabrics(now, &mut request, &sqe))
+                    common_checks(sqe).and_then(|()| self.fabrics(now, request, sqe))
                 } else {
-                    common_checks(&sqe).and_then(|()| joined.begin(&mut request, &sqe, ready))
+                    common_checks(sqe).and_then(|()| joined.begin(request, sqe, ready))
                 }
             }
             Role::Admin(controller) => {
                 if controller.hot.is_gone() {
                     let cntlid = controller.cntlid;
-                    return (
-                        request,
-                        self.close_now(CloseCause::ControllerGone { cntlid }),
-                    );
+                    return self.close_now(CloseCause::ControllerGone { cntlid });
                 }
                 let keeps_alive = sqe.opcode == opcode::admin::KEEP_ALIVE;
                 if keeps_alive || self.shared.model.limits().traffic_keep_alive {
                     controller.hot.hear(now);
                 }
-                common_checks(&sqe).and_then(|()| self.begin_admin(now, &mut request, &sqe))
+                common_checks(sqe).and_then(|()| self.begin_admin(now, request, sqe))
             }
             Role::Waiting {
                 connecting: true, ..
-            } => return (request, self.close_now(CloseCause::NotConnected)),
-            Role::Waiting { .. } => self.begin_waiting(&mut request, &sqe),
+            } => return self.close_now(CloseCause::NotConnected),
+            Role::Waiting { .. } => self.begin_waiting(request, sqe),
         };
         let next = match next {
             Ok(Next::Data) => match request.data.clone() {
                 Data::Remote(remote) => {
                     let twice = request.compares();
-                    return (request, Action::Pull { remote, twice });
+                    return Action::Pull { remote, twice };
                 }
                 Data::Capsule(range) => {
                     let data = capsule.get(range).unwrap_or_default();
-                    self.pulled(now, &mut request, data)
+                    self.pulled(now, request, data)
                 }
-                Data::None => self.pulled(now, &mut request, &[]),
+                Data::None => self.pulled(now, request, &[]),
             },
             next => next,
         };
-        let action = self.act(&mut request, next);
-        (request, action)
+        self.act(request, next)
     }
 
     /// Something happened to a request.

@@ -126,32 +126,9 @@ impl Failure {
 /// First byte of the data pointer in a command.
 const DPTR: u16 = 24;
 
-impl Request {
-    /// A command in a capsule of `capsule_len` bytes.
-    pub(crate) fn new(sqe: &Sqe, capsule_len: usize) -> Self {
-        let sgl = Sgl::parse(&sqe.dptr);
-        let invalidate = match sgl {
-            Ok(Sgl::Keyed {
-                key,
-                invalidate: true,
-                ..
-            }) => Some(key),
-            _ => None,
-        };
-        Self {
-            cid: sqe.cid.get(),
-            nsid: sqe.nsid.get(),
-            lba: 0,
-            stage: Stage::Over,
-            data: Data::None,
-            invalidate,
-            sgl,
-            capsule_len,
-        }
-    }
-
-    /// Something that is no command at all.
-    pub(crate) fn none() -> Self {
+impl Default for Request {
+    /// No command at all: what [`Queue::begin`](crate::Queue::begin) fills.
+    fn default() -> Self {
         Self {
             cid: 0,
             nsid: 0,
@@ -162,6 +139,29 @@ impl Request {
             sgl: Ok(Sgl::None),
             capsule_len: 0,
         }
+    }
+}
+
+impl Request {
+    /// Becomes the command `sqe` in a capsule of `capsule_len` bytes.
+    pub(crate) fn start(&mut self, sqe: &Sqe, capsule_len: usize) {
+        // Field by field: the rest of a stage or of data that were nothing is
+        // not written.
+        self.cid = sqe.cid.get();
+        self.nsid = sqe.nsid.get();
+        self.lba = 0;
+        self.stage = Stage::Over;
+        self.data = Data::None;
+        self.sgl = Sgl::parse(&sqe.dptr);
+        self.invalidate = match self.sgl {
+            Ok(Sgl::Keyed {
+                key,
+                invalidate: true,
+                ..
+            }) => Some(key),
+            _ => None,
+        };
+        self.capsule_len = capsule_len;
     }
 
     /// Whether it waits for the data of a compare.

@@ -26,6 +26,8 @@ use raw::{RawConfig, RawNamespace, RawSubsystem};
 pub use sizes::buffers;
 use toml::Spanned;
 
+use crate::polling::PollingConfig;
+
 /// A configuration whose values are possible. What it names may not be there.
 #[derive(Debug)]
 pub struct Config {
@@ -48,8 +50,8 @@ enum Origin {
 pub struct Running {
     /// Processor of each reactor; `None` leaves it to the kernel.
     pub cores: Vec<Option<usize>>,
-    /// How long a reactor looks for work before it sleeps.
-    pub spin: Duration,
+    /// How a reactor looks for work before it sleeps.
+    pub polling: PollingConfig,
     /// How long commands in work may take when the target stops.
     pub drain: Duration,
     /// Bytes of buffers of each reactor.
@@ -245,7 +247,7 @@ impl Config {
         if !(raw::MIN_BUFFER_MEMORY..=raw::MAX_BUFFER_MEMORY).contains(&running.buffer_memory) {
             return wrong("reactor.buffer_memory: must be 8M to 64G");
         }
-        if running.spin > Duration::from_secs(1) {
+        if running.polling.longest > Duration::from_secs(1) {
             return wrong("reactor.spin_us: must be 0 to 1000000");
         }
         if running.drain > Duration::from_secs(600) {

@@ -13,6 +13,7 @@ use toml::Spanned;
 use super::provider::{Choice, RawProvider, Wrong};
 use super::shm::RawShm;
 use super::{DEFAULT_PORT, Running};
+use crate::polling::{PollingConfig, Preset};
 
 pub(super) const MIN_BUFFER_MEMORY: u64 = 8 << 20;
 pub(super) const MAX_BUFFER_MEMORY: u64 = 64 << 30;
@@ -53,6 +54,8 @@ pub(super) struct RawLimits {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawReactor {
     cores: Option<Vec<usize>>,
+    #[serde(default)]
+    polling: Preset,
     spin_us: Option<u32>,
     drain_s: Option<u32>,
     buffer_memory: Option<Size>,
@@ -182,9 +185,10 @@ impl RawReactor {
             None => vec![None],
             Some(cores) => cores.iter().copied().map(Some).collect(),
         };
+        let longest = self.spin_us.map(|us| Duration::from_micros(us.into()));
         Running {
             cores,
-            spin: Duration::from_micros(self.spin_us.unwrap_or(50).into()),
+            polling: PollingConfig::new(self.polling, longest),
             drain: Duration::from_secs(self.drain_s.unwrap_or(5).into()),
             buffer_memory: self
                 .buffer_memory

@@ -59,11 +59,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::polling::{PollingConfig, Preset};
 
     fn divided(buffer_memory: u64, limits: &Limits) -> ReactorConfig {
         let running = Running {
             cores: vec![None],
-            spin: Duration::ZERO,
+            polling: PollingConfig::new(Preset::Adaptive, None),
             drain: Duration::ZERO,
             buffer_memory,
             hugepages: false,

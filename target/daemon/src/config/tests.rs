@@ -69,7 +69,8 @@ unconnected = 16
 traffic_keep_alive = false
 [reactor]
 cores = [0, 1]
-spin_us = 0
+polling = "latency"
+spin_us = 7
 drain_s = 1
 buffer_memory = "32M"
 hugepages = true
@@ -105,9 +106,17 @@ readonly = true
     assert_eq!(running.cores, [Some(0), Some(1)]);
     assert_eq!((running.buffer_memory, running.hugepages), (32 << 20, true));
     assert_eq!(running.shared_receives, 512);
+<<<<<<< HEAD
     let shm = config.shm();
     assert_eq!(shm.folder, Path::new("/run/elsewhere"));
     assert_eq!((shm.users.last(), shm.mode), (Some(&54_321), 0o666));
+=======
+    let polling = PollingConfig {
+        longest: Duration::from_micros(7),
+        learns: false,
+    };
+    assert_eq!(running.polling, polling);
+>>>>>>> ends
     let opened = config.open().unwrap();
     let model = config.model(&opened, &[]).unwrap();
     let subsystem = model.subsystems().first().unwrap();
@@ -285,6 +294,7 @@ fn sizes_have_bounds() {
         ("limits", "in_capsule", "\"1M\""),
         ("reactor", "cores", "[]"),
         ("reactor", "spin_us", "2000000"),
+        ("reactor", "polling", "\"always\""),
         ("reactor", "drain_s", "1000"),
         ("reactor", "shared_receives", "63"),
         ("reactor", "shared_receives", "100000"),

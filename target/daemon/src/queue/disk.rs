@@ -1,6 +1,6 @@
 //! Disk operations of one queue pair: buffers go to the disk and come back.
 
-use nvmeof_backend::{Done, IoErrorKind, Op, Refused, Request as DiskRequest, Why};
+use nvmeof_backend::{Done, IoError, IoErrorKind, Op, Refused, Request as DiskRequest, Why};
 use nvmeof_memory::Buf;
 use nvmeof_target_core::{Action, Data, Event, Executed, IoKind, IoOp};
 
@@ -10,11 +10,11 @@ use crate::tag::{Place, Tag};
 
 impl Edge {
     /// Runs `op` on its disk. Gives the next action when it ended at once.
-    pub(super) fn execute(&mut self, slot: Place, op: IoOp, io: &mut Io<'_>) -> Option<Action> {
+    pub(super) fn execute(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) -> Option<Action> {
         let queue = self.place;
         let tag = Tag { queue, slot }.to_bits();
         let job = self.slots.get(slot)?;
-        let Some(op_with_buf) = lend(job, &op) else {
+        let Some(op_with_buf) = lend(job, op) else {
             self.bug("a disk operation without its buffer", io);
             return None;
         };
@@ -22,18 +22,26 @@ impl Edge {
             tag,
             op: op_with_buf,
         };
-        self.on_disk += 1;
         // What waits longer goes first.
         if !io.backlog.is_empty() {
+            self.on_disk += 1;
             io.backlog.push_back((op.disk, request));
             return None;
         }
         match io.storage.submit(op.disk, request) {
-            Ok(()) => None,
+            Ok(()) => {
+                if let Some(done) = io.storage.take_done(tag) {
+                    let outcome = outcome_of(&done, io);
+                    return self.step_executed(slot, outcome, done.buf, io);
+                }
+                self.on_disk += 1;
+                None
+            }
             Err(Refused {
                 why: Why::Full,
                 back,
             }) => {
+                self.on_disk += 1;
                 io.backlog.push_back((op.disk, back));
                 None
             }
@@ -41,7 +49,6 @@ impl Edge {
                 why: Why::NotOpen,
                 back,
             }) => {
-                self.on_disk -= 1;
                 tracing::error!(disk = op.disk, "the disk of a namespace is not open");
                 self.step_executed(slot, Executed::Failed, back.op.into_buf(), io)
             }
@@ -51,15 +58,7 @@ impl Edge {
     /// A disk operation ended.
     pub(crate) fn executed(&mut self, slot: Place, done: Done, io: &mut Io<'_>) {
         self.on_disk = self.on_disk.saturating_sub(1);
-        let outcome = match &done.result {
-            Ok(()) => Executed::Ok,
-            Err(error) => {
-                if let Some(left_out) = io.disk_log.ask(io.now) {
-                    tracing::error!(path = %error.path, offset = error.offset, left_out, "{error}");
-                }
-                outcome_of(error.kind)
-            }
-        };
+        let outcome = outcome_of(&done, io);
         if self.state == State::Closing {
             return;
         }
@@ -89,15 +88,11 @@ impl Edge {
             }
         }
         let Job {
-            request: Some(request),
+            request,
             capsule,
             data,
             ..
-        } = job
-        else {
-            self.bug("a disk operation without a request", io);
-            return None;
-        };
+        } = job;
         let data = bytes_of(request.data(), capsule.as_deref(), data.as_deref());
         // The core keeps the request while it looks at the data beside it.
         let event = Event::Executed { outcome, data };
@@ -137,7 +132,7 @@ fn lend(job: &mut Job, op: &IoOp) -> Option<Op> {
 /// The data of a write: the buffer they were pulled into, or the part of the
 /// capsule that holds them.
 fn lend_data(job: &mut Job) -> Option<Buf> {
-    match job.request.as_ref()?.data() {
+    match job.request.data() {
         // The one copy there is: data in the middle of a capsule, for a disk
         // that wants them aligned. Hosts put them at its start.
         Data::Capsule(range) if job.misaligned => {
@@ -163,10 +158,11 @@ fn lend_data(job: &mut Job) -> Option<Buf> {
 
 /// The data of a job's request, wherever they are.
 fn data_of(job: &Job) -> &[u8] {
-    let Some(request) = &job.request else {
-        return &[];
-    };
-    bytes_of(request.data(), job.capsule.as_deref(), job.data.as_deref())
+    bytes_of(
+        job.request.data(),
+        job.capsule.as_deref(),
+        job.data.as_deref(),
+    )
 }
 
 fn bytes_of<'a>(place: &Data, capsule: Option<&'a [u8]>, data: Option<&'a [u8]>) -> &'a [u8] {
@@ -184,8 +180,21 @@ fn equal(ours: &[u8], on_disk: &[u8]) -> bool {
     !ours.is_empty() && ours == on_disk
 }
 
-fn outcome_of(kind: IoErrorKind) -> Executed {
-    match kind {
+/// What the core is told of `done`; what failed is told in the log.
+#[inline]
+fn outcome_of(done: &Done, io: &mut Io<'_>) -> Executed {
+    match &done.result {
+        Ok(()) => Executed::Ok,
+        Err(error) => failure_of(error, io),
+    }
+}
+
+#[cold]
+fn failure_of(error: &IoError, io: &mut Io<'_>) -> Executed {
+    if let Some(left_out) = io.disk_log.ask(io.now) {
+        tracing::error!(path = %error.path, offset = error.offset, left_out, "{error}");
+    }
+    match error.kind {
         IoErrorKind::NoSpace => Executed::NoSpace,
         IoErrorKind::ReadOnly => Executed::ReadOnly,
         IoErrorKind::Media

@@ -22,7 +22,7 @@ use crate::storage::Storage;
 use crate::tag::{Place, Tag};
 use nvmeof_rdma::Sparingly;
 pub(crate) use receives::{Receives, SharedQueues};
-use slots::{Job, Slots};
+use slots::Slots;
 
 /// What queues work with during a turn.
 pub(crate) struct Io<'a> {
@@ -168,24 +168,40 @@ impl Edge {
     }
 
     /// A receive came back.
+    #[inline]
     pub(crate) fn received(&mut self, received: Received, io: &mut Io<'_>) {
         let Received {
             buf, len, outcome, ..
         } = received;
         // After a failure the provider says that the queue pair is closed.
         if !outcome.is_success() || self.state == State::Closing {
-            // Other queues may need what it took.
-            if matches!(self.receives, Receives::Shared(_)) {
-                self.post_again(buf, io);
-            }
-            return;
+            return self.received_nothing(buf, io);
         }
-        let drawn = self.receives.draw(io.shared);
-        self.waiting.push_back(Capsule { buf, len });
-        if let Err(why) = drawn {
+        let capsule = Capsule { buf, len };
+        if let Err(why) = self.receives.draw(io.shared) {
+            self.waiting.push_back(capsule);
             return self.abandon(&why, io);
         }
+        // Almost always nothing waits.
+        if self.state == State::Open && self.begins_at_once() {
+            self.begin(capsule, io);
+        } else {
+            self.waiting.push_back(capsule);
+        }
         self.settle(io);
+    }
+
+    #[cold]
+    fn received_nothing(&mut self, buf: Buf, io: &mut Io<'_>) {
+        // Other queues may need what it took.
+        if matches!(self.receives, Receives::Shared(_)) {
+            self.post_again(buf, io);
+        }
+    }
+
+    /// Whether a command that comes now is the next to be begun.
+    fn begins_at_once(&self) -> bool {
+        self.waiting.is_empty() && self.parked.is_empty() && !self.slots.is_full()
     }
 
     /// Posts a buffer that a receive had.
@@ -198,20 +214,16 @@ impl Edge {
     }
 
     /// A send, write or read came back.
+    #[inline]
     pub(crate) fn completed(&mut self, completion: Completion, io: &mut Io<'_>) {
         if !completion.outcome.is_success() || self.state == State::Closing {
             return;
         }
         let slot = Tag::from_bits(completion.tag.0).slot;
         match completion.kind {
-            WorkKind::Send => {
-                self.slots.remove(slot);
-            }
+            WorkKind::Send => self.slots.free(slot),
             WorkKind::Write => {}
-            WorkKind::Read => {
-                self.pulled(slot, completion.buf, io);
-                self.pull_more(io);
-            }
+            WorkKind::Read => self.pulled(slot, completion.buf, io),
         }
         self.settle(io);
     }
@@ -357,10 +369,21 @@ impl Edge {
     }
 
     /// Begins what waits for a slot, and does what the core wants besides.
+    #[inline]
     fn settle(&mut self, io: &mut Io<'_>) {
+        let nothing = self.state == State::Open
+            && self.waiting.is_empty()
+            && self.parked.is_empty()
+            && !self.core.has_news();
+        if !nothing {
+            self.settle_all(io);
+        }
+    }
+
+    fn settle_all(&mut self, io: &mut Io<'_>) {
         while self.state != State::Closing && !self.slots.is_full() {
             if let Some(response) = self.parked.pop_front() {
-                self.answer_held(response, io);
+                self.answer_held(&response, io);
             } else if self.state == State::Open
                 && let Some(capsule) = self.waiting.pop_front()
             {
@@ -397,33 +420,25 @@ impl Edge {
 
     fn begin(&mut self, capsule: Capsule, io: &mut Io<'_>) {
         let Capsule { buf, len } = capsule;
-        let bytes = buf.get(..len).unwrap_or_default();
         let room = self.make_room(io);
-        let (request, action) = self.core.begin(io.now, bytes);
-        self.take_room(room, io);
-        let misaligned = match (&action, request.data()) {
-            (Action::Execute(op), Data::Capsule(range)) => {
-                let alignment = io.storage.buffer_alignment(op.disk);
-                let start = usize::try_from(buf.addr()).unwrap_or(0) + range.start;
-                !start.is_multiple_of(usize::try_from(alignment).unwrap_or(1))
-            }
-            _ => false,
+        let Some((slot, job)) = self.slots.take() else {
+            return self.bug("a command was begun without a slot", io);
         };
-        let job = Job {
-            request: Some(request),
-            misaligned,
-            capsule: Some(buf),
-            ..Job::default()
-        };
-        match self.slots.insert(job) {
-            Some(slot) => self.perform(slot, action, io),
-            None => self.bug("a command was begun without a slot", io),
+        let bytes = buf.get(..len).unwrap_or_default();
+        let action = self.core.begin(io.now, bytes, &mut job.request);
+        if let (Action::Execute(op), Data::Capsule(range)) = (&action, job.request.data()) {
+            let alignment = io.storage.buffer_alignment(op.disk);
+            let start = usize::try_from(buf.addr()).unwrap_or(0) + range.start;
+            job.misaligned = !start.is_multiple_of(usize::try_from(alignment).unwrap_or(1));
         }
+        job.capsule = Some(buf);
+        self.take_room(room, io);
+        self.perform(slot, action, io);
     }
 
-    fn answer_held(&mut self, response: Response, io: &mut Io<'_>) {
-        match self.slots.insert(Job::default()) {
-            Some(slot) => self.respond(slot, response, io),
+    fn answer_held(&mut self, response: &Response, io: &mut Io<'_>) {
+        match self.slots.take() {
+            Some((slot, _nothing)) => self.respond(slot, response, io),
             None => self.bug("an answer was begun without a slot", io),
         }
     }

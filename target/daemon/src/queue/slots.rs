@@ -17,14 +17,16 @@ pub(super) struct Slots {
 #[derive(Debug, Default)]
 struct Slot {
     generation: u16,
-    job: Option<Job>,
+    taken: bool,
+    /// Never moved: what is in a place that is free holds nothing.
+    job: Job,
 }
 
 /// One command and the buffers it holds.
 #[derive(Debug, Default)]
 pub(super) struct Job {
-    /// `None` for an answer to a command that was held.
-    pub(super) request: Option<Request>,
+    /// Says nothing for an answer to a command that was held.
+    pub(super) request: Request,
     /// What the command came in, unless it is lent to the disk.
     pub(super) capsule: Option<Buf>,
     /// Its data, unless they are lent to the provider or the disk.
@@ -70,34 +72,33 @@ impl Slots {
         self.free.extend((from..count).rev());
     }
 
-    /// Puts a job in a free place. Ask [`is_full`](Self::is_full) first.
-    pub(super) fn insert(&mut self, job: Job) -> Option<Place> {
+    /// Takes a free place; its job holds nothing. Ask
+    /// [`is_full`](Self::is_full) first.
+    pub(super) fn take(&mut self) -> Option<(Place, &mut Job)> {
         let index = self.free.pop()?;
         let slot = self.slots.get_mut(usize::from(index))?;
-        slot.job = Some(job);
+        slot.taken = true;
         let generation = slot.generation;
-        Some(Place { index, generation })
+        Some((Place { index, generation }, &mut slot.job))
     }
 
     /// The job in that place, unless it is another by now.
     pub(super) fn get(&mut self, place: Place) -> Option<&mut Job> {
         let slot = self.slots.get_mut(usize::from(place.index))?;
-        if slot.generation != place.generation {
-            return None;
-        }
-        slot.job.as_mut()
+        (slot.taken && slot.generation == place.generation).then_some(&mut slot.job)
     }
 
-    /// Ends the job in that place.
-    pub(super) fn remove(&mut self, place: Place) -> Option<Job> {
-        let slot = self.slots.get_mut(usize::from(place.index))?;
-        if slot.generation != place.generation {
-            return None;
+    /// Ends the job in that place: its buffers go back to their pools.
+    pub(super) fn free(&mut self, place: Place) {
+        let Some(slot) = self.slots.get_mut(usize::from(place.index)) else {
+            return;
+        };
+        if slot.taken && slot.generation == place.generation {
+            slot.job.clear();
+            slot.taken = false;
+            slot.generation = slot.generation.wrapping_add(1);
+            self.free.push(place.index);
         }
-        let job = slot.job.take()?;
-        slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(place.index);
-        Some(job)
     }
 
     /// Whether no place is free.
@@ -112,12 +113,25 @@ impl Slots {
 
     /// Since when the one that waits longest for the host does so.
     pub(super) fn longest_on_wire(&self) -> Option<Duration> {
-        let jobs = self.slots.iter().filter_map(|slot| slot.job.as_ref());
-        jobs.filter_map(|job| job.on_wire).min()
+        let taken = self.slots.iter().filter(|slot| slot.taken);
+        taken.filter_map(|slot| slot.job.on_wire).min()
     }
 }
 
 impl Job {
+    /// Lets go of everything. The request may stay: it is over, and the next
+    /// one is begun in its place.
+    fn clear(&mut self) {
+        self.capsule = None;
+        self.data = None;
+        self.spare = None;
+        self.misaligned = false;
+        self.lent = Lent::None;
+        self.hungry = None;
+        self.reads = false;
+        self.on_wire = None;
+    }
+
     /// Whether `action` needs a buffer that the job has not.
     pub(super) fn needs(&self, action: &Action) -> bool {
         match action {

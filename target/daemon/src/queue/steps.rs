@@ -12,54 +12,79 @@ impl Edge {
     /// Does what the core says, until something has to be waited for.
     pub(super) fn perform(&mut self, slot: Place, mut action: Action, io: &mut Io<'_>) {
         loop {
-            let Some(job) = self.slots.get(slot) else {
+            if self.waits(slot, &action, io) {
+                if let Some(job) = self.slots.get(slot) {
+                    job.hungry = Some(action);
+                }
                 return;
-            };
-            if let Action::Pull { remote, .. } = action {
-                if !self.core.is_connected() {
-                    return self.pull_connect(slot, remote, io);
-                }
-                // A buffer that waits for its read is of no use to anybody:
-                // first the read, then the buffer.
-                if !job.reads {
-                    let Some(left) = self.reads_left.checked_sub(1) else {
-                        job.hungry = Some(action);
-                        self.pulls.push_back(slot);
-                        return;
-                    };
-                    self.reads_left = left;
-                    job.reads = true;
-                }
-            }
-            // Whoever came first gets the next buffer.
-            let first = io.hungry.is_empty() && self.hungry.is_empty();
-            let gets_one = first && job.provide(&action, io.buffers);
-            if !gets_one && job.needs(&action) {
-                job.hungry = Some(action);
-                self.hungry.push_back(slot);
-                return self.list(io);
             }
             action = match action {
-                Action::Pull { remote, .. } => return self.pull(slot, remote, io),
-                Action::Execute(op) => match self.execute(slot, op, io) {
+                Action::Respond(response) => return self.respond(slot, &response, io),
+                Action::Execute(op) => match self.execute(slot, &op, io) {
                     Some(next) => next,
                     None => return,
                 },
+                Action::Pull { remote, .. } if self.core.is_connected() => {
+                    return self.pull(slot, remote, io);
+                }
+                Action::Pull { remote, .. } => return self.pull_connect(slot, remote, io),
                 Action::Produce { .. } => {
-                    let (Some(request), Some(data)) = (&mut job.request, &mut job.data) else {
+                    let Some(job) = self.slots.get(slot) else {
+                        return;
+                    };
+                    let Some(data) = &mut job.data else {
                         return self.bug("no buffer to produce into", io);
                     };
-                    self.core.step(io.now, request, Event::Room(data))
+                    self.core.step(io.now, &mut job.request, Event::Room(data))
                 }
-                Action::Respond(response) => return self.respond(slot, response, io),
                 Action::Hold => return self.hold(slot, io),
                 Action::Close(cause) => return self.close(&cause, io),
             };
         }
     }
 
+    /// Whether `action` has to wait for an RDMA Read that may be begun or for a
+    /// buffer; it is its turn then when there is one.
+    fn waits(&mut self, slot: Place, action: &Action, io: &mut Io<'_>) -> bool {
+        if matches!(action, Action::Respond(_) | Action::Hold | Action::Close(_)) {
+            return false;
+        }
+        let Some(job) = self.slots.get(slot) else {
+            return false;
+        };
+        if let Action::Pull { .. } = action {
+            // The data of a Connect go where its capsule was.
+            if !self.core.is_connected() {
+                return false;
+            }
+            // A buffer that waits for its read is of no use to anybody: first
+            // the read, then the buffer.
+            if !job.reads {
+                let Some(left) = self.reads_left.checked_sub(1) else {
+                    self.pulls.push_back(slot);
+                    return true;
+                };
+                self.reads_left = left;
+                job.reads = true;
+            }
+        }
+        // Whoever came first gets the next buffer.
+        let first = io.hungry.is_empty() && self.hungry.is_empty();
+        let gets_one = first && job.provide(action, io.buffers);
+        if gets_one || !job.needs(action) {
+            return false;
+        }
+        self.hungry.push_back(slot);
+        self.list(io);
+        true
+    }
+
     pub(super) fn pull(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
-        let Some(local) = self.slots.get(slot).and_then(|job| job.data.take()) else {
+        let local = self.slots.get(slot).and_then(|job| {
+            job.on_wire = Some(io.now);
+            job.data.take()
+        });
+        let Some(local) = local else {
             return self.bug("no buffer to pull into", io);
         };
         let remote = slice(remote);
@@ -73,6 +98,7 @@ impl Edge {
         let capsule = self.slots.get(slot).and_then(|job| {
             let mut capsule = job.capsule.take()?;
             job.lent = Lent::Capsule;
+            job.on_wire = Some(io.now);
             capsule.set_len(len).ok()?;
             Some(capsule)
         });
@@ -83,7 +109,13 @@ impl Edge {
         self.post(slot, Work::Read { local, remote }, io);
     }
 
+    /// The data of a command are here.
     pub(super) fn pulled(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
+        self.go_on_pulled(slot, buf, io);
+        self.pull_more(io);
+    }
+
+    fn go_on_pulled(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
         let room = self.make_room(io);
         let Some(job) = self.slots.get(slot) else {
             return;
@@ -97,16 +129,18 @@ impl Edge {
             _ => &mut job.data,
         };
         *place = buf;
-        let (Some(request), Some(data)) = (&mut job.request, place) else {
-            return self.bug("pulled without a request", io);
+        let Some(data) = place else {
+            return self.bug("pulled without a buffer", io);
         };
-        let action = self.core.step(io.now, request, Event::Pulled(data));
+        let action = self
+            .core
+            .step(io.now, &mut job.request, Event::Pulled(data));
         self.take_room(room, io);
         self.perform(slot, action, io);
     }
 
     /// A read ended: the next one may begin.
-    pub(super) fn pull_more(&mut self, io: &mut Io<'_>) {
+    fn pull_more(&mut self, io: &mut Io<'_>) {
         while self.reads_left > 0
             && let Some(slot) = self.pulls.pop_front()
         {
@@ -118,11 +152,12 @@ impl Edge {
 
     /// The receive is posted again before the answer goes out, since with the
     /// answer the host may send its next command.
-    pub(super) fn respond(&mut self, slot: Place, response: Response, io: &mut Io<'_>) {
+    pub(super) fn respond(&mut self, slot: Place, response: &Response, io: &mut Io<'_>) {
         let Some(job) = self.slots.get(slot) else {
             return;
         };
         job.spare = None;
+        job.on_wire = Some(io.now);
         let (capsule, data) = (job.capsule.take(), job.data.take());
         self.receive_again(capsule, io);
         if let (Some(remote), Some(local)) = (response.push, data) {
@@ -143,7 +178,8 @@ impl Edge {
 
     /// The command is answered later, by an order: nothing is kept for it.
     pub(super) fn hold(&mut self, slot: Place, io: &mut Io<'_>) {
-        let capsule = self.slots.remove(slot).and_then(|job| job.capsule);
+        let capsule = self.slots.get(slot).and_then(|job| job.capsule.take());
+        self.slots.free(slot);
         self.receive_again(capsule, io);
     }
 
@@ -155,9 +191,6 @@ impl Edge {
     }
 
     pub(super) fn post(&mut self, slot: Place, work: Work, io: &mut Io<'_>) {
-        if let Some(job) = self.slots.get(slot) {
-            job.on_wire = Some(io.now);
-        }
         let tag = self.tag(slot);
         if let Err(refused) = io.provider.post(self.qp, tag, work)
             && refused.why != PostError::Closed

@@ -11,7 +11,6 @@ use zerocopy::IntoBytes;
 use super::Reactor;
 use crate::queue::{Edge, FIRST, Link, SENDS_PER_COMMAND};
 use crate::storage::Storage;
-use crate::tag::Tag;
 
 /// RDMA Reads that one queue pair has in flight at most.
 const READS: u32 = 32;
@@ -99,8 +98,7 @@ impl<S: Storage> Reactor<S> {
         if open.len() >= most
             && let Some(queue) = open.first().copied()
         {
-            let tag = Tag { queue, slot: queue };
-            self.with_queue(tag, now, |edge, io| {
+            self.with_queue(queue, now, |edge, io| {
                 let why = format!(
                     "more than {most} connections sent no Connect, and this is the oldest \
                      (limits.unconnected)"

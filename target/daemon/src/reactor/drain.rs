@@ -123,11 +123,7 @@ impl<S: Storage> Reactor<S> {
         mut act: impl FnMut(&mut crate::queue::Edge, &mut crate::queue::Io<'_>),
     ) {
         for place in self.queues.places() {
-            let tag = Tag {
-                queue: place,
-                slot: place,
-            };
-            self.with_queue(tag, now, &mut act);
+            self.with_queue(place, now, &mut act);
         }
     }
 }

@@ -313,7 +313,8 @@ impl<S: Storage> Reactor<S> {
             if let Some(provider) = self.providers.get_mut(at) {
                 did_work |= provider.poll(now, &mut events);
             }
-            for event in events.drain(..) {
+            let mut events = events.drain(..);
+            while let Some(event) = self.serve(at, &mut events, now) {
                 self.handle(at, event, now);
             }
         }
@@ -321,30 +322,56 @@ impl<S: Storage> Reactor<S> {
         did_work
     }
 
+    /// Hands what came back to its queues, until there is something else that
+    /// happened.
+    fn serve(
+        &mut self,
+        provider: usize,
+        events: &mut impl Iterator<Item = Event>,
+        now: Duration,
+    ) -> Option<Event> {
+        let (queues, mut io) = self.split(provider, now)?;
+        for event in events {
+            match event {
+                Event::Completion(completion) => {
+                    let tag = Tag::from_bits(completion.tag.0);
+                    if let Some(edge) = queues.get(tag.queue) {
+                        edge.completed(completion, &mut io);
+                    }
+                }
+                Event::Received(received) => {
+                    let mut queue = Tag::from_bits(received.tag.0).queue;
+                    if queue == NOWHERE {
+                        io.shared.came_back(Tag::from_bits(received.tag.0).slot);
+                        let Some(drew) = queues.place(provider, received.qp) else {
+                            continue;
+                        };
+                        queue = drew;
+                    }
+                    if let Some(edge) = queues.get(queue) {
+                        edge.received(received, &mut io);
+                    }
+                }
+                event => return Some(event),
+            }
+        }
+        None
+    }
+
+    #[cold]
     fn handle(&mut self, provider: usize, event: Event, now: Duration) {
         match event {
             Event::ConnectRequest(request) => self.accept(provider, &request, now),
-            Event::Received(received) => {
-                let mut tag = Tag::from_bits(received.tag.0);
-                if tag.queue == NOWHERE {
-                    self.shared.came_back(tag.slot);
-                    let Some(queue) = self.queues.place(provider, received.qp) else {
-                        return;
-                    };
-                    tag.queue = queue;
-                }
-                self.with_queue(tag, now, |edge, io| edge.received(received, io));
-            }
-            Event::Completion(completion) => {
-                let tag = Tag::from_bits(completion.tag.0);
-                self.with_queue(tag, now, |edge, io| edge.completed(completion, io));
-            }
             Event::Closed { qp, reason } => {
                 if let Some(edge) = self.queues.remove(provider, qp) {
                     self.closed(provider, edge, &reason, now);
                 }
             }
-            Event::Established { .. } | Event::Rejected { .. } => {}
+            // What comes back is served.
+            Event::Received(_)
+            | Event::Completion(_)
+            | Event::Established { .. }
+            | Event::Rejected { .. } => {}
         }
     }
 
@@ -362,17 +389,11 @@ impl<S: Storage> Reactor<S> {
         }
     }
 
-    /// Calls `act` with a queue that is still there.
-    fn with_queue<T>(
-        &mut self,
-        tag: Tag,
-        now: Duration,
-        act: impl FnOnce(&mut Edge, &mut Io<'_>) -> T,
-    ) -> Option<T> {
-        let edge = self.queues.get(tag.queue)?;
-        let mut io = Io {
+    /// The queues, and what those of `provider` work with.
+    fn split(&mut self, provider: usize, now: Duration) -> Option<(&mut Queues, Io<'_>)> {
+        let io = Io {
             now,
-            provider: &mut **self.providers.get_mut(edge.provider)?,
+            provider: &mut **self.providers.get_mut(provider)?,
             storage: &mut self.storage,
             buffers: &self.buffers,
             capsules: &self.capsules,
@@ -384,7 +405,19 @@ impl<S: Storage> Reactor<S> {
             disk_log: &mut self.disk_log,
             connect_log: &mut self.connect_log,
         };
-        Some(act(edge, &mut io))
+        Some((&mut self.queues, io))
+    }
+
+    /// Calls `act` with a queue that is still there.
+    fn with_queue<T>(
+        &mut self,
+        place: Place,
+        now: Duration,
+        act: impl FnOnce(&mut Edge, &mut Io<'_>) -> T,
+    ) -> Option<T> {
+        let provider = self.queues.get(place)?.provider;
+        let (queues, mut io) = self.split(provider, now)?;
+        Some(act(queues.get(place)?, &mut io))
     }
 
     fn poll_storage(&mut self, now: Duration) -> Result<bool, StorageError> {
@@ -398,7 +431,9 @@ impl<S: Storage> Reactor<S> {
             }
             // Of a queue that is gone only the buffer is left, which goes
             // back to its pool here.
-            let there = self.with_queue(tag, now, |edge, io| edge.executed(tag.slot, done, io));
+            let there = self.with_queue(tag.queue, now, |edge, io| {
+                edge.executed(tag.slot, done, io);
+            });
             if there.is_none() {
                 self.queues.executed(tag.queue);
             }
@@ -428,8 +463,7 @@ impl<S: Storage> Reactor<S> {
         while without < self.hungry.len()
             && let Some(queue) = self.hungry.pop_front()
         {
-            let tag = Tag { queue, slot: queue };
-            match self.with_queue(tag, now, |edge, io| edge.feed(io)) {
+            match self.with_queue(queue, now, |edge, io| edge.feed(io)) {
                 Some(true) => (fed, without) = (true, 0),
                 Some(false) => without += 1,
                 None => {}
@@ -444,11 +478,7 @@ impl<S: Storage> Reactor<S> {
         let mut timer: Option<Duration> = None;
         let stall = self.config.stall;
         for place in self.queues.places() {
-            let tag = Tag {
-                queue: place,
-                slot: place,
-            };
-            let next = self.with_queue(tag, now, |edge, io| {
+            let next = self.with_queue(place, now, |edge, io| {
                 edge.poll(io);
                 let waits = edge.longest_on_wire();
                 if waits.is_some_and(|since| now.saturating_sub(since) >= stall) {

@@ -132,7 +132,8 @@ impl Host {
         if lane.pending.len() + lane.held.len() >= usize::from(lane.queue.entries()) {
             return;
         }
-        let (request, action) = lane.queue.begin(self.now, capsule);
+        let mut request = Request::default();
+        let action = lane.queue.begin(self.now, capsule, &mut request);
         self.handle(at, request, action);
     }
 

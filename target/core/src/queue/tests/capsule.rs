@@ -29,7 +29,8 @@ fn run(host: &mut Host, sqe: Sqe, in_capsule: &[u8]) -> Answer {
 #[test]
 fn less_than_a_command_closes_the_connection() {
     let (_admin, mut host) = Host::ready(&target());
-    let (_, action) = host.queue.begin(host.now, &[0; 63]);
+    let mut request = crate::Request::default();
+    let action = host.queue.begin(host.now, &[0; 63], &mut request);
     let crate::Action::Close(CloseCause::BadCapsule { len: 63, .. }) = action else {
         panic!("{action:?}");
     };

@@ -210,9 +210,11 @@ fn a_second_command_before_the_first_connect_is_done_closes_the_queue() {
     connect.dptr = keyed(1024).to_descriptor();
     for second in [connect, admin::bare(opcode::admin::KEEP_ALIVE)] {
         let mut host = Host::open(&target, 0, 32);
-        let (_, first) = host.queue.begin(host.now, &connect.to_bytes());
+        let mut requests = [(); 2].map(|()| crate::Request::default());
+        let [one, two] = &mut requests;
+        let first = host.queue.begin(host.now, &connect.to_bytes(), one);
         assert!(matches!(first, crate::Action::Pull { .. }));
-        let (_, second) = host.queue.begin(host.now, &second.to_bytes());
+        let second = host.queue.begin(host.now, &second.to_bytes(), two);
         let crate::Action::Close(cause) = second else {
             panic!("{second:?}");
         };

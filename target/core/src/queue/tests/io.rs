@@ -320,7 +320,8 @@ proptest! {
         sqe.flags = 0x40;
         sqe.nsid = nsid.into();
         let capsule = sqe.to_bytes();
-        let (mut request, action) = host.queue.begin(host.now, &capsule);
+        let mut request = crate::Request::default();
+        let action = host.queue.begin(host.now, &capsule, &mut request);
         let action = match action {
             crate::Action::Pull { remote, .. } => {
                 prop_assert!(remote.len <= 256 << 10);
