@@ -1,7 +1,6 @@
 //! The controller of a job: connected, looked at, and kept alive by a thread of
 //! its own, because fio pauses, verifies and waits for others as it likes.
 
-use std::io::{PipeWriter, Write};
 use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -9,6 +8,7 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmeof_initiator::blocking::{self, BlockingAdmin};
 use nvmeof_initiator::{ControllerInfo, Error, Geometry};
 
@@ -30,7 +30,7 @@ pub(crate) struct Control {
     geometry: Geometry,
     lost: Arc<OnceLock<Error>>,
     /// Ends the thread.
-    stop: Option<PipeWriter>,
+    stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -39,7 +39,11 @@ impl Control {
     pub(crate) fn start(options: &Options, start: Instant) -> Result<Self, Failure> {
         let (mut admin, geometry) = connect(options, start)?;
         let info = Arc::clone(admin.info());
-        let (stopped, stop) = std::io::pipe().map_err(no_thread)?;
+        // Not a pipe: fio may have forked a process that has it as well, so that
+        // closing tells nothing, and a write that nobody reads is a signal.
+        let stop = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC);
+        let stop = Arc::new(stop.map_err(|errno| no_thread(errno.into()))?);
+        let stopped = Arc::clone(&stop);
         let lost = Arc::new(OnceLock::new());
         let says = Arc::clone(&lost);
         let keep_alive = move || {
@@ -65,7 +69,7 @@ impl Control {
             info,
             geometry,
             lost,
-            stop: Some(stop),
+            stop,
             thread: Some(thread),
         })
     }
@@ -86,11 +90,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        if let Some(mut stop) = self.stop.take() {
-            // A byte, because closing tells nothing while a process that fio
-            // forked meanwhile has the pipe as well.
-            let _ = stop.write_all(&[0]);
-        }
+        let _ = self.stop.write(1);
         if let Some(thread) = self.thread.take() {
             // A thread that broke down has said so.
             let _ = thread.join();
