@@ -19,8 +19,9 @@ use nix::errno::Errno;
 use tracing_subscriber::EnvFilter;
 
 use crate::failure::Failure;
-use crate::job::{self, Ended, Job, Kind, Request, Taken};
+use crate::job::{self, Ended, Job, Taken};
 use crate::options::{Given, Options};
+use crate::request::{Kind, Request};
 
 /// `struct nvmeof_target`.
 #[derive(Debug)]

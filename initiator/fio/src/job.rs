@@ -6,45 +6,15 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nvmeof_initiator::blocking;
 use nvmeof_initiator::polled::{Call, Done, IoConfig, IoQueue, SubmitError, Work};
-use nvmeof_initiator::{Blocks, Buf, Geometry, Operation, QueueShape, Range};
-use nvmeof_initiator_core::blocks::{RANGE_LEN, deallocate, flush, put_ranges};
+use nvmeof_initiator::{Buf, Geometry, QueueShape};
+use nvmeof_initiator_core::blocks::{RANGE_LEN, put_ranges};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 
 use crate::control::{self, Control};
 use crate::failure::{self, Failure};
 use crate::options::Options;
 use crate::payload::Payload;
-
-/// What to do with the bytes of a [`Request`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Fill the memory from the namespace.
-    Read,
-    /// Write the memory to the namespace.
-    Write {
-        /// Force Unit Access: the data is on stable media when it ends.
-        fua: bool,
-    },
-    /// Deallocate; no memory.
-    Trim,
-    /// Put everything on stable media; no memory and no place.
-    Flush,
-}
-
-/// One operation.
-#[derive(Clone, Copy, Debug)]
-pub struct Request {
-    /// fio's name for it, below 2^63.
-    pub user: u64,
-    /// What to do.
-    pub kind: Kind,
-    /// First byte of the namespace.
-    pub offset: u64,
-    /// Number of bytes.
-    pub len: u64,
-    /// Address of the memory, inside what [`Job::allocate`] gave.
-    pub addr: u64,
-}
+use crate::request::{Kind, Request};
 
 /// What became of a [`Request`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,7 +199,10 @@ impl Job {
         let deadline = timeout.map(|timeout| begin.saturating_add(timeout));
         let least = least.min(most);
         let mut quiet = Quiet::since(begin);
-        loop {
+        // fio takes one end at a time unless told otherwise. Those that came
+        // together are passed on before the next poll, so that what follows them
+        // leaves together.
+        while self.ended.len() < least.max(1) {
             let now = self.start.elapsed();
             let progress = self.poll(now);
             let over = deadline.is_some_and(|deadline| now >= deadline);
@@ -254,69 +227,34 @@ impl Job {
         }
     }
 
-    /// The command of a request and its memory; `None` when there is no room.
+    /// What a request is on the wire, and its memory; `None` when there is no
+    /// room.
     fn prepare(&mut self, request: &Request) -> Result<Option<(Work, Option<Buf>)>, Failure> {
-        let Geometry { nsid, .. } = self.geometry;
-        let operation = match request.kind {
-            Kind::Flush => return Ok(Some((flush(nsid).into(), None))),
-            Kind::Trim => return self.prepare_trim(request),
-            Kind::Read => Operation::Read,
-            Kind::Write { .. } => Operation::Write,
+        let work = request.work(self.geometry)?;
+        let buf = match request.kind {
+            Kind::Flush => None,
+            Kind::Trim => {
+                let Some(mut buf) = self.ranges.take() else {
+                    return Ok(None);
+                };
+                let range = request.range(self.geometry)?;
+                if buf.set_len(RANGE_LEN).is_err() {
+                    return Ok(None);
+                }
+                put_ranges(&[range], &mut buf);
+                Some(buf)
+            }
+            Kind::Read | Kind::Write { .. } => {
+                let payload = self.payload.as_mut();
+                let buf = payload.and_then(|payload| payload.take(request.addr, request.len));
+                Some(buf.ok_or_else(|| {
+                    let text = "fio wants to move memory that is not this engine's; please \
+                                report it with the job file";
+                    Failure::new(text, Errno::EFAULT)
+                })?)
+            }
         };
-        let (slba, count) = self.blocks(request)?;
-        let payload = self.payload.as_mut();
-        let buf = payload.and_then(|payload| payload.take(request.addr, request.len));
-        let buf = buf.ok_or_else(|| {
-            let text = "fio wants to move memory that is not this engine's; please report it \
-                        with the job file";
-            Failure::new(text, Errno::EFAULT)
-        })?;
-        let blocks = Blocks {
-            operation,
-            nsid,
-            block_shift: self.geometry.block_shift,
-            slba,
-            count,
-            fua: request.kind == Kind::Write { fua: true },
-        };
-        Ok(Some((blocks.into(), Some(buf))))
-    }
-
-    fn prepare_trim(&mut self, request: &Request) -> Result<Option<(Work, Option<Buf>)>, Failure> {
-        let (slba, count) = self.blocks(request)?;
-        let count = u32::try_from(count).map_err(|_| {
-            let text = format!(
-                "{} bytes are too many to trim at once; lower bs=",
-                request.len
-            );
-            Failure::new(text, Errno::EINVAL)
-        })?;
-        let ranges = [Range { slba, count }];
-        let (Some(command), Some(mut buf)) =
-            (deallocate(self.geometry.nsid, &ranges), self.ranges.take())
-        else {
-            return Ok(None);
-        };
-        if buf.set_len(RANGE_LEN).is_err() {
-            return Ok(None);
-        }
-        put_ranges(&ranges, &mut buf);
-        Ok(Some((command.into(), Some(buf))))
-    }
-
-    /// First block and number of blocks.
-    fn blocks(&self, request: &Request) -> Result<(u64, u64), Failure> {
-        let Request { offset, len, .. } = *request;
-        let size = u64::from(self.geometry.block_size());
-        if len == 0 || !len.is_multiple_of(size) || !offset.is_multiple_of(size) {
-            let text = format!(
-                "{len} bytes at {offset} are not whole blocks of {size} bytes, which namespace \
-                 {} has; choose bs= (and blockalign=, offset=) accordingly",
-                self.geometry.nsid
-            );
-            return Err(Failure::new(text, Errno::EINVAL));
-        }
-        Ok((offset / size, len / size))
+        Ok(Some((work, buf)))
     }
 
     /// Sends, takes what arrived. Returns whether anything happened.

@@ -18,7 +18,9 @@ pub mod ffi;
 mod job;
 mod options;
 mod payload;
+mod request;
 
 pub use failure::Failure;
-pub use job::{Ended, Job, Kind, Request, Taken, look};
+pub use job::{Ended, Job, Taken, look};
 pub use options::{Given, Options};
+pub use request::{Kind, Request};

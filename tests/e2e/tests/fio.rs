@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use nvmeof_e2e::{Jobs, Run, Setup, engine, eventually, fds};
+use nvmeof_e2e::{Jobs, Run, Setup, Target, engine, eventually, fds};
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
@@ -132,7 +132,7 @@ fn jobs_that_mix_pause_and_keep_to_a_time() {
 }
 
 /// Runs two jobs, does something to the target, and expects a clear end.
-fn fails_when(happens: impl Fn(&mut nvmeof_e2e::Target), errors: &[u64]) {
+fn fails_when(happens: impl Fn(&mut Target), error: u64, words: &str) {
     let setup = Setup::new().file(16 * MIB);
     let mut target = setup.start();
     let sections = "[write]\nrw=randwrite\nbs=4k\niodepth=32\n\
@@ -150,9 +150,9 @@ fn fails_when(happens: impl Fn(&mut nvmeof_e2e::Target), errors: &[u64]) {
     // How many of the jobs failed.
     assert_eq!(ended.status, Some(2), "{ended}");
     assert!(ended.stderr.contains("nvmeof: "), "{ended}");
+    assert!(ended.stderr.contains(words), "`{words}`: {ended}");
     for job in jobs.report() {
-        let error = job["error"].as_u64().unwrap();
-        assert!(errors.contains(&error), "{error}: {ended}");
+        assert_eq!(job["error"], error, "{ended}");
     }
     target.signal(Signal::SIGCONT);
     target.kill();
@@ -163,13 +163,21 @@ const ETIMEDOUT: u64 = 110;
 
 #[test]
 fn a_target_that_is_killed_ends_the_jobs() {
-    fails_when(|target| target.signal(Signal::SIGKILL), &[ECONNRESET]);
+    fails_when(
+        |target| target.signal(Signal::SIGKILL),
+        ECONNRESET,
+        "is lost",
+    );
 }
 
 #[test]
 fn a_target_that_hangs_ends_the_jobs() {
     // The keep-alive notices long before a command times out.
-    fails_when(|target| target.signal(Signal::SIGSTOP), &[ETIMEDOUT]);
+    fails_when(
+        |target| target.signal(Signal::SIGSTOP),
+        ETIMEDOUT,
+        "Keep Alive",
+    );
 }
 
 #[test]
