@@ -16,6 +16,8 @@ pub(super) struct Installed {
 
 /// Written last: the folder beside it is whole.
 const DONE: &str = ".configured";
+/// Leads to the nearest mirror.
+const MIRROR: &str = "http://deb.debian.org";
 /// What verifies the archive's signature; package debian-archive-keyring.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
@@ -33,6 +35,13 @@ impl Installed {
 pub(super) fn headers(fio: &Installed, given: Option<&Path>) -> Outcome<PathBuf> {
     let place = run::build_dir().join("fio-engine");
     if let Some(folder) = given {
+        // Where the person is, not where commands run.
+        let folder =
+            std::path::absolute(folder).map_err(|error| Failure::file("find", folder, &error))?;
+        if !folder.is_dir() {
+            let folder = folder.display();
+            return Err(Failure::Usage(format!("{folder} is no folder")));
+        }
         let copy = place.join("given");
         empty(&copy)?;
         run::run(
@@ -174,20 +183,26 @@ impl Package {
         };
         make(&folder.join("lists/partial"))?;
         make(&folder.join("cache/archives/partial"))?;
-        let text = format!(
-            "deb-src [signed-by={KEYRING}] http://deb.debian.org/debian {} main\n",
-            self.codename
-        );
+        let name = &self.codename;
+        let text: String = [
+            ("debian", name.clone()),
+            ("debian-security", format!("{name}-security")),
+        ]
+        .map(|(archive, suite)| {
+            format!("deb-src [signed-by={KEYRING}] {MIRROR}/{archive} {suite} main\n")
+        })
+        .concat();
         fs::write(&list, text).map_err(|error| Failure::file("write", &list, &error))?;
         let version = format!("{}={}", self.name, self.version);
         for words in [&["update"][..], &["source", "--download-only", &version]] {
-            run::run(apt_get(folder).args(words)).map_err(|failure| {
-                Failure::Failed(format!(
-                    "{failure}\n\nThe source package of fio {} could not be fetched from \
-                     deb.debian.org. {REMEDY}",
+            if let Err(failure) = run::run(apt_get(folder).args(words)) {
+                let (Failure::Failed(text) | Failure::Usage(text)) = failure;
+                return Err(Failure::Failed(format!(
+                    "{text}\n\nThe source package of fio {} could not be fetched from \
+                     {MIRROR}. {REMEDY}",
                     self.version
-                ))
-            })?;
+                )));
+            }
         }
         // The file's name has no epoch.
         let (_, plain) = self.version.split_once(':').unwrap_or(("", &self.version));
