@@ -1,7 +1,6 @@
 //! `nvmeof bench`: how fast a namespace is. One thread for each queue drives
 //! it by polling; this one keeps the controller alive and shows progress.
 
-mod admin;
 mod job;
 mod report;
 
@@ -12,10 +11,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use nvmeof_initiator::blocking::BlockingAdmin;
 use nvmeof_initiator::polled::{IoConfig, IoQueue};
 use nvmeof_initiator::{Error, QueueShape};
 
-use self::admin::Admin;
 use self::job::{Job, Tally};
 use crate::args::{self, Kind};
 use crate::failure::Failure;
@@ -46,10 +45,10 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
     let route = args.subsystem.target.route(options.addr)?;
     let config = options.admin_config(&identity);
     let names = config.setup.names.clone();
-    let mut admin = Admin::connect(route.provider()?, options.addr, config, start)?;
-    let info = Arc::clone(admin.info()?);
+    let mut admin = BlockingAdmin::connect(route.provider()?, options.addr, config, start)?;
+    let info = Arc::clone(admin.info());
     let namespace = admin.namespace(args.namespace_id)?;
-    let plan = job::Plan::new(args, &namespace)?;
+    let plan = job::Plan::new(args, namespace)?;
     if info.io_queues < args.io_queues {
         return Err(Failure::new(format!(
             "the controller grants {} I/O queues, {} were asked for",
@@ -113,7 +112,12 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
 }
 
 /// Keeps the controller alive and shows progress until all threads are done.
-fn watch<T>(admin: &mut Admin, threads: &[JoinHandle<T>], shared: &Shared, runtime: Duration) {
+fn watch<T>(
+    admin: &mut BlockingAdmin,
+    threads: &[JoinHandle<T>],
+    shared: &Shared,
+    runtime: Duration,
+) {
     let bar = progress(runtime);
     let start = Instant::now();
     while threads.iter().any(|thread| !thread.is_finished()) {

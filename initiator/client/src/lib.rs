@@ -7,6 +7,9 @@
 //! * [`Host`], [`Controller`], [`Namespace`]: the same for tokio. Registered
 //!   buffers go in and come back.
 //!
+//! [`blocking`] is for programs that poll their I/O queues and only wait for
+//! everything else.
+//!
 //! ```no_run
 //! use nvmeof_initiator::{ConnectOptions, Error, Host, HostConfig, Nqn, WriteOptions};
 //!
@@ -35,9 +38,11 @@
 //! caller.
 #![forbid(unsafe_code)]
 
+pub mod blocking;
 mod controller;
 mod drive;
 mod error;
+mod geometry;
 mod host;
 mod identity;
 mod namespace;
@@ -46,6 +51,7 @@ mod transport;
 
 pub use controller::Controller;
 pub use error::{Error, Fault, Lost, LostCause, MachineError, Setup, SetupFault, UsageError};
+pub use geometry::Geometry;
 pub use host::{ConnectOptions, Discovery, Host, HostConfig};
 pub use identity::{Identity, parse_hostid};
 pub use namespace::{Namespace, WriteOptions, ZeroOptions};

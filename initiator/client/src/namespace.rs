@@ -8,6 +8,7 @@ use zerocopy::FromBytes;
 
 use crate::controller::Controller;
 use crate::error::{Error, MachineError, UsageError};
+use crate::geometry::Geometry;
 
 /// A namespace of a connected controller. Buffers go in and come back, also
 /// with an error. Dropping a future does not undo its call: the buffer returns
@@ -15,9 +16,7 @@ use crate::error::{Error, MachineError, UsageError};
 #[derive(Clone, Debug)]
 pub struct Namespace {
     controller: Controller,
-    nsid: u32,
-    blocks: u64,
-    block_shift: u8,
+    geometry: Geometry,
     identify: Box<IdentifyNamespace>,
 }
 
@@ -41,23 +40,9 @@ impl Namespace {
     pub(crate) fn new(controller: Controller, nsid: u32, page: &[u8]) -> Result<Self, Error> {
         let identify = IdentifyNamespace::read_from_bytes(page)
             .map_err(|_| MachineError::internal("an Identify page of another length"))?;
-        let format = |what: String| UsageError::Format { nsid, what };
-        let lba_format = identify
-            .format()
-            .ok_or_else(|| format("names a block format that it does not have".to_owned()))?;
-        if lba_format.block_len().is_none() {
-            let what = format!("has blocks of 2^{} bytes", lba_format.lbads);
-            return Err(format(what).into());
-        }
-        if lba_format.ms.get() != 0 {
-            let what = format!("has {} bytes of metadata per block", lba_format.ms);
-            return Err(format(what).into());
-        }
         Ok(Self {
             controller,
-            nsid,
-            blocks: identify.nsze.get(),
-            block_shift: lba_format.lbads,
+            geometry: Geometry::of(nsid, &identify)?,
             identify: Box::new(identify),
         })
     }
@@ -65,31 +50,31 @@ impl Namespace {
     /// Its identifier.
     #[must_use]
     pub fn nsid(&self) -> u32 {
-        self.nsid
+        self.geometry.nsid
     }
 
     /// Number of blocks.
     #[must_use]
     pub fn blocks(&self) -> u64 {
-        self.blocks
+        self.geometry.blocks
     }
 
     /// Bytes of a block.
     #[must_use]
     pub fn block_size(&self) -> u32 {
-        1 << self.block_shift
+        self.geometry.block_size()
     }
 
     /// Bytes in all; `None` when 64 bits do not hold them.
     #[must_use]
     pub fn len(&self) -> Option<u64> {
-        self.blocks.checked_mul(u64::from(self.block_size()))
+        self.geometry.len()
     }
 
     /// Whether it has no blocks.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.blocks == 0
+        self.geometry.is_empty()
     }
 
     /// What the controller says about it.
@@ -130,7 +115,10 @@ impl Namespace {
     /// # Errors
     /// When the command fails.
     pub async fn flush(&self) -> Result<(), Error> {
-        let (result, _none) = self.controller.call(flush(self.nsid).into(), None).await;
+        let (result, _none) = self
+            .controller
+            .call(flush(self.geometry.nsid).into(), None)
+            .await;
         result.map(drop)
     }
 
@@ -164,7 +152,7 @@ impl Namespace {
             self.check(range.slba, range.count.into())?;
         }
         for some in ranges.chunks(MAX_RANGES) {
-            let Some(command) = deallocate(self.nsid, some) else {
+            let Some(command) = deallocate(self.geometry.nsid, some) else {
                 continue;
             };
             let mut buf = self.controller.alloc(some.len() * RANGE_LEN)?;
@@ -204,17 +192,17 @@ impl Namespace {
         if !bytes.is_multiple_of(block_size.into()) {
             return Err(UsageError::NotBlocks { len, block_size }.into());
         }
-        let count = bytes >> self.block_shift;
+        let count = bytes >> self.geometry.block_shift;
         self.check(lba, count)?;
         Ok(count)
     }
 
     fn check(&self, slba: u64, count: u64) -> Result<(), Error> {
         let end = slba.checked_add(count);
-        if end.is_some_and(|end| end <= self.blocks) {
+        if end.is_some_and(|end| end <= self.geometry.blocks) {
             return Ok(());
         }
-        let (nsid, blocks) = (self.nsid, self.blocks);
+        let (nsid, blocks) = (self.geometry.nsid, self.geometry.blocks);
         Err(UsageError::OutOfRange {
             nsid,
             slba,
@@ -227,8 +215,8 @@ impl Namespace {
     fn run(&self, operation: Operation, slba: u64, count: u64, fua: bool) -> Blocks {
         Blocks {
             operation,
-            nsid: self.nsid,
-            block_shift: self.block_shift,
+            nsid: self.geometry.nsid,
+            block_shift: self.geometry.block_shift,
             slba,
             count,
             fua,

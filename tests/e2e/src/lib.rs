@@ -17,6 +17,7 @@
     reason = "a test that cannot go on has failed; some calls only check"
 )]
 
+mod fio;
 mod image;
 mod observe;
 mod patience;
@@ -25,6 +26,7 @@ mod run;
 mod setup;
 mod target;
 
+pub use fio::{Jobs, engine};
 pub use image::{image, pattern, same_bytes};
 pub use observe::{cpu_seconds, fds, is_root, rss_kib};
 pub use patience::{PATIENCE, eventually};

@@ -14,6 +14,11 @@ use crate::patience::{PATIENCE, eventually};
 /// Where a program is.
 #[must_use]
 pub fn binary(name: &str) -> PathBuf {
+    built(name, "cargo build --release")
+}
+
+/// Where something is that `command` builds.
+pub(crate) fn built(name: &str, command: &str) -> PathBuf {
     let folder = match std::env::var_os("NVMEOF_BIN_DIR") {
         Some(folder) => PathBuf::from(folder),
         None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build/release"),
@@ -21,7 +26,7 @@ pub fn binary(name: &str) -> PathBuf {
     let path = folder.join(name);
     assert!(
         path.is_file(),
-        "{} is not there: run `cargo build --release`, or set NVMEOF_BIN_DIR",
+        "{} is not there: run `{command}`, or set NVMEOF_BIN_DIR",
         path.display()
     );
     path

@@ -126,6 +126,16 @@ const RULES: &[Rule] = &[
         ],
         system: true,
     },
+    Rule {
+        name: "nvmeof-fio",
+        ours: &[
+            "nvmeof-memory",
+            "nvmeof-rdma",
+            "nvmeof-initiator-core",
+            "nvmeof-initiator",
+        ],
+        system: true,
+    },
 ];
 
 /// Doors to the operating system and runtimes. Protocol logic does no I/O.
@@ -192,7 +202,9 @@ pub fn check(folder: &str, manifest: &Table) -> Vec<Problem> {
 fn side(name: &str) -> Option<&'static str> {
     match name {
         "nvmeof-target" | "nvmeof-target-core" | "nvmeof-backend" => Some("target"),
-        "nvmeof-initiator" | "nvmeof-initiator-core" | "nvmeof-cli" => Some("initiator"),
+        "nvmeof-initiator" | "nvmeof-initiator-core" | "nvmeof-cli" | "nvmeof-fio" => {
+            Some("initiator")
+        }
         _ => None,
     }
 }

@@ -10,6 +10,10 @@ const MAX_COLUMNS: usize = 100;
 /// The crates that may contain unsafe code, by folder.
 pub const UNSAFE_CRATES: &[&str] = &["common/memory", "common/uring", "common/rdma-verbs"];
 
+/// The files outside of them that may, each the only one of its crate: a border
+/// to a program in C.
+pub const UNSAFE_FILES: &[&str] = &["initiator/fio/src/ffi.rs"];
+
 /// Checks one file; `path` is relative to the root of the repository.
 #[must_use]
 pub fn check(path: &Path, text: &str) -> Vec<Problem> {
@@ -40,6 +44,17 @@ pub fn check(path: &Path, text: &str) -> Vec<Problem> {
 
 fn may_be_unsafe(path: &Path) -> bool {
     UNSAFE_CRATES.iter().any(|folder| path.starts_with(folder))
+        || UNSAFE_FILES.iter().any(|file| path == Path::new(file))
+}
+
+/// Whether one file of the crate whose root this is may contain unsafe code.
+fn has_unsafe_file(root: &Path) -> bool {
+    let folder = root.parent();
+    folder.is_some_and(|folder| {
+        UNSAFE_FILES
+            .iter()
+            .any(|f| Path::new(f).starts_with(folder))
+    })
 }
 
 /// The compiler refuses unsafe code wherever the workspace's lints hold; what
@@ -47,11 +62,15 @@ fn may_be_unsafe(path: &Path) -> bool {
 /// not hold.
 fn unsafe_code(path: &Path, text: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
-    if is_crate_root(path) && !text.lines().any(|line| line == "#![forbid(unsafe_code)]") {
-        problems.push(format!(
-            "{}: #![forbid(unsafe_code)] is missing",
-            path.display()
-        ));
+    // What is forbidden cannot be allowed to one file.
+    let level = if has_unsafe_file(path) {
+        "deny"
+    } else {
+        "forbid"
+    };
+    let line = format!("#![{level}(unsafe_code)]");
+    if is_crate_root(path) && !text.lines().any(|found| found == line) {
+        problems.push(format!("{}: {line} is missing", path.display()));
     }
     let signs = ["{", "fn ", "impl ", "extern "].map(|next| ["unsafe", next].join(" "));
     let lint = "unsafe_code";
@@ -64,7 +83,7 @@ fn unsafe_code(path: &Path, text: &str) -> Vec<Problem> {
                 .chain(&off)
                 .any(|sign| line.contains(sign.as_str()))
         {
-            let crates = UNSAFE_CRATES.join(", ");
+            let crates = [UNSAFE_CRATES, UNSAFE_FILES].concat().join(", ");
             let shown = path.display();
             problems.push(format!("{shown}:{number}: unsafe code belongs in {crates}"));
         }
@@ -143,6 +162,16 @@ mod tests {
             only("a/tests/x.rs", text, ":2: unsafe code");
             only("tests/fuzz/x.rs", text, ":2: unsafe code");
             assert!(problems("common/memory/src/x.rs", text).is_empty());
+            assert!(problems("initiator/fio/src/ffi.rs", text).is_empty());
+            only("initiator/fio/src/job.rs", text, ":2: unsafe code");
         }
+    }
+
+    #[test]
+    fn a_crate_with_one_unsafe_file_denies_it_elsewhere() {
+        only("initiator/fio/src/lib.rs", GOOD, "deny(unsafe_code)");
+        let denies = GOOD.replace("forbid", "deny");
+        assert!(problems("initiator/fio/src/lib.rs", &denies).is_empty());
+        only("a/src/lib.rs", &denies, "forbid(unsafe_code)");
     }
 }

@@ -6,6 +6,7 @@
 
 mod bench;
 mod demo;
+mod fio_engine;
 mod fuzz;
 mod lab;
 mod run;
@@ -26,6 +27,7 @@ Commands:
   lab [SCENARIO...] [...]    run scenarios with a stock kernel; see lab --help
   bench [WORK...] [...]      compare with yardsticks; see bench --help
   demo [--port N]            export a disk image, use it from the initiator
+  fio-engine [...]           build the engine for fio; see fio-engine --help
 
 Exit status: 0 success, 1 something failed, 2 wrong usage or set-up.
 ";
@@ -51,6 +53,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
     match command.as_str() {
         "lab" => lab::main(rest),
         "bench" => bench::main(rest),
+        "fio-engine" => fio_engine::main(rest),
         _ if wants_help => help(),
         "help" | "--help" | "-h" => help(),
         "setup" => match rest.first() {
@@ -89,6 +92,7 @@ mod tests {
             "test nonsense",
             "demo --port 0",
             "fuzz --runs x",
+            "fio-engine now",
         ] {
             assert!(
                 matches!(dispatch(&words(line)), Err(Failure::Usage(_))),

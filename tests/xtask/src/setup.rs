@@ -55,6 +55,16 @@ pub(crate) const FIO: Tool = Tool::Package {
     name: "fio",
     program: "fio",
 };
+/// Unpacks fio's source package, for its headers.
+pub(crate) const DPKG_DEV: Tool = Tool::Package {
+    name: "dpkg-dev",
+    program: "dpkg-source",
+};
+/// Puts the answers of fio's jobs into a table.
+pub(crate) const JQ: Tool = Tool::Package {
+    name: "jq",
+    program: "jq",
+};
 /// Counts instructions.
 pub(crate) const VALGRIND: Tool = Tool::Package {
     name: "valgrind",
@@ -100,7 +110,7 @@ pub(crate) const RDMA: &[Tool] = &[
 /// Everything that any command or document of the project uses.
 pub(crate) const ALL: &[&[Tool]] = &[
     &[
-        RUSTFMT, CLIPPY, CXX, E2FS, STRACE, FIO, VALGRIND, QEMU, MMDEBSTRAP,
+        RUSTFMT, CLIPPY, CXX, E2FS, STRACE, FIO, DPKG_DEV, JQ, VALGRIND, QEMU, MMDEBSTRAP,
     ],
     RDMA,
 ];

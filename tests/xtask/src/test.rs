@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::fio_engine;
 use crate::fuzz;
 use crate::lab;
 use crate::run::{self, Failure, Outcome};
@@ -74,8 +75,12 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "e2e",
-        about: "end to end, with the release binaries as processes",
-        tools: &[&[setup::E2FS, setup::STRACE], setup::RDMA],
+        about: "end to end, with the release binaries as processes, and with fio",
+        tools: &[
+            &[setup::E2FS, setup::STRACE, setup::JQ],
+            fio_engine::TOOLS,
+            setup::RDMA,
+        ],
         run: end_to_end,
     },
     Step {
@@ -173,6 +178,7 @@ fn end_to_end() -> Outcome {
     // Nothing to do after the step of that name; alone it must not test
     // yesterday's binaries.
     build()?;
+    fio_engine::build(None)?;
     let mut test = run::cargo("test --locked -p nvmeof-e2e");
     run::run(test.env("NVMEOF_BIN_DIR", run::build_dir().join("release")))
 }

@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use nvmeof_initiator::blocking;
 use nvmeof_initiator::polled::{Done, IoQueue, SubmitError};
-use nvmeof_initiator::{Blocks, Buf, Error, Operation, UsageError};
+use nvmeof_initiator::{Blocks, Buf, Error, Geometry, Operation, UsageError};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
-use nvmeof_wire::identify::IdentifyNamespace;
 
 use super::Shared;
 use crate::args::{self, Kind};
@@ -32,18 +32,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(args: &args::Bench, namespace: &IdentifyNamespace) -> Result<Self, Failure> {
-        let format = namespace
-            .format()
-            .filter(|format| format.ms.get() == 0)
-            .and_then(|format| Some((format.lbads, format.block_len()?)));
-        let Some((block_shift, block_size)) = format else {
-            let text = format!(
-                "namespace {} has a format we do not read",
-                args.namespace_id
-            );
-            return Err(Failure::new(text));
-        };
+    pub(super) fn new(args: &args::Bench, namespace: Geometry) -> Result<Self, Failure> {
+        let block_size = namespace.block_size();
         if !args.bs.is_multiple_of(block_size) {
             return Err(Failure::new(format!(
                 "--bs of {} bytes is not a whole number of blocks of {block_size} bytes",
@@ -51,7 +41,7 @@ impl Plan {
             )));
         }
         let blocks = u64::from(args.bs / block_size);
-        let places = namespace.nsze.get() / blocks;
+        let places = namespace.blocks / blocks;
         if places == 0 {
             return Err(Failure::new(format!(
                 "--bs of {} bytes is more than the namespace has",
@@ -61,8 +51,8 @@ impl Plan {
         Ok(Self {
             kind: args.rw,
             reads: args.rw.reads(args.rwmixread),
-            nsid: args.namespace_id,
-            block_shift,
+            nsid: namespace.nsid,
+            block_shift: namespace.block_shift,
             bytes: args.bs,
             blocks,
             places,
@@ -190,7 +180,7 @@ impl Job {
     /// Runs until the time is over; what is in flight then still counts.
     pub(super) fn run(mut self, shared: &Shared) -> Result<Tally, Error> {
         let mut done = Vec::with_capacity(usize::from(self.plan.depth));
-        self.connect(&mut done)?;
+        blocking::ready(&mut self.queue, self.start)?;
         let mut tally = Tally::default();
         let begin = self.start.elapsed();
         let end = begin + self.plan.runtime;
@@ -216,27 +206,8 @@ impl Job {
             }
         }
         tally.time = now - begin;
-        self.queue.close();
-        while !self.queue.is_closed() {
-            if !self.queue.poll(self.start.elapsed(), &mut done) {
-                std::thread::yield_now();
-            }
-        }
+        blocking::close(&mut self.queue, self.start);
         Ok(tally)
-    }
-
-    fn connect(&mut self, done: &mut Vec<Done>) -> Result<(), Error> {
-        while !self.queue.is_ready() {
-            if let Some(error) = self.queue.error()
-                && self.queue.is_closed()
-            {
-                return Err(error.clone());
-            }
-            if !self.queue.poll(self.start.elapsed(), done) {
-                std::thread::yield_now();
-            }
-        }
-        Ok(())
     }
 
     /// Starts as many operations as the depth allows.

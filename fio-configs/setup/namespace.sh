@@ -1,0 +1,91 @@
+# What `run` does for a namespace instead of a device: it is reached through the
+# engine of this project, and known from the program `nvmeof` beside it. Sourced
+# by `run`, whose variables and functions it uses.
+# shellcheck shell=bash disable=SC2154
+
+# Checks the options of the engine; says what `device` is called in the table.
+namespace_options() {
+    [ "$engine" = nvmeof ] ||
+        refuse "no engine $engine: nvmeof (fio's own are for devices: ENGINE=$engine)"
+    [ -z "$device" ] || refuse "a device ($device) or --engine nvmeof, not both"
+    [ -n "$address" ] || refuse "where is the target? (--address IP[:PORT])"
+    [ -n "$subsystem" ] || refuse "which subsystem? (--subsystem NQN)"
+    [[ $namespace =~ ^[1-9][0-9]{0,9}$ ]] || refuse "--namespace $namespace is no number"
+    [[ $queues =~ ^[1-9][0-9]{0,4}$ ]] || refuse "--queues $queues is no number"
+    # These become lines of a job file and words of a command.
+    [[ $address$subsystem$provider =~ ^[][[:alnum:]._:-]+$ ]] ||
+        refuse "an address, subsystem or provider has a character that none has"
+    engine_path=${NVMEOF_FIO_ENGINE:-$(dirname "$here")/build/release/libnvmeof_fio.so}
+    [ -f "$engine_path" ] ||
+        refuse "$engine_path is missing: cargo xtask fio-engine (or set NVMEOF_FIO_ENGINE)"
+    engine_path=$(realpath "$engine_path")
+    device="namespace $namespace of $subsystem at $address"
+
+    local host=$address port=4420
+    case $address in
+    \[*]:* | [!:]*:*)
+        # Two colons without brackets are an IPv6 address alone.
+        if [[ $address == \[* || $address != *:*:* ]]; then
+            host=${address%:*} port=${address##*:}
+        fi
+        ;;
+    esac
+    at=(-t rdma -a "$host" -s "$port" -n "$subsystem" --provider "$provider")
+}
+
+# The program `nvmeof`: beside the engine, or wherever the shell finds it.
+nvmeof() {
+    local command=$1 program
+    shift
+    program=$(dirname "$engine_path")/nvmeof
+    if [ ! -x "$program" ]; then program=$(type -P nvmeof) || return; fi
+    "$program" "$command" "${at[@]}" "$@"
+}
+
+# What there is to know about the namespace: capacity, sector, can_trim.
+look_at_namespace() {
+    local identify controller
+    identify=$(nvmeof id-ns --namespace-id "$namespace" -o json) ||
+        refuse "cannot identify $device with the program nvmeof (cargo build --release)"
+    controller=$(nvmeof id-ctrl -o json) || refuse "cannot identify the controller"
+    capacity=$(jq '.nsze * .block_size' <<<"$identify")
+    sector=$(jq .block_size <<<"$identify")
+    # ONCS bit 2: Dataset Management.
+    can_trim=$(jq -r 'if (.oncs / 4 | floor) % 2 == 1 then 1 else "" end' <<<"$controller")
+}
+
+# Refuses to write where somebody's data may be. Who else uses a namespace,
+# nobody here can know.
+allow_writing_namespace() {
+    local head found blocks=$((1048576 / sector))
+    head=$(mktemp "${TMPDIR:-/tmp}/fio-head-XXXXXX")
+    if [ "$capacity" -lt 1048576 ]; then blocks=$((capacity / sector)); fi
+    if nvmeof read --namespace-id "$namespace" --start-block 0 --block-count "$blocks" \
+        --data - >"$head"; then
+        found=$(wipefs --no-act --noheadings --output TYPE "$head") || found=unknown
+    else
+        found=unreadable
+    fi
+    rm -f "$head"
+    [ "$found" != unreadable ] || refuse "cannot read what $device holds"
+    [ "$found" != unknown ] || refuse "cannot find out what $device holds"
+    if [ -n "$found" ] && [ -z "$yes" ]; then
+        refuse "$device holds ${found//$'\n'/, }: --yes overwrites it"
+    fi
+}
+
+# Copies of the job files that say where the namespace is.
+namespace_job_files() {
+    local setup
+    job_files=$keep/job-files
+    rm -rf "$job_files"
+    mkdir -p "$job_files/setup"
+    cp "$here"/*.fio "$job_files"
+    for setup in measure verify; do
+        {
+            cat "$here/setup/$setup.fio"
+            printf '%s\n' "address=$address" "subsystem=$subsystem" \
+                "namespace=$namespace" "provider=$provider" "queues=$queues"
+        } >"$job_files/setup/$setup.fio"
+    done
+}

@@ -1,0 +1,196 @@
+//! Polled queues for callers that wait: a call returns when it is done.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nvmeof_initiator_core::{Command, ControllerInfo, admin};
+use nvmeof_rdma::Provider;
+use nvmeof_wire::admin::Cns;
+use nvmeof_wire::identify::IdentifyNamespace;
+use zerocopy::FromBytes;
+
+use crate::drive::Drive;
+use crate::error::{Error, MachineError, UsageError};
+use crate::geometry::Geometry;
+use crate::polled::{AdminConfig, AdminQueue, Call, IoQueue};
+
+/// An admin queue with its clock: the controller is set up when
+/// [`connect`](Self::connect) returns. Between calls somebody has to call
+/// [`turn`](Self::turn) by [`next_deadline`](Self::next_deadline).
+#[derive(Debug)]
+pub struct BlockingAdmin {
+    queue: AdminQueue,
+    info: Arc<ControllerInfo>,
+    start: Instant,
+}
+
+/// How long a shutdown may take.
+const SHUTDOWN: Duration = Duration::from_secs(2);
+/// Longest sleep where the provider has no descriptor to sleep on.
+const PAUSE: Duration = Duration::from_micros(200);
+
+impl BlockingAdmin {
+    /// Connects and sets the controller up. `start` is the time 0 of all its
+    /// queues.
+    ///
+    /// # Errors
+    /// What connecting or setting up ended with.
+    pub fn connect(
+        provider: Box<dyn Provider>,
+        addr: SocketAddr,
+        config: AdminConfig,
+        start: Instant,
+    ) -> Result<Self, Error> {
+        let mut queue = AdminQueue::connect(provider, addr, config, start.elapsed())?;
+        until(&mut queue, start, |queue| queue.info().is_some())?;
+        let info = queue.info().map(Arc::clone);
+        let info = info.ok_or_else(|| MachineError::internal("a controller without a set-up"))?;
+        Ok(Self { queue, info, start })
+    }
+
+    /// The controller.
+    #[must_use]
+    pub fn info(&self) -> &Arc<ControllerInfo> {
+        &self.info
+    }
+
+    /// The blocks of a namespace.
+    ///
+    /// # Errors
+    /// When there is none of that number, its format is one we do not read, or
+    /// the command fails.
+    pub fn namespace(&mut self, nsid: u32) -> Result<Geometry, Error> {
+        let page = self.read(admin::identify(Cns::NAMESPACE, nsid))?;
+        let identify = IdentifyNamespace::read_from_bytes(&page)
+            .map_err(|_| MachineError::internal("an Identify page of another length"))?;
+        // An inactive namespace is answered with zeroes (NVMe Base 2.0, section
+        // 5.17.2.1).
+        if identify.nsze.get() == 0 {
+            let known = "others, which `nvmeof list-ns` shows".to_owned();
+            return Err(UsageError::NoNamespace { nsid, known }.into());
+        }
+        Ok(Geometry::of(nsid, &identify)?)
+    }
+
+    /// Looks after the queue once.
+    pub fn turn(&mut self) {
+        let mut done = Vec::new();
+        while self.queue.poll(self.start.elapsed(), &mut done) {}
+    }
+
+    /// Why the connection is of no use any more.
+    #[must_use]
+    pub fn error(&self) -> Option<&Error> {
+        self.queue.error()
+    }
+
+    /// A descriptor that becomes readable when [`turn`](Self::turn) has
+    /// something to do.
+    #[must_use]
+    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.queue.wait_fd()
+    }
+
+    /// How long [`turn`](Self::turn) can wait, if it has to be called at all.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let deadline = self.queue.next_deadline()?;
+        Some(deadline.saturating_sub(self.start.elapsed()))
+    }
+
+    /// Shuts the controller down and closes the queue. I/O queues are closed
+    /// before.
+    pub fn shutdown(mut self) {
+        self.queue.shutdown(self.start.elapsed(), SHUTDOWN);
+        // How it ends does not matter any more.
+        let _ = until(&mut self.queue, self.start, AdminQueue::is_closed);
+    }
+
+    fn read(&mut self, command: Command) -> Result<Vec<u8>, Error> {
+        let len = usize::try_from(command.len()).unwrap_or_default();
+        let call = Call::new(command.into(), self.queue.page(len), 0);
+        if let Err(refused) = self.queue.submit(call, self.start.elapsed()) {
+            return Err(UsageError::Other(refused.why.to_string()).into());
+        }
+        let mut done = Vec::new();
+        while done.is_empty() {
+            if !self.queue.poll(self.start.elapsed(), &mut done) {
+                rest(&self.queue, self.start);
+            }
+        }
+        let Some(call) = done.pop() else {
+            return Ok(Vec::new());
+        };
+        call.result?;
+        Ok(call.buf.map(|buf| buf.to_vec()).unwrap_or_default())
+    }
+}
+
+/// Drives a queue until it takes calls. `start` is its time 0.
+///
+/// # Errors
+/// What connecting ended with.
+pub fn ready(queue: &mut IoQueue, start: Instant) -> Result<(), Error> {
+    until(queue, start, IoQueue::is_ready)
+}
+
+/// Closes a queue; calls in flight end, and their buffers go back to their
+/// pools.
+pub fn close(queue: &mut IoQueue, start: Instant) {
+    queue.close();
+    // It ends with the error that it was closed.
+    let _ = until(queue, start, IoQueue::is_closed);
+}
+
+/// Sleeps until one of the descriptors is readable, at most as long as
+/// `timeout`. Where there is a queue without a descriptor, not for long.
+pub fn sleep<'fd>(
+    fds: impl IntoIterator<Item = Option<BorrowedFd<'fd>>>,
+    timeout: Option<Duration>,
+) {
+    let mut timeout = timeout;
+    let mut wanted = Vec::new();
+    for fd in fds {
+        match fd {
+            Some(fd) => wanted.push(PollFd::new(fd, PollFlags::POLLIN)),
+            None => timeout = Some(timeout.map_or(PAUSE, |timeout| timeout.min(PAUSE))),
+        }
+    }
+    let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
+        // Rounded up, or the last millisecond would be spent in a spin.
+        let millis = timeout.as_nanos().div_ceil(1_000_000);
+        PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
+    });
+    // A signal wakes as well: whoever sleeps looks again.
+    let _ = poll(&mut wanted, timeout);
+}
+
+/// Polls until `reached`, or until the queue is closed.
+fn until<Q: Drive>(
+    queue: &mut Q,
+    start: Instant,
+    reached: impl Fn(&Q) -> bool,
+) -> Result<(), Error> {
+    let mut done = Vec::new();
+    while !reached(queue) {
+        if let Some(error) = queue.error()
+            && queue.is_closed()
+        {
+            return Err(error.clone());
+        }
+        if !queue.poll(start.elapsed(), &mut done) {
+            rest(queue, start);
+        }
+    }
+    Ok(())
+}
+
+/// Sleeps until the queue has something to do.
+fn rest(queue: &impl Drive, start: Instant) {
+    let deadline = queue.next_deadline();
+    let timeout = deadline.map(|deadline| deadline.saturating_sub(start.elapsed()));
+    sleep([queue.wait_fd()], timeout);
+}

@@ -1,0 +1,79 @@
+//! The blocks of a namespace: how many, and of which size.
+
+use nvmeof_wire::identify::IdentifyNamespace;
+
+use crate::error::UsageError;
+
+/// The blocks of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// The namespace.
+    pub nsid: u32,
+    /// How many there are.
+    pub blocks: u64,
+    /// Size of a block as a power of two.
+    pub block_shift: u8,
+}
+
+impl Geometry {
+    /// What Identify says about namespace `nsid`.
+    ///
+    /// # Errors
+    /// When its format is one we do not read.
+    pub fn of(nsid: u32, identify: &IdentifyNamespace) -> Result<Self, UsageError> {
+        let format = |what: String| UsageError::Format { nsid, what };
+        let lba_format = identify
+            .format()
+            .ok_or_else(|| format("names a block format that it does not have".to_owned()))?;
+        if lba_format.block_len().is_none() {
+            let what = format!("has blocks of 2^{} bytes", lba_format.lbads);
+            return Err(format(what));
+        }
+        if lba_format.ms.get() != 0 {
+            let what = format!("has {} bytes of metadata per block", lba_format.ms);
+            return Err(format(what));
+        }
+        Ok(Self {
+            nsid,
+            blocks: identify.nsze.get(),
+            block_shift: lba_format.lbads,
+        })
+    }
+
+    /// Bytes of a block.
+    #[must_use]
+    pub fn block_size(&self) -> u32 {
+        1 << self.block_shift
+    }
+
+    /// Bytes in all; `None` when 64 bits do not hold them.
+    #[must_use]
+    pub fn len(&self) -> Option<u64> {
+        self.blocks.checked_mul(u64::from(self.block_size()))
+    }
+
+    /// Whether it has no blocks.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.blocks == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_that_cannot_be_read_are_refused() {
+        let good = IdentifyNamespace::with_format(16, 12);
+        let geometry = Geometry::of(3, &good).unwrap();
+        assert_eq!((geometry.nsid, geometry.len()), (3, Some(65536)));
+        assert!(Geometry::of(1, &IdentifyNamespace::with_format(16, 40)).is_err());
+        let mut metadata = good;
+        metadata.lbaf[0].ms.set(8);
+        let error = Geometry::of(1, &metadata).unwrap_err().to_string();
+        assert!(error.contains("8 bytes of metadata"), "{error}");
+        let endless = IdentifyNamespace::with_format(u64::MAX, 9);
+        assert_eq!(Geometry::of(1, &endless).unwrap().len(), None);
+    }
+}

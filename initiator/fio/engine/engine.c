@@ -1,0 +1,319 @@
+/* fio's side of the engine: it knows fio's structures, and passes numbers on
+ * to the functions of nvmeof_fio.h.
+ *
+ * It is compiled with the headers of the fio that is installed, which are not
+ * part of this project; `cargo xtask fio-engine` gets them. ENGINE_FIO_VERSION
+ * is the version that they belong to. */
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fio.h"
+#include "optgroup.h"
+
+#include "nvmeof_fio.h"
+
+struct engine_options {
+	void *pad; /* fio takes an offset of 0 for none */
+	char *address;
+	char *subsystem;
+	char *provider;
+	char *hostnqn;
+	unsigned int nsid;
+	unsigned int queues;
+};
+
+#define ENGINE_OPTION(NAME, LONG, TYPE, FIELD, HELP) \
+	.name = NAME, .lname = LONG, .type = TYPE, \
+	.off1 = offsetof(struct engine_options, FIELD), .help = HELP, \
+	.category = FIO_OPT_C_ENGINE, .group = FIO_OPT_G_INVALID
+
+static struct fio_option options[] = {
+	{
+		ENGINE_OPTION("address", "Target address", FIO_OPT_STR_STORE, address,
+			      "Address of the target: IP or IP:PORT (port 4420)"),
+	},
+	{
+		ENGINE_OPTION("subsystem", "Subsystem NQN", FIO_OPT_STR_STORE, subsystem,
+			      "Name of the subsystem"),
+	},
+	{
+		ENGINE_OPTION("namespace", "Namespace", FIO_OPT_INT, nsid,
+			      "Namespace identifier"),
+		.def = "1",
+		.minval = 1,
+	},
+	{
+		ENGINE_OPTION("provider", "RDMA provider", FIO_OPT_STR_STORE, provider,
+			      "RDMA provider: auto, iwarp (software) or verbs (devices)"),
+		.def = "auto",
+	},
+	{
+		ENGINE_OPTION("queues", "I/O queues", FIO_OPT_INT, queues,
+			      "I/O queues of each job, which share its iodepth"),
+		.def = "1",
+		.minval = 1,
+	},
+	{
+		ENGINE_OPTION("hostnqn", "Host NQN", FIO_OPT_STR_STORE, hostnqn,
+			      "Name of this host (that of /etc/nvme/hostnqn)"),
+	},
+	{
+		.name = NULL,
+	},
+};
+
+/* A job after init, in td->io_ops_data. */
+struct engine_data {
+	struct nvmeof_job *job;
+	struct nvmeof_ended *ended;
+	unsigned int room;
+	bool at_once;
+};
+
+extern struct ioengine_ops ioengine;
+
+static struct nvmeof_target target_of(struct thread_data *td)
+{
+	const struct engine_options *o = td->eo;
+	struct nvmeof_target target = {
+		.address = o->address,
+		.subsystem = o->subsystem,
+		.provider = o->provider,
+		.hostnqn = o->hostnqn,
+		.nsid = o->nsid,
+		.queues = o->queues,
+	};
+
+	return target;
+}
+
+/* Structures of another version would be misread without a word. */
+static bool is_the_right_fio(struct thread_data *td)
+{
+	if (strcmp(fio_version_string, ENGINE_FIO_VERSION)) {
+		log_err("nvmeof: the engine was built for %s, this is %s; build it "
+			"again with `cargo xtask fio-engine`\n",
+			ENGINE_FIO_VERSION, fio_version_string);
+		return false;
+	}
+	if (td->io_ops != &ioengine) {
+		log_err("nvmeof: fio's structures are not what its headers say; build "
+			"the engine with the headers of this very fio "
+			"(`cargo xtask fio-engine --fio-source DIR`)\n");
+		return false;
+	}
+	return true;
+}
+
+static int refuse(struct thread_data *td, int error)
+{
+	td_verror(td, error, "nvmeof");
+	return error;
+}
+
+static bool has_whole_blocks(struct thread_data *td, uint64_t block)
+{
+	enum fio_ddir ddir;
+
+	for (ddir = DDIR_READ; ddir <= DDIR_TRIM; ddir++) {
+		bool used = ddir == DDIR_READ ? td_read(td) :
+			ddir == DDIR_WRITE ? td_write(td) : td_trim(td);
+
+		if (used && td->o.min_bs[ddir] % block) {
+			log_err("nvmeof: bs=%llu of job %s is not a whole number of "
+				"blocks of %llu bytes, which namespace %u has\n",
+				td->o.min_bs[ddir], td->o.name,
+				(unsigned long long) block,
+				((struct engine_options *) td->eo)->nsid);
+			return false;
+		}
+	}
+	return true;
+}
+
+/* Before fio forks: how large is it? */
+static int engine_setup(struct thread_data *td)
+{
+	struct nvmeof_target target;
+	struct nvmeof_size size;
+	int error;
+
+	if (!is_the_right_fio(td))
+		return 1;
+	if (!td->files_index) {
+		add_file(td, "nvmeof", 0, 0);
+		td->o.nr_files = td->o.nr_files ? : 1;
+		td->o.open_files++;
+	}
+	if (td->o.nr_files != 1) {
+		log_err("nvmeof: job %s has %u files; a job is about one namespace, so "
+			"leave out filename= and nrfiles=\n", td->o.name, td->o.nr_files);
+		return refuse(td, EINVAL);
+	}
+
+	target = target_of(td);
+	error = nvmeof_fio_look(&target, &size);
+	if (error)
+		return refuse(td, error);
+	if (!has_whole_blocks(td, size.block))
+		return refuse(td, EINVAL);
+
+	td->files[0]->filetype = FIO_TYPE_BLOCK;
+	td->files[0]->real_file_size = size.bytes;
+	fio_file_set_size_known(td->files[0]);
+	return 0;
+}
+
+/* In the job's own thread or process. */
+static int engine_init(struct thread_data *td)
+{
+	struct nvmeof_target target = target_of(td);
+	struct engine_data *data = calloc(1, sizeof(*data));
+	int error;
+
+	if (!data)
+		return refuse(td, ENOMEM);
+	data->room = td->o.iodepth;
+	data->ended = calloc(data->room, sizeof(*data->ended));
+	error = data->ended ? nvmeof_fio_open(&target, data->room, &data->job) : ENOMEM;
+	if (error) {
+		free(data->ended);
+		free(data);
+		return refuse(td, error);
+	}
+	/* A job that pauses between operations does not come back soon to send
+	 * what was collected. */
+	data->at_once = td->o.thinktime || td->o.read_iolog_file ||
+		(td->flags & TD_F_CHECK_RATE) || td->o.iodepth_batch > 1;
+	td->io_ops_data = data;
+	return 0;
+}
+
+static void engine_cleanup(struct thread_data *td)
+{
+	struct engine_data *data = td->io_ops_data;
+
+	if (!data)
+		return;
+	nvmeof_fio_close(data->job);
+	free(data->ended);
+	free(data);
+	td->io_ops_data = NULL;
+}
+
+/* Memory that begins on a page boundary, one piece of the largest block size
+ * for each operation. fio lays its operations out in the same way. */
+static int engine_iomem_alloc(struct thread_data *td, size_t total)
+{
+	struct engine_data *data = td->io_ops_data;
+	unsigned long long len = td_max_bs(td);
+
+	if (td->o.mem_align > page_size) {
+		log_err("nvmeof: iomem_align=%u of job %s is more than a page; leave it "
+			"out\n", td->o.mem_align, td->o.name);
+		return EINVAL;
+	}
+	/* fio would add it to the address, which has it already. */
+	td->o.mem_align = 0;
+	td->orig_buffer = nvmeof_fio_allocate(data->job, (total + len - 1) / len, len);
+	return td->orig_buffer ? 0 : ENOMEM;
+}
+
+static void engine_iomem_free(struct thread_data *td)
+{
+	struct engine_data *data = td->io_ops_data;
+
+	if (data)
+		nvmeof_fio_free(data->job);
+	td->orig_buffer = NULL;
+}
+
+static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
+{
+	struct engine_data *data = td->io_ops_data;
+	struct nvmeof_request request = {
+		.user = (uintptr_t) io_u,
+		.offset = io_u->offset,
+		.len = io_u->xfer_buflen,
+		.addr = (uintptr_t) io_u->xfer_buf,
+	};
+	int error;
+
+	fio_ro_check(td, io_u);
+	if (io_u->ddir == DDIR_READ)
+		request.kind = NVMEOF_READ;
+	else if (io_u->ddir == DDIR_WRITE)
+		request.kind = td->o.sync_io ? NVMEOF_WRITE_FUA : NVMEOF_WRITE;
+	else if (io_u->ddir == DDIR_TRIM)
+		request.kind = NVMEOF_TRIM;
+	else if (ddir_sync(io_u->ddir))
+		request.kind = NVMEOF_FLUSH;
+	else {
+		io_u->error = EINVAL;
+		return FIO_Q_COMPLETED;
+	}
+
+	error = nvmeof_fio_queue(data->job, &request);
+	if (!error)
+		return FIO_Q_QUEUED;
+	if (error == NVMEOF_BUSY)
+		return FIO_Q_BUSY;
+	io_u->error = error;
+	return FIO_Q_COMPLETED;
+}
+
+static int engine_commit(struct thread_data *td)
+{
+	struct engine_data *data = td->io_ops_data;
+
+	return -nvmeof_fio_commit(data->job, data->at_once);
+}
+
+static int engine_getevents(struct thread_data *td, unsigned int min, unsigned int max,
+			    const struct timespec *t)
+{
+	struct engine_data *data = td->io_ops_data;
+	int64_t timeout = t ? t->tv_sec * 1000000000LL + t->tv_nsec : -1;
+
+	if (max > data->room)
+		max = data->room;
+	return nvmeof_fio_reap(data->job, min, max, timeout, data->ended);
+}
+
+static struct io_u *engine_event(struct thread_data *td, int event)
+{
+	struct engine_data *data = td->io_ops_data;
+	struct io_u *io_u = (struct io_u *) (uintptr_t) data->ended[event].user;
+
+	io_u->error = data->ended[event].error;
+	return io_u;
+}
+
+/* There is no file and no cache. */
+static int engine_nothing_to_do(struct thread_data *td, struct fio_file *f)
+{
+	return 0;
+}
+
+struct ioengine_ops ioengine = {
+	.name = "nvmeof",
+	.version = FIO_IOOPS_VERSION,
+	.flags = FIO_DISKLESSIO | FIO_RAWIO | FIO_NOEXTEND | FIO_NODISKUTIL |
+		FIO_MEMALIGN | FIO_NO_OFFLOAD,
+	.setup = engine_setup,
+	.init = engine_init,
+	.cleanup = engine_cleanup,
+	.iomem_alloc = engine_iomem_alloc,
+	.iomem_free = engine_iomem_free,
+	.queue = engine_queue,
+	.commit = engine_commit,
+	.getevents = engine_getevents,
+	.event = engine_event,
+	.open_file = engine_nothing_to_do,
+	.close_file = engine_nothing_to_do,
+	.invalidate = engine_nothing_to_do,
+	.options = options,
+	.option_struct_size = sizeof(struct engine_options),
+};

@@ -1,0 +1,115 @@
+//! The controller of a job: connected, looked at, and kept alive by a thread of
+//! its own, because fio pauses, verifies and waits for others as it likes.
+
+use std::os::fd::AsFd;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nvmeof_initiator::blocking::{self, BlockingAdmin};
+use nvmeof_initiator::{ControllerInfo, Error, Geometry};
+
+use crate::failure::Failure;
+use crate::options::Options;
+
+/// Connects for a moment to see how large the namespace is. Leaves no thread
+/// and no descriptor: fio makes its jobs by forking after this.
+pub(crate) fn look(options: &Options) -> Result<Geometry, Failure> {
+    let (admin, geometry) = connect(options, Instant::now())?;
+    admin.shutdown();
+    Ok(geometry)
+}
+
+/// A controller that is kept alive until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Control {
+    info: Arc<ControllerInfo>,
+    geometry: Geometry,
+    lost: Arc<OnceLock<Error>>,
+    /// Ends the thread.
+    stop: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Connects. `start` is the time 0 of all queues.
+    pub(crate) fn start(options: &Options, start: Instant) -> Result<Self, Failure> {
+        let (mut admin, geometry) = connect(options, start)?;
+        let info = Arc::clone(admin.info());
+        // Not a pipe: fio may have forked a process that has it as well, so that
+        // closing tells nothing, and a write that nobody reads is a signal.
+        let stop = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC);
+        let stop = Arc::new(stop.map_err(|errno| no_thread(errno.into()))?);
+        let stopped = Arc::clone(&stop);
+        let lost = Arc::new(OnceLock::new());
+        let says = Arc::clone(&lost);
+        let keep_alive = move || {
+            let ended = || {
+                let mut fds = [PollFd::new(stopped.as_fd(), PollFlags::POLLIN)];
+                poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+            };
+            while !ended() {
+                admin.turn();
+                if let Some(error) = admin.error() {
+                    // The only one who says so.
+                    let _ = says.set(error.clone());
+                    return;
+                }
+                let fds = [admin.wait_fd(), Some(stopped.as_fd())];
+                blocking::sleep(fds, admin.next_deadline());
+            }
+            admin.shutdown();
+        };
+        let thread = std::thread::Builder::new().name("nvmeof-admin".to_owned());
+        let thread = thread.spawn(keep_alive).map_err(no_thread)?;
+        Ok(Self {
+            info,
+            geometry,
+            lost,
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    pub(crate) fn info(&self) -> &ControllerInfo {
+        &self.info
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Why the controller is gone, if it is.
+    pub(crate) fn lost(&self) -> Option<&Error> {
+        self.lost.get()
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = self.stop.write(1);
+        if let Some(thread) = self.thread.take() {
+            // A thread that broke down has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn connect(options: &Options, start: Instant) -> Result<(BlockingAdmin, Geometry), Failure> {
+    let addr = options.connect.addr;
+    let provider = options.transport.provider(addr)?;
+    let config = options.connect.admin_config(&options.identity);
+    let mut admin = BlockingAdmin::connect(provider, addr, config, start)?;
+    let geometry = admin.namespace(options.nsid)?;
+    Ok((admin, geometry))
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+fn no_thread(error: std::io::Error) -> Failure {
+    let text = format!("no thread can be started to keep the controller alive: {error}");
+    let errno = error.raw_os_error().map_or(Errno::EAGAIN, Errno::from_raw);
+    Failure::new(text, errno)
+}

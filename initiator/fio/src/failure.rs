@@ -1,0 +1,148 @@
+//! Failures: an error number for fio, the cause and what to do for people.
+
+use std::fmt;
+use std::io::ErrorKind;
+
+use nix::errno::Errno;
+use nvmeof_initiator::{Error, Lost, LostCause, SetupFault, Status};
+use nvmeof_rdma::CloseReason;
+
+/// Something that does not work.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    text: String,
+    errno: Errno,
+}
+
+impl Failure {
+    /// A failure in words, with what to do about it.
+    #[must_use]
+    pub fn new(text: impl Into<String>, errno: Errno) -> Self {
+        let text = text.into();
+        Self { text, errno }
+    }
+
+    /// What fio is told.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        self.errno
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let text = match &error {
+            // The remedy for a command line does not fit a job file.
+            Error::Lost(lost) if !lost.established => format!(
+                "{}; is the target running there? check address= and provider= of the job, \
+                 and the network between",
+                error.cause()
+            ),
+            _ => error.to_string(),
+        };
+        Self::new(text, errno(&error))
+    }
+}
+
+/// The number that fits best; `EIO` where none does.
+pub(crate) fn errno(error: &Error) -> Errno {
+    match error {
+        Error::Command(error) => of_status(error.status),
+        Error::Lost(lost) => of_lost(lost),
+        Error::Setup(setup) => match &setup.why {
+            SetupFault::Rejected(_) => Errno::ECONNREFUSED,
+            SetupFault::Nvme(_) => Errno::EPROTO,
+        },
+        Error::Usage(_) => Errno::EINVAL,
+        Error::Machine(_) => Errno::ENOMEM,
+    }
+}
+
+fn of_status(status: Status) -> Errno {
+    match status.kind() {
+        Status::CAPACITY_EXCEEDED => Errno::ENOSPC,
+        Status::NAMESPACE_WRITE_PROTECTED => Errno::EROFS,
+        Status::INVALID_OPCODE => Errno::EOPNOTSUPP,
+        Status::LBA_OUT_OF_RANGE | Status::INVALID_FIELD => Errno::EINVAL,
+        Status::INVALID_NAMESPACE => Errno::ENXIO,
+        _ => Errno::EIO,
+    }
+}
+
+fn of_lost(lost: &Lost) -> Errno {
+    match &lost.cause {
+        LostCause::Network(CloseReason::Network { kind, .. })
+            if *kind == ErrorKind::ConnectionRefused =>
+        {
+            Errno::ECONNREFUSED
+        }
+        LostCause::Network(_) => Errno::ECONNRESET,
+        LostCause::Timeout { .. } => Errno::ETIMEDOUT,
+        LostCause::Protocol(_) => Errno::EPROTO,
+        LostCause::Local | LostCause::NotYet => Errno::ENOTCONN,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use nvmeof_initiator::{CommandError, UsageError};
+
+    use super::*;
+
+    fn lost(established: bool, cause: LostCause) -> Error {
+        Lost {
+            addr: SocketAddr::from(([10, 0, 0, 1], 4420)),
+            qid: 1,
+            provider: "iwarp",
+            established,
+            cause,
+        }
+        .into()
+    }
+
+    #[test]
+    fn each_error_has_a_number() {
+        for (status, number) in [
+            (Status::CAPACITY_EXCEEDED, Errno::ENOSPC),
+            (Status::NAMESPACE_WRITE_PROTECTED, Errno::EROFS),
+            (Status::INVALID_OPCODE, Errno::EOPNOTSUPP),
+            (Status::LBA_OUT_OF_RANGE, Errno::EINVAL),
+            (Status::WRITE_FAULT, Errno::EIO),
+        ] {
+            let error = CommandError {
+                command: "Write",
+                status,
+                result: 0,
+                place: None,
+            };
+            assert_eq!(errno(&error.into()), number);
+        }
+        let timeout = LostCause::Timeout { what: "Read" };
+        assert_eq!(errno(&lost(true, timeout)), Errno::ETIMEDOUT);
+        assert_eq!(errno(&lost(true, LostCause::Local)), Errno::ENOTCONN);
+        let usage = UsageError::Other("x".to_owned());
+        assert_eq!(errno(&usage.into()), Errno::EINVAL);
+    }
+
+    #[test]
+    fn remedies_are_those_of_a_job_file() {
+        let refused = LostCause::Network(CloseReason::Network {
+            kind: ErrorKind::ConnectionRefused,
+            text: "refused".to_owned(),
+        });
+        let failure = Failure::from(lost(false, refused));
+        assert_eq!(failure.errno(), Errno::ECONNREFUSED);
+        let text = failure.to_string();
+        assert!(text.contains("nobody listens on 10.0.0.1:4420"), "{text}");
+        assert!(text.contains("address="), "{text}");
+        assert!(!text.contains("(-a)"), "{text}");
+    }
+}

@@ -1,0 +1,369 @@
+//! What `engine/engine.c` calls: the functions of `engine/nvmeof_fio.h`, which
+//! has the same declarations in C.
+//!
+//! A job goes to C as a pointer made of a `Box` and is used by one thread at a
+//! time. A panic stops here: C cannot be unwound.
+#![allow(
+    unsafe_code,
+    reason = "C hands over pointers, and looks functions up by name"
+)]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io::IsTerminal;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use tracing_subscriber::EnvFilter;
+
+use crate::failure::Failure;
+use crate::job::{self, Ended, Job, Taken};
+use crate::options::{Given, Options};
+use crate::request::{Kind, Request};
+
+/// `struct nvmeof_target`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct CTarget {
+    address: *const c_char,
+    subsystem: *const c_char,
+    provider: *const c_char,
+    hostnqn: *const c_char,
+    nsid: u32,
+    queues: u32,
+}
+
+/// `struct nvmeof_size`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct CSize {
+    bytes: u64,
+    block: u64,
+}
+
+/// `struct nvmeof_request`; `kind` is one of `enum nvmeof_kind`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct CRequest {
+    user: u64,
+    kind: u64,
+    offset: u64,
+    len: u64,
+    addr: u64,
+}
+
+/// `struct nvmeof_ended`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct CEnded {
+    user: u64,
+    error: i64,
+}
+
+const _: () = {
+    assert!(size_of::<CTarget>() == 40);
+    assert!(size_of::<CSize>() == 16);
+    assert!(size_of::<CRequest>() == 40);
+    assert!(size_of::<CEnded>() == 16);
+};
+
+/// `NVMEOF_BUSY`.
+const BUSY: c_int = -1;
+
+/// Finds out the size of a namespace; leaves no thread and no descriptor.
+///
+/// # Safety
+/// `target` points to a target whose strings are null or end with a zero byte;
+/// `size` may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmeof_fio_look(target: *const CTarget, size: *mut CSize) -> c_int {
+    contained(|| {
+        // SAFETY: the caller's promise.
+        let options = unsafe { options_of(target) }?;
+        let geometry = job::look(&options)?;
+        let bytes = geometry.len().ok_or_else(|| {
+            let text = format!("namespace {} has more bytes than fio counts", options.nsid);
+            Failure::new(text, Errno::EFBIG)
+        })?;
+        let block = geometry.block_size().into();
+        // SAFETY: the caller's promise.
+        unsafe { size.write(CSize { bytes, block }) };
+        Ok(())
+    })
+}
+
+/// Connects a job; `job` is set where that succeeds.
+///
+/// # Safety
+/// As for [`nvmeof_fio_look`]; `job` may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmeof_fio_open(
+    target: *const CTarget,
+    depth: u32,
+    job: *mut *mut Job,
+) -> c_int {
+    contained(|| {
+        // SAFETY: the caller's promise.
+        let options = unsafe { options_of(target) }?;
+        let opened = Box::new(Job::open(&options, depth)?);
+        // SAFETY: the caller's promise.
+        unsafe { job.write(Box::into_raw(opened)) };
+        Ok(())
+    })
+}
+
+/// Memory for `count` operations of `len` bytes each, or null.
+///
+/// # Safety
+/// `job` comes from [`nvmeof_fio_open`] and is in use nowhere else.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmeof_fio_allocate(job: *mut Job, count: u64, len: u64) -> *mut c_void {
+    let mut addr = 0;
+    contained(|| {
+        // SAFETY: the caller's promise.
+        let job = unsafe { &mut *job };
+        let number = |number| usize::try_from(number).unwrap_or(usize::MAX);
+        addr = job.allocate(number(count), number(len))?;
+        Ok(())
+    });
+    // The address was exposed piece by piece; 0 is null.
+    std::ptr::with_exposed_provenance_mut(usize::try_from(addr).unwrap_or_default())
+}
+
+/// Gives the memory back.
+///
+/// # Safety
+/// As for [`nvmeof_fio_allocate`]; fio does not touch the memory any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmeof_fio_free(job: *mut Job) {
+    contained(|| {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *job }.free();
+        Ok(())
+    });
+}
+
+/// Takes an operation: 0, `NVMEOF_BUSY`, or an error number.
+///
+/// # Safety
+/// As for [`nvmeof_fio_allocate`]; `request` may be read, and fio leaves the
+/// memory it names alone until it ends.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmeof_fio_queue(job: *mut Job, request: *const CRequest) -> c_int {
+    let mut taken = Taken::Busy;
+    let error = contained(|| {
+        // SAFETY: the caller's promise.
+        let job = unsafe { &mut *job };
+        // SAFETY: the caller's promise.
+        let request = unsafe { &*request };
+        taken = job.queue(&Request {
+            user: request.user,
+            kind: kind_of(request.kind)?,
+            offset: request.offset,
+            len: request.len,
+            addr: request.addr,
+        });
+        Ok(())
+    });
+    match taken {
+        _ if error != 0 => error,
+        Taken::Queued => 0,
+        Taken::Busy => BUSY,
+        Taken::Failed(errno) => errno as c_int,
+    }
+}
+
+/// Sends what was taken, all of it now where `now` is not 0.
+///
+/// # Safety
+/// As for [`nvmeof_fio_allocate`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmeof_fio_commit(job: *mut Job, now: c_int) -> c_int {
+    contained(|| {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *job }.commit(now != 0);
+        Ok(())
+    })
+}
+
+/// Waits for at least `least` ends, for `timeout_ns` at most where that is not
+/// negative, and writes up to `most` to `ended`. Returns how many, or an error
+/// number below 0.
+///
+/// # Safety
+/// As for [`nvmeof_fio_allocate`]; `ended` has room for `most`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmeof_fio_reap(
+    job: *mut Job,
+    least: u32,
+    most: u32,
+    timeout_ns: i64,
+    ended: *mut CEnded,
+) -> i64 {
+    let mut count = 0_u32;
+    let error = contained(|| {
+        // SAFETY: the caller's promise.
+        let job = unsafe { &mut *job };
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        // SAFETY: the caller's promise; nothing is read from there.
+        let places: &mut [MaybeUninit<CEnded>] =
+            unsafe { std::slice::from_raw_parts_mut(ended.cast(), most) };
+        let mut places = places.iter_mut();
+        let timeout = u64::try_from(timeout_ns).ok().map(Duration::from_nanos);
+        let least = usize::try_from(least).unwrap_or(usize::MAX);
+        job.reap(least, most, timeout, |Ended { user, error }| {
+            let error = error.map_or(0, |errno| errno as i64);
+            if let Some(place) = places.next() {
+                place.write(CEnded { user, error });
+                count += 1;
+            }
+        });
+        Ok(())
+    });
+    match error {
+        0 => count.into(),
+        error => i64::from(error).wrapping_neg(),
+    }
+}
+
+/// Ends a job.
+///
+/// # Safety
+/// As for [`nvmeof_fio_allocate`]; the pointer means nothing afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmeof_fio_close(job: *mut Job) {
+    contained(|| {
+        // SAFETY: the caller's promise: it was a box, and nobody else has it.
+        unsafe { Box::from_raw(job) }.close();
+        Ok(())
+    });
+}
+
+/// # Safety
+/// `target` points to a target whose strings are null or end with a zero byte.
+unsafe fn options_of(target: *const CTarget) -> Result<Options, Failure> {
+    log_to_stderr();
+    // SAFETY: the caller's promise.
+    let target = unsafe { &*target };
+    let word = |text: *const c_char| -> Result<Option<&str>, Failure> {
+        if text.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the caller's promise.
+        let text = unsafe { CStr::from_ptr(text) }.to_str();
+        let text = text.map_err(|error| {
+            Failure::new(format!("an option is not UTF-8: {error}"), Errno::EINVAL)
+        })?;
+        Ok(Some(text).filter(|text| !text.is_empty()))
+    };
+    Options::parse(&Given {
+        address: word(target.address)?,
+        subsystem: word(target.subsystem)?,
+        provider: word(target.provider)?,
+        hostnqn: word(target.hostnqn)?,
+        nsid: target.nsid,
+        queues: target.queues,
+    })
+}
+
+/// `enum nvmeof_kind`.
+fn kind_of(number: u64) -> Result<Kind, Failure> {
+    Ok(match number {
+        0 => Kind::Read,
+        1 => Kind::Write { fua: false },
+        2 => Kind::Write { fua: true },
+        3 => Kind::Trim,
+        4 => Kind::Flush,
+        _ => return Err(Failure::new("an operation of no kind", Errno::EINVAL)),
+    })
+}
+
+/// Warnings of the initiator go where its failures go.
+fn log_to_stderr() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let filter =
+            EnvFilter::try_from_env("NVMEOF_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+        // Whoever set another one has a reason.
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_ansi(std::io::stderr().is_terminal())
+            .with_writer(std::io::stderr)
+            .try_init();
+    });
+}
+
+/// Runs `work` and tells how it failed: 0 or an error number.
+fn contained(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(failure)) => {
+            eprintln!("nvmeof: {failure}");
+            failure.errno() as c_int
+        }
+        Err(_panic) => {
+            eprintln!("nvmeof: internal error, please report it with the lines above");
+            Errno::EIO as c_int
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::{null, null_mut};
+
+    use super::*;
+
+    fn target(address: *const c_char) -> CTarget {
+        CTarget {
+            address,
+            subsystem: c"nqn.2026-11.org.example:disk".as_ptr(),
+            provider: c"iwarp".as_ptr(),
+            hostnqn: null(),
+            nsid: 1,
+            queues: 1,
+        }
+    }
+
+    #[test]
+    fn failures_are_error_numbers() {
+        let mut size = CSize { bytes: 7, block: 7 };
+        let unsaid = target(null());
+        // SAFETY: pointers to values on the stack.
+        let error = unsafe { nvmeof_fio_look(&raw const unsaid, &raw mut size) };
+        assert_eq!(error, Errno::EINVAL as c_int);
+        let mut job = null_mut();
+        let nobody = target(c"127.0.0.1:1".as_ptr());
+        // SAFETY: as above.
+        let error = unsafe { nvmeof_fio_open(&raw const nobody, 1, &raw mut job) };
+        assert_eq!(error, Errno::ECONNREFUSED as c_int);
+        assert!(job.is_null());
+        assert_eq!((size.bytes, size.block), (7, 7));
+    }
+
+    #[test]
+    fn a_panic_stays_inside() {
+        assert_eq!(contained(|| panic!("on purpose")), Errno::EIO as c_int);
+        assert_eq!(contained(|| Ok(())), 0);
+    }
+
+    #[test]
+    fn kinds_have_the_numbers_of_the_header() {
+        let header = include_str!("../engine/nvmeof_fio.h");
+        for (word, kind) in [
+            ("NVMEOF_READ = 0,", Kind::Read),
+            ("NVMEOF_WRITE = 1,", Kind::Write { fua: false }),
+            ("NVMEOF_WRITE_FUA = 2,", Kind::Write { fua: true }),
+            ("NVMEOF_TRIM = 3,", Kind::Trim),
+            ("NVMEOF_FLUSH = 4,", Kind::Flush),
+        ] {
+            assert!(header.contains(word), "{word}");
+            let number = word.trim_end_matches(',').split(' ').next_back().unwrap();
+            assert_eq!(kind_of(number.parse().unwrap()).unwrap(), kind);
+        }
+        assert!(kind_of(5).is_err());
+        assert!(header.contains(&format!("NVMEOF_BUSY ({BUSY})")));
+    }
+}

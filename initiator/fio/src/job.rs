@@ -1,0 +1,379 @@
+//! One job of fio: its controller, its I/O queues, what is on its way.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nvmeof_initiator::blocking;
+use nvmeof_initiator::polled::{Call, Done, IoConfig, IoQueue, SubmitError, Work};
+use nvmeof_initiator::{Buf, Geometry, QueueShape};
+use nvmeof_initiator_core::blocks::{RANGE_LEN, put_ranges};
+use nvmeof_memory::{Pages, Pool, PoolLayout};
+
+use crate::control::{self, Control};
+use crate::failure::{self, Failure};
+use crate::options::Options;
+use crate::payload::Payload;
+use crate::request::{Kind, Request};
+
+/// What became of a [`Request`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// [`Job::reap`] gives its end.
+    Queued,
+    /// There is no room: reap, then try again.
+    Busy,
+    /// It cannot be done.
+    Failed(Errno),
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// As given.
+    pub user: u64,
+    /// What went wrong, if anything.
+    pub error: Option<Errno>,
+}
+
+/// A job that is connected.
+#[derive(Debug)]
+pub struct Job {
+    queues: Vec<IoQueue>,
+    control: Control,
+    geometry: Geometry,
+    start: Instant,
+    payload: Option<Payload>,
+    ranges: Pool,
+    /// Which queue gets the next operation.
+    turn: usize,
+    /// Operations whose end is not in `ended` yet.
+    in_flight: usize,
+    /// Operations that were taken since the last time something was sent.
+    unsent: usize,
+    done: Vec<Done>,
+    ended: VecDeque<Ended>,
+    /// Whether a failure was reported: the next hundred have the same reason.
+    told: bool,
+}
+
+/// Entries of a queue that has room for fewer. The kernel's target sizes a send
+/// queue by the number of commands, and never answers a command whose data need
+/// more work requests than that.
+const SMALLEST_QUEUE: u16 = 32;
+/// Operations that are collected before they are sent when nobody waits for
+/// them yet.
+const BATCH: usize = 32;
+/// How long to poll without progress before sleeping: longer than a fast target
+/// takes, shorter than it would be a pity for the processor.
+const SPIN: Duration = Duration::from_micros(500);
+/// Polls without progress after which others get the core.
+const SPINS: u32 = 64;
+/// Longest sleep before looking whether the controller is still there.
+const TICK: Duration = Duration::from_millis(100);
+/// Bytes between two ranges to deallocate: a cache line keeps them apart.
+const RANGE_STRIDE: usize = 64;
+const _: () = assert!(RANGE_LEN <= RANGE_STRIDE);
+
+/// Size of the namespace; connects for that and disconnects again.
+///
+/// # Errors
+/// [`Failure`] with what to do.
+pub fn look(options: &Options) -> Result<Geometry, Failure> {
+    control::look(options)
+}
+
+impl Job {
+    /// Connects a controller with queues for `depth` operations in flight.
+    ///
+    /// # Errors
+    /// [`Failure`] with what to do.
+    pub fn open(options: &Options, depth: u32) -> Result<Self, Failure> {
+        let start = Instant::now();
+        let control = Control::start(options, start)?;
+        let ranges = PoolLayout {
+            count: usize::try_from(depth.max(1)).unwrap_or(usize::MAX),
+            stride: RANGE_STRIDE,
+            lead: 0,
+        };
+        let ranges = Pool::new(ranges, Pages::Normal).map_err(|error| {
+            let text = format!("{error}; or lower iodepth= of the job");
+            Failure::new(text, Errno::ENOMEM)
+        })?;
+        let mut queues = connect_queues(options, &control, depth, start)?;
+        for queue in &mut queues {
+            blocking::ready(queue, start)?;
+            queue.register(ranges.region())?;
+        }
+        Ok(Self {
+            queues,
+            geometry: control.geometry(),
+            control,
+            start,
+            payload: None,
+            ranges,
+            turn: 0,
+            in_flight: 0,
+            unsent: 0,
+            done: Vec::new(),
+            ended: VecDeque::new(),
+            told: false,
+        })
+    }
+
+    /// Memory for `count` operations of up to `len` bytes each, side by side.
+    /// Returns its address.
+    ///
+    /// # Errors
+    /// [`Failure`] when there is not as much.
+    pub fn allocate(&mut self, count: usize, len: usize) -> Result<u64, Failure> {
+        let payload = Payload::new(count, len)?;
+        for queue in &mut self.queues {
+            queue.register(payload.region())?;
+        }
+        Ok(self.payload.insert(payload).addr())
+    }
+
+    /// Gives the memory back, as soon as the queues have no part of it any
+    /// more.
+    pub fn free(&mut self) {
+        self.payload = None;
+    }
+
+    /// Takes an operation. It is sent by [`commit`](Self::commit) or
+    /// [`reap`](Self::reap).
+    pub fn queue(&mut self, request: &Request) -> Taken {
+        let (work, buf) = match self.prepare(request) {
+            Ok(Some(prepared)) => prepared,
+            Ok(None) => return Taken::Busy,
+            Err(failure) => return Taken::Failed(self.tell(&failure)),
+        };
+        let mut call = Call::new(work, buf, request.user);
+        let now = self.start.elapsed();
+        let count = self.queues.len();
+        for _ in 0..count {
+            self.turn = (self.turn + 1) % count;
+            let Some(queue) = self.queues.get_mut(self.turn) else {
+                break;
+            };
+            let Err(refused) = queue.submit_call(call, now) else {
+                self.in_flight += 1;
+                self.unsent += 1;
+                return Taken::Queued;
+            };
+            call = refused.back;
+            let failure = match refused.why {
+                SubmitError::Full => continue,
+                SubmitError::NotConnected(error) => error.into(),
+                why => Failure::new(why.to_string(), Errno::EIO),
+            };
+            self.give_back(call.buf);
+            return Taken::Failed(self.tell(&failure));
+        }
+        self.give_back(call.buf);
+        Taken::Busy
+    }
+
+    /// Sends what was taken: all of it `now`, or when it is worth a system call.
+    pub fn commit(&mut self, now: bool) {
+        if now || self.unsent >= BATCH {
+            let time = self.start.elapsed();
+            for queue in &mut self.queues {
+                queue.submit_now(time);
+            }
+            self.unsent = 0;
+        }
+    }
+
+    /// Waits until `least` operations have ended, or `timeout` is over, or none
+    /// is on its way any more; passes on as many ends as there are, at most
+    /// `most`. Returns how many.
+    pub fn reap(
+        &mut self,
+        least: usize,
+        most: usize,
+        timeout: Option<Duration>,
+        mut ended: impl FnMut(Ended),
+    ) -> usize {
+        let begin = self.start.elapsed();
+        let deadline = timeout.map(|timeout| begin.saturating_add(timeout));
+        let least = least.min(most);
+        let mut quiet = Quiet::since(begin);
+        // fio takes one end at a time unless told otherwise. Those that came
+        // together are passed on before the next poll, so that what follows them
+        // leaves together.
+        while self.ended.len() < least.max(1) {
+            let now = self.start.elapsed();
+            let progress = self.poll(now);
+            let over = deadline.is_some_and(|deadline| now >= deadline);
+            if self.ended.len() >= least || self.in_flight == 0 || over {
+                break;
+            }
+            if progress {
+                quiet = Quiet::since(now);
+            } else if quiet.is_long(now) {
+                self.sleep(deadline);
+            }
+        }
+        let count = self.ended.len().min(most);
+        self.ended.drain(..count).for_each(&mut ended);
+        count
+    }
+
+    /// Closes the queues; operations on their way are forgotten.
+    pub fn close(mut self) {
+        for queue in &mut self.queues {
+            blocking::close(queue, self.start);
+        }
+    }
+
+    /// What a request is on the wire, and its memory; `None` when there is no
+    /// room.
+    fn prepare(&mut self, request: &Request) -> Result<Option<(Work, Option<Buf>)>, Failure> {
+        let work = request.work(self.geometry)?;
+        let buf = match request.kind {
+            Kind::Flush => None,
+            Kind::Trim => {
+                let Some(mut buf) = self.ranges.take() else {
+                    return Ok(None);
+                };
+                let range = request.range(self.geometry)?;
+                if buf.set_len(RANGE_LEN).is_err() {
+                    return Ok(None);
+                }
+                put_ranges(&[range], &mut buf);
+                Some(buf)
+            }
+            Kind::Read | Kind::Write { .. } => {
+                let payload = self.payload.as_mut();
+                let buf = payload.and_then(|payload| payload.take(request.addr, request.len));
+                Some(buf.ok_or_else(|| {
+                    let text = "fio wants to move memory that is not this engine's; please \
+                                report it with the job file";
+                    Failure::new(text, Errno::EFAULT)
+                })?)
+            }
+        };
+        Ok(Some((work, buf)))
+    }
+
+    /// Sends, takes what arrived. Returns whether anything happened.
+    fn poll(&mut self, now: Duration) -> bool {
+        let mut progress = false;
+        let mut done = std::mem::take(&mut self.done);
+        for queue in &mut self.queues {
+            progress |= queue.poll(now, &mut done);
+        }
+        self.unsent = 0;
+        for call in done.drain(..) {
+            self.give_back(call.buf);
+            let error = match call.result {
+                Ok(_) => None,
+                Err(error) if self.told => Some(failure::errno(&error)),
+                Err(error) => Some(self.tell(&error.into())),
+            };
+            self.in_flight = self.in_flight.saturating_sub(1);
+            self.ended.push_back(Ended {
+                user: call.user,
+                error,
+            });
+        }
+        self.done = done;
+        progress
+    }
+
+    /// Sleeps until a queue has something to do.
+    fn sleep(&mut self, deadline: Option<Duration>) {
+        let deadlines = self.queues.iter().filter_map(IoQueue::next_deadline);
+        let now = self.start.elapsed();
+        let nearest = deadlines.chain(deadline).min();
+        let time = nearest.map_or(TICK, |nearest| nearest.saturating_sub(now).min(TICK));
+        blocking::sleep(self.queues.iter().map(IoQueue::wait_fd), Some(time));
+        if let Some(error) = self.control.lost() {
+            for queue in &mut self.queues {
+                queue.close_because(error.clone());
+            }
+        }
+    }
+
+    fn give_back(&mut self, buf: Option<Buf>) {
+        if let (Some(payload), Some(buf)) = (&mut self.payload, buf) {
+            payload.give_back(buf);
+        }
+    }
+
+    /// Reports the first failure of a job; fio counts the others.
+    fn tell(&mut self, failure: &Failure) -> Errno {
+        if !std::mem::replace(&mut self.told, true) {
+            eprintln!("nvmeof: {failure}");
+        }
+        failure.errno()
+    }
+}
+
+/// How long nothing has happened.
+struct Quiet {
+    since: Duration,
+    spins: u32,
+}
+
+impl Quiet {
+    fn since(now: Duration) -> Self {
+        Self {
+            since: now,
+            spins: 0,
+        }
+    }
+
+    /// One poll more without progress: whether that is long enough to sleep.
+    fn is_long(&mut self, now: Duration) -> bool {
+        if now.saturating_sub(self.since) >= SPIN {
+            return true;
+        }
+        self.spins += 1;
+        if self.spins.is_multiple_of(SPINS) {
+            std::thread::yield_now();
+        }
+        std::hint::spin_loop();
+        false
+    }
+}
+
+/// Starts to connect as many queues as the job wants.
+fn connect_queues(
+    options: &Options,
+    control: &Control,
+    depth: u32,
+    start: Instant,
+) -> Result<Vec<IoQueue>, Failure> {
+    let (connect, info) = (&options.connect, control.info());
+    let wanted = connect.io_queues;
+    if info.io_queues < wanted {
+        let granted = info.io_queues;
+        let text = format!(
+            "the controller grants {granted} I/O queues, {wanted} were asked for; use \
+             queues={granted}"
+        );
+        return Err(Failure::new(text, Errno::EINVAL));
+    }
+    let share = u16::try_from(depth.div_ceil(u32::from(wanted))).unwrap_or(u16::MAX);
+    let names = connect.admin_config(&options.identity).setup.names;
+    let mut queues = Vec::with_capacity(usize::from(wanted));
+    for qid in 1..=wanted {
+        let config = IoConfig {
+            names: names.clone(),
+            queue: QueueShape {
+                qid,
+                // One entry stays empty.
+                size: share.saturating_add(1).max(SMALLEST_QUEUE),
+                flow_control: true,
+            },
+            command_timeout: connect.command_timeout,
+            connect_timeout: connect.connect_timeout,
+        };
+        let provider = options.transport.provider(connect.addr)?;
+        let queue = IoQueue::connect(provider, connect.addr, info, config, start.elapsed())?;
+        queues.push(queue);
+    }
+    Ok(queues)
+}

@@ -1,0 +1,208 @@
+//! The options of a job that are ours: where to connect, and how.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+use nix::errno::Errno;
+use nvmeof_initiator::{ConnectOptions, Identity, Nqn, Transport};
+
+use crate::failure::Failure;
+
+/// Where to connect, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Address, subsystem, number of I/O queues.
+    pub connect: ConnectOptions,
+    /// Who we are.
+    pub identity: Identity,
+    /// The RDMA provider.
+    pub transport: Transport,
+    /// The namespace.
+    pub nsid: u32,
+}
+
+/// The options as fio has them, in words.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Given<'a> {
+    /// `address`: of the target, with or without a port.
+    pub address: Option<&'a str>,
+    /// `subsystem`: its NQN.
+    pub subsystem: Option<&'a str>,
+    /// `namespace`: identifier.
+    pub nsid: u32,
+    /// `provider`: of RDMA.
+    pub provider: Option<&'a str>,
+    /// `queues`: I/O queues of each job.
+    pub queues: u32,
+    /// `hostnqn`: name of this host.
+    pub hostnqn: Option<&'a str>,
+}
+
+/// Where NVMe over RDMA targets listen (NVMe RDMA transport 1.0, section 3.1.1).
+const PORT: u16 = 4420;
+
+impl Options {
+    /// Makes sense of what the job says.
+    ///
+    /// # Errors
+    /// [`Failure`] that names the option.
+    pub fn parse(given: &Given<'_>) -> Result<Self, Failure> {
+        let address = given.address.ok_or_else(|| {
+            wrong("the job does not say where the target is; add address=IP or address=IP:PORT")
+        })?;
+        let subsystem = given.subsystem.ok_or_else(|| {
+            wrong(
+                "the job does not name the subsystem; add subsystem=NQN \
+                 (`nvmeof discover` shows those there are)",
+            )
+        })?;
+        let subnqn = nqn("subsystem", subsystem)?;
+        let mut connect = ConnectOptions::new(resolve(address)?, subnqn);
+        connect.io_queues = u16::try_from(given.queues)
+            .ok()
+            .filter(|queues| *queues > 0)
+            .ok_or_else(|| wrong(format!("queues={} is not from 1 to 65535", given.queues)))?;
+        let identity = match given.hostnqn {
+            Some(name) => Identity::of_name(nqn("hostnqn", name)?),
+            None => Identity::of_this_machine()?,
+        };
+        let transport = given.provider.unwrap_or("auto").parse::<Transport>();
+        Ok(Self {
+            connect,
+            identity,
+            transport: transport.map_err(|error| wrong(format!("provider: {error}")))?,
+            nsid: given.nsid,
+        })
+    }
+}
+
+fn nqn(option: &str, name: &str) -> Result<Nqn, Failure> {
+    Nqn::new(name).map_err(|error| wrong(format!("{option}={name}: {error}")))
+}
+
+/// An address or a name, with or without a port: `192.0.2.1`, `disk:4421`,
+/// `[2001:db8::1]:4420`, `2001:db8::1`.
+fn resolve(text: &str) -> Result<SocketAddr, Failure> {
+    if let Ok(addr) = text.parse::<SocketAddr>() {
+        return Ok(addr);
+    }
+    if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, PORT));
+    }
+    let found = match text.rsplit_once(':') {
+        Some(_) => text.to_socket_addrs(),
+        None => (text, PORT).to_socket_addrs(),
+    };
+    let found = found.map_err(|error| {
+        wrong(format!(
+            "address={text}: {error}; give an IP address or a name that resolves, with or \
+             without :PORT"
+        ))
+    })?;
+    let mut found = found.into_iter();
+    found
+        .next()
+        .ok_or_else(|| wrong(format!("address={text}: the name has no address")))
+}
+
+fn wrong(text: impl Into<String>) -> Failure {
+    Failure::new(text, Errno::EINVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIVEN: Given<'_> = Given {
+        address: Some("127.0.0.1"),
+        subsystem: Some("nqn.2026-11.org.example:disk"),
+        nsid: 1,
+        provider: None,
+        queues: 1,
+        hostnqn: Some("nqn.2026-11.org.example:host"),
+    };
+
+    #[test]
+    fn addresses_have_a_port_or_the_usual_one() {
+        for (text, addr) in [
+            ("127.0.0.1", "127.0.0.1:4420"),
+            ("127.0.0.1:99", "127.0.0.1:99"),
+            ("::1", "[::1]:4420"),
+            ("[::1]", "[::1]:4420"),
+            ("[::1]:99", "[::1]:99"),
+        ] {
+            assert_eq!(resolve(text).unwrap(), addr.parse().unwrap(), "{text}");
+        }
+        assert!(resolve("localhost:99").unwrap().ip().is_loopback());
+        assert!(resolve("localhost").unwrap().ip().is_loopback());
+    }
+
+    #[test]
+    fn what_is_not_said_has_a_default() {
+        let options = Options::parse(&GIVEN).unwrap();
+        assert_eq!(options.transport, Transport::Auto);
+        assert_eq!((options.connect.io_queues, options.nsid), (1, 1));
+        let hostnqn = None;
+        assert!(Options::parse(&Given { hostnqn, ..GIVEN }).is_ok());
+    }
+
+    #[test]
+    fn refusals_name_the_option() {
+        let refused = [
+            (
+                Given {
+                    address: None,
+                    ..GIVEN
+                },
+                "address=",
+            ),
+            (
+                Given {
+                    address: Some("127.0.0.1:no"),
+                    ..GIVEN
+                },
+                "address=127.0.0.1:no",
+            ),
+            (
+                Given {
+                    subsystem: None,
+                    ..GIVEN
+                },
+                "subsystem=",
+            ),
+            (
+                Given {
+                    subsystem: Some("disk"),
+                    ..GIVEN
+                },
+                "subsystem=disk",
+            ),
+            (
+                Given {
+                    provider: Some("roce"),
+                    ..GIVEN
+                },
+                "iwarp",
+            ),
+            (Given { queues: 0, ..GIVEN }, "queues=0"),
+            (
+                Given {
+                    queues: 65536,
+                    ..GIVEN
+                },
+                "queues=65536",
+            ),
+            (
+                Given {
+                    hostnqn: Some("me"),
+                    ..GIVEN
+                },
+                "hostnqn=me",
+            ),
+        ];
+        for (given, words) in refused {
+            let failure = Options::parse(&given).unwrap_err();
+            assert!(failure.to_string().contains(words), "{failure}");
+            assert_eq!(failure.errno(), Errno::EINVAL);
+        }
+    }
+}
