@@ -70,14 +70,9 @@ impl Controller {
             next: AtomicUsize::new(0),
         };
         for qid in 1..=inner.info.io_queues {
-<<<<<<< HEAD
             let queue = inner.io_queue(qid, route, start)?;
-            inner.io.push(Shared::start(queue, start)?);
-=======
-            let queue = inner.io_queue(qid, way, start)?;
             let spin = inner.options.spin;
             inner.io.push(Shared::start(queue, start, spin)?);
->>>>>>> ends
         }
         for queue in &inner.io {
             queue.ready().await?;

@@ -234,20 +234,11 @@ impl Host {
     pub async fn connect(&self, options: ConnectOptions) -> Result<Controller, Error> {
         let start = Instant::now();
         let config = options.admin_config(&self.inner.config.identity);
-<<<<<<< HEAD
         let (host, addr) = (self.clone(), options.addr);
         let route = tokio::task::spawn_blocking(move || host.inner.config.route(addr));
         let route = route.await.map_err(MachineError::internal)??;
         let admin = AdminQueue::connect(route.provider()?, addr, config, Duration::ZERO)?;
-        let admin = Shared::start(admin, start)?;
-        Controller::set_up(self.clone(), options, &route, admin, start).await
-=======
-        let (transport, addr) = (self.inner.config.transport, options.addr);
-        let way = tokio::task::spawn_blocking(move || transport.towards(addr));
-        let way = way.await.map_err(MachineError::internal)??;
-        let admin = AdminQueue::connect(way.provider()?, addr, config, Duration::ZERO)?;
         let admin = Shared::start(admin, start, Duration::ZERO)?;
-        Controller::set_up(self.clone(), options, way, admin, start).await
->>>>>>> ends
+        Controller::set_up(self.clone(), options, &route, admin, start).await
     }
 }

@@ -106,17 +106,14 @@ readonly = true
     assert_eq!(running.cores, [Some(0), Some(1)]);
     assert_eq!((running.buffer_memory, running.hugepages), (32 << 20, true));
     assert_eq!(running.shared_receives, 512);
-<<<<<<< HEAD
     let shm = config.shm();
     assert_eq!(shm.folder, Path::new("/run/elsewhere"));
     assert_eq!((shm.users.last(), shm.mode), (Some(&54_321), 0o666));
-=======
     let polling = PollingConfig {
         longest: Duration::from_micros(7),
         learns: false,
     };
     assert_eq!(running.polling, polling);
->>>>>>> ends
     let opened = config.open().unwrap();
     let model = config.model(&opened, &[]).unwrap();
     let subsystem = model.subsystems().first().unwrap();
