@@ -4,8 +4,10 @@
 pub const MPA_LEN: usize = 2;
 
 /// Payload of one DDP segment that we send, in bytes. The MPA length has 16
-/// bits; a multiple of a page keeps what follows aligned.
-pub const MAX_PAYLOAD: usize = 60 * 1024;
+/// bits, so that 64 KiB do not fit: of 64 or 128 KiB as little as possible is
+/// left for a last segment, which then arrives in one call with the rest of the
+/// one before. A multiple of a cache line keeps what follows aligned.
+pub const MAX_PAYLOAD: usize = 64 * 1023;
 
 /// Bytes of CRC that end an FPDU, there whether CRCs are used or not.
 pub(crate) const CRC_LEN: usize = 4;
