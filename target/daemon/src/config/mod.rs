@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nvmeof_rdma::PollingConfig;
 use nvmeof_target_core::{
     Limits, Model, ModelError, NamespaceSpec, Place, PortSpec, SubsystemSpec, derived,
 };
@@ -23,8 +24,6 @@ pub use provider::{Choice, ProviderName};
 use raw::{RawConfig, RawNamespace, RawSubsystem};
 pub use sizes::buffers;
 use toml::Spanned;
-
-use crate::polling::PollingConfig;
 
 /// A configuration whose values are possible. What it names may not be there.
 #[derive(Debug)]
