@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_memory::Buf;
-use nvmeof_rdma::Refused;
+use nvmeof_rdma::{AfterTurn, Polling, PollingConfig, Refused};
 use slab::Slab;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
@@ -328,8 +328,11 @@ impl<Q: Drive> Drop for Calling<Q> {
 
 /// Drives a queue until it is closed.
 async fn drive<Q: Drive>(shared: Arc<Shared<Q>>, fd: Option<AsyncFd<OwnedFd>>) {
-    let mut last = shared.now();
-    let mut in_a_row: u32 = 0;
+    let config = PollingConfig {
+        longest: shared.spin,
+        learns: true,
+    };
+    let mut polling = Polling::new(config, shared.now());
     loop {
         let now = shared.now();
         let (progress, waits, deadline) = {
@@ -342,36 +345,45 @@ async fn drive<Q: Drive>(shared: Arc<Shared<Q>>, fd: Option<AsyncFd<OwnedFd>>) {
             let waits = state.queue.in_flight() > 0;
             (progress, waits, state.queue.next_deadline())
         };
-        if progress {
-            (last, in_a_row) = (now, 0);
-            others_first().await;
-            continue;
-        }
-        if waits && now.saturating_sub(last) < shared.spin {
-            // Without progress somebody else may need the processor for it.
-            in_a_row = in_a_row.wrapping_add(1);
-            if in_a_row.is_multiple_of(PATIENCE) {
+        let next = match polling.turned(progress, now) {
+            // There is nothing to look for.
+            AfterTurn::Turn | AfterTurn::Yield if !progress && !waits => AfterTurn::Sleep,
+            next => next,
+        };
+        match next {
+            AfterTurn::Turn => others_first().await,
+            AfterTurn::Yield => {
+                let before = shared.now();
                 std::thread::yield_now();
+                let after = shared.now();
+                polling.yielded(after.saturating_sub(before), after);
+                others_first().await;
             }
-            others_first().await;
-            continue;
-        }
-        if has_more(fd.as_ref()) {
-            tokio::task::yield_now().await;
-            continue;
-        }
-        let deadline = deadline.unwrap_or(shared.now() + IDLE);
-        let until = tokio::time::Instant::from_std(shared.start + deadline);
-        tokio::select! {
-            () = shared.notify.notified() => {}
-            () = readable(fd.as_ref()) => {}
-            () = tokio::time::sleep_until(until) => {}
+            AfterTurn::Sleep if has_more(fd.as_ref()) => tokio::task::yield_now().await,
+            AfterTurn::Sleep => {
+                sleep(&shared, fd.as_ref(), deadline).await;
+                if waits {
+                    polling.slept(shared.now().saturating_sub(now));
+                }
+            }
         }
     }
 }
 
-/// Turns without progress after which the processor is given to others.
-const PATIENCE: u32 = 8;
+/// Sleeps until there is news or `deadline` has come.
+async fn sleep<Q: Drive>(
+    shared: &Shared<Q>,
+    fd: Option<&AsyncFd<OwnedFd>>,
+    deadline: Option<Duration>,
+) {
+    let deadline = deadline.unwrap_or(shared.now() + IDLE);
+    let until = tokio::time::Instant::from_std(shared.start + deadline);
+    tokio::select! {
+        () = shared.notify.notified() => {}
+        () = readable(fd) => {}
+        () = tokio::time::sleep_until(until) => {}
+    }
+}
 
 /// Lets the tasks that are ready run before this one goes on. Unlike
 /// [`tokio::task::yield_now`] it does not have the runtime ask the kernel for

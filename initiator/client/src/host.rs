@@ -88,16 +88,17 @@ pub struct ConnectOptions {
     /// Most bytes that a write puts into its capsule, if the controller takes
     /// as many.
     pub in_capsule: u32,
-    /// How long the task that drives a queue looks for answers before it sleeps
-    /// while calls are in flight: waking up takes longer than most commands.
-    /// Zero sleeps at once. The polled interface does not look at this.
+    /// How long the task that drives a queue looks for answers at most before it
+    /// sleeps while calls are in flight: waking up takes longer than most
+    /// commands. Where looking does not pay it learns to look for less. Zero
+    /// sleeps at once. The polled interface does not look at this.
     pub spin: Duration,
 }
 
 impl ConnectOptions {
     /// One I/O queue of 128 entries, keep-alive of 5 s, commands may take 30 s,
     /// connections 10 s, writes of up to 4 KiB go with their command, drivers
-    /// look for answers for 50 µs.
+    /// look for answers for 100 µs.
     #[must_use]
     pub fn new(addr: SocketAddr, subnqn: Nqn) -> Self {
         Self {
@@ -109,7 +110,7 @@ impl ConnectOptions {
             command_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),
             in_capsule: 4096,
-            spin: Duration::from_micros(50),
+            spin: Duration::from_micros(100),
         }
     }
 

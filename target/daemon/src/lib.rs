@@ -26,7 +26,7 @@ pub use config::{
     Choice, Config, ConfigError, DEFAULT_PORT, Opened, ProviderName, Running, buffers,
 };
 pub use mailbox::{Mail, Mailbox};
-pub use polling::{PollingConfig, Preset};
+pub use polling::Preset;
 pub use ports::{Device, Part, Port, plan};
 pub use reactor::{Reactor, ReactorConfig, ReactorError, Turn};
 pub use server::{ServeError, Server};

@@ -8,8 +8,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
+use nvmeof_rdma::{AfterTurn, PollCounts, Polling, PollingConfig};
 
-use crate::polling::{Next, PollCounts, Polling, PollingConfig};
 use crate::storage::{Storage, StorageError};
 use crate::{Reactor, Turn};
 
@@ -70,9 +70,14 @@ pub(crate) fn run<S: Storage>(
             return Ok(());
         }
         match polling.turned(did_work, now) {
-            Next::Turn => std::hint::spin_loop(),
-            Next::Yield => std::thread::yield_now(),
-            Next::Sleep if reactor.may_sleep()? => {
+            AfterTurn::Turn => std::hint::spin_loop(),
+            AfterTurn::Yield => {
+                let before = clock.now();
+                std::thread::yield_now();
+                let after = clock.now();
+                polling.yielded(after.saturating_sub(before), after);
+            }
+            AfterTurn::Sleep if reactor.may_sleep()? => {
                 if now.saturating_sub(told) >= TELL_EVERY {
                     told = now;
                     tracing::debug!(counts = ?polling.counts(), "turns of this reactor");
@@ -80,7 +85,7 @@ pub(crate) fn run<S: Storage>(
                 sleep(reactor, next_deadline.map(|at| at.saturating_sub(now)));
                 polling.slept(clock.now().saturating_sub(now));
             }
-            Next::Sleep => {}
+            AfterTurn::Sleep => {}
         }
     }
 }

@@ -4,10 +4,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_initiator::blocking;
 use nvmeof_initiator::polled::{Done, IoQueue, SubmitError};
 use nvmeof_initiator::{Blocks, Buf, Error, Geometry, Operation, UsageError};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
+use nvmeof_rdma::{AfterTurn, Polling, PollingConfig};
 
 use super::Shared;
 use crate::args::{self, Kind};
@@ -136,9 +138,14 @@ pub(super) struct Job {
     next: u64,
 }
 
-/// Polls without progress after which others get the core: the target may wait
-/// for it, and with a core of our own it costs next to nothing.
-const SPINS: u32 = 8;
+/// Whoever measures looks for answers all the time, unless others need the
+/// processor as well: the target may be among them.
+const POLLING: PollingConfig = PollingConfig {
+    longest: Duration::from_secs(1),
+    learns: true,
+};
+/// How long to sleep at most: the clock has to be looked at as well.
+const NAP_MS: u8 = 10;
 
 impl Job {
     pub(super) fn new(
@@ -184,7 +191,7 @@ impl Job {
         let mut tally = Tally::default();
         let begin = self.start.elapsed();
         let end = begin + self.plan.runtime;
-        let mut spins = 0;
+        let mut polling = Polling::new(POLLING, begin);
         let mut now = begin;
         loop {
             if now < end && !shared.stop.load(Ordering::Relaxed) {
@@ -195,19 +202,34 @@ impl Job {
             let progress = self.queue.poll(now, &mut done);
             now = self.start.elapsed();
             if progress {
-                spins = 0;
                 self.reap(now, &mut done, &mut tally, shared)?;
-            } else {
-                spins += 1;
-                if spins % SPINS == 0 {
-                    std::thread::yield_now();
-                }
-                std::hint::spin_loop();
             }
+            self.pause(polling.turned(progress, now), &mut polling);
         }
         tally.time = now - begin;
         blocking::close(&mut self.queue, self.start);
         Ok(tally)
+    }
+
+    /// Between two polls: others may need the processor.
+    fn pause(&self, next: AfterTurn, polling: &mut Polling) {
+        let before = match next {
+            AfterTurn::Turn => return std::hint::spin_loop(),
+            AfterTurn::Yield | AfterTurn::Sleep => self.start.elapsed(),
+        };
+        match self.queue.wait_fd() {
+            Some(fd) if next == AfterTurn::Sleep => {
+                // An interrupted sleep is a short one.
+                let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+                let _ = poll(&mut fds, PollTimeout::from(NAP_MS));
+                polling.slept(self.start.elapsed().saturating_sub(before));
+            }
+            _ => {
+                std::thread::yield_now();
+                let after = self.start.elapsed();
+                polling.yielded(after.saturating_sub(before), after);
+            }
+        }
     }
 
     /// Starts as many operations as the depth allows.

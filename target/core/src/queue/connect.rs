@@ -268,7 +268,7 @@ impl Queue {
         let joined = Joined::new(
             Arc::clone(&controller),
             Arc::clone(subsystem),
-            Arc::clone(health),
+            health,
             self.shared.model.limits(),
         );
         let mut cold = controller.lock();

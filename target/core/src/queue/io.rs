@@ -12,7 +12,7 @@ use zerocopy::FromBytes;
 
 use super::request::{AfterFlush, Failure, Next, Request, Stage};
 use crate::controller::Controller;
-use crate::health::Health;
+use crate::health::{Counting, Health};
 use crate::{CloseCause, Executed, IoKind, IoOp, Limits, Namespace, Subsystem};
 
 /// An I/O queue's place in its controller.
@@ -20,7 +20,7 @@ use crate::{CloseCause, Executed, IoKind, IoOp, Limits, Namespace, Subsystem};
 pub(super) struct Joined {
     controller: Arc<Controller>,
     subsystem: Arc<Subsystem>,
-    health: Arc<Health>,
+    counting: Counting,
     /// The controller's count of resets when the queue was connected.
     epoch: u32,
     /// Longest data of a command.
@@ -38,14 +38,14 @@ impl Joined {
     pub(super) fn new(
         controller: Arc<Controller>,
         subsystem: Arc<Subsystem>,
-        health: Arc<Health>,
+        health: &Arc<Health>,
         limits: &Limits,
     ) -> Self {
         Self {
             epoch: controller.hot.epoch(),
             controller,
             subsystem,
-            health,
+            counting: health.join(),
             max_transfer: limits.max_transfer,
             traffic_keep_alive: limits.traffic_keep_alive,
         }
@@ -253,7 +253,7 @@ impl Joined {
 
     /// A disk operation ended.
     pub(super) fn executed(
-        &self,
+        &mut self,
         request: &mut Request,
         outcome: Executed,
         data: &[u8],
@@ -265,15 +265,15 @@ impl Joined {
         };
         if outcome != Executed::Ok {
             if outcome == Executed::Failed {
-                self.health.media_error();
+                self.counting.media_error();
             }
             return Err(status_of(kind, outcome).into());
         }
         match request.stage {
             Stage::Disk(op) => {
                 match op.kind {
-                    IoKind::Read | IoKind::Compare => self.health.read(op.len),
-                    IoKind::Write => self.health.written(op.len),
+                    IoKind::Read | IoKind::Compare => self.counting.read(op.len),
+                    IoKind::Write => self.counting.written(op.len),
                     _ => {}
                 }
                 Ok(Next::Done(0))

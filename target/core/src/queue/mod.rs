@@ -271,7 +271,7 @@ impl Queue {
     pub fn step(&mut self, now: Duration, request: &mut Request, event: Event<'_>) -> Action {
         let next = match event {
             Event::Pulled(data) => self.pulled(now, request, data),
-            Event::Executed { outcome, data } => match (&self.role, request.stage) {
+            Event::Executed { outcome, data } => match (&mut self.role, request.stage) {
                 (Role::Io(joined), _) => joined.executed(request, outcome, data),
                 (Role::Admin(_), Stage::FlushAll { .. }) => self.shutdown_flushed(request),
                 _ => return self.out_of_step(request),

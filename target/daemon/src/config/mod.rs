@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nvmeof_rdma::PollingConfig;
 use nvmeof_rdma_shm::ShmConfig;
 use nvmeof_target_core::{
     Limits, Model, ModelError, NamespaceSpec, Place, PortSpec, SubsystemSpec, derived,
@@ -25,8 +26,6 @@ pub use provider::{Choice, ProviderName};
 use raw::{RawConfig, RawNamespace, RawSubsystem};
 pub use sizes::buffers;
 use toml::Spanned;
-
-use crate::polling::PollingConfig;
 
 /// A configuration whose values are possible. What it names may not be there.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use toml::Spanned;
 use super::provider::{Choice, RawProvider, Wrong};
 use super::shm::RawShm;
 use super::{DEFAULT_PORT, Running};
-use crate::polling::{PollingConfig, Preset};
+use crate::polling::Preset;
 
 pub(super) const MIN_BUFFER_MEMORY: u64 = 8 << 20;
 pub(super) const MAX_BUFFER_MEMORY: u64 = 64 << 30;
@@ -188,7 +188,7 @@ impl RawReactor {
         let longest = self.spin_us.map(|us| Duration::from_micros(us.into()));
         Running {
             cores,
-            polling: PollingConfig::new(self.polling, longest),
+            polling: self.polling.polling(longest),
             drain: Duration::from_secs(self.drain_s.unwrap_or(5).into()),
             buffer_memory: self
                 .buffer_memory

@@ -59,12 +59,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::polling::{PollingConfig, Preset};
+    use crate::polling::Preset;
 
     fn divided(buffer_memory: u64, limits: &Limits) -> ReactorConfig {
         let running = Running {
             cores: vec![None],
-            polling: PollingConfig::new(Preset::Adaptive, None),
+            polling: Preset::Adaptive.polling(None),
             drain: Duration::ZERO,
             buffer_memory,
             hugepages: false,

@@ -1,0 +1,99 @@
+//! The async interface allocates nothing for a read or a write either.
+//! Its runtime may, once in a while.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use allocation_counter::measure;
+use nvmeof_initiator::{
+    Buf, ConnectOptions, Controller, Host, HostConfig, Identity, Namespace, Nqn, Transport,
+    WriteOptions,
+};
+use nvmeof_target::{Config, Server};
+
+const NQN: &str = "nqn.2026-11.org.example:guards";
+/// Operations of each task, to warm up and to be counted: keys rest until 1024
+/// others are free.
+const OPERATIONS: u64 = 2048;
+/// What the runtime allocates for itself, entering it being one of them: one
+/// or two were seen, however many operations there are.
+const OF_RUNTIME: u64 = 8;
+
+/// A null device over TCP, with its reactor on a thread of its own.
+fn serve() -> (Server, SocketAddr) {
+    let text = format!(
+        "[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\nprovider = \"iwarp\"\n\
+         [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
+         [[subsystem.namespace]]\nnsid = 1\npath = \"null:1G\"\nblock_size = 4096\n"
+    );
+    let config = Config::parse(Path::new("guards.toml"), text).unwrap();
+    let server = Server::start(&config).unwrap();
+    let address = server.ports().first().unwrap().address;
+    (server, address)
+}
+
+async fn connect(addr: SocketAddr) -> Controller {
+    let identity = Identity::of_name(Nqn::new("nqn.2026-11.org.example:host").unwrap());
+    let mut options = ConnectOptions::new(addr, Nqn::new(NQN).unwrap());
+    // Every turn of its own would be counted: time is not what this is about.
+    options.keep_alive = std::time::Duration::ZERO;
+    let config = HostConfig {
+        transport: Transport::Iwarp,
+        ..HostConfig::new(identity)
+    };
+    Host::new(config).unwrap().connect(options).await.unwrap()
+}
+
+/// Writes and reads, one after the other.
+async fn work(namespace: &Namespace, mut buf: Buf) -> Buf {
+    for lba in 0..OPERATIONS / 2 {
+        let (result, back) = namespace.write(lba, buf, WriteOptions::default()).await;
+        result.unwrap();
+        let (result, back) = namespace.read(lba, back).await;
+        result.unwrap();
+        buf = back;
+    }
+    buf
+}
+
+#[test]
+fn awaited_reads_and_writes_allocate_nothing() {
+    let (server, addr) = serve();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let controller = runtime.block_on(connect(addr));
+    let namespace = runtime.block_on(controller.namespace(1)).unwrap();
+    let mut bufs = [(); 4].map(|()| Some(controller.alloc(4096).unwrap()));
+    let mut counted = None;
+    for _ in 0..2 {
+        let [a, b, c, d] = bufs.each_mut().map(|buf| buf.take().unwrap());
+        let mut back = None;
+        // This thread alone is counted: the caller and the driver of the queue.
+        let info = measure(|| {
+            back = Some(runtime.block_on(async {
+                let alone = work(&namespace, a).await;
+                let together = tokio::join!(
+                    work(&namespace, alone),
+                    work(&namespace, b),
+                    work(&namespace, c),
+                    work(&namespace, d)
+                );
+                <[Buf; 4]>::from(together)
+            }));
+        });
+        bufs = back.unwrap().map(Some);
+        counted = Some(info.count_total);
+    }
+    let counted = counted.unwrap();
+    assert!(
+        counted <= OF_RUNTIME,
+        "{counted} allocations of {} operations",
+        5 * OPERATIONS
+    );
+    runtime.block_on(controller.disconnect());
+    server.stop();
+    server.run().unwrap();
+}
