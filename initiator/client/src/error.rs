@@ -402,8 +402,8 @@ impl MachineError {
                 Some("--provider iwarp needs no RDMA device, where the target serves iWARP")
             }
             Self::NobodyHere(_) => Some(
-                "check that the target runs on this host with provider \"shm\" or \"auto\", and that \
-                 its shm.users has this user; --shm-folder names its shm.folder",
+                "check that the target runs on this host with provider \"shm\" or \"auto\", and \
+                 that its shm.users has this user; --shm-folder names its shm.folder",
             ),
             _ => None,
         }

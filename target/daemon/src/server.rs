@@ -381,8 +381,9 @@ mod tests {
 
     fn config(port: u16) -> Config {
         let text = format!(
-            "[reactor]\ncores = [0, 0]\n[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = {port}\nprovider = \"iwarp\"\n\
-             [[subsystem]]\nnqn = \"nqn.2026-11.org.example:disk\"\nallow_any_host = true\n\
+            "[reactor]\ncores = [0, 0]\n[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = {port}\n\
+             provider = \"iwarp\"\n[[subsystem]]\nnqn = \"nqn.2026-11.org.example:disk\"\n\
+             allow_any_host = true\n\
              [[subsystem.namespace]]\nnsid = 1\npath = \"null:1M\"\n"
         );
         Config::parse(Path::new("target.toml"), text).unwrap()

@@ -164,7 +164,7 @@ impl Setup {
         };
         format!(
             "{}[[port]]\ntraddr = \"{}\"\ntrsvcid = {}\nprovider = {}\n\n\
-             [[subsystem]]\nnqn = \"{NQN}\"\n{}\n{}\n[shm]\n{shm}\n",
+             [shm]\n{shm}\n\n[[subsystem]]\nnqn = \"{NQN}\"\n{}\n{}",
             self.head, self.ip, self.port, self.provider, self.access, self.namespaces
         )
     }

@@ -136,6 +136,14 @@ fn hosts_of_two_kinds_share_a_port_and_auto_finds_the_short_way() {
     assert_eq!(records[0]["rdma_prtype"], "iwarp", "{json}");
     // A question that led to nothing is no reason for a line there.
     assert_eq!(target.lines(&["WARN"]), [""; 0]);
+    // Work through the one leaves the other its turns.
+    let bench = target.on(1, "bench").args("--runtime 60 --iodepth 8");
+    let mut bench = over_shm(bench, &setup).start();
+    for _ in 0..3 {
+        same_bytes(&read("--provider iwarp"), &pattern(1, MIB));
+    }
+    assert!(bench.runs(), "{}", bench.end());
+    bench.kill();
     target.stop();
 }
 

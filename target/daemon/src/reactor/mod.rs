@@ -2,6 +2,7 @@
 //! turned by one thread; what turns it is outside, so that a simulation can.
 
 mod accept;
+mod attention;
 mod drain;
 mod queues;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use crate::mailbox::{Mail, Mailbox};
 use crate::queue::{Edge, Io, Receives, SharedQueues};
 use crate::storage::{Storage, StorageError};
 use crate::tag::{NOWHERE, Place, Tag};
+use attention::Attention;
 use drain::Stage;
 use nvmeof_rdma::Sparingly;
 use queues::Queues;
@@ -51,6 +53,7 @@ pub struct Reactor<S> {
     config: ReactorConfig,
     target: Target,
     providers: Vec<Box<dyn Provider>>,
+    attention: Attention,
     listeners: Vec<(usize, ListenerId)>,
     storage: S,
     mailbox: Mailbox,
@@ -161,6 +164,7 @@ impl<S: Storage> Reactor<S> {
             config,
             target,
             providers: Vec::new(),
+            attention: Attention::default(),
             listeners: Vec::new(),
             storage,
             mailbox,
@@ -309,9 +313,15 @@ impl<S: Storage> Reactor<S> {
     fn poll_providers(&mut self, now: Duration) -> bool {
         let mut did_work = false;
         let mut events = std::mem::take(&mut self.events);
+        self.attention.begin(self.providers.len());
         for at in 0..self.providers.len() {
+            if !self.attention.looks(at) {
+                continue;
+            }
             if let Some(provider) = self.providers.get_mut(at) {
-                did_work |= provider.poll(now, &mut events);
+                let found = provider.poll(now, &mut events);
+                self.attention.looked(at, found);
+                did_work |= found;
             }
             let mut events = events.drain(..);
             while let Some(event) = self.serve(at, &mut events, now) {
