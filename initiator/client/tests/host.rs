@@ -15,9 +15,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fake::{BLOCK, BLOCKS, Fake, Manners, SUBNQN};
+use nvmeof_initiator::blocking::{self, BlockingAdmin};
+use nvmeof_initiator::polled::{IoConfig, IoQueue};
 use nvmeof_initiator::{
-    ConnectOptions, Controller, Error, Host, HostConfig, Identity, LostCause, Nqn, Range, Status,
-    UsageError, WriteOptions, ZeroOptions,
+    ConnectOptions, Controller, Error, Host, HostConfig, Identity, LostCause, Nqn, QueueShape,
+    Range, Status, Transport, UsageError, WriteOptions, ZeroOptions,
 };
 use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig};
 
@@ -82,9 +84,12 @@ impl Drop for Target {
     }
 }
 
+fn identity() -> Identity {
+    Identity::of_name(Nqn::new("nqn.2026-11.org.example:host").unwrap())
+}
+
 fn host() -> Host {
-    let name = Nqn::new("nqn.2026-11.org.example:host").unwrap();
-    Host::new(HostConfig::new(Identity::of_name(name))).unwrap()
+    Host::new(HostConfig::new(identity())).unwrap()
 }
 
 fn lost(result: &Result<(), Error>) -> &LostCause {
@@ -307,4 +312,41 @@ async fn nobody_there_is_said() {
     let options = ConnectOptions::new(gone, Nqn::new(SUBNQN).unwrap());
     let error = host().connect(options).await.unwrap_err();
     assert!(error.to_string().contains("nobody listens"), "{error}");
+}
+
+#[test]
+fn a_caller_without_a_runtime_waits() {
+    let target = Target::start();
+    let (options, start) = (target.options(), Instant::now());
+    let provider = || Transport::Iwarp.provider(target.addr).unwrap();
+    let config = options.admin_config(&identity());
+    let names = config.setup.names.clone();
+    let mut admin = BlockingAdmin::connect(provider(), target.addr, config, start).unwrap();
+    let geometry = admin.namespace(1).unwrap();
+    assert_eq!((geometry.nsid, geometry.blocks), (1, BLOCKS as u64));
+    assert_eq!(geometry.block_size() as usize, BLOCK);
+    let config = IoConfig {
+        names,
+        queue: QueueShape {
+            qid: 1,
+            size: 32,
+            flow_control: true,
+        },
+        command_timeout: options.command_timeout,
+        connect_timeout: options.connect_timeout,
+    };
+    let now = start.elapsed();
+    let mut io = IoQueue::connect(provider(), target.addr, admin.info(), config, now).unwrap();
+    blocking::ready(&mut io, start).unwrap();
+    assert!(io.is_ready());
+    blocking::close(&mut io, start);
+    assert!(io.is_closed());
+    assert!(blocking::ready(&mut io, start).is_err(), "closed for good");
+    assert!(admin.error().is_none() && admin.next_deadline().is_some());
+    admin.shutdown();
+
+    let nobody = "127.0.0.1:1".parse().unwrap();
+    let config = options.admin_config(&identity());
+    let error = BlockingAdmin::connect(provider(), nobody, config, start).unwrap_err();
+    assert!(matches!(error, Error::Lost(_)), "{error}");
 }

@@ -241,7 +241,6 @@ static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
 	};
 	int error;
 
-	fio_ro_check(td, io_u);
 	if (io_u->ddir == DDIR_READ)
 		request.kind = NVMEOF_READ;
 	else if (io_u->ddir == DDIR_WRITE)
