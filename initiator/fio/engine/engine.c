@@ -46,7 +46,7 @@ static struct fio_option options[] = {
 	},
 	{
 		ENGINE_OPTION("provider", "RDMA provider", FIO_OPT_STR_STORE, provider,
-			      "RDMA provider: auto, iwarp (software) or verbs (devices)"),
+			      "RDMA provider: auto, iwarp (software), verbs (devices) or shm"),
 		.def = "auto",
 	},
 	{

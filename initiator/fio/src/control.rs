@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmeof_initiator::blocking::{self, BlockingAdmin};
-use nvmeof_initiator::{ControllerInfo, Error, Geometry};
+use nvmeof_initiator::{ControllerInfo, Error, Geometry, Route, RouteOptions};
 
 use crate::failure::Failure;
 use crate::options::Options;
@@ -18,7 +18,8 @@ use crate::options::Options;
 /// Connects for a moment to see how large the namespace is. Leaves no thread
 /// and no descriptor: fio makes its jobs by forking after this.
 pub(crate) fn look(options: &Options) -> Result<Geometry, Failure> {
-    let (admin, geometry) = connect(options, Instant::now())?;
+    let route = route(options)?;
+    let (admin, geometry) = connect(options, &route, Instant::now())?;
     admin.shutdown();
     Ok(geometry)
 }
@@ -26,6 +27,8 @@ pub(crate) fn look(options: &Options) -> Result<Geometry, Failure> {
 /// A controller that is kept alive until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Control {
+    /// How its queues connect, too.
+    route: Route,
     info: Arc<ControllerInfo>,
     geometry: Geometry,
     lost: Arc<OnceLock<Error>>,
@@ -37,7 +40,8 @@ pub(crate) struct Control {
 impl Control {
     /// Connects. `start` is the time 0 of all queues.
     pub(crate) fn start(options: &Options, start: Instant) -> Result<Self, Failure> {
-        let (mut admin, geometry) = connect(options, start)?;
+        let route = route(options)?;
+        let (mut admin, geometry) = connect(options, &route, start)?;
         let info = Arc::clone(admin.info());
         // Not a pipe: fio may have forked a process that has it as well, so that
         // closing tells nothing, and a write that nobody reads is a signal.
@@ -66,12 +70,17 @@ impl Control {
         let thread = std::thread::Builder::new().name("nvmeof-admin".to_owned());
         let thread = thread.spawn(keep_alive).map_err(no_thread)?;
         Ok(Self {
+            route,
             info,
             geometry,
             lost,
             stop,
             thread: Some(thread),
         })
+    }
+
+    pub(crate) fn route(&self) -> &Route {
+        &self.route
     }
 
     pub(crate) fn info(&self) -> &ControllerInfo {
@@ -98,11 +107,19 @@ impl Drop for Control {
     }
 }
 
-fn connect(options: &Options, start: Instant) -> Result<(BlockingAdmin, Geometry), Failure> {
+fn route(options: &Options) -> Result<Route, Failure> {
     let addr = options.connect.addr;
-    let provider = options.transport.provider(addr)?;
+    Ok(options.transport.route(addr, &RouteOptions::default())?)
+}
+
+fn connect(
+    options: &Options,
+    route: &Route,
+    start: Instant,
+) -> Result<(BlockingAdmin, Geometry), Failure> {
+    let addr = options.connect.addr;
     let config = options.connect.admin_config(&options.identity);
-    let mut admin = BlockingAdmin::connect(provider, addr, config, start)?;
+    let mut admin = BlockingAdmin::connect(route.provider()?, addr, config, start)?;
     let geometry = admin.namespace(options.nsid)?;
     Ok((admin, geometry))
 }

@@ -372,7 +372,7 @@ fn connect_queues(
             command_timeout: connect.command_timeout,
             connect_timeout: connect.connect_timeout,
         };
-        let provider = options.transport.provider(connect.addr)?;
+        let provider = control.route().provider()?;
         let queue = IoQueue::connect(provider, connect.addr, info, config, start.elapsed())?;
         queues.push(queue);
     }
