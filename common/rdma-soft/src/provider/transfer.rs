@@ -19,20 +19,36 @@ const SLICES: usize = 256;
 const FEW_SLICES: usize = 16;
 /// Send calls for one connection before others get their turn.
 const SEND_CALLS: usize = 8;
+/// Receive calls likewise: what they bring is answered in one send call.
+const RECEIVE_CALLS: usize = 4;
 
 impl<S: Streams> SoftRdma<S> {
     /// Takes what arrived, once. Returns whether anything did.
     pub(super) fn receive(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
         match conn.phase {
             Phase::AwaitRequest | Phase::AwaitReply => self.receive_frame(conn, events),
-            Phase::Running => self.receive_data(conn, events),
+            Phase::Running => self.receive_more(conn, events),
             Phase::Ending => self.receive_nothing(conn, events),
             Phase::Requested | Phase::Prepared => self.receive_early(conn, events),
             Phase::Connecting | Phase::Gone => false,
         }
     }
 
-    fn receive_data(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
+    /// Receives as long as there is more than one call takes, and others have
+    /// not waited for long.
+    fn receive_more(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
+        let mut worked = false;
+        for _ in 0..RECEIVE_CALLS {
+            let received = self.receive_data(conn, events);
+            worked |= received != Received::Nothing;
+            if received != Received::Full || conn.phase != Phase::Running {
+                break;
+            }
+        }
+        worked
+    }
+
+    fn receive_data(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> Received {
         let (rx, scratch) = (&mut conn.rx, &mut self.scratch);
         let mut sink = Receiver {
             qp: conn.id,
@@ -47,6 +63,7 @@ impl<S: Streams> SoftRdma<S> {
             scratch.len()
         };
         let room = scratch.get_mut(..room).unwrap_or_default();
+        let offered = room.len() + rx.payload().map_or(0, |(_, missing)| missing);
         let outcome = match rx.payload() {
             None => {
                 let received = self.streams.recv(conn.stream, &mut [IoSliceMut::new(room)]);
@@ -57,7 +74,7 @@ impl<S: Streams> SoftRdma<S> {
                     Ok(place) => place,
                     Err(fault) => {
                         self.end_fault(conn, fault, events);
-                        return true;
+                        return Received::Part;
                     }
                 };
                 let bufs = &mut [IoSliceMut::new(place), IoSliceMut::new(room)];
@@ -68,7 +85,7 @@ impl<S: Streams> SoftRdma<S> {
         let (count, placed) = match outcome {
             Ok((0, _)) => {
                 self.end_of_stream(conn, events);
-                return true;
+                return Received::Part;
             }
             Ok(counts) => counts,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -76,11 +93,11 @@ impl<S: Streams> SoftRdma<S> {
                     // Sending failed, and all that arrived before was taken.
                     self.finish(conn, events);
                 }
-                return false;
+                return Received::Nothing;
             }
             Err(error) => {
                 self.end_network(conn, &error, events);
-                return true;
+                return Received::Part;
             }
         };
         let mut result = Ok(());
@@ -102,7 +119,11 @@ impl<S: Streams> SoftRdma<S> {
         } else if conn.broken {
             self.list(conn);
         }
-        true
+        if count == offered {
+            Received::Full
+        } else {
+            Received::Part
+        }
     }
 
     fn end_of_stream(&mut self, conn: &mut Conn, events: &mut Vec<Event>) {
@@ -219,6 +240,15 @@ impl<S: Streams> SoftRdma<S> {
         conn.outbound.sent(count, &mut self.keys);
         Ok((count, offered))
     }
+}
+
+/// What a receive call brought.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Received {
+    Nothing,
+    Part,
+    /// All that there was room for: there may be more.
+    Full,
 }
 
 /// Whether the connection is in a phase that sends.
