@@ -18,7 +18,9 @@
 //! An address and port stand for a Unix socket in a folder that both know
 //! ([`ShmConfig::folder`]). Each side checks the user of the other. The active
 //! side makes the memory, sealed so that it cannot be cut off, and passes it
-//! with its request. After that the socket carries wake-ups, which are sent
+//! with its request. Whoever could go another way asks first whether somebody
+//! is there ([`probe`]). Providers of several threads share one socket
+//! ([`Shm::group`]). After that the socket carries wake-ups, which are sent
 //! only when the other side says that it sleeps, and the end: orderly, by a
 //! fault, or because the peer's process is gone.
 //!
