@@ -1,6 +1,6 @@
 //! Where processes meet: a folder with a socket for each address and port.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -21,7 +21,7 @@ use crate::link::{self, Link};
 const BACKLOG: i32 = 4096;
 /// Free ports are looked for from here on, as the kernel does for TCP.
 const FIRST_FREE: u16 = 49_152;
-/// How many ports are tried.
+/// How many ports are tried, and how often a lock.
 const TRIES: u64 = 256;
 
 /// A socket that listens. Its file is there as long as this is.
@@ -31,8 +31,7 @@ pub(crate) struct Listener {
     path: PathBuf,
     pub(crate) addr: SocketAddr,
     /// Held as long as we listen: a socket file alone does not tell whether
-    /// its maker still lives. Its file stays: two processes could hold locks of
-    /// one name if it were removed.
+    /// its maker still lives.
     _lock: Flock<File>,
 }
 
@@ -61,16 +60,7 @@ impl Listener {
 
     fn at(addr: SocketAddr, config: &ShmConfig) -> io::Result<Self> {
         let path = path(&config.folder, addr);
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(OFlag::O_NOFOLLOW.bits())
-            .open(path.with_extension("lock"))
-            .map_err(|error| with(&path.with_extension("lock"), &error))?;
-        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
-            .map_err(|_| io::Error::from(io::ErrorKind::AddrInUse))?;
+        let lock = lock(&path.with_extension("lock"))?;
         // With the lock in hand, this one is of a process that is gone.
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -101,8 +91,11 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.path) {
-            tracing::debug!(path = %self.path.display(), %error, "a socket was not removed");
+        // The lock's file goes last: whoever makes a new one finds no socket.
+        for path in [self.path.clone(), self.path.with_extension("lock")] {
+            if let Err(error) = fs::remove_file(&path) {
+                tracing::debug!(path = %path.display(), %error, "a file was not removed");
+            }
         }
     }
 }
@@ -111,6 +104,35 @@ impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Locks the file at `path`, which is made if it is not there. Whoever holds
+/// the lock removes the file in the end: a lock of a file that is not there any
+/// more is none.
+fn lock(path: &Path) -> io::Result<Flock<File>> {
+    for _ in 0..TRIES {
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(OFlag::O_NOFOLLOW.bits())
+            .open(path)
+            .map_err(|error| with(path, &error))?;
+        if let Some(lock) = lock_whole(file, path)? {
+            return Ok(lock);
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}
+
+/// Locks a file that was opened at `path`. `None` when it was removed since.
+fn lock_whole(file: File, path: &Path) -> io::Result<Option<Flock<File>>> {
+    let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+        .map_err(|_| io::Error::from(io::ErrorKind::AddrInUse))?;
+    let (ours, there) = (lock.metadata()?, fs::symlink_metadata(path));
+    let same = |there: &Metadata| (there.dev(), there.ino()) == (ours.dev(), ours.ino());
+    Ok(there.is_ok_and(|there| same(&there)).then_some(lock))
 }
 
 /// Connects to whoever listens at `addr`, or at all addresses of this host if
@@ -214,6 +236,7 @@ fn make_folder(config: &ShmConfig) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
+    use std::sync::atomic::Ordering;
 
     fn config(folder: &Path) -> ShmConfig {
         ShmConfig {
@@ -238,9 +261,9 @@ mod tests {
         assert_eq!(folder.mode() & 0o777, 0o700);
         let socket = fs::metadata(&listener.path).unwrap();
         assert_eq!(socket.mode() & 0o777, 0o600);
-        let path = listener.path.clone();
         drop(listener);
-        assert!(!path.exists());
+        let left = fs::read_dir(&config.folder).unwrap().count();
+        assert_eq!(left, 0, "nothing stays behind");
         let nobody = connect(addr("127.0.0.1:4420"), &config).unwrap_err();
         assert_eq!(nobody.kind(), io::ErrorKind::ConnectionRefused);
         assert!(Listener::new(addr("127.0.0.1:4420"), &config).is_ok());
@@ -258,6 +281,46 @@ mod tests {
         assert_eq!(nobody.kind(), io::ErrorKind::ConnectionRefused);
         let _listener = Listener::new(addr("[::1]:7"), &config).unwrap();
         assert!(connect(addr("[::1]:7"), &config).is_ok());
+    }
+
+    #[test]
+    fn a_lock_of_a_file_that_was_removed_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let file = || File::create(&path).unwrap();
+        assert!(lock_whole(file(), &path).unwrap().is_some());
+        let before = file();
+        fs::remove_file(&path).unwrap();
+        assert!(
+            lock_whole(before.try_clone().unwrap(), &path)
+                .unwrap()
+                .is_none()
+        );
+        let _another = file();
+        assert!(lock_whole(before, &path).unwrap().is_none());
+        assert!(lock(&path).is_ok());
+    }
+
+    #[test]
+    fn one_of_many_that_come_and_go_has_an_address() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let holders = std::sync::atomic::AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        let Ok(_listener) = Listener::new(addr("127.0.0.1:1"), &config) else {
+                            continue;
+                        };
+                        let others = holders.fetch_add(1, Ordering::SeqCst);
+                        assert_eq!(others, 0, "two listen at once");
+                        assert!(connect(addr("127.0.0.1:1"), &config).is_ok());
+                        holders.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
     }
 
     #[test]
