@@ -20,8 +20,8 @@ use std::time::Duration;
 pub struct PollingConfig {
     /// Longest time to look for work before sleeping.
     pub longest: Duration,
-    /// Whether it is shortened while looking does not pay, or takes the
-    /// processor from others.
+    /// Whether it is shortened while looking does not pay, and others get the
+    /// processor meanwhile. Without, nobody gets it before that time is over.
     pub learns: bool,
 }
 
@@ -115,7 +115,7 @@ impl Polling {
         self.in_a_row = self.in_a_row.wrapping_add(1);
         if now.saturating_sub(self.last_work) >= self.window || now < self.crowded_until {
             AfterTurn::Sleep
-        } else if self.in_a_row.is_multiple_of(PATIENCE) {
+        } else if self.config.learns && self.in_a_row.is_multiple_of(PATIENCE) {
             AfterTurn::Yield
         } else {
             AfterTurn::Turn
@@ -263,6 +263,9 @@ mod tests {
 
         let mut other = polling(US(10_000), false);
         (0..3).for_each(|_| other.yielded(US(3000), US(3010)));
+        for _ in 0..2 * PATIENCE {
+            assert_eq!(other.turned(false, US(3011)), AfterTurn::Turn);
+        }
         assert_eq!(
             other.turned(false, US(3011)),
             AfterTurn::Turn,
