@@ -9,7 +9,7 @@ source /lab/guest/lib.sh
 cycle() {
     local answer
     exec 3<>/dev/nvme-fabrics
-    printf 'transport=rdma,traddr=%s,trsvcid=%s,nqn=%s' "$ADDRESS" "$PORT" "$NQN" >&3
+    printf 'transport=rdma,traddr=%s,trsvcid=%s,nqn=%s,nr_io_queues=1' "$ADDRESS" "$PORT" "$NQN" >&3
     read -r answer <&3
     exec 3>&-
     # instance=0,cntlid=1

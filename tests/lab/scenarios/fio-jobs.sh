@@ -9,7 +9,7 @@ target_start
 connect
 status=0
 # ENGINE means something else to that script.
-results=$(env -u ENGINE RUNTIME=1 VERIFY_SIZE=1M \
+results=$(env -u ENGINE RUNTIME=1 VERIFY_SIZE=2M \
     /lab/fio-configs/run "$(device 1)" --short -o json --keep "$OUT/fio" \
     2>"$OUT/fio-run.log") || status=$?
 cat "$OUT/fio-run.log"

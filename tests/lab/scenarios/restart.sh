@@ -11,7 +11,7 @@ dmesg_expect 'no usable path|nvme_rdma|callbacks suppressed|(siw|rxe)[0-9]*: '
 # Writes with verification; ends when every block was read back.
 write_and_verify() {
     fio --name=verify --filename="$1" --rw=randwrite --bs=4k --iodepth=16 \
-        --size=24M --verify=crc32c --verify_fatal=1 --ioengine=io_uring \
+        --size=16M --verify=crc32c --verify_fatal=1 --ioengine=io_uring \
         --direct=1 --output-format=json --output="$OUT/fio-$2.json"
 }
 
