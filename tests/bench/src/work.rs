@@ -194,8 +194,8 @@ pub(crate) fn all() -> Vec<Work> {
         (Disk::Null, four, 16, None),
         (Disk::Null, four, 128, Some(0.70)),
         (Disk::Null, long, SIZES_DEPTH, None),
-        (Disk::File, four, 32, Some(0.85)),
-        (Disk::File, four, 128, Some(0.85)),
+        (Disk::File, four, 32, Some(0.95)),
+        (Disk::File, four, 128, Some(0.95)),
     ] {
         apart(About::Shm, disk, bytes, depth, goal);
     }
@@ -266,7 +266,7 @@ mod tests {
             ("null-read-128k-qd32", "tcp ≥0.90"),
             ("file-randread-4k-qd128", "local ≥0.85"),
             ("shm-null-randread-4k-qd128", "shm-bare ≥0.70"),
-            ("shm-file-randread-4k-qd32", "local ≥0.85"),
+            ("shm-file-randread-4k-qd32", "local ≥0.95"),
             ("crc-null-randread-4k-qd16", "iwarp ≥0.80"),
         ];
         for (name, words) in summaries {
