@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::ErrorKind;
 
 use nix::errno::Errno;
-use nvmeof_initiator::{Error, Lost, LostCause, SetupFault, Status};
+use nvmeof_initiator::{Error, Lost, LostCause, MachineError, SetupFault, Status};
 use nvmeof_rdma::CloseReason;
 
 /// Something that does not work.
@@ -60,7 +60,10 @@ pub(crate) fn errno(error: &Error) -> Errno {
             SetupFault::Nvme(_) => Errno::EPROTO,
         },
         Error::Usage(_) => Errno::EINVAL,
-        Error::Machine(_) => Errno::ENOMEM,
+        Error::Machine(error) => match **error {
+            MachineError::NobodyHere(_) => Errno::ECONNREFUSED,
+            _ => Errno::ENOMEM,
+        },
     }
 }
 
@@ -128,6 +131,8 @@ mod tests {
         let timeout = LostCause::Timeout { what: "Read" };
         assert_eq!(errno(&lost(true, timeout)), Errno::ETIMEDOUT);
         assert_eq!(errno(&lost(true, LostCause::Local)), Errno::ENOTCONN);
+        let nobody = MachineError::NobodyHere("x".to_owned());
+        assert_eq!(errno(&nobody.into()), Errno::ECONNREFUSED);
         let usage = UsageError::Other("x".to_owned());
         assert_eq!(errno(&usage.into()), Errno::EINVAL);
     }
