@@ -152,7 +152,7 @@ fn command_line(purpose: Purpose) -> String {
     // An oops ends the guest, a crash of it ends the emulator. An emulated
     // processor that gets no time for a while is no fault of the kernel.
     format!(
-        "console=ttyS0 quiet panic=-1 oops=panic mitigations=off nokaslr nowatchdog \
+        "console=ttyS0 quiet panic=-1 oops=panic mitigations=off nokaslr nowatchdog tsc=reliable \
          rcupdate.rcu_cpu_stall_suppress=1 lab={purpose}"
     )
 }
