@@ -8,14 +8,14 @@
     reason = "a measurement stops where it fails"
 )]
 
-use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_rdma::{
-    Event, Inline, PrivateData, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Rights, Tag, Work,
+    Address, Event, Inline, PrivateData, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Rights,
+    Tag, Work,
 };
 use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig};
 
@@ -89,7 +89,7 @@ impl End {
     }
 }
 
-fn serve(crc: bool, ready: &mpsc::Sender<SocketAddr>) {
+fn serve(crc: bool, ready: &mpsc::Sender<Address>) {
     let mut end = End::new(crc);
     let listened = end.provider.listen("127.0.0.1:0".parse().unwrap());
     ready.send(listened.unwrap().1).unwrap();

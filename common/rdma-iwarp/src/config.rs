@@ -7,10 +7,10 @@ use std::time::Duration;
 use nvmeof_rdma::Limits;
 use nvmeof_rdma_soft::{SoftConfig, SoftRdma};
 
-use crate::TcpStreams;
+use crate::SocketStreams;
 
-/// Software iWARP over TCP.
-pub type Iwarp = SoftRdma<TcpStreams>;
+/// Software iWARP over TCP and Unix sockets.
+pub type Iwarp = SoftRdma<SocketStreams>;
 
 /// How the provider behaves.
 #[derive(Clone, Debug)]
@@ -25,6 +25,9 @@ pub struct IwarpConfig {
     /// lets us (`net.core.rmem_max` and `wmem_max`). `None` leaves them to the
     /// kernel, which then adapts them to the traffic.
     pub socket_buffer: Option<usize>,
+    /// Permissions of the file of a Unix socket that listens: who may write it
+    /// may connect.
+    pub socket_mode: u32,
     /// How long a peer may take for its half of the connection set-up.
     pub handshake: Duration,
     /// How long a closing connection may take to send what is queued.
@@ -38,6 +41,7 @@ impl Default for IwarpConfig {
             limits: soft.limits,
             crc: soft.crc,
             socket_buffer: Some(1 << 20),
+            socket_mode: 0o660,
             handshake: soft.handshake,
             linger: soft.linger,
         }
@@ -49,7 +53,7 @@ impl Default for IwarpConfig {
 /// # Errors
 /// When the kernel gives no epoll instance.
 pub fn new(config: IwarpConfig) -> io::Result<Iwarp> {
-    let streams = TcpStreams::new(config.socket_buffer)?;
+    let streams = SocketStreams::new(config.socket_buffer, config.socket_mode)?;
     let config = SoftConfig {
         limits: config.limits,
         crc: config.crc,

@@ -1,24 +1,48 @@
 //! Sockets with the options that suit RDMA.
 
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use nix::errno::Errno;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nvmeof_rdma::{Address, Peer, UnixPath};
+use nvmeof_socket_file::SocketFile;
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
 /// Connections that may wait for `accept`.
 const BACKLOG: i32 = 256;
+/// The same for Unix sockets, as far as the kernel lets us
+/// (`net.core.somaxconn`). Whoever finds no room there has to ask again by
+/// itself.
+const UNIX_BACKLOG: i32 = 4096;
 /// How long a silent peer is believed to live, and how often it is asked then.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 
+/// What became of a call for a connection.
+#[derive(Debug)]
+pub(crate) enum Called {
+    /// Whether it stands, an event says.
+    Waits,
+    /// It stands.
+    Stands,
+    /// There is no room for it at the moment, and nobody will tell when there
+    /// is.
+    Full,
+}
+
 /// A socket that listens on `addr`; with `shared` others may do so too.
-pub(crate) fn listener(
+pub(crate) fn tcp_listener(
     addr: SocketAddr,
     buffer: Option<usize>,
     shared: bool,
 ) -> io::Result<Socket> {
-    let socket = new(addr)?;
+    let socket = new(Domain::for_address(addr))?;
     socket.set_reuse_address(true)?;
     if shared {
         socket.set_reuse_port(true)?;
@@ -34,21 +58,91 @@ pub(crate) fn listener(
     Ok(socket)
 }
 
-/// A socket that connects to `addr`; whether it is connected, an event says.
-pub(crate) fn connect(addr: SocketAddr, buffer: Option<usize>) -> io::Result<Socket> {
-    let socket = new(addr)?;
-    prepare(&socket, buffer);
-    match socket.connect(&addr.into()) {
-        Ok(()) => Ok(socket),
-        Err(error) if error.raw_os_error() == Some(nix::errno::Errno::EINPROGRESS as i32) => {
-            Ok(socket)
-        }
-        Err(error) => Err(error),
+/// A socket that listens at `path`, and its file.
+pub(crate) fn unix_listener(path: &Path, mode: u32) -> io::Result<(Socket, SocketFile)> {
+    let socket = new(Domain::UNIX)?;
+    let file = SocketFile::bind(&socket, path, mode)?;
+    socket.listen(UNIX_BACKLOG)?;
+    Ok((socket, file))
+}
+
+/// A socket for a connection to `addr`, which is yet to be called.
+pub(crate) fn caller(addr: Address, buffer: Option<usize>) -> io::Result<Socket> {
+    let socket = new(match addr {
+        Address::Ip(addr) => Domain::for_address(addr),
+        Address::Unix(_) => Domain::UNIX,
+    })?;
+    prepare(&socket, buffer, addr.socket_addr().is_some());
+    Ok(socket)
+}
+
+/// Starts to connect to `addr`.
+pub(crate) fn call(socket: &Socket, addr: Address) -> io::Result<Called> {
+    match addr {
+        Address::Ip(addr) => match socket.connect(&addr.into()) {
+            Ok(()) => Ok(Called::Waits),
+            Err(error) if is(&error, Errno::EINPROGRESS) => Ok(Called::Waits),
+            Err(error) => Err(error),
+        },
+        Address::Unix(path) => call_unix(socket, &path),
     }
 }
 
+/// Connects to a Unix socket, which never takes time (unix(7), EAGAIN).
+fn call_unix(socket: &Socket, path: &UnixPath) -> io::Result<Called> {
+    let path = path.as_path();
+    let Err(error) = socket.connect(&SockAddr::unix(path)?) else {
+        return Ok(Called::Stands);
+    };
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EAGAIN) => Ok(Called::Full),
+        Some(Errno::EPROTOTYPE) => {
+            let text = "the socket there is of another type, so no software iWARP listens on it";
+            Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+        }
+        // Nobody listens there, whether or not a file is left over.
+        Some(Errno::ENOENT) => {
+            let text = "there is no file at that path";
+            Err(io::Error::new(io::ErrorKind::ConnectionRefused, text))
+        }
+        // The kernel says the same of every file that is no socket.
+        Some(Errno::ECONNREFUSED) if !is_socket(path) => {
+            let text = "there is a file at that path, but no socket";
+            Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+        }
+        _ => Err(error),
+    }
+}
+
+/// Whoever connected `socket`, which came with the address `from`.
+pub(crate) fn peer(socket: &Socket, from: &SockAddr) -> io::Result<Peer> {
+    if let Some(addr) = from.as_socket() {
+        return Ok(Peer::Ip(addr));
+    }
+    let process = getsockopt(socket, PeerCredentials)?;
+    Ok(Peer::Process {
+        pid: process.pid(),
+        uid: process.uid(),
+    })
+}
+
+/// An address as the contract has it; `None` for sockets without a name.
+pub(crate) fn to_address(addr: &SockAddr) -> Option<Address> {
+    if let Some(path) = addr.as_pathname() {
+        return UnixPath::new(path).ok().map(Address::Unix);
+    }
+    addr.as_socket().map(Address::Ip)
+}
+
 /// Options of a connection. None is worth failing for.
-pub(crate) fn prepare(socket: &Socket, buffer: Option<usize>) {
+pub(crate) fn prepare(socket: &Socket, buffer: Option<usize>, is_tcp: bool) {
+    if is_tcp {
+        prepare_tcp(socket);
+    }
+    set_buffers(socket, buffer);
+}
+
+fn prepare_tcp(socket: &Socket) {
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_AFTER)
         .with_interval(KEEPALIVE_EVERY)
@@ -61,7 +155,6 @@ pub(crate) fn prepare(socket: &Socket, buffer: Option<usize>) {
     for error in options.into_iter().filter_map(Result::err) {
         tracing::debug!(%error, "a socket option was refused");
     }
-    set_buffers(socket, buffer);
 }
 
 fn set_buffers(socket: &Socket, buffer: Option<usize>) {
@@ -79,9 +172,18 @@ fn set_buffers(socket: &Socket, buffer: Option<usize>) {
     }
 }
 
-fn new(addr: SocketAddr) -> io::Result<Socket> {
+fn new(domain: Domain) -> io::Result<Socket> {
+    let protocol = (domain != Domain::UNIX).then_some(Protocol::TCP);
     // socket2 sets close-on-exec.
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(domain, Type::STREAM, protocol)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno as i32)
+}
+
+fn is_socket(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|there| there.file_type().is_socket())
 }

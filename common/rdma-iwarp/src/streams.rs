@@ -1,18 +1,20 @@
-//! TCP connections as byte streams: readiness, accepting, reading, writing.
+//! Connections as byte streams: readiness, accepting, reading, writing.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read};
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::MsgFlags;
-use nvmeof_rdma::{ListenError, ListenerId};
+use nvmeof_rdma::{Address, ConnectError, ListenError, ListenerId};
 use nvmeof_rdma_soft::{Slots, StreamEvent, StreamId, Streams};
 use socket2::Socket;
 
+use crate::calling::Calls;
+use crate::listening::{Listening, SharedPaths};
 use crate::socket;
 
 /// Events taken from the kernel per poll.
@@ -31,21 +33,26 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// In epoll's data: this names a listener.
 const LISTENER: u64 = 1 << 63;
 
-/// TCP connections and listeners, watched by an epoll instance of their own.
+/// Connections and listeners of TCP and of Unix sockets, watched by an epoll
+/// instance of their own.
 ///
 /// Streams are watched edge-triggered, so that bytes nobody asks for do not
 /// keep `poll` busy. Those that moved bytes lately are in the *hot list* and
 /// are tried without asking the kernel first: under load that saves a system
 /// call per poll, and idle streams cost none.
 #[derive(Debug)]
-pub struct TcpStreams {
+pub struct SocketStreams {
     epoll: Epoll,
     /// Socket buffer size in bytes, unless it is left to the kernel.
     buffer: Option<usize>,
-    /// Whether others may listen on the same addresses.
-    shares_addresses: bool,
+    /// Permissions of the files of Unix sockets.
+    socket_mode: u32,
+    /// Set when others may listen on the same addresses: the paths that they
+    /// listen on already.
+    shared: Option<SharedPaths>,
     listeners: Slots<Listener>,
     streams: Slots<Stream>,
+    calls: Calls,
     hot: VecDeque<StreamId>,
     /// Whether the last poll left hot streams untried.
     untried: bool,
@@ -59,7 +66,8 @@ pub struct TcpStreams {
 
 #[derive(Debug)]
 struct Listener {
-    socket: Socket,
+    /// Several providers may have it.
+    listening: Arc<Listening>,
     /// In `accepting`.
     queued: bool,
 }
@@ -67,25 +75,31 @@ struct Listener {
 #[derive(Debug)]
 struct Stream {
     socket: Socket,
+    /// Whether it is a Unix socket. Then the kernel tells of room to send only
+    /// when it is asked to: it has news of that whenever the peer receives.
+    unix: bool,
     connecting: bool,
     hot: bool,
     /// Tries in a row that brought nothing.
     misses: u8,
 }
 
-impl TcpStreams {
+impl SocketStreams {
     /// No streams yet. `buffer` is what each socket gets to send and to
-    /// receive, in bytes; `None` leaves that to the kernel.
+    /// receive, in bytes; `None` leaves that to the kernel. `socket_mode` are the
+    /// permissions of the files of Unix sockets.
     ///
     /// # Errors
     /// When the kernel gives no epoll instance.
-    pub fn new(buffer: Option<usize>) -> io::Result<Self> {
+    pub fn new(buffer: Option<usize>, socket_mode: u32) -> io::Result<Self> {
         Ok(Self {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             buffer,
-            shares_addresses: false,
+            socket_mode,
+            shared: None,
             listeners: Slots::new(),
             streams: Slots::new(),
+            calls: Calls::default(),
             hot: VecDeque::new(),
             untried: false,
             hot_polls: 0,
@@ -96,20 +110,24 @@ impl TcpStreams {
     }
 
     /// Lets other listeners of this user, which say so too, listen on the same
-    /// addresses from now on: the kernel spreads connections over them by a
-    /// hash of the peer's address and port (`SO_REUSEPORT`).
-    pub fn share_addresses(&mut self) {
-        self.shares_addresses = true;
+    /// addresses from now on. The kernel spreads TCP connections over them by a
+    /// hash of the peer's address and port (`SO_REUSEPORT`). Unix sockets are
+    /// shared by those that have the same `paths`: each takes one connection in
+    /// its turn, so that those which look leave some to each other.
+    pub fn share_addresses(&mut self, paths: &SharedPaths) {
+        self.shared = Some(paths.clone());
     }
 
-    fn adopt(&mut self, socket: Socket, connecting: bool) -> io::Result<StreamId> {
+    fn adopt(&mut self, socket: Socket, unix: bool, connecting: bool) -> io::Result<StreamId> {
         let stream = Stream {
             socket,
+            unix,
             connecting,
             hot: false,
             misses: 0,
         };
-        let event = EpollEvent::new(INTEREST, self.streams.next_id());
+        let interest = interest(stream.unix, false);
+        let event = EpollEvent::new(interest, self.streams.next_id());
         self.epoll.add(&stream.socket, event)?;
         Ok(StreamId(self.streams.insert(stream)))
     }
@@ -187,6 +205,52 @@ impl TcpStreams {
         }
     }
 
+    /// Tells what became of calls to Unix sockets, and calls again where there
+    /// was no room.
+    fn poll_calls(&mut self, now: Duration, events: &mut Vec<StreamEvent>) {
+        for (id, addr) in self.calls.due(now) {
+            let Some(stream) = self.streams.get(id.0) else {
+                continue;
+            };
+            self.calls
+                .made(id, addr, socket::call(&stream.socket, addr));
+        }
+        for (id, outcome) in self.calls.answered() {
+            let Some(stream) = self.streams.get_mut(id.0) else {
+                continue;
+            };
+            match outcome {
+                Ok(()) => {
+                    stream.connecting = false;
+                    events.push(StreamEvent::Connected(id));
+                }
+                Err(error) => {
+                    self.close(id);
+                    events.push(StreamEvent::ConnectFailed(id, error));
+                }
+            }
+        }
+    }
+
+    fn open(&self, addr: Address) -> Result<Arc<Listening>, ListenError> {
+        let path = match addr {
+            Address::Ip(addr) => {
+                let shared = self.shared.is_some();
+                return Listening::tcp(addr, self.buffer, shared).map(Arc::new);
+            }
+            Address::Unix(path) => path,
+        };
+        let make = || Listening::unix(&path, self.socket_mode);
+        match &self.shared {
+            None => make().map(Arc::new),
+            Some(shared) => {
+                let own = self.listeners.iter().map(|(_, one)| &one.listening);
+                let own: Vec<_> = own.collect();
+                shared.listen(&path, &own, make)
+            }
+        }
+    }
+
     fn queue_accept(&mut self, id: u64) {
         if let Some(listener) = self.listeners.get_mut(id)
             && !listener.queued
@@ -214,18 +278,18 @@ impl TcpStreams {
 
     /// Returns whether more connections may be waiting.
     fn accept_from(&mut self, id: u64, now: Duration, events: &mut Vec<StreamEvent>) -> bool {
-        for _ in 0..ACCEPTS {
-            let Some(listener) = self.listeners.get(id) else {
-                return false;
-            };
+        let Some(listener) = self.listeners.get(id) else {
+            return false;
+        };
+        let listening = Arc::clone(&listener.listening);
+        let unix = listening.addr.socket_addr().is_none();
+        for _ in 0..listening.accepts_per_poll(ACCEPTS) {
             // socket2 sets close-on-exec.
-            let accepted = listener.socket.accept().and_then(|(socket, peer)| {
+            let accepted = listening.socket.accept().and_then(|(socket, from)| {
                 socket.set_nonblocking(true)?;
-                socket::prepare(&socket, self.buffer);
-                let peer = peer
-                    .as_socket()
-                    .ok_or_else(|| io::Error::other("a peer without an IP address"))?;
-                Ok((self.adopt(socket, false)?, peer))
+                socket::prepare(&socket, self.buffer, !unix);
+                let peer = socket::peer(&socket, &from)?;
+                Ok((self.adopt(socket, unix, false)?, peer))
             });
             match accepted {
                 Ok((stream, peer)) => events.push(StreamEvent::Incoming {
@@ -259,12 +323,16 @@ impl TcpStreams {
     }
 }
 
-/// What the kernel tells of a stream. Of room to send it tells only after a
-/// send found too little, so that nobody has to ask for that first.
-const INTEREST: EpollFlags = EpollFlags::EPOLLET
-    .union(EpollFlags::EPOLLIN)
-    .union(EpollFlags::EPOLLRDHUP)
-    .union(EpollFlags::EPOLLOUT);
+/// What the kernel is to tell of a stream. Of room to send it tells with TCP
+/// only after a send found too little, so that nobody has to ask for that
+/// first. A Unix socket that is to send has it told all the time.
+fn interest(unix: bool, wants_send: bool) -> EpollFlags {
+    let always = EpollFlags::EPOLLET | EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
+    if unix && !wants_send {
+        return always;
+    }
+    always | EpollFlags::EPOLLOUT
+}
 
 /// Whether there are no descriptors or no memory for one more.
 fn is_shortage(error: &io::Error) -> bool {
@@ -277,37 +345,53 @@ fn gone() -> io::Error {
     io::ErrorKind::NotConnected.into()
 }
 
-impl Streams for TcpStreams {
+impl Streams for SocketStreams {
     fn name(&self) -> &'static str {
         "iwarp"
     }
 
-    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
-        let error = |source| ListenError::new(addr, source);
-        let socket = socket::listener(addr, self.buffer, self.shares_addresses).map_err(error)?;
-        let local = socket.local_addr().map_err(error)?;
-        let local = local.as_socket().unwrap_or(addr);
+    fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
+        let listening = self.open(addr)?;
+        let local = listening.addr;
         let name = LISTENER | self.listeners.next_id();
         let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, name);
         self.epoll
-            .add(&socket, event)
-            .map_err(|errno| error(errno.into()))?;
+            .add(&*listening, event)
+            .map_err(|errno| ListenError::new(addr, errno.into()))?;
         let queued = false;
-        let id = self.listeners.insert(Listener { socket, queued });
+        let id = self.listeners.insert(Listener { listening, queued });
         Ok((ListenerId(id), local))
     }
 
     fn unlisten(&mut self, listener: ListenerId) {
-        // Closing takes it out of epoll.
-        self.listeners.remove(listener.0);
+        let Some(Listener { listening, .. }) = self.listeners.remove(listener.0) else {
+            return;
+        };
+        // Others may keep the socket open. An error says that it was not there.
+        let _ = self.epoll.delete(&*listening);
     }
 
-    fn connect(&mut self, addr: SocketAddr) -> io::Result<StreamId> {
-        let socket = socket::connect(addr, self.buffer)?;
-        self.adopt(socket, true)
+    fn connect(&mut self, addr: Address) -> Result<StreamId, ConnectError> {
+        let failed = |source| ConnectError::Io { addr, source };
+        let socket = socket::caller(addr, self.buffer).map_err(failed)?;
+        let called = socket::call(&socket, addr);
+        let unix = addr.socket_addr().is_none();
+        // That nobody is there is told by an event, like everything that
+        // depends on the other side.
+        let called = if unix {
+            called
+        } else {
+            Ok(called.map_err(failed)?)
+        };
+        let id = self.adopt(socket, unix, true).map_err(failed)?;
+        self.calls.made(id, addr, called);
+        Ok(id)
     }
 
     fn poll(&mut self, now: Duration, events: &mut Vec<StreamEvent>) {
+        if !self.calls.is_empty() {
+            self.poll_calls(now, events);
+        }
         if self.poll_hot(events) {
             self.hot_polls += 1;
             if self.hot_polls < HOT_POLLS {
@@ -318,13 +402,9 @@ impl Streams for TcpStreams {
         self.poll_kernel(now, events);
     }
 
-    fn local_addr(&self, id: StreamId) -> Option<SocketAddr> {
-        self.streams
-            .get(id.0)?
-            .socket
-            .local_addr()
-            .ok()?
-            .as_socket()
+    fn local_addr(&self, id: StreamId) -> Option<Address> {
+        let local = self.streams.get(id.0)?.socket.local_addr().ok()?;
+        socket::to_address(&local)
     }
 
     fn recv(&mut self, id: StreamId, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
@@ -357,7 +437,16 @@ impl Streams for TcpStreams {
         }
     }
 
-    fn want_send(&mut self, _stream: StreamId, _want: bool) {}
+    fn want_send(&mut self, id: StreamId, want: bool) {
+        let Some(stream) = self.streams.get(id.0).filter(|stream| stream.unix) else {
+            return;
+        };
+        // If there is room by now, the kernel tells so at once.
+        let mut event = EpollEvent::new(interest(true, want), id.0);
+        if let Err(error) = self.epoll.modify(&stream.socket, &mut event) {
+            tracing::error!(%error, "epoll does not change what it tells");
+        }
+    }
 
     fn shutdown_send(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get(id.0) {
@@ -381,10 +470,11 @@ impl Streams for TcpStreams {
             return Some(Duration::ZERO);
         }
         // Without a pause, accepting goes on at once.
-        if self.accepting.is_empty() {
-            None
-        } else {
-            Some(self.paused.unwrap_or(Duration::ZERO))
-        }
+        let accepting = !self.accepting.is_empty();
+        let accepting = accepting.then(|| self.paused.unwrap_or(Duration::ZERO));
+        accepting
+            .into_iter()
+            .chain(self.calls.next_deadline())
+            .min()
     }
 }

@@ -1,32 +1,49 @@
-//! The suite of the contract, over loopback sockets.
+//! The suite of the contract, over loopback TCP and over Unix sockets.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::net::SocketAddr;
+use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvmeof_rdma::Provider;
 use nvmeof_rdma::conformance::{End, Fabric};
+use nvmeof_rdma::{Address, Provider, UnixPath};
 use nvmeof_rdma_iwarp::IwarpConfig;
+use tempfile::TempDir;
 
 struct Loopback {
     crc: [bool; 2],
-    addr: SocketAddr,
+    /// Of Unix sockets; `None` for TCP.
+    folder: Option<TempDir>,
+    /// Paths given out.
+    paths: Cell<u32>,
     start: Instant,
 }
 
-fn loopback(crc: [bool; 2], addr: &str) -> Loopback {
+fn tcp(crc: [bool; 2]) -> Loopback {
     Loopback {
         crc,
-        addr: addr.parse().unwrap(),
+        folder: None,
+        paths: Cell::new(0),
         start: Instant::now(),
+    }
+}
+
+fn unix(crc: [bool; 2]) -> Loopback {
+    Loopback {
+        folder: Some(tempfile::tempdir().unwrap()),
+        ..tcp(crc)
     }
 }
 
 impl Fabric for Loopback {
     fn describe(&self) -> String {
-        format!("TCP at {}, CRC wanted by {:?}", self.addr, self.crc)
+        let kind = if self.folder.is_some() { "Unix" } else { "TCP" };
+        format!("{kind} sockets, CRC wanted by {:?}", self.crc)
+    }
+
+    fn serves_unix(&self) -> bool {
+        true
     }
 
     fn pair(&mut self) -> (Box<dyn Provider>, Box<dyn Provider>) {
@@ -40,8 +57,13 @@ impl Fabric for Loopback {
         (a, b)
     }
 
-    fn addr(&self, _end: End) -> SocketAddr {
-        self.addr
+    fn addr(&self, _end: End) -> Address {
+        let Some(folder) = &self.folder else {
+            return "127.0.0.1:0".parse().unwrap();
+        };
+        self.paths.set(self.paths.get() + 1);
+        let path = folder.path().join(format!("{}.sock", self.paths.get()));
+        UnixPath::new(&path).unwrap().into()
     }
 
     fn now(&self) -> Duration {
@@ -57,7 +79,14 @@ impl Fabric for Loopback {
     }
 }
 
-nvmeof_rdma::conformance_suite!([
-    loopback([false, false], "127.0.0.1:0"),
-    loopback([true, false], "127.0.0.1:0"),
-]);
+mod tcp {
+    use super::tcp;
+
+    nvmeof_rdma::conformance_suite!([tcp([false, false]), tcp([true, false])]);
+}
+
+mod unix {
+    use super::unix;
+
+    nvmeof_rdma::conformance_suite!([unix([false, false]), unix([true, false])]);
+}

@@ -15,7 +15,9 @@ const REQUEST: &[u8] = b"MPA ID Req Frame\x00\x01\x00\x00";
 fn accepting_pauses_and_goes_on() {
     let mut provider = nvmeof_rdma_iwarp::new(IwarpConfig::default()).unwrap();
     let (_, addr) = provider.listen("127.0.0.1:0".parse().unwrap()).unwrap();
-    let mut peers: Vec<TcpStream> = (0..12).map(|_| TcpStream::connect(addr).unwrap()).collect();
+    let mut peers: Vec<TcpStream> = (0..12)
+        .map(|_| TcpStream::connect(addr.socket_addr().unwrap()).unwrap())
+        .collect();
     for peer in &mut peers {
         std::io::Write::write_all(peer, REQUEST).unwrap();
     }

@@ -7,13 +7,14 @@
 )]
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_rdma::{
-    CloseReason, Event, Inline, PrivateData, Provider, QpConfig, QpId, Rights, Tag, Work,
+    Address, CloseReason, Event, Inline, PrivateData, Provider, QpConfig, QpId, Rights, Tag,
+    UnixPath, Work,
 };
 use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig};
 
@@ -51,9 +52,13 @@ impl End {
         }
     }
 
-    fn listening() -> (Self, SocketAddr) {
+    fn listening() -> (Self, Address) {
+        Self::listening_at("127.0.0.1:0".parse().unwrap())
+    }
+
+    fn listening_at(addr: Address) -> (Self, Address) {
         let mut end = Self::new(IwarpConfig::default());
-        let (_, addr) = end.provider.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let (_, addr) = end.provider.listen(addr).unwrap();
         (end, addr)
     }
 
@@ -122,7 +127,7 @@ fn strangers_are_turned_away_and_cost_nothing() {
         b"MPA ID Req Frame\x80\x01\0\0",
         b"\0",
     ] {
-        let mut stranger = TcpStream::connect(addr).unwrap();
+        let mut stranger = TcpStream::connect(addr.socket_addr().unwrap()).unwrap();
         stranger.write_all(bytes).unwrap();
         strangers.push(std::thread::spawn(move || read_all(stranger)));
     }
@@ -141,7 +146,7 @@ fn strangers_are_turned_away_and_cost_nothing() {
 #[test]
 fn a_peer_that_breaks_a_rule_gets_a_terminate() {
     let (mut end, addr) = End::listening();
-    let mut peer = TcpStream::connect(addr).unwrap();
+    let mut peer = TcpStream::connect(addr.socket_addr().unwrap()).unwrap();
     peer.write_all(&mpa_request()).unwrap();
     let qp = end.request();
     end.provider.prepare(qp, &CONFIG).unwrap();
@@ -170,7 +175,7 @@ fn a_listener_that_says_nothing_times_out() {
         handshake: Duration::from_millis(50),
         ..IwarpConfig::default()
     });
-    let addr = listener.local_addr().unwrap();
+    let addr = listener.local_addr().unwrap().into();
     let nothing = PrivateData::empty();
     let now = end.start.elapsed();
     end.provider.connect(addr, &CONFIG, &nothing, now).unwrap();
@@ -184,7 +189,18 @@ fn a_listener_that_says_nothing_times_out() {
 
 #[test]
 fn several_mib_go_both_ways() {
-    let (mut b, addr) = End::listening();
+    go_both_ways("127.0.0.1:0".parse().unwrap());
+}
+
+#[test]
+fn several_mib_go_both_ways_through_a_unix_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = UnixPath::new(&folder.path().join("a.sock")).unwrap();
+    go_both_ways(path.into());
+}
+
+fn go_both_ways(addr: Address) {
+    let (mut b, addr) = End::listening_at(addr);
     let mut a = End::new(IwarpConfig {
         crc: true,
         ..IwarpConfig::default()

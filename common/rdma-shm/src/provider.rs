@@ -9,7 +9,6 @@ mod tests;
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +16,9 @@ use std::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent};
 use nvmeof_memory::{Buf, Region, RegionId};
 use nvmeof_rdma::{
-    ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError, PrivateData,
-    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Sparingly, Tag, Work,
+    Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
+    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Sparingly, Tag,
+    Work,
 };
 use nvmeof_rdma_soft::{KeyTable, Slots};
 
@@ -195,8 +195,8 @@ impl Provider for Shm {
         "shm"
     }
 
-    fn local_addr(&self, qp: QpId) -> Option<SocketAddr> {
-        self.conns.get(qp.0)?.reached
+    fn local_addr(&self, qp: QpId) -> Option<Address> {
+        self.conns.get(qp.0)?.reached.map(Address::Ip)
     }
 
     fn register(&mut self, region: &Region) -> Result<(), io::Error> {
@@ -206,7 +206,8 @@ impl Provider for Shm {
         Ok(())
     }
 
-    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
+    fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
+        let addr = addr.ip_only(self.name())?;
         let config = &self.core.config;
         let meeting = match &self.group {
             Some((group, own)) => group.listen(addr, config, own)?,
@@ -220,7 +221,7 @@ impl Provider for Shm {
             self.unlisten(ListenerId(name));
             return Err(ListenError::new(addr, error));
         }
-        Ok((ListenerId(name), addr))
+        Ok((ListenerId(name), addr.into()))
     }
 
     fn unlisten(&mut self, listener: ListenerId) {
@@ -236,12 +237,13 @@ impl Provider for Shm {
 
     fn connect(
         &mut self,
-        addr: SocketAddr,
+        addr: Address,
         config: &QpConfig,
         private_data: &PrivateData,
         now: Duration,
     ) -> Result<QpId, ConnectError> {
         self.core.now = now;
+        let addr = addr.ip_only(self.name())?;
         self.core.config.limits.check(config)?;
         self.connect_to(addr, config, private_data)
     }

@@ -2,13 +2,12 @@
 //! the usual size, and the smallest ones, which long transfers fill.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvmeof_rdma::Provider;
 use nvmeof_rdma::conformance::{End, Fabric};
+use nvmeof_rdma::{Address, Provider};
 use nvmeof_rdma_shm::{Shm, ShmConfig};
 use tempfile::TempDir;
 
@@ -47,7 +46,7 @@ impl Fabric for OneHost {
         (make(), make())
     }
 
-    fn addr(&self, end: End) -> SocketAddr {
+    fn addr(&self, end: End) -> Address {
         match end {
             End::A => "[::1]:0".parse().unwrap(),
             End::B => "127.0.0.1:0".parse().unwrap(),

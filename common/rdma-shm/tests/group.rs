@@ -7,10 +7,9 @@
     reason = "tests"
 )]
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use nvmeof_rdma::{Event, ListenError, PrivateData, Provider, QpConfig, QpId};
+use nvmeof_rdma::{Address, Event, ListenError, PrivateData, Provider, QpConfig, QpId};
 use nvmeof_rdma_shm::{Shm, ShmConfig};
 use tempfile::TempDir;
 
@@ -42,7 +41,7 @@ impl Host {
     }
 
     /// Somebody connects so many times.
-    fn call(&self, addr: SocketAddr, times: usize) -> Shm {
+    fn call(&self, addr: Address, times: usize) -> Shm {
         let mut caller = Shm::new(config(&self.folder)).unwrap();
         for _ in 0..times {
             let data = PrivateData::empty();

@@ -11,18 +11,17 @@
 
 mod player;
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use nvmeof_rdma::{CloseReason, Provider};
+use nvmeof_rdma::{Address, CloseReason, Provider};
 use player::Player;
 use tempfile::TempDir;
 
 const FOLDER: &str = "NVMEOF_SHM_TEST_FOLDER";
 const ROLE: &str = "NVMEOF_SHM_TEST_ROLE";
 
-fn meeting_point() -> SocketAddr {
+fn meeting_point() -> Address {
     "127.0.0.1:4420".parse().unwrap()
 }
 

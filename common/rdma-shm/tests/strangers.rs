@@ -8,7 +8,6 @@
 )]
 
 use std::io::IoSlice;
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -23,7 +22,7 @@ use nix::unistd::ftruncate;
 use nvmeof_memory::{Pages, Pool, PoolLayout, Shared};
 use nvmeof_rdma::layer::Dice;
 use nvmeof_rdma::{
-    CloseReason, Event, Inline, Limits, PrivateData, Provider, QpConfig, QpId, RemoteKey,
+    Address, CloseReason, Event, Inline, Limits, PrivateData, Provider, QpConfig, QpId, RemoteKey,
     RemoteSlice, Rights, Tag, Work,
 };
 use nvmeof_rdma_shm::{Shm, ShmConfig};
@@ -50,7 +49,7 @@ struct Host {
     start: Instant,
 }
 
-fn addr() -> SocketAddr {
+fn addr() -> Address {
     "127.0.0.1:4420".parse().unwrap()
 }
 

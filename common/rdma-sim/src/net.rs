@@ -167,7 +167,7 @@ impl Net {
             StreamEvent::Incoming {
                 listener: id,
                 stream,
-                peer,
+                peer: peer.into(),
             },
         );
         self.send_to(from, Delivery::Accepted { to: from });

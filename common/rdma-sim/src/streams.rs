@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nvmeof_rdma::{ListenError, ListenerId};
+use nvmeof_rdma::{Address, ConnectError, ListenError, ListenerId};
 use nvmeof_rdma_soft::{StreamEvent, StreamId, Streams};
 
 use crate::chance;
@@ -67,13 +67,14 @@ impl Streams for SimStreams {
         "sim"
     }
 
-    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
+    fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
+        let ip = addr.ip_only(self.name())?;
         let mut net = self.net();
-        if addr.ip() != self.ip {
+        if ip.ip() != self.ip {
             return Err(ListenError::NoSuchAddress { addr });
         }
-        let mut used = addr;
-        if addr.port() == 0 {
+        let mut used = ip;
+        if ip.port() == 0 {
             used.set_port(net.free_port());
         }
         if net.listeners.contains_key(&used) {
@@ -83,7 +84,7 @@ impl Streams for SimStreams {
         net.next_listener += 1;
         let endpoint = self.endpoint;
         net.listeners.insert(used, Listener { endpoint, id });
-        Ok((id, used))
+        Ok((id, used.into()))
     }
 
     fn unlisten(&mut self, listener: ListenerId) {
@@ -92,7 +93,8 @@ impl Streams for SimStreams {
         self.net().listeners.retain(|_, one| !ours(one));
     }
 
-    fn connect(&mut self, addr: SocketAddr) -> io::Result<StreamId> {
+    fn connect(&mut self, addr: Address) -> Result<StreamId, ConnectError> {
+        let addr = addr.ip_only(self.name())?;
         let mut net = self.net();
         let local = SocketAddr::new(self.ip, net.free_port());
         let stream = net.sockets.insert(Socket::new(self.endpoint, local, addr));

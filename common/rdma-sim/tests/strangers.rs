@@ -122,7 +122,7 @@ fn noise_after_a_good_start_is_a_fault() {
         rig.settle();
         send(rig, streams, stream, REQUEST);
         let (config, request) = (rig.config(), rig.request(B));
-        assert_eq!(request.peer.ip(), stranger());
+        assert_eq!(request.peer.ip(), Some(stranger()));
         assert_eq!((request.reads_in, request.reads_out), (4, 4));
         rig.accept(B, request.qp, &config, "");
         for tag in 0..8 {

@@ -1,10 +1,10 @@
 //! One connection: its state and its table.
 
-use std::net::SocketAddr;
+use std::fmt;
 use std::time::Duration;
 
 use nvmeof_rdma::{
-    CloseReason, ListenerId, PostError, PrivateData, QpConfig, QpId, Work, WorkKind,
+    Address, CloseReason, ListenerId, Peer, PostError, PrivateData, QpConfig, QpId, Work, WorkKind,
 };
 
 use crate::StreamId;
@@ -53,15 +53,31 @@ impl Phase {
     }
 }
 
+/// The other side, as it is known from the start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Remote {
+    /// Whom we called.
+    Called(Address),
+    /// Who called us, and where.
+    Caller(Peer, ListenerId),
+}
+
+impl fmt::Display for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Called(addr) => addr.fmt(f),
+            Self::Caller(peer, _) => peer.fmt(f),
+        }
+    }
+}
+
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) id: QpId,
     pub(crate) stream: StreamId,
-    pub(crate) peer: SocketAddr,
+    pub(crate) remote: Remote,
     pub(crate) phase: Phase,
-    /// Who made it: `None` when we did.
-    pub(crate) listener: Option<ListenerId>,
     /// Whether its owner knows of it and is told what happens.
     pub(crate) visible: bool,
     pub(crate) config: QpConfig,
@@ -95,13 +111,12 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub(crate) fn new(stream: StreamId, peer: SocketAddr, phase: Phase) -> Self {
+    pub(crate) fn new(stream: StreamId, remote: Remote, phase: Phase) -> Self {
         Self {
             id: QpId(0),
             stream,
-            peer,
+            remote,
             phase,
-            listener: None,
             visible: false,
             config: QpConfig::default(),
             revision: crate::iwarp::mpa::REVISION_2,
@@ -197,7 +212,7 @@ impl Conn {
         self.phase = Phase::Running;
         self.rx = Rx::new(self.crc);
         let reads = usize::try_from(reads_out).unwrap_or(usize::MAX);
-        let responder = self.listener.is_some();
+        let responder = matches!(self.remote, Remote::Caller(..));
         self.outbound.start(self.crc, reads, responder);
         self.frame_in = Vec::new();
         self.try_receive = true;

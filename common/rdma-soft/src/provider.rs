@@ -6,18 +6,17 @@ mod owners;
 mod transfer;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Region, RegionId};
 use nvmeof_rdma::{
-    CloseReason, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
-    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Sparingly, Tag,
-    Work,
+    Address, CloseReason, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId,
+    PostError, PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights,
+    Sparingly, Tag, Work,
 };
 
-use crate::conn::{Conn, Phase, Table};
+use crate::conn::{Conn, Phase, Remote, Table};
 use crate::keys::KeyTable;
 use crate::{SoftConfig, StreamEvent, StreamId, Streams};
 use owners::{Owner, Owners};
@@ -94,7 +93,7 @@ impl<S: Streams> SoftRdma<S> {
 
     /// A line of the log about a peer that no owner knows of yet: anybody can
     /// make us write one.
-    fn say_of(&mut self, peer: SocketAddr, what: &dyn std::fmt::Display) {
+    fn say_of(&mut self, peer: Remote, what: &dyn std::fmt::Display) {
         if let Some(left_out) = self.log.ask(self.now) {
             tracing::warn!(%peer, left_out, "{what}");
         }
@@ -196,7 +195,7 @@ impl<S: Streams> Provider for SoftRdma<S> {
         self.streams.name()
     }
 
-    fn local_addr(&self, qp: QpId) -> Option<SocketAddr> {
+    fn local_addr(&self, qp: QpId) -> Option<Address> {
         self.streams.local_addr(self.conns.get(qp)?.stream)
     }
 
@@ -207,7 +206,7 @@ impl<S: Streams> Provider for SoftRdma<S> {
         Ok(())
     }
 
-    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
+    fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
         self.streams.listen(addr)
     }
 
@@ -217,7 +216,7 @@ impl<S: Streams> Provider for SoftRdma<S> {
 
     fn connect(
         &mut self,
-        addr: SocketAddr,
+        addr: Address,
         config: &QpConfig,
         private_data: &PrivateData,
         now: Duration,
@@ -228,9 +227,8 @@ impl<S: Streams> Provider for SoftRdma<S> {
         if self.conns.count() >= depth {
             return Err(PostError::QueueFull { depth }.into());
         }
-        let stream = self.streams.connect(addr);
-        let stream = stream.map_err(|source| ConnectError::Io { addr, source })?;
-        let mut conn = Conn::new(stream, addr, Phase::Connecting);
+        let stream = self.streams.connect(addr)?;
+        let mut conn = Conn::new(stream, Remote::Called(addr), Phase::Connecting);
         conn.visible = true;
         conn.private_data = private_data.clone();
         conn.crc = self.config.crc;

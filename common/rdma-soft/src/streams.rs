@@ -1,11 +1,10 @@
 //! The byte streams that carry software RDMA: what a transport implements.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use nvmeof_rdma::{ListenError, ListenerId};
+use nvmeof_rdma::{Address, ConnectError, ListenError, ListenerId, Peer};
 
 /// A byte stream: slot and generation, so that the name of one that is closed
 /// never means another. The slot is the lower half; slots are small numbers,
@@ -32,7 +31,7 @@ pub enum StreamEvent {
         /// The new stream.
         stream: StreamId,
         /// Who.
-        peer: SocketAddr,
+        peer: Peer,
     },
     /// A stream of [`Streams::connect`] stands.
     Connected(StreamId),
@@ -68,7 +67,7 @@ pub trait Streams: Send {
     ///
     /// # Errors
     /// [`ListenError`] names address, cause and remedy.
-    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError>;
+    fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError>;
 
     /// Stops listening. Streams that were reported stay.
     fn unlisten(&mut self, listener: ListenerId);
@@ -77,7 +76,7 @@ pub trait Streams: Send {
     ///
     /// # Errors
     /// When it cannot even be tried.
-    fn connect(&mut self, addr: SocketAddr) -> io::Result<StreamId>;
+    fn connect(&mut self, addr: Address) -> Result<StreamId, ConnectError>;
 
     /// Appends what happened. Never waits, does a bounded amount of work.
     fn poll(&mut self, now: Duration, events: &mut Vec<StreamEvent>);
@@ -96,7 +95,7 @@ pub trait Streams: Send {
     fn send(&mut self, stream: StreamId, bufs: &[IoSlice<'_>]) -> io::Result<usize>;
 
     /// Our address of the stream. `None` where that is not known.
-    fn local_addr(&self, _stream: StreamId) -> Option<SocketAddr> {
+    fn local_addr(&self, _stream: StreamId) -> Option<Address> {
         None
     }
 

@@ -3,12 +3,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nvmeof_rdma::{ListenError, ListenerId};
+use nvmeof_rdma::{Address, ConnectError, ListenError, ListenerId, Peer};
 
 use crate::{StreamEvent, StreamId, Streams};
 
@@ -16,7 +15,7 @@ use crate::{StreamEvent, StreamId, Streams};
 #[derive(Debug, Default)]
 pub(crate) struct Net {
     /// Listening addresses: the endpoint of each.
-    listeners: HashMap<SocketAddr, usize>,
+    listeners: HashMap<Address, usize>,
     pipes: Vec<Pipe>,
     inbox: Vec<Vec<StreamEvent>>,
     /// Bytes a pipe holds.
@@ -70,7 +69,7 @@ impl Streams for Pipes {
         "pipes"
     }
 
-    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
+    fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
         self.net.lock().unwrap().listeners.insert(addr, self.me);
         Ok((ListenerId(7), addr))
     }
@@ -81,7 +80,7 @@ impl Streams for Pipes {
         net.listeners.retain(|_, owner| *owner != me);
     }
 
-    fn connect(&mut self, addr: SocketAddr) -> io::Result<StreamId> {
+    fn connect(&mut self, addr: Address) -> Result<StreamId, ConnectError> {
         let mut net = self.net.lock().unwrap();
         let pipe = net.pipes.len();
         net.pipes.push(Pipe::default());
@@ -91,7 +90,7 @@ impl Streams for Pipes {
                 net.inbox[owner].push(StreamEvent::Incoming {
                     listener: ListenerId(7),
                     stream: id(pipe, 1),
-                    peer: "192.0.2.1:1".parse().unwrap(),
+                    peer: Peer::Ip("192.0.2.1:1".parse().unwrap()),
                 });
                 net.inbox[self.me].push(StreamEvent::Connected(stream));
             }

@@ -26,7 +26,9 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
-use nvmeof_rdma::{CloseReason, Event, Inline, PrivateData, Provider, QpConfig, QpId, Tag, Work};
+use nvmeof_rdma::{
+    Address, CloseReason, Event, Inline, PrivateData, Provider, QpConfig, QpId, Tag, Work,
+};
 use nvmeof_rdma_verbs::{
     Verbs, VerbsConfig, device_for_local, device_towards, devices, group, new,
 };
@@ -174,7 +176,7 @@ fn is_closed(event: &Event) -> Option<CloseReason> {
 }
 
 /// Connects side 0 to side `to`.
-fn connect(sides: &mut [Side], to: usize, at: SocketAddr, start: Instant) -> (QpId, QpId) {
+fn connect(sides: &mut [Side], to: usize, at: Address, start: Instant) -> (QpId, QpId) {
     let none = PrivateData::empty();
     let active = sides[0].verbs.connect(at, &CONFIG, &none, start.elapsed());
     let active = or_exit(active);
@@ -185,11 +187,11 @@ fn connect(sides: &mut [Side], to: usize, at: SocketAddr, start: Instant) -> (Qp
     (active, passive)
 }
 
-fn pair(addr: IpAddr) -> (Vec<Side>, SocketAddr, Instant) {
+fn pair(addr: IpAddr) -> (Vec<Side>, Address, Instant) {
     let mut sides: Vec<Side> = (0..2)
         .map(|_| Side::new(or_exit(new(VerbsConfig::default()))))
         .collect();
-    let at = SocketAddr::new(addr, 0);
+    let at = SocketAddr::new(addr, 0).into();
     let (_, at) = or_exit(sides[1].verbs.listen(at));
     (sides, at, Instant::now())
 }
@@ -225,7 +227,7 @@ fn in_turn(addr: IpAddr, members: usize, count: usize) {
             .into_iter()
             .map(Side::new),
     );
-    let mut at = SocketAddr::new(addr, 0);
+    let mut at = SocketAddr::new(addr, 0).into();
     for side in &mut sides[1..] {
         at = or_exit(side.verbs.listen(at)).1;
     }
@@ -308,7 +310,7 @@ fn traffic(addr: IpAddr, seconds: u64) {
 
 fn watch(addr: IpAddr, seconds: u64) {
     let mut sides = vec![Side::new(or_exit(new(VerbsConfig::default())))];
-    let at = SocketAddr::new(addr, 0);
+    let at = SocketAddr::new(addr, 0).into();
     let (_, at) = or_exit(sides[0].verbs.listen(at));
     println!("listening on {at}");
     let start = Instant::now();

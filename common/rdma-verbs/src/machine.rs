@@ -128,6 +128,7 @@ pub(crate) fn listen_error(addr: SocketAddr, source: io::Error) -> ListenError {
     if source.raw_os_error() == Some(libc::ENODEV) {
         let text = "no RDMA device serves this address; `rdma link` shows those there are";
         let source = io::Error::new(io::ErrorKind::NotFound, text);
+        let addr = addr.into();
         return ListenError::Io { addr, source };
     }
     ListenError::new(addr, source)

@@ -19,9 +19,9 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nvmeof_memory::{Buf, Region};
 use nvmeof_rdma::{
-    ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError, PrivateData,
-    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, Sparingly,
-    SrqId, Tag, Work,
+    Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
+    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
+    Sparingly, SrqId, Tag, Work,
 };
 
 use crate::adapter::{Adapter, AdapterId};
@@ -292,16 +292,20 @@ impl Provider for Verbs {
         Ok(())
     }
 
-    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
+    fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
+        let addr = addr.ip_only(self.name())?;
         let listening = self.group.listen(addr, &self.mailbox);
         let addr = listening.map_err(|error| machine::listen_error(addr, error))?;
         self.open_early(addr)
-            .map_err(|source| ListenError::Io { addr, source })
+            .map_err(|source| ListenError::Io {
+                addr: addr.into(),
+                source,
+            })
             .inspect_err(|_| self.group.unlisten(addr, &self.mailbox))?;
         let id = ListenerId(self.next_listener);
         self.next_listener += 1;
         self.listeners.push(Listening { id, addr });
-        Ok((id, addr))
+        Ok((id, addr.into()))
     }
 
     fn unlisten(&mut self, listener: ListenerId) {
@@ -318,12 +322,13 @@ impl Provider for Verbs {
 
     fn connect(
         &mut self,
-        addr: SocketAddr,
+        addr: Address,
         config: &QpConfig,
         private_data: &PrivateData,
         now: Duration,
     ) -> Result<QpId, ConnectError> {
         self.now = now;
+        let addr = addr.ip_only(self.name())?;
         self.start_connecting(addr, config, private_data)
     }
 
@@ -333,8 +338,8 @@ impl Provider for Verbs {
         link.is_none_or(|link| link.iwarp || link.domain.is_none())
     }
 
-    fn local_addr(&self, qp: QpId) -> Option<SocketAddr> {
-        self.conns.get(qp)?.cm.local_addr()
+    fn local_addr(&self, qp: QpId) -> Option<Address> {
+        self.conns.get(qp)?.cm.local_addr().map(Address::Ip)
     }
 
     fn prepare(&mut self, qp: QpId, config: &QpConfig) -> Result<(), PostError> {

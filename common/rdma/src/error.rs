@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+
+use crate::address::{Address, WrongKind};
 
 /// A call was refused: why, and what it was given, back.
 #[derive(Debug)]
@@ -92,37 +93,34 @@ pub enum ExposeError {
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Somebody else listens there.
-    #[error(
-        "address {addr} is in use by another program; stop it or choose another port \
-         (`ss -ltnp` shows who listens)"
-    )]
+    #[error("address {addr} is in use by another program; {}", in_use(.addr))]
     InUse {
         /// Address asked for.
-        addr: SocketAddr,
+        addr: Address,
     },
-    /// The address is on no interface of this machine.
+    /// The IP address is on no interface of this machine.
     #[error(
         "address {addr} is on no interface of this machine; \
          `ip address` shows those there are"
     )]
     NoSuchAddress {
         /// Address asked for.
-        addr: SocketAddr,
+        addr: Address,
     },
     /// Not allowed.
-    #[error(
-        "no permission to listen on {addr}; ports below 1024 need CAP_NET_BIND_SERVICE, \
-         4420 does not"
-    )]
+    #[error("no permission to listen on {addr}; {}", not_permitted(.addr))]
     Permission {
         /// Address asked for.
-        addr: SocketAddr,
+        addr: Address,
     },
+    /// An address of a kind that the provider does not serve.
+    #[error(transparent)]
+    Kind(#[from] WrongKind),
     /// Anything else.
     #[error("cannot listen on {addr}: {source}")]
     Io {
         /// Address asked for.
-        addr: SocketAddr,
+        addr: Address,
         /// What the kernel said.
         source: io::Error,
     },
@@ -131,7 +129,8 @@ pub enum ListenError {
 impl ListenError {
     /// Sorts what the kernel said about `addr`.
     #[must_use]
-    pub fn new(addr: SocketAddr, source: io::Error) -> Self {
+    pub fn new(addr: impl Into<Address>, source: io::Error) -> Self {
+        let addr = addr.into();
         match source.kind() {
             io::ErrorKind::AddrInUse => Self::InUse { addr },
             io::ErrorKind::AddrNotAvailable => Self::NoSuchAddress { addr },
@@ -141,20 +140,47 @@ impl ListenError {
     }
 }
 
+/// What to do about an address that is in use.
+fn in_use(addr: &Address) -> &'static str {
+    match addr {
+        Address::Ip(_) => "stop it or choose another port (`ss -ltnp` shows who listens)",
+        Address::Unix(_) => "stop it or choose another path (`ss -lxp` shows who listens)",
+    }
+}
+
+fn not_permitted(addr: &Address) -> &'static str {
+    match addr {
+        Address::Ip(_) => "ports below 1024 need CAP_NET_BIND_SERVICE, 4420 does not",
+        Address::Unix(_) => "this user has to be allowed to write the folder of the socket",
+    }
+}
+
 /// Why a connection could not even be tried.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// A size the provider does not have.
     #[error(transparent)]
     Config(#[from] PostError),
+    /// An address of a kind that the provider does not serve.
+    #[error(transparent)]
+    Kind(#[from] WrongKind),
     /// The kernel refused.
     #[error("cannot connect to {addr}: {source}")]
     Io {
         /// Address asked for.
-        addr: SocketAddr,
+        addr: Address,
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+impl From<ConnectError> for io::Error {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Io { source, .. } => source,
+            other => Self::new(io::ErrorKind::InvalidInput, other.to_string()),
+        }
+    }
 }
 
 /// Why a queue pair closed. Displays as one line that names cause and what

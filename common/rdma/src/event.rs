@@ -1,10 +1,8 @@
 //! What a provider tells: completions and connection events, one stream.
 
-use std::net::SocketAddr;
-
 use nvmeof_memory::Buf;
 
-use crate::{CloseReason, ListenerId, Outcome, PrivateData, QpId, RemoteKey, Tag, WorkKind};
+use crate::{CloseReason, ListenerId, Outcome, Peer, PrivateData, QpId, RemoteKey, Tag, WorkKind};
 
 /// Something happened.
 #[derive(Debug)]
@@ -49,7 +47,7 @@ pub struct ConnectRequest {
     /// The queue pair to be.
     pub qp: QpId,
     /// Who asks.
-    pub peer: SocketAddr,
+    pub peer: Peer,
     /// What the peer said. Providers may deliver padding after it.
     pub private_data: PrivateData,
     /// RDMA Reads the peer wants to have in flight towards us (its ORD).

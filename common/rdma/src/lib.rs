@@ -13,6 +13,7 @@
 //! This crate moves no bytes and knows nothing of NVMe.
 #![forbid(unsafe_code)]
 
+mod address;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
@@ -26,6 +27,7 @@ mod provider;
 mod sparingly;
 mod work;
 
+pub use address::{Address, AddressError, Peer, UnixPath, UnixPathError, WrongKind};
 pub use error::{CloseReason, ConnectError, ExposeError, Fault, ListenError, PostError, Refused};
 pub use event::{Completion, ConnectRequest, Event, Received};
 pub use inline::{Bytes, Inline, PrivateData, TooLong};

@@ -1,14 +1,13 @@
 //! The contract itself.
 
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Region};
 
 use crate::{
-    ConnectError, Event, ExposeError, Limits, ListenError, PostError, PrivateData, QpConfig,
-    Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, Work,
+    Address, ConnectError, Event, ExposeError, Limits, ListenError, PostError, PrivateData,
+    QpConfig, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, Work,
 };
 
 /// A queue pair: slot and generation, so that the name of one that is gone
@@ -78,8 +77,9 @@ pub trait Provider: Send {
     /// Listens on `addr`; port 0 takes a free one. Returns the address in use.
     ///
     /// # Errors
-    /// [`ListenError`] names address, cause and remedy.
-    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError>;
+    /// [`ListenError`] names address, cause and remedy. A provider that does not
+    /// serve this kind of address says [`ListenError::Kind`].
+    fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError>;
 
     /// Stops listening. Requests that were reported already stay; unknown
     /// listeners are ignored.
@@ -93,7 +93,7 @@ pub trait Provider: Send {
     /// [`ConnectError`] when it cannot even be tried.
     fn connect(
         &mut self,
-        addr: SocketAddr,
+        addr: Address,
         config: &QpConfig,
         private_data: &PrivateData,
         now: Duration,
@@ -101,7 +101,7 @@ pub trait Provider: Send {
 
     /// The address of ours that the peer of `qp` reached. `None` where that is
     /// not known, and for a queue pair that is gone.
-    fn local_addr(&self, _qp: QpId) -> Option<SocketAddr> {
+    fn local_addr(&self, _qp: QpId) -> Option<Address> {
         None
     }
 

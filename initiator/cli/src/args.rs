@@ -1,12 +1,13 @@
 //! The command line: what can be asked, and how.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nvmeof_initiator::{
-    ConnectOptions, Host, HostConfig, Identity, Nqn, Route, RouteOptions, Transport, parse_hostid,
+    Address, AddressError, ConnectOptions, Host, HostConfig, Identity, Nqn, Route, RouteOptions,
+    Transport, parse_hostid,
 };
 
 use crate::failure::Failure;
@@ -84,12 +85,13 @@ pub(crate) struct Target {
     /// Transport type
     #[arg(short = 't', long, value_name = "TYPE", default_value = "rdma")]
     pub(crate) transport: TransportType,
-    /// Address of the target: IP address or name
+    /// Address of the target: IP address, name, or unix:/path for a Unix socket
+    /// on this host
     #[arg(short = 'a', long, value_name = "ADDR")]
     pub(crate) traddr: String,
-    /// Port of the target
-    #[arg(short = 's', long, value_name = "PORT", default_value_t = 4420)]
-    pub(crate) trsvcid: u16,
+    /// Port of the target [default: 4420]
+    #[arg(short = 's', long, value_name = "PORT")]
+    pub(crate) trsvcid: Option<u16>,
     /// Name of this host [default: /etc/nvme/hostnqn, or derived from the machine]
     #[arg(short = 'q', long, value_name = "NQN", value_parser = nqn)]
     pub(crate) hostnqn: Option<Nqn>,
@@ -98,7 +100,7 @@ pub(crate) struct Target {
     pub(crate) hostid: Option<[u8; 16]>,
     /// RDMA provider: shm shares memory with a target on this host, verbs uses
     /// the RDMA device on the way to the target, iwarp needs none, auto is the
-    /// first of these that there is
+    /// first of these that there is, and iwarp for a Unix socket
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub(crate) provider: Transport,
     /// Where targets on this host listen for shared memory (their shm.folder)
@@ -363,19 +365,36 @@ pub(crate) enum Kind {
     Randrw,
 }
 
+/// The port that NVMe over RDMA has by convention (NVMe RDMA transport 1.0,
+/// section 3.1.1).
+const DEFAULT_PORT: u16 = 4420;
+
 impl Target {
     /// The address, its name resolved.
-    pub(crate) fn addr(&self) -> Result<SocketAddr, Failure> {
+    pub(crate) fn addr(&self) -> Result<Address, Failure> {
+        if Address::is_unix_text(&self.traddr) {
+            return self.unix_addr();
+        }
         let name = self.traddr.trim_matches(['[', ']']);
-        let found = (name, self.trsvcid).to_socket_addrs();
+        let found = (name, self.trsvcid.unwrap_or(DEFAULT_PORT)).to_socket_addrs();
         let found = found.map_err(|error| {
             Failure::new(format!("cannot find the address of `{name}`: {error}"))
                 .with_remedy("give an IP address or a name that resolves with --traddr (-a)")
         })?;
-        found.into_iter().next().ok_or_else(|| {
+        let found = found.into_iter().next().ok_or_else(|| {
             Failure::new(format!("`{name}` has no address"))
                 .with_remedy("give an IP address with --traddr (-a)")
-        })
+        })?;
+        Ok(found.into())
+    }
+
+    fn unix_addr(&self) -> Result<Address, Failure> {
+        if self.trsvcid.is_some() {
+            return Err(Failure::usage("a Unix socket has no port")
+                .with_remedy("leave --trsvcid (-s) out: the path is all of the address"));
+        }
+        let addr = self.traddr.parse();
+        addr.map_err(|error: AddressError| Failure::usage(error.to_string()))
     }
 
     /// Who asks.
@@ -399,7 +418,7 @@ impl Target {
     }
 
     /// How `addr` is reached.
-    pub(crate) fn route(&self, addr: SocketAddr) -> Result<Route, Failure> {
+    pub(crate) fn route(&self, addr: Address) -> Result<Route, Failure> {
         Ok(self.provider.route(addr, &self.route_options())?)
     }
 
@@ -500,6 +519,7 @@ mod tests {
             "nvmeof discover -t rdma -a 127.0.0.1 -s 4420 -o json".to_owned(),
             format!("nvmeof id-ctrl -t rdma -a 127.0.0.1 -s 4420 -n {nqn} -o json"),
             format!("nvmeof id-ns -t rdma -a ::1 -n {nqn} --namespace-id 1"),
+            format!("nvmeof id-ctrl -a unix:/run/nvmeof/nvmeof.sock -n {nqn}"),
             format!("nvmeof list-ns -t rdma -a host -n {nqn} -q {nqn}"),
             format!("nvmeof smart-log -a ::1 -n {nqn} -k 0"),
             format!("nvmeof error-log -a ::1 -n {nqn} -e 8"),
@@ -533,6 +553,35 @@ mod tests {
             "nvmeof discover -a ::1 -I 00000000-0000-0000-0000-000000000000",
         ] {
             assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    /// The address of the target of a line.
+    fn addr(words: &str) -> Result<Address, Failure> {
+        let line = format!("nvmeof discover {words}");
+        match parse(&line).unwrap() {
+            Command::Discover(discover) => discover.target.addr(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn addresses_are_of_ip_with_a_port_or_of_unix_without() {
+        for (words, expected) in [
+            ("-a 127.0.0.1", "127.0.0.1:4420"),
+            ("-a [::1] -s 4421", "[::1]:4421"),
+            ("-a unix:/run/a.sock", "unix:/run/a.sock"),
+        ] {
+            assert_eq!(addr(words).unwrap(), expected.parse().unwrap(), "{words}");
+        }
+        for (words, reason) in [
+            ("-a unix:/run/a.sock -s 4420", "has no port"),
+            ("-a unix:run/a.sock", "absolute"),
+            ("-a unix:@a", "abstract"),
+            ("-a unix:", "missing"),
+        ] {
+            let refused = addr(words).unwrap_err();
+            assert!(format!("{refused:?}").contains(reason), "{refused:?}");
         }
     }
 

@@ -16,7 +16,8 @@ pub(crate) struct Failure {
 
 /// The operation failed.
 const FAILED: u8 = 1;
-/// Wrong usage: something was asked for that this machine does not have.
+/// Wrong usage: something that makes no sense, or that this machine does not
+/// have.
 const USAGE: u8 = 2;
 
 impl Failure {
@@ -26,6 +27,14 @@ impl Failure {
             cause: cause.into(),
             remedy: None,
             status: FAILED,
+        }
+    }
+
+    /// Wrong usage: exit status 2.
+    pub(crate) fn usage(cause: impl Into<String>) -> Self {
+        Self {
+            status: USAGE,
+            ..Self::new(cause)
         }
     }
 

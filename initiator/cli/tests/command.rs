@@ -12,19 +12,19 @@ mod fake;
 
 use std::fs;
 use std::io::Write;
-use std::net::SocketAddr;
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use fake::{BLOCK, BLOCKS, Fake, SUBNQN};
+use nvmeof_initiator::Address;
 use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig};
 use nvmeof_wire::Status;
 use nvmeof_wire::fabrics::InvalidParameter;
 use serde_json::Value;
 
 /// Runs a target with `prepare` done to it until the sender is dropped.
-fn target(prepare: impl FnOnce(&mut Fake<Iwarp>)) -> (SocketAddr, mpsc::Sender<()>) {
+fn target(prepare: impl FnOnce(&mut Fake<Iwarp>)) -> (Address, mpsc::Sender<()>) {
     let provider = nvmeof_rdma_iwarp::new(IwarpConfig::default()).unwrap();
     let (mut fake, addr) = Fake::listen(provider, "127.0.0.1:0".parse().unwrap());
     prepare(&mut fake);
@@ -41,20 +41,20 @@ fn target(prepare: impl FnOnce(&mut Fake<Iwarp>)) -> (SocketAddr, mpsc::Sender<(
 }
 
 /// `nvmeof` with the target's address; words are separated by spaces.
-fn nvmeof(addr: SocketAddr, words: &str) -> Command {
+fn nvmeof(addr: Address, words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvmeof"));
     let mut words = words.split_whitespace();
     command
         .arg(words.next().unwrap())
         .args(["-t", "rdma", "-a", "127.0.0.1", "-s"])
-        .arg(addr.port().to_string())
+        .arg(addr.port().unwrap().to_string())
         .args(words)
         .args(["-q", "nqn.2026-11.org.example:host"]);
     command
 }
 
 /// The same for the subsystem there is.
-fn on_subsystem(addr: SocketAddr, words: &str) -> Command {
+fn on_subsystem(addr: Address, words: &str) -> Command {
     let mut command = nvmeof(addr, words);
     command.args(["-n", SUBNQN]);
     command
@@ -199,7 +199,10 @@ fn failures_say_what_to_do() {
     let (addr, _stop) = target(move |fake| fake.manners.connect = unknown);
     let output = on_subsystem(addr, "id-ctrl").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let line = format!("nvmeof discover -t rdma -a 127.0.0.1 -s {}\n", addr.port());
+    let line = format!(
+        "nvmeof discover -t rdma -a 127.0.0.1 -s {}\n",
+        addr.port().unwrap()
+    );
     assert!(err(&output).contains(&line), "{}", err(&output));
 
     let (addr, _stop) =
@@ -208,7 +211,7 @@ fn failures_say_what_to_do() {
     assert!(error.contains("nqn.2026-11.org.example:host"), "{error}");
     assert!(error.contains("allowed_hosts"), "{error}");
 
-    let nobody: SocketAddr = "127.0.0.1:1".parse().unwrap();
+    let nobody: Address = "127.0.0.1:1".parse().unwrap();
     let output = nvmeof(nobody, "discover").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(err(&output).contains("is nvmeof-target running there?"));

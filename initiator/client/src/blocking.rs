@@ -1,13 +1,12 @@
 //! Polled queues for callers that wait: a call returns when it is done.
 
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_initiator_core::{Command, ControllerInfo, admin};
-use nvmeof_rdma::Provider;
+use nvmeof_rdma::{Address, Provider};
 use nvmeof_wire::admin::Cns;
 use nvmeof_wire::identify::IdentifyNamespace;
 use zerocopy::FromBytes;
@@ -40,7 +39,7 @@ impl BlockingAdmin {
     /// What connecting or setting up ended with.
     pub fn connect(
         provider: Box<dyn Provider>,
-        addr: SocketAddr,
+        addr: Address,
         config: AdminConfig,
         start: Instant,
     ) -> Result<Self, Error> {

@@ -2,12 +2,11 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nvmeof_initiator_core::{BadSlotCount, CommandError, SetupError, cm};
 use nvmeof_memory::PoolError;
-use nvmeof_rdma::{CloseReason, ConnectError, PostError};
+use nvmeof_rdma::{Address, CloseReason, ConnectError, PostError};
 use nvmeof_wire::cm::RejectStatus;
 
 /// What went wrong. Cheap to clone: one cause may end many calls. Displays as
@@ -44,7 +43,7 @@ pub enum Fault {
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The target's address.
-    pub addr: SocketAddr,
+    pub addr: Address,
     /// Queue that was being set up.
     pub qid: u16,
     /// Why.
@@ -64,7 +63,7 @@ pub enum SetupFault {
 #[derive(Clone, Debug)]
 pub struct Lost {
     /// The target's address.
-    pub addr: SocketAddr,
+    pub addr: Address,
     /// Queue identifier; 0 is the admin queue.
     pub qid: u16,
     /// Name of the RDMA provider.
@@ -179,7 +178,7 @@ pub enum MachineError {
     #[error("cannot connect to {addr}: {text}")]
     Connect {
         /// Where to.
-        addr: SocketAddr,
+        addr: Address,
         /// Why not.
         text: String,
     },
@@ -247,22 +246,23 @@ impl Error {
         }
     }
 
-    pub(crate) fn cannot_connect(addr: SocketAddr, error: &ConnectError) -> Self {
+    pub(crate) fn cannot_connect(addr: Address, error: &ConnectError) -> Self {
         let text = match error {
             ConnectError::Config(error) => error.to_string(),
+            ConnectError::Kind(error) => error.to_string(),
             ConnectError::Io { source, .. } => source.to_string(),
         };
         MachineError::Connect { addr, text }.into()
     }
 
-    pub(crate) fn rejected(addr: SocketAddr, qid: u16, private_data: &[u8]) -> Self {
+    pub(crate) fn rejected(addr: Address, qid: u16, private_data: &[u8]) -> Self {
         // What says nothing may be padded with zeroes, and no status is 0.
         let status = cm::reject_status(private_data).filter(|status| status.get() != 0);
         let why = SetupFault::Rejected(status);
         Self::Setup(Arc::new(Setup { addr, qid, why }))
     }
 
-    pub(crate) fn setup(addr: SocketAddr, qid: u16, error: SetupError) -> Self {
+    pub(crate) fn setup(addr: Address, qid: u16, error: SetupError) -> Self {
         let why = SetupFault::Nvme(error);
         Self::Setup(Arc::new(Setup { addr, qid, why }))
     }
@@ -300,8 +300,16 @@ impl Setup {
             SetupFault::Rejected(None) => {
                 Some("is it an NVMe over RDMA target? its log may say why".to_owned())
             }
-            SetupFault::Nvme(error) => error.remedy(self.addr),
+            SetupFault::Nvme(error) => error.remedy(&words(self.addr)),
         }
+    }
+}
+
+/// How the tools are told where a target is.
+fn words(addr: Address) -> String {
+    match addr {
+        Address::Ip(addr) => format!("-a {} -s {}", addr.ip(), addr.port()),
+        Address::Unix(_) => format!("-a {addr}"),
     }
 }
 
@@ -342,15 +350,13 @@ impl Lost {
 
     fn remedy(&self) -> Option<String> {
         let text = match (&self.cause, self.established) {
-            (LostCause::Network(reason), false) => match network_kind(reason) {
-                Some(io::ErrorKind::ConnectionRefused) => {
-                    "is nvmeof-target running there? check address (-a) and port (-s)"
-                }
-                _ => "check address (-a), port (-s) and the network between",
-            },
-            (LostCause::Timeout { .. }, false) => {
-                "check address (-a), port (-s), routes and firewalls"
+            (LostCause::Network(reason), false) => {
+                unreached_remedy(self.addr, network_kind(reason))
             }
+            (LostCause::Timeout { .. }, false) => match self.addr {
+                Address::Ip(_) => "check address (-a), port (-s), routes and firewalls",
+                Address::Unix(_) => "is it nvmeof-target that listens there? its log may say more",
+            },
             (LostCause::Network(_), true) => "look into the target's log, then connect again",
             (LostCause::Timeout { .. }, true) => {
                 "the target's log may say what it waits for; raise the command time-out \
@@ -384,6 +390,23 @@ impl Lost {
             " over verbs"
         } else {
             ""
+        }
+    }
+}
+
+/// What to do when a target could not be connected to.
+fn unreached_remedy(addr: Address, kind: Option<io::ErrorKind>) -> &'static str {
+    match (addr, kind) {
+        (Address::Ip(_), Some(io::ErrorKind::ConnectionRefused)) => {
+            "is nvmeof-target running there? check address (-a) and port (-s)"
+        }
+        (Address::Ip(_), _) => "check address (-a), port (-s) and the network between",
+        (Address::Unix(_), Some(io::ErrorKind::PermissionDenied)) => {
+            "this user needs write permission for the socket (unix.mode of the target, or the group \
+             of its file) and may have to be let into its folder"
+        }
+        (Address::Unix(_), _) => {
+            "is nvmeof-target running, with a port at that path? check the address (-a)"
         }
     }
 }
@@ -458,7 +481,11 @@ mod tests {
     use super::*;
 
     fn lost(provider: &'static str, established: bool, cause: LostCause) -> String {
-        let addr = SocketAddr::from(([10, 0, 0, 1], 4420));
+        lost_at("10.0.0.1:4420", provider, established, cause)
+    }
+
+    fn lost_at(addr: &str, provider: &'static str, established: bool, cause: LostCause) -> String {
+        let addr = addr.parse().unwrap();
         let lost = Lost {
             addr,
             qid: 0,
@@ -498,8 +525,27 @@ mod tests {
     }
 
     #[test]
+    fn whoever_is_not_reached_through_a_unix_socket_is_told_about_files() {
+        use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied};
+        for (kind, word) in [
+            (ConnectionRefused, "running"),
+            (NotFound, "running"),
+            (PermissionDenied, "unix.mode"),
+        ] {
+            let text = kind.to_string();
+            let cause = LostCause::Network(CloseReason::Network { kind, text });
+            let text = lost_at("unix:/run/a.sock", "iwarp", false, cause);
+            assert!(text.contains("unix:/run/a.sock"), "{text}");
+            assert!(text.contains(word) && !text.contains("(-s)"), "{text}");
+        }
+        let timeout = LostCause::Timeout { what: "a reply" };
+        let text = lost_at("unix:/run/a.sock", "iwarp", false, timeout);
+        assert!(!text.contains("firewall"), "{text}");
+    }
+
+    #[test]
     fn a_rejection_padded_with_zeroes_says_nothing() {
-        let addr = SocketAddr::from(([10, 0, 0, 1], 4420));
+        let addr = "10.0.0.1:4420".parse().unwrap();
         for data in [&[][..], &[0; 148]] {
             let text = Error::rejected(addr, 0, data).to_string();
             assert!(text.contains("does not say why"), "{text}");

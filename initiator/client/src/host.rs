@@ -1,11 +1,11 @@
 //! A host: its identity, its memory, and the way to targets.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nvmeof_initiator_core::{DiscoveryReader, Names, QueueShape, SetupConfig};
 use nvmeof_memory::{Buf, ClassSpec, Classes, Pages};
+use nvmeof_rdma::Address;
 use nvmeof_wire::Nqn;
 use nvmeof_wire::log::DiscoveryEntry;
 
@@ -61,7 +61,7 @@ impl HostConfig {
     ///
     /// # Errors
     /// When this machine does not have what was asked for.
-    pub fn route(&self, addr: SocketAddr) -> Result<Route, Error> {
+    pub fn route(&self, addr: Address) -> Result<Route, Error> {
         self.transport.route(addr, &self.route_options)
     }
 }
@@ -70,7 +70,7 @@ impl HostConfig {
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
     /// The target's address.
-    pub addr: SocketAddr,
+    pub addr: Address,
     /// Name of the subsystem.
     pub subnqn: Nqn,
     /// I/O queues wanted; the controller may grant fewer. 0 for admin commands
@@ -100,7 +100,7 @@ impl ConnectOptions {
     /// connections 10 s, writes of up to 4 KiB go with their command, drivers
     /// look for answers for 100 µs.
     #[must_use]
-    pub fn new(addr: SocketAddr, subnqn: Nqn) -> Self {
+    pub fn new(addr: Address, subnqn: Nqn) -> Self {
         Self {
             addr,
             subnqn,
@@ -207,7 +207,7 @@ impl Host {
     ///
     /// # Errors
     /// Connection, refusal, or an answer that makes no sense.
-    pub async fn discover(&self, addr: SocketAddr) -> Result<Discovery, Error> {
+    pub async fn discover(&self, addr: Address) -> Result<Discovery, Error> {
         let mut options = ConnectOptions::new(addr, Nqn::discovery());
         options.io_queues = 0;
         // The connection lasts for a few commands.

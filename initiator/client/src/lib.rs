@@ -62,4 +62,5 @@ pub use nvmeof_initiator_core::{
     SetupConfig,
 };
 pub use nvmeof_memory::{Buf, ClassSpec, Classes, Pages, Pool, PoolLayout};
+pub use nvmeof_rdma::{Address, AddressError, UnixPath};
 pub use nvmeof_wire::{Nqn, Status};

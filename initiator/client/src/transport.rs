@@ -1,11 +1,10 @@
 //! Which RDMA provider carries the connection.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use nvmeof_rdma::Provider;
+use nvmeof_rdma::{Address, Provider, WrongKind};
 
 use crate::error::{Error, MachineError};
 
@@ -65,7 +64,7 @@ impl Transport {
     /// # Errors
     /// When this machine or this build does not have it, or no RDMA device is
     /// on that way.
-    pub fn provider(self, addr: SocketAddr) -> Result<Box<dyn Provider>, Error> {
+    pub fn provider(self, addr: Address) -> Result<Box<dyn Provider>, Error> {
         self.route(addr, &RouteOptions::default())?.provider()
     }
 
@@ -76,7 +75,11 @@ impl Transport {
     /// # Errors
     /// When this machine or this build does not have it, or no RDMA device is
     /// on that way, or nobody on this host listens.
-    pub fn route(self, addr: SocketAddr, options: &RouteOptions) -> Result<Route, Error> {
+    pub fn route(self, addr: Address, options: &RouteOptions) -> Result<Route, Error> {
+        let addr = match addr {
+            Address::Ip(addr) => addr,
+            Address::Unix(_) => return self.route_to_socket(addr, options),
+        };
         let shm_folder = options.shm_folder.as_deref();
         let found = match self {
             Self::Shm => Some(shm::find(addr, shm_folder).map_err(MachineError::NobodyHere)?),
@@ -116,6 +119,21 @@ impl Transport {
         };
         tracing::info!(%addr, "connecting over verbs: {device}");
         Ok(Route(Way::Verbs))
+    }
+
+    /// The same for a Unix socket, which software iWARP alone connects to.
+    fn route_to_socket(self, addr: Address, options: &RouteOptions) -> Result<Route, Error> {
+        match self {
+            Self::Auto | Self::Iwarp => {
+                tracing::info!(%addr, "connecting over software iWARP");
+                Ok(Route(Way::Iwarp { crc: options.crc }))
+            }
+            Self::Verbs | Self::Shm => {
+                let (name, provider) = (self.name(), self.name());
+                let text = WrongKind { addr, provider }.to_string();
+                Err(MachineError::Provider { name, text }.into())
+            }
+        }
     }
 
     fn name(self) -> &'static str {
@@ -377,7 +395,7 @@ mod tests {
 
     /// The name of the provider that a transport stands for, or why there is
     /// none.
-    fn chosen(transport: Transport, addr: SocketAddr, folder: &Path) -> Result<String, String> {
+    fn chosen(transport: Transport, addr: Address, folder: &Path) -> Result<String, String> {
         let options = RouteOptions {
             shm_folder: Some(folder.to_owned()),
             crc: false,
@@ -388,7 +406,7 @@ mod tests {
         name.map_err(|error| error.to_string())
     }
 
-    fn here() -> SocketAddr {
+    fn here() -> Address {
         "127.0.0.1:4420".parse().unwrap()
     }
 

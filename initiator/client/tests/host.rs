@@ -9,7 +9,6 @@
 
 mod fake;
 
-use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,8 +17,8 @@ use fake::{BLOCK, BLOCKS, Fake, Manners, SUBNQN};
 use nvmeof_initiator::blocking::{self, BlockingAdmin};
 use nvmeof_initiator::polled::{IoConfig, IoQueue};
 use nvmeof_initiator::{
-    ConnectOptions, Controller, Error, Host, HostConfig, Identity, LostCause, Nqn, QueueShape,
-    Range, Status, Transport, UsageError, WriteOptions, ZeroOptions,
+    Address, ConnectOptions, Controller, Error, Host, HostConfig, Identity, LostCause, Nqn,
+    QueueShape, Range, Status, Transport, UsageError, WriteOptions, ZeroOptions,
 };
 use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig};
 
@@ -27,7 +26,7 @@ type Change = Box<dyn FnOnce(&mut Fake<Iwarp>) + Send>;
 
 /// A target on a thread of its own, which can be told to behave otherwise.
 struct Target {
-    addr: SocketAddr,
+    addr: Address,
     changes: Option<mpsc::Sender<Change>>,
     thread: Option<JoinHandle<()>>,
 }

@@ -17,7 +17,8 @@ use std::time::Duration;
 use fake::{BLOCK, BLOCKS, Fake, Manners, SUBNQN};
 use nvmeof_initiator::polled::{AdminQueue, Call, Done, IoConfig, IoQueue, SubmitError, Work};
 use nvmeof_initiator::{
-    Blocks, Buf, ConnectOptions, Error, Identity, LostCause, Nqn, Operation, QueueShape, Status,
+    Address, Blocks, Buf, ConnectOptions, Error, Identity, LostCause, Nqn, Operation, QueueShape,
+    Status,
 };
 use nvmeof_initiator_core::blocks::flush;
 use nvmeof_memory::{Pages, Pool, PoolLayout};
@@ -32,7 +33,7 @@ const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 struct World {
     net: SimNet,
     target: Fake<Sim>,
-    addr: SocketAddr,
+    addr: Address,
     options: ConnectOptions,
     pool: Pool,
     alive: bool,
@@ -42,7 +43,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let net = SimNet::new(seed, SimConfig::default());
         let provider = net.endpoint(TARGET, SoftConfig::default());
-        let (target, addr) = Fake::listen(provider, SocketAddr::new(TARGET, 4420));
+        let (target, addr) = Fake::listen(provider, SocketAddr::new(TARGET, 4420).into());
         let layout = PoolLayout {
             count: 64,
             stride: 512 << 10,
@@ -452,7 +453,7 @@ fn refusals_reach_the_caller_in_words() {
 #[test]
 fn nobody_there_is_an_error_that_says_so() {
     let mut world = World::new(8);
-    world.addr.set_port(4421);
+    world.addr = SocketAddr::new(TARGET, 4421).into();
     let mut admin = world.admin();
     let mut done = Vec::new();
     while !admin.is_closed() {

@@ -1,7 +1,6 @@
 //! Why a controller could not be set up, and what to do about it.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use nvmeof_wire::Status;
@@ -71,11 +70,12 @@ const SQSIZE: InvalidParameter = InvalidParameter::InCommand(44);
 const KATO: InvalidParameter = InvalidParameter::InCommand(48);
 
 impl SetupError {
-    /// What to do about it; `addr` is where the target is.
+    /// What to do about it; `target` says where that is as on the command line:
+    /// `-a 192.0.2.1 -s 4420`.
     #[must_use]
-    pub fn remedy(&self, addr: SocketAddr) -> Option<String> {
+    pub fn remedy(&self, target: &str) -> Option<String> {
         match self {
-            Self::Refused(refusal) => refusal.remedy(addr),
+            Self::Refused(refusal) => refusal.remedy(target),
             Self::Lacks { remedy, .. } => Some((*remedy).to_owned()),
             Self::Fatal => Some("look into the target's log and restart it".to_owned()),
             Self::NotInTime { .. } => {
@@ -144,14 +144,12 @@ impl Refusal {
         }
     }
 
-    fn remedy(&self, addr: SocketAddr) -> Option<String> {
+    fn remedy(&self, target: &str) -> Option<String> {
         let hostnqn = self.names.hostnqn.as_str();
         if let Some(at) = self.at {
             return Some(match at {
                 SUBNQN => format!(
-                    "see which there are for this host with\n  nvmeof discover -t rdma -a {} -s {}",
-                    addr.ip(),
-                    addr.port()
+                    "see which there are for this host with\n  nvmeof discover -t rdma {target}"
                 ),
                 HOSTNQN => "give a valid name with --hostnqn".to_owned(),
                 HOSTID => "give a UUID that is not zero with --hostid".to_owned(),

@@ -32,7 +32,7 @@ struct engine_options {
 static struct fio_option options[] = {
 	{
 		ENGINE_OPTION("address", "Target address", FIO_OPT_STR_STORE, address,
-			      "Address of the target: IP or IP:PORT (port 4420)"),
+			      "Address of the target: IP, IP:PORT (port 4420), unix:/path"),
 	},
 	{
 		ENGINE_OPTION("subsystem", "Subsystem NQN", FIO_OPT_STR_STORE, subsystem,

@@ -94,15 +94,13 @@ fn of_lost(lost: &Lost) -> Errno {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
     use nvmeof_initiator::{CommandError, UsageError};
 
     use super::*;
 
     fn lost(established: bool, cause: LostCause) -> Error {
         Lost {
-            addr: SocketAddr::from(([10, 0, 0, 1], 4420)),
+            addr: "10.0.0.1:4420".parse().unwrap(),
             qid: 1,
             provider: "iwarp",
             established,

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use nix::errno::Errno;
-use nvmeof_initiator::{ConnectOptions, Identity, Nqn, Transport};
+use nvmeof_initiator::{Address, AddressError, ConnectOptions, Identity, Nqn, Transport};
 
 use crate::failure::Failure;
 
@@ -23,7 +23,7 @@ pub struct Options {
 /// The options as fio has them, in words.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Given<'a> {
-    /// `address`: of the target, with or without a port.
+    /// `address`: of the target, with or without a port, or of a Unix socket.
     pub address: Option<&'a str>,
     /// `subsystem`: its NQN.
     pub subsystem: Option<&'a str>,
@@ -47,7 +47,10 @@ impl Options {
     /// [`Failure`] that names the option.
     pub fn parse(given: &Given<'_>) -> Result<Self, Failure> {
         let address = given.address.ok_or_else(|| {
-            wrong("the job does not say where the target is; add address=IP or address=IP:PORT")
+            wrong(
+                "the job does not say where the target is; add address=IP, address=IP:PORT or \
+                 address=unix:/path",
+            )
         })?;
         let subsystem = given.subsystem.ok_or_else(|| {
             wrong(
@@ -80,8 +83,17 @@ fn nqn(option: &str, name: &str) -> Result<Nqn, Failure> {
 }
 
 /// An address or a name, with or without a port: `192.0.2.1`, `disk:4421`,
-/// `[2001:db8::1]:4420`, `2001:db8::1`.
-fn resolve(text: &str) -> Result<SocketAddr, Failure> {
+/// `[2001:db8::1]:4420`, `2001:db8::1`. Or a Unix socket: `unix:/path`.
+fn resolve(text: &str) -> Result<Address, Failure> {
+    if Address::is_unix_text(text) {
+        return text
+            .parse()
+            .map_err(|error: AddressError| wrong(format!("address={text}: {error}")));
+    }
+    Ok(resolve_ip(text)?.into())
+}
+
+fn resolve_ip(text: &str) -> Result<SocketAddr, Failure> {
     if let Ok(addr) = text.parse::<SocketAddr>() {
         return Ok(addr);
     }
@@ -129,11 +141,12 @@ mod tests {
             ("::1", "[::1]:4420"),
             ("[::1]", "[::1]:4420"),
             ("[::1]:99", "[::1]:99"),
+            ("unix:/run/a.sock", "unix:/run/a.sock"),
         ] {
             assert_eq!(resolve(text).unwrap(), addr.parse().unwrap(), "{text}");
         }
-        assert!(resolve("localhost:99").unwrap().ip().is_loopback());
-        assert!(resolve("localhost").unwrap().ip().is_loopback());
+        assert!(resolve_ip("localhost:99").unwrap().ip().is_loopback());
+        assert!(resolve_ip("localhost").unwrap().ip().is_loopback());
     }
 
     #[test]
@@ -161,6 +174,13 @@ mod tests {
                     ..GIVEN
                 },
                 "address=127.0.0.1:no",
+            ),
+            (
+                Given {
+                    address: Some("unix:a.sock"),
+                    ..GIVEN
+                },
+                "absolute",
             ),
             (
                 Given {

@@ -30,7 +30,7 @@ pub use action::{
 pub use limits::Limits;
 pub use model::{
     Carrier, Fabric, Model, ModelError, Namespace, NamespaceSpec, Place, Port, PortSpec, Subsystem,
-    SubsystemSpec, derived,
+    SubsystemSpec, Traddr, derived,
 };
 pub use queue::{News, Queue, Request};
 pub use target::{Refusal, Target};

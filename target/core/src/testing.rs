@@ -6,7 +6,7 @@
     reason = "tests"
 )]
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use nvmeof_wire::admin::{Cns, Identify};
@@ -18,7 +18,7 @@ use zerocopy::IntoBytes;
 
 use crate::{
     Action, Event, Executed, Fabric, IoOp, Limits, Model, NamespaceSpec, Order, PortSpec, Queue,
-    Request, SubsystemSpec, Target,
+    Request, SubsystemSpec, Target, Traddr,
 };
 
 pub(crate) const DISK: &str = "nqn.2026-11.org.example:disk";
@@ -29,7 +29,7 @@ pub(crate) const NOW: Duration = Duration::from_secs(1000);
 
 pub(crate) fn port() -> PortSpec {
     PortSpec {
-        traddr: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        traddr: Traddr::Ip(Ipv4Addr::LOCALHOST.into()),
         trsvcid: 4420,
         carriers: vec![Fabric::Iwarp.into()],
     }

@@ -1,11 +1,12 @@
 //! The command line.
 
 use std::io::IsTerminal;
-use std::net::SocketAddr;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use nvmeof_rdma::Address;
 use serde_json::{Value, json};
 use tracing_subscriber::EnvFilter;
 
@@ -53,14 +54,14 @@ struct Serve {
     /// several times; the first is namespace 1.
     #[arg(long, value_name = "PATH", group = "what")]
     namespace: Vec<String>,
-    /// Address and port to listen on.
+    /// Address and port to listen on, or unix:/path for a Unix socket.
     #[arg(
         long,
         value_name = "ADDR:PORT",
         default_value_t = default_listen(),
         requires = "namespace"
     )]
-    listen: SocketAddr,
+    listen: Address,
     /// RDMA providers to serve over: auto, iwarp, verbs, shm, or several such
     /// as iwarp,shm.
     #[arg(
@@ -91,8 +92,8 @@ enum Format {
     Json,
 }
 
-fn default_listen() -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], DEFAULT_PORT))
+fn default_listen() -> Address {
+    Address::Ip((Ipv4Addr::LOCALHOST, DEFAULT_PORT).into())
 }
 
 /// It failed.
@@ -146,10 +147,16 @@ impl Serve {
 fn ready(config: &Config, server: &Server) {
     if config.is_from_command_line() {
         for (port, nqn) in server.ports().iter().zip(config.subsystems()) {
-            let (ip, port) = (port.address.ip(), port.address.port());
-            println!("nvmeof discover -t rdma -a {ip} -s {port}");
-            println!("nvmeof id-ctrl -t rdma -a {ip} -s {port} -n {nqn}");
-            println!("nvme connect -t rdma -a {ip} -s {port} -n {nqn}");
+            let at = match port.address {
+                Address::Ip(addr) => format!("-a {} -s {}", addr.ip(), addr.port()),
+                Address::Unix(_) => format!("-a {}", port.address),
+            };
+            println!("nvmeof discover -t rdma {at}");
+            println!("nvmeof id-ctrl -t rdma {at} -n {nqn}");
+            // The kernel's host knows no Unix sockets.
+            if port.address.ip().is_some() {
+                println!("nvme connect -t rdma {at} -n {nqn}");
+            }
         }
     }
     for port in server.ports() {
@@ -237,7 +244,7 @@ fn port_json(port: &Port) -> Value {
                 "device": device.name,
                 "port": device.port,
                 "type": device.fabric.provider_type().name(),
-                "address": device.only.unwrap_or(port.address.ip()).to_string(),
+                "address": device.only.or(port.address.ip()).map(|ip| ip.to_string()),
             })
         });
         json!({
@@ -245,8 +252,9 @@ fn port_json(port: &Port) -> Value {
             "devices": devices.collect::<Vec<_>>(),
         })
     });
+    let spec = port.to_spec();
     json!({
-        "traddr": port.address.ip().to_string(),
+        "traddr": spec.traddr.to_string(),
         "trsvcid": port.address.port(),
         "providers": providers.collect::<Vec<_>>(),
     })

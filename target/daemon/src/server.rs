@@ -412,9 +412,9 @@ mod tests {
             panic!("{:?}", server.ports());
         };
         let address = port.address;
-        assert_ne!(address.port(), 0);
+        assert_ne!(address.port(), Some(0));
         assert_eq!(server.namespaces(), 1);
-        let Err(error) = Server::start(&config(address.port())) else {
+        let Err(error) = Server::start(&config(address.port().unwrap())) else {
             panic!("two targets on {address}");
         };
         let error = error.to_string();

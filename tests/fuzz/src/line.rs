@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use nvmeof_rdma::{ListenError, ListenerId};
+use nvmeof_rdma::{Address, ConnectError, ListenError, ListenerId};
 use nvmeof_rdma_soft::{StreamEvent, StreamId, Streams};
 
 /// The only stream; connecting again means a new one.
@@ -50,7 +50,7 @@ impl Line {
         self.said.push(StreamEvent::Incoming {
             listener: ListenerId(1),
             stream,
-            peer: ADDR,
+            peer: ADDR.into(),
         });
     }
 
@@ -79,13 +79,13 @@ impl Streams for Line {
         "line"
     }
 
-    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
+    fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
         Ok((ListenerId(1), addr))
     }
 
     fn unlisten(&mut self, _listener: ListenerId) {}
 
-    fn connect(&mut self, _addr: SocketAddr) -> io::Result<StreamId> {
+    fn connect(&mut self, _addr: Address) -> Result<StreamId, ConnectError> {
         let stream = self.renew();
         self.said.push(StreamEvent::Connected(stream));
         Ok(stream)

@@ -13,7 +13,7 @@ pub const HOST: &str = "nqn.2026-11.org.example:host";
 
 static MODEL: LazyLock<Model> = LazyLock::new(|| {
     let port = PortSpec {
-        traddr: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        traddr: IpAddr::V4(Ipv4Addr::LOCALHOST).into(),
         trsvcid: 4420,
         carriers: vec![Fabric::Iwarp.into()],
     };

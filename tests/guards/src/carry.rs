@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
-use nvmeof_rdma::ListenerId;
+use nvmeof_rdma::{Address, ListenerId, Peer};
 use nvmeof_rdma_soft::{StreamEvent, StreamId};
 
 /// Bytes that one direction holds at most: as much as a socket.
@@ -16,7 +16,7 @@ const NEWS: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Net {
     endpoints: Vec<VecDeque<StreamEvent>>,
-    listeners: Vec<(SocketAddr, usize)>,
+    listeners: Vec<(Address, usize)>,
     /// Their names are their places; closed ones stay.
     streams: Vec<Stream>,
 }
@@ -55,13 +55,13 @@ impl Net {
         self.endpoints.len() - 1
     }
 
-    pub(crate) fn listen(&mut self, endpoint: usize, addr: SocketAddr) -> ListenerId {
+    pub(crate) fn listen(&mut self, endpoint: usize, addr: Address) -> ListenerId {
         self.listeners.push((addr, endpoint));
         ListenerId(self.listeners.len() as u64)
     }
 
     /// Both ends of a new pipe; the other side is told.
-    pub(crate) fn connect(&mut self, endpoint: usize, addr: SocketAddr) -> io::Result<StreamId> {
+    pub(crate) fn connect(&mut self, endpoint: usize, addr: Address) -> io::Result<StreamId> {
         let mut listeners = (1..).zip(&self.listeners);
         let found = listeners.find(|(_, (at, _))| *at == addr);
         let (listener, (_, other)) = found.ok_or(io::ErrorKind::ConnectionRefused)?;
@@ -85,7 +85,7 @@ impl Net {
         let incoming = StreamEvent::Incoming {
             listener: ListenerId(listener),
             stream: theirs,
-            peer: addr,
+            peer: Peer::Ip(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 1)),
         };
         self.tell(other, incoming);
         Ok(ours)

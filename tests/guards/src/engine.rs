@@ -1,11 +1,11 @@
 //! Two software providers on pipes: Sends of 64 bytes, a frame each.
 
 use std::hint::black_box;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use nvmeof_memory::{Pages, Pool, PoolLayout};
-use nvmeof_rdma::{Event, Inline, PrivateData, Provider as _, QpConfig, QpId, Tag, Work};
+use nvmeof_rdma::{Address, Event, Inline, PrivateData, Provider as _, QpConfig, QpId, Tag, Work};
 use nvmeof_rdma_soft::{SoftConfig, SoftRdma};
 
 use crate::{PipeStreams, Pipes, Side};
@@ -44,7 +44,7 @@ impl Engine {
         };
         let provider = |side| SoftRdma::new(pipes.endpoint(side), config.clone());
         let (mut to, mut from) = (provider(Side::Target), provider(Side::Initiator));
-        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        let addr = Address::from((Ipv4Addr::LOCALHOST, 1));
         to.listen(addr).unwrap();
         let nothing = PrivateData::empty();
         let qp = from.connect(addr, &CONFIG, &nothing, NOW).unwrap();

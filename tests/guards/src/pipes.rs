@@ -2,12 +2,11 @@
 
 use std::hint::black_box;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nvmeof_rdma::{ListenError, ListenerId};
+use nvmeof_rdma::{Address, ConnectError, ListenError, ListenerId};
 use nvmeof_rdma_soft::{StreamEvent, StreamId, Streams};
 
 use crate::carry::{Call, Net};
@@ -84,14 +83,15 @@ impl Streams for PipeStreams {
         "pipe"
     }
 
-    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
+    fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
         Ok((lock(&self.net).listen(self.endpoint, addr), addr))
     }
 
     fn unlisten(&mut self, _listener: ListenerId) {}
 
-    fn connect(&mut self, addr: SocketAddr) -> io::Result<StreamId> {
-        lock(&self.net).connect(self.endpoint, addr)
+    fn connect(&mut self, addr: Address) -> Result<StreamId, ConnectError> {
+        let failed = |source| ConnectError::Io { addr, source };
+        lock(&self.net).connect(self.endpoint, addr).map_err(failed)
     }
 
     fn poll(&mut self, _now: Duration, events: &mut Vec<StreamEvent>) {

@@ -1,7 +1,7 @@
 //! Target and initiator on pipes: rounds of reads and writes.
 
 use std::hint::black_box;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use nvmeof_backend::{Claim, Spec};
 use nvmeof_initiator::polled::{AdminConfig, AdminQueue, Done, IoConfig, IoQueue};
 use nvmeof_initiator::{Blocks, Names, Nqn, Operation, QueueShape, SetupConfig};
 use nvmeof_memory::{Buf, ClassSpec, Pages, Pool, PoolLayout};
+use nvmeof_rdma::Address;
 use nvmeof_rdma_soft::{SoftConfig, SoftRdma};
 use nvmeof_target::{Mailbox, OpenDisks, Reactor, ReactorConfig};
 use nvmeof_target_core::{Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
@@ -213,7 +214,7 @@ fn reactor(pipes: &Pipes) -> Reactor<OpenDisks> {
         volatile_cache: false,
     };
     let port = PortSpec {
-        traddr: ADDR.0.into(),
+        traddr: IpAddr::V4(ADDR.0).into(),
         trsvcid: ADDR.1,
         carriers: vec![Fabric::Iwarp.into()],
     };
@@ -242,7 +243,7 @@ fn reactor(pipes: &Pipes) -> Reactor<OpenDisks> {
     let mut reactor = Reactor::new(config, Target::new(model), disks, mailbox, peers).unwrap();
     let provider = Box::new(provider(pipes, Side::Target));
     let provider = reactor.add_provider(provider).unwrap();
-    let addr = SocketAddr::from(ADDR);
+    let addr = Address::from(ADDR);
     reactor.listen(provider, addr).unwrap();
     reactor
 }

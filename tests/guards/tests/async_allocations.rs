@@ -2,7 +2,6 @@
 //! Its runtime may, once in a while.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-use std::net::SocketAddr;
 use std::path::Path;
 
 use allocation_counter::measure;
@@ -10,6 +9,7 @@ use nvmeof_initiator::{
     Buf, ConnectOptions, Controller, Host, HostConfig, Identity, Namespace, Nqn, Transport,
     WriteOptions,
 };
+use nvmeof_rdma::Address;
 use nvmeof_target::{Config, Server};
 
 const NQN: &str = "nqn.2026-11.org.example:guards";
@@ -21,7 +21,7 @@ const OPERATIONS: u64 = 2048;
 const OF_RUNTIME: u64 = 8;
 
 /// A null device over TCP, with its reactor on a thread of its own.
-fn serve() -> (Server, SocketAddr) {
+fn serve() -> (Server, Address) {
     let text = format!(
         "[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\nprovider = \"iwarp\"\n\
          [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
@@ -33,7 +33,7 @@ fn serve() -> (Server, SocketAddr) {
     (server, address)
 }
 
-async fn connect(addr: SocketAddr) -> Controller {
+async fn connect(addr: Address) -> Controller {
     let identity = Identity::of_name(Nqn::new("nqn.2026-11.org.example:host").unwrap());
     let mut options = ConnectOptions::new(addr, Nqn::new(NQN).unwrap());
     // Every turn of its own would be counted: time is not what this is about.

@@ -3,11 +3,12 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use nvmeof_memory::{Pages, Pool, PoolLayout};
-use nvmeof_rdma::{CloseReason, Event, Inline, PrivateData, Provider, QpConfig, QpId, Tag, Work};
+use nvmeof_rdma::{
+    Address, CloseReason, Event, Inline, PrivateData, Provider, QpConfig, QpId, Tag, Work,
+};
 use nvmeof_rdma_verbs::{Verbs, VerbsConfig};
 use nvmeof_wire::Sgl;
 use nvmeof_wire::cm::Request;
@@ -19,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const RECEIVES: usize = 4;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let target: SocketAddr = match std::env::args().nth(1) {
+    let target: Address = match std::env::args().nth(1) {
         Some(target) => target.parse()?,
         None => return Err("usage: bad_host ADDR:PORT".into()),
     };
@@ -55,7 +56,7 @@ impl Host {
     }
 
     /// Asks for an admin queue, as every host does.
-    fn connect(&mut self, target: SocketAddr) -> Result<QpId, Box<dyn Error>> {
+    fn connect(&mut self, target: Address) -> Result<QpId, Box<dyn Error>> {
         let config = QpConfig {
             recvs: 4,
             sends: 4,

@@ -34,6 +34,11 @@ const RULES: &[Rule] = &[
         system: true,
     },
     Rule {
+        name: "nvmeof-socket-file",
+        ours: &[],
+        system: true,
+    },
+    Rule {
         name: "nvmeof-rdma",
         ours: &["nvmeof-memory"],
         system: false,
@@ -49,6 +54,7 @@ const RULES: &[Rule] = &[
             "nvmeof-memory",
             "nvmeof-rdma",
             "nvmeof-rdma-soft",
+            "nvmeof-socket-file",
             "nvmeof-uring",
         ],
         system: true,
@@ -60,7 +66,12 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "nvmeof-rdma-shm",
-        ours: &["nvmeof-memory", "nvmeof-rdma", "nvmeof-rdma-soft"],
+        ours: &[
+            "nvmeof-memory",
+            "nvmeof-rdma",
+            "nvmeof-rdma-soft",
+            "nvmeof-socket-file",
+        ],
         system: true,
     },
     Rule {

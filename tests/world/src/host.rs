@@ -1,6 +1,6 @@
 //! One host: connects, notices when its association is lost, connects again.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use nvmeof_initiator::polled::{AdminConfig, AdminQueue, Call, Done, IoConfig, IoQueue};
@@ -8,7 +8,7 @@ use nvmeof_initiator::polled::{SubmitError, Work};
 use nvmeof_initiator_core::{Names, QueueShape, SetupConfig};
 use nvmeof_memory::{Buf, ClassSpec, Classes, Pages};
 use nvmeof_rdma::layer::{Dice, Faults, Faulty};
-use nvmeof_rdma::{Provider, Refused};
+use nvmeof_rdma::{Address, Provider, Refused};
 use nvmeof_rdma_sim::SimNet;
 use nvmeof_rdma_soft::SoftConfig;
 use nvmeof_wire::Nqn;
@@ -20,7 +20,7 @@ pub(crate) struct Host {
     pub(crate) shape: HostShape,
     pub(crate) ip: IpAddr,
     number: usize,
-    target: SocketAddr,
+    target: Address,
     crc: bool,
     net: SimNet,
     pub(crate) buffers: Classes,
@@ -79,7 +79,7 @@ impl Host {
         number: usize,
         shape: HostShape,
         net: &SimNet,
-        target: SocketAddr,
+        target: Address,
         crc: bool,
         seed: u64,
     ) -> Self {

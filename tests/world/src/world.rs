@@ -2,14 +2,14 @@
 //! all in one thread and in virtual time.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_initiator::polled::Done;
 use nvmeof_memory::{ClassSpec, Pages};
-use nvmeof_rdma::Provider;
 use nvmeof_rdma::layer::{Dice, Faults, Faulty, Sharing};
+use nvmeof_rdma::{Address, Provider};
 use nvmeof_rdma_sim::SimNet;
 use nvmeof_rdma_soft::SoftConfig;
 use nvmeof_target::{Mailbox, Reactor, ReactorConfig};
@@ -114,7 +114,7 @@ impl World {
         let net = SimNet::new(dice.roll(), plan.net.clone());
         let temper = plan.temper.clone();
         let disks = Disks::new(net.clone(), dice.roll(), &plan.disks, temper);
-        let addr = SocketAddr::new(TARGET_IP, PORT);
+        let addr = Address::from((TARGET_IP, PORT));
         let hosts: Vec<Host> = (0..)
             .zip(&plan.hosts)
             .map(|(at, shape)| Host::new(at, shape.clone(), &net, addr, plan.crc, dice.roll()))
@@ -322,7 +322,7 @@ impl World {
         self.all_free = reactor.free_buffers();
         let provider = self.target_provider();
         let provider = reactor.add_provider(provider).unwrap();
-        let addr = SocketAddr::new(TARGET_IP, PORT);
+        let addr = Address::from((TARGET_IP, PORT));
         reactor.listen(provider, addr).unwrap();
         self.target_deadline = Some(self.net.now());
         self.reactor = Some(reactor);
@@ -354,7 +354,7 @@ impl World {
 /// What the target serves.
 fn model(plan: &Plan) -> Model {
     let port = PortSpec {
-        traddr: TARGET_IP,
+        traddr: TARGET_IP.into(),
         trsvcid: PORT,
         carriers: vec![Fabric::Iwarp.into()],
     };

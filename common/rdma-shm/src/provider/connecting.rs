@@ -173,7 +173,7 @@ impl Core {
             listener,
             qp: conn.id,
             // It is on this host and has no port.
-            peer: SocketAddr::new(addr.ip(), 0),
+            peer: SocketAddr::new(addr.ip(), 0).into(),
             private_data: terms.private_data,
             reads_in: terms.reads_out,
             reads_out: terms.reads_in,

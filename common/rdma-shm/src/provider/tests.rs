@@ -7,8 +7,8 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_rdma::layer::Dice;
 use nvmeof_rdma::{
-    CloseReason, Event, Inline, Outcome, PrivateData, Provider, QpConfig, QpId, RemoteSlice,
-    Rights, Tag, Work,
+    Address, CloseReason, Event, Inline, Outcome, PrivateData, Provider, QpConfig, QpId,
+    RemoteSlice, Rights, Tag, Work,
 };
 
 use super::*;
@@ -180,7 +180,7 @@ impl Side {
 struct Host {
     sides: [Side; 2],
     now: Duration,
-    addr: SocketAddr,
+    addr: Address,
     _folder: tempfile::TempDir,
 }
 

@@ -2,14 +2,13 @@
 //! writes and reads, as many as there are places for.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_rdma::{
-    CloseReason, Event, Inline, Outcome, PostError, PrivateData, Provider, QpConfig, QpId,
+    Address, CloseReason, Event, Inline, Outcome, PostError, PrivateData, Provider, QpConfig, QpId,
     RemoteKey, RemoteSlice, Rights, Tag, Work, WorkKind,
 };
 use nvmeof_rdma_shm::{Shm, ShmConfig};
@@ -84,7 +83,7 @@ impl Player {
         Tag(self.next_tag)
     }
 
-    pub(crate) fn call(&mut self, addr: SocketAddr) {
+    pub(crate) fn call(&mut self, addr: Address) {
         let now = self.start.elapsed();
         let data = PrivateData::empty();
         let qp = self.provider.connect(addr, &CONFIG, &data, now).unwrap();
@@ -94,7 +93,7 @@ impl Player {
 
     /// Calls again as long as nobody is there.
     #[allow(dead_code, reason = "not in every test")]
-    pub(crate) fn call_until_established(&mut self, addr: SocketAddr) {
+    pub(crate) fn call_until_established(&mut self, addr: Address) {
         while self.qp.is_none() {
             self.call(addr);
             while self.qp.is_none() && self.closed.is_none() {

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use nvmeof_rdma::Provider;
 use nvmeof_rdma::conformance::{End, Fabric};
+use nvmeof_rdma::{Address, Provider};
 use nvmeof_rdma_sim::{Sim, SimConfig, SimNet};
 use nvmeof_rdma_soft::SoftConfig;
 
@@ -88,8 +88,8 @@ impl Fabric for SimFabric {
         (make(End::A, crc == 1 || crc == 3), make(End::B, crc >= 2))
     }
 
-    fn addr(&self, end: End) -> SocketAddr {
-        SocketAddr::new(ip(end), 0)
+    fn addr(&self, end: End) -> Address {
+        SocketAddr::new(ip(end), 0).into()
     }
 
     fn now(&self) -> Duration {

@@ -154,7 +154,7 @@ impl<S: Streams> SoftRdma<S> {
                 if let Some(waiting_for) = waiting_for {
                     if !conn.visible {
                         this.say_of(
-                            conn.peer,
+                            conn.remote,
                             &format_args!("timed out waiting for {waiting_for}"),
                         );
                     }

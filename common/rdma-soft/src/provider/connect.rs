@@ -2,14 +2,13 @@
 //! 7.1; RFC 6581).
 
 use std::io::{self, IoSliceMut};
-use std::net::SocketAddr;
 
 use nvmeof_rdma::{
-    CloseReason, ConnectRequest, Event, Fault, ListenerId, PostError, PrivateData, QpId,
+    CloseReason, ConnectRequest, Event, Fault, ListenerId, Peer, PostError, PrivateData, QpId,
 };
 
 use super::{Owner, SoftRdma};
-use crate::conn::{Conn, Phase};
+use crate::conn::{Conn, Phase, Remote};
 use crate::iwarp::mpa::{
     FRAME_LEN, Frame, FrameError, FrameKind, READS_UNSAID, REVISION_1, REVISION_2, Reads,
 };
@@ -36,9 +35,10 @@ impl<S: Streams> SoftRdma<S> {
         &mut self,
         listener: ListenerId,
         stream: StreamId,
-        peer: SocketAddr,
+        peer: Peer,
         events: &mut Vec<Event>,
     ) {
+        let remote = Remote::Caller(peer, listener);
         let limits = &self.config.limits;
         if self.pending >= limits.max_pending {
             self.drop_oldest_silent(events);
@@ -47,14 +47,13 @@ impl<S: Streams> SoftRdma<S> {
             || self.conns.count() >= self.config.limits.max_qps
         {
             self.say_of(
-                peer,
+                remote,
                 &"connection refused: all places for connections are taken",
             );
             self.streams.close(stream);
             return;
         }
-        let mut conn = Conn::new(stream, peer, Phase::AwaitRequest);
-        conn.listener = Some(listener);
+        let conn = Conn::new(stream, remote, Phase::AwaitRequest);
         self.pending += 1;
         let qp = self.adopt(conn);
         self.silent.push_back(qp);
@@ -74,7 +73,7 @@ impl<S: Streams> SoftRdma<S> {
                 let silent = conn.phase == Phase::AwaitRequest;
                 if silent {
                     let text = "closed before its request was complete: its place was needed";
-                    this.say_of(conn.peer, &text);
+                    this.say_of(conn.remote, &text);
                     this.finish(conn, events);
                 }
                 silent
@@ -205,7 +204,7 @@ impl<S: Streams> SoftRdma<S> {
         });
         if !conn.visible {
             self.say_of(
-                conn.peer,
+                conn.remote,
                 &format_args!("connection ended before its request: {error}"),
             );
         }
@@ -214,7 +213,11 @@ impl<S: Streams> SoftRdma<S> {
 
     /// Connects anew with revision 1.
     fn fall_back(&mut self, conn: &mut Conn, events: &mut Vec<Event>) {
-        tracing::debug!(peer = %conn.peer, "no MPA revision 2 there, trying revision 1");
+        // Whoever called us asks for nothing again.
+        let Remote::Called(addr) = conn.remote else {
+            return;
+        };
+        tracing::debug!(%addr, "no MPA revision 2 there, trying revision 1");
         self.owners.remove(conn.stream);
         self.streams.close(conn.stream);
         conn.revision = REVISION_1;
@@ -225,12 +228,12 @@ impl<S: Streams> SoftRdma<S> {
         conn.broken = false;
         conn.outbound.blocked = false;
         conn.wants_send = false;
-        match self.streams.connect(conn.peer) {
+        match self.streams.connect(addr) {
             Ok(stream) => {
                 conn.stream = stream;
                 self.owners.insert(stream, Owner::Conn(conn.id));
             }
-            Err(error) => self.end_network(conn, &error, events),
+            Err(error) => self.end_network(conn, &error.into(), events),
         }
     }
 
@@ -251,8 +254,8 @@ impl<S: Streams> SoftRdma<S> {
         } else {
             None
         };
-        match (refusal, private_data, conn.listener) {
-            (None, Ok(private_data), Some(listener)) => {
+        match (refusal, private_data, conn.remote) {
+            (None, Ok(private_data), Remote::Caller(peer, listener)) => {
                 conn.phase = Phase::Requested;
                 conn.visible = true;
                 self.set_deadline(conn, None);
@@ -260,7 +263,7 @@ impl<S: Streams> SoftRdma<S> {
                 events.push(Event::ConnectRequest(ConnectRequest {
                     listener,
                     qp: conn.id,
-                    peer: conn.peer,
+                    peer,
                     private_data,
                     reads_in: reads.map_or(unsaid, |reads| u32::from(reads.ord)),
                     reads_out: reads.map_or(unsaid, |reads| u32::from(reads.ird)),
@@ -268,7 +271,7 @@ impl<S: Streams> SoftRdma<S> {
             }
             (why, _, _) => {
                 let why = why.unwrap_or("its private data does not fit");
-                self.say_of(conn.peer, &format_args!("connection rejected: {why}"));
+                self.say_of(conn.remote, &format_args!("connection rejected: {why}"));
                 self.refuse(conn, &PrivateData::empty());
                 self.advance(conn, events);
             }
@@ -414,7 +417,7 @@ impl<S: Streams> SoftRdma<S> {
     /// The peer's half of the set-up is wrong: there is no way to tell it.
     pub(super) fn end_set_up(&mut self, conn: &mut Conn, text: &str, events: &mut Vec<Event>) {
         if !conn.visible {
-            self.say_of(conn.peer, &format_args!("connection closed: {text}"));
+            self.say_of(conn.remote, &format_args!("connection closed: {text}"));
         }
         conn.reason = CloseReason::PeerFault(Fault {
             layer: "MPA",

@@ -75,7 +75,10 @@ impl Verbs {
             cm.resolve_addr(addr, self.patience_ms())?;
             Ok(cm)
         });
-        let cm = started.map_err(|source| ConnectError::Io { addr, source })?;
+        let cm = started.map_err(|source| ConnectError::Io {
+            addr: addr.into(),
+            source,
+        })?;
         let mut conn = Conn::new(id, cm, addr, Phase::Resolving);
         conn.config = *config;
         conn.private_data = private_data.clone();
@@ -427,7 +430,7 @@ impl Verbs {
         events.push(Event::ConnectRequest(ConnectRequest {
             listener,
             qp: id,
-            peer,
+            peer: peer.into(),
             private_data,
             reads_in: u32::from(reads_in),
             reads_out: u32::from(reads_out),

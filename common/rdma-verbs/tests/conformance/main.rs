@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_rdma::conformance::{End, Fabric, Leeway};
-use nvmeof_rdma::{Limits, Provider};
+use nvmeof_rdma::{Address, Limits, Provider};
 use nvmeof_rdma_verbs::{DeviceKind, VerbsConfig, device_for_local};
 
 struct Device {
@@ -89,8 +89,8 @@ impl Fabric for Device {
         (a, b)
     }
 
-    fn addr(&self, _end: End) -> SocketAddr {
-        SocketAddr::new(self.addr, 0)
+    fn addr(&self, _end: End) -> Address {
+        SocketAddr::new(self.addr, 0).into()
     }
 
     fn leeway(&self) -> Leeway {

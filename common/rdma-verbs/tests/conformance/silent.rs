@@ -31,7 +31,7 @@ fn a_silent_machine_holds_up_nobody() {
     run([device()], |rig| {
         let link = rig.link();
         let config = rig.config();
-        let a = rig.connect(A, SocketAddr::new(nobody(), 4420), &config, "");
+        let a = rig.connect(A, SocketAddr::new(nobody(), 4420).into(), &config, "");
         rig[A].recv(a, 1, 64);
         let mut messages = 0;
         while !rig[A].is_closed(a) {

@@ -4,7 +4,7 @@ use std::io;
 
 use super::End::{A, B};
 use super::rig::{Link, Rig, private};
-use crate::{CloseReason, Event, ListenError, PrivateData, QpConfig};
+use crate::{Address, CloseReason, ConnectError, Event, ListenError, PrivateData, QpConfig};
 
 /// Each side sees what the other said, from its start.
 pub fn private_data_travels_both_ways(rig: &mut Rig<'_>) {
@@ -123,10 +123,23 @@ pub fn a_listener_that_is_gone_takes_nobody(rig: &mut Rig<'_>) {
     assert_eq!(again.expect("the address is free again").1, addr);
 }
 
+/// A provider of IP addresses says so when it is asked for a Unix socket.
+pub fn addresses_of_another_kind_are_refused(rig: &mut Rig<'_>) {
+    if rig.serves_unix() {
+        return;
+    }
+    let addr: Address = "unix:/nonexistent/nvmeof.sock".parse().unwrap();
+    let refused = rig[B].provider().listen(addr);
+    assert!(matches!(refused, Err(ListenError::Kind(_))), "{refused:?}");
+    let (config, now) = (rig.config(), rig.now());
+    let refused = rig[A].provider().connect(addr, &config, &private(""), now);
+    assert!(matches!(refused, Err(ConnectError::Kind(_))), "{refused:?}");
+}
+
 /// Two listeners cannot have one address.
 pub fn a_used_address_is_refused(rig: &mut Rig<'_>) {
     let addr = rig.listening();
-    assert_ne!(addr.port(), 0);
+    assert_ne!(addr.port(), Some(0));
     let second = rig[B].provider().listen(addr);
     assert!(
         matches!(second, Err(ListenError::InUse { addr: named }) if named == addr),

@@ -38,7 +38,6 @@ mod side;
 pub mod soak;
 mod soak_actions;
 
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -47,7 +46,7 @@ pub use pattern::check as check_pattern;
 pub use rig::{Link, Rig};
 pub use side::End;
 
-use crate::Provider;
+use crate::{Address, Provider};
 
 /// Where two providers meet, and the time that passes there.
 pub trait Fabric {
@@ -60,7 +59,12 @@ pub trait Fabric {
 
     /// An address the provider at `end` can listen on and the other can
     /// reach, with port 0.
-    fn addr(&self, end: End) -> SocketAddr;
+    fn addr(&self, end: End) -> Address;
+
+    /// Whether the providers serve Unix sockets as well as IP addresses.
+    fn serves_unix(&self) -> bool {
+        false
+    }
 
     /// Where the devices below keep less than the letter of the contract.
     fn leeway(&self) -> Leeway {
@@ -114,6 +118,7 @@ macro_rules! conformance_suite {
                 nobody_listening_is_a_network_failure,
                 a_listener_that_is_gone_takes_nobody,
                 a_used_address_is_refused,
+                addresses_of_another_kind_are_refused,
                 either_side_may_listen,
                 connections_do_not_mix,
                 receives_wait_for_the_first_message,

@@ -1,6 +1,5 @@
 //! Two providers, time, and waiting for what has to happen.
 
-use std::net::SocketAddr;
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
@@ -9,8 +8,8 @@ use super::side::{End, Side};
 use super::{Fabric, Leeway};
 use crate::layer::TraceLog;
 use crate::{
-    CloseReason, Completion, ConnectRequest, Event, ListenerId, Outcome, PrivateData, Provider,
-    QpConfig, QpId, Received, Tag,
+    Address, CloseReason, Completion, ConnectRequest, Event, ListenerId, Outcome, PrivateData,
+    Provider, QpConfig, QpId, Received, Tag,
 };
 
 /// How often nothing may happen in a row before what is awaited is given up:
@@ -27,7 +26,7 @@ pub struct Rig<'f> {
     a: Side,
     b: Side,
     log: TraceLog,
-    listening: Option<(ListenerId, SocketAddr)>,
+    listening: Option<(ListenerId, Address)>,
 }
 
 /// A connection that stands.
@@ -145,9 +144,15 @@ impl<'f> Rig<'f> {
         assert!(told, "{other:?}: {reason}");
     }
 
+    /// Whether the providers serve Unix sockets.
+    #[must_use]
+    pub fn serves_unix(&self) -> bool {
+        self.fabric.serves_unix()
+    }
+
     /// An address the provider at `end` can listen on, with port 0.
     #[must_use]
-    pub fn free_addr(&self, end: End) -> SocketAddr {
+    pub fn free_addr(&self, end: End) -> Address {
         self.fabric.addr(end)
     }
 
@@ -361,7 +366,7 @@ impl<'f> Rig<'f> {
     }
 
     /// The address at which B listens, from the first call on.
-    pub fn listening(&mut self) -> SocketAddr {
+    pub fn listening(&mut self) -> Address {
         if let Some((_, addr)) = self.listening {
             return addr;
         }
@@ -378,7 +383,7 @@ impl<'f> Rig<'f> {
     }
 
     /// Starts to connect from `end`.
-    pub fn connect(&mut self, end: End, addr: SocketAddr, config: &QpConfig, text: &str) -> QpId {
+    pub fn connect(&mut self, end: End, addr: Address, config: &QpConfig, text: &str) -> QpId {
         let now = self.now();
         let side = &mut self[end];
         let qp = side.provider().connect(addr, config, &private(text), now);

@@ -1,15 +1,14 @@
 //! A boxed provider is a provider.
 
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Region};
 
 use crate::{
-    ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError, PrivateData,
-    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, SrqId, Tag,
-    Work,
+    Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
+    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
+    SrqId, Tag, Work,
 };
 
 impl<P: Provider + ?Sized> Provider for Box<P> {
@@ -25,7 +24,7 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
         (**self).register(region)
     }
 
-    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
+    fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
         (**self).listen(addr)
     }
 
@@ -35,7 +34,7 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
 
     fn connect(
         &mut self,
-        addr: SocketAddr,
+        addr: Address,
         config: &QpConfig,
         private_data: &PrivateData,
         now: Duration,
@@ -100,7 +99,7 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
         (**self).peer_may_invalidate(qp)
     }
 
-    fn local_addr(&self, qp: QpId) -> Option<SocketAddr> {
+    fn local_addr(&self, qp: QpId) -> Option<Address> {
         (**self).local_addr(qp)
     }
 

@@ -1,7 +1,6 @@
 //! Makes calls fail and queue pairs die that would not, by chance or script.
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -9,9 +8,9 @@ use nvmeof_memory::{Buf, Region};
 
 use super::{Dice, Faults, Injected, OneIn};
 use crate::{
-    ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError, PrivateData,
-    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, SrqId, Tag,
-    Work,
+    Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
+    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
+    SrqId, Tag, Work,
 };
 
 /// A provider that misbehaves within the contract: whoever uses it must cope.
@@ -100,7 +99,7 @@ impl<P: Provider> Provider for Faulty<P> {
         }
     }
 
-    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
+    fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
         self.inner.listen(addr)
     }
 
@@ -110,7 +109,7 @@ impl<P: Provider> Provider for Faulty<P> {
 
     fn connect(
         &mut self,
-        addr: SocketAddr,
+        addr: Address,
         config: &QpConfig,
         private_data: &PrivateData,
         now: Duration,
@@ -219,7 +218,7 @@ impl<P: Provider> Provider for Faulty<P> {
         self.inner.peer_may_invalidate(qp)
     }
 
-    fn local_addr(&self, qp: QpId) -> Option<SocketAddr> {
+    fn local_addr(&self, qp: QpId) -> Option<Address> {
         self.inner.local_addr(qp)
     }
 

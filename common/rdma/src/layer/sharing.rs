@@ -4,16 +4,15 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout, Region, RegionId};
 
 use crate::{
-    CloseReason, ConnectError, Event, ExposeError, Fault, Limits, ListenError, ListenerId, Outcome,
-    PostError, PrivateData, Provider, QpConfig, QpId, Received, Refused, RemoteKey, RemoteSlice,
-    Rights, SharedReceives, SrqId, Tag, Work,
+    Address, CloseReason, ConnectError, Event, ExposeError, Fault, Limits, ListenError, ListenerId,
+    Outcome, PostError, PrivateData, Provider, QpConfig, QpId, Received, Refused, RemoteKey,
+    RemoteSlice, Rights, SharedReceives, SrqId, Tag, Work,
 };
 
 /// A provider whose queue pairs can draw from one shared receive queue. A
@@ -206,7 +205,7 @@ impl<P: Provider> Provider for Sharing<P> {
         Ok(())
     }
 
-    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
+    fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
         self.inner.listen(addr)
     }
 
@@ -216,7 +215,7 @@ impl<P: Provider> Provider for Sharing<P> {
 
     fn connect(
         &mut self,
-        addr: SocketAddr,
+        addr: Address,
         config: &QpConfig,
         private_data: &PrivateData,
         now: Duration,
@@ -322,7 +321,7 @@ impl<P: Provider> Provider for Sharing<P> {
         self.inner.peer_may_invalidate(qp)
     }
 
-    fn local_addr(&self, qp: QpId) -> Option<SocketAddr> {
+    fn local_addr(&self, qp: QpId) -> Option<Address> {
         self.inner.local_addr(qp)
     }
 

@@ -1,15 +1,14 @@
 //! A provider for the tests of the wrappers: everything succeeds at once.
 
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout, Region};
 
 use crate::{
-    Completion, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, Outcome,
-    PostError, PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Tag,
-    Work,
+    Address, Completion, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId,
+    Outcome, PostError, PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice,
+    Rights, Tag, Work,
 };
 
 /// The only queue pair.
@@ -73,7 +72,7 @@ impl Provider for Stub {
         Ok(())
     }
 
-    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
+    fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
         Ok((ListenerId(1), addr))
     }
 
@@ -81,7 +80,7 @@ impl Provider for Stub {
 
     fn connect(
         &mut self,
-        _addr: SocketAddr,
+        _addr: Address,
         _config: &QpConfig,
         _private_data: &PrivateData,
         _now: Duration,

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::fmt::{self, Display};
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,9 +9,9 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Region};
 
 use crate::{
-    ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError, PrivateData,
-    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, SrqId, Tag,
-    Work,
+    Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
+    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
+    SrqId, Tag, Work,
 };
 
 /// The last lines of a trace. Clones share them.
@@ -108,7 +107,7 @@ impl<P: Provider> Provider for Trace<P> {
         result
     }
 
-    fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
+    fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
         let result = self.inner.listen(addr);
         self.result(format_args!("listen {addr}"), &result);
         result
@@ -121,7 +120,7 @@ impl<P: Provider> Provider for Trace<P> {
 
     fn connect(
         &mut self,
-        addr: SocketAddr,
+        addr: Address,
         config: &QpConfig,
         private_data: &PrivateData,
         now: Duration,
@@ -248,7 +247,7 @@ impl<P: Provider> Provider for Trace<P> {
         self.inner.peer_may_invalidate(qp)
     }
 
-    fn local_addr(&self, qp: QpId) -> Option<SocketAddr> {
+    fn local_addr(&self, qp: QpId) -> Option<Address> {
         self.inner.local_addr(qp)
     }
 

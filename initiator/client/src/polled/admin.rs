@@ -1,6 +1,5 @@
 //! The admin queue: sets the controller up, keeps it alive, shuts it down.
 
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use nvmeof_initiator_core::{
     Setup, SetupConfig, Shutdown, admin,
 };
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
-use nvmeof_rdma::{Provider, Refused};
+use nvmeof_rdma::{Address, Provider, Refused};
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{LogId, NSID_ALL};
 
@@ -76,7 +75,7 @@ impl AdminQueue {
     /// When it cannot even be tried.
     pub fn connect(
         mut provider: Box<dyn Provider>,
-        addr: SocketAddr,
+        addr: Address,
         config: AdminConfig,
         now: Duration,
     ) -> Result<Self, Error> {

@@ -1,14 +1,14 @@
 //! One queue pair with its provider: the life of the connection, and what
 //! events do to it.
 
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use nvmeof_initiator_core::{Cid, Queue, Response, cm};
 use nvmeof_memory::{Pages, Pool, PoolLayout, Region};
 use nvmeof_rdma::{
-    CloseReason, Completion, Event, Outcome, PrivateData, Provider, QpConfig, QpId, Received, Tag,
+    Address, CloseReason, Completion, Event, Outcome, PrivateData, Provider, QpConfig, QpId,
+    Received, Tag,
 };
 
 use super::call::Done;
@@ -49,7 +49,7 @@ pub struct ConnectionConfig {
 pub struct Connection {
     provider: Box<dyn Provider>,
     qp: QpId,
-    addr: SocketAddr,
+    addr: Address,
     qid: u16,
     state: State,
     queue: Queue<Flight>,
@@ -82,7 +82,7 @@ impl Connection {
     /// When it cannot even be tried: sizes, memory, no such network.
     pub fn open(
         mut provider: Box<dyn Provider>,
-        addr: SocketAddr,
+        addr: Address,
         config: &ConnectionConfig,
         now: Duration,
     ) -> Result<Self, Error> {
@@ -221,7 +221,7 @@ impl Connection {
 
     /// The target's address.
     #[must_use]
-    pub fn addr(&self) -> SocketAddr {
+    pub fn addr(&self) -> Address {
         self.addr
     }
 

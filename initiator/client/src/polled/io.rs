@@ -1,14 +1,13 @@
 //! An I/O queue of a controller.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use nvmeof_initiator_core::setup::{check_connect, io_connect};
 use nvmeof_initiator_core::{Answer, ControllerInfo, IoLimits, Names, QueueShape};
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout, Region};
-use nvmeof_rdma::{Provider, Refused};
+use nvmeof_rdma::{Address, Provider, Refused};
 use nvmeof_wire::Status;
 
 use super::call::{Call, Done, Patience, SubmitError, Work};
@@ -62,7 +61,7 @@ impl IoQueue {
     /// When it cannot even be tried.
     pub fn connect(
         mut provider: Box<dyn Provider>,
-        addr: SocketAddr,
+        addr: Address,
         info: &ControllerInfo,
         config: IoConfig,
         now: Duration,

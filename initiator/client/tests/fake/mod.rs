@@ -12,11 +12,12 @@
 )]
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
-use nvmeof_rdma::{Event, Inline, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Tag, Work};
+use nvmeof_rdma::{
+    Address, Event, Inline, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Tag, Work,
+};
 use nvmeof_wire::admin::{Cns, GetLogPage, Identify, LogId, SetFeatures};
 use nvmeof_wire::fabrics::{Connect, ConnectResult, FcType, InvalidParameter, PropertyAccess};
 use nvmeof_wire::features::FeatureId;
@@ -87,7 +88,7 @@ enum Job {
 const DEPTH: usize = 256;
 
 impl<P: Provider> Fake<P> {
-    pub(crate) fn listen(mut provider: P, addr: SocketAddr) -> (Self, SocketAddr) {
+    pub(crate) fn listen(mut provider: P, addr: Address) -> (Self, Address) {
         let pool = |count, stride| {
             let layout = PoolLayout {
                 count,

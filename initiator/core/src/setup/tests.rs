@@ -206,7 +206,7 @@ fn refusals_say_what_is_wrong_and_what_to_do() {
         };
         let error = controller.error();
         assert!(error.to_string().contains(cause), "{error}");
-        let said = error.remedy("192.0.2.1:4420".parse().unwrap()).unwrap();
+        let said = error.remedy("-a 192.0.2.1 -s 4420").unwrap();
         assert!(said.contains(remedy), "{said}");
     }
 }

@@ -8,8 +8,6 @@ mod log_page;
 mod tests;
 mod window;
 
-use std::net::IpAddr;
-
 use nvmeof_wire::admin::{GetFeatures, GetLogPage, IDENTIFY_LEN, Identify, LogId, SetFeatures};
 use nvmeof_wire::opcode::{Opcode, admin};
 use nvmeof_wire::{Sqe, Status};
@@ -17,6 +15,7 @@ use nvmeof_wire::{Sqe, Status};
 pub(crate) use window::Window;
 
 use crate::controller::Controller;
+use crate::model::Local;
 use crate::queue::{Failure, Next, Page, Request, Stage};
 use crate::target::Shared;
 
@@ -25,7 +24,7 @@ pub(crate) struct Admin<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) controller: &'a Controller,
     /// The address of ours that the host reached, if it is known.
-    pub(crate) local: Option<IpAddr>,
+    pub(crate) local: Option<Local>,
 }
 
 /// What a discovery controller answers (Base 2.0, figure 8).

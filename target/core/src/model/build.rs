@@ -1,20 +1,19 @@
 //! From a description to a [`Model`]: every check there is.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use nvmeof_wire::{Ascii, Nqn};
 
 use super::derive;
-use super::{Carrier, Model, ModelError, Namespace, Place, Port, Subsystem};
+use super::{Carrier, Model, ModelError, Namespace, Place, Port, Subsystem, Traddr};
 use crate::Limits;
 
 /// Describes a port.
 #[derive(Clone, Debug)]
 pub struct PortSpec {
     /// Address.
-    pub traddr: IpAddr,
-    /// TCP or RDMA CM port.
+    pub traddr: Traddr,
+    /// TCP or RDMA CM port; 0 for a way within this host.
     pub trsvcid: u16,
     /// What carries RDMA there, in the order hosts are to be told: each makes
     /// an entry of the discovery log.
@@ -151,22 +150,26 @@ fn check_limits(limits: &Limits) -> Result<(), ModelError> {
 }
 
 fn port(at: usize, spec: &PortSpec, all: &[PortSpec]) -> Result<Port, ModelError> {
-    let same = |other: &PortSpec| (other.traddr, other.trsvcid) == (spec.traddr, spec.trsvcid);
-    let place = Place::Port(at);
-    // Port 0 means any free port, so two of them differ.
-    if spec.trsvcid != 0 && all.iter().take(at).any(same) {
-        return Err(wrong(
-            place,
-            "traddr",
-            spec.traddr,
-            "another port has this traddr and trsvcid already",
-        ));
+    let key = |port: &PortSpec| (port.traddr.clone(), port.trsvcid);
+    let bad = |why: &str| wrong(Place::Port(at), "traddr", &spec.traddr, why);
+    let taken = all.iter().take(at).any(|other| key(other) == key(spec));
+    match &spec.traddr {
+        // Port 0 means any free port, so two of them differ.
+        Traddr::Ip(_) if spec.trsvcid != 0 && taken => {
+            return Err(bad("another port has this traddr and trsvcid already"));
+        }
+        Traddr::Host(_) if taken => return Err(bad("another port has this traddr already")),
+        Traddr::Host(name) if padded::<256>(Place::Port(at), "traddr", name).is_err() => {
+            return Err(bad(
+                "the discovery log tells printable ASCII characters only",
+            ));
+        }
+        Traddr::Ip(_) | Traddr::Host(_) => {}
     }
-    let id =
-        u16::try_from(at + 1).map_err(|_| wrong(place, "traddr", spec.traddr, "too many ports"))?;
+    let id = u16::try_from(at + 1).map_err(|_| bad("too many ports"))?;
     Ok(Port {
         id,
-        traddr: spec.traddr,
+        traddr: spec.traddr.clone(),
         trsvcid: spec.trsvcid,
         carriers: spec.carriers.clone(),
     })

@@ -6,6 +6,7 @@ mod derive;
 mod error;
 #[cfg(test)]
 mod tests;
+mod traddr;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use nvmeof_wire::{Ascii, Nqn};
 pub use build::{NamespaceSpec, PortSpec, SubsystemSpec};
 pub use derive::derived;
 pub use error::{ModelError, Place};
+pub(crate) use traddr::Local;
+pub use traddr::Traddr;
 
 use crate::Limits;
 
@@ -33,8 +36,8 @@ pub struct Port {
     /// Number of the port in discovery log entries.
     pub id: u16,
     /// Address.
-    pub traddr: IpAddr,
-    /// TCP or RDMA CM port.
+    pub traddr: Traddr,
+    /// TCP or RDMA CM port; 0 for a way within this host.
     pub trsvcid: u16,
     /// What carries RDMA there, in the order hosts are told.
     pub carriers: Vec<Carrier>,

@@ -113,6 +113,18 @@ fn namespaces() {
 fn ports_and_limits() {
     let error = build(Limits::default(), &[port(), port()], &[subsystem()]).unwrap_err();
     assert_eq!((error.place, error.key), (Place::Port(1), "traddr"));
+    let here = |name: &str| PortSpec {
+        traddr: Traddr::Host(name.into()),
+        trsvcid: 0,
+        ..port()
+    };
+    for ports in [
+        [port(), here("unix:/\u{e4}")],
+        [here("unix:/a"), here("unix:/a")],
+    ] {
+        let error = build(Limits::default(), &ports, &[subsystem()]).unwrap_err();
+        assert_eq!((error.place, error.key), (Place::Port(1), "traddr"));
+    }
     let good = Limits::default;
     for (limits, key) in [
         (

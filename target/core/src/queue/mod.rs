@@ -28,6 +28,7 @@ pub(crate) use request::{Failure, Next, Page, Stage};
 
 use crate::controller::Controller;
 use crate::controller::errors::ErrorEntry;
+use crate::model::Local;
 use crate::target::Shared;
 use crate::{Action, CloseCause, Data, Event, Order, Response};
 use io::Joined;
@@ -61,7 +62,7 @@ pub struct Queue {
     /// Whether the controller was left already.
     left: bool,
     /// The address of ours that the host reached, if it is known.
-    local: Option<IpAddr>,
+    local: Option<Local>,
     /// Why the edge has no room for the queue, if it has none.
     no_room: Option<String>,
     sq: SubmissionQueue,
@@ -175,7 +176,12 @@ impl Queue {
     /// The address of ours that the host reached: what it is told to connect
     /// to where a port is on all addresses.
     pub fn set_local(&mut self, local: IpAddr) {
-        self.local = Some(local.to_canonical());
+        self.local = Some(Local::Ip(local.to_canonical()));
+    }
+
+    /// The host came by a way within this host, not by an IP address.
+    pub fn set_local_host(&mut self) {
+        self.local = Some(Local::Host);
     }
 
     /// The host was heard otherwise than by a command.

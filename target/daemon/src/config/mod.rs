@@ -9,23 +9,26 @@ mod shm;
 mod sizes;
 #[cfg(test)]
 mod tests;
+mod traddr;
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nvmeof_rdma::PollingConfig;
+use nvmeof_rdma::{Address, PollingConfig};
 use nvmeof_rdma_shm::ShmConfig;
 use nvmeof_target_core::{
-    Limits, Model, ModelError, NamespaceSpec, Place, PortSpec, SubsystemSpec, derived,
+    Carrier, Limits, Model, ModelError, NamespaceSpec, Place, PortSpec, SubsystemSpec, Traddr,
+    derived,
 };
 
 pub use error::ConfigError;
 pub use open::Opened;
+use provider::Wrong;
 pub use provider::{Choice, ProviderName};
 use raw::{RawConfig, RawNamespace, RawSubsystem};
 pub use sizes::buffers;
 use toml::Spanned;
+use traddr::RawPort;
 
 /// A configuration whose values are possible. What it names may not be there.
 #[derive(Debug)]
@@ -104,7 +107,7 @@ impl Config {
     /// [`ConfigError`] names the option.
     pub fn of_namespaces(
         namespaces: &[String],
-        listen: SocketAddr,
+        listen: Address,
         providers: &[String],
         nqn: Option<String>,
     ) -> Result<Self, ConfigError> {
@@ -137,6 +140,11 @@ impl Config {
         let subsystems = self.subsystem_specs(|_| ())?;
         let ports: Vec<_> = self.addresses().into_iter().map(without_carriers).collect();
         Model::build(self.limits(), &ports, &subsystems).map_err(|error| self.of_model(&error))?;
+        let wrong = |wrong: Wrong| self.error_at(wrong.at, &wrong.what);
+        for port in &self.raw.port {
+            port.get_ref().check_service().map_err(wrong)?;
+        }
+        self.raw.unix.get_ref().check().map_err(wrong)?;
         self.running_checked()
     }
 
@@ -152,11 +160,15 @@ impl Config {
 
     /// The addresses to listen on, in order.
     #[must_use]
-    pub fn addresses(&self) -> Vec<SocketAddr> {
+    pub fn addresses(&self) -> Vec<Address> {
         let ports = self.raw.port.iter().map(Spanned::get_ref);
-        ports
-            .map(|port| SocketAddr::new(*port.traddr.get_ref(), port.trsvcid()))
-            .collect()
+        ports.map(RawPort::address).collect()
+    }
+
+    /// Permissions of the files of Unix sockets.
+    #[must_use]
+    pub fn socket_mode(&self) -> u32 {
+        self.raw.unix.get_ref().mode()
     }
 
     /// What each port is to be served by, in order.
@@ -355,17 +367,26 @@ impl Config {
 }
 
 /// A port that nothing is known of yet but where it is.
-fn without_carriers(address: SocketAddr) -> PortSpec {
+fn without_carriers(address: Address) -> PortSpec {
+    port_spec(address, Vec::new())
+}
+
+/// A port of the model.
+pub(crate) fn port_spec(address: Address, carriers: Vec<Carrier>) -> PortSpec {
+    let (traddr, trsvcid) = match address {
+        Address::Ip(addr) => (addr.ip().into(), addr.port()),
+        Address::Unix(_) => (Traddr::Host(address.to_string().into()), 0),
+    };
     PortSpec {
-        traddr: address.ip(),
-        trsvcid: address.port(),
-        carriers: Vec::new(),
+        traddr,
+        trsvcid,
+        carriers,
     }
 }
 
 /// A name for the subsystem of this machine at that address: the same at
 /// every start.
-fn derived_nqn(listen: SocketAddr) -> String {
+fn derived_nqn(listen: Address) -> String {
     let machine = std::fs::read_to_string("/etc/machine-id")
         .or_else(|_| std::fs::read_to_string("/proc/sys/kernel/hostname"))
         .unwrap_or_default();

@@ -1,18 +1,18 @@
 //! The file as it is written: names, types and defaults of its keys.
 
-use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use nvmeof_backend::parse_size;
+use nvmeof_rdma::Address;
 use nvmeof_target_core::{Limits, NamespaceSpec, SubsystemSpec};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
-use super::provider::{Choice, RawProvider, Wrong};
+use super::Running;
 use super::shm::RawShm;
-use super::{DEFAULT_PORT, Running};
+use super::traddr::{RawPort, RawUnix};
 use crate::polling::Preset;
 
 pub(super) const MIN_BUFFER_MEMORY: u64 = 8 << 20;
@@ -31,6 +31,8 @@ pub(super) struct RawConfig {
     pub(super) reactor: Spanned<RawReactor>,
     #[serde(default = "nowhere")]
     pub(super) shm: Spanned<RawShm>,
+    #[serde(default = "nowhere")]
+    pub(super) unix: Spanned<RawUnix>,
     #[serde(default)]
     pub(super) port: Vec<Spanned<RawPort>>,
     #[serde(default)]
@@ -61,14 +63,6 @@ pub(super) struct RawReactor {
     buffer_memory: Option<Size>,
     hugepages: Option<bool>,
     shared_receives: Option<u32>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawPort {
-    pub(super) traddr: Spanned<IpAddr>,
-    trsvcid: Option<u16>,
-    pub(super) provider: Option<Spanned<RawProvider>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -110,7 +104,7 @@ fn nowhere<T: Default>() -> Spanned<T> {
 impl RawConfig {
     pub(super) fn of_namespaces(
         namespaces: &[String],
-        listen: SocketAddr,
+        listen: Address,
         providers: &[String],
         nqn: &str,
     ) -> Self {
@@ -136,16 +130,12 @@ impl RawConfig {
             allowed_hosts: Vec::new(),
             namespace,
         };
-        let port = RawPort {
-            traddr: Spanned::new(0..0, listen.ip()),
-            trsvcid: Some(listen.port()),
-            provider: (!providers.is_empty())
-                .then(|| Spanned::new(0..0, RawProvider::of_names(providers))),
-        };
+        let port = RawPort::at(listen, providers);
         Self {
             limits: nowhere(),
             reactor: nowhere(),
             shm: nowhere(),
+            unix: nowhere(),
             port: vec![Spanned::new(0..0, port)],
             subsystem: vec![Spanned::new(0..0, subsystem)],
         }
@@ -196,17 +186,6 @@ impl RawReactor {
             hugepages: self.hugepages.unwrap_or(false),
             shared_receives: self.shared_receives.unwrap_or(DEFAULT_SHARED_RECEIVES),
         }
-    }
-}
-
-impl RawPort {
-    pub(super) fn trsvcid(&self) -> u16 {
-        self.trsvcid.unwrap_or(DEFAULT_PORT)
-    }
-
-    pub(super) fn choice(&self) -> Result<Choice, Wrong> {
-        let given = self.provider.as_ref();
-        given.map_or(Ok(Choice::Auto), |raw| raw.get_ref().choice())
     }
 }
 

@@ -267,6 +267,44 @@ fn providers_of_the_command_line_are_named_after_their_option() {
 }
 
 #[test]
+fn a_port_may_be_a_unix_socket() {
+    let port = "traddr = \"127.0.0.1\"\ntrsvcid = 4420\n";
+    let unix = "traddr = \"unix:/run/nvmeof/nvmeof.sock\"\n";
+    let config = parse(&GOOD.replace(port, unix)).unwrap();
+    let address = "unix:/run/nvmeof/nvmeof.sock".parse().unwrap();
+    assert_eq!(config.addresses(), [address]);
+    assert_eq!(config.socket_mode(), 0o660);
+    let auto = GOOD.replace(port, unix).replace("\"iwarp\"", "\"auto\"");
+    let open = format!("{auto}[unix]\nmode = 0o666\n");
+    assert_eq!(parse(&open).unwrap().socket_mode(), 0o666);
+
+    let long = format!("traddr = \"unix:/{}\"\n", "x".repeat(107));
+    for (to, words) in [
+        ("traddr = \"unix:\"\n", &["traddr: ", "missing"][..]),
+        ("traddr = \"unix:run/a\"\n", &["traddr: ", "absolute"]),
+        ("traddr = \"unix:@a\"\n", &["traddr: ", "abstract"]),
+        ("traddr = \"unix:/a\\u0000b\"\n", &["traddr: ", "NUL"]),
+        ("traddr = \"unix:/run/\"\n", &["traddr: ", "ends with /"]),
+        (&long, &["traddr: ", "at most 107 bytes", "108"]),
+        ("traddr = \"unix:/\u{e4}\"\n", &["traddr", "ASCII"]),
+    ] {
+        assert_names(&refused(port, to), 2, words);
+    }
+    let error = refused("\"127.0.0.1\"", "\"unix:/run/a.sock\"");
+    assert_names(&error, 3, &["trsvcid: ", "no port number"]);
+    for provider in ["\"verbs\"", "\"shm\"", "[\"iwarp\", \"shm\"]"] {
+        let to = format!("{unix}provider = {provider}\n");
+        let error = refused(&format!("{port}provider = \"iwarp\"\n"), &to);
+        assert_names(&error, 3, &["provider: ", "Unix", "\"iwarp\""]);
+    }
+    let error = parse(&format!("{GOOD}[unix]\nmode = 660\n")).unwrap_err();
+    assert_names(&error.to_string(), 14, &["unix.mode = 660", "0o"]);
+    let twice = format!("[[port]]\n{unix}{}", GOOD.replace(port, unix));
+    let error = parse(&twice).unwrap_err().to_string();
+    assert_names(&error, 4, &["traddr", "already"]);
+}
+
+#[test]
 fn duplicates_are_named_where_they_come_the_second_time() {
     let namespace = "[[subsystem.namespace]]\nnsid = 1\npath = \"ram:1M\"\n";
     let error = parse(&format!("{GOOD}{namespace}")).unwrap_err();

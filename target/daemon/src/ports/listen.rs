@@ -2,10 +2,10 @@
 //! can fail does so at the start.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 
-use nvmeof_rdma::{ListenError, ListenerId, Provider};
-use nvmeof_rdma_iwarp::IwarpConfig;
+use nvmeof_rdma::{Address, ListenError, ListenerId, Provider};
+use nvmeof_rdma_iwarp::{IwarpConfig, SharedPaths};
 use nvmeof_rdma_shm::{Shm, ShmConfig};
 
 use super::plan::told;
@@ -34,7 +34,8 @@ pub(crate) struct Ready {
 
 /// One kind of provider for all reactors. Each of them listens on the same
 /// addresses, and connections are spread over them: by the kernel for TCP
-/// (SO_REUSEPORT), by a group for the others.
+/// (SO_REUSEPORT), by who takes them first for Unix sockets, by a group for the
+/// others.
 pub(super) struct Member {
     pub(super) name: ProviderName,
     pub(super) readies: Vec<Ready>,
@@ -65,8 +66,8 @@ pub(crate) fn listen(
         files: (files / software).max(1),
     };
     for name in names {
-        let member = Member::new(name, each, config.shm())
-            .map_err(|why| broken(config, &ports, name, &why))?;
+        let member =
+            Member::new(name, each, config).map_err(|why| broken(config, &ports, name, &why))?;
         member.check_limits(config)?;
         members.push(member);
     }
@@ -113,7 +114,11 @@ type Failed = (usize, ListenError);
 /// Listens on one port with all its providers, under the same number. One that
 /// is free with the first may be taken with the next: then another is tried.
 fn listen_on(members: &mut [Member], port: &mut Port) -> Result<(), Failed> {
-    let mut tries = if port.address.port() == 0 { TRIES } else { 1 };
+    let mut tries = if port.address.port() == Some(0) {
+        TRIES
+    } else {
+        1
+    };
     loop {
         match try_number(members, port) {
             Err((_, ListenError::InUse { .. })) if tries > 1 => tries -= 1,
@@ -188,16 +193,13 @@ fn tell_left_out(port: &Port, name: ProviderName, error: &ListenError) {
 }
 
 impl Member {
-    fn new(name: ProviderName, each: Each, shm: &ShmConfig) -> Result<Self, String> {
+    fn new(name: ProviderName, each: Each, config: &Config) -> Result<Self, String> {
         let shares_addresses = name == ProviderName::Iwarp && each.reactors > 1;
         let lacks = |error: io::Error| format!("epoll: {error}");
         let providers = match name {
-            ProviderName::Iwarp => (0..each.reactors)
-                .map(|_| iwarp(each.files, shares_addresses))
-                .collect::<io::Result<_>>()
-                .map_err(lacks)?,
+            ProviderName::Iwarp => iwarp_providers(each, config.socket_mode()).map_err(lacks)?,
             ProviderName::Verbs => devices::verbs_providers(each.reactors)?,
-            ProviderName::Shm => shm_providers(each, shm).map_err(lacks)?,
+            ProviderName::Shm => shm_providers(each, config.shm()).map_err(lacks)?,
         };
         Ok(Self {
             shares_addresses,
@@ -240,11 +242,8 @@ impl Member {
 
     /// Listens for every reactor, or for none. Returns each reactor's listener
     /// and the address in use.
-    fn listen(
-        &mut self,
-        mut address: SocketAddr,
-    ) -> Result<(Vec<ListenerId>, SocketAddr), ListenError> {
-        if self.shares_addresses {
+    fn listen(&mut self, mut address: Address) -> Result<(Vec<ListenerId>, Address), ListenError> {
+        if let Some(address) = address.socket_addr().filter(|_| self.shares_addresses) {
             // Another target of this user that shares its addresses as well
             // would go unnoticed: ask once without sharing.
             TcpListener::bind(address).map_err(|error| ListenError::new(address, error))?;
@@ -279,14 +278,21 @@ impl Member {
     }
 }
 
-fn iwarp(files: u32, shares_addresses: bool) -> io::Result<Box<dyn Provider>> {
-    let mut config = IwarpConfig::default();
-    config.limits.max_qps = config.limits.max_qps.min(files);
-    let mut provider = nvmeof_rdma_iwarp::new(config)?;
-    if shares_addresses {
-        provider.streams_mut().share_addresses();
-    }
-    Ok(Box::new(provider))
+fn iwarp_providers(each: Each, socket_mode: u32) -> io::Result<Vec<Box<dyn Provider>>> {
+    let mut config = IwarpConfig {
+        socket_mode,
+        ..IwarpConfig::default()
+    };
+    config.limits.max_qps = config.limits.max_qps.min(each.files);
+    let paths = SharedPaths::default();
+    let make = |_| {
+        let mut provider = nvmeof_rdma_iwarp::new(config.clone())?;
+        if each.reactors > 1 {
+            provider.streams_mut().share_addresses(&paths);
+        }
+        Ok(Box::new(provider) as Box<dyn Provider>)
+    };
+    (0..each.reactors).map(make).collect()
 }
 
 fn shm_providers(each: Each, config: &ShmConfig) -> io::Result<Vec<Box<dyn Provider>>> {

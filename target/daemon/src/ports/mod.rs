@@ -8,11 +8,12 @@ mod plan;
 mod tests;
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
+use nvmeof_rdma::Address;
 use nvmeof_target_core::{Carrier, Fabric, PortSpec};
 
-use crate::config::ProviderName;
+use crate::config::{ProviderName, port_spec};
 pub(crate) use listen::{Listening, Ready, broken, listen};
 pub use plan::plan;
 pub(crate) use plan::unused_devices;
@@ -21,7 +22,7 @@ pub(crate) use plan::unused_devices;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// Address; its port is 0 until a free one is found.
-    pub address: SocketAddr,
+    pub address: Address,
     /// Its providers, in the order hosts are told of them.
     pub parts: Vec<Part>,
 }
@@ -62,11 +63,7 @@ impl Port {
             // over Fabrics 1.1, section 7.3).
             carriers.push(Fabric::Unspecified.into());
         }
-        PortSpec {
-            traddr: self.address.ip(),
-            trsvcid: self.address.port(),
-            carriers,
-        }
+        port_spec(self.address, carriers)
     }
 
     /// Which of its parts is that provider's.
@@ -111,6 +108,9 @@ impl Device {
 
 impl fmt::Display for Port {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.address.ip().is_none() {
+            return write!(f, "{}: iwarp (software, for this host)", self.address);
+        }
         write!(f, "{}: {}", self.address, join(&self.parts))
     }
 }

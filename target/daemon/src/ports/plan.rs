@@ -28,7 +28,8 @@ pub(super) fn unused_with(
     devices: &dyn Devices,
 ) -> Option<String> {
     let without = |(choice, port): (&Choice, &Port)| {
-        *choice == Choice::Auto && port.place_of(ProviderName::Verbs).is_none()
+        let ip = port.address.ip().is_some();
+        ip && *choice == Choice::Auto && port.place_of(ProviderName::Verbs).is_none()
     };
     let why = config.choices().iter().zip(ports).any(without);
     let why = why.then(|| devices.unusable()).flatten()?;
@@ -42,7 +43,12 @@ pub(super) fn plan_with(config: &Config, devices: &dyn Devices) -> Result<Vec<Po
     addresses
         .enumerate()
         .map(|(port, (address, choice))| {
-            let parts = parts(address.ip(), choice, devices);
+            let parts = match address.ip() {
+                Some(ip) => parts(ip, choice, devices),
+                // Nothing else serves Unix sockets, and nothing else was asked
+                // for.
+                None => Ok(vec![software(ProviderName::Iwarp, false)]),
+            };
             let parts = parts.map_err(|why| {
                 let what = told(choice, ProviderName::Verbs, &why);
                 config.provider_error(port, &what)

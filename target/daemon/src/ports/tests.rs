@@ -8,6 +8,7 @@
 )]
 
 use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use nvmeof_rdma_sim::{SimConfig, SimNet};
@@ -256,7 +257,7 @@ fn a_free_port_is_the_same_for_all_providers() {
         nvmeof_rdma::Provider::listen(&mut stranger, "10.0.0.1:0".parse().unwrap()).unwrap();
     let config = config_with("10.0.0.1", 0, BOTH, "");
     let Listening { reactors, ports } = listened(&config, Fabric::RoceV2, &verbs, &iwarp).unwrap();
-    assert_ne!(ports[0].address.port(), 0);
+    assert_ne!(ports[0].address.port(), Some(0));
     assert_ne!(ports[0].address.port(), first.port());
     assert_eq!(reactors.len(), 1);
     let names: Vec<_> = reactors[0].iter().map(|ready| ready.name).collect();
@@ -297,7 +298,8 @@ fn on_all_addresses_an_iwarp_device_may_have_the_tcp_port() {
         let config = config("0.0.0.0", "\"auto\"");
         let mut ports = plan_with(&config, &machine(fabric)).unwrap();
         // The simulation knows no "all addresses".
-        ports[0].address.set_ip(ip("10.0.0.1"));
+        let port = ports[0].address.port().unwrap();
+        ports[0].address = (ip("10.0.0.1"), port).into();
         listen_with(&config, ports, members(net, net))
     };
     let listening = listened(Fabric::Iwarp, &net()).unwrap();
@@ -325,7 +327,7 @@ fn every_reactor_listens_for_shared_memory_at_the_port_of_the_others() {
         assert_eq!(names, [ProviderName::Iwarp, ProviderName::Shm]);
         assert!(readies.iter().all(|ready| ready.listeners.len() == 1));
     }
-    let socket = format!("127.0.0.1-{}.sock", ports[0].address.port());
+    let socket = format!("127.0.0.1-{}.sock", ports[0].address.port().unwrap());
     assert!(folder.path().join(socket).exists());
     // Hosts elsewhere are told of what they can use.
     let fabrics = |port: &Port| {
@@ -362,6 +364,41 @@ fn shared_memory_that_does_not_work_ends_the_start_only_where_it_was_named() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn every_reactor_listens_at_the_path_of_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.sock");
+    let config = || {
+        let text = format!(
+            "[[port]]\ntraddr = \"unix:{}\"\n[unix]\nmode = 0o600\n[[subsystem]]\n\
+             nqn = \"nqn.2026-11.org.example:disk\"\nallow_any_host = true\n\
+             [[subsystem.namespace]]\nnsid = 1\npath = \"null:1M\"\n",
+            path.display()
+        );
+        Config::parse(Path::new("target.toml"), text).unwrap()
+    };
+    let start = || {
+        let ports = plan_with(&config(), &machine(Fabric::RoceV2)).unwrap();
+        listen(&config(), ports, 2, 100)
+    };
+    let Listening { reactors, ports } = start().unwrap();
+    assert_eq!(ports[0].provider_names(), "iwarp");
+    assert!(ports[0].to_string().contains("for this host"));
+    for readies in &reactors {
+        assert_eq!(readies.len(), 1);
+        assert_eq!(readies[0].listeners.len(), 1);
+    }
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let told = ports[0].to_spec();
+    assert_eq!(told.traddr.to_string(), format!("unix:{}", path.display()));
+    let taken = start().map(|_| ()).unwrap_err().to_string();
+    assert!(taken.starts_with("target.toml:2: traddr: "), "{taken}");
+    assert!(taken.contains("in use"), "{taken}");
+    drop(reactors);
+    assert!(!path.exists());
 }
 
 #[test]

@@ -8,13 +8,12 @@ mod steps;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use nvmeof_backend::Request as DiskRequest;
 use nvmeof_memory::{Buf, Classes, Pool};
 use nvmeof_rdma::{
-    CloseReason, Completion, PostError, Provider, QpId, Received, Tag as RdmaTag, WorkKind,
+    CloseReason, Completion, Peer, PostError, Provider, QpId, Received, Tag as RdmaTag, WorkKind,
 };
 use nvmeof_target_core::{Action, CloseCause, Data, News, Order, Queue as Core, Response};
 
@@ -54,7 +53,7 @@ pub(crate) struct Link {
     pub(crate) qp: QpId,
     /// Which of the reactor's providers it is of.
     pub(crate) provider: usize,
-    pub(crate) peer: SocketAddr,
+    pub(crate) peer: Peer,
     /// Bytes of a capsule, in-capsule data included.
     pub(crate) capsule_len: usize,
     /// RDMA Reads that may be in flight.
@@ -67,7 +66,7 @@ pub(crate) struct Edge {
     pub(crate) qp: QpId,
     /// Which of the reactor's providers it is of.
     pub(crate) provider: usize,
-    peer: SocketAddr,
+    peer: Peer,
     core: Core,
     /// Bytes of a capsule, in-capsule data included.
     capsule_len: usize,

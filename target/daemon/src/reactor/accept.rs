@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{ConnectRequest, PostError, PrivateData, QpConfig};
+use nvmeof_rdma::{Address, ConnectRequest, PostError, PrivateData, QpConfig};
 use nvmeof_target_core::{Queue as Core, Refusal, Target};
 use nvmeof_wire::cm::Accept;
 use zerocopy::IntoBytes;
@@ -126,8 +126,10 @@ impl<S: Storage> Reactor<S> {
         let Some(at) = self.providers.get_mut(provider) else {
             return;
         };
-        if let Some(local) = at.local_addr(request.qp) {
-            core.set_local(local.ip());
+        match at.local_addr(request.qp) {
+            Some(Address::Ip(local)) => core.set_local(local.ip()),
+            Some(Address::Unix(_)) => core.set_local_host(),
+            None => {}
         }
         let limits = at.limits();
         let config = QpConfig {

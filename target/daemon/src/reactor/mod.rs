@@ -9,14 +9,13 @@ mod queues;
 mod tests;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_backend::{Done, Refused, Request as DiskRequest, Why};
 use nvmeof_memory::{ClassSpec, Classes, Pages, Pool, PoolError, PoolLayout, Region};
-use nvmeof_rdma::{CloseReason, Event, ListenError, ListenerId, Provider};
+use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider};
 use nvmeof_target_core::{Limits, News, Target};
 use nvmeof_wire::fabrics::CONNECT_DATA_LEN;
 
@@ -205,7 +204,7 @@ impl<S: Storage> Reactor<S> {
     ///
     /// # Errors
     /// [`ListenError`] names address, cause and remedy.
-    pub fn listen(&mut self, provider: usize, addr: SocketAddr) -> Result<SocketAddr, ListenError> {
+    pub fn listen(&mut self, provider: usize, addr: Address) -> Result<Address, ListenError> {
         let Some(at) = self.providers.get_mut(provider) else {
             let source = std::io::Error::other("no such provider");
             return Err(ListenError::new(addr, source));

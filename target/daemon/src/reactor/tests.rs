@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_memory::{ClassSpec, Pages};
-use nvmeof_rdma::Provider;
 use nvmeof_rdma::layer::Sharing;
+use nvmeof_rdma::{Address, Provider};
 use nvmeof_rdma_sim::{Sim, SimConfig, SimNet};
 use nvmeof_rdma_soft::SoftConfig;
 use nvmeof_target_core::{Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
@@ -38,7 +38,7 @@ const BLOCKS: u64 = 2048;
 pub(super) struct Bench {
     pub(super) net: SimNet,
     pub(super) reactor: Reactor<MemoryDisks>,
-    pub(super) address: SocketAddr,
+    pub(super) address: Address,
     pub(super) drained: bool,
     hosts: u8,
 }
@@ -106,7 +106,7 @@ impl Bench {
         let net = SimNet::new(seed, SimConfig::default());
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
         let port = PortSpec {
-            traddr: ip,
+            traddr: ip.into(),
             trsvcid: 4420,
             carriers: vec![Fabric::Iwarp.into()],
         };
@@ -123,7 +123,9 @@ impl Bench {
         let mut reactor = Reactor::new(config, Target::new(model), disks, mailbox, peers).unwrap();
         let provider = net.endpoint(ip, SoftConfig::default());
         let provider = reactor.add_provider(wrap(provider)).unwrap();
-        let address = reactor.listen(provider, SocketAddr::new(ip, 4420)).unwrap();
+        let address = reactor
+            .listen(provider, SocketAddr::new(ip, 4420).into())
+            .unwrap();
         Self {
             net,
             reactor,

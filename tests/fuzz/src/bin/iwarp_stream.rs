@@ -78,7 +78,7 @@ impl Side {
         };
         let mut rdma = SoftRdma::new(Line::default(), config);
         rdma.register(pool.region()).expect("a region");
-        rdma.listen(ADDR).expect("a listener");
+        rdma.listen(ADDR.into()).expect("a listener");
         Self {
             rdma,
             pool,
@@ -95,7 +95,7 @@ impl Side {
 
     fn active(&mut self) {
         let data = PrivateData::empty();
-        let qp = self.rdma.connect(ADDR, &CONFIG, &data, self.now);
+        let qp = self.rdma.connect(ADDR.into(), &CONFIG, &data, self.now);
         self.qp = Some(qp.expect("a connection"));
     }
 

@@ -8,7 +8,6 @@
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
-use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -19,7 +18,8 @@ use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nvmeof_fuzz::Script;
 use nvmeof_memory::{Pages, Pool, PoolLayout, Shared};
 use nvmeof_rdma::{
-    Event, Inline, PrivateData, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Rights, Tag, Work,
+    Address, Event, Inline, PrivateData, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Rights,
+    Tag, Work,
 };
 use nvmeof_rdma_shm::{Shm, ShmConfig};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -113,7 +113,7 @@ impl Side {
         };
         let mut shm = Shm::new(config).expect("a provider");
         shm.register(pool.region()).expect("a region");
-        let addr: SocketAddr = ([127, 0, 0, 1], 4420).into();
+        let addr = Address::from(([127, 0, 0, 1], 4420));
         shm.listen(addr).expect("a listener");
         let (memory, fd) = Shared::create(TOTAL).expect("memory");
         Self {

@@ -2,7 +2,7 @@
 
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{GetLogPage, LogId};
-use nvmeof_wire::log::discovery::{RdmaProviderType, RdmaTsas};
+use nvmeof_wire::log::discovery::{AddressFamily, RdmaProviderType, RdmaTsas};
 use nvmeof_wire::log::{
     CommandEffects, DiscoveryPage, ErrorEntry, FirmwareSlots, SmartLog, SupportedPages,
 };
@@ -12,7 +12,7 @@ use zerocopy::FromBytes;
 
 use super::discovery;
 use crate::testing::{Answer, DISK, Host, namespace, subsystem, target, target_of};
-use crate::{Carrier, Executed, Fabric, Limits, Model, PortSpec, Target};
+use crate::{Carrier, Executed, Fabric, Limits, Model, PortSpec, Target, Traddr};
 
 fn get(host: &mut Host, lid: LogId, offset: u64, len: u32) -> Answer {
     let command = GetLogPage::new(lid, 0, offset, len);
@@ -165,6 +165,31 @@ fn a_port_that_the_host_cannot_reach_is_left_out() {
     let answer = get(&mut host, LogId::DISCOVERY, 0, 4096);
     let page = DiscoveryPage::parse(&answer.data).unwrap();
     assert_eq!(page.header.numrec.get(), 0);
+}
+
+#[test]
+fn whoever_came_within_the_host_is_told_of_that_way() {
+    let port = PortSpec {
+        traddr: Traddr::Host("unix:/run/a.sock".into()),
+        trsvcid: 0,
+        carriers: vec![Fabric::Iwarp.into()],
+    };
+    let model = Model::build(Limits::default(), &[port], &[subsystem()]).unwrap();
+    let mut host = discovery(&Target::new(model));
+    let entries = |host: &mut Host| {
+        let answer = get(host, LogId::DISCOVERY, 0, 4096);
+        let page = DiscoveryPage::parse(&answer.data).unwrap();
+        page.entries.to_vec()
+    };
+    assert!(entries(&mut host).is_empty());
+    host.queue.set_local_host();
+    let all = entries(&mut host);
+    let [entry] = all[..] else {
+        panic!("{} entries", all.len());
+    };
+    assert_eq!(entry.adrfam, AddressFamily::LOOP);
+    assert_eq!(entry.traddr.to_string(), "unix:/run/a.sock");
+    assert_eq!(entry.trsvcid.to_string(), "none");
 }
 
 /// What the log of a port says of each entry: provider type, address, port

@@ -1,12 +1,12 @@
 //! A host that speaks NVMe over RDMA, just enough for tests.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_rdma::{
-    CloseReason, Event, Inline, PrivateData, Provider, QpConfig, QpId, RemoteKey, Rights, Tag, Work,
+    Address, CloseReason, Event, Inline, PrivateData, Provider, QpConfig, QpId, RemoteKey, Rights,
+    Tag, Work,
 };
 use nvmeof_rdma_sim::Sim;
 use nvmeof_wire::cm::Request as CmRequest;
@@ -20,7 +20,7 @@ use super::{Bench, NQN};
 /// One host: any number of queue pairs.
 pub(in super::super) struct Host {
     pub(in super::super) provider: Sim,
-    target: SocketAddr,
+    target: Address,
     pool: Pool,
     long: Pool,
     next_cid: u16,
@@ -51,7 +51,7 @@ fn pool(len: usize, count: usize) -> Pool {
 }
 
 impl Host {
-    pub(in super::super) fn new(mut provider: Sim, target: SocketAddr) -> Self {
+    pub(in super::super) fn new(mut provider: Sim, target: Address) -> Self {
         let (pool, long) = (pool(8192, 1024), pool(256 << 10, 16));
         provider.register(pool.region()).unwrap();
         provider.register(long.region()).unwrap();

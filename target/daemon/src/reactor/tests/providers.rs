@@ -30,7 +30,7 @@ fn hosts_of_different_providers_do_not_meet() {
     let first = bench.address;
     let address = bench
         .reactor
-        .listen(second, SocketAddr::new(ip, first.port()))
+        .listen(second, SocketAddr::new(ip, first.port().unwrap()).into())
         .unwrap();
     assert_eq!(address.port(), first.port());
     let mut one = bench.host();

@@ -1,0 +1,321 @@
+//! Where providers listen and connect: IP addresses and Unix sockets.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::net::{AddrParseError, IpAddr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::str::FromStr;
+
+/// What the text form of a Unix socket begins with.
+const SCHEME: &str = "unix:";
+
+/// Where a provider listens or connects to. Its text form, which it also parses
+/// from, is `IP:PORT` (an IPv6 address in brackets) or `unix:/path`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Address {
+    /// An IP address and the port of TCP or of the RDMA connection manager.
+    Ip(SocketAddr),
+    /// A Unix stream socket, for peers on the same host.
+    Unix(UnixPath),
+}
+
+/// The path of a Unix socket: absolute, without a NUL, and short enough for the
+/// kernel. A value like an IP address, so that it can be handed around as one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UnixPath {
+    /// The path, and zeroes behind it.
+    bytes: [u8; UnixPath::MAX_LEN],
+    len: u8,
+}
+
+/// Why a path cannot be the address of a Unix socket.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnixPathError {
+    /// There is none.
+    #[error("the path of a Unix socket is missing; write unix:/run/nvmeof/nvmeof.sock for example")]
+    Empty,
+    /// It depends on the folder in which a process was started.
+    #[error("{0:?} is not an absolute path; a Unix socket is named by a path that starts with /")]
+    Relative(String),
+    /// A socket without a file. Everybody on the host may connect to one, since
+    /// permissions are those of the file.
+    #[error(
+        "abstract Unix sockets have no permissions and are not supported; name a path that starts \
+         with /"
+    )]
+    Abstract,
+    /// A byte that ends paths.
+    #[error("the path of a Unix socket has a NUL in it; remove that")]
+    Nul,
+    /// It names a folder.
+    #[error("{0:?} ends with /, but a Unix socket is a file; name one in that folder")]
+    Folder(String),
+    /// Longer than the kernel's `sun_path`.
+    #[error(
+        "the path of a Unix socket has at most {max} bytes and this one has {len}; choose a folder \
+         with a shorter name",
+        max = UnixPath::MAX_LEN
+    )]
+    TooLong {
+        /// Bytes of the path.
+        len: usize,
+    },
+}
+
+/// Why a text is no address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// Not that of a Unix socket.
+    #[error(transparent)]
+    Unix(#[from] UnixPathError),
+    /// Neither kind.
+    #[error("{text:?} is neither IP:PORT nor unix:/path: {source}")]
+    Ip {
+        /// What was given.
+        text: String,
+        /// Why it is no IP address with a port.
+        source: AddrParseError,
+    },
+}
+
+/// The provider does not serve addresses of that kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the {provider} provider does not serve Unix sockets such as {addr}; iwarp does")]
+pub struct WrongKind {
+    /// Address asked for.
+    pub addr: Address,
+    /// Name of the provider.
+    pub provider: &'static str,
+}
+
+/// Who connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Peer {
+    /// Whoever has this address.
+    Ip(SocketAddr),
+    /// A process of this host, as it was when it connected.
+    Process {
+        /// Its number; 0 where it lives in a namespace that we do not see.
+        pid: i32,
+        /// Its effective user.
+        uid: u32,
+    },
+}
+
+impl Address {
+    /// The IP address and port, unless it is something else.
+    #[must_use]
+    pub fn socket_addr(self) -> Option<SocketAddr> {
+        match self {
+            Self::Ip(addr) => Some(addr),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// The IP address, unless it is something else.
+    #[must_use]
+    pub fn ip(self) -> Option<IpAddr> {
+        self.socket_addr().map(|addr| addr.ip())
+    }
+
+    /// The same, for a `provider` of that name that serves nothing else.
+    ///
+    /// # Errors
+    /// [`WrongKind`].
+    pub fn ip_only(self, provider: &'static str) -> Result<SocketAddr, WrongKind> {
+        let addr = self;
+        addr.socket_addr().ok_or(WrongKind { addr, provider })
+    }
+
+    /// The number of the port. 0 means any that is free; a Unix socket has
+    /// none.
+    #[must_use]
+    pub fn port(self) -> Option<u16> {
+        self.socket_addr().map(|addr| addr.port())
+    }
+
+    /// Whether a text is meant to be a Unix socket, right or wrong.
+    #[must_use]
+    pub fn is_unix_text(text: &str) -> bool {
+        text.starts_with(SCHEME)
+    }
+}
+
+impl Peer {
+    /// The IP address, unless it is known by something else.
+    #[must_use]
+    pub fn ip(self) -> Option<IpAddr> {
+        match self {
+            Self::Ip(addr) => Some(addr.ip()),
+            Self::Process { .. } => None,
+        }
+    }
+}
+
+impl UnixPath {
+    /// Bytes of the longest path: `sun_path` has 108, of which the last is a
+    /// NUL (unix(7)).
+    pub const MAX_LEN: usize = 107;
+
+    /// Checks a path.
+    ///
+    /// # Errors
+    /// [`UnixPathError`].
+    pub fn new(path: &Path) -> Result<Self, UnixPathError> {
+        let given = path.as_os_str().as_bytes();
+        let shown = || path.display().to_string();
+        match given {
+            [] => return Err(UnixPathError::Empty),
+            // As the kernel has them, and as people write them.
+            [0 | b'@', ..] => return Err(UnixPathError::Abstract),
+            [b'/', .., b'/'] | [b'/'] => return Err(UnixPathError::Folder(shown())),
+            [b'/', ..] => {}
+            _ => return Err(UnixPathError::Relative(shown())),
+        }
+        if given.contains(&0) {
+            return Err(UnixPathError::Nul);
+        }
+        let too_long = UnixPathError::TooLong { len: given.len() };
+        let mut bytes = [0; Self::MAX_LEN];
+        let Some(place) = bytes.get_mut(..given.len()) else {
+            return Err(too_long);
+        };
+        place.copy_from_slice(given);
+        let len = u8::try_from(given.len()).map_err(|_| too_long)?;
+        Ok(Self { bytes, len })
+    }
+
+    /// The path.
+    #[must_use]
+    pub fn as_path(&self) -> &Path {
+        let bytes = self.bytes.get(..self.len.into()).unwrap_or_default();
+        Path::new(OsStr::from_bytes(bytes))
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(addr: SocketAddr) -> Self {
+        Self::Ip(addr)
+    }
+}
+
+impl<I: Into<IpAddr>> From<(I, u16)> for Address {
+    fn from(parts: (I, u16)) -> Self {
+        Self::Ip(parts.into())
+    }
+}
+
+impl From<UnixPath> for Address {
+    fn from(path: UnixPath) -> Self {
+        Self::Unix(path)
+    }
+}
+
+impl From<SocketAddr> for Peer {
+    fn from(addr: SocketAddr) -> Self {
+        Self::Ip(addr)
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        if let Some(path) = text.strip_prefix(SCHEME) {
+            return Ok(Self::Unix(UnixPath::new(Path::new(path))?));
+        }
+        let addr = text.parse().map_err(|source| AddressError::Ip {
+            text: text.to_owned(),
+            source,
+        })?;
+        Ok(Self::Ip(addr))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(addr) => addr.fmt(f),
+            Self::Unix(path) => write!(f, "{SCHEME}{}", path.as_path().display()),
+        }
+    }
+}
+
+impl fmt::Debug for UnixPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_path().fmt(f)
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(addr) => addr.fmt(f),
+            Self::Process { pid: 0, uid } => write!(f, "a process of user {uid}"),
+            Self::Process { pid, uid } => write!(f, "process {pid} of user {uid}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_what_they_print() {
+        for text in [
+            "127.0.0.1:4420",
+            "[fd00::1]:0",
+            "unix:/run/nvmeof/nvmeof.sock",
+            "unix:/with space/ä",
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+        let unix: Address = "unix:/a".parse().unwrap();
+        assert_eq!((unix.socket_addr(), unix.port()), (None, None));
+        let ip: Address = "[fd00::1]:7".parse().unwrap();
+        assert_eq!((ip.ip(), ip.port()), ("fd00::1".parse().ok(), Some(7)));
+        assert_eq!(ip.ip_only("verbs"), Ok("[fd00::1]:7".parse().unwrap()));
+    }
+
+    #[test]
+    fn paths_that_the_kernel_or_we_do_not_take_are_refused_with_the_reason() {
+        let longest = format!("unix:/{}", "x".repeat(106));
+        assert!(longest.parse::<Address>().is_ok());
+        let longer = format!("{longest}x");
+        for (text, word) in [
+            ("unix:", "missing"),
+            ("unix:run/sock", "not an absolute path"),
+            ("unix:@nvmeof", "abstract"),
+            ("unix:\0nvmeof", "abstract"),
+            ("unix:/a\0b", "NUL"),
+            ("unix:/", "ends with /"),
+            ("unix:/run/", "ends with /"),
+            (longer.as_str(), "108"),
+            ("/run/sock", "neither IP:PORT nor unix:/path"),
+            ("127.0.0.1", "neither IP:PORT nor unix:/path"),
+        ] {
+            let error = text.parse::<Address>().unwrap_err().to_string();
+            assert!(error.contains(word), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_provider_of_ip_addresses_says_who_serves_the_others() {
+        let unix: Address = "unix:/run/a.sock".parse().unwrap();
+        let wrong = unix.ip_only("verbs").unwrap_err().to_string();
+        for word in ["verbs", "unix:/run/a.sock", "iwarp"] {
+            assert!(wrong.contains(word), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn peers_have_names() {
+        let ip: SocketAddr = "10.0.0.1:1".parse().unwrap();
+        assert_eq!(Peer::from(ip).to_string(), "10.0.0.1:1");
+        let process = |pid| Peer::Process { pid, uid: 7 }.to_string();
+        assert_eq!(process(12), "process 12 of user 7");
+        assert_eq!(process(0), "a process of user 7");
+    }
+}

@@ -1,0 +1,161 @@
+//! Where a port is, as it is configured: an IP address and a port, or a Unix
+//! socket.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use nvmeof_rdma::{Address, UnixPath};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, Visitor};
+use toml::Spanned;
+
+use super::DEFAULT_PORT;
+use super::provider::{Choice, ProviderName, RawProvider, Wrong};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawPort {
+    pub(super) traddr: Spanned<RawTraddr>,
+    trsvcid: Option<Spanned<u16>>,
+    pub(super) provider: Option<Spanned<RawProvider>>,
+}
+
+/// The value of the key `traddr`.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum RawTraddr {
+    Ip(IpAddr),
+    Unix(UnixPath),
+}
+
+/// What all Unix sockets have in common.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawUnix {
+    mode: Option<Spanned<u32>>,
+}
+
+/// Whoever is in the group of the file may connect, and its owner.
+const DEFAULT_MODE: u32 = 0o660;
+
+impl RawPort {
+    /// As on a command line, with providers by name; none of them stands for
+    /// `auto`.
+    pub(super) fn at(address: Address, providers: &[String]) -> Self {
+        let (traddr, trsvcid) = match address {
+            Address::Ip(addr) => (RawTraddr::Ip(addr.ip()), Some(addr.port())),
+            Address::Unix(path) => (RawTraddr::Unix(path), None),
+        };
+        let provider = (!providers.is_empty()).then(|| RawProvider::of_names(providers));
+        Self {
+            traddr: Spanned::new(0..0, traddr),
+            trsvcid: trsvcid.map(|port| Spanned::new(0..0, port)),
+            provider: provider.map(|raw| Spanned::new(0..0, raw)),
+        }
+    }
+
+    /// Where it is.
+    pub(super) fn address(&self) -> Address {
+        let port = self.trsvcid.as_ref().map(|port| *port.get_ref());
+        match *self.traddr.get_ref() {
+            RawTraddr::Ip(ip) => SocketAddr::new(ip, port.unwrap_or(DEFAULT_PORT)).into(),
+            RawTraddr::Unix(path) => path.into(),
+        }
+    }
+
+    /// A Unix socket has no port number.
+    ///
+    /// # Errors
+    /// [`Wrong`] says what would be right.
+    pub(super) fn check_service(&self) -> Result<(), Wrong> {
+        match (self.traddr.get_ref(), &self.trsvcid) {
+            (RawTraddr::Unix(_), Some(port)) => Err(Wrong {
+                at: Some(port.span().start),
+                what: "trsvcid: a Unix socket has no port number; leave this key out".to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// What it is to be served by.
+    ///
+    /// # Errors
+    /// [`Wrong`] says what would be right.
+    pub(super) fn choice(&self) -> Result<Choice, Wrong> {
+        let given = self.provider.as_ref();
+        let choice = given.map_or(Ok(Choice::Auto), |raw| raw.get_ref().choice())?;
+        let RawTraddr::Unix(path) = *self.traddr.get_ref() else {
+            return Ok(choice);
+        };
+        let other = match &choice {
+            Choice::Auto => None,
+            Choice::These(names) => names.iter().find(|name| **name != ProviderName::Iwarp),
+        };
+        match other {
+            None => Ok(choice),
+            Some(other) => Err(Wrong {
+                at: None,
+                what: format!(
+                    "{other} does not serve Unix sockets such as {}; name \"iwarp\" or leave it out",
+                    Address::Unix(path)
+                ),
+            }),
+        }
+    }
+}
+
+impl RawUnix {
+    /// Permissions of the files.
+    pub(super) fn mode(&self) -> u32 {
+        self.mode
+            .as_ref()
+            .map_or(DEFAULT_MODE, |mode| *mode.get_ref())
+    }
+
+    /// # Errors
+    /// [`Wrong`] says what would be right.
+    pub(super) fn check(&self) -> Result<(), Wrong> {
+        match &self.mode {
+            Some(mode) if *mode.get_ref() > 0o777 => Err(Wrong {
+                at: Some(mode.span().start),
+                what: format!(
+                    "unix.mode = {}: permissions are 0o000 to 0o777; write them in octal, with 0o \
+                     before the digits",
+                    mode.get_ref()
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RawTraddr {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct IpOrPath;
+
+        impl Visitor<'_> for IpOrPath {
+            type Value = RawTraddr;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an IP address, or a Unix socket such as \"unix:/run/nvmeof.sock\"")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<RawTraddr, E> {
+                if !Address::is_unix_text(text) {
+                    let what = |error| {
+                        E::custom(format!(
+                            "{text:?}: {error}; give an IP address, or unix:/path for a Unix socket"
+                        ))
+                    };
+                    return text.parse().map(RawTraddr::Ip).map_err(what);
+                }
+                match text.parse() {
+                    Ok(Address::Unix(path)) => Ok(RawTraddr::Unix(path)),
+                    Ok(Address::Ip(_)) => Err(E::custom("an IP address has no unix: before it")),
+                    Err(error) => Err(E::custom(error)),
+                }
+            }
+        }
+
+        deserializer.deserialize_str(IpOrPath)
+    }
+}
