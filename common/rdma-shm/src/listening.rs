@@ -1,16 +1,16 @@
 //! Where processes meet: a folder with a socket for each address and port.
 
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, Permissions};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::unistd::geteuid;
 use nvmeof_rdma::ListenError;
+use nvmeof_socket_file::SocketFile;
 use socket2::Socket;
 
 use crate::ShmConfig;
@@ -21,18 +21,15 @@ use crate::link::{self, Link};
 const BACKLOG: i32 = 4096;
 /// Free ports are looked for from here on, as the kernel does for TCP.
 const FIRST_FREE: u16 = 49_152;
-/// How many ports are tried, and how often a lock.
+/// How many ports are tried.
 const TRIES: u64 = 256;
 
 /// A socket that listens. Its file is there as long as this is.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: Socket,
-    path: PathBuf,
     pub(crate) addr: SocketAddr,
-    /// Held as long as we listen: a socket file alone does not tell whether
-    /// its maker still lives.
-    _lock: Flock<File>,
+    _file: SocketFile,
 }
 
 impl Listener {
@@ -60,26 +57,16 @@ impl Listener {
 
     fn at(addr: SocketAddr, config: &ShmConfig) -> io::Result<Self> {
         let path = path(&config.folder, addr);
-        let lock = lock(&path.with_extension("lock"))?;
-        // With the lock in hand, this one is of a process that is gone.
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(with(&path, &error));
-            }
-            _ => {}
-        }
         let socket = link::socket()?;
-        let bound = socket.bind(&link::address(&path)?);
-        bound.map_err(|error| with(&path, &error))?;
-        let listener = Self {
+        // A name that is too long is the folder's fault.
+        link::address(&path)?;
+        let file = SocketFile::bind(&socket, &path, config.mode).map_err(of_file)?;
+        socket.listen(BACKLOG)?;
+        Ok(Self {
             socket,
-            path,
             addr,
-            _lock: lock,
-        };
-        fs::set_permissions(&listener.path, Permissions::from_mode(config.mode))?;
-        listener.socket.listen(BACKLOG)?;
-        Ok(listener)
+            _file: file,
+        })
     }
 
     /// Takes a connection that waits.
@@ -89,50 +76,10 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        // The lock's file goes last: whoever makes a new one finds no socket.
-        for path in [self.path.clone(), self.path.with_extension("lock")] {
-            if let Err(error) = fs::remove_file(&path) {
-                tracing::debug!(path = %path.display(), %error, "a file was not removed");
-            }
-        }
-    }
-}
-
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-/// Locks the file at `path`, which is made if it is not there. Whoever holds
-/// the lock removes the file in the end: a lock of a file that is not there any
-/// more is none.
-fn lock(path: &Path) -> io::Result<Flock<File>> {
-    for _ in 0..TRIES {
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(OFlag::O_NOFOLLOW.bits())
-            .open(path)
-            .map_err(|error| with(path, &error))?;
-        if let Some(lock) = lock_whole(file, path)? {
-            return Ok(lock);
-        }
-    }
-    Err(io::ErrorKind::AddrInUse.into())
-}
-
-/// Locks a file that was opened at `path`. `None` when it was removed since.
-fn lock_whole(file: File, path: &Path) -> io::Result<Option<Flock<File>>> {
-    let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
-        .map_err(|_| io::Error::from(io::ErrorKind::AddrInUse))?;
-    let (ours, there) = (lock.metadata()?, fs::symlink_metadata(path));
-    let same = |there: &Metadata| (there.dev(), there.ino()) == (ours.dev(), ours.ino());
-    Ok(there.is_ok_and(|there| same(&there)).then_some(lock))
 }
 
 /// Connects to whoever listens at `addr`, or at all addresses of this host if
@@ -191,9 +138,13 @@ fn path(folder: &Path, addr: SocketAddr) -> PathBuf {
     folder.join(format!("{}-{}.sock", addr.ip(), addr.port()))
 }
 
-/// The error with what it is about, which is a file and no port number.
-fn with(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::other(format!("{}: {error}", path.display()))
+/// The error about a file, whose kind is not to be taken for one of a port
+/// number, unless somebody has it.
+fn of_file(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => error,
+        _ => io::Error::other(error),
+    }
 }
 
 /// Makes the folder if it is not there. One in which others could put their
@@ -259,7 +210,7 @@ mod tests {
         assert!(connect(addr("127.0.0.1:4420"), &config).is_ok());
         let folder = fs::metadata(&config.folder).unwrap();
         assert_eq!(folder.mode() & 0o777, 0o700);
-        let socket = fs::metadata(&listener.path).unwrap();
+        let socket = fs::metadata(path(&config.folder, listener.addr)).unwrap();
         assert_eq!(socket.mode() & 0o777, 0o600);
         drop(listener);
         let left = fs::read_dir(&config.folder).unwrap().count();
@@ -281,24 +232,6 @@ mod tests {
         assert_eq!(nobody.kind(), io::ErrorKind::ConnectionRefused);
         let _listener = Listener::new(addr("[::1]:7"), &config).unwrap();
         assert!(connect(addr("[::1]:7"), &config).is_ok());
-    }
-
-    #[test]
-    fn a_lock_of_a_file_that_was_removed_is_none() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("lock");
-        let file = || File::create(&path).unwrap();
-        assert!(lock_whole(file(), &path).unwrap().is_some());
-        let before = file();
-        fs::remove_file(&path).unwrap();
-        assert!(
-            lock_whole(before.try_clone().unwrap(), &path)
-                .unwrap()
-                .is_none()
-        );
-        let _another = file();
-        assert!(lock_whole(before, &path).unwrap().is_none());
-        assert!(lock(&path).is_ok());
     }
 
     #[test]
@@ -361,7 +294,7 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         let listener = Listener::new(addr("127.0.0.1:1"), &config).unwrap();
         assert_eq!(mode(&config.folder), 0o711);
-        assert_eq!(mode(&listener.path), 0o666);
+        assert_eq!(mode(&path(&config.folder, listener.addr)), 0o666);
         drop(listener);
         fs::set_permissions(&config.folder, Permissions::from_mode(0o700)).unwrap();
         let shut = Listener::new(addr("127.0.0.1:1"), &config).unwrap_err();

@@ -151,8 +151,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path());
         let mut provider = Shm::new(config.clone()).unwrap();
-        let addr = "127.0.0.1:1".parse().unwrap();
-        provider.listen(addr).unwrap();
+        let addr: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        provider.listen(addr.into()).unwrap();
         let silent = probe(addr, &config, Duration::from_millis(20)).unwrap_err();
         assert!(matches!(silent, Nobody::Silent { .. }), "{silent}");
     }
