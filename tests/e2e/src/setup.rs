@@ -23,6 +23,8 @@ pub struct Setup {
     folder: Arc<TempDir>,
     ip: IpAddr,
     port: u16,
+    /// The path of a Unix socket instead of both.
+    socket: Option<PathBuf>,
     provider: String,
     head: String,
     access: String,
@@ -59,6 +61,7 @@ impl Setup {
             folder: Arc::new(folder),
             ip: Ipv4Addr::LOCALHOST.into(),
             port: 0,
+            socket: None,
             provider: "\"iwarp\"".to_owned(),
             head: String::new(),
             access: "allow_any_host = true".to_owned(),
@@ -122,6 +125,13 @@ impl Setup {
         self
     }
 
+    /// Listens on the Unix socket at `path` instead of an IP address.
+    #[must_use]
+    pub fn socket(mut self, path: &Path) -> Self {
+        self.socket = Some(path.to_owned());
+        self
+    }
+
     /// The value of the key `provider`; otherwise `"iwarp"`.
     #[must_use]
     pub fn provider(mut self, value: &str) -> Self {
@@ -162,10 +172,14 @@ impl Setup {
             Some(lines) => lines.clone(),
             None => format!("folder = '{}'", self.shm_folder().display()),
         };
+        let at = match &self.socket {
+            Some(path) => format!("traddr = \"unix:{}\"", path.display()),
+            None => format!("traddr = \"{}\"\ntrsvcid = {}", self.ip, self.port),
+        };
         format!(
-            "{}[[port]]\ntraddr = \"{}\"\ntrsvcid = {}\nprovider = {}\n\n\
+            "{}[[port]]\n{at}\nprovider = {}\n\n\
              [shm]\n{shm}\n\n[[subsystem]]\nnqn = \"{NQN}\"\n{}\n{}",
-            self.head, self.ip, self.port, self.provider, self.access, self.namespaces
+            self.head, self.provider, self.access, self.namespaces
         )
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use nvmeof_rdma::Address;
 use tempfile::TempDir;
 
 use crate::patience::{PATIENCE, eventually};
@@ -22,7 +23,7 @@ pub struct Target {
     child: Child,
     /// Where its output goes.
     folder: Arc<TempDir>,
-    address: SocketAddr,
+    address: Address,
 }
 
 impl Target {
@@ -36,7 +37,7 @@ impl Target {
             .stderr(create(LOG))
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let nowhere = Address::from(([0, 0, 0, 0], 0));
         let mut target = Self {
             child,
             folder,
@@ -48,10 +49,10 @@ impl Target {
         target
     }
 
-    /// Where it listens.
+    /// The IP address and port where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.address.socket_addr().unwrap()
     }
 
     /// Process identifier.
@@ -107,8 +108,11 @@ impl Target {
     /// `nvmeof COMMAND` with the target's address.
     #[must_use]
     pub fn fabrics(&self, command: &str) -> Run {
-        let (ip, port) = (self.address.ip(), self.address.port());
-        Run::nvmeof(&format!("{command} -t rdma -a {ip} -s {port}")).args(&format!("-q {HOST}"))
+        let at = match self.address {
+            Address::Ip(addr) => format!("-a {} -s {}", addr.ip(), addr.port()),
+            Address::Unix(_) => format!("-a {}", self.address),
+        };
+        Run::nvmeof(&format!("{command} -t rdma {at}")).args(&format!("-q {HOST}"))
     }
 
     /// `nvmeof COMMAND` with the target's address and subsystem.
@@ -179,8 +183,8 @@ impl Target {
     }
 }
 
-/// The first word of `line` that is an address with a port.
-fn first_address(line: &str) -> Option<SocketAddr> {
+/// The first word of `line` that is an address with a port, or a Unix socket.
+fn first_address(line: &str) -> Option<Address> {
     let mut words = line.split([' ', ',']);
     words.find_map(|word| word.parse().ok())
 }
