@@ -8,12 +8,12 @@ namespace_options() {
     [ "$engine" = nvmeof ] ||
         refuse "no engine $engine: nvmeof (fio's own are for devices: ENGINE=$engine)"
     [ -z "$device" ] || refuse "a device ($device) or --engine nvmeof, not both"
-    [ -n "$address" ] || refuse "where is the target? (--address IP[:PORT])"
+    [ -n "$address" ] || refuse "where is the target? (--address IP[:PORT] or unix:/path)"
     [ -n "$subsystem" ] || refuse "which subsystem? (--subsystem NQN)"
     [[ $namespace =~ ^[1-9][0-9]{0,9}$ ]] || refuse "--namespace $namespace is no number"
     [[ $queues =~ ^[1-9][0-9]{0,4}$ ]] || refuse "--queues $queues is no number"
     # These become lines of a job file and words of a command.
-    [[ $address$subsystem$provider =~ ^[][[:alnum:]._:-]+$ ]] ||
+    [[ $address$subsystem$provider =~ ^[][[:alnum:]/._:-]+$ ]] ||
         refuse "an address, subsystem or provider has a character that none has"
     engine_path=${NVMEOF_FIO_ENGINE:-$(dirname "$here")/build/release/libnvmeof_fio.so}
     [ -f "$engine_path" ] ||
@@ -21,6 +21,12 @@ namespace_options() {
     engine_path=$(realpath "$engine_path")
     device="namespace $namespace of $subsystem at $address"
 
+    at=(-t rdma -n "$subsystem" --provider "$provider")
+    # The path is all of the address of a Unix socket.
+    if [[ $address == unix:* ]]; then
+        at+=(-a "$address")
+        return
+    fi
     local host=$address port=4420
     case $address in
     \[*]:* | [!:]*:*)
@@ -30,7 +36,7 @@ namespace_options() {
         fi
         ;;
     esac
-    at=(-t rdma -a "$host" -s "$port" -n "$subsystem" --provider "$provider")
+    at+=(-a "$host" -s "$port")
 }
 
 # The program `nvmeof`: beside the engine, or wherever the shell finds it.
