@@ -140,7 +140,7 @@ fn a_killed_target_fails_its_hosts_clearly_and_starts_again_at_once() {
     target.kill();
     let ended = bench.end();
     assert_eq!(ended.status, Some(1), "{ended}");
-    assert!(ended.stderr.contains("is lost"), "{ended}");
+    assert!(ended.stderr.contains("lost: closed"), "{ended}");
     assert!(!ended.stderr.contains("panicked"), "{ended}");
     assert!(path.exists(), "a killed target cannot tidy up");
     let nobody = target.fabrics("discover");
