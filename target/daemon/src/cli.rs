@@ -12,6 +12,7 @@ use tracing_subscriber::EnvFilter;
 use crate::config::{Config, ConfigError, DEFAULT_PORT};
 use crate::ports::{self, Port};
 use crate::server::{ServeError, Server};
+use crate::service;
 
 /// Serves files, block devices and memory as NVMe namespaces over RDMA.
 ///
@@ -164,7 +165,9 @@ fn ready(config: &Config, server: &Server) {
         count => (count, "s"),
     };
     let ports = ports.join(", ");
-    tracing::info!("ready: serving {count} namespace{plural} on {ports}");
+    let serving = format!("serving {count} namespace{plural} on {ports}");
+    tracing::info!("ready: {serving}");
+    service::ready(&serving);
 }
 
 impl CheckConfig {
