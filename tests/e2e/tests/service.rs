@@ -2,9 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-use nvmeof_e2e::{Setup, target_command};
+use nvmeof_e2e::{Run, Setup, target_command};
 
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -76,4 +78,71 @@ fn a_service_manager_that_is_not_there_is_told_of_in_the_log() {
         "{line}"
     );
     target.stop();
+}
+
+/// A file of the folder `systemd`.
+fn shipped(name: &str) -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.join("../../systemd")
+        .join(name)
+        .canonicalize()
+        .unwrap()
+}
+
+#[test]
+fn the_unit_is_valid_and_starts_the_daemon_with_options_it_has() {
+    let setup = Setup::new().file(1 << 20);
+    let unit = std::fs::read_to_string(shipped("nvmeof-target.service")).unwrap();
+    let start = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart="))
+        .unwrap();
+    // systemd wants the program to be there.
+    let ours = target_command().get_program().to_owned();
+    let ours = std::fs::canonicalize(ours).unwrap();
+    let program = start.split(' ').next().unwrap();
+    let copy = setup.path("nvmeof-target.service");
+    std::fs::write(&copy, unit.replace(program, ours.to_str().unwrap())).unwrap();
+    let mut verify = Command::new("systemd-analyze");
+    verify.args(["verify", "--man=no"]).arg(&copy);
+    let ended = Run::new(verify).ok();
+    assert_eq!(ended.stderr, "", "no complaint");
+    // The same words with another file are a daemon that serves.
+    let mut command = target_command();
+    let words = start.split(' ').skip(1);
+    let config = setup.config();
+    command.args(words.map(|word| match word {
+        "/etc/nvmeof/target.toml" => config.to_str().unwrap(),
+        word => word,
+    }));
+    setup.start_as(&mut command).stop();
+}
+
+#[test]
+fn the_service_is_exposed_to_little() {
+    let mut analyze = Command::new("systemd-analyze");
+    // In tenths: 2.5.
+    analyze.args(["security", "--offline=true", "--threshold=25"]);
+    analyze.arg(shipped("nvmeof-target.service"));
+    Run::new(analyze).ok();
+}
+
+#[test]
+fn the_user_of_the_service_is_made() {
+    let setup = Setup::new();
+    let root = setup.path("root");
+    std::fs::create_dir_all(root.join("etc")).unwrap();
+    let mut sysusers = Command::new("systemd-sysusers");
+    sysusers
+        .arg("--root")
+        .arg(&root)
+        .arg(shipped("nvmeof.sysusers"));
+    Run::new(sysusers).ok();
+    let users = std::fs::read_to_string(root.join("etc/passwd")).unwrap();
+    assert!(
+        users.starts_with("nvmeof:") && users.contains("nologin"),
+        "{users}"
+    );
+    let unit = std::fs::read_to_string(shipped("nvmeof-target.service")).unwrap();
+    assert!(unit.contains("\nUser=nvmeof\n"), "{unit}");
 }
