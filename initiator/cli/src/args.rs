@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use nvmeof_initiator::{
     ConnectOptions, Host, HostConfig, Identity, Nqn, Route, RouteOptions, Transport, parse_hostid,
 };
+use nvmeof_manual::Manual;
 
 use crate::failure::Failure;
 
@@ -76,6 +77,8 @@ pub(crate) enum Command {
     Dsm(Dsm),
     /// Measure reads and writes. Writing destroys the namespace's data
     Bench(Bench),
+    #[command(flatten)]
+    Manual(Manual),
 }
 
 /// Where the target is and who asks.

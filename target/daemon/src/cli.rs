@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use nvmeof_manual::Manual;
 use serde_json::{Value, json};
 use tracing_subscriber::EnvFilter;
 
@@ -35,6 +36,8 @@ enum Command {
     Serve(Serve),
     /// Check a configuration file and what it names, and serve nothing.
     CheckConfig(CheckConfig),
+    #[command(flatten)]
+    Manual(Manual),
 }
 
 /// Give a configuration file, or namespaces for a subsystem with a derived
@@ -113,6 +116,13 @@ impl Cli {
         match self.command {
             Command::Serve(serve) => serve.run(),
             Command::CheckConfig(check) => check.run(),
+            Command::Manual(manual) => match manual.run(Self::command(), "8") {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("nvmeof-target: {error}");
+                    FAILED.into()
+                }
+            },
         }
     }
 }

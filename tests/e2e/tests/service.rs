@@ -146,3 +146,26 @@ fn the_user_of_the_service_is_made() {
     let unit = std::fs::read_to_string(shipped("nvmeof-target.service")).unwrap();
     assert!(unit.contains("\nUser=nvmeof\n"), "{unit}");
 }
+
+#[test]
+fn both_programs_make_their_manual_pages_and_completions() {
+    let setup = Setup::new();
+    let run = |name, line: &str| match name {
+        "nvmeof" => Run::nvmeof(line),
+        _ => Run::new(target_command()).args(line),
+    };
+    for (name, section) in [("nvmeof-target", 8), ("nvmeof", 1)] {
+        let folder = setup.path(name);
+        run(name, "man").arg(&folder).ok();
+        let page = std::fs::read_to_string(folder.join(format!("{name}.{section}"))).unwrap();
+        assert!(page.contains(&format!(".TH {name} {section}")), "{page}");
+        for shell in ["bash", "zsh", "fish"] {
+            let printed = run(name, "completions").arg(shell).ok().stdout;
+            let printed = String::from_utf8_lossy(&printed).into_owned();
+            assert!(
+                printed.contains(name) && printed.contains("completions"),
+                "{shell}"
+            );
+        }
+    }
+}

@@ -19,6 +19,11 @@ struct Rule {
 
 const RULES: &[Rule] = &[
     Rule {
+        name: "nvmeof-manual",
+        ours: &[],
+        system: false,
+    },
+    Rule {
         name: "nvmeof-wire",
         ours: &[],
         system: false,
@@ -86,6 +91,7 @@ const RULES: &[Rule] = &[
     Rule {
         name: "nvmeof-target",
         ours: &[
+            "nvmeof-manual",
             "nvmeof-wire",
             "nvmeof-memory",
             "nvmeof-uring",
@@ -118,6 +124,7 @@ const RULES: &[Rule] = &[
     Rule {
         name: "nvmeof-cli",
         ours: &[
+            "nvmeof-manual",
             "nvmeof-wire",
             "nvmeof-memory",
             "nvmeof-rdma",
