@@ -1,6 +1,7 @@
 //! The iWARP protocols without I/O: frames, headers, faults, and the two
 //! halves of a connection.
 
+pub(crate) mod crc;
 mod ddp;
 mod fault;
 mod fpdu;

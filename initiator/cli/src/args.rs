@@ -9,6 +9,7 @@ use nvmeof_initiator::{
     Address, AddressError, ConnectOptions, Host, HostConfig, Identity, Nqn, Route, RouteOptions,
     Transport, parse_hostid,
 };
+use nvmeof_manual::Manual;
 
 use crate::failure::Failure;
 
@@ -77,6 +78,8 @@ pub(crate) enum Command {
     Dsm(Dsm),
     /// Measure reads and writes. Writing destroys the namespace's data
     Bench(Bench),
+    #[command(flatten)]
+    Manual(Manual),
 }
 
 /// Where the target is and who asks.

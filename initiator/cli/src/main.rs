@@ -14,7 +14,7 @@ mod simple;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use tracing_subscriber::EnvFilter;
 
 use crate::args::{Cli, Command};
@@ -35,9 +35,14 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<(), Failure> {
-    // A benchmark drives its queues itself, on threads of its own.
-    if let Command::Bench(args) = command {
-        return bench::run(args);
+    match command {
+        // A benchmark drives its queues itself, on threads of its own.
+        Command::Bench(args) => return bench::run(args),
+        Command::Manual(manual) => {
+            let made = manual.run(Cli::command(), "1");
+            return made.map_err(|error| Failure::new(error.to_string()));
+        }
+        _ => {}
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -60,7 +65,7 @@ fn run(command: &Command) -> Result<(), Failure> {
             Command::Flush(args) => simple::flush(args).await,
             Command::WriteZeroes(args) => simple::write_zeroes(args).await,
             Command::Dsm(args) => simple::deallocate(args).await,
-            Command::Bench(_) => Ok(()),
+            Command::Bench(_) | Command::Manual(_) => Ok(()),
         }
     })
 }

@@ -5,7 +5,8 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use nvmeof_manual::Manual;
 use nvmeof_rdma::Address;
 use serde_json::{Value, json};
 use tracing_subscriber::EnvFilter;
@@ -13,6 +14,7 @@ use tracing_subscriber::EnvFilter;
 use crate::config::{Config, ConfigError, DEFAULT_PORT};
 use crate::ports::{self, Port};
 use crate::server::{ServeError, Server};
+use crate::service;
 
 /// Serves files, block devices and memory as NVMe namespaces over RDMA.
 ///
@@ -35,6 +37,8 @@ enum Command {
     Serve(Serve),
     /// Check a configuration file and what it names, and serve nothing.
     CheckConfig(CheckConfig),
+    #[command(flatten)]
+    Manual(Manual),
 }
 
 /// Give a configuration file, or namespaces for a subsystem with a derived
@@ -113,6 +117,13 @@ impl Cli {
         match self.command {
             Command::Serve(serve) => serve.run(),
             Command::CheckConfig(check) => check.run(),
+            Command::Manual(manual) => match manual.run(Self::command(), "8") {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("nvmeof-target: {error}");
+                    FAILED.into()
+                }
+            },
         }
     }
 }
@@ -171,7 +182,9 @@ fn ready(config: &Config, server: &Server) {
         count => (count, "s"),
     };
     let ports = ports.join(", ");
-    tracing::info!("ready: serving {count} namespace{plural} on {ports}");
+    let serving = format!("serving {count} namespace{plural} on {ports}");
+    tracing::info!("ready: {serving}");
+    service::ready(&serving);
 }
 
 impl CheckConfig {

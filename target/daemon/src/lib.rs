@@ -17,6 +17,7 @@ mod ports;
 mod queue;
 mod reactor;
 mod server;
+mod service;
 mod storage;
 mod tag;
 mod thread;

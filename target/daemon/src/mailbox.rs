@@ -16,6 +16,8 @@ bitflags::bitflags! {
         const POLL = 1;
         /// Accept no more, finish what was begun, close.
         const DRAIN = 1 << 1;
+        /// Nothing is to be done: that the mail is taken is the answer.
+        const ARE_YOU_THERE = 1 << 2;
     }
 }
 
@@ -50,6 +52,13 @@ impl Mailbox {
         self.inner.mail.fetch_or(mail.bits(), Ordering::AcqRel);
         // It fails when the counter is full: then the bell rings already.
         let _ = self.inner.bell.write(1);
+    }
+
+    /// Whether any of `mail` was not taken yet.
+    #[must_use]
+    pub fn holds(&self, mail: Mail) -> bool {
+        let there = Mail::from_bits_truncate(self.inner.mail.load(Ordering::Acquire));
+        there.intersects(mail)
     }
 
     /// Takes everything out.
@@ -90,8 +99,10 @@ mod tests {
         let sender = mailbox.clone();
         sender.send(Mail::POLL);
         sender.send(Mail::DRAIN);
+        assert!(sender.holds(Mail::POLL) && !sender.holds(Mail::ARE_YOU_THERE));
         assert_eq!(mailbox.take(), Mail::POLL | Mail::DRAIN);
         assert_eq!(mailbox.take(), Mail::empty());
+        assert!(!sender.holds(Mail::all()));
         assert!(mailbox.inner.bell.read().is_err(), "the bell is silent");
     }
 }

@@ -17,6 +17,7 @@ use nvmeof_uring::RingConfig;
 use crate::config::{Config, ConfigError, ProviderName, Running, buffers};
 use crate::mailbox::{Mail, Mailbox};
 use crate::ports::{self, Listening, Port, Ready};
+use crate::service::{self, Watchdog};
 use crate::storage::{OpenDisks, StorageError, StorageOpenError};
 use crate::thread::{self, Clock};
 use crate::{Reactor, ReactorConfig};
@@ -159,8 +160,12 @@ impl Server {
     /// [`ServeError`] when a reactor failed.
     pub fn run(self) -> Result<(), ServeError> {
         let (mut stopping, mut ending) = (None, false);
+        let mut watchdog = Watchdog::of_service(Instant::now());
         while !self.threads.iter().all(JoinHandle::is_finished) {
-            ending |= self.wait(ending);
+            if let Some(watchdog) = &mut watchdog {
+                watchdog.look(Instant::now(), self.reactors());
+            }
+            ending |= self.wait(ending, watchdog.as_ref().map(Watchdog::next));
             while let Ok(Some(signal)) = self.signals.read_signal() {
                 match stopping.map(|since: Instant| since.elapsed()) {
                     Some(since) if since < TOGETHER => continue,
@@ -175,6 +180,7 @@ impl Server {
                     .and_then(|number| Signal::try_from(number).ok())
                     .map_or("signal", Signal::as_str);
                 tracing::info!("{name}: stopping; commands in work are finished first");
+                service::stopping();
             }
             // One that failed takes the others along: half a target is worse
             // than none, since hosts keep waiting for it.
@@ -202,20 +208,31 @@ impl Server {
         }
     }
 
-    /// Waits for a signal or the end of a reactor. A reactor rings a moment
-    /// before its thread is finished, and on a busy machine that moment may be
-    /// long: `ending`, which says that one rang, makes this look again now and
-    /// then. Returns whether one rang now.
-    fn wait(&self, ending: bool) -> bool {
+    /// The mailboxes of the reactors that have not ended, by their numbers.
+    fn reactors(&self) -> impl Iterator<Item = (usize, &Mailbox)> {
+        let all = self.mailboxes.iter().enumerate().zip(&self.threads);
+        let there = all.filter(|(_, thread)| !thread.is_finished());
+        there.map(|(reactor, _)| reactor)
+    }
+
+    /// Waits for a signal, the end of a reactor, or `until`. A reactor rings a
+    /// moment before its thread is finished, and on a busy machine that moment
+    /// may be long: `ending`, which says that one rang, makes this look again
+    /// now and then. Returns whether one rang now.
+    fn wait(&self, ending: bool, until: Option<Instant>) -> bool {
         use std::os::fd::AsFd;
         let mut fds = [
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.ended.wait_fd(), PollFlags::POLLIN),
         ];
-        let timeout = if ending {
-            PollTimeout::from(10u8)
-        } else {
-            PollTimeout::NONE
+        let until = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let timeout = match until {
+            _ if ending => PollTimeout::from(10u8),
+            None => PollTimeout::NONE,
+            Some(until) => {
+                let ms = until.as_micros().div_ceil(1000);
+                PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
+            }
         };
         let _ = poll(&mut fds, timeout);
         !self.ended.take().is_empty()

@@ -19,6 +19,11 @@ struct Rule {
 
 const RULES: &[Rule] = &[
     Rule {
+        name: "nvmeof-manual",
+        ours: &[],
+        system: false,
+    },
+    Rule {
         name: "nvmeof-wire",
         ours: &[],
         system: false,
@@ -97,6 +102,7 @@ const RULES: &[Rule] = &[
     Rule {
         name: "nvmeof-target",
         ours: &[
+            "nvmeof-manual",
             "nvmeof-wire",
             "nvmeof-memory",
             "nvmeof-uring",
@@ -129,6 +135,7 @@ const RULES: &[Rule] = &[
     Rule {
         name: "nvmeof-cli",
         ours: &[
+            "nvmeof-manual",
             "nvmeof-wire",
             "nvmeof-memory",
             "nvmeof-rdma",

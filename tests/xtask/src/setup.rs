@@ -65,6 +65,11 @@ pub(crate) const JQ: Tool = Tool::Package {
     name: "jq",
     program: "jq",
 };
+/// Checks the files of the service.
+pub(crate) const SYSTEMD: Tool = Tool::Package {
+    name: "systemd",
+    program: "systemd-analyze",
+};
 /// Counts instructions.
 pub(crate) const VALGRIND: Tool = Tool::Package {
     name: "valgrind",
@@ -110,7 +115,7 @@ pub(crate) const RDMA: &[Tool] = &[
 /// Everything that any command or document of the project uses.
 pub(crate) const ALL: &[&[Tool]] = &[
     &[
-        RUSTFMT, CLIPPY, CXX, E2FS, STRACE, FIO, DPKG_DEV, JQ, VALGRIND, QEMU, MMDEBSTRAP,
+        RUSTFMT, CLIPPY, CXX, E2FS, STRACE, FIO, DPKG_DEV, JQ, SYSTEMD, VALGRIND, QEMU, MMDEBSTRAP,
     ],
     RDMA,
 ];

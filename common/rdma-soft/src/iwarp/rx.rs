@@ -1,5 +1,6 @@
 //! The receiving half: from a byte stream, split anywhere, to segments.
 
+use super::crc;
 use super::fault::{WireFault, codes};
 use super::fpdu::{CRC_LEN, crc_bytes, pad_len};
 use super::{Header, MPA_LEN};
@@ -170,7 +171,7 @@ impl Rx {
         };
         if self.check_crc {
             let place = sink.place(remaining)?;
-            self.crc = crc32c::crc32c_append(self.crc, place.get(..len).unwrap_or_default());
+            self.crc = crc::append(self.crc, place.get(..len).unwrap_or_default());
         }
         sink.advance(len);
         self.after_payload(header, remaining.saturating_sub(len));
@@ -224,7 +225,7 @@ impl Rx {
         };
         let payload = covered.get(len..len + header.payload).unwrap_or_default();
         let checked = match self.check_crc {
-            true => check_crc(*crc, crc32c::crc32c(covered)),
+            true => check_crc(*crc, crc::of(covered)),
             false => Ok(()),
         };
         let taken = checked.and_then(|()| sink.segment(&header, payload));
@@ -256,7 +257,7 @@ impl Rx {
         sink.start(&header)?;
         self.note(&header);
         if self.check_crc {
-            self.crc = crc32c::crc32c(self.header_bytes());
+            self.crc = crc::of(self.header_bytes());
         }
         self.after_payload(header, header.payload);
         Ok(bytes)
@@ -284,7 +285,7 @@ impl Rx {
         let (taken, rest) = bytes.split_at(remaining.min(bytes.len()));
         put(sink, remaining, taken)?;
         if self.check_crc {
-            self.crc = crc32c::crc32c_append(self.crc, taken);
+            self.crc = crc::append(self.crc, taken);
         }
         self.after_payload(header, remaining - taken.len());
         Ok(rest)
@@ -324,7 +325,7 @@ impl Rx {
             // Padding counts for the CRC, and its content does not matter.
             match got.checked_sub(*padding).and_then(|at| crc.get_mut(at)) {
                 Some(place) => *place = *byte,
-                None if self.check_crc => self.crc = crc32c::crc32c_append(self.crc, &[*byte]),
+                None if self.check_crc => self.crc = crc::append(self.crc, &[*byte]),
                 None => {}
             }
             *got += 1;

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 
 use nvmeof_rdma::Inline;
 
-use crate::iwarp::{CRC_LEN, Header, MPA_LEN, crc_bytes, pad_len};
+use crate::iwarp::{CRC_LEN, Header, MPA_LEN, crc, crc_bytes, pad_len};
 
 /// Bytes of our own that wait at most, per connection.
 const ARENA: usize = 32 * 1024;
@@ -178,8 +178,8 @@ impl Frames {
             && let Some((zeros, rest)) = trailer.split_at_mut_checked(padding)
             && let Some(field) = rest.first_chunk_mut::<CRC_LEN>()
         {
-            let crc = crc32c::crc32c_append(crc32c::crc32c(own), bytes);
-            *field = crc_bytes(crc32c::crc32c_append(crc, zeros));
+            let crc = crc::append(crc::of(own), bytes);
+            *field = crc_bytes(crc::append(crc, zeros));
         }
         let place = self.arena.get_mut(middle..);
         if let Some(place) = place.and_then(<[u8]>::first_chunk_mut) {

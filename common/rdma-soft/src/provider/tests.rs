@@ -20,7 +20,7 @@ const CONFIG: QpConfig = QpConfig {
     exposes: 16,
 };
 
-fn addr() -> SocketAddr {
+fn addr() -> Address {
     "192.0.2.2:4420".parse().unwrap()
 }
 

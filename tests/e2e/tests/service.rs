@@ -1,0 +1,171 @@
+//! What a service manager hears, and what it is given to know the daemon by.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use nvmeof_e2e::{Run, Setup, target_command};
+
+/// Far longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The next message of the daemon's that has `words`; others are skipped.
+#[track_caller]
+fn hear(manager: &UnixDatagram, words: &str) -> String {
+    let mut bytes = [0; 4096];
+    for _ in 0..1000 {
+        let len = manager.recv(&mut bytes).unwrap();
+        let text = String::from_utf8_lossy(bytes.get(..len).unwrap()).into_owned();
+        if text.contains(words) {
+            return text;
+        }
+    }
+    panic!("never heard {words}");
+}
+
+#[test]
+fn the_service_manager_hears_of_readiness_life_and_stopping() {
+    let setup = Setup::new().file(1 << 20);
+    let socket = setup.path("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut command = target_command();
+    command.arg("serve").arg("--config").arg(setup.config());
+    command.env("NOTIFY_SOCKET", &socket);
+    // The daemon tells that it lives every 50 ms.
+    command.env("WATCHDOG_USEC", "100000");
+    let target = setup.start_as(&mut command);
+    let ready = hear(&manager, "READY=1");
+    let port = target.address().port().to_string();
+    assert!(
+        ready.contains("STATUS=serving 1 namespace") && ready.contains(&port),
+        "{ready}"
+    );
+    for _ in 0..3 {
+        hear(&manager, "WATCHDOG=1");
+    }
+    // Also while hosts do I/O.
+    let _ = target.read(1, 0, Some(8));
+    hear(&manager, "WATCHDOG=1");
+    target.stop();
+    let stopping = hear(&manager, "STOPPING=1");
+    assert!(stopping.contains("STATUS=stopping"), "{stopping}");
+}
+
+#[test]
+fn without_a_service_manager_nothing_is_told() {
+    let setup = Setup::new().file(1 << 20);
+    let mut command = target_command();
+    command.arg("serve").arg("--config").arg(setup.config());
+    command.env_remove("NOTIFY_SOCKET");
+    let target = setup.start_as(&mut command);
+    assert_eq!(target.lines(&["service manager"]), Vec::<String>::new());
+    target.stop();
+}
+
+#[test]
+fn a_service_manager_that_is_not_there_is_told_of_in_the_log() {
+    let setup = Setup::new().file(1 << 20);
+    let mut command = target_command();
+    command.arg("serve").arg("--config").arg(setup.config());
+    command.env("NOTIFY_SOCKET", setup.path("nobody"));
+    let mut target = setup.start_as(&mut command);
+    let line = target.wait_for_log("the service manager could not be told");
+    assert!(
+        line.contains("WARN") && line.contains("NOTIFY_SOCKET"),
+        "{line}"
+    );
+    target.stop();
+}
+
+/// A file of the folder `systemd`.
+fn shipped(name: &str) -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.join("../../systemd")
+        .join(name)
+        .canonicalize()
+        .unwrap()
+}
+
+#[test]
+fn the_unit_is_valid_and_starts_the_daemon_with_options_it_has() {
+    let setup = Setup::new().file(1 << 20);
+    let unit = std::fs::read_to_string(shipped("nvmeof-target.service")).unwrap();
+    let start = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart="))
+        .unwrap();
+    // systemd wants the program to be there.
+    let ours = target_command().get_program().to_owned();
+    let ours = std::fs::canonicalize(ours).unwrap();
+    let program = start.split(' ').next().unwrap();
+    let copy = setup.path("nvmeof-target.service");
+    std::fs::write(&copy, unit.replace(program, ours.to_str().unwrap())).unwrap();
+    let mut verify = Command::new("systemd-analyze");
+    verify.args(["verify", "--man=no"]).arg(&copy);
+    let ended = Run::new(verify).ok();
+    assert_eq!(ended.stderr, "", "no complaint");
+    // The same words with another file are a daemon that serves.
+    let mut command = target_command();
+    let words = start.split(' ').skip(1);
+    let config = setup.config();
+    command.args(words.map(|word| match word {
+        "/etc/nvmeof/target.toml" => config.to_str().unwrap(),
+        word => word,
+    }));
+    setup.start_as(&mut command).stop();
+}
+
+#[test]
+fn the_service_is_exposed_to_little() {
+    let mut analyze = Command::new("systemd-analyze");
+    // In tenths: 2.5.
+    analyze.args(["security", "--offline=true", "--threshold=25"]);
+    analyze.arg(shipped("nvmeof-target.service"));
+    Run::new(analyze).ok();
+}
+
+#[test]
+fn the_user_of_the_service_is_made() {
+    let setup = Setup::new();
+    let root = setup.path("root");
+    std::fs::create_dir_all(root.join("etc")).unwrap();
+    let mut sysusers = Command::new("systemd-sysusers");
+    sysusers
+        .arg("--root")
+        .arg(&root)
+        .arg(shipped("nvmeof.sysusers"));
+    Run::new(sysusers).ok();
+    let users = std::fs::read_to_string(root.join("etc/passwd")).unwrap();
+    assert!(
+        users.starts_with("nvmeof:") && users.contains("nologin"),
+        "{users}"
+    );
+    let unit = std::fs::read_to_string(shipped("nvmeof-target.service")).unwrap();
+    assert!(unit.contains("\nUser=nvmeof\n"), "{unit}");
+}
+
+#[test]
+fn both_programs_make_their_manual_pages_and_completions() {
+    let setup = Setup::new();
+    let run = |name, line: &str| match name {
+        "nvmeof" => Run::nvmeof(line),
+        _ => Run::new(target_command()).args(line),
+    };
+    for (name, section) in [("nvmeof-target", 8), ("nvmeof", 1)] {
+        let folder = setup.path(name);
+        run(name, "man").arg(&folder).ok();
+        let page = std::fs::read_to_string(folder.join(format!("{name}.{section}"))).unwrap();
+        assert!(page.contains(&format!(".TH {name} {section}")), "{page}");
+        for shell in ["bash", "zsh", "fish"] {
+            let printed = run(name, "completions").arg(shell).ok().stdout;
+            let printed = String::from_utf8_lossy(&printed).into_owned();
+            assert!(
+                printed.contains(name) && printed.contains("completions"),
+                "{shell}"
+            );
+        }
+    }
+}
