@@ -1,16 +1,16 @@
 //! The command line: what can be asked, and how.
 
-use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nvmeof_initiator::{
-    Address, AddressError, ConnectOptions, Host, HostConfig, Identity, Nqn, Route, RouteOptions,
-    Transport, parse_hostid,
+    Address, ConnectOptions, Host, HostConfig, Identity, Nqn, Route, RouteOptions, Transport,
+    parse_hostid,
 };
 use nvmeof_manual::Manual;
 
+use crate::address;
 use crate::failure::Failure;
 
 /// NVMe over Fabrics from user space: look at targets, read and write their
@@ -368,36 +368,10 @@ pub(crate) enum Kind {
     Randrw,
 }
 
-/// The port that NVMe over RDMA has by convention (NVMe RDMA transport 1.0,
-/// section 3.1.1).
-const DEFAULT_PORT: u16 = 4420;
-
 impl Target {
     /// The address, its name resolved.
     pub(crate) fn addr(&self) -> Result<Address, Failure> {
-        if Address::is_unix_text(&self.traddr) {
-            return self.unix_addr();
-        }
-        let name = self.traddr.trim_matches(['[', ']']);
-        let found = (name, self.trsvcid.unwrap_or(DEFAULT_PORT)).to_socket_addrs();
-        let found = found.map_err(|error| {
-            Failure::new(format!("cannot find the address of `{name}`: {error}"))
-                .with_remedy("give an IP address or a name that resolves with --traddr (-a)")
-        })?;
-        let found = found.into_iter().next().ok_or_else(|| {
-            Failure::new(format!("`{name}` has no address"))
-                .with_remedy("give an IP address with --traddr (-a)")
-        })?;
-        Ok(found.into())
-    }
-
-    fn unix_addr(&self) -> Result<Address, Failure> {
-        if self.trsvcid.is_some() {
-            return Err(Failure::usage("a Unix socket has no port")
-                .with_remedy("leave --trsvcid (-s) out: the path is all of the address"));
-        }
-        let addr = self.traddr.parse();
-        addr.map_err(|error: AddressError| Failure::usage(error.to_string()))
+        address::resolve(&self.traddr, self.trsvcid)
     }
 
     /// Who asks.
@@ -556,35 +530,6 @@ mod tests {
             "nvmeof discover -a ::1 -I 00000000-0000-0000-0000-000000000000",
         ] {
             assert!(parse(line).is_err(), "{line}");
-        }
-    }
-
-    /// The address of the target of a line.
-    fn addr(words: &str) -> Result<Address, Failure> {
-        let line = format!("nvmeof discover {words}");
-        match parse(&line).unwrap() {
-            Command::Discover(discover) => discover.target.addr(),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn addresses_are_of_ip_with_a_port_or_of_unix_without() {
-        for (words, expected) in [
-            ("-a 127.0.0.1", "127.0.0.1:4420"),
-            ("-a [::1] -s 4421", "[::1]:4421"),
-            ("-a unix:/run/a.sock", "unix:/run/a.sock"),
-        ] {
-            assert_eq!(addr(words).unwrap(), expected.parse().unwrap(), "{words}");
-        }
-        for (words, reason) in [
-            ("-a unix:/run/a.sock -s 4420", "has no port"),
-            ("-a unix:run/a.sock", "absolute"),
-            ("-a unix:@a", "abstract"),
-            ("-a unix:", "missing"),
-        ] {
-            let refused = addr(words).unwrap_err();
-            assert!(format!("{refused:?}").contains(reason), "{refused:?}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! The `nvmeof` command: parses the command line, runs it, tells how it ended.
 #![forbid(unsafe_code)]
 
+mod address;
 mod args;
 mod bench;
 mod data;

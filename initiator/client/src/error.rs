@@ -402,8 +402,8 @@ fn unreached_remedy(addr: Address, kind: Option<io::ErrorKind>) -> &'static str 
         }
         (Address::Ip(_), _) => "check address (-a), port (-s) and the network between",
         (Address::Unix(_), Some(io::ErrorKind::PermissionDenied)) => {
-            "this user needs write permission for the socket (unix.mode of the target, or the group \
-             of its file) and may have to be let into its folder"
+            "this user needs write permission for the socket (unix.mode of the target, or the \
+             group of its file) and may have to be let into its folder"
         }
         (Address::Unix(_), _) => {
             "is nvmeof-target running, with a port at that path? check the address (-a)"

@@ -95,7 +95,8 @@ impl RawPort {
             Some(other) => Err(Wrong {
                 at: None,
                 what: format!(
-                    "{other} does not serve Unix sockets such as {}; name \"iwarp\" or leave it out",
+                    "{other} does not serve Unix sockets such as {}; name \"iwarp\" or leave it \
+                     out",
                     Address::Unix(path)
                 ),
             }),

@@ -1,0 +1,65 @@
+//! Where the target is, as it is given on the command line.
+
+use std::net::ToSocketAddrs;
+
+use nvmeof_initiator::{Address, AddressError};
+
+use crate::failure::Failure;
+
+/// The port that NVMe over RDMA has by convention (NVMe RDMA transport 1.0,
+/// section 3.1.1).
+const DEFAULT_PORT: u16 = 4420;
+
+/// The address that `--traddr` and `--trsvcid` give: an IP address, a name that
+/// is looked up, or a Unix socket.
+pub(crate) fn resolve(traddr: &str, trsvcid: Option<u16>) -> Result<Address, Failure> {
+    if Address::is_unix_text(traddr) {
+        return of_unix(traddr, trsvcid);
+    }
+    let name = traddr.trim_matches(['[', ']']);
+    let found = (name, trsvcid.unwrap_or(DEFAULT_PORT)).to_socket_addrs();
+    let found = found.map_err(|error| {
+        Failure::new(format!("cannot find the address of `{name}`: {error}"))
+            .with_remedy("give an IP address or a name that resolves with --traddr (-a)")
+    })?;
+    let found = found.into_iter().next().ok_or_else(|| {
+        Failure::new(format!("`{name}` has no address"))
+            .with_remedy("give an IP address with --traddr (-a)")
+    })?;
+    Ok(found.into())
+}
+
+fn of_unix(traddr: &str, trsvcid: Option<u16>) -> Result<Address, Failure> {
+    if trsvcid.is_some() {
+        return Err(Failure::usage("a Unix socket has no port")
+            .with_remedy("leave --trsvcid (-s) out: the path is all of the address"));
+    }
+    let addr = traddr.parse();
+    addr.map_err(|error: AddressError| Failure::usage(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_of_ip_with_a_port_or_of_unix_without() {
+        for (traddr, trsvcid, expected) in [
+            ("127.0.0.1", None, "127.0.0.1:4420"),
+            ("[::1]", Some(4421), "[::1]:4421"),
+            ("unix:/run/a.sock", None, "unix:/run/a.sock"),
+        ] {
+            let addr = resolve(traddr, trsvcid).unwrap();
+            assert_eq!(addr, expected.parse().unwrap(), "{traddr}");
+        }
+        for (traddr, trsvcid, reason) in [
+            ("unix:/run/a.sock", Some(4420), "has no port"),
+            ("unix:run/a.sock", None, "absolute"),
+            ("unix:@a", None, "abstract"),
+            ("unix:", None, "missing"),
+        ] {
+            let refused = resolve(traddr, trsvcid).unwrap_err();
+            assert!(format!("{refused:?}").contains(reason), "{refused:?}");
+        }
+    }
+}
