@@ -37,6 +37,8 @@ mod channel;
 mod config;
 mod conn;
 mod fault;
+mod given;
+mod grant;
 mod group;
 mod inbound;
 mod link;
@@ -48,6 +50,6 @@ mod provider;
 mod record;
 mod ring;
 
-pub use config::{SYSTEM_FOLDER, ShmConfig, own_folder};
+pub use config::{Give, SYSTEM_FOLDER, ShmConfig, own_folder};
 pub use probing::{Nobody, probe};
 pub use provider::Shm;
