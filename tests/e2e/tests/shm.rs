@@ -162,7 +162,7 @@ fn buffers_are_used_in_place_unless_the_host_copies() {
     };
     for copies in [false, true] {
         let in_place = format!("in_place={}", !copies);
-        let data = pattern(7 + u8::from(copies), 3000 * 512);
+        let data = pattern(7 + u32::from(copies), 3000 * 512);
         run("write", copies, &data);
         for read_copies in [copies, !copies] {
             same_bytes(&run("read", read_copies, &[]), &data);
