@@ -6,16 +6,19 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::RegionId;
-use crate::pool::PoolInner;
+use crate::pool::Home;
 
 /// The only owner of one piece of a region. Reads and writes as a byte slice:
 /// the part *in view*, at first the whole piece.
 ///
 /// Everything that takes a `Buf` means the part in view: a post sends it, a
 /// disk read fills it. Dropping a `Buf` gives the piece back to its pool.
+///
+/// A buffer of a [`Lender`](crate::Lender) lies in memory of another process,
+/// which may change the bytes at any time ([`is_lent`](Self::is_lent)).
 pub struct Buf {
     start: NonNull<u8>,
-    home: Arc<PoolInner>,
+    home: Arc<Home>,
     index: u32,
     // Pieces are below 4 GiB: buffers move often, so they are kept small.
     capacity: u32,
@@ -50,7 +53,7 @@ impl Buf {
         start: NonNull<u8>,
         capacity: u32,
         index: u32,
-        home: Arc<PoolInner>,
+        home: Arc<Home>,
     ) -> Self {
         Self {
             start,
@@ -111,6 +114,13 @@ impl Buf {
         self.home.region().id()
     }
 
+    /// Whether the bytes are another process's and may change at any time:
+    /// nothing that was found in them holds when they are read again.
+    #[must_use]
+    pub fn is_lent(&self) -> bool {
+        self.home.marks().is_some()
+    }
+
     /// Address of the first byte in view: a number to tell a device or a
     /// peer, not a way to the bytes.
     #[must_use]
@@ -135,7 +145,9 @@ impl Deref for Buf {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the piece is mapped and initialised (the kernel zeroes new
-        // mappings), and only this `Buf` reaches it, which is borrowed.
+        // mappings), and in this process only this `Buf` reaches it, which is
+        // borrowed. Bytes that a `Lender` lent may be changed by their owner:
+        // see there for why that does no harm.
         unsafe { std::slice::from_raw_parts(self.first().as_ptr(), self.view().len()) }
     }
 }

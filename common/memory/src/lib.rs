@@ -7,7 +7,9 @@
 //! `Buf` when nobody else can touch the memory any more.
 //!
 //! [`Shared`] is memory of another kind: another process maps it too and may
-//! change it at any moment, so that it is never seen as a slice.
+//! change it at any moment, so that it is never seen as a slice. A [`Lender`]
+//! has a region that another process shares: buffers in it are as others, save
+//! that their bytes may change.
 //!
 //! This crate moves no data of others and knows nothing of RDMA or NVMe.
 //!
@@ -18,6 +20,8 @@
 mod buf;
 mod classes;
 mod free;
+mod lender;
+mod memfd;
 mod passed;
 mod pool;
 mod region;
@@ -25,7 +29,9 @@ mod shared;
 
 pub use buf::{Buf, OutOfBounds};
 pub use classes::{ClassSpec, Classes};
+pub use lender::{Foreign, Lender};
+pub use memfd::SharedError;
 pub use passed::receive_passed;
 pub use pool::{Pool, PoolError, PoolLayout};
 pub use region::{MemoryError, Pages, Region, RegionId};
-pub use shared::{Shared, SharedError};
+pub use shared::Shared;

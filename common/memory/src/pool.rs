@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::free::Free;
+use crate::lender::Marks;
 use crate::{Buf, MemoryError, Pages, Region};
 
 /// How a pool cuts its region: `count` pieces, each `stride` bytes after the
@@ -36,18 +37,27 @@ pub enum PoolError {
 /// dropped goes back to its pool, on whichever thread that happens.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    inner: Arc<PoolInner>,
-}
-
-#[derive(Debug)]
-pub(crate) struct PoolInner {
-    region: Region,
+    home: Arc<Home>,
     layout: PoolLayout,
     /// Length of each piece in bytes.
     piece: u32,
-    /// Numbers of the pieces nobody holds. Every piece is either here once or
-    /// in exactly one `Buf`.
-    free: Free,
+}
+
+/// Where buffers lie and what becomes of them when they are dropped.
+#[derive(Debug)]
+pub(crate) struct Home {
+    region: Region,
+    owner: Owner,
+}
+
+/// Whose the pieces are.
+#[derive(Debug)]
+pub(crate) enum Owner {
+    /// A pool's: numbers of the pieces nobody holds. Every piece is either here
+    /// once or in exactly one `Buf`.
+    Pool(Free),
+    /// Another process's.
+    Peer(Marks),
 }
 
 impl PoolLayout {
@@ -77,13 +87,11 @@ impl Pool {
         let region = Region::anonymous(bytes, pages)?;
         let count = u32::try_from(layout.count).map_err(|_| PoolError::Layout(layout))?;
         let free = Free::new(count);
+        let home = Home::new(region, Owner::Pool(free));
         Ok(Self {
-            inner: Arc::new(PoolInner {
-                region,
-                layout,
-                piece,
-                free,
-            }),
+            home,
+            layout,
+            piece,
         })
     }
 
@@ -91,49 +99,71 @@ impl Pool {
     /// last, or `None` when all are out. The bytes are whatever the last holder left.
     #[must_use]
     pub fn take(&self) -> Option<Buf> {
-        let index = self.inner.free.pop()?;
-        let PoolLayout { stride, lead, .. } = self.inner.layout;
-        let start = self.inner.region.at(index as usize * stride + lead);
-        let home = Arc::clone(&self.inner);
+        let index = self.home.free()?.pop()?;
+        let PoolLayout { stride, lead, .. } = self.layout;
+        let start = self.home.region.at(index as usize * stride + lead);
+        let home = Arc::clone(&self.home);
         // SAFETY: piece `index` lies inside the region, since the region was
         // made `count * stride` bytes long; no other `Buf` has it, since its
         // number was in `free` and is no longer.
-        Some(unsafe { Buf::new(start, self.inner.piece, index, home) })
+        Some(unsafe { Buf::new(start, self.piece, index, home) })
     }
 
     /// Pieces that nobody holds at this moment.
     #[must_use]
     pub fn available(&self) -> usize {
-        self.inner.free.len()
+        self.home.free().map_or(0, Free::len)
     }
 
     /// All pieces, held or not.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.inner.layout.count
+        self.layout.count
     }
 
     /// Length of each piece in bytes.
     #[must_use]
     pub fn buf_len(&self) -> usize {
-        self.inner.layout.stride - self.inner.layout.lead
+        self.layout.stride - self.layout.lead
     }
 
     /// The region the pieces lie in, for registering it with devices.
     #[must_use]
     pub fn region(&self) -> &Region {
-        &self.inner.region
+        &self.home.region
     }
 }
 
-impl PoolInner {
+impl Home {
+    pub(crate) fn new(region: Region, owner: Owner) -> Arc<Self> {
+        Arc::new(Self { region, owner })
+    }
+
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }
 
+    fn free(&self) -> Option<&Free> {
+        match &self.owner {
+            Owner::Pool(free) => Some(free),
+            Owner::Peer(_) => None,
+        }
+    }
+
+    pub(crate) fn marks(&self) -> Option<&Marks> {
+        match &self.owner {
+            Owner::Peer(marks) => Some(marks),
+            Owner::Pool(_) => None,
+        }
+    }
+
     /// Takes piece `index` back from the `Buf` that held it.
+    #[inline]
     pub(crate) fn give_back(&self, index: u32) {
-        self.free.push(index);
+        match &self.owner {
+            Owner::Pool(free) => free.push(index),
+            Owner::Peer(marks) => marks.clear(index),
+        }
     }
 }
 

@@ -2,11 +2,14 @@
 //! they are wanted and there.
 
 use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
-use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use crate::memfd::{self, SharedError};
 
 /// Which region a buffer lies in. Unique in the process, never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -19,6 +22,12 @@ pub enum Pages {
     Normal,
     /// Hugepages when enough are free, ordinary pages otherwise.
     HugeIfFree,
+    /// Pages that another process can be given as well ([`Region::file`]): of
+    /// a memfd, or ordinary ones where there is none to be had. They are
+    /// transparent hugepages where the system has them for such memory on
+    /// request (`transparent_hugepage/shmem_enabled`). Reserved hugepages are
+    /// not taken: where they run short, whoever touches one is killed.
+    Shareable,
 }
 
 /// Why a region could not be made.
@@ -53,12 +62,27 @@ pub struct Region {
     mapping: Arc<Mapping>,
 }
 
+/// A region as long as somebody else has it.
+#[derive(Debug)]
+pub(crate) struct WeakRegion(Weak<Mapping>);
+
+impl WeakRegion {
+    pub(crate) fn upgrade(&self) -> Option<Region> {
+        let mapping = self.0.upgrade()?;
+        Some(Region { mapping })
+    }
+}
+
 #[derive(Debug)]
 struct Mapping {
     id: RegionId,
     base: NonNull<u8>,
     len: usize,
     huge: bool,
+    /// The memfd that it is of: ours.
+    file: Option<OwnedFd>,
+    /// What tells the memory of another process from others: device and inode.
+    origin: Option<(u64, u64)>,
 }
 
 // SAFETY: a mapping is plain memory, not tied to the thread that made it. It
@@ -84,7 +108,57 @@ impl Region {
         {
             return Ok(region);
         }
+        if pages == Pages::Shareable
+            && let Some(region) = Self::shareable(len)
+        {
+            return Ok(region);
+        }
         Self::map(len, PAGE, MapFlags::empty())
+    }
+
+    fn shareable(len: usize) -> Option<Self> {
+        let len = len.checked_next_multiple_of(PAGE).filter(|len| *len > 0)?;
+        let file = memfd::create(len).ok()?;
+        let base = memfd::map(file.as_fd(), len).ok()?;
+        // SAFETY: advice about pages of our own mapping, which changes no byte.
+        // Where it is not taken the pages are ordinary ones.
+        let _ = unsafe { madvise(base.cast(), len, MmapAdvise::MADV_HUGEPAGE) };
+        Some(Self::of(base, len, false, Some(file), None))
+    }
+
+    /// Maps memory that another process made with [`Pages::Shareable`]. The
+    /// descriptor is not needed after that.
+    ///
+    /// # Errors
+    /// [`SharedError`] when it is not `len` bytes long or its maker could take
+    /// it away from under us.
+    pub(crate) fn open(fd: BorrowedFd<'_>, len: usize) -> Result<Self, SharedError> {
+        let stat = memfd::check(fd, len)?;
+        let base = memfd::map(fd, len)?;
+        let origin = (stat.st_dev, stat.st_ino);
+        Ok(Self::of(base, len, false, None, Some(origin)))
+    }
+
+    fn of(
+        base: NonNull<u8>,
+        len: usize,
+        huge: bool,
+        file: Option<OwnedFd>,
+        origin: Option<(u64, u64)>,
+    ) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = RegionId(NEXT.fetch_add(1, Ordering::Relaxed));
+        let mapping = Mapping {
+            id,
+            base,
+            len,
+            huge,
+            file,
+            origin,
+        };
+        Self {
+            mapping: Arc::new(mapping),
+        }
     }
 
     fn map(len: usize, page: usize, extra: MapFlags) -> Result<Self, MemoryError> {
@@ -118,17 +192,13 @@ impl Region {
             )
         }
         .map_err(|source| MemoryError::Refused { len, source })?;
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let id = RegionId(NEXT.fetch_add(1, Ordering::Relaxed));
-        let mapping = Mapping {
-            id,
-            base: base.cast(),
-            len: rounded,
-            huge: !extra.is_empty(),
-        };
-        Ok(Self {
-            mapping: Arc::new(mapping),
-        })
+        Ok(Self::of(
+            base.cast(),
+            rounded,
+            !extra.is_empty(),
+            None,
+            None,
+        ))
     }
 
     /// Which region this is.
@@ -156,6 +226,23 @@ impl Region {
         false
     }
 
+    /// The file by which another process can map this memory, and change it: a
+    /// memfd whose end does not move. `None` unless the region was made with
+    /// [`Pages::Shareable`].
+    #[must_use]
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.mapping.file.as_ref().map(AsFd::as_fd)
+    }
+
+    pub(crate) fn origin(&self) -> Option<(u64, u64)> {
+        self.mapping.origin
+    }
+
+    /// Does not keep the memory mapped.
+    pub(crate) fn downgrade(&self) -> WeakRegion {
+        WeakRegion(Arc::downgrade(&self.mapping))
+    }
+
     /// Whether the region lies in hugepages.
     #[must_use]
     pub fn is_huge(&self) -> bool {
@@ -173,7 +260,7 @@ impl Region {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `map` with this base and length, and
+        // SAFETY: the mapping was made with this base and length, and
         // nothing refers to it any more: pools and buffers hold a `Region`.
         let unmapped = unsafe { munmap(self.base.cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");

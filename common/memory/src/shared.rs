@@ -1,18 +1,13 @@
 //! Memory that another process maps too, and may change at any moment.
 
-use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
-use nix::sys::stat::fstat;
-use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
-use nix::unistd::ftruncate;
+use nix::sys::mman::munmap;
 
 use crate::OutOfBounds;
+use crate::memfd::{self, SharedError};
 
 /// Memory that two processes map: a memfd that can neither shrink nor grow.
 ///
@@ -25,56 +20,12 @@ pub struct Shared {
     len: usize,
 }
 
-/// Why memory could not be shared.
-#[derive(Debug, thiserror::Error)]
-pub enum SharedError {
-    /// The length is 0 or beyond the address space.
-    #[error("{len} bytes of memory cannot be shared")]
-    Length {
-        /// Length asked for, in bytes.
-        len: usize,
-    },
-    /// A peer could cut the memory off while we look at it, which would kill
-    /// this process.
-    #[error("the memory that the peer shares is not sealed against shrinking")]
-    NotSealed,
-    /// A peer could take the pages away, and where hugepages are short we
-    /// would be killed for touching them.
-    #[error("the memory that the peer shares is not an ordinary memfd")]
-    NotOrdinary,
-    /// The file has another size than was agreed.
-    #[error("the peer shares {found} bytes of memory, {expected} were agreed")]
-    WrongSize {
-        /// Size of the file in bytes.
-        found: u64,
-        /// Size agreed in bytes.
-        expected: usize,
-    },
-    /// The kernel refused.
-    #[error("the kernel refused {what}: {source}")]
-    Refused {
-        /// What was asked of it.
-        what: &'static str,
-        /// What it said.
-        source: nix::Error,
-    },
-}
-
-impl SharedError {
-    fn refused(what: &'static str) -> impl FnOnce(nix::Error) -> Self {
-        move |source| Self::Refused { what, source }
-    }
-}
-
 // SAFETY: the mapping is plain memory that is not tied to a thread.
 unsafe impl Send for Shared {}
 // SAFETY: through `&Shared` words are accessed atomically; bytes are copied as
 // raw memory of which no reference exists, and the other process may change
 // them at any time anyway.
 unsafe impl Sync for Shared {}
-
-/// What a shared file is sealed against: an end that moves.
-const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW);
 
 impl Shared {
     /// Makes `len` bytes of zeroed memory, and the descriptor that lets
@@ -84,12 +35,7 @@ impl Shared {
     /// # Errors
     /// [`SharedError`] when the length makes no sense or the kernel refuses.
     pub fn create(len: usize) -> Result<(Self, OwnedFd), SharedError> {
-        let length = i64::try_from(len).map_err(|_| SharedError::Length { len })?;
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let fd = memfd_create("nvmeof-shared", flags);
-        let fd = fd.map_err(SharedError::refused("a memfd"))?;
-        ftruncate(&fd, length).map_err(SharedError::refused("the size of a memfd"))?;
-        fcntl(&fd, FcntlArg::F_ADD_SEALS(SEALS)).map_err(SharedError::refused("seals"))?;
+        let fd = memfd::create(len)?;
         Ok((Self::map(fd.as_fd(), len)?, fd))
     }
 
@@ -100,33 +46,12 @@ impl Shared {
     /// [`SharedError`] when it is not `len` bytes long or its maker could take
     /// it away from under us.
     pub fn open(fd: BorrowedFd<'_>, len: usize) -> Result<Self, SharedError> {
-        // Only a memfd and a hugetlbfs file have seals that say this.
-        let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_truncate);
-        if !seals.is_ok_and(|seals| seals.contains(SEALS)) {
-            return Err(SharedError::NotSealed);
-        }
-        let system = fstatfs(fd).map_err(SharedError::refused("the kind of a memfd"))?;
-        if system.filesystem_type() != TMPFS_MAGIC {
-            return Err(SharedError::NotOrdinary);
-        }
-        let stat = fstat(fd).map_err(SharedError::refused("the size of a memfd"))?;
-        let found = u64::try_from(stat.st_size).unwrap_or(0);
-        if usize::try_from(found) != Ok(len) {
-            let expected = len;
-            return Err(SharedError::WrongSize { found, expected });
-        }
+        memfd::check(fd, len)?;
         Self::map(fd, len)
     }
 
     fn map(fd: BorrowedFd<'_>, len: usize) -> Result<Self, SharedError> {
-        let length = NonZeroUsize::new(len).filter(|_| isize::try_from(len).is_ok());
-        let length = length.ok_or(SharedError::Length { len })?;
-        let rights = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping at an address the kernel chooses touches no
-        // memory that exists already. The file is as long as the mapping and
-        // sealed against shrinking, so touching it raises no signal.
-        let base = unsafe { mmap(None, length, rights, MapFlags::MAP_SHARED, fd, 0) };
-        let base = base.map_err(SharedError::refused("a mapping"))?.cast();
+        let base = memfd::map(fd, len)?;
         Ok(Self { base, len })
     }
 
@@ -248,6 +173,10 @@ impl Drop for Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memfd::SEALS;
+    use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use nix::unistd::ftruncate;
 
     const LEN: usize = 8192;
 

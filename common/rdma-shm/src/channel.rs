@@ -1,11 +1,15 @@
-//! The memory of one connection: two rings, and who wants to be woken.
+//! The memory of one connection: two rings, who wants to be woken, and what of
+//! the active side's memory is in use.
 
+use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use nvmeof_memory::{Shared, SharedError};
+use nvmeof_memory::{Lender, Region, Shared, SharedError};
 use nvmeof_rdma::Fault;
 
+use crate::grant::{self, PLACES};
 use crate::record::Record;
 use crate::ring::{Consumer, MAX_RING, MIN_RING, Place, Producer};
 
@@ -32,7 +36,10 @@ pub(crate) enum Role {
 /// The memory of one connection, as one side sees it.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    memory: Shared,
+    memory: Arc<Shared>,
+    /// First byte behind the rings: where grants are marked, if there are any.
+    marks: usize,
+    grants: u32,
     out: Producer,
     into: Consumer,
     /// Where the words are by which we and the peer say what to be woken for.
@@ -47,34 +54,39 @@ pub(crate) struct Channel {
 pub(crate) enum ChannelError {
     #[error("rings of {0} bytes: it must be a power of two from {MIN_RING} to {MAX_RING}")]
     Ring(u64),
+    #[error("room for {0} grants: it must be 0 or {PLACES}")]
+    Grants(u32),
     #[error(transparent)]
     Memory(#[from] SharedError),
 }
 
 impl Channel {
-    /// Makes memory with rings of `ring` bytes each, and the descriptor for
-    /// the peer. Both sides want to be woken.
-    pub(crate) fn create(ring: usize) -> Result<(Self, OwnedFd), SharedError> {
-        let (memory, fd) = Shared::create(total(ring))?;
+    /// Makes memory with rings of `ring` bytes each and room for `grants`, and
+    /// the descriptor for the peer. Both sides want to be woken.
+    pub(crate) fn create(ring: usize, grants: u32) -> Result<(Self, OwnedFd), SharedError> {
+        let (memory, fd) = Shared::create(total(ring, grants))?;
         for wish in [wish_at(Role::Active), wish_at(Role::Passive)] {
             if let Ok(word) = memory.word(wish) {
                 word.store(FOR_RECORDS, Ordering::Relaxed);
             }
         }
-        Ok((Self::new(memory, ring, Role::Active), fd))
+        Ok((Self::new(memory, (ring, grants), Role::Active), fd))
     }
 
     /// Takes the memory that a peer made.
-    pub(crate) fn open(fd: BorrowedFd<'_>, ring: u64) -> Result<Self, ChannelError> {
+    pub(crate) fn open(fd: BorrowedFd<'_>, ring: u64, grants: u32) -> Result<Self, ChannelError> {
+        if grants != 0 && grants != MOST_GRANTS {
+            return Err(ChannelError::Grants(grants));
+        }
         let size = usize::try_from(ring).ok();
         let size = size.filter(|size| (MIN_RING..=MAX_RING).contains(size));
         let size = size.filter(|size| size.is_power_of_two());
         let size = size.ok_or(ChannelError::Ring(ring))?;
-        let memory = Shared::open(fd, total(size))?;
-        Ok(Self::new(memory, size, Role::Passive))
+        let memory = Shared::open(fd, total(size, grants))?;
+        Ok(Self::new(memory, (size, grants), Role::Passive))
     }
 
-    fn new(memory: Shared, ring: usize, role: Role) -> Self {
+    fn new(memory: Shared, (ring, grants): (usize, u32), role: Role) -> Self {
         let forth = place(0, ring);
         let back = place(1, ring);
         let (out, into, other) = match role {
@@ -82,7 +94,9 @@ impl Channel {
             Role::Passive => (back, forth, Role::Active),
         };
         Self {
-            memory,
+            memory: Arc::new(memory),
+            grants,
+            marks: ring.saturating_mul(2).saturating_add(CONTROL),
             out: Producer::new(out),
             into: Consumer::new(into),
             our_wish: wish_at(role),
@@ -179,9 +193,70 @@ impl Channel {
     }
 }
 
-/// Bytes of memory for two rings.
-fn total(ring: usize) -> usize {
-    ring.saturating_mul(2).saturating_add(CONTROL)
+impl Channel {
+    /// Grants for which there is room.
+    pub(crate) fn grants(&self) -> u32 {
+        self.grants
+    }
+
+    /// Lends out memory of the peer; what is lent is marked here.
+    pub(crate) fn lender(
+        &self,
+        region: Region,
+        alive: Arc<dyn fmt::Debug + Send + Sync>,
+    ) -> Lender {
+        Lender::new(region, Arc::clone(&self.memory), self.marks, alive)
+    }
+
+    /// Takes `key` back from the peer. False while the peer uses its memory.
+    ///
+    /// Whoever uses memory marks it and then looks whether it was taken back;
+    /// whoever takes it back says so and then looks for the mark; both have a
+    /// full fence between, so that one of them sees the other.
+    pub(crate) fn revoke(&self, key: u32) -> bool {
+        if let Ok(word) = self.memory.word(self.revoked_at(key)) {
+            word.store(revoked(key), Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+        !self.is_marked(key)
+    }
+
+    /// Whether `key`, which was marked before, was taken back.
+    #[inline]
+    pub(crate) fn is_revoked(&self, key: u32) -> bool {
+        fence(Ordering::SeqCst);
+        let word = self.memory.word(self.revoked_at(key));
+        // Acquire, for the bytes that its owner may have used meanwhile.
+        word.is_ok_and(|word| word.load(Ordering::Acquire) == revoked(key))
+    }
+
+    /// Whether memory of `key` is in use.
+    pub(crate) fn is_marked(&self, key: u32) -> bool {
+        let word = self.memory.word(self.marks + 8 * grant::place(key));
+        word.is_ok_and(|word| word.load(Ordering::Acquire) != 0)
+    }
+
+    /// Where it is said which key of that place was taken back last.
+    fn revoked_at(&self, key: u32) -> usize {
+        self.marks + 8 * (PLACES + grant::place(key))
+    }
+}
+
+/// What says that `key` was taken back: not what new memory holds.
+fn revoked(key: u32) -> u64 {
+    1 << 32 | u64::from(key)
+}
+
+/// Grants for which a connection has room, if it has any.
+#[allow(clippy::cast_possible_truncation, reason = "a small number")]
+pub(crate) const MOST_GRANTS: u32 = PLACES as u32;
+
+/// Bytes of memory for two rings and so many grants.
+fn total(ring: usize, grants: u32) -> usize {
+    let grants = (grants as usize).saturating_mul(16);
+    ring.saturating_mul(2)
+        .saturating_add(CONTROL)
+        .saturating_add(grants)
 }
 
 /// Ring `number`: 0 is filled by the active side, 1 by the passive side.

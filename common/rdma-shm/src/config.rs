@@ -7,11 +7,25 @@ use std::time::Duration;
 use nix::unistd::geteuid;
 use nvmeof_rdma::Limits;
 
+use crate::channel::MOST_GRANTS;
 use crate::ring::{MAX_RING, MIN_RING};
 
 /// Where the sockets of services are: only root makes folders there.
 pub const SYSTEM_FOLDER: &str = "/run/nvmeof";
 const ROOT: u32 = 0;
+
+/// To whom we give our memory, to use it in place: on connections that we make.
+/// Whoever has it can read and write all of the pools that are registered, so
+/// that keys are but rules which honest peers keep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Give {
+    /// Processes of our user and of root: they can read and write our memory
+    /// anyway (`ptrace(2)`, `/proc/PID/mem`), unless the system forbids that.
+    #[default]
+    SameUser,
+    /// Nobody: all payload is copied through rings.
+    Never,
+}
 
 /// How the provider behaves.
 #[derive(Clone, Debug)]
@@ -30,6 +44,11 @@ pub struct ShmConfig {
     /// Bytes of the ring in each direction, for connections that we make: a
     /// power of two between 64 KiB and 16 MiB; other numbers are brought there.
     pub ring: usize,
+    /// To whom we give our memory.
+    pub give: Give,
+    /// Bytes of peers' memory that we map at most, on connections that were made
+    /// to us; 0 for none. Beyond that payload is copied through rings.
+    pub mapped: usize,
     /// How long after the last work a connection is looked at in each poll.
     /// After that its peer has to wake us, which costs it a system call.
     pub spin: Duration,
@@ -56,6 +75,8 @@ impl Default for ShmConfig {
             users: vec![user, ROOT],
             mode: 0o600,
             ring: 512 << 10,
+            give: Give::SameUser,
+            mapped: 1 << 40,
             spin: Duration::from_micros(50),
             handshake: Duration::from_secs(10),
             linger: Duration::from_secs(1),
@@ -106,6 +127,14 @@ impl ShmConfig {
             usual.push(Self::connecting(PathBuf::from(SYSTEM_FOLDER), true));
         }
         usual
+    }
+
+    /// For how many grants there is room on a connection to a process of `user`.
+    pub(crate) fn grants_to(&self, user: u32) -> u32 {
+        match self.give {
+            Give::SameUser if user == geteuid().as_raw() || user == ROOT => MOST_GRANTS,
+            Give::SameUser | Give::Never => 0,
+        }
     }
 
     /// The size of ring to make.

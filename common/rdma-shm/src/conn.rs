@@ -9,6 +9,8 @@ use nvmeof_rdma::{
 use nvmeof_rdma_soft::KeyTable;
 
 use crate::channel::Channel;
+use crate::given::Given;
+use crate::grant::Taken;
 use crate::inbound::{Inbound, Receiver, count};
 use crate::link::Link;
 use crate::message::{Message, Terms};
@@ -17,10 +19,10 @@ use crate::outbound::Outbound;
 /// What a connection is doing.
 ///
 /// ```text
-/// active:  AwaitReply ----------------------------> Running -> Ending -> Gone
-/// passive: AwaitRequest -> Requested -> Prepared -> Running -> Ending -> Gone
+/// active:  AwaitReply ----------------------------> Running -> Ending -> Busy -> Gone
+/// passive: AwaitRequest -> Requested -> Prepared -> Running -> Ending ---------> Gone
 /// ```
-/// Every phase may go to Gone.
+/// Every phase may go to Gone, and Running to Busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// We asked, the reply is due.
@@ -35,6 +37,9 @@ pub(crate) enum Phase {
     Running,
     /// What is queued goes out, nothing else is done.
     Ending,
+    /// It is over, but the peer still uses memory of ours: nothing is handed
+    /// back before it lets go.
+    Busy,
     /// Everything was reported.
     Gone,
 }
@@ -47,7 +52,7 @@ impl Phase {
             Self::AwaitRequest | Self::Requested => "not prepared",
             Self::Prepared => "not accepted",
             Self::Running => "connected",
-            Self::Ending | Self::Gone => return PostError::Closed,
+            Self::Ending | Self::Busy | Self::Gone => return PostError::Closed,
         };
         PostError::WrongState { state }
     }
@@ -73,6 +78,11 @@ pub(crate) struct Conn {
     pub(crate) config: QpConfig,
     /// RDMA Reads that the peer's request allows us.
     pub(crate) peer_reads_in: u32,
+    /// What the peer lets us use in place.
+    pub(crate) taken: Option<Taken>,
+    /// Regions of ours that the peer takes, and how many of them it has.
+    pub(crate) peer_takes: usize,
+    pub(crate) passed: usize,
     pub(crate) inbound: Inbound,
     pub(crate) outbound: Outbound,
     pub(crate) deadline: Option<Duration>,
@@ -98,6 +108,9 @@ impl Conn {
             reached: None,
             config: QpConfig::default(),
             peer_reads_in: 0,
+            taken: None,
+            peer_takes: 0,
+            passed: 0,
             inbound: Inbound::default(),
             outbound: Outbound::new(),
             deadline: None,
@@ -111,6 +124,12 @@ impl Conn {
     /// Whether its owner knows of it.
     pub(crate) fn is_visible(&self) -> bool {
         self.phase != Phase::AwaitRequest
+    }
+
+    /// Whether its owner may still begin something.
+    pub(crate) fn is_open(&self) -> bool {
+        let over = matches!(self.phase, Phase::Ending | Phase::Busy | Phase::Gone);
+        self.is_visible() && !over
     }
 
     /// Makes room for what `config` allows.
@@ -163,6 +182,16 @@ impl Conn {
         if !registered {
             return Err(PostError::NotRegistered);
         }
+        if let Work::Send {
+            invalidate: Some(key),
+            ..
+        } = work
+            && let (Some(taken), Some(channel)) = (&self.taken, &self.channel)
+            && taken.uses(*key, channel)
+        {
+            let state = "still using the memory of the key to be invalidated";
+            return Err(PostError::WrongState { state });
+        }
         let max = match work {
             Work::Send { .. } => max_message,
             Work::Write { remote, .. } | Work::Read { remote, .. } => remote.len.min(max_message),
@@ -179,6 +208,7 @@ impl Conn {
     pub(crate) fn exchange(
         &mut self,
         keys: &mut KeyTable,
+        given: &mut Given,
         events: &mut Vec<Event>,
     ) -> Result<bool, Fault> {
         let Some(channel) = &mut self.channel else {
@@ -190,8 +220,10 @@ impl Conn {
                 qp: self.id,
                 channel,
                 inbound: &mut self.inbound,
+                taken: self.taken.as_mut(),
                 outbound: &mut self.outbound,
                 keys,
+                given,
                 events,
             };
             worked = receiver.receive()?;
@@ -211,7 +243,7 @@ impl Conn {
         let Some(channel) = &mut self.channel else {
             return Ok(false);
         };
-        let put = self.outbound.transmit(channel, keys)?;
+        let put = self.outbound.transmit(channel, keys, self.taken.as_mut())?;
         if channel.tell() {
             self.say(&Message::Wake);
         }

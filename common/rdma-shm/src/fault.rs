@@ -16,6 +16,8 @@ pub(crate) mod codes {
     pub(crate) const MESSAGE: u16 = 3;
     /// A process of this user is no peer.
     pub(crate) const USER: u16 = 4;
+    /// Memory that the peer shares is not what it has to be.
+    pub(crate) const REGION: u16 = 5;
     /// No such key.
     pub(crate) const KEY_UNKNOWN: u16 = 0x10;
     /// The key is of another connection.

@@ -9,6 +9,8 @@ use nvmeof_rdma_soft::{Access, KeyTable};
 
 use crate::channel::Channel;
 use crate::fault::{codes, fault, key_fault};
+use crate::given::Given;
+use crate::grant::Taken;
 use crate::outbound::Outbound;
 use crate::record::{Kind, Record};
 
@@ -62,8 +64,10 @@ pub(crate) struct Receiver<'a> {
     pub(crate) qp: QpId,
     pub(crate) channel: &'a mut Channel,
     pub(crate) inbound: &'a mut Inbound,
+    pub(crate) taken: Option<&'a mut Taken>,
     pub(crate) outbound: &'a mut Outbound,
     pub(crate) keys: &'a mut KeyTable,
+    pub(crate) given: &'a mut Given,
     pub(crate) events: &'a mut Vec<Event>,
 }
 
@@ -80,6 +84,7 @@ impl Receiver<'_> {
                 Kind::Write => self.on_write(&record)?,
                 Kind::Read => self.on_read(&record)?,
                 Kind::Answer => self.outbound.on_answer(&record, self.channel)?,
+                Kind::Grant => self.on_grant(&record),
             }
             self.channel.release(&record);
             bytes = bytes.saturating_add(count(record.len));
@@ -90,7 +95,17 @@ impl Receiver<'_> {
         Ok(true)
     }
 
+    /// Where nothing is taken, nothing comes of it.
+    fn on_grant(&mut self, record: &Record) {
+        if let Some(taken) = &mut self.taken {
+            taken.grant(record);
+        }
+    }
+
     fn on_send(&mut self, record: &Record) -> Result<(), Fault> {
+        if record.grants {
+            self.on_grant(record);
+        }
         let filled = self.inbound.filled;
         let Some((_, buf)) = self.inbound.recvs.front_mut() else {
             let text = "a message arrived and no receive is posted";
@@ -107,10 +122,12 @@ impl Receiver<'_> {
         if !record.last {
             return Ok(());
         }
-        let invalidated = record.invalidates.then_some(RemoteKey(record.key));
+        let invalidates = record.invalidates && !record.grants;
+        let invalidated = invalidates.then_some(RemoteKey(record.key));
         if let Some(RemoteKey(key)) = invalidated {
             let done = self.keys.invalidate(self.qp, key);
             done.map_err(|why| key_fault(why, key))?;
+            self.given.take_back(key);
         }
         self.inbound.filled = 0;
         if let Some((tag, buf)) = self.inbound.recvs.pop_front() {

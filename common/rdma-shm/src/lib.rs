@@ -1,18 +1,17 @@
 //! RDMA provider: two processes on one host, through shared memory.
 //!
 //! # Who moves the bytes
-//! No process maps memory of the other's pools. Each connection has one memfd
-//! with two *rings*, one for each direction; whoever sends copies into its
-//! ring, and whoever receives copies out of it, to the place that *it* found
-//! right: a posted receive, exposed memory after the key was checked, the sink
-//! of a read. So a peer reaches the rings of its own connections and nothing
-//! else, whatever it does, and withdrawing memory takes effect at once. The
-//! price is a second copy of each byte; the ring is small enough for it to
-//! come from the cache.
+//! Each connection has one memfd with two *rings*, one for each direction;
+//! whoever sends copies into its ring, and whoever receives copies out of it,
+//! to the place that *it* found right: a posted receive, exposed memory after
+//! the key was checked, the sink of a read. So a peer reaches the rings of its
+//! own connections and nothing else, whatever it does.
 //!
-//! A single copy needs whole pools mapped by the peer, to whom keys then mean
-//! nothing. For peers that are trusted that far it would be one more kind of
-//! record, which names a place in a mapped pool instead of carrying payload.
+//! Where the listening side is a process of the same user or of root
+//! ([`Give`]), the side that connects passes its pools as well
+//! ([`Pages::Shareable`](nvmeof_memory::Pages::Shareable)). Keys are *granted*
+//! then: the peer writes and reads such memory itself, or has it as a buffer
+//! ([`map_remote`](nvmeof_rdma::Provider::map_remote)).
 //!
 //! # How two processes meet
 //! An address and port stand for a Unix socket in a folder that both know
@@ -37,6 +36,8 @@ mod channel;
 mod config;
 mod conn;
 mod fault;
+mod given;
+mod grant;
 mod group;
 mod inbound;
 mod link;
@@ -48,6 +49,6 @@ mod provider;
 mod record;
 mod ring;
 
-pub use config::{SYSTEM_FOLDER, ShmConfig, own_folder};
+pub use config::{Give, SYSTEM_FOLDER, ShmConfig, own_folder};
 pub use probing::{Nobody, probe};
 pub use provider::Shm;

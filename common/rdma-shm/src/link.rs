@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, recv, sendmsg};
@@ -11,7 +12,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 /// A socket that keeps messages apart and never waits.
 #[derive(Debug)]
 pub(crate) struct Link {
-    socket: Socket,
+    socket: Arc<Socket>,
 }
 
 /// A socket of the kind all are: it closes on exec and does not wait.
@@ -43,13 +44,14 @@ impl Link {
     /// Takes a connected socket.
     pub(crate) fn new(socket: Socket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
+        let socket = Arc::new(socket);
         Ok(Self { socket })
     }
 
     /// Checks that the peer's process, when it connected or began to listen,
     /// was one of `users`.
     pub(crate) fn check_peer(&self, users: &[u32]) -> io::Result<()> {
-        let user = getsockopt(&self.socket, PeerCredentials)?.uid();
+        let user = self.user()?;
         if users.contains(&user) {
             return Ok(());
         }
@@ -57,8 +59,18 @@ impl Link {
         Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
     }
 
+    /// The user of the peer's process when it connected or began to listen.
+    pub(crate) fn user(&self) -> io::Result<u32> {
+        Ok(getsockopt(&self.socket, PeerCredentials)?.uid())
+    }
+
+    /// What keeps the socket open: the peer finds its end when nobody has one.
+    pub(crate) fn keep(&self) -> Arc<Socket> {
+        Arc::clone(&self.socket)
+    }
+
     /// Sends a message, with a descriptor if there is one.
-    pub(crate) fn send(&self, message: &[u8], fd: Option<&OwnedFd>) -> io::Result<()> {
+    pub(crate) fn send(&self, message: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let numbers = fd.map(|fd| [fd.as_raw_fd()]);
         let control = numbers
             .as_ref()
@@ -74,18 +86,11 @@ impl Link {
     /// Receives a message; descriptors that come with it are dropped. `None`
     /// is the end.
     pub(crate) fn receive<'a>(&self, room: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
-        let len = match self.receive_once(room) {
-            // What the peer said last is behind this when it closed without
-            // having read all that we said.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => self.receive_once(room),
-            other => other,
-        }?;
+        let len = twice(|| {
+            let received = recv(self.socket.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT);
+            received.map_err(io::Error::from)
+        })?;
         Ok(room.get(..len).filter(|message| !message.is_empty()))
-    }
-
-    fn receive_once(&self, room: &mut [u8]) -> io::Result<usize> {
-        let received = recv(self.socket.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT);
-        received.map_err(io::Error::from)
     }
 
     /// Receives a message and the descriptor that comes with it.
@@ -93,9 +98,18 @@ impl Link {
         &self,
         room: &'a mut [u8],
     ) -> io::Result<Option<(&'a [u8], Option<OwnedFd>)>> {
-        let (len, fd) = nvmeof_memory::receive_passed(self.socket.as_fd(), room)?;
+        let (len, fd) = twice(|| nvmeof_memory::receive_passed(self.socket.as_fd(), room))?;
         let message = room.get(..len).filter(|message| !message.is_empty());
         Ok(message.map(|message| (message, fd)))
+    }
+}
+
+/// Receives again after a reset: what the peer said last is behind it when the
+/// peer closed without having read all that we said.
+fn twice<T>(mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    match receive() {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => receive(),
+        other => other,
     }
 }
 

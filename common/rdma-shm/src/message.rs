@@ -9,13 +9,14 @@ use crate::fault::{LAYER, codes, fault};
 /// Longest message, and one byte more to see that one is longer.
 pub(crate) const ROOM: usize = 256 + 1;
 /// What a request starts with: kind, and which protocol this is.
-const REQUEST: [u8; 8] = *b"\x01nvmshm1";
+const REQUEST: [u8; 8] = *b"\x01nvmshm2";
 const ACCEPT: u8 = 2;
 const REJECT: u8 = 3;
 const WAKE: u8 = 4;
 const BYE: u8 = 5;
 const FAULT: u8 = 6;
 const PROBE: u8 = 7;
+const REGION: u8 = 8;
 /// Longest text of a fault, in bytes.
 const TEXT: usize = 200;
 
@@ -26,7 +27,11 @@ pub(crate) const BAD_REQUEST: &str = "its first message is not a request of this
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     /// The passive side accepts.
-    Accept(Terms),
+    Accept {
+        terms: Terms,
+        /// Regions of the active side that it maps.
+        regions: u32,
+    },
     /// The passive side refuses.
     Reject(PrivateData),
     /// There is something in the rings.
@@ -38,6 +43,13 @@ pub(crate) enum Message {
     /// Instead of a request: whether we would be heard. It is answered with
     /// the same.
     Probe,
+    /// A region of ours for the peer to map; the memory comes with it.
+    Region {
+        /// What grants call it.
+        number: u32,
+        /// Bytes.
+        len: u64,
+    },
 }
 
 /// What each side says of itself.
@@ -74,6 +86,9 @@ impl Terms {
 pub(crate) struct Request {
     /// Bytes of each ring in that memory.
     pub(crate) ring: u64,
+    /// Grants that there is room for in that memory: none, or as many as this
+    /// protocol has.
+    pub(crate) grants: u32,
     /// The address that it looked for.
     pub(crate) sought: IpAddr,
     pub(crate) terms: Terms,
@@ -83,6 +98,7 @@ impl Request {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut out = REQUEST.to_vec();
         out.extend_from_slice(&self.ring.to_le_bytes());
+        out.extend_from_slice(&self.grants.to_le_bytes());
         let sought = match self.sought {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             IpAddr::V6(ip) => ip,
@@ -95,9 +111,11 @@ impl Request {
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.strip_prefix(&REQUEST)?;
         let (ring, bytes) = bytes.split_first_chunk()?;
+        let (grants, bytes) = bytes.split_first_chunk()?;
         let (sought, bytes) = bytes.split_first_chunk::<16>()?;
         Some(Self {
             ring: u64::from_le_bytes(*ring),
+            grants: u32::from_le_bytes(*grants),
             sought: Ipv6Addr::from(*sought).to_canonical(),
             terms: Terms::parse(bytes)?,
         })
@@ -107,8 +125,9 @@ impl Request {
 impl Message {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         match self {
-            Self::Accept(terms) => {
+            Self::Accept { terms, regions } => {
                 let mut out = vec![ACCEPT];
+                out.extend_from_slice(&regions.to_le_bytes());
                 terms.write(&mut out);
                 out
             }
@@ -116,6 +135,9 @@ impl Message {
             Self::Wake => vec![WAKE],
             Self::Bye => vec![BYE],
             Self::Probe => vec![PROBE],
+            Self::Region { number, len } => {
+                [&[REGION], &number.to_le_bytes()[..], &len.to_le_bytes()].concat()
+            }
             Self::Fault(fault) => {
                 let text = fault.text.as_bytes();
                 let text = text.get(..TEXT).unwrap_or(text);
@@ -127,7 +149,8 @@ impl Message {
     /// Parses what a peer sent.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Fault> {
         let parsed = match bytes.split_first() {
-            Some((&ACCEPT, rest)) => Terms::parse(rest).map(Self::Accept),
+            Some((&ACCEPT, rest)) => accept(rest),
+            Some((&REGION, rest)) => region(rest),
             Some((&REJECT, rest)) => PrivateData::new(rest).ok().map(Self::Reject),
             Some((&WAKE, [])) => Some(Self::Wake),
             Some((&BYE, [])) => Some(Self::Bye),
@@ -148,6 +171,22 @@ impl Message {
             fault(codes::MESSAGE, text)
         })
     }
+}
+
+fn accept(bytes: &[u8]) -> Option<Message> {
+    let (regions, bytes) = bytes.split_first_chunk()?;
+    Some(Message::Accept {
+        terms: Terms::parse(bytes)?,
+        regions: u32::from_le_bytes(*regions),
+    })
+}
+
+fn region(bytes: &[u8]) -> Option<Message> {
+    let (number, bytes) = bytes.split_first_chunk()?;
+    Some(Message::Region {
+        number: u32::from_le_bytes(*number),
+        len: u64::from_le_bytes(bytes.try_into().ok()?),
+    })
 }
 
 /// A peer's text as it may stand in a log: nothing in it moves a cursor.
@@ -172,6 +211,7 @@ mod tests {
     fn request(sought: &str) -> Request {
         Request {
             ring: 4096,
+            grants: 2048,
             sought: sought.parse().unwrap(),
             terms: terms(),
         }
@@ -180,7 +220,14 @@ mod tests {
     #[test]
     fn what_is_said_is_understood() {
         let said = [
-            Message::Accept(terms()),
+            Message::Accept {
+                terms: terms(),
+                regions: 16,
+            },
+            Message::Region {
+                number: 3,
+                len: 1 << 40,
+            },
             Message::Reject(PrivateData::new(b"no").unwrap()),
             Message::Reject(PrivateData::empty()),
             Message::Wake,
@@ -207,24 +254,26 @@ mod tests {
         for bytes in [
             &[][..],
             &[0],
-            &[8],
+            &[9],
+            &[REGION; 12],
+            &[REGION; 14],
             &[PROBE, 0],
             &[WAKE, 0],
             &[BYE, 0],
             &[FAULT, 0],
-            &[ACCEPT; 8],
+            &[ACCEPT; 12],
             &long,
         ] {
             let refused = Message::parse(bytes).unwrap_err();
             assert_eq!(refused.code, codes::MESSAGE);
         }
         let whole = request("::1").to_bytes();
-        for len in 0..40 {
+        for len in 0..44 {
             assert_eq!(Request::parse(&whole[..len]), None, "{len}");
         }
         assert_eq!(Request::parse(&[&whole[..], &[0]].concat()), None);
         assert_eq!(
-            Request::parse(&[b"\x01nvmshm2", &whole[8..]].concat()),
+            Request::parse(&[b"\x01nvmshm1", &whole[8..]].concat()),
             None
         );
     }

@@ -4,16 +4,21 @@
 use std::collections::VecDeque;
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{Completion, Event, Fault, Outcome, QpId, RemoteKey, RemoteSlice, Tag, Work};
+use nvmeof_rdma::{
+    Completion, Event, Fault, Outcome, QpId, RemoteKey, RemoteSlice, Rights, Tag, Work,
+};
 use nvmeof_rdma_soft::KeyTable;
 
 use crate::channel::Channel;
 use crate::fault::{codes, fault};
+use crate::grant::{Grant, Taken};
 use crate::inbound::count;
 use crate::record::{Kind, Record, SEGMENT};
 
-/// Records that one call puts, so that other connections get their turn.
+/// Records that one call puts, and bytes that it copies to where they belong,
+/// so that other connections get their turn.
 const RECORDS: usize = 256;
+const BYTES: usize = 512 << 10;
 
 /// The sending state of a connection.
 #[derive(Debug)]
@@ -29,6 +34,9 @@ pub(crate) struct Outbound {
     max_reads: usize,
     /// Answers to the peer's Reads that are not wholly put.
     answers: VecDeque<Answer>,
+    /// What the peer is granted: the next message takes the last of it along.
+    last_grant: Option<Grant>,
+    grants: VecDeque<Grant>,
     /// Whose turn it is when both works and answers wait.
     answer_next: bool,
     /// Payload of the record for which there was no room.
@@ -39,6 +47,8 @@ pub(crate) struct Outbound {
 struct Entry {
     tag: Tag,
     work: Work,
+    /// Goes with the message.
+    grant: Option<Grant>,
     done: bool,
 }
 
@@ -59,6 +69,7 @@ struct Answer {
 /// What is put next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
+    Grant,
     Work,
     Answer,
     Nothing,
@@ -74,6 +85,8 @@ impl Outbound {
             reads: VecDeque::new(),
             max_reads: 0,
             answers: VecDeque::new(),
+            last_grant: None,
+            grants: VecDeque::new(),
             answer_next: true,
             blocked: None,
         }
@@ -97,8 +110,30 @@ impl Outbound {
     }
 
     pub(crate) fn post(&mut self, tag: Tag, work: Work) {
-        let done = false;
-        self.queue.push_back(Entry { tag, work, done });
+        // A message has one key to say: the one it grants or the other.
+        let grant = match &work {
+            Work::Send {
+                invalidate: None, ..
+            } => self.last_grant.take(),
+            _ => None,
+        };
+        self.queue.push_back(Entry {
+            tag,
+            work,
+            grant,
+            done: false,
+        });
+    }
+
+    /// Grants the peer something, before the next message at the latest.
+    pub(crate) fn grant(&mut self, grant: Grant) {
+        self.grants.extend(self.last_grant.replace(grant));
+    }
+
+    /// Grants a key no more, if that was not said yet.
+    pub(crate) fn keep_back(&mut self, key: u32) {
+        self.last_grant.take_if(|grant| grant.key() == key);
+        self.grants.retain(|grant| grant.key() != key);
     }
 
     /// Answers to the peer's Reads that are not wholly put.
@@ -119,6 +154,9 @@ impl Outbound {
     }
 
     fn turn(&mut self) -> Turn {
+        if !self.grants.is_empty() {
+            return Turn::Grant;
+        }
         let reads_are_full = self.reads.len() >= self.max_reads;
         let work = match self.entry_mut(self.next).map(|entry| &entry.work) {
             Some(Work::Read { .. }) => !reads_are_full,
@@ -144,19 +182,82 @@ impl Outbound {
         &mut self,
         channel: &mut Channel,
         keys: &mut KeyTable,
+        mut taken: Option<&mut Taken>,
     ) -> Result<bool, Fault> {
+        // No message took it along.
+        self.grants.extend(self.last_grant.take());
+        let mut copied = 0usize;
         for done in 0..RECORDS {
             let put = match self.turn() {
                 Turn::Nothing => return Ok(done > 0),
-                Turn::Work => self.put_work(channel)?,
+                Turn::Grant => self.put_grant(channel)?,
+                Turn::Work => {
+                    let direct = match &mut taken {
+                        Some(taken) => self.do_work(taken, channel),
+                        None => None,
+                    };
+                    copied = copied.saturating_add(direct.unwrap_or(0));
+                    direct.is_some() || self.put_work(channel)?
+                }
                 Turn::Answer => self.put_answer(channel, keys)?,
             };
+            if copied >= BYTES {
+                return Ok(true);
+            }
             self.answer_next = !self.answer_next;
             if !put {
                 return Ok(done > 0);
             }
         }
         Ok(true)
+    }
+
+    /// Says what the peer is granted, unless there is no room.
+    fn put_grant(&mut self, channel: &mut Channel) -> Result<bool, Fault> {
+        if !channel.has_room(0)? {
+            self.blocked = Some(0);
+            return Ok(false);
+        }
+        if let Some(grant) = self.grants.pop_front() {
+            let mut record = Record::new(Kind::Grant);
+            grant.write(&mut record);
+            channel.put(record, [&[], &[]])?;
+        }
+        self.blocked = None;
+        Ok(true)
+    }
+
+    /// Does the work at hand in the peer's own memory if that is granted: then
+    /// nothing of it goes through the ring. Returns how many bytes that were.
+    ///
+    /// Whatever is wrong with it is left to the peer to find.
+    fn do_work(&mut self, taken: &mut Taken, channel: &Channel) -> Option<usize> {
+        let next = self.next;
+        if self.put > 0 {
+            return None;
+        }
+        let entry = self.entry_mut(next)?;
+        let (remote, rights, len) = match &entry.work {
+            Work::Write { local, remote } => (remote, Rights::REMOTE_WRITE, local.len()),
+            Work::Read { local, remote } => (remote, Rights::REMOTE_READ, local.len()),
+            Work::Send { invalidate, .. } => {
+                if let Some(key) = invalidate {
+                    taken.forget(*key);
+                }
+                return None;
+            }
+        };
+        let len = u32::try_from(len).ok()?;
+        let remote = RemoteSlice { len, ..*remote };
+        let mut theirs = taken.lend(&remote, rights, channel)?;
+        match &mut entry.work {
+            Work::Read { local, .. } => local.copy_from_slice(&theirs),
+            Work::Write { local, .. } => theirs.copy_from_slice(local),
+            Work::Send { .. } => return None,
+        }
+        entry.done = true;
+        self.next = next.saturating_add(1);
+        Some(theirs.len())
     }
 
     /// Puts a piece of the work at hand, unless there is no room.
@@ -181,7 +282,7 @@ impl Outbound {
                 invalidate,
                 solicited,
             } => {
-                let record = Record {
+                let mut record = Record {
                     last: put.saturating_add(piece) == len,
                     solicited: *solicited,
                     invalidates: invalidate.is_some(),
@@ -189,6 +290,10 @@ impl Outbound {
                     len: number(piece),
                     ..Record::new(Kind::Send)
                 };
+                if let Some(grant) = entry.grant.take() {
+                    record.grants = true;
+                    grant.write(&mut record);
+                }
                 let body = body.as_deref().unwrap_or_default();
                 channel.put(record, pieces(head, body, put, piece))?;
             }

@@ -2,6 +2,7 @@
 
 mod connecting;
 mod ending;
+mod passing;
 mod polling;
 #[cfg(test)]
 mod tests;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent};
-use nvmeof_memory::{Buf, Region, RegionId};
+use nvmeof_memory::{Buf, Foreign, Region};
 use nvmeof_rdma::{
     Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
     PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Sparingly, Tag,
@@ -24,6 +25,8 @@ use nvmeof_rdma_soft::{KeyTable, Slots};
 
 use crate::ShmConfig;
 use crate::conn::{Conn, Phase};
+use crate::given::Given;
+use crate::grant::Grant;
 use crate::group::{Group, Mailbox, Meeting};
 use crate::listening::Listener;
 
@@ -44,9 +47,10 @@ struct Core {
     epoll: Epoll,
     /// Empty, kept for its memory.
     ready: Vec<EpollEvent>,
-    /// A handful: one for each pool.
-    regions: Vec<RegionId>,
     keys: KeyTable,
+    /// Our memory that peers may use, and memory of peers that we use.
+    given: Given,
+    foreign: Foreign,
     /// Connections that were not accepted yet, and, oldest first, those that
     /// may have said nothing.
     pending: u32,
@@ -80,8 +84,9 @@ impl Shm {
         let core = Core {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             ready: Vec::new(),
-            regions: Vec::new(),
             keys: KeyTable::new(config.limits.max_exposed, seed),
+            given: Given::default(),
+            foreign: Foreign::default(),
             pending: 0,
             silent: VecDeque::new(),
             listed: Vec::new(),
@@ -142,6 +147,19 @@ impl Shm {
         result
     }
 
+    /// Says with the next submit what the peer of `qp` may use.
+    fn grant(&mut self, qp: QpId, region: usize, grant: Grant) {
+        let Some(conn) = self.conns.get_mut(qp.0) else {
+            return;
+        };
+        self.core.pass_regions(conn, region);
+        conn.outbound.grant(grant);
+        if !conn.listed {
+            conn.listed = true;
+            self.core.listed.push(qp);
+        }
+    }
+
     fn check_work(&self, qp: QpId, work: &Work) -> Result<(), PostError> {
         let registered = work.buf().is_none_or(|buf| self.core.is_registered(buf));
         let conn = self.conns.get(qp.0).ok_or(PostError::Closed)?;
@@ -149,9 +167,22 @@ impl Shm {
     }
 }
 
+impl Drop for Shm {
+    /// Memory that a peer uses at this moment must not become anybody else's.
+    fn drop(&mut self) {
+        for (_, conn) in self.conns.iter() {
+            for key in self.core.still_used(conn) {
+                if let Ok(buf) = self.core.keys.withdraw(RemoteKey(key)) {
+                    std::mem::forget(buf);
+                }
+            }
+        }
+    }
+}
+
 impl Core {
     fn is_registered(&self, buf: &Buf) -> bool {
-        self.regions.contains(&buf.region())
+        self.given.is_registered(buf)
     }
 
     /// A line of the log about a peer that no owner knows of yet: anybody can
@@ -200,9 +231,7 @@ impl Provider for Shm {
     }
 
     fn register(&mut self, region: &Region) -> Result<(), io::Error> {
-        if !self.core.regions.contains(&region.id()) {
-            self.core.regions.push(region.id());
-        }
+        self.core.given.register(region);
         Ok(())
     }
 
@@ -311,8 +340,8 @@ impl Provider for Shm {
     ) -> Result<RemoteSlice, Refused<Buf, ExposeError>> {
         let refused = |why, back| Err(Refused { why, back });
         let conn = self.conns.get(qp.0);
-        let open = conn.filter(|conn| conn.is_visible() && conn.phase != Phase::Ending);
-        let Some(exposes) = open.map(|conn| conn.config.exposes) else {
+        let conn = conn.filter(|conn| conn.is_open());
+        let Some(exposes) = conn.map(|conn| conn.config.exposes) else {
             return refused(ExposeError::Closed, buf);
         };
         if !self.core.is_registered(&buf) {
@@ -321,12 +350,56 @@ impl Provider for Shm {
         if exposes == 0 {
             return refused(ExposeError::Full { max: 0 }, buf);
         }
-        let exposed = self.core.keys.expose(qp, buf, rights);
-        exposed.or_else(|(why, back)| refused(why, back))
+        let place = match self.core.given.number_of(&buf) {
+            Some(number) => conn.map(|conn| (number, conn.peer_takes, buf.region_offset())),
+            None => None,
+        };
+        let slice = match self.core.keys.expose(qp, buf, rights) {
+            Ok(slice) => slice,
+            Err((why, back)) => return refused(why, back),
+        };
+        if let Some((number, takes, start)) = place
+            && number < takes
+            && let Some(grant) = Grant::new(&slice, rights, number, start)
+            && self.core.given.give(slice.key.0, qp)
+        {
+            self.grant(qp, number, grant);
+        }
+        Ok(slice)
     }
 
     fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
-        self.core.keys.withdraw(key)
+        // A peer that said that it is done with it was asked already.
+        if let Some(owner) = self.core.given.owner(key.0)
+            && let Some(conn) = self.conns.get_mut(owner.0)
+        {
+            conn.outbound.keep_back(key.0);
+            let revoked = conn
+                .channel
+                .as_ref()
+                .is_none_or(|channel| channel.revoke(key.0));
+            if !revoked {
+                return Err(ExposeError::Busy);
+            }
+        }
+        let buf = self.core.keys.withdraw(key)?;
+        self.core.given.take_back(key.0);
+        Ok(buf)
+    }
+
+    fn peer_works_in_place(&self, qp: QpId, buf: &Buf) -> bool {
+        let takes = self.conns.get(qp.0).map_or(0, |conn| conn.peer_takes);
+        let number = self.core.given.number_of(buf);
+        number.is_some_and(|number| number < takes)
+    }
+
+    fn map_remote(&mut self, qp: QpId, remote: RemoteSlice, rights: Rights) -> Option<Buf> {
+        let conn = self.conns.get(qp.0)?;
+        if conn.phase != Phase::Running {
+            return None;
+        }
+        let (taken, channel) = (conn.taken.as_ref()?, conn.channel.as_ref()?);
+        taken.lend(&remote, rights, channel)
     }
 
     fn disconnect(&mut self, qp: QpId) {

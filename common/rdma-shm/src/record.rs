@@ -24,6 +24,8 @@ pub(crate) enum Kind {
     Read,
     /// A piece of the answer to the oldest read.
     Answer,
+    /// A [`Grant`](crate::grant::Grant) and nothing else.
+    Grant,
 }
 
 impl Kind {
@@ -33,13 +35,19 @@ impl Kind {
             Self::Write => 2,
             Self::Read => 3,
             Self::Answer => 4,
+            Self::Grant => 5,
         }
     }
 
     fn parse(number: u64) -> Option<Self> {
-        [Self::Send, Self::Write, Self::Read, Self::Answer]
-            .into_iter()
-            .find(|kind| kind.number() == number)
+        Some(match number {
+            1 => Self::Send,
+            2 => Self::Write,
+            3 => Self::Read,
+            4 => Self::Answer,
+            5 => Self::Grant,
+            _ => return None,
+        })
     }
 }
 
@@ -53,6 +61,8 @@ pub(crate) struct Record {
     pub(crate) solicited: bool,
     /// `key` is invalid when the message is delivered.
     pub(crate) invalidates: bool,
+    /// Of a message: `key`, `rest` and `addr` are a grant.
+    pub(crate) grants: bool,
     /// Bytes of payload in this record.
     pub(crate) len: u32,
     /// The key that opens the memory that is written or read.
@@ -67,7 +77,8 @@ pub(crate) struct Record {
 const LAST: u64 = 1 << 8;
 const SOLICITED: u64 = 1 << 9;
 const INVALIDATES: u64 = 1 << 10;
-const FLAGS: u64 = LAST | SOLICITED | INVALIDATES;
+const GRANTS: u64 = 1 << 11;
+const FLAGS: u64 = LAST | SOLICITED | INVALIDATES | GRANTS;
 
 impl Record {
     /// A record without payload or flags.
@@ -77,6 +88,7 @@ impl Record {
             last: false,
             solicited: false,
             invalidates: false,
+            grants: false,
             len: 0,
             key: 0,
             rest: 0,
@@ -89,7 +101,8 @@ impl Record {
         let flag = |set, bit| if set { bit } else { 0 };
         let flags = flag(self.last, LAST)
             | flag(self.solicited, SOLICITED)
-            | flag(self.invalidates, INVALIDATES);
+            | flag(self.invalidates, INVALIDATES)
+            | flag(self.grants, GRANTS);
         [
             self.kind.number() | flags | u64::from(self.len) << 32,
             u64::from(self.key) | u64::from(self.rest) << 32,
@@ -111,6 +124,7 @@ impl Record {
             last: first & LAST != 0,
             solicited: first & SOLICITED != 0,
             invalidates: first & INVALIDATES != 0,
+            grants: first & GRANTS != 0,
             len,
             key,
             rest,
@@ -141,10 +155,11 @@ mod tests {
     fn what_is_written_is_parsed() {
         for number in 0..64u32 {
             let record = Record {
-                kind: Kind::parse(u64::from(number % 4) + 1).unwrap(),
+                kind: Kind::parse(u64::from(number % 5) + 1).unwrap(),
                 last: number & 1 != 0,
                 solicited: number & 2 != 0,
                 invalidates: number & 4 != 0,
+                grants: number & 8 != 0,
                 len: number.wrapping_mul(0x0123_4567),
                 key: !number,
                 rest: number << 20,
@@ -156,7 +171,7 @@ mod tests {
 
     #[test]
     fn unknown_kinds_and_flags_are_faults() {
-        for first in [0, 5, 0xff, 1 | 1 << 11, 1 | 1 << 31] {
+        for first in [0, 6, 0xff, 1 | 1 << 12, 1 | 1 << 31] {
             let refused = Record::parse([first, 0, 0]).unwrap_err();
             assert_eq!(refused.code, codes::RECORD);
         }

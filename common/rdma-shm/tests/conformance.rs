@@ -1,5 +1,6 @@
 //! The suite of the contract, between two providers of one process: rings of
-//! the usual size, and the smallest ones, which long transfers fill.
+//! the usual size, and the smallest ones, which long transfers fill; with memory
+//! that the active side gives, which is written and read in place, and without.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::os::fd::BorrowedFd;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_rdma::conformance::{End, Fabric};
 use nvmeof_rdma::{Address, Provider};
-use nvmeof_rdma_shm::{Shm, ShmConfig};
+use nvmeof_rdma_shm::{Give, Shm, ShmConfig};
 use tempfile::TempDir;
 
 struct OneHost {
@@ -16,21 +17,26 @@ struct OneHost {
     ring: usize,
     /// How long connections are looked at before they are left to wake-ups.
     spin: Duration,
+    give: Give,
     start: Instant,
 }
 
-fn one_host(ring: usize, spin: Duration) -> OneHost {
+fn one_host(ring: usize, spin: Duration, give: Give) -> OneHost {
     OneHost {
         folder: tempfile::tempdir().unwrap(),
         ring,
         spin,
+        give,
         start: Instant::now(),
     }
 }
 
 impl Fabric for OneHost {
     fn describe(&self) -> String {
-        format!("rings of {} bytes, spinning for {:?}", self.ring, self.spin)
+        let Self {
+            ring, spin, give, ..
+        } = self;
+        format!("rings of {ring} bytes, spinning for {spin:?}, memory to {give:?}")
     }
 
     fn pair(&mut self) -> (Box<dyn Provider>, Box<dyn Provider>) {
@@ -39,6 +45,7 @@ impl Fabric for OneHost {
                 folder: self.folder.path().join("meet"),
                 ring: self.ring,
                 spin: self.spin,
+                give: self.give,
                 ..ShmConfig::default()
             };
             Box::new(Shm::new(config).unwrap())
@@ -67,6 +74,8 @@ impl Fabric for OneHost {
 }
 
 nvmeof_rdma::conformance_suite!([
-    one_host(512 << 10, Duration::from_micros(50)),
-    one_host(64 << 10, Duration::ZERO),
+    one_host(512 << 10, Duration::from_micros(50), Give::SameUser),
+    one_host(64 << 10, Duration::ZERO, Give::SameUser),
+    one_host(512 << 10, Duration::from_micros(50), Give::Never),
+    one_host(64 << 10, Duration::ZERO, Give::Never),
 ]);

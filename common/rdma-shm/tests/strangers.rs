@@ -7,189 +7,20 @@
     reason = "tests"
 )]
 
-use std::io::IoSlice;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+mod stranger;
+
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
-use nix::sys::stat::fstat;
 use nix::unistd::ftruncate;
 use nvmeof_memory::{Pages, Pool, PoolLayout, Shared};
 use nvmeof_rdma::layer::Dice;
 use nvmeof_rdma::{
-    Address, CloseReason, Event, Inline, Limits, PrivateData, Provider, QpConfig, QpId, RemoteKey,
-    RemoteSlice, Rights, Tag, Work,
+    CloseReason, Event, Inline, Provider, RemoteKey, RemoteSlice, Rights, Tag, Work,
 };
-use nvmeof_rdma_shm::{Shm, ShmConfig};
-use socket2::{Domain, SockAddr, Socket, Type};
-use tempfile::TempDir;
-
-const RING: usize = 64 << 10;
-const TOTAL: usize = 4096 + 2 * RING;
-const CONFIG: QpConfig = QpConfig {
-    recvs: 16,
-    sends: 16,
-    reads_out: 4,
-    reads_in: 4,
-    exposes: 64,
-};
-
-/// Tests count descriptors, so that one runs at a time.
-static ALONE: Mutex<()> = Mutex::new(());
-
-struct Host {
-    _alone: MutexGuard<'static, ()>,
-    folder: TempDir,
-    provider: Shm,
-    start: Instant,
-}
-
-fn addr() -> Address {
-    "127.0.0.1:4420".parse().unwrap()
-}
-
-impl Host {
-    fn new() -> Self {
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let folder = TempDir::new().unwrap();
-        let mut provider = Shm::new(config(&folder)).unwrap();
-        provider.listen(addr()).unwrap();
-        Self {
-            _alone: alone,
-            folder,
-            provider,
-            start: Instant::now(),
-        }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("127.0.0.1-4420.sock")
-    }
-
-    /// A stranger's socket.
-    fn stranger(&self) -> Socket {
-        let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
-        socket
-            .connect(&SockAddr::unix(self.path()).unwrap())
-            .unwrap();
-        let patience = Some(Duration::from_secs(30));
-        socket.set_read_timeout(patience).unwrap();
-        socket
-    }
-
-    fn poll(&mut self) -> Vec<Event> {
-        let mut events = Vec::new();
-        self.provider.poll(self.start.elapsed(), &mut events);
-        assert!(self.start.elapsed() < Duration::from_secs(120));
-        events
-    }
-
-    /// Polls until something happens.
-    fn event(&mut self) -> Event {
-        loop {
-            let mut events = self.poll();
-            assert!(events.len() < 2, "{events:?}");
-            if let Some(event) = events.pop() {
-                return event;
-            }
-        }
-    }
-
-    /// An honest peer gets in.
-    fn assert_open(&mut self) {
-        let mut honest = Shm::new(config(&self.folder)).unwrap();
-        let data = PrivateData::empty();
-        let now = self.start.elapsed();
-        let qp = honest.connect(addr(), &CONFIG, &data, now).unwrap();
-        let mut events = Vec::new();
-        while events.is_empty() {
-            honest.poll(self.start.elapsed(), &mut events);
-            for event in self.poll() {
-                if let Event::ConnectRequest(request) = event {
-                    self.provider.prepare(request.qp, &CONFIG).unwrap();
-                    self.provider.accept(request.qp, &data).unwrap();
-                }
-            }
-        }
-        assert!(
-            matches!(events[0], Event::Established { qp: of, .. } if of == qp),
-            "{events:?}"
-        );
-        drop(honest);
-        while !matches!(self.event(), Event::Closed { .. }) {}
-    }
-}
-
-fn config(folder: &TempDir) -> ShmConfig {
-    let base = ShmConfig::default();
-    ShmConfig {
-        folder: folder.path().to_owned(),
-        limits: Limits {
-            max_pending: 8,
-            ..base.limits.clone()
-        },
-        ring: RING,
-        handshake: Duration::from_secs(2),
-        linger: Duration::from_millis(50),
-        ..base
-    }
-}
-
-/// What a provider would say: rings of that size, 4 reads each way.
-fn request(ring: usize) -> Vec<u8> {
-    let mut bytes = b"\x01nvmshm1".to_vec();
-    bytes.extend_from_slice(&(ring as u64).to_le_bytes());
-    bytes.extend_from_slice(&std::net::Ipv6Addr::LOCALHOST.octets());
-    bytes.extend_from_slice(&[4, 0, 0, 0, 4, 0, 0, 0]);
-    bytes
-}
-
-/// How many descriptors of these files are open; other tests run beside us.
-fn open_of(files: &[&OwnedFd]) -> usize {
-    let ours = files.iter().map(|fd| fstat(fd).unwrap().st_ino);
-    let ours: Vec<u64> = ours.collect();
-    let all = std::fs::read_dir("/proc/self/fd").unwrap();
-    let all = all.filter_map(|entry| std::fs::metadata(entry.unwrap().path()).ok());
-    all.filter(|file| ours.contains(&file.ino())).count()
-}
-
-fn send(socket: &Socket, bytes: &[u8], fds: &[&OwnedFd]) {
-    let numbers: Vec<RawFd> = fds.iter().map(|fd| fd.as_raw_fd()).collect();
-    let control = [ControlMessage::ScmRights(&numbers)];
-    let control = if fds.is_empty() { &[][..] } else { &control };
-    let pieces = [IoSlice::new(bytes)];
-    sendmsg::<()>(
-        socket.as_raw_fd(),
-        &pieces,
-        control,
-        MsgFlags::empty(),
-        None,
-    )
-    .unwrap();
-}
-
-/// All that the provider says to a stranger before it closes.
-fn last_words(host: &mut Host, socket: &Socket) -> String {
-    socket.set_nonblocking(true).unwrap();
-    let mut said = String::new();
-    loop {
-        let mut bytes = [0; 512];
-        match std::io::Read::read(&mut &*socket, &mut bytes) {
-            Ok(0) => return said,
-            Ok(len) => said += &String::from_utf8_lossy(&bytes[..len]),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                assert!(host.poll().is_empty());
-            }
-            // It closed with something unread.
-            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
-        }
-    }
-}
+use socket2::Socket;
+use stranger::*;
 
 #[test]
 fn requests_that_make_no_sense_are_refused_with_the_reason() {
@@ -202,10 +33,10 @@ fn requests_that_make_no_sense_are_refused_with_the_reason() {
     let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
     let right = request(RING);
     let mut other_version = right.clone();
-    other_version[7] = b'2';
+    other_version[7] = b'1';
     let no_request = "not a request";
     let long = [&right[..], &[0; 300]].concat();
-    let cases: [(&[u8], &[&OwnedFd], &str); 13] = [
+    let cases: [(&[u8], &[&OwnedFd], &str); 15] = [
         (b"GET / HTTP/1.1", &[], no_request),
         (&[0], &[&good], no_request),
         (&right[..right.len() - 1], &[&good], no_request),
@@ -215,6 +46,8 @@ fn requests_that_make_no_sense_are_refused_with_the_reason() {
         (&right, &[&loose], "not sealed"),
         (&right, &[&small], "bytes of memory"),
         (&request(2 * RING), &[&good], "bytes of memory"),
+        (&request_with(RING, 2048), &[&good], "bytes of memory"),
+        (&request_with(RING, 7), &[&good], "must be 0 or 2048"),
         (&request(0), &[&good], "power of two"),
         (&request(usize::MAX), &[&good], "power of two"),
         // These break the socket's own rules.
@@ -251,21 +84,6 @@ fn those_who_say_nothing_give_way() {
     }
 }
 
-/// Connects as a stranger with memory of its own, and has it accepted.
-fn intruder(host: &mut Host) -> (Socket, Shared, QpId) {
-    let (memory, fd) = Shared::create(TOTAL).unwrap();
-    let stranger = host.stranger();
-    send(&stranger, &request(RING), &[&fd]);
-    let Event::ConnectRequest(asked) = host.event() else {
-        panic!("a request")
-    };
-    host.provider.prepare(asked.qp, &CONFIG).unwrap();
-    let accepted = host.provider.accept(asked.qp, &PrivateData::empty());
-    accepted.unwrap();
-    assert!(matches!(host.event(), Event::Established { .. }));
-    (stranger, memory, asked.qp)
-}
-
 #[test]
 fn messages_out_of_place_end_the_connection() {
     for message in [&[2; 9][..], &[3], &[7], &[4, 4], &[5, 0], &[0; 400]] {
@@ -297,33 +115,6 @@ fn wake_ups_for_nothing_are_harmless_and_descriptors_are_not_kept() {
     host.assert_open();
 }
 
-/// A record as the specification of the rings has it: kind, flags and length;
-/// key and rest; address.
-#[derive(Clone, Copy)]
-struct Record {
-    kind: u64,
-    len: u64,
-    key: u32,
-    rest: u64,
-    addr: u64,
-}
-
-/// Puts records into the ring from the active to the passive side.
-fn put(memory: &Shared, records: &[Record]) {
-    let mut at = 0;
-    for record in records {
-        let words = [
-            record.kind | record.len << 32,
-            u64::from(record.key) | record.rest << 32,
-            record.addr,
-        ];
-        memory.store(4096 + at, words).unwrap();
-        at += (32 + usize::try_from(record.len).unwrap()).next_multiple_of(64);
-    }
-    let head = memory.word(0).unwrap();
-    head.store(at as u64, Ordering::Release);
-}
-
 #[test]
 fn records_against_the_rules_are_told_by_their_number() {
     const LEN: usize = 4096;
@@ -344,7 +135,7 @@ fn records_against_the_rules_are_told_by_their_number() {
     }
     let cases: [(u16, Make); 14] = [
         (0x02, |w| vec![record(0, 0, 0, w)]),
-        (0x02, |w| vec![record(5, 0, 0, w)]),
+        (0x02, |w| vec![record(6, 0, 0, w)]),
         (0x02, |w| vec![record(2, 101, 100, w)]),
         (0x20, |w| vec![record(1 | LAST, 8, 0, w); 2]),
         (0x21, |w| vec![record(1 | LAST, 65, 0, w)]),

@@ -113,6 +113,30 @@ pub trait Provider: Send {
         true
     }
 
+    /// Whether the peer of `qp` reaches `buf` as its own memory once it is
+    /// exposed, so that data cost least that way, even those that would fit a
+    /// message.
+    fn peer_works_in_place(&self, _qp: QpId, _buf: &Buf) -> bool {
+        false
+    }
+
+    /// The memory that `remote` names, as a buffer: where the peer shares it,
+    /// instead of an RDMA Read or Write of it. Its bytes *are* the peer's, who
+    /// may change them at any time: hand them to a device, fill them or copy
+    /// them, and decide nothing by them.
+    ///
+    /// `rights` says what will be done: to look is
+    /// [`Rights::REMOTE_READ`], to change is [`Rights::REMOTE_WRITE`]. The peer
+    /// cannot withdraw the key before the buffer is dropped, and a Send that
+    /// invalidates the key is refused before that. The buffer may outlive the
+    /// queue pair and the peer.
+    ///
+    /// `None` wherever this is not possible, for any reason: then a Read or
+    /// Write does it, or says why not.
+    fn map_remote(&mut self, _qp: QpId, _remote: RemoteSlice, _rights: Rights) -> Option<Buf> {
+        None
+    }
+
     /// Gives the queue pair of a [`Event::ConnectRequest`] its sizes, after
     /// which receives can be posted and [`accept`](Self::accept) be called.
     ///

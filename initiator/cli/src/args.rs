@@ -110,6 +110,10 @@ pub(crate) struct Target {
     /// [default: the folders of this user and of the system]
     #[arg(long, value_name = "DIR")]
     pub(crate) shm_folder: Option<PathBuf>,
+    /// Copy data through rings even where a target of this user or of root could
+    /// use our buffers in place
+    #[arg(long)]
+    pub(crate) shm_copy: bool,
     /// Ask for a CRC on every frame of software iWARP
     #[arg(long)]
     pub(crate) crc: bool,
@@ -402,6 +406,7 @@ impl Target {
     fn route_options(&self) -> RouteOptions {
         RouteOptions {
             shm_folder: self.shm_folder.clone(),
+            shm_copies: self.shm_copy,
             crc: self.crc,
         }
     }

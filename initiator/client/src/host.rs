@@ -52,7 +52,7 @@ impl HostConfig {
             transport: Transport::Auto,
             route_options: RouteOptions::default(),
             buffers: buffers.to_vec(),
-            pages: Pages::Normal,
+            pages: Pages::Shareable,
         }
     }
 

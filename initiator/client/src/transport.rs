@@ -34,6 +34,10 @@ pub struct RouteOptions {
     /// memory; `None` for those of this user and of the system. Whoever owns
     /// this folder is trusted.
     pub shm_folder: Option<PathBuf>,
+    /// Whether data are copied through rings even where the target is a process
+    /// of our user or of root, which may use our buffers in place otherwise:
+    /// such a target could read and write all of them.
+    pub shm_copies: bool,
     /// Whether software iWARP asks for a CRC on every frame.
     pub crc: bool,
 }
@@ -80,10 +84,9 @@ impl Transport {
             Address::Ip(addr) => addr,
             Address::Unix(_) => return self.route_to_socket(addr, options),
         };
-        let shm_folder = options.shm_folder.as_deref();
         let found = match self {
-            Self::Shm => Some(shm::find(addr, shm_folder).map_err(MachineError::NobodyHere)?),
-            Self::Auto => shm::find(addr, shm_folder)
+            Self::Shm => Some(shm::find(addr, options).map_err(MachineError::NobodyHere)?),
+            Self::Auto => shm::find(addr, options)
                 .inspect_err(|why| tracing::debug!(%addr, "no shared memory: {why}"))
                 .ok(),
             Self::Iwarp | Self::Verbs => None,
@@ -187,12 +190,12 @@ fn iwarp(_crc: bool) -> Result<Box<dyn Provider>, Error> {
 mod shm {
     use std::fmt;
     use std::net::SocketAddr;
-    use std::path::Path;
     use std::time::Duration;
 
     use nvmeof_rdma::Provider;
-    use nvmeof_rdma_shm::{Nobody, Shm, ShmConfig, probe};
+    use nvmeof_rdma_shm::{Give, Nobody, Shm, ShmConfig, probe};
 
+    use super::RouteOptions;
     use crate::error::{Error, MachineError};
 
     /// How long a target may take to say that it takes us.
@@ -204,13 +207,16 @@ mod shm {
 
     /// Finds it in `folder`, or in the usual ones. The error is that of the
     /// first where anybody listens.
-    pub(super) fn find(addr: SocketAddr, folder: Option<&Path>) -> Result<Place, String> {
-        let configs = match folder {
-            Some(folder) => vec![ShmConfig::connecting(folder.to_owned(), true)],
+    pub(super) fn find(addr: SocketAddr, options: &RouteOptions) -> Result<Place, String> {
+        let configs = match &options.shm_folder {
+            Some(folder) => vec![ShmConfig::connecting(folder.clone(), true)],
             None => ShmConfig::usual(),
         };
         let mut whys = Vec::new();
-        for config in configs {
+        for mut config in configs {
+            if options.shm_copies {
+                config.give = Give::Never;
+            }
             match probe(addr, &config, PATIENCE) {
                 Ok(()) => return Ok(Place(config)),
                 Err(why @ Nobody::Absent(_)) => whys.push(why.to_string()),
@@ -242,16 +248,16 @@ mod shm {
 mod shm {
     use std::fmt;
     use std::net::SocketAddr;
-    use std::path::Path;
 
     use nvmeof_rdma::Provider;
 
+    use super::RouteOptions;
     use crate::error::Error;
 
     #[derive(Clone, Debug)]
     pub(super) enum Place {}
 
-    pub(super) fn find(_addr: SocketAddr, _folder: Option<&Path>) -> Result<Place, String> {
+    pub(super) fn find(_addr: SocketAddr, _options: &RouteOptions) -> Result<Place, String> {
         Err("this program was built without the feature `shm`".to_owned())
     }
 
@@ -398,6 +404,7 @@ mod tests {
     fn chosen(transport: Transport, addr: Address, folder: &Path) -> Result<String, String> {
         let options = RouteOptions {
             shm_folder: Some(folder.to_owned()),
+            shm_copies: false,
             crc: false,
         };
         let provider = transport.route(addr, &options);

@@ -28,7 +28,7 @@ impl Payload {
             stride,
             lead: 0,
         };
-        let pool = Pool::new(layout, Pages::Normal).map_err(|error| {
+        let pool = Pool::new(layout, Pages::Shareable).map_err(|error| {
             let text = format!("{error}; or lower iodepth= or bs= of the job");
             Failure::new(text, Errno::ENOMEM)
         })?;

@@ -147,6 +147,32 @@ fn hosts_of_two_kinds_share_a_port_and_auto_finds_the_short_way() {
     target.stop();
 }
 
+/// What one way wrote the other reads, to the byte, from a file; and each side
+/// says which way that was.
+#[test]
+fn buffers_are_used_in_place_unless_the_host_copies() {
+    let setup = Setup::new().provider("\"shm\"").file(4 * MIB);
+    let target = setup.start();
+    let run = |verb: &str, copies: bool, data: &[u8]| {
+        let range = "--start-block 256 --block-count 3000 --data -";
+        let run = target.on(1, verb).args(range).stdin(data);
+        let run = over_shm(run, &setup);
+        let run = if copies { run.args("--shm-copy") } else { run };
+        run.ok().stdout
+    };
+    for copies in [false, true] {
+        let in_place = format!("in_place={}", !copies);
+        let data = pattern(7 + u32::from(copies), 3000 * 512);
+        run("write", copies, &data);
+        for read_copies in [copies, !copies] {
+            same_bytes(&run("read", read_copies, &[]), &data);
+        }
+        run("compare", copies, &data);
+        assert!(!target.lines(&[&in_place]).is_empty());
+    }
+    target.stop();
+}
+
 #[test]
 fn all_addresses_are_served_and_the_one_that_was_meant_is_told() {
     let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);

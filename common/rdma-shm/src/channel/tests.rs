@@ -10,8 +10,8 @@ use crate::fault::codes;
 use crate::record::{GRAIN, HEADER, Kind, SEGMENT, size};
 
 fn pair(ring: usize) -> (Channel, Channel) {
-    let (active, fd) = Channel::create(ring).unwrap();
-    let passive = Channel::open(fd.as_fd(), ring as u64).unwrap();
+    let (active, fd) = Channel::create(ring, MOST_GRANTS).unwrap();
+    let passive = Channel::open(fd.as_fd(), ring as u64, MOST_GRANTS).unwrap();
     (active, passive)
 }
 
@@ -116,8 +116,8 @@ fn new_connections_are_woken_for() {
 
 #[test]
 fn memory_of_another_size_is_refused() {
-    let (_channel, fd) = Channel::create(MIN_RING).unwrap();
-    let open = |ring| Channel::open(fd.as_fd(), ring).map(|_| ());
+    let (_channel, fd) = Channel::create(MIN_RING, 0).unwrap();
+    let open = |ring| Channel::open(fd.as_fd(), ring, 0).map(|_| ());
     for ring in [
         0,
         1,
@@ -130,15 +130,26 @@ fn memory_of_another_size_is_refused() {
     }
     let other = open(2 * MIN_RING as u64);
     assert!(matches!(other, Err(ChannelError::Memory(_))), "{other:?}");
+    for grants in [1, MOST_GRANTS - 1, MOST_GRANTS + 1, u32::MAX] {
+        let odd = Channel::open(fd.as_fd(), MIN_RING as u64, grants);
+        assert!(matches!(odd, Err(ChannelError::Grants(_))), "{grants}");
+    }
+    let other = Channel::open(fd.as_fd(), MIN_RING as u64, MOST_GRANTS);
+    assert!(matches!(other, Err(ChannelError::Memory(_))));
 }
 
 impl Channel {
+    fn out_size(&self) -> usize {
+        (self.marks - CONTROL) / 2
+    }
+
     /// Changes one word somewhere: an index, a wish, or where the next record
     /// of either ring is looked for; often by one bit only.
     pub(crate) fn scribble(&self, dice: &mut Dice) {
-        let ring = self.memory.len() / 2 - CONTROL / 2;
+        let ring = self.out_size();
         let number = dice.below(2);
-        let at = match dice.below(4) {
+        let at = match dice.below(5) {
+            4 => self.marks + dice.below(2 * PLACES) * 8,
             0 => dice.below(6) * APART,
             1 => dice.below(self.memory.len() / 8) * 8,
             _ => {

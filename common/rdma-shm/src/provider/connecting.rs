@@ -10,10 +10,12 @@ use nvmeof_rdma::{
 };
 use socket2::Socket;
 
+use super::passing::{MOST_REGIONS, way};
 use super::{Core, Shm};
 use crate::channel::Channel;
 use crate::conn::{Conn, Phase, terms};
 use crate::fault::{codes, fault};
+use crate::grant::Taken;
 use crate::link::Link;
 use crate::listening;
 use crate::message::{self, Message, Request, Terms};
@@ -120,13 +122,15 @@ impl Core {
     ) -> io::Result<()> {
         let (link, sought) = listening::connect(addr, &self.config)?;
         let ring = self.config.ring();
-        let (channel, fd) = Channel::create(ring).map_err(io::Error::other)?;
+        let grants = self.config.grants_to(link.user()?);
+        let (channel, fd) = Channel::create(ring, grants).map_err(io::Error::other)?;
         let request = Request {
             ring: ring as u64,
+            grants,
             sought,
             terms: terms(&conn.config, private_data),
         };
-        link.send(&request.to_bytes(), Some(&fd))?;
+        link.send(&request.to_bytes(), Some(fd.as_fd()))?;
         self.watch(&link, conn.id.0)?;
         conn.link = Some(link);
         conn.channel = Some(channel);
@@ -147,7 +151,7 @@ impl Core {
             return;
         }
         let asked = open_request(bytes, fd);
-        let (Request { sought, terms, .. }, channel) = match asked {
+        let (request, channel) = match asked {
             Ok(asked) => asked,
             Err(text) => {
                 self.say(&text);
@@ -155,9 +159,18 @@ impl Core {
                 return;
             }
         };
+        let Request {
+            grants,
+            sought,
+            terms,
+            ..
+        } = request;
         let Some((listener, addr)) = conn.listener else {
             return;
         };
+        if grants > 0 && self.config.mapped > 0 {
+            conn.taken = conn.link.as_ref().map(|link| Taken::new(link.keep()));
+        }
         self.set_deadline(conn, None);
         // On all addresses the peer's word has to do: it is told of what it
         // reaches there, and nothing else comes of it.
@@ -189,7 +202,12 @@ impl Core {
         if conn.phase != Phase::Prepared {
             return Err(conn.phase.refusal());
         }
-        conn.say(&Message::Accept(terms(&conn.config, private_data)));
+        conn.say(&Message::Accept {
+            terms: terms(&conn.config, private_data),
+            regions: conn.taken.as_ref().map_or(0, |_| MOST_REGIONS),
+        });
+        let in_place = conn.taken.is_some();
+        tracing::info!(qp = ?conn.id, in_place, "shared memory: {}", way(in_place));
         self.pending = self.pending.saturating_sub(1);
         conn.start(conn.peer_reads_in);
         later.push(Event::Established {
@@ -220,13 +238,18 @@ impl Core {
     pub(super) fn on_reply(&mut self, conn: &mut Conn, message: Message, events: &mut Vec<Event>) {
         let qp = conn.id;
         match message {
-            Message::Accept(Terms {
-                reads_in,
-                private_data,
-                ..
-            }) => {
+            Message::Accept {
+                terms:
+                    Terms {
+                        reads_in,
+                        private_data,
+                        ..
+                    },
+                regions,
+            } => {
                 self.set_deadline(conn, None);
                 conn.start(reads_in);
+                self.may_take(conn, regions);
                 events.push(Event::Established { qp, private_data });
                 self.heat(conn);
             }
@@ -235,7 +258,7 @@ impl Core {
                 self.finish(conn, CloseReason::Rejected, events);
             }
             Message::Fault(fault) => self.finish(conn, CloseReason::Terminated(fault), events),
-            Message::Wake | Message::Bye | Message::Probe => {
+            Message::Wake | Message::Bye | Message::Probe | Message::Region { .. } => {
                 let text = "a message before the reply";
                 self.end_fault(conn, fault(codes::MESSAGE, text), events);
             }
@@ -247,7 +270,8 @@ impl Core {
 fn open_request(bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(Request, Channel), String> {
     let request = Request::parse(bytes).ok_or(message::BAD_REQUEST)?;
     let fd = fd.ok_or("its request brought no memory")?;
-    let channel = Channel::open(fd.as_fd(), request.ring).map_err(|error| error.to_string())?;
+    let channel = Channel::open(fd.as_fd(), request.ring, request.grants);
+    let channel = channel.map_err(|error| error.to_string())?;
     Ok((request, channel))
 }
 

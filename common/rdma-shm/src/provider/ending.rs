@@ -1,6 +1,7 @@
 //! How connections end: by us, by the peer, by a fault, or by time.
 
 use std::io;
+use std::time::Duration;
 
 use nvmeof_rdma::{CloseReason, Event, Fault, PrivateData};
 
@@ -43,6 +44,8 @@ impl Core {
                 conn.say(&Message::Bye);
                 CloseReason::Local
             }
+            // The disk of the peer may take its time.
+            Phase::Busy => conn.reason.take().unwrap_or(CloseReason::Local),
             Phase::Requested | Phase::Prepared | Phase::Gone => return,
         };
         self.finish(conn, reason, events);
@@ -60,7 +63,7 @@ impl Core {
                 conn.outbound.wind_down(&mut self.keys);
                 self.linger(conn);
             }
-            Phase::AwaitRequest | Phase::Ending | Phase::Gone => {}
+            Phase::AwaitRequest | Phase::Ending | Phase::Busy | Phase::Gone => {}
         }
     }
 
@@ -86,6 +89,8 @@ impl Core {
         error: Option<io::Error>,
         events: &mut Vec<Event>,
     ) {
+        // The socket ends when nobody there uses anything of ours any more.
+        conn.peer_takes = 0;
         let gone = |text| io::Error::new(io::ErrorKind::ConnectionReset, text);
         let reason = match conn.phase {
             Phase::Running => {
@@ -100,6 +105,7 @@ impl Core {
                 CloseReason::Peer
             }
             Phase::Requested | Phase::Prepared => CloseReason::Peer,
+            Phase::Busy => conn.reason.take().unwrap_or(CloseReason::Local),
             Phase::Ending | Phase::Gone => CloseReason::Local,
         };
         self.finish(conn, reason, events);
@@ -121,19 +127,45 @@ impl Core {
         if conn.phase == Phase::Gone {
             return;
         }
+        if !self.still_used(conn).is_empty() {
+            // Buffers are handed back when nobody else can touch them, which
+            // the peer's device may do for a while.
+            conn.phase = Phase::Busy;
+            conn.reason = Some(reason);
+            self.set_deadline(conn, Some(self.now.saturating_add(LOOK_AGAIN)));
+            return;
+        }
         if conn.phase.is_pending() {
             self.pending = self.pending.saturating_sub(1);
         }
         self.set_deadline(conn, None);
         let (qp, visible) = (conn.id, conn.is_visible());
         conn.phase = Phase::Gone;
-        // Closing takes it out of epoll.
-        conn.link = None;
+        // Who uses memory of the peer may keep the socket open.
+        if let Some(link) = conn.link.take() {
+            self.unwatch(&link);
+        }
         conn.channel = None;
+        conn.taken = None;
         conn.outbound.flush(qp, &mut self.keys, events);
         conn.inbound.flush(qp, events);
         if visible {
             events.push(Event::Closed { qp, reason });
         }
     }
+
+    /// Takes back what the peer of a connection was granted, and says which
+    /// keys it uses nevertheless.
+    pub(super) fn still_used(&self, conn: &Conn) -> Vec<u32> {
+        let granted = conn.channel.as_ref().filter(|_| conn.peer_takes > 0);
+        let used = granted.map(|channel| {
+            let keys = self.given.keys_of(conn.id);
+            keys.filter(|key| !channel.revoke(*key)).collect()
+        });
+        used.unwrap_or_default()
+    }
 }
+
+/// How often it is looked whether a peer lets go of memory, if it does not say
+/// so by ending its side.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);

@@ -162,6 +162,12 @@ impl Core {
         Ok(self.epoll.add(socket, event)?)
     }
 
+    /// Has the kernel forget a socket.
+    pub(super) fn unwatch(&self, socket: &impl AsFd) {
+        // An error says that it was not known.
+        let _ = self.epoll.delete(socket);
+    }
+
     /// Whether this poll asks the kernel: not each one when there are busy
     /// connections, since that takes longer than looking at them.
     pub(super) fn asks_kernel(&mut self) -> bool {
@@ -181,14 +187,20 @@ impl Core {
         let worked = match conn.phase {
             // Nobody was there to connect to.
             Phase::AwaitReply => false,
-            Phase::Running | Phase::Ending => match conn.exchange(&mut self.keys, events) {
-                Ok(worked) => worked,
-                Err(fault) => {
-                    self.end_fault(conn, fault, events);
-                    return true;
+            Phase::Running | Phase::Ending => {
+                match conn.exchange(&mut self.keys, &mut self.given, events) {
+                    Ok(worked) => worked,
+                    Err(fault) => {
+                        self.end_fault(conn, fault, events);
+                        return true;
+                    }
                 }
-            },
-            Phase::AwaitRequest | Phase::Requested | Phase::Prepared | Phase::Gone => return false,
+            }
+            Phase::AwaitRequest
+            | Phase::Requested
+            | Phase::Prepared
+            | Phase::Busy
+            | Phase::Gone => return false,
         };
         if worked {
             conn.worked = self.now;
@@ -240,7 +252,7 @@ impl Core {
             let Some(link) = &conn.link else {
                 return taken > 0;
             };
-            let heard = if conn.phase == Phase::AwaitRequest {
+            let heard = if conn.phase == Phase::AwaitRequest || conn.taken.is_some() {
                 link.receive_memory(&mut room)
             } else {
                 let message = link.receive(&mut room);
@@ -250,7 +262,15 @@ impl Core {
                 Ok(Some((bytes, fd))) if conn.phase == Phase::AwaitRequest => {
                     self.on_request(conn, bytes, fd.as_ref(), events);
                 }
-                Ok(Some((bytes, _))) => match Message::parse(bytes) {
+                // Nothing that it says matters any more but its end.
+                Ok(Some(_)) if conn.phase == Phase::Busy => {}
+                Ok(Some((bytes, fd))) => match Message::parse(bytes) {
+                    Ok(Message::Region { number, len }) => {
+                        let fd = fd.as_ref().map(AsFd::as_fd);
+                        if let Err(fault) = self.on_region(conn, number, len, fd) {
+                            self.end_fault(conn, fault, events);
+                        }
+                    }
                     Ok(message) => self.on_message(conn, message, events),
                     Err(fault) => self.end_fault(conn, fault, events),
                 },

@@ -38,10 +38,13 @@ struct Side {
     closed: Option<CloseReason>,
     window: Option<RemoteSlice>,
     next_tag: u64,
+    /// Whether its peer uses its memory in place: whoever scribbles over what it
+    /// granted itself may find its memory changed, and only its own.
+    gives: bool,
 }
 
 impl Side {
-    fn new(folder: &std::path::Path) -> Self {
+    fn new(folder: &std::path::Path, pages: Pages) -> Self {
         let config = ShmConfig {
             folder: folder.to_owned(),
             ring: 64 << 10,
@@ -53,7 +56,7 @@ impl Side {
             stride: LEN,
             lead: 0,
         };
-        let pool = Pool::new(layout, Pages::Normal).unwrap();
+        let pool = Pool::new(layout, pages).unwrap();
         let mut provider = Shm::new(config).unwrap();
         provider.register(pool.region()).unwrap();
         Self {
@@ -65,6 +68,7 @@ impl Side {
             closed: None,
             window: None,
             next_tag: 0,
+            gives: pages == Pages::Shareable,
         }
     }
 
@@ -160,7 +164,7 @@ impl Side {
         let mut window = self.provider.withdraw(slice.key).unwrap();
         window.reset_view();
         let mut beside = window[..WINDOW.start].iter().chain(&window[WINDOW.end..]);
-        assert!(beside.all(|byte| *byte == UNTOUCHED));
+        assert!(self.gives || beside.all(|byte| *byte == UNTOUCHED));
     }
 
     /// Writes nonsense into the memory of the connection under attack, mostly
@@ -185,9 +189,9 @@ struct Host {
 }
 
 impl Host {
-    fn new() -> Self {
+    fn new(active: Pages) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut sides = [(); 2].map(|()| Side::new(folder.path()));
+        let mut sides = [active, Pages::Normal].map(|pages| Side::new(folder.path(), pages));
         let addr = "127.0.0.1:1".parse().unwrap();
         sides[1].provider.listen(addr).unwrap();
         Self {
@@ -295,7 +299,16 @@ impl Host {
 
 #[test]
 fn scribbling_harms_nobody_else_and_everything_comes_back() {
-    let mut host = Host::new();
+    scribble(Pages::Normal);
+}
+
+#[test]
+fn scribbling_over_grants_harms_nobody_else() {
+    scribble(Pages::Shareable);
+}
+
+fn scribble(active: Pages) {
+    let mut host = Host::new(active);
     let bystander = host.link();
     let mut faults = 0;
     for seed in 0..SEEDS {
@@ -318,7 +331,7 @@ fn scribbling_harms_nobody_else_and_everything_comes_back() {
 /// of them is put in place.
 #[test]
 fn a_long_write_that_does_not_fit_changes_nothing() {
-    let mut host = Host::new();
+    let mut host = Host::new(Pages::Normal);
     let link = host.link();
     for (side, qp) in host.sides.iter_mut().zip(link) {
         side.begin(qp, Rights::REMOTE_WRITE);

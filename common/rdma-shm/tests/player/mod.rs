@@ -58,7 +58,7 @@ impl Player {
             stride: LEN,
             lead: 0,
         };
-        let pool = Pool::new(layout, Pages::Normal).unwrap();
+        let pool = Pool::new(layout, Pages::Shareable).unwrap();
         let mut provider = Shm::new(config).unwrap();
         provider.register(pool.region()).unwrap();
         Self {

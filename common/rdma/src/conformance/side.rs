@@ -79,7 +79,7 @@ impl Side {
         log: TraceLog,
         opens_in_order: bool,
     ) -> Self {
-        let memory = Classes::new(&SIZES, Pages::Normal).expect("memory for the suite");
+        let memory = Classes::new(&SIZES, Pages::Shareable).expect("memory for the suite");
         let mut provider = Trace::new(provider, name, log);
         for region in memory.regions() {
             provider.register(region).expect("memory is registered");

@@ -99,6 +99,14 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
         (**self).peer_may_invalidate(qp)
     }
 
+    fn peer_works_in_place(&self, qp: QpId, buf: &Buf) -> bool {
+        (**self).peer_works_in_place(qp, buf)
+    }
+
+    fn map_remote(&mut self, qp: QpId, remote: RemoteSlice, rights: Rights) -> Option<Buf> {
+        (**self).map_remote(qp, remote, rights)
+    }
+
     fn local_addr(&self, qp: QpId) -> Option<Address> {
         (**self).local_addr(qp)
     }

@@ -247,6 +247,14 @@ impl<P: Provider> Provider for Trace<P> {
         self.inner.peer_may_invalidate(qp)
     }
 
+    fn peer_works_in_place(&self, qp: QpId, buf: &Buf) -> bool {
+        self.inner.peer_works_in_place(qp, buf)
+    }
+
+    fn map_remote(&mut self, qp: QpId, remote: RemoteSlice, rights: Rights) -> Option<Buf> {
+        self.inner.map_remote(qp, remote, rights)
+    }
+
     fn local_addr(&self, qp: QpId) -> Option<Address> {
         self.inner.local_addr(qp)
     }

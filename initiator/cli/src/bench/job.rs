@@ -159,7 +159,7 @@ impl Job {
             stride: usize::try_from(plan.bytes).unwrap_or(usize::MAX),
             lead: 0,
         };
-        let pool = Pool::new(layout, Pages::Normal).map_err(|error| {
+        let pool = Pool::new(layout, Pages::Shareable).map_err(|error| {
             Failure::new(error.to_string()).with_remedy("lower --iodepth or --bs")
         })?;
         queue.register(pool.region())?;

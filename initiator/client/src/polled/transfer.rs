@@ -128,9 +128,11 @@ impl Parts<'_> {
             user,
             patience,
         } = call;
+        let provider = &self.provider;
+        let rides = |buf: &Buf| in_capsule && !provider.peer_works_in_place(self.qp, buf);
         let memory = match buf {
             None => Memory::None,
-            Some(buf) if in_capsule => Memory::Home(buf),
+            Some(buf) if rides(&buf) => Memory::Home(buf),
             // The least rights that will do.
             Some(buf) => {
                 let rights = match direction {

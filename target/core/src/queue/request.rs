@@ -143,6 +143,16 @@ impl Default for Request {
 }
 
 impl Request {
+    /// The write that waits for its data, if this is one: nobody but the disk
+    /// looks at them, so that they may change until the disk has them.
+    #[must_use]
+    pub fn write(&self) -> Option<&IoOp> {
+        match &self.stage {
+            Stage::Transfer(op) if op.kind == IoKind::Write => Some(op),
+            _ => None,
+        }
+    }
+
     /// Becomes the command `sqe` in a capsule of `capsule_len` bytes.
     pub(crate) fn start(&mut self, sqe: &Sqe, capsule_len: usize) {
         // Field by field: the rest of a stage or of data that were nothing is

@@ -1,6 +1,7 @@
 //! The edge of one queue pair: moves bytes as the core says.
 
 mod disk;
+mod in_place;
 mod receives;
 mod room;
 mod slots;

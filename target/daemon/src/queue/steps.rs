@@ -12,6 +12,7 @@ impl Edge {
     /// Does what the core says, until something has to be waited for.
     pub(super) fn perform(&mut self, slot: Place, mut action: Action, io: &mut Io<'_>) {
         loop {
+            action = self.in_place(slot, action, io);
             if self.waits(slot, &action, io) {
                 if let Some(job) = self.slots.get(slot) {
                     job.hungry = Some(action);
@@ -160,6 +161,9 @@ impl Edge {
         job.on_wire = Some(io.now);
         let (capsule, data) = (job.capsule.take(), job.data.take());
         self.receive_again(capsule, io);
+        // The host's own memory holds its data already; before the answer it is
+        // let go, and so it is when nothing came of the command.
+        let data = data.filter(|data| !data.is_lent());
         if let (Some(remote), Some(local)) = (response.push, data) {
             let remote = slice(remote);
             self.post(slot, Work::Write { local, remote }, io);
@@ -200,7 +204,7 @@ impl Edge {
     }
 }
 
-fn slice(remote: Remote) -> RemoteSlice {
+pub(super) fn slice(remote: Remote) -> RemoteSlice {
     RemoteSlice {
         key: RemoteKey(remote.key),
         addr: remote.addr,

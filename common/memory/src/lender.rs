@@ -1,0 +1,261 @@
+//! Memory of another process, lent to us piece by piece.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::memfd::{self, SharedError};
+use crate::pool::{Home, Owner};
+use crate::region::WeakRegion;
+use crate::{Buf, Region, Shared};
+
+/// A region that another process shares with us. What is [lent](Self::lend) of
+/// it is a [`Buf`] like any other, and is marked in memory that both see for as
+/// long as it lives, so that its owner knows when nobody uses it any more.
+///
+/// # What the owner can do
+/// It may write the bytes at any time, also while they are seen as a slice
+/// here. Bytes have no invalid values, and users of such buffers only hand them
+/// to the kernel, fill them, or copy them: nobody decides anything by them
+/// ([`Buf::is_lent`]). So whoever changes them changes nothing but the data, its
+/// own. It cannot take the memory away: the file has an end that does not move.
+#[derive(Clone, Debug)]
+pub struct Lender {
+    home: Arc<Home>,
+}
+
+/// Words in shared memory, one for each number under which memory can be lent:
+/// 1 as long as it is.
+pub(crate) struct Marks {
+    shared: Arc<Shared>,
+    /// Byte of the first word.
+    first: usize,
+    /// Lives as long as anything is lent.
+    _alive: Arc<dyn fmt::Debug + Send + Sync>,
+}
+
+impl Lender {
+    /// Lends pieces of `region`. The mark of number `n` is the word at byte
+    /// `first + 8 * n` of `shared`. `alive` is dropped when this and all that
+    /// was lent is.
+    #[must_use]
+    pub fn new(
+        region: Region,
+        shared: Arc<Shared>,
+        first: usize,
+        alive: Arc<dyn fmt::Debug + Send + Sync>,
+    ) -> Self {
+        let marks = Marks {
+            shared,
+            first,
+            _alive: alive,
+        };
+        Self {
+            home: Home::new(region, Owner::Peer(marks)),
+        }
+    }
+
+    /// Lends `len` bytes from byte `start` of the region on, under `number`.
+    /// `None` when they are not inside, something is lent under that number
+    /// already, or it has no mark.
+    #[inline]
+    #[must_use]
+    pub fn lend(&self, number: u32, start: u64, len: u32) -> Option<Buf> {
+        let start = usize::try_from(start).ok()?;
+        let end = start.checked_add(len as usize)?;
+        if end > self.home.region().len() || !self.home.marks()?.set(number) {
+            return None;
+        }
+        let first = self.home.region().at(start);
+        // SAFETY: the piece lies inside the region. No other `Buf` of this
+        // lender has that number as long as its mark stands. The owner of the
+        // memory may wipe the mark, and may have given the same bytes under two
+        // numbers: then there are two that reach them, which is no different
+        // from the owner itself changing them, see `Lender`.
+        Some(unsafe { Buf::new(first, len, number, Arc::clone(&self.home)) })
+    }
+
+    /// Bytes of the region.
+    #[must_use]
+    pub fn region(&self) -> &Region {
+        self.home.region()
+    }
+}
+
+impl Marks {
+    #[inline]
+    fn place(&self, number: u32) -> usize {
+        self.first
+            .saturating_add((number as usize).saturating_mul(8))
+    }
+
+    /// Sets the mark of `number`. False when it is set, or there is none.
+    #[inline]
+    fn set(&self, number: u32) -> bool {
+        let Ok(word) = self.shared.word(self.place(number)) else {
+            return false;
+        };
+        let free = word.load(Ordering::Relaxed) == 0;
+        if free {
+            word.store(1, Ordering::Relaxed);
+        }
+        free
+    }
+
+    /// Release, so that whoever sees it wiped sees what was done before.
+    #[inline]
+    pub(crate) fn clear(&self, number: u32) {
+        if let Ok(word) = self.shared.word(self.place(number)) {
+            word.store(0, Ordering::Release);
+        }
+    }
+}
+
+impl fmt::Debug for Marks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Marks")
+            .field("first", &self.first)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The regions that other processes share with us: each is mapped once,
+/// however often it is passed, and as long as anybody has it.
+#[derive(Debug, Default)]
+pub struct Foreign {
+    regions: Vec<WeakRegion>,
+}
+
+impl Foreign {
+    /// Maps `len` bytes of memory that another process made with
+    /// [`Pages::Shareable`](crate::Pages::Shareable), or finds them mapped.
+    /// The descriptor is not needed after that. `None` when all that is mapped
+    /// would be more than `most` bytes.
+    ///
+    /// # Errors
+    /// [`SharedError`] when it is not `len` bytes long or its maker could take
+    /// it away from under us.
+    pub fn map(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        len: usize,
+        most: usize,
+    ) -> Result<Option<Region>, SharedError> {
+        let stat = memfd::check(fd, len)?;
+        let origin = Some((stat.st_dev, stat.st_ino));
+        self.regions.retain(|region| region.upgrade().is_some());
+        let mut known = self.regions.iter().filter_map(WeakRegion::upgrade);
+        if let Some(known) = known.find(|known| known.origin() == origin) {
+            return Ok(Some(known));
+        }
+        if self.mapped().saturating_add(len) > most {
+            return Ok(None);
+        }
+        let region = Region::open(fd, len)?;
+        self.regions.push(region.downgrade());
+        Ok(Some(region))
+    }
+
+    /// Bytes that are mapped.
+    #[must_use]
+    pub fn mapped(&self) -> usize {
+        let known = self.regions.iter().filter_map(WeakRegion::upgrade);
+        known.map(|region| region.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Pages, Pool, PoolLayout};
+    use std::os::fd::AsFd;
+
+    const LAYOUT: PoolLayout = PoolLayout {
+        count: 2,
+        stride: 4096,
+        lead: 0,
+    };
+    const MARKS: usize = 64;
+
+    fn lender(pool: &Pool) -> (Lender, Arc<Shared>, Foreign) {
+        let mut foreign = Foreign::default();
+        let region = foreign.map(pool.region().file().unwrap(), 8192, 8192);
+        let (shared, _fd) = Shared::create(4096).unwrap();
+        let shared = Arc::new(shared);
+        let alive = Arc::new(());
+        let region = region.unwrap().unwrap();
+        let lender = Lender::new(region, Arc::clone(&shared), MARKS, alive);
+        (lender, shared, foreign)
+    }
+
+    #[test]
+    fn what_is_lent_is_the_owners_memory_and_marked() {
+        let pool = Pool::new(LAYOUT, Pages::Shareable).unwrap();
+        let (mut first, mut second) = (pool.take().unwrap(), pool.take().unwrap());
+        first.fill(1);
+        second.fill(2);
+        let (lender, shared, foreign) = lender(&pool);
+        let mark = || shared.word(MARKS + 24).unwrap().load(Ordering::Relaxed);
+        let mut lent = lender.lend(3, second.region_offset() + 1, 8).unwrap();
+        assert_eq!((&lent[..], lent.is_lent(), mark()), (&[2; 8][..], true, 1));
+        lent.fill(7);
+        assert_eq!(second[..10], [2, 7, 7, 7, 7, 7, 7, 7, 7, 2]);
+        assert!(first.iter().all(|byte| *byte == 1) && !first.is_lent());
+        assert!(lender.lend(3, 0, 8).is_none(), "that number is lent");
+        assert!(lender.lend(4, 0, 8).is_some());
+        drop(lent);
+        assert_eq!(mark(), 0);
+        assert!(lender.lend(3, 0, 8192).is_some());
+        assert_eq!(foreign.mapped(), 8192);
+        drop(lender);
+        assert_eq!(foreign.mapped(), 0);
+    }
+
+    #[test]
+    fn nothing_is_lent_beyond_the_end_or_without_a_mark() {
+        let pool = Pool::new(LAYOUT, Pages::Shareable).unwrap();
+        let (lender, ..) = lender(&pool);
+        for (start, len) in [(0, 8193), (8192, 1), (u64::MAX, 1), (1, u32::MAX)] {
+            assert!(lender.lend(0, start, len).is_none(), "{start} {len}");
+        }
+        assert!(lender.lend(0, 8192, 0).is_some());
+        for number in [504, u32::MAX] {
+            assert!(lender.lend(number, 0, 1).is_none(), "{number}");
+        }
+    }
+
+    #[test]
+    fn memory_is_mapped_once_up_to_a_bound_and_let_go() {
+        let pools = [(); 2].map(|()| Pool::new(LAYOUT, Pages::Shareable).unwrap());
+        let mut foreign = Foreign::default();
+        let mut map = |pool: &Pool, most| {
+            let file = pool.region().file().unwrap();
+            let region = foreign.map(file, 8192, most).unwrap();
+            (region, foreign.mapped())
+        };
+        let (first, _) = map(&pools[0], 8192);
+        let (again, mapped) = map(&pools[0], 8192);
+        assert_eq!(
+            (first.as_ref().map(Region::id), mapped),
+            (again.as_ref().map(Region::id), 8192)
+        );
+        assert!(map(&pools[1], 8192).0.is_none());
+        drop((first, again));
+        assert!(map(&pools[1], 8192).0.is_some(), "the first was let go");
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert!(foreign.map(null.as_fd(), 8192, 1 << 30).is_err());
+        let file = pools[0].region().file().unwrap();
+        assert!(foreign.map(file, 4096, 1 << 30).is_err());
+    }
+
+    #[test]
+    fn the_owners_death_takes_nothing_away() {
+        let pool = Pool::new(LAYOUT, Pages::Shareable).unwrap();
+        let (lender, ..) = lender(&pool);
+        let mut lent = lender.lend(0, 0, 8192).unwrap();
+        drop((pool, lender));
+        lent.fill(3);
+        assert!(lent.iter().all(|byte| *byte == 3));
+    }
+}

@@ -1,0 +1,85 @@
+//! Passing memory to a peer that may use it in place, and taking it from one.
+
+use std::os::fd::BorrowedFd;
+
+use nvmeof_rdma::Fault;
+
+use super::Core;
+use crate::conn::Conn;
+use crate::fault::{codes, fault};
+use crate::grant::REGIONS;
+use crate::message::Message;
+
+/// What the passive side says that it maps.
+#[allow(clippy::cast_possible_truncation, reason = "a small number")]
+pub(super) const MOST_REGIONS: u32 = REGIONS as u32;
+
+/// How payload goes, in words.
+pub(super) fn way(in_place: bool) -> &'static str {
+    if in_place {
+        "the target uses the initiator's memory in place"
+    } else {
+        "payload is copied through rings"
+    }
+}
+
+impl Core {
+    /// The peer takes so many of our regions, which it gets now as far as they
+    /// are registered.
+    pub(super) fn may_take(&self, conn: &mut Conn, regions: u32) {
+        let granted = conn
+            .channel
+            .as_ref()
+            .is_some_and(|channel| channel.grants() > 0);
+        let takes = usize::try_from(regions).unwrap_or(REGIONS).min(REGIONS);
+        conn.peer_takes = if granted { takes } else { 0 };
+        let in_place = conn.peer_takes > 0;
+        tracing::info!(qp = ?conn.id, in_place, "shared memory: {}", way(in_place));
+        self.pass_regions(conn, REGIONS);
+    }
+
+    /// Passes the regions up to number `last` that the peer has not and takes.
+    pub(super) fn pass_regions(&self, conn: &mut Conn, last: usize) {
+        while conn.passed <= last
+            && conn.passed < conn.peer_takes
+            && let Some(region) = self.given.region(conn.passed)
+        {
+            let message = Message::Region {
+                number: u32::try_from(conn.passed).unwrap_or(u32::MAX),
+                len: region.len() as u64,
+            };
+            if let Some(link) = &conn.link
+                && let Err(error) = link.send(&message.to_bytes(), region.file())
+            {
+                // Those before it serve; what lies in others goes by the ring.
+                tracing::debug!(qp = ?conn.id, %error, "a region was not passed");
+                conn.peer_takes = conn.passed;
+                return;
+            }
+            conn.passed += 1;
+        }
+    }
+
+    /// The peer passed a region.
+    pub(super) fn on_region(
+        &mut self,
+        conn: &mut Conn,
+        number: u32,
+        len: u64,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Fault> {
+        let (Some(taken), Some(channel)) = (&mut conn.taken, &conn.channel) else {
+            let text = "memory for which nobody asked";
+            return Err(fault(codes::REGION, text));
+        };
+        let room = (&mut self.foreign, self.config.mapped);
+        if !taken.map(number, len, fd, channel, room)? {
+            let most = self.config.mapped;
+            self.say(&format_args!(
+                "{len} bytes of a peer are not used in place, since that would make more than \
+                 {most}; they are copied"
+            ));
+        }
+        Ok(())
+    }
+}

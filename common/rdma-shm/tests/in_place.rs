@@ -1,0 +1,403 @@
+//! Memory that the active side gives: used in place, marked as long as it is,
+//! and handed back when nobody uses it any more.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "tests"
+)]
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
+use nvmeof_rdma::{
+    CloseReason, Event, ExposeError, Inline, PostError, PrivateData, Provider, QpConfig, QpId,
+    RemoteKey, RemoteSlice, Rights, Tag, Work,
+};
+use nvmeof_rdma_shm::{Give, Shm, ShmConfig};
+use tempfile::TempDir;
+
+const LEN: usize = 8192;
+const BUFFERS: usize = 32;
+const CONFIG: QpConfig = QpConfig {
+    recvs: 8,
+    sends: 8,
+    reads_out: 4,
+    reads_in: 4,
+    exposes: 16,
+};
+
+fn addr() -> SocketAddr {
+    "127.0.0.1:4420".parse().unwrap()
+}
+
+fn pool() -> Pool {
+    let layout = PoolLayout {
+        count: BUFFERS,
+        stride: LEN,
+        lead: 0,
+    };
+    Pool::new(layout, Pages::Shareable).unwrap()
+}
+
+struct Side {
+    provider: Shm,
+    pool: Pool,
+    qp: QpId,
+    events: Vec<Event>,
+}
+
+impl Side {
+    fn new(folder: &TempDir, give: Give) -> Self {
+        let config = ShmConfig {
+            folder: folder.path().to_owned(),
+            linger: Duration::from_millis(20),
+            give,
+            ..ShmConfig::default()
+        };
+        let (mut provider, pool) = (Shm::new(config).unwrap(), pool());
+        provider.register(pool.region()).unwrap();
+        Self {
+            provider,
+            pool,
+            qp: QpId(0),
+            events: Vec::new(),
+        }
+    }
+
+    /// Exposes a buffer full of `byte`.
+    fn expose(&mut self, byte: u8, rights: Rights) -> RemoteSlice {
+        let mut buf = self.pool.take().unwrap();
+        buf.fill(byte);
+        self.provider.expose(self.qp, buf, rights).unwrap()
+    }
+
+    fn works_in_place(&self) -> bool {
+        let buf = self.pool.take().unwrap();
+        self.provider.peer_works_in_place(self.qp, &buf)
+    }
+
+    fn map(&mut self, remote: RemoteSlice, rights: Rights) -> Option<Buf> {
+        self.provider.map_remote(self.qp, remote, rights)
+    }
+
+    fn post(&mut self, work: Work) -> Result<(), PostError> {
+        let posted = self.provider.post(self.qp, Tag(0), work);
+        posted.map_err(|refused| refused.why)
+    }
+
+    fn is_closed(&self) -> bool {
+        let closed = |event: &Event| matches!(event, Event::Closed { .. });
+        self.events.iter().any(closed)
+    }
+
+    fn reason(&self) -> &CloseReason {
+        let mut reasons = self.events.iter().filter_map(|event| match event {
+            Event::Closed { reason, .. } => Some(reason),
+            _ => None,
+        });
+        reasons.next().unwrap()
+    }
+}
+
+/// A gives, B takes.
+struct Pair {
+    a: Side,
+    b: Side,
+    start: Instant,
+    _folder: TempDir,
+}
+
+impl Pair {
+    fn new(give: Give) -> Self {
+        let folder = TempDir::new().unwrap();
+        let mut pair = Self {
+            a: Side::new(&folder, give),
+            b: Side::new(&folder, give),
+            start: Instant::now(),
+            _folder: folder,
+        };
+        let (a, b, data) = (&mut pair.a, &mut pair.b, PrivateData::empty());
+        b.provider.listen(addr()).unwrap();
+        let now = Duration::ZERO;
+        a.qp = a.provider.connect(addr(), &CONFIG, &data, now).unwrap();
+        while pair.a.events.is_empty() {
+            pair.turn();
+            if let Some(Event::ConnectRequest(asked)) = pair.b.events.pop() {
+                pair.b.qp = asked.qp;
+                pair.b.provider.prepare(asked.qp, &CONFIG).unwrap();
+                pair.b.provider.accept(asked.qp, &data).unwrap();
+            }
+        }
+        pair.settle();
+        pair.a.events.clear();
+        pair.b.events.clear();
+        pair
+    }
+
+    fn turn(&mut self) {
+        let now = self.start.elapsed();
+        assert!(now < Duration::from_secs(60), "waited in vain");
+        for side in [&mut self.a, &mut self.b] {
+            side.provider.submit(now);
+            side.provider.poll(now, &mut side.events);
+        }
+    }
+
+    /// Long enough for everything that was said to be heard.
+    fn settle(&mut self) {
+        let until = self.start.elapsed() + Duration::from_millis(100);
+        while self.start.elapsed() < until {
+            self.turn();
+        }
+    }
+
+    fn turn_until(&mut self, done: impl Fn(&Self) -> bool) {
+        while !done(self) {
+            self.turn();
+        }
+    }
+}
+
+#[test]
+fn what_is_mapped_is_the_owners_memory() {
+    let mut pair = Pair::new(Give::SameUser);
+    assert!(pair.a.works_in_place() && !pair.b.works_in_place());
+    let slice = pair.a.expose(7, Rights::all());
+    pair.settle();
+    let part = RemoteSlice {
+        addr: slice.addr + 100,
+        len: 1000,
+        ..slice
+    };
+    let mut mapped = pair.b.map(part, Rights::all()).unwrap();
+    assert!(mapped.is_lent() && mapped.iter().all(|byte| *byte == 7));
+    assert_eq!(mapped.len(), 1000);
+    mapped.fill(9);
+    assert!(pair.b.map(part, Rights::all()).is_none(), "one at a time");
+    let busy = pair.a.provider.withdraw(slice.key).unwrap_err();
+    assert_eq!(busy, ExposeError::Busy);
+    drop(mapped);
+    let buf = pair.a.provider.withdraw(slice.key).unwrap();
+    assert!(buf[100..1100].iter().all(|byte| *byte == 9));
+    let beside = buf[..100].iter().chain(&buf[1100..]);
+    assert!(beside.into_iter().all(|byte| *byte == 7));
+    assert!(pair.b.map(part, Rights::all()).is_none(), "withdrawn");
+}
+
+#[test]
+fn a_key_gives_its_range_and_rights_alone() {
+    let mut pair = Pair::new(Give::SameUser);
+    let read = pair.a.expose(1, Rights::REMOTE_READ);
+    let write = pair.a.expose(2, Rights::REMOTE_WRITE);
+    let unknown = RemoteSlice {
+        key: RemoteKey(!read.key.0),
+        ..read
+    };
+    pair.settle();
+    for (slice, rights, given) in [
+        (read, Rights::REMOTE_READ, true),
+        (read, Rights::REMOTE_WRITE, false),
+        (read, Rights::all(), false),
+        (write, Rights::REMOTE_WRITE, true),
+        (write, Rights::REMOTE_READ, false),
+        (unknown, Rights::REMOTE_READ, false),
+    ] {
+        assert_eq!(pair.b.map(slice, rights).is_some(), given, "{slice:?}");
+    }
+    let len = u32::try_from(LEN).unwrap();
+    for (addr, len, given) in [
+        (read.addr, len, true),
+        (read.addr + 1, len - 1, true),
+        (read.addr, len + 1, false),
+        (read.addr + 1, len, false),
+        (read.addr - 1, 2, false),
+        (read.addr + u64::from(len), 0, false),
+        (u64::MAX, 1, false),
+        (u64::MAX - 1, u32::MAX, false),
+    ] {
+        let slice = RemoteSlice { addr, len, ..read };
+        let mapped = pair.b.map(slice, Rights::REMOTE_READ);
+        assert_eq!(mapped.is_some(), given, "{addr:#x} {len}");
+    }
+}
+
+#[test]
+fn who_gives_nothing_is_served_through_the_rings() {
+    let mut pair = Pair::new(Give::Never);
+    assert!(!pair.a.works_in_place());
+    let slice = pair.a.expose(7, Rights::all());
+    pair.settle();
+    assert!(pair.b.map(slice, Rights::REMOTE_READ).is_none());
+    let local = pair.b.pool.take().unwrap();
+    let remote = slice;
+    pair.b.post(Work::Read { local, remote }).unwrap();
+    pair.turn_until(|pair| !pair.b.events.is_empty());
+    let Some(Event::Completion(read)) = pair.b.events.pop() else {
+        panic!("a completion")
+    };
+    assert!(read.buf.unwrap().iter().all(|byte| *byte == 7));
+}
+
+/// The ring of A takes no record, and yet the data is there.
+#[test]
+fn writes_and_reads_are_done_in_place() {
+    let mut pair = Pair::new(Give::SameUser);
+    let slice = pair.a.expose(7, Rights::all());
+    pair.settle();
+    for work in [true, false] {
+        let mut local = pair.b.pool.take().unwrap();
+        local.fill(5);
+        let remote = slice;
+        let work = match work {
+            true => Work::Write { local, remote },
+            false => Work::Read { local, remote },
+        };
+        pair.b.post(work).unwrap();
+        let now = pair.start.elapsed();
+        pair.b.provider.submit(now);
+        pair.b.provider.poll(now, &mut pair.b.events);
+        let Some(Event::Completion(done)) = pair.b.events.pop() else {
+            panic!("done at once")
+        };
+        assert!(done.outcome.is_success());
+        assert!(done.buf.unwrap().iter().all(|byte| *byte == 5));
+    }
+    let buf = pair.a.provider.withdraw(slice.key).unwrap();
+    assert!(buf.iter().all(|byte| *byte == 5));
+}
+
+fn invalidate(key: RemoteKey) -> Work {
+    Work::Send {
+        head: Inline::new(b"done").unwrap(),
+        body: None,
+        invalidate: Some(key),
+        solicited: false,
+    }
+}
+
+#[test]
+fn a_key_is_not_invalidated_while_its_memory_is_used() {
+    let mut pair = Pair::new(Give::SameUser);
+    let slice = pair.a.expose(7, Rights::all());
+    let buf = pair.a.pool.take().unwrap();
+    pair.a.provider.post_recv(pair.a.qp, Tag(0), buf).unwrap();
+    pair.settle();
+    let mapped = pair.b.map(slice, Rights::all()).unwrap();
+    let refused = pair.b.post(invalidate(slice.key)).unwrap_err();
+    assert!(matches!(refused, PostError::WrongState { .. }), "{refused}");
+    drop(mapped);
+    pair.b.post(invalidate(slice.key)).unwrap();
+    pair.turn_until(|pair| !pair.a.events.is_empty());
+    assert!(pair.b.map(slice, Rights::all()).is_none());
+    pair.a.provider.withdraw(slice.key).unwrap();
+}
+
+#[test]
+fn nothing_comes_back_before_the_peer_lets_go() {
+    for peer_closes in [false, true] {
+        let mut pair = Pair::new(Give::SameUser);
+        let slice = pair.a.expose(7, Rights::all());
+        pair.settle();
+        let mut mapped = pair.b.map(slice, Rights::all()).unwrap();
+        let side = if peer_closes {
+            &mut pair.b
+        } else {
+            &mut pair.a
+        };
+        side.provider.disconnect(side.qp);
+        pair.turn_until(|pair| pair.b.is_closed());
+        pair.settle();
+        assert!(!pair.a.is_closed(), "the peer's device may still write");
+        let busy = pair.a.provider.withdraw(slice.key).unwrap_err();
+        assert_eq!(busy, ExposeError::Busy);
+        mapped.fill(8);
+        drop(mapped);
+        pair.turn_until(|pair| pair.a.is_closed());
+        let expected = if peer_closes {
+            CloseReason::Peer
+        } else {
+            CloseReason::Local
+        };
+        assert_eq!(*pair.a.reason(), expected);
+        let buf = pair.a.provider.withdraw(slice.key).unwrap();
+        assert!(buf.iter().all(|byte| *byte == 8));
+        assert!(pair.a.provider.next_deadline().is_none());
+    }
+}
+
+#[test]
+fn a_side_that_is_gone_leaves_the_memory_to_who_uses_it() {
+    // The owner goes: what is used is there until it is let go.
+    let mut pair = Pair::new(Give::SameUser);
+    let slice = pair.a.expose(7, Rights::all());
+    pair.settle();
+    let mut mapped = pair.b.map(slice, Rights::all()).unwrap();
+    let owners = pair.a.pool.clone();
+    let folder = TempDir::new().unwrap();
+    drop(std::mem::replace(
+        &mut pair.a,
+        Side::new(&folder, Give::Never),
+    ));
+    assert_eq!(owners.available(), BUFFERS - 1, "nobody else gets that one");
+    drop(owners);
+    pair.turn_until(|pair| pair.b.is_closed());
+    mapped.fill(1);
+    assert!(mapped.iter().all(|byte| *byte == 1));
+
+    // The user goes: the owner hears of it.
+    let mut pair = Pair::new(Give::SameUser);
+    let slice = pair.a.expose(7, Rights::all());
+    pair.settle();
+    let mapped = pair.b.map(slice, Rights::all()).unwrap();
+    drop(std::mem::replace(
+        &mut pair.b,
+        Side::new(&folder, Give::Never),
+    ));
+    pair.settle();
+    assert!(!pair.a.is_closed());
+    drop(mapped);
+    pair.turn_until(|pair| pair.a.is_closed());
+    pair.a.provider.withdraw(slice.key).unwrap();
+    assert_eq!(pair.a.pool.available(), BUFFERS);
+}
+
+/// Keys come and go: each time they open the memory that they are for.
+#[test]
+fn places_are_used_again_and_again() {
+    let mut pair = Pair::new(Give::SameUser);
+    for round in 0..10_000u32 {
+        let byte = round.to_le_bytes()[0];
+        let slice = pair.a.expose(byte, Rights::all());
+        pair.turn();
+        let mapped = pair.b.map(slice, Rights::all()).unwrap();
+        assert_eq!((mapped[0], mapped[LEN - 1]), (byte, byte), "round {round}");
+        drop(mapped);
+        pair.a.provider.withdraw(slice.key).unwrap();
+    }
+}
+
+/// Regions that are registered when connections stand already, and more of
+/// them than a peer takes.
+#[test]
+fn late_regions_are_passed_and_those_too_many_are_not() {
+    let mut pair = Pair::new(Give::SameUser);
+    for number in 1..20 {
+        let pool = pool();
+        pair.a.provider.register(pool.region()).unwrap();
+        pair.a.pool = pool;
+        let slice = pair.a.expose(7, Rights::all());
+        pair.settle();
+        let mapped = pair.b.map(slice, Rights::all());
+        assert_eq!(mapped.is_some(), number < 16, "region {number}");
+        drop(mapped);
+        let local = pair.b.pool.take().unwrap();
+        let remote = slice;
+        pair.b.post(Work::Write { local, remote }).unwrap();
+        pair.settle();
+        let buf = pair.a.provider.withdraw(slice.key).unwrap();
+        assert!(buf.iter().all(|byte| *byte == 0));
+    }
+    assert!(!pair.a.is_closed() && !pair.b.is_closed());
+}
