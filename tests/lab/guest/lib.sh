@@ -71,6 +71,12 @@ record() {
     printf '%s\t%s\n' "$1" "$2" >>/run/lab/records
 }
 
+# compare WORK ROUND THEIRS OURS : operations a second of a yardstick and of
+# ours, taken one right after the other.
+compare() {
+    record "compare $1 $2" "$3 $4"
+}
+
 # expect_eq WHAT WANTED GOT
 expect_eq() {
     [ "$2" = "$3" ] && return

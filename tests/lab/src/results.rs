@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::figures::{self, Comparison};
+
 /// A whole run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Results {
@@ -42,12 +44,42 @@ impl Results {
     pub(crate) fn failed(&self) -> usize {
         self.cases.iter().filter(|case| !case.passed).count()
     }
+
+    /// What was compared with a yardstick, in the order of the cases.
+    pub(crate) fn comparisons(&self) -> Vec<Comparison> {
+        let passed = self.cases.iter().filter(|case| case.passed);
+        passed.flat_map(figures::of).collect()
+    }
+
+    /// `Linux 6.12, fio 3.39-1`.
+    pub(crate) fn versions_line(&self) -> String {
+        let versions = self.versions.iter();
+        let words: Vec<_> = versions
+            .map(|(name, version)| format!("{name} {version}"))
+            .collect();
+        words.join(", ")
+    }
 }
 
 impl Finding {
     /// The head of the table.
     pub(crate) fn head() -> String {
         row("scenario", "provider", "", "seconds", "")
+    }
+
+    /// What it measured, a line each below one with its name; what was compared
+    /// has a table of its own.
+    pub(crate) fn figure_lines(&self) -> Vec<String> {
+        let others = self.figures.iter();
+        let others = others.filter(|(key, _)| !figures::is_comparison(key));
+        let lines: Vec<String> = others
+            .map(|(key, value)| format!("  {key}: {value}"))
+            .collect();
+        if lines.is_empty() {
+            return lines;
+        }
+        let head = format!("\n{}@{}:", self.scenario, self.provider);
+        std::iter::once(head).chain(lines).collect()
     }
 
     /// Its row in the table.
@@ -72,48 +104,61 @@ fn row(scenario: &str, provider: &str, word: &str, seconds: &str, reason: &str) 
     line.trim_end().to_owned()
 }
 
+/// A case for tests.
+#[cfg(test)]
+pub(crate) fn example(passed: bool) -> Finding {
+    Finding {
+        scenario: "smoke".to_owned(),
+        about: "it works".to_owned(),
+        provider: "iwarp",
+        passed,
+        milliseconds: 3456,
+        reason: (!passed).then(|| "line 3: false ".repeat(9)),
+        first_time: None,
+        figures: BTreeMap::new(),
+        commands: vec!["nvme list".to_owned()],
+        kept: None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    pub(super) fn finding(passed: bool) -> Finding {
-        Finding {
-            scenario: "smoke".to_owned(),
-            about: "it works".to_owned(),
-            provider: "iwarp",
-            passed,
-            milliseconds: 3456,
-            reason: (!passed).then(|| "line 3: false ".repeat(9)),
-            first_time: None,
-            figures: BTreeMap::new(),
-            commands: vec!["nvme list".to_owned()],
-            kept: None,
-        }
-    }
-
     #[test]
     fn rows_fit_a_terminal() {
         assert_eq!(
-            finding(true).row(),
+            example(true).row(),
             "smoke                    iwarp      ok         3.4"
         );
-        let row = finding(false).row();
+        let row = example(false).row();
         assert!(row.contains("FAILED") && row.contains("line 3"), "{row}");
         assert!(row.chars().count() <= 80, "{row}");
         assert!(Finding::head().starts_with("scenario"));
         let second = Finding {
             first_time: Some("the guest hangs".to_owned()),
-            ..finding(true)
+            ..example(true)
         };
         assert!(second.row().contains("2nd ok"), "{}", second.row());
         assert!(second.row().ends_with("the guest hangs"));
     }
 
     #[test]
+    fn figures_stand_below_the_name() {
+        assert!(example(true).figure_lines().is_empty());
+        let figure = |key: &str| (key.to_owned(), "5".to_owned());
+        let finding = Finding {
+            figures: BTreeMap::from([figure("iops"), figure("compare x 1")]),
+            ..example(true)
+        };
+        assert_eq!(finding.figure_lines(), ["\nsmoke@iwarp:", "  iops: 5"]);
+    }
+
+    #[test]
     fn json_has_everything() {
         let results = Results {
             versions: BTreeMap::from([("kernel".to_owned(), "6.12".to_owned())]),
-            cases: vec![finding(true), finding(false)],
+            cases: vec![example(true), example(false)],
         };
         assert_eq!(results.failed(), 1);
         let json = serde_json::to_value(&results).unwrap();
