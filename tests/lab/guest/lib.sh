@@ -350,3 +350,25 @@ fio_complaint() {
     grep -hm 1 -E 'verify: |verify failed|err=' "${1%.json}.err" "$1" | head -n 1 | grep . ||
         echo "fio failed, see ${1##*/}"
 }
+
+# run_jobs NAME JOBS ARGUMENT... : jobs of fio-configs in their short form, all
+# of which must pass; records what they gave. Reports stay in $OUT/NAME.
+run_jobs() {
+    local results status=0 wanted=${2//[^,]/} job operation figures
+    # ENGINE means something else to that script.
+    results=$(env -u ENGINE RUNTIME=1 VERIFY_SIZE=2M /lab/fio-configs/run --short \
+        --jobs "$2" -o json --keep "$OUT/$1" "${@:3}" 2>"$OUT/$1.log") || status=$?
+    [ "$status" -le 1 ] || fail "fio-configs/run: $(tail -n 1 "$OUT/$1.log")"
+    expect_eq "jobs of $1 that did not pass" "" "$(field '[.jobs[] | select(.status != "ok") |
+        "\(.job) \(.status): \(.message)"] | join("; ")' <<<"$results")"
+    expect_eq "jobs of $1" $((${#wanted} + 1)) "$(field '.jobs | length' <<<"$results")"
+    while IFS=$'\t' read -r job operation figures; do
+        record "$job $operation, $1" "$figures"
+    done < <(field '.jobs[] | {job} + .results[] |
+        [.job, .operation, "\(.iops | round) IOPS, p99 \(.p99_us // 0 | round) us"] | @tsv' <<<"$results")
+}
+
+# all_jobs : the names of all jobs of fio-configs, for run_jobs.
+all_jobs() {
+    /lab/fio-configs/run --list | grep -v '^ ' | paste -sd,
+}
