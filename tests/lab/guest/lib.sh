@@ -352,7 +352,8 @@ fio_complaint() {
 }
 
 # run_jobs NAME JOBS ARGUMENT... : jobs of fio-configs in their short form, all
-# of which must pass; records what they gave. Reports stay in $OUT/NAME.
+# of which must pass. Records operations a second and the 99th percentile of the
+# latency, in a column NAME up to its hyphen. Reports stay in $OUT/NAME.
 run_jobs() {
     local results status=0 wanted=${2//[^,]/} job operation figures
     # ENGINE means something else to that script.
@@ -363,9 +364,9 @@ run_jobs() {
         "\(.job) \(.status): \(.message)"] | join("; ")' <<<"$results")"
     expect_eq "jobs of $1" $((${#wanted} + 1)) "$(field '.jobs | length' <<<"$results")"
     while IFS=$'\t' read -r job operation figures; do
-        record "$job $operation, $1" "$figures"
+        record "$job $operation, ${1%%-*}" "$figures"
     done < <(field '.jobs[] | {job} + .results[] |
-        [.job, .operation, "\(.iops | round) IOPS, p99 \(.p99_us // 0 | round) us"] | @tsv' <<<"$results")
+        [.job, .operation, "\(.iops | round)/s \(.p99_us // 0 | . / 100 | round | . / 10) ms"] | @tsv' <<<"$results")
 }
 
 # all_jobs : the names of all jobs of fio-configs, for run_jobs.

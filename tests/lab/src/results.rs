@@ -1,6 +1,6 @@
 //! What a run found out, as data (`-o json`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -67,19 +67,36 @@ impl Finding {
         row("scenario", "provider", "", "seconds", "")
     }
 
-    /// What it measured, a line each below one with its name; what was compared
-    /// has a table of its own.
+    /// What it measured, as lines below one with its name: a figure called
+    /// `ROW, COLUMN` in a table, any other by itself. What was compared has a table
+    /// of its own.
     pub(crate) fn figure_lines(&self) -> Vec<String> {
-        let others = self.figures.iter();
-        let others = others.filter(|(key, _)| !figures::is_comparison(key));
-        let lines: Vec<String> = others
-            .map(|(key, value)| format!("  {key}: {value}"))
-            .collect();
-        if lines.is_empty() {
-            return lines;
+        let mut lines = Vec::new();
+        let mut cells: BTreeMap<(&str, &str), &str> = BTreeMap::new();
+        for (key, value) in &self.figures {
+            match key.split_once(", ") {
+                _ if figures::is_comparison(key) => {}
+                Some(place) => drop(cells.insert(place, value)),
+                None => lines.push(format!("  {key}: {value}")),
+            }
         }
-        let head = format!("\n{}@{}:", self.scenario, self.provider);
-        std::iter::once(head).chain(lines).collect()
+        let rows: BTreeSet<&str> = cells.keys().map(|(row, _)| *row).collect();
+        let columns: BTreeSet<&str> = cells.keys().map(|(_, column)| *column).collect();
+        let line = |row: &str, cell: &dyn Fn(&str) -> String| {
+            let cells: String = columns.iter().map(|column| cell(column)).collect();
+            format!("  {row:24}{cells}").trim_end().to_owned()
+        };
+        if !rows.is_empty() {
+            lines.push(line("", &|column| format!("{column:>18}")));
+        }
+        for row in rows {
+            let value = |column: &str| cells.get(&(row, column)).copied().unwrap_or("-");
+            lines.push(line(row, &|column| format!("{:>18}", value(column))));
+        }
+        if !lines.is_empty() {
+            lines.insert(0, format!("\n{}@{}:", self.scenario, self.provider));
+        }
+        lines
     }
 
     /// Its row in the table.
@@ -146,12 +163,31 @@ mod tests {
     #[test]
     fn figures_stand_below_the_name() {
         assert!(example(true).figure_lines().is_empty());
-        let figure = |key: &str| (key.to_owned(), "5".to_owned());
+        let figures = [
+            ("iops", "5"),
+            ("compare x 1", "5 5"),
+            ("write, device", "7"),
+            ("read, device", "8"),
+            ("read, engine", "9"),
+        ];
+        let figures = figures.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let finding = Finding {
-            figures: BTreeMap::from([figure("iops"), figure("compare x 1")]),
+            figures: BTreeMap::from(figures),
             ..example(true)
         };
-        assert_eq!(finding.figure_lines(), ["\nsmoke@iwarp:", "  iops: 5"]);
+        let lines = finding.figure_lines();
+        let words = |line: &String| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(
+            lines.iter().map(words).collect::<Vec<_>>(),
+            [
+                "smoke@iwarp:",
+                "iops: 5",
+                "device engine",
+                "read 8 9",
+                "write 7 -"
+            ]
+        );
+        assert!(lines.iter().all(|line| line.chars().count() <= 80));
     }
 
     #[test]
