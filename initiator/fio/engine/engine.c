@@ -5,9 +5,12 @@
  * part of this project; `cargo xtask fio-engine` gets them. ENGINE_FIO_VERSION
  * is the version that they belong to. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "fio.h"
 #include "optgroup.h"
@@ -133,11 +136,51 @@ static bool has_whole_blocks(struct thread_data *td, uint64_t block)
 	return true;
 }
 
+/* Finds out the size, in a process of its own: librdmacm holds devices open as
+ * long as a process lives, and Linux refuses them (EACCES, ib_safe_file_access)
+ * to processes forked in between, as fio's jobs are. */
+static int look(const struct nvmeof_target *target, struct nvmeof_size *size)
+{
+	struct {
+		struct nvmeof_size size;
+		int error;
+	} answer;
+	int ends[2];
+	ssize_t got = 0;
+	pid_t pid;
+
+	if (pipe2(ends, O_CLOEXEC))
+		return errno;
+	pid = fork();
+	if (!pid) {
+		memset(&answer, 0, sizeof(answer));
+		answer.error = nvmeof_fio_look(target, &answer.size);
+		got = write(ends[1], &answer, sizeof(answer));
+		_exit(got != sizeof(answer));
+	}
+	close(ends[1]);
+	if (pid > 0) {
+		do
+			got = read(ends[0], &answer, sizeof(answer));
+		while (got < 0 && errno == EINTR);
+		while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+			;
+	}
+	close(ends[0]);
+	if (got != sizeof(answer)) {
+		log_err("nvmeof: the process that was to look at the namespace %s\n",
+			pid < 0 ? "could not be made" : "died");
+		return EIO;
+	}
+	*size = answer.size;
+	return answer.error;
+}
+
 /* Before fio forks: how large is it? */
 static int engine_setup(struct thread_data *td)
 {
 	struct nvmeof_target target;
-	struct nvmeof_size size;
+	struct nvmeof_size size = { 0 };
 	int error;
 
 	if (!is_the_right_fio(td))
@@ -154,7 +197,7 @@ static int engine_setup(struct thread_data *td)
 	}
 
 	target = target_of(td);
-	error = nvmeof_fio_look(&target, &size);
+	error = look(&target, &size);
 	if (error)
 		return refuse(td, error);
 	if (!has_whole_blocks(td, size.block))

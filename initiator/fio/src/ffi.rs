@@ -72,7 +72,8 @@ const _: () = {
 /// `NVMEOF_BUSY`.
 const BUSY: c_int = -1;
 
-/// Finds out the size of a namespace; leaves no thread and no descriptor.
+/// Finds out the size of a namespace; leaves no thread and no descriptor but
+/// those of RDMA devices, which their libraries keep.
 ///
 /// # Safety
 /// `target` points to a target whose strings are null or end with a zero byte;

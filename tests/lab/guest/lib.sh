@@ -71,6 +71,12 @@ record() {
     printf '%s\t%s\n' "$1" "$2" >>/run/lab/records
 }
 
+# compare WORK ROUND THEIRS OURS : operations a second of a yardstick and of
+# ours, taken one right after the other.
+compare() {
+    record "compare $1 $2" "$3 $4"
+}
+
 # expect_eq WHAT WANTED GOT
 expect_eq() {
     [ "$2" = "$3" ] && return
@@ -343,4 +349,27 @@ fio_report() {
 fio_complaint() {
     grep -hm 1 -E 'verify: |verify failed|err=' "${1%.json}.err" "$1" | head -n 1 | grep . ||
         echo "fio failed, see ${1##*/}"
+}
+
+# run_jobs NAME JOBS ARGUMENT... : jobs of fio-configs in their short form, all
+# of which must pass. Records operations a second and the 99th percentile of the
+# latency, in a column NAME up to its hyphen. Reports stay in $OUT/NAME.
+run_jobs() {
+    local results status=0 wanted=${2//[^,]/} job operation figures
+    # ENGINE means something else to that script.
+    results=$(env -u ENGINE RUNTIME=1 VERIFY_SIZE=2M /lab/fio-configs/run --short \
+        --jobs "$2" -o json --keep "$OUT/$1" "${@:3}" 2>"$OUT/$1.log") || status=$?
+    [ "$status" -le 1 ] || fail "fio-configs/run: $(tail -n 1 "$OUT/$1.log")"
+    expect_eq "jobs of $1 that did not pass" "" "$(field '[.jobs[] | select(.status != "ok") |
+        "\(.job) \(.status): \(.message)"] | join("; ")' <<<"$results")"
+    expect_eq "jobs of $1" $((${#wanted} + 1)) "$(field '.jobs | length' <<<"$results")"
+    while IFS=$'\t' read -r job operation figures; do
+        record "$job $operation, ${1%%-*}" "$figures"
+    done < <(field '.jobs[] | {job} + .results[] |
+        [.job, .operation, "\(.iops | round)/s \(.p99_us // 0 | . / 100 | round | . / 10) ms"] | @tsv' <<<"$results")
+}
+
+# all_jobs : the names of all jobs of fio-configs, for run_jobs.
+all_jobs() {
+    /lab/fio-configs/run --list | grep -v '^ ' | paste -sd,
 }

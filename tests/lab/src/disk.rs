@@ -15,6 +15,8 @@ pub(crate) struct Contents<'a> {
     pub(crate) fio_configs: &'a Path,
     /// Programs, for `/lab/bin`.
     pub(crate) programs: &'a [PathBuf],
+    /// fio's engine and a fio for it, for `/lab/fio-engine`.
+    pub(crate) fio_engine: Option<&'a Path>,
     /// A script to run, for `/lab/script`.
     pub(crate) script: Option<&'a Path>,
 }
@@ -29,6 +31,9 @@ pub(crate) fn make(folder: &Path, contents: &Contents<'_>) -> Result<PathBuf, Tr
     bytes += place_all(contents.fio_configs, &tree.join("fio-configs"))?;
     for program in contents.programs {
         bytes += place(program, &tree.join("bin"))?;
+    }
+    if let Some(folder) = contents.fio_engine {
+        bytes += place_all(folder, &tree.join("fio-engine"))?;
     }
     if let Some(script) = contents.script {
         bytes += fs::copy(script, tree.join("script"))
@@ -88,14 +93,24 @@ mod tests {
         fs::write(&script, "true").unwrap();
         let programs = [PathBuf::from("/bin/true")];
         let lab = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let engine = folder.path().join("engine");
+        fs::create_dir(&engine).unwrap();
+        fs::copy("/bin/true", engine.join("fio")).unwrap();
         let contents = Contents {
             lab,
             fio_configs: &lab.join("../../fio-configs"),
             programs: &programs,
+            fio_engine: Some(&engine),
             script: Some(&script),
         };
         let image = make(folder.path(), &contents).unwrap();
-        for file in ["guest/lib.sh", "scenarios/smoke.sh", "bin/true", "script"] {
+        for file in [
+            "guest/lib.sh",
+            "scenarios/smoke.sh",
+            "bin/true",
+            "fio-engine/fio",
+            "script",
+        ] {
             let stat = Command::new("debugfs")
                 .args(["-R", &format!("stat {file}")])
                 .arg(&image)

@@ -24,13 +24,8 @@ What was proved against the stock Linux kernel. This file is written by
 /// The whole file.
 pub(crate) fn text(results: &Results) -> String {
     let mut text = HEAD.to_owned();
-    let versions: Vec<_> = results
-        .versions
-        .iter()
-        .map(|(name, version)| format!("{name} {version}"))
-        .collect();
     // Writing to a string does not fail.
-    let _ = writeln!(text, "Proved with {}.\n", versions.join(", "));
+    let _ = writeln!(text, "Proved with {}.\n", results.versions_line());
     text.push_str("| scenario | what it proves | over | commands |\n| --- | --- | --- | --- |\n");
     for row in rows(&results.cases) {
         let _ = writeln!(
@@ -100,19 +95,15 @@ fn cell(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::example;
 
     fn finding(scenario: &str, provider: &'static str, passed: bool, commands: &[&str]) -> Finding {
         Finding {
             scenario: scenario.to_owned(),
             about: "a | b".to_owned(),
             provider,
-            passed,
-            milliseconds: 1,
-            reason: None,
-            first_time: None,
-            figures: BTreeMap::new(),
             commands: commands.iter().map(|&line| line.to_owned()).collect(),
-            kept: None,
+            ..example(passed)
         }
     }
 

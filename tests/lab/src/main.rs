@@ -17,6 +17,7 @@
 
 mod disk;
 mod event;
+mod figures;
 mod guest;
 mod image;
 mod interop;
@@ -38,7 +39,7 @@ use disk::Contents;
 use guest::Blueprint;
 use image::Image;
 use results::{Finding, Results};
-use scenario::{Machine, Scenario};
+use scenario::{Case, Choice, Machine, Scenario};
 
 /// Run scenarios with a stock Linux kernel and software RDMA devices.
 #[derive(Debug, Parser)]
@@ -47,9 +48,14 @@ use scenario::{Machine, Scenario};
     after_help = "Exit status: 0 all passed, 1 one failed, 2 wrong usage or set-up."
 )]
 struct Arguments {
-    /// NAME, NAME@PROVIDER or @PROVIDER; all if nothing is named
+    /// NAME, NAME@PROVIDER or @PROVIDER; if nothing is named, all but those
+    /// that measure. What named ones measured is printed
     #[arg(value_name = "SCENARIO")]
     scenarios: Vec<String>,
+    /// Run the scenarios that measure, one guest at a time, and write their
+    /// ratios into docs/performance.md if all pass
+    #[arg(long, conflicts_with_all = ["scenarios", "write_interop", "jobs"])]
+    figures: bool,
     /// List the scenarios and what they prove
     #[arg(long)]
     list: bool,
@@ -63,10 +69,10 @@ struct Arguments {
     #[arg(long)]
     keep: bool,
     /// Boot a guest with a shell on this terminal
-    #[arg(long, conflicts_with_all = ["scenarios", "exec", "list"])]
+    #[arg(long, conflicts_with_all = ["scenarios", "figures", "exec", "list"])]
     shell: bool,
     /// Run a bash script in a guest; its output and status become ours
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["scenarios", "list"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scenarios", "figures", "list"])]
     exec: Option<PathBuf>,
     /// Write docs/interop.md if all scenarios pass
     #[arg(long, conflicts_with = "scenarios")]
@@ -141,7 +147,8 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
         list(&scenarios);
         return Ok(0);
     }
-    let cases = scenario::select(&scenarios, &arguments.scenarios)?;
+    let choice = Choice::new(&arguments.scenarios, arguments.figures);
+    let cases = scenario::select(&scenarios, choice)?;
     let image = image::ensure(&lab.join("image"), arguments.rebuild)?;
     let folder = new_folder()?;
     let mut programs = match &arguments.bin_dir {
@@ -149,10 +156,12 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
         None => programs::build(&lab.join("../.."), &folder)?,
     };
     programs.extend_from_slice(&arguments.program);
+    let fio_engine = fio_engine(arguments, &cases, &lab, &folder)?;
     let contents = Contents {
         lab: &lab,
         fio_configs: &lab.join("../../fio-configs"),
         programs: &programs,
+        fio_engine: fio_engine.as_deref(),
         script: arguments.exec.as_deref(),
     };
     let disk = disk::make(&folder, &contents)?;
@@ -182,7 +191,28 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
         fs::write(&file, interop::text(&results))
             .map_err(|error| Trouble::file("write", &file, &error))?;
     }
+    if arguments.figures && results.failed() == 0 {
+        figures::refresh(&results, &lab.join("../../docs/performance.md"))?;
+    }
     Ok(u8::from(results.failed() > 0))
+}
+
+/// The folder with fio's engine and a fio for it, if one of the cases needs it.
+fn fio_engine(
+    arguments: &Arguments,
+    cases: &[Case],
+    lab: &Path,
+    folder: &Path,
+) -> Result<Option<PathBuf>, Trouble> {
+    let interactive = arguments.shell || arguments.exec.is_some();
+    if interactive || !cases.iter().any(|case| case.scenario.fio_engine) {
+        return Ok(None);
+    }
+    let place = match &arguments.bin_dir {
+        Some(given) => programs::fio_engine_of_folder(given)?,
+        None => programs::fio_engine(&lab.join("../.."), folder)?,
+    };
+    Ok(Some(place))
 }
 
 /// `tests/lab`, wherever the clone is now.
@@ -218,7 +248,7 @@ fn remove(folder: &Path) -> Result<(), Trouble> {
 /// the other one.
 fn run_all(
     blueprint: &Blueprint,
-    cases: Vec<scenario::Case>,
+    cases: Vec<Case>,
     arguments: &Arguments,
 ) -> Result<Results, Trouble> {
     let say = |line: &str| match arguments.output_format {
@@ -226,7 +256,9 @@ fn run_all(
         Format::Json => eprintln!("{line}"),
     };
     let started = Instant::now();
-    let lanes = arguments.jobs.min(cases.len());
+    // Guests would take processors from each other while they measure.
+    let jobs = if arguments.figures { 1 } else { arguments.jobs };
+    let lanes = jobs.min(cases.len());
     say(&Finding::head());
     let tell = |finding: &Finding| say(&finding.row());
     let (cases, kernel) = run::run(blueprint, cases, lanes, arguments.keep, &tell)?;
@@ -242,6 +274,15 @@ fn run_all(
             say(&format!("\n{scenario}@{provider}: {reason}"));
             say(&format!("  logs: {}", kept.display()));
         }
+    }
+    if !arguments.scenarios.is_empty() {
+        for line in results.cases.iter().flat_map(Finding::figure_lines) {
+            say(&line);
+        }
+    }
+    let comparisons = figures::text(&results.comparisons());
+    if !comparisons.is_empty() {
+        say(&format!("\n{}", comparisons.trim_end()));
     }
     say(&format!(
         "\n{} passed, {} failed, {} s",

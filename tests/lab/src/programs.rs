@@ -37,6 +37,37 @@ pub(crate) fn build(root: &Path, folder: &Path) -> Result<Vec<PathBuf>, Trouble>
     Ok(programs)
 }
 
+/// The folder with fio's engine and a fio for it, both made by xtask: the fio of
+/// the guest is not of the version whose headers this machine has.
+pub(crate) fn fio_engine(root: &Path, folder: &Path) -> Result<PathBuf, Trouble> {
+    let bundle = folder.join("fio-engine");
+    let status = cargo(root)
+        .args(["xtask", "fio-engine", "--bundle"])
+        .arg(&bundle)
+        // Our own output may have to be JSON.
+        .stdout(std::io::stderr())
+        .status()
+        .map_err(|error| no_cargo(&error))?;
+    if status.success() {
+        return Ok(bundle);
+    }
+    Err(Trouble::SetUp(format!(
+        "`cargo xtask fio-engine`: {status}, see above; other scenarios can be named"
+    )))
+}
+
+/// The same, made before.
+pub(crate) fn fio_engine_of_folder(folder: &Path) -> Result<PathBuf, Trouble> {
+    let bundle = folder.join("fio-engine");
+    if bundle.is_dir() {
+        return Ok(bundle);
+    }
+    Err(Trouble::SetUp(format!(
+        "{bundle} is missing: `cargo xtask fio-engine --bundle {bundle}` makes it",
+        bundle = bundle.display()
+    )))
+}
+
 /// All programs of a folder.
 pub(crate) fn of_folder(folder: &Path) -> Result<Vec<PathBuf>, Trouble> {
     use std::os::unix::fs::PermissionsExt as _;
@@ -54,20 +85,27 @@ pub(crate) fn of_folder(folder: &Path) -> Result<Vec<PathBuf>, Trouble> {
 
 /// Runs cargo, whose progress stays visible, and returns what it built.
 fn executables(root: &Path, arguments: &str) -> Result<Vec<PathBuf>, Trouble> {
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
+    let output = cargo(root)
         .args(arguments.split(' '))
         .arg("--message-format=json-render-diagnostics")
-        .current_dir(root)
-        .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()
-        .map_err(|error| Trouble::SetUp(format!("cannot start cargo: {error}")))?;
+        .map_err(|error| no_cargo(&error))?;
     if !output.status.success() {
         let status = output.status;
         return Err(Trouble::Failed(format!("`cargo {arguments}`: {status}")));
     }
     Ok(in_messages(&String::from_utf8_lossy(&output.stdout)))
+}
+
+fn cargo(root: &Path) -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root).stdin(Stdio::null());
+    cargo
+}
+
+fn no_cargo(error: &std::io::Error) -> Trouble {
+    Trouble::SetUp(format!("cannot start cargo: {error}"))
 }
 
 /// The executables in cargo's messages, one JSON object a line.
@@ -103,5 +141,9 @@ mod tests {
         fs::create_dir(folder.path().join("deps")).unwrap();
         let programs = of_folder(folder.path()).unwrap();
         assert_eq!(programs, [folder.path().join("nvmeof")]);
+        let missing = fio_engine_of_folder(folder.path()).unwrap_err().to_string();
+        assert!(missing.contains("--bundle"), "{missing}");
+        fs::create_dir(folder.path().join("fio-engine")).unwrap();
+        fio_engine_of_folder(folder.path()).unwrap();
     }
 }

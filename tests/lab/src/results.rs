@@ -1,9 +1,11 @@
 //! What a run found out, as data (`-o json`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::Serialize;
+
+use crate::figures::{self, Comparison};
 
 /// A whole run.
 #[derive(Clone, Debug, Serialize)]
@@ -42,12 +44,59 @@ impl Results {
     pub(crate) fn failed(&self) -> usize {
         self.cases.iter().filter(|case| !case.passed).count()
     }
+
+    /// What was compared with a yardstick, in the order of the cases.
+    pub(crate) fn comparisons(&self) -> Vec<Comparison> {
+        let passed = self.cases.iter().filter(|case| case.passed);
+        passed.flat_map(figures::of).collect()
+    }
+
+    /// `Linux 6.12, fio 3.39-1`.
+    pub(crate) fn versions_line(&self) -> String {
+        let versions = self.versions.iter();
+        let words: Vec<_> = versions
+            .map(|(name, version)| format!("{name} {version}"))
+            .collect();
+        words.join(", ")
+    }
 }
 
 impl Finding {
     /// The head of the table.
     pub(crate) fn head() -> String {
         row("scenario", "provider", "", "seconds", "")
+    }
+
+    /// What it measured, as lines below one with its name: a figure called
+    /// `ROW, COLUMN` in a table, any other by itself. What was compared has a table
+    /// of its own.
+    pub(crate) fn figure_lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut cells: BTreeMap<(&str, &str), &str> = BTreeMap::new();
+        for (key, value) in &self.figures {
+            match key.split_once(", ") {
+                _ if figures::is_comparison(key) => {}
+                Some(place) => drop(cells.insert(place, value)),
+                None => lines.push(format!("  {key}: {value}")),
+            }
+        }
+        let rows: BTreeSet<&str> = cells.keys().map(|(row, _)| *row).collect();
+        let columns: BTreeSet<&str> = cells.keys().map(|(_, column)| *column).collect();
+        let line = |row: &str, cell: &dyn Fn(&str) -> String| {
+            let cells: String = columns.iter().map(|column| cell(column)).collect();
+            format!("  {row:24}{cells}").trim_end().to_owned()
+        };
+        if !rows.is_empty() {
+            lines.push(line("", &|column| format!("{column:>18}")));
+        }
+        for row in rows {
+            let value = |column: &str| cells.get(&(row, column)).copied().unwrap_or("-");
+            lines.push(line(row, &|column| format!("{:>18}", value(column))));
+        }
+        if !lines.is_empty() {
+            lines.insert(0, format!("\n{}@{}:", self.scenario, self.provider));
+        }
+        lines
     }
 
     /// Its row in the table.
@@ -72,48 +121,80 @@ fn row(scenario: &str, provider: &str, word: &str, seconds: &str, reason: &str) 
     line.trim_end().to_owned()
 }
 
+/// A case for tests.
+#[cfg(test)]
+pub(crate) fn example(passed: bool) -> Finding {
+    Finding {
+        scenario: "smoke".to_owned(),
+        about: "it works".to_owned(),
+        provider: "iwarp",
+        passed,
+        milliseconds: 3456,
+        reason: (!passed).then(|| "line 3: false ".repeat(9)),
+        first_time: None,
+        figures: BTreeMap::new(),
+        commands: vec!["nvme list".to_owned()],
+        kept: None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    pub(super) fn finding(passed: bool) -> Finding {
-        Finding {
-            scenario: "smoke".to_owned(),
-            about: "it works".to_owned(),
-            provider: "iwarp",
-            passed,
-            milliseconds: 3456,
-            reason: (!passed).then(|| "line 3: false ".repeat(9)),
-            first_time: None,
-            figures: BTreeMap::new(),
-            commands: vec!["nvme list".to_owned()],
-            kept: None,
-        }
-    }
-
     #[test]
     fn rows_fit_a_terminal() {
         assert_eq!(
-            finding(true).row(),
+            example(true).row(),
             "smoke                    iwarp      ok         3.4"
         );
-        let row = finding(false).row();
+        let row = example(false).row();
         assert!(row.contains("FAILED") && row.contains("line 3"), "{row}");
         assert!(row.chars().count() <= 80, "{row}");
         assert!(Finding::head().starts_with("scenario"));
         let second = Finding {
             first_time: Some("the guest hangs".to_owned()),
-            ..finding(true)
+            ..example(true)
         };
         assert!(second.row().contains("2nd ok"), "{}", second.row());
         assert!(second.row().ends_with("the guest hangs"));
     }
 
     #[test]
+    fn figures_stand_below_the_name() {
+        assert!(example(true).figure_lines().is_empty());
+        let figures = [
+            ("iops", "5"),
+            ("compare x 1", "5 5"),
+            ("write, device", "7"),
+            ("read, device", "8"),
+            ("read, engine", "9"),
+        ];
+        let figures = figures.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let finding = Finding {
+            figures: BTreeMap::from(figures),
+            ..example(true)
+        };
+        let lines = finding.figure_lines();
+        let words = |line: &String| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(
+            lines.iter().map(words).collect::<Vec<_>>(),
+            [
+                "smoke@iwarp:",
+                "iops: 5",
+                "device engine",
+                "read 8 9",
+                "write 7 -"
+            ]
+        );
+        assert!(lines.iter().all(|line| line.chars().count() <= 80));
+    }
+
+    #[test]
     fn json_has_everything() {
         let results = Results {
             versions: BTreeMap::from([("kernel".to_owned(), "6.12".to_owned())]),
-            cases: vec![finding(true), finding(false)],
+            cases: vec![example(true), example(false)],
         };
         assert_eq!(results.failed(), 1);
         let json = serde_json::to_value(&results).unwrap();

@@ -57,6 +57,10 @@ pub(crate) struct Scenario {
     pub(crate) providers: Vec<Provider>,
     /// After that it counts as failed.
     pub(crate) timeout: Duration,
+    /// It measures and is not part of an ordinary run.
+    pub(crate) figures: bool,
+    /// It needs `/lab/fio-engine`.
+    pub(crate) fio_engine: bool,
     pub(crate) machine: Machine,
 }
 
@@ -106,6 +110,7 @@ impl Scenario {
         let mut providers = Vec::new();
         let mut timeout_s = DEFAULT_TIMEOUT_S;
         let mut machine = Machine::default();
+        let (mut figures, mut fio_engine) = (false, false);
         for line in text.lines().take_while(|line| line.starts_with('#')) {
             let Some((key, value)) = line.trim_start_matches(['#', ' ']).split_once(':') else {
                 continue;
@@ -120,6 +125,8 @@ impl Scenario {
                 }
                 "timeout" => timeout_s = number(key, value)?,
                 "memory" => machine.memory_mib = number(key, value)?,
+                "figures" => figures = yes(key, value)?,
+                "fio-engine" => fio_engine = yes(key, value)?,
                 "processors" => machine.processors = number(key, value)?,
                 _ => {}
             }
@@ -132,9 +139,17 @@ impl Scenario {
             about: about.ok_or("no line `# about: ...` says what it proves")?,
             providers,
             timeout: Duration::from_secs(timeout_s),
+            figures,
+            fio_engine,
             machine,
         })
     }
+}
+
+/// Who does not want it leaves the line out.
+fn yes(key: &str, value: &str) -> Result<bool, String> {
+    let yes = (value == "yes").then_some(true);
+    yes.ok_or_else(|| format!("`# {key}: {value}` says neither `yes` nor nothing"))
 }
 
 fn number<T: FromStr + Default + PartialEq>(key: &str, value: &str) -> Result<T, String> {
@@ -164,9 +179,38 @@ pub(crate) fn load(folder: &Path) -> Result<Vec<Scenario>, Trouble> {
     Ok(scenarios)
 }
 
-/// The cases that a person named by `SCENARIO`, `SCENARIO@PROVIDER` or
-/// `@PROVIDER`; all if nothing is named.
-pub(crate) fn select(scenarios: &[Scenario], chosen: &[String]) -> Result<Vec<Case>, Trouble> {
+/// Of all cases those that a person wants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Choice<'a> {
+    /// Everything that proves something.
+    Ordinary,
+    /// What measures.
+    Figures,
+    /// `SCENARIO`, `SCENARIO@PROVIDER` or `@PROVIDER`.
+    Named(&'a [String]),
+}
+
+impl<'a> Choice<'a> {
+    /// What the command line says.
+    pub(crate) fn new(named: &'a [String], figures: bool) -> Self {
+        match (named, figures) {
+            (_, true) => Self::Figures,
+            ([], false) => Self::Ordinary,
+            (named, false) => Self::Named(named),
+        }
+    }
+
+    fn takes(self, case: &Case) -> bool {
+        match self {
+            Self::Ordinary => !case.scenario.figures,
+            Self::Figures => case.scenario.figures,
+            Self::Named(words) => words.iter().any(|word| is_named(case, word)),
+        }
+    }
+}
+
+/// The chosen cases.
+pub(crate) fn select(scenarios: &[Scenario], choice: Choice<'_>) -> Result<Vec<Case>, Trouble> {
     let all = scenarios.iter().flat_map(|scenario| {
         scenario.providers.iter().map(|provider| Case {
             scenario: scenario.clone(),
@@ -174,7 +218,12 @@ pub(crate) fn select(scenarios: &[Scenario], chosen: &[String]) -> Result<Vec<Ca
         })
     });
     let all: Vec<Case> = all.collect();
-    for word in chosen {
+    let words = if let Choice::Named(words) = choice {
+        words
+    } else {
+        &[]
+    };
+    for word in words {
         if !all.iter().any(|case| is_named(case, word)) {
             let known: Vec<_> = scenarios.iter().map(|one| one.name.as_str()).collect();
             return Err(Trouble::SetUp(format!(
@@ -184,13 +233,18 @@ pub(crate) fn select(scenarios: &[Scenario], chosen: &[String]) -> Result<Vec<Ca
             )));
         }
     }
-    let wanted = |case: &Case| chosen.is_empty() || chosen.iter().any(|word| is_named(case, word));
-    Ok(all.into_iter().filter(wanted).collect())
+    Ok(all.into_iter().filter(|case| choice.takes(case)).collect())
 }
 
+/// What measures is only meant by its name.
 fn is_named(case: &Case, word: &str) -> bool {
     let (name, provider) = word.split_once('@').unwrap_or((word, ""));
-    (name.is_empty() || name == case.scenario.name)
+    let meant = if name.is_empty() {
+        !case.scenario.figures
+    } else {
+        name == case.scenario.name
+    };
+    meant
         && (provider.is_empty() || provider == case.provider.name())
         && !(name.is_empty() && provider.is_empty())
 }
@@ -206,6 +260,11 @@ mod tests {
         Scenario::parse(name, FILE).unwrap()
     }
 
+    fn names_of(scenarios: &[Scenario], choice: Choice<'_>) -> Vec<String> {
+        let cases = select(scenarios, choice).unwrap();
+        cases.iter().map(Case::name).collect()
+    }
+
     #[test]
     fn header_is_read_up_to_the_first_command() {
         let scenario = scenario("smoke");
@@ -214,6 +273,7 @@ mod tests {
         assert_eq!(scenario.timeout, Duration::from_secs(90));
         assert_eq!(scenario.machine.memory_mib, 1024);
         assert_eq!(scenario.machine.processors, 3);
+        assert!(!scenario.fio_engine);
     }
 
     #[test]
@@ -224,6 +284,8 @@ mod tests {
             ("# about: x\n# providers: tcp\n", "`tcp`"),
             ("# about: x\n# providers: iwarp\n# timeout: 0\n", "timeout"),
             ("# about: x\n# providers: iwarp\n# memory: big\n", "memory"),
+            ("# about: x\n# providers: iwarp\n# figures: 1\n", "figures"),
+            ("# about: x\n# providers: iwarp\n# fio-engine:\n", "engine"),
         ] {
             let why = Scenario::parse("x", text).unwrap_err();
             assert!(why.contains(words), "{text:?}: {why}");
@@ -235,16 +297,38 @@ mod tests {
         let scenarios = [scenario("a"), scenario("b")];
         let names = |chosen: &[&str]| {
             let chosen: Vec<_> = chosen.iter().map(|&word| word.to_owned()).collect();
-            let cases = select(&scenarios, &chosen).unwrap();
-            cases.iter().map(Case::name).collect::<Vec<_>>()
+            names_of(&scenarios, Choice::new(&chosen, false))
         };
         assert_eq!(names(&[]).len(), 4);
         assert_eq!(names(&["b"]), ["b@iwarp", "b@verbs-siw"]);
         assert_eq!(names(&["@verbs-siw"]), ["a@verbs-siw", "b@verbs-siw"]);
         assert_eq!(names(&["a@iwarp", "b@iwarp"]), ["a@iwarp", "b@iwarp"]);
         for word in ["c", "a@verbs-rxe", "@", ""] {
-            assert!(select(&scenarios, &[word.to_owned()]).is_err(), "{word:?}");
+            let words = [word.to_owned()];
+            assert!(
+                select(&scenarios, Choice::Named(&words)).is_err(),
+                "{word:?}"
+            );
         }
+    }
+
+    #[test]
+    fn what_measures_runs_when_asked_for() {
+        let figures = format!("# figures: yes\n{FILE}").replace("#!/bin/bash\n", "");
+        let measures = Scenario::parse("m", &figures).unwrap();
+        assert!(measures.figures && !scenario("a").figures);
+        let scenarios = [scenario("a"), measures];
+        let named = |word: &str| {
+            let words = [word.to_owned()];
+            names_of(&scenarios, Choice::new(&words, false))
+        };
+        let ordinary = names_of(&scenarios, Choice::new(&[], false));
+        assert_eq!(ordinary, ["a@iwarp", "a@verbs-siw"]);
+        let measuring = names_of(&scenarios, Choice::new(&[], true));
+        assert_eq!(measuring, ["m@iwarp", "m@verbs-siw"]);
+        assert_eq!(named("m"), measuring);
+        assert_eq!(named("m@iwarp"), ["m@iwarp"]);
+        assert_eq!(named("@iwarp"), ["a@iwarp"]);
     }
 
     #[test]

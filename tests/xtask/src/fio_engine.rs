@@ -1,4 +1,5 @@
-//! `cargo xtask fio-engine`: builds the engine for the fio that is installed.
+//! `cargo xtask fio-engine`: builds the engine for the fio that is installed,
+//! and for machines that have another one also that fio.
 
 mod source;
 
@@ -11,7 +12,7 @@ use crate::setup::{self, Tool};
 pub(crate) const TOOLS: &[Tool] = &[setup::FIO, setup::DPKG_DEV];
 
 const HELP: &str = "\
-Usage: cargo xtask fio-engine [--fio-source DIR]
+Usage: cargo xtask fio-engine [--fio-source DIR] [--bundle DIR]
 
 Builds libnvmeof_fio.so, the initiator as an engine of fio, for the fio that is
 installed. The headers that this needs come from the distribution's source
@@ -20,27 +21,56 @@ package of that very version; they are kept in the build folder.
   --fio-source DIR   take fio's source tree from DIR instead: where the
                      distribution is not Debian, there is no network, or fio
                      does not come from a package
+  --bundle DIR       put the engine into DIR, and beside it fio itself, built
+                     from the same sources: for a machine with another fio
 
 Exit status: 0 success, 1 something failed, 2 wrong usage or set-up.
 ";
 
-/// `cargo xtask fio-engine [--fio-source DIR]`.
+/// What the command line says.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Wishes<'a> {
+    help: bool,
+    source: Option<&'a Path>,
+    bundle: Option<&'a Path>,
+}
+
+impl<'a> Wishes<'a> {
+    fn parse(mut words: &'a [String]) -> Outcome<Self> {
+        let mut wishes = Self::default();
+        while let Some((word, rest)) = words.split_first() {
+            let place = match word.as_str() {
+                "--help" | "-h" => {
+                    wishes.help = true;
+                    return Ok(wishes);
+                }
+                "--fio-source" => &mut wishes.source,
+                "--bundle" => &mut wishes.bundle,
+                extra => return Err(Failure::unexpected(extra)),
+            };
+            let Some((folder, rest)) = rest.split_first() else {
+                return Err(Failure::Usage(format!("{word} needs a folder")));
+            };
+            *place = Some(Path::new(folder));
+            words = rest;
+        }
+        Ok(wishes)
+    }
+}
+
+/// `cargo xtask fio-engine [--fio-source DIR] [--bundle DIR]`.
 pub(crate) fn main(arguments: &[String]) -> Outcome {
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let given = match words.as_slice() {
-        [] => None,
-        ["--fio-source", folder] => Some(Path::new(folder)),
-        ["--help" | "-h", ..] => {
-            print!("{HELP}");
-            return Ok(());
-        }
-        ["--fio-source"] => {
-            return Err(Failure::Usage("--fio-source needs a folder".to_owned()));
-        }
-        ["--fio-source", _, extra, ..] | [extra, ..] => return Err(Failure::unexpected(extra)),
-    };
+    let wishes = Wishes::parse(arguments)?;
+    if wishes.help {
+        print!("{HELP}");
+        return Ok(());
+    }
     setup::ensure(&[TOOLS, setup::RDMA])?;
-    let engine = build(given)?;
+    let built = build(wishes.source)?;
+    let engine = match wishes.bundle {
+        Some(folder) => bundle(&built, folder)?,
+        None => built.engine,
+    };
     println!(
         "\nThe engine is {engine}. A job uses it with\n\n    \
          ioengine=external:{engine}\n    \
@@ -53,10 +83,18 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Builds the engine; returns where it is.
-pub(crate) fn build(given: Option<&Path>) -> Outcome<PathBuf> {
+/// What there is when the engine is built.
+#[derive(Debug)]
+pub(crate) struct Built {
+    engine: PathBuf,
+    /// fio's source tree, configured.
+    source: PathBuf,
+}
+
+/// Builds the engine.
+pub(crate) fn build(given: Option<&Path>) -> Outcome<Built> {
     let fio = source::Installed::find()?;
-    let headers = source::headers(&fio, given)?;
+    let source = source::headers(&fio, given)?;
     run::run(&mut run::cargo(
         "build --release --locked -p nvmeof-fio -p nvmeof-target -p nvmeof-cli",
     ))?;
@@ -64,8 +102,28 @@ pub(crate) fn build(given: Option<&Path>) -> Outcome<PathBuf> {
     let engine = release.join("libnvmeof_fio.so");
     // Not over the old one, which a fio may have open.
     let fresh = release.join("libnvmeof_fio.so.new");
-    run::run(&mut link(&headers, &fio.version, &release, &fresh))?;
+    run::run(&mut link(&source, &fio.version, &release, &fresh))?;
     std::fs::rename(&fresh, &engine).map_err(|error| Failure::file("make", &engine, &error))?;
+    Ok(Built { engine, source })
+}
+
+/// Puts the engine and a fio that is for it into a folder; returns where the
+/// engine is there. A binary of the distribution would want its many libraries
+/// as well; this one wants what every Debian has, and RDMA's.
+fn bundle(built: &Built, folder: &Path) -> Outcome<PathBuf> {
+    let fio = source::fio(&built.source)?;
+    // Where the person is, not where commands run.
+    let failed = |error| Failure::file("make", folder, &error);
+    let folder = std::path::absolute(folder).map_err(failed)?;
+    std::fs::create_dir_all(&folder).map_err(failed)?;
+    let engine = folder.join("libnvmeof_fio.so");
+    for (from, to) in [(&fio, &folder.join("fio")), (&built.engine, &engine)] {
+        // Not into the old one, which somebody may have open.
+        let fresh = to.with_extension("new");
+        std::fs::copy(from, &fresh)
+            .and_then(|_| std::fs::rename(&fresh, to))
+            .map_err(|error| Failure::file("make", to, &error))?;
+    }
     Ok(engine)
 }
 
@@ -108,8 +166,43 @@ mod tests {
     #[test]
     fn wrong_usage_is_refused_before_anything_is_done() {
         assert!(usage(&["--fio-source"]).contains("needs a folder"));
+        assert!(usage(&["--fio-source", "/x", "--bundle"]).contains("--bundle needs"));
         assert!(usage(&["now"]).contains("`now`"));
         assert!(usage(&["--fio-source", "/x", "more"]).contains("`more`"));
         assert!(main(&["--help".to_owned()]).is_ok());
+    }
+
+    #[test]
+    fn options_come_in_any_order() {
+        let words = ["--bundle", "/b", "--fio-source", "/s"].map(str::to_owned);
+        let wishes = Wishes {
+            source: Some(Path::new("/s")),
+            bundle: Some(Path::new("/b")),
+            help: false,
+        };
+        assert_eq!(Wishes::parse(&words).unwrap(), wishes);
+        assert_eq!(Wishes::parse(&[]).unwrap(), Wishes::default());
+    }
+
+    #[test]
+    fn a_bundle_has_both_and_can_run() {
+        let folder = std::env::temp_dir().join(format!("fio-bundle-{}", std::process::id()));
+        let source = folder.join("source");
+        std::fs::create_dir_all(&source).unwrap();
+        // What stands for fio's: it tells whether it was made for this machine alone.
+        let makefile = "CONFIG_BUILD_NATIVE=y\nfio:\n\t\
+             printf '#!/bin/sh\\necho \"$(CONFIG_BUILD_NATIVE)\"' >fio && chmod +x fio\n";
+        std::fs::write(source.join("Makefile"), makefile).unwrap();
+        let engine = folder.join("engine.so");
+        std::fs::write(&engine, "engine").unwrap();
+        let built = Built { engine, source };
+        let place = folder.join("one/two");
+        let engine = bundle(&built, &place).unwrap();
+        assert_eq!(std::fs::read_to_string(engine).unwrap(), "engine");
+        let said = run::output(&mut run::command(place.join("fio"))).unwrap();
+        assert_eq!(said, "\n");
+        // Again, over what is there.
+        bundle(&built, &place).unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

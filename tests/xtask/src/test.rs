@@ -95,7 +95,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "lab",
         about: "scenarios with a stock Linux kernel, in an emulated machine",
-        tools: &[lab::TOOLS, setup::RDMA],
+        tools: &[lab::TOOLS, fio_engine::TOOLS, setup::RDMA],
         run: lab::everything,
     },
     Step {

@@ -1,4 +1,4 @@
-//! fio's headers: of exactly the fio that is installed, from the distribution's
+//! fio's headers, and fio itself: of exactly the fio that is installed, from the distribution's
 //! source package or from a folder that somebody gives.
 
 use std::fs;
@@ -75,23 +75,37 @@ fn configured(source: PathBuf, fio: &Installed) -> Outcome<PathBuf> {
         )));
     }
     check_version(&source, fio)?;
-    let log = source.join("configure.log");
+    makes(&source, &mut Command::new("./configure"), "config-host.h")?;
+    Ok(source)
+}
+
+/// fio, built in its configured tree; it is kept for the next time.
+pub(super) fn fio(source: &Path) -> Outcome<PathBuf> {
+    let mut make = Command::new("make");
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    make.args(["-s", &format!("-j{jobs}")]);
+    // fio's own default is code for the processor that builds it.
+    make.args(["CONFIG_BUILD_NATIVE=", "fio"]);
+    makes(source, &mut make, "fio")
+}
+
+/// Runs a step of fio's own build in its tree, with its output in a file there;
+/// returns what it made.
+fn makes(source: &Path, step: &mut Command, what: &str) -> Outcome<PathBuf> {
+    let log = source.join(format!("{what}.log"));
     let out = fs::File::create(&log).map_err(|error| Failure::file("write", &log, &error))?;
     let again = out.try_clone();
     let again = again.map_err(|error| Failure::file("write", &log, &error))?;
-    let mut configure = Command::new("./configure");
-    run::announce(&configure);
-    let status = configure
-        .current_dir(&source)
-        .stdout(out)
-        .stderr(again)
-        .status();
-    let status = status.map_err(|error| run::cannot_start(&configure, &error))?;
-    if status.success() && source.join("config-host.h").is_file() {
-        return Ok(source);
+    run::announce(step);
+    let status = step.current_dir(source).stdout(out).stderr(again).status();
+    let status = status.map_err(|error| run::cannot_start(step, &error))?;
+    let made = source.join(what);
+    if status.success() && made.is_file() {
+        return Ok(made);
     }
     Err(Failure::Failed(format!(
-        "fio's ./configure: {status}; {} says why",
+        "{} of fio: {status}; {} says why",
+        step.get_program().display(),
         log.display()
     )))
 }
@@ -306,7 +320,7 @@ mod tests {
                 .arg(folder.join("configure")),
         )
         .unwrap();
-        refused("configure.log says why");
+        refused("config-host.h.log says why");
         fs::remove_dir_all(folder).unwrap();
     }
 }

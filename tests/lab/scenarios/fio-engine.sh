@@ -1,0 +1,44 @@
+#!/bin/bash
+# about: the jobs of fio-configs over the kernel's device and, with fio's engine, over our initiator: the same data
+# providers: iwarp verbs-rxe verbs-siw
+# timeout: 900
+# fio-engine: yes
+source /lab/guest/lib.sh
+
+# The guest's own fio is another version than the engine is for.
+echo "fio --ioengine=external:libnvmeof_fio.so" >>/run/lab/commands
+PATH=/lab/fio-engine:$PATH
+export NVMEOF_FIO_ENGINE=/lab/fio-engine/libnvmeof_fio.so
+
+config "$(disk d1 64M)"
+# Shared memory has no kernel's side, so it is tried beside iWARP.
+[ "$PROVIDER" != iwarp ] || sed -i 's/^provider = .*/provider = ["iwarp", "shm"]/' "$CONFIG"
+target_start
+connect
+
+# device_jobs JOBS, engine_jobs PROVIDER JOBS : what runs where.
+device_jobs() {
+    run_jobs "device-$ROUND" "$1" "$(device 1)"
+}
+engine_jobs() {
+    run_jobs "$1-$ROUND" "$2" --engine nvmeof --provider "$1" --queues 2 \
+        --address "$ADDRESS:$PORT" --subsystem "$NQN"
+}
+
+some=randread-4k-qd16,write-128k-qd16,mixed-trim-flush,verify-crc32c-qd32,verify-blocksizes
+jobs=$some,persist-write
+[ "$PROVIDER" != iwarp ] || jobs=$(all_jobs)
+
+# What one writes the other reads.
+export ROUND=1
+device_jobs "$jobs"
+engine_jobs "$ENGINE" persist-read
+# The engine has no page cache.
+ROUND=2
+engine_jobs "$ENGINE" "${jobs/verify-buffered,/}"
+device_jobs persist-read
+if [ "$PROVIDER" = iwarp ]; then
+    engine_jobs shm "persist-read,$some"
+fi
+disconnect
+target_stop
