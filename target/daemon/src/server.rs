@@ -17,6 +17,7 @@ use nvmeof_uring::RingConfig;
 use crate::config::{Config, ConfigError, ProviderName, Running, buffers};
 use crate::mailbox::{Mail, Mailbox};
 use crate::ports::{self, Listening, Port, Ready};
+use crate::processors::{self, Seat};
 use crate::storage::{OpenDisks, StorageError, StorageOpenError};
 use crate::thread::{self, Clock};
 use crate::{Reactor, ReactorConfig};
@@ -59,7 +60,7 @@ pub struct Server {
 
 /// What a reactor's thread starts with.
 struct Start {
-    core: Option<usize>,
+    seat: Seat,
     config: ReactorConfig,
     target: Target,
     providers: Vec<Ready>,
@@ -91,8 +92,9 @@ impl Server {
     pub fn start(config: &Config) -> Result<Self, ServeError> {
         let signals = take_signals()?;
         let running = config.running();
-        let count = running.cores.len();
         let ports = ports::plan(config)?;
+        let seats = processors::place(config, &ports)?;
+        let count = seats.len();
         if let Some(why) = ports::unused_devices(config, &ports) {
             tracing::warn!("{why}");
         }
@@ -108,10 +110,10 @@ impl Server {
         let ended = Mailbox::new().map_err(|error| start_error("eventfd", &error))?;
         let (sender, started) = mpsc::channel();
         let mut threads = Vec::new();
-        let places = running.cores.iter().zip(mailboxes.iter());
-        for (at, ((core, mailbox), providers)) in places.zip(reactors).enumerate() {
+        let places = seats.into_iter().zip(mailboxes.iter());
+        for (at, ((seat, mailbox), providers)) in places.zip(reactors).enumerate() {
             let start = Start {
-                core: *core,
+                seat,
                 config: buffers(&running, target.model().limits()),
                 target: target.clone(),
                 providers,
@@ -287,7 +289,7 @@ fn spawn(
     ended: Mailbox,
 ) -> Result<JoinHandle<Result<(), ServeError>>, ServeError> {
     let clock = Clock::start();
-    let polling = running.polling;
+    let (polling, seat) = (running.polling, start.seat);
     std::thread::Builder::new()
         .name(format!("reactor-{at}"))
         .spawn(move || {
@@ -307,6 +309,7 @@ fn spawn(
                     return Ok(());
                 }
             };
+            tracing::info!("reactor {at}: {seat}");
             let _ = started.send(Ok(()));
             drop(started);
             Ok(thread::run(&mut reactor, clock, polling)?)
@@ -314,14 +317,15 @@ fn spawn(
         .map_err(|error| start_error("thread", &error))
 }
 
-/// Builds the reactor on its own thread, to which its ring belongs.
+/// Builds the reactor on its own thread, to which its ring belongs. Memory is
+/// taken where it is touched first, so the thread goes to its processor before
+/// there is any.
 fn assemble(start: Start) -> Result<Reactor<OpenDisks>, StartFailure> {
-    if let Some(core) = start.core {
-        thread::pin(core).map_err(|error| ServeError::Start {
-            what: "reactor.cores",
-            why: format!("processor {core}: {error}; `nproc` shows how many there are"),
-        })?;
-    }
+    let seat = start.seat;
+    processors::take(seat).map_err(|error| ServeError::Start {
+        what: "reactor.cores",
+        why: format!("{seat}: {error}; it was there a moment ago"),
+    })?;
     let disks = OpenDisks::open(&start.claims, start.ring)
         .map_err(|error: StorageOpenError| start_error("disks", &error))?;
     let mut reactor = Reactor::new(

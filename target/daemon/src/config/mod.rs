@@ -1,6 +1,7 @@
 //! The configuration: read, checked, and what it names opened, before anything
 //! is served.
 
+mod cores;
 mod error;
 mod open;
 mod provider;
@@ -20,6 +21,8 @@ use nvmeof_target_core::{
     Limits, Model, ModelError, NamespaceSpec, Place, PortSpec, SubsystemSpec, derived,
 };
 
+pub use cores::Cores;
+pub(crate) use cores::MOST_REACTORS;
 pub use error::ConfigError;
 pub use open::Opened;
 pub use provider::{Choice, ProviderName};
@@ -47,8 +50,8 @@ enum Origin {
 /// How reactors are run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Running {
-    /// Processor of each reactor; `None` leaves it to the kernel.
-    pub cores: Vec<Option<usize>>,
+    /// On which processors they run.
+    pub cores: Cores,
     /// How a reactor looks for work before it sleeps.
     pub polling: PollingConfig,
     /// How long commands in work may take when the target stops.
@@ -228,6 +231,14 @@ impl Config {
         self.error_at(Some(at), &format!("limits.{key}: {what}"))
     }
 
+    /// An error about the processors that reactors are to run on.
+    pub(crate) fn cores_error(&self, what: &str) -> ConfigError {
+        let reactor = &self.raw.reactor;
+        let at = reactor.get_ref().place_of_cores();
+        let at = at.unwrap_or_else(|| reactor.span().start);
+        self.error_at(Some(at), &format!("reactor.cores: {what}"))
+    }
+
     /// What the value of a key is called where it was given.
     fn called(&self, key: &'static str, option: &'static str) -> &'static str {
         match self.origin {
@@ -240,8 +251,8 @@ impl Config {
         let running = self.running();
         let at = self.raw.reactor.span().start;
         let wrong = |what: &str| Err(self.error_at(Some(at), what));
-        if running.cores.is_empty() || running.cores.len() > 256 {
-            return wrong("reactor.cores: name 1 to 256 processors, or leave it out");
+        if let Err(what) = self.raw.reactor.get_ref().cores() {
+            return wrong(&what);
         }
         if !(raw::MIN_BUFFER_MEMORY..=raw::MAX_BUFFER_MEMORY).contains(&running.buffer_memory) {
             return wrong("reactor.buffer_memory: must be 8M to 64G");

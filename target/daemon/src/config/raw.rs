@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
+use super::cores::{Cores, RawCores};
 use super::provider::{Choice, RawProvider, Wrong};
 use super::shm::RawShm;
 use super::{DEFAULT_PORT, Running};
@@ -53,7 +54,8 @@ pub(super) struct RawLimits {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawReactor {
-    cores: Option<Vec<usize>>,
+    cores: Option<Spanned<RawCores>>,
+    count: Option<usize>,
     #[serde(default)]
     polling: Preset,
     spin_us: Option<u32>,
@@ -180,14 +182,22 @@ impl RawLimits {
 }
 
 impl RawReactor {
+    /// Where reactors are to run. The error names the key.
+    pub(super) fn cores(&self) -> Result<Cores, String> {
+        let cores = self.cores.as_ref().map(Spanned::get_ref);
+        RawCores::resolve(cores, self.count)
+    }
+
+    /// Where in the text that is said.
+    pub(super) fn place_of_cores(&self) -> Option<usize> {
+        self.cores.as_ref().map(|cores| cores.span().start)
+    }
+
     pub(super) fn to_running(&self) -> Running {
-        let cores = match &self.cores {
-            None => vec![None],
-            Some(cores) => cores.iter().copied().map(Some).collect(),
-        };
         let longest = self.spin_us.map(|us| Duration::from_micros(us.into()));
         Running {
-            cores,
+            // What is wrong was told when the configuration was checked.
+            cores: self.cores().unwrap_or(Cores::Anywhere(1)),
             polling: self.polling.polling(longest),
             drain: Duration::from_secs(self.drain_s.unwrap_or(5).into()),
             buffer_memory: self

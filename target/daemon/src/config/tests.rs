@@ -50,7 +50,8 @@ fn the_example_is_good_and_what_it_leaves_out_has_defaults() {
     assert_eq!(config.limits(), Limits::default());
     let running = config.running();
     assert_eq!(running.shared_receives, 4096);
-    assert_eq!((running.cores, running.hugepages), (vec![None], false));
+    assert_eq!(running.cores, Cores::Anywhere(1));
+    assert!(!running.hugepages);
     let without_port = parse(&GOOD.replace("trsvcid = 4420\n", "")).unwrap();
     assert_eq!(without_port.addresses(), config.addresses());
 }
@@ -103,7 +104,7 @@ readonly = true
     );
     assert_eq!(limits.unconnected, 16);
     let running = config.running();
-    assert_eq!(running.cores, [Some(0), Some(1)]);
+    assert_eq!(running.cores, Cores::On(vec![0, 1]));
     assert_eq!((running.buffer_memory, running.hugepages), (32 << 20, true));
     assert_eq!(running.shared_receives, 512);
     let shm = config.shm();
@@ -375,4 +376,28 @@ fn namespaces_of_the_command_line_have_one_subsystem_with_a_lasting_name() {
     );
     let error = none.port_error(0, "in use").to_string();
     assert_eq!(error, "--listen: in use");
+}
+
+#[test]
+fn reactors_are_counted_or_placed() {
+    let with = |text: &str| format!("[reactor]\n{text}\n{GOOD}");
+    let cores = |text: &str| parse(&with(text)).unwrap().running().cores;
+    assert_eq!(cores("count = 3"), Cores::Anywhere(3));
+    assert_eq!(cores("cores = \"auto\""), Cores::Auto(None));
+    assert_eq!(cores("count = 2\ncores = \"auto\""), Cores::Auto(Some(2)));
+    assert_eq!(cores("cores = \"0-1,0\""), Cores::On(vec![0, 1, 0]));
+    let error = parse(&with("drain_s = 1\ncores = \"0-\"")).unwrap_err();
+    assert_names(&error.to_string(), 3, &["cores", "\"0-\"", "0-3"]);
+    let error = parse(&with("cores = [0]\ncount = 2")).unwrap_err();
+    assert_names(&error.to_string(), 1, &["reactor.count", "leave one"]);
+}
+
+#[test]
+fn a_processor_that_is_not_there_is_told_with_its_line() {
+    let config = parse(&format!(
+        "[reactor]\ndrain_s = 1\ncores = [0, 1023]\n{GOOD}"
+    ))
+    .unwrap();
+    let error = crate::place(&config, &[]).unwrap_err().to_string();
+    assert_names(&error, 3, &["reactor.cores", "processor 1023", "taskset"]);
 }
