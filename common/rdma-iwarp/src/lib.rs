@@ -9,8 +9,9 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod door;
 mod socket;
 mod streams;
 
-pub use config::{Iwarp, IwarpConfig, new};
+pub use config::{Iwarp, IwarpConfig, group, new};
 pub use streams::TcpStreams;

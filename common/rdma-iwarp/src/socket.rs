@@ -12,17 +12,10 @@ const BACKLOG: i32 = 256;
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 
-/// A socket that listens on `addr`; with `shared` others may do so too.
-pub(crate) fn listener(
-    addr: SocketAddr,
-    buffer: Option<usize>,
-    shared: bool,
-) -> io::Result<Socket> {
+/// A socket that listens on `addr`.
+pub(crate) fn listener(addr: SocketAddr, buffer: Option<usize>) -> io::Result<Socket> {
     let socket = new(addr)?;
     socket.set_reuse_address(true)?;
-    if shared {
-        socket.set_reuse_port(true)?;
-    }
     if addr.is_ipv6() {
         // `[::]` means IPv6; IPv4 has an address of its own.
         socket.set_only_v6(true)?;

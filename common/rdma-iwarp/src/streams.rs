@@ -4,15 +4,18 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::MsgFlags;
-use nvmeof_rdma::{ListenError, ListenerId};
+use nvmeof_rdma::{Counted, ListenError, ListenerId};
+use nvmeof_rdma_soft::group::{Arrived, Door};
 use nvmeof_rdma_soft::{Slots, StreamEvent, StreamId, Streams};
 use socket2::Socket;
 
+use crate::door::{EventBell, TcpDoor, TcpGroup, TcpInbox, TcpMeeting};
 use crate::socket;
 
 /// Events taken from the kernel per poll.
@@ -30,6 +33,8 @@ const MISSES: u8 = 8;
 const PAUSE: Duration = Duration::from_millis(100);
 /// In epoll's data: this names a listener.
 const LISTENER: u64 = 1 << 63;
+/// In epoll's data: connections that others of the group took for us.
+const INBOX: u64 = u64::MAX;
 
 /// TCP connections and listeners, watched by an epoll instance of their own.
 ///
@@ -42,8 +47,8 @@ pub struct TcpStreams {
     epoll: Epoll,
     /// Socket buffer size in bytes, unless it is left to the kernel.
     buffer: Option<usize>,
-    /// Whether others may listen on the same addresses.
-    shares_addresses: bool,
+    /// With whom it shares its listeners; `None` when it is alone.
+    group: Option<(Arc<TcpGroup>, Arc<TcpInbox>)>,
     listeners: Slots<Listener>,
     streams: Slots<Stream>,
     hot: VecDeque<StreamId>,
@@ -59,7 +64,7 @@ pub struct TcpStreams {
 
 #[derive(Debug)]
 struct Listener {
-    socket: Socket,
+    meeting: Arc<TcpMeeting>,
     /// In `accepting`.
     queued: bool,
 }
@@ -71,6 +76,8 @@ struct Stream {
     hot: bool,
     /// Tries in a row that brought nothing.
     misses: u8,
+    /// Has it count among the connections of a group.
+    _counted: Option<Counted>,
 }
 
 impl TcpStreams {
@@ -83,7 +90,7 @@ impl TcpStreams {
         Ok(Self {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             buffer,
-            shares_addresses: false,
+            group: None,
             listeners: Slots::new(),
             streams: Slots::new(),
             hot: VecDeque::new(),
@@ -95,19 +102,36 @@ impl TcpStreams {
         })
     }
 
-    /// Lets other listeners of this user, which say so too, listen on the same
-    /// addresses from now on: the kernel spreads connections over them by a
-    /// hash of the peer's address and port (`SO_REUSEPORT`).
-    pub fn share_addresses(&mut self) {
-        self.shares_addresses = true;
+    /// Becomes a member of a group: what it listens on from now on it shares
+    /// with those members that listen there too.
+    ///
+    /// # Errors
+    /// When the kernel gives no eventfd.
+    pub(crate) fn join(
+        &mut self,
+        group: Arc<TcpGroup>,
+        number: usize,
+        room: u32,
+    ) -> io::Result<()> {
+        let inbox = TcpInbox::new(number, room, EventBell::new()?);
+        self.epoll
+            .add(inbox.bell(), EpollEvent::new(EpollFlags::EPOLLIN, INBOX))?;
+        self.group = Some((group, inbox));
+        Ok(())
     }
 
-    fn adopt(&mut self, socket: Socket, connecting: bool) -> io::Result<StreamId> {
+    fn adopt(
+        &mut self,
+        socket: Socket,
+        connecting: bool,
+        counted: Option<Counted>,
+    ) -> io::Result<StreamId> {
         let stream = Stream {
             socket,
             connecting,
             hot: false,
             misses: 0,
+            _counted: counted,
         };
         let event = EpollEvent::new(INTEREST, self.streams.next_id());
         self.epoll.add(&stream.socket, event)?;
@@ -152,7 +176,9 @@ impl TcpStreams {
         };
         for event in ready.iter().take(count) {
             let id = event.data();
-            if id & LISTENER != 0 {
+            if id == INBOX {
+                self.take_arrived(events);
+            } else if id & LISTENER != 0 {
                 self.queue_accept(id & !LISTENER);
             } else {
                 self.stream_ready(StreamId(id), events);
@@ -218,21 +244,10 @@ impl TcpStreams {
             let Some(listener) = self.listeners.get(id) else {
                 return false;
             };
-            // socket2 sets close-on-exec.
-            let accepted = listener.socket.accept().and_then(|(socket, peer)| {
-                socket.set_nonblocking(true)?;
-                socket::prepare(&socket, self.buffer);
-                let peer = peer
-                    .as_socket()
-                    .ok_or_else(|| io::Error::other("a peer without an IP address"))?;
-                Ok((self.adopt(socket, false)?, peer))
-            });
-            match accepted {
-                Ok((stream, peer)) => events.push(StreamEvent::Incoming {
-                    listener: ListenerId(id),
-                    stream,
-                    peer,
-                }),
+            let own = self.group.as_ref().map(|(_, inbox)| inbox);
+            match listener.meeting.accept(own) {
+                Ok(Some(arrived)) => self.incoming(id, arrived, events),
+                Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(error) if is_shortage(&error) => {
                     tracing::error!(
@@ -247,6 +262,36 @@ impl TcpStreams {
             }
         }
         true
+    }
+
+    /// Takes connections that others of the group took for us.
+    fn take_arrived(&mut self, events: &mut Vec<StreamEvent>) {
+        let Some((_, inbox)) = &self.group else {
+            return;
+        };
+        for arrived in inbox.take() {
+            let at = |(id, one): (u64, &Listener)| {
+                (one.meeting.door().addr() == arrived.at).then_some(id)
+            };
+            // What arrived just before we stopped to listen is closed.
+            let id = self.listeners.iter().find_map(at);
+            if let Some(id) = id {
+                self.incoming(id, arrived, events);
+            }
+        }
+    }
+
+    fn incoming(&mut self, id: u64, arrived: Arrived<TcpDoor>, events: &mut Vec<StreamEvent>) {
+        let (socket, peer) = arrived.visitor;
+        socket::prepare(&socket, self.buffer);
+        match self.adopt(socket, false, arrived.counted) {
+            Ok(stream) => events.push(StreamEvent::Incoming {
+                listener: ListenerId(id),
+                stream,
+                peer,
+            }),
+            Err(error) => tracing::error!(%error, "epoll does not take a connection"),
+        }
     }
 
     /// A call moved bytes: more are likely.
@@ -284,27 +329,37 @@ impl Streams for TcpStreams {
 
     fn listen(&mut self, addr: SocketAddr) -> Result<(ListenerId, SocketAddr), ListenError> {
         let error = |source| ListenError::new(addr, source);
-        let socket = socket::listener(addr, self.buffer, self.shares_addresses).map_err(error)?;
-        let local = socket.local_addr().map_err(error)?;
-        let local = local.as_socket().unwrap_or(addr);
+        let open = || TcpDoor::open(addr, self.buffer);
+        let meeting = match &self.group {
+            Some((group, inbox)) => group.listen(&addr, inbox, open).map_err(error)?,
+            None => Arc::new(TcpMeeting::alone(open().map_err(error)?)),
+        };
         let name = LISTENER | self.listeners.next_id();
         let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, name);
-        self.epoll
-            .add(&socket, event)
-            .map_err(|errno| error(errno.into()))?;
+        let (local, watched) = (meeting.door().addr(), self.epoll.add(meeting.door(), event));
         let queued = false;
-        let id = self.listeners.insert(Listener { socket, queued });
-        Ok((ListenerId(id), local))
+        let id = ListenerId(self.listeners.insert(Listener { meeting, queued }));
+        if let Err(errno) = watched {
+            self.unlisten(id);
+            return Err(error(errno.into()));
+        }
+        Ok((id, local))
     }
 
     fn unlisten(&mut self, listener: ListenerId) {
-        // Closing takes it out of epoll.
-        self.listeners.remove(listener.0);
+        let Some(Listener { meeting, .. }) = self.listeners.remove(listener.0) else {
+            return;
+        };
+        if let Some((_, inbox)) = &self.group {
+            meeting.leave(inbox);
+        }
+        // Others may keep the socket open. An error says that it was not there.
+        let _ = self.epoll.delete(meeting.door());
     }
 
     fn connect(&mut self, addr: SocketAddr) -> io::Result<StreamId> {
         let socket = socket::connect(addr, self.buffer)?;
-        self.adopt(socket, true)
+        self.adopt(socket, true, None)
     }
 
     fn poll(&mut self, now: Duration, events: &mut Vec<StreamEvent>) {

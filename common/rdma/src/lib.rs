@@ -24,6 +24,7 @@ mod params;
 mod polling;
 mod provider;
 mod sparingly;
+mod steering;
 mod work;
 
 pub use error::{CloseReason, ConnectError, ExposeError, Fault, ListenError, PostError, Refused};
@@ -34,4 +35,5 @@ pub use params::{Limits, QpConfig, SharedReceives};
 pub use polling::{AfterTurn, PollCounts, Polling, PollingConfig};
 pub use provider::{ListenerId, Provider, QpId, SrqId, Tag};
 pub use sparingly::Sparingly;
+pub use steering::{Counted, Lightened, Steering};
 pub use work::{Outcome, Work, WorkKind};

@@ -11,6 +11,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nvmeof_backend::Claim;
+use nvmeof_rdma::Steering;
 use nvmeof_target_core::{ModelError, Target};
 use nvmeof_uring::RingConfig;
 
@@ -65,6 +66,8 @@ struct Start {
     target: Target,
     providers: Vec<Ready>,
     claims: Vec<Claim>,
+    /// What spreads connections, and which of its members this one is.
+    steering: (Steering, usize),
     mailbox: Mailbox,
     peers: Arc<[Mailbox]>,
     ring: RingConfig,
@@ -99,8 +102,9 @@ impl Server {
             tracing::warn!("{why}");
         }
         let opened = config.open()?;
+        let steering = Steering::new(count);
         let files = raise_files(count, opened.claims.len(), &ports);
-        let Listening { reactors, ports } = ports::listen(config, ports, count, files)?;
+        let Listening { reactors, ports } = ports::listen(config, ports, &steering, files)?;
         let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
         let target = Target::new(config.model(&opened, &specs)?);
         let mailboxes: Arc<[Mailbox]> = (0..count)
@@ -118,6 +122,7 @@ impl Server {
                 target: target.clone(),
                 providers,
                 claims: opened.claims.clone(),
+                steering: (steering.clone(), at),
                 mailbox: mailbox.clone(),
                 peers: Arc::clone(&mailboxes),
                 ring: ring_config(&opened.claims),
@@ -336,6 +341,8 @@ fn assemble(start: Start) -> Result<Reactor<OpenDisks>, StartFailure> {
         start.peers,
     )
     .map_err(|error| start_error("buffers", &error))?;
+    let (steering, number) = start.steering;
+    reactor.steer(steering, number);
     let regions: Vec<_> = reactor.regions().cloned().collect();
     let registered = reactor.storage_mut().register_regions(&regions);
     if start.first && registered.left_out > 0 {

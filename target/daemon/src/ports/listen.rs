@@ -2,9 +2,9 @@
 //! can fail does so at the start.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 
-use nvmeof_rdma::{ListenError, ListenerId, Provider};
+use nvmeof_rdma::{ListenError, ListenerId, Provider, Steering};
 use nvmeof_rdma_iwarp::IwarpConfig;
 use nvmeof_rdma_shm::{Shm, ShmConfig};
 
@@ -32,18 +32,15 @@ pub(crate) struct Ready {
     pub(crate) listeners: Vec<ListenerId>,
 }
 
-/// One kind of provider for all reactors. Each of them listens on the same
-/// addresses, and connections are spread over them: by the kernel for TCP
-/// (SO_REUSEPORT), by a group for the others.
+/// One kind of provider for all reactors. They are a group: each of them
+/// listens on the same addresses, and connections are spread over them.
 pub(super) struct Member {
     pub(super) name: ProviderName,
     pub(super) readies: Vec<Ready>,
-    /// Whether other programs of this user could listen on the same address
-    /// unnoticed.
-    pub(super) shares_addresses: bool,
 }
 
-/// Makes the providers of `ports` for so many `reactors` and listens on all.
+/// Makes the providers of `ports` for the reactors that `steering` spreads
+/// connections over, and listens on all.
 /// `files` is how many connections each reactor may have that are descriptors.
 ///
 /// # Errors
@@ -51,7 +48,7 @@ pub(super) struct Member {
 pub(crate) fn listen(
     config: &Config,
     ports: Vec<Port>,
-    reactors: usize,
+    steering: &Steering,
     files: u32,
 ) -> Result<Listening, ConfigError> {
     let mut members = Vec::new();
@@ -61,7 +58,7 @@ pub(crate) fn listen(
     let software = names.iter().filter(|name| **name != ProviderName::Verbs);
     let software = u32::try_from(software.count().max(1)).unwrap_or(1);
     let each = Each {
-        reactors,
+        steering,
         files: (files / software).max(1),
     };
     for name in names {
@@ -100,9 +97,10 @@ pub(super) fn listen_with(
 
 /// How much of it there is.
 #[derive(Clone, Copy)]
-struct Each {
-    /// Reactors, each of which has a provider of its own.
-    reactors: usize,
+struct Each<'a> {
+    /// Spreads connections over reactors, each of which has a provider of its
+    /// own.
+    steering: &'a Steering,
     /// Connections of each provider that are descriptors.
     files: u32,
 }
@@ -188,21 +186,14 @@ fn tell_left_out(port: &Port, name: ProviderName, error: &ListenError) {
 }
 
 impl Member {
-    fn new(name: ProviderName, each: Each, shm: &ShmConfig) -> Result<Self, String> {
-        let shares_addresses = name == ProviderName::Iwarp && each.reactors > 1;
+    fn new(name: ProviderName, each: Each<'_>, shm: &ShmConfig) -> Result<Self, String> {
         let lacks = |error: io::Error| format!("epoll: {error}");
         let providers = match name {
-            ProviderName::Iwarp => (0..each.reactors)
-                .map(|_| iwarp(each.files, shares_addresses))
-                .collect::<io::Result<_>>()
-                .map_err(lacks)?,
-            ProviderName::Verbs => devices::verbs_providers(each.reactors)?,
+            ProviderName::Iwarp => iwarp_providers(each).map_err(lacks)?,
+            ProviderName::Verbs => devices::verbs_providers(each.steering)?,
             ProviderName::Shm => shm_providers(each, shm).map_err(lacks)?,
         };
-        Ok(Self {
-            shares_addresses,
-            ..Self::of(name, providers)
-        })
+        Ok(Self::of(name, providers))
     }
 
     /// One provider for each reactor.
@@ -215,7 +206,6 @@ impl Member {
         Self {
             name,
             readies: providers.into_iter().map(ready).collect(),
-            shares_addresses: false,
         }
     }
 
@@ -244,11 +234,6 @@ impl Member {
         &mut self,
         mut address: SocketAddr,
     ) -> Result<(Vec<ListenerId>, SocketAddr), ListenError> {
-        if self.shares_addresses {
-            // Another target of this user that shares its addresses as well
-            // would go unnoticed: ask once without sharing.
-            TcpListener::bind(address).map_err(|error| ListenError::new(address, error))?;
-        }
         let mut listeners = Vec::new();
         for ready in &mut self.readies {
             match ready.provider.listen(address) {
@@ -279,22 +264,23 @@ impl Member {
     }
 }
 
-fn iwarp(files: u32, shares_addresses: bool) -> io::Result<Box<dyn Provider>> {
+fn iwarp_providers(each: Each<'_>) -> io::Result<Vec<Box<dyn Provider>>> {
     let mut config = IwarpConfig::default();
-    config.limits.max_qps = config.limits.max_qps.min(files);
-    let mut provider = nvmeof_rdma_iwarp::new(config)?;
-    if shares_addresses {
-        provider.streams_mut().share_addresses();
-    }
-    Ok(Box::new(provider))
+    config.limits.max_qps = config.limits.max_qps.min(each.files);
+    let members = nvmeof_rdma_iwarp::group(&config, each.steering)?;
+    Ok(boxed(members))
 }
 
-fn shm_providers(each: Each, config: &ShmConfig) -> io::Result<Vec<Box<dyn Provider>>> {
+fn shm_providers(each: Each<'_>, config: &ShmConfig) -> io::Result<Vec<Box<dyn Provider>>> {
     let mut config = config.clone();
     config.limits.max_qps = config.limits.max_qps.min(each.files);
-    let members = Shm::group(&config, each.reactors)?;
+    let members = Shm::group(&config, each.steering)?;
+    Ok(boxed(members))
+}
+
+fn boxed<P: Provider + 'static>(members: Vec<P>) -> Vec<Box<dyn Provider>> {
     let boxed = |member| Box::new(member) as Box<dyn Provider>;
-    Ok(members.into_iter().map(boxed).collect())
+    members.into_iter().map(boxed).collect()
 }
 
 /// What is wrong with a port that cannot be listened on.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use nvmeof_backend::{Done, Refused, Request as DiskRequest, Why};
 use nvmeof_memory::{ClassSpec, Classes, Pages, Pool, PoolError, PoolLayout, Region};
-use nvmeof_rdma::{CloseReason, Event, ListenError, ListenerId, Provider};
+use nvmeof_rdma::{CloseReason, Event, ListenError, ListenerId, Provider, Steering};
 use nvmeof_target_core::{Limits, News, Target};
 use nvmeof_wire::fabrics::CONNECT_DATA_LEN;
 
@@ -68,6 +68,9 @@ pub struct Reactor<S> {
     /// Receives that queues draw from.
     shared: SharedQueues,
     queues: Queues,
+    /// What spreads connections over reactors, and which of its members this
+    /// one is.
+    steering: Option<(Steering, usize)>,
     /// Queues that were never connected, or not long ago; oldest first.
     unconnected: VecDeque<Place>,
     /// Queues with commands that wait for a buffer, in the order of their
@@ -175,6 +178,7 @@ impl<S: Storage> Reactor<S> {
             buffers,
             shared: SharedQueues::default(),
             queues: Queues::default(),
+            steering: None,
             unconnected: VecDeque::new(),
             hungry: VecDeque::new(),
             backlog: VecDeque::new(),
@@ -213,6 +217,12 @@ impl<S: Storage> Reactor<S> {
         let (listener, addr) = at.listen(addr)?;
         self.listeners.push((provider, listener));
         Ok(addr)
+    }
+
+    /// Its providers get the connections that `steering` gives to `member`: it
+    /// is told which of them are light.
+    pub fn steer(&mut self, steering: Steering, member: usize) {
+        self.steering = Some((steering, member));
     }
 
     /// Has connections of a listener that was made before, so that it is
