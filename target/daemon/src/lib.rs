@@ -21,6 +21,7 @@ mod server;
 mod storage;
 mod tag;
 mod thread;
+mod turns;
 
 pub use cli::Cli;
 pub use config::{
