@@ -26,5 +26,5 @@ pub use alignment::{DirectAlignment, direct_alignment};
 pub use files::{FileId, FileTableFull};
 pub use fixed::{LeftOut, Registered};
 pub use operation::{Refused, Why, WriteMode};
-pub use ring::{Done, Ring, Stray};
+pub use ring::{Done, Ring, RingCounts, Stray};
 pub use start::{Mode, RingConfig, RingError};

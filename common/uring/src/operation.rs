@@ -68,7 +68,7 @@ impl Ring {
             Ok(checked) => checked,
             Err(why) => return Err(Refused { why, back: buf }),
         };
-        let place = self.fixed.place(&buf);
+        let place = self.place(&buf);
         let start = buf.as_mut_ptr();
         let entry = match place {
             Some(place) => opcode::ReadFixed::new(file, start, len, place)
@@ -101,7 +101,7 @@ impl Ring {
             WriteMode::Dsync => libc::RWF_DSYNC,
         };
         let start = buf.as_ptr();
-        let entry = match self.fixed.place(&buf) {
+        let entry = match self.place(&buf) {
             Some(place) => opcode::WriteFixed::new(file, start, len, place)
                 .offset(offset)
                 .rw_flags(flags)
@@ -149,6 +149,13 @@ impl Ring {
                 .mode(mode.bits())
                 .build()
         })
+    }
+
+    /// The number of the fixed buffer that the view lies in.
+    fn place(&mut self, buf: &Buf) -> Option<u16> {
+        let place = self.fixed.place(buf);
+        self.counts.not_fixed += u64::from(place.is_none());
+        place
     }
 
     fn transfer(&self, file: FileId, buf: &Buf) -> Result<(types::Fixed, u32), Why> {

@@ -33,6 +33,7 @@ pub struct Ring {
     armed: bool,
     pub(crate) files: Files,
     pub(crate) fixed: Fixed,
+    pub(crate) counts: RingCounts,
     /// `SINGLE_ISSUER`: the kernel refuses every other thread.
     one_thread: PhantomData<*const ()>,
 }
@@ -48,6 +49,18 @@ pub struct Done {
     pub buf: Option<Buf>,
 }
 
+/// What a ring did since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingCounts {
+    /// Operations started.
+    pub operations: u64,
+    /// Those of them whose buffer was not registered with the kernel, which has
+    /// to look up its pages then.
+    pub not_fixed: u64,
+    /// System calls that handed operations over or asked for what is done.
+    pub enters: u64,
+}
+
 /// The kernel completed something that is not in flight: a bug, here or there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("io_uring completed operation {user_data:#x}, which is not in flight")]
@@ -58,6 +71,8 @@ pub struct Stray {
 
 /// Stands for cancelling in completions. No slot has this number.
 const CANCEL: u64 = u64::MAX;
+/// How often we look whether the kernel's thread took what it has to take.
+const HAND_OVERS: u32 = 1_000_000;
 
 impl Ring {
     /// Makes a ring for this thread.
@@ -80,6 +95,7 @@ impl Ring {
             armed: false,
             files: Files::new(config.files),
             fixed: Fixed::default(),
+            counts: RingCounts::default(),
             one_thread: PhantomData,
         })
     }
@@ -88,6 +104,12 @@ impl Ring {
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// What it did since it was made.
+    #[must_use]
+    pub fn counts(&self) -> RingCounts {
+        self.counts
     }
 
     /// Makes fixed buffers of as many of `regions` as the limit on locked
@@ -118,6 +140,13 @@ impl Ring {
     /// first; the file stays.
     pub fn remove_file(&mut self, id: FileId) -> Result<Option<File>, RingError> {
         self.submit()?;
+        for _ in 0..HAND_OVERS {
+            // The kernel's thread, if there is one, takes them when it runs.
+            if self.mode != Mode::Thread || self.ring.submission().is_empty() {
+                break;
+            }
+            std::thread::yield_now();
+        }
         if !self.ring.submission().is_empty() {
             return Err(RingError::Enter(Errno::EBUSY));
         }
@@ -238,6 +267,7 @@ impl Ring {
         // kernel completes the entry.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         debug_assert!(pushed.is_ok(), "room was made above");
+        self.counts.operations += 1;
         match pushed {
             Ok(()) => Ok(()),
             Err(_) => self.slots.remove(number).map_or(Ok(()), Err),
@@ -245,6 +275,10 @@ impl Ring {
     }
 
     fn enter(&mut self, want: usize) -> Result<(), RingError> {
+        if want == 0 && self.mode == Mode::Thread && !self.must_wake_thread() {
+            return Ok(());
+        }
+        self.counts.enters += 1;
         match self
             .ring
             .submit_and_wait(want)
@@ -254,6 +288,16 @@ impl Ring {
             Ok(_) | Err(Errno::EINTR | Errno::EAGAIN | Errno::EBUSY) => Ok(()),
             Err(errno) => Err(RingError::Enter(errno)),
         }
+    }
+
+    /// Whether the kernel's thread sleeps, or has something to do that it does
+    /// only when it is told.
+    fn must_wake_thread(&mut self) -> bool {
+        // It says that it sleeps, then looks once more; we put something there,
+        // then look whether it sleeps: one sees the other.
+        fence(Ordering::SeqCst);
+        let queue = self.ring.submission();
+        queue.need_wakeup() || queue.cq_overflow()
     }
 
     /// Cancels what can be cancelled and waits for everything in flight.

@@ -125,7 +125,7 @@ impl Server {
                 steering: (steering.clone(), at),
                 mailbox: mailbox.clone(),
                 peers: Arc::clone(&mailboxes),
-                ring: ring_config(&opened.claims),
+                ring: ring_config(&opened.claims, running.sqpoll),
                 first: at == 0,
             };
             threads.push(spawn(at, start, &running, sender.clone(), ended.clone())?);
@@ -278,10 +278,11 @@ fn connections(limit: u64, reactors: usize, disks: usize, devices: usize) -> u32
     u32::try_from(each.max(1)).unwrap_or(u32::MAX)
 }
 
-fn ring_config(claims: &[Claim]) -> RingConfig {
+fn ring_config(claims: &[Claim], thread: Option<Duration>) -> RingConfig {
     let files = u32::try_from(claims.len()).unwrap_or(u32::MAX).max(1);
     RingConfig {
         files,
+        thread,
         ..RingConfig::default()
     }
 }

@@ -8,6 +8,7 @@ mod provider;
 mod raw;
 mod shm;
 mod sizes;
+mod storage;
 #[cfg(test)]
 mod tests;
 
@@ -58,6 +59,9 @@ pub struct Running {
     pub drain: Duration,
     /// Bytes of buffers of each reactor.
     pub buffer_memory: u64,
+    /// How long a thread of the kernel looks for disk operations that takes
+    /// them from a reactor; `None`: there is none.
+    pub sqpoll: Option<Duration>,
     /// Whether buffers lie in hugepages where there are any.
     pub hugepages: bool,
     /// Receives that the queue pairs of one device share at most, where a
@@ -125,6 +129,8 @@ impl Config {
         };
         this.check()?;
         this.choices = this.read_choices()?;
+        let sqpoll = this.raw.storage.get_ref().sqpoll();
+        sqpoll.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
         let shm = this.raw.shm.get_ref().to_config();
         this.shm = shm.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
         Ok(this)
@@ -183,7 +189,11 @@ impl Config {
     /// How reactors are run.
     #[must_use]
     pub fn running(&self) -> Running {
-        self.raw.reactor.get_ref().to_running()
+        Running {
+            // What is wrong was told when the configuration was checked.
+            sqpoll: self.raw.storage.get_ref().sqpoll().unwrap_or_default(),
+            ..self.raw.reactor.get_ref().to_running()
+        }
     }
 
     /// Whether it was given on the command line, without a file.

@@ -13,6 +13,7 @@ use toml::Spanned;
 use super::cores::{Cores, RawCores};
 use super::provider::{Choice, RawProvider, Wrong};
 use super::shm::RawShm;
+use super::storage::RawStorage;
 use super::{DEFAULT_PORT, Running};
 use crate::polling::Preset;
 
@@ -30,6 +31,8 @@ pub(super) struct RawConfig {
     pub(super) limits: Spanned<RawLimits>,
     #[serde(default = "nowhere")]
     pub(super) reactor: Spanned<RawReactor>,
+    #[serde(default = "nowhere")]
+    pub(super) storage: Spanned<RawStorage>,
     #[serde(default = "nowhere")]
     pub(super) shm: Spanned<RawShm>,
     #[serde(default)]
@@ -147,6 +150,7 @@ impl RawConfig {
         Self {
             limits: nowhere(),
             reactor: nowhere(),
+            storage: nowhere(),
             shm: nowhere(),
             port: vec![Spanned::new(0..0, port)],
             subsystem: vec![Spanned::new(0..0, subsystem)],
@@ -203,6 +207,7 @@ impl RawReactor {
             buffer_memory: self
                 .buffer_memory
                 .map_or(DEFAULT_BUFFER_MEMORY, |Size(size)| size),
+            sqpoll: None,
             hugepages: self.hugepages.unwrap_or(false),
             shared_receives: self.shared_receives.unwrap_or(DEFAULT_SHARED_RECEIVES),
         }

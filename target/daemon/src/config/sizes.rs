@@ -68,6 +68,7 @@ mod tests {
             polling: Preset::Adaptive.polling(None),
             drain: Duration::ZERO,
             buffer_memory,
+            sqpoll: None,
             hugepages: false,
             shared_receives: 0,
         };

@@ -76,6 +76,9 @@ drain_s = 1
 buffer_memory = "32M"
 hugepages = true
 shared_receives = 512
+[storage]
+sqpoll = true
+sqpoll_idle_ms = 7
 [shm]
 folder = "/run/elsewhere"
 users = ["root", 54321]
@@ -105,6 +108,7 @@ readonly = true
     assert_eq!(limits.unconnected, 16);
     let running = config.running();
     assert_eq!(running.cores, Cores::On(vec![0, 1]));
+    assert_eq!(running.sqpoll, Some(Duration::from_millis(7)));
     assert_eq!((running.buffer_memory, running.hugepages), (32 << 20, true));
     assert_eq!(running.shared_receives, 512);
     let shm = config.shm();
@@ -400,4 +404,27 @@ fn a_processor_that_is_not_there_is_told_with_its_line() {
     .unwrap();
     let error = crate::place(&config, &[]).unwrap_err().to_string();
     assert_names(&error, 3, &["reactor.cores", "processor 1023", "taskset"]);
+}
+
+#[test]
+fn a_thread_of_the_kernel_serves_disks_when_it_is_asked_for() {
+    let with = |text: &str| parse(&format!("[storage]\n{text}\n{GOOD}"));
+    let sqpoll = |text: &str| with(text).unwrap().running().sqpoll;
+    assert_eq!(sqpoll(""), None);
+    assert_eq!(sqpoll("sqpoll = false"), None);
+    assert_eq!(sqpoll("sqpoll = true"), Some(Duration::from_millis(2)));
+    let error = with("sqpoll_idle_ms = 5").unwrap_err();
+    assert_names(
+        &error.to_string(),
+        2,
+        &["storage.sqpoll_idle_ms", "sqpoll = true"],
+    );
+    for ms in [0, 10_001] {
+        let error = with(&format!("sqpoll = true\nsqpoll_idle_ms = {ms}")).unwrap_err();
+        assert_names(
+            &error.to_string(),
+            3,
+            &["storage.sqpoll_idle_ms", "1 to 10000"],
+        );
+    }
 }
