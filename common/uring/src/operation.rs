@@ -64,6 +64,9 @@ impl Ring {
         offset: u64,
         mut buf: Buf,
     ) -> Result<(), Refused<Buf>> {
+        if let Some((ring, file)) = self.polled_at(file) {
+            return ring.read(tag, file, offset, buf);
+        }
         let (file, len) = match self.transfer(file, &buf) {
             Ok(checked) => checked,
             Err(why) => return Err(Refused { why, back: buf }),
@@ -92,6 +95,12 @@ impl Ring {
         buf: Buf,
         mode: WriteMode,
     ) -> Result<(), Refused<Buf>> {
+        // What has to be durable may need a flush, which is not polled.
+        if mode == WriteMode::Normal
+            && let Some((ring, file)) = self.polled_at(file)
+        {
+            return ring.write(tag, file, offset, buf, mode);
+        }
         let (file, len) = match self.transfer(file, &buf) {
             Ok(checked) => checked,
             Err(why) => return Err(Refused { why, back: buf }),

@@ -12,6 +12,7 @@ use nvmeof_memory::{Buf, Region};
 
 use crate::files::Files;
 use crate::fixed::Fixed;
+use crate::polled::Polled;
 use crate::slots::{InFlight, Slots};
 use crate::start::{MODES, errno_of, start};
 use crate::{FileId, FileTableFull, Mode, Registered, RingConfig, RingError};
@@ -34,6 +35,11 @@ pub struct Ring {
     pub(crate) files: Files,
     pub(crate) fixed: Fixed,
     pub(crate) counts: RingCounts,
+    pub(crate) config: RingConfig,
+    /// For files whose devices are polled. Itself, it has none.
+    pub(crate) polled: Option<Box<Polled>>,
+    /// Asks devices for what is done: they do not tell.
+    polls: bool,
     /// `SINGLE_ISSUER`: the kernel refuses every other thread.
     one_thread: PhantomData<*const ()>,
 }
@@ -80,11 +86,15 @@ impl Ring {
     /// # Errors
     /// [`RingError`], which says what to do about it.
     pub fn new(config: RingConfig) -> Result<Self, RingError> {
-        Self::in_one_of(&MODES, config)
+        Self::in_one_of(&MODES, config, false)
     }
 
-    fn in_one_of(modes: &[Mode], config: RingConfig) -> Result<Self, RingError> {
-        let (mut ring, mode) = start(config, modes)?;
+    pub(crate) fn in_one_of(
+        modes: &[Mode],
+        config: RingConfig,
+        polls: bool,
+    ) -> Result<Self, RingError> {
+        let (mut ring, mode) = start(config, modes, polls)?;
         let wake = wake_on(&mut ring).map_err(RingError::EventFd)?;
         let longest = ring.params().cq_entries();
         Ok(Self {
@@ -96,6 +106,9 @@ impl Ring {
             files: Files::new(config.files),
             fixed: Fixed::default(),
             counts: RingCounts::default(),
+            config,
+            polled: None,
+            polls,
             one_thread: PhantomData,
         })
     }
@@ -109,7 +122,18 @@ impl Ring {
     /// What it did since it was made.
     #[must_use]
     pub fn counts(&self) -> RingCounts {
-        self.counts
+        let RingCounts {
+            operations,
+            not_fixed,
+            enters,
+        } = self.counts;
+        let polled = self.polled.as_ref();
+        let polled = polled.map_or(RingCounts::default(), |polled| polled.ring().counts);
+        RingCounts {
+            operations: operations + polled.operations,
+            not_fixed: not_fixed + polled.not_fixed,
+            enters: enters + polled.enters,
+        }
     }
 
     /// Makes fixed buffers of as many of `regions` as the limit on locked
@@ -119,8 +143,18 @@ impl Ring {
         &mut self,
         regions: impl IntoIterator<Item = &'a Region>,
     ) -> Registered {
+        let regions: Vec<_> = regions.into_iter().collect();
         let submitter = self.ring.submitter();
-        self.fixed.register(&submitter, regions.into_iter())
+        let registered = self.fixed.register(&submitter, regions.iter().copied());
+        let Some(polled) = &mut self.polled else {
+            return registered;
+        };
+        // Each ring has a limit of its own on some kernels: the worse is told.
+        let there = polled.ring_mut().register_regions(regions);
+        if there.left_out > registered.left_out {
+            return there;
+        }
+        registered
     }
 
     /// Puts a file in the ring, which owns it until
@@ -150,19 +184,25 @@ impl Ring {
         if !self.ring.submission().is_empty() {
             return Err(RingError::Enter(Errno::EBUSY));
         }
+        if let Some(polled) = &mut self.polled {
+            polled.remove_file(id)?;
+        }
         Ok(self.files.remove(&self.ring.submitter(), id))
     }
 
     /// Operations started whose [`Done`] has not been reaped.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.slots.in_flight()
+        let polled = self.polled.as_ref();
+        self.slots.in_flight() + polled.map_or(0, |polled| polled.ring().in_flight())
     }
 
     /// Operations that can be started before one must be reaped.
     #[must_use]
     pub fn room(&self) -> usize {
-        self.slots.free()
+        let free = self.slots.free();
+        let polled = self.polled.as_ref();
+        polled.map_or(free, |polled| free.min(polled.ring().room()))
     }
 
     /// Hands everything started to the kernel and lets it finish what it can
@@ -174,8 +214,12 @@ impl Ring {
     /// call. Being short of memory for the moment is not an error.
     pub fn submit(&mut self) -> Result<(), RingError> {
         self.disarm();
+        if let Some(polled) = &mut self.polled {
+            polled.ring_mut().submit()?;
+        }
+        let waits = self.polls && self.slots.in_flight() > 0;
         let queue = self.ring.submission();
-        let idle = queue.is_empty() && !queue.taskrun() && !queue.cq_overflow();
+        let idle = queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() && !waits;
         drop(queue);
         if idle {
             return Ok(());
@@ -189,7 +233,10 @@ impl Ring {
     /// [`Stray`] for a completion that belongs to nothing, after all others
     /// have been taken.
     pub fn reap(&mut self, done: &mut Vec<Done>) -> Result<(), Stray> {
-        let mut stray = Ok(());
+        let mut stray = match &mut self.polled {
+            Some(polled) => polled.ring_mut().reap(done),
+            None => Ok(()),
+        };
         for entry in self.ring.completion() {
             let user_data = entry.user_data();
             if user_data == CANCEL {
@@ -221,6 +268,11 @@ impl Ring {
             // The kernel looks at the switch after it published what is done,
             // we look for what is done after we set the switch: one sees it.
             fence(Ordering::SeqCst);
+        }
+        // Who has to ask cannot sleep.
+        let asks = |polled: &Polled| polled.ring().in_flight() > 0;
+        if self.polled.as_deref().is_some_and(asks) {
+            return false;
         }
         let done = !self.ring.completion().is_empty();
         let queue = self.ring.submission();

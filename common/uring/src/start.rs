@@ -149,13 +149,18 @@ const FEWEST: u32 = 32;
 
 /// Makes a ring in the first of `modes` the kernel knows and an empty file
 /// table.
-pub(crate) fn start(config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode), RingError> {
+/// With `polls` it asks devices for what is done (`IOPOLL`).
+pub(crate) fn start(
+    config: RingConfig,
+    modes: &[Mode],
+    polls: bool,
+) -> Result<(IoUring, Mode), RingError> {
     let entries = config.entries;
     let (modes, wants_thread) = match config.thread {
         Some(_) => (&[Mode::Thread][..], true),
         None => (modes, false),
     };
-    let made = best(config, modes);
+    let made = best(config, modes, polls);
     let (ring, mode) = made.map_err(|errno| match explain(errno, entries) {
         RingError::Forbidden | RingError::Setup { .. } if wants_thread => RingError::Thread(errno),
         other => other,
@@ -181,9 +186,9 @@ pub(crate) fn start(config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode
 
 /// A ring of the size asked for, or of the largest that locked memory allows:
 /// before Linux 5.12 and again in late versions of 6 the queues count as such.
-fn best(mut config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode), Errno> {
+fn best(mut config: RingConfig, modes: &[Mode], polls: bool) -> Result<(IoUring, Mode), Errno> {
     loop {
-        match of_size(config, modes) {
+        match of_size(config, modes, polls) {
             Err(Errno::ENOMEM) if config.entries > FEWEST => {
                 if config.in_flight / 2 <= config.entries {
                     config.entries /= 2;
@@ -195,7 +200,7 @@ fn best(mut config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode), Errno
     }
 }
 
-fn of_size(config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode), Errno> {
+fn of_size(config: RingConfig, modes: &[Mode], polls: bool) -> Result<(IoUring, Mode), Errno> {
     let mut last = Errno::EINVAL;
     for &mode in modes {
         let mut builder = IoUring::builder();
@@ -203,6 +208,9 @@ fn of_size(config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode), Errno>
             .dontfork()
             .setup_clamp()
             .setup_cqsize(config.in_flight.max(config.entries));
+        if polls {
+            builder.setup_iopoll();
+        }
         match mode {
             // Completions wait until we enter the kernel for them; the flag
             // tells without a system call that some wait.
@@ -288,7 +296,7 @@ mod tests {
             ..RingConfig::default()
         };
         assert!(matches!(
-            start(config, &MODES),
+            start(config, &MODES, false),
             Err(RingError::Setup {
                 errno: Errno::EINVAL,
                 ..

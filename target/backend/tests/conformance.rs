@@ -75,6 +75,29 @@ fn files_over_a_ring_that_a_thread_of_the_kernel_serves() {
     }
 }
 
+/// On a block device that can be polled, which the environment names: its
+/// contents are lost. Few machines have one.
+#[test]
+fn a_device_that_is_polled() {
+    let Some(device) = std::env::var_os("NVMEOF_POLLED_DEVICE") else {
+        return;
+    };
+    let path = device.into();
+    let spec = Spec::File {
+        path,
+        readonly: false,
+    };
+    for block_size in [BlockSize::B512, BlockSize::B4096] {
+        let claim = Claim::take_polled(&spec, Some(block_size)).unwrap();
+        all(&claim, Keeps::Bytes, BARE);
+        let ring = RingConfig {
+            thread: Some(Duration::from_millis(1)),
+            ..RingConfig::default()
+        };
+        all_over(&claim, Keeps::Bytes, BARE, ring);
+    }
+}
+
 #[test]
 fn files_of_odd_sizes() {
     let file = on_disk((2 << 20) + 512);

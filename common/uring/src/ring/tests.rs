@@ -44,7 +44,7 @@ fn every_mode_works_wakes_and_drains() {
             thread,
             ..RingConfig::default()
         };
-        let Ok(mut ring) = Ring::in_one_of(&[mode], config) else {
+        let Ok(mut ring) = Ring::in_one_of(&[mode], config, false) else {
             continue;
         };
         assert_eq!(ring.mode(), mode);
@@ -147,6 +147,7 @@ fn handing_over_to_a_thread_that_is_awake_is_no_system_call() {
     let pool = pool();
     let file = ring.add_file(tempfile::tempfile().unwrap()).unwrap();
     let mut done = Vec::new();
+    let mut woken = 0;
     for tag in 0..100 {
         let buf = pool.take().unwrap();
         ring.write(tag, file, 0, buf, crate::WriteMode::Normal)
@@ -156,8 +157,58 @@ fn handing_over_to_a_thread_that_is_awake_is_no_system_call() {
             ring.reap(&mut done).unwrap();
         }
         done.clear();
+        // The thread begins asleep.
+        woken = if tag == 0 {
+            ring.counts().enters
+        } else {
+            woken
+        };
     }
-    assert_eq!((ring.counts().operations, ring.counts().enters), (100, 0));
+    assert_eq!(ring.counts().operations, 100);
+    assert_eq!(ring.counts().enters, woken);
     let removed = ring.remove_file(file).unwrap();
     assert!(removed.is_some());
+}
+
+/// Where no device can be polled, the kernel says so, and everything else of
+/// such a file works.
+#[test]
+fn a_file_that_cannot_be_polled_says_so_and_does_the_rest() {
+    let pool = pool();
+    let mut ring = Ring::new(RingConfig::default()).unwrap();
+    ring.register_regions([pool.region()]);
+    let polled = ring.add_polled_file(tempfile::tempfile().unwrap()).unwrap();
+    let usual = ring.add_file(tempfile::tempfile().unwrap()).unwrap();
+    for round in 0..3 {
+        ring.read(1, polled, 0, pool.take().unwrap()).unwrap();
+        assert!(!ring.arm(), "who has to ask cannot sleep");
+        let done = wait(&mut ring);
+        // It is neither direct nor on a device that has queues for that.
+        assert_eq!(
+            (done.tag, done.result),
+            (1, Err(Errno::EOPNOTSUPP)),
+            "{round}"
+        );
+        assert!(done.buf.is_some());
+        drop(done);
+        ring.fsync(2, polled, true).unwrap();
+        assert_eq!(wait(&mut ring).result, Ok(0));
+        let durable = crate::WriteMode::Dsync;
+        ring.write(3, polled, 0, pool.take().unwrap(), durable)
+            .unwrap();
+        assert_eq!(wait(&mut ring).result, Ok(4096));
+        let normal = crate::WriteMode::Normal;
+        ring.write(4, usual, 0, pool.take().unwrap(), normal)
+            .unwrap();
+        assert_eq!(wait(&mut ring).result, Ok(4096));
+        assert_eq!((ring.in_flight(), ring.counts().not_fixed), (0, 0));
+    }
+    assert!(ring.remove_file(polled).unwrap().is_some());
+    let refused = ring.read(1, polled, 0, pool.take().unwrap()).unwrap_err();
+    assert_eq!(refused.why, crate::Why::UnknownFile);
+    drop(refused);
+    let again = ring.add_polled_file(tempfile::tempfile().unwrap()).unwrap();
+    ring.read(5, again, 0, pool.take().unwrap()).unwrap();
+    drop(ring);
+    assert_eq!(pool.available(), 2);
 }

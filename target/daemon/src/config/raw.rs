@@ -101,6 +101,8 @@ pub(super) struct RawNamespace {
     pub(super) eui64: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) readonly: bool,
+    #[serde(default = "nowhere")]
+    pub(super) iopoll: Spanned<bool>,
 }
 
 /// Bytes: a number, or text such as `"64M"`.
@@ -130,6 +132,7 @@ impl RawConfig {
                 nguid: None,
                 eui64: None,
                 readonly: false,
+                iopoll: nowhere(),
             })
             .map(|raw| Spanned::new(0..0, raw))
             .collect();

@@ -97,6 +97,7 @@ uuid = "2d8d9a4c-3f1b-4c7e-9a51-0123456789ab"
 nguid = "0123456789abcdef0123456789abcdef"
 eui64 = "0123456789abcdef"
 readonly = true
+iopoll = false
 "#;
     let config = parse(text).unwrap();
     let limits = config.limits();
@@ -427,4 +428,14 @@ fn a_thread_of_the_kernel_serves_disks_when_it_is_asked_for() {
             &["storage.sqpoll_idle_ms", "1 to 10000"],
         );
     }
+}
+
+#[test]
+fn a_disk_that_cannot_be_polled_is_told_with_its_line() {
+    let text = GOOD.replace("block_size = 512", "block_size = 512\niopoll = true");
+    let error = parse(&text).unwrap().open().map(drop).unwrap_err();
+    let words = ["iopoll", "ram:1048576", "leave iopoll out"];
+    assert_names(&error.to_string(), 13, &words);
+    let config = parse(&text.replace("iopoll = true", "iopoll = false")).unwrap();
+    assert!(config.open().is_ok());
 }
