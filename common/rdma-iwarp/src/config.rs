@@ -2,9 +2,11 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_rdma::Limits;
+use nvmeof_rdma::{Limits, Steering};
+use nvmeof_rdma_soft::group::Group;
 use nvmeof_rdma_soft::{SoftConfig, SoftRdma};
 
 use crate::SocketStreams;
@@ -54,6 +56,26 @@ impl Default for IwarpConfig {
 /// When the kernel gives no epoll instance.
 pub fn new(config: IwarpConfig) -> io::Result<Iwarp> {
     let streams = SocketStreams::new(config.socket_buffer, config.socket_mode)?;
+    Ok(over(streams, config))
+}
+
+/// Makes providers for as many threads as `steering` has members: they share
+/// what they listen on, and each connection goes to one of them before anything
+/// is read from it.
+///
+/// # Errors
+/// When the kernel gives no descriptors.
+pub fn group(config: &IwarpConfig, steering: &Steering) -> io::Result<Vec<Iwarp>> {
+    let group = Group::new(steering.clone());
+    let member = |number| {
+        let mut streams = SocketStreams::new(config.socket_buffer, config.socket_mode)?;
+        streams.join(Arc::clone(&group), number, config.limits.max_pending)?;
+        Ok(over(streams, config.clone()))
+    };
+    (0..steering.members()).map(member).collect()
+}
+
+fn over(streams: SocketStreams, config: IwarpConfig) -> Iwarp {
     let config = SoftConfig {
         limits: config.limits,
         crc: config.crc,
@@ -63,5 +85,5 @@ pub fn new(config: IwarpConfig) -> io::Result<Iwarp> {
         // numbers.
         seed: RandomState::new().hash_one(std::process::id()),
     };
-    Ok(SoftRdma::new(streams, config))
+    SoftRdma::new(streams, config)
 }

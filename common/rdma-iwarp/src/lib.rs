@@ -12,10 +12,9 @@
 
 mod calling;
 mod config;
-mod listening;
+mod door;
 mod socket;
 mod streams;
 
-pub use config::{Iwarp, IwarpConfig, new};
-pub use listening::SharedPaths;
+pub use config::{Iwarp, IwarpConfig, group, new};
 pub use streams::SocketStreams;

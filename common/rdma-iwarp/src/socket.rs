@@ -36,17 +36,10 @@ pub(crate) enum Called {
     Full,
 }
 
-/// A socket that listens on `addr`; with `shared` others may do so too.
-pub(crate) fn tcp_listener(
-    addr: SocketAddr,
-    buffer: Option<usize>,
-    shared: bool,
-) -> io::Result<Socket> {
+/// A socket that listens on `addr`.
+pub(crate) fn tcp_listener(addr: SocketAddr, buffer: Option<usize>) -> io::Result<Socket> {
     let socket = new(Domain::for_address(addr))?;
     socket.set_reuse_address(true)?;
-    if shared {
-        socket.set_reuse_port(true)?;
-    }
     if addr.is_ipv6() {
         // `[::]` means IPv6; IPv4 has an address of its own.
         socket.set_only_v6(true)?;

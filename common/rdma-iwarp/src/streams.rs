@@ -9,12 +9,13 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::MsgFlags;
-use nvmeof_rdma::{Address, ConnectError, ListenError, ListenerId};
+use nvmeof_rdma::{Address, ConnectError, Counted, ListenError, ListenerId};
+use nvmeof_rdma_soft::group::{Arrived, Door};
 use nvmeof_rdma_soft::{Slots, StreamEvent, StreamId, Streams};
 use socket2::Socket;
 
 use crate::calling::Calls;
-use crate::listening::{Listening, SharedPaths};
+use crate::door::{EventBell, SocketDoor, SocketGroup, SocketInbox, SocketMeeting};
 use crate::socket;
 
 /// Events taken from the kernel per poll.
@@ -32,6 +33,8 @@ const MISSES: u8 = 8;
 const PAUSE: Duration = Duration::from_millis(100);
 /// In epoll's data: this names a listener.
 const LISTENER: u64 = 1 << 63;
+/// In epoll's data: connections that others of the group took for us.
+const INBOX: u64 = u64::MAX;
 
 /// Connections and listeners of TCP and of Unix sockets, watched by an epoll
 /// instance of their own.
@@ -47,9 +50,8 @@ pub struct SocketStreams {
     buffer: Option<usize>,
     /// Permissions of the files of Unix sockets.
     socket_mode: u32,
-    /// Set when others may listen on the same addresses: the paths that they
-    /// listen on already.
-    shared: Option<SharedPaths>,
+    /// With whom it shares its listeners; `None` when it is alone.
+    group: Option<(Arc<SocketGroup>, Arc<SocketInbox>)>,
     listeners: Slots<Listener>,
     streams: Slots<Stream>,
     calls: Calls,
@@ -66,8 +68,7 @@ pub struct SocketStreams {
 
 #[derive(Debug)]
 struct Listener {
-    /// Several providers may have it.
-    listening: Arc<Listening>,
+    meeting: Arc<SocketMeeting>,
     /// In `accepting`.
     queued: bool,
 }
@@ -82,6 +83,8 @@ struct Stream {
     hot: bool,
     /// Tries in a row that brought nothing.
     misses: u8,
+    /// Has it count among the connections of a group.
+    _counted: Option<Counted>,
 }
 
 impl SocketStreams {
@@ -96,7 +99,7 @@ impl SocketStreams {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             buffer,
             socket_mode,
-            shared: None,
+            group: None,
             listeners: Slots::new(),
             streams: Slots::new(),
             calls: Calls::default(),
@@ -109,22 +112,38 @@ impl SocketStreams {
         })
     }
 
-    /// Lets other listeners of this user, which say so too, listen on the same
-    /// addresses from now on. The kernel spreads TCP connections over them by a
-    /// hash of the peer's address and port (`SO_REUSEPORT`). Unix sockets are
-    /// shared by those that have the same `paths`: each takes one connection in
-    /// its turn, so that those which look leave some to each other.
-    pub fn share_addresses(&mut self, paths: &SharedPaths) {
-        self.shared = Some(paths.clone());
+    /// Becomes a member of a group: what it listens on from now on it shares
+    /// with those members that listen there too.
+    ///
+    /// # Errors
+    /// When the kernel gives no eventfd.
+    pub(crate) fn join(
+        &mut self,
+        group: Arc<SocketGroup>,
+        number: usize,
+        room: u32,
+    ) -> io::Result<()> {
+        let inbox = SocketInbox::new(number, room, EventBell::new()?);
+        self.epoll
+            .add(inbox.bell(), EpollEvent::new(EpollFlags::EPOLLIN, INBOX))?;
+        self.group = Some((group, inbox));
+        Ok(())
     }
 
-    fn adopt(&mut self, socket: Socket, unix: bool, connecting: bool) -> io::Result<StreamId> {
+    fn adopt(
+        &mut self,
+        socket: Socket,
+        unix: bool,
+        connecting: bool,
+        counted: Option<Counted>,
+    ) -> io::Result<StreamId> {
         let stream = Stream {
             socket,
             unix,
             connecting,
             hot: false,
             misses: 0,
+            _counted: counted,
         };
         let interest = interest(stream.unix, false);
         let event = EpollEvent::new(interest, self.streams.next_id());
@@ -170,7 +189,9 @@ impl SocketStreams {
         };
         for event in ready.iter().take(count) {
             let id = event.data();
-            if id & LISTENER != 0 {
+            if id == INBOX {
+                self.take_arrived(events);
+            } else if id & LISTENER != 0 {
                 self.queue_accept(id & !LISTENER);
             } else {
                 self.stream_ready(StreamId(id), events);
@@ -232,25 +253,6 @@ impl SocketStreams {
         }
     }
 
-    fn open(&self, addr: Address) -> Result<Arc<Listening>, ListenError> {
-        let path = match addr {
-            Address::Ip(addr) => {
-                let shared = self.shared.is_some();
-                return Listening::tcp(addr, self.buffer, shared).map(Arc::new);
-            }
-            Address::Unix(path) => path,
-        };
-        let make = || Listening::unix(&path, self.socket_mode);
-        match &self.shared {
-            None => make().map(Arc::new),
-            Some(shared) => {
-                let own = self.listeners.iter().map(|(_, one)| &one.listening);
-                let own: Vec<_> = own.collect();
-                shared.listen(&path, &own, make)
-            }
-        }
-    }
-
     fn queue_accept(&mut self, id: u64) {
         if let Some(listener) = self.listeners.get_mut(id)
             && !listener.queued
@@ -278,25 +280,14 @@ impl SocketStreams {
 
     /// Returns whether more connections may be waiting.
     fn accept_from(&mut self, id: u64, now: Duration, events: &mut Vec<StreamEvent>) -> bool {
-        let Some(listener) = self.listeners.get(id) else {
-            return false;
-        };
-        let listening = Arc::clone(&listener.listening);
-        let unix = listening.addr.socket_addr().is_none();
-        for _ in 0..listening.accepts_per_poll(ACCEPTS) {
-            // socket2 sets close-on-exec.
-            let accepted = listening.socket.accept().and_then(|(socket, from)| {
-                socket.set_nonblocking(true)?;
-                socket::prepare(&socket, self.buffer, !unix);
-                let peer = socket::peer(&socket, &from)?;
-                Ok((self.adopt(socket, unix, false)?, peer))
-            });
-            match accepted {
-                Ok((stream, peer)) => events.push(StreamEvent::Incoming {
-                    listener: ListenerId(id),
-                    stream,
-                    peer,
-                }),
+        for _ in 0..ACCEPTS {
+            let Some(listener) = self.listeners.get(id) else {
+                return false;
+            };
+            let own = self.group.as_ref().map(|(_, inbox)| inbox);
+            match listener.meeting.accept(own) {
+                Ok(Some(arrived)) => self.incoming(id, arrived, events),
+                Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(error) if is_shortage(&error) => {
                     tracing::error!(
@@ -311,6 +302,37 @@ impl SocketStreams {
             }
         }
         true
+    }
+
+    /// Takes connections that others of the group took for us.
+    fn take_arrived(&mut self, events: &mut Vec<StreamEvent>) {
+        let Some((_, inbox)) = &self.group else {
+            return;
+        };
+        for arrived in inbox.take() {
+            let at = |(id, one): (u64, &Listener)| {
+                (one.meeting.door().addr() == arrived.at).then_some(id)
+            };
+            // What arrived just before we stopped to listen is closed.
+            let id = self.listeners.iter().find_map(at);
+            if let Some(id) = id {
+                self.incoming(id, arrived, events);
+            }
+        }
+    }
+
+    fn incoming(&mut self, id: u64, arrived: Arrived<SocketDoor>, events: &mut Vec<StreamEvent>) {
+        let (socket, peer) = arrived.visitor;
+        let unix = arrived.at.socket_addr().is_none();
+        socket::prepare(&socket, self.buffer, !unix);
+        match self.adopt(socket, unix, false, arrived.counted) {
+            Ok(stream) => events.push(StreamEvent::Incoming {
+                listener: ListenerId(id),
+                stream,
+                peer,
+            }),
+            Err(error) => tracing::error!(%error, "epoll does not take a connection"),
+        }
     }
 
     /// A call moved bytes: more are likely.
@@ -351,24 +373,32 @@ impl Streams for SocketStreams {
     }
 
     fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
-        let listening = self.open(addr)?;
-        let local = listening.addr;
+        let open = || SocketDoor::open(addr, self.buffer, self.socket_mode);
+        let meeting = match &self.group {
+            Some((group, inbox)) => group.listen(&addr, inbox, open)?,
+            None => Arc::new(SocketMeeting::alone(open()?)),
+        };
         let name = LISTENER | self.listeners.next_id();
         let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, name);
-        self.epoll
-            .add(&*listening, event)
-            .map_err(|errno| ListenError::new(addr, errno.into()))?;
+        let (local, watched) = (meeting.door().addr(), self.epoll.add(meeting.door(), event));
         let queued = false;
-        let id = self.listeners.insert(Listener { listening, queued });
-        Ok((ListenerId(id), local))
+        let id = ListenerId(self.listeners.insert(Listener { meeting, queued }));
+        if let Err(errno) = watched {
+            self.unlisten(id);
+            return Err(ListenError::new(addr, errno.into()));
+        }
+        Ok((id, local))
     }
 
     fn unlisten(&mut self, listener: ListenerId) {
-        let Some(Listener { listening, .. }) = self.listeners.remove(listener.0) else {
+        let Some(Listener { meeting, .. }) = self.listeners.remove(listener.0) else {
             return;
         };
+        if let Some((_, inbox)) = &self.group {
+            meeting.leave(inbox);
+        }
         // Others may keep the socket open. An error says that it was not there.
-        let _ = self.epoll.delete(&*listening);
+        let _ = self.epoll.delete(meeting.door());
     }
 
     fn connect(&mut self, addr: Address) -> Result<StreamId, ConnectError> {
@@ -383,7 +413,7 @@ impl Streams for SocketStreams {
         } else {
             Ok(called.map_err(failed)?)
         };
-        let id = self.adopt(socket, unix, true).map_err(failed)?;
+        let id = self.adopt(socket, unix, true, None).map_err(failed)?;
         self.calls.made(id, addr, called);
         Ok(id)
     }

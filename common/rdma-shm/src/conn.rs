@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use nvmeof_rdma::{
-    CloseReason, Event, Fault, ListenerId, PostError, PrivateData, QpConfig, QpId, Work, WorkKind,
+    CloseReason, Counted, Event, Fault, ListenerId, PostError, PrivateData, QpConfig, QpId, Work,
+    WorkKind,
 };
 use nvmeof_rdma_soft::KeyTable;
 
@@ -73,6 +74,8 @@ pub(crate) struct Conn {
     pub(crate) channel: Option<Channel>,
     /// Where it arrived; `None` when we made it.
     pub(crate) listener: Option<(ListenerId, SocketAddr)>,
+    /// Has it count among the connections of a group.
+    pub(crate) counted: Option<Counted>,
     /// The address at which the peer reached us, as far as that is known.
     pub(crate) reached: Option<SocketAddr>,
     pub(crate) config: QpConfig,
@@ -105,6 +108,7 @@ impl Conn {
             link: None,
             channel: None,
             listener,
+            counted: None,
             reached: None,
             config: QpConfig::default(),
             peer_reads_in: 0,

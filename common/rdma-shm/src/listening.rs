@@ -70,7 +70,7 @@ impl Listener {
     }
 
     /// Takes a connection that waits.
-    pub(crate) fn accept(&self) -> io::Result<Socket> {
+    pub(crate) fn take(&self) -> io::Result<Socket> {
         // socket2 sets close-on-exec.
         self.socket.accept().map(|(socket, _)| socket)
     }
@@ -309,7 +309,7 @@ mod tests {
         let users = std::mem::replace(&mut config.users, vec![54_321]);
         let refused = connect(addr("127.0.0.1:1"), &config).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
-        let accepted = || Link::new(listener.accept().unwrap()).unwrap();
+        let accepted = || Link::new(listener.take().unwrap()).unwrap();
         assert!(accepted().check_peer(&[54_321]).is_err());
         config.users = users;
         let _link = connect(addr("127.0.0.1:1"), &config).unwrap();

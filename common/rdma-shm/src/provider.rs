@@ -18,16 +18,17 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent};
 use nvmeof_memory::{Buf, Foreign, Region};
 use nvmeof_rdma::{
     Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
-    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Sparingly, Tag,
-    Work,
+    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Sparingly,
+    Steering, Tag, Work,
 };
+use nvmeof_rdma_soft::group::Door;
 use nvmeof_rdma_soft::{KeyTable, Slots};
 
 use crate::ShmConfig;
 use crate::conn::{Conn, Phase};
 use crate::given::Given;
 use crate::grant::Grant;
-use crate::group::{Group, Mailbox, Meeting};
+use crate::group::{Bell, Group, Mailbox, Meeting};
 use crate::listening::Listener;
 
 /// RDMA between processes of one host.
@@ -108,21 +109,22 @@ impl Shm {
         })
     }
 
-    /// Makes `n` providers for as many threads: each is told to listen on the
-    /// same addresses, and connections go to each of them in turn.
+    /// Makes providers for as many threads as `steering` has members: each is
+    /// told to listen on the same addresses, and each connection goes to one of
+    /// them.
     ///
     /// # Errors
     /// When the kernel gives no descriptors.
-    pub fn group(config: &ShmConfig, n: usize) -> io::Result<Vec<Self>> {
-        let group = Arc::new(Group::default());
-        let member = |_| {
+    pub fn group(config: &ShmConfig, steering: &Steering) -> io::Result<Vec<Self>> {
+        let group = Group::new(steering.clone());
+        let member = |number| {
             let mut member = Self::new(config.clone())?;
-            let mailbox = Mailbox::new(config.limits.max_pending)?;
-            member.core.watch(&mailbox, polling::MAILBOX)?;
+            let mailbox = Mailbox::new(number, config.limits.max_pending, Bell::new()?);
+            member.core.watch(mailbox.bell(), polling::MAILBOX)?;
             member.group = Some((Arc::clone(&group), mailbox));
             Ok(member)
         };
-        (0..n).map(member).collect()
+        (0..steering.members()).map(member).collect()
     }
 
     /// Works on one connection; `None` when it is gone.
@@ -239,12 +241,12 @@ impl Provider for Shm {
         let addr = addr.ip_only(self.name())?;
         let config = &self.core.config;
         let meeting = match &self.group {
-            Some((group, own)) => group.listen(addr, config, own)?,
-            None => Arc::new(Meeting::new(Listener::new(addr, config)?)),
+            Some((group, own)) => group.listen(&addr, own, || Listener::new(addr, config))?,
+            None => Arc::new(Meeting::alone(Listener::new(addr, config)?)),
         };
         let name = polling::LISTENER | self.listeners.next_id();
-        let watched = self.core.watch(&*meeting, name);
-        let addr = meeting.addr();
+        let watched = self.core.watch(meeting.door(), name);
+        let addr = meeting.door().addr();
         self.listeners.insert(meeting);
         if let Err(error) = watched {
             self.unlisten(ListenerId(name));
@@ -261,7 +263,7 @@ impl Provider for Shm {
             meeting.leave(own);
         }
         // Others may keep the socket open. An error says that it was not there.
-        let _ = self.core.epoll.delete(&*meeting);
+        let _ = self.core.epoll.delete(meeting.door());
     }
 
     fn connect(

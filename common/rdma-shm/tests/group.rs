@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use nvmeof_rdma::{Address, Event, ListenError, PrivateData, Provider, QpConfig, QpId};
+use nvmeof_rdma::{Address, Event, ListenError, PrivateData, Provider, QpConfig, QpId, Steering};
 use nvmeof_rdma_shm::{Shm, ShmConfig};
 use tempfile::TempDir;
 
@@ -31,7 +31,7 @@ struct Host {
 impl Host {
     fn new(n: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let members = Shm::group(&config(&folder), n).unwrap();
+        let members = Shm::group(&config(&folder), &Steering::new(n)).unwrap();
         let asked = vec![Vec::new(); n];
         Self {
             folder,

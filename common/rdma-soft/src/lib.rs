@@ -5,7 +5,7 @@
 //! speaks iWARP: MPA (RFC 5044, RFC 6581), DDP (RFC 5041), RDMAP (RFC 5040).
 //!
 //! What every provider in software needs is public by itself: [`KeyTable`] and
-//! [`Slots`].
+//! [`Slots`], and [`group`] for several that listen on the same addresses.
 //!
 //! This crate opens no socket and reads no clock: streams and time are given
 //! to it.
@@ -13,6 +13,7 @@
 
 mod config;
 mod conn;
+pub mod group;
 mod inbound;
 pub mod iwarp;
 mod keys;

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_rdma::{
-    Address, CloseReason, Event, Inline, PrivateData, Provider, QpConfig, QpId, Tag, Work,
+    Address, CloseReason, Event, Inline, PrivateData, Provider, QpConfig, QpId, Steering, Tag, Work,
 };
 use nvmeof_rdma_verbs::{
     Verbs, VerbsConfig, device_for_local, device_towards, devices, group, new,
@@ -223,7 +223,7 @@ fn cycles(addr: IpAddr, count: u32) {
 fn in_turn(addr: IpAddr, members: usize, count: usize) {
     let mut sides = vec![Side::new(or_exit(new(VerbsConfig::default())))];
     sides.extend(
-        or_exit(group(VerbsConfig::default(), members))
+        or_exit(group(VerbsConfig::default(), &Steering::new(members)))
             .into_iter()
             .map(Side::new),
     );

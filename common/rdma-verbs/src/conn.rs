@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{
-    CloseReason, ListenerId, Outcome, PrivateData, QpConfig, QpId, RemoteKey, Tag, WorkKind,
+    CloseReason, Counted, ListenerId, Outcome, PrivateData, QpConfig, QpId, RemoteKey, Tag,
+    WorkKind,
 };
 
 use crate::adapter::AdapterId;
@@ -175,6 +176,8 @@ pub(crate) struct Conn {
     pub(crate) link: Option<Link>,
     pub(crate) config: QpConfig,
     pub(crate) listener: Option<ListenerId>,
+    /// Has it count among the connections of a group.
+    pub(crate) counted: Option<Counted>,
     pub(crate) peer: SocketAddr,
     /// The call that connects it, where that may wait.
     pub(crate) calling: Option<Arc<Calling<Estate>>>,
@@ -228,6 +231,7 @@ impl Conn {
             link: None,
             config: QpConfig::default(),
             listener: None,
+            counted: None,
             peer,
             calling: None,
             awaits_answer: false,

@@ -1,11 +1,13 @@
-//! Listeners, which providers of a group share: connections go to each of
-//! those that listen on an address in turn.
+//! Listeners, which providers of a group share: each connection goes to one of
+//! those that listen on its address.
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
+
+use nvmeof_rdma::Steering;
 
 use crate::mailbox::{Mailbox, Request, lock};
 use crate::sys::{CmEvent, CmEventKind, CmId, CmIdKey, EventChannel};
@@ -23,6 +25,7 @@ const BACKLOG: u32 = 1024;
 pub(crate) struct Group {
     listeners: Mutex<Vec<Listener>>,
     channel: Arc<EventChannel>,
+    steering: Steering,
 }
 
 #[derive(Debug)]
@@ -34,17 +37,16 @@ struct Listener {
     tried: Instant,
     /// Who listens.
     members: Vec<Arc<Mailbox>>,
-    /// Who gets the next connection.
-    next: usize,
 }
 
 impl Group {
-    pub(crate) fn new() -> io::Result<Arc<Self>> {
+    pub(crate) fn new(steering: Steering) -> io::Result<Arc<Self>> {
         let channel = EventChannel::new()?;
         crate::provider::never_wait(channel.fd())?;
         Ok(Arc::new(Self {
             listeners: Mutex::default(),
             channel,
+            steering,
         }))
     }
 
@@ -72,7 +74,6 @@ impl Group {
             id: Some(id),
             tried: Instant::now(),
             members: vec![Arc::clone(member)],
-            next: 0,
         });
         Ok(addr)
     }
@@ -109,7 +110,7 @@ impl Group {
                 continue;
             };
             match event.kind {
-                CmEventKind::ConnectRequest => listener.assign(event),
+                CmEventKind::ConnectRequest => listener.assign(event, &self.steering),
                 CmEventKind::DeviceRemoval => listener.lose(id),
                 _ => {}
             }
@@ -146,7 +147,7 @@ impl Group {
 }
 
 impl Listener {
-    fn assign(&mut self, event: CmEvent) {
+    fn assign(&self, event: CmEvent, steering: &Steering) {
         let Some(id) = event.request else { return };
         let mut request = Box::new(Request {
             at: self.addr,
@@ -154,14 +155,17 @@ impl Listener {
             private_data: event.private_data,
             reads_in: event.reads_in,
             reads_out: event.reads_out,
+            counted: None,
         });
-        for _ in 0..self.members.len() {
-            let turn = self.next % self.members.len().max(1);
-            self.next = turn + 1;
-            let Some(member) = self.members.get(turn) else {
-                break;
-            };
-            match member.put_request(request) {
+        let peer = request.id.peer_addr().unwrap_or(self.addr).ip();
+        let mut open: Vec<_> = self.members.iter().collect();
+        let takes =
+            |open: &[&Arc<Mailbox>], number| open.iter().position(|it| it.number() == number);
+        while let Some(counted) = steering.choose(peer, |number| takes(&open, number).is_some())
+            && let Some(at) = takes(&open, counted.member())
+        {
+            request.counted = Some(counted);
+            match open.swap_remove(at).put_request(request) {
                 Ok(()) => return,
                 Err(back) => request = back,
             }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nvmeof_rdma::{PrivateData, QpId};
+use nvmeof_rdma::{Counted, PrivateData, QpId};
 
 use crate::conn::Room;
 use crate::sys::{AsyncNote, CmId, ContextKey, EventChannel};
@@ -37,11 +37,15 @@ pub(crate) struct Request {
     pub(crate) private_data: PrivateData,
     pub(crate) reads_in: u8,
     pub(crate) reads_out: u8,
+    /// Has it count among the connections of the group.
+    pub(crate) counted: Option<Counted>,
 }
 
 /// Letters for one provider, and the bell that wakes it.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
+    /// Of its provider in the group.
+    number: usize,
     letters: Mutex<Letters>,
     bell: EventFd,
     channel: Arc<EventChannel>,
@@ -58,9 +62,10 @@ struct Letters {
 const MOST_WAITING: usize = 1024;
 
 impl Mailbox {
-    pub(crate) fn new(channel: Arc<EventChannel>) -> nix::Result<Arc<Self>> {
+    pub(crate) fn new(number: usize, channel: Arc<EventChannel>) -> nix::Result<Arc<Self>> {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let mailbox = Arc::new(Self {
+            number,
             letters: Mutex::default(),
             bell: EventFd::from_value_and_flags(0, flags)?,
             channel,
@@ -69,6 +74,11 @@ impl Mailbox {
         all.retain(|one| one.strong_count() > 0);
         all.push(Arc::downgrade(&mailbox));
         Ok(mailbox)
+    }
+
+    /// Which member of the group its provider is.
+    pub(crate) fn number(&self) -> usize {
+        self.number
     }
 
     /// Readable when there are letters.

@@ -21,7 +21,7 @@ use nvmeof_memory::{Buf, Region};
 use nvmeof_rdma::{
     Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
     PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
-    Sparingly, SrqId, Tag, Work,
+    Sparingly, SrqId, Steering, Tag, Work,
 };
 
 use crate::adapter::{Adapter, AdapterId};
@@ -106,22 +106,23 @@ const LINGERING: u64 = ANCHOR | 1 << 62;
 /// # Errors
 /// [`VerbsError`] says what the machine lacks.
 pub fn new(config: VerbsConfig) -> Result<Verbs, VerbsError> {
-    let config = possible(config)?;
-    let group = Group::new().map_err(machine::unavailable)?;
-    Verbs::new(config, group)
+    let members = group(config, &Steering::new(1))?;
+    members
+        .into_iter()
+        .next()
+        .ok_or_else(|| machine::unavailable(io::ErrorKind::NotFound.into()))
 }
 
-/// Makes `n` providers, one for each thread, that share their listeners: each
-/// is told to listen on the same address, and connections go to each of them
-/// in turn.
+/// Makes providers for as many threads as `steering` has members: each is told
+/// to listen on the same addresses, and each connection goes to one of them.
 ///
 /// # Errors
 /// [`VerbsError`] says what the machine lacks.
-pub fn group(config: VerbsConfig, n: usize) -> Result<Vec<Verbs>, VerbsError> {
+pub fn group(config: VerbsConfig, steering: &Steering) -> Result<Vec<Verbs>, VerbsError> {
     let config = possible(config)?;
-    let group = Group::new().map_err(machine::unavailable)?;
-    (0..n)
-        .map(|_| Verbs::new(config.clone(), Arc::clone(&group)))
+    let group = Group::new(steering.clone()).map_err(machine::unavailable)?;
+    (0..steering.members())
+        .map(|number| Verbs::new(config.clone(), Arc::clone(&group), number))
         .collect()
 }
 
@@ -137,11 +138,11 @@ pub(crate) fn never_wait(fd: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 impl Verbs {
-    fn new(config: VerbsConfig, group: Arc<Group>) -> Result<Self, VerbsError> {
+    fn new(config: VerbsConfig, group: Arc<Group>, number: usize) -> Result<Self, VerbsError> {
         let channel = EventChannel::new().map_err(machine::unavailable)?;
         let set_up = || -> io::Result<(Arc<Mailbox>, Epoll)> {
             never_wait(channel.fd())?;
-            let mailbox = Mailbox::new(Arc::clone(&channel))?;
+            let mailbox = Mailbox::new(number, Arc::clone(&channel))?;
             let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
             let watch = |fd: BorrowedFd<'_>, token| {
                 epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))

@@ -25,6 +25,7 @@ mod params;
 mod polling;
 mod provider;
 mod sparingly;
+mod steering;
 mod work;
 
 pub use address::{Address, AddressError, Peer, UnixPath, UnixPathError, WrongKind};
@@ -36,4 +37,5 @@ pub use params::{Limits, QpConfig, SharedReceives};
 pub use polling::{AfterTurn, PollCounts, Polling, PollingConfig};
 pub use provider::{ListenerId, Provider, QpId, SrqId, Tag};
 pub use sparingly::Sparingly;
+pub use steering::{Counted, Lightened, Steering};
 pub use work::{Outcome, Work, WorkKind};

@@ -155,6 +155,11 @@ impl Fixed {
         }
     }
 
+    /// All regions, registered or not.
+    pub(crate) fn regions(&self) -> impl Iterator<Item = &Region> {
+        self.regions.iter().map(|fixed| &fixed.region)
+    }
+
     /// The fixed buffer all of `buf`'s view lies in, if there is one.
     pub(crate) fn place(&self, buf: &Buf) -> Option<u16> {
         let id = buf.region();

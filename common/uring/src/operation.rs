@@ -64,11 +64,14 @@ impl Ring {
         offset: u64,
         mut buf: Buf,
     ) -> Result<(), Refused<Buf>> {
+        if let Some((ring, file)) = self.polled_at(file) {
+            return ring.read(tag, file, offset, buf);
+        }
         let (file, len) = match self.transfer(file, &buf) {
             Ok(checked) => checked,
             Err(why) => return Err(Refused { why, back: buf }),
         };
-        let place = self.fixed.place(&buf);
+        let place = self.place(&buf);
         let start = buf.as_mut_ptr();
         let entry = match place {
             Some(place) => opcode::ReadFixed::new(file, start, len, place)
@@ -92,6 +95,12 @@ impl Ring {
         buf: Buf,
         mode: WriteMode,
     ) -> Result<(), Refused<Buf>> {
+        // What has to be durable may need a flush, which is not polled.
+        if mode == WriteMode::Normal
+            && let Some((ring, file)) = self.polled_at(file)
+        {
+            return ring.write(tag, file, offset, buf, mode);
+        }
         let (file, len) = match self.transfer(file, &buf) {
             Ok(checked) => checked,
             Err(why) => return Err(Refused { why, back: buf }),
@@ -101,7 +110,7 @@ impl Ring {
             WriteMode::Dsync => libc::RWF_DSYNC,
         };
         let start = buf.as_ptr();
-        let entry = match self.fixed.place(&buf) {
+        let entry = match self.place(&buf) {
             Some(place) => opcode::WriteFixed::new(file, start, len, place)
                 .offset(offset)
                 .rw_flags(flags)
@@ -149,6 +158,13 @@ impl Ring {
                 .mode(mode.bits())
                 .build()
         })
+    }
+
+    /// The number of the fixed buffer that the view lies in.
+    fn place(&mut self, buf: &Buf) -> Option<u16> {
+        let place = self.fixed.place(buf);
+        self.counts.not_fixed += u64::from(place.is_none());
+        place
     }
 
     fn transfer(&self, file: FileId, buf: &Buf) -> Result<(types::Fixed, u32), Why> {

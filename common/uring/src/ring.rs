@@ -12,6 +12,7 @@ use nvmeof_memory::{Buf, Region};
 
 use crate::files::Files;
 use crate::fixed::Fixed;
+use crate::polled::Polled;
 use crate::slots::{InFlight, Slots};
 use crate::start::{MODES, errno_of, start};
 use crate::{FileId, FileTableFull, Mode, Registered, RingConfig, RingError};
@@ -33,6 +34,12 @@ pub struct Ring {
     armed: bool,
     pub(crate) files: Files,
     pub(crate) fixed: Fixed,
+    pub(crate) counts: RingCounts,
+    pub(crate) config: RingConfig,
+    /// For files whose devices are polled. Itself, it has none.
+    pub(crate) polled: Option<Box<Polled>>,
+    /// Asks devices for what is done: they do not tell.
+    polls: bool,
     /// `SINGLE_ISSUER`: the kernel refuses every other thread.
     one_thread: PhantomData<*const ()>,
 }
@@ -48,6 +55,18 @@ pub struct Done {
     pub buf: Option<Buf>,
 }
 
+/// What a ring did since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingCounts {
+    /// Operations started.
+    pub operations: u64,
+    /// Those of them whose buffer was not registered with the kernel, which has
+    /// to look up its pages then.
+    pub not_fixed: u64,
+    /// System calls that handed operations over or asked for what is done.
+    pub enters: u64,
+}
+
 /// The kernel completed something that is not in flight: a bug, here or there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("io_uring completed operation {user_data:#x}, which is not in flight")]
@@ -58,6 +77,8 @@ pub struct Stray {
 
 /// Stands for cancelling in completions. No slot has this number.
 const CANCEL: u64 = u64::MAX;
+/// How often we look whether the kernel's thread took what it has to take.
+const HAND_OVERS: u32 = 1_000_000;
 
 impl Ring {
     /// Makes a ring for this thread.
@@ -65,11 +86,15 @@ impl Ring {
     /// # Errors
     /// [`RingError`], which says what to do about it.
     pub fn new(config: RingConfig) -> Result<Self, RingError> {
-        Self::in_one_of(&MODES, config)
+        Self::in_one_of(&MODES, config, false)
     }
 
-    fn in_one_of(modes: &[Mode], config: RingConfig) -> Result<Self, RingError> {
-        let (mut ring, mode) = start(config, modes)?;
+    pub(crate) fn in_one_of(
+        modes: &[Mode],
+        config: RingConfig,
+        polls: bool,
+    ) -> Result<Self, RingError> {
+        let (mut ring, mode) = start(config, modes, polls)?;
         let wake = wake_on(&mut ring).map_err(RingError::EventFd)?;
         let longest = ring.params().cq_entries();
         Ok(Self {
@@ -80,6 +105,10 @@ impl Ring {
             armed: false,
             files: Files::new(config.files),
             fixed: Fixed::default(),
+            counts: RingCounts::default(),
+            config,
+            polled: None,
+            polls,
             one_thread: PhantomData,
         })
     }
@@ -90,6 +119,23 @@ impl Ring {
         self.mode
     }
 
+    /// What it did since it was made.
+    #[must_use]
+    pub fn counts(&self) -> RingCounts {
+        let RingCounts {
+            operations,
+            not_fixed,
+            enters,
+        } = self.counts;
+        let polled = self.polled.as_ref();
+        let polled = polled.map_or(RingCounts::default(), |polled| polled.ring().counts);
+        RingCounts {
+            operations: operations + polled.operations,
+            not_fixed: not_fixed + polled.not_fixed,
+            enters: enters + polled.enters,
+        }
+    }
+
     /// Makes fixed buffers of as many of `regions` as the limit on locked
     /// memory allows, the first ones first, in place of those of an earlier
     /// call. Buffers in all others work too, a little slower.
@@ -97,8 +143,18 @@ impl Ring {
         &mut self,
         regions: impl IntoIterator<Item = &'a Region>,
     ) -> Registered {
+        let regions: Vec<_> = regions.into_iter().collect();
         let submitter = self.ring.submitter();
-        self.fixed.register(&submitter, regions.into_iter())
+        let registered = self.fixed.register(&submitter, regions.iter().copied());
+        let Some(polled) = &mut self.polled else {
+            return registered;
+        };
+        // Each ring has a limit of its own on some kernels: the worse is told.
+        let there = polled.ring_mut().register_regions(regions);
+        if there.left_out > registered.left_out {
+            return there;
+        }
+        registered
     }
 
     /// Puts a file in the ring, which owns it until
@@ -118,8 +174,18 @@ impl Ring {
     /// first; the file stays.
     pub fn remove_file(&mut self, id: FileId) -> Result<Option<File>, RingError> {
         self.submit()?;
+        for _ in 0..HAND_OVERS {
+            // The kernel's thread, if there is one, takes them when it runs.
+            if self.mode != Mode::Thread || self.ring.submission().is_empty() {
+                break;
+            }
+            std::thread::yield_now();
+        }
         if !self.ring.submission().is_empty() {
             return Err(RingError::Enter(Errno::EBUSY));
+        }
+        if let Some(polled) = &mut self.polled {
+            polled.remove_file(id)?;
         }
         Ok(self.files.remove(&self.ring.submitter(), id))
     }
@@ -127,13 +193,16 @@ impl Ring {
     /// Operations started whose [`Done`] has not been reaped.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.slots.in_flight()
+        let polled = self.polled.as_ref();
+        self.slots.in_flight() + polled.map_or(0, |polled| polled.ring().in_flight())
     }
 
     /// Operations that can be started before one must be reaped.
     #[must_use]
     pub fn room(&self) -> usize {
-        self.slots.free()
+        let free = self.slots.free();
+        let polled = self.polled.as_ref();
+        polled.map_or(free, |polled| free.min(polled.ring().room()))
     }
 
     /// Hands everything started to the kernel and lets it finish what it can
@@ -145,8 +214,12 @@ impl Ring {
     /// call. Being short of memory for the moment is not an error.
     pub fn submit(&mut self) -> Result<(), RingError> {
         self.disarm();
+        if let Some(polled) = &mut self.polled {
+            polled.ring_mut().submit()?;
+        }
+        let waits = self.polls && self.slots.in_flight() > 0;
         let queue = self.ring.submission();
-        let idle = queue.is_empty() && !queue.taskrun() && !queue.cq_overflow();
+        let idle = queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() && !waits;
         drop(queue);
         if idle {
             return Ok(());
@@ -160,7 +233,10 @@ impl Ring {
     /// [`Stray`] for a completion that belongs to nothing, after all others
     /// have been taken.
     pub fn reap(&mut self, done: &mut Vec<Done>) -> Result<(), Stray> {
-        let mut stray = Ok(());
+        let mut stray = match &mut self.polled {
+            Some(polled) => polled.ring_mut().reap(done),
+            None => Ok(()),
+        };
         for entry in self.ring.completion() {
             let user_data = entry.user_data();
             if user_data == CANCEL {
@@ -192,6 +268,11 @@ impl Ring {
             // The kernel looks at the switch after it published what is done,
             // we look for what is done after we set the switch: one sees it.
             fence(Ordering::SeqCst);
+        }
+        // Who has to ask cannot sleep.
+        let asks = |polled: &Polled| polled.ring().in_flight() > 0;
+        if self.polled.as_deref().is_some_and(asks) {
+            return false;
         }
         let done = !self.ring.completion().is_empty();
         let queue = self.ring.submission();
@@ -238,6 +319,7 @@ impl Ring {
         // kernel completes the entry.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         debug_assert!(pushed.is_ok(), "room was made above");
+        self.counts.operations += 1;
         match pushed {
             Ok(()) => Ok(()),
             Err(_) => self.slots.remove(number).map_or(Ok(()), Err),
@@ -245,6 +327,10 @@ impl Ring {
     }
 
     fn enter(&mut self, want: usize) -> Result<(), RingError> {
+        if want == 0 && self.mode == Mode::Thread && !self.must_wake_thread() {
+            return Ok(());
+        }
+        self.counts.enters += 1;
         match self
             .ring
             .submit_and_wait(want)
@@ -254,6 +340,16 @@ impl Ring {
             Ok(_) | Err(Errno::EINTR | Errno::EAGAIN | Errno::EBUSY) => Ok(()),
             Err(errno) => Err(RingError::Enter(errno)),
         }
+    }
+
+    /// Whether the kernel's thread sleeps, or has something to do that it does
+    /// only when it is told.
+    fn must_wake_thread(&mut self) -> bool {
+        // It says that it sleeps, then looks once more; we put something there,
+        // then look whether it sleeps: one sees the other.
+        fence(Ordering::SeqCst);
+        let queue = self.ring.submission();
+        queue.need_wakeup() || queue.cq_overflow()
     }
 
     /// Cancels what can be cancelled and waits for everything in flight.

@@ -1,6 +1,7 @@
 //! Starting a ring: what the kernel offers, and words for when it refuses.
 
 use std::io;
+use std::time::Duration;
 
 use io_uring::{IoUring, Probe, opcode};
 use nix::errno::Errno;
@@ -17,6 +18,10 @@ pub struct RingConfig {
     pub in_flight: u32,
     /// Files open in the ring at most.
     pub files: u32,
+    /// Has a thread of the kernel take operations, so that handing them over is
+    /// no system call (`SQPOLL`). It looks for them all the time and sleeps when
+    /// none came for so long. `None`: the calls of the ring's owner hand over.
+    pub thread: Option<Duration>,
 }
 
 impl Default for RingConfig {
@@ -25,6 +30,7 @@ impl Default for RingConfig {
             entries: 256,
             in_flight: 4096,
             files: 256,
+            thread: None,
         }
     }
 }
@@ -38,6 +44,9 @@ pub enum Mode {
     Cooperative,
     /// At any time, with an interrupt.
     Plain,
+    /// As `Plain`; a thread of the kernel takes operations (`SQPOLL`, 5.11 for
+    /// whom the kernel does not trust).
+    Thread,
 }
 
 /// Why a ring could not be made or used.
@@ -71,6 +80,12 @@ pub enum RingError {
          io_uring_enter and io_uring_register in it (docker: --security-opt seccomp=...)"
     )]
     Forbidden,
+    /// It gives no thread to who is not trusted.
+    #[error(
+        "the kernel gives this process no thread that takes disk operations ({0}); leave \
+         storage.sqpoll out, or use Linux 5.11 or later"
+    )]
+    Thread(Errno),
     /// The kernel counts the queues as locked memory, and there is too little.
     #[error(
         "no memory for an io_uring of {entries} entries (ENOMEM); most kernels count it as \
@@ -134,9 +149,22 @@ const FEWEST: u32 = 32;
 
 /// Makes a ring in the first of `modes` the kernel knows and an empty file
 /// table.
-pub(crate) fn start(config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode), RingError> {
+/// With `polls` it asks devices for what is done (`IOPOLL`).
+pub(crate) fn start(
+    config: RingConfig,
+    modes: &[Mode],
+    polls: bool,
+) -> Result<(IoUring, Mode), RingError> {
     let entries = config.entries;
-    let (ring, mode) = best(config, modes).map_err(|errno| explain(errno, entries))?;
+    let (modes, wants_thread) = match config.thread {
+        Some(_) => (&[Mode::Thread][..], true),
+        None => (modes, false),
+    };
+    let made = best(config, modes, polls);
+    let (ring, mode) = made.map_err(|errno| match explain(errno, entries) {
+        RingError::Forbidden | RingError::Setup { .. } if wants_thread => RingError::Thread(errno),
+        other => other,
+    })?;
     let mut probe = Probe::new();
     if let Err(error) = ring.submitter().register_probe(&mut probe) {
         let errno = errno_of(&error);
@@ -158,9 +186,9 @@ pub(crate) fn start(config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode
 
 /// A ring of the size asked for, or of the largest that locked memory allows:
 /// before Linux 5.12 and again in late versions of 6 the queues count as such.
-fn best(mut config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode), Errno> {
+fn best(mut config: RingConfig, modes: &[Mode], polls: bool) -> Result<(IoUring, Mode), Errno> {
     loop {
-        match of_size(config, modes) {
+        match of_size(config, modes, polls) {
             Err(Errno::ENOMEM) if config.entries > FEWEST => {
                 if config.in_flight / 2 <= config.entries {
                     config.entries /= 2;
@@ -172,7 +200,7 @@ fn best(mut config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode), Errno
     }
 }
 
-fn of_size(config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode), Errno> {
+fn of_size(config: RingConfig, modes: &[Mode], polls: bool) -> Result<(IoUring, Mode), Errno> {
     let mut last = Errno::EINVAL;
     for &mode in modes {
         let mut builder = IoUring::builder();
@@ -180,6 +208,9 @@ fn of_size(config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode), Errno>
             .dontfork()
             .setup_clamp()
             .setup_cqsize(config.in_flight.max(config.entries));
+        if polls {
+            builder.setup_iopoll();
+        }
         match mode {
             // Completions wait until we enter the kernel for them; the flag
             // tells without a system call that some wait.
@@ -193,6 +224,10 @@ fn of_size(config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode), Errno>
                 .setup_taskrun_flag()
                 .setup_submit_all(),
             Mode::Plain => &mut builder,
+            // The other flags are about tasks that enter the kernel.
+            Mode::Thread => builder
+                .setup_sqpoll(idle_ms(config.thread))
+                .setup_submit_all(),
         };
         match builder.build(config.entries) {
             Ok(ring) => return Ok((ring, mode)),
@@ -204,6 +239,12 @@ fn of_size(config: RingConfig, modes: &[Mode]) -> Result<(IoUring, Mode), Errno>
         }
     }
     Err(last)
+}
+
+/// At least a millisecond: 0 stands for the kernel's default, which is a second.
+fn idle_ms(idle: Option<Duration>) -> u32 {
+    let ms = idle.unwrap_or_default().as_millis();
+    u32::try_from(ms).unwrap_or(u32::MAX).max(1)
 }
 
 fn explain(errno: Errno, entries: u32) -> RingError {
@@ -255,7 +296,7 @@ mod tests {
             ..RingConfig::default()
         };
         assert!(matches!(
-            start(config, &MODES),
+            start(config, &MODES, false),
             Err(RingError::Setup {
                 errno: Errno::EINVAL,
                 ..

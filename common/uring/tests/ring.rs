@@ -33,6 +33,7 @@ fn small_ring() -> Ring {
         entries: 4,
         in_flight: 16,
         files: 4,
+        thread: None,
     };
     Ring::new(config).unwrap()
 }

@@ -7,6 +7,7 @@ use nvmeof_uring::Ring;
 
 use crate::file::FileDisk;
 use crate::null::NullDisk;
+use crate::polling::{self, NoPolling};
 use crate::ram::{RamDisk, RamStore};
 use crate::{Backend, BlockSize, Geometry, OpenError, Spec, probe};
 
@@ -20,6 +21,8 @@ pub struct Claim {
 }
 
 struct Claimed {
+    /// Whether its device is asked for what is done.
+    polled: bool,
     name: Arc<str>,
     geometry: Geometry,
     source: Source,
@@ -62,11 +65,33 @@ impl Claim {
         };
         Ok(Self {
             inner: Arc::new(Claimed {
+                polled: false,
                 name,
                 geometry,
                 source,
             }),
         })
+    }
+
+    /// As [`take`](Self::take), for a disk whose device is to be asked for what
+    /// is done (`IOPOLL`) instead of telling it by an interrupt. Tries it.
+    ///
+    /// # Errors
+    /// [`OpenError`], [`OpenError::CannotPoll`] among them.
+    pub fn take_polled(spec: &Spec, block_size: Option<BlockSize>) -> Result<Self, OpenError> {
+        let mut this = Self::take(spec, block_size)?;
+        let claimed = Arc::get_mut(&mut this.inner);
+        let claimed = claimed.unwrap_or_else(|| unreachable!("nobody has a clone"));
+        let tried = match &claimed.source {
+            Source::File(file) => polling::check(file, &claimed.geometry),
+            Source::Ram(_) | Source::Null => Err(NoPolling::Memory),
+        };
+        tried.map_err(|why| OpenError::CannotPoll {
+            name: claimed.name.to_string(),
+            why,
+        })?;
+        claimed.polled = true;
+        Ok(this)
     }
 
     /// What the disk looks like.
@@ -87,11 +112,12 @@ impl Claim {
             name,
             geometry,
             source,
+            polled,
         } = &*self.inner;
         let (name, geometry) = (Arc::clone(name), geometry.clone());
         Ok(match source {
             // A duplicate shares the lock and the way of access.
-            Source::File(file) => Box::new(FileDisk::open(ring, file, name, geometry)?),
+            Source::File(file) => Box::new(FileDisk::open(ring, file, name, geometry, *polled)?),
             Source::Ram(store) => Box::new(RamDisk::new(Arc::clone(store), name, geometry)),
             Source::Null => Box::new(NullDisk::new(name, geometry)),
         })

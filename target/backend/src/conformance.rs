@@ -17,6 +17,8 @@ mod storing;
 
 pub use bench::{Bench, Keeps};
 
+use nvmeof_uring::RingConfig;
+
 use crate::{Backend, Claim};
 
 /// Puts layers on a backend before the suite uses it.
@@ -25,7 +27,12 @@ pub type Wrap = fn(Box<dyn Backend>) -> Box<dyn Backend>;
 /// Runs every check on a disk that may be written, of at least 2 MiB. Its
 /// contents are lost.
 pub fn all(claim: &Claim, keeps: Keeps, wrap: Wrap) {
-    let bench = || Bench::new(claim, keeps, wrap);
+    all_over(claim, keeps, wrap, RingConfig::default());
+}
+
+/// The same over a ring of that kind, which gets other sizes.
+pub fn all_over(claim: &Claim, keeps: Keeps, wrap: Wrap, ring: RingConfig) {
+    let bench = || Bench::over(claim, keeps, wrap, ring);
     for check in [
         storing::written_bytes_are_read,
         storing::zeroes_are_where_they_were_asked_for,

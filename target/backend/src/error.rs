@@ -6,6 +6,8 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nvmeof_uring::{FileTableFull, RingError};
 
+use crate::polling::NoPolling;
+
 /// A request failed. Names the disk and the place, for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{verb} at byte {offset} of {path} failed: {kind} ({errno})")]
@@ -179,6 +181,14 @@ pub enum OpenError {
     /// No memory for the table of a RAM disk.
     #[error("ram:{0}: no memory for it; make it smaller")]
     Memory(u64),
+    /// Its device cannot be polled.
+    #[error("{name} cannot be polled: {why}; or leave iopoll out")]
+    CannotPoll {
+        /// Path or specification.
+        name: String,
+        /// Why, and what to do.
+        why: NoPolling,
+    },
     /// The ring took no further file.
     #[error("{name}: {source}; serve fewer namespaces or start the ring with more places")]
     Ring {

@@ -11,9 +11,10 @@ use nix::errno::Errno;
 use nix::fcntl::FallocateFlags;
 use nvmeof_memory::Buf;
 use nvmeof_uring as uring;
-use nvmeof_uring::{FileId, Ring, WriteMode};
+use nvmeof_uring::{FileId, PolledError, Ring, WriteMode};
 use slab::Slab;
 
+use crate::polling::NoPolling;
 use crate::{Backend, Geometry, Io, IoError, IoErrorKind, Op, OpenError, Refused, Request, Why};
 use job::{Job, Next, Step};
 use zeroes::Zeroes;
@@ -47,16 +48,29 @@ impl FileDisk {
         file: &File,
         name: Arc<str>,
         geometry: Geometry,
+        polled: bool,
     ) -> Result<Self, OpenError> {
         let duplicate = file.try_clone().map_err(|error| OpenError::System {
             path: name.to_string().into(),
             what: "dup",
             errno: Errno::from_raw(error.raw_os_error().unwrap_or_default()),
         })?;
-        let file = ring.add_file(duplicate).map_err(|source| OpenError::Ring {
+        let full = |source| OpenError::Ring {
             name: name.to_string(),
             source,
-        })?;
+        };
+        let file = if polled {
+            let added = ring.add_polled_file(duplicate);
+            added.map_err(|error| match error {
+                PolledError::Files(source) => full(source),
+                other => OpenError::CannotPoll {
+                    name: name.to_string(),
+                    why: NoPolling::Ring(other),
+                },
+            })?
+        } else {
+            ring.add_file(duplicate).map_err(full)?
+        };
         let most = ring.room() + ring.in_flight();
         Ok(Self {
             file,

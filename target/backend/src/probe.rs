@@ -62,7 +62,7 @@ pub(crate) fn open(
     }
     whole_blocks(&path.display().to_string(), size, block_size)?;
 
-    let access = choose_access(&file, block_size, size);
+    let access = choose_access(&file, device, block_size, size);
     let deallocate_zeroes = !readonly && can_deallocate(&file, size, device.then_some(&told));
     let block = u64::from(block_size.bytes());
     let optimal = told.blksize().clamp(block, OPTIMAL_MOST);
@@ -199,10 +199,16 @@ struct Direct {
 
 /// Switches `file` to direct I/O when single blocks can be read that way.
 /// Otherwise leaves it buffered and tells why.
-fn choose_access(file: &File, block_size: BlockSize, size: u64) -> Result<Direct, &'static str> {
+fn choose_access(
+    file: &File,
+    device: bool,
+    block_size: BlockSize,
+    size: u64,
+) -> Result<Direct, &'static str> {
     let block = block_size.bytes();
     // It takes O_DIRECT since Linux 6.6 and goes through the page cache as ever.
-    if fstatfs(file).is_ok_and(|it| it.filesystem_type() == TMPFS_MAGIC) {
+    // The nodes of devices lie on such a file system too, but not their bytes.
+    if !device && fstatfs(file).is_ok_and(|it| it.filesystem_type() == TMPFS_MAGIC) {
         return Err("the file lies in memory (tmpfs)");
     }
     let told = direct_alignment(file).ok().flatten();
@@ -268,4 +274,31 @@ fn can_deallocate(file: &File, size: u64, device: Option<&Metadata>) -> bool {
     };
     let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     fallocate(file, mode, behind, 4096).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileTypeExt;
+
+    use super::*;
+
+    /// Whether reads of the device can be direct; `None` when we may not look,
+    /// or it has no medium.
+    fn is_direct(path: &Path) -> Option<bool> {
+        let is_device = std::fs::metadata(path).ok()?.file_type().is_block_device();
+        let mut file = File::open(path).ok().filter(|_| is_device)?;
+        let size = file
+            .seek(SeekFrom::End(0))
+            .ok()
+            .filter(|size| *size >= 4096)?;
+        Some(choose_access(&file, true, BlockSize::B4096, size).is_ok())
+    }
+
+    #[test]
+    fn the_folder_of_a_block_device_does_not_decide_how_it_is_read() {
+        let nodes = std::fs::read_dir("/dev").unwrap();
+        let nodes = nodes.filter_map(|node| is_direct(&node.ok()?.path()));
+        let direct: Vec<_> = nodes.collect();
+        assert!(direct.is_empty() || direct.contains(&true));
+    }
 }

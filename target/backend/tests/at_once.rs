@@ -64,3 +64,59 @@ fn what_the_kernel_does_is_polled() {
     }
     assert_eq!(polled.pop().unwrap().tag, 1);
 }
+
+#[test]
+fn a_turn_over_several_disks_is_one_system_call() {
+    const EACH: u64 = 32;
+    const ALL: usize = 96;
+    let dir = tempfile::tempdir().unwrap();
+    let mut disks = Disks::new(RingConfig::default()).unwrap();
+    let layout = PoolLayout {
+        count: ALL,
+        stride: BLOCK,
+        lead: 0,
+    };
+    let pool = Pool::new(layout, Pages::Normal).unwrap();
+    assert_eq!(disks.register_regions([pool.region()]).left_out, 0);
+    let open = |number| {
+        let path = dir.path().join(format!("{number}.img"));
+        std::fs::File::create(&path)
+            .unwrap()
+            .set_len(1 << 20)
+            .unwrap();
+        let spec = Spec::File {
+            path,
+            readonly: false,
+        };
+        disks.open(&Claim::take(&spec, None).unwrap()).unwrap()
+    };
+    let ids: Vec<_> = (0..3).map(open).collect();
+    let mut done = Vec::new();
+    for turn in 0..4u64 {
+        for (tag, id) in (0..EACH).flat_map(|tag| ids.iter().map(move |id| (tag, *id))) {
+            let (offset, buf) = (tag * BLOCK as u64, pool.take().unwrap());
+            let op = match turn % 2 {
+                0 => Op::Write {
+                    offset,
+                    buf,
+                    fua: false,
+                },
+                _ => Op::Read { offset, buf },
+            };
+            disks.submit(id, Request { tag, op }).unwrap();
+        }
+        let before = disks.ring().counts();
+        disks.poll(&mut done).unwrap();
+        let after = disks.ring().counts();
+        assert_eq!(after.enters, before.enters + 1, "turn {turn}");
+        assert_eq!(after.operations, (turn + 1) * 3 * EACH);
+        assert_eq!(after.not_fixed, 0);
+        while done.len() < ALL {
+            disks.poll(&mut done).unwrap();
+        }
+        assert!(done.drain(..).all(|done| done.result.is_ok()));
+        let idle = disks.ring().counts();
+        assert!(!disks.poll(&mut done).unwrap());
+        assert_eq!(disks.ring().counts(), idle);
+    }
+}

@@ -3,11 +3,13 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::errno::Errno;
-use nvmeof_backend::conformance::{Keeps, Wrap, all, readonly};
+use nvmeof_backend::conformance::{Keeps, Wrap, all, all_over, readonly};
 use nvmeof_backend::layer::{Delayed, Faulty, Plan};
 use nvmeof_backend::{BlockSize, Claim, Spec};
+use nvmeof_uring::RingConfig;
 use tempfile::NamedTempFile;
 
 const BARE: Wrap = |backend| backend;
@@ -55,6 +57,44 @@ fn files_in_memory() {
         let claim = claim(file.path(), block_size);
         assert!(!claim.geometry().direct);
         all(&claim, Keeps::Bytes, BARE);
+    }
+}
+
+#[test]
+fn files_over_a_ring_that_a_thread_of_the_kernel_serves() {
+    // The thread sleeps in between with the first, and never with the other.
+    for idle in [Duration::from_millis(1), Duration::from_secs(600)] {
+        let ring = RingConfig {
+            thread: Some(idle),
+            ..RingConfig::default()
+        };
+        for file in [on_disk(3 << 20), in_memory(3 << 20)] {
+            let claim = claim(file.path(), BlockSize::B512);
+            all_over(&claim, Keeps::Bytes, BARE, ring);
+        }
+    }
+}
+
+/// On a block device that can be polled, which the environment names: its
+/// contents are lost. Few machines have one.
+#[test]
+fn a_device_that_is_polled() {
+    let Some(device) = std::env::var_os("NVMEOF_POLLED_DEVICE") else {
+        return;
+    };
+    let path = device.into();
+    let spec = Spec::File {
+        path,
+        readonly: false,
+    };
+    for block_size in [BlockSize::B512, BlockSize::B4096] {
+        let claim = Claim::take_polled(&spec, Some(block_size)).unwrap();
+        all(&claim, Keeps::Bytes, BARE);
+        let ring = RingConfig {
+            thread: Some(Duration::from_millis(1)),
+            ..RingConfig::default()
+        };
+        all_over(&claim, Keeps::Bytes, BARE, ring);
     }
 }
 

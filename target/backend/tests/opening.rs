@@ -175,3 +175,23 @@ fn a_claim_goes_to_every_reactor() {
     });
     assert_eq!(&reactor.join().unwrap(), claim.geometry());
 }
+
+#[test]
+fn what_cannot_be_polled_is_told_with_a_remedy() {
+    for name in ["ram:1048576", "null:1048576"] {
+        let error = Claim::take_polled(&name.parse().unwrap(), None).map(drop);
+        says(
+            error.unwrap_err(),
+            &[name, "in memory", "block device", "iopoll"],
+        );
+    }
+    // Not direct, so that it never comes to a device.
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let error = Claim::take_polled(&spec(&file(&dir, 1 << 20), false), None).map(drop);
+    says(error.unwrap_err(), &["disk.img", "O_DIRECT", "iopoll"]);
+    // Where there are devices that can be polled, this may be one of them.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    if let Err(error) = Claim::take_polled(&spec(&file(&dir, 1 << 20), false), None) {
+        says(error, &["disk.img", "iopoll"]);
+    }
+}

@@ -13,6 +13,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, ConfigError, DEFAULT_PORT};
 use crate::ports::{self, Port};
+use crate::processors::{self, Seat};
 use crate::server::{ServeError, Server};
 use crate::service;
 
@@ -203,20 +204,32 @@ impl CheckConfig {
     fn check(&self) -> Result<Checked, ConfigError> {
         let config = Config::read(&self.file)?;
         let ports = ports::plan(&config)?;
+        let seats = processors::place(&config, &ports)?;
         let mut remarks = config.try_open()?;
         remarks.extend(ports::unused_devices(&config, &ports));
-        Ok(Checked { ports, remarks })
+        Ok(Checked {
+            ports,
+            seats,
+            remarks,
+        })
     }
 
     fn print(&self, checked: &Result<Checked, ConfigError>) {
         match checked {
-            Ok(Checked { ports, remarks }) => {
+            Ok(Checked {
+                ports,
+                seats,
+                remarks,
+            }) => {
                 for remark in remarks {
                     eprintln!("nvmeof-target: {remark}");
                 }
                 println!("{}: good", self.file.display());
                 for port in ports {
                     println!("port {port}");
+                }
+                for (number, seat) in seats.iter().enumerate() {
+                    println!("reactor {number}: {seat}");
                 }
             }
             Err(error) => eprintln!("nvmeof-target: {error}"),
@@ -226,11 +239,16 @@ impl CheckConfig {
     fn print_json(&self, checked: &Result<Checked, ConfigError>) {
         let file = self.file.display().to_string();
         let outcome = match checked {
-            Ok(Checked { ports, remarks }) => json!({
+            Ok(Checked {
+                ports,
+                seats,
+                remarks,
+            }) => json!({
                 "file": file,
                 "valid": true,
                 "remarks": remarks,
                 "ports": ports.iter().map(port_json).collect::<Vec<_>>(),
+                "reactors": seats.iter().map(seat_json).collect::<Vec<_>>(),
             }),
             Err(error) => json!({
                 "file": file,
@@ -246,8 +264,17 @@ impl CheckConfig {
 /// What a good configuration does here.
 struct Checked {
     ports: Vec<Port>,
+    /// Of each reactor.
+    seats: Vec<Seat>,
     /// What was remarkable.
     remarks: Vec<String>,
+}
+
+fn seat_json(seat: &Seat) -> Value {
+    json!({
+        "processor": seat.processor,
+        "node": seat.node,
+    })
 }
 
 fn port_json(port: &Port) -> Value {

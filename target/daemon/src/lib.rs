@@ -14,6 +14,7 @@ mod config;
 mod mailbox;
 mod polling;
 mod ports;
+mod processors;
 mod queue;
 mod reactor;
 mod server;
@@ -21,14 +22,16 @@ mod service;
 mod storage;
 mod tag;
 mod thread;
+mod turns;
 
 pub use cli::Cli;
 pub use config::{
-    Choice, Config, ConfigError, DEFAULT_PORT, Opened, ProviderName, Running, buffers,
+    Choice, Config, ConfigError, Cores, DEFAULT_PORT, Opened, ProviderName, Running, buffers,
 };
 pub use mailbox::{Mail, Mailbox};
 pub use polling::Preset;
 pub use ports::{Device, Part, Port, plan};
+pub use processors::{Seat, place};
 pub use reactor::{Reactor, ReactorConfig, ReactorError, Turn};
 pub use server::{ServeError, Server};
 pub use storage::{OpenDisks, Storage, StorageError, StorageOpenError};

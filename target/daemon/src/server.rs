@@ -11,12 +11,14 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nvmeof_backend::Claim;
+use nvmeof_rdma::Steering;
 use nvmeof_target_core::{ModelError, Target};
 use nvmeof_uring::RingConfig;
 
 use crate::config::{Config, ConfigError, ProviderName, Running, buffers};
 use crate::mailbox::{Mail, Mailbox};
 use crate::ports::{self, Listening, Port, Ready};
+use crate::processors::{self, Seat};
 use crate::service::{self, Watchdog};
 use crate::storage::{OpenDisks, StorageError, StorageOpenError};
 use crate::thread::{self, Clock};
@@ -60,11 +62,13 @@ pub struct Server {
 
 /// What a reactor's thread starts with.
 struct Start {
-    core: Option<usize>,
+    seat: Seat,
     config: ReactorConfig,
     target: Target,
     providers: Vec<Ready>,
     claims: Vec<Claim>,
+    /// What spreads connections, and which of its members this one is.
+    steering: (Steering, usize),
     mailbox: Mailbox,
     peers: Arc<[Mailbox]>,
     ring: RingConfig,
@@ -92,14 +96,16 @@ impl Server {
     pub fn start(config: &Config) -> Result<Self, ServeError> {
         let signals = take_signals()?;
         let running = config.running();
-        let count = running.cores.len();
         let ports = ports::plan(config)?;
+        let seats = processors::place(config, &ports)?;
+        let count = seats.len();
         if let Some(why) = ports::unused_devices(config, &ports) {
             tracing::warn!("{why}");
         }
         let opened = config.open()?;
+        let steering = Steering::new(count);
         let files = raise_files(count, opened.claims.len(), &ports);
-        let Listening { reactors, ports } = ports::listen(config, ports, count, files)?;
+        let Listening { reactors, ports } = ports::listen(config, ports, &steering, files)?;
         let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
         let target = Target::new(config.model(&opened, &specs)?);
         let mailboxes: Arc<[Mailbox]> = (0..count)
@@ -109,17 +115,18 @@ impl Server {
         let ended = Mailbox::new().map_err(|error| start_error("eventfd", &error))?;
         let (sender, started) = mpsc::channel();
         let mut threads = Vec::new();
-        let places = running.cores.iter().zip(mailboxes.iter());
-        for (at, ((core, mailbox), providers)) in places.zip(reactors).enumerate() {
+        let places = seats.into_iter().zip(mailboxes.iter());
+        for (at, ((seat, mailbox), providers)) in places.zip(reactors).enumerate() {
             let start = Start {
-                core: *core,
+                seat,
                 config: buffers(&running, target.model().limits()),
                 target: target.clone(),
                 providers,
                 claims: opened.claims.clone(),
+                steering: (steering.clone(), at),
                 mailbox: mailbox.clone(),
                 peers: Arc::clone(&mailboxes),
-                ring: ring_config(&opened.claims),
+                ring: ring_config(&opened.claims, running.sqpoll),
                 first: at == 0,
             };
             threads.push(spawn(at, start, &running, sender.clone(), ended.clone())?);
@@ -288,10 +295,11 @@ fn connections(limit: u64, reactors: usize, disks: usize, devices: usize) -> u32
     u32::try_from(each.max(1)).unwrap_or(u32::MAX)
 }
 
-fn ring_config(claims: &[Claim]) -> RingConfig {
+fn ring_config(claims: &[Claim], thread: Option<Duration>) -> RingConfig {
     let files = u32::try_from(claims.len()).unwrap_or(u32::MAX).max(1);
     RingConfig {
         files,
+        thread,
         ..RingConfig::default()
     }
 }
@@ -304,7 +312,7 @@ fn spawn(
     ended: Mailbox,
 ) -> Result<JoinHandle<Result<(), ServeError>>, ServeError> {
     let clock = Clock::start();
-    let polling = running.polling;
+    let (polling, seat) = (running.polling, start.seat);
     std::thread::Builder::new()
         .name(format!("reactor-{at}"))
         .spawn(move || {
@@ -324,6 +332,7 @@ fn spawn(
                     return Ok(());
                 }
             };
+            tracing::info!("reactor {at}: {seat}");
             let _ = started.send(Ok(()));
             drop(started);
             Ok(thread::run(&mut reactor, clock, polling)?)
@@ -331,14 +340,15 @@ fn spawn(
         .map_err(|error| start_error("thread", &error))
 }
 
-/// Builds the reactor on its own thread, to which its ring belongs.
+/// Builds the reactor on its own thread, to which its ring belongs. Memory is
+/// taken where it is touched first, so the thread goes to its processor before
+/// there is any.
 fn assemble(start: Start) -> Result<Reactor<OpenDisks>, StartFailure> {
-    if let Some(core) = start.core {
-        thread::pin(core).map_err(|error| ServeError::Start {
-            what: "reactor.cores",
-            why: format!("processor {core}: {error}; `nproc` shows how many there are"),
-        })?;
-    }
+    let seat = start.seat;
+    processors::take(seat).map_err(|error| ServeError::Start {
+        what: "reactor.cores",
+        why: format!("{seat}: {error}; it was there a moment ago"),
+    })?;
     let disks = OpenDisks::open(&start.claims, start.ring)
         .map_err(|error: StorageOpenError| start_error("disks", &error))?;
     let mut reactor = Reactor::new(
@@ -349,6 +359,8 @@ fn assemble(start: Start) -> Result<Reactor<OpenDisks>, StartFailure> {
         start.peers,
     )
     .map_err(|error| start_error("buffers", &error))?;
+    let (steering, number) = start.steering;
+    reactor.steer(steering, number);
     let regions: Vec<_> = reactor.regions().cloned().collect();
     let registered = reactor.storage_mut().register_regions(&regions);
     if start.first && registered.left_out > 0 {

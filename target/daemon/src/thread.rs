@@ -4,10 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::Pid;
 use nvmeof_rdma::{AfterTurn, PollCounts, Polling, PollingConfig};
 
 use crate::storage::{Storage, StorageError};
@@ -29,16 +26,6 @@ impl Clock {
     fn now(self) -> Duration {
         self.start.elapsed()
     }
-}
-
-/// Runs this thread on processor `core` alone.
-///
-/// # Errors
-/// When there is no such processor or we may not use it.
-pub(crate) fn pin(core: usize) -> Result<(), Errno> {
-    let mut set = CpuSet::new();
-    set.set(core)?;
-    sched_setaffinity(Pid::from_raw(0), &set)
 }
 
 /// Turns the reactor until it is drained, and sleeps when there is nothing to

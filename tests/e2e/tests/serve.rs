@@ -356,6 +356,20 @@ fn two_reactors_serve_as_one() {
 }
 
 #[test]
+fn a_thread_of_the_kernel_may_take_disk_operations() {
+    let setup = Setup::new()
+        .head("[reactor]\ncount = 2\n[storage]\nsqpoll = true\nsqpoll_idle_ms = 1")
+        .file(8 * MIB);
+    let target = setup.start();
+    let line = "--rw randwrite --io-queues 2 --iodepth 8 --runtime 1";
+    let json = target.on(1, "bench").args(line).json();
+    assert!(json["iops"].as_f64().unwrap() > 0.0, "{json}");
+    let read = target.read(1, 0, None);
+    target.stop();
+    same_bytes(&read, &std::fs::read(setup.image_path(1)).unwrap());
+}
+
+#[test]
 fn ipv6_is_an_address_like_any_other() {
     let ip = std::net::Ipv6Addr::LOCALHOST;
     if let Err(error) = TcpListener::bind((ip, 0)) {

@@ -8,7 +8,6 @@ use nvmeof_rdma::{
     CloseReason, ConnectError, ConnectRequest, Event, ListenerId, PostError, PrivateData, QpConfig,
     QpId,
 };
-use socket2::Socket;
 
 use super::passing::{MOST_REGIONS, way};
 use super::{Core, Shm};
@@ -16,6 +15,7 @@ use crate::channel::Channel;
 use crate::conn::{Conn, Phase, terms};
 use crate::fault::{codes, fault};
 use crate::grant::Taken;
+use crate::group::Arrived;
 use crate::link::Link;
 use crate::listening;
 use crate::message::{self, Message, Request, Terms};
@@ -50,7 +50,7 @@ impl Shm {
 
     /// A peer connected. As long as it is not accepted it costs one of
     /// `max_pending` places; the oldest of those that said nothing gives way.
-    pub(super) fn incoming(&mut self, listener: ListenerId, addr: SocketAddr, socket: Socket) {
+    pub(super) fn incoming(&mut self, listener: ListenerId, arrived: Arrived) {
         if self.core.pending >= self.core.config.limits.max_pending {
             self.drop_oldest_silent();
         }
@@ -59,7 +59,7 @@ impl Shm {
             self.core.say(&"all places for connections are taken");
             return;
         }
-        let link = match Link::new(socket) {
+        let link = match Link::new(arrived.visitor) {
             Ok(link) => link,
             Err(error) => return self.core.say(&error),
         };
@@ -69,7 +69,8 @@ impl Shm {
             let _ = link.send(&Message::Fault(told).to_bytes(), None);
             return self.core.say(&format_args!("{error} (shm.users)"));
         }
-        let mut conn = Conn::new(Phase::AwaitRequest, Some((listener, addr)));
+        let mut conn = Conn::new(Phase::AwaitRequest, Some((listener, arrived.at)));
+        conn.counted = arrived.counted;
         conn.id = QpId(self.conns.next_id());
         if let Err(error) = self.core.watch(&link, conn.id.0) {
             return self.core.say(&error);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 use nvmeof_rdma::{CloseReason, Event, ListenerId, QpId};
+use nvmeof_rdma_soft::group::Door;
 
 use super::{Core, Shm};
 use crate::conn::{Conn, Phase};
@@ -93,10 +94,7 @@ impl Shm {
             };
             let own = self.group.as_ref().map(|(_, own)| own);
             match listener.accept(own) {
-                Ok(Some(socket)) => {
-                    let addr = listener.addr();
-                    self.incoming(ListenerId(name), addr, socket);
-                }
+                Ok(Some(arrived)) => self.incoming(ListenerId(name), arrived),
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return taken > 0,
                 Err(error) => {
@@ -119,13 +117,14 @@ impl Shm {
         };
         let mail = own.take();
         let any = !mail.is_empty();
-        for (addr, socket) in mail {
-            let at =
-                |(name, meeting): (u64, &Arc<Meeting>)| (meeting.addr() == addr).then_some(name);
+        for arrived in mail {
+            let at = |(name, meeting): (u64, &Arc<Meeting>)| {
+                (meeting.door().addr() == arrived.at).then_some(name)
+            };
             // What arrived just before we stopped to listen is closed.
             let name = self.listeners.iter().find_map(at);
             if let Some(name) = name {
-                self.incoming(ListenerId(LISTENER | name), addr, socket);
+                self.incoming(ListenerId(LISTENER | name), arrived);
             }
         }
         any
@@ -148,7 +147,7 @@ impl Shm {
     fn watch_listeners(&mut self, flags: EpollFlags) {
         for (name, listener) in self.listeners.iter() {
             let mut event = EpollEvent::new(flags, LISTENER | name);
-            if let Err(error) = self.core.epoll.modify(&**listener, &mut event) {
+            if let Err(error) = self.core.epoll.modify(listener.door(), &mut event) {
                 tracing::error!(%error, "epoll does not take a listener");
             }
         }

@@ -417,11 +417,13 @@ impl Verbs {
             reads_in,
             reads_out,
             at,
+            counted,
         } = request;
         cm.set_token(id.0);
         let peer = cm.peer_addr().unwrap_or(at);
         let mut conn = Conn::new(id, cm, peer, Phase::Requested);
         conn.listener = Some(listener);
+        conn.counted = counted;
         conn.asked = (reads_in, reads_out);
         let deadline = self.now + self.config.handshake;
         Self::set_deadline(&mut self.deadlines, &mut conn, Some(deadline));

@@ -1,6 +1,7 @@
 //! Every mode, on any kernel that has the best one.
 
 use std::io::Write;
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
@@ -37,10 +38,16 @@ fn wait(ring: &mut Ring) -> Done {
 
 #[test]
 fn every_mode_works_wakes_and_drains() {
-    for mode in MODES {
-        let Ok(mut ring) = Ring::in_one_of(&[mode], RingConfig::default()) else {
+    let threads = [1, 600_000].map(|ms| (Mode::Thread, Some(Duration::from_millis(ms))));
+    for (mode, thread) in MODES.map(|mode| (mode, None)).into_iter().chain(threads) {
+        let config = RingConfig {
+            thread,
+            ..RingConfig::default()
+        };
+        let Ok(mut ring) = Ring::in_one_of(&[mode], config, false) else {
             continue;
         };
+        assert_eq!(ring.mode(), mode);
         let pool = pool();
         let file = ring.add_file(tempfile::tempfile().unwrap()).unwrap();
         for round in 0..100 {
@@ -54,7 +61,10 @@ fn every_mode_works_wakes_and_drains() {
         let (pipe, mut write) = (ring.add_file(read.into()).unwrap(), File::from(write));
         ring.read(1, pipe, 0, pool.take().unwrap()).unwrap();
         ring.submit().unwrap();
-        assert!(ring.arm());
+        // The kernel's thread may be about to take it.
+        while !ring.arm() {
+            std::thread::yield_now();
+        }
         let writer = std::thread::spawn(move || {
             write.write_all(b"x").unwrap();
             write
@@ -87,4 +97,118 @@ fn a_completion_of_nothing_is_an_error_after_the_others() {
     }
     assert_eq!((done[0].tag, stray), (1, Some(7 << 32 | 3)));
     assert_eq!(ring.in_flight(), 0);
+}
+
+#[test]
+fn a_turn_is_one_system_call_with_fixed_buffers_and_files() {
+    let layout = PoolLayout {
+        count: 64,
+        stride: 4096,
+        lead: 0,
+    };
+    let pool = Pool::new(layout, Pages::Normal).unwrap();
+    let mut ring = Ring::new(RingConfig::default()).unwrap();
+    ring.register_regions([pool.region()]);
+    let file = ring.add_file(tempfile::tempfile().unwrap()).unwrap();
+    let mut done = Vec::new();
+    for turn in 0..4 {
+        for tag in 0..64 {
+            let buf = pool.take().unwrap();
+            let mode = crate::WriteMode::Normal;
+            ring.write(tag, file, tag * 4096, buf, mode).unwrap();
+        }
+        let before = ring.counts();
+        assert_eq!((before.operations, before.not_fixed), ((turn + 1) * 64, 0));
+        ring.submit().unwrap();
+        assert_eq!(ring.counts().enters, before.enters + 1);
+        while ring.in_flight() > 0 {
+            ring.submit().unwrap();
+            ring.reap(&mut done).unwrap();
+        }
+        done.clear();
+        // Turns with nothing to do are none.
+        let before = ring.counts();
+        ring.submit().unwrap();
+        assert_eq!(ring.counts(), before);
+    }
+    let other = self::pool();
+    ring.write(0, file, 0, other.take().unwrap(), crate::WriteMode::Normal)
+        .unwrap();
+    assert_eq!(ring.counts().not_fixed, 1);
+}
+
+#[test]
+fn handing_over_to_a_thread_that_is_awake_is_no_system_call() {
+    let config = RingConfig {
+        thread: Some(Duration::from_secs(600)),
+        ..RingConfig::default()
+    };
+    let mut ring = Ring::new(config).unwrap();
+    let pool = pool();
+    let file = ring.add_file(tempfile::tempfile().unwrap()).unwrap();
+    let mut done = Vec::new();
+    let mut woken = 0;
+    for tag in 0..100 {
+        let buf = pool.take().unwrap();
+        ring.write(tag, file, 0, buf, crate::WriteMode::Normal)
+            .unwrap();
+        while ring.in_flight() > 0 {
+            ring.submit().unwrap();
+            ring.reap(&mut done).unwrap();
+        }
+        done.clear();
+        // The thread begins asleep.
+        woken = if tag == 0 {
+            ring.counts().enters
+        } else {
+            woken
+        };
+    }
+    assert_eq!(ring.counts().operations, 100);
+    assert_eq!(ring.counts().enters, woken);
+    let removed = ring.remove_file(file).unwrap();
+    assert!(removed.is_some());
+}
+
+/// Where no device can be polled, the kernel says so, and everything else of
+/// such a file works.
+#[test]
+fn a_file_that_cannot_be_polled_says_so_and_does_the_rest() {
+    let pool = pool();
+    let mut ring = Ring::new(RingConfig::default()).unwrap();
+    ring.register_regions([pool.region()]);
+    let polled = ring.add_polled_file(tempfile::tempfile().unwrap()).unwrap();
+    let usual = ring.add_file(tempfile::tempfile().unwrap()).unwrap();
+    for round in 0..3 {
+        ring.read(1, polled, 0, pool.take().unwrap()).unwrap();
+        assert!(!ring.arm(), "who has to ask cannot sleep");
+        let done = wait(&mut ring);
+        // It is neither direct nor on a device that has queues for that.
+        assert_eq!(
+            (done.tag, done.result),
+            (1, Err(Errno::EOPNOTSUPP)),
+            "{round}"
+        );
+        assert!(done.buf.is_some());
+        drop(done);
+        ring.fsync(2, polled, true).unwrap();
+        assert_eq!(wait(&mut ring).result, Ok(0));
+        let durable = crate::WriteMode::Dsync;
+        ring.write(3, polled, 0, pool.take().unwrap(), durable)
+            .unwrap();
+        assert_eq!(wait(&mut ring).result, Ok(4096));
+        let normal = crate::WriteMode::Normal;
+        ring.write(4, usual, 0, pool.take().unwrap(), normal)
+            .unwrap();
+        assert_eq!(wait(&mut ring).result, Ok(4096));
+        assert_eq!((ring.in_flight(), ring.counts().not_fixed), (0, 0));
+    }
+    assert!(ring.remove_file(polled).unwrap().is_some());
+    let refused = ring.read(1, polled, 0, pool.take().unwrap()).unwrap_err();
+    assert_eq!(refused.why, crate::Why::UnknownFile);
+    drop(refused);
+    let again = ring.add_polled_file(tempfile::tempfile().unwrap()).unwrap();
+    ring.read(5, again, 0, pool.take().unwrap()).unwrap();
+    drop(ring);
+    assert_eq!(pool.available(), 2);
 }

@@ -45,10 +45,17 @@ impl Bench {
     /// Opens `claim` for a reactor of its own.
     #[must_use]
     pub fn new(claim: &Claim, keeps: Keeps, wrap: Wrap) -> Self {
+        Self::over(claim, keeps, wrap, RingConfig::default())
+    }
+
+    /// The same over a ring of that kind, which gets other sizes.
+    #[must_use]
+    pub fn over(claim: &Claim, keeps: Keeps, wrap: Wrap, ring: RingConfig) -> Self {
         let config = RingConfig {
             entries: 8,
             in_flight: IN_FLIGHT,
             files: 4,
+            ..ring
         };
         let mut disks = Disks::new(config).unwrap();
         let layout = PoolLayout {

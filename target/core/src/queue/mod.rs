@@ -160,6 +160,14 @@ impl Queue {
         Some((controller.hostnqn.as_str(), subnqn, controller.cntlid))
     }
 
+    /// The identifier of its host, which all queues of that host have (Fabrics
+    /// 1.1, section 3.3, figure 19: HOSTID); zero until it is connected.
+    #[must_use]
+    pub fn host(&self) -> [u8; 16] {
+        self.controller()
+            .map_or([0; 16], |controller| controller.hostid)
+    }
+
     /// Whether a Connect succeeded.
     #[must_use]
     pub fn is_connected(&self) -> bool {

@@ -1,12 +1,14 @@
 //! The configuration: read, checked, and what it names opened, before anything
 //! is served.
 
+mod cores;
 mod error;
 mod open;
 mod provider;
 mod raw;
 mod shm;
 mod sizes;
+mod storage;
 #[cfg(test)]
 mod tests;
 mod traddr;
@@ -21,6 +23,8 @@ use nvmeof_target_core::{
     derived,
 };
 
+pub use cores::Cores;
+pub(crate) use cores::MOST_REACTORS;
 pub use error::ConfigError;
 pub use open::Opened;
 use provider::Wrong;
@@ -50,14 +54,17 @@ enum Origin {
 /// How reactors are run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Running {
-    /// Processor of each reactor; `None` leaves it to the kernel.
-    pub cores: Vec<Option<usize>>,
+    /// On which processors they run.
+    pub cores: Cores,
     /// How a reactor looks for work before it sleeps.
     pub polling: PollingConfig,
     /// How long commands in work may take when the target stops.
     pub drain: Duration,
     /// Bytes of buffers of each reactor.
     pub buffer_memory: u64,
+    /// How long a thread of the kernel looks for disk operations that takes
+    /// them from a reactor; `None`: there is none.
+    pub sqpoll: Option<Duration>,
     /// Whether buffers lie in hugepages where there are any.
     pub hugepages: bool,
     /// Receives that the queue pairs of one device share at most, where a
@@ -125,6 +132,8 @@ impl Config {
         };
         this.check()?;
         this.choices = this.read_choices()?;
+        let sqpoll = this.raw.storage.get_ref().sqpoll();
+        sqpoll.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
         let shm = this.raw.shm.get_ref().to_config();
         this.shm = shm.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
         Ok(this)
@@ -192,7 +201,11 @@ impl Config {
     /// How reactors are run.
     #[must_use]
     pub fn running(&self) -> Running {
-        self.raw.reactor.get_ref().to_running()
+        Running {
+            // What is wrong was told when the configuration was checked.
+            sqpoll: self.raw.storage.get_ref().sqpoll().unwrap_or_default(),
+            ..self.raw.reactor.get_ref().to_running()
+        }
     }
 
     /// Whether it was given on the command line, without a file.
@@ -240,6 +253,14 @@ impl Config {
         self.error_at(Some(at), &format!("limits.{key}: {what}"))
     }
 
+    /// An error about the processors that reactors are to run on.
+    pub(crate) fn cores_error(&self, what: &str) -> ConfigError {
+        let reactor = &self.raw.reactor;
+        let at = reactor.get_ref().place_of_cores();
+        let at = at.unwrap_or_else(|| reactor.span().start);
+        self.error_at(Some(at), &format!("reactor.cores: {what}"))
+    }
+
     /// What the value of a key is called where it was given.
     fn called(&self, key: &'static str, option: &'static str) -> &'static str {
         match self.origin {
@@ -252,8 +273,8 @@ impl Config {
         let running = self.running();
         let at = self.raw.reactor.span().start;
         let wrong = |what: &str| Err(self.error_at(Some(at), what));
-        if running.cores.is_empty() || running.cores.len() > 256 {
-            return wrong("reactor.cores: name 1 to 256 processors, or leave it out");
+        if let Err(what) = self.raw.reactor.get_ref().cores() {
+            return wrong(&what);
         }
         if !(raw::MIN_BUFFER_MEMORY..=raw::MAX_BUFFER_MEMORY).contains(&running.buffer_memory) {
             return wrong("reactor.buffer_memory: must be 8M to 64G");

@@ -64,12 +64,12 @@ impl Config {
             let file = identity(&spec);
             // Not another process, but this very configuration has it twice.
             let ours = file.is_some() && files.contains(&file);
-            match Claim::take(&spec, block_size(raw)) {
+            match take(&spec, raw) {
                 Ok(claim) => claims.push(claim),
                 Err(error @ OpenError::Locked { .. }) if !ours => {
                     remarks.push(self.of_path(raw, &error).to_string());
                 }
-                Err(error) => return Err(self.of_path(raw, &error)),
+                Err(error) => return Err(self.of_claim(raw, &error)),
             }
             files.push(file);
         }
@@ -92,7 +92,7 @@ impl Config {
 
     fn claim(&self, raw: &RawNamespace) -> Result<Claim, ConfigError> {
         let spec = self.spec(raw)?;
-        Claim::take(&spec, block_size(raw)).map_err(|error| self.of_path(raw, &error))
+        take(&spec, raw).map_err(|error| self.of_claim(raw, &error))
     }
 
     fn spec(&self, raw: &RawNamespace) -> Result<Spec, ConfigError> {
@@ -102,6 +102,16 @@ impl Config {
             .parse()
             .map_err(|error| self.of_path(raw, &error))?;
         Ok(spec.with_readonly(raw.readonly))
+    }
+
+    fn of_claim(&self, raw: &RawNamespace, error: &OpenError) -> ConfigError {
+        match error {
+            OpenError::CannotPoll { .. } => {
+                let at = raw.iopoll.span().start;
+                self.error_at(Some(at), &format!("iopoll: {error}"))
+            }
+            _ => self.of_path(raw, error),
+        }
     }
 
     fn of_path(&self, raw: &RawNamespace, error: &dyn std::error::Error) -> ConfigError {
@@ -129,6 +139,14 @@ fn identity(spec: &Spec) -> Option<(u64, u64)> {
     };
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.dev(), metadata.ino()))
+}
+
+fn take(spec: &Spec, raw: &RawNamespace) -> Result<Claim, OpenError> {
+    if *raw.iopoll.get_ref() {
+        Claim::take_polled(spec, block_size(raw))
+    } else {
+        Claim::take(spec, block_size(raw))
+    }
 }
 
 fn block_size(raw: &RawNamespace) -> Option<BlockSize> {

@@ -11,7 +11,9 @@ use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
 use super::Running;
+use super::cores::{Cores, RawCores};
 use super::shm::RawShm;
+use super::storage::RawStorage;
 use super::traddr::{RawPort, RawUnix};
 use crate::polling::Preset;
 
@@ -29,6 +31,8 @@ pub(super) struct RawConfig {
     pub(super) limits: Spanned<RawLimits>,
     #[serde(default = "nowhere")]
     pub(super) reactor: Spanned<RawReactor>,
+    #[serde(default = "nowhere")]
+    pub(super) storage: Spanned<RawStorage>,
     #[serde(default = "nowhere")]
     pub(super) shm: Spanned<RawShm>,
     #[serde(default = "nowhere")]
@@ -55,7 +59,8 @@ pub(super) struct RawLimits {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawReactor {
-    cores: Option<Vec<usize>>,
+    cores: Option<Spanned<RawCores>>,
+    count: Option<usize>,
     #[serde(default)]
     polling: Preset,
     spin_us: Option<u32>,
@@ -90,6 +95,8 @@ pub(super) struct RawNamespace {
     pub(super) eui64: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) readonly: bool,
+    #[serde(default = "nowhere")]
+    pub(super) iopoll: Spanned<bool>,
 }
 
 /// Bytes: a number, or text such as `"64M"`.
@@ -119,6 +126,7 @@ impl RawConfig {
                 nguid: None,
                 eui64: None,
                 readonly: false,
+                iopoll: nowhere(),
             })
             .map(|raw| Spanned::new(0..0, raw))
             .collect();
@@ -134,6 +142,7 @@ impl RawConfig {
         Self {
             limits: nowhere(),
             reactor: nowhere(),
+            storage: nowhere(),
             shm: nowhere(),
             unix: nowhere(),
             port: vec![Spanned::new(0..0, port)],
@@ -170,19 +179,28 @@ impl RawLimits {
 }
 
 impl RawReactor {
+    /// Where reactors are to run. The error names the key.
+    pub(super) fn cores(&self) -> Result<Cores, String> {
+        let cores = self.cores.as_ref().map(Spanned::get_ref);
+        RawCores::resolve(cores, self.count)
+    }
+
+    /// Where in the text that is said.
+    pub(super) fn place_of_cores(&self) -> Option<usize> {
+        self.cores.as_ref().map(|cores| cores.span().start)
+    }
+
     pub(super) fn to_running(&self) -> Running {
-        let cores = match &self.cores {
-            None => vec![None],
-            Some(cores) => cores.iter().copied().map(Some).collect(),
-        };
         let longest = self.spin_us.map(|us| Duration::from_micros(us.into()));
         Running {
-            cores,
+            // What is wrong was told when the configuration was checked.
+            cores: self.cores().unwrap_or(Cores::Anywhere(1)),
             polling: self.polling.polling(longest),
             drain: Duration::from_secs(self.drain_s.unwrap_or(5).into()),
             buffer_memory: self
                 .buffer_memory
                 .map_or(DEFAULT_BUFFER_MEMORY, |Size(size)| size),
+            sqpoll: None,
             hugepages: self.hugepages.unwrap_or(false),
             shared_receives: self.shared_receives.unwrap_or(DEFAULT_SHARED_RECEIVES),
         }

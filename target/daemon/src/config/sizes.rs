@@ -59,14 +59,16 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::config::Cores;
     use crate::polling::Preset;
 
     fn divided(buffer_memory: u64, limits: &Limits) -> ReactorConfig {
         let running = Running {
-            cores: vec![None],
+            cores: Cores::Anywhere(1),
             polling: Preset::Adaptive.polling(None),
             drain: Duration::ZERO,
             buffer_memory,
+            sqpoll: None,
             hugepages: false,
             shared_receives: 0,
         };

@@ -50,7 +50,8 @@ fn the_example_is_good_and_what_it_leaves_out_has_defaults() {
     assert_eq!(config.limits(), Limits::default());
     let running = config.running();
     assert_eq!(running.shared_receives, 4096);
-    assert_eq!((running.cores, running.hugepages), (vec![None], false));
+    assert_eq!(running.cores, Cores::Anywhere(1));
+    assert!(!running.hugepages);
     let without_port = parse(&GOOD.replace("trsvcid = 4420\n", "")).unwrap();
     assert_eq!(without_port.addresses(), config.addresses());
 }
@@ -75,6 +76,9 @@ drain_s = 1
 buffer_memory = "32M"
 hugepages = true
 shared_receives = 512
+[storage]
+sqpoll = true
+sqpoll_idle_ms = 7
 [shm]
 folder = "/run/elsewhere"
 users = ["root", 54321]
@@ -93,6 +97,7 @@ uuid = "2d8d9a4c-3f1b-4c7e-9a51-0123456789ab"
 nguid = "0123456789abcdef0123456789abcdef"
 eui64 = "0123456789abcdef"
 readonly = true
+iopoll = false
 "#;
     let config = parse(text).unwrap();
     let limits = config.limits();
@@ -103,7 +108,8 @@ readonly = true
     );
     assert_eq!(limits.unconnected, 16);
     let running = config.running();
-    assert_eq!(running.cores, [Some(0), Some(1)]);
+    assert_eq!(running.cores, Cores::On(vec![0, 1]));
+    assert_eq!(running.sqpoll, Some(Duration::from_millis(7)));
     assert_eq!((running.buffer_memory, running.hugepages), (32 << 20, true));
     assert_eq!(running.shared_receives, 512);
     let shm = config.shm();
@@ -413,4 +419,61 @@ fn namespaces_of_the_command_line_have_one_subsystem_with_a_lasting_name() {
     );
     let error = none.port_error(0, "in use").to_string();
     assert_eq!(error, "--listen: in use");
+}
+
+#[test]
+fn reactors_are_counted_or_placed() {
+    let with = |text: &str| format!("[reactor]\n{text}\n{GOOD}");
+    let cores = |text: &str| parse(&with(text)).unwrap().running().cores;
+    assert_eq!(cores("count = 3"), Cores::Anywhere(3));
+    assert_eq!(cores("cores = \"auto\""), Cores::Auto(None));
+    assert_eq!(cores("count = 2\ncores = \"auto\""), Cores::Auto(Some(2)));
+    assert_eq!(cores("cores = \"0-1,0\""), Cores::On(vec![0, 1, 0]));
+    let error = parse(&with("drain_s = 1\ncores = \"0-\"")).unwrap_err();
+    assert_names(&error.to_string(), 3, &["cores", "\"0-\"", "0-3"]);
+    let error = parse(&with("cores = [0]\ncount = 2")).unwrap_err();
+    assert_names(&error.to_string(), 1, &["reactor.count", "leave one"]);
+}
+
+#[test]
+fn a_processor_that_is_not_there_is_told_with_its_line() {
+    let config = parse(&format!(
+        "[reactor]\ndrain_s = 1\ncores = [0, 1023]\n{GOOD}"
+    ))
+    .unwrap();
+    let error = crate::place(&config, &[]).unwrap_err().to_string();
+    assert_names(&error, 3, &["reactor.cores", "processor 1023", "taskset"]);
+}
+
+#[test]
+fn a_thread_of_the_kernel_serves_disks_when_it_is_asked_for() {
+    let with = |text: &str| parse(&format!("[storage]\n{text}\n{GOOD}"));
+    let sqpoll = |text: &str| with(text).unwrap().running().sqpoll;
+    assert_eq!(sqpoll(""), None);
+    assert_eq!(sqpoll("sqpoll = false"), None);
+    assert_eq!(sqpoll("sqpoll = true"), Some(Duration::from_millis(2)));
+    let error = with("sqpoll_idle_ms = 5").unwrap_err();
+    assert_names(
+        &error.to_string(),
+        2,
+        &["storage.sqpoll_idle_ms", "sqpoll = true"],
+    );
+    for ms in [0, 10_001] {
+        let error = with(&format!("sqpoll = true\nsqpoll_idle_ms = {ms}")).unwrap_err();
+        assert_names(
+            &error.to_string(),
+            3,
+            &["storage.sqpoll_idle_ms", "1 to 10000"],
+        );
+    }
+}
+
+#[test]
+fn a_disk_that_cannot_be_polled_is_told_with_its_line() {
+    let text = GOOD.replace("block_size = 512", "block_size = 512\niopoll = true");
+    let error = parse(&text).unwrap().open().map(drop).unwrap_err();
+    let words = ["iopoll", "ram:1048576", "leave iopoll out"];
+    assert_names(&error.to_string(), 13, &words);
+    let config = parse(&text.replace("iopoll = true", "iopoll = false")).unwrap();
+    assert!(config.open().is_ok());
 }

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use nix::ifaddrs::getifaddrs;
-use nvmeof_rdma::Provider;
+use nvmeof_rdma::{Provider, Steering};
 
 use super::Device;
 
@@ -69,20 +69,20 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Providers over verbs that share their listeners, one for each of so many
-/// reactors.
+/// Providers over verbs that share their listeners, one for each reactor that
+/// connections are spread over.
 ///
 /// # Errors
 /// What is missing, and what to do.
-pub(super) fn verbs_providers(reactors: usize) -> Result<Vec<Box<dyn Provider>>, String> {
-    verbs::providers(reactors)
+pub(super) fn verbs_providers(steering: &Steering) -> Result<Vec<Box<dyn Provider>>, String> {
+    verbs::providers(steering)
 }
 
 #[cfg(feature = "verbs")]
 mod verbs {
     use std::net::IpAddr;
 
-    use nvmeof_rdma::Provider;
+    use nvmeof_rdma::{Provider, Steering};
     use nvmeof_rdma_verbs::{
         DeviceInfo, DeviceKind, VerbsConfig, VerbsError, device_for_local, devices, group,
     };
@@ -113,8 +113,8 @@ mod verbs {
         devices().err().map(|error| error.to_string())
     }
 
-    pub(super) fn providers(reactors: usize) -> Result<Vec<Box<dyn Provider>>, String> {
-        let members = group(VerbsConfig::default(), reactors).map_err(|error| error.to_string())?;
+    pub(super) fn providers(steering: &Steering) -> Result<Vec<Box<dyn Provider>>, String> {
+        let members = group(VerbsConfig::default(), steering).map_err(|error| error.to_string())?;
         Ok(members
             .into_iter()
             .map(|member| Box::new(member) as Box<dyn Provider>)
@@ -141,7 +141,7 @@ mod verbs {
 mod verbs {
     use std::net::IpAddr;
 
-    use nvmeof_rdma::Provider;
+    use nvmeof_rdma::{Provider, Steering};
 
     use crate::ports::Device;
 
@@ -168,7 +168,7 @@ mod verbs {
         Some(WITHOUT.to_owned())
     }
 
-    pub(super) fn providers(_reactors: usize) -> Result<Vec<Box<dyn Provider>>, String> {
+    pub(super) fn providers(_steering: &Steering) -> Result<Vec<Box<dyn Provider>>, String> {
         Err(WITHOUT.to_owned())
     }
 }

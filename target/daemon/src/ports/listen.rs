@@ -2,10 +2,9 @@
 //! can fail does so at the start.
 
 use std::io;
-use std::net::TcpListener;
 
-use nvmeof_rdma::{Address, ListenError, ListenerId, Provider};
-use nvmeof_rdma_iwarp::{IwarpConfig, SharedPaths};
+use nvmeof_rdma::{Address, ListenError, ListenerId, Provider, Steering};
+use nvmeof_rdma_iwarp::IwarpConfig;
 use nvmeof_rdma_shm::{Shm, ShmConfig};
 
 use super::plan::told;
@@ -32,19 +31,15 @@ pub(crate) struct Ready {
     pub(crate) listeners: Vec<ListenerId>,
 }
 
-/// One kind of provider for all reactors. Each of them listens on the same
-/// addresses, and connections are spread over them: by the kernel for TCP
-/// (SO_REUSEPORT), by who takes them first for Unix sockets, by a group for the
-/// others.
+/// One kind of provider for all reactors. They are a group: each of them
+/// listens on the same addresses, and connections are spread over them.
 pub(super) struct Member {
     pub(super) name: ProviderName,
     pub(super) readies: Vec<Ready>,
-    /// Whether other programs of this user could listen on the same address
-    /// unnoticed.
-    pub(super) shares_addresses: bool,
 }
 
-/// Makes the providers of `ports` for so many `reactors` and listens on all.
+/// Makes the providers of `ports` for the reactors that `steering` spreads
+/// connections over, and listens on all.
 /// `files` is how many connections each reactor may have that are descriptors.
 ///
 /// # Errors
@@ -52,7 +47,7 @@ pub(super) struct Member {
 pub(crate) fn listen(
     config: &Config,
     ports: Vec<Port>,
-    reactors: usize,
+    steering: &Steering,
     files: u32,
 ) -> Result<Listening, ConfigError> {
     let mut members = Vec::new();
@@ -62,7 +57,7 @@ pub(crate) fn listen(
     let software = names.iter().filter(|name| **name != ProviderName::Verbs);
     let software = u32::try_from(software.count().max(1)).unwrap_or(1);
     let each = Each {
-        reactors,
+        steering,
         files: (files / software).max(1),
     };
     for name in names {
@@ -101,9 +96,10 @@ pub(super) fn listen_with(
 
 /// How much of it there is.
 #[derive(Clone, Copy)]
-struct Each {
-    /// Reactors, each of which has a provider of its own.
-    reactors: usize,
+struct Each<'a> {
+    /// Spreads connections over reactors, each of which has a provider of its
+    /// own.
+    steering: &'a Steering,
     /// Connections of each provider that are descriptors.
     files: u32,
 }
@@ -193,18 +189,14 @@ fn tell_left_out(port: &Port, name: ProviderName, error: &ListenError) {
 }
 
 impl Member {
-    fn new(name: ProviderName, each: Each, config: &Config) -> Result<Self, String> {
-        let shares_addresses = name == ProviderName::Iwarp && each.reactors > 1;
+    fn new(name: ProviderName, each: Each<'_>, config: &Config) -> Result<Self, String> {
         let lacks = |error: io::Error| format!("epoll: {error}");
         let providers = match name {
             ProviderName::Iwarp => iwarp_providers(each, config.socket_mode()).map_err(lacks)?,
-            ProviderName::Verbs => devices::verbs_providers(each.reactors)?,
+            ProviderName::Verbs => devices::verbs_providers(each.steering)?,
             ProviderName::Shm => shm_providers(each, config.shm()).map_err(lacks)?,
         };
-        Ok(Self {
-            shares_addresses,
-            ..Self::of(name, providers)
-        })
+        Ok(Self::of(name, providers))
     }
 
     /// One provider for each reactor.
@@ -217,7 +209,6 @@ impl Member {
         Self {
             name,
             readies: providers.into_iter().map(ready).collect(),
-            shares_addresses: false,
         }
     }
 
@@ -243,11 +234,6 @@ impl Member {
     /// Listens for every reactor, or for none. Returns each reactor's listener
     /// and the address in use.
     fn listen(&mut self, mut address: Address) -> Result<(Vec<ListenerId>, Address), ListenError> {
-        if let Some(address) = address.socket_addr().filter(|_| self.shares_addresses) {
-            // Another target of this user that shares its addresses as well
-            // would go unnoticed: ask once without sharing.
-            TcpListener::bind(address).map_err(|error| ListenError::new(address, error))?;
-        }
         let mut listeners = Vec::new();
         for ready in &mut self.readies {
             match ready.provider.listen(address) {
@@ -278,29 +264,26 @@ impl Member {
     }
 }
 
-fn iwarp_providers(each: Each, socket_mode: u32) -> io::Result<Vec<Box<dyn Provider>>> {
+fn iwarp_providers(each: Each<'_>, socket_mode: u32) -> io::Result<Vec<Box<dyn Provider>>> {
     let mut config = IwarpConfig {
         socket_mode,
         ..IwarpConfig::default()
     };
     config.limits.max_qps = config.limits.max_qps.min(each.files);
-    let paths = SharedPaths::default();
-    let make = |_| {
-        let mut provider = nvmeof_rdma_iwarp::new(config.clone())?;
-        if each.reactors > 1 {
-            provider.streams_mut().share_addresses(&paths);
-        }
-        Ok(Box::new(provider) as Box<dyn Provider>)
-    };
-    (0..each.reactors).map(make).collect()
+    let members = nvmeof_rdma_iwarp::group(&config, each.steering)?;
+    Ok(boxed(members))
 }
 
-fn shm_providers(each: Each, config: &ShmConfig) -> io::Result<Vec<Box<dyn Provider>>> {
+fn shm_providers(each: Each<'_>, config: &ShmConfig) -> io::Result<Vec<Box<dyn Provider>>> {
     let mut config = config.clone();
     config.limits.max_qps = config.limits.max_qps.min(each.files);
-    let members = Shm::group(&config, each.reactors)?;
+    let members = Shm::group(&config, each.steering)?;
+    Ok(boxed(members))
+}
+
+fn boxed<P: Provider + 'static>(members: Vec<P>) -> Vec<Box<dyn Provider>> {
     let boxed = |member| Box::new(member) as Box<dyn Provider>;
-    Ok(members.into_iter().map(boxed).collect())
+    members.into_iter().map(boxed).collect()
 }
 
 /// What is wrong with a port that cannot be listened on.

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use nvmeof_rdma::Steering;
 use nvmeof_rdma_sim::{SimConfig, SimNet};
 use nvmeof_rdma_soft::SoftConfig;
 use nvmeof_target_core::Fabric;
@@ -314,7 +315,7 @@ fn listened_here(provider: &str, folder: &Path, reactors: usize) -> Result<Liste
     let head = format!("[shm]\nfolder = {folder:?}\n");
     let config = config_with("127.0.0.1", 0, provider, &head);
     let ports = plan_with(&config, &NONE).unwrap();
-    listen(&config, ports, reactors, 100)
+    listen(&config, ports, &Steering::new(reactors), 100)
 }
 
 #[test]

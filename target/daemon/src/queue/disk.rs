@@ -25,7 +25,7 @@ impl Edge {
         // What waits longer goes first.
         if !io.backlog.is_empty() {
             self.on_disk += 1;
-            io.backlog.push_back((op.disk, request));
+            io.backlog.push(self.core.host(), (op.disk, request));
             return None;
         }
         match io.storage.submit(op.disk, request) {
@@ -42,7 +42,7 @@ impl Edge {
                 back,
             }) => {
                 self.on_disk += 1;
-                io.backlog.push_back((op.disk, back));
+                io.backlog.push(self.core.host(), (op.disk, back));
                 None
             }
             Err(Refused {

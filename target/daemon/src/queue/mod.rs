@@ -20,6 +20,7 @@ use nvmeof_target_core::{Action, CloseCause, Data, News, Order, Queue as Core, R
 
 use crate::storage::Storage;
 use crate::tag::{Place, Tag};
+use crate::turns::Turns;
 use nvmeof_rdma::Sparingly;
 pub(crate) use receives::{Receives, SharedQueues};
 use slots::Slots;
@@ -36,11 +37,10 @@ pub(crate) struct Io<'a> {
     pub(crate) capsules_kept: usize,
     /// Receives that queues draw from.
     pub(crate) shared: &'a mut SharedQueues,
-    /// Queues with commands that wait for a buffer, each once, in the order
-    /// of their turns.
-    pub(crate) hungry: &'a mut VecDeque<Place>,
+    /// Queues with commands that wait for a buffer, each once.
+    pub(crate) hungry: &'a mut Turns<Place>,
     /// Disk operations that found no room.
-    pub(crate) backlog: &'a mut VecDeque<(u32, DiskRequest)>,
+    pub(crate) backlog: &'a mut Turns<(u32, DiskRequest)>,
     /// What the reactor has to do after the call.
     pub(crate) news: &'a mut News,
     pub(crate) disk_log: &'a mut Sparingly,
@@ -264,7 +264,7 @@ impl Edge {
     fn list(&mut self, io: &mut Io<'_>) {
         if !self.listed && !self.hungry.is_empty() {
             self.listed = true;
-            io.hungry.push_back(self.place);
+            io.hungry.push(self.core.host(), self.place);
         }
     }
 

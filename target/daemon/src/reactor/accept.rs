@@ -153,6 +153,12 @@ impl<S: Storage> Reactor<S> {
         };
         let place = self.queues.insert(|place| Edge::new(place, link, core));
         self.unconnected.extend(place);
+        if queue == 0
+            && let Some(place) = place
+            && let Some((steering, member)) = &self.steering
+        {
+            self.queues.lighten(place, steering.lighten(*member));
+        }
         let edge = place.and_then(|place| self.queues.get(place));
         let Some(edge) = edge else {
             let _ = at.reject(qp, &PrivateData::empty());

@@ -12,6 +12,7 @@ use nvmeof_backend::{Done, Op, Request};
 use super::Reactor;
 use crate::storage::Storage;
 use crate::tag::{NOWHERE, Tag};
+use crate::turns::HostId;
 
 /// How far draining is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +102,7 @@ impl<S: Storage> Reactor<S> {
                 tag: FLUSH.to_bits(),
                 op: Op::Flush,
             };
-            self.backlog.push_back((disk, request));
+            self.backlog.push(HostId::default(), (disk, request));
         }
         let until = now + self.config.drain;
         self.stage = Stage::Flushing { left, until };

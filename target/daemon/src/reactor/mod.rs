@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use nvmeof_backend::{Done, Refused, Request as DiskRequest, Why};
 use nvmeof_memory::{ClassSpec, Classes, Pages, Pool, PoolError, PoolLayout, Region};
-use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider};
+use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider, Steering};
 use nvmeof_target_core::{Limits, News, Target};
 use nvmeof_wire::fabrics::CONNECT_DATA_LEN;
 
@@ -23,6 +23,7 @@ use crate::mailbox::{Mail, Mailbox};
 use crate::queue::{Edge, Io, Receives, SharedQueues};
 use crate::storage::{Storage, StorageError};
 use crate::tag::{NOWHERE, Place, Tag};
+use crate::turns::Turns;
 use attention::Attention;
 use drain::Stage;
 use nvmeof_rdma::Sparingly;
@@ -67,12 +68,15 @@ pub struct Reactor<S> {
     /// Receives that queues draw from.
     shared: SharedQueues,
     queues: Queues,
+    /// What spreads connections over reactors, and which of its members this
+    /// one is.
+    steering: Option<(Steering, usize)>,
     /// Queues that were never connected, or not long ago; oldest first.
     unconnected: VecDeque<Place>,
-    /// Queues with commands that wait for a buffer, in the order of their
-    /// turns. Some may be gone.
-    hungry: VecDeque<Place>,
-    backlog: VecDeque<(u32, DiskRequest)>,
+    /// Queues with commands that wait for a buffer. Some may be gone.
+    hungry: Turns<Place>,
+    /// Disk operations that found no room.
+    backlog: Turns<(u32, DiskRequest)>,
     /// When queues are to be polled next. Earlier than needed does no harm.
     timer: Option<Duration>,
     news: News,
@@ -174,9 +178,10 @@ impl<S: Storage> Reactor<S> {
             buffers,
             shared: SharedQueues::default(),
             queues: Queues::default(),
+            steering: None,
             unconnected: VecDeque::new(),
-            hungry: VecDeque::new(),
-            backlog: VecDeque::new(),
+            hungry: Turns::default(),
+            backlog: Turns::default(),
             timer: None,
             news: News::empty(),
             stage: Stage::Serving,
@@ -212,6 +217,12 @@ impl<S: Storage> Reactor<S> {
         let (listener, addr) = at.listen(addr)?;
         self.listeners.push((provider, listener));
         Ok(addr)
+    }
+
+    /// Its providers get the connections that `steering` gives to `member`: it
+    /// is told which of them are light.
+    pub fn steer(&mut self, steering: Steering, member: usize) {
+        self.steering = Some((steering, member));
     }
 
     /// Has connections of a listener that was made before, so that it is
@@ -452,33 +463,48 @@ impl<S: Storage> Reactor<S> {
         polled
     }
 
-    /// Disk operations that found no room are tried again, in order.
+    /// Disk operations that found no room are tried again: one of each host,
+    /// then another of each.
     fn submit_backlog(&mut self) {
-        while let Some((disk, request)) = self.backlog.pop_front() {
+        while let Some((disk, request)) = self.backlog.pop() {
             if let Err(Refused { why, back }) = self.storage.submit(disk, request) {
                 debug_assert!(why == Why::Full, "a disk that was open is open");
-                self.backlog.push_front((disk, back));
+                self.backlog.put_back((disk, back));
                 return;
             }
+            self.backlog.pass();
         }
     }
 
-    /// Gives buffers to commands that wait for them: one to each queue, then
-    /// another to each, so that none of them waits for all that one host sent.
+    /// Gives buffers to commands that wait for them: one to each host, whose
+    /// queues take turns, then another to each, so that none of them waits for
+    /// all that another sent, over however many queues.
     fn feed(&mut self, now: Duration) -> bool {
         let mut fed = false;
-        // Queues in a row for which there was nothing.
+        // Hosts in a row for which there was nothing.
         let mut without = 0;
-        while without < self.hungry.len()
-            && let Some(queue) = self.hungry.pop_front()
-        {
-            match self.with_queue(queue, now, |edge, io| edge.feed(io)) {
-                Some(true) => (fed, without) = (true, 0),
-                Some(false) => without += 1,
-                None => {}
+        while without < self.hungry.hosts() {
+            without += 1;
+            if self.feed_host(now) {
+                (fed, without) = (true, 0);
             }
+            self.hungry.pass();
         }
         fed
+    }
+
+    /// Gives a buffer to the first queue, of those of the host whose turn it
+    /// is, for which there is one.
+    fn feed_host(&mut self, now: Duration) -> bool {
+        for _ in 0..self.hungry.of_first() {
+            let Some(queue) = self.hungry.pop() else {
+                break;
+            };
+            if self.with_queue(queue, now, |edge, io| edge.feed(io)) == Some(true) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Polls every queue, closes those whose host takes too long, and finds

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use nvmeof_rdma::QpId;
+use nvmeof_rdma::{Lightened, QpId};
 
 use crate::queue::Edge;
 use crate::tag::Place;
@@ -21,6 +21,8 @@ pub(super) struct Queues {
 struct Entry {
     generation: u16,
     edge: Option<Edge>,
+    /// Says of an admin queue that little is sent over it.
+    lightened: Option<Lightened>,
     /// Operations that disks still have of the last user of the place. Until
     /// they are done nobody else gets it, since they carry its name.
     on_disk: u32,
@@ -55,6 +57,14 @@ impl Queues {
         entry.edge.as_mut()
     }
 
+    /// Little is sent over the queue at `place`.
+    pub(super) fn lighten(&mut self, place: Place, lightened: Lightened) {
+        let entry = self.entries.get_mut(usize::from(place.index));
+        if let Some(entry) = entry.filter(|entry| entry.generation == place.generation) {
+            entry.lightened = Some(lightened);
+        }
+    }
+
     /// The place of the provider's queue pair.
     pub(super) fn place(&self, provider: usize, qp: QpId) -> Option<Place> {
         self.by_qp.get(&(provider, qp)).copied()
@@ -64,6 +74,7 @@ impl Queues {
         let place = self.by_qp.remove(&(provider, qp))?;
         let entry = self.entries.get_mut(usize::from(place.index))?;
         let edge = entry.edge.take()?;
+        entry.lightened = None;
         entry.generation = entry.generation.wrapping_add(1);
         entry.on_disk = edge.on_disk;
         if entry.on_disk == 0 {

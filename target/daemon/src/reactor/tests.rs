@@ -139,7 +139,10 @@ impl Bench {
     pub(super) fn host(&mut self) -> host::Host {
         self.hosts += 1;
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, self.hosts));
-        host::Host::new(self.net.endpoint(ip, SoftConfig::default()), self.address)
+        let provider = self.net.endpoint(ip, SoftConfig::default());
+        let mut host = host::Host::new(provider, self.address);
+        host.id = [self.hosts; 16];
+        host
     }
 
     /// Turns the reactor and the hosts until `done`, moving time on when

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nvmeof_rdma::Provider;
+use nvmeof_rdma::{Provider, Steering};
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::bare;
 use nvmeof_wire::cm::{Reject, RejectStatus, Request};
@@ -232,4 +232,25 @@ fn draining_does_not_wait_for_ever() {
     bench.reactor.mailbox().send(Mail::DRAIN);
     bench.until(&mut [&mut host], |bench, _| bench.drained);
     assert!(bench.net.now() < Duration::from_secs(60));
+}
+
+#[test]
+fn an_admin_queue_counts_less_than_an_io_queue() {
+    let mut bench = Bench::new(13);
+    let steering = Steering::new(2);
+    bench.reactor.steer(steering.clone(), 1);
+    // As the providers of a group do for each connection.
+    let peer = bench.address.ip();
+    let _counted = [steering.place(1, peer), steering.place(1, peer)];
+    let mut host = bench.host();
+    let (admin, io) = ready(&mut bench, &mut host);
+    let load = Steering::FULL + Steering::LIGHT;
+    assert_eq!([steering.load(0), steering.load(1)], [0, load]);
+    for queue in [admin, io] {
+        host.provider.disconnect(queue);
+    }
+    bench.until(&mut [&mut host], |bench, _| {
+        bench.reactor.queue_pairs() == 0
+    });
+    assert_eq!(steering.load(1), 2 * Steering::FULL);
 }

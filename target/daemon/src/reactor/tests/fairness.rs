@@ -1,12 +1,15 @@
 //! What one host asks for does not keep another from being served.
 
+use std::time::Duration;
+
 use nvmeof_rdma::Provider;
 use nvmeof_wire::Sqe;
+use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::nvm::{Io, IoFlags};
 use nvmeof_wire::opcode::{Opcode, io};
 
-use super::Bench;
-use super::host::{ready, run};
+use super::host::{Host, Sent, admin, connect, ready, run};
+use super::{Bench, few_buffers};
 
 fn command(opcode: Opcode, slba: u64, blocks: u32) -> Sqe {
     let (nsid, flags) = (1, IoFlags::empty());
@@ -62,21 +65,15 @@ fn queues_that_wait_for_buffers_take_turns() {
     bench.until(&mut [&mut greedy, &mut modest], |bench, _| {
         bench.reactor.free_buffers().0 == 0
     });
-    bench.run_for(&mut [&mut greedy], std::time::Duration::from_millis(10));
+    bench.run_for(&mut [&mut greedy], Duration::from_millis(10));
     let one = modest.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
-    bench.run_for(
-        &mut [&mut greedy, &mut modest],
-        std::time::Duration::from_millis(10),
-    );
+    bench.run_for(&mut [&mut greedy, &mut modest], Duration::from_millis(10));
     // As many buffers as there are go to the disk at a time.
     for _ in 0..2 {
         bench.reactor.storage_mut().hold = false;
         bench.reactor.turn(bench.net.now()).unwrap();
         bench.reactor.storage_mut().hold = true;
-        bench.run_for(
-            &mut [&mut greedy, &mut modest],
-            std::time::Duration::from_millis(10),
-        );
+        bench.run_for(&mut [&mut greedy, &mut modest], Duration::from_millis(10));
     }
     let served = all.iter().filter(|sent| greedy.take(**sent).is_some());
     assert!(served.count() < 50);
@@ -84,6 +81,75 @@ fn queues_that_wait_for_buffers_take_turns() {
         modest.take(one).is_some(),
         "it waits for all of the other's"
     );
+}
+
+/// A host with five queues that asks for much, and after it one with a single
+/// queue, at a time when disks do nothing. Their commands in this order.
+fn many_queues_and_one(bench: &mut Bench, hosts: &mut [Host; 2]) -> [Vec<Sent>; 2] {
+    let [greedy, modest] = hosts;
+    let (_, cntlid) = admin(bench, greedy, 0);
+    let queues: Vec<_> = (1..6)
+        .map(|qid| connect(bench, greedy, &Connect::new(qid, 32, 0), cntlid).0)
+        .collect();
+    let (_, one) = ready(bench, modest);
+    bench.reactor.storage_mut().hold = true;
+    let read = |host: &mut Host, qp| host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
+    let much = queues.iter().cycle().take(5 * 30);
+    let much = much.map(|queue| read(greedy, *queue)).collect();
+    bench.run_for(&mut [greedy], Duration::from_millis(10));
+    let little = (0..40).map(|_| read(modest, one)).collect();
+    bench.run_for(&mut [greedy, modest], Duration::from_millis(10));
+    [much, little]
+}
+
+/// Has the disks do what they have, so many times. How many commands of each
+/// host are answered after that.
+fn served(bench: &mut Bench, hosts: [Host; 2], sent: [Vec<Sent>; 2], times: usize) -> [usize; 2] {
+    let [mut greedy, mut modest] = hosts;
+    for _ in 0..times {
+        bench.reactor.storage_mut().hold = false;
+        bench.reactor.turn(bench.net.now()).unwrap();
+        bench.reactor.storage_mut().hold = true;
+        let pause = Duration::from_millis(10);
+        bench.run_for(&mut [&mut greedy, &mut modest], pause);
+    }
+    let [much, little] = sent;
+    let count = |host: &mut Host, sent: Vec<Sent>| {
+        let answered = sent.into_iter().filter(|sent| host.take(*sent).is_some());
+        answered.count()
+    };
+    [count(&mut greedy, much), count(&mut modest, little)]
+}
+
+#[test]
+fn a_host_with_many_queues_gets_no_more_buffers_than_one_with_one() {
+    let mut bench = Bench::new(4);
+    let mut hosts = [bench.host(), bench.host()];
+    let sent = many_queues_and_one(&mut bench, &mut hosts);
+    assert_eq!(bench.reactor.free_buffers().0, 0, "they wait for buffers");
+    let [greedy, modest] = served(&mut bench, hosts, sent, 4);
+    // There are 20 buffers, which the first host had when the other came. After
+    // that each gets every other one.
+    assert_eq!(greedy + modest, 80);
+    assert!((28..=32).contains(&modest), "{modest} of 60");
+}
+
+#[test]
+fn a_host_with_many_queues_gets_no_more_of_a_full_disk_than_one_with_one() {
+    let mut config = few_buffers();
+    config.data[0].count = 512;
+    let mut bench = Bench::with(5, config);
+    bench.reactor.storage_mut().room = 8;
+    let mut hosts = [bench.host(), bench.host()];
+    let sent = many_queues_and_one(&mut bench, &mut hosts);
+    assert!(
+        bench.reactor.free_buffers().0 > 300,
+        "buffers are not scarce"
+    );
+    let [greedy, modest] = served(&mut bench, hosts, sent, 6);
+    // Eight at a time, of which the first were all of the first host.
+    assert_eq!(greedy + modest, 48);
+    assert!((18..=22).contains(&modest), "{modest} of 40");
 }
 
 #[test]
@@ -96,13 +162,13 @@ fn queues_that_are_gone_have_no_turn() {
         for _ in 0..60 {
             host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
         }
-        bench.run_for(&mut [&mut host], std::time::Duration::from_millis(10));
+        bench.run_for(&mut [&mut host], Duration::from_millis(10));
         drop(host);
         let mut other = bench.host();
         bench.until(&mut [&mut other], |bench, _| {
             bench.reactor.queue_pairs() == 0
         });
-        bench.run_for(&mut [&mut other], std::time::Duration::from_millis(1));
+        bench.run_for(&mut [&mut other], Duration::from_millis(1));
         assert!(bench.reactor.hungry.is_empty());
     }
 }

@@ -20,6 +20,8 @@ use super::{Bench, NQN};
 /// One host: any number of queue pairs.
 pub(in super::super) struct Host {
     pub(in super::super) provider: Sim,
+    /// Its identifier.
+    pub(in super::super) id: [u8; 16],
     target: Address,
     pool: Pool,
     long: Pool,
@@ -57,6 +59,7 @@ impl Host {
         provider.register(long.region()).unwrap();
         Self {
             provider,
+            id: [7; 16],
             target,
             pool,
             long,
@@ -220,7 +223,7 @@ pub(in super::super) fn try_connect(
 ) -> Cqe {
     let name = |text| Nqn::new(text).unwrap();
     let hostnqn = name("nqn.2026-11.org.example:host");
-    let data = ConnectData::new([7; 16], cntlid, &name(NQN), &hostnqn);
+    let data = ConnectData::new(host.id, cntlid, &name(NQN), &hostnqn);
     let sent = host.send_with(qp, connect.to_sqe(), data.as_bytes());
     run(bench, host, sent).0
 }

@@ -1,0 +1,283 @@
+//! Where reactors run: the processors that this process may use, and the
+//! memory nodes they belong to.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::config::{Config, ConfigError, Cores, MOST_REACTORS};
+use crate::ports::Port;
+
+/// Where one reactor runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seat {
+    /// Its processor; `None` leaves that to the kernel.
+    pub processor: Option<usize>,
+    /// The memory node of the processor, where the machine has several.
+    pub node: Option<usize>,
+}
+
+/// What placing asks a machine.
+trait Topology {
+    /// The processors that this process may use.
+    fn allowed(&self) -> Result<BTreeSet<usize>, Errno>;
+
+    /// The memory node of a processor; `None` on machines that have only one.
+    fn node_of(&self, processor: usize) -> Option<usize>;
+
+    /// The memory node next to an RDMA device.
+    fn node_of_device(&self, device: &str) -> Option<usize>;
+}
+
+/// This machine.
+struct Machine;
+
+/// Places the reactors of `config`, whose ports are served by the devices of
+/// `ports`.
+///
+/// # Errors
+/// [`ConfigError`] names the key, cause and remedy.
+pub fn place(config: &Config, ports: &[Port]) -> Result<Vec<Seat>, ConfigError> {
+    let parts = ports.iter().flat_map(|port| &port.parts);
+    let devices = parts.flat_map(|part| &part.devices);
+    let devices: Vec<&str> = devices.map(|device| device.name.as_str()).collect();
+    place_on(&Machine, &config.running().cores, &devices).map_err(|what| config.cores_error(&what))
+}
+
+/// Runs this thread where the seat says.
+///
+/// # Errors
+/// When the processor went away meanwhile.
+pub(crate) fn take(seat: Seat) -> Result<(), Errno> {
+    let Some(processor) = seat.processor else {
+        return Ok(());
+    };
+    let mut set = CpuSet::new();
+    set.set(processor)?;
+    sched_setaffinity(Pid::from_raw(0), &set)
+}
+
+fn place_on(machine: &dyn Topology, cores: &Cores, devices: &[&str]) -> Result<Vec<Seat>, String> {
+    if let Cores::Anywhere(count) = cores {
+        return Ok(vec![Seat::default(); *count]);
+    }
+    let allowed = machine.allowed().map_err(|errno| {
+        format!("the kernel does not tell which processors there are ({errno}); leave it out")
+    })?;
+    let cores = match cores {
+        Cores::On(cores) => cores.clone(),
+        Cores::Auto(count) => first_of(&near(machine, &allowed, devices), *count)?,
+        Cores::Anywhere(_) => Vec::new(),
+    };
+    if let Some(core) = cores.iter().find(|core| !allowed.contains(core)) {
+        return Err(format!(
+            "processor {core} is not there or not for this process, which may use {}; name some \
+             of these or \"auto\", or change what it may use (CPUAffinity= and AllowedCPUs= of \
+             its systemd unit, `taskset`, the cpuset of its container)",
+            Ranges(&allowed)
+        ));
+    }
+    let seat = |core: usize| Seat {
+        processor: Some(core),
+        node: machine.node_of(core),
+    };
+    Ok(cores.into_iter().map(seat).collect())
+}
+
+/// The processors of the nodes that the devices are at, or all where that is
+/// not known or leaves none.
+fn near(machine: &dyn Topology, allowed: &BTreeSet<usize>, devices: &[&str]) -> BTreeSet<usize> {
+    let nodes = devices
+        .iter()
+        .filter_map(|device| machine.node_of_device(device));
+    let nodes: BTreeSet<_> = nodes.collect();
+    let is_near = |core: &usize| {
+        machine
+            .node_of(*core)
+            .is_some_and(|node| nodes.contains(&node))
+    };
+    let near: BTreeSet<_> = allowed.iter().copied().filter(is_near).collect();
+    if near.is_empty() {
+        return allowed.clone();
+    }
+    near
+}
+
+/// So many of the processors, or all that there can be reactors for.
+fn first_of(processors: &BTreeSet<usize>, count: Option<usize>) -> Result<Vec<usize>, String> {
+    let there = processors.len();
+    if let Some(count) = count.filter(|count| *count > there) {
+        return Err(format!(
+            "\"auto\" finds {there} processors ({}), fewer than the {count} of reactor.count; \
+             lower that, or name processors",
+            Ranges(processors)
+        ));
+    }
+    let count = count.unwrap_or(there).min(MOST_REACTORS);
+    Ok(processors.iter().copied().take(count).collect())
+}
+
+impl Topology for Machine {
+    fn allowed(&self) -> Result<BTreeSet<usize>, Errno> {
+        let set = sched_getaffinity(Pid::from_raw(0))?;
+        let is_set = |core: &usize| set.is_set(*core).unwrap_or(false);
+        Ok((0..CpuSet::count()).filter(is_set).collect())
+    }
+
+    fn node_of(&self, processor: usize) -> Option<usize> {
+        // A machine with one node has nothing to choose from.
+        let nodes = node_names("/sys/devices/system/node");
+        if nodes.len() < 2 {
+            return None;
+        }
+        let of_processor = node_names(&format!("/sys/devices/system/cpu/cpu{processor}"));
+        of_processor.first().copied()
+    }
+
+    fn node_of_device(&self, device: &str) -> Option<usize> {
+        // -1 where the firmware does not tell.
+        // Source: Documentation/ABI/testing/sysfs-bus-pci.
+        let path = format!("/sys/class/infiniband/{device}/device/numa_node");
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    }
+}
+
+/// Numbers of the entries `nodeN` of a folder. A processor's has one, which is
+/// its node. Source: Documentation/ABI/stable/sysfs-devices-node.
+fn node_names(folder: &str) -> Vec<usize> {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names
+        .filter_map(|name| name.strip_prefix("node")?.parse().ok())
+        .collect()
+}
+
+impl fmt::Display for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.processor, self.node) {
+            (None, _) => f.write_str("any processor"),
+            (Some(processor), None) => write!(f, "processor {processor}"),
+            (Some(processor), Some(node)) => {
+                write!(f, "processor {processor} (memory node {node})")
+            }
+        }
+    }
+}
+
+/// Numbers as ranges: `0-3,8`.
+struct Ranges<'a>(&'a BTreeSet<usize>);
+
+impl fmt::Display for Ranges<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut ranges: Vec<(usize, usize)> = Vec::new();
+        for number in self.0.iter().copied() {
+            match ranges.last_mut() {
+                Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+                _ => ranges.push((number, number)),
+            }
+        }
+        for (at, (first, last)) in ranges.into_iter().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            if first == last {
+                write!(f, "{comma}{first}")?;
+            } else {
+                write!(f, "{comma}{first}-{last}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two nodes with four processors each; some are not for this process.
+    struct TwoNodes(&'static [usize]);
+
+    impl Topology for TwoNodes {
+        fn allowed(&self) -> Result<BTreeSet<usize>, Errno> {
+            Ok(self.0.iter().copied().collect())
+        }
+
+        fn node_of(&self, processor: usize) -> Option<usize> {
+            Some(processor / 4)
+        }
+
+        fn node_of_device(&self, device: &str) -> Option<usize> {
+            device.strip_prefix("mlx5_")?.parse().ok()
+        }
+    }
+
+    const ALL: TwoNodes = TwoNodes(&[0, 1, 2, 3, 4, 5, 6, 7]);
+
+    fn processors(machine: &TwoNodes, cores: &Cores, devices: &[&str]) -> Vec<usize> {
+        let seats = place_on(machine, cores, devices).unwrap();
+        seats
+            .into_iter()
+            .filter_map(|seat| seat.processor)
+            .collect()
+    }
+
+    #[test]
+    fn reactors_are_where_the_configuration_says() {
+        let seats = place_on(&ALL, &Cores::On(vec![5, 0, 0]), &["mlx5_1"]).unwrap();
+        let seat = |processor, node| Seat {
+            processor: Some(processor),
+            node: Some(node),
+        };
+        assert_eq!(seats, [seat(5, 1), seat(0, 0), seat(0, 0)]);
+        assert_eq!(seats[0].to_string(), "processor 5 (memory node 1)");
+        let anywhere = place_on(&ALL, &Cores::Anywhere(2), &[]).unwrap();
+        assert_eq!(anywhere, [Seat::default(); 2]);
+        assert_eq!(anywhere[0].to_string(), "any processor");
+    }
+
+    #[test]
+    fn auto_takes_the_processors_next_to_the_devices() {
+        let auto = Cores::Auto(None);
+        assert_eq!(processors(&ALL, &auto, &["mlx5_1"]), [4, 5, 6, 7]);
+        assert_eq!(
+            processors(&ALL, &auto, &["mlx5_0", "mlx5_1"]),
+            [0, 1, 2, 3, 4, 5, 6, 7]
+        );
+        assert_eq!(processors(&ALL, &Cores::Auto(Some(2)), &["mlx5_1"]), [4, 5]);
+        // Software has no place, and so have devices that do not tell.
+        for devices in [&[][..], &["rxe0"], &["mlx5_-1"]] {
+            assert_eq!(processors(&ALL, &Cores::Auto(Some(3)), devices), [0, 1, 2]);
+        }
+        // None of a device's own processors is for us.
+        let half = TwoNodes(&[1, 3]);
+        assert_eq!(processors(&half, &auto, &["mlx5_1"]), [1, 3]);
+    }
+
+    #[test]
+    fn processors_that_are_not_for_us_are_errors() {
+        let some = TwoNodes(&[0, 1, 2, 5, 7]);
+        let error = place_on(&some, &Cores::On(vec![1, 3]), &[]).unwrap_err();
+        assert!(error.contains("processor 3 is not there"), "{error}");
+        assert!(error.contains("may use 0-2,5,7;"), "{error}");
+        let error = place_on(&some, &Cores::Auto(Some(3)), &["mlx5_1"]).unwrap_err();
+        assert!(error.contains("finds 2 processors (5,7)"), "{error}");
+    }
+
+    #[test]
+    fn a_thread_runs_where_its_seat_says() {
+        let processor = *Machine.allowed().unwrap().last().unwrap();
+        let thread = std::thread::spawn(move || {
+            let node = Machine.node_of(processor);
+            take(Seat {
+                processor: Some(processor),
+                node,
+            })
+            .unwrap();
+            Machine.allowed().unwrap()
+        });
+        assert_eq!(thread.join().unwrap(), BTreeSet::from([processor]));
+    }
+}
