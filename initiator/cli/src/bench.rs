@@ -106,12 +106,13 @@ fn polled(args: &args::Bench) -> Result<Tally, Failure> {
         let provider = route.provider()?;
         let queue = IoQueue::connect(provider, options.addr, &info, config, start.elapsed())?;
         let job = Job::new(queue, &plan, qid, start)?;
-        let shared = Arc::clone(&shared);
+        let (shared, watcher) = (Arc::clone(&shared), std::thread::current());
         threads.push(std::thread::spawn(move || {
             let result = job.run(&shared);
             if result.is_err() {
                 shared.stop.store(true, Ordering::Relaxed);
             }
+            watcher.unpark();
             result
         }));
     }
@@ -142,7 +143,8 @@ fn watch<T>(
     let bar = progress(runtime);
     let start = Instant::now();
     while threads.iter().any(|thread| !thread.is_finished()) {
-        std::thread::sleep(TICK);
+        // Until then or until a thread is done.
+        std::thread::park_timeout(TICK);
         admin.turn();
         let seconds = start.elapsed().as_secs_f64().max(f64::EPSILON);
         bar.set_position(start.elapsed().min(runtime).as_secs());
