@@ -110,3 +110,30 @@ async fn connect(hold: &Hold) -> Result<Vec<Controller>, Error> {
 fn other(text: &str) -> Error {
     nvmeof_initiator::UsageError::Other(text.to_owned()).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_open_files_than_there_may_be_are_told() {
+        let hold = Hold {
+            addr: SocketAddr::from(([127, 0, 0, 1], 1)),
+            subnqn: Nqn::discovery(),
+            transport: Transport::Iwarp,
+            shm_folder: None,
+            controllers: u16::MAX,
+            queues: u16::MAX,
+            size: 8,
+        };
+        let error = raise_open_files(&hold).unwrap_err().to_string();
+        assert!(error.contains("open files"), "{error}");
+        let (controllers, queues) = (1, 1);
+        let few = Hold {
+            controllers,
+            queues,
+            ..hold
+        };
+        assert!(raise_open_files(&few).is_ok());
+    }
+}

@@ -59,8 +59,8 @@ struct Arguments {
     /// Seconds of each measurement, for example 2 or 0.5
     #[arg(long, value_name = "S", default_value = "0.6", value_parser = seconds)]
     seconds: Duration,
-    /// Only what has a figure to reach, 3 rounds of 1 second
-    #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
+    /// Only what has a figure to reach, 3 rounds
+    #[arg(long, conflicts_with = "rounds")]
     quick: bool,
     /// Times that a measurement is tried until others have less than 10 % of a
     /// core; the least disturbed counts

@@ -16,12 +16,17 @@ use crate::scene::{Kind, Programs, Scene, Setting};
 use crate::work::{About, Disk, IDLE_SECONDS, Work};
 use crate::{Arguments, Trouble};
 
+/// Rounds where it is to be quick.
+const QUICK_ROUNDS: u32 = 3;
+
 /// Measures the works.
 pub(crate) fn run(arguments: &Arguments, works: Vec<Work>) -> Result<Results, Trouble> {
-    let (rounds, time) = match arguments.quick {
-        true => (3, Duration::from_secs(1)),
-        false => (arguments.rounds, arguments.seconds),
+    let rounds = if arguments.quick {
+        QUICK_ROUNDS
+    } else {
+        arguments.rounds
     };
+    let time = arguments.seconds;
     let available = cores::allowed()?.len();
     let mut rows: Vec<Row> = works
         .into_iter()

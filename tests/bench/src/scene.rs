@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::cores::{self, Cores};
 use crate::process::Server;
 use crate::stage::Stage;
-use crate::work::{About, CROWD, Disk, Work};
+use crate::work::{About, CROWD, Disk, IDLE_SECONDS, Work};
 use crate::{Arguments, Trouble};
 
 /// The subsystem of our target.
@@ -213,6 +213,7 @@ impl Setting<'_> {
             yardstick: self.programs.yardstick.clone(),
             peer: self.arguments.peer.clone(),
             time: self.time,
+            idle_time: Duration::from_secs(IDLE_SECONDS),
             servers: Vec::new(),
             tries: self.arguments.tries,
         }

@@ -13,7 +13,7 @@ use crate::contestant::Contestant;
 use crate::cores::{self, Cores};
 use crate::disturbance::{Snapshot, processor_time};
 use crate::sample::{Sample, sample};
-use crate::work::{About, IDLE_PERCENT, IDLE_SECONDS, Placement, Work};
+use crate::work::{About, IDLE_PERCENT, Placement, Work};
 use crate::{Trouble, scene};
 
 /// Everything that the measurements of a scene share.
@@ -43,6 +43,8 @@ pub(crate) struct Stage {
     pub(crate) peer: Option<String>,
     /// How long each contestant is measured in a round.
     pub(crate) time: Duration,
+    /// How long processes are watched that are idle.
+    pub(crate) idle_time: Duration,
     /// Our processes that run all the time; in an idle scene first the target,
     /// then the initiator.
     pub(crate) servers: Vec<u32>,
@@ -104,7 +106,7 @@ impl Stage {
         let mut slices = vec![Vec::new(); contestants.len()];
         for slice in 0..count {
             let mut order: Vec<_> = contestants.iter().zip(&mut slices).collect();
-            if slice.is_multiple_of(2) == backwards {
+            if is_reversed(slice, backwards) {
                 order.reverse();
             }
             for (contestant, samples) in order {
@@ -155,7 +157,7 @@ impl Stage {
         };
         let before: Vec<Duration> = times();
         let start = Instant::now();
-        std::thread::sleep(Duration::from_secs(IDLE_SECONDS));
+        std::thread::sleep(self.idle_time);
         let (after, passed): (Vec<Duration>, _) = (times(), start.elapsed());
         let mut samples = vec![Sample {
             busy: IDLE_PERCENT,
@@ -287,6 +289,12 @@ impl Stage {
     }
 }
 
+/// Whether the contestants of a slice go in reverse: every second one, so that
+/// A B B A comes of A and B.
+fn is_reversed(slice: u32, backwards: bool) -> bool {
+    slice.is_multiple_of(2) == backwards
+}
+
 /// What is done: options of the yardsticks and of ours, and names of fio's.
 fn shape(work: &Work) -> [String; 4] {
     let (bytes, depth) = (work.bytes.to_string(), work.depth.to_string());
@@ -325,6 +333,7 @@ mod tests {
             yardstick: "nvmeof-yardstick".into(),
             peer: Some(peer.to_owned()),
             time: TIME,
+            idle_time: Duration::from_millis(20),
             servers: Vec::new(),
             tries: 1,
         }
@@ -341,6 +350,27 @@ mod tests {
         assert_eq!(sample.iops, f64::from(work.bytes));
         assert_eq!(sample.bytes_per_s, f64::from(work.depth));
         assert_eq!((sample.p50_us, sample.p99_us), (7.0, 1.0));
+    }
+
+    #[test]
+    fn nobody_is_always_first() {
+        let order = |backwards| [0, 1, 2, 3].map(|slice| is_reversed(slice, backwards));
+        assert_eq!(order(false), [false, true, false, true]);
+        assert_eq!(order(true), [true, false, true, false]);
+    }
+
+    #[test]
+    fn idle_processes_are_watched_not_started() {
+        let mut stage = stage("false");
+        stage.servers = vec![std::process::id(); 2];
+        let work = work::all().into_iter().find(Work::is_idle).unwrap();
+        let samples = stage.round(&work, Contestant::of(&work), false).unwrap();
+        assert_eq!(samples.len(), Contestant::of(&work).len());
+        assert_eq!(samples[0].busy, IDLE_PERCENT);
+        assert!(
+            samples.iter().all(|sample| sample.busy < 100.0),
+            "{samples:?}"
+        );
     }
 
     #[test]
