@@ -63,7 +63,7 @@ impl Contestant {
             About::Crc => &[Self::Iwarp, Self::IwarpCrc],
             About::Zerocopy => &[Self::Tcp, Self::TcpZerocopy],
             About::Async => &[Self::Shm, Self::ShmAsync],
-            About::Crowd => &[Self::Alone, Self::Crowd],
+            About::Crowd | About::CrowdShm => &[Self::Alone, Self::Crowd],
             About::Reactors | About::ReactorsShm => &[Self::OneReactor, Self::TwoReactors],
             About::Idle | About::IdleShm | About::IdleCrowd => {
                 &[Self::Limit, Self::Target, Self::Initiator]

@@ -30,8 +30,8 @@ pub(crate) fn nsid(disk: Disk) -> &'static str {
 pub(crate) enum Kind {
     /// A target and the other sides of the yardsticks.
     Plain,
-    /// Two targets, of which one has many idle queue pairs.
-    Crowd,
+    /// Two targets, of which one has many idle queue pairs over that provider.
+    Crowd(&'static str),
     /// Two targets, of which one has two reactors.
     Reactors,
     /// A target and idle hosts.
@@ -42,7 +42,7 @@ impl Kind {
     pub(crate) fn of(work: &Work) -> Self {
         match work.about {
             About::Iwarp | About::Shm | About::Crc | About::Async | About::Zerocopy => Self::Plain,
-            About::Crowd => Self::Crowd,
+            About::Crowd | About::CrowdShm => Self::Crowd(work.provider()),
             About::Reactors | About::ReactorsShm => Self::Reactors,
             about @ (About::Idle | About::IdleShm | About::IdleCrowd) => Self::Idle(about),
         }
@@ -52,7 +52,7 @@ impl Kind {
     pub(crate) fn rounds(self, rounds: u32) -> u32 {
         match self {
             Self::Idle(_) => 1,
-            Self::Plain | Self::Crowd | Self::Reactors => rounds,
+            Self::Plain | Self::Crowd(_) | Self::Reactors => rounds,
         }
     }
 }
@@ -83,7 +83,7 @@ impl Setting<'_> {
     pub(crate) fn open(&self, kind: Kind, works: &[Work]) -> Result<Scene, Trouble> {
         match kind {
             Kind::Plain => self.plain(works),
-            Kind::Crowd => self.crowd(),
+            Kind::Crowd(provider) => self.crowd(provider),
             Kind::Reactors => self.reactors(),
             Kind::Idle(about) => self.idle(about),
         }
@@ -110,12 +110,12 @@ impl Setting<'_> {
         Ok(Scene::new(stage, servers))
     }
 
-    fn crowd(&self) -> Result<Scene, Trouble> {
+    fn crowd(&self, provider: &str) -> Result<Scene, Trouble> {
         let (null, cores) = (BTreeSet::from([nsid(Disk::Null)]), [self.cores.target]);
         let alone = self.target("target-alone", ROOM, &null, &cores)?;
         let crowded = self.target("target-crowd", ROOM, &null, &cores)?;
         let stage = self.stage(alone.addr()?, crowded.addr()?);
-        let hosts = self.hosts(crowded.addr()?, "iwarp", CROWD)?;
+        let hosts = self.hosts(crowded.addr()?, provider, CROWD)?;
         Ok(Scene::new(stage, vec![alone, crowded, hosts]))
     }
 

@@ -13,7 +13,7 @@ use crate::contestant::Contestant;
 use crate::cores::{self, Cores};
 use crate::disturbance::{Snapshot, processor_time};
 use crate::sample::{Sample, sample};
-use crate::work::{About, IDLE_PERCENT, Placement, Work};
+use crate::work::{IDLE_PERCENT, Placement, Work};
 use crate::{Trouble, scene};
 
 /// Everything that the measurements of a scene share.
@@ -171,42 +171,21 @@ impl Stage {
     }
 
     fn command(&self, contestant: Contestant, work: &Work, time: Duration) -> Command {
-        let ours = |provider, target| self.ours(work, provider, target, time);
+        let ours = |target| self.ours(work, target, time);
         match contestant {
             Contestant::Tcp => self.tcp(work, time),
-            Contestant::TcpZerocopy => {
-                let mut ask = self.tcp(work, time);
-                ask.arg("--zerocopy");
-                ask
-            }
+            Contestant::TcpZerocopy => with(self.tcp(work, time), &["--zerocopy"]),
             Contestant::Local => self.local(work, time),
             Contestant::ShmBare => self.yardstick(work, "shm-ask", &self.shm_bare, time),
-            Contestant::Iwarp => ours("iwarp", self.target),
-            Contestant::PeerTarget => ours("iwarp", self.other),
-            // One thread for all of its queues: eight would be in each other's
+            Contestant::IwarpCrc => with(ours(self.target), &["--crc"]),
+            // A crowd's busy queues have one thread: eight would be in each other's
             // way on one core.
-            Contestant::Alone => awaited(ours("iwarp", self.target)),
-            Contestant::Crowd => awaited(ours("iwarp", self.other)),
-            Contestant::IwarpCrc => {
-                let mut bench = ours("iwarp", self.target);
-                bench.arg("--crc");
-                bench
-            }
-            Contestant::ShmAsync => awaited(ours("shm", self.target)),
-            Contestant::OneReactor | Contestant::TwoReactors => {
-                let provider = match work.about {
-                    About::ReactorsShm => "shm",
-                    _ => "iwarp",
-                };
-                match contestant {
-                    Contestant::OneReactor => ours(provider, self.target),
-                    _ => ours(provider, self.other),
-                }
-            }
+            Contestant::ShmAsync | Contestant::Alone => with(ours(self.target), AWAITED),
+            Contestant::Crowd => with(ours(self.other), AWAITED),
+            Contestant::TwoReactors | Contestant::PeerTarget => ours(self.other),
+            Contestant::Iwarp | Contestant::Shm | Contestant::OneReactor => ours(self.target),
             // Those that are idle are not started for each measurement.
-            Contestant::Shm | Contestant::Limit | Contestant::Target | Contestant::Initiator => {
-                ours("shm", self.target)
-            }
+            Contestant::Limit | Contestant::Target | Contestant::Initiator => Command::new("false"),
             Contestant::Peer => self.peer(work, time),
         }
     }
@@ -236,7 +215,8 @@ impl Stage {
         ask
     }
 
-    fn ours(&self, work: &Work, provider: &str, target: SocketAddr, time: Duration) -> Command {
+    fn ours(&self, work: &Work, target: SocketAddr, time: Duration) -> Command {
+        let provider = work.provider();
         let mut bench = Command::new(&self.initiator);
         let (ip, port) = (target.ip().to_string(), target.port().to_string());
         bench.args(["bench", "-t", "rdma", "--provider", provider]);
@@ -302,9 +282,11 @@ fn shape(work: &Work) -> [String; 4] {
 }
 
 /// Ours, through its async interface.
-fn awaited(mut bench: Command) -> Command {
-    bench.args(["--interface", "async"]);
-    bench
+const AWAITED: &[&str] = &["--interface", "async"];
+
+fn with(mut command: Command, options: &[&str]) -> Command {
+    command.args(options);
+    command
 }
 
 fn seconds(time: Duration) -> String {

@@ -40,8 +40,11 @@ pub(crate) enum About {
     Zerocopy,
     /// Our async interface with the polled one, through shared memory.
     Async,
-    /// Busy queue pairs among many idle ones, with the same ones alone.
+    /// Busy queue pairs among many idle ones, with the same ones alone, over
+    /// software iWARP.
     Crowd,
+    /// The same through shared memory.
+    CrowdShm,
     /// Two reactors with one, over software iWARP.
     Reactors,
     /// Two reactors with one, through shared memory.
@@ -119,7 +122,8 @@ impl Work {
             About::Crc => format!("crc-{disk}-{what}"),
             About::Zerocopy => format!("zerocopy-{what}"),
             About::Async => format!("async-{disk}-{what}"),
-            About::Crowd => format!("crowd-{disk}-{what}"),
+            About::Crowd => format!("crowd-iwarp-{shape}"),
+            About::CrowdShm => format!("crowd-shm-{shape}"),
             About::Reactors => format!("reactors-iwarp-{shape}"),
             About::ReactorsShm => format!("reactors-shm-{shape}"),
             About::Idle => "idle-iwarp".to_owned(),
@@ -143,10 +147,26 @@ impl Work {
         }
     }
 
+    /// The RDMA provider of ours.
+    pub(crate) fn provider(&self) -> &'static str {
+        match self.about {
+            About::Shm | About::Async | About::CrowdShm | About::ReactorsShm | About::IdleShm => {
+                "shm"
+            }
+            About::Iwarp
+            | About::Crc
+            | About::Zerocopy
+            | About::Crowd
+            | About::Reactors
+            | About::Idle
+            | About::IdleCrowd => "iwarp",
+        }
+    }
+
     /// Queue pairs that are busy, with as many operations in flight each.
     pub(crate) fn queues(&self) -> u16 {
         match self.about {
-            About::Crowd | About::Reactors | About::ReactorsShm => BUSY,
+            About::Crowd | About::CrowdShm | About::Reactors | About::ReactorsShm => BUSY,
             _ => 1,
         }
     }
@@ -303,6 +323,7 @@ pub(crate) fn all() -> Vec<Work> {
     };
     works.extend([
         one(About::Crowd, 16, 0.90),
+        one(About::CrowdShm, 16, 0.90),
         one(About::Reactors, 32, 1.60),
         one(About::ReactorsShm, 32, 1.60),
     ]);
@@ -383,7 +404,8 @@ mod tests {
             ("file-randread-4k-qd128", "local ≥0.85"),
             ("shm-null-randread-4k-qd128", "shm-bare ≥0.70"),
             ("shm-file-randread-4k-qd32", "local ≥0.95, p99 ≤1.15"),
-            ("crowd-null-randread-4k-qd16", "alone ≥0.90"),
+            ("crowd-iwarp-4k-qd16", "alone ≥0.90"),
+            ("crowd-shm-4k-qd16", "alone ≥0.90"),
             ("reactors-shm-4k-qd32", "1-reactor ≥1.60, needs 4 cores"),
             ("crc-null-randread-4k-qd16", "iwarp ≥0.80"),
         ];
