@@ -10,6 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::path::Path;
 
 use nix::sched::{CpuSet, sched_getaffinity};
+use nix::sys::prctl;
 use nix::unistd::Pid;
 use nvmeof_e2e::{Peer, Running, Setup, Target, eventually, own_kib};
 use nvmeof_wire::fabrics::PropertyAccess;
@@ -64,6 +65,12 @@ fn start(cores: &[usize]) -> Target {
     Setup::new().head(&head).namespace("null:1G", "").start()
 }
 
+/// Processes that are started from here on get ordinary pages: with huge ones
+/// the first byte of anything takes 2 MiB.
+fn ordinary_pages() {
+    prctl::set_thp_disable(true).unwrap();
+}
+
 /// The cores that we may use.
 fn allowed() -> Vec<usize> {
     let set = sched_getaffinity(Pid::from_raw(0)).unwrap();
@@ -74,6 +81,7 @@ fn allowed() -> Vec<usize> {
 
 #[test]
 fn a_target_and_its_reactors() {
+    ordinary_pages();
     let cores = allowed();
     let one = start(&cores[..1]);
     let alone = in_use(&one);
@@ -96,6 +104,7 @@ fn admin(target: &Target) -> (Peer, u16) {
 
 #[test]
 fn connections_over_iwarp() {
+    ordinary_pages();
     let mut target = start(&allowed()[..1]);
     // What the first one touches stays in use for all.
     let first = admin(&target);
@@ -143,6 +152,7 @@ fn waiting(target: &Target, setup: &Setup, medium: &str, queues: usize) -> (Runn
 
 #[test]
 fn both_sides_of_a_connection_for_each_medium() {
+    ordinary_pages();
     for (column, medium) in ["iwarp", "shm"].into_iter().enumerate() {
         let setup = Setup::new().namespace("null:1G", "");
         let setup = setup.provider("[\"iwarp\", \"shm\"]");
