@@ -345,9 +345,9 @@ pub(crate) struct Bench {
     #[arg(short = 'i', long, alias = "nr-io-queues", value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) io_queues: u16,
-    /// Seconds to measure
-    #[arg(long, value_name = "S", default_value_t = 10, value_parser = positive)]
-    pub(crate) runtime: u64,
+    /// Seconds to measure, for example 10 or 0.5
+    #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
+    pub(crate) runtime: Duration,
     /// Percentage of reads with randrw
     #[arg(long, value_name = "PERCENT", default_value_t = 50,
           value_parser = clap::value_parser!(u8).range(0..=100))]
@@ -355,6 +355,18 @@ pub(crate) struct Bench {
     /// Most bytes of a write that go with its command
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = size_or_zero)]
     pub(crate) in_capsule: u32,
+    /// Which interface of the initiator to use
+    #[arg(long, value_name = "NAME", default_value = "polled")]
+    pub(crate) interface: Interface,
+}
+
+/// The interfaces of the initiator that a benchmark can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Interface {
+    /// A thread polls each queue.
+    Polled,
+    /// One thread awaits everything: a task for each operation in flight.
+    Async,
 }
 
 /// What a benchmark does.
@@ -390,9 +402,16 @@ impl Target {
         Ok(identity)
     }
 
-    /// The host.
+    /// The host of commands that move a page at a time at most.
     pub(crate) fn host(&self) -> Result<Host, Failure> {
-        let mut config = HostConfig::new(self.identity()?);
+        self.host_for(1, 4096)
+    }
+
+    /// The host, with buffers for `calls` calls at a time of up to `longest`
+    /// bytes: every queue has all of them registered.
+    pub(crate) fn host_for(&self, calls: usize, longest: usize) -> Result<Host, Failure> {
+        let config = HostConfig::new(self.identity()?);
+        let mut config = config.with_buffers_for(calls, longest);
         config.transport = self.provider;
         config.route_options = self.route_options();
         Ok(Host::new(config)?)
@@ -441,6 +460,14 @@ fn positive(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(number @ 1..=1_000_000) => Ok(number),
         _ => Err("a number from 1 to 1000000 is expected".to_owned()),
+    }
+}
+
+/// A time of at least a millisecond, in seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds) if (0.001..=1e6).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("a number of seconds from 0.001 to 1000000 is expected".to_owned()),
     }
 }
 
@@ -517,7 +544,7 @@ mod tests {
             format!("nvmeof dsm -a ::1 -n {nqn} --namespace-id 1 --slbs 0,8 --blocks 1,1 --ad"),
             format!(
                 "nvmeof bench -a ::1 -n {nqn} --namespace-id 1 --rw randread --bs 4k \
-                 --iodepth 32 --io-queues 1 --runtime 10 -o json"
+                 --iodepth 32 --io-queues 1 --runtime 10 --interface async -o json"
             ),
         ] {
             assert!(parse(&line).is_ok(), "{line}");
@@ -550,6 +577,10 @@ mod tests {
         assert_eq!(size_or_zero("0"), Ok(0));
         assert_eq!((byte("2"), byte("0x70")), (Ok(2), Ok(0x70)));
         assert!(byte("256").is_err());
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for bad in ["0", "-1", "nan", "inf", "1e7", "x"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! `nvmeof bench`: how fast a namespace is. One thread for each queue drives
-//! it by polling; this one keeps the controller alive and shows progress.
+//! it by polling; this one keeps the controller alive and shows progress. With
+//! the async interface one thread does it all.
 
+mod awaited;
+mod course;
 mod job;
 mod report;
 
@@ -13,10 +16,10 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use nvmeof_initiator::blocking::BlockingAdmin;
 use nvmeof_initiator::polled::{IoConfig, IoQueue};
-use nvmeof_initiator::{Error, QueueShape};
+use nvmeof_initiator::{ControllerInfo, Error, QueueShape};
 
 use self::job::{Job, Tally};
-use crate::args::{self, Kind};
+use crate::args::{self, Interface, Kind};
 use crate::failure::Failure;
 
 /// Entries of a queue that has room for fewer. The kernel's target sizes a
@@ -37,6 +40,42 @@ struct Shared {
 
 /// Runs a benchmark.
 pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
+    let tally = match args.interface {
+        Interface::Polled => polled(args)?,
+        Interface::Async => awaited::run(args)?,
+    };
+    report::print(args, &tally)
+}
+
+/// Entries of each queue; one of them stays empty.
+fn queue_size(args: &args::Bench) -> u16 {
+    (args.iodepth + 1).max(SMALLEST_QUEUE)
+}
+
+/// Whether the controller grants what was asked for.
+fn check(args: &args::Bench, info: &ControllerInfo) -> Result<(), Failure> {
+    if info.io_queues < args.io_queues {
+        return Err(Failure::new(format!(
+            "the controller grants {} I/O queues, {} were asked for",
+            info.io_queues, args.io_queues
+        ))
+        .with_remedy(format!("use --io-queues {}", info.io_queues)));
+    }
+    let most = info.max_queue_size.saturating_sub(1);
+    if args.iodepth > most {
+        return Err(Failure::new(format!(
+            "the controller's queues take {most} commands at a time, --iodepth says {}",
+            args.iodepth
+        ))
+        .with_remedy(format!(
+            "use --iodepth {most}, more --io-queues, or raise the target's queue size"
+        )));
+    }
+    Ok(())
+}
+
+/// Measures with a thread for each queue.
+fn polled(args: &args::Bench) -> Result<Tally, Failure> {
     let start = Instant::now();
     let mut options = args.subsystem.options()?;
     options.io_queues = args.io_queues;
@@ -49,31 +88,13 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
     let info = Arc::clone(admin.info());
     let namespace = admin.namespace(args.namespace_id)?;
     let plan = job::Plan::new(args, namespace)?;
-    if info.io_queues < args.io_queues {
-        return Err(Failure::new(format!(
-            "the controller grants {} I/O queues, {} were asked for",
-            info.io_queues, args.io_queues
-        ))
-        .with_remedy(format!("use --io-queues {}", info.io_queues)));
-    }
-    // One entry of a queue stays empty.
-    let most = info.max_queue_size.saturating_sub(1);
-    if args.iodepth > most {
-        return Err(Failure::new(format!(
-            "the controller's queues take {most} commands at a time, --iodepth says {}",
-            args.iodepth
-        ))
-        .with_remedy(format!(
-            "use --iodepth {most}, more --io-queues, or raise the target's queue size"
-        )));
-    }
-
+    check(args, &info)?;
     let shared = Arc::new(Shared::default());
     let mut threads: Vec<JoinHandle<Result<Tally, Error>>> = Vec::new();
     for qid in 1..=args.io_queues {
         let queue = QueueShape {
             qid,
-            size: (args.iodepth + 1).max(SMALLEST_QUEUE.min(info.max_queue_size)),
+            size: queue_size(args).min(info.max_queue_size),
             flow_control: true,
         };
         let config = IoConfig {
@@ -85,12 +106,13 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
         let provider = route.provider()?;
         let queue = IoQueue::connect(provider, options.addr, &info, config, start.elapsed())?;
         let job = Job::new(queue, &plan, qid, start)?;
-        let shared = Arc::clone(&shared);
+        let (shared, watcher) = (Arc::clone(&shared), std::thread::current());
         threads.push(std::thread::spawn(move || {
             let result = job.run(&shared);
             if result.is_err() {
                 shared.stop.store(true, Ordering::Relaxed);
             }
+            watcher.unpark();
             result
         }));
     }
@@ -107,7 +129,7 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
     admin.shutdown();
     match failure {
         Some(failure) => Err(failure),
-        None => report::print(args, &total),
+        None => Ok(total),
     }
 }
 
@@ -121,7 +143,8 @@ fn watch<T>(
     let bar = progress(runtime);
     let start = Instant::now();
     while threads.iter().any(|thread| !thread.is_finished()) {
-        std::thread::sleep(TICK);
+        // Until then or until a thread is done.
+        std::thread::park_timeout(TICK);
         admin.turn();
         let seconds = start.elapsed().as_secs_f64().max(f64::EPSILON);
         bar.set_position(start.elapsed().min(runtime).as_secs());

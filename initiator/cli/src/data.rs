@@ -12,12 +12,17 @@ use tokio::task::JoinHandle;
 
 use crate::args;
 use crate::failure::Failure;
-use crate::simple::{close, open};
+use crate::simple::{close, open_at};
 
 /// Bytes of one transfer.
-const CHUNK: usize = 1 << 20;
+const CHUNK: usize = 256 << 10;
 /// Transfers in flight.
 const DEPTH: usize = 16;
+
+/// Connects with the buffers that transfers take.
+async fn open(io: &args::Io) -> Result<Namespace, Failure> {
+    open_at(io.subsystem.target.host_for(DEPTH, CHUNK)?, io).await
+}
 
 /// `nvmeof read`
 pub(crate) async fn read(args: &args::Read) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
 //! Commands on a namespace that move no data of the user's.
 
-use nvmeof_initiator::{Namespace, Range, ZeroOptions};
+use nvmeof_initiator::{Host, Namespace, Range, ZeroOptions};
 
 use crate::args;
 use crate::failure::Failure;
@@ -49,8 +49,12 @@ pub(crate) async fn deallocate(args: &args::Dsm) -> Result<(), Failure> {
 }
 
 /// Connects to the namespace of `io`.
-pub(crate) async fn open(io: &args::Io) -> Result<Namespace, Failure> {
-    let host = io.subsystem.target.host()?;
+async fn open(io: &args::Io) -> Result<Namespace, Failure> {
+    open_at(io.subsystem.target.host()?, io).await
+}
+
+/// Connects `host` to the namespace of `io`.
+pub(crate) async fn open_at(host: Host, io: &args::Io) -> Result<Namespace, Failure> {
     let controller = host.connect(io.options()?).await?;
     Ok(controller.namespace(io.namespace_id).await?)
 }

@@ -148,7 +148,7 @@ pub enum UsageError {
     /// All buffers are out.
     #[error(
         "no buffer of {len} bytes is free; drop some, or configure more \
-         (HostConfig::buffers)"
+         (HostConfig::buffers, HostConfig::with_buffers_for)"
     )]
     NoBuffer {
         /// Asked for.

@@ -25,16 +25,17 @@ pub struct HostConfig {
     pub transport: Transport,
     /// What some transports want to know.
     pub route_options: RouteOptions,
-    /// Its buffers: how long and how many. Memory is taken from the system when
-    /// it is first used.
+    /// Its buffers: how long and how many. Each queue has all of them registered.
+    /// Software providers take memory from the system when it is first used; RDMA
+    /// devices lock it for each queue, which counts towards `ulimit -l`.
     pub buffers: Vec<ClassSpec>,
     /// Which pages they lie in.
     pub pages: Pages,
 }
 
 impl HostConfig {
-    /// This machine's identity and a set of buffers for most uses: 4 KiB,
-    /// 64 KiB and 1 MiB long.
+    /// This machine's identity and a set of buffers for most uses: 256 of 4 KiB,
+    /// 32 of 64 KiB and 4 of 1 MiB, 7 MiB in all.
     ///
     /// # Errors
     /// When the machine's identity cannot be found out.
@@ -45,7 +46,7 @@ impl HostConfig {
     /// The same for another identity.
     #[must_use]
     pub fn new(identity: Identity) -> Self {
-        let buffers = [(4 << 10, 1024), (64 << 10, 256), (1 << 20, 64)]
+        let buffers = [(4 << 10, 256), (64 << 10, 32), (1 << 20, 4)]
             .map(|(len, count)| ClassSpec { len, count });
         Self {
             identity,
@@ -53,6 +54,23 @@ impl HostConfig {
             route_options: RouteOptions::default(),
             buffers: buffers.to_vec(),
             pages: Pages::Shareable,
+        }
+    }
+
+    /// The same with buffers for `calls` calls at a time of up to `longest` bytes
+    /// each. As long as no more buffers are out, there is one for every call,
+    /// however long the others are: [`Host::buffer`] does not fail.
+    #[must_use]
+    pub fn with_buffers_for(self, calls: usize, longest: usize) -> Self {
+        // One kind alone: short calls that took the place of long ones would
+        // break the promise, and of a buffer only what is used costs memory.
+        let buffers = ClassSpec {
+            len: longest,
+            count: calls,
+        };
+        Self {
+            buffers: vec![buffers],
+            ..self
         }
     }
 
@@ -241,5 +259,42 @@ impl Host {
         let admin = AdminQueue::connect(route.provider()?, addr, config, Duration::ZERO)?;
         let admin = Shared::start(admin, start, Duration::ZERO)?;
         Controller::set_up(self.clone(), options, &route, admin, start).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> HostConfig {
+        HostConfig::new(Identity::of_name(Nqn::discovery()))
+    }
+
+    fn registered(config: &HostConfig) -> usize {
+        let host = Host::new(config.clone()).unwrap();
+        host.buffers()
+            .regions()
+            .map(nvmeof_memory::Region::len)
+            .sum()
+    }
+
+    #[test]
+    fn what_each_queue_registers_fits_the_usual_limit() {
+        // `ulimit -l` of ordinary users is 8 MiB on most systems.
+        assert!(registered(&config()) <= 7 << 20);
+        let small = config().with_buffers_for(4, 128 << 10);
+        assert_eq!(registered(&small), 512 << 10);
+    }
+
+    #[test]
+    fn the_longest_call_has_a_buffer_at_any_time() {
+        let (calls, longest) = (16, 256 << 10);
+        let host = Host::new(config().with_buffers_for(calls, longest)).unwrap();
+        for short in [512, 4096, longest] {
+            let held: Vec<Buf> = (1..calls).map(|_| host.buffer(short).unwrap()).collect();
+            assert_eq!(host.buffer(longest).unwrap().len(), longest, "{short}");
+            drop(held);
+        }
+        assert!(host.buffer(longest + 1).is_err());
     }
 }

@@ -257,10 +257,14 @@ async fn a_target_that_dies_fails_every_call() {
     let target = Target::start();
     let mut options = target.options();
     options.io_queues = 2;
-    let controller = host().connect(options).await.unwrap();
+    // More calls than two queues take at once.
+    let calls = 300;
+    let config = HostConfig::new(identity()).with_buffers_for(calls, 4096);
+    let host = Host::new(config).unwrap();
+    let controller = host.connect(options).await.unwrap();
     let namespace = controller.namespace(1).await.unwrap();
     target.change(|fake| fake.manners.silent = true);
-    let tasks: Vec<_> = (0..300)
+    let tasks: Vec<_> = (0..calls)
         .map(|_| {
             let namespace = namespace.clone();
             tokio::spawn(async move {

@@ -32,7 +32,8 @@ impl Cores {
     }
 }
 
-fn allowed() -> Result<Vec<usize>, Trouble> {
+/// All that we may use.
+pub(crate) fn allowed() -> Result<Vec<usize>, Trouble> {
     let set = sched_getaffinity(SELF).map_err(|errno| trouble("ask for our cores", errno))?;
     let cores = 0..CpuSet::count();
     Ok(cores
@@ -44,13 +45,15 @@ fn trouble(doing: &str, errno: nix::errno::Errno) -> Trouble {
     Trouble::SetUp(format!("cannot {doing}: {errno}"))
 }
 
-/// Starts a process that stays on `core`, with all its threads.
-pub(crate) fn spawn(core: usize, command: &mut Command) -> Result<Child, Trouble> {
+/// Starts a process that stays on `cores`, with all its threads.
+pub(crate) fn spawn(cores: &[usize], command: &mut Command) -> Result<Child, Trouble> {
     let ours = sched_getaffinity(SELF).map_err(|errno| trouble("ask for our cores", errno))?;
-    let mut one = CpuSet::new();
-    one.set(core)
-        .and_then(|()| sched_setaffinity(SELF, &one))
-        .map_err(|errno| trouble(&format!("run on core {core}"), errno))?;
+    let mut some = CpuSet::new();
+    let mut set = cores.iter().map(|core| some.set(*core));
+    set.find(Result::is_err)
+        .unwrap_or(Ok(()))
+        .and_then(|()| sched_setaffinity(SELF, &some))
+        .map_err(|errno| trouble(&format!("run on the cores {cores:?}"), errno))?;
     // A child starts where its parent's thread may run.
     let child = command.spawn();
     sched_setaffinity(SELF, &ours).map_err(|errno| trouble("go back to our cores", errno))?;
@@ -74,7 +77,7 @@ mod tests {
         command
             .args(["Cpus_allowed_list", "/proc/self/status"])
             .stdout(Stdio::piped());
-        let output = spawn(core, &mut command).unwrap().wait_with_output();
+        let output = spawn(&[core], &mut command).unwrap().wait_with_output();
         let text = String::from_utf8(output.unwrap().stdout).unwrap();
         assert_eq!(text.split_whitespace().nth(1), Some(&*core.to_string()));
         assert_eq!(allowed().unwrap(), before);
@@ -83,7 +86,7 @@ mod tests {
     #[test]
     fn program_that_is_not_there_is_named() {
         let core = Cores::find().unwrap().target;
-        let trouble = spawn(core, &mut Command::new("no-such-program")).unwrap_err();
+        let trouble = spawn(&[core], &mut Command::new("no-such-program")).unwrap_err();
         assert!(trouble.to_string().contains("no-such-program"), "{trouble}");
     }
 }

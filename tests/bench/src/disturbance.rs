@@ -1,6 +1,7 @@
 //! How much of our cores somebody else had during a measurement.
 
 use std::fs;
+use std::time::Duration;
 
 use crate::cores::Cores;
 
@@ -43,6 +44,20 @@ impl Snapshot {
         let count = if cores.are_two() { 2.0 } else { 1.0 };
         100.0 * count * busy.saturating_sub(ours) as f64 / all as f64
     }
+}
+
+/// Time that process `pid` had on processors so far; 0 if there is none. Not in
+/// ticks, of which a process that is all but idle has hardly one in ten seconds.
+pub(crate) fn processor_time(pid: u32) -> Duration {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten();
+    let nanos = threads.flatten().filter_map(|thread| {
+        // Time on a processor is first (sched-stats.rst of the kernel).
+        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(nanos.sum())
 }
 
 /// Time of our cores, and what processes had of it: user, nice and system of
@@ -111,6 +126,16 @@ mod tests {
         assert!((after(300, 200).others_since(&before, CORES) - 50.0).abs() < 1e-9);
         // The kernel counts in ticks: ours may seem to have more than all.
         assert!(after(200, 201).others_since(&before, CORES).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_a_process_used_grows() {
+        let own = std::process::id();
+        let before = processor_time(own);
+        assert!(before > Duration::ZERO);
+        let until = before + Duration::from_millis(2);
+        while processor_time(own) < until {}
+        assert_eq!(processor_time(u32::MAX), Duration::ZERO);
     }
 
     #[test]

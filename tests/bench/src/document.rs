@@ -8,14 +8,16 @@ use nvmeof_bench::tcp::Direction;
 
 use crate::Trouble;
 use crate::chart::{Chart, Line};
-use crate::contestant::{Contestant, Sample};
+use crate::contestant::Contestant;
 use crate::results::{Results, Row};
+use crate::sample::Sample;
 use crate::table;
 use crate::work::{self, About, Disk, Placement, SIZES_DEPTH, Work};
 
 const BEGIN: &str = "<!-- made by cargo xtask bench: begin -->\n";
 const END: &str = "<!-- made by cargo xtask bench: end -->\n";
 const BLOCK: u32 = 4096;
+const LONG: u32 = 128 << 10;
 
 /// Writes the plots into `folder`.
 pub(crate) fn plots(results: &Results, folder: &Path) -> Result<(), Trouble> {
@@ -73,6 +75,7 @@ type Figure = fn(&Sample) -> f64;
 /// The charts for which there is something to show.
 fn charts(results: &Results) -> Vec<(&'static str, Chart)> {
     let over_depth = |work: &Work| work.bytes == BLOCK;
+    let long_over_depth = |work: &Work| work.bytes == LONG;
     let over_size = |work: &Work| work.depth == SIZES_DEPTH;
     let depth = Axis {
         title: "depth",
@@ -100,6 +103,17 @@ fn charts(results: &Results) -> Vec<(&'static str, Chart)> {
                 over_depth,
                 &depth,
                 &[("p50", |one| one.p50_us), ("p99", |one| one.p99_us)],
+            ),
+        ),
+        (
+            "throughput-depth.svg",
+            "128 KiB, null device: throughput",
+            "GB/s",
+            chart(
+                results,
+                long_over_depth,
+                &depth,
+                &[("", |one| one.bytes_per_s / 1e9)],
             ),
         ),
         (
@@ -145,7 +159,7 @@ fn chart(
     let shown = |row: &&Row| {
         let work = &row.work;
         let plain = work.about == About::Iwarp && work.placement == Placement::Apart;
-        plain && work.disk == Disk::Null && takes(work)
+        plain && work.disk == Disk::Null && !row.samples.is_empty() && takes(work)
     };
     let rows: Vec<&Row> = results.rows.iter().filter(shown).collect();
     let places: BTreeSet<u32> = rows.iter().map(|row| (axis.place)(&row.work)).collect();
@@ -190,7 +204,7 @@ mod tests {
         Results {
             machine: Machine::default(),
             rounds: 3,
-            seconds: 2,
+            seconds: 2.0,
             rows: work::all().into_iter().map(results::example).collect(),
         }
     }
@@ -213,7 +227,7 @@ mod tests {
     #[test]
     fn charts_have_every_place_and_value() {
         let charts = charts(&all());
-        assert_eq!(charts.len(), 4);
+        assert_eq!(charts.len(), 5);
         for (name, chart) in &charts {
             assert_eq!(chart.lines.len(), 4, "{name}");
             for line in &chart.lines {
@@ -222,7 +236,8 @@ mod tests {
             }
         }
         assert_eq!(charts[0].1.places, ["1", "4", "16", "32", "64", "128"]);
-        assert_eq!(charts[2].1.places, ["512", "4k", "16k", "64k", "128k"]);
+        assert_eq!(charts[2].1.places, ["1", "8", "32"]);
+        assert_eq!(charts[3].1.places, ["512", "4k", "16k", "64k", "128k"]);
     }
 
     #[test]

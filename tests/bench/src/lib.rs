@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod asking;
+pub mod hold;
 pub mod shm;
 pub mod tally;
 pub mod tcp;

@@ -17,12 +17,16 @@ mod machine;
 mod process;
 mod results;
 mod run;
+mod sample;
+mod scene;
+mod stage;
 mod table;
 mod work;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
@@ -35,6 +39,10 @@ use clap::{Parser, ValueEnum};
         measure: BENCH_RW, BENCH_BS, BENCH_IODEPTH, BENCH_RUNTIME (seconds), and where\n\
         our target is: BENCH_TRADDR, BENCH_TRSVCID, BENCH_NQN, BENCH_NSID. It starts on\n\
         the initiator's core; the target's is BENCH_TARGET_CORE.\n\n\
+        A peer target is a shell command that serves NVMe over iWARP until it is killed\n\
+        (let it `exec`): at BENCH_TRADDR the subsystem BENCH_NQN, with a null device as\n\
+        namespace 1 and the file BENCH_FILE as namespace 2. It starts on the target's\n\
+        core and prints a line with `ready` and ADDRESS:PORT when it listens.\n\n\
         Exit status: 0 done, 1 a measurement failed, 2 wrong usage or set-up."
 )]
 struct Arguments {
@@ -48,21 +56,26 @@ struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Seconds of each measurement
-    #[arg(long, value_name = "S", default_value_t = 2,
-          value_parser = clap::value_parser!(u64).range(1..=600))]
-    seconds: u64,
-    /// Only what has a figure to reach, 3 rounds of 1 second
-    #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
+    /// Seconds of each measurement, for example 2 or 0.5
+    #[arg(long, value_name = "S", default_value = "0.6", value_parser = seconds)]
+    seconds: Duration,
+    /// Only what has a figure to reach, 3 rounds
+    #[arg(long, conflicts_with = "rounds")]
     quick: bool,
     /// Times that a measurement is tried until others have less than 10 % of a
     /// core; the least disturbed counts
     #[arg(long, value_name = "N", default_value_t = 3,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     tries: u32,
-    /// A foreign initiator (or target) to measure in turn with ours
+    /// A foreign initiator to measure in turn with ours, both with our target
     #[arg(long, value_name = "CMD")]
     peer: Option<String>,
+    /// A foreign target to measure in turn with ours, both with our initiator
+    #[arg(long, value_name = "CMD")]
+    peer_target: Option<String>,
+    /// Measure also what needs more processor cores than there are
+    #[arg(long)]
+    force: bool,
     /// How the result is printed
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output_format: Format,
@@ -89,6 +102,13 @@ enum Format {
     Json,
 }
 
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("a number of seconds from 0.1 to 600 is expected".to_owned()),
+    }
+}
+
 /// Why the benchmark stops.
 #[derive(Debug)]
 enum Trouble {
@@ -113,7 +133,7 @@ impl fmt::Display for Trouble {
 }
 
 fn main() -> ExitCode {
-    match dispatch(&Arguments::parse()) {
+    match dispatch(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(trouble) => {
             eprintln!("bench: {trouble}");
@@ -125,7 +145,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(arguments: &Arguments) -> Result<(), Trouble> {
+fn dispatch(mut arguments: Arguments) -> Result<(), Trouble> {
     let mut works = work::select(&arguments.works)?;
     if arguments.quick {
         works.retain(|work| work.goal.is_some());
@@ -136,7 +156,10 @@ fn dispatch(arguments: &Arguments) -> Result<(), Trouble> {
         }
         return Ok(());
     }
-    let results = run::run(arguments, works)?;
+    // Targets take no other path for their sockets.
+    let folder = std::path::absolute(&arguments.folder);
+    arguments.folder = folder.map_err(|e| Trouble::file("find", &arguments.folder, &e))?;
+    let results = run::run(&arguments, works)?;
     let json = results.to_json()?;
     let path = arguments.folder.join("result.json");
     std::fs::write(&path, &json).map_err(|error| Trouble::file("write", &path, &error))?;
@@ -144,7 +167,10 @@ fn dispatch(arguments: &Arguments) -> Result<(), Trouble> {
         Format::Json => println!("{json}"),
         Format::Text => print!("{}", table::text(&results)),
     }
-    let whole = arguments.works.is_empty() && !arguments.quick && arguments.peer.is_none();
+    let whole = arguments.works.is_empty()
+        && !arguments.quick
+        && arguments.peer.is_none()
+        && arguments.peer_target.is_none();
     if whole {
         document::refresh(&results)?;
         eprintln!("bench: docs/performance.md and its plots are refreshed");
@@ -180,7 +206,7 @@ mod tests {
     #[test]
     fn unknown_work_is_refused_and_the_way_out_named() {
         let arguments = Arguments::parse_from(["bench", "--list", "no-such-work"]);
-        let trouble = dispatch(&arguments).unwrap_err();
+        let trouble = dispatch(arguments).unwrap_err();
         assert!(matches!(trouble, Trouble::SetUp(_)));
         assert!(trouble.to_string().contains("--list"), "{trouble}");
     }

@@ -23,11 +23,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts `command` on `core`, with its output in `log`, and waits until
+    /// Starts `command` on `cores`, with its output in `log`, and waits until
     /// there is a line that contains `words`.
     pub(crate) fn start(
         command: &mut Command,
-        core: usize,
+        cores: &[usize],
         log: &Path,
         words: &str,
     ) -> Result<Self, Trouble> {
@@ -35,7 +35,7 @@ impl Server {
         let same = file.try_clone();
         let same = same.map_err(|error| Trouble::file("open", log, &error))?;
         command.stdin(Stdio::null()).stdout(file).stderr(same);
-        let child = cores::spawn(core, command)?;
+        let child = cores::spawn(cores, command)?;
         let mut server = Self {
             child,
             log: log.to_owned(),
@@ -82,6 +82,17 @@ impl Server {
         self.child.id()
     }
 
+    /// Fails when it ended.
+    pub(crate) fn must_run(&mut self) -> Result<(), Trouble> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            ended => Err(Trouble::Failed(format!(
+                "a process that was to stay ended ({ended:?}); it said:\n{}",
+                self.said()
+            ))),
+        }
+    }
+
     /// What it printed, for a failure.
     pub(crate) fn said(&self) -> String {
         fs::read(&self.log)
@@ -111,7 +122,7 @@ mod tests {
     fn shell(script: &str, name: &str) -> Result<Server, Trouble> {
         let log = std::env::temp_dir().join(format!("bench-{}-{name}", std::process::id()));
         let core = cores::Cores::find().unwrap().target;
-        let server = Server::start(Command::new("sh").args(["-c", script]), core, &log, "on");
+        let server = Server::start(Command::new("sh").args(["-c", script]), &[core], &log, "on");
         fs::remove_file(log).unwrap();
         server
     }

@@ -4,8 +4,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::Trouble;
-use crate::contestant::{Contestant, DISTURBED, Sample};
+use crate::contestant::Contestant;
 use crate::machine::Machine;
+use crate::sample::Sample;
+use crate::stage::DISTURBED;
 use crate::work::{Metric, Work};
 
 /// All that was measured.
@@ -13,7 +15,8 @@ use crate::work::{Metric, Work};
 pub(crate) struct Results {
     pub(crate) machine: Machine,
     pub(crate) rounds: u32,
-    pub(crate) seconds: u64,
+    /// Seconds that each contestant was measured in a round.
+    pub(crate) seconds: f64,
     pub(crate) rows: Vec<Row>,
 }
 
@@ -23,6 +26,9 @@ pub(crate) struct Results {
 pub(crate) struct Row {
     pub(crate) work: Work,
     pub(crate) samples: Vec<(Contestant, Vec<Sample>)>,
+    /// Whether the machine has fewer cores than the work needs. Nothing is
+    /// measured then, or what there is by force.
+    pub(crate) lacks_cores: bool,
 }
 
 /// Of several rounds.
@@ -53,7 +59,13 @@ impl Row {
         Self {
             work,
             samples: samples.collect(),
+            lacks_cores: false,
         }
+    }
+
+    /// All of them, the yardstick first.
+    pub(crate) fn contestants(&self) -> impl Iterator<Item = Contestant> {
+        self.samples.iter().map(|(contestant, _)| *contestant)
     }
 
     fn of(&self, contestant: Contestant) -> &[Sample] {
@@ -74,6 +86,7 @@ impl Row {
             p50_us: median(|sample| sample.p50_us),
             p99_us: median(|sample| sample.p99_us),
             p99_9_us: median(|sample| sample.p99_9_us),
+            busy: median(|sample| sample.busy),
             others: median(|sample| sample.others),
         }
     }
@@ -85,16 +98,21 @@ impl Row {
     /// Those that are compared with the yardstick.
     pub(crate) fn others(&self) -> impl Iterator<Item = Contestant> {
         let yardstick = self.yardstick();
-        let all = self.samples.iter().map(|(contestant, _)| *contestant);
-        all.filter(move |contestant| *contestant != yardstick)
+        self.contestants()
+            .filter(move |contestant| *contestant != yardstick)
     }
 
-    /// The ratios to the yardstick, each within one round.
-    pub(crate) fn ratios(&self, contestant: Contestant) -> Vec<f64> {
-        let figure = |sample: &Sample| match self.work.metric() {
-            Metric::Latency => sample.p50_us,
-            Metric::Rate => sample.iops,
-        };
+    /// The figure that is compared.
+    pub(crate) fn figure(&self) -> fn(&Sample) -> f64 {
+        match self.work.metric() {
+            Metric::Latency => |sample| sample.p50_us,
+            Metric::Rate => |sample| sample.iops,
+            Metric::Cpu => |sample| sample.busy,
+        }
+    }
+
+    /// The ratios of a figure to the yardstick's, each within one round.
+    fn ratios(&self, contestant: Contestant, figure: fn(&Sample) -> f64) -> Vec<f64> {
         let pairs = self.of(contestant).iter().zip(self.of(self.yardstick()));
         pairs
             .map(|(one, yardstick)| figure(one) / figure(yardstick).max(f64::MIN_POSITIVE))
@@ -102,7 +120,12 @@ impl Row {
     }
 
     pub(crate) fn ratio(&self, contestant: Contestant) -> Spread {
-        Spread::of(self.ratios(contestant))
+        Spread::of(self.ratios(contestant, self.figure()))
+    }
+
+    /// The same of the 99th percentile of the latency.
+    pub(crate) fn tail(&self, contestant: Contestant) -> Spread {
+        Spread::of(self.ratios(contestant, |sample| sample.p99_us))
     }
 
     fn to_value(&self) -> Value {
@@ -112,9 +135,16 @@ impl Row {
                 && let Some(value) = value.as_object_mut()
             {
                 let ratio = self.ratio(*contestant);
-                value.insert("ratios".to_owned(), json!(self.ratios(*contestant)));
+                let ratios = self.ratios(*contestant, self.figure());
+                value.insert("ratios".to_owned(), json!(ratios));
                 value.insert("ratio".to_owned(), json!(ratio));
                 value.insert("met".to_owned(), json!(self.work.is_met(ratio.median)));
+                if self.work.tail_goal.is_some() {
+                    let tail = self.tail(*contestant);
+                    let met = self.work.is_tail_met(tail.median);
+                    value.insert("p99_ratio".to_owned(), json!(tail));
+                    value.insert("p99_met".to_owned(), json!(met));
+                }
             }
             (contestant.name().to_owned(), value)
         });
@@ -128,6 +158,10 @@ impl Row {
             "cores": self.work.placement,
             "metric": self.work.metric(),
             "goal": self.work.goal,
+            "p99_goal": self.work.tail_goal,
+            "queues": self.work.queues(),
+            "slices": self.work.slices(),
+            "lacks_cores": self.lacks_cores,
             "yardstick": self.yardstick().name(),
             "contestants": contestants.collect::<serde_json::Map<_, _>>(),
         })
@@ -138,7 +172,7 @@ impl Results {
     /// A sentence about measurements that others disturbed; empty without any.
     pub(crate) fn disturbed(&self) -> String {
         let rows = self.rows.iter().flat_map(|row| &row.samples);
-        let samples = rows.filter(|(contestant, _)| *contestant != Contestant::Peer);
+        let samples = rows.filter(|(contestant, _)| !contestant.is_foreign());
         let others: Vec<f64> = samples
             .flat_map(|(_, samples)| samples.iter().map(|sample| sample.others))
             .collect();
@@ -176,13 +210,11 @@ pub(crate) fn example(work: Work) -> Row {
         p50_us: 1e6 / iops,
         p99_us: 2e6 / iops,
         p99_9_us: 3e6 / iops,
+        busy: iops / 1e6,
         others: 0.0,
     };
-    let mut row = Row::new(
-        work,
-        &[Contestant::yardstick(&work), Contestant::ours(&work)],
-    );
-    for (factor, (_, samples)) in [[1.0, 1.0, 1.0], [0.9, 0.7, 0.8]]
+    let mut row = Row::new(work, Contestant::of(&work));
+    for (factor, (_, samples)) in [[1.0, 1.0, 1.0], [0.9, 0.7, 0.8], [0.9, 0.7, 0.8]]
         .iter()
         .zip(&mut row.samples)
     {
@@ -220,6 +252,12 @@ mod tests {
         // Of a latency, less is better.
         let latency = example(*works.iter().find(|work| work.depth == 1).unwrap());
         assert!((latency.ratio(Contestant::Iwarp).median - 1.25).abs() < 1e-9);
+        // So it is of the slowest hundredth.
+        let file = works.iter().find(|work| work.tail_goal.is_some());
+        let file = example(*file.unwrap());
+        assert!((file.tail(Contestant::Shm).median - 1.25).abs() < 1e-9);
+        let idle = example(*works.iter().find(|work| work.is_idle()).unwrap());
+        assert!((idle.ratio(Contestant::Initiator).median - 0.8).abs() < 1e-9);
     }
 
     #[test]
@@ -227,7 +265,7 @@ mod tests {
         let mut results = Results {
             machine: Machine::default(),
             rounds: 3,
-            seconds: 2,
+            seconds: 2.0,
             rows: vec![example(work::all()[0])],
         };
         assert_eq!(results.disturbed(), "");
@@ -243,7 +281,7 @@ mod tests {
         let results = Results {
             machine: Machine::default(),
             rounds: 3,
-            seconds: 2,
+            seconds: 2.0,
             rows: vec![row],
         };
         let json: Value = serde_json::from_str(&results.to_json().unwrap()).unwrap();

@@ -1,97 +1,140 @@
-//! A whole run: the servers, the rounds, the progress shown.
+//! A whole run: the scenes, the rounds, the progress shown.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Read as _};
-use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::contestant::{Contestant, Stage};
-use crate::cores::Cores;
+use crate::contestant::Contestant;
+use crate::cores::{self, Cores};
 use crate::machine::Machine;
-use crate::process::Server;
 use crate::results::{Results, Row};
-use crate::work::{About, Disk, Placement, Work};
+use crate::scene::{Kind, Programs, Scene, Setting};
+use crate::work::{About, Disk, IDLE_SECONDS, Work};
 use crate::{Arguments, Trouble};
 
-/// The subsystem of our target.
-pub(crate) const NQN: &str = "nqn.2026-11.org.example:bench";
-
-/// The namespace with that disk behind it.
-pub(crate) fn nsid(disk: Disk) -> &'static str {
-    match disk {
-        Disk::Null => "1",
-        Disk::File => "2",
-    }
-}
+/// Rounds where it is to be quick.
+const QUICK_ROUNDS: u32 = 3;
 
 /// Measures the works.
 pub(crate) fn run(arguments: &Arguments, works: Vec<Work>) -> Result<Results, Trouble> {
-    let cores = Cores::find()?;
-    let works = possible(works, cores)?;
-    let folder = &arguments.folder;
-    fs::create_dir_all(folder).map_err(|error| Trouble::file("create", folder, &error))?;
-    let file = folder.join("disk.img");
-    if works.iter().any(|work| work.disk == Disk::File) {
-        must_have_fio()?;
-        fill(&file, arguments.file_mib << 20)?;
-    }
-    let programs = Programs::find(arguments.bin_dir.as_deref())?;
-    let target = start_target(&programs, cores, folder, &works)?;
-    let mut serve = Command::new(&programs.yardstick);
-    serve.arg("tcp-serve");
-    let tcp = Server::start(&mut serve, cores.target, &folder.join("tcp.log"), ":")?;
-    let shm_bare = folder.join("shm-bare.sock");
-    let mut serve = Command::new(&programs.yardstick);
-    serve.arg("shm-serve").arg(&shm_bare);
-    let log = folder.join("shm-bare.log");
-    let shm_server = Server::start(&mut serve, cores.target, &log, "on ")?;
-    let (rounds, seconds) = if arguments.quick {
-        (3, 1)
+    let rounds = if arguments.quick {
+        QUICK_ROUNDS
     } else {
-        (arguments.rounds, arguments.seconds)
+        arguments.rounds
     };
-    let stage = Stage {
-        cores,
-        target: target.addr()?,
-        tcp: tcp.addr()?,
-        shm_bare,
-        shm_folder: shm_folder(folder),
-        file,
-        initiator: programs.initiator,
-        yardstick: programs.yardstick,
-        peer: arguments.peer.clone(),
-        seconds,
-        servers: vec![target.id(), tcp.id(), shm_server.id()],
-        tries: arguments.tries,
+    let time = arguments.seconds;
+    let available = cores::allowed()?.len();
+    let mut rows: Vec<Row> = works
+        .into_iter()
+        .map(|work| row(arguments, work, available))
+        .collect();
+    let setting = Setting {
+        arguments,
+        programs: Programs::find(arguments.bin_dir.as_deref())?,
+        cores: Cores::find()?,
+        time,
     };
-    let rows = measure(&stage, works, rounds).map_err(|trouble| {
-        Trouble::Failed(format!("{trouble}\nour target said:\n{}", target.said()))
-    })?;
+    prepare(&setting, &rows)?;
+    let bar = progress(&rows, rounds, time);
+    for kind in kinds(&rows) {
+        let mine = |row: &&mut Row| Kind::of(&row.work) == kind && !row.samples.is_empty();
+        let mut rows: Vec<&mut Row> = rows.iter_mut().filter(mine).collect();
+        let works: Vec<Work> = rows.iter().map(|row| row.work).collect();
+        let mut scene = setting.open(kind, &works)?;
+        let measured = measure(&mut scene, &mut rows, kind.rounds(rounds), &bar);
+        measured.map_err(|trouble| {
+            let said = scene.said();
+            Trouble::Failed(format!("{trouble}\nour processes said:\n{said}"))
+        })?;
+    }
+    bar.finish_and_clear();
     Ok(Results {
         machine: Machine::find(),
         rounds,
-        seconds,
+        seconds: time.as_secs_f64(),
         rows,
     })
 }
 
-/// Without the works for which there are too few cores.
-fn possible(mut works: Vec<Work>, cores: Cores) -> Result<Vec<Work>, Trouble> {
-    let all = works.len();
-    works.retain(|work| cores.are_two() || work.placement == Placement::Together);
-    if works.len() < all {
-        eprintln!("bench: there is one core only; works that need two are left out");
+/// A row for a work, without contestants where there are too few cores.
+fn row(arguments: &Arguments, work: Work, available: usize) -> Row {
+    let fits = work.cores() <= available;
+    let mut contestants = Vec::new();
+    if fits || arguments.force {
+        contestants.extend(Contestant::of(&work));
+        if work.about == About::Iwarp {
+            contestants.extend(arguments.peer.as_ref().map(|_| Contestant::Peer));
+            let target = arguments.peer_target.as_ref();
+            contestants.extend(target.map(|_| Contestant::PeerTarget));
+        }
     }
-    if works.is_empty() {
+    let mut row = Row::new(work, &contestants);
+    row.lacks_cores = !fits;
+    row
+}
+
+/// What has to be there before anything is measured.
+fn prepare(setting: &Setting<'_>, rows: &[Row]) -> Result<(), Trouble> {
+    let mut measured = rows.iter().filter(|row| !row.samples.is_empty()).peekable();
+    if measured.peek().is_none() {
         return Err(Trouble::SetUp(
-            "there is nothing to measure: these works need two cores".to_owned(),
+            "there is nothing to measure: these works need more processor cores than there \
+             are; --force measures them all the same"
+                .to_owned(),
         ));
     }
-    Ok(works)
+    let folder = &setting.arguments.folder;
+    fs::create_dir_all(folder).map_err(|error| Trouble::file("create", folder, &error))?;
+    if measured.any(|row| row.work.disk == Disk::File) {
+        must_have_fio()?;
+        fill(&setting.file(), setting.arguments.file_mib << 20)?;
+    }
+    Ok(())
+}
+
+/// The scenes that are needed, in order.
+fn kinds(rows: &[Row]) -> Vec<Kind> {
+    let mut kinds = Vec::new();
+    for row in rows.iter().filter(|row| !row.samples.is_empty()) {
+        let kind = Kind::of(&row.work);
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    kinds
+}
+
+fn measure(
+    scene: &mut Scene,
+    rows: &mut [&mut Row],
+    rounds: u32,
+    bar: &ProgressBar,
+) -> Result<(), Trouble> {
+    for round in 1..=rounds {
+        if bar.is_hidden() {
+            let work = rows.first().map(|row| row.work.name());
+            let first = work.unwrap_or_default();
+            eprintln!("bench: round {round} of {rounds}, from {first} on");
+        }
+        for row in &mut *rows {
+            let work = row.work;
+            bar.set_message(work.name());
+            let contestants: Vec<Contestant> = row.contestants().collect();
+            // Whoever is first may find the machine otherwise than the second.
+            let backwards = round.is_multiple_of(2);
+            let samples = scene.stage.round(&work, &contestants, backwards)?;
+            scene.check()?;
+            for ((_, taken), sample) in row.samples.iter_mut().zip(samples) {
+                taken.push(sample);
+                bar.inc(1);
+            }
+        }
+    }
+    Ok(())
 }
 
 fn must_have_fio() -> Result<(), Trouble> {
@@ -102,38 +145,6 @@ fn must_have_fio() -> Result<(), Trouble> {
              (cargo xtask setup does), or name works that begin with null-"
                 .to_owned(),
         )),
-    }
-}
-
-/// The programs that take part.
-struct Programs {
-    target: PathBuf,
-    initiator: PathBuf,
-    yardstick: PathBuf,
-}
-
-impl Programs {
-    fn find(folder: Option<&Path>) -> Result<Self, Trouble> {
-        let ours = std::env::current_exe()
-            .map_err(|error| Trouble::SetUp(format!("cannot find our own program: {error}")))?;
-        let beside = ours.parent().unwrap_or(Path::new("."));
-        let find = |folder: &Path, name: &str| {
-            let path = folder.join(name);
-            if path.is_file() {
-                return Ok(path);
-            }
-            Err(Trouble::SetUp(format!(
-                "{} is not there: run `cargo xtask bench`, which builds it, or name its \
-                 folder with --bin-dir",
-                path.display()
-            )))
-        };
-        let folder = folder.unwrap_or(beside);
-        Ok(Self {
-            target: find(folder, "nvmeof-target")?,
-            initiator: find(folder, "nvmeof")?,
-            yardstick: find(beside, "nvmeof-yardstick")?,
-        })
     }
 }
 
@@ -155,91 +166,27 @@ fn fill(path: &Path, len: u64) -> Result<(), Trouble> {
     write().map_err(|error| Trouble::file("write", path, &error))
 }
 
-fn start_target(
-    programs: &Programs,
-    cores: Cores,
-    folder: &Path,
-    works: &[Work],
-) -> Result<Server, Trouble> {
-    let disks = works.iter().map(|work| (nsid(work.disk), work.disk));
-    let disks: BTreeSet<&str> = disks.map(|(nsid, _)| nsid).collect();
-    let config = folder.join("target.toml");
-    let text = target_toml(&disks, &folder.join("disk.img"), &shm_folder(folder));
-    fs::write(&config, text).map_err(|error| Trouble::file("write", &config, &error))?;
-    let mut serve = Command::new(&programs.target);
-    serve.arg("serve").arg("--config").arg(&config);
-    serve.env_remove("RUST_LOG");
-    let log = folder.join("target.log");
-    Server::start(&mut serve, cores.target, &log, "ready: serving")
-}
-
-/// Where our target and our initiator meet.
-fn shm_folder(folder: &Path) -> PathBuf {
-    folder.join("shm")
-}
-
-fn target_toml(nsids: &BTreeSet<&str>, file: &Path, shm: &Path) -> String {
-    let mut text = format!(
-        "[shm]\nfolder = '{}'\n\n\
-         [[port]]\ntraddr = \"{}\"\ntrsvcid = 0\nprovider = [\"iwarp\", \"shm\"]\n\n\
-         [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n",
-        shm.display(),
-        Ipv4Addr::LOCALHOST
-    );
-    for (disk, path) in [
-        (Disk::Null, "null:16G".to_owned()),
-        (Disk::File, file.display().to_string()),
-    ] {
-        if nsids.contains(nsid(disk)) {
-            text.push_str(&format!(
-                "\n[[subsystem.namespace]]\nnsid = {}\npath = '{path}'\n",
-                nsid(disk)
-            ));
-        }
-    }
-    text
-}
-
-fn measure(stage: &Stage, works: Vec<Work>, rounds: u32) -> Result<Vec<Row>, Trouble> {
-    let mut rows: Vec<Row> = works
-        .into_iter()
-        .map(|work| {
-            let mut contestants = vec![Contestant::yardstick(&work), Contestant::ours(&work)];
-            let peer = stage.peer.as_ref().filter(|_| work.about == About::Iwarp);
-            contestants.extend(peer.map(|_| Contestant::Peer));
-            Row::new(work, &contestants)
-        })
-        .collect();
-    let in_round: usize = rows.iter().map(|row| row.samples.len()).sum();
-    let bar = progress(in_round, rounds, stage.seconds);
-    for round in 1..=rounds {
-        if bar.is_hidden() {
-            eprintln!("bench: round {round} of {rounds}");
-        }
-        for row in &mut rows {
-            let work = row.work;
-            bar.set_message(work.name());
-            let mut order: Vec<_> = row.samples.iter_mut().collect();
-            // Whoever is first may find the machine otherwise than the second.
-            if round.is_multiple_of(2) {
-                order.reverse();
-            }
-            for (contestant, samples) in order {
-                samples.push(stage.measure(*contestant, &work)?);
-                bar.inc(1);
-            }
-        }
-    }
-    bar.finish_and_clear();
-    Ok(rows)
-}
-
 /// A bar on a terminal, nothing on a pipe.
-fn progress(in_round: usize, rounds: u32, seconds: u64) -> ProgressBar {
-    let all = u64::try_from(in_round).unwrap_or(u64::MAX) * u64::from(rounds);
+fn progress(rows: &[Row], rounds: u32, time: Duration) -> ProgressBar {
+    let (mut all, mut seconds) = (0, 0.0);
+    for row in rows {
+        let rounds = Kind::of(&row.work).rounds(rounds);
+        let count = u32::try_from(row.samples.len()).unwrap_or(u32::MAX);
+        all += u64::from(rounds) * u64::from(count);
+        seconds += f64::from(rounds)
+            * match row.work.is_idle() {
+                true if count > 0 => Duration::from_secs(IDLE_SECONDS).as_secs_f64(),
+                // Processes take time to start and to connect.
+                _ => {
+                    f64::from(count)
+                        * (time.as_secs_f64() + STARTING * f64::from(row.work.slices()))
+                }
+            };
+    }
     eprintln!(
-        "bench: {all} measurements of {seconds} s, about {} min",
-        (all * seconds).div_ceil(60)
+        "bench: {all} measurements of {:.1} s, about {:.0} min",
+        time.as_secs_f64(),
+        (seconds / 60.0).ceil()
     );
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -251,33 +198,45 @@ fn progress(in_round: usize, rounds: u32, seconds: u64) -> ProgressBar {
     bar
 }
 
+/// Seconds that starting and connecting takes.
+const STARTING: f64 = 0.05;
+
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
     use crate::work;
 
     #[test]
-    fn target_serves_only_what_is_needed() {
-        let file = Path::new("/a/disk.img");
-        let shm = Path::new("/a/shm");
-        let text = target_toml(&BTreeSet::from(["1"]), file, shm);
-        assert!(text.contains("folder = '/a/shm'"), "{text}");
-        assert!(text.contains("nsid = 1\npath = 'null:16G'"), "{text}");
-        assert!(!text.contains("disk.img"), "{text}");
-        let text = target_toml(&BTreeSet::from(["2"]), file, shm);
-        assert!(text.contains("nsid = 2\npath = '/a/disk.img'"), "{text}");
+    fn works_for_which_there_are_too_few_cores_are_told_not_measured() {
+        let plain = Arguments::parse_from(["bench"]);
+        let force = Arguments::parse_from(["bench", "--force"]);
+        for work in work::all() {
+            for (available, arguments) in [(1, &plain), (2, &plain), (4, &plain), (1, &force)] {
+                let row = row(arguments, work, available);
+                let name = work.name();
+                let fits = match available {
+                    1 => name.ends_with("-1core"),
+                    2 => !name.starts_with("reactors-"),
+                    _ => true,
+                };
+                assert_eq!(row.lacks_cores, !fits, "{name} {available}");
+                assert_eq!(row.samples.is_empty(), !fits && !arguments.force, "{name}");
+            }
+        }
     }
 
     #[test]
-    fn one_core_leaves_the_works_for_one() {
-        let one = Cores {
-            target: 3,
-            initiator: 3,
-        };
-        let works = possible(work::all(), one).unwrap();
-        assert!(works.iter().all(|work| work.name().ends_with("-1core")));
-        let apart = work::select(&["file".to_owned()]).unwrap();
-        assert!(possible(apart, one).is_err());
+    fn works_of_a_kind_are_measured_together() {
+        let arguments = Arguments::parse_from(["bench", "--peer-target", "x"]);
+        let works = work::all().into_iter();
+        let rows: Vec<Row> = works.map(|work| row(&arguments, work, 4)).collect();
+        assert_eq!(kinds(&rows).len(), 7);
+        assert_eq!(kinds(&rows).first(), Some(&Kind::Plain));
+        let contestants: Vec<_> = rows[0].contestants().collect();
+        assert_eq!(contestants.last(), Some(&Contestant::PeerTarget));
+        assert!(kinds(&[]).is_empty());
     }
 
     #[test]

@@ -264,6 +264,7 @@ mod tests {
                     bytes,
                     depth,
                     block: false,
+                    zerocopy: false,
                 };
                 let runtime = Duration::from_millis(50);
                 let path = path.clone();
@@ -289,6 +290,7 @@ mod tests {
             bytes: 5000,
             depth: 2,
             block: false,
+            zerocopy: false,
         };
         for direction in [Direction::Read, Direction::Write] {
             let shape = shape(direction);

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use crate::contestant::{Contestant, Sample};
-use crate::results::{Results, Row};
+use crate::contestant::Contestant;
+use crate::results::{Results, Row, Spread};
+use crate::sample::Sample;
 use crate::work::{Metric, Work};
 
 /// Sizes from which on bytes a second say more than operations.
@@ -53,35 +54,75 @@ pub(crate) fn markdown(results: &Results) -> String {
     text
 }
 
-/// A line for each contestant but the yardstick; ours has the work's name.
+/// A line for each contestant but the yardstick; ours has the work's name. Where
+/// the slowest count as well, there is one more for them.
 fn rows(row: &Row) -> Vec<[String; 6]> {
+    let work = &row.work;
+    if row.samples.is_empty() {
+        let mut cells: [String; 6] = Default::default();
+        let [name, .., goal] = &mut cells;
+        (*name, *goal) = (work.name(), needs(work));
+        return vec![cells];
+    }
     let yardstick = row.median(row.yardstick());
-    let cells = |contestant: Contestant| {
-        let ratio = row.ratio(contestant);
-        let goal = match row.work.is_met(ratio.median) {
-            Some(true) => format!("{} met", row.work.goal_text()),
-            Some(false) => format!("{} not", row.work.goal_text()),
-            None => String::new(),
+    let mut rows = Vec::new();
+    for contestant in row.others() {
+        let (own, ratio) = (row.median(contestant), row.ratio(contestant));
+        let goal = match row.lacks_cores {
+            true => needs(work),
+            false => verdict(&work.goal_text(), work.is_met(ratio.median)),
         };
-        let name = match contestant {
-            Contestant::Peer => "  peer".to_owned(),
-            _ => row.work.name(),
-        };
-        [
-            name,
-            figure(&row.work, &yardstick),
-            figure(&row.work, &row.median(contestant)),
-            format!("{:.2}", ratio.median),
-            format!("{:.2}-{:.2}", ratio.min, ratio.max),
-            goal,
-        ]
-    };
-    row.others().map(cells).collect()
+        let figures = [figure(work, &yardstick), figure(work, &own)];
+        rows.push(cells(name(work, contestant), figures, ratio, goal));
+        if let Some(tail_goal) = work.tail_goal {
+            let ratio = row.tail(contestant);
+            let goal = verdict(&format!("≤{tail_goal:.2}"), work.is_tail_met(ratio.median));
+            let figures = [&yardstick, &own].map(|one| format!("{:.0} us", one.p99_us));
+            rows.push(cells("  p99 latency".to_owned(), figures, ratio, goal));
+        }
+    }
+    rows
+}
+
+fn name(work: &Work, contestant: Contestant) -> String {
+    match contestant {
+        Contestant::Target | Contestant::Initiator => {
+            format!("{} {}", work.name(), contestant.name())
+        }
+        foreign if foreign.is_foreign() => format!("  {}", foreign.name()),
+        _ => work.name(),
+    }
+}
+
+fn needs(work: &Work) -> String {
+    format!("{} cores", work.cores())
+}
+
+fn verdict(goal: &str, met: Option<bool>) -> String {
+    match met {
+        Some(true) => format!("{goal} met"),
+        Some(false) => format!("{goal} not"),
+        None => String::new(),
+    }
+}
+
+fn cells(name: String, figures: [String; 2], ratio: Spread, goal: String) -> [String; 6] {
+    let [yardstick, own] = figures;
+    let spread = format!("{:.2}-{:.2}", ratio.min, ratio.max);
+    [
+        name,
+        yardstick,
+        own,
+        format!("{:.2}", ratio.median),
+        spread,
+        goal,
+    ]
 }
 
 fn figure(work: &Work, sample: &Sample) -> String {
     match work.metric() {
         Metric::Latency => format!("{:.1} us", sample.p50_us),
+        Metric::Cpu => format!("{:.3} %", sample.busy),
         Metric::Rate if work.bytes >= LARGE => format!("{:.2} GB/s", sample.bytes_per_s / 1e9),
         Metric::Rate => format!("{:.0} k/s", sample.iops / 1e3),
     }
@@ -103,7 +144,7 @@ mod tests {
                 date: "2026-11-20".to_owned(),
             },
             rounds: 3,
-            seconds: 2,
+            seconds: 2.0,
             rows: work::all().into_iter().map(results::example).collect(),
         }
     }
@@ -123,11 +164,38 @@ mod tests {
     #[test]
     fn every_work_is_a_row_of_the_document() {
         let text = markdown(&all());
-        assert_eq!(text.lines().count(), 2 + work::all().len());
         assert!(
             text.lines().all(|line| line.matches('|').count() == 7),
             "{text}"
         );
+        for work in work::all() {
+            assert!(text.contains(&format!("| {}", work.name())), "{text}");
+        }
         assert!(text.contains("GB/s"), "{text}");
+        assert!(text.contains("| idle-shm initiator | 0.100 % |"), "{text}");
+        let row = "| shm-file-randwrite-4k-qd128 | 100 k/s | 88 k/s | 0.80 | 0.70-0.90 | ≥0.95 not |\n\
+                   |   p99 latency | 20 us | 23 us | 1.25 | 1.11-1.43 | ≤1.15 not |\n";
+        assert!(text.contains(row), "{text}");
+    }
+
+    #[test]
+    fn what_lacks_cores_is_no_verdict() {
+        let works = work::all().into_iter();
+        let reactors = works.filter(|work| work.cores() > 2);
+        let rows = reactors.map(|work| {
+            let mut row = results::example(work);
+            row.lacks_cores = true;
+            if work.name().contains("shm") {
+                row.samples.clear();
+            }
+            row
+        });
+        let rows = rows.collect();
+        let text = markdown(&Results { rows, ..all() });
+        assert!(text.contains("| 0.80 | 0.70-0.90 | 4 cores |"), "{text}");
+        assert!(
+            text.contains("| reactors-shm-4k-qd32 |  |  |  |  | 4 cores |"),
+            "{text}"
+        );
     }
 }

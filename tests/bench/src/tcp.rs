@@ -11,6 +11,7 @@ mod frame;
 mod inbox;
 mod outbox;
 mod serve;
+mod zerocopy;
 
 use std::io;
 use std::net::TcpStream;
@@ -35,6 +36,8 @@ pub struct Shape {
     /// Whether to sleep in the socket call instead of polling it: better when
     /// both sides are on one core.
     pub block: bool,
+    /// Whether payloads are sent without copying them (MSG_ZEROCOPY).
+    pub zerocopy: bool,
 }
 
 /// Send and receive buffer of a socket, as the iWARP provider has it.
@@ -47,12 +50,22 @@ const COPIED_MAX: usize = 16 << 10;
 /// Bytes received at a time where payloads are copied.
 const BULK: usize = 256 << 10;
 
-fn prepare(stream: &TcpStream, block: bool) -> io::Result<()> {
+fn prepare(stream: &TcpStream, shape: &Shape) -> io::Result<()> {
     stream.set_nodelay(true)?;
     // The kernel gives what it allows; less is not a reason to stop.
     let _ = setsockopt(&stream.as_fd(), sockopt::SndBuf, &SOCKET_BUFFER);
     let _ = setsockopt(&stream.as_fd(), sockopt::RcvBuf, &SOCKET_BUFFER);
-    stream.set_nonblocking(!block)
+    if shape.zerocopy {
+        zerocopy::Sends::prepare(stream)?;
+    }
+    stream.set_nonblocking(!shape.block)
+}
+
+/// Says what came of sending without copies, where that was asked.
+fn tell(outbox: &outbox::Outbox) {
+    if let Some((all, copied)) = outbox.sends().filter(|(all, _)| *all > 0) {
+        eprintln!("yardstick: {all} sends without a copy, the kernel copied {copied} all the same");
+    }
 }
 
 /// One buffer of each operation in flight, every page of it touched.
@@ -103,12 +116,13 @@ mod tests {
     fn every_shape_comes_to_its_end() {
         for direction in [Direction::Read, Direction::Write] {
             for (bytes, depth) in [(4096, 1), (4096, 128), (512, 16), (131_072, 32)] {
-                for block in [false, true] {
+                for (block, zerocopy) in [(false, false), (true, false), (false, true)] {
                     let shape = Shape {
                         direction,
                         bytes,
                         depth,
                         block,
+                        zerocopy,
                     };
                     let count = operations(shape);
                     assert!(count >= u64::from(depth), "{shape:?}: {count}");

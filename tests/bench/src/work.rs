@@ -36,7 +36,36 @@ pub(crate) enum About {
     Shm,
     /// Ours over software iWARP with CRCs, with ours without.
     Crc,
+    /// The yardstick over TCP without copies, with itself.
+    Zerocopy,
+    /// Our async interface with the polled one, through shared memory.
+    Async,
+    /// Busy queue pairs among many idle ones, with the same ones alone, over
+    /// software iWARP.
+    Crowd,
+    /// The same through shared memory.
+    CrowdShm,
+    /// Two reactors with one, over software iWARP.
+    Reactors,
+    /// Two reactors with one, through shared memory.
+    ReactorsShm,
+    /// What a connection over software iWARP costs that nobody uses.
+    Idle,
+    /// The same through shared memory.
+    IdleShm,
+    /// The same of many queue pairs over software iWARP.
+    IdleCrowd,
 }
+
+/// Queue pairs of [`About::Crowd`] and [`About::IdleCrowd`]: controllers, and
+/// I/O queues of each; with an admin queue each and [`BUSY`] others, 1,000.
+pub(crate) const CROWD: (u16, u16) = (31, 31);
+/// Queue pairs that are busy where it says so.
+pub(crate) const BUSY: u16 = 8;
+/// How much of a core an idle process may have, in percent.
+pub(crate) const IDLE_PERCENT: f64 = 0.5;
+/// How long that is measured.
+pub(crate) const IDLE_SECONDS: u64 = 10;
 
 /// Which figure is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -46,6 +75,8 @@ pub(crate) enum Metric {
     Latency,
     /// Operations a second: more is better.
     Rate,
+    /// Processor time of a process: less is better.
+    Cpu,
 }
 
 /// One thing to measure.
@@ -62,6 +93,9 @@ pub(crate) struct Work {
     /// The ratio to the yardstick to reach: for a latency at most, for a rate
     /// at least.
     pub(crate) goal: Option<f64>,
+    /// The same for the 99th percentile of the latency, where there is one: at
+    /// most.
+    pub(crate) tail_goal: Option<f64>,
 }
 
 const KIB: u32 = 1024;
@@ -80,14 +114,73 @@ impl Work {
             Placement::Apart => "",
             Placement::Together => "-1core",
         };
-        let size = size(self.bytes);
-        let about = match self.about {
-            About::Iwarp => "",
-            About::Shm => "shm-",
-            About::Crc => "crc-",
-        };
-        let (kind, depth) = (self.kind(), self.depth);
-        format!("{about}{disk}-{kind}-{size}-qd{depth}{core}")
+        let shape = format!("{}-qd{}", size(self.bytes), self.depth);
+        let what = format!("{}-{shape}", self.kind());
+        match self.about {
+            About::Iwarp => format!("{disk}-{what}{core}"),
+            About::Shm => format!("shm-{disk}-{what}"),
+            About::Crc => format!("crc-{disk}-{what}"),
+            About::Zerocopy => format!("zerocopy-{what}"),
+            About::Async => format!("async-{disk}-{what}"),
+            About::Crowd => format!("crowd-iwarp-{shape}"),
+            About::CrowdShm => format!("crowd-shm-{shape}"),
+            About::Reactors => format!("reactors-iwarp-{shape}"),
+            About::ReactorsShm => format!("reactors-shm-{shape}"),
+            About::Idle => "idle-iwarp".to_owned(),
+            About::IdleShm => "idle-shm".to_owned(),
+            About::IdleCrowd => "idle-iwarp-1000".to_owned(),
+        }
+    }
+
+    /// Whether nothing is read or written.
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.about, About::Idle | About::IdleShm | About::IdleCrowd)
+    }
+
+    /// Processor cores that it takes.
+    pub(crate) fn cores(&self) -> usize {
+        match (self.about, self.placement) {
+            // Two for either side.
+            (About::Reactors | About::ReactorsShm, _) => 4,
+            (_, Placement::Together) => 1,
+            (_, Placement::Apart) => 2,
+        }
+    }
+
+    /// The RDMA provider of ours.
+    pub(crate) fn provider(&self) -> &'static str {
+        match self.about {
+            About::Shm | About::Async | About::CrowdShm | About::ReactorsShm | About::IdleShm => {
+                "shm"
+            }
+            About::Iwarp
+            | About::Crc
+            | About::Zerocopy
+            | About::Crowd
+            | About::Reactors
+            | About::Idle
+            | About::IdleCrowd => "iwarp",
+        }
+    }
+
+    /// Queue pairs that are busy, with as many operations in flight each.
+    pub(crate) fn queues(&self) -> u16 {
+        match self.about {
+            About::Crowd | About::CrowdShm | About::Reactors | About::ReactorsShm => BUSY,
+            _ => 1,
+        }
+    }
+
+    /// Into how many parts a measurement is cut, each with a connection of its
+    /// own. Over TCP the speed jumps from one measurement to the next, for ours and
+    /// for the yardstick: between two values at a depth of 16, of which one is
+    /// half the other. Of a few long measurements the median is one of the two;
+    /// many short ones tell what is to be expected.
+    pub(crate) fn slices(&self) -> u32 {
+        match (self.metric(), self.disk) {
+            (Metric::Rate, Disk::Null) => 4,
+            _ => 1,
+        }
     }
 
     /// What is done, as fio and `nvmeof bench` call it.
@@ -101,10 +194,10 @@ impl Work {
     }
 
     pub(crate) fn metric(&self) -> Metric {
-        if self.depth == 1 {
-            Metric::Latency
-        } else {
-            Metric::Rate
+        match self.depth {
+            _ if self.is_idle() => Metric::Cpu,
+            1 => Metric::Latency,
+            _ => Metric::Rate,
         }
     }
 
@@ -112,15 +205,20 @@ impl Work {
     pub(crate) fn is_met(&self, ratio: f64) -> Option<bool> {
         let goal = self.goal?;
         Some(match self.metric() {
-            Metric::Latency => ratio <= goal,
+            Metric::Latency | Metric::Cpu => ratio <= goal,
             Metric::Rate => ratio >= goal,
         })
+    }
+
+    /// The same for the 99th percentile.
+    pub(crate) fn is_tail_met(&self, ratio: f64) -> Option<bool> {
+        self.tail_goal.map(|goal| ratio <= goal)
     }
 
     /// The goal with the side on which it may be missed.
     pub(crate) fn goal_text(&self) -> String {
         let sign = match self.metric() {
-            Metric::Latency => '≤',
+            Metric::Latency | Metric::Cpu => '≤',
             Metric::Rate => '≥',
         };
         self.goal
@@ -133,10 +231,16 @@ impl Work {
         let what = match self.metric() {
             Metric::Latency => "latency",
             Metric::Rate => "operations a second",
+            Metric::Cpu => "processor time",
         };
-        format!("{what}, yardstick {yardstick} {}", self.goal_text())
-            .trim_end()
-            .to_owned()
+        let mut summary = format!("{what}, yardstick {yardstick} {}", self.goal_text());
+        if let Some(tail) = self.tail_goal {
+            summary.push_str(&format!(", p99 ≤{tail:.2}"));
+        }
+        if self.cores() > 2 {
+            summary.push_str(&format!(", needs {} cores", self.cores()));
+        }
+        summary.trim_end().to_owned()
     }
 }
 
@@ -161,6 +265,7 @@ pub(crate) fn all() -> Vec<Work> {
             depth,
             placement,
             goal,
+            tail_goal: (about == About::Shm && disk == Disk::File).then_some(1.15),
         })
     };
     let mut iwarp = |disk, bytes, depth, placement, goal| {
@@ -176,7 +281,9 @@ pub(crate) fn all() -> Vec<Work> {
     ] {
         iwarp(Disk::Null, four, depth, Placement::Apart, goal);
     }
-    iwarp(Disk::Null, long, 1, Placement::Apart, None);
+    for depth in [1, 8] {
+        iwarp(Disk::Null, long, depth, Placement::Apart, None);
+    }
     for bytes in [512, four, 16 * KIB, 64 * KIB] {
         iwarp(Disk::Null, bytes, SIZES_DEPTH, Placement::Apart, None);
     }
@@ -202,6 +309,26 @@ pub(crate) fn all() -> Vec<Work> {
     for (bytes, depth) in [(four, 16), (four, 128), (long, SIZES_DEPTH)] {
         apart(About::Crc, Disk::Null, bytes, depth, Some(0.80));
     }
+    apart(About::Zerocopy, Disk::Null, long, SIZES_DEPTH, None);
+    apart(About::Async, Disk::Null, four, 1, Some(1.15));
+    let one = |about, depth, goal| Work {
+        about,
+        disk: Disk::Null,
+        direction: Direction::Read,
+        bytes: four,
+        depth,
+        placement: Placement::Apart,
+        goal: Some(goal),
+        tail_goal: None,
+    };
+    works.extend([
+        one(About::Crowd, 16, 0.90),
+        one(About::CrowdShm, 16, 0.90),
+        one(About::Reactors, 32, 1.60),
+        one(About::ReactorsShm, 32, 1.60),
+    ]);
+    // Of what an idle process may have at most.
+    works.extend([About::Idle, About::IdleShm, About::IdleCrowd].map(|about| one(about, 0, 1.0)));
     works
 }
 
@@ -242,12 +369,22 @@ mod tests {
         assert!(names.contains(&"null-write-128k-qd32".to_owned()));
         assert!(names.contains(&"shm-file-randread-4k-qd128".to_owned()));
         assert!(names.contains(&"crc-null-write-128k-qd32".to_owned()));
+        assert!(names.contains(&"async-null-randread-4k-qd1".to_owned()));
+        assert!(names.contains(&"reactors-iwarp-4k-qd32".to_owned()));
+        assert!(names.contains(&"idle-shm".to_owned()));
+    }
+
+    #[test]
+    fn the_crowd_is_a_thousand() {
+        let (controllers, queues) = CROWD;
+        // And the admin queue of those that are busy.
+        assert!(controllers * (1 + queues) + BUSY >= 1000);
     }
 
     #[test]
     fn parts_of_names_choose() {
         let chosen = select(&["128k-qd32".to_owned()]).unwrap();
-        assert_eq!(chosen.len(), 6);
+        assert_eq!(chosen.len(), 8);
         let chosen = select(&["shm-null-r".to_owned()]).unwrap();
         assert!(chosen.iter().all(|work| work.about == About::Shm));
         // A whole name is not a part of another.
@@ -266,7 +403,10 @@ mod tests {
             ("null-read-128k-qd32", "tcp ≥0.90"),
             ("file-randread-4k-qd128", "local ≥0.85"),
             ("shm-null-randread-4k-qd128", "shm-bare ≥0.70"),
-            ("shm-file-randread-4k-qd32", "local ≥0.95"),
+            ("shm-file-randread-4k-qd32", "local ≥0.95, p99 ≤1.15"),
+            ("crowd-iwarp-4k-qd16", "alone ≥0.90"),
+            ("crowd-shm-4k-qd16", "alone ≥0.90"),
+            ("reactors-shm-4k-qd32", "1-reactor ≥1.60, needs 4 cores"),
             ("crc-null-randread-4k-qd16", "iwarp ≥0.80"),
         ];
         for (name, words) in summaries {
@@ -290,5 +430,13 @@ mod tests {
         assert_eq!(rate.is_met(1.1), Some(true));
         assert_eq!(rate.is_met(0.8), Some(false));
         assert_eq!(find("null-randread-4k-qd4").is_met(0.1), None);
+        let idle = find("idle-shm");
+        assert_eq!(
+            (idle.is_met(0.1), idle.is_met(1.1)),
+            (Some(true), Some(false))
+        );
+        let tail = find("shm-file-randread-4k-qd128");
+        assert_eq!(tail.is_tail_met(1.2), Some(false));
+        assert_eq!(find("file-randread-4k-qd128").is_tail_met(9.0), None);
     }
 }

@@ -28,7 +28,7 @@ mod target;
 
 pub use fio::{Jobs, engine};
 pub use image::{image, pattern, same_bytes};
-pub use observe::{cpu_seconds, fds, is_root, rss_kib};
+pub use observe::{cpu_seconds, fds, is_root, own_kib, rss_kib};
 pub use patience::{PATIENCE, eventually};
 pub use peer::{Peer, connect, connect_capsule, request};
 pub use run::{Ended, Run, Running, binary};

@@ -19,6 +19,18 @@ pub fn rss_kib(pid: u32) -> u64 {
     number.parse().unwrap()
 }
 
+/// Memory of its own that a process uses, in KiB: anonymous, and its share of
+/// what it shares with other processes. Programs and files are not counted, nor
+/// what the kernel has for it.
+#[must_use]
+pub fn own_kib(pid: u32) -> u64 {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let lines = rollup.lines().filter_map(|line| line.split_once(':'));
+    let own = lines.filter(|(key, _)| ["Pss_Anon", "Pss_Shmem"].contains(key));
+    own.map(|(_, kib)| kib.trim().trim_end_matches(" kB").parse::<u64>().unwrap())
+        .sum()
+}
+
 /// Processor time used so far, in seconds, user and system.
 #[must_use]
 pub fn cpu_seconds(pid: u32) -> f64 {

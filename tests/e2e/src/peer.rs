@@ -32,12 +32,19 @@ pub fn request(private_data: &[u8]) -> Vec<u8> {
     frame
 }
 
+/// Entries of a queue, unless said otherwise.
+const SIZE: u16 = 32;
+
 /// A Connect command of queue `qid` and its data, as they should be.
 #[must_use]
 pub fn connect(qid: u16, cntlid: u16) -> (Connect, ConnectData) {
+    connect_sized(qid, SIZE, cntlid)
+}
+
+fn connect_sized(qid: u16, size: u16, cntlid: u16) -> (Connect, ConnectData) {
     let nqn = |name| Nqn::new(name).unwrap();
     let data = ConnectData::new([7; 16], cntlid, &nqn(NQN), &nqn(HOST));
-    (Connect::new(qid, 32, 0), data)
+    (Connect::new(qid, size, 0), data)
 }
 
 /// The capsule of a Connect command, with its data inside.
@@ -80,8 +87,12 @@ impl Peer {
     /// Connects and asks for queue `qid` as NVMe hosts do.
     #[must_use]
     pub fn queue(address: SocketAddr, qid: u16) -> Self {
+        Self::queue_sized(address, qid, SIZE)
+    }
+
+    fn queue_sized(address: SocketAddr, qid: u16, size: u16) -> Self {
         let mut peer = Self::connect(address);
-        peer.say(&request(Request::new(qid, 32).as_bytes()));
+        peer.say(&request(Request::new(qid, size).as_bytes()));
         let reply = peer.hear(20);
         assert_eq!(reply[..16], *b"MPA ID Rep Frame");
         assert_eq!(reply[16] & 0x20, 0, "the connection is rejected");
@@ -95,8 +106,15 @@ impl Peer {
     #[track_caller]
     #[must_use]
     pub fn connected(address: SocketAddr, qid: u16, cntlid: u16) -> (Self, u16) {
-        let mut peer = Self::queue(address, qid);
-        peer.capsule(&connect_capsule(&connect(qid, cntlid)));
+        Self::connected_sized(address, qid, SIZE, cntlid)
+    }
+
+    /// The same with `size` entries.
+    #[track_caller]
+    #[must_use]
+    pub fn connected_sized(address: SocketAddr, qid: u16, size: u16, cntlid: u16) -> (Self, u16) {
+        let mut peer = Self::queue_sized(address, qid, size);
+        peer.capsule(&connect_capsule(&connect_sized(qid, size, cntlid)));
         let answer = peer.response();
         assert!(answer.status().is_success(), "{answer:?}");
         let [low, high, ..] = answer.result.get().to_le_bytes();

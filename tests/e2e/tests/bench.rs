@@ -20,8 +20,14 @@ fn every_kind_reports_what_the_contract_names() {
         ("randwrite", "--bs 16k --iodepth 32 --io-queues 2"),
         // Larger than the target takes in one command.
         ("randrw", "--bs 1m --iodepth 2 --rwmixread 70"),
+        ("randrw", "--interface async --bs 1m --iodepth 2"),
+        (
+            "randread",
+            "--interface async --bs 4k --iodepth 32 --io-queues 2",
+        ),
+        ("write", "--interface async --bs 512 --iodepth 1"),
     ] {
-        let line = format!("--rw {rw} {more} --runtime 1");
+        let line = format!("--rw {rw} {more} --runtime 0.5");
         let json = target.on(1, "bench").args(&line).json();
         let number = |value: &serde_json::Value, key: &str| {
             let number = value[key].as_f64();

@@ -12,24 +12,25 @@ use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_rdma::{AfterTurn, Polling, PollingConfig};
 
 use super::Shared;
+use super::course::Course;
 use crate::args::{self, Kind};
 use crate::failure::Failure;
 
 /// What is done, the same for all queues.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    kind: Kind,
-    reads: u8,
+    pub(super) kind: Kind,
+    pub(super) reads: u8,
     nsid: u32,
     block_shift: u8,
     /// Bytes of each operation.
-    bytes: u32,
+    pub(super) bytes: u32,
     /// Blocks of each operation.
-    blocks: u64,
+    pub(super) blocks: u64,
     /// Places of that size that the namespace has.
-    places: u64,
-    depth: u16,
-    queues: u16,
+    pub(super) places: u64,
+    pub(super) depth: u16,
+    pub(super) queues: u16,
     pub(super) runtime: Duration,
 }
 
@@ -60,7 +61,7 @@ impl Plan {
             places,
             depth: args.iodepth,
             queues: args.io_queues,
-            runtime: Duration::from_secs(args.runtime),
+            runtime: args.runtime,
         })
     }
 }
@@ -101,7 +102,7 @@ impl Default for Side {
 }
 
 impl Side {
-    fn record(&mut self, latency: Duration, bytes: u32) {
+    pub(super) fn record(&mut self, latency: Duration, bytes: u32) {
         self.operations += 1;
         self.bytes += u64::from(bytes);
         let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
@@ -134,8 +135,7 @@ pub(super) struct Job {
     /// For each operation in flight: when it began and whether it reads.
     begun: Vec<(Duration, bool)>,
     idle: Vec<u64>,
-    chance: Chance,
-    next: u64,
+    course: Course,
 }
 
 /// Whoever measures looks for answers all the time, unless others need the
@@ -163,15 +163,12 @@ impl Job {
             Failure::new(error.to_string()).with_remedy("lower --iodepth or --bs")
         })?;
         queue.register(pool.region())?;
-        let mut chance = Chance(u64::from(qid).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut course = Course::new(plan, u64::from(qid - 1), u64::from(plan.queues));
         let mut free: Vec<Buf> = std::iter::from_fn(|| pool.take()).collect();
         // Data that does not compress, and pages that are there.
         for buf in &mut free {
-            for word in buf.chunks_exact_mut(8) {
-                word.copy_from_slice(&chance.next().to_le_bytes());
-            }
+            course.fill(buf);
         }
-        let share = plan.places / u64::from(plan.queues);
         Ok(Self {
             queue,
             plan: plan.clone(),
@@ -179,8 +176,7 @@ impl Job {
             free,
             begun: vec![(Duration::ZERO, true); usize::from(plan.depth)],
             idle: (0..u64::from(plan.depth)).collect(),
-            chance,
-            next: share * u64::from(qid - 1),
+            course,
         })
     }
 
@@ -235,7 +231,7 @@ impl Job {
     /// Starts as many operations as the depth allows.
     fn fill(&mut self, now: Duration) -> Result<(), Error> {
         while let (Some(user), Some(buf)) = (self.idle.pop(), self.free.pop()) {
-            let reads = self.chance.below(100) < u64::from(self.plan.reads);
+            let (reads, slba) = self.course.next(&self.plan);
             let blocks = Blocks {
                 operation: if reads {
                     Operation::Read
@@ -244,7 +240,7 @@ impl Job {
                 },
                 nsid: self.plan.nsid,
                 block_shift: self.plan.block_shift,
-                slba: self.place() * self.plan.blocks,
+                slba,
                 count: self.plan.blocks,
                 fua: false,
             };
@@ -294,50 +290,11 @@ impl Job {
         shared.bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
-
-    fn place(&mut self) -> u64 {
-        if self.plan.kind.is_random() {
-            return self.chance.below(self.plan.places);
-        }
-        let place = self.next % self.plan.places;
-        self.next = place + 1;
-        place
-    }
-}
-
-/// Pseudo-random numbers (splitmix64): the same for every run.
-struct Chance(u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `limit`, which is not 0, all about as likely.
-    fn below(&mut self, limit: u64) -> u64 {
-        let wide = u128::from(self.next()) * u128::from(limit);
-        u64::try_from(wide >> 64).unwrap_or_default()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn chance_stays_below_its_limit_and_reaches_all() {
-        let mut chance = Chance(1);
-        let mut seen = [false; 7];
-        for _ in 0..1000 {
-            seen[usize::try_from(chance.below(7)).unwrap()] = true;
-        }
-        assert_eq!(seen, [true; 7]);
-        assert_eq!(Chance(5).below(1), 0);
-    }
 
     #[test]
     fn tallies_add_up() {

@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
+use nvmeof_bench::hold::{self, Hold};
 use nvmeof_bench::{shm, tcp};
+use nvmeof_initiator::{Nqn, Transport};
 
 /// One side of a yardstick.
 #[derive(Debug, Parser)]
@@ -29,6 +31,9 @@ enum Arguments {
         /// Sleep in the socket call instead of polling
         #[arg(long)]
         block: bool,
+        /// Send payloads without copying them (MSG_ZEROCOPY)
+        #[arg(long)]
+        zerocopy: bool,
     },
     /// Answer through shared memory; prints where
     ShmServe {
@@ -41,6 +46,29 @@ enum Arguments {
         path: PathBuf,
         #[command(flatten)]
         work: Work,
+    },
+    /// Connect to a target and do nothing; prints how many queue pairs
+    Hold {
+        /// Where the target listens
+        addr: SocketAddr,
+        /// Name of its subsystem
+        #[arg(long)]
+        nqn: String,
+        /// RDMA provider
+        #[arg(long, default_value = "iwarp")]
+        provider: Transport,
+        /// Where targets on this host listen for shared memory
+        #[arg(long)]
+        shm_folder: Option<PathBuf>,
+        /// Controllers
+        #[arg(long, default_value_t = 1)]
+        controllers: u16,
+        /// I/O queues of each
+        #[arg(long, default_value_t = 1)]
+        io_queues: u16,
+        /// Entries of each
+        #[arg(long, default_value_t = 128)]
+        queue_size: u16,
     },
 }
 
@@ -57,22 +85,19 @@ struct Work {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     iodepth: u16,
     /// Seconds to measure
-    #[arg(long, default_value_t = 2)]
-    runtime: u64,
+    #[arg(long, default_value = "2", value_parser = seconds)]
+    runtime: Duration,
 }
 
 impl Work {
-    fn shape(self, block: bool) -> tcp::Shape {
+    fn shape(self, block: bool, zerocopy: bool) -> tcp::Shape {
         tcp::Shape {
             direction: self.rw.into(),
             bytes: self.bs,
             depth: self.iodepth,
             block,
+            zerocopy,
         }
-    }
-
-    fn runtime(self) -> Duration {
-        Duration::from_secs(self.runtime)
     }
 }
 
@@ -89,6 +114,11 @@ impl From<Direction> for tcp::Direction {
             Direction::Write => Self::Write,
         }
     }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map_err(|_| "not a number".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
 fn main() -> ExitCode {
@@ -109,11 +139,16 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             std::io::stdout().flush()?;
             tcp::serve(&listener, None)?;
         }
-        Arguments::TcpAsk { addr, work, block } => {
+        Arguments::TcpAsk {
+            addr,
+            work,
+            block,
+            zerocopy,
+        } => {
             let report = tcp::ask(&tcp::Ask {
                 addr: *addr,
-                shape: work.shape(*block),
-                runtime: work.runtime(),
+                shape: work.shape(*block, *zerocopy),
+                runtime: work.runtime,
             })?;
             println!("{report}");
         }
@@ -126,10 +161,30 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         Arguments::ShmAsk { path, work } => {
             let report = shm::ask(&shm::Ask {
                 path: path.clone(),
-                shape: work.shape(false),
-                runtime: work.runtime(),
+                shape: work.shape(false, false),
+                runtime: work.runtime,
             })?;
             println!("{report}");
+        }
+        Arguments::Hold {
+            addr,
+            nqn,
+            provider,
+            shm_folder,
+            controllers,
+            io_queues,
+            queue_size,
+        } => {
+            let hold = Hold {
+                addr: *addr,
+                subnqn: Nqn::new(nqn)?,
+                transport: *provider,
+                shm_folder: shm_folder.clone(),
+                controllers: *controllers,
+                queues: *io_queues,
+                size: *queue_size,
+            };
+            match hold::hold(&hold, |count| println!("holds {count} queue pairs"))? {}
         }
     }
     Ok(())

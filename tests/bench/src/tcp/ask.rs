@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::inbox::Inbox;
 use super::outbox::Outbox;
-use super::{Shape, broken, places, prepare};
+use super::{Shape, broken, places, prepare, tell};
 use crate::asking::{self, Medium};
 
 /// What is measured.
@@ -30,14 +30,16 @@ pub fn ask(ask: &Ask) -> io::Result<Value> {
     let shape = ask.shape;
     let mut stream = TcpStream::connect(ask.addr)?;
     stream.write_all(&shape.to_hello())?;
-    prepare(&stream, shape.block)?;
+    prepare(&stream, &shape)?;
     let mut medium = Tcp {
         stream,
         places: places(&shape),
-        outbox: Outbox::new(shape.request(), shape.depth),
+        outbox: Outbox::new(shape.request(), shape.depth, shape.zerocopy),
         inbox: Inbox::new(shape.answer(), shape.depth),
     };
-    asking::measure(&mut medium, shape, ask.runtime)
+    let report = asking::measure(&mut medium, shape, ask.runtime)?;
+    tell(&medium.outbox);
+    Ok(report)
 }
 
 struct Tcp {

@@ -62,12 +62,13 @@ impl Shape {
     pub(crate) fn to_hello(self) -> [u8; HELLO] {
         let mut hello = [0; HELLO];
         let write = u8::from(self.direction == Direction::Write);
-        let parts: [&[u8]; 5] = [
+        let parts: [&[u8]; 6] = [
             &MAGIC.to_le_bytes(),
             &self.bytes.to_le_bytes(),
             &self.depth.to_le_bytes(),
             &[write],
             &[u8::from(self.block)],
+            &[u8::from(self.zerocopy)],
         ];
         for (byte, value) in hello.iter_mut().zip(parts.concat()) {
             *byte = value;
@@ -77,7 +78,7 @@ impl Shape {
 
     /// Reads the first message of a connection.
     pub(crate) fn of_hello(hello: [u8; HELLO]) -> io::Result<Self> {
-        let [a, b, c, d, e, f, g, h, i, j, write, block, ..] = hello;
+        let [a, b, c, d, e, f, g, h, i, j, write, block, zerocopy, ..] = hello;
         if u32::from_le_bytes([a, b, c, d]) != MAGIC {
             return Err(broken("whoever connected is not the yardstick"));
         }
@@ -90,6 +91,7 @@ impl Shape {
                 Direction::Write
             },
             block: block != 0,
+            zerocopy: zerocopy != 0,
         })
     }
 }
@@ -117,6 +119,7 @@ mod tests {
         bytes: 131_072,
         depth: 300,
         block: true,
+        zerocopy: true,
     };
 
     #[test]

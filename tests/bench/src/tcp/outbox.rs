@@ -6,6 +6,7 @@ use std::net::TcpStream;
 
 use super::frame::{self, HEAD_MAX, Kind};
 use super::polled;
+use super::zerocopy::Sends;
 
 /// Pieces of one call, two for each message.
 const PIECES: usize = 256;
@@ -21,16 +22,19 @@ pub(super) struct Outbox {
     /// Messages without, one behind the other: a piece for each would cost
     /// more than to copy them.
     packed: Vec<u8>,
+    /// Sends of payloads that are not to be copied, where that is asked.
+    sends: Option<Sends>,
 }
 
 impl Outbox {
-    pub(super) fn new(kind: Kind, depth: u16) -> Self {
+    pub(super) fn new(kind: Kind, depth: u16, zerocopy: bool) -> Self {
         let depth = usize::from(depth);
         Self {
             kind,
             queue: VecDeque::with_capacity(depth),
             sent: 0,
             packed: Vec::with_capacity(depth * kind.head),
+            sends: zerocopy.then(Sends::default),
         }
     }
 
@@ -50,6 +54,7 @@ impl Outbox {
         while !(self.queue.is_empty() && self.packed.is_empty()) {
             // A single message does not pay for the room of many.
             let taken = match self.queue.len() {
+                1.. if self.sends.is_some() => self.uncopied(stream, places),
                 0 => (&*stream).write(&self.packed),
                 1 => self.gather::<2>(stream, places),
                 2..=8 => self.gather::<16>(stream, places),
@@ -62,6 +67,31 @@ impl Outbox {
             progress = true;
         }
         Ok(progress)
+    }
+
+    /// Sends the rest of the first head, or of the first payload: only pages that
+    /// stay as they are can be left where they are.
+    fn uncopied(&mut self, stream: &TcpStream, places: &[Vec<u8>]) -> io::Result<usize> {
+        let (Some((slot, head)), Some(sends)) = (self.queue.front(), &mut self.sends) else {
+            return Ok(0);
+        };
+        match self.sent.checked_sub(self.kind.head) {
+            None => Sends::head(
+                stream,
+                head.get(self.sent..self.kind.head).unwrap_or_default(),
+            ),
+            Some(sent) => {
+                let place = places.get(usize::from(*slot)).map(Vec::as_slice);
+                let rest = place.and_then(|place| place.get(sent..self.kind.payload));
+                sends.payload(stream, rest.unwrap_or_default())
+            }
+        }
+    }
+
+    /// How many sends of payloads were to be without a copy, and how many of them
+    /// the kernel copied.
+    pub(super) fn sends(&self) -> Option<(u64, u64)> {
+        self.sends.map(|sends| (sends.all, sends.copied))
     }
 
     fn gather<const N: usize>(&self, stream: &TcpStream, places: &[Vec<u8>]) -> io::Result<usize> {

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use super::frame::HELLO;
 use super::inbox::Inbox;
 use super::outbox::Outbox;
-use super::{Shape, places, prepare};
+use super::{Shape, places, prepare, tell};
 use crate::asking::Spins;
 
 /// Serves one connection after the other, as many as said or without end. What
@@ -27,9 +27,9 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     let mut hello = [0; HELLO];
     stream.read_exact(&mut hello)?;
     let shape = Shape::of_hello(hello)?;
-    prepare(&stream, shape.block)?;
+    prepare(&stream, &shape)?;
     let mut places = places(&shape);
-    let mut outbox = Outbox::new(shape.answer(), shape.depth);
+    let mut outbox = Outbox::new(shape.answer(), shape.depth, shape.zerocopy);
     let mut inbox = Inbox::new(shape.request(), shape.depth);
     let mut spins = Spins::default();
     let mut ended = false;
@@ -40,5 +40,6 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
         }
         spins.turn(came | outbox.flush(&stream, &places)?);
     }
+    tell(&outbox);
     Ok(())
 }

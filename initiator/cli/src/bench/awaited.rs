@@ -1,0 +1,103 @@
+//! A benchmark through the async interface: a task for each operation in
+//! flight, and one thread for all of them and for what drives the queues.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use nvmeof_initiator::{Buf, Error, Geometry, Namespace, WriteOptions};
+use tokio::runtime::Builder;
+
+use super::course::Course;
+use super::job::{Plan, Tally};
+use super::{check, queue_size};
+use crate::args;
+use crate::failure::Failure;
+
+/// Measures; shows no progress, since nothing but the work is to run.
+pub(super) fn run(args: &args::Bench) -> Result<Tally, Failure> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime =
+        runtime.map_err(|error| Failure::new(format!("cannot start a runtime: {error}")))?;
+    runtime.block_on(measure(args))
+}
+
+async fn measure(args: &args::Bench) -> Result<Tally, Failure> {
+    let mut options = args.subsystem.options()?;
+    options.io_queues = args.io_queues;
+    options.queue_size = queue_size(args);
+    options.in_capsule = args.in_capsule;
+    let tasks = u64::from(args.iodepth) * u64::from(args.io_queues);
+    let calls = usize::try_from(tasks).unwrap_or(usize::MAX);
+    let bytes = usize::try_from(args.bs).unwrap_or(usize::MAX);
+    let host = args.subsystem.target.host_for(calls, bytes)?;
+    let controller = host.connect(options).await?;
+    let namespace = controller.namespace(args.namespace_id).await?;
+    let geometry = Geometry::of(args.namespace_id, namespace.identify()).map_err(Error::from)?;
+    let plan = Arc::new(Plan::new(args, geometry)?);
+    check(args, controller.info())?;
+
+    let tally = Arc::new(Mutex::new(Tally::default()));
+    let mut lanes = Vec::with_capacity(calls);
+    for at in 0..tasks {
+        let mut course = Course::new(&plan, at, tasks);
+        let mut buf = controller.alloc(bytes)?;
+        course.fill(&mut buf);
+        lanes.push(Lane {
+            namespace: namespace.clone(),
+            plan: Arc::clone(&plan),
+            course,
+            tally: Arc::clone(&tally),
+            buf: Some(buf),
+        });
+    }
+    let begin = Instant::now();
+    let lanes: Vec<_> = lanes
+        .into_iter()
+        .map(|lane| tokio::spawn(lane.run(begin)))
+        .collect();
+    for lane in lanes {
+        let ended = lane.await;
+        ended.map_err(|_panic| Failure::new("a benchmark task broke down"))??;
+    }
+    let mut tally = std::mem::take(&mut *tally.lock().unwrap_or_else(PoisonError::into_inner));
+    tally.time = begin.elapsed();
+    controller.disconnect().await;
+    Ok(tally)
+}
+
+/// One operation after the other.
+struct Lane {
+    namespace: Namespace,
+    plan: Arc<Plan>,
+    course: Course,
+    tally: Arc<Mutex<Tally>>,
+    buf: Option<Buf>,
+}
+
+impl Lane {
+    /// Runs until the time is over that counts from `begin`.
+    async fn run(mut self, begin: Instant) -> Result<(), Error> {
+        let mut now = begin;
+        while now.saturating_duration_since(begin) < self.plan.runtime {
+            let Some(buf) = self.buf.take() else { break };
+            let (reads, lba) = self.course.next(&self.plan);
+            let (result, buf) = if reads {
+                self.namespace.read(lba, buf).await
+            } else {
+                let options = WriteOptions::default();
+                self.namespace.write(lba, buf, options).await
+            };
+            self.buf = Some(buf);
+            result?;
+            let before = std::mem::replace(&mut now, Instant::now());
+            let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+            let side = if reads {
+                &mut tally.read
+            } else {
+                &mut tally.write
+            };
+            side.record(now.saturating_duration_since(before), self.plan.bytes);
+        }
+        Ok(())
+    }
+}

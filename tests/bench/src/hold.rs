@@ -1,0 +1,139 @@
+//! Connections that are held and do nothing: what a target has to bear, and what
+//! a host costs that waits.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nvmeof_initiator::{
+    ConnectOptions, Controller, Error, Host, HostConfig, Nqn, RouteOptions, Transport,
+};
+use tokio::runtime::Builder;
+
+/// What is held.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    /// Where the target listens.
+    pub addr: SocketAddr,
+    /// Name of its subsystem.
+    pub subnqn: Nqn,
+    /// The RDMA provider.
+    pub transport: Transport,
+    /// Where targets of this host listen for shared memory.
+    pub shm_folder: Option<PathBuf>,
+    /// Controllers.
+    pub controllers: u16,
+    /// I/O queues of each.
+    pub queues: u16,
+    /// Entries of each I/O queue.
+    pub size: u16,
+}
+
+/// How often to look whether all are still there.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Connects, tells how many queue pairs that are, and holds them until one is
+/// lost.
+///
+/// # Errors
+/// Why there is a connection less than there should be.
+pub fn hold(hold: &Hold, connected: impl FnOnce(usize)) -> Result<Infallible, Error> {
+    raise_open_files(hold)?;
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| other(&error.to_string()))?;
+    runtime.block_on(async {
+        let controllers = connect(hold).await?;
+        let queues = controllers.iter().map(|one| 1 + one.info().io_queues);
+        connected(queues.map(usize::from).sum());
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if let Some(error) = controllers.iter().find_map(Controller::error) {
+                return Err(error);
+            }
+        }
+    })
+}
+
+/// Descriptors of a queue pair: a socket, what is waited on, and the runtime's
+/// own name for that; one to spare.
+const DESCRIPTORS: u64 = 4;
+/// Descriptors of everything else.
+const OTHERS: u64 = 64;
+
+/// Takes what the hard limit on open files allows.
+fn raise_open_files(hold: &Hold) -> Result<(), Error> {
+    let queue_pairs = u64::from(hold.controllers) * (1 + u64::from(hold.queues));
+    let wanted = queue_pairs * DESCRIPTORS + OTHERS;
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((wanted, wanted));
+    if soft >= wanted {
+        return Ok(());
+    }
+    if hard < wanted {
+        return Err(other(&format!(
+            "{queue_pairs} queue pairs take {wanted} open files, and the limit is {hard}; raise \
+             it (ulimit -Hn {wanted}) or hold fewer"
+        )));
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, wanted, hard)
+        .map_err(|errno| other(&format!("the limit on open files stays {soft}: {errno}")))
+}
+
+async fn connect(hold: &Hold) -> Result<Vec<Controller>, Error> {
+    // Nothing is read or written.
+    let mut config = HostConfig::of_this_machine()?.with_buffers_for(1, 4096);
+    config.transport = hold.transport;
+    config.route_options = RouteOptions {
+        shm_folder: hold.shm_folder.clone(),
+        ..RouteOptions::default()
+    };
+    let host = Host::new(config)?;
+    let mut controllers = Vec::with_capacity(hold.controllers.into());
+    for _ in 0..hold.controllers {
+        let mut options = ConnectOptions::new(hold.addr, hold.subnqn);
+        options.io_queues = hold.queues;
+        options.queue_size = hold.size;
+        let controller = host.connect(options).await?;
+        let granted = controller.info().io_queues;
+        if granted < hold.queues {
+            let wanted = hold.queues;
+            return Err(other(&format!(
+                "{granted} I/O queues are granted, not {wanted}"
+            )));
+        }
+        controllers.push(controller);
+    }
+    Ok(controllers)
+}
+
+fn other(text: &str) -> Error {
+    nvmeof_initiator::UsageError::Other(text.to_owned()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_open_files_than_there_may_be_are_told() {
+        let hold = Hold {
+            addr: SocketAddr::from(([127, 0, 0, 1], 1)),
+            subnqn: Nqn::discovery(),
+            transport: Transport::Iwarp,
+            shm_folder: None,
+            controllers: u16::MAX,
+            queues: u16::MAX,
+            size: 8,
+        };
+        let error = raise_open_files(&hold).unwrap_err().to_string();
+        assert!(error.contains("open files"), "{error}");
+        let (controllers, queues) = (1, 1);
+        let few = Hold {
+            controllers,
+            queues,
+            ..hold
+        };
+        assert!(raise_open_files(&few).is_ok());
+    }
+}

@@ -1,0 +1,329 @@
+//! The processes that works need all the time, each kind its own: targets, the
+//! other sides of yardsticks, hosts that are idle.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::cores::{self, Cores};
+use crate::process::Server;
+use crate::stage::Stage;
+use crate::work::{About, CROWD, Disk, IDLE_SECONDS, Work};
+use crate::{Arguments, Trouble};
+
+/// The subsystem of our target.
+pub(crate) const NQN: &str = "nqn.2026-11.org.example:bench";
+
+/// The namespace with that disk behind it.
+pub(crate) fn nsid(disk: Disk) -> &'static str {
+    match disk {
+        Disk::Null => "1",
+        Disk::File => "2",
+    }
+}
+
+/// Works of the same kind are measured in the same rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A target and the other sides of the yardsticks.
+    Plain,
+    /// Two targets, of which one has many idle queue pairs over that provider.
+    Crowd(&'static str),
+    /// Two targets, of which one has two reactors.
+    Reactors,
+    /// A target and idle hosts.
+    Idle(About),
+}
+
+impl Kind {
+    pub(crate) fn of(work: &Work) -> Self {
+        match work.about {
+            About::Iwarp | About::Shm | About::Crc | About::Async | About::Zerocopy => Self::Plain,
+            About::Crowd | About::CrowdShm => Self::Crowd(work.provider()),
+            About::Reactors | About::ReactorsShm => Self::Reactors,
+            about @ (About::Idle | About::IdleShm | About::IdleCrowd) => Self::Idle(about),
+        }
+    }
+
+    /// Rounds of its works: of what is not compared one is enough.
+    pub(crate) fn rounds(self, rounds: u32) -> u32 {
+        match self {
+            Self::Idle(_) => 1,
+            Self::Plain | Self::Crowd(_) | Self::Reactors => rounds,
+        }
+    }
+}
+
+/// What all scenes have in common.
+#[derive(Debug)]
+pub(crate) struct Setting<'a> {
+    pub(crate) arguments: &'a Arguments,
+    pub(crate) programs: Programs,
+    pub(crate) cores: Cores,
+    pub(crate) time: Duration,
+}
+
+/// A scene: what measures, and the processes that end with it.
+#[derive(Debug)]
+pub(crate) struct Scene {
+    pub(crate) stage: Stage,
+    servers: Vec<Server>,
+}
+
+/// Room for the crowd, and for those that are busy.
+const ROOM: &str = "[limits]\nio_queues = 32\n\n[reactor]\nbuffer_memory = \"256M\"\n\n";
+/// Entries of each I/O queue that is idle.
+const IDLE_SIZE: u16 = 8;
+
+impl Setting<'_> {
+    /// Starts what works of that kind need.
+    pub(crate) fn open(&self, kind: Kind, works: &[Work]) -> Result<Scene, Trouble> {
+        match kind {
+            Kind::Plain => self.plain(works),
+            Kind::Crowd(provider) => self.crowd(provider),
+            Kind::Reactors => self.reactors(),
+            Kind::Idle(about) => self.idle(about),
+        }
+    }
+
+    fn plain(&self, works: &[Work]) -> Result<Scene, Trouble> {
+        let disks: BTreeSet<&str> = works.iter().map(|work| nsid(work.disk)).collect();
+        let core = self.cores.target;
+        let target = self.target("target", "", &disks, &[core])?;
+        let mut serve = Command::new(&self.programs.yardstick);
+        serve.arg("tcp-serve");
+        let tcp = Server::start(&mut serve, &[core], &self.path("tcp.log"), ":")?;
+        let mut serve = Command::new(&self.programs.yardstick);
+        serve.arg("shm-serve").arg(self.path("shm-bare.sock"));
+        let shm = Server::start(&mut serve, &[core], &self.path("shm-bare.log"), "on ")?;
+        let mut stage = self.stage(target.addr()?, target.addr()?);
+        stage.tcp = tcp.addr()?;
+        let mut servers = vec![target, tcp, shm];
+        if let Some(peer) = &self.arguments.peer_target {
+            let peer = self.peer_target(peer)?;
+            stage.other = peer.addr()?;
+            servers.push(peer);
+        }
+        Ok(Scene::new(stage, servers))
+    }
+
+    fn crowd(&self, provider: &str) -> Result<Scene, Trouble> {
+        let (null, cores) = (BTreeSet::from([nsid(Disk::Null)]), [self.cores.target]);
+        let alone = self.target("target-alone", ROOM, &null, &cores)?;
+        let crowded = self.target("target-crowd", ROOM, &null, &cores)?;
+        let stage = self.stage(alone.addr()?, crowded.addr()?);
+        let hosts = self.hosts(crowded.addr()?, provider, CROWD)?;
+        Ok(Scene::new(stage, vec![alone, crowded, hosts]))
+    }
+
+    fn reactors(&self) -> Result<Scene, Trouble> {
+        let all = cores::allowed()?;
+        let (own, rest) = all.split_at(all.len().min(2));
+        // Where there are too few, both sides have all there are.
+        let initiators = if rest.len() < 2 { &all } else { rest };
+        let null = BTreeSet::from([nsid(Disk::Null)]);
+        let mut targets = Vec::new();
+        for count in [1, 2] {
+            let some: Vec<String> = own.iter().take(count).map(usize::to_string).collect();
+            let head = format!("[reactor]\ncores = [{}]\n\n", some.join(", "));
+            targets.push(self.target(&format!("target-{count}"), &head, &null, own)?);
+        }
+        let mut addrs = targets.iter().map(Server::addr);
+        let mut next = || addrs.next().unwrap_or(Ok(NOWHERE));
+        let mut stage = self.stage(next()?, next()?);
+        stage.initiators = initiators.to_vec();
+        Ok(Scene::new(stage, targets))
+    }
+
+    fn idle(&self, about: About) -> Result<Scene, Trouble> {
+        let (head, provider, count) = match about {
+            About::IdleCrowd => (ROOM, "iwarp", CROWD),
+            About::IdleShm => ("", "shm", (1, 1)),
+            _ => ("", "iwarp", (1, 1)),
+        };
+        let null = BTreeSet::from([nsid(Disk::Null)]);
+        let target = self.target("target-idle", head, &null, &[self.cores.target])?;
+        let addr = target.addr()?;
+        let hosts = self.hosts(addr, provider, count)?;
+        // What came of connecting is over.
+        std::thread::sleep(Duration::from_millis(500));
+        Ok(Scene::new(self.stage(addr, addr), vec![target, hosts]))
+    }
+
+    /// Controllers with I/O queues each that do nothing.
+    fn hosts(
+        &self,
+        target: SocketAddr,
+        provider: &str,
+        (controllers, queues): (u16, u16),
+    ) -> Result<Server, Trouble> {
+        let mut hold = Command::new(&self.programs.yardstick);
+        hold.arg("hold").arg(target.to_string());
+        hold.args(["--nqn", NQN, "--provider", provider]);
+        hold.args(["--controllers", &controllers.to_string()]);
+        hold.args(["--io-queues", &queues.to_string()]);
+        hold.args(["--queue-size", &IDLE_SIZE.to_string()]);
+        hold.arg("--shm-folder").arg(self.shm_folder());
+        let log = self.path("hold.log");
+        Server::start(&mut hold, &[self.cores.initiator], &log, "holds")
+    }
+
+    /// Our target, with its namespaces, on some of our cores.
+    fn target(
+        &self,
+        name: &str,
+        head: &str,
+        nsids: &BTreeSet<&str>,
+        cores: &[usize],
+    ) -> Result<Server, Trouble> {
+        let config = self.path(&format!("{name}.toml"));
+        let text = head.to_owned() + &target_toml(nsids, &self.file(), &self.shm_folder());
+        fs::write(&config, text).map_err(|error| Trouble::file("write", &config, &error))?;
+        let mut serve = Command::new(&self.programs.target);
+        serve.arg("serve").arg("--config").arg(&config);
+        serve.env_remove("RUST_LOG");
+        let log = self.path(&format!("{name}.log"));
+        Server::start(&mut serve, cores, &log, "ready: serving")
+    }
+
+    /// A foreign target, which says where it listens when it is ready.
+    fn peer_target(&self, script: &str) -> Result<Server, Trouble> {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(script);
+        shell.env("BENCH_TRADDR", Ipv4Addr::LOCALHOST.to_string());
+        shell.env("BENCH_NQN", NQN).env("BENCH_FILE", self.file());
+        let log = self.path("peer-target.log");
+        Server::start(&mut shell, &[self.cores.target], &log, "ready")
+    }
+
+    fn stage(&self, target: SocketAddr, other: SocketAddr) -> Stage {
+        Stage {
+            cores: self.cores,
+            initiators: vec![self.cores.initiator],
+            target,
+            other,
+            tcp: NOWHERE,
+            shm_bare: self.path("shm-bare.sock"),
+            shm_folder: self.shm_folder(),
+            file: self.file(),
+            initiator: self.programs.initiator.clone(),
+            yardstick: self.programs.yardstick.clone(),
+            peer: self.arguments.peer.clone(),
+            time: self.time,
+            idle_time: Duration::from_secs(IDLE_SECONDS),
+            servers: Vec::new(),
+            tries: self.arguments.tries,
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.arguments.folder.join(name)
+    }
+
+    /// The file behind the works on a file.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.path("disk.img")
+    }
+
+    /// Where our targets and our initiators meet.
+    fn shm_folder(&self) -> PathBuf {
+        self.path("shm")
+    }
+}
+
+/// The address of what a scene does not have.
+const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+impl Scene {
+    fn new(mut stage: Stage, servers: Vec<Server>) -> Self {
+        stage.servers = servers.iter().map(Server::id).collect();
+        Self { stage, servers }
+    }
+
+    /// That everybody is still there.
+    pub(crate) fn check(&mut self) -> Result<(), Trouble> {
+        let mut servers = self.servers.iter_mut();
+        servers.try_for_each(Server::must_run)
+    }
+
+    /// What our processes printed, for a failure.
+    pub(crate) fn said(&self) -> String {
+        self.servers.iter().map(Server::said).collect()
+    }
+}
+
+fn target_toml(nsids: &BTreeSet<&str>, file: &Path, shm: &Path) -> String {
+    let mut text = format!(
+        "[shm]\nfolder = '{}'\n\n\
+         [[port]]\ntraddr = \"{}\"\ntrsvcid = 0\nprovider = [\"iwarp\", \"shm\"]\n\n\
+         [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n",
+        shm.display(),
+        Ipv4Addr::LOCALHOST
+    );
+    for (disk, path) in [
+        (Disk::Null, "null:16G".to_owned()),
+        (Disk::File, file.display().to_string()),
+    ] {
+        if nsids.contains(nsid(disk)) {
+            text.push_str(&format!(
+                "\n[[subsystem.namespace]]\nnsid = {}\npath = '{path}'\n",
+                nsid(disk)
+            ));
+        }
+    }
+    text
+}
+
+/// The programs that take part.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    pub(crate) target: PathBuf,
+    pub(crate) initiator: PathBuf,
+    pub(crate) yardstick: PathBuf,
+}
+
+impl Programs {
+    /// Finds them.
+    pub(crate) fn find(folder: Option<&Path>) -> Result<Self, Trouble> {
+        let ours = std::env::current_exe()
+            .map_err(|error| Trouble::SetUp(format!("cannot find our own program: {error}")))?;
+        let beside = ours.parent().unwrap_or(Path::new("."));
+        let find = |folder: &Path, name: &str| {
+            let path = folder.join(name);
+            if path.is_file() {
+                return Ok(path);
+            }
+            Err(Trouble::SetUp(format!(
+                "{} is not there: run `cargo xtask bench`, which builds it, or name its \
+                 folder with --bin-dir",
+                path.display()
+            )))
+        };
+        let folder = folder.unwrap_or(beside);
+        Ok(Self {
+            target: find(folder, "nvmeof-target")?,
+            initiator: find(folder, "nvmeof")?,
+            yardstick: find(beside, "nvmeof-yardstick")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn target_serves_only_what_is_needed() {
+        let file = Path::new("/a/disk.img");
+        let shm = Path::new("/a/shm");
+        let text = target_toml(&BTreeSet::from(["1"]), file, shm);
+        assert!(text.contains("folder = '/a/shm'"), "{text}");
+        assert!(text.contains("nsid = 1\npath = 'null:16G'"), "{text}");
+        assert!(!text.contains("disk.img"), "{text}");
+        let text = target_toml(&BTreeSet::from(["2"]), file, shm);
+        assert!(text.contains("nsid = 2\npath = '/a/disk.img'"), "{text}");
+    }
+}

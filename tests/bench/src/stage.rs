@@ -1,0 +1,381 @@
+//! How each contestant is measured: which command, when, on which core.
+
+use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nvmeof_bench::tcp::Direction;
+use serde_json::Value;
+
+use crate::contestant::Contestant;
+use crate::cores::{self, Cores};
+use crate::disturbance::{Snapshot, processor_time};
+use crate::sample::{Sample, sample};
+use crate::work::{IDLE_PERCENT, Placement, Work};
+use crate::{Trouble, scene};
+
+/// Everything that the measurements of a scene share.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    /// The cores of works that have one for either side.
+    pub(crate) cores: Cores,
+    /// The cores of initiators.
+    pub(crate) initiators: Vec<usize>,
+    /// Our target.
+    pub(crate) target: SocketAddr,
+    /// The target that is compared with it: with a crowd, with more reactors, or
+    /// foreign.
+    pub(crate) other: SocketAddr,
+    /// The other side of the yardstick `tcp`.
+    pub(crate) tcp: SocketAddr,
+    /// The same of the yardstick `shm-bare`: its socket.
+    pub(crate) shm_bare: PathBuf,
+    /// Where our targets listen for shared memory.
+    pub(crate) shm_folder: PathBuf,
+    /// The file behind the works on a file.
+    pub(crate) file: PathBuf,
+    /// `nvmeof`.
+    pub(crate) initiator: PathBuf,
+    /// `nvmeof-yardstick`.
+    pub(crate) yardstick: PathBuf,
+    pub(crate) peer: Option<String>,
+    /// How long each contestant is measured in a round.
+    pub(crate) time: Duration,
+    /// How long processes are watched that are idle.
+    pub(crate) idle_time: Duration,
+    /// Our processes that run all the time; in an idle scene first the target,
+    /// then the initiator.
+    pub(crate) servers: Vec<u32>,
+    /// Times that a measurement is tried until nobody disturbs it.
+    pub(crate) tries: u32,
+}
+
+/// More than this, in percent of a core, and a measurement is disturbed.
+pub(crate) const DISTURBED: f64 = 10.0;
+
+impl Stage {
+    /// A round of a work: a sample of each contestant, taken in turn; the least
+    /// disturbed of several if need be.
+    pub(crate) fn round(
+        &self,
+        work: &Work,
+        contestants: &[Contestant],
+        backwards: bool,
+    ) -> Result<Vec<Sample>, Trouble> {
+        if work.is_idle() {
+            return Ok(self.idle());
+        }
+        // Peers may have processes that we know nothing of.
+        let foreign = contestants.iter().any(|one| one.is_foreign());
+        let mut best: Option<(f64, Vec<Sample>)> = None;
+        for _ in 0..self.tries {
+            let before = Snapshot::take(self.cores, &self.servers);
+            let mut samples = self.slices(work, contestants, backwards)?;
+            let after = Snapshot::take(self.cores, &self.servers);
+            let others = match foreign {
+                true => 0.0,
+                false => after.others_since(&before, self.cores),
+            };
+            for sample in &mut samples {
+                sample.others = others;
+            }
+            if best.as_ref().is_none_or(|(least, _)| others < *least) {
+                best = Some((others, samples));
+            }
+            if others <= DISTURBED {
+                break;
+            }
+        }
+        let best = best.map(|(_, samples)| samples);
+        best.ok_or_else(|| Trouble::SetUp("a measurement takes at least one try".to_owned()))
+    }
+
+    /// Measures in slices, forwards and backwards in turn, so that nobody is
+    /// always first: A B B A A B B A.
+    fn slices(
+        &self,
+        work: &Work,
+        contestants: &[Contestant],
+        backwards: bool,
+    ) -> Result<Vec<Sample>, Trouble> {
+        // A peer is told whole seconds.
+        let foreign = contestants.iter().any(|one| one.is_foreign());
+        let count = if foreign { 1 } else { work.slices() };
+        let mut slices = vec![Vec::new(); contestants.len()];
+        for slice in 0..count {
+            let mut order: Vec<_> = contestants.iter().zip(&mut slices).collect();
+            if is_reversed(slice, backwards) {
+                order.reverse();
+            }
+            for (contestant, samples) in order {
+                samples.push(self.measure(*contestant, work, self.time / count)?);
+            }
+        }
+        Ok(slices.iter().map(|slices| Sample::of(slices)).collect())
+    }
+
+    fn measure(
+        &self,
+        contestant: Contestant,
+        work: &Work,
+        time: Duration,
+    ) -> Result<Sample, Trouble> {
+        let mut command = self.command(contestant, work, time);
+        let cores = match work.placement {
+            Placement::Apart => self.initiators.as_slice(),
+            Placement::Together => &[self.cores.target],
+        };
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let output = cores::spawn(cores, &mut command)?.wait_with_output();
+        let (name, work) = (contestant.name(), work.name());
+        let output = output.map_err(|e| Trouble::Failed(format!("{name}, {work}: {e}")))?;
+        let report = serde_json::from_slice::<Value>(&output.stdout);
+        let sample = report.ok().and_then(|report| sample(&report));
+        match sample {
+            Some(sample) if output.status.success() => Ok(sample),
+            _ => Err(Trouble::Failed(format!(
+                "{name}, {work}: no report, {}\n{command:?}\n{}{}",
+                output.status,
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr),
+            ))),
+        }
+    }
+
+    /// Lets time pass and looks who had the processor.
+    fn idle(&self) -> Vec<Sample> {
+        let times = || {
+            self.servers
+                .iter()
+                .map(|pid| processor_time(*pid))
+                .collect()
+        };
+        let before: Vec<Duration> = times();
+        let start = Instant::now();
+        std::thread::sleep(self.idle_time);
+        let (after, passed): (Vec<Duration>, _) = (times(), start.elapsed());
+        let mut samples = vec![Sample {
+            busy: IDLE_PERCENT,
+            ..Sample::default()
+        }];
+        samples.extend(before.iter().zip(&after).map(|(before, after)| Sample {
+            busy: 100.0 * after.saturating_sub(*before).as_secs_f64() / passed.as_secs_f64(),
+            ..Sample::default()
+        }));
+        samples
+    }
+
+    fn command(&self, contestant: Contestant, work: &Work, time: Duration) -> Command {
+        let ours = |target| self.ours(work, target, time);
+        match contestant {
+            Contestant::Tcp => self.tcp(work, time),
+            Contestant::TcpZerocopy => with(self.tcp(work, time), &["--zerocopy"]),
+            Contestant::Local => self.local(work, time),
+            Contestant::ShmBare => self.yardstick(work, "shm-ask", &self.shm_bare, time),
+            Contestant::IwarpCrc => with(ours(self.target), &["--crc"]),
+            // A crowd's busy queues have one thread: eight would be in each other's
+            // way on one core.
+            Contestant::ShmAsync | Contestant::Alone => with(ours(self.target), AWAITED),
+            Contestant::Crowd => with(ours(self.other), AWAITED),
+            Contestant::TwoReactors | Contestant::PeerTarget => ours(self.other),
+            Contestant::Iwarp | Contestant::Shm | Contestant::OneReactor => ours(self.target),
+            // Those that are idle are not started for each measurement.
+            Contestant::Limit | Contestant::Target | Contestant::Initiator => Command::new("false"),
+            Contestant::Peer => self.peer(work, time),
+        }
+    }
+
+    fn tcp(&self, work: &Work, time: Duration) -> Command {
+        let mut ask = self.yardstick(work, "tcp-ask", self.tcp.to_string(), time);
+        if work.placement == Placement::Together {
+            ask.arg("--block");
+        }
+        ask
+    }
+
+    fn yardstick(
+        &self,
+        work: &Work,
+        side: &str,
+        other: impl AsRef<OsStr>,
+        time: Duration,
+    ) -> Command {
+        let mut ask = Command::new(&self.yardstick);
+        let direction = match work.direction {
+            Direction::Read => "read",
+            Direction::Write => "write",
+        };
+        ask.arg(side).arg(other).args(["--rw", direction]);
+        ask.args(shape(work)).args(["--runtime", &seconds(time)]);
+        ask
+    }
+
+    fn ours(&self, work: &Work, target: SocketAddr, time: Duration) -> Command {
+        let provider = work.provider();
+        let mut bench = Command::new(&self.initiator);
+        let (ip, port) = (target.ip().to_string(), target.port().to_string());
+        bench.args(["bench", "-t", "rdma", "--provider", provider]);
+        bench.args(["-a", &ip, "-s", &port, "-n", scene::NQN]);
+        bench.args([
+            "--namespace-id",
+            scene::nsid(work.disk),
+            "--rw",
+            work.kind(),
+        ]);
+        bench.args(shape(work)).args(["--runtime", &seconds(time)]);
+        bench.args(["--io-queues", &work.queues().to_string(), "-o", "json"]);
+        if provider == "shm" {
+            bench.arg("--shm-folder").arg(&self.shm_folder);
+        }
+        bench
+    }
+
+    fn local(&self, work: &Work, time: Duration) -> Command {
+        let mut filename = OsString::from("--filename=");
+        filename.push(&self.file);
+        let mut fio = Command::new("fio");
+        fio.args(["--name=local", "--ioengine=io_uring", "--direct=1"]);
+        fio.args(["--fixedbufs=1", "--registerfiles=1", "--time_based=1"]);
+        fio.args(["--output-format=json", "--lat_percentiles=1"]);
+        fio.args(["--clat_percentiles=0", "--percentile_list=50:99:99.9"]);
+        fio.arg(filename).arg(format!("--rw={}", work.kind()));
+        for pair in shape(work).chunks(2) {
+            fio.arg(pair.join("="));
+        }
+        fio.arg(format!("--runtime={}ms", time.as_millis()));
+        fio
+    }
+
+    fn peer(&self, work: &Work, time: Duration) -> Command {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(self.peer.as_deref().unwrap_or("false"));
+        shell.envs([
+            ("BENCH_RW", work.kind().to_owned()),
+            ("BENCH_BS", work.bytes.to_string()),
+            ("BENCH_IODEPTH", work.depth.to_string()),
+            ("BENCH_RUNTIME", time.as_secs_f64().ceil().to_string()),
+            ("BENCH_TRADDR", self.target.ip().to_string()),
+            ("BENCH_TRSVCID", self.target.port().to_string()),
+            ("BENCH_NQN", scene::NQN.to_owned()),
+            ("BENCH_NSID", scene::nsid(work.disk).to_owned()),
+            ("BENCH_TARGET_CORE", self.cores.target.to_string()),
+        ]);
+        shell
+    }
+}
+
+/// Whether the contestants of a slice go in reverse: every second one, so that
+/// A B B A comes of A and B.
+fn is_reversed(slice: u32, backwards: bool) -> bool {
+    slice.is_multiple_of(2) == backwards
+}
+
+/// What is done: options of the yardsticks and of ours, and names of fio's.
+fn shape(work: &Work) -> [String; 4] {
+    let (bytes, depth) = (work.bytes.to_string(), work.depth.to_string());
+    ["--bs".to_owned(), bytes, "--iodepth".to_owned(), depth]
+}
+
+/// Ours, through its async interface.
+const AWAITED: &[&str] = &["--interface", "async"];
+
+fn with(mut command: Command, options: &[&str]) -> Command {
+    command.args(options);
+    command
+}
+
+fn seconds(time: Duration) -> String {
+    time.as_secs_f64().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work;
+
+    const TIME: Duration = Duration::from_millis(6500);
+
+    fn stage(peer: &str) -> Stage {
+        let nowhere = "127.0.0.1:1".parse().unwrap();
+        Stage {
+            cores: Cores::find().unwrap(),
+            initiators: vec![Cores::find().unwrap().initiator],
+            target: nowhere,
+            other: nowhere,
+            tcp: nowhere,
+            shm_bare: "a socket".into(),
+            shm_folder: "a folder".into(),
+            file: "a file".into(),
+            initiator: "nvmeof".into(),
+            yardstick: "nvmeof-yardstick".into(),
+            peer: Some(peer.to_owned()),
+            time: TIME,
+            idle_time: Duration::from_millis(20),
+            servers: Vec::new(),
+            tries: 1,
+        }
+    }
+
+    #[test]
+    fn a_peer_is_told_what_to_measure() {
+        let script = r#"echo "{\"iops\": $BENCH_BS, \"bytes_per_s\": $BENCH_IODEPTH, \"lat_ns\":
+            {\"p50\": ${BENCH_RUNTIME}000, \"p99\": ${BENCH_NSID}000, \"p99_9\": 0}}""#;
+        let work = work::all()[0];
+        let sample = stage(script)
+            .measure(Contestant::Peer, &work, TIME)
+            .unwrap();
+        assert_eq!(sample.iops, f64::from(work.bytes));
+        assert_eq!(sample.bytes_per_s, f64::from(work.depth));
+        assert_eq!((sample.p50_us, sample.p99_us), (7.0, 1.0));
+    }
+
+    #[test]
+    fn nobody_is_always_first() {
+        let order = |backwards| [0, 1, 2, 3].map(|slice| is_reversed(slice, backwards));
+        assert_eq!(order(false), [false, true, false, true]);
+        assert_eq!(order(true), [true, false, true, false]);
+    }
+
+    #[test]
+    fn idle_processes_are_watched_not_started() {
+        let mut stage = stage("false");
+        stage.servers = vec![std::process::id(); 2];
+        let work = work::all().into_iter().find(Work::is_idle).unwrap();
+        let samples = stage.round(&work, Contestant::of(&work), false).unwrap();
+        assert_eq!(samples.len(), Contestant::of(&work).len());
+        assert_eq!(samples[0].busy, IDLE_PERCENT);
+        assert!(
+            samples.iter().all(|sample| sample.busy < 100.0),
+            "{samples:?}"
+        );
+    }
+
+    #[test]
+    fn failure_quotes_the_peer() {
+        let work = work::all()[0];
+        for script in ["echo out of order >&2; exit 1", "echo out of order"] {
+            let failed = stage(script).measure(Contestant::Peer, &work, TIME);
+            let text = failed.unwrap_err().to_string();
+            assert!(text.contains("out of order"), "{text}");
+        }
+    }
+
+    #[test]
+    fn fio_gets_its_options_in_one_word() {
+        let fio = stage("").local(&work::all()[0], TIME);
+        let words: Vec<_> = fio.get_args().map(|word| word.to_string_lossy()).collect();
+        for word in [
+            "--bs=4096",
+            "--iodepth=1",
+            "--runtime=6500ms",
+            "--filename=a file",
+        ] {
+            assert!(words.iter().any(|one| one == word), "{word}: {words:?}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! What idle connections cost in memory: not more than docs/memory.md says.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::sys::prctl;
+use nix::unistd::Pid;
+use nvmeof_e2e::{Peer, Running, Setup, Target, eventually, own_kib};
+use nvmeof_wire::fabrics::PropertyAccess;
+use nvmeof_wire::registers::{Cc, Property, PropertyValue};
+
+/// Measured figures may be so much above what is documented: allocators take
+/// memory in steps.
+const MARGIN: f64 = 1.25;
+/// And so many KiB, of small figures.
+const SLACK_KIB: f64 = 2.0;
+
+/// What the document says in the row that begins with `name`, in KiB, in the
+/// first column of figures or the second.
+fn documented(name: &str, column: usize) -> f64 {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/memory.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let row = text
+        .lines()
+        .find(|line| line.starts_with(&format!("| {name} |")))
+        .unwrap_or_else(|| panic!("docs/memory.md has no row `{name}`"));
+    let cell = row.split('|').nth(2 + column).unwrap().trim();
+    let number = cell.trim_end_matches(" KiB").replace(',', "");
+    number.parse().unwrap_or_else(|_| panic!("{name}: {cell}"))
+}
+
+/// Fails when `kib` is more than documented.
+#[track_caller]
+fn as_documented(name: &str, column: usize, kib: f64) {
+    let said = documented(name, column);
+    println!("{name}: {kib:.1} KiB, documented {said:.1}");
+    assert!(
+        kib <= said * MARGIN + SLACK_KIB,
+        "{name}: {kib:.1} KiB are in use, docs/memory.md says {said:.1}"
+    );
+}
+
+/// KiB that each of `count` adds: `after` less `before`.
+fn each(before: u64, after: u64, count: u32) -> f64 {
+    let grown = u32::try_from(after.saturating_sub(before)).unwrap();
+    f64::from(grown) / f64::from(count)
+}
+
+fn in_use(target: &Target) -> u64 {
+    // What is measured may still be on its way.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    own_kib(target.pid())
+}
+
+/// A target with a reactor on each of these cores.
+fn start(cores: &[usize]) -> Target {
+    let head = format!("[reactor]\ncores = {cores:?}\n");
+    Setup::new().head(&head).namespace("null:1G", "").start()
+}
+
+/// Processes that are started from here on get ordinary pages: with huge ones
+/// the first byte of anything takes 2 MiB.
+fn ordinary_pages() {
+    prctl::set_thp_disable(true).unwrap();
+}
+
+/// The cores that we may use.
+fn allowed() -> Vec<usize> {
+    let set = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    (0..CpuSet::count())
+        .filter(|core| set.is_set(*core).unwrap())
+        .collect()
+}
+
+#[test]
+fn a_target_and_its_reactors() {
+    ordinary_pages();
+    let cores = allowed();
+    let one = start(&cores[..1]);
+    let alone = in_use(&one);
+    as_documented("target with one reactor", 0, each(0, alone, 1));
+    // A core has one reactor at most.
+    if let Some(two) = cores.get(..2) {
+        let more = each(alone, in_use(&start(two)), 1);
+        as_documented("each further reactor", 0, more);
+    }
+}
+
+/// An admin queue that is connected and enabled.
+fn admin(target: &Target) -> (Peer, u16) {
+    let (mut peer, cntlid) = Peer::connected(target.address(), 0, 0xffff);
+    let enable = PropertyAccess::set(Property::CC, PropertyValue::Dword(Cc::ENABLE.0));
+    peer.capsule(&enable.to_bytes());
+    assert!(peer.response().status().is_success());
+    (peer, cntlid)
+}
+
+#[test]
+fn connections_over_iwarp() {
+    ordinary_pages();
+    let mut target = start(&allowed()[..1]);
+    // What the first one touches stays in use for all.
+    let first = admin(&target);
+    let _queue = Peer::connected(target.address(), 1, first.1);
+    let mut before = in_use(&target);
+    let mut grown = |name: &str, count: u16| {
+        let after = in_use(&target);
+        as_documented(name, 0, each(before, after, count.into()));
+        before = after;
+    };
+    let count = 32;
+    let strangers: Vec<Peer> = (0..count)
+        .map(|_| Peer::queue(target.address(), 0))
+        .collect();
+    grown("connection before its Connect", count);
+    let admins: Vec<_> = (0..count).map(|_| admin(&target)).collect();
+    grown("admin queue pair", count);
+    let count = 14;
+    let mut queues = Vec::new();
+    for (size, (_, cntlid)) in [(32, &admins[0]), (128, &admins[1])] {
+        let queue = |qid| Peer::connected_sized(target.address(), qid, size, *cntlid);
+        queues.extend((1..=count).map(queue));
+        grown(&format!("I/O queue pair of {size} entries"), count);
+    }
+    // What strangers had would have been used again.
+    drop(strangers);
+    target.must_be_well();
+}
+
+/// A host that is connected and waits for what comes out of a pipe.
+fn waiting(target: &Target, setup: &Setup, medium: &str, queues: usize) -> (Running, File) {
+    let fifo = setup.path(&format!("fifo{queues}"));
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // Both ends, so that nobody waits for the other.
+    let writer = OpenOptions::new().read(true).write(true).open(&fifo);
+    let options = format!("--provider {medium} -i {queues} -Q 128 --shm-folder");
+    let before = target.lines(&["connected"]).len();
+    let host = target.on(1, "write").args(&options);
+    let host = host.arg(setup.shm_folder()).arg("--data").arg(&fifo);
+    let host = host.start();
+    let connected = || (target.lines(&["connected"]).len() > before + queues).then_some(());
+    assert!(eventually(connected).is_some(), "{}", target.log());
+    (host, writer.unwrap())
+}
+
+#[test]
+fn both_sides_of_a_connection_for_each_medium() {
+    ordinary_pages();
+    for (column, medium) in ["iwarp", "shm"].into_iter().enumerate() {
+        let setup = Setup::new().namespace("null:1G", "");
+        let setup = setup.provider("[\"iwarp\", \"shm\"]");
+        let target = setup.start();
+        let (first, _pipe) = waiting(&target, &setup, medium, 1);
+        let (host, before) = (own_kib(first.pid()), in_use(&target));
+        as_documented(
+            "nvmeof write with one I/O queue pair",
+            column,
+            each(0, host, 1),
+        );
+        let (second, _pipe) = waiting(&target, &setup, medium, 13);
+        let target_side = each(before, in_use(&target), 14);
+        as_documented("target, for each queue pair of a host", column, target_side);
+        let host_side = each(host, own_kib(second.pid()), 12);
+        as_documented("initiator, for each I/O queue pair", column, host_side);
+    }
+}
