@@ -25,6 +25,11 @@ pub(crate) enum Contestant {
     IwarpCrc,
     /// Ours through shared memory.
     Shm,
+    /// Yardstick: a bare Unix socket.
+    #[serde(rename = "unix-bare")]
+    UnixBare,
+    /// Ours over software iWARP through a Unix socket.
+    Unix,
     /// Ours through shared memory, awaited.
     #[serde(rename = "shm-async")]
     ShmAsync,
@@ -60,6 +65,8 @@ impl Contestant {
             About::Iwarp => &[Self::Tcp, Self::Iwarp],
             About::Shm if file => &[Self::Local, Self::Shm],
             About::Shm => &[Self::ShmBare, Self::Shm],
+            About::Unix => &[Self::UnixBare, Self::Unix],
+            About::UnixTcp => &[Self::Iwarp, Self::Unix],
             About::Crc => &[Self::Iwarp, Self::IwarpCrc],
             About::Zerocopy => &[Self::Tcp, Self::TcpZerocopy],
             About::Async => &[Self::Shm, Self::ShmAsync],
@@ -90,6 +97,8 @@ impl Contestant {
             Self::Iwarp => "iwarp",
             Self::IwarpCrc => "iwarp-crc",
             Self::Shm => "shm",
+            Self::UnixBare => "unix-bare",
+            Self::Unix => "unix",
             Self::ShmAsync => "shm-async",
             Self::Alone => "alone",
             Self::Crowd => "crowd",

@@ -2,13 +2,12 @@
 //! a host costs that waits.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nvmeof_initiator::{
-    ConnectOptions, Controller, Error, Host, HostConfig, Nqn, RouteOptions, Transport,
+    Address, ConnectOptions, Controller, Error, Host, HostConfig, Nqn, RouteOptions, Transport,
 };
 use tokio::runtime::Builder;
 
@@ -16,7 +15,7 @@ use tokio::runtime::Builder;
 #[derive(Clone, Debug)]
 pub struct Hold {
     /// Where the target listens.
-    pub addr: SocketAddr,
+    pub addr: Address,
     /// Name of its subsystem.
     pub subnqn: Nqn,
     /// The RDMA provider.
@@ -118,7 +117,7 @@ mod tests {
     #[test]
     fn more_open_files_than_there_may_be_are_told() {
         let hold = Hold {
-            addr: SocketAddr::from(([127, 0, 0, 1], 1)),
+            addr: Address::from(([127, 0, 0, 1], 1)),
             subnqn: Nqn::discovery(),
             transport: Transport::Iwarp,
             shm_folder: None,

@@ -41,7 +41,13 @@ pub(crate) enum Kind {
 impl Kind {
     pub(crate) fn of(work: &Work) -> Self {
         match work.about {
-            About::Iwarp | About::Shm | About::Crc | About::Async | About::Zerocopy => Self::Plain,
+            About::Iwarp
+            | About::Shm
+            | About::Unix
+            | About::UnixTcp
+            | About::Crc
+            | About::Async
+            | About::Zerocopy => Self::Plain,
             About::Crowd | About::CrowdShm => Self::Crowd(work.provider()),
             About::Reactors | About::ReactorsShm => Self::Reactors,
             about @ (About::Idle | About::IdleShm | About::IdleCrowd) => Self::Idle(about),
@@ -92,7 +98,11 @@ impl Setting<'_> {
     fn plain(&self, works: &[Work]) -> Result<Scene, Trouble> {
         let disks: BTreeSet<&str> = works.iter().map(|work| nsid(work.disk)).collect();
         let core = self.cores.target;
-        let target = self.target("target", "", &disks, &[core])?;
+        // A path that is too long is no obstacle to other works.
+        let unix = works.iter().any(Work::is_unix);
+        let port = format!("[[port]]\ntraddr = '{}'\n\n", self.unix("target"));
+        let head = if unix { port.as_str() } else { "" };
+        let target = self.target("target", head, &disks, &[core])?;
         let mut serve = Command::new(&self.programs.yardstick);
         serve.arg("tcp-serve");
         let tcp = Server::start(&mut serve, &[core], &self.path("tcp.log"), ":")?;
@@ -102,6 +112,12 @@ impl Setting<'_> {
         let mut stage = self.stage(target.addr()?, target.addr()?);
         stage.tcp = tcp.addr()?;
         let mut servers = vec![target, tcp, shm];
+        if unix {
+            let mut serve = Command::new(&self.programs.yardstick);
+            serve.arg("tcp-serve").arg(self.unix("unix-bare"));
+            let log = self.path("unix-bare.log");
+            servers.push(Server::start(&mut serve, &[core], &log, "unix:")?);
+        }
         if let Some(peer) = &self.arguments.peer_target {
             let peer = self.peer_target(peer)?;
             stage.other = peer.addr()?;
@@ -207,6 +223,8 @@ impl Setting<'_> {
             other,
             tcp: NOWHERE,
             shm_bare: self.path("shm-bare.sock"),
+            unix: self.unix("target"),
+            unix_bare: self.unix("unix-bare"),
             shm_folder: self.shm_folder(),
             file: self.file(),
             initiator: self.programs.initiator.clone(),
@@ -221,6 +239,11 @@ impl Setting<'_> {
 
     fn path(&self, name: &str) -> PathBuf {
         self.arguments.folder.join(name)
+    }
+
+    /// The address of a Unix socket.
+    fn unix(&self, name: &str) -> String {
+        format!("unix:{}", self.path(&format!("{name}.sock")).display())
     }
 
     /// The file behind the works on a file.

@@ -32,6 +32,10 @@ pub(crate) struct Stage {
     pub(crate) tcp: SocketAddr,
     /// The same of the yardstick `shm-bare`: its socket.
     pub(crate) shm_bare: PathBuf,
+    /// Our target's Unix socket, as an address.
+    pub(crate) unix: String,
+    /// The same of the yardstick `unix-bare`.
+    pub(crate) unix_bare: String,
     /// Where our targets listen for shared memory.
     pub(crate) shm_folder: PathBuf,
     /// The file behind the works on a file.
@@ -171,11 +175,16 @@ impl Stage {
     }
 
     fn command(&self, contestant: Contestant, work: &Work, time: Duration) -> Command {
-        let ours = |target| self.ours(work, target, time);
+        let ours = |target: SocketAddr| {
+            let (ip, port) = (target.ip().to_string(), target.port().to_string());
+            self.ours(work, &["-a", &ip, "-s", &port], time)
+        };
         match contestant {
             Contestant::Tcp => self.tcp(work, time),
             Contestant::TcpZerocopy => with(self.tcp(work, time), &["--zerocopy"]),
             Contestant::Local => self.local(work, time),
+            Contestant::UnixBare => self.yardstick(work, "tcp-ask", &self.unix_bare, time),
+            Contestant::Unix => self.ours(work, &["-a", &self.unix], time),
             Contestant::ShmBare => self.yardstick(work, "shm-ask", &self.shm_bare, time),
             Contestant::IwarpCrc => with(ours(self.target), &["--crc"]),
             // A crowd's busy queues have one thread: eight would be in each other's
@@ -215,12 +224,11 @@ impl Stage {
         ask
     }
 
-    fn ours(&self, work: &Work, target: SocketAddr, time: Duration) -> Command {
+    fn ours(&self, work: &Work, target: &[&str], time: Duration) -> Command {
         let provider = work.provider();
         let mut bench = Command::new(&self.initiator);
-        let (ip, port) = (target.ip().to_string(), target.port().to_string());
         bench.args(["bench", "-t", "rdma", "--provider", provider]);
-        bench.args(["-a", &ip, "-s", &port, "-n", scene::NQN]);
+        bench.args(target).args(["-n", scene::NQN]);
         bench.args([
             "--namespace-id",
             scene::nsid(work.disk),
@@ -309,6 +317,8 @@ mod tests {
             other: nowhere,
             tcp: nowhere,
             shm_bare: "a socket".into(),
+            unix: "unix:/target".to_owned(),
+            unix_bare: "unix:/bare".to_owned(),
             shm_folder: "a folder".into(),
             file: "a file".into(),
             initiator: "nvmeof".into(),

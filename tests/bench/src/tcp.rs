@@ -1,4 +1,5 @@
-//! Yardstick `tcp`: what any software RDMA over TCP can reach at best.
+//! Yardstick `tcp`: what any software RDMA over TCP can reach at best; and
+//! `unix-bare`, the same over a Unix socket.
 //!
 //! Two processes exchange the bytes of NVMe commands and nothing else: no
 //! protocol below, no checks above. For a read 64 bytes go out, and 16 + 8 bytes
@@ -14,10 +15,10 @@ mod serve;
 mod zerocopy;
 
 use std::io;
-use std::net::TcpStream;
 use std::os::fd::AsFd;
 
 use nix::sys::socket::{setsockopt, sockopt};
+use socket2::{Domain, Socket};
 
 pub use ask::{Ask, ask};
 pub use frame::Direction;
@@ -50,8 +51,10 @@ const COPIED_MAX: usize = 16 << 10;
 /// Bytes received at a time where payloads are copied.
 const BULK: usize = 256 << 10;
 
-fn prepare(stream: &TcpStream, shape: &Shape) -> io::Result<()> {
-    stream.set_nodelay(true)?;
+fn prepare(stream: &Socket, shape: &Shape) -> io::Result<()> {
+    if stream.domain()? != Domain::UNIX {
+        stream.set_tcp_nodelay(true)?;
+    }
     // The kernel gives what it allows; less is not a reason to stop.
     let _ = setsockopt(&stream.as_fd(), sockopt::SndBuf, &SOCKET_BUFFER);
     let _ = setsockopt(&stream.as_fd(), sockopt::RcvBuf, &SOCKET_BUFFER);
@@ -92,15 +95,23 @@ fn broken(what: &str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
+    use std::thread::JoinHandle;
     use std::time::Duration;
+
+    use nvmeof_initiator::{Address, UnixPath};
 
     use super::*;
 
     /// Both sides in one process; how many operations were done.
     fn operations(shape: Shape) -> u64 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let addr = listener.local_addr().unwrap();
-        let server = std::thread::spawn(move || serve(&listener, Some(1)).unwrap());
+        let addr = listener.local_addr().unwrap().into();
+        let server = std::thread::spawn(move || serve(listener.incoming(), Some(1)).unwrap());
+        asked(addr, shape, server)
+    }
+
+    fn asked(addr: Address, shape: Shape, server: JoinHandle<()>) -> u64 {
         let asked = ask(&Ask {
             addr,
             shape,
@@ -110,6 +121,24 @@ mod tests {
         server.join().unwrap();
         assert_eq!(report["bs"], shape.bytes);
         report["operations"].as_u64().unwrap()
+    }
+
+    #[test]
+    fn a_unix_socket_carries_the_same() {
+        let path = std::env::temp_dir().join(format!("yardstick-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        let addr = UnixPath::new(&path).unwrap().into();
+        let server = std::thread::spawn(move || serve(listener.incoming(), Some(1)).unwrap());
+        let shape = Shape {
+            direction: Direction::Write,
+            bytes: 131_072,
+            depth: 32,
+            block: false,
+            zerocopy: false,
+        };
+        let count = asked(addr, shape, server);
+        std::fs::remove_file(path).unwrap();
+        assert!(count >= 32, "{count}");
     }
 
     #[test]

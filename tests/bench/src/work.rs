@@ -34,6 +34,11 @@ pub(crate) enum About {
     Iwarp,
     /// Ours through shared memory with a yardstick.
     Shm,
+    /// Ours over a Unix socket with a yardstick.
+    Unix,
+    /// Ours over a Unix socket with ours over TCP.
+    #[serde(rename = "unix-tcp")]
+    UnixTcp,
     /// Ours over software iWARP with CRCs, with ours without.
     Crc,
     /// The yardstick over TCP without copies, with itself.
@@ -119,6 +124,8 @@ impl Work {
         match self.about {
             About::Iwarp => format!("{disk}-{what}{core}"),
             About::Shm => format!("shm-{disk}-{what}"),
+            About::Unix => format!("unix-{disk}-{what}"),
+            About::UnixTcp => format!("unix-tcp-{what}"),
             About::Crc => format!("crc-{disk}-{what}"),
             About::Zerocopy => format!("zerocopy-{what}"),
             About::Async => format!("async-{disk}-{what}"),
@@ -130,6 +137,11 @@ impl Work {
             About::IdleShm => "idle-shm".to_owned(),
             About::IdleCrowd => "idle-iwarp-1000".to_owned(),
         }
+    }
+
+    /// Whether somebody goes through a Unix socket.
+    pub(crate) fn is_unix(&self) -> bool {
+        matches!(self.about, About::Unix | About::UnixTcp)
     }
 
     /// Whether nothing is read or written.
@@ -154,6 +166,8 @@ impl Work {
                 "shm"
             }
             About::Iwarp
+            | About::Unix
+            | About::UnixTcp
             | About::Crc
             | About::Zerocopy
             | About::Crowd
@@ -306,6 +320,11 @@ pub(crate) fn all() -> Vec<Work> {
     ] {
         apart(About::Shm, disk, bytes, depth, goal);
     }
+    for about in [About::Unix, About::UnixTcp] {
+        for (bytes, depth) in [(four, 1), (four, 16), (four, 128), (long, SIZES_DEPTH)] {
+            apart(about, Disk::Null, bytes, depth, None);
+        }
+    }
     for (bytes, depth) in [(four, 16), (four, 128), (long, SIZES_DEPTH)] {
         apart(About::Crc, Disk::Null, bytes, depth, Some(0.80));
     }
@@ -384,7 +403,7 @@ mod tests {
     #[test]
     fn parts_of_names_choose() {
         let chosen = select(&["128k-qd32".to_owned()]).unwrap();
-        assert_eq!(chosen.len(), 8);
+        assert_eq!(chosen.len(), 12);
         let chosen = select(&["shm-null-r".to_owned()]).unwrap();
         assert!(chosen.iter().all(|work| work.about == About::Shm));
         // A whole name is not a part of another.
@@ -402,6 +421,8 @@ mod tests {
         let summaries = [
             ("null-read-128k-qd32", "tcp ≥0.90"),
             ("file-randread-4k-qd128", "local ≥0.85"),
+            ("unix-null-write-128k-qd32", "unix-bare"),
+            ("unix-tcp-randread-4k-qd16", "iwarp"),
             ("shm-null-randread-4k-qd128", "shm-bare ≥0.70"),
             ("shm-file-randread-4k-qd32", "local ≥0.95, p99 ≤1.15"),
             ("crowd-iwarp-4k-qd16", "alone ≥0.90"),

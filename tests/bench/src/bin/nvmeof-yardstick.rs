@@ -3,7 +3,8 @@
 
 use std::error::Error;
 use std::io::Write as _;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,21 +12,21 @@ use std::time::Duration;
 use clap::{Args, Parser, ValueEnum};
 use nvmeof_bench::hold::{self, Hold};
 use nvmeof_bench::{shm, tcp};
-use nvmeof_initiator::{Nqn, Transport};
+use nvmeof_initiator::{Address, Nqn, Transport};
 
 /// One side of a yardstick.
 #[derive(Debug, Parser)]
 enum Arguments {
-    /// Answer over TCP; prints the address
+    /// Answer over TCP, or at unix:/path; prints the address
     TcpServe {
         /// Address to listen on
         #[arg(default_value = "127.0.0.1:0")]
-        listen: SocketAddr,
+        listen: Address,
     },
-    /// Ask over TCP and measure; prints the report
+    /// Ask over TCP, or at unix:/path, and measure; prints the report
     TcpAsk {
         /// Where the other side listens
-        addr: SocketAddr,
+        addr: Address,
         #[command(flatten)]
         work: Work,
         /// Sleep in the socket call instead of polling
@@ -50,7 +51,7 @@ enum Arguments {
     /// Connect to a target and do nothing; prints how many queue pairs
     Hold {
         /// Where the target listens
-        addr: SocketAddr,
+        addr: Address,
         /// Name of its subsystem
         #[arg(long)]
         nqn: String,
@@ -134,10 +135,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     match arguments {
         Arguments::TcpServe { listen } => {
-            let listener = TcpListener::bind(listen)?;
-            println!("{}", listener.local_addr()?);
-            std::io::stdout().flush()?;
-            tcp::serve(&listener, None)?;
+            tcp_serve(*listen)?;
         }
         Arguments::TcpAsk {
             addr,
@@ -185,6 +183,28 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
                 size: *queue_size,
             };
             match hold::hold(&hold, |count| println!("holds {count} queue pairs"))? {}
+        }
+    }
+    Ok(())
+}
+
+fn tcp_serve(listen: Address) -> Result<(), Box<dyn Error>> {
+    let tell = |address: &dyn std::fmt::Display| {
+        println!("{address}");
+        std::io::stdout().flush()
+    };
+    match listen {
+        Address::Ip(addr) => {
+            let listener = TcpListener::bind(addr)?;
+            tell(&listener.local_addr()?)?;
+            tcp::serve(listener.incoming(), None)?;
+        }
+        Address::Unix(path) => {
+            // One of an earlier run.
+            let _ = std::fs::remove_file(path.as_path());
+            let listener = UnixListener::bind(path.as_path())?;
+            tell(&listen)?;
+            tcp::serve(listener.incoming(), None)?;
         }
     }
     Ok(())

@@ -1,10 +1,13 @@
 //! The side that asks, and measures.
 
 use std::io::{self, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use nvmeof_initiator::Address;
 use serde_json::Value;
+use socket2::Socket;
 
 use super::inbox::Inbox;
 use super::outbox::Outbox;
@@ -15,7 +18,7 @@ use crate::asking::{self, Medium};
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
     /// Where the other side listens.
-    pub addr: SocketAddr,
+    pub addr: Address,
     /// What is exchanged.
     pub shape: Shape,
     /// How long.
@@ -28,7 +31,7 @@ pub struct Ask {
 /// When there is no connection, or it breaks.
 pub fn ask(ask: &Ask) -> io::Result<Value> {
     let shape = ask.shape;
-    let mut stream = TcpStream::connect(ask.addr)?;
+    let mut stream = connect(ask.addr)?;
     stream.write_all(&shape.to_hello())?;
     prepare(&stream, &shape)?;
     let mut medium = Tcp {
@@ -42,8 +45,15 @@ pub fn ask(ask: &Ask) -> io::Result<Value> {
     Ok(report)
 }
 
+fn connect(addr: Address) -> io::Result<Socket> {
+    match addr {
+        Address::Ip(addr) => TcpStream::connect(addr).map(Socket::from),
+        Address::Unix(path) => UnixStream::connect(path.as_path()).map(Socket::from),
+    }
+}
+
 struct Tcp {
-    stream: TcpStream,
+    stream: Socket,
     places: Vec<Vec<u8>>,
     outbox: Outbox,
     inbox: Inbox,

@@ -1,7 +1,8 @@
 //! What comes in: heads many at a time, payloads at their places.
 
 use std::io::{self, IoSliceMut, Read as _};
-use std::net::TcpStream;
+
+use socket2::Socket;
 
 use super::frame::{self, Kind};
 use super::{BULK, COPIED_MAX, broken, polled};
@@ -42,7 +43,7 @@ impl Inbox {
     /// is done, which sets `ended`.
     pub(super) fn fill(
         &mut self,
-        stream: &TcpStream,
+        stream: &Socket,
         places: &mut [Vec<u8>],
         ended: &mut bool,
     ) -> io::Result<bool> {
@@ -113,7 +114,7 @@ fn rest(places: &mut [Vec<u8>], slot: u16, have: usize) -> io::Result<&mut [u8]>
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -122,7 +123,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         sender.set_nodelay(true).unwrap();
-        let (receiver, _) = listener.accept().unwrap();
+        let receiver = Socket::from(listener.accept().unwrap().0);
         let mut bytes = Vec::new();
         for slot in [2, 0, 1] {
             bytes.extend(&frame::head(slot)[..kind.head]);

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write as _};
-use std::net::TcpStream;
+
+use socket2::Socket;
 
 use super::frame::{self, HEAD_MAX, Kind};
 use super::polled;
@@ -49,7 +50,7 @@ impl Outbox {
     }
 
     /// Sends as much as the socket takes; whether that was anything.
-    pub(super) fn flush(&mut self, stream: &TcpStream, places: &[Vec<u8>]) -> io::Result<bool> {
+    pub(super) fn flush(&mut self, stream: &Socket, places: &[Vec<u8>]) -> io::Result<bool> {
         let mut progress = false;
         while !(self.queue.is_empty() && self.packed.is_empty()) {
             // A single message does not pay for the room of many.
@@ -71,7 +72,7 @@ impl Outbox {
 
     /// Sends the rest of the first head, or of the first payload: only pages that
     /// stay as they are can be left where they are.
-    fn uncopied(&mut self, stream: &TcpStream, places: &[Vec<u8>]) -> io::Result<usize> {
+    fn uncopied(&mut self, stream: &Socket, places: &[Vec<u8>]) -> io::Result<usize> {
         let (Some((slot, head)), Some(sends)) = (self.queue.front(), &mut self.sends) else {
             return Ok(0);
         };
@@ -94,7 +95,7 @@ impl Outbox {
         self.sends.map(|sends| (sends.all, sends.copied))
     }
 
-    fn gather<const N: usize>(&self, stream: &TcpStream, places: &[Vec<u8>]) -> io::Result<usize> {
+    fn gather<const N: usize>(&self, stream: &Socket, places: &[Vec<u8>]) -> io::Result<usize> {
         let mut pieces = [IoSlice::new(&[]); N];
         // Only the first message is sent in part.
         let mut skip = self.sent;

@@ -1,7 +1,8 @@
 //! The side that answers.
 
 use std::io::{self, Read as _};
-use std::net::{TcpListener, TcpStream};
+
+use socket2::Socket;
 
 use super::frame::HELLO;
 use super::inbox::Inbox;
@@ -9,21 +10,24 @@ use super::outbox::Outbox;
 use super::{Shape, places, prepare, tell};
 use crate::asking::Spins;
 
-/// Serves one connection after the other, as many as said or without end. What
+/// Serves one connection of a listener after the other, as many as said or without end. What
 /// goes wrong with one is printed and ends that one.
 ///
 /// # Errors
 /// When connections cannot be accepted.
-pub fn serve(listener: &TcpListener, connections: Option<usize>) -> io::Result<()> {
-    for stream in listener.incoming().take(connections.unwrap_or(usize::MAX)) {
-        if let Err(error) = answer(stream?) {
+pub fn serve<S: Into<Socket>>(
+    incoming: impl Iterator<Item = io::Result<S>>,
+    connections: Option<usize>,
+) -> io::Result<()> {
+    for stream in incoming.take(connections.unwrap_or(usize::MAX)) {
+        if let Err(error) = answer(stream?.into()) {
             eprintln!("yardstick: a connection ended: {error}");
         }
     }
     Ok(())
 }
 
-fn answer(mut stream: TcpStream) -> io::Result<()> {
+fn answer(mut stream: Socket) -> io::Result<()> {
     let mut hello = [0; HELLO];
     stream.read_exact(&mut hello)?;
     let shape = Shape::of_hello(hello)?;

@@ -4,13 +4,13 @@
 //! (Documentation/networking/msg_zerocopy.rst of the kernel).
 
 use std::io::{self, IoSlice};
-use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, send, sendmsg};
 use nix::sys::socket::{setsockopt, sockopt};
+use socket2::Socket;
 
 /// SO_ZEROCOPY, which nix does not name; it has the call itself.
 #[derive(Clone, Copy, Debug)]
@@ -42,18 +42,18 @@ pub(super) struct Sends {
 
 impl Sends {
     /// Prepares the socket.
-    pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
+    pub(super) fn prepare(stream: &Socket) -> io::Result<()> {
         Ok(setsockopt(stream, ZeroCopy, &true)?)
     }
 
     /// Sends what goes before a payload.
-    pub(super) fn head(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    pub(super) fn head(stream: &Socket, bytes: &[u8]) -> io::Result<usize> {
         let flags = MsgFlags::from_bits_retain(libc::MSG_MORE) | MsgFlags::MSG_NOSIGNAL;
         Ok(send(stream.as_raw_fd(), bytes, flags)?)
     }
 
     /// Sends bytes that stay as they are from now on.
-    pub(super) fn payload(&mut self, stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    pub(super) fn payload(&mut self, stream: &Socket, bytes: &[u8]) -> io::Result<usize> {
         if self.waiting >= FETCH {
             self.fetch(stream)?;
         }
@@ -75,7 +75,7 @@ impl Sends {
     }
 
     /// Takes the notifications that are there.
-    fn fetch(&mut self, stream: &TcpStream) -> io::Result<()> {
+    fn fetch(&mut self, stream: &Socket) -> io::Result<()> {
         let mut control = cmsg_space!([u8; 64]);
         loop {
             let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
