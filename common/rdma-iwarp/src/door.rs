@@ -1,55 +1,86 @@
 //! Sockets that listen, and what wakes a provider that shares them.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nvmeof_rdma::{Address, ListenError, Peer, UnixPath};
 use nvmeof_rdma_soft::group::{Bell, Door, Group, Inbox, Meeting};
+use nvmeof_socket_file::SocketFile;
 use socket2::Socket;
 
 use crate::socket;
 
-pub(crate) type TcpGroup = Group<TcpDoor, EventBell>;
-pub(crate) type TcpMeeting = Meeting<TcpDoor, EventBell>;
-pub(crate) type TcpInbox = Inbox<TcpDoor, EventBell>;
+pub(crate) type SocketGroup = Group<SocketDoor, EventBell>;
+pub(crate) type SocketMeeting = Meeting<SocketDoor, EventBell>;
+pub(crate) type SocketInbox = Inbox<SocketDoor, EventBell>;
 
-/// A socket that listens.
+/// A socket that listens. The file of a Unix socket is there as long as this
+/// is.
 #[derive(Debug)]
-pub(crate) struct TcpDoor {
+pub(crate) struct SocketDoor {
     socket: Socket,
     /// In use.
-    addr: SocketAddr,
+    addr: Address,
+    _file: Option<SocketFile>,
 }
 
-impl TcpDoor {
-    pub(crate) fn open(addr: SocketAddr, buffer: Option<usize>) -> io::Result<Self> {
-        let socket = socket::listener(addr, buffer)?;
-        let addr = socket.local_addr()?.as_socket().unwrap_or(addr);
-        Ok(Self { socket, addr })
+impl SocketDoor {
+    /// Listens for TCP connections, or at a path, where whoever may write a file
+    /// of that `mode` may connect.
+    pub(crate) fn open(
+        addr: Address,
+        buffer: Option<usize>,
+        mode: u32,
+    ) -> Result<Self, ListenError> {
+        let opened = match addr {
+            Address::Ip(addr) => Self::tcp(addr, buffer),
+            Address::Unix(path) => Self::unix(&path, mode),
+        };
+        opened.map_err(|source| ListenError::new(addr, source))
+    }
+
+    fn tcp(addr: SocketAddr, buffer: Option<usize>) -> io::Result<Self> {
+        let socket = socket::tcp_listener(addr, buffer)?;
+        let local = socket.local_addr()?.as_socket();
+        Ok(Self {
+            socket,
+            addr: local.unwrap_or(addr).into(),
+            _file: None,
+        })
+    }
+
+    fn unix(path: &UnixPath, mode: u32) -> io::Result<Self> {
+        let (socket, file) = socket::unix_listener(path.as_path(), mode)?;
+        Ok(Self {
+            socket,
+            addr: Address::Unix(*path),
+            _file: Some(file),
+        })
     }
 }
 
-impl Door for TcpDoor {
-    type Addr = SocketAddr;
-    type Visitor = (Socket, SocketAddr);
+impl Door for SocketDoor {
+    type Addr = Address;
+    type Visitor = (Socket, Peer);
 
-    fn addr(&self) -> SocketAddr {
+    fn addr(&self) -> Address {
         self.addr
     }
 
     fn accept(&self) -> io::Result<(Self::Visitor, IpAddr)> {
         // socket2 sets close-on-exec.
-        let (socket, peer) = self.socket.accept()?;
+        let (socket, from) = self.socket.accept()?;
         socket.set_nonblocking(true)?;
-        let peer = peer
-            .as_socket()
-            .ok_or_else(|| io::Error::other("a peer without an IP address"))?;
-        Ok(((socket, peer), peer.ip()))
+        let peer = socket::peer(&socket, &from)?;
+        // All processes of this host are one host.
+        let host = peer.ip().unwrap_or(Ipv4Addr::LOCALHOST.into());
+        Ok(((socket, peer), host))
     }
 }
 
-impl AsFd for TcpDoor {
+impl AsFd for SocketDoor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use nvmeof_rdma::{Event, ListenerId, Provider, Steering};
+use nvmeof_rdma::{Address, Event, ListenerId, Provider, Steering};
 use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig, group};
 
 const REQUEST: &[u8] = b"MPA ID Req Frame\x00\x01\x00\x00";
@@ -33,7 +33,7 @@ impl Threads {
         let mut config = IwarpConfig::default();
         config.limits.max_pending = 64;
         let mut providers = group(&config, &steering).unwrap();
-        let mut addr = "127.0.0.1:0".parse().unwrap();
+        let mut addr = "127.0.0.1:0".parse::<Address>().unwrap();
         let mut listeners = Vec::new();
         for provider in &mut providers {
             let (listener, bound) = provider.listen(addr).unwrap();
@@ -43,7 +43,7 @@ impl Threads {
         Self {
             providers,
             listeners,
-            addr,
+            addr: addr.socket_addr().unwrap(),
             steering,
             start: Instant::now(),
             requests: vec![0; count],
@@ -152,10 +152,10 @@ fn the_address_is_free_when_the_last_one_leaves() {
     let mut threads = Threads::listening(2);
     for at in 0..2 {
         let mut other = nvmeof_rdma_iwarp::new(IwarpConfig::default()).unwrap();
-        assert!(other.listen(threads.addr).is_err(), "{at} of 2 left");
+        assert!(other.listen(threads.addr.into()).is_err(), "{at} of 2 left");
         let listener = threads.listeners[at];
         threads.providers[at].unlisten(listener);
     }
     let mut other = nvmeof_rdma_iwarp::new(IwarpConfig::default()).unwrap();
-    other.listen(threads.addr).unwrap();
+    other.listen(threads.addr.into()).unwrap();
 }

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use nix::unistd::{Pid, geteuid};
 use nvmeof_rdma::{
     Address, CloseReason, ConnectRequest, Event, ListenError, Peer, PrivateData, Provider,
-    QpConfig, UnixPath,
+    QpConfig, Steering, UnixPath,
 };
-use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig, SharedPaths};
+use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tempfile::TempDir;
 
@@ -44,13 +44,7 @@ fn provider() -> Iwarp {
 
 /// Providers that share what they listen on.
 fn group(members: usize) -> Vec<Iwarp> {
-    let paths = SharedPaths::default();
-    let member = |_| {
-        let mut member = provider();
-        member.streams_mut().share_addresses(&paths);
-        member
-    };
-    (0..members).map(member).collect()
+    nvmeof_rdma_iwarp::group(&IwarpConfig::default(), &Steering::new(members)).unwrap()
 }
 
 struct Clock(Instant);

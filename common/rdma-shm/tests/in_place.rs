@@ -7,13 +7,12 @@
     reason = "tests"
 )]
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_rdma::{
-    CloseReason, Event, ExposeError, Inline, PostError, PrivateData, Provider, QpConfig, QpId,
-    RemoteKey, RemoteSlice, Rights, Tag, Work,
+    Address, CloseReason, Event, ExposeError, Inline, PostError, PrivateData, Provider, QpConfig,
+    QpId, RemoteKey, RemoteSlice, Rights, Tag, Work,
 };
 use nvmeof_rdma_shm::{Give, Shm, ShmConfig};
 use tempfile::TempDir;
@@ -28,7 +27,7 @@ const CONFIG: QpConfig = QpConfig {
     exposes: 16,
 };
 
-fn addr() -> SocketAddr {
+fn addr() -> Address {
     "127.0.0.1:4420".parse().unwrap()
 }
 

@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::io::IoSlice;
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::sys::stat::fstat;
 use nvmeof_memory::Shared;
-use nvmeof_rdma::{Event, Limits, PrivateData, Provider, QpConfig, QpId};
+use nvmeof_rdma::{Address, Event, Limits, PrivateData, Provider, QpConfig, QpId};
 use nvmeof_rdma_shm::{Shm, ShmConfig};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tempfile::TempDir;
@@ -38,7 +37,7 @@ pub(crate) struct Host {
     pub(crate) start: Instant,
 }
 
-pub(crate) fn addr() -> SocketAddr {
+pub(crate) fn addr() -> Address {
     "127.0.0.1:4420".parse().unwrap()
 }
 

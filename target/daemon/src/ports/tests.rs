@@ -382,7 +382,7 @@ fn every_reactor_listens_at_the_path_of_the_others() {
     };
     let start = || {
         let ports = plan_with(&config(), &machine(Fabric::RoceV2)).unwrap();
-        listen(&config(), ports, 2, 100)
+        listen(&config(), ports, &Steering::new(2), 100)
     };
     let Listening { reactors, ports } = start().unwrap();
     assert_eq!(ports[0].provider_names(), "iwarp");

@@ -240,7 +240,7 @@ fn an_admin_queue_counts_less_than_an_io_queue() {
     let steering = Steering::new(2);
     bench.reactor.steer(steering.clone(), 1);
     // As the providers of a group do for each connection.
-    let peer = bench.address.ip();
+    let peer = bench.address.ip().unwrap();
     let _counted = [steering.place(1, peer), steering.place(1, peer)];
     let mut host = bench.host();
     let (admin, io) = ready(&mut bench, &mut host);
