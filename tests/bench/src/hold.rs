@@ -90,7 +90,7 @@ async fn connect(hold: &Hold) -> Result<Vec<Controller>, Error> {
     let host = Host::new(config)?;
     let mut controllers = Vec::with_capacity(hold.controllers.into());
     for _ in 0..hold.controllers {
-        let mut options = ConnectOptions::new(hold.addr.into(), hold.subnqn);
+        let mut options = ConnectOptions::new(hold.addr, hold.subnqn);
         options.io_queues = hold.queues;
         options.queue_size = hold.size;
         let controller = host.connect(options).await?;

@@ -173,7 +173,8 @@ mod tests {
         }
         assert!(text.contains("GB/s"), "{text}");
         assert!(text.contains("| idle-shm initiator | 0.100 % |"), "{text}");
-        let row = "| shm-file-randwrite-4k-qd128 | 100 k/s | 88 k/s | 0.80 | 0.70-0.90 | ≥0.95 not |\n\
+        let row = "| shm-file-randwrite-4k-qd128 | 100 k/s | 88 k/s | 0.80 | 0.70-0.90 \
+                   | ≥0.95 not |\n\
                    |   p99 latency | 20 us | 23 us | 1.25 | 1.11-1.43 | ≤1.15 not |\n";
         assert!(text.contains(row), "{text}");
     }
