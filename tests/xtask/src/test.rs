@@ -39,7 +39,11 @@ const STEPS: &[Step] = &[
             run::run(&mut run::cargo(arguments))?;
             let without_rdma_devices = "clippy -p nvmeof-target -p nvmeof-cli --all-targets \
                  --no-default-features --locked -- -D warnings";
-            run::run(&mut run::cargo(without_rdma_devices))
+            run::run(&mut run::cargo(without_rdma_devices))?;
+            // It needs a device to run, so no other step looks at it.
+            let on_devices = "clippy -p nvmeof-rdma-verbs --test conformance --locked \
+                 -- -D warnings";
+            run::run(&mut run::cargo(on_devices))
         },
     },
     Step {

@@ -71,7 +71,7 @@ impl Mute {
     /// Has A connect to it, until it read the whole request.
     fn called(&mut self, rig: &mut Rig<'_>) -> QpId {
         let (addr, config) = (self.listener.local_addr().unwrap(), rig.config());
-        let a = rig.connect(A, addr, &config, "hello");
+        let a = rig.connect(A, addr.into(), &config, "hello");
         rig[A].recv(a, 1, 64);
         let stream = rig.wait("a TCP connection", |_| self.listener.accept().ok());
         stream.0.set_nonblocking(true).unwrap();
@@ -171,7 +171,7 @@ fn places_of_what_was_given_up_are_free_when_it_is_gone() {
         ..VerbsConfig::default()
     };
     let mut provider = nvmeof_rdma_verbs::new(config).unwrap();
-    let addr = mute.listener.local_addr().unwrap();
+    let addr = mute.listener.local_addr().unwrap().into();
     let start = Instant::now();
     let connect = |provider: &mut Verbs| {
         let sizes = QpConfig {
