@@ -98,6 +98,8 @@ pub(crate) struct Conn {
     pub(crate) inbound: Inbound,
     pub(crate) outbound: Outbound,
     pub(crate) deadline: Option<Duration>,
+    /// Writes of nothing that were sent since nothing was heard.
+    pub(crate) nudges: u8,
     /// Why it ends, once it does.
     pub(crate) reason: CloseReason,
     /// Sending failed; what arrived before still counts.
@@ -130,6 +132,7 @@ impl Conn {
             inbound: Inbound::new(),
             outbound: Outbound::new(),
             deadline: None,
+            nudges: 0,
             reason: CloseReason::Local,
             broken: false,
             try_receive: false,

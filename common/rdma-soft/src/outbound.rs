@@ -10,11 +10,11 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{Completion, Event, Outcome, QpId, Tag, Work, WorkKind};
+use nvmeof_rdma::{Completion, Event, Inline, Outcome, QpId, Tag, Work, WorkKind};
 
-use crate::iwarp::{ReadRequest, Terminate, WireFault};
+use crate::iwarp::{Header, Kind, Opcode, ReadRequest, Terminate, WireFault};
 use crate::keys::KeyTable;
-use frames::{Done, Frames, Source};
+use frames::{Done, Frames, Payload, Source};
 use message::Message;
 
 /// The sending state of a connection.
@@ -234,6 +234,28 @@ impl Outbound {
         for answer in self.answers.split_off(usize::from(begun)) {
             self.answered(answer.busy_key(), keys);
         }
+    }
+
+    /// Sends a Write of no bytes, unless something else goes out anyway. Says
+    /// whether it did.
+    pub(crate) fn send_nothing(&mut self) -> bool {
+        let idle = self.frames.is_empty()
+            && self.begun.is_none()
+            && self.answers.is_empty()
+            && self.waiting.is_empty();
+        let sends = idle && !self.closed && !self.held;
+        if sends {
+            let header = Header {
+                opcode: Opcode::WRITE,
+                last: true,
+                payload: 0,
+                kind: Kind::Tagged { stag: 0, to: 0 },
+            };
+            let nothing = &Inline::empty();
+            self.frames
+                .frame(&header, nothing, Payload::NONE, Done::Nothing);
+        }
+        sends
     }
 
     /// Nothing more goes out but the rest of the frame at hand, and after it a

@@ -2,6 +2,7 @@
 
 mod close;
 mod connect;
+mod nudging;
 mod owners;
 mod transfer;
 

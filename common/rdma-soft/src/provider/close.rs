@@ -145,6 +145,9 @@ impl<S: Streams> SoftRdma<S> {
             worked = true;
             self.with(qp, |this, conn| {
                 conn.deadline = None;
+                if conn.phase == Phase::Running {
+                    return this.nudge(conn);
+                }
                 let waiting_for = match conn.phase {
                     Phase::Connecting => Some("the TCP connection"),
                     Phase::AwaitReply => Some("the MPA reply"),

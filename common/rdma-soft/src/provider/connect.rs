@@ -394,7 +394,7 @@ impl<S: Streams> SoftRdma<S> {
             conn.config.reads_out.min(u32::from(reads.ird))
         });
         conn.start(ord);
-        self.set_deadline(conn, None);
+        self.listen_for_first(conn);
         if let Some(reads) = reads
             && reads.ord != READS_UNSAID
             && u32::from(reads.ord) > conn.config.reads_in

@@ -216,3 +216,70 @@ fn answers_that_do_not_fit_the_read_are_faults() {
     let untouched = active.provider.withdraw(again.key).unwrap();
     assert!(untouched.iter().all(|byte| *byte == 0));
 }
+
+impl Active {
+    /// What the peer got by `ms`, a frame for each that has `len` bytes.
+    fn frames_at(&mut self, ms: u64, stream: StreamId, len: usize) -> usize {
+        let now = Duration::from_millis(ms);
+        while self.provider.poll(now, &mut self.events) {}
+        let mut bytes = vec![0; 4096];
+        match self.peer.recv(stream, &mut [IoSliceMut::new(&mut bytes)]) {
+            Ok(count) => count / len,
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+                0
+            }
+        }
+    }
+}
+
+/// Length of a Write of nothing: MPA length, tagged header, CRC.
+const NOTHING: usize = 2 + 14 + 4;
+
+#[test]
+fn a_peer_that_is_silent_gets_writes_of_nothing() {
+    let mut active = Active::new();
+    let stream = active.asked(2);
+    active.answer(stream, 0x10, 2, &Reads::new(2, 2).to_bytes());
+    let due = [100, 400, 1300, 4000, 12_100];
+    for ms in due {
+        assert_eq!(active.frames_at(ms - 1, stream, NOTHING), 0, "{ms}");
+        assert_eq!(active.frames_at(ms, stream, NOTHING), 1, "{ms}");
+    }
+    assert_eq!(active.provider.next_deadline(), None);
+    assert!(matches!(active.events[..], [Event::Established { .. }]));
+}
+
+#[test]
+fn a_peer_that_was_heard_gets_none() {
+    let mut active = Active::new();
+    let stream = active.asked(2);
+    active.answer(stream, 0x10, 2, &Reads::new(2, 2).to_bytes());
+    let mut buf = active.pool.take().unwrap();
+    buf.set_len(64).unwrap();
+    active.provider.post_recv(active.qp, Tag(1), buf).unwrap();
+    let kind = Kind::Untagged {
+        invalidate: 0,
+        queue: 0,
+        msn: 1,
+        offset: 0,
+    };
+    let header = Header {
+        opcode: Opcode::SEND,
+        last: true,
+        payload: 0,
+        kind,
+    };
+    let (bytes, len) = header.to_bytes();
+    let mut frame = bytes[..len].to_vec();
+    frame.extend_from_slice(&[0; 4]);
+    active.peer.send(stream, &[IoSlice::new(&frame)]).unwrap();
+    active.turn();
+    assert!(
+        matches!(active.events[..], [_, Event::Received(_)]),
+        "{:?}",
+        active.events
+    );
+    assert_eq!(active.frames_at(60_000, stream, NOTHING), 0);
+    assert_eq!(active.provider.next_deadline(), None);
+}
