@@ -233,13 +233,10 @@ impl Server {
             PollFd::new(self.ended.wait_fd(), PollFlags::POLLIN),
         ];
         let until = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let timeout = match until {
-            _ if ending => PollTimeout::from(10u8),
-            None => PollTimeout::NONE,
-            Some(until) => {
-                let ms = until.as_micros().div_ceil(1000);
-                PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
-            }
+        let timeout = if ending {
+            PollTimeout::from(10u8)
+        } else {
+            thread::poll_timeout(until)
         };
         let _ = poll(&mut fds, timeout);
         !self.ended.take().is_empty()

@@ -83,17 +83,17 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 /// Sleeps until something happens or `timeout` has passed.
 fn sleep<S: Storage>(reactor: &Reactor<S>, timeout: Option<Duration>) {
     let mut fds: Vec<PollFd<'_>> = reactor.wait_fds().map(readable).collect();
-    let timeout = match timeout {
-        None => PollTimeout::NONE,
-        // Rounded up: waking too early would be a turn for nothing.
-        Some(timeout) => {
-            let ms = timeout.as_micros().div_ceil(1000);
-            PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
-        }
-    };
     // An interrupted sleep is a short one.
-    let _ = poll(&mut fds, timeout);
+    let _ = poll(&mut fds, poll_timeout(timeout));
     reactor.mailbox().silence();
+}
+
+/// What poll(2) takes. Rounded up: waking too early would be a turn for nothing.
+pub(crate) fn poll_timeout(timeout: Option<Duration>) -> PollTimeout {
+    timeout.map_or(PollTimeout::NONE, |timeout| {
+        let ms = timeout.as_micros().div_ceil(1000);
+        PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
+    })
 }
 
 fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
