@@ -453,6 +453,9 @@ impl Streams for SocketStreams {
                 Self::heat(&mut self.hot, id, stream);
                 Ok(count)
             }
+            // All that came was read before: a Unix socket says so when its peer
+            // closed it, or died, with bytes of ours unread, and otherwise ends.
+            Err(error) if stream.unix && error.kind() == io::ErrorKind::ConnectionReset => Ok(0),
             Err(error) => Err(error),
         }
     }

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{Pid, geteuid};
 use nvmeof_rdma::{
-    Address, CloseReason, ConnectRequest, Event, ListenError, Peer, PrivateData, Provider,
-    QpConfig, Steering, UnixPath,
+    Address, CloseReason, ConnectRequest, Event, Inline, ListenError, Peer, PrivateData, Provider,
+    QpConfig, Steering, Tag, UnixPath, Work,
 };
 use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -279,4 +279,44 @@ fn members_of_a_group_share_a_path_and_the_connections() {
     assert!(UnixStream::connect(&path).is_ok());
     members.clear();
     assert!(!path.exists());
+}
+
+/// The kernel resets a Unix socket whose peer closed it, or died, with bytes
+/// unread, and ends it otherwise: the same to us.
+#[test]
+fn a_peer_that_goes_with_bytes_unread_is_gone_like_any_other() {
+    let (folder, clock) = (folder(), Clock::start());
+    let addr = at(&folder.path().join("a.sock"));
+    let (mut passive, mut active) = (provider(), provider());
+    passive.listen(addr).unwrap();
+    let nothing = PrivateData::empty();
+    let qp = active.connect(addr, &CONFIG, &nothing, clock.now());
+    let qp = qp.unwrap();
+    active.poll(clock.now(), &mut Vec::new());
+    let asked = request(&mut passive, &clock).qp;
+    passive.prepare(asked, &CONFIG).unwrap();
+    passive.accept(asked, &nothing).unwrap();
+    passive.submit(clock.now());
+    let established = event_of(&mut active, std::slice::from_mut(&mut passive), &clock);
+    assert!(
+        matches!(established, Event::Established { .. }),
+        "{established:?}"
+    );
+    let send = Work::Send {
+        head: Inline::new(&[7; 16]).unwrap(),
+        body: None,
+        invalidate: None,
+        solicited: false,
+    };
+    active.post(qp, Tag(1), send).unwrap();
+    active.submit(clock.now());
+    drop(passive);
+    let mut events = Vec::new();
+    while !matches!(events.last(), Some(Event::Closed { .. })) {
+        active.poll(clock.now(), &mut events);
+    }
+    let Some(Event::Closed { reason, .. }) = events.pop() else {
+        panic!("{events:?}");
+    };
+    assert_eq!(reason, CloseReason::Peer);
 }
