@@ -31,6 +31,6 @@ pub use image::{image, pattern, same_bytes};
 pub use observe::{cpu_seconds, fds, is_root, own_kib, rss_kib};
 pub use patience::{PATIENCE, eventually};
 pub use peer::{Peer, connect, connect_capsule, request};
-pub use run::{Ended, Run, Running, binary};
+pub use run::{Ended, Run, Running, binary, copy_of};
 pub use setup::{HOST, NQN, Setup, target_command};
 pub use target::Target;

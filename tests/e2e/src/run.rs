@@ -17,6 +17,21 @@ pub fn binary(name: &str) -> PathBuf {
     built(name, "cargo build --release")
 }
 
+/// Copies a program of the project into `folder`, where users other than root
+/// reach it; returns where it is then.
+///
+/// A process of its own writes the copy. Were this one to do it, a process that
+/// another test starts in that moment would inherit the open file, and the copy
+/// could not be run before that one closes it: `ETXTBSY`, execve(2).
+#[must_use]
+pub fn copy_of(name: &str, folder: &Path) -> PathBuf {
+    let copy = folder.join(name);
+    let mut cp = Command::new("cp");
+    let status = cp.arg(binary(name)).arg(&copy).status().unwrap();
+    assert!(status.success(), "{cp:?}: {status}");
+    copy
+}
+
 /// Where something is that `command` builds.
 pub(crate) fn built(name: &str, command: &str) -> PathBuf {
     let folder = match std::env::var_os("NVMEOF_BIN_DIR") {

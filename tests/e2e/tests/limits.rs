@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use nvmeof_e2e::{Setup, Target, binary, cpu_seconds, is_root, pattern, same_bytes};
+use nvmeof_e2e::{Setup, Target, binary, copy_of, cpu_seconds, is_root, pattern, same_bytes};
 
 const MIB: usize = 1 << 20;
 /// Users that nobody is. What a user may lock is counted over all of the
@@ -24,8 +24,9 @@ fn open_to_all() -> Setup {
     let setup = Setup::in_folder(&std::env::temp_dir());
     let folder = setup.path("x");
     let everybody = std::fs::Permissions::from_mode(0o777);
-    std::fs::set_permissions(folder.parent().unwrap(), everybody).unwrap();
-    std::fs::copy(binary("nvmeof-target"), setup.path("nvmeof-target")).unwrap();
+    let folder = folder.parent().unwrap();
+    std::fs::set_permissions(folder, everybody).unwrap();
+    let _program = copy_of("nvmeof-target", folder);
     setup
 }
 

@@ -15,8 +15,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use nvmeof_e2e::{
-    HOST, NQN, Run, Setup, Target, binary, eventually, fds, is_root, pattern, same_bytes,
-    target_command,
+    HOST, NQN, Run, Setup, Target, binary, copy_of, eventually, fds, is_root, pattern, same_bytes,
 };
 use tempfile::TempDir;
 
@@ -267,8 +266,7 @@ fn what_makes_shared_memory_impossible_is_told_at_the_start() {
 fn open_folder() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-    let program = folder.path().join("nvmeof");
-    fs::copy(binary("nvmeof"), &program).unwrap();
+    let program = copy_of("nvmeof", folder.path());
     (folder, program)
 }
 
@@ -330,8 +328,7 @@ fn a_target_of_another_user_is_trusted_only_in_a_folder_that_was_named() {
     fs::create_dir(&shm).unwrap();
     fs::set_permissions(&shm, Permissions::from_mode(0o711)).unwrap();
     nix::unistd::chown(&shm, Some(STRANGER.into()), None).unwrap();
-    let program = folder.path().join("nvmeof-target");
-    fs::copy(target_command().get_program(), &program).unwrap();
+    let program = copy_of("nvmeof-target", folder.path());
     let config = folder.path().join("target.toml");
     let setup = Setup::new().provider("\"shm\"").namespace("ram:1M", "");
     let setup = setup.shm(&format!("folder = {shm:?}\nusers = [{FRIEND}]"));

@@ -15,7 +15,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use nvmeof_e2e::{
-    NQN, Run, Setup, Target, binary, eventually, fds, is_root, pattern, same_bytes, target_command,
+    NQN, Run, Setup, Target, copy_of, eventually, fds, is_root, pattern, same_bytes, target_command,
 };
 use tempfile::TempDir;
 
@@ -229,8 +229,7 @@ fn users_that_may_not_write_the_socket_are_refused() {
     }
     let (setup, folder, _path) = served();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-    let program = folder.path().join("nvmeof");
-    fs::copy(binary("nvmeof"), &program).unwrap();
+    let program = copy_of("nvmeof", folder.path());
     let setup = setup.file(MIB);
     let stranger = |target: &Target| {
         let at = target.printed();
