@@ -29,6 +29,8 @@ const HOT_TRIES: usize = 64;
 const HOT_POLLS: u32 = 16;
 /// Tries without a byte after which a stream is not hot any more.
 const MISSES: u8 = 8;
+/// Who did not poll for so long was asleep, and the kernel knows what woke him.
+const ASLEEP: Duration = Duration::from_micros(200);
 /// How long accepting pauses when there are no descriptors left.
 const PAUSE: Duration = Duration::from_millis(100);
 /// In epoll's data: this names a listener.
@@ -59,6 +61,7 @@ pub struct SocketStreams {
     /// Whether the last poll left hot streams untried.
     untried: bool,
     hot_polls: u32,
+    last_poll: Duration,
     /// Listeners that may have more connections waiting.
     accepting: Vec<u64>,
     /// Until when accepting pauses.
@@ -106,6 +109,7 @@ impl SocketStreams {
             hot: VecDeque::new(),
             untried: false,
             hot_polls: 0,
+            last_poll: Duration::ZERO,
             accepting: Vec::new(),
             paused: None,
             events: vec![EpollEvent::empty(); EVENTS],
@@ -151,10 +155,18 @@ impl SocketStreams {
         Ok(StreamId(self.streams.insert(stream)))
     }
 
+    /// What was hot long ago is tried once more and no longer.
+    fn cool(&mut self) {
+        for id in &self.hot {
+            if let Some(stream) = self.streams.get_mut(id.0) {
+                stream.misses = MISSES;
+            }
+        }
+    }
+
     /// Says `Ready` for streams in the hot list, a bounded number in turn, and
-    /// drops those from it that brought nothing for a while. Returns whether
-    /// there were any.
-    fn poll_hot(&mut self, events: &mut Vec<StreamEvent>) -> bool {
+    /// drops those from it that brought nothing for a while.
+    fn poll_hot(&mut self, events: &mut Vec<StreamEvent>) {
         let tries = self.hot.len().min(HOT_TRIES);
         self.untried = self.hot.len() > tries;
         for _ in 0..tries {
@@ -173,7 +185,6 @@ impl SocketStreams {
             // while it was hot was passed over.
             events.push(StreamEvent::Ready(id));
         }
-        tries > 0
     }
 
     /// Asks the kernel.
@@ -422,14 +433,18 @@ impl Streams for SocketStreams {
         if !self.calls.is_empty() {
             self.poll_calls(now, events);
         }
-        if self.poll_hot(events) {
-            self.hot_polls += 1;
-            if self.hot_polls < HOT_POLLS {
-                return;
-            }
+        let pause = now.saturating_sub(self.last_poll);
+        self.last_poll = now;
+        let asks = pause >= ASLEEP || self.hot.is_empty() || self.hot_polls >= HOT_POLLS;
+        if asks {
+            self.hot_polls = 0;
+            self.poll_kernel(now, events);
         }
-        self.hot_polls = 0;
-        self.poll_kernel(now, events);
+        if pause >= ASLEEP {
+            self.cool();
+        }
+        self.hot_polls += 1;
+        self.poll_hot(events);
     }
 
     fn local_addr(&self, id: StreamId) -> Option<Address> {

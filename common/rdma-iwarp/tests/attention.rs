@@ -1,0 +1,115 @@
+//! Which streams a poll looks at: those that had bytes lately, and after a
+//! sleep those of which the kernel says that they woke us.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::io::{IoSliceMut, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nvmeof_rdma_iwarp::SocketStreams;
+use nvmeof_rdma_soft::{StreamEvent, StreamId, Streams};
+
+/// Streams of ours with their peers.
+struct Stage {
+    streams: SocketStreams,
+    now: Duration,
+}
+
+impl Stage {
+    /// What polls say until one says something, `pause` after another.
+    fn until_something(&mut self, pause: Duration) -> (Vec<StreamEvent>, u32) {
+        let mut events = Vec::new();
+        for polls in 1..1000 {
+            self.now += pause;
+            self.streams.poll(self.now, &mut events);
+            if !events.is_empty() {
+                return (events, polls);
+            }
+            self.wait();
+        }
+        panic!("nothing happens");
+    }
+
+    fn wait(&self) {
+        let fd = PollFd::new(self.streams.wait_fd().unwrap(), PollFlags::POLLIN);
+        poll(&mut [fd], PollTimeout::from(100u8)).unwrap();
+    }
+
+    fn receive(&mut self, stream: StreamId) -> Option<usize> {
+        let mut buf = [0; 16];
+        self.streams
+            .recv(stream, &mut [IoSliceMut::new(&mut buf)])
+            .ok()
+    }
+}
+
+/// Our end of two connections, and the peers'. The first is hot.
+fn two() -> (Stage, [StreamId; 2], [TcpStream; 2]) {
+    let mut streams = SocketStreams::new(None, 0o600).unwrap();
+    let (_, addr) = streams.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let now = Duration::ZERO;
+    let mut stage = Stage { streams, now };
+    let mut one = || {
+        let peer = TcpStream::connect(addr.socket_addr().unwrap()).unwrap();
+        loop {
+            let (events, _) = stage.until_something(Duration::from_millis(1));
+            let incoming = events.iter().find_map(|event| match event {
+                StreamEvent::Incoming { stream, .. } => Some(*stream),
+                _ => None,
+            });
+            if let Some(stream) = incoming {
+                return (stream, peer);
+            }
+        }
+    };
+    let ((hot, mut busy), (cold, quiet)) = (one(), one());
+    busy.write_all(b"hot").unwrap();
+    while stage.receive(hot).is_none() {
+        stage.wait();
+    }
+    (stage, [hot, cold], [busy, quiet])
+}
+
+fn says_ready(events: &[StreamEvent], stream: StreamId) -> bool {
+    let ready = |event: &StreamEvent| matches!(event, StreamEvent::Ready(id) if *id == stream);
+    events.iter().any(ready)
+}
+
+#[test]
+fn after_a_sleep_the_one_that_woke_us_is_served_at_once() {
+    let (mut stage, [hot, cold], [_busy, mut quiet]) = two();
+    quiet.write_all(b"cold").unwrap();
+    stage.wait();
+    let (events, polls) = stage.until_something(Duration::from_millis(1));
+    assert!(says_ready(&events, cold), "{events:?}");
+    assert_eq!(polls, 1);
+    // The other is tried once more, since the kernel's word of it was passed
+    // over while it was hot, and then no longer.
+    assert!(says_ready(&events, hot), "{events:?}");
+    assert_eq!(stage.receive(hot), None);
+    assert_eq!(stage.receive(cold), Some(4));
+    let mut events = Vec::new();
+    stage.now += Duration::from_micros(1);
+    stage.streams.poll(stage.now, &mut events);
+    assert!(!says_ready(&events, hot), "{events:?}");
+}
+
+#[test]
+fn without_a_sleep_the_hot_one_is_tried_and_the_kernel_asked_now_and_then() {
+    let (mut stage, [hot, cold], [mut busy, mut quiet]) = two();
+    quiet.write_all(b"cold").unwrap();
+    stage.wait();
+    let mut polls = 0;
+    let mut events = Vec::new();
+    while !says_ready(&events, cold) {
+        busy.write_all(b"hot").unwrap();
+        stage.now += Duration::from_micros(1);
+        stage.streams.poll(stage.now, &mut events);
+        assert!(says_ready(&events, hot), "{events:?}");
+        while stage.receive(hot).is_none() {}
+        polls += 1;
+        assert!(polls <= 32, "the quiet one is never looked at");
+    }
+    assert!(polls > 1, "each poll asks the kernel");
+}
