@@ -85,7 +85,10 @@ fn sleep<S: Storage>(reactor: &Reactor<S>, timeout: Option<Duration>) {
     let mut fds: Vec<PollFd<'_>> = reactor.wait_fds().map(readable).collect();
     // An interrupted sleep is a short one.
     let _ = poll(&mut fds, poll_timeout(timeout));
-    reactor.mailbox().silence();
+    // The last is its mailbox.
+    if fds.last().and_then(PollFd::any) != Some(false) {
+        reactor.mailbox().silence();
+    }
 }
 
 /// What poll(2) takes. Rounded up: waking too early would be a turn for nothing.

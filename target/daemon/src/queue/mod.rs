@@ -18,6 +18,7 @@ use nvmeof_rdma::{
 };
 use nvmeof_target_core::{Action, CloseCause, Data, News, Order, Queue as Core, Response};
 
+use crate::reactor::earlier;
 use crate::storage::Storage;
 use crate::tag::{Place, Tag};
 use crate::turns::Turns;
@@ -43,6 +44,8 @@ pub(crate) struct Io<'a> {
     pub(crate) backlog: &'a mut Turns<(u32, DiskRequest)>,
     /// What the reactor has to do after the call.
     pub(crate) news: &'a mut News,
+    /// When the reactor polls its queues next.
+    pub(crate) timer: &'a mut Option<Duration>,
     pub(crate) disk_log: &'a mut Sparingly,
     /// For what anybody can cause who reaches us.
     pub(crate) connect_log: &'a mut Sparingly,
@@ -411,6 +414,9 @@ impl Edge {
             } else {
                 self.tell_of_stranger(format_args!("{remark}"), io.now, io.connect_log);
             }
+        }
+        if news.contains(News::DEADLINE) {
+            *io.timer = earlier(*io.timer, self.next_deadline());
         }
         *io.news |= news;
         if news.contains(News::POLL) {

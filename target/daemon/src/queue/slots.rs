@@ -113,6 +113,11 @@ impl Slots {
 
     /// Since when the one that waits longest for the host does so.
     pub(super) fn longest_on_wire(&self) -> Option<Duration> {
+        // Of a thousand queues most have nothing in work; their slots would
+        // push those of the others out of the cache.
+        if self.in_use() == 0 {
+            return None;
+        }
         let taken = self.slots.iter().filter(|slot| slot.taken);
         taken.filter_map(|slot| slot.job.on_wire).min()
     }

@@ -8,7 +8,7 @@ use nvmeof_target_core::{Queue as Core, Refusal, Target};
 use nvmeof_wire::cm::Accept;
 use zerocopy::IntoBytes;
 
-use super::Reactor;
+use super::{LOOK_AFTER, Reactor, earlier};
 use crate::queue::{Edge, FIRST, Link, SENDS_PER_COMMAND};
 use crate::storage::Storage;
 
@@ -181,7 +181,8 @@ impl<S: Storage> Reactor<S> {
         match accepted {
             Ok(()) => {
                 tracing::debug!(%peer, queue, entries, "connection accepted");
-                self.news |= nvmeof_target_core::News::DEADLINE;
+                let due = earlier(edge.next_deadline(), Some(now + LOOK_AFTER));
+                self.timer = earlier(self.timer, due);
             }
             Err(why) => {
                 if why != PostError::Closed {

@@ -102,6 +102,11 @@ pub struct Turn {
 /// A queue pair without a deadline of its own is looked after this often while
 /// it waits for the host.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
+/// The earlier of two moments, of which there may be none.
+pub(crate) fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    one.into_iter().chain(other).min()
+}
+
 /// The data of a capsule lie on a page boundary, for disks that want that.
 const PAGE: usize = 4096;
 const SQE_LEN: usize = nvmeof_wire::sqe::SQE_LEN;
@@ -298,7 +303,7 @@ impl<S: Storage> Reactor<S> {
         self.storage.may_sleep()
     }
 
-    /// What to sleep on: providers, disks, mail.
+    /// What to sleep on: providers, disks, and last its mailbox.
     pub fn wait_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let providers = self.providers.iter().filter_map(|one| one.wait_fd());
         providers
@@ -422,6 +427,7 @@ impl<S: Storage> Reactor<S> {
             hungry: &mut self.hungry,
             backlog: &mut self.backlog,
             news: &mut self.news,
+            timer: &mut self.timer,
             disk_log: &mut self.disk_log,
             connect_log: &mut self.connect_log,
         };
@@ -510,27 +516,25 @@ impl<S: Storage> Reactor<S> {
     /// Polls every queue, closes those whose host takes too long, and finds
     /// out when to do so again.
     fn look_after_queues(&mut self, now: Duration) {
-        let mut timer: Option<Duration> = None;
+        self.timer = None;
         let stall = self.config.stall;
         for place in self.queues.places() {
-            let next = self.with_queue(place, now, |edge, io| {
+            self.with_queue(place, now, |edge, io| {
                 edge.poll(io);
                 let waits = edge.longest_on_wire();
                 if waits.is_some_and(|since| now.saturating_sub(since) >= stall) {
                     edge.abandon("the host did not take or give the data of a command", io);
                 }
-                let look_after = waits.map(|_| now + LOOK_AFTER);
-                edge.next_deadline().into_iter().chain(look_after).min()
+                *io.timer = earlier(*io.timer, edge.next_deadline());
             });
-            timer = timer.into_iter().chain(next.flatten()).min();
         }
-        // Queues without anything on the wire may have by the next time.
-        let any = (!self.queues.is_empty()).then(|| now + LOOK_AFTER);
-        self.timer = timer.into_iter().chain(any).min();
+        // What is on the wire, now or by then.
+        if !self.queues.is_empty() {
+            self.timer = earlier(self.timer, Some(now + LOOK_AFTER));
+        }
     }
 
-    /// Deals with what queues said besides: deadlines that moved, controllers
-    /// that changed.
+    /// Deals with what queues said besides: controllers that changed.
     fn tell_peers(&mut self, now: Duration) {
         while !self.news.is_empty() {
             let news = std::mem::take(&mut self.news);
@@ -538,8 +542,6 @@ impl<S: Storage> Reactor<S> {
                 for peer in self.peers.iter() {
                     peer.send(Mail::POLL);
                 }
-            }
-            if news.intersects(News::POLL_ALL | News::DEADLINE) {
                 self.look_after_queues(now);
             }
         }
