@@ -19,8 +19,9 @@ use crate::{FileId, FileTableFull, Mode, Registered, RingConfig, RingError};
 
 /// One io_uring, for the thread that made it.
 ///
-/// A turn is: start operations, [`submit`](Self::submit) them at once,
-/// [`reap`](Self::reap) what is done. To sleep, [`arm`](Self::arm) the ring and
+/// A turn is: start operations, [`submit`](Self::submit) them,
+/// [`reap`](Self::reap) what is done. Of many the kernel gets the first while
+/// the others are still being made. To sleep, [`arm`](Self::arm) the ring and
 /// wait for [`wait_fd`](Self::wait_fd) to become readable.
 ///
 /// Dropping a ring cancels what can be cancelled and waits for the rest: as
@@ -79,6 +80,13 @@ pub struct Stray {
 const CANCEL: u64 = u64::MAX;
 /// How often we look whether the kernel's thread took what it has to take.
 const HAND_OVERS: u32 = 1_000_000;
+
+/// Operations that are handed over together. The kernel tells a device of the
+/// first after it took the last, and each takes it some microseconds: with many
+/// at once the device would wait for us, and then we for it. With so many they
+/// work at the same time, and a system call is still shared by many.
+/// `docs/performance.md` has what it was measured to be worth.
+const TOGETHER: usize = 8;
 
 impl Ring {
     /// Makes a ring for this thread.
@@ -320,10 +328,14 @@ impl Ring {
         let pushed = unsafe { self.ring.submission().push(&entry) };
         debug_assert!(pushed.is_ok(), "room was made above");
         self.counts.operations += 1;
-        match pushed {
-            Ok(()) => Ok(()),
-            Err(_) => self.slots.remove(number).map_or(Ok(()), Err),
+        if pushed.is_err() {
+            return self.slots.remove(number).map_or(Ok(()), Err);
         }
+        if self.ring.submission().len() >= TOGETHER {
+            // As above.
+            let _ = self.enter(0);
+        }
+        Ok(())
     }
 
     fn enter(&mut self, want: usize) -> Result<(), RingError> {
