@@ -125,6 +125,12 @@ impl Outbound {
         });
     }
 
+    /// Work requests of which nothing or not everything was put.
+    pub(crate) fn waiting(&self) -> usize {
+        let put = usize::try_from(self.next.wrapping_sub(self.base)).unwrap_or(usize::MAX);
+        self.queue.len().saturating_sub(put)
+    }
+
     /// Grants the peer something, before the next message at the latest.
     pub(crate) fn grant(&mut self, grant: Grant) {
         self.grants.extend(self.last_grant.replace(grant));

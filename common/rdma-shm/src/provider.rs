@@ -73,6 +73,11 @@ struct Core {
     now: Duration,
 }
 
+/// Work requests that the peer is shown together. Were it all of a turn, each
+/// side would wait for the other one's turn to end; so they work at the same
+/// time.
+const TOGETHER: usize = 8;
+
 impl Shm {
     /// Makes a provider. Its memory keys start at random.
     ///
@@ -147,6 +152,16 @@ impl Shm {
         let result = self.with(qp, |core, conn| work(core, conn, &mut later));
         self.core.later = later;
         result
+    }
+
+    /// Has the peer of `qp` see what was posted.
+    fn transmit(&mut self, qp: QpId) {
+        self.with_later(qp, |core, conn, later| {
+            core.heat(conn);
+            if let Err(fault) = conn.transmit(&mut core.keys) {
+                core.end_fault(conn, fault, later);
+            }
+        });
     }
 
     /// Says with the next submit what the peer of `qp` may use.
@@ -324,12 +339,16 @@ impl Provider for Shm {
         if let Err(why) = self.check_work(qp, &work) {
             return Err(Refused { why, back: work });
         }
-        if let Some(conn) = self.conns.get_mut(qp.0) {
-            conn.outbound.post(tag, work);
-            if !conn.listed {
-                conn.listed = true;
-                self.core.listed.push(qp);
-            }
+        let Some(conn) = self.conns.get_mut(qp.0) else {
+            return Ok(());
+        };
+        conn.outbound.post(tag, work);
+        if !conn.listed {
+            conn.listed = true;
+            self.core.listed.push(qp);
+        }
+        if conn.outbound.waiting().is_multiple_of(TOGETHER) {
+            self.transmit(qp);
         }
         Ok(())
     }
@@ -412,13 +431,10 @@ impl Provider for Shm {
         self.core.now = now;
         let mut listed = std::mem::take(&mut self.core.listed);
         for qp in listed.drain(..) {
-            self.with_later(qp, |core, conn, later| {
+            if let Some(conn) = self.conns.get_mut(qp.0) {
                 conn.listed = false;
-                core.heat(conn);
-                if let Err(fault) = conn.transmit(&mut core.keys) {
-                    core.end_fault(conn, fault, later);
-                }
-            });
+            }
+            self.transmit(qp);
         }
         self.core.listed = listed;
     }
