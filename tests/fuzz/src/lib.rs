@@ -1,10 +1,12 @@
 //! What several fuzz targets need: a script read from the input, a stream
-//! whose other end is the input, and a target to talk to.
+//! whose other end is the input, a target to talk to, and our side of a connection
+//! through shared memory.
 #![forbid(unsafe_code)]
 
 mod line;
 mod script;
 mod served;
+pub mod shm;
 
 pub use line::{ADDR, Line};
 pub use script::Script;

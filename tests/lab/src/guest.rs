@@ -150,10 +150,12 @@ fn command_line(purpose: Purpose) -> String {
         Purpose::Shell => "shell",
     };
     // An oops ends the guest, a crash of it ends the emulator. An emulated
-    // processor that gets no time for a while is no fault of the kernel.
+    // processor that gets no time for a while is no fault of the kernel. Programs
+    // lie at the same addresses each time: the emulator translates code for the
+    // address at which it runs, and a program that starts is mostly translation.
     format!(
-        "console=ttyS0 quiet panic=-1 oops=panic mitigations=off nokaslr nowatchdog tsc=reliable \
-         rcupdate.rcu_cpu_stall_suppress=1 lab={purpose}"
+        "console=ttyS0 quiet panic=-1 oops=panic mitigations=off nokaslr norandmaps nowatchdog \
+         tsc=reliable rcupdate.rcu_cpu_stall_suppress=1 lab={purpose}"
     )
 }
 

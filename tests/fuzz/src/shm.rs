@@ -1,0 +1,307 @@
+//! Our side of a connection through shared memory, and a peer that speaks
+//! messages of its own.
+//!
+//! Whatever the peer does, every work request comes back once, exposed memory
+//! changes only where and if the peer may write, the connection ends when the
+//! peer is gone, and it ends last.
+
+use std::collections::BTreeSet;
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
+use nvmeof_rdma::{
+    Event, Inline, PrivateData, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Rights, Tag, Work,
+};
+use nvmeof_rdma_shm::{Shm, ShmConfig};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+/// Bytes of each ring.
+pub const RING: usize = 64 << 10;
+/// Sizes of the queue pair.
+pub const CONFIG: QpConfig = QpConfig {
+    recvs: 4,
+    sends: 8,
+    reads_out: 2,
+    reads_in: 2,
+    exposes: 16,
+};
+const BUF: usize = 20_000;
+const BUFFERS: usize = 16;
+/// What lies in memory that a peer may not write to.
+const FILL: u8 = 0xa5;
+
+thread_local! {
+    /// Memory for all inputs: to have it made anew takes longer than most.
+    static POOL: Pool = {
+        let layout = PoolLayout {
+            count: BUFFERS,
+            stride: BUF,
+            lead: 0,
+        };
+        Pool::new(layout, Pages::Shareable).expect("memory")
+    };
+}
+
+/// Where both meet: one folder for the life of the process.
+#[must_use]
+pub fn folder() -> PathBuf {
+    std::env::temp_dir().join(format!("nvmeof-fuzz-{}", std::process::id()))
+}
+
+/// How our side behaves.
+#[must_use]
+pub fn config() -> ShmConfig {
+    ShmConfig {
+        folder: folder(),
+        ring: RING,
+        spin: Duration::ZERO,
+        ..ShmConfig::default()
+    }
+}
+
+/// A socket that keeps messages apart, and the address of `port` there.
+///
+/// # Panics
+/// When the system has none.
+#[must_use]
+pub fn socket(port: u16) -> (Socket, SockAddr) {
+    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).expect("a socket");
+    let path = folder().join(format!("127.0.0.1-{port}.sock"));
+    (socket, SockAddr::unix(path).expect("a short path"))
+}
+
+/// The peer says something. What does not go out any more is not said.
+pub fn say(peer: &Socket, bytes: &[u8], memory: Option<BorrowedFd<'_>>) {
+    let numbers = memory.map(|fd| [fd.as_raw_fd()]);
+    let control = numbers
+        .as_ref()
+        .map(|numbers| ControlMessage::ScmRights(numbers));
+    let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+    let pieces = [IoSlice::new(bytes)];
+    let _ = sendmsg::<()>(peer.as_raw_fd(), &pieces, control.as_slice(), flags, None);
+}
+
+/// Our side of one connection.
+#[derive(Debug)]
+pub struct Ours {
+    /// The provider.
+    pub shm: Shm,
+    /// What time it is.
+    pub now: Duration,
+    /// The connection, as soon as there is one.
+    pub qp: Option<QpId>,
+    /// Memory that the peer may reach, and how.
+    pub window: Option<(RemoteSlice, Rights)>,
+    /// Whether it stands, or stood.
+    pub established: bool,
+    /// Whether it ended.
+    pub closed: bool,
+    pool: Pool,
+    /// Tags of work that is out.
+    out: BTreeSet<u64>,
+    next_tag: u64,
+    /// The peer's memory that we have in use.
+    mapped: Vec<Buf>,
+}
+
+impl Ours {
+    /// A provider to which nobody came.
+    ///
+    /// # Panics
+    /// When the system has no room for it.
+    #[must_use]
+    pub fn new() -> Self {
+        let pool = POOL.with(Clone::clone);
+        let mut shm = Shm::new(config()).expect("a provider");
+        shm.register(pool.region()).expect("a region");
+        Self {
+            shm,
+            now: Duration::ZERO,
+            qp: None,
+            window: None,
+            established: false,
+            closed: false,
+            pool,
+            out: BTreeSet::new(),
+            next_tag: 0,
+            mapped: Vec::new(),
+        }
+    }
+
+    /// Accepts, if there is a request, and has something of everything.
+    pub fn accept(&mut self, rights: Rights) {
+        let Some(qp) = self.qp else { return };
+        if self.shm.prepare(qp, &CONFIG).is_err() {
+            return;
+        }
+        self.receive();
+        let _ = self.shm.accept(qp, &PrivateData::empty());
+        self.work(rights);
+    }
+
+    /// Posts three receives.
+    pub fn receive(&mut self) {
+        for _ in 0..3 {
+            self.post_recv();
+        }
+    }
+
+    /// Exposes memory, where the connection stands, and posts work of each kind.
+    ///
+    /// # Panics
+    /// When buffers got lost.
+    pub fn work(&mut self, rights: Rights) {
+        let Some(qp) = self.qp else { return };
+        if self.window.is_none() {
+            let mut buf = self.pool.take().expect("a buffer");
+            buf.fill(FILL);
+            buf.set_view(64..BUF - 64).expect("inside the buffer");
+            if let Ok(slice) = self.shm.expose(qp, buf, rights) {
+                self.window = Some((slice, rights));
+            }
+        }
+        for kind in 0..3 {
+            self.post(kind);
+        }
+    }
+
+    fn tag(&mut self) -> Tag {
+        self.next_tag += 1;
+        Tag(self.next_tag)
+    }
+
+    /// Posts a receive if there is a buffer.
+    pub fn post_recv(&mut self) {
+        let tag = self.tag();
+        if let Some(qp) = self.qp
+            && let Some(buf) = self.pool.take()
+            && self.shm.post_recv(qp, tag, buf).is_ok()
+        {
+            self.out.insert(tag.0);
+        }
+    }
+
+    /// Posts a read, a write or a message if there is a buffer.
+    ///
+    /// # Panics
+    /// Never: 16 bytes are not many.
+    pub fn post(&mut self, kind: u8) {
+        let Some(qp) = self.qp else { return };
+        let Some(local) = self.pool.take() else {
+            return;
+        };
+        let remote = RemoteSlice {
+            key: RemoteKey(7),
+            addr: 7,
+            len: u32::MAX,
+        };
+        let window = self.window.map(|(slice, _)| slice.key);
+        let work = match kind % 3 {
+            0 => Work::Read { local, remote },
+            1 => Work::Write { local, remote },
+            _ => Work::Send {
+                head: Inline::new(&[1; 16]).expect("16 bytes"),
+                body: Some(local),
+                // Some name the key that grants go by.
+                invalidate: window.filter(|_| kind & 0x80 != 0),
+                solicited: false,
+            },
+        };
+        let tag = self.tag();
+        if self.shm.post(qp, tag, work).is_ok() {
+            self.out.insert(tag.0);
+        }
+    }
+
+    /// Takes memory of the peer into use, if it granted that.
+    pub fn map(&mut self, remote: RemoteSlice, rights: Rights) {
+        if let Some(qp) = self.qp
+            && let Some(mut buf) = self.shm.map_remote(qp, remote, rights)
+        {
+            assert_eq!(buf.len(), remote.len as usize, "as much as was asked for");
+            if rights.contains(Rights::REMOTE_WRITE) {
+                buf.fill(1);
+            }
+            self.mapped.push(buf);
+        }
+    }
+
+    /// Is done with the peer's memory.
+    pub fn unmap(&mut self) {
+        self.mapped.clear();
+    }
+
+    /// Has the provider work, and checks what it says.
+    ///
+    /// # Panics
+    /// When that cannot be.
+    pub fn poll(&mut self) {
+        let mut events = Vec::new();
+        self.shm.submit(self.now);
+        self.shm.poll(self.now, &mut events);
+        for event in events {
+            assert!(!self.closed, "{event:?} after the last event");
+            match event {
+                Event::ConnectRequest(request) => {
+                    assert!(self.qp.is_none(), "one peer asks once");
+                    self.qp = Some(request.qp);
+                }
+                Event::Received(one) => assert!(self.out.remove(&one.tag.0), "{one:?} twice"),
+                Event::Completion(one) => assert!(self.out.remove(&one.tag.0), "{one:?} twice"),
+                Event::Closed { reason, .. } => {
+                    let words = reason.to_string();
+                    assert!(!words.is_empty());
+                    assert!(
+                        !words.contains(char::is_control),
+                        "{words:?} moves a cursor"
+                    );
+                    assert!(self.out.is_empty(), "work is lost: {:?}", self.out);
+                    self.closed = true;
+                }
+                Event::Established { .. } => {
+                    assert!(!self.established, "established twice");
+                    self.established = true;
+                }
+                Event::Rejected { .. } => assert!(!self.established, "rejected when it stood"),
+            }
+        }
+    }
+
+    /// The peer is gone; so must the connection be, and all memory comes back.
+    ///
+    /// # Panics
+    /// When it is not so.
+    pub fn finish(mut self) {
+        self.unmap();
+        for _ in 0..64 {
+            self.poll();
+            self.now += Duration::from_secs(1);
+            if self.closed {
+                break;
+            }
+        }
+        assert!(self.qp.is_none() || self.closed, "it does not end");
+        if let Some((slice, rights)) = self.window.take() {
+            let mut buf = self.shm.withdraw(slice.key).expect("memory");
+            if !rights.contains(Rights::REMOTE_WRITE) {
+                assert!(buf.iter().all(|byte| *byte == FILL), "without the right to");
+            }
+            buf.reset_view();
+            let mut edges = buf[..64].iter().chain(&buf[BUF - 64..]);
+            assert!(edges.all(|byte| *byte == FILL), "written out of bounds");
+        }
+        assert_eq!(self.pool.available(), BUFFERS, "buffers are lost");
+        drop(self.shm);
+        let _ = std::fs::remove_dir_all(folder());
+    }
+}
+
+impl Default for Ours {
+    fn default() -> Self {
+        Self::new()
+    }
+}
