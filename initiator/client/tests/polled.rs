@@ -312,7 +312,7 @@ fn a_wrong_length_or_buffer_is_refused() {
     }
     // None of that cost the queue anything.
     for user in 0..15 {
-        let call = Call::new(Work::Single(flush(1)), None, user);
+        let call = Call::new(flush(1).into(), None, user);
         io.submit_call(call, now).unwrap();
     }
     assert_eq!(world.ended(&mut io, 15).len(), 15);

@@ -13,7 +13,7 @@ use nvmeof_rdma::{Address, Provider, Refused};
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{LogId, NSID_ALL};
 
-use super::call::{Call, Done, Patience, SubmitError, Work};
+use super::call::{Call, Done, Patience, SubmitError};
 use super::connection::{Connection, ConnectionConfig};
 use crate::error::{Error, LostCause, MachineError};
 
@@ -344,7 +344,7 @@ impl AdminQueue {
             Err(error) => return self.connection.fail_with(error.into()),
         };
         let call = Call {
-            work: Work::Single(command),
+            work: command.into(),
             buf,
             user,
             patience,

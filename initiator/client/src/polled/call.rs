@@ -24,12 +24,15 @@ pub struct Call {
 /// What to do.
 #[derive(Clone, Debug)]
 pub enum Work {
-    /// One command as it is.
-    Single(Command),
+    /// One command as it is. Boxed, because it is long and rare: reads and
+    /// writes are [`Blocks`](Self::Blocks), which go from hand to hand.
+    Single(Box<Command>),
     /// An operation on a run of blocks, cut into as many commands as the
     /// controller's limits ask for.
     Blocks(Blocks),
 }
+
+const _: () = assert!(size_of::<Work>() <= 40, "work moves often");
 
 /// How long to wait for an answer before the queue is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +109,7 @@ impl Work {
 
 impl From<Command> for Work {
     fn from(command: Command) -> Self {
-        Self::Single(command)
+        Self::Single(Box::new(command))
     }
 }
 

@@ -266,7 +266,7 @@ impl IoQueue {
             self.phase = Phase::Asked;
             let ask = io_connect(&self.names, self.shape, self.cntlid);
             let call = Call {
-                work: Work::Single(ask.command),
+                work: ask.command.into(),
                 buf: self.connect_data.take(),
                 user: CONNECT,
                 patience: Patience::For(self.connect_timeout),

@@ -397,7 +397,7 @@ impl Transfer {
         match &self.work {
             Work::Single(command) => {
                 let (payload, key) = self.payload(0, command.len(), true);
-                (command.clone(), (0, 1), payload, key)
+                (Command::clone(command), (0, 1), payload, key)
             }
             Work::Blocks(blocks) => {
                 let count = self.step.min(blocks.count - self.next);
