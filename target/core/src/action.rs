@@ -24,9 +24,9 @@ pub enum Action {
     Pull {
         /// Where the data is.
         remote: Remote,
-        /// Whether a second buffer of that length is needed later: take both
+        /// Bytes of a second buffer that is needed later, or 0: take both
         /// now, so that nobody waits for a buffer while holding one.
-        twice: bool,
+        spare: u32,
     },
     /// Run the operation on the disk, then [`Event::Executed`]. Data of a
     /// write or compare is where [`Request::data`](crate::Request::data) says.
@@ -116,6 +116,12 @@ pub enum IoKind {
     Write,
     /// Read `len` bytes elsewhere and compare them with the request's data.
     Compare,
+    /// Read `len` bytes into a second buffer, which stays for the next of
+    /// these. The host gets none of them.
+    Fetch {
+        /// Bytes of the longest of them: those of the buffer.
+        room: u32,
+    },
     /// Make everything that was written stable.
     Flush,
     /// Write zeroes; may also give up the space (DEAC).

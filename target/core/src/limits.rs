@@ -38,6 +38,17 @@ impl Limits {
     pub const DISCOVERY_CONTROLLERS: u16 = 64;
     /// Longest Write Zeroes command in bytes.
     pub const MAX_WRITE_ZEROES: u64 = 32 << 20;
+    /// Longest Verify command in bytes.
+    pub const MAX_VERIFY: u64 = 32 << 20;
+    /// Bytes that are read at once for a command whose data stay here.
+    const PIECE: u32 = 128 << 10;
+
+    /// Bytes at once, at most, of a command whose data stay here: what it may
+    /// hold of the buffers does not depend on how long it is.
+    #[must_use]
+    pub(crate) fn piece(&self) -> u32 {
+        self.max_transfer.min(Self::PIECE)
+    }
 
     /// How long queue `qid` may stay without a Connect command.
     #[must_use]

@@ -168,7 +168,7 @@ impl Admin<'_> {
         if subsystem.has_volatile_cache() {
             vwc |= Vwc::VWCP;
         }
-        let mut oncs = Oncs::NVMCMPS | Oncs::SSFS;
+        let mut oncs = Oncs::NVMCMPS | Oncs::SSFS | Oncs::NVMVFYS;
         if subsystem.namespaces().iter().any(|one| one.deallocate) {
             oncs |= Oncs::NVMDSMSV;
         }
@@ -217,14 +217,21 @@ fn mdts(max_transfer: u32) -> u8 {
     u8::try_from((max_transfer / 4096).ilog2()).unwrap_or(u8::MAX)
 }
 
-/// WZSL: "a power of two in units of the minimum memory page size".
+/// Limits of commands without a transfer (NVM 1.0, 4.1.5.2).
 fn nvm_controller() -> IdentifyControllerNvm {
-    const PAGES: u64 = Limits::MAX_WRITE_ZEROES / 4096;
-    const _: () = assert!(PAGES.is_power_of_two());
     IdentifyControllerNvm {
-        wzsl: u8::try_from(PAGES.ilog2()).unwrap_or(u8::MAX),
+        vsl: const { pages(Limits::MAX_VERIFY) },
+        wzsl: const { pages(Limits::MAX_WRITE_ZEROES) },
         ..IdentifyControllerNvm::zeroed()
     }
+}
+
+/// VSL, WZSL: "a power of two (2^n) in units of the minimum memory page size".
+const fn pages(bytes: u64) -> u8 {
+    let pages = bytes / 4096;
+    assert!(pages.is_power_of_two(), "nothing else can be said");
+    let [exponent, ..] = pages.ilog2().to_le_bytes();
+    exponent
 }
 
 fn zero_based(count: usize) -> u8 {

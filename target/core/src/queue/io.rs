@@ -25,6 +25,8 @@ pub(super) struct Joined {
     epoch: u32,
     /// Longest data of a command.
     max_transfer: u32,
+    /// Longest piece of a command whose data stay here.
+    piece: u32,
     /// Whether any command proves that the host lives.
     traffic_keep_alive: bool,
 }
@@ -47,6 +49,7 @@ impl Joined {
             subsystem,
             counting: health.join(),
             max_transfer: limits.max_transfer,
+            piece: limits.piece(),
             traffic_keep_alive: limits.traffic_keep_alive,
         }
     }
@@ -98,6 +101,7 @@ impl Joined {
             io::WRITE_ZEROES => self.write_zeroes(request, sqe),
             io::DATASET_MANAGEMENT => self.dataset_management(request, sqe),
             io::COMPARE => self.compare(request, sqe),
+            io::VERIFY => self.verify(request, sqe),
             _ => Err(Failure::from(Status::INVALID_OPCODE).at(0)),
         }
     }
@@ -184,6 +188,20 @@ impl Joined {
         Ok(Next::Execute(op))
     }
 
+    /// NVM 1.0, 3.2.6: Verify reads the blocks "without transferring any data
+    /// or metadata to the host".
+    fn verify(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
+        let room = self.piece;
+        let (_, op) = self.range(request, sqe, IoKind::Fetch { room })?;
+        // NVM 1.0, 4.1.5.2, VSL: "if the host submits a Verify command that
+        // exceeds this limit, then the command is aborted with ... Invalid
+        // Field in Command".
+        if op.len > Limits::MAX_VERIFY {
+            return Err(Failure::field(CDW12));
+        }
+        Ok(verify_next(request, op))
+    }
+
     /// NVM 1.0, 3.2.2 and Base 2.0, 7.1: namespace FFFFFFFFh means all of
     /// them, as VWC in Identify Controller says.
     fn flush(&self, request: &mut Request) -> Result<Next, Failure> {
@@ -259,7 +277,7 @@ impl Joined {
         data: &[u8],
     ) -> Result<Next, Failure> {
         let kind = match request.stage {
-            Stage::Disk(op) => op.kind,
+            Stage::Disk(op) | Stage::Verify(op) => op.kind,
             Stage::Trim { .. } => IoKind::Deallocate,
             _ => IoKind::Flush,
         };
@@ -278,12 +296,44 @@ impl Joined {
                 }
                 Ok(Next::Done(0))
             }
+            Stage::Verify(left) => {
+                let done = first_piece(left).len;
+                let (offset, len) = (left.offset + done, left.len - done);
+                if len == 0 {
+                    return Ok(Next::Done(0));
+                }
+                Ok(verify_next(
+                    request,
+                    IoOp {
+                        offset,
+                        len,
+                        ..left
+                    },
+                ))
+            }
             Stage::Trim { command, next } => self.trim(request, command, next, data),
             Stage::FlushAll { next, then } => {
                 flush_next(&self.subsystem, request, next, then).map_or(Ok(Next::Done(0)), Ok)
             }
             _ => Err(Status::INTERNAL_ERROR.into()),
         }
+    }
+}
+
+/// Reads the first piece of `left`, of which at least one block is left.
+fn verify_next(request: &mut Request, left: IoOp) -> Next {
+    request.stage = Stage::Verify(left);
+    Next::Execute(first_piece(left))
+}
+
+/// As much of `left` as is done at once.
+fn first_piece(left: IoOp) -> IoOp {
+    match left.kind {
+        IoKind::Fetch { room } => IoOp {
+            len: left.len.min(room.into()),
+            ..left
+        },
+        _ => left,
     }
 }
 
@@ -354,7 +404,9 @@ fn status_of(kind: IoKind, outcome: Executed) -> Status {
         (Executed::NoSpace, _) => Status::CAPACITY_EXCEEDED,
         (Executed::ReadOnly, _) => Status::NAMESPACE_WRITE_PROTECTED,
         (Executed::Unsupported, _) => Status::INVALID_OPCODE,
-        (Executed::Failed, IoKind::Read | IoKind::Compare) => Status::UNRECOVERED_READ_ERROR,
+        (Executed::Failed, IoKind::Read | IoKind::Compare | IoKind::Fetch { .. }) => {
+            Status::UNRECOVERED_READ_ERROR
+        }
         (Executed::Failed, IoKind::Write | IoKind::WriteZeroes { .. } | IoKind::Flush) => {
             Status::WRITE_FAULT
         }

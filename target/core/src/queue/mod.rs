@@ -267,8 +267,8 @@ impl Queue {
         let next = match next {
             Ok(Next::Data) => match request.data.clone() {
                 Data::Remote(remote) => {
-                    let twice = request.compares();
-                    return Action::Pull { remote, twice };
+                    let spare = request.spare();
+                    return Action::Pull { remote, spare };
                 }
                 Data::Capsule(range) => {
                     let data = capsule.get(range).unwrap_or_default();

@@ -37,6 +37,8 @@ pub(crate) enum Stage {
     Transfer(IoOp),
     /// The disk.
     Disk(IoOp),
+    /// The disk, for the first piece of what is left to verify.
+    Verify(IoOp),
     /// The ranges of a Dataset Management command.
     Ranges(DatasetManagement),
     /// The disk, for range `next - 1` of the command.
@@ -174,9 +176,12 @@ impl Request {
         self.capsule_len = capsule_len;
     }
 
-    /// Whether it waits for the data of a compare.
-    pub(crate) fn compares(&self) -> bool {
-        matches!(self.stage, Stage::Transfer(op) if op.kind == IoKind::Compare)
+    /// Bytes of the second buffer that it needs besides the one for its data.
+    pub(crate) fn spare(&self) -> u32 {
+        match (&self.stage, &self.data) {
+            (Stage::Transfer(op), Data::Remote(remote)) if op.kind == IoKind::Compare => remote.len,
+            _ => 0,
+        }
     }
 
     /// Command identifier, for logs.

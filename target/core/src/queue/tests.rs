@@ -12,3 +12,4 @@ mod connect;
 mod io;
 mod keep_alive;
 mod lifecycle;
+mod pieces;

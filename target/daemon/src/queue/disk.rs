@@ -80,6 +80,7 @@ impl Edge {
             Lent::None => {}
             Lent::Capsule => job.capsule = buf,
             Lent::Data => job.data = buf,
+            Lent::Piece => job.spare = buf,
             Lent::Spare => {
                 let on_disk = buf.as_deref().unwrap_or_default();
                 if outcome == Executed::Ok && !equal(data_of(job), on_disk) {
@@ -112,6 +113,12 @@ fn lend(job: &mut Job, op: &IoOp) -> Option<Op> {
         IoKind::Compare => {
             job.lent = Lent::Spare;
             let buf = job.spare.take()?;
+            Op::Read { offset, buf }
+        }
+        IoKind::Fetch { .. } => {
+            job.lent = Lent::Piece;
+            let mut buf = job.spare.take()?;
+            buf.set_len(usize::try_from(len).ok()?).ok()?;
             Op::Read { offset, buf }
         }
         IoKind::Write => {

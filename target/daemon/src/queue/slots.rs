@@ -31,7 +31,8 @@ pub(super) struct Job {
     pub(super) capsule: Option<Buf>,
     /// Its data, unless they are lent to the provider or the disk.
     pub(super) data: Option<Buf>,
-    /// A second buffer, for what a compare reads from the disk.
+    /// A second buffer, for what a compare reads from the disk and for a piece
+    /// of what stays here.
     pub(super) spare: Option<Buf>,
     /// Whether the disk cannot take its data from where they are in the
     /// capsule.
@@ -53,7 +54,10 @@ pub(super) enum Lent {
     None,
     Capsule,
     Data,
+    /// For a compare: it does not come back.
     Spare,
+    /// The same buffer, for one piece after the other.
+    Piece,
 }
 
 impl Slots {
@@ -135,11 +139,13 @@ impl Job {
     /// Whether `action` needs a buffer that the job has not.
     pub(super) fn needs(&self, action: &Action) -> bool {
         match action {
-            Action::Pull { twice, .. } => self.data.is_none() || (*twice && self.spare.is_none()),
+            Action::Pull { spare, .. } => {
+                self.data.is_none() || (*spare > 0 && self.spare.is_none())
+            }
             Action::Produce { .. } => self.data.is_none(),
             Action::Execute(op) => match op.kind {
                 IoKind::Read => self.data.is_none(),
-                IoKind::Compare => self.spare.is_none(),
+                IoKind::Compare | IoKind::Fetch { .. } => self.spare.is_none(),
                 IoKind::Write => self.misaligned && self.data.is_none(),
                 _ => false,
             },
@@ -151,9 +157,9 @@ impl Job {
     /// when they cannot be had now.
     pub(super) fn provide(&mut self, action: &Action, buffers: &Classes) -> bool {
         match action {
-            Action::Pull { remote, twice } => {
+            Action::Pull { remote, spare } => {
                 let pulled = fill(&mut self.data, remote.len, buffers);
-                if pulled && *twice && !fill(&mut self.spare, remote.len, buffers) {
+                if pulled && *spare > 0 && !fill(&mut self.spare, *spare, buffers) {
                     self.data = None;
                     return false;
                 }
@@ -163,6 +169,7 @@ impl Job {
             Action::Execute(op) => match (op.kind, buffer_len(op)) {
                 (IoKind::Read, Some(len)) => fill(&mut self.data, len, buffers),
                 (IoKind::Compare, Some(len)) => fill(&mut self.spare, len, buffers),
+                (IoKind::Fetch { room }, _) => fill(&mut self.spare, room, buffers),
                 (IoKind::Write, Some(len)) if self.misaligned => fill(&mut self.data, len, buffers),
                 _ => true,
             },

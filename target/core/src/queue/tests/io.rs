@@ -67,6 +67,7 @@ fn ranges_beyond_the_namespace_are_refused() {
             host.write(plain(io::WRITE, 1, slba, blocks), &vec![0; len]),
             host.write(plain(io::COMPARE, 1, slba, blocks), &vec![0; len]),
             host.plain(plain(io::WRITE_ZEROES, 1, slba, blocks)),
+            host.plain(plain(io::VERIFY, 1, slba, blocks)),
         ];
         for answer in answers {
             assert_eq!(answer.status(), Status::LBA_OUT_OF_RANGE, "{slba} {blocks}");
@@ -83,7 +84,7 @@ fn unknown_namespaces_and_opcodes_are_refused() {
         assert_eq!(answer.status(), Status::INVALID_NAMESPACE);
     }
     assert_eq!(host.plain(flush(2)).status(), Status::INVALID_NAMESPACE);
-    for opcode in [io::WRITE_UNCORRECTABLE, io::VERIFY, io::COPY, Opcode(0xff)] {
+    for opcode in [io::WRITE_UNCORRECTABLE, io::COPY, Opcode(0xff)] {
         let answer = host.plain(plain(opcode, 1, 0, 1));
         assert_eq!(answer.status(), Status::INVALID_OPCODE);
     }
@@ -278,12 +279,13 @@ fn each_failure_of_the_disk_has_its_status() {
             Status::INVALID_OPCODE,
         ),
         (io::WRITE_ZEROES, Executed::Failed, Status::WRITE_FAULT),
+        (io::VERIFY, Executed::Failed, Status::UNRECOVERED_READ_ERROR),
     ];
     for (opcode, outcome, status) in rows {
         host.outcomes = vec![outcome];
         let sqe = plain(opcode, 1, 7, 1);
         let answer = match opcode {
-            io::WRITE_ZEROES => host.plain(sqe),
+            io::WRITE_ZEROES | io::VERIFY => host.plain(sqe),
             io::READ => host.read(sqe, 512),
             _ => host.write(sqe, &[0; 512]),
         };

@@ -163,6 +163,22 @@ fn zeroes_deallocation_and_flush_reach_the_disk() {
     assert_eq!(zeroes, 9 * 512);
 }
 
+/// The whole disk through one buffer, which is free again afterwards.
+#[test]
+fn verify_reads_a_disk_through_one_buffer() {
+    let mut bench = Bench::new(9);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    let free = bench.reactor.free_buffers();
+    let sent = host.send(qp, command(io::VERIFY, 0, 2048), &[]);
+    assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+    let sent = host.send(qp, command(io::VERIFY, 1, 300), &[]);
+    assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+    assert_eq!(bench.reactor.free_buffers(), free);
+    let disks = bench.reactor.storage_mut();
+    assert_eq!(disks.bytes_read, (2048 + 300) * 512);
+}
+
 /// Far more commands than buffers, disk places and slots: all are answered,
 /// and everything is free again.
 #[test]
