@@ -40,6 +40,9 @@ impl Limits {
     pub const MAX_WRITE_ZEROES: u64 = 32 << 20;
     /// Longest Verify command in bytes.
     pub const MAX_VERIFY: u64 = 32 << 20;
+    /// Blocks of one range of a Dataset Management command (DMRSL), and of all
+    /// its ranges together (DMSL).
+    pub const MAX_TRIM: u32 = u32::MAX;
     /// Bytes that are read at once for a command whose data stay here.
     const PIECE: u32 = 128 << 10;
 

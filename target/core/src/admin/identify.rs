@@ -200,6 +200,13 @@ impl Admin<'_> {
             oncs: oncs.bits().into(),
             fuses: Fuses::empty().bits().into(),
             vwc: vwc.bits(),
+            // One block (0's based), which is the least that can be said and
+            // all that holds for every backend: a file system promises for no
+            // write that others see it as a whole, nor that it is whole after
+            // a loss of power.
+            awun: 0.into(),
+            awupf: 0.into(),
+            acwu: 0.into(),
             ofcs: Ofcs::DCS.bits().into(),
             ..self.common(limits)
         }
@@ -222,6 +229,13 @@ fn nvm_controller() -> IdentifyControllerNvm {
     IdentifyControllerNvm {
         vsl: const { pages(Limits::MAX_VERIFY) },
         wzsl: const { pages(Limits::MAX_WRITE_ZEROES) },
+        // Write Uncorrectable is not supported.
+        wusl: 0,
+        // What the field can say. A command has at most one range more, which
+        // is served too: hosts that do not read this structure send as many.
+        dmrl: u8::MAX,
+        dmrsl: Limits::MAX_TRIM.into(),
+        dmsl: u64::from(Limits::MAX_TRIM).into(),
         ..IdentifyControllerNvm::zeroed()
     }
 }

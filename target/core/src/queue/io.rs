@@ -230,13 +230,21 @@ impl Joined {
             return Err(Status::INTERNAL_ERROR.into());
         };
         let namespace = self.namespace(command.nsid)?;
+        let mut blocks = 0u64;
         for at in 0..command.ranges {
             let range = range_at(data, at)?;
+            blocks += u64::from(range.blocks.get());
             let slba = range.slba.get();
             if bytes_of(namespace, slba, range.blocks.get(), IoKind::Deallocate).is_none() {
                 request.lba = slba;
                 return Err(Status::LBA_OUT_OF_RANGE.into());
             }
+        }
+        // NVM 1.0, 3.2.3, Command Size Limit Exceeded: "one or more of the
+        // Dataset Management processing limits ... was exceeded". Of DMRL and
+        // DMRSL none can be.
+        if blocks > Limits::MAX_TRIM.into() {
+            return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.into());
         }
         // NVM 1.0, 3.2.3: everything but Deallocate is a hint.
         if !command.deallocate || !namespace.deallocate {

@@ -64,6 +64,11 @@ fn only_what_is_there_is_promised() {
     assert_eq!(of(&mut host).oncs.get() & Oncs::NVMDSMSV.bits(), 0);
     let nvm: IdentifyControllerNvm = identify(&mut host, Cns::CSI_CONTROLLER, 0);
     assert_eq!(nvm.wzsl, 13);
+    assert_eq!((nvm.vsl, nvm.wusl), (13, 0));
+    let dsm = (nvm.dmrl, nvm.dmrsl.get(), nvm.dmsl.get());
+    assert_eq!(dsm, (255, u32::MAX, u64::from(u32::MAX)));
+    let id = of(&mut host);
+    assert_eq!((id.awun.get(), id.awupf.get(), id.acwu.get()), (0, 0, 0));
 }
 
 #[test]

@@ -242,6 +242,27 @@ fn one_bad_range_and_nothing_is_deallocated() {
     assert!(host.ops.is_empty());
 }
 
+/// DMSL says 2^32 - 1 blocks.
+#[test]
+fn deallocate_has_a_limit_over_all_ranges() {
+    let large = crate::NamespaceSpec {
+        blocks: 1 << 40,
+        ..namespace(1)
+    };
+    let (_admin, mut host) = Host::ready(&target_of(large));
+    let most = [DsmRange::new(0, u32::MAX - 8), DsmRange::new(1 << 39, 8)];
+    assert_eq!(trim(&mut host, &most, true, 32), Status::SUCCESS);
+    let more = [most[0], DsmRange::new(1 << 39, 9)];
+    host.ops.clear();
+    let status = trim(&mut host, &more, true, 32);
+    assert_eq!(status, Status::COMMAND_SIZE_LIMIT_EXCEEDED);
+    assert!(host.ops.is_empty());
+    // One more than DMRL can say.
+    let many = [DsmRange::new(0, 1); 256];
+    assert_eq!(trim(&mut host, &many, true, 4096), Status::SUCCESS);
+    assert_eq!(host.ops.len(), 256);
+}
+
 #[test]
 fn ranges_may_come_in_the_capsule() {
     let (_admin, mut host) = Host::ready(&target());
