@@ -150,6 +150,15 @@ pub enum Data {
 pub enum Order {
     /// Send this answer to a command that was held.
     Respond(Response),
+    /// Look for the command of that identifier. If nothing was done for it yet,
+    /// have it answered with [`Queue::abort`](crate::Queue::abort), or with
+    /// [`Queue::abort_unseen`](crate::Queue::abort_unseen) if it was not even
+    /// begun. In any case say what became of it, with
+    /// [`Queue::aborted`](crate::Queue::aborted).
+    Abort {
+        /// Command identifier.
+        cid: u16,
+    },
     /// Close the queue pair.
     Close(CloseCause),
 }

@@ -304,7 +304,7 @@ impl Host {
     pub(crate) fn close_cause(&mut self) -> Option<crate::CloseCause> {
         match self.queue.poll(self.now) {
             Some(Order::Close(cause)) => Some(cause),
-            Some(Order::Respond(response)) => panic!("{response:?}"),
+            Some(other) => panic!("{other:?}"),
             None => None,
         }
     }

@@ -17,8 +17,8 @@ use zerocopy::little_endian::U64;
 
 use super::log_page::FIRMWARE;
 use super::{Admin, CDW10, CDW11, NSID, Window};
-use crate::controller::errors;
 use crate::controller::notices::MAX_REQUESTS;
+use crate::controller::{aborts, errors};
 use crate::queue::Failure;
 use crate::{Limits, Namespace, Subsystem};
 
@@ -186,7 +186,7 @@ impl Admin<'_> {
             cmic: (Cmic::MCTRS | ports).bits(),
             cntrltype: ControllerType::IO,
             oaes: Oaes::NSAN.bits().into(),
-            acl: 3,
+            acl: zero_based(aborts::LIMIT),
             // One firmware slot, which is read only.
             frmw: Frmw::FFSRO.bits() | 1 << 1,
             // Not MLPS: it promises the scope of each command in log page 05h.

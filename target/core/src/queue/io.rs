@@ -77,7 +77,12 @@ impl Joined {
     /// Says whether the controller had this queue until now.
     pub(super) fn leave(&self, qid: u16) -> bool {
         // After a reset the identifier may belong to a newer queue.
-        self.lost().is_none() && self.controller.lock().queues.remove(&qid)
+        if self.lost().is_some() {
+            return false;
+        }
+        let mut cold = self.controller.lock();
+        cold.aborts.gone(qid);
+        cold.queues.remove(&qid)
     }
 
     /// Whether the controller serves commands.

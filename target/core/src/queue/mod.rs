@@ -7,6 +7,7 @@
 //!     └─────────────────────────────────► closing
 //! ```
 
+mod abort;
 mod admin;
 mod connect;
 mod fabrics;
@@ -31,6 +32,7 @@ use crate::controller::errors::ErrorEntry;
 use crate::model::Local;
 use crate::target::Shared;
 use crate::{Action, CloseCause, Data, Event, Order, Response};
+use abort::HeldAnswer;
 use io::Joined;
 
 bitflags::bitflags! {
@@ -68,6 +70,8 @@ pub struct Queue {
     sq: SubmissionQueue,
     /// Asynchronous Event Requests that wait, oldest first.
     event_requests: VecDeque<u16>,
+    /// Answers to commands that were held, in order.
+    answers: VecDeque<HeldAnswer>,
     closing: Option<CloseCause>,
     news: News,
     remark: Option<String>,
@@ -130,6 +134,7 @@ impl Queue {
                 no_flow_control: false,
             },
             event_requests: VecDeque::new(),
+            answers: VecDeque::new(),
             closing: None,
             news: News::DEADLINE,
             remark: None,
@@ -314,7 +319,10 @@ impl Queue {
                 let seconds = patience.as_secs();
                 self.ordered(CloseCause::NoConnect { seconds })
             }
-            Role::Io(joined) => joined.lost().and_then(|cause| self.ordered(cause)),
+            Role::Io(joined) => match joined.lost() {
+                Some(cause) => self.ordered(cause),
+                None => self.next_abort(joined.controller()),
+            },
             Role::Admin(controller) => {
                 let controller = Arc::clone(controller);
                 self.poll_admin(&controller, now)

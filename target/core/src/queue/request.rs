@@ -184,6 +184,12 @@ impl Request {
         }
     }
 
+    /// Whether it is answered, or was never begun.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over)
+    }
+
     /// Command identifier, for logs.
     #[must_use]
     pub fn cid(&self) -> u16 {

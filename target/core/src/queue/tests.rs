@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+mod abort;
 mod capsule;
 mod cm;
 mod connect;

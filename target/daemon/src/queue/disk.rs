@@ -76,17 +76,11 @@ impl Edge {
         io: &mut Io<'_>,
     ) -> Option<Action> {
         let job = self.slots.get(slot)?;
-        match std::mem::take(&mut job.lent) {
-            Lent::None => {}
-            Lent::Capsule => job.capsule = buf,
-            Lent::Data => job.data = buf,
-            Lent::Piece => job.spare = buf,
-            Lent::Spare => {
-                let on_disk = buf.as_deref().unwrap_or_default();
-                if outcome == Executed::Ok && !equal(data_of(job), on_disk) {
-                    outcome = Executed::Miscompare;
-                }
-            }
+        if let Some(on_disk) = job.take_back(buf)
+            && outcome == Executed::Ok
+            && !equal(data_of(job), &on_disk)
+        {
+            outcome = Executed::Miscompare;
         }
         let Job {
             request,

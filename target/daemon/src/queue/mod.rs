@@ -1,5 +1,6 @@
 //! The edge of one queue pair: moves bytes as the core says.
 
+mod abort;
 mod disk;
 mod in_place;
 mod receives;
@@ -275,6 +276,7 @@ impl Edge {
         {
             match order {
                 Order::Respond(response) => self.parked.push_back(response),
+                Order::Abort { cid } => self.abort(cid, io),
                 Order::Close(cause) => self.close(&cause, io),
             }
         }

@@ -105,6 +105,17 @@ impl Slots {
         }
     }
 
+    /// The place of the command of that identifier, which is not answered yet.
+    pub(super) fn find(&mut self, cid: u16) -> Option<Place> {
+        let mut all = (0u16..).zip(&self.slots);
+        let (index, slot) = all.find(|(_, slot)| {
+            let request = &slot.job.request;
+            slot.taken && request.cid() == cid && !request.is_over()
+        })?;
+        let generation = slot.generation;
+        Some(Place { index, generation })
+    }
+
     /// Whether no place is free.
     pub(super) fn is_full(&self) -> bool {
         self.free.is_empty()
@@ -134,6 +145,20 @@ impl Job {
         self.hungry = None;
         self.reads = false;
         self.on_wire = None;
+    }
+
+    /// The buffer that was somewhere else is back. What a compare read is not
+    /// kept but returned.
+    #[inline]
+    pub(super) fn take_back(&mut self, buf: Option<Buf>) -> Option<Buf> {
+        match std::mem::take(&mut self.lent) {
+            Lent::None => {}
+            Lent::Capsule => self.capsule = buf,
+            Lent::Data => self.data = buf,
+            Lent::Piece => self.spare = buf,
+            Lent::Spare => return buf,
+        }
+        None
     }
 
     /// Whether `action` needs a buffer that the job has not.

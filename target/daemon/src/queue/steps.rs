@@ -141,7 +141,7 @@ impl Edge {
     }
 
     /// A read ended: the next one may begin.
-    fn pull_more(&mut self, io: &mut Io<'_>) {
+    pub(super) fn pull_more(&mut self, io: &mut Io<'_>) {
         while self.reads_left > 0
             && let Some(slot) = self.pulls.pop_front()
         {

@@ -7,6 +7,7 @@
     reason = "tests"
 )]
 
+mod aborting;
 mod before_connect;
 mod connections;
 mod fairness;

@@ -217,6 +217,8 @@ impl Host {
                     let held = held.expect("an answer to a command that was not held");
                     lane.held.swap_remove(held);
                 }
+                // As if every command had started.
+                Order::Abort { cid } => lane.queue.aborted(cid, false),
                 // The edge closes the queue pair.
                 Order::Close(_) => return,
             }
