@@ -184,6 +184,7 @@ statuses! {
     CONTROLLER_LIST_INVALID = 0x11c, "Controller List Invalid";
     INVALID_CONTROLLER_ID = 0x11f, "Invalid Controller Identifier";
     COMMAND_SET_NOT_SUPPORTED = 0x129, "I/O Command Set Not Supported";
+    OVERLAPPING_RANGE = 0x187, "Overlapping I/O Range";
     CONFLICTING_ATTRIBUTES = 0x180, "Conflicting Attributes, or Connect Incompatible Format";
     CONNECT_CONTROLLER_BUSY = 0x181, "Connect Controller Busy";
     CONNECT_INVALID_PARAMETERS = 0x182, "Connect Invalid Parameters";

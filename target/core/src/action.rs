@@ -124,6 +124,8 @@ pub enum IoKind {
     },
     /// Make everything that was written stable.
     Flush,
+    /// Write the `len` bytes of the second buffer, which were fetched last.
+    Store,
     /// Write zeroes; may also give up the space (DEAC).
     WriteZeroes {
         /// Whether the space may be given up.

@@ -43,8 +43,24 @@ impl Limits {
     /// Blocks of one range of a Dataset Management command (DMRSL), and of all
     /// its ranges together (DMSL).
     pub const MAX_TRIM: u32 = u32::MAX;
+    /// Source ranges of a Copy command; MSRC says one less.
+    pub const COPY_RANGES: u16 = 128;
+    /// Bytes of all source ranges of a Copy command (MCL), and of one of them
+    /// (MSSRL) as far as that field can say it.
+    pub const MAX_COPY: u64 = 64 << 20;
     /// Bytes that are read at once for a command whose data stay here.
     const PIECE: u32 = 128 << 10;
+
+    /// Blocks of one source range of a Copy command (MSSRL), and of all
+    /// together (MCL), where a block has 2 to `block_shift` bytes.
+    #[must_use]
+    pub(crate) fn copy_blocks(block_shift: u8) -> (u16, u32) {
+        let blocks = Self::MAX_COPY >> block_shift;
+        (
+            u16::try_from(blocks).unwrap_or(u16::MAX),
+            u32::try_from(blocks).unwrap_or(u32::MAX),
+        )
+    }
 
     /// Bytes at once, at most, of a command whose data stay here: what it may
     /// hold of the buffers does not depend on how long it is.

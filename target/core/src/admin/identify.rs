@@ -168,7 +168,7 @@ impl Admin<'_> {
         if subsystem.has_volatile_cache() {
             vwc |= Vwc::VWCP;
         }
-        let mut oncs = Oncs::NVMCMPS | Oncs::SSFS | Oncs::NVMVFYS;
+        let mut oncs = Oncs::NVMCMPS | Oncs::SSFS | Oncs::NVMVFYS | Oncs::NVMCPYS;
         if subsystem.namespaces().iter().any(|one| one.deallocate) {
             oncs |= Oncs::NVMDSMSV;
         }
@@ -207,6 +207,8 @@ impl Admin<'_> {
             awun: 0.into(),
             awupf: 0.into(),
             acwu: 0.into(),
+            // Copy descriptor format 0h.
+            cdfs: 1.into(),
             ofcs: Ofcs::DCS.bits().into(),
             ..self.common(limits)
         }
@@ -257,11 +259,15 @@ fn nvm_namespace(namespace: &Namespace) -> IdentifyNamespace {
     if namespace.deallocate {
         dlfeat |= Dlfeat::READS_ZEROES | Dlfeat::WZDS;
     }
+    let (mssrl, mcl) = Limits::copy_blocks(namespace.block_shift);
     let bytes = u128::from(namespace.blocks) << namespace.block_shift;
     IdentifyNamespace {
         nmic: Nmic::SHRNS.bits(),
         dlfeat: dlfeat.bits(),
         nvmcap: bytes.into(),
+        mssrl: mssrl.into(),
+        mcl: mcl.into(),
+        msrc: zero_based(usize::from(Limits::COPY_RANGES)),
         nsattr: attributes(namespace).bits(),
         nguid: namespace.nguid,
         eui64: namespace.eui64.unwrap_or_default(),

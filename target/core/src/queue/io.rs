@@ -18,7 +18,7 @@ use crate::{CloseCause, Executed, IoKind, IoOp, Limits, Namespace, Subsystem};
 /// An I/O queue's place in its controller.
 #[derive(Debug)]
 pub(super) struct Joined {
-    controller: Arc<Controller>,
+    pub(super) controller: Arc<Controller>,
     subsystem: Arc<Subsystem>,
     counting: Counting,
     /// The controller's count of resets when the queue was connected.
@@ -26,15 +26,15 @@ pub(super) struct Joined {
     /// Longest data of a command.
     max_transfer: u32,
     /// Longest piece of a command whose data stay here.
-    piece: u32,
+    pub(super) piece: u32,
     /// Whether any command proves that the host lives.
     traffic_keep_alive: bool,
 }
 
 // Where fields of a command begin, in bytes.
 const NSID: u16 = 4;
-const CDW10: u16 = 40;
-const CDW12: u16 = 48;
+pub(super) const CDW10: u16 = 40;
+pub(super) const CDW12: u16 = 48;
 
 impl Joined {
     pub(super) fn new(
@@ -107,13 +107,14 @@ impl Joined {
             io::DATASET_MANAGEMENT => self.dataset_management(request, sqe),
             io::COMPARE => self.compare(request, sqe),
             io::VERIFY => self.verify(request, sqe),
+            io::COPY => self.copy(request, sqe),
             _ => Err(Failure::from(Status::INVALID_OPCODE).at(0)),
         }
     }
 
     /// Base 2.0, 3.2.1: a namespace id that is not active for the controller
     /// is refused.
-    fn namespace(&self, nsid: u32) -> Result<&Namespace, Failure> {
+    pub(super) fn namespace(&self, nsid: u32) -> Result<&Namespace, Failure> {
         self.subsystem
             .namespace(nsid)
             .ok_or(Failure::from(Status::INVALID_NAMESPACE).at(NSID))
@@ -237,7 +238,7 @@ impl Joined {
         let namespace = self.namespace(command.nsid)?;
         let mut blocks = 0u64;
         for at in 0..command.ranges {
-            let range = range_at(data, at)?;
+            let range = entry_at::<DsmRange>(data, at)?;
             blocks += u64::from(range.blocks.get());
             let slba = range.slba.get();
             if bytes_of(namespace, slba, range.blocks.get(), IoKind::Deallocate).is_none() {
@@ -268,7 +269,7 @@ impl Joined {
     ) -> Result<Next, Failure> {
         let namespace = self.namespace(command.nsid)?;
         for at in from..command.ranges {
-            let range = range_at(data, at)?;
+            let range = entry_at::<DsmRange>(data, at)?;
             let slba = range.slba.get();
             let op = bytes_of(namespace, slba, range.blocks.get(), IoKind::Deallocate)
                 .ok_or(Failure::from(Status::LBA_OUT_OF_RANGE))?;
@@ -291,6 +292,7 @@ impl Joined {
     ) -> Result<Next, Failure> {
         let kind = match request.stage {
             Stage::Disk(op) | Stage::Verify(op) => op.kind,
+            Stage::Copy(copying) => copying.kind(),
             Stage::Trim { .. } => IoKind::Deallocate,
             _ => IoKind::Flush,
         };
@@ -298,7 +300,11 @@ impl Joined {
             if outcome == Executed::Failed {
                 self.counting.media_error();
             }
-            return Err(status_of(kind, outcome).into());
+            let failure = Failure::from(status_of(kind, outcome));
+            return Err(match request.stage {
+                Stage::Copy(copying) => copying.failed(failure),
+                _ => failure,
+            });
         }
         match request.stage {
             Stage::Disk(op) => {
@@ -324,6 +330,7 @@ impl Joined {
                     },
                 ))
             }
+            Stage::Copy(copying) => self.copied(request, copying, data),
             Stage::Trim { command, next } => self.trim(request, command, next, data),
             Stage::FlushAll { next, then } => {
                 flush_next(&self.subsystem, request, next, then).map_or(Ok(Next::Done(0)), Ok)
@@ -350,7 +357,7 @@ fn first_piece(left: IoOp) -> IoOp {
     }
 }
 
-fn writable(namespace: &Namespace) -> Result<(), Failure> {
+pub(super) fn writable(namespace: &Namespace) -> Result<(), Failure> {
     if namespace.readonly {
         return Err(Status::NAMESPACE_WRITE_PROTECTED.into());
     }
@@ -359,7 +366,12 @@ fn writable(namespace: &Namespace) -> Result<(), Failure> {
 
 /// The operation on `blocks` blocks from `slba` on; `None` when they are not
 /// all in the namespace.
-fn bytes_of(namespace: &Namespace, slba: u64, blocks: u32, kind: IoKind) -> Option<IoOp> {
+pub(super) fn bytes_of(
+    namespace: &Namespace,
+    slba: u64,
+    blocks: u32,
+    kind: IoKind,
+) -> Option<IoOp> {
     let end = slba.checked_add(blocks.into())?;
     if end > namespace.blocks {
         return None;
@@ -398,11 +410,12 @@ pub(super) fn flush_next(
     Some(Next::Execute(flush_of(namespace)))
 }
 
-fn range_at(data: &[u8], at: u16) -> Result<DsmRange, Failure> {
-    let start = usize::from(at) * size_of::<DsmRange>();
+/// Entry `at` of a list that is the data of a command.
+pub(super) fn entry_at<T: FromBytes>(data: &[u8], at: u16) -> Result<T, Failure> {
+    let start = usize::from(at) * size_of::<T>();
     let range = data
         .get(start..)
-        .and_then(|rest| DsmRange::read_from_prefix(rest).ok());
+        .and_then(|rest| T::read_from_prefix(rest).ok());
     match range {
         Some((range, _rest)) => Ok(range),
         None => Err(Status::INTERNAL_ERROR.into()),
@@ -420,9 +433,10 @@ fn status_of(kind: IoKind, outcome: Executed) -> Status {
         (Executed::Failed, IoKind::Read | IoKind::Compare | IoKind::Fetch { .. }) => {
             Status::UNRECOVERED_READ_ERROR
         }
-        (Executed::Failed, IoKind::Write | IoKind::WriteZeroes { .. } | IoKind::Flush) => {
-            Status::WRITE_FAULT
-        }
+        (
+            Executed::Failed,
+            IoKind::Write | IoKind::Store | IoKind::WriteZeroes { .. } | IoKind::Flush,
+        ) => Status::WRITE_FAULT,
         (Executed::Failed, IoKind::Deallocate) => Status::INTERNAL_ERROR,
     }
 }

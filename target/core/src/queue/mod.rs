@@ -10,6 +10,7 @@
 mod abort;
 mod admin;
 mod connect;
+mod copy;
 mod fabrics;
 mod io;
 mod request;
@@ -379,6 +380,10 @@ impl Queue {
                 request.stage = Stage::Disk(op);
                 Ok(Next::Execute(op))
             }
+            Stage::Copy(copying) => match &self.role {
+                Role::Io(joined) => joined.copy_ranges(request, copying, data),
+                _ => Err(Status::INTERNAL_ERROR.into()),
+            },
             Stage::Ranges(_) => match &self.role {
                 Role::Io(joined) => joined.ranges(request, data),
                 _ => Err(Status::INTERNAL_ERROR.into()),

@@ -7,6 +7,7 @@ use nvmeof_wire::nvm::DatasetManagement;
 use nvmeof_wire::sqe::SQE_LEN;
 use nvmeof_wire::{Sgl, Sqe, Status};
 
+use super::copy::Copying;
 use crate::{Data, IoKind, IoOp, Remote};
 
 /// A command that was begun. The edge keeps it until the command is answered.
@@ -39,6 +40,8 @@ pub(crate) enum Stage {
     Disk(IoOp),
     /// The disk, for the first piece of what is left to verify.
     Verify(IoOp),
+    /// The source ranges of a Copy command, or the disk.
+    Copy(Copying),
     /// The ranges of a Dataset Management command.
     Ranges(DatasetManagement),
     /// The disk, for range `next - 1` of the command.
@@ -180,6 +183,7 @@ impl Request {
     pub(crate) fn spare(&self) -> u32 {
         match (&self.stage, &self.data) {
             (Stage::Transfer(op), Data::Remote(remote)) if op.kind == IoKind::Compare => remote.len,
+            (Stage::Copy(copying), _) => copying.room,
             _ => 0,
         }
     }

@@ -115,6 +115,11 @@ fn lend(job: &mut Job, op: &IoOp) -> Option<Op> {
             buf.set_len(usize::try_from(len).ok()?).ok()?;
             Op::Read { offset, buf }
         }
+        IoKind::Store => {
+            job.lent = Lent::Piece;
+            let buf = job.spare.take()?;
+            Op::Write { offset, buf, fua }
+        }
         IoKind::Write => {
             let buf = lend_data(job)?;
             Op::Write { offset, buf, fua }

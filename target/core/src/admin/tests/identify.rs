@@ -67,7 +67,11 @@ fn only_what_is_there_is_promised() {
     assert_eq!((nvm.vsl, nvm.wusl), (13, 0));
     let dsm = (nvm.dmrl, nvm.dmrsl.get(), nvm.dmsl.get());
     assert_eq!(dsm, (255, u32::MAX, u64::from(u32::MAX)));
+    let one: IdentifyNamespace = identify(&mut host, Cns::NAMESPACE, 1);
+    let copy = (one.msrc, one.mssrl.get(), one.mcl.get());
+    assert_eq!(copy, (127, 65535, 131_072));
     let id = of(&mut host);
+    assert_eq!(id.cdfs.get(), 1);
     assert_eq!((id.awun.get(), id.awupf.get(), id.acwu.get()), (0, 0, 0));
 }
 

@@ -84,7 +84,7 @@ fn unknown_namespaces_and_opcodes_are_refused() {
         assert_eq!(answer.status(), Status::INVALID_NAMESPACE);
     }
     assert_eq!(host.plain(flush(2)).status(), Status::INVALID_NAMESPACE);
-    for opcode in [io::WRITE_UNCORRECTABLE, io::COPY, Opcode(0xff)] {
+    for opcode in [io::WRITE_UNCORRECTABLE, Opcode(0x0f), Opcode(0xff)] {
         let answer = host.plain(plain(opcode, 1, 0, 1));
         assert_eq!(answer.status(), Status::INVALID_OPCODE);
     }
