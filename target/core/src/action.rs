@@ -28,6 +28,15 @@ pub enum Action {
         /// now, so that nobody waits for a buffer while holding one.
         spare: u32,
     },
+    /// As [`Pull`](Self::Pull), but into the capsule, behind the command: the
+    /// data of one half of a fused operation. They begin at byte 64.
+    PullBehind {
+        /// Where the data are.
+        remote: Remote,
+    },
+    /// One half of a fused operation has its data: when the other has, too, it
+    /// is [`Event::Turn`] of the first.
+    Fuse,
     /// Run the operation on the disk, then [`Event::Executed`]. Data of a
     /// write or compare is where [`Request::data`](crate::Request::data) says.
     Execute(IoOp),
@@ -71,6 +80,9 @@ pub enum Event<'a> {
         /// every operation but [`IoKind::Deallocate`].
         data: &'a [u8],
     },
+    /// It is the turn of this half of a fused operation: of the first when both
+    /// have their data, of the second when the first succeeded.
+    Turn,
     /// A buffer of the length asked for.
     Room(&'a mut [u8]),
 }
@@ -105,6 +117,24 @@ pub struct IoOp {
     pub len: u64,
     /// Whether the data must be on stable storage when it is done.
     pub fua: bool,
+}
+
+impl IoOp {
+    /// Whether it changes what the disk holds.
+    #[inline]
+    #[must_use]
+    pub fn changes(&self) -> bool {
+        match self.kind {
+            IoKind::Read | IoKind::Compare | IoKind::Fetch { .. } | IoKind::Flush => false,
+            IoKind::Write | IoKind::Store | IoKind::WriteZeroes { .. } | IoKind::Deallocate => true,
+        }
+    }
+
+    /// The bytes that it is about.
+    #[must_use]
+    pub fn bytes(&self) -> Range<u64> {
+        self.offset..self.offset + self.len
+    }
 }
 
 /// What to do to a disk.

@@ -43,6 +43,9 @@ impl Limits {
     /// Blocks of one range of a Dataset Management command (DMRSL), and of all
     /// its ranges together (DMSL).
     pub const MAX_TRIM: u32 = u32::MAX;
+    /// Bytes of a fused Compare and Write, at most: what every capsule has room
+    /// for, so that none of its halves waits for a buffer.
+    pub const MAX_FUSED: u32 = 4096;
     /// Source ranges of a Copy command; MSRC says one less.
     pub const COPY_RANGES: u16 = 128;
     /// Bytes of all source ranges of a Copy command (MCL), and of one of them

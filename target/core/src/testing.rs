@@ -294,6 +294,9 @@ impl Host {
                         invalidate: response.invalidate,
                     });
                 }
+                Action::PullBehind { .. } | Action::Fuse => {
+                    panic!("half of a fused operation")
+                }
                 Action::Hold => return Outcome::Held,
                 Action::Close(cause) => return Outcome::Closed(cause),
             };

@@ -4,7 +4,7 @@ use nvmeof_wire::admin::{CSI_NVM, Cns, Identify, NSID_ALL};
 use nvmeof_wire::identify::capabilities::{Frmw, Fuses, Oacs};
 use nvmeof_wire::identify::controller::entry_sizes;
 use nvmeof_wire::identify::independent::CommonFeatures;
-use nvmeof_wire::identify::namespace::{Dlfeat, Nmic, Nsattr};
+use nvmeof_wire::identify::namespace::{Dlfeat, Nmic, Nsattr, Nsfeat};
 use nvmeof_wire::identify::{
     Cmic, ControllerList, ControllerType, Ctratt, Fcattr, IdentifyController,
     IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, IdentifyNamespaceNvm,
@@ -198,7 +198,7 @@ impl Admin<'_> {
                 .unwrap_or(u32::MAX)
                 .into(),
             oncs: oncs.bits().into(),
-            fuses: Fuses::empty().bits().into(),
+            fuses: Fuses::FCWS.bits().into(),
             vwc: vwc.bits(),
             // One block (0's based), which is the least that can be said and
             // all that holds for every backend: a file system promises for no
@@ -261,7 +261,12 @@ fn nvm_namespace(namespace: &Namespace) -> IdentifyNamespace {
     }
     let (mssrl, mcl) = Limits::copy_blocks(namespace.block_shift);
     let bytes = u128::from(namespace.blocks) << namespace.block_shift;
+    // What a fused Compare and Write may be about; 0's based. NAWUN and NAWUPF
+    // stay 0: as the controller says.
+    let nacwu = (Limits::MAX_FUSED >> namespace.block_shift).saturating_sub(1);
     IdentifyNamespace {
+        nsfeat: Nsfeat::NSABP.bits(),
+        nacwu: u16::try_from(nacwu).unwrap_or(0).into(),
         nmic: Nmic::SHRNS.bits(),
         dlfeat: dlfeat.bits(),
         nvmcap: bytes.into(),

@@ -122,7 +122,7 @@ impl Joined {
 
     /// The namespace and the operation that a command with a range of blocks
     /// means.
-    fn range(
+    pub(super) fn range(
         &self,
         request: &mut Request,
         sqe: &Sqe,

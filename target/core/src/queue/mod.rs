@@ -12,6 +12,7 @@ mod admin;
 mod connect;
 mod copy;
 mod fabrics;
+mod fused;
 mod io;
 mod request;
 #[cfg(test)]
@@ -34,6 +35,7 @@ use crate::model::Local;
 use crate::target::Shared;
 use crate::{Action, CloseCause, Data, Event, Order, Response};
 use abort::HeldAnswer;
+use fused::FirstHalf;
 use io::Joined;
 
 bitflags::bitflags! {
@@ -73,6 +75,10 @@ pub struct Queue {
     event_requests: VecDeque<u16>,
     /// Answers to commands that were held, in order.
     answers: VecDeque<HeldAnswer>,
+    /// The first half of a fused operation, if one came last.
+    first_half: FirstHalf,
+    /// What the first half is answered with that has no partner.
+    unfused: Option<Status>,
     closing: Option<CloseCause>,
     news: News,
     remark: Option<String>,
@@ -136,6 +142,8 @@ impl Queue {
             },
             event_requests: VecDeque::new(),
             answers: VecDeque::new(),
+            first_half: FirstHalf::None,
+            unfused: None,
             closing: None,
             news: News::DEADLINE,
             remark: None,
@@ -250,6 +258,8 @@ impl Queue {
                 // Almost every command ends here.
                 if sqe.opcode == opcode::FABRICS {
                     common_checks(sqe).and_then(|()| self.fabrics(now, request, sqe))
+                } else if sqe.is_fused() || self.first_half != FirstHalf::None {
+                    self.begin_fused(request, sqe, ready)
                 } else {
                     common_checks(sqe).and_then(|()| joined.begin(request, sqe, ready))
                 }
@@ -272,6 +282,9 @@ impl Queue {
         };
         let next = match next {
             Ok(Next::Data) => match request.data.clone() {
+                Data::Remote(remote) if request.is_fusing() => {
+                    return Action::PullBehind { remote };
+                }
                 Data::Remote(remote) => {
                     let spare = request.spare();
                     return Action::Pull { remote, spare };
@@ -296,6 +309,7 @@ impl Queue {
                 (Role::Admin(_), Stage::FlushAll { .. }) => self.shutdown_flushed(request),
                 _ => return self.out_of_step(request),
             },
+            Event::Turn => self.turn(request),
             Event::Room(out) => match request.stage {
                 Stage::Produce(page) => self.produce(&page, out).map(|()| Next::Done(0)),
                 _ => return self.out_of_step(request),
@@ -376,6 +390,7 @@ impl Queue {
                 Role::Admin(controller) => self.admin_of(controller).set_host_behavior(data),
                 _ => Err(Status::INTERNAL_ERROR.into()),
             },
+            Stage::Fusing(_) => Ok(request.placed()),
             Stage::Transfer(op) => {
                 request.stage = Stage::Disk(op);
                 Ok(Next::Execute(op))
@@ -396,6 +411,7 @@ impl Queue {
     fn act(&mut self, request: &mut Request, next: Result<Next, Failure>) -> Action {
         match next {
             Ok(Next::Execute(op)) => Action::Execute(op),
+            Ok(Next::Fuse) => Action::Fuse,
             Ok(Next::Produce(len)) => Action::Produce { len },
             Ok(Next::Hold) => {
                 request.stage = Stage::Over;
@@ -506,7 +522,7 @@ impl Queue {
 
 /// What every command must have, whatever it is.
 fn common_checks(sqe: &Sqe) -> Result<(), Failure> {
-    // Identify Controller, FUSES: no fused operation is supported.
+    // Identify Controller, FUSES: of I/O commands some can be, see `fused`.
     if sqe.is_fused() {
         return Err(Failure::field(1));
     }

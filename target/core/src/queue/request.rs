@@ -36,6 +36,8 @@ pub(crate) enum Stage {
     HostBehavior,
     /// The data of a write or compare, then the disk.
     Transfer(IoOp),
+    /// One half of a fused operation: its data, then its turn.
+    Fusing(IoOp),
     /// The disk.
     Disk(IoOp),
     /// The disk, for the first piece of what is left to verify.
@@ -78,6 +80,8 @@ pub(crate) enum Next {
     /// Its data must be there; then its stage says.
     Data,
     Execute(IoOp),
+    /// One half of a fused operation has its data.
+    Fuse,
     Produce(u32),
     Hold,
     /// Answered with this result.

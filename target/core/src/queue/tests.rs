@@ -10,6 +10,7 @@ mod abort;
 mod capsule;
 mod cm;
 mod connect;
+mod fused;
 mod io;
 mod keep_alive;
 mod lifecycle;

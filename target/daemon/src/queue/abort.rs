@@ -36,6 +36,10 @@ impl Edge {
     }
 
     fn abort_begun(&mut self, slot: Place, io: &mut Io<'_>) -> bool {
+        // Half of a fused operation is not given up without the other.
+        if self.is_half(slot) {
+            return false;
+        }
         let waited = self.take_from_rows(slot) || self.take_from_backlog(slot, io);
         if waited && let Some(job) = self.slots.get(slot) {
             let action = self.core.abort(&mut job.request);

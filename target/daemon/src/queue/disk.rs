@@ -11,6 +11,13 @@ use crate::tag::{Place, Tag};
 impl Edge {
     /// Runs `op` on its disk. Gives the next action when it ended at once.
     pub(super) fn execute(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) -> Option<Action> {
+        // Almost never is anything locked.
+        if op.kind != IoKind::Read
+            && !(io.locks.is_idle() && self.pairs.is_empty())
+            && self.is_locked_out(slot, op, io)
+        {
+            return None;
+        }
         let queue = self.place;
         let tag = Tag { queue, slot }.to_bits();
         let job = self.slots.get(slot)?;

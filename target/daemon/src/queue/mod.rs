@@ -2,6 +2,7 @@
 
 mod abort;
 mod disk;
+mod fused;
 mod in_place;
 mod receives;
 mod room;
@@ -17,11 +18,14 @@ use nvmeof_memory::{Buf, Classes, Pool};
 use nvmeof_rdma::{
     CloseReason, Completion, Peer, PostError, Provider, QpId, Received, Tag as RdmaTag, WorkKind,
 };
-use nvmeof_target_core::{Action, CloseCause, Data, News, Order, Queue as Core, Response};
+use nvmeof_target_core::{
+    Action, CloseCause, Data, LockMember, News, Order, Queue as Core, Response,
+};
 
 use crate::storage::Storage;
 use crate::tag::{Place, Tag};
 use crate::turns::Turns;
+use fused::Pair;
 use nvmeof_rdma::Sparingly;
 pub(crate) use receives::{Receives, SharedQueues};
 use slots::Slots;
@@ -42,6 +46,10 @@ pub(crate) struct Io<'a> {
     pub(crate) hungry: &'a mut Turns<Place>,
     /// Disk operations that found no room.
     pub(crate) backlog: &'a mut Turns<(u32, DiskRequest)>,
+    /// Locks on ranges of disks, and commands that wait for one to go or to be
+    /// held.
+    pub(crate) locks: &'a LockMember,
+    pub(crate) locked_out: &'a mut VecDeque<(Place, Place)>,
     /// What the reactor has to do after the call.
     pub(crate) news: &'a mut News,
     pub(crate) disk_log: &'a mut Sparingly,
@@ -88,6 +96,8 @@ pub(crate) struct Edge {
     waiting: VecDeque<Capsule>,
     /// Answers to commands that were held, waiting for a slot.
     parked: VecDeque<Response>,
+    /// Fused operations in work, oldest first.
+    pairs: Vec<Pair>,
     state: State,
 }
 
@@ -138,6 +148,7 @@ impl Edge {
             on_disk: 0,
             waiting: VecDeque::new(),
             parked: VecDeque::new(),
+            pairs: Vec::new(),
             state: State::Open,
         }
     }
@@ -300,6 +311,7 @@ impl Edge {
     pub(crate) fn drain(&mut self, io: &mut Io<'_>) {
         if self.state == State::Open {
             self.state = State::Draining;
+            self.no_second_half(io);
         }
         self.settle(io);
     }
@@ -433,8 +445,12 @@ impl Edge {
             let start = usize::try_from(buf.addr()).unwrap_or(0) + range.start;
             job.misaligned = !start.is_multiple_of(usize::try_from(alignment).unwrap_or(1));
         }
+        let fusing = job.request.is_fusing();
         job.capsule = Some(buf);
         self.take_room(room, io);
+        if fusing || !self.pairs.is_empty() {
+            self.begin_beside_pairs(slot, fusing, io);
+        }
         self.perform(slot, action, io);
     }
 

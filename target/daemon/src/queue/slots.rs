@@ -1,5 +1,6 @@
 //! Commands in work on one queue pair: as many as the host may send.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Classes};
@@ -116,6 +117,24 @@ impl Slots {
         Some(Place { index, generation })
     }
 
+    /// Whether the disk may be writing some of `bytes` of `disk` for one of the
+    /// commands, but for those of which `passes` says yes.
+    pub(super) fn may_write(
+        &self,
+        disk: u32,
+        bytes: &Range<u64>,
+        passes: impl Fn(Place) -> bool,
+    ) -> bool {
+        let mut all = (0u16..).zip(&self.slots);
+        all.any(|(index, slot)| {
+            let generation = slot.generation;
+            slot.taken
+                && slot.job.hungry.is_none()
+                && slot.job.request.may_write(disk, bytes)
+                && !passes(Place { index, generation })
+        })
+    }
+
     /// Whether no place is free.
     pub(super) fn is_full(&self) -> bool {
         self.free.is_empty()
@@ -174,7 +193,11 @@ impl Job {
                 IoKind::Write => self.misaligned && self.data.is_none(),
                 _ => false,
             },
-            Action::Respond(_) | Action::Hold | Action::Close(_) => false,
+            Action::PullBehind { .. }
+            | Action::Fuse
+            | Action::Respond(_)
+            | Action::Hold
+            | Action::Close(_) => false,
         }
     }
 
@@ -198,7 +221,11 @@ impl Job {
                 (IoKind::Write, Some(len)) if self.misaligned => fill(&mut self.data, len, buffers),
                 _ => true,
             },
-            Action::Respond(_) | Action::Hold | Action::Close(_) => true,
+            Action::PullBehind { .. }
+            | Action::Fuse
+            | Action::Respond(_)
+            | Action::Hold
+            | Action::Close(_) => true,
         }
     }
 }

@@ -11,6 +11,7 @@ mod aborting;
 mod before_connect;
 mod connections;
 mod fairness;
+mod fused;
 mod host;
 mod io;
 mod memory;

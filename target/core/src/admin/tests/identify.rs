@@ -2,6 +2,8 @@
 
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{Cns, Identify, NSID_ALL};
+use nvmeof_wire::identify::capabilities::Fuses;
+use nvmeof_wire::identify::namespace::Nsfeat;
 use nvmeof_wire::identify::{
     ControllerList, ControllerType, Ctratt, DescriptorList, IdentifyController,
     IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, Lpa,
@@ -70,7 +72,14 @@ fn only_what_is_there_is_promised() {
     let one: IdentifyNamespace = identify(&mut host, Cns::NAMESPACE, 1);
     let copy = (one.msrc, one.mssrl.get(), one.mcl.get());
     assert_eq!(copy, (127, 65535, 131_072));
+    // 4096 bytes are what a fused Compare and Write may be about.
+    assert!(one.nsfeat().contains(Nsfeat::NSABP));
+    assert_eq!(
+        (one.nawun.get(), one.nawupf.get(), one.nacwu.get()),
+        (0, 0, 7)
+    );
     let id = of(&mut host);
+    assert!(id.fuses().contains(Fuses::FCWS));
     assert_eq!(id.cdfs.get(), 1);
     assert_eq!((id.awun.get(), id.awupf.get(), id.acwu.get()), (0, 0, 0));
 }
