@@ -149,8 +149,9 @@ pub enum IoKind {
     /// Read `len` bytes into a second buffer, which stays for the next of
     /// these. The host gets none of them.
     Fetch {
-        /// Bytes of the longest of them: those of the buffer.
-        room: u32,
+        /// What the longest of them takes: the buffer has so many pages of
+        /// [`PAGE`](Self::PAGE) bytes.
+        pages: u8,
     },
     /// Make everything that was written stable.
     Flush,
@@ -165,6 +166,11 @@ pub enum IoKind {
     Deallocate,
 }
 
+impl IoKind {
+    /// Bytes of a page, in which the buffer of [`Fetch`](Self::Fetch) is counted.
+    pub const PAGE: u32 = 4096;
+}
+
 /// Where the data of a request are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
@@ -174,6 +180,16 @@ pub enum Data {
     Capsule(Range<usize>),
     /// In the host's memory.
     Remote(Remote),
+    /// In the host's memory, at several places, which descriptors in the capsule
+    /// name: [`Request::pieces`](crate::Request::pieces) reads them.
+    List {
+        /// Where the descriptors begin in the capsule.
+        at: u16,
+        /// How many there are.
+        count: u8,
+        /// Bytes of data.
+        len: u32,
+    },
 }
 
 /// What a queue wants without having been asked.

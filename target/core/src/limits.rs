@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::IoKind;
+
 /// Sizes and times of a target. They bound what peers can make it hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -46,6 +48,13 @@ impl Limits {
     /// Bytes of a fused Compare and Write, at most: what every capsule has room
     /// for, so that none of its halves waits for a buffer.
     pub const MAX_FUSED: u32 = 4096;
+    /// Keyed descriptors of one command (MSDBD), where in-capsule data are no
+    /// longer than [`LISTS_UP_TO`](Self::LISTS_UP_TO).
+    pub const DESCRIPTORS: u8 = 16;
+    /// In-capsule data above this many bytes go with one descriptor for each
+    /// command: Linux hosts 5.4 to 5.12 corrupt long in-capsule data when the
+    /// controller takes several.
+    pub const LISTS_UP_TO: u32 = 4096;
     /// Source ranges of a Copy command; MSRC says one less.
     pub const COPY_RANGES: u16 = 128;
     /// Bytes of all source ranges of a Copy command (MCL), and of one of them
@@ -65,11 +74,22 @@ impl Limits {
         )
     }
 
-    /// Bytes at once, at most, of a command whose data stay here: what it may
+    /// MSDBD: descriptors of one command.
+    #[must_use]
+    pub(crate) fn descriptors(&self) -> u8 {
+        if self.in_capsule > Self::LISTS_UP_TO {
+            1
+        } else {
+            Self::DESCRIPTORS
+        }
+    }
+
+    /// Pages of [`IoKind::PAGE`] bytes at once, at most, of a command whose data stay here: what it may
     /// hold of the buffers does not depend on how long it is.
     #[must_use]
-    pub(crate) fn piece(&self) -> u32 {
-        self.max_transfer.min(Self::PIECE)
+    pub(crate) fn piece(&self) -> u8 {
+        let pages = self.max_transfer.min(Self::PIECE) / IoKind::PAGE;
+        u8::try_from(pages).unwrap_or(u8::MAX)
     }
 
     /// How long queue `qid` may stay without a Connect command.

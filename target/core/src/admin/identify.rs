@@ -147,7 +147,7 @@ impl Admin<'_> {
             iorcsz: 1.into(),
             icdoff: 0.into(),
             fcattr: Fcattr::empty().bits(),
-            msdbd: 1,
+            msdbd: limits.descriptors(),
             ..IdentifyController::zeroed()
         }
     }

@@ -15,8 +15,8 @@ pub(crate) struct Copying {
     to: u64,
     /// Blocks of the range that are copied.
     done: u32,
-    /// Bytes of the buffer: a piece has no more.
-    pub(crate) room: u32,
+    /// Pages of the buffer: a piece has no more.
+    pages: u8,
     /// The range, counted from 0.
     at: u16,
     /// How many there are.
@@ -27,12 +27,17 @@ pub(crate) struct Copying {
 }
 
 impl Copying {
+    /// Bytes of the buffer.
+    pub(crate) fn room(&self) -> u32 {
+        u32::from(self.pages) * IoKind::PAGE
+    }
+
     /// What the disk does for it.
     pub(super) fn kind(&self) -> IoKind {
         if self.storing {
             IoKind::Store
         } else {
-            IoKind::Fetch { room: self.room }
+            IoKind::Fetch { pages: self.pages }
         }
     }
 
@@ -66,7 +71,7 @@ impl Joined {
         request.stage = Stage::Copy(Copying {
             to: command.slba,
             done: 0,
-            room: self.piece,
+            pages: self.piece,
             at: 0,
             ranges: command.ranges,
             fua: command.fua || self.controller.hot.writes_through(),
@@ -106,8 +111,8 @@ impl Joined {
             return Ok(Next::Execute(IoOp { fua, ..op }));
         }
         copying.storing = false;
-        copying.to += u64::from(blocks);
-        copying.done += blocks;
+        copying.to = copying.to.saturating_add(blocks.into());
+        copying.done = copying.done.saturating_add(blocks);
         if copying.done >= range.blocks() {
             copying.done = 0;
             copying.at += 1;
@@ -166,7 +171,7 @@ fn fetch(
 ) -> Result<Next, Failure> {
     let range: CopyRange = entry_at(data, copying.at)?;
     let blocks = piece(namespace, copying, &range);
-    let from = range.slba.get() + u64::from(copying.done);
+    let from = range.slba.get().saturating_add(copying.done.into());
     request.stage = Stage::Copy(copying);
     let op = bytes_of(namespace, from, blocks, copying.kind())
         .ok_or(copying.failed(Status::LBA_OUT_OF_RANGE.into()))?;
@@ -176,5 +181,5 @@ fn fetch(
 /// Blocks of the piece that `copying` is at.
 fn piece(namespace: &Namespace, copying: Copying, range: &CopyRange) -> u32 {
     let left = range.blocks().saturating_sub(copying.done);
-    left.min(copying.room >> namespace.block_shift)
+    left.min(copying.room() >> namespace.block_shift)
 }

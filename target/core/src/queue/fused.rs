@@ -199,7 +199,7 @@ impl Request {
 
     /// The data of a half are in the capsule.
     pub(super) fn placed(&mut self) -> Next {
-        if let Data::Remote(_) = self.data {
+        if !matches!(self.data, Data::Capsule(_)) {
             self.data_behind();
         }
         Next::Fuse

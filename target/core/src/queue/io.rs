@@ -25,8 +25,8 @@ pub(super) struct Joined {
     epoch: u32,
     /// Longest data of a command.
     max_transfer: u32,
-    /// Longest piece of a command whose data stay here.
-    pub(super) piece: u32,
+    /// Pages of the longest piece of a command whose data stay here.
+    pub(super) piece: u8,
     /// Whether any command proves that the host lives.
     traffic_keep_alive: bool,
 }
@@ -197,8 +197,8 @@ impl Joined {
     /// NVM 1.0, 3.2.6: Verify reads the blocks "without transferring any data
     /// or metadata to the host".
     fn verify(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
-        let room = self.piece;
-        let (_, op) = self.range(request, sqe, IoKind::Fetch { room })?;
+        let pages = self.piece;
+        let (_, op) = self.range(request, sqe, IoKind::Fetch { pages })?;
         // NVM 1.0, 4.1.5.2, VSL: "if the host submits a Verify command that
         // exceeds this limit, then the command is aborted with ... Invalid
         // Field in Command".
@@ -349,8 +349,8 @@ fn verify_next(request: &mut Request, left: IoOp) -> Next {
 /// As much of `left` as is done at once.
 fn first_piece(left: IoOp) -> IoOp {
     match left.kind {
-        IoKind::Fetch { room } => IoOp {
-            len: left.len.min(room.into()),
+        IoKind::Fetch { pages } => IoOp {
+            len: left.len.min(u64::from(pages) * u64::from(IoKind::PAGE)),
             ..left
         },
         _ => left,

@@ -14,6 +14,7 @@ mod copy;
 mod fabrics;
 mod fused;
 mod io;
+mod list;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -33,7 +34,7 @@ use crate::controller::Controller;
 use crate::controller::errors::ErrorEntry;
 use crate::model::Local;
 use crate::target::Shared;
-use crate::{Action, CloseCause, Data, Event, Order, Response};
+use crate::{Action, CloseCause, Data, Event, Order, Remote, Response};
 use abort::HeldAnswer;
 use fused::FirstHalf;
 use io::Joined;
@@ -106,6 +107,14 @@ struct SubmissionQueue {
 }
 
 impl SubmissionQueue {
+    /// What SQHD says.
+    fn now(&self) -> u16 {
+        if self.no_flow_control {
+            return u16::MAX;
+        }
+        self.head
+    }
+
     /// Moves the head past one command, which is now answered, and returns
     /// what SQHD says. The place is free again only now, since the receive
     /// the command came in was in use until then.
@@ -240,7 +249,7 @@ impl Queue {
                 expected: "64 bytes or more",
             });
         };
-        request.start(sqe, capsule.len());
+        request.start(sqe, capsule);
         // It is about to be closed, and the host is not to be served any more.
         if let Some(cause) = &self.closing {
             return Action::Close(cause.clone());
@@ -258,7 +267,7 @@ impl Queue {
                 // Almost every command ends here.
                 if sqe.opcode == opcode::FABRICS {
                     common_checks(sqe).and_then(|()| self.fabrics(now, request, sqe))
-                } else if sqe.is_fused() || self.first_half != FirstHalf::None {
+                } else if sqe.is_fused() || !matches!(self.first_half, FirstHalf::None) {
                     self.begin_fused(request, sqe, ready)
                 } else {
                     common_checks(sqe).and_then(|()| joined.begin(request, sqe, ready))
@@ -282,13 +291,8 @@ impl Queue {
         };
         let next = match next {
             Ok(Next::Data) => match request.data.clone() {
-                Data::Remote(remote) if request.is_fusing() => {
-                    return Action::PullBehind { remote };
-                }
-                Data::Remote(remote) => {
-                    let spare = request.spare();
-                    return Action::Pull { remote, spare };
-                }
+                Data::Remote(remote) => return pull(request, remote),
+                Data::List { .. } => return pull(request, request.whole()),
                 Data::Capsule(range) => {
                     let data = capsule.get(range).unwrap_or_default();
                     self.pulled(now, request, data)
@@ -360,6 +364,12 @@ impl Queue {
         }
     }
 
+    /// Says in an answer that goes out later than it was made where the
+    /// submission queue is by now.
+    pub fn renew(&self, cqe: &mut Cqe) {
+        cqe.sqhd = self.sq.now().into();
+    }
+
     /// Whether other queues depend on this one: I/O queues are lost with
     /// their admin queue, so it goes last.
     #[must_use]
@@ -424,6 +434,10 @@ impl Queue {
                     (Data::Remote(remote), Stage::Disk(op)) if op.kind == crate::IoKind::Read => {
                         Some(*remote)
                     }
+                    (Data::List { .. }, Stage::Produce(_)) => Some(request.whole()),
+                    (Data::List { .. }, Stage::Disk(op)) if op.kind == crate::IoKind::Read => {
+                        Some(request.whole())
+                    }
                     _ => None,
                 };
                 self.answer(request, push, Status::SUCCESS, result)
@@ -443,7 +457,7 @@ impl Queue {
     fn answer(
         &mut self,
         request: &mut Request,
-        push: Option<crate::Remote>,
+        push: Option<Remote>,
         status: Status,
         result: u64,
     ) -> Action {
@@ -518,6 +532,14 @@ impl Queue {
             }
         }
     }
+}
+
+fn pull(request: &Request, remote: Remote) -> Action {
+    if request.is_fusing() {
+        return Action::PullBehind { remote };
+    }
+    let spare = request.spare();
+    Action::Pull { remote, spare }
 }
 
 /// What every command must have, whatever it is.

@@ -14,4 +14,5 @@ mod fused;
 mod io;
 mod keep_alive;
 mod lifecycle;
+mod list;
 mod pieces;

@@ -62,7 +62,10 @@ impl Edge {
         let Some(job) = self.slots.get(slot) else {
             return false;
         };
-        let waits = job.hungry.take().is_some();
+        // What has several operations may have had some of them.
+        let may_have_begun =
+            matches!(&job.hungry, Some(Action::Execute(_))) && !job.request.is_one_operation();
+        let waits = !may_have_begun && job.hungry.take().is_some();
         if waits && std::mem::take(&mut job.reads) {
             self.reads_left += 1;
         }

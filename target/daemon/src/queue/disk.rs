@@ -161,7 +161,7 @@ fn lend_data(job: &mut Job) -> Option<Buf> {
             buf.set_view(range.clone()).ok()?;
             Some(buf)
         }
-        Data::Remote(_) => {
+        Data::Remote(_) | Data::List { .. } => {
             job.lent = Lent::Data;
             job.data.take()
         }
@@ -183,7 +183,7 @@ fn bytes_of<'a>(place: &Data, capsule: Option<&'a [u8]>, data: Option<&'a [u8]>)
         Data::Capsule(range) => capsule
             .and_then(|capsule| capsule.get(range.clone()))
             .unwrap_or_default(),
-        Data::Remote(_) => data.unwrap_or_default(),
+        Data::Remote(_) | Data::List { .. } => data.unwrap_or_default(),
         Data::None => &[],
     }
 }

@@ -8,6 +8,7 @@ mod receives;
 mod room;
 mod slots;
 mod steps;
+mod transfer;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,6 +30,7 @@ use fused::Pair;
 use nvmeof_rdma::Sparingly;
 pub(crate) use receives::{Receives, SharedQueues};
 use slots::Slots;
+use transfer::Transfer;
 
 /// What queues work with during a turn.
 pub(crate) struct Io<'a> {
@@ -98,6 +100,8 @@ pub(crate) struct Edge {
     parked: VecDeque<Response>,
     /// Fused operations in work, oldest first.
     pairs: Vec<Pair>,
+    /// Data that go to or come from several places of the host's memory.
+    transfers: Vec<Transfer>,
     state: State,
 }
 
@@ -149,6 +153,7 @@ impl Edge {
             waiting: VecDeque::new(),
             parked: VecDeque::new(),
             pairs: Vec::new(),
+            transfers: Vec::new(),
             state: State::Open,
         }
     }
@@ -234,8 +239,10 @@ impl Edge {
         let slot = Tag::from_bits(completion.tag.0).slot;
         match completion.kind {
             WorkKind::Send => self.slots.free(slot),
-            WorkKind::Write => {}
-            WorkKind::Read => self.pulled(slot, completion.buf, io),
+            WorkKind::Write if self.transfers.is_empty() => {}
+            WorkKind::Write => self.written(slot, completion.buf, io),
+            WorkKind::Read if self.transfers.is_empty() => self.pulled(slot, completion.buf, io),
+            WorkKind::Read => self.read(slot, completion.buf, io),
         }
         self.settle(io);
     }

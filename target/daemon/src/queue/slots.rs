@@ -217,7 +217,10 @@ impl Job {
             Action::Execute(op) => match (op.kind, buffer_len(op)) {
                 (IoKind::Read, Some(len)) => fill(&mut self.data, len, buffers),
                 (IoKind::Compare, Some(len)) => fill(&mut self.spare, len, buffers),
-                (IoKind::Fetch { room }, _) => fill(&mut self.spare, room, buffers),
+                (IoKind::Fetch { pages }, _) => {
+                    let room = u32::from(pages) * IoKind::PAGE;
+                    fill(&mut self.spare, room, buffers)
+                }
                 (IoKind::Write, Some(len)) if self.misaligned => fill(&mut self.data, len, buffers),
                 _ => true,
             },

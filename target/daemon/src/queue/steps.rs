@@ -2,7 +2,7 @@
 
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{Inline, PostError, RemoteKey, RemoteSlice, Work};
-use nvmeof_target_core::{Action, Event, Remote, Response};
+use nvmeof_target_core::{Action, Data, Event, Remote, Response};
 use nvmeof_wire::sqe::SQE_LEN;
 
 use super::slots::Lent;
@@ -90,6 +90,7 @@ impl Edge {
     }
 
     pub(super) fn pull(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
+        let pieces = self.pieces(slot);
         let local = self.slots.get(slot).and_then(|job| {
             job.on_wire = Some(io.now);
             job.data.take()
@@ -97,8 +98,7 @@ impl Edge {
         let Some(local) = local else {
             return self.bug("no buffer to pull into", io);
         };
-        let remote = slice(remote);
-        self.post(slot, Work::Read { local, remote }, io);
+        self.post_read(slot, local, remote, pieces, io);
     }
 
     /// The data of a Connect go where its capsule was, which is parsed
@@ -167,6 +167,7 @@ impl Edge {
     /// capsule, where there is room for as much as they may be.
     fn pull_behind(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
         let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
+        let pieces = self.pieces(slot);
         let capsule = self.slots.get(slot).and_then(|job| {
             let mut capsule = job.capsule.take()?;
             job.lent = Lent::Capsule;
@@ -177,8 +178,7 @@ impl Edge {
         let Some(local) = capsule else {
             return self.bug("the data of a fused command do not fit its capsule", io);
         };
-        let remote = slice(remote);
-        self.post(slot, Work::Read { local, remote }, io);
+        self.post_read(slot, local, remote, pieces, io);
     }
 
     /// The receive is posted again before the answer goes out, since with the
@@ -189,15 +189,27 @@ impl Edge {
         };
         job.spare = None;
         job.on_wire = Some(io.now);
+        let pieces = match (job.request.data(), &job.capsule) {
+            (Data::List { .. }, Some(capsule)) => job.request.pieces(capsule),
+            _ => Vec::new(),
+        };
         let (capsule, data) = (job.capsule.take(), job.data.take());
         self.receive_again(capsule, io);
         // The host's own memory holds its data already; before the answer it is
         // let go, and so it is when nothing came of the command.
         let data = data.filter(|data| !data.is_lent());
         if let (Some(remote), Some(local)) = (response.push, data) {
+            if !pieces.is_empty() {
+                return self.push_pieces(slot, local, pieces, *response, io);
+            }
             let remote = slice(remote);
             self.post(slot, Work::Write { local, remote }, io);
         }
+        self.send(slot, response, io);
+    }
+
+    /// Sends the answer: its data are on their way.
+    pub(super) fn send(&mut self, slot: Place, response: &Response, io: &mut Io<'_>) {
         let Ok(head) = Inline::new(&response.cqe.to_bytes()) else {
             return self.bug("a completion does not fit a send", io);
         };

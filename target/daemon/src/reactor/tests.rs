@@ -14,6 +14,7 @@ mod fairness;
 mod fused;
 mod host;
 mod io;
+mod lists;
 mod memory;
 mod providers;
 mod shared;

@@ -12,7 +12,7 @@ use nvmeof_wire::identify::{
 use zerocopy::FromBytes;
 
 use super::discovery;
-use crate::testing::{DISK, Host, namespace, target, target_of};
+use crate::testing::{DISK, Host, namespace, target, target_of, target_with};
 
 fn identify<T: FromBytes>(host: &mut Host, cns: Cns, nsid: u32) -> T {
     let answer = host.identify(cns, nsid);
@@ -29,7 +29,7 @@ fn the_controller_is_what_a_linux_host_insists_on() {
         (cntlid, ControllerType::IO)
     );
     assert_eq!(id.command_capsule_len(), 64 + 4096);
-    assert_eq!((id.iorcsz.get(), id.icdoff.get(), id.msdbd), (1, 0, 1));
+    assert_eq!((id.iorcsz.get(), id.icdoff.get(), id.msdbd), (1, 0, 16));
     assert!(
         id.sgls()
             .contains(Sgls::SUPPORTED | Sgls::KSDBDS | Sgls::OFFSET)
@@ -41,6 +41,18 @@ fn the_controller_is_what_a_linux_host_insists_on() {
     assert_eq!(&id.subnqn[..DISK.len()], DISK.as_bytes());
     assert_eq!((id.async_event_limit(), id.elpe), (4, 63));
     assert_eq!(id.sn.to_string().len(), 20);
+}
+
+/// Linux hosts 5.4 to 5.12 corrupt long in-capsule data otherwise.
+#[test]
+fn long_in_capsule_data_go_with_one_descriptor() {
+    let limits = crate::Limits {
+        in_capsule: 8192,
+        ..crate::Limits::default()
+    };
+    let (mut host, _) = Host::admin(&target_with(limits));
+    let id: IdentifyController = identify(&mut host, Cns::CONTROLLER, 0);
+    assert_eq!(id.msdbd, 1);
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn a_length_that_is_not_the_command_s_is_refused() {
 #[test]
 fn descriptors_that_rdma_does_not_have_are_refused() {
     let (_admin, mut host) = Host::ready(&target());
-    for identifier in [0x10, 0x20, 0x30, 0x31, 0x41, 0x50, 0xf0] {
+    for identifier in [0x10, 0x20, 0x30, 0x41, 0x50, 0xf0] {
         for opcode in [io::READ, io::WRITE] {
             let mut sqe = io_of(opcode, 1);
             sqe.dptr = keyed(512).to_descriptor();

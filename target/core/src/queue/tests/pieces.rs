@@ -35,10 +35,10 @@ fn verify_reads_every_block_once_in_pieces_and_gives_none() {
     let (_admin, mut host) = Host::ready(&large(1000));
     let answer = host.plain(command(io::VERIFY, 3, 70));
     assert_eq!((answer.status(), answer.data.len()), (Status::SUCCESS, 0));
-    let room = u32::try_from(PIECE).unwrap();
+    let pages = 32;
     let mut next = 3 * 4096;
     for (n, op) in host.ops.iter().enumerate() {
-        assert_eq!((op.kind, op.offset), (IoKind::Fetch { room }, next), "{n}");
+        assert_eq!((op.kind, op.offset), (IoKind::Fetch { pages }, next), "{n}");
         assert!(op.len <= PIECE);
         next += op.len;
     }
@@ -82,8 +82,8 @@ fn copy_reads_and_writes_each_range_in_pieces_and_in_order() {
     let (_admin, mut host) = Host::ready(&large(1000));
     let ranges = [CopyRange::new(5, 40), CopyRange::new(100, 1)];
     assert_eq!(copy(&mut host, 500, &ranges), (Status::SUCCESS, 0));
-    let room = u32::try_from(PIECE).unwrap();
-    let fetch = IoKind::Fetch { room };
+    let pages = 32;
+    let fetch = IoKind::Fetch { pages };
     let expected = [
         (fetch, 5, 32, false),
         (IoKind::Store, 500, 32, true),
