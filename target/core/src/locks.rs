@@ -140,6 +140,7 @@ impl LockMember {
 
     /// Says of each lock that waits for this reactor whether it still writes
     /// there. Whether some have to wait on.
+    #[must_use]
     pub fn settle(&self, mut writes: impl FnMut(u32, &Range<u64>) -> bool) -> bool {
         let mut table = self.inner.table();
         let (mut waits, mut changed) = (false, false);
@@ -177,13 +178,10 @@ impl RangeLock {
     #[must_use]
     pub fn is_held(&self) -> bool {
         let table = self.inner.table();
-        let older = table.locks.iter().take_while(|lock| lock.id != self.id);
+        let mut older = table.locks.iter().take_while(|lock| lock.id != self.id);
         let own = table.locks.iter().find(|lock| lock.id == self.id);
         own.is_some_and(|own| {
-            own.waits_for.is_empty()
-                && !older
-                    .into_iter()
-                    .any(|it| it.overlaps(own.disk, &own.bytes))
+            own.waits_for.is_empty() && !older.any(|it| it.overlaps(own.disk, &own.bytes))
         })
     }
 }

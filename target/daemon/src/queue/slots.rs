@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Classes};
-use nvmeof_target_core::{Action, IoKind, IoOp, Request};
+use nvmeof_target_core::{Action, Data, IoKind, IoOp, Remote, Request};
 
 use crate::tag::Place;
 
@@ -164,6 +164,16 @@ impl Job {
         self.hungry = None;
         self.reads = false;
         self.on_wire = None;
+    }
+
+    /// The places of the host's memory that its command has a list of, if it has
+    /// one.
+    #[inline]
+    pub(super) fn pieces(&self) -> Vec<Remote> {
+        match (self.request.data(), &self.capsule) {
+            (Data::List { .. }, Some(capsule)) => self.request.pieces(capsule),
+            _ => Vec::new(),
+        }
     }
 
     /// The buffer that was somewhere else is back. What a compare read is not

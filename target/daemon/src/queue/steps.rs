@@ -2,7 +2,7 @@
 
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{Inline, PostError, RemoteKey, RemoteSlice, Work};
-use nvmeof_target_core::{Action, Data, Event, Remote, Response};
+use nvmeof_target_core::{Action, Event, Remote, Response};
 use nvmeof_wire::sqe::SQE_LEN;
 
 use super::slots::Lent;
@@ -90,12 +90,11 @@ impl Edge {
     }
 
     pub(super) fn pull(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
-        let pieces = self.pieces(slot);
         let local = self.slots.get(slot).and_then(|job| {
             job.on_wire = Some(io.now);
-            job.data.take()
+            Some((job.data.take()?, job.pieces()))
         });
-        let Some(local) = local else {
+        let Some((local, pieces)) = local else {
             return self.bug("no buffer to pull into", io);
         };
         self.post_read(slot, local, remote, pieces, io);
@@ -167,15 +166,15 @@ impl Edge {
     /// capsule, where there is room for as much as they may be.
     fn pull_behind(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
         let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
-        let pieces = self.pieces(slot);
         let capsule = self.slots.get(slot).and_then(|job| {
+            let pieces = job.pieces();
             let mut capsule = job.capsule.take()?;
             job.lent = Lent::Capsule;
             job.on_wire = Some(io.now);
             capsule.set_view(SQE_LEN..SQE_LEN + len).ok()?;
-            Some(capsule)
+            Some((capsule, pieces))
         });
-        let Some(local) = capsule else {
+        let Some((local, pieces)) = capsule else {
             return self.bug("the data of a fused command do not fit its capsule", io);
         };
         self.post_read(slot, local, remote, pieces, io);
@@ -189,10 +188,7 @@ impl Edge {
         };
         job.spare = None;
         job.on_wire = Some(io.now);
-        let pieces = match (job.request.data(), &job.capsule) {
-            (Data::List { .. }, Some(capsule)) => job.request.pieces(capsule),
-            _ => Vec::new(),
-        };
+        let pieces = job.pieces();
         let (capsule, data) = (job.capsule.take(), job.data.take());
         self.receive_again(capsule, io);
         // The host's own memory holds its data already; before the answer it is

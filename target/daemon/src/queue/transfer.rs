@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use nvmeof_memory::Buf;
 use nvmeof_rdma::Work;
-use nvmeof_target_core::{Data, Remote, Response};
+use nvmeof_target_core::{Remote, Response};
 
 use super::steps::slice;
 use super::{Edge, Io};
@@ -44,17 +44,6 @@ impl Transfer {
 }
 
 impl Edge {
-    /// The places of the host's memory that the command in `slot` has a list of.
-    pub(super) fn pieces(&mut self, slot: Place) -> Vec<Remote> {
-        match self.slots.get(slot) {
-            Some(job) if matches!(job.request.data(), Data::List { .. }) => {
-                let capsule = job.capsule.as_deref().unwrap_or_default();
-                job.request.pieces(capsule)
-            }
-            _ => Vec::new(),
-        }
-    }
-
     /// Begins to fill `local`: from one place, or from the `pieces` if there are
     /// any.
     pub(super) fn post_read(
