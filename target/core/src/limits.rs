@@ -84,8 +84,9 @@ impl Limits {
         }
     }
 
-    /// Pages of [`IoKind::PAGE`] bytes at once, at most, of a command whose data stay here: what it may
-    /// hold of the buffers does not depend on how long it is.
+    /// Pages of [`IoKind::PAGE`] bytes at once, at most, of a command whose data
+    /// stay here: what it may hold of the buffers does not depend on how long it
+    /// is.
     #[must_use]
     pub(crate) fn piece(&self) -> u8 {
         let pages = self.max_transfer.min(Self::PIECE) / IoKind::PAGE;

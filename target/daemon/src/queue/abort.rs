@@ -41,19 +41,15 @@ impl Edge {
             return false;
         }
         let waited = self.take_from_rows(slot) || self.take_from_backlog(slot, io);
-        if waited && let Some(job) = self.slots.get(slot) {
-            let action = self.core.abort(&mut job.request);
-            self.end_aborted(slot, action, io);
+        if waited
+            && let Some(job) = self.slots.get(slot)
+            && let Action::Respond(response) = self.core.abort(&mut job.request)
+        {
+            self.respond(slot, &response, io);
+            // It may have had a read that it was not using yet.
+            self.pull_more(io);
         }
         waited
-    }
-
-    fn end_aborted(&mut self, slot: Place, action: Action, io: &mut Io<'_>) {
-        if let Action::Respond(response) = action {
-            self.respond(slot, &response, io);
-        }
-        // It may have had a read that it was not using yet.
-        self.pull_more(io);
     }
 
     /// It waits for a buffer or for an RDMA Read: not any more. The rows pass
