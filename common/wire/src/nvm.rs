@@ -1,6 +1,8 @@
 //! I/O commands of the NVM command set: what their dwords mean, in both
 //! directions (NVM 1.0, 3.2).
 
+mod copy;
+
 use core::mem::offset_of;
 
 use zerocopy::little_endian::{U32, U64};
@@ -8,6 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::Sqe;
 use crate::opcode::{Opcode, io};
+pub use copy::{COPY_RANGE_LEN, Copy, CopyRange};
 
 bitflags::bitflags! {
     /// Bits 31:16 of dword 12 that change what Read, Write, Compare and Write

@@ -60,6 +60,19 @@ const _: () = {
     assert!(offset_of!(Sqe, cdw15) == 60);
 };
 
+/// What a command has to do with a fused operation (Base 2.0, figure 87, FUSE).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fuse {
+    /// Nothing: 00b.
+    Normal,
+    /// It is the first command: 01b.
+    First,
+    /// It is the second command: 10b.
+    Second,
+    /// 11b.
+    Reserved,
+}
+
 /// Fused operation, bits 1:0 of [`Sqe::flags`].
 pub const FUSE_MASK: u8 = 0x03;
 /// PSDT, bits 7:6 of [`Sqe::flags`].
@@ -102,6 +115,17 @@ impl Sqe {
         zerocopy::transmute!(*self)
     }
 
+    /// Which half of a fused operation it is: FUSE, bits 1:0 of the flags.
+    #[must_use]
+    pub fn fuse(&self) -> Fuse {
+        match self.flags & FUSE_MASK {
+            0 => Fuse::Normal,
+            1 => Fuse::First,
+            2 => Fuse::Second,
+            _ => Fuse::Reserved,
+        }
+    }
+
     /// Whether the command is one half of a fused operation.
     #[must_use]
     pub fn is_fused(&self) -> bool {
@@ -133,6 +157,16 @@ mod tests {
         assert_eq!(Sqe::from_capsule(&bytes[..63]), None);
         assert_eq!(Sqe::in_capsule(&bytes), Some(&sqe));
         assert_eq!(Sqe::in_capsule(&bytes[..63]), None);
+    }
+
+    #[test]
+    fn fuse_is_the_two_low_bits() {
+        let mut sqe = Sqe::new(opcode::io::COMPARE);
+        let all = [Fuse::Normal, Fuse::First, Fuse::Second, Fuse::Reserved];
+        for (bits, fuse) in (0u8..).zip(all) {
+            sqe.flags = PSDT_SGL | bits;
+            assert_eq!((sqe.fuse(), sqe.is_fused()), (fuse, bits != 0));
+        }
     }
 
     #[test]

@@ -184,10 +184,11 @@ statuses! {
     CONTROLLER_LIST_INVALID = 0x11c, "Controller List Invalid";
     INVALID_CONTROLLER_ID = 0x11f, "Invalid Controller Identifier";
     COMMAND_SET_NOT_SUPPORTED = 0x129, "I/O Command Set Not Supported";
+    OVERLAPPING_RANGE = 0x187, "Overlapping I/O Range";
     CONFLICTING_ATTRIBUTES = 0x180, "Conflicting Attributes, or Connect Incompatible Format";
     CONNECT_CONTROLLER_BUSY = 0x181, "Connect Controller Busy";
     CONNECT_INVALID_PARAMETERS = 0x182, "Connect Invalid Parameters";
-    CONNECT_RESTART_DISCOVERY = 0x183, "Connect Restart Discovery";
+    CONNECT_RESTART_DISCOVERY = 0x183, "Connect Restart Discovery, or Command Size Limit Exceeded";
     CONNECT_INVALID_HOST = 0x184, "Connect Invalid Host";
     INVALID_QUEUE_TYPE = 0x185, "Invalid Queue Type";
     DISCOVER_RESTART = 0x190, "Discover Restart";
@@ -213,6 +214,10 @@ impl Status {
     /// Connect Incompatible Format: 180h in the answer to a Connect command,
     /// where the same number means Conflicting Attributes elsewhere.
     pub const CONNECT_INCOMPATIBLE_FORMAT: Self = Self::CONFLICTING_ATTRIBUTES;
+    /// Command Size Limit Exceeded: 183h in the answer to a Copy or Dataset
+    /// Management command, where the same number means Connect Restart
+    /// Discovery in the answer to a Connect.
+    pub const COMMAND_SIZE_LIMIT_EXCEEDED: Self = Self::CONNECT_RESTART_DISCOVERY;
 }
 
 #[cfg(test)]

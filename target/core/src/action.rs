@@ -24,10 +24,19 @@ pub enum Action {
     Pull {
         /// Where the data is.
         remote: Remote,
-        /// Whether a second buffer of that length is needed later: take both
+        /// Bytes of a second buffer that is needed later, or 0: take both
         /// now, so that nobody waits for a buffer while holding one.
-        twice: bool,
+        spare: u32,
     },
+    /// As [`Pull`](Self::Pull), but into the capsule, behind the command: the
+    /// data of one half of a fused operation. They begin at byte 64.
+    PullBehind {
+        /// Where the data are.
+        remote: Remote,
+    },
+    /// One half of a fused operation has its data: when the other has, too, it
+    /// is [`Event::Turn`] of the first.
+    Fuse,
     /// Run the operation on the disk, then [`Event::Executed`]. Data of a
     /// write or compare is where [`Request::data`](crate::Request::data) says.
     Execute(IoOp),
@@ -71,6 +80,9 @@ pub enum Event<'a> {
         /// every operation but [`IoKind::Deallocate`].
         data: &'a [u8],
     },
+    /// It is the turn of this half of a fused operation: of the first when both
+    /// have their data, of the second when the first succeeded.
+    Turn,
     /// A buffer of the length asked for.
     Room(&'a mut [u8]),
 }
@@ -107,6 +119,24 @@ pub struct IoOp {
     pub fua: bool,
 }
 
+impl IoOp {
+    /// Whether it changes what the disk holds.
+    #[inline]
+    #[must_use]
+    pub fn changes(&self) -> bool {
+        match self.kind {
+            IoKind::Read | IoKind::Compare | IoKind::Fetch { .. } | IoKind::Flush => false,
+            IoKind::Write | IoKind::Store | IoKind::WriteZeroes { .. } | IoKind::Deallocate => true,
+        }
+    }
+
+    /// The bytes that it is about.
+    #[must_use]
+    pub fn bytes(&self) -> Range<u64> {
+        self.offset..self.offset + self.len
+    }
+}
+
 /// What to do to a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IoKind {
@@ -116,8 +146,17 @@ pub enum IoKind {
     Write,
     /// Read `len` bytes elsewhere and compare them with the request's data.
     Compare,
+    /// Read `len` bytes into a second buffer, which stays for the next of
+    /// these. The host gets none of them.
+    Fetch {
+        /// What the longest of them takes: the buffer has so many pages of
+        /// [`PAGE`](Self::PAGE) bytes.
+        pages: u8,
+    },
     /// Make everything that was written stable.
     Flush,
+    /// Write the `len` bytes of the second buffer, which were fetched last.
+    Store,
     /// Write zeroes; may also give up the space (DEAC).
     WriteZeroes {
         /// Whether the space may be given up.
@@ -125,6 +164,11 @@ pub enum IoKind {
     },
     /// Give up the space. Reads of it give zeroes afterwards.
     Deallocate,
+}
+
+impl IoKind {
+    /// Bytes of a page, in which the buffer of [`Fetch`](Self::Fetch) is counted.
+    pub const PAGE: u32 = 4096;
 }
 
 /// Where the data of a request are.
@@ -136,6 +180,16 @@ pub enum Data {
     Capsule(Range<usize>),
     /// In the host's memory.
     Remote(Remote),
+    /// In the host's memory, at several places, which descriptors in the capsule
+    /// name: [`Request::pieces`](crate::Request::pieces) reads them.
+    List {
+        /// Where the descriptors begin in the capsule.
+        at: u16,
+        /// How many there are.
+        count: u8,
+        /// Bytes of data.
+        len: u32,
+    },
 }
 
 /// What a queue wants without having been asked.
@@ -144,6 +198,15 @@ pub enum Data {
 pub enum Order {
     /// Send this answer to a command that was held.
     Respond(Response),
+    /// Look for the command of that identifier. If nothing was done for it yet,
+    /// have it answered with [`Queue::abort`](crate::Queue::abort), or with
+    /// [`Queue::abort_unseen`](crate::Queue::abort_unseen) if it was not even
+    /// begun. In any case say what became of it, with
+    /// [`Queue::aborted`](crate::Queue::aborted).
+    Abort {
+        /// Command identifier.
+        cid: u16,
+    },
     /// Close the queue pair.
     Close(CloseCause),
 }

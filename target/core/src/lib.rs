@@ -17,6 +17,7 @@ mod controller;
 mod discovery;
 mod health;
 mod limits;
+mod locks;
 mod model;
 mod queue;
 mod registry;
@@ -28,6 +29,7 @@ pub use action::{
     Action, CloseCause, Data, Event, Executed, IoKind, IoOp, Order, Remote, Response,
 };
 pub use limits::Limits;
+pub use locks::{LockMember, Locks, RangeLock};
 pub use model::{
     Carrier, Fabric, Model, ModelError, Namespace, NamespaceSpec, Place, Port, PortSpec, Subsystem,
     SubsystemSpec, Traddr, derived,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::IoKind;
+
 /// Sizes and times of a target. They bound what peers can make it hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -38,6 +40,58 @@ impl Limits {
     pub const DISCOVERY_CONTROLLERS: u16 = 64;
     /// Longest Write Zeroes command in bytes.
     pub const MAX_WRITE_ZEROES: u64 = 32 << 20;
+    /// Longest Verify command in bytes.
+    pub const MAX_VERIFY: u64 = 32 << 20;
+    /// Blocks of one range of a Dataset Management command (DMRSL), and of all
+    /// its ranges together (DMSL).
+    pub const MAX_TRIM: u32 = u32::MAX;
+    /// Bytes of a fused Compare and Write, at most: what every capsule has room
+    /// for, so that none of its halves waits for a buffer.
+    pub const MAX_FUSED: u32 = 4096;
+    /// Keyed descriptors of one command (MSDBD), where in-capsule data are no
+    /// longer than [`LISTS_UP_TO`](Self::LISTS_UP_TO).
+    pub const DESCRIPTORS: u8 = 16;
+    /// In-capsule data above this many bytes go with one descriptor for each
+    /// command: Linux hosts 5.4 to 5.12 corrupt long in-capsule data when the
+    /// controller takes several.
+    pub const LISTS_UP_TO: u32 = 4096;
+    /// Source ranges of a Copy command; MSRC says one less.
+    pub const COPY_RANGES: u16 = 128;
+    /// Bytes of all source ranges of a Copy command (MCL), and of one of them
+    /// (MSSRL) as far as that field can say it.
+    pub const MAX_COPY: u64 = 64 << 20;
+    /// Bytes that are read at once for a command whose data stay here.
+    const PIECE: u32 = 128 << 10;
+
+    /// Blocks of one source range of a Copy command (MSSRL), and of all
+    /// together (MCL), where a block has 2 to `block_shift` bytes.
+    #[must_use]
+    pub(crate) fn copy_blocks(block_shift: u8) -> (u16, u32) {
+        let blocks = Self::MAX_COPY >> block_shift;
+        (
+            u16::try_from(blocks).unwrap_or(u16::MAX),
+            u32::try_from(blocks).unwrap_or(u32::MAX),
+        )
+    }
+
+    /// MSDBD: descriptors of one command.
+    #[must_use]
+    pub(crate) fn descriptors(&self) -> u8 {
+        if self.in_capsule > Self::LISTS_UP_TO {
+            1
+        } else {
+            Self::DESCRIPTORS
+        }
+    }
+
+    /// Pages of [`IoKind::PAGE`] bytes at once, at most, of a command whose data
+    /// stay here: what it may hold of the buffers does not depend on how long it
+    /// is.
+    #[must_use]
+    pub(crate) fn piece(&self) -> u8 {
+        let pages = self.max_transfer.min(Self::PIECE) / IoKind::PAGE;
+        u8::try_from(pages).unwrap_or(u8::MAX)
+    }
 
     /// How long queue `qid` may stay without a Connect command.
     #[must_use]

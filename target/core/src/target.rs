@@ -8,7 +8,7 @@ use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request as CmRequest};
 use crate::controller::notices::{DISCOVERY_CHANGED, NAMESPACE_CHANGED, Notice};
 use crate::health::Health;
 use crate::registry::Registry;
-use crate::{Limits, Model, Queue};
+use crate::{Limits, Locks, Model, Queue};
 
 /// What hosts are served. Clones are the same target; each reactor has one.
 #[derive(Clone, Debug)]
@@ -22,6 +22,7 @@ pub(crate) struct Shared {
     /// One for each subsystem of the model.
     pub(crate) health: Vec<Arc<Health>>,
     pub(crate) registry: Registry,
+    pub(crate) locks: Locks,
 }
 
 /// A connection is to be rejected.
@@ -48,6 +49,7 @@ impl Target {
                 model,
                 health,
                 registry,
+                locks: Locks::default(),
             }),
         }
     }
@@ -56,6 +58,12 @@ impl Target {
     #[must_use]
     pub fn model(&self) -> &Model {
         &self.shared.model
+    }
+
+    /// The locks on ranges of disks, which all reactors share.
+    #[must_use]
+    pub fn locks(&self) -> &Locks {
+        &self.shared.locks
     }
 
     /// Controllers that hosts have connected at this moment.

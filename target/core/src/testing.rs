@@ -294,6 +294,9 @@ impl Host {
                         invalidate: response.invalidate,
                     });
                 }
+                Action::PullBehind { .. } | Action::Fuse => {
+                    panic!("half of a fused operation")
+                }
                 Action::Hold => return Outcome::Held,
                 Action::Close(cause) => return Outcome::Closed(cause),
             };
@@ -304,7 +307,7 @@ impl Host {
     pub(crate) fn close_cause(&mut self) -> Option<crate::CloseCause> {
         match self.queue.poll(self.now) {
             Some(Order::Close(cause)) => Some(cause),
-            Some(Order::Respond(response)) => panic!("{response:?}"),
+            Some(other) => panic!("{other:?}"),
             None => None,
         }
     }

@@ -18,6 +18,8 @@ bitflags::bitflags! {
         const DRAIN = 1 << 1;
         /// Nothing is to be done: that the mail is taken is the answer.
         const ARE_YOU_THERE = 1 << 2;
+        /// Locks on ranges of disks changed.
+        const LOCKS = 1 << 3;
     }
 }
 

@@ -72,6 +72,22 @@ impl<T> Turns<T> {
         }
     }
 
+    /// Takes the first thing of `host` that `wanted` says yes to out of the
+    /// row.
+    pub(crate) fn remove(&mut self, host: HostId, wanted: impl Fn(&T) -> bool) -> Option<T> {
+        let place = self.hosts.iter().position(|(one, _)| *one == host)?;
+        let (_, things) = self.hosts.get_mut(place)?;
+        let at = things.iter().position(wanted)?;
+        let thing = things.remove(at)?;
+        self.len -= 1;
+        if things.is_empty()
+            && let Some((_, things)) = self.hosts.remove(place)
+        {
+            self.spare.push(things);
+        }
+        Some(thing)
+    }
+
     /// It is the next host's turn.
     pub(crate) fn pass(&mut self) {
         let Some((host, things)) = self.hosts.pop_front() else {
@@ -126,6 +142,21 @@ mod tests {
         assert!(!turns.is_empty());
         turns.put_back(first);
         assert_eq!((turns.of_first(), served(&mut turns)), (1, vec![1, 2]));
+    }
+
+    #[test]
+    fn what_is_removed_is_never_served() {
+        let mut turns = Turns::default();
+        for thing in 0..3 {
+            turns.push(A, thing);
+        }
+        turns.push(B, 1);
+        assert_eq!(turns.remove(A, |thing| *thing == 1), Some(1));
+        assert_eq!(turns.remove(A, |thing| *thing == 1), None);
+        assert_eq!(turns.remove([3; 16], |_| true), None);
+        assert_eq!(turns.remove(B, |_| true), Some(1));
+        assert_eq!(served(&mut turns), [0, 2]);
+        assert!(turns.is_empty());
     }
 
     #[test]

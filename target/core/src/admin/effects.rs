@@ -23,10 +23,15 @@ pub(super) fn commands() -> CommandEffects {
     ] {
         page.set_admin(opcode, Effects::empty());
     }
-    for opcode in [io::FLUSH, io::READ, io::COMPARE, FABRICS] {
+    for opcode in [io::FLUSH, io::READ, io::COMPARE, io::VERIFY, FABRICS] {
         page.set_io(opcode, Effects::empty());
     }
-    for opcode in [io::WRITE, io::WRITE_ZEROES, io::DATASET_MANAGEMENT] {
+    for opcode in [
+        io::WRITE,
+        io::WRITE_ZEROES,
+        io::DATASET_MANAGEMENT,
+        io::COPY,
+    ] {
         page.set_io(opcode, Effects::LBCC);
     }
     page

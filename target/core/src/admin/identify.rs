@@ -4,7 +4,7 @@ use nvmeof_wire::admin::{CSI_NVM, Cns, Identify, NSID_ALL};
 use nvmeof_wire::identify::capabilities::{Frmw, Fuses, Oacs};
 use nvmeof_wire::identify::controller::entry_sizes;
 use nvmeof_wire::identify::independent::CommonFeatures;
-use nvmeof_wire::identify::namespace::{Dlfeat, Nmic, Nsattr};
+use nvmeof_wire::identify::namespace::{Dlfeat, Nmic, Nsattr, Nsfeat};
 use nvmeof_wire::identify::{
     Cmic, ControllerList, ControllerType, Ctratt, Fcattr, IdentifyController,
     IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, IdentifyNamespaceNvm,
@@ -17,8 +17,8 @@ use zerocopy::little_endian::U64;
 
 use super::log_page::FIRMWARE;
 use super::{Admin, CDW10, CDW11, NSID, Window};
-use crate::controller::errors;
 use crate::controller::notices::MAX_REQUESTS;
+use crate::controller::{aborts, errors};
 use crate::queue::Failure;
 use crate::{Limits, Namespace, Subsystem};
 
@@ -147,7 +147,7 @@ impl Admin<'_> {
             iorcsz: 1.into(),
             icdoff: 0.into(),
             fcattr: Fcattr::empty().bits(),
-            msdbd: 1,
+            msdbd: limits.descriptors(),
             ..IdentifyController::zeroed()
         }
     }
@@ -168,7 +168,7 @@ impl Admin<'_> {
         if subsystem.has_volatile_cache() {
             vwc |= Vwc::VWCP;
         }
-        let mut oncs = Oncs::NVMCMPS | Oncs::SSFS;
+        let mut oncs = Oncs::NVMCMPS | Oncs::SSFS | Oncs::NVMVFYS | Oncs::NVMCPYS;
         if subsystem.namespaces().iter().any(|one| one.deallocate) {
             oncs |= Oncs::NVMDSMSV;
         }
@@ -186,7 +186,7 @@ impl Admin<'_> {
             cmic: (Cmic::MCTRS | ports).bits(),
             cntrltype: ControllerType::IO,
             oaes: Oaes::NSAN.bits().into(),
-            acl: 3,
+            acl: zero_based(aborts::LIMIT),
             // One firmware slot, which is read only.
             frmw: Frmw::FFSRO.bits() | 1 << 1,
             // Not MLPS: it promises the scope of each command in log page 05h.
@@ -198,8 +198,17 @@ impl Admin<'_> {
                 .unwrap_or(u32::MAX)
                 .into(),
             oncs: oncs.bits().into(),
-            fuses: Fuses::empty().bits().into(),
+            fuses: Fuses::FCWS.bits().into(),
             vwc: vwc.bits(),
+            // One block (0's based), which is the least that can be said and
+            // all that holds for every backend: a file system promises for no
+            // write that others see it as a whole, nor that it is whole after
+            // a loss of power.
+            awun: 0.into(),
+            awupf: 0.into(),
+            acwu: 0.into(),
+            // Copy descriptor format 0h.
+            cdfs: 1.into(),
             ofcs: Ofcs::DCS.bits().into(),
             ..self.common(limits)
         }
@@ -217,14 +226,28 @@ fn mdts(max_transfer: u32) -> u8 {
     u8::try_from((max_transfer / 4096).ilog2()).unwrap_or(u8::MAX)
 }
 
-/// WZSL: "a power of two in units of the minimum memory page size".
+/// Limits of commands without a transfer (NVM 1.0, 4.1.5.2).
 fn nvm_controller() -> IdentifyControllerNvm {
-    const PAGES: u64 = Limits::MAX_WRITE_ZEROES / 4096;
-    const _: () = assert!(PAGES.is_power_of_two());
     IdentifyControllerNvm {
-        wzsl: u8::try_from(PAGES.ilog2()).unwrap_or(u8::MAX),
+        vsl: const { pages(Limits::MAX_VERIFY) },
+        wzsl: const { pages(Limits::MAX_WRITE_ZEROES) },
+        // Write Uncorrectable is not supported.
+        wusl: 0,
+        // What the field can say. A command has at most one range more, which
+        // is served too: hosts that do not read this structure send as many.
+        dmrl: u8::MAX,
+        dmrsl: Limits::MAX_TRIM.into(),
+        dmsl: u64::from(Limits::MAX_TRIM).into(),
         ..IdentifyControllerNvm::zeroed()
     }
+}
+
+/// VSL, WZSL: "a power of two (2^n) in units of the minimum memory page size".
+const fn pages(bytes: u64) -> u8 {
+    let pages = bytes / 4096;
+    assert!(pages.is_power_of_two(), "nothing else can be said");
+    let [exponent, ..] = pages.ilog2().to_le_bytes();
+    exponent
 }
 
 fn zero_based(count: usize) -> u8 {
@@ -236,11 +259,20 @@ fn nvm_namespace(namespace: &Namespace) -> IdentifyNamespace {
     if namespace.deallocate {
         dlfeat |= Dlfeat::READS_ZEROES | Dlfeat::WZDS;
     }
+    let (mssrl, mcl) = Limits::copy_blocks(namespace.block_shift);
     let bytes = u128::from(namespace.blocks) << namespace.block_shift;
+    // What a fused Compare and Write may be about; 0's based. NAWUN and NAWUPF
+    // stay 0: as the controller says.
+    let nacwu = (Limits::MAX_FUSED >> namespace.block_shift).saturating_sub(1);
     IdentifyNamespace {
+        nsfeat: Nsfeat::NSABP.bits(),
+        nacwu: u16::try_from(nacwu).unwrap_or(0).into(),
         nmic: Nmic::SHRNS.bits(),
         dlfeat: dlfeat.bits(),
         nvmcap: bytes.into(),
+        mssrl: mssrl.into(),
+        mcl: mcl.into(),
+        msrc: zero_based(usize::from(Limits::COPY_RANGES)),
         nsattr: attributes(namespace).bits(),
         nguid: namespace.nguid,
         eui64: namespace.eui64.unwrap_or_default(),

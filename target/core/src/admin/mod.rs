@@ -44,7 +44,8 @@ pub(crate) const CDW14: u16 = 56;
 pub(crate) const NSID: u16 = 4;
 
 impl Admin<'_> {
-    /// A command begins. Asynchronous Event Request is the queue's own.
+    /// A command begins. Abort and Asynchronous Event Request are the queue's
+    /// own.
     pub(crate) fn begin(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
         if self.controller.is_discovery() && !OF_DISCOVERY.contains(&sqe.opcode) {
             return Err(Failure::from(Status::INVALID_OPCODE).at(0));
@@ -55,9 +56,6 @@ impl Admin<'_> {
             admin::GET_FEATURES => self.get_features(request, &GetFeatures::parse(sqe)),
             admin::SET_FEATURES => self.set_features(request, &SetFeatures::parse(sqe)),
             admin::KEEP_ALIVE => self.keep_alive(),
-            // Base 2.0, 5.1: bit 0 of dword 0 says that the command was not
-            // aborted. Commands here end by themselves.
-            admin::ABORT => Ok(Next::Done(1)),
             _ => Err(Failure::from(Status::INVALID_OPCODE).at(0)),
         }
     }

@@ -22,6 +22,8 @@ pub(crate) struct Hot {
     write_through: AtomicBool,
     /// Whether an event waits for an Asynchronous Event Request.
     event: AtomicBool,
+    /// Whether an Abort command waits to hear what came of it.
+    aborts: AtomicBool,
 }
 
 impl Hot {
@@ -92,6 +94,14 @@ impl Hot {
 
     pub(crate) fn has_event(&self) -> bool {
         self.event.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn has_aborts(&self) -> bool {
+        self.aborts.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_aborts(&self, aborts: bool) {
+        self.aborts.store(aborts, Ordering::Release);
     }
 
     pub(crate) fn set_event(&self, event: bool) {

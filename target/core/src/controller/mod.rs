@@ -1,6 +1,7 @@
 //! One controller: an admin queue's association with a subsystem, and the I/O
 //! queues that joined it.
 
+pub(crate) mod aborts;
 pub(crate) mod errors;
 mod features;
 mod hot;
@@ -19,6 +20,7 @@ pub(crate) use hot::Hot;
 
 use crate::health::Health;
 use crate::{Limits, Subsystem};
+use aborts::Aborts;
 use errors::{ErrorEntry, ErrorRing};
 use lifecycle::Registers;
 use notices::{NAMESPACE_CHANGED, Notice, Notices};
@@ -54,6 +56,7 @@ pub(crate) struct Cold {
     pub(crate) features: Features,
     pub(crate) errors: ErrorRing,
     pub(crate) notices: Notices,
+    pub(crate) aborts: Aborts,
     /// Whether namespaces changed since the host last read which.
     pub(crate) namespaces_changed: bool,
     /// I/O queues that are connected.
@@ -84,6 +87,7 @@ impl Controller {
                 features,
                 errors: ErrorRing::default(),
                 notices: Notices::default(),
+                aborts: Aborts::default(),
                 namespaces_changed: false,
                 queues: BTreeSet::new(),
             }),
@@ -193,6 +197,33 @@ impl Controller {
         next
     }
 
+    /// Abort command `by` names command `cid` of queue `sqid`. False when as
+    /// many wait as may.
+    pub(crate) fn ask_abort(&self, by: u16, sqid: u16, cid: u16) -> bool {
+        let asked = self.lock().aborts.ask(by, sqid, cid);
+        self.hot.set_aborts(true);
+        asked
+    }
+
+    /// The next command that queue `sqid` is to look for and to abort.
+    pub(crate) fn next_abort(&self, sqid: u16) -> Option<u16> {
+        if !self.hot.has_aborts() {
+            return None;
+        }
+        self.lock().aborts.next_of(sqid)
+    }
+
+    /// An Abort command that can be answered, and whether it aborted anything.
+    pub(crate) fn known_abort(&self) -> Option<(u16, bool)> {
+        if !self.hot.has_aborts() {
+            return None;
+        }
+        let mut cold = self.lock();
+        let known = cold.aborts.take_known();
+        self.hot.set_aborts(!cold.aborts.is_empty());
+        known
+    }
+
     /// The host read a log page and lets go of its events.
     pub(crate) fn page_read(&self, page: LogId) {
         let mut cold = self.lock();
@@ -216,10 +247,12 @@ impl Controller {
             // association.
             cold.queues.clear();
             cold.notices.clear();
+            cold.aborts.clear();
             let kato_ms = cold.features.kato_ms;
             cold.features = Features::new(limits, kato_ms);
             self.hot.set_write_through(false);
             self.hot.set_event(false);
+            self.hot.set_aborts(false);
             self.hot.next_epoch();
         }
         self.hot.set_ready(cold.registers.is_serving());

@@ -36,6 +36,12 @@ impl Queue {
             self.news |= News::POLL_ALL;
             return self.ordered(CloseCause::KeepAlive { kato_ms });
         }
+        if let Some(order) = self.next_answer(controller) {
+            return Some(order);
+        }
+        if let Some(order) = self.next_abort(controller) {
+            return Some(order);
+        }
         let cid = *self.event_requests.front()?;
         let notice = controller.next_event()?;
         self.event_requests.pop_front();
@@ -75,6 +81,7 @@ impl Queue {
                 }
                 Ok(Next::Hold)
             }
+            admin::ABORT if !controller.is_discovery() => self.begin_abort(request, sqe),
             admin::SET_FEATURES | admin::KEEP_ALIVE => {
                 self.news |= News::DEADLINE;
                 // A new time-out counts from now on.

@@ -15,8 +15,8 @@ use zerocopy::FromBytes;
 use super::io::Joined;
 use super::request::{Failure, Next, Request, Stage};
 use super::{News, Queue, Role, common_checks};
-use crate::CloseCause;
 use crate::controller::{Controller, Features, Serves};
+use crate::{CloseCause, Data};
 
 // Fields of the command and of its data that can be at fault, in bytes.
 const RECFMT: InvalidParameter = InvalidParameter::InCommand(40);
@@ -79,6 +79,11 @@ impl Queue {
         common_checks(sqe)?;
         let len = u32::try_from(CONNECT_DATA_LEN).unwrap_or(u32::MAX);
         if let Err(failure) = request.takes(len) {
+            self.remark(format!("Connect refused: {}", failure.status));
+            return Err(failure);
+        }
+        if let Data::List { .. } = request.data {
+            let failure = Failure::from(Status::SGL_DESCRIPTOR_TYPE_INVALID);
             self.remark(format!("Connect refused: {}", failure.status));
             return Err(failure);
         }

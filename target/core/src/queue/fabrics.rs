@@ -128,6 +128,7 @@ impl Queue {
         if reset {
             // The commands that waited belong to before the reset.
             self.event_requests.clear();
+            self.answers.clear();
             self.news |= News::POLL_ALL;
         }
         let registers = controller.lock().registers;

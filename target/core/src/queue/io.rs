@@ -18,21 +18,23 @@ use crate::{CloseCause, Executed, IoKind, IoOp, Limits, Namespace, Subsystem};
 /// An I/O queue's place in its controller.
 #[derive(Debug)]
 pub(super) struct Joined {
-    controller: Arc<Controller>,
+    pub(super) controller: Arc<Controller>,
     subsystem: Arc<Subsystem>,
     counting: Counting,
     /// The controller's count of resets when the queue was connected.
     epoch: u32,
     /// Longest data of a command.
     max_transfer: u32,
+    /// Pages of the longest piece of a command whose data stay here.
+    pub(super) piece: u8,
     /// Whether any command proves that the host lives.
     traffic_keep_alive: bool,
 }
 
 // Where fields of a command begin, in bytes.
 const NSID: u16 = 4;
-const CDW10: u16 = 40;
-const CDW12: u16 = 48;
+pub(super) const CDW10: u16 = 40;
+pub(super) const CDW12: u16 = 48;
 
 impl Joined {
     pub(super) fn new(
@@ -47,6 +49,7 @@ impl Joined {
             subsystem,
             counting: health.join(),
             max_transfer: limits.max_transfer,
+            piece: limits.piece(),
             traffic_keep_alive: limits.traffic_keep_alive,
         }
     }
@@ -74,7 +77,12 @@ impl Joined {
     /// Says whether the controller had this queue until now.
     pub(super) fn leave(&self, qid: u16) -> bool {
         // After a reset the identifier may belong to a newer queue.
-        self.lost().is_none() && self.controller.lock().queues.remove(&qid)
+        if self.lost().is_some() {
+            return false;
+        }
+        let mut cold = self.controller.lock();
+        cold.aborts.gone(qid);
+        cold.queues.remove(&qid)
     }
 
     /// Whether the controller serves commands.
@@ -98,13 +106,15 @@ impl Joined {
             io::WRITE_ZEROES => self.write_zeroes(request, sqe),
             io::DATASET_MANAGEMENT => self.dataset_management(request, sqe),
             io::COMPARE => self.compare(request, sqe),
+            io::VERIFY => self.verify(request, sqe),
+            io::COPY => self.copy(request, sqe),
             _ => Err(Failure::from(Status::INVALID_OPCODE).at(0)),
         }
     }
 
     /// Base 2.0, 3.2.1: a namespace id that is not active for the controller
     /// is refused.
-    fn namespace(&self, nsid: u32) -> Result<&Namespace, Failure> {
+    pub(super) fn namespace(&self, nsid: u32) -> Result<&Namespace, Failure> {
         self.subsystem
             .namespace(nsid)
             .ok_or(Failure::from(Status::INVALID_NAMESPACE).at(NSID))
@@ -112,7 +122,7 @@ impl Joined {
 
     /// The namespace and the operation that a command with a range of blocks
     /// means.
-    fn range(
+    pub(super) fn range(
         &self,
         request: &mut Request,
         sqe: &Sqe,
@@ -184,6 +194,20 @@ impl Joined {
         Ok(Next::Execute(op))
     }
 
+    /// NVM 1.0, 3.2.6: Verify reads the blocks "without transferring any data
+    /// or metadata to the host".
+    fn verify(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
+        let pages = self.piece;
+        let (_, op) = self.range(request, sqe, IoKind::Fetch { pages })?;
+        // NVM 1.0, 4.1.5.2, VSL: "if the host submits a Verify command that
+        // exceeds this limit, then the command is aborted with ... Invalid
+        // Field in Command".
+        if op.len > Limits::MAX_VERIFY {
+            return Err(Failure::field(CDW12));
+        }
+        Ok(verify_next(request, op))
+    }
+
     /// NVM 1.0, 3.2.2 and Base 2.0, 7.1: namespace FFFFFFFFh means all of
     /// them, as VWC in Identify Controller says.
     fn flush(&self, request: &mut Request) -> Result<Next, Failure> {
@@ -212,13 +236,21 @@ impl Joined {
             return Err(Status::INTERNAL_ERROR.into());
         };
         let namespace = self.namespace(command.nsid)?;
+        let mut blocks = 0u64;
         for at in 0..command.ranges {
-            let range = range_at(data, at)?;
+            let range = entry_at::<DsmRange>(data, at)?;
+            blocks += u64::from(range.blocks.get());
             let slba = range.slba.get();
             if bytes_of(namespace, slba, range.blocks.get(), IoKind::Deallocate).is_none() {
                 request.lba = slba;
                 return Err(Status::LBA_OUT_OF_RANGE.into());
             }
+        }
+        // NVM 1.0, 3.2.3, Command Size Limit Exceeded: "one or more of the
+        // Dataset Management processing limits ... was exceeded". Of DMRL and
+        // DMRSL none can be.
+        if blocks > Limits::MAX_TRIM.into() {
+            return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.into());
         }
         // NVM 1.0, 3.2.3: everything but Deallocate is a hint.
         if !command.deallocate || !namespace.deallocate {
@@ -237,7 +269,7 @@ impl Joined {
     ) -> Result<Next, Failure> {
         let namespace = self.namespace(command.nsid)?;
         for at in from..command.ranges {
-            let range = range_at(data, at)?;
+            let range = entry_at::<DsmRange>(data, at)?;
             let slba = range.slba.get();
             let op = bytes_of(namespace, slba, range.blocks.get(), IoKind::Deallocate)
                 .ok_or(Failure::from(Status::LBA_OUT_OF_RANGE))?;
@@ -259,7 +291,8 @@ impl Joined {
         data: &[u8],
     ) -> Result<Next, Failure> {
         let kind = match request.stage {
-            Stage::Disk(op) => op.kind,
+            Stage::Disk(op) | Stage::Verify(op) => op.kind,
+            Stage::Copy(copying) => copying.kind(),
             Stage::Trim { .. } => IoKind::Deallocate,
             _ => IoKind::Flush,
         };
@@ -267,7 +300,11 @@ impl Joined {
             if outcome == Executed::Failed {
                 self.counting.media_error();
             }
-            return Err(status_of(kind, outcome).into());
+            let failure = Failure::from(status_of(kind, outcome));
+            return Err(match request.stage {
+                Stage::Copy(copying) => copying.failed(failure),
+                _ => failure,
+            });
         }
         match request.stage {
             Stage::Disk(op) => {
@@ -278,6 +315,22 @@ impl Joined {
                 }
                 Ok(Next::Done(0))
             }
+            Stage::Verify(left) => {
+                let done = first_piece(left).len;
+                let (offset, len) = (left.offset + done, left.len - done);
+                if len == 0 {
+                    return Ok(Next::Done(0));
+                }
+                Ok(verify_next(
+                    request,
+                    IoOp {
+                        offset,
+                        len,
+                        ..left
+                    },
+                ))
+            }
+            Stage::Copy(copying) => self.copied(request, copying, data),
             Stage::Trim { command, next } => self.trim(request, command, next, data),
             Stage::FlushAll { next, then } => {
                 flush_next(&self.subsystem, request, next, then).map_or(Ok(Next::Done(0)), Ok)
@@ -287,7 +340,24 @@ impl Joined {
     }
 }
 
-fn writable(namespace: &Namespace) -> Result<(), Failure> {
+/// Reads the first piece of `left`, of which at least one block is left.
+fn verify_next(request: &mut Request, left: IoOp) -> Next {
+    request.stage = Stage::Verify(left);
+    Next::Execute(first_piece(left))
+}
+
+/// As much of `left` as is done at once.
+fn first_piece(left: IoOp) -> IoOp {
+    match left.kind {
+        IoKind::Fetch { pages } => IoOp {
+            len: left.len.min(u64::from(pages) * u64::from(IoKind::PAGE)),
+            ..left
+        },
+        _ => left,
+    }
+}
+
+pub(super) fn writable(namespace: &Namespace) -> Result<(), Failure> {
     if namespace.readonly {
         return Err(Status::NAMESPACE_WRITE_PROTECTED.into());
     }
@@ -296,7 +366,12 @@ fn writable(namespace: &Namespace) -> Result<(), Failure> {
 
 /// The operation on `blocks` blocks from `slba` on; `None` when they are not
 /// all in the namespace.
-fn bytes_of(namespace: &Namespace, slba: u64, blocks: u32, kind: IoKind) -> Option<IoOp> {
+pub(super) fn bytes_of(
+    namespace: &Namespace,
+    slba: u64,
+    blocks: u32,
+    kind: IoKind,
+) -> Option<IoOp> {
     let end = slba.checked_add(blocks.into())?;
     if end > namespace.blocks {
         return None;
@@ -335,11 +410,12 @@ pub(super) fn flush_next(
     Some(Next::Execute(flush_of(namespace)))
 }
 
-fn range_at(data: &[u8], at: u16) -> Result<DsmRange, Failure> {
-    let start = usize::from(at) * size_of::<DsmRange>();
+/// Entry `at` of a list that is the data of a command.
+pub(super) fn entry_at<T: FromBytes>(data: &[u8], at: u16) -> Result<T, Failure> {
+    let start = usize::from(at) * size_of::<T>();
     let range = data
         .get(start..)
-        .and_then(|rest| DsmRange::read_from_prefix(rest).ok());
+        .and_then(|rest| T::read_from_prefix(rest).ok());
     match range {
         Some((range, _rest)) => Ok(range),
         None => Err(Status::INTERNAL_ERROR.into()),
@@ -354,10 +430,13 @@ fn status_of(kind: IoKind, outcome: Executed) -> Status {
         (Executed::NoSpace, _) => Status::CAPACITY_EXCEEDED,
         (Executed::ReadOnly, _) => Status::NAMESPACE_WRITE_PROTECTED,
         (Executed::Unsupported, _) => Status::INVALID_OPCODE,
-        (Executed::Failed, IoKind::Read | IoKind::Compare) => Status::UNRECOVERED_READ_ERROR,
-        (Executed::Failed, IoKind::Write | IoKind::WriteZeroes { .. } | IoKind::Flush) => {
-            Status::WRITE_FAULT
+        (Executed::Failed, IoKind::Read | IoKind::Compare | IoKind::Fetch { .. }) => {
+            Status::UNRECOVERED_READ_ERROR
         }
+        (
+            Executed::Failed,
+            IoKind::Write | IoKind::Store | IoKind::WriteZeroes { .. } | IoKind::Flush,
+        ) => Status::WRITE_FAULT,
         (Executed::Failed, IoKind::Deallocate) => Status::INTERNAL_ERROR,
     }
 }

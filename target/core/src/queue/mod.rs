@@ -7,10 +7,14 @@
 //!     └─────────────────────────────────► closing
 //! ```
 
+mod abort;
 mod admin;
 mod connect;
+mod copy;
 mod fabrics;
+mod fused;
 mod io;
+mod list;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -30,7 +34,9 @@ use crate::controller::Controller;
 use crate::controller::errors::ErrorEntry;
 use crate::model::Local;
 use crate::target::Shared;
-use crate::{Action, CloseCause, Data, Event, Order, Response};
+use crate::{Action, CloseCause, Data, Event, Order, Remote, Response};
+use abort::HeldAnswer;
+use fused::FirstHalf;
 use io::Joined;
 
 bitflags::bitflags! {
@@ -68,6 +74,12 @@ pub struct Queue {
     sq: SubmissionQueue,
     /// Asynchronous Event Requests that wait, oldest first.
     event_requests: VecDeque<u16>,
+    /// Answers to commands that were held, in order.
+    answers: VecDeque<HeldAnswer>,
+    /// The first half of a fused operation, if one came last.
+    first_half: FirstHalf,
+    /// What the first half is answered with that has no partner.
+    unfused: Option<Status>,
     closing: Option<CloseCause>,
     news: News,
     remark: Option<String>,
@@ -95,6 +107,14 @@ struct SubmissionQueue {
 }
 
 impl SubmissionQueue {
+    /// What SQHD says.
+    fn now(&self) -> u16 {
+        if self.no_flow_control {
+            return u16::MAX;
+        }
+        self.head
+    }
+
     /// Moves the head past one command, which is now answered, and returns
     /// what SQHD says. The place is free again only now, since the receive
     /// the command came in was in use until then.
@@ -130,6 +150,9 @@ impl Queue {
                 no_flow_control: false,
             },
             event_requests: VecDeque::new(),
+            answers: VecDeque::new(),
+            first_half: FirstHalf::None,
+            unfused: None,
             closing: None,
             news: News::DEADLINE,
             remark: None,
@@ -226,7 +249,7 @@ impl Queue {
                 expected: "64 bytes or more",
             });
         };
-        request.start(sqe, capsule.len());
+        request.start(sqe, capsule);
         // It is about to be closed, and the host is not to be served any more.
         if let Some(cause) = &self.closing {
             return Action::Close(cause.clone());
@@ -244,6 +267,8 @@ impl Queue {
                 // Almost every command ends here.
                 if sqe.opcode == opcode::FABRICS {
                     common_checks(sqe).and_then(|()| self.fabrics(now, request, sqe))
+                } else if sqe.is_fused() || !matches!(self.first_half, FirstHalf::None) {
+                    self.begin_fused(request, sqe, ready)
                 } else {
                     common_checks(sqe).and_then(|()| joined.begin(request, sqe, ready))
                 }
@@ -266,10 +291,8 @@ impl Queue {
         };
         let next = match next {
             Ok(Next::Data) => match request.data.clone() {
-                Data::Remote(remote) => {
-                    let twice = request.compares();
-                    return Action::Pull { remote, twice };
-                }
+                Data::Remote(remote) => return pull(request, remote),
+                Data::List { .. } => return pull(request, request.whole()),
                 Data::Capsule(range) => {
                     let data = capsule.get(range).unwrap_or_default();
                     self.pulled(now, request, data)
@@ -290,6 +313,7 @@ impl Queue {
                 (Role::Admin(_), Stage::FlushAll { .. }) => self.shutdown_flushed(request),
                 _ => return self.out_of_step(request),
             },
+            Event::Turn => self.turn(request),
             Event::Room(out) => match request.stage {
                 Stage::Produce(page) => self.produce(&page, out).map(|()| Next::Done(0)),
                 _ => return self.out_of_step(request),
@@ -314,7 +338,10 @@ impl Queue {
                 let seconds = patience.as_secs();
                 self.ordered(CloseCause::NoConnect { seconds })
             }
-            Role::Io(joined) => joined.lost().and_then(|cause| self.ordered(cause)),
+            Role::Io(joined) => match joined.lost() {
+                Some(cause) => self.ordered(cause),
+                None => self.next_abort(joined.controller()),
+            },
             Role::Admin(controller) => {
                 let controller = Arc::clone(controller);
                 self.poll_admin(&controller, now)
@@ -335,6 +362,12 @@ impl Queue {
             }
             Role::Io(_) => None,
         }
+    }
+
+    /// Says in an answer that goes out later than it was made where the
+    /// submission queue is by now.
+    pub fn renew(&self, cqe: &mut Cqe) {
+        cqe.sqhd = self.sq.now().into();
     }
 
     /// Whether other queues depend on this one: I/O queues are lost with
@@ -367,10 +400,15 @@ impl Queue {
                 Role::Admin(controller) => self.admin_of(controller).set_host_behavior(data),
                 _ => Err(Status::INTERNAL_ERROR.into()),
             },
+            Stage::Fusing(_) => Ok(request.placed()),
             Stage::Transfer(op) => {
                 request.stage = Stage::Disk(op);
                 Ok(Next::Execute(op))
             }
+            Stage::Copy(copying) => match &self.role {
+                Role::Io(joined) => joined.copy_ranges(request, copying, data),
+                _ => Err(Status::INTERNAL_ERROR.into()),
+            },
             Stage::Ranges(_) => match &self.role {
                 Role::Io(joined) => joined.ranges(request, data),
                 _ => Err(Status::INTERNAL_ERROR.into()),
@@ -383,6 +421,7 @@ impl Queue {
     fn act(&mut self, request: &mut Request, next: Result<Next, Failure>) -> Action {
         match next {
             Ok(Next::Execute(op)) => Action::Execute(op),
+            Ok(Next::Fuse) => Action::Fuse,
             Ok(Next::Produce(len)) => Action::Produce { len },
             Ok(Next::Hold) => {
                 request.stage = Stage::Over;
@@ -394,6 +433,10 @@ impl Queue {
                     (Data::Remote(remote), Stage::Produce(_)) => Some(*remote),
                     (Data::Remote(remote), Stage::Disk(op)) if op.kind == crate::IoKind::Read => {
                         Some(*remote)
+                    }
+                    (Data::List { .. }, Stage::Produce(_)) => Some(request.whole()),
+                    (Data::List { .. }, Stage::Disk(op)) if op.kind == crate::IoKind::Read => {
+                        Some(request.whole())
                     }
                     _ => None,
                 };
@@ -414,7 +457,7 @@ impl Queue {
     fn answer(
         &mut self,
         request: &mut Request,
-        push: Option<crate::Remote>,
+        push: Option<Remote>,
         status: Status,
         result: u64,
     ) -> Action {
@@ -491,9 +534,17 @@ impl Queue {
     }
 }
 
+fn pull(request: &Request, remote: Remote) -> Action {
+    if request.is_fusing() {
+        return Action::PullBehind { remote };
+    }
+    let spare = request.spare();
+    Action::Pull { remote, spare }
+}
+
 /// What every command must have, whatever it is.
 fn common_checks(sqe: &Sqe) -> Result<(), Failure> {
-    // Identify Controller, FUSES: no fused operation is supported.
+    // Identify Controller, FUSES: of I/O commands some can be, see `fused`.
     if sqe.is_fused() {
         return Err(Failure::field(1));
     }

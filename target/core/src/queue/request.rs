@@ -7,6 +7,7 @@ use nvmeof_wire::nvm::DatasetManagement;
 use nvmeof_wire::sqe::SQE_LEN;
 use nvmeof_wire::{Sgl, Sqe, Status};
 
+use super::copy::Copying;
 use crate::{Data, IoKind, IoOp, Remote};
 
 /// A command that was begun. The edge keeps it until the command is answered.
@@ -20,8 +21,13 @@ pub struct Request {
     pub(crate) data: Data,
     /// Key that the response is to invalidate.
     pub(crate) invalidate: Option<u32>,
-    sgl: Result<Sgl, Status>,
-    capsule_len: usize,
+    /// Of a list, a descriptor as long as all of them.
+    pub(super) sgl: Result<Sgl, Status>,
+    pub(super) capsule_len: u32,
+    /// Where the descriptors of a list begin in the capsule.
+    pub(super) list_at: u16,
+    /// How many there are; 0 when the data are not a list's.
+    pub(super) list_count: u8,
 }
 
 /// What a request waits for.
@@ -35,8 +41,14 @@ pub(crate) enum Stage {
     HostBehavior,
     /// The data of a write or compare, then the disk.
     Transfer(IoOp),
+    /// One half of a fused operation: its data, then its turn.
+    Fusing(IoOp),
     /// The disk.
     Disk(IoOp),
+    /// The disk, for the first piece of what is left to verify.
+    Verify(IoOp),
+    /// The source ranges of a Copy command, or the disk.
+    Copy(Copying),
     /// The ranges of a Dataset Management command.
     Ranges(DatasetManagement),
     /// The disk, for range `next - 1` of the command.
@@ -73,6 +85,8 @@ pub(crate) enum Next {
     /// Its data must be there; then its stage says.
     Data,
     Execute(IoOp),
+    /// One half of a fused operation has its data.
+    Fuse,
     Produce(u32),
     Hold,
     /// Answered with this result.
@@ -138,6 +152,8 @@ impl Default for Request {
             invalidate: None,
             sgl: Ok(Sgl::None),
             capsule_len: 0,
+            list_at: 0,
+            list_count: 0,
         }
     }
 }
@@ -153,8 +169,8 @@ impl Request {
         }
     }
 
-    /// Becomes the command `sqe` in a capsule of `capsule_len` bytes.
-    pub(crate) fn start(&mut self, sqe: &Sqe, capsule_len: usize) {
+    /// Becomes the command `sqe` at the start of `capsule`.
+    pub(crate) fn start(&mut self, sqe: &Sqe, capsule: &[u8]) {
         // Field by field: the rest of a stage or of data that were nothing is
         // not written.
         self.cid = sqe.cid.get();
@@ -163,20 +179,36 @@ impl Request {
         self.stage = Stage::Over;
         self.data = Data::None;
         self.sgl = Sgl::parse(&sqe.dptr);
+        self.list_count = 0;
+        self.capsule_len = u32::try_from(capsule.len()).unwrap_or(u32::MAX);
         self.invalidate = match self.sgl {
             Ok(Sgl::Keyed {
                 key,
                 invalidate: true,
                 ..
             }) => Some(key),
+            Ok(Sgl::LastSegment { offset, len }) => self.start_list(capsule, offset, len),
             _ => None,
         };
-        self.capsule_len = capsule_len;
     }
 
-    /// Whether it waits for the data of a compare.
-    pub(crate) fn compares(&self) -> bool {
-        matches!(self.stage, Stage::Transfer(op) if op.kind == IoKind::Compare)
+    /// Bytes of the second buffer that it needs besides the one for its data.
+    pub(crate) fn spare(&self) -> u32 {
+        match (&self.stage, &self.data) {
+            (Stage::Transfer(op), Data::Remote(Remote { len, .. }) | Data::List { len, .. })
+                if op.kind == IoKind::Compare =>
+            {
+                *len
+            }
+            (Stage::Copy(copying), _) => copying.room(),
+            _ => 0,
+        }
+    }
+
+    /// Whether it is answered, or was never begun.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over)
     }
 
     /// Command identifier, for logs.
@@ -211,7 +243,7 @@ impl Request {
                 key,
                 ..
             } if fits(shown) => {
-                self.data = Data::Remote(Remote { addr, len, key });
+                self.data = self.remote(Remote { addr, len, key });
                 Ok(())
             }
             Sgl::InCapsule { offset, len: shown } if fits(shown) => {
@@ -230,7 +262,8 @@ impl Request {
     /// Base 2.0, 4.1.2: the offset counts from the start of in-capsule data,
     /// which follows the command since ICDOFF is 0.
     fn in_capsule(&self, offset: u64, len: u32) -> Result<Data, Failure> {
-        let room = self.capsule_len.saturating_sub(SQE_LEN);
+        let capsule_len = usize::try_from(self.capsule_len).unwrap_or(usize::MAX);
+        let room = capsule_len.saturating_sub(SQE_LEN);
         let failed = |status| Failure::from(status).at(DPTR);
         let offset = usize::try_from(offset)
             .ok()
@@ -254,7 +287,7 @@ impl Request {
                 key,
                 ..
             } if shown == len => {
-                self.data = Data::Remote(Remote { addr, len, key });
+                self.data = self.remote(Remote { addr, len, key });
                 Ok(())
             }
             // A response capsule carries no data (RDMA transport, 2.2).

@@ -6,9 +6,13 @@
     reason = "tests"
 )]
 
+mod abort;
 mod capsule;
 mod cm;
 mod connect;
+mod fused;
 mod io;
 mod keep_alive;
 mod lifecycle;
+mod list;
+mod pieces;

@@ -11,6 +11,13 @@ use crate::tag::{Place, Tag};
 impl Edge {
     /// Runs `op` on its disk. Gives the next action when it ended at once.
     pub(super) fn execute(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) -> Option<Action> {
+        // Almost never is anything locked.
+        if op.kind != IoKind::Read
+            && !(io.locks.is_idle() && self.pairs.is_empty())
+            && self.is_locked_out(slot, op, io)
+        {
+            return None;
+        }
         let queue = self.place;
         let tag = Tag { queue, slot }.to_bits();
         let job = self.slots.get(slot)?;
@@ -76,16 +83,11 @@ impl Edge {
         io: &mut Io<'_>,
     ) -> Option<Action> {
         let job = self.slots.get(slot)?;
-        match std::mem::take(&mut job.lent) {
-            Lent::None => {}
-            Lent::Capsule => job.capsule = buf,
-            Lent::Data => job.data = buf,
-            Lent::Spare => {
-                let on_disk = buf.as_deref().unwrap_or_default();
-                if outcome == Executed::Ok && !equal(data_of(job), on_disk) {
-                    outcome = Executed::Miscompare;
-                }
-            }
+        if let Some(on_disk) = job.take_back(buf)
+            && outcome == Executed::Ok
+            && !equal(data_of(job), &on_disk)
+        {
+            outcome = Executed::Miscompare;
         }
         let Job {
             request,
@@ -113,6 +115,17 @@ fn lend(job: &mut Job, op: &IoOp) -> Option<Op> {
             job.lent = Lent::Spare;
             let buf = job.spare.take()?;
             Op::Read { offset, buf }
+        }
+        IoKind::Fetch { .. } => {
+            job.lent = Lent::Piece;
+            let mut buf = job.spare.take()?;
+            buf.set_len(usize::try_from(len).ok()?).ok()?;
+            Op::Read { offset, buf }
+        }
+        IoKind::Store => {
+            job.lent = Lent::Piece;
+            let buf = job.spare.take()?;
+            Op::Write { offset, buf, fua }
         }
         IoKind::Write => {
             let buf = lend_data(job)?;
@@ -148,7 +161,7 @@ fn lend_data(job: &mut Job) -> Option<Buf> {
             buf.set_view(range.clone()).ok()?;
             Some(buf)
         }
-        Data::Remote(_) => {
+        Data::Remote(_) | Data::List { .. } => {
             job.lent = Lent::Data;
             job.data.take()
         }
@@ -170,7 +183,7 @@ fn bytes_of<'a>(place: &Data, capsule: Option<&'a [u8]>, data: Option<&'a [u8]>)
         Data::Capsule(range) => capsule
             .and_then(|capsule| capsule.get(range.clone()))
             .unwrap_or_default(),
-        Data::Remote(_) => data.unwrap_or_default(),
+        Data::Remote(_) | Data::List { .. } => data.unwrap_or_default(),
         Data::None => &[],
     }
 }

@@ -30,6 +30,7 @@ impl Edge {
             Action::Pull { remote, .. } => {
                 if let Some(job) = self.slots.get(slot)
                     && job.data.is_none()
+                    && let Data::Remote(_) = job.request.data()
                     && let Some(op) = job.request.write().copied()
                 {
                     job.data = map(remote, &op, Rights::REMOTE_READ, self.qp, io);

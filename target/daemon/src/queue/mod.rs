@@ -1,11 +1,14 @@
 //! The edge of one queue pair: moves bytes as the core says.
 
+mod abort;
 mod disk;
+mod fused;
 mod in_place;
 mod receives;
 mod room;
 mod slots;
 mod steps;
+mod transfer;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,15 +19,19 @@ use nvmeof_memory::{Buf, Classes, Pool};
 use nvmeof_rdma::{
     CloseReason, Completion, Peer, PostError, Provider, QpId, Received, Tag as RdmaTag, WorkKind,
 };
-use nvmeof_target_core::{Action, CloseCause, Data, News, Order, Queue as Core, Response};
+use nvmeof_target_core::{
+    Action, CloseCause, Data, LockMember, News, Order, Queue as Core, Response,
+};
 
 use crate::reactor::earlier;
 use crate::storage::Storage;
 use crate::tag::{Place, Tag};
 use crate::turns::Turns;
+use fused::Pair;
 use nvmeof_rdma::Sparingly;
 pub(crate) use receives::{Receives, SharedQueues};
 use slots::Slots;
+use transfer::Transfer;
 
 /// What queues work with during a turn.
 pub(crate) struct Io<'a> {
@@ -42,6 +49,10 @@ pub(crate) struct Io<'a> {
     pub(crate) hungry: &'a mut Turns<Place>,
     /// Disk operations that found no room.
     pub(crate) backlog: &'a mut Turns<(u32, DiskRequest)>,
+    /// Locks on ranges of disks, and commands that wait for one to go or to be
+    /// held.
+    pub(crate) locks: &'a LockMember,
+    pub(crate) locked_out: &'a mut VecDeque<(Place, Place)>,
     /// What the reactor has to do after the call.
     pub(crate) news: &'a mut News,
     /// When the reactor polls its queues next.
@@ -90,6 +101,10 @@ pub(crate) struct Edge {
     waiting: VecDeque<Capsule>,
     /// Answers to commands that were held, waiting for a slot.
     parked: VecDeque<Response>,
+    /// Fused operations in work, oldest first.
+    pairs: Vec<Pair>,
+    /// Data that go to or come from several places of the host's memory.
+    transfers: Vec<Transfer>,
     state: State,
 }
 
@@ -140,6 +155,8 @@ impl Edge {
             on_disk: 0,
             waiting: VecDeque::new(),
             parked: VecDeque::new(),
+            pairs: Vec::new(),
+            transfers: Vec::new(),
             state: State::Open,
         }
     }
@@ -225,8 +242,10 @@ impl Edge {
         let slot = Tag::from_bits(completion.tag.0).slot;
         match completion.kind {
             WorkKind::Send => self.slots.free(slot),
-            WorkKind::Write => {}
-            WorkKind::Read => self.pulled(slot, completion.buf, io),
+            WorkKind::Write if self.transfers.is_empty() => {}
+            WorkKind::Write => self.written(slot, completion.buf, io),
+            WorkKind::Read if self.transfers.is_empty() => self.pulled(slot, completion.buf, io),
+            WorkKind::Read => self.read(slot, completion.buf, io),
         }
         self.settle(io);
     }
@@ -278,6 +297,7 @@ impl Edge {
         {
             match order {
                 Order::Respond(response) => self.parked.push_back(response),
+                Order::Abort { cid } => self.abort(cid, io),
                 Order::Close(cause) => self.close(&cause, io),
             }
         }
@@ -301,6 +321,7 @@ impl Edge {
     pub(crate) fn drain(&mut self, io: &mut Io<'_>) {
         if self.state == State::Open {
             self.state = State::Draining;
+            self.no_second_half(io);
         }
         self.settle(io);
     }
@@ -437,8 +458,12 @@ impl Edge {
             let start = usize::try_from(buf.addr()).unwrap_or(0) + range.start;
             job.misaligned = !start.is_multiple_of(usize::try_from(alignment).unwrap_or(1));
         }
+        let fusing = job.request.is_fusing();
         job.capsule = Some(buf);
         self.take_room(room, io);
+        if fusing || !self.pairs.is_empty() {
+            self.begin_beside_pairs(slot, fusing, io);
+        }
         self.perform(slot, action, io);
     }
 

@@ -1,9 +1,10 @@
 //! Commands in work on one queue pair: as many as the host may send.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Classes};
-use nvmeof_target_core::{Action, IoKind, IoOp, Request};
+use nvmeof_target_core::{Action, Data, IoKind, IoOp, Remote, Request};
 
 use crate::tag::Place;
 
@@ -31,7 +32,8 @@ pub(super) struct Job {
     pub(super) capsule: Option<Buf>,
     /// Its data, unless they are lent to the provider or the disk.
     pub(super) data: Option<Buf>,
-    /// A second buffer, for what a compare reads from the disk.
+    /// A second buffer, for what a compare reads from the disk and for a piece
+    /// of what stays here.
     pub(super) spare: Option<Buf>,
     /// Whether the disk cannot take its data from where they are in the
     /// capsule.
@@ -53,7 +55,10 @@ pub(super) enum Lent {
     None,
     Capsule,
     Data,
+    /// For a compare: it does not come back.
     Spare,
+    /// The same buffer, for one piece after the other.
+    Piece,
 }
 
 impl Slots {
@@ -101,6 +106,35 @@ impl Slots {
         }
     }
 
+    /// The place of the command of that identifier, which is not answered yet.
+    pub(super) fn find(&mut self, cid: u16) -> Option<Place> {
+        let mut all = (0u16..).zip(&self.slots);
+        let (index, slot) = all.find(|(_, slot)| {
+            let request = &slot.job.request;
+            slot.taken && request.cid() == cid && !request.is_over()
+        })?;
+        let generation = slot.generation;
+        Some(Place { index, generation })
+    }
+
+    /// Whether the disk may be writing some of `bytes` of `disk` for one of the
+    /// commands, but for those of which `passes` says yes.
+    pub(super) fn may_write(
+        &self,
+        disk: u32,
+        bytes: &Range<u64>,
+        passes: impl Fn(Place) -> bool,
+    ) -> bool {
+        let mut all = (0u16..).zip(&self.slots);
+        all.any(|(index, slot)| {
+            let generation = slot.generation;
+            slot.taken
+                && slot.job.hungry.is_none()
+                && slot.job.request.may_write(disk, bytes)
+                && !passes(Place { index, generation })
+        })
+    }
+
     /// Whether no place is free.
     pub(super) fn is_full(&self) -> bool {
         self.free.is_empty()
@@ -137,18 +171,48 @@ impl Job {
         self.on_wire = None;
     }
 
+    /// The places of the host's memory that its command has a list of, if it has
+    /// one.
+    #[inline]
+    pub(super) fn pieces(&self) -> Vec<Remote> {
+        match (self.request.data(), &self.capsule) {
+            (Data::List { .. }, Some(capsule)) => self.request.pieces(capsule),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The buffer that was somewhere else is back. What a compare read is not
+    /// kept but returned.
+    #[inline]
+    pub(super) fn take_back(&mut self, buf: Option<Buf>) -> Option<Buf> {
+        match std::mem::take(&mut self.lent) {
+            Lent::None => {}
+            Lent::Capsule => self.capsule = buf,
+            Lent::Data => self.data = buf,
+            Lent::Piece => self.spare = buf,
+            Lent::Spare => return buf,
+        }
+        None
+    }
+
     /// Whether `action` needs a buffer that the job has not.
     pub(super) fn needs(&self, action: &Action) -> bool {
         match action {
-            Action::Pull { twice, .. } => self.data.is_none() || (*twice && self.spare.is_none()),
+            Action::Pull { spare, .. } => {
+                self.data.is_none() || (*spare > 0 && self.spare.is_none())
+            }
             Action::Produce { .. } => self.data.is_none(),
             Action::Execute(op) => match op.kind {
                 IoKind::Read => self.data.is_none(),
-                IoKind::Compare => self.spare.is_none(),
+                IoKind::Compare | IoKind::Fetch { .. } => self.spare.is_none(),
                 IoKind::Write => self.misaligned && self.data.is_none(),
                 _ => false,
             },
-            Action::Respond(_) | Action::Hold | Action::Close(_) => false,
+            Action::PullBehind { .. }
+            | Action::Fuse
+            | Action::Respond(_)
+            | Action::Hold
+            | Action::Close(_) => false,
         }
     }
 
@@ -156,9 +220,9 @@ impl Job {
     /// when they cannot be had now.
     pub(super) fn provide(&mut self, action: &Action, buffers: &Classes) -> bool {
         match action {
-            Action::Pull { remote, twice } => {
+            Action::Pull { remote, spare } => {
                 let pulled = fill(&mut self.data, remote.len, buffers);
-                if pulled && *twice && !fill(&mut self.spare, remote.len, buffers) {
+                if pulled && *spare > 0 && !fill(&mut self.spare, *spare, buffers) {
                     self.data = None;
                     return false;
                 }
@@ -168,10 +232,18 @@ impl Job {
             Action::Execute(op) => match (op.kind, buffer_len(op)) {
                 (IoKind::Read, Some(len)) => fill(&mut self.data, len, buffers),
                 (IoKind::Compare, Some(len)) => fill(&mut self.spare, len, buffers),
+                (IoKind::Fetch { pages }, _) => {
+                    let room = u32::from(pages) * IoKind::PAGE;
+                    fill(&mut self.spare, room, buffers)
+                }
                 (IoKind::Write, Some(len)) if self.misaligned => fill(&mut self.data, len, buffers),
                 _ => true,
             },
-            Action::Respond(_) | Action::Hold | Action::Close(_) => true,
+            Action::PullBehind { .. }
+            | Action::Fuse
+            | Action::Respond(_)
+            | Action::Hold
+            | Action::Close(_) => true,
         }
     }
 }

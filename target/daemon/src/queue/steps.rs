@@ -3,6 +3,7 @@
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{Inline, PostError, RemoteKey, RemoteSlice, Work};
 use nvmeof_target_core::{Action, Event, Remote, Response};
+use nvmeof_wire::sqe::SQE_LEN;
 
 use super::slots::Lent;
 use super::{Edge, Io};
@@ -29,6 +30,11 @@ impl Edge {
                     return self.pull(slot, remote, io);
                 }
                 Action::Pull { remote, .. } => return self.pull_connect(slot, remote, io),
+                Action::PullBehind { remote } => return self.pull_behind(slot, remote, io),
+                Action::Fuse => match self.fuse(slot, io) {
+                    Some(next) => next,
+                    None => return,
+                },
                 Action::Produce { .. } => {
                     let Some(job) = self.slots.get(slot) else {
                         return;
@@ -47,13 +53,16 @@ impl Edge {
     /// Whether `action` has to wait for an RDMA Read that may be begun or for a
     /// buffer; it is its turn then when there is one.
     fn waits(&mut self, slot: Place, action: &Action, io: &mut Io<'_>) -> bool {
-        if matches!(action, Action::Respond(_) | Action::Hold | Action::Close(_)) {
+        if matches!(
+            action,
+            Action::Respond(_) | Action::Hold | Action::Close(_) | Action::Fuse
+        ) {
             return false;
         }
         let Some(job) = self.slots.get(slot) else {
             return false;
         };
-        if let Action::Pull { .. } = action {
+        if let Action::Pull { .. } | Action::PullBehind { .. } = action {
             // The data of a Connect go where its capsule was.
             if !self.core.is_connected() {
                 return false;
@@ -83,13 +92,12 @@ impl Edge {
     pub(super) fn pull(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
         let local = self.slots.get(slot).and_then(|job| {
             job.on_wire = Some(io.now);
-            job.data.take()
+            Some((job.data.take()?, job.pieces()))
         });
-        let Some(local) = local else {
+        let Some((local, pieces)) = local else {
             return self.bug("no buffer to pull into", io);
         };
-        let remote = slice(remote);
-        self.post(slot, Work::Read { local, remote }, io);
+        self.post_read(slot, local, remote, pieces, io);
     }
 
     /// The data of a Connect go where its capsule was, which is parsed
@@ -133,6 +141,9 @@ impl Edge {
         let Some(data) = place else {
             return self.bug("pulled without a buffer", io);
         };
+        if job.request.is_fusing() {
+            data.reset_view();
+        }
         let action = self
             .core
             .step(io.now, &mut job.request, Event::Pulled(data));
@@ -141,7 +152,7 @@ impl Edge {
     }
 
     /// A read ended: the next one may begin.
-    fn pull_more(&mut self, io: &mut Io<'_>) {
+    pub(super) fn pull_more(&mut self, io: &mut Io<'_>) {
         while self.reads_left > 0
             && let Some(slot) = self.pulls.pop_front()
         {
@@ -149,6 +160,24 @@ impl Edge {
                 self.perform(slot, action, io);
             }
         }
+    }
+
+    /// The data of half of a fused operation go behind the command in its
+    /// capsule, where there is room for as much as they may be.
+    fn pull_behind(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
+        let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
+        let capsule = self.slots.get(slot).and_then(|job| {
+            let pieces = job.pieces();
+            let mut capsule = job.capsule.take()?;
+            job.lent = Lent::Capsule;
+            job.on_wire = Some(io.now);
+            capsule.set_view(SQE_LEN..SQE_LEN + len).ok()?;
+            Some((capsule, pieces))
+        });
+        let Some((local, pieces)) = capsule else {
+            return self.bug("the data of a fused command do not fit its capsule", io);
+        };
+        self.post_read(slot, local, remote, pieces, io);
     }
 
     /// The receive is posted again before the answer goes out, since with the
@@ -159,15 +188,24 @@ impl Edge {
         };
         job.spare = None;
         job.on_wire = Some(io.now);
+        let pieces = job.pieces();
         let (capsule, data) = (job.capsule.take(), job.data.take());
         self.receive_again(capsule, io);
         // The host's own memory holds its data already; before the answer it is
         // let go, and so it is when nothing came of the command.
         let data = data.filter(|data| !data.is_lent());
         if let (Some(remote), Some(local)) = (response.push, data) {
+            if !pieces.is_empty() {
+                return self.push_pieces(slot, local, pieces, *response, io);
+            }
             let remote = slice(remote);
             self.post(slot, Work::Write { local, remote }, io);
         }
+        self.send(slot, response, io);
+    }
+
+    /// Sends the answer: its data are on their way.
+    pub(super) fn send(&mut self, slot: Place, response: &Response, io: &mut Io<'_>) {
         let Ok(head) = Inline::new(&response.cqe.to_bytes()) else {
             return self.bug("a completion does not fit a send", io);
         };
@@ -178,6 +216,9 @@ impl Edge {
             solicited: false,
         };
         self.post(slot, send, io);
+        if !self.pairs.is_empty() {
+            self.half_answered(slot, response.cqe.status().is_success(), io);
+        }
     }
 
     /// The command is answered later, by an order: nothing is kept for it.

@@ -4,6 +4,7 @@
 mod accept;
 mod attention;
 mod drain;
+mod locks;
 mod queues;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::Turns;
 use attention::Attention;
 use drain::Stage;
+use locks::Locked;
 use nvmeof_rdma::Sparingly;
 use queues::Queues;
 
@@ -77,6 +79,7 @@ pub struct Reactor<S> {
     hungry: Turns<Place>,
     /// Disk operations that found no room.
     backlog: Turns<(u32, DiskRequest)>,
+    locked: Locked,
     /// When queues are to be polled next. Earlier than needed does no harm.
     timer: Option<Duration>,
     news: News,
@@ -168,6 +171,7 @@ impl<S: Storage> Reactor<S> {
         let capsules = Pool::new(layout, config.pages)?;
         let buffers = Classes::new(&config.data, config.pages)?;
         let capsules_kept = (config.capsules / 16).min(2 * usize::from(Limits::ADMIN_DEPTH));
+        let locked = Locked::new(target.locks());
         Ok(Self {
             config,
             target,
@@ -187,6 +191,7 @@ impl<S: Storage> Reactor<S> {
             unconnected: VecDeque::new(),
             hungry: Turns::default(),
             backlog: Turns::default(),
+            locked,
             timer: None,
             news: News::empty(),
             stage: Stage::Serving,
@@ -282,6 +287,7 @@ impl<S: Storage> Reactor<S> {
         }
         did_work |= self.poll_storage(now)?;
         did_work |= self.feed(now);
+        did_work |= self.go_on_locks(now);
         self.tell_peers(now);
         did_work |= self.go_on_draining(now);
         for provider in &mut self.providers {
@@ -426,6 +432,8 @@ impl<S: Storage> Reactor<S> {
             shared: &mut self.shared,
             hungry: &mut self.hungry,
             backlog: &mut self.backlog,
+            locks: &self.locked.member,
+            locked_out: &mut self.locked.out,
             news: &mut self.news,
             timer: &mut self.timer,
             disk_log: &mut self.disk_log,

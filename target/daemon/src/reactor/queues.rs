@@ -1,8 +1,10 @@
 //! The queue pairs of one reactor: a table with generations.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 
 use nvmeof_rdma::{Lightened, QpId};
+use nvmeof_target_core::RangeLock;
 
 use crate::queue::Edge;
 use crate::tag::Place;
@@ -26,6 +28,8 @@ struct Entry {
     /// Operations that disks still have of the last user of the place. Until
     /// they are done nobody else gets it, since they carry its name.
     on_disk: u32,
+    /// Locks that they are done under.
+    locks: Vec<RangeLock>,
 }
 
 impl Queues {
@@ -73,10 +77,13 @@ impl Queues {
     pub(super) fn remove(&mut self, provider: usize, qp: QpId) -> Option<Edge> {
         let place = self.by_qp.remove(&(provider, qp))?;
         let entry = self.entries.get_mut(usize::from(place.index))?;
-        let edge = entry.edge.take()?;
+        let mut edge = entry.edge.take()?;
         entry.lightened = None;
         entry.generation = entry.generation.wrapping_add(1);
         entry.on_disk = edge.on_disk;
+        if entry.on_disk > 0 {
+            entry.locks = edge.take_locks();
+        }
         if entry.on_disk == 0 {
             self.free.push_back(place.index);
         }
@@ -91,9 +98,19 @@ impl Queues {
         {
             entry.on_disk -= 1;
             if entry.on_disk == 0 {
+                entry.locks.clear();
                 self.free.push_back(place.index);
             }
         }
+    }
+
+    /// Whether a disk may be writing some of `bytes` of `disk`, but under a
+    /// lock. Of queues that are gone it is not known what.
+    pub(super) fn may_write(&self, disk: u32, bytes: &Range<u64>) -> bool {
+        self.entries.iter().any(|entry| match &entry.edge {
+            Some(edge) => edge.may_write(disk, bytes),
+            None => entry.on_disk > 0 && entry.locks.is_empty(),
+        })
     }
 
     /// Places that are taken now.

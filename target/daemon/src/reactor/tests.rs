@@ -7,11 +7,14 @@
     reason = "tests"
 )]
 
+mod aborting;
 mod before_connect;
 mod connections;
 mod fairness;
+mod fused;
 mod host;
 mod io;
+mod lists;
 mod memory;
 mod providers;
 mod shared;

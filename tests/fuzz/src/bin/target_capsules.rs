@@ -150,7 +150,8 @@ impl Host {
         let (mut request, action) = lane.pending.swap_remove(which);
         let mut buffer;
         let event = match &action {
-            Action::Pull { remote, .. } => {
+            Action::Fuse => Event::Turn,
+            Action::Pull { remote, .. } | Action::PullBehind { remote } => {
                 buffer = script.filled(remote.len as usize);
                 Event::Pulled(&buffer)
             }
@@ -184,6 +185,11 @@ impl Host {
         let max_transfer = self.target.model().limits().max_transfer;
         let lane = &mut self.lanes[at];
         match action {
+            Action::Fuse => lane.pending.push((request, action)),
+            Action::PullBehind { remote } => {
+                assert!(remote.len <= 4096, "{remote:?}");
+                lane.pending.push((request, action));
+            }
             Action::Pull { remote, .. } => {
                 assert!(remote.len <= max_transfer, "{remote:?}");
                 lane.pending.push((request, action));
@@ -204,6 +210,7 @@ impl Host {
             Action::Close(cause) => assert!(!cause.to_string().is_empty()),
         }
         let _ = (lane.queue.take_news(), lane.queue.take_remark());
+        let _ = lane.queue.take_unfused();
         self.poll(at);
     }
 
@@ -217,6 +224,8 @@ impl Host {
                     let held = held.expect("an answer to a command that was not held");
                     lane.held.swap_remove(held);
                 }
+                // As if every command had started.
+                Order::Abort { cid } => lane.queue.aborted(cid, false),
                 // The edge closes the queue pair.
                 Order::Close(_) => return,
             }

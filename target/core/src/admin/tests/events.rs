@@ -23,7 +23,7 @@ fn event(host: &mut Host) -> Option<AsyncEvent> {
             assert_eq!(response.cqe.status(), Status::SUCCESS);
             Some(AsyncEvent::from_dword(response.cqe.dw0()))
         }
-        Order::Close(cause) => panic!("{cause}"),
+        other => panic!("{other:?}"),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{Cns, Identify, NSID_ALL};
+use nvmeof_wire::identify::capabilities::Fuses;
+use nvmeof_wire::identify::namespace::Nsfeat;
 use nvmeof_wire::identify::{
     ControllerList, ControllerType, Ctratt, DescriptorList, IdentifyController,
     IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, Lpa,
@@ -10,7 +12,7 @@ use nvmeof_wire::identify::{
 use zerocopy::FromBytes;
 
 use super::discovery;
-use crate::testing::{DISK, Host, namespace, target, target_of};
+use crate::testing::{DISK, Host, namespace, target, target_of, target_with};
 
 fn identify<T: FromBytes>(host: &mut Host, cns: Cns, nsid: u32) -> T {
     let answer = host.identify(cns, nsid);
@@ -27,7 +29,7 @@ fn the_controller_is_what_a_linux_host_insists_on() {
         (cntlid, ControllerType::IO)
     );
     assert_eq!(id.command_capsule_len(), 64 + 4096);
-    assert_eq!((id.iorcsz.get(), id.icdoff.get(), id.msdbd), (1, 0, 1));
+    assert_eq!((id.iorcsz.get(), id.icdoff.get(), id.msdbd), (1, 0, 16));
     assert!(
         id.sgls()
             .contains(Sgls::SUPPORTED | Sgls::KSDBDS | Sgls::OFFSET)
@@ -39,6 +41,18 @@ fn the_controller_is_what_a_linux_host_insists_on() {
     assert_eq!(&id.subnqn[..DISK.len()], DISK.as_bytes());
     assert_eq!((id.async_event_limit(), id.elpe), (4, 63));
     assert_eq!(id.sn.to_string().len(), 20);
+}
+
+/// Linux hosts 5.4 to 5.12 corrupt long in-capsule data otherwise.
+#[test]
+fn long_in_capsule_data_go_with_one_descriptor() {
+    let limits = crate::Limits {
+        in_capsule: 8192,
+        ..crate::Limits::default()
+    };
+    let (mut host, _) = Host::admin(&target_with(limits));
+    let id: IdentifyController = identify(&mut host, Cns::CONTROLLER, 0);
+    assert_eq!(id.msdbd, 1);
 }
 
 #[test]
@@ -64,6 +78,22 @@ fn only_what_is_there_is_promised() {
     assert_eq!(of(&mut host).oncs.get() & Oncs::NVMDSMSV.bits(), 0);
     let nvm: IdentifyControllerNvm = identify(&mut host, Cns::CSI_CONTROLLER, 0);
     assert_eq!(nvm.wzsl, 13);
+    assert_eq!((nvm.vsl, nvm.wusl), (13, 0));
+    let dsm = (nvm.dmrl, nvm.dmrsl.get(), nvm.dmsl.get());
+    assert_eq!(dsm, (255, u32::MAX, u64::from(u32::MAX)));
+    let one: IdentifyNamespace = identify(&mut host, Cns::NAMESPACE, 1);
+    let copy = (one.msrc, one.mssrl.get(), one.mcl.get());
+    assert_eq!(copy, (127, 65535, 131_072));
+    // 4096 bytes are what a fused Compare and Write may be about.
+    assert!(one.nsfeat().contains(Nsfeat::NSABP));
+    assert_eq!(
+        (one.nawun.get(), one.nawupf.get(), one.nacwu.get()),
+        (0, 0, 7)
+    );
+    let id = of(&mut host);
+    assert!(id.fuses().contains(Fuses::FCWS));
+    assert_eq!(id.cdfs.get(), 1);
+    assert_eq!((id.awun.get(), id.awupf.get(), id.acwu.get()), (0, 0, 0));
 }
 
 #[test]

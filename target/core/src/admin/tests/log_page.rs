@@ -123,7 +123,7 @@ fn effects_name_the_commands_that_are_served() {
     let (mut host, _) = Host::admin(&target());
     let effects: CommandEffects = page(&mut host, LogId::EFFECTS);
     assert!(effects.admin(admin::IDENTIFY).is_some());
-    assert!(effects.io(io::WRITE).is_some() && effects.io(io::COPY).is_none());
+    assert!(effects.io(io::COPY).is_some() && effects.io(io::WRITE_UNCORRECTABLE).is_none());
     let mut other = GetLogPage::new(LogId::EFFECTS, 0, 0, 4096);
     other.csi = 1;
     let answer = host.read(other.to_sqe(), 4096);

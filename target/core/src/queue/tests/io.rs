@@ -67,6 +67,7 @@ fn ranges_beyond_the_namespace_are_refused() {
             host.write(plain(io::WRITE, 1, slba, blocks), &vec![0; len]),
             host.write(plain(io::COMPARE, 1, slba, blocks), &vec![0; len]),
             host.plain(plain(io::WRITE_ZEROES, 1, slba, blocks)),
+            host.plain(plain(io::VERIFY, 1, slba, blocks)),
         ];
         for answer in answers {
             assert_eq!(answer.status(), Status::LBA_OUT_OF_RANGE, "{slba} {blocks}");
@@ -83,7 +84,7 @@ fn unknown_namespaces_and_opcodes_are_refused() {
         assert_eq!(answer.status(), Status::INVALID_NAMESPACE);
     }
     assert_eq!(host.plain(flush(2)).status(), Status::INVALID_NAMESPACE);
-    for opcode in [io::WRITE_UNCORRECTABLE, io::VERIFY, io::COPY, Opcode(0xff)] {
+    for opcode in [io::WRITE_UNCORRECTABLE, Opcode(0x0f), Opcode(0xff)] {
         let answer = host.plain(plain(opcode, 1, 0, 1));
         assert_eq!(answer.status(), Status::INVALID_OPCODE);
     }
@@ -241,6 +242,27 @@ fn one_bad_range_and_nothing_is_deallocated() {
     assert!(host.ops.is_empty());
 }
 
+/// DMSL says 2^32 - 1 blocks.
+#[test]
+fn deallocate_has_a_limit_over_all_ranges() {
+    let large = crate::NamespaceSpec {
+        blocks: 1 << 40,
+        ..namespace(1)
+    };
+    let (_admin, mut host) = Host::ready(&target_of(large));
+    let most = [DsmRange::new(0, u32::MAX - 8), DsmRange::new(1 << 39, 8)];
+    assert_eq!(trim(&mut host, &most, true, 32), Status::SUCCESS);
+    let more = [most[0], DsmRange::new(1 << 39, 9)];
+    host.ops.clear();
+    let status = trim(&mut host, &more, true, 32);
+    assert_eq!(status, Status::COMMAND_SIZE_LIMIT_EXCEEDED);
+    assert!(host.ops.is_empty());
+    // One more than DMRL can say.
+    let many = [DsmRange::new(0, 1); 256];
+    assert_eq!(trim(&mut host, &many, true, 4096), Status::SUCCESS);
+    assert_eq!(host.ops.len(), 256);
+}
+
 #[test]
 fn ranges_may_come_in_the_capsule() {
     let (_admin, mut host) = Host::ready(&target());
@@ -278,12 +300,13 @@ fn each_failure_of_the_disk_has_its_status() {
             Status::INVALID_OPCODE,
         ),
         (io::WRITE_ZEROES, Executed::Failed, Status::WRITE_FAULT),
+        (io::VERIFY, Executed::Failed, Status::UNRECOVERED_READ_ERROR),
     ];
     for (opcode, outcome, status) in rows {
         host.outcomes = vec![outcome];
         let sqe = plain(opcode, 1, 7, 1);
         let answer = match opcode {
-            io::WRITE_ZEROES => host.plain(sqe),
+            io::WRITE_ZEROES | io::VERIFY => host.plain(sqe),
             io::READ => host.read(sqe, 512),
             _ => host.write(sqe, &[0; 512]),
         };

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_rdma::{
-    Address, CloseReason, Event, Inline, PrivateData, Provider, QpConfig, QpId, RemoteKey, Rights,
-    Tag, Work,
+    Address, CloseReason, Event, Inline, PrivateData, Provider, QpConfig, QpId, RemoteKey,
+    RemoteSlice, Rights, Tag, Work,
 };
 use nvmeof_rdma_sim::Sim;
 use nvmeof_wire::cm::Request as CmRequest;
@@ -148,6 +148,15 @@ impl Host {
         };
         self.provider.post(qp, Tag(0), work).unwrap();
         Sent { qp, cid }
+    }
+
+    /// Opens memory of ours with `data` in it.
+    pub(in super::super) fn expose(&mut self, qp: QpId, data: &[u8]) -> RemoteSlice {
+        let mut buf = self.pool.take().unwrap();
+        buf.set_len(data.len()).unwrap();
+        buf.copy_from_slice(data);
+        let rights = Rights::REMOTE_READ | Rights::REMOTE_WRITE;
+        self.provider.expose(qp, buf, rights).unwrap()
     }
 
     /// Sends a command whose data are in memory of ours: `data` at first.

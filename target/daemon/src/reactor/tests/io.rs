@@ -2,7 +2,7 @@
 
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{Cns, Identify};
-use nvmeof_wire::nvm::{DatasetManagement, DsmRange, Io, IoFlags, flush};
+use nvmeof_wire::nvm::{Copy, CopyRange, DatasetManagement, DsmRange, Io, IoFlags, flush};
 use nvmeof_wire::opcode::{Opcode, io};
 use nvmeof_wire::{Sgl, Sqe};
 use zerocopy::IntoBytes;
@@ -161,6 +161,57 @@ fn zeroes_deallocation_and_flush_reach_the_disk() {
     assert_eq!(disks.flushes, 1);
     let zeroes = disks.disks[0].iter().filter(|byte| **byte == 0).count();
     assert_eq!(zeroes, 9 * 512);
+}
+
+/// The whole disk through one buffer, which is free again afterwards.
+#[test]
+fn verify_reads_a_disk_through_one_buffer() {
+    let mut bench = Bench::new(9);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    let free = bench.reactor.free_buffers();
+    let sent = host.send(qp, command(io::VERIFY, 0, 2048), &[]);
+    assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+    let sent = host.send(qp, command(io::VERIFY, 1, 300), &[]);
+    assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+    assert_eq!(bench.reactor.free_buffers(), free);
+    let disks = bench.reactor.storage_mut();
+    assert_eq!(disks.bytes_read, (2048 + 300) * 512);
+}
+
+/// Whether the ranges come by RDMA Read or in the capsule.
+#[test]
+fn copy_copies_through_one_buffer() {
+    let mut bench = Bench::new(10);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    let free = bench.reactor.free_buffers();
+    let data = pattern(3, 1000 * 512);
+    bench.reactor.storage_mut().disks[0][..data.len()].copy_from_slice(&data);
+    let ranges = [CopyRange::new(100, 600), CopyRange::new(3, 2)];
+    for capsule in [false, true] {
+        let command = Copy {
+            nsid: 1,
+            slba: 1100,
+            ranges: 2,
+            format: 0,
+            protected: false,
+            fua: false,
+        };
+        let bytes = ranges.as_bytes();
+        let sent = if capsule {
+            host.send(qp, in_capsule(command.to_sqe(), bytes.len()), bytes)
+        } else {
+            host.send_with(qp, command.to_sqe(), bytes)
+        };
+        assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+        assert_eq!(bench.reactor.free_buffers(), free);
+        let disk = &mut bench.reactor.storage_mut().disks[0];
+        assert_eq!(disk[1100 * 512..1700 * 512], data[100 * 512..700 * 512]);
+        assert_eq!(disk[1700 * 512..1702 * 512], data[3 * 512..5 * 512]);
+        assert!(disk[1702 * 512..].iter().all(|byte| *byte == 0));
+        disk[1100 * 512..].fill(0);
+    }
 }
 
 /// Far more commands than buffers, disk places and slots: all are answered,

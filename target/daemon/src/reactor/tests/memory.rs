@@ -9,6 +9,7 @@ use crate::storage::{Storage, StorageError};
 pub(in super::super) struct MemoryDisks {
     pub(in super::super) disks: Vec<Vec<u8>>,
     pub(in super::super) flushes: usize,
+    pub(in super::super) bytes_read: usize,
     /// Nothing ends while this is set.
     pub(in super::super) hold: bool,
     /// Room for requests.
@@ -21,6 +22,7 @@ impl MemoryDisks {
         Self {
             disks: vec![vec![0; usize::try_from(len).unwrap()]; count],
             flushes: 0,
+            bytes_read: 0,
             hold: false,
             room: usize::MAX,
             waiting: Vec::new(),
@@ -40,6 +42,7 @@ impl MemoryDisks {
         match op {
             Op::Read { offset, mut buf } => {
                 let len = buf.len();
+                self.bytes_read += len;
                 buf.copy_from_slice(&disk[range(offset, len)]);
                 Some(buf)
             }

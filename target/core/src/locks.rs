@@ -1,0 +1,243 @@
+//! Ranges of disks that one command alone may write, over all reactors.
+//!
+//! Who writes plainly asks nobody: it looks at one counter, which is zero and in
+//! its cache as long as there is no lock. So a lock has to wait until every
+//! reactor said that nothing is being written in the range there; what begins
+//! later sees the lock and waits.
+//!
+//! ```text
+//!  ask ── each reactor: nothing is being written ──► granted ── drop ──► gone
+//! ```
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The locks of one target.
+#[derive(Clone, Debug, Default)]
+pub struct Locks {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Locks that are held or asked for.
+    there: AtomicUsize,
+    /// Counts changes, so that reactors see that there was one.
+    version: AtomicU64,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    members: BTreeSet<u64>,
+    next: u64,
+    /// Oldest first.
+    locks: Vec<Lock>,
+}
+
+#[derive(Debug)]
+struct Lock {
+    id: u64,
+    disk: u32,
+    bytes: Range<u64>,
+    /// Reactors that may still be writing in it.
+    waits_for: BTreeSet<u64>,
+}
+
+/// One reactor's part in the locks. It counts until it is dropped.
+#[derive(Debug)]
+pub struct LockMember {
+    inner: Arc<Inner>,
+    number: u64,
+}
+
+/// A lock, or the wish for one. Dropping it gives it up.
+#[derive(Debug)]
+pub struct RangeLock {
+    inner: Arc<Inner>,
+    id: u64,
+}
+
+impl Lock {
+    fn overlaps(&self, disk: u32, bytes: &Range<u64>) -> bool {
+        self.disk == disk && self.bytes.start < bytes.end && bytes.start < self.bytes.end
+    }
+}
+
+impl Locks {
+    /// One more reactor.
+    #[must_use]
+    pub fn join(&self) -> LockMember {
+        let mut table = self.inner.table();
+        let number = table.next;
+        table.next += 1;
+        table.members.insert(number);
+        LockMember {
+            inner: Arc::clone(&self.inner),
+            number,
+        }
+    }
+}
+
+impl Inner {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Nothing is left half done when a holder panics.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends a change of the table.
+    fn changed(&self, table: &Table) {
+        self.there.store(table.locks.len(), Ordering::Release);
+        self.version.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl LockMember {
+    /// Whether nobody has a lock or wants one.
+    #[inline]
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        // Nothing is read that the lock would have to come before: who asks for
+        // one waits for this reactor to look at the version.
+        self.inner.there.load(Ordering::Relaxed) == 0
+    }
+
+    /// Counts changes: when it is another than before, waiting writes and wishes
+    /// are to be tried again and [`settle`](Self::settle) called.
+    #[inline]
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.inner.version.load(Ordering::Acquire)
+    }
+
+    /// Asks for the sole right to write `bytes` of `disk`.
+    #[must_use]
+    pub fn ask(&self, disk: u32, bytes: Range<u64>) -> RangeLock {
+        let mut table = self.inner.table();
+        let id = table.next;
+        table.next += 1;
+        let waits_for = table.members.clone();
+        table.locks.push(Lock {
+            id,
+            disk,
+            bytes,
+            waits_for,
+        });
+        self.inner.changed(&table);
+        let inner = Arc::clone(&self.inner);
+        RangeLock { inner, id }
+    }
+
+    /// Whether somebody else has the right to write some of `bytes` of `disk`,
+    /// or waits for it.
+    #[must_use]
+    pub fn blocks(&self, disk: u32, bytes: &Range<u64>) -> bool {
+        let table = self.inner.table();
+        table.locks.iter().any(|lock| lock.overlaps(disk, bytes))
+    }
+
+    /// Says of each lock that waits for this reactor whether it still writes
+    /// there. Whether some have to wait on.
+    #[must_use]
+    pub fn settle(&self, mut writes: impl FnMut(u32, &Range<u64>) -> bool) -> bool {
+        let mut table = self.inner.table();
+        let (mut waits, mut changed) = (false, false);
+        for lock in &mut table.locks {
+            if lock.waits_for.contains(&self.number) {
+                if writes(lock.disk, &lock.bytes) {
+                    waits = true;
+                } else {
+                    lock.waits_for.remove(&self.number);
+                    changed = true;
+                }
+            }
+        }
+        if changed {
+            self.inner.changed(&table);
+        }
+        waits
+    }
+}
+
+impl Drop for LockMember {
+    fn drop(&mut self) {
+        let mut table = self.inner.table();
+        table.members.remove(&self.number);
+        for lock in &mut table.locks {
+            lock.waits_for.remove(&self.number);
+        }
+        self.inner.changed(&table);
+    }
+}
+
+impl RangeLock {
+    /// Whether it is held: every reactor agreed, and older ones of the same
+    /// bytes are gone.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        let table = self.inner.table();
+        let mut older = table.locks.iter().take_while(|lock| lock.id != self.id);
+        let own = table.locks.iter().find(|lock| lock.id == self.id);
+        own.is_some_and(|own| {
+            own.waits_for.is_empty() && !older.any(|it| it.overlaps(own.disk, &own.bytes))
+        })
+    }
+}
+
+impl Drop for RangeLock {
+    fn drop(&mut self) {
+        let mut table = self.inner.table();
+        table.locks.retain(|lock| lock.id != self.id);
+        self.inner.changed(&table);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_waits_for_every_reactor_that_writes() {
+        let locks = Locks::default();
+        let (one, two) = (locks.join(), locks.join());
+        assert!(one.is_idle() && two.is_idle());
+        let before = two.version();
+        let lock = one.ask(7, 0..512);
+        assert!(!two.is_idle() && two.version() != before);
+        assert!(!lock.is_held());
+        assert!(!one.settle(|_, _| false));
+        assert!(two.settle(|disk, bytes| (disk, bytes.clone()) == (7, 0..512)));
+        assert!(!lock.is_held());
+        assert!(!two.settle(|_, _| false));
+        assert!(lock.is_held());
+        assert!(two.blocks(7, &(511..1000)));
+        assert!(!two.blocks(7, &(512..1000)) && !two.blocks(8, &(0..512)));
+        drop(lock);
+        assert!(two.is_idle() && !two.blocks(7, &(0..512)));
+    }
+
+    #[test]
+    fn locks_of_the_same_bytes_are_held_in_the_order_they_were_asked_for() {
+        let locks = Locks::default();
+        let member = locks.join();
+        let [first, second, third] = [0..512, 0..1024, 512..1024].map(|it| member.ask(1, it));
+        assert!(!member.settle(|_, _| false));
+        assert!(first.is_held() && !second.is_held() && !third.is_held());
+        drop(first);
+        assert!(second.is_held() && !third.is_held());
+        drop(second);
+        assert!(third.is_held());
+    }
+
+    #[test]
+    fn a_reactor_that_goes_is_not_waited_for() {
+        let locks = Locks::default();
+        let (one, two) = (locks.join(), locks.join());
+        let lock = one.ask(1, 0..512);
+        assert!(!one.settle(|_, _| false));
+        drop(two);
+        assert!(lock.is_held());
+    }
+}

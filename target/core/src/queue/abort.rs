@@ -1,0 +1,122 @@
+//! Abort (Base 2.0, 5.1): what was not begun is not done.
+//!
+//! The admin queue holds the command and asks every reactor to look after its
+//! queues. The queue that it names looks for the command and says what became
+//! of it; the admin queue answers.
+
+use nvmeof_wire::admin::Abort;
+use nvmeof_wire::{Sqe, Status};
+
+use super::request::{Failure, Next, Request, Stage};
+use super::{News, Queue, Role};
+use crate::controller::Controller;
+use crate::{Action, Order, Response};
+
+/// What a command that was held is answered with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeldAnswer {
+    pub(super) cid: u16,
+    pub(super) status: Status,
+    pub(super) result: u64,
+}
+
+/// Base 2.0, 5.1, dword 0 of the answer: bit 0 "cleared to 0: the command was
+/// aborted", "set to 1: was not".
+fn result(aborted: bool) -> u64 {
+    u64::from(!aborted)
+}
+
+impl Queue {
+    /// An Abort command on the admin queue.
+    pub(super) fn begin_abort(&mut self, request: &Request, sqe: &Sqe) -> Result<Next, Failure> {
+        let Role::Admin(controller) = &self.role else {
+            return Err(Status::INTERNAL_ERROR.into());
+        };
+        let Abort { sqid, cid } = Abort::parse(sqe);
+        // Event requests wait here and nowhere else.
+        let event_request = self.event_requests.iter().position(|one| *one == cid);
+        if let (0, Some(at)) = (sqid, event_request) {
+            self.event_requests.remove(at);
+            self.answers.push_back(HeldAnswer {
+                cid,
+                status: Status::ABORT_REQUESTED,
+                result: 0,
+            });
+            self.answers.push_back(HeldAnswer {
+                cid: request.cid,
+                status: Status::SUCCESS,
+                result: result(true),
+            });
+            self.news |= News::POLL;
+            return Ok(Next::Hold);
+        }
+        if sqid != 0 && !controller.lock().queues.contains(&sqid) {
+            return Ok(Next::Done(result(false)));
+        }
+        if !controller.ask_abort(request.cid, sqid, cid) {
+            return Err(Failure::transient(Status::ABORT_LIMIT_EXCEEDED));
+        }
+        self.news |= News::POLL_ALL;
+        Ok(Next::Hold)
+    }
+
+    /// The next command of this queue that is to be aborted.
+    pub(super) fn next_abort(&self, controller: &Controller) -> Option<Order> {
+        let cid = controller.next_abort(self.qid)?;
+        Some(Order::Abort { cid })
+    }
+
+    /// The next answer to a command that was held, if there is one.
+    pub(super) fn next_answer(&mut self, controller: &Controller) -> Option<Order> {
+        let known = || {
+            let (cid, aborted) = controller.known_abort()?;
+            Some(HeldAnswer {
+                cid,
+                status: Status::SUCCESS,
+                result: result(aborted),
+            })
+        };
+        let answer = self.answers.pop_front().or_else(known)?;
+        let cqe = self.completion(answer.cid, answer.status, answer.result);
+        Some(Order::Respond(Response {
+            push: None,
+            cqe,
+            invalidate: None,
+        }))
+    }
+
+    /// Answers a command for which nothing was done but that it was begun, with
+    /// Command Abort Requested.
+    pub fn abort(&mut self, request: &mut Request) -> Action {
+        self.answer(request, None, Status::ABORT_REQUESTED, 0)
+    }
+
+    /// The answer to a command that was not begun: Command Abort Requested.
+    pub fn abort_unseen(&mut self, capsule: &[u8]) -> Option<Response> {
+        let sqe = Sqe::in_capsule(capsule)?;
+        let mut request = Request::default();
+        request.start(sqe, capsule);
+        match self.abort(&mut request) {
+            Action::Respond(response) => Some(response),
+            _ => None,
+        }
+    }
+
+    /// Says what became of an [`Order::Abort`].
+    pub fn aborted(&mut self, cid: u16, aborted: bool) {
+        let qid = self.qid;
+        if let Some(controller) = self.controller() {
+            controller.lock().aborts.tell(qid, cid, aborted);
+            self.news |= News::POLL_ALL;
+        }
+    }
+}
+
+impl Request {
+    /// Whether its only disk operation is the one that was asked for last: as
+    /// long as the disk does not have that, nothing was done.
+    #[must_use]
+    pub fn is_one_operation(&self) -> bool {
+        matches!(self.stage, Stage::Disk(_))
+    }
+}

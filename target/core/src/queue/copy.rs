@@ -1,0 +1,185 @@
+//! The Copy command (NVM 1.0, 3.2.2): all ranges are checked, then they are
+//! copied in order, a piece at a time through one buffer.
+
+use nvmeof_wire::nvm::{COPY_RANGE_LEN, Copy, CopyRange};
+use nvmeof_wire::{Sqe, Status};
+
+use super::io::{CDW10, CDW12, Joined, bytes_of, entry_at, writable};
+use super::request::{Failure, Next, Request, Stage};
+use crate::{IoKind, IoOp, Limits, Namespace};
+
+/// A Copy command on its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copying {
+    /// Block that is written next.
+    to: u64,
+    /// Blocks of the range that are copied.
+    done: u32,
+    /// Pages of the buffer: a piece has no more.
+    pages: u8,
+    /// The range, counted from 0.
+    at: u16,
+    /// How many there are.
+    ranges: u16,
+    fua: bool,
+    /// Whether the piece is being written, not read.
+    storing: bool,
+}
+
+impl Copying {
+    /// Bytes of the buffer.
+    pub(crate) fn room(&self) -> u32 {
+        u32::from(self.pages) * IoKind::PAGE
+    }
+
+    /// What the disk does for it.
+    pub(super) fn kind(&self) -> IoKind {
+        if self.storing {
+            IoKind::Store
+        } else {
+            IoKind::Fetch { pages: self.pages }
+        }
+    }
+
+    /// NVM 1.0, 3.2.2, dword 0 of the answer: "the number of the lowest numbered
+    /// Source Range entry that was not successfully copied".
+    pub(super) fn failed(&self, failure: Failure) -> Failure {
+        Failure {
+            result: self.at.into(),
+            ..failure
+        }
+    }
+}
+
+impl Joined {
+    pub(super) fn copy(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
+        let command = Copy::parse(sqe);
+        request.lba = command.slba;
+        let namespace = self.namespace(command.nsid)?;
+        // Identify Controller, CDFS: descriptor format 0h alone. Format 1h is
+        // for guards that no namespace of ours has.
+        if command.format != 0 || command.protected {
+            return Err(Failure::field(CDW12));
+        }
+        writable(namespace)?;
+        // NVM 1.0, 3.2.2, Command Size Limit Exceeded: more ranges than MSRC,
+        // a range longer than MSSRL, or all of them longer than MCL.
+        if command.ranges > Limits::COPY_RANGES {
+            return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.into());
+        }
+        request.takes_at_most(u32::from(command.ranges) * COPY_RANGE_LEN)?;
+        request.stage = Stage::Copy(Copying {
+            to: command.slba,
+            done: 0,
+            pages: self.piece,
+            at: 0,
+            ranges: command.ranges,
+            fua: command.fua || self.controller.hot.writes_through(),
+            storing: false,
+        });
+        Ok(Next::Data)
+    }
+
+    /// The ranges are there: all are checked before the first is copied.
+    pub(super) fn copy_ranges(
+        &self,
+        request: &mut Request,
+        copying: Copying,
+        data: &[u8],
+    ) -> Result<Next, Failure> {
+        let namespace = self.namespace(request.nsid)?;
+        check(namespace, request, copying, data)?;
+        fetch(namespace, request, copying, data)
+    }
+
+    /// A piece was read or written.
+    pub(super) fn copied(
+        &self,
+        request: &mut Request,
+        mut copying: Copying,
+        data: &[u8],
+    ) -> Result<Next, Failure> {
+        let namespace = self.namespace(request.nsid)?;
+        let range: CopyRange = entry_at(data, copying.at)?;
+        let blocks = piece(namespace, copying, &range);
+        if !copying.storing {
+            copying.storing = true;
+            request.stage = Stage::Copy(copying);
+            let op = bytes_of(namespace, copying.to, blocks, IoKind::Store)
+                .ok_or(copying.failed(Status::LBA_OUT_OF_RANGE.into()))?;
+            let fua = copying.fua;
+            return Ok(Next::Execute(IoOp { fua, ..op }));
+        }
+        copying.storing = false;
+        copying.to = copying.to.saturating_add(blocks.into());
+        copying.done = copying.done.saturating_add(blocks);
+        if copying.done >= range.blocks() {
+            copying.done = 0;
+            copying.at += 1;
+        }
+        if copying.at == copying.ranges {
+            return Ok(Next::Done(0));
+        }
+        fetch(namespace, request, copying, data)
+    }
+}
+
+/// Checks all ranges and the destination.
+fn check(
+    namespace: &Namespace,
+    request: &mut Request,
+    copying: Copying,
+    data: &[u8],
+) -> Result<(), Failure> {
+    let (most_of_one, most) = Limits::copy_blocks(namespace.block_shift);
+    let mut total = 0u32;
+    for at in 0..copying.ranges {
+        let range: CopyRange = entry_at(data, at)?;
+        let (slba, blocks) = (range.slba.get(), range.blocks());
+        // No overflow: 256 ranges of 2^16 blocks at most.
+        total += blocks;
+        if blocks > most_of_one.into() || total > most {
+            return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.into());
+        }
+        if bytes_of(namespace, slba, blocks, IoKind::Read).is_none() {
+            request.lba = slba;
+            return Err(Status::LBA_OUT_OF_RANGE.into());
+        }
+    }
+    if bytes_of(namespace, copying.to, total, IoKind::Write).is_none() {
+        return Err(Failure::from(Status::LBA_OUT_OF_RANGE).at(CDW10));
+    }
+    for at in 0..copying.ranges {
+        let range: CopyRange = entry_at(data, at)?;
+        let (slba, blocks) = (range.slba.get(), range.blocks());
+        let (end, to_end) = (slba + u64::from(blocks), copying.to + u64::from(total));
+        // Copied piece by piece, the result would depend on the pieces.
+        if slba < to_end && copying.to < end {
+            request.lba = slba;
+            return Err(Status::OVERLAPPING_RANGE.into());
+        }
+    }
+    Ok(())
+}
+
+/// Reads the next piece.
+fn fetch(
+    namespace: &Namespace,
+    request: &mut Request,
+    copying: Copying,
+    data: &[u8],
+) -> Result<Next, Failure> {
+    let range: CopyRange = entry_at(data, copying.at)?;
+    let blocks = piece(namespace, copying, &range);
+    let from = range.slba.get().saturating_add(copying.done.into());
+    request.stage = Stage::Copy(copying);
+    let op = bytes_of(namespace, from, blocks, copying.kind())
+        .ok_or(copying.failed(Status::LBA_OUT_OF_RANGE.into()))?;
+    Ok(Next::Execute(op))
+}
+
+/// Blocks of the piece that `copying` is at.
+fn piece(namespace: &Namespace, copying: Copying, range: &CopyRange) -> u32 {
+    let left = range.blocks().saturating_sub(copying.done);
+    left.min(copying.room() >> namespace.block_shift)
+}

@@ -1,0 +1,223 @@
+//! Fused Compare and Write (Base 2.0, 3.4.2; NVM 1.0, 2.1.5 and 3.2.1).
+//!
+//! The halves are two commands, next to each other on one queue. Both get their
+//! data; then the edge locks the range, and the first half has its turn. When it
+//! found the blocks to be as expected, the second has its own.
+
+use nvmeof_wire::opcode::io;
+use nvmeof_wire::sqe::{Fuse, SQE_LEN};
+use nvmeof_wire::{Sqe, Status};
+
+use super::io::{CDW12, Joined, writable};
+use super::request::{Failure, Next, Request, Stage};
+use super::{Queue, Role, common_checks};
+use crate::{Action, Data, IoKind, IoOp, Limits};
+
+/// The first half of a fused operation, when it was the last command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FirstHalf {
+    None,
+    /// It was answered: something is wrong with it.
+    Failed,
+    /// It waits for the second.
+    Waits {
+        nsid: u32,
+        op: IoOp,
+    },
+}
+
+/// Byte of FUSE in a command.
+const FUSE: u16 = 1;
+
+impl Queue {
+    /// A command that is one half of a fused operation, or that comes where a
+    /// second half should.
+    #[cold]
+    pub(super) fn begin_fused(
+        &mut self,
+        request: &mut Request,
+        sqe: &Sqe,
+        ready: bool,
+    ) -> Result<Next, Failure> {
+        let first = std::mem::replace(&mut self.first_half, FirstHalf::None);
+        let waited = matches!(first, FirstHalf::Waits { .. });
+        if sqe.fuse() == Fuse::Second {
+            let next = self.begin_second(request, sqe, first);
+            if waited && next.is_err() {
+                self.unfused = Some(Status::ABORTED_FAILED_FUSED);
+            }
+            return next;
+        }
+        // Base 2.0, 3.4.2: "if the controller does not receive the second
+        // command ... immediately after, the first is aborted with ... Command
+        // Aborted due to Missing Fused Command".
+        if waited {
+            self.unfused = Some(Status::ABORTED_MISSING_FUSED);
+        }
+        let Role::Io(joined) = &self.role else {
+            return Err(Status::INTERNAL_ERROR.into());
+        };
+        match sqe.fuse() {
+            Fuse::First => {
+                let next = joined.begin_half(request, sqe, io::COMPARE, ready);
+                self.first_half = match request.stage {
+                    Stage::Fusing(op) if next.is_ok() => FirstHalf::Waits {
+                        nsid: request.nsid,
+                        op,
+                    },
+                    _ => FirstHalf::Failed,
+                };
+                next
+            }
+            Fuse::Normal => common_checks(sqe).and_then(|()| joined.begin(request, sqe, ready)),
+            _ => Err(Failure::field(FUSE)),
+        }
+    }
+
+    fn begin_second(
+        &self,
+        request: &mut Request,
+        sqe: &Sqe,
+        first: FirstHalf,
+    ) -> Result<Next, Failure> {
+        let Role::Io(joined) = &self.role else {
+            return Err(Status::INTERNAL_ERROR.into());
+        };
+        match first {
+            FirstHalf::None => Err(Status::ABORTED_MISSING_FUSED.into()),
+            FirstHalf::Failed => Err(Status::ABORTED_FAILED_FUSED.into()),
+            FirstHalf::Waits { nsid, op: compare } => {
+                let next = joined.begin_half(request, sqe, io::WRITE, true)?;
+                let Stage::Fusing(write) = request.stage else {
+                    return Err(Status::INTERNAL_ERROR.into());
+                };
+                let same =
+                    (request.nsid, write.offset, write.len) == (nsid, compare.offset, compare.len);
+                // NVM 1.0, 2.1.5: "the LBA range, if used, shall be the same for
+                // the two commands. If the LBA ranges do not match, the commands
+                // should be aborted with ... Invalid Field in Command".
+                if same {
+                    Ok(next)
+                } else {
+                    Err(Failure::field(CDW12))
+                }
+            }
+        }
+    }
+
+    /// What the first half of a fused operation is to be answered with, with
+    /// [`fail`](Self::fail), if the command that was begun last is not its
+    /// partner.
+    pub fn take_unfused(&mut self) -> Option<Status> {
+        self.unfused.take()
+    }
+
+    /// No second half will come any more: the queue begins nothing from now on.
+    pub fn no_second_half(&mut self) {
+        self.first_half = FirstHalf::None;
+    }
+
+    /// Answers half of a fused operation that has not had its turn, with
+    /// `status`.
+    pub fn fail(&mut self, request: &mut Request, status: Status) -> Action {
+        self.act(request, Err(status.into()))
+    }
+
+    /// It is the turn of a half.
+    pub(super) fn turn(&self, request: &mut Request) -> Result<Next, Failure> {
+        let Stage::Fusing(op) = request.stage else {
+            return Err(Status::INTERNAL_ERROR.into());
+        };
+        request.stage = Stage::Disk(op);
+        Ok(Next::Execute(op))
+    }
+}
+
+impl Joined {
+    fn begin_half(
+        &self,
+        request: &mut Request,
+        sqe: &Sqe,
+        opcode: nvmeof_wire::opcode::Opcode,
+        ready: bool,
+    ) -> Result<Next, Failure> {
+        if !sqe.uses_sgl() {
+            return Err(Failure::field(FUSE));
+        }
+        if !ready {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.into());
+        }
+        // Identify Controller, FUSES: Compare and Write, and nothing else.
+        if sqe.opcode != opcode {
+            return Err(Failure::field(FUSE));
+        }
+        let writes = opcode == io::WRITE;
+        let kind = if writes {
+            IoKind::Write
+        } else {
+            IoKind::Compare
+        };
+        let (namespace, mut op) = self.range(request, sqe, kind)?;
+        if writes {
+            writable(namespace)?;
+            op.fua |= self.controller.hot.writes_through();
+        }
+        // Identify Controller, ACWU: "if a Compare and Write is submitted that
+        // requests a transfer size larger than this value, then the controller
+        // may abort the command with ... Atomic Write Unit Exceeded".
+        let len = u32::try_from(op.len).unwrap_or(u32::MAX);
+        if len > Limits::MAX_FUSED {
+            return Err(Failure::from(Status::ATOMIC_WRITE_UNIT_EXCEEDED).at(CDW12));
+        }
+        request.takes(len)?;
+        request.stage = Stage::Fusing(op);
+        Ok(Next::Data)
+    }
+}
+
+impl Request {
+    /// Whether it is half of a fused operation and has not had its turn.
+    #[inline]
+    #[must_use]
+    pub fn is_fusing(&self) -> bool {
+        matches!(self.stage, Stage::Fusing(_))
+    }
+
+    /// Whether that is the second half.
+    #[must_use]
+    pub fn is_second_half(&self) -> bool {
+        matches!(self.stage, Stage::Fusing(op) if op.kind == IoKind::Write)
+    }
+
+    /// The edge moved its data to byte 64 of the capsule.
+    pub fn data_behind(&mut self) {
+        if let Stage::Fusing(op) = self.stage {
+            let len = usize::try_from(op.len).unwrap_or(0);
+            self.data = Data::Capsule(SQE_LEN..SQE_LEN + len);
+        }
+    }
+
+    /// The data of a half are in the capsule.
+    pub(super) fn placed(&mut self) -> Next {
+        if !matches!(self.data, Data::Capsule(_)) {
+            self.data_behind();
+        }
+        Next::Fuse
+    }
+
+    /// Whether the disk may be writing some of `bytes` of `disk` for it. More
+    /// often true than it is, where the bytes are not known here.
+    #[must_use]
+    pub fn may_write(&self, disk: u32, bytes: &std::ops::Range<u64>) -> bool {
+        match self.stage {
+            Stage::Disk(op) => {
+                op.changes()
+                    && op.disk == disk
+                    && op.offset < bytes.end
+                    && bytes.start < op.offset + op.len
+            }
+            Stage::Trim { .. } | Stage::Copy(_) => true,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Data at several places of the host's memory: a last segment descriptor whose
+//! list of keyed descriptors is in the capsule (Base 2.0, 4.1.2; RDMA transport
+//! 1.0, 3.2.1).
+//!
+//! The list is checked once, when the command begins. It stays in the capsule,
+//! so that a command without one is not made larger by it.
+
+use nvmeof_wire::sgl::SGL_LEN;
+use nvmeof_wire::sqe::SQE_LEN;
+use nvmeof_wire::{Sgl, SglDescriptor, Status};
+use zerocopy::FromBytes;
+
+use super::request::Request;
+use crate::{Data, Limits, Remote};
+
+impl Request {
+    /// Checks the list of `len` bytes, `offset` bytes after the command. Gives
+    /// the key that the response is to invalidate.
+    #[cold]
+    pub(super) fn start_list(&mut self, capsule: &[u8], offset: u64, len: u32) -> Option<u32> {
+        match self.check_list(capsule, offset, len) {
+            Ok(key) => key,
+            Err(status) => {
+                self.sgl = Err(status);
+                None
+            }
+        }
+    }
+
+    fn check_list(&mut self, capsule: &[u8], offset: u64, len: u32) -> Result<Option<u32>, Status> {
+        let len = usize::try_from(len).map_err(|_| Status::INVALID_SGL_SEGMENT)?;
+        // Base 2.0, 4.1.2: the length of a segment is "a non-zero value" and "a
+        // multiple of 16", or it is an Invalid SGL Segment Descriptor.
+        if len == 0 || !len.is_multiple_of(SGL_LEN) {
+            return Err(Status::INVALID_SGL_SEGMENT);
+        }
+        let at = usize::try_from(offset)
+            .ok()
+            .and_then(|offset| offset.checked_add(SQE_LEN))
+            .ok_or(Status::SGL_OFFSET_INVALID)?;
+        let list = at.checked_add(len).and_then(|end| capsule.get(at..end));
+        let list = list.ok_or(Status::SGL_OFFSET_INVALID)?;
+        let count = u8::try_from(len / SGL_LEN)
+            .ok()
+            .filter(|count| *count <= Limits::DESCRIPTORS)
+            .ok_or(Status::INVALID_SGL_COUNT)?;
+        let (mut total, mut whole, mut key) = (0u32, None, Key::None);
+        for raw in list.chunks_exact(SGL_LEN) {
+            let one = keyed(raw).ok_or(Status::SGL_DESCRIPTOR_TYPE_INVALID)?;
+            // No overflow: 16 lengths of 24 bits.
+            total += one.remote.len;
+            whole = whole.or(Some(one.remote));
+            if one.invalidate {
+                key = key.and(one.remote.key);
+            }
+        }
+        let first = whole.ok_or(Status::INVALID_SGL_SEGMENT)?;
+        self.list_at = u16::try_from(at).map_err(|_| Status::SGL_OFFSET_INVALID)?;
+        self.list_count = count;
+        self.sgl = Ok(Sgl::Keyed {
+            addr: first.addr,
+            len: total,
+            key: first.key,
+            invalidate: false,
+        });
+        Ok(key.only())
+    }
+
+    /// Data of the host's memory: at one place, or where a list says.
+    #[inline]
+    pub(super) fn remote(&self, remote: Remote) -> Data {
+        if self.list_count == 0 {
+            return Data::Remote(remote);
+        }
+        Data::List {
+            at: self.list_at,
+            count: self.list_count,
+            len: remote.len,
+        }
+    }
+
+    /// What stands for all places of a list: its length is what counts.
+    pub(super) fn whole(&self) -> Remote {
+        let len = match self.data {
+            Data::List { len, .. } => len,
+            _ => 0,
+        };
+        match self.sgl {
+            Ok(Sgl::Keyed { addr, key, .. }) => Remote { addr, len, key },
+            _ => Remote {
+                addr: 0,
+                len,
+                key: 0,
+            },
+        }
+    }
+
+    /// The places of the host's memory that its list names, in order: as much of
+    /// each as data there are. `capsule` is what it came in. Nothing for a
+    /// command without a list.
+    #[must_use]
+    pub fn pieces(&self, capsule: &[u8]) -> Vec<Remote> {
+        let Data::List { at, count, len } = self.data else {
+            return Vec::new();
+        };
+        let start = usize::from(at);
+        let end = start + usize::from(count) * SGL_LEN;
+        let list = capsule.get(start..end).unwrap_or_default();
+        let mut left = len;
+        let pieces = list.chunks_exact(SGL_LEN).filter_map(keyed).map(|one| {
+            let len = one.remote.len.min(left);
+            left -= len;
+            Remote { len, ..one.remote }
+        });
+        // Base 2.0, 4.1.2: a data block of length 0 is no error.
+        pieces.filter(|piece| piece.len > 0).collect()
+    }
+}
+
+struct Keyed {
+    remote: Remote,
+    invalidate: bool,
+}
+
+/// A keyed data block descriptor, which is all that a list may have here.
+fn keyed(raw: &[u8]) -> Option<Keyed> {
+    let raw = SglDescriptor::read_from_bytes(raw).ok()?;
+    match Sgl::parse(&raw) {
+        Ok(Sgl::Keyed {
+            addr,
+            len,
+            key,
+            invalidate,
+        }) => Some(Keyed {
+            remote: Remote { addr, len, key },
+            invalidate,
+        }),
+        _ => None,
+    }
+}
+
+/// The key to invalidate: a Send has room for one, so it is done when all that
+/// ask for it name the same. A host sees by the completion whether it was.
+#[derive(Clone, Copy)]
+enum Key {
+    None,
+    One(u32),
+    Several,
+}
+
+impl Key {
+    fn and(self, key: u32) -> Self {
+        match self {
+            Self::None => Self::One(key),
+            Self::One(one) if one == key => self,
+            Self::One(_) | Self::Several => Self::Several,
+        }
+    }
+
+    fn only(self) -> Option<u32> {
+        match self {
+            Self::One(key) => Some(key),
+            Self::None | Self::Several => None,
+        }
+    }
+}

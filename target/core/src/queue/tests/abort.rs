@@ -1,0 +1,109 @@
+//! Abort, over the queues of a controller.
+
+use nvmeof_wire::admin::{Abort, bare};
+use nvmeof_wire::nvm::{Io, IoFlags};
+use nvmeof_wire::opcode::{admin, io};
+use nvmeof_wire::{Sqe, Status};
+
+use crate::testing::{Host, Outcome, keyed, target};
+use crate::{Action, Order, Request};
+
+fn write(cid: u16) -> Sqe {
+    let range = Io {
+        nsid: 1,
+        slba: 0,
+        blocks: 1,
+        flags: IoFlags::empty(),
+    };
+    let mut sqe = range.to_sqe(io::WRITE);
+    sqe.dptr = keyed(512).to_descriptor();
+    sqe.cid = cid.into();
+    sqe
+}
+
+fn held(host: &mut Host, sqe: Sqe) {
+    let outcome = host.run(sqe, &[], &[]);
+    assert!(matches!(outcome, Outcome::Held), "{outcome:?}");
+}
+
+/// The answer the queue orders: status and result.
+fn ordered(host: &mut Host) -> Option<(Status, u64)> {
+    match host.queue.poll(host.now)? {
+        Order::Respond(response) => {
+            assert!(response.push.is_none());
+            Some((response.cqe.status(), response.cqe.result.get()))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn looked_for(host: &mut Host) -> Option<u16> {
+    match host.queue.poll(host.now)? {
+        Order::Abort { cid } => Some(cid),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_has_not_started_is_aborted_and_both_are_answered() {
+    let (mut first, mut host) = Host::ready(&target());
+    let mut request = Request::default();
+    let action = host
+        .queue
+        .begin(host.now, &write(77).to_bytes(), &mut request);
+    assert!(matches!(action, Action::Pull { .. }));
+    held(&mut first, Abort { sqid: 1, cid: 77 }.to_sqe());
+    assert_eq!(ordered(&mut first), None, "nobody has looked yet");
+    assert_eq!(looked_for(&mut host), Some(77));
+    assert_eq!(looked_for(&mut host), None);
+    let Action::Respond(response) = host.queue.abort(&mut request) else {
+        panic!()
+    };
+    assert_eq!(response.cqe.cid.get(), 77);
+    assert_eq!(response.cqe.status(), Status::ABORT_REQUESTED);
+    assert!(request.is_over());
+    host.queue.aborted(77, true);
+    assert!(host.queue.take_news().contains(crate::News::POLL_ALL));
+    assert_eq!(ordered(&mut first), Some((Status::SUCCESS, 0)));
+    assert_eq!(ordered(&mut first), None);
+}
+
+#[test]
+fn what_is_not_found_is_not_aborted() {
+    let (mut first, mut host) = Host::ready(&target());
+    held(&mut first, Abort { sqid: 1, cid: 5 }.to_sqe());
+    assert_eq!(looked_for(&mut host), Some(5));
+    host.queue.aborted(5, false);
+    assert_eq!(ordered(&mut first), Some((Status::SUCCESS, 1)));
+    let answer = first.plain(Abort { sqid: 2, cid: 5 }.to_sqe());
+    assert_eq!((answer.status(), answer.result()), (Status::SUCCESS, 1));
+}
+
+#[test]
+fn an_event_request_is_answered_before_its_abort() {
+    let (mut first, _) = Host::admin(&target());
+    held(&mut first, bare(admin::ASYNC_EVENT_REQUEST));
+    held(&mut first, Abort { sqid: 0, cid: 3 }.to_sqe());
+    assert_eq!(ordered(&mut first), Some((Status::ABORT_REQUESTED, 0)));
+    assert_eq!(ordered(&mut first), Some((Status::SUCCESS, 0)));
+    assert_eq!(ordered(&mut first), None);
+}
+
+/// Base 2.0, 5.1 and ACL: Abort Command Limit Exceeded.
+#[test]
+fn there_are_at_most_four_aborts() {
+    let (mut first, _host) = Host::ready(&target());
+    for cid in 0..4 {
+        held(&mut first, Abort { sqid: 1, cid }.to_sqe());
+    }
+    let answer = first.plain(Abort { sqid: 1, cid: 9 }.to_sqe());
+    assert_eq!(answer.status(), Status::ABORT_LIMIT_EXCEEDED);
+}
+
+#[test]
+fn a_queue_that_goes_takes_its_commands_along() {
+    let (mut first, host) = Host::ready(&target());
+    held(&mut first, Abort { sqid: 1, cid: 1 }.to_sqe());
+    assert!(host.queue.close());
+    assert_eq!(ordered(&mut first), Some((Status::SUCCESS, 1)));
+}

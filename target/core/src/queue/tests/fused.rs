@@ -1,0 +1,153 @@
+//! Fused Compare and Write: which commands make a pair, and what is left of
+//! those that make none.
+
+use nvmeof_wire::nvm::{Io, IoFlags};
+use nvmeof_wire::opcode::{Opcode, io};
+use nvmeof_wire::sqe::PSDT_SGL;
+use nvmeof_wire::{Sgl, Status};
+
+use crate::testing::{Host, keyed, target};
+use crate::{Action, Event, Executed, IoKind, Request};
+
+const FIRST: u8 = 1;
+const SECOND: u8 = 2;
+
+/// Begins a command of `blocks` blocks, whose data are in its capsule.
+fn begin(host: &mut Host, fuse: u8, opcode: Opcode, slba: u64, blocks: u32) -> (Request, Action) {
+    let range = Io {
+        nsid: 1,
+        slba,
+        blocks,
+        flags: IoFlags::empty(),
+    };
+    let mut sqe = range.to_sqe(opcode);
+    sqe.flags = PSDT_SGL | fuse;
+    let len = blocks * 512;
+    sqe.dptr = match opcode {
+        io::READ => keyed(usize::try_from(len).unwrap()).to_descriptor(),
+        _ => Sgl::InCapsule { offset: 0, len }.to_descriptor(),
+    };
+    let mut capsule = sqe.to_bytes().to_vec();
+    capsule.resize(64 + usize::try_from(len).unwrap(), 0xee);
+    let mut request = Request::default();
+    let action = host.queue.begin(host.now, &capsule, &mut request);
+    (request, action)
+}
+
+fn status(action: Action) -> Status {
+    match action {
+        Action::Respond(response) => response.cqe.status().kind(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn turn(host: &mut Host, request: &mut Request) -> IoKind {
+    match host.queue.step(host.now, request, Event::Turn) {
+        Action::Execute(op) => op.kind,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn executed(host: &mut Host, request: &mut Request, outcome: Executed) -> Status {
+    let event = Event::Executed { outcome, data: &[] };
+    status(host.queue.step(host.now, request, event))
+}
+
+#[test]
+fn compare_and_write_have_their_turn_one_after_the_other() {
+    let (_admin, mut host) = Host::ready(&target());
+    let (mut first, action) = begin(&mut host, FIRST, io::COMPARE, 8, 8);
+    assert!(matches!(action, Action::Fuse) && first.is_fusing() && !first.is_second_half());
+    let (mut second, action) = begin(&mut host, SECOND, io::WRITE, 8, 8);
+    assert!(matches!(action, Action::Fuse) && second.is_second_half());
+    assert_eq!(host.queue.take_unfused(), None);
+    assert_eq!(turn(&mut host, &mut first), IoKind::Compare);
+    assert_eq!(
+        executed(&mut host, &mut first, Executed::Ok),
+        Status::SUCCESS
+    );
+    assert_eq!(turn(&mut host, &mut second), IoKind::Write);
+    assert!(second.may_write(10, &(8191..8192)) && !second.may_write(10, &(0..4096)));
+    assert_eq!(
+        executed(&mut host, &mut second, Executed::Ok),
+        Status::SUCCESS
+    );
+}
+
+#[test]
+fn a_difference_is_told_and_the_second_half_fails() {
+    let (_admin, mut host) = Host::ready(&target());
+    let (mut first, _) = begin(&mut host, FIRST, io::COMPARE, 0, 1);
+    let (mut second, _) = begin(&mut host, SECOND, io::WRITE, 0, 1);
+    turn(&mut host, &mut first);
+    let told = executed(&mut host, &mut first, Executed::Miscompare);
+    assert_eq!(told, Status::COMPARE_FAILURE);
+    let failed = host.queue.fail(&mut second, Status::ABORTED_FAILED_FUSED);
+    assert_eq!(status(failed), Status::ABORTED_FAILED_FUSED);
+    assert!(second.is_over());
+}
+
+/// Base 2.0, 3.4.2.
+#[test]
+fn halves_without_a_partner_are_missing_one() {
+    let (_admin, mut host) = Host::ready(&target());
+    let (_, action) = begin(&mut host, SECOND, io::WRITE, 0, 1);
+    assert_eq!(status(action), Status::ABORTED_MISSING_FUSED);
+    assert_eq!(host.queue.take_unfused(), None);
+    for next in [0, FIRST] {
+        let _ = begin(&mut host, FIRST, io::COMPARE, 0, 1);
+        let opcode = if next == 0 { io::READ } else { io::COMPARE };
+        let (_, action) = begin(&mut host, next, opcode, 0, 1);
+        assert!(matches!(action, Action::Execute(_) | Action::Fuse));
+        let missing = Some(Status::ABORTED_MISSING_FUSED);
+        assert_eq!(host.queue.take_unfused(), missing, "{next}");
+    }
+    // The last one waits still.
+    let (_, action) = begin(&mut host, SECOND, io::WRITE, 0, 1);
+    assert!(matches!(action, Action::Fuse));
+}
+
+#[test]
+fn a_first_half_that_is_refused_takes_the_second_along() {
+    let (_admin, mut host) = Host::ready(&target());
+    let rows = [
+        (io::COMPARE, 1000, 1, Status::LBA_OUT_OF_RANGE),
+        (io::COMPARE, 0, 9, Status::ATOMIC_WRITE_UNIT_EXCEEDED),
+        (io::WRITE, 0, 1, Status::INVALID_FIELD),
+    ];
+    for (opcode, slba, blocks, expected) in rows {
+        let (_, action) = begin(&mut host, FIRST, opcode, slba, blocks);
+        assert_eq!(status(action), expected);
+        let (_, action) = begin(&mut host, SECOND, io::WRITE, 0, 1);
+        assert_eq!(status(action), Status::ABORTED_FAILED_FUSED);
+        assert_eq!(host.queue.take_unfused(), None);
+    }
+}
+
+#[test]
+fn a_second_half_that_is_refused_takes_the_first_along() {
+    let (_admin, mut host) = Host::ready(&target());
+    let rows = [
+        (io::WRITE, 1, 1, Status::INVALID_FIELD),
+        (io::WRITE, 0, 2, Status::INVALID_FIELD),
+        (io::COMPARE, 0, 1, Status::INVALID_FIELD),
+        (io::WRITE, 1000, 1, Status::LBA_OUT_OF_RANGE),
+    ];
+    for (opcode, slba, blocks, expected) in rows {
+        let _ = begin(&mut host, FIRST, io::COMPARE, 0, 1);
+        let (_, action) = begin(&mut host, SECOND, opcode, slba, blocks);
+        assert_eq!(status(action), expected);
+        let failed = Some(Status::ABORTED_FAILED_FUSED);
+        assert_eq!(host.queue.take_unfused(), failed);
+    }
+}
+
+#[test]
+fn the_reserved_value_is_refused_and_breaks_a_pair() {
+    let (_admin, mut host) = Host::ready(&target());
+    let _ = begin(&mut host, FIRST, io::COMPARE, 0, 1);
+    let (_, action) = begin(&mut host, 3, io::WRITE, 0, 1);
+    assert_eq!(status(action), Status::INVALID_FIELD);
+    let missing = Some(Status::ABORTED_MISSING_FUSED);
+    assert_eq!(host.queue.take_unfused(), missing);
+}

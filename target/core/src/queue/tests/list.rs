@@ -1,0 +1,149 @@
+//! Lists of descriptors in the capsule.
+
+use nvmeof_wire::nvm::{Io, IoFlags};
+use nvmeof_wire::opcode::{Opcode, io};
+use nvmeof_wire::{Sgl, Status};
+use zerocopy::IntoBytes;
+
+use crate::testing::{Host, target};
+use crate::{Action, Event, Executed, Remote, Request};
+
+fn keyed(addr: u64, len: u32, invalidate: bool) -> Sgl {
+    Sgl::Keyed {
+        addr,
+        len,
+        key: 7,
+        invalidate,
+    }
+}
+
+/// A command of four blocks whose list is `skip` bytes after the command.
+fn capsule(opcode: Opcode, skip: u64, len: u32, list: &[Sgl]) -> Vec<u8> {
+    let range = Io {
+        nsid: 1,
+        slba: 0,
+        blocks: 4,
+        flags: IoFlags::empty(),
+    };
+    let mut sqe = range.to_sqe(opcode);
+    sqe.dptr = Sgl::LastSegment { offset: skip, len }.to_descriptor();
+    let mut capsule = sqe.to_bytes().to_vec();
+    capsule.resize(64 + usize::try_from(skip).unwrap().min(64), 0xff);
+    for one in list {
+        capsule.extend_from_slice(one.to_descriptor().as_bytes());
+    }
+    capsule
+}
+
+fn begin(host: &mut Host, capsule: &[u8]) -> (Request, Action) {
+    let mut request = Request::default();
+    let action = host.queue.begin(host.now, capsule, &mut request);
+    (request, action)
+}
+
+fn status(action: &Action) -> Status {
+    match action {
+        Action::Respond(response) => response.cqe.status().kind(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn places(pieces: &[Remote]) -> Vec<(u64, u32)> {
+    pieces.iter().map(|one| (one.addr, one.len)).collect()
+}
+
+#[test]
+fn a_write_pulls_what_its_list_names() {
+    let (_admin, mut host) = Host::ready(&target());
+    let list = [
+        keyed(100, 1000, false),
+        keyed(9, 0, false),
+        keyed(5000, 1048, false),
+    ];
+    let capsule = capsule(io::WRITE, 5, 48, &list);
+    let (request, action) = begin(&mut host, &capsule);
+    let Action::Pull { remote, spare: 0 } = action else {
+        panic!("{action:?}");
+    };
+    assert_eq!(remote.len, 2048);
+    let pieces = request.pieces(&capsule);
+    assert_eq!(places(&pieces), [(100, 1000), (5000, 1048)]);
+}
+
+#[test]
+fn a_read_pushes_to_what_its_list_names_and_invalidates_one_key() {
+    let (_admin, mut host) = Host::ready(&target());
+    for invalidate in [false, true] {
+        let list = [keyed(0, 2000, false), keyed(4096, 48, invalidate)];
+        let capsule = capsule(io::READ, 0, 32, &list);
+        let (mut request, action) = begin(&mut host, &capsule);
+        assert!(matches!(action, Action::Execute(_)));
+        let outcome = Executed::Ok;
+        let event = Event::Executed { outcome, data: &[] };
+        let Action::Respond(response) = host.queue.step(host.now, &mut request, event) else {
+            panic!()
+        };
+        assert_eq!(response.push.map(|push| push.len), Some(2048));
+        assert_eq!(response.invalidate, invalidate.then_some(7));
+        assert_eq!(places(&request.pieces(&capsule)), [(0, 2000), (4096, 48)]);
+    }
+}
+
+/// What a command takes may be less than a list shows: Linux shows a page for
+/// ranges.
+#[test]
+fn pieces_end_where_the_data_do() {
+    let (_admin, mut host) = Host::ready(&target());
+    let list = [keyed(0, 8, false), keyed(4096, 4096, false)];
+    let mut bytes = capsule(io::DATASET_MANAGEMENT, 0, 32, &list);
+    bytes[40..44].copy_from_slice(&[1, 0, 0, 0]);
+    let (request, action) = begin(&mut host, &bytes);
+    assert!(matches!(
+        action,
+        Action::Pull {
+            remote: Remote { len: 32, .. },
+            ..
+        }
+    ));
+    assert_eq!(places(&request.pieces(&bytes)), [(0, 8), (4096, 24)]);
+}
+
+#[test]
+fn each_mistake_in_a_list_has_its_status() {
+    let (_admin, mut host) = Host::ready(&target());
+    let whole = keyed(0, 2048, false);
+    let many = [keyed(0, 120, false); 17];
+    let inside = Sgl::InCapsule {
+        offset: 0,
+        len: 2048,
+    };
+    let rows: [(&[Sgl], u64, u32, Status); 9] = [
+        (&[whole], 0, 0, Status::INVALID_SGL_SEGMENT),
+        (&[whole], 0, 15, Status::INVALID_SGL_SEGMENT),
+        (&[whole], 0, 32, Status::SGL_OFFSET_INVALID),
+        (&[whole], u64::MAX - 63, 16, Status::SGL_OFFSET_INVALID),
+        (&[whole], u64::MAX, 16, Status::SGL_OFFSET_INVALID),
+        (&many, 0, 17 * 16, Status::INVALID_SGL_COUNT),
+        (&[inside], 0, 16, Status::SGL_DESCRIPTOR_TYPE_INVALID),
+        (&[whole, whole], 0, 32, Status::DATA_SGL_LENGTH_INVALID),
+        (&many[..2], 0, 32, Status::DATA_SGL_LENGTH_INVALID),
+    ];
+    for (list, skip, len, expected) in rows {
+        for opcode in [io::WRITE, io::READ] {
+            let capsule = capsule(opcode, skip, len, list);
+            let (request, action) = begin(&mut host, &capsule);
+            assert_eq!(status(&action), expected, "{list:?} {skip} {len}");
+            assert!(request.pieces(&capsule).is_empty());
+        }
+    }
+    let most = [keyed(0, 128, false); 16];
+    let (_, action) = begin(&mut host, &capsule(io::READ, 0, 256, &most));
+    assert!(matches!(action, Action::Execute(_)));
+}
+
+/// Rare commands cost those that are frequent nothing but a look.
+#[test]
+fn what_every_command_moves_stays_small() {
+    assert!(size_of::<Request>() <= 152, "{}", size_of::<Request>());
+    assert!(size_of::<Action>() <= 64, "{}", size_of::<Action>());
+}

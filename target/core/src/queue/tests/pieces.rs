@@ -1,0 +1,199 @@
+//! Commands whose data stay here: done piece by piece.
+
+use nvmeof_wire::nvm::{Copy, CopyRange, Io, IoFlags};
+use nvmeof_wire::opcode::{Opcode, io};
+use nvmeof_wire::{Sqe, Status};
+use zerocopy::IntoBytes;
+
+use crate::testing::{Host, namespace, target_of};
+use crate::{Executed, IoKind, NamespaceSpec, Target};
+
+const PIECE: u64 = 128 << 10;
+
+fn command(opcode: Opcode, slba: u64, blocks: u32) -> Sqe {
+    let (nsid, flags) = (1, IoFlags::empty());
+    Io {
+        nsid,
+        slba,
+        blocks,
+        flags,
+    }
+    .to_sqe(opcode)
+}
+
+/// One namespace of so many blocks of 4096 bytes.
+fn large(blocks: u64) -> Target {
+    target_of(NamespaceSpec {
+        blocks,
+        block_size: 4096,
+        ..namespace(1)
+    })
+}
+
+#[test]
+fn verify_reads_every_block_once_in_pieces_and_gives_none() {
+    let (_admin, mut host) = Host::ready(&large(1000));
+    let answer = host.plain(command(io::VERIFY, 3, 70));
+    assert_eq!((answer.status(), answer.data.len()), (Status::SUCCESS, 0));
+    let pages = 32;
+    let mut next = 3 * 4096;
+    for (n, op) in host.ops.iter().enumerate() {
+        assert_eq!((op.kind, op.offset), (IoKind::Fetch { pages }, next), "{n}");
+        assert!(op.len <= PIECE);
+        next += op.len;
+    }
+    assert_eq!((host.ops.len(), next), (3, 73 * 4096));
+}
+
+#[test]
+fn verify_ends_with_the_first_piece_that_cannot_be_read() {
+    let (_admin, mut host) = Host::ready(&large(1000));
+    host.outcomes = vec![Executed::Ok, Executed::Failed];
+    let answer = host.plain(command(io::VERIFY, 0, 1000));
+    assert_eq!(answer.status(), Status::UNRECOVERED_READ_ERROR);
+    assert_eq!(host.ops.len(), 2);
+}
+
+/// VSL says 32 MiB.
+#[test]
+fn verify_has_a_limit() {
+    let (_admin, mut host) = Host::ready(&large(1 << 20));
+    for (blocks, status) in [(8192, Status::SUCCESS), (8193, Status::INVALID_FIELD)] {
+        let answer = host.plain(command(io::VERIFY, 1, blocks));
+        assert_eq!(answer.status(), status, "{blocks}");
+    }
+}
+
+fn copy(host: &mut Host, to: u64, ranges: &[CopyRange]) -> (Status, u64) {
+    let command = Copy {
+        nsid: 1,
+        slba: to,
+        ranges: u16::try_from(ranges.len()).unwrap(),
+        format: 0,
+        protected: false,
+        fua: true,
+    };
+    let answer = host.write(command.to_sqe(), ranges.as_bytes());
+    (answer.status(), answer.result())
+}
+
+#[test]
+fn copy_reads_and_writes_each_range_in_pieces_and_in_order() {
+    let (_admin, mut host) = Host::ready(&large(1000));
+    let ranges = [CopyRange::new(5, 40), CopyRange::new(100, 1)];
+    assert_eq!(copy(&mut host, 500, &ranges), (Status::SUCCESS, 0));
+    let pages = 32;
+    let fetch = IoKind::Fetch { pages };
+    let expected = [
+        (fetch, 5, 32, false),
+        (IoKind::Store, 500, 32, true),
+        (fetch, 37, 8, false),
+        (IoKind::Store, 532, 8, true),
+        (fetch, 100, 1, false),
+        (IoKind::Store, 540, 1, true),
+    ];
+    let ops = host.ops.iter();
+    let ops: Vec<_> = ops
+        .map(|op| (op.kind, op.offset / 4096, op.len / 4096, op.fua))
+        .collect();
+    assert_eq!(ops, expected);
+}
+
+/// NVM 1.0, 3.2.2: dword 0 says how far it came.
+#[test]
+fn a_copy_that_fails_tells_the_lowest_range_not_copied() {
+    let (_admin, mut host) = Host::ready(&large(1000));
+    let ranges = [0, 1, 2].map(|slba| CopyRange::new(slba, 1));
+    let ok = Executed::Ok;
+    let rows = [
+        (vec![Executed::Failed], Status::UNRECOVERED_READ_ERROR, 0),
+        (
+            vec![ok, ok, Executed::Failed],
+            Status::UNRECOVERED_READ_ERROR,
+            1,
+        ),
+        (
+            vec![ok, ok, ok, ok, ok, Executed::NoSpace],
+            Status::CAPACITY_EXCEEDED,
+            2,
+        ),
+        (vec![ok, Executed::Failed], Status::WRITE_FAULT, 0),
+    ];
+    for (outcomes, status, range) in rows {
+        host.outcomes = outcomes;
+        assert_eq!(copy(&mut host, 500, &ranges), (status, range));
+    }
+}
+
+#[test]
+fn one_bad_range_and_nothing_is_copied() {
+    let (_admin, mut host) = Host::ready(&large(100_000));
+    let one = CopyRange::new(0, 1);
+    let rows = [
+        (0, CopyRange::new(100_000, 1), Status::LBA_OUT_OF_RANGE),
+        (0, CopyRange::new(u64::MAX, 1), Status::LBA_OUT_OF_RANGE),
+        (99_999, CopyRange::new(1, 1), Status::LBA_OUT_OF_RANGE),
+        (u64::MAX, CopyRange::new(1, 1), Status::LBA_OUT_OF_RANGE),
+        // MSSRL and MCL are 64 MiB here.
+        (
+            50_000,
+            CopyRange::new(1, 16_385),
+            Status::COMMAND_SIZE_LIMIT_EXCEEDED,
+        ),
+        (
+            50_000,
+            CopyRange::new(1, 16_384),
+            Status::COMMAND_SIZE_LIMIT_EXCEEDED,
+        ),
+        (201, CopyRange::new(200, 3), Status::OVERLAPPING_RANGE),
+        (199, CopyRange::new(200, 3), Status::OVERLAPPING_RANGE),
+    ];
+    for (to, bad, status) in rows {
+        assert_eq!(
+            copy(&mut host, to, &[one, bad]),
+            (status, 0),
+            "{to} {bad:?}"
+        );
+    }
+    let ranges = [one; 129];
+    let status = Status::COMMAND_SIZE_LIMIT_EXCEEDED;
+    assert_eq!(copy(&mut host, 500, &ranges), (status, 0));
+    assert!(host.ops.is_empty());
+    let most = [one, CopyRange::new(1, 16_383)];
+    assert_eq!(copy(&mut host, 50_000, &most), (Status::SUCCESS, 0));
+    assert_eq!(copy(&mut host, 500, &ranges[1..]), (Status::SUCCESS, 0));
+}
+
+#[test]
+fn copies_that_ask_for_what_is_not_there_are_refused() {
+    let (_admin, mut host) = Host::ready(&large(1000));
+    let command = Copy {
+        nsid: 1,
+        slba: 9,
+        ranges: 1,
+        format: 0,
+        protected: false,
+        fua: false,
+    };
+    let range = CopyRange::new(0, 1);
+    let format = Copy {
+        format: 1,
+        ..command
+    }
+    .to_sqe();
+    let mut prinfo = command.to_sqe();
+    prinfo.cdw12 = (1 << 12).into();
+    for sqe in [format, prinfo] {
+        let answer = host.write(sqe, range.as_bytes());
+        assert_eq!(answer.status(), Status::INVALID_FIELD);
+    }
+    let answer = host.write(command.to_sqe(), &range.as_bytes()[..31]);
+    assert_eq!(answer.status(), Status::DATA_SGL_LENGTH_INVALID);
+    let readonly = NamespaceSpec {
+        readonly: true,
+        ..namespace(1)
+    };
+    let (_admin, mut host) = Host::ready(&target_of(readonly));
+    let answer = host.write(command.to_sqe(), range.as_bytes());
+    assert_eq!(answer.status(), Status::NAMESPACE_WRITE_PROTECTED);
+}

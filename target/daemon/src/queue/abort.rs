@@ -1,0 +1,89 @@
+//! Commands that are aborted before anything was done for them.
+
+use nvmeof_target_core::Action;
+use nvmeof_wire::Sqe;
+
+use super::{Capsule, Edge, Io};
+use crate::tag::{Place, Tag};
+
+impl Edge {
+    /// The host gave up command `cid`. It is answered if it still waits: for a
+    /// place, for a buffer, for its RDMA Read, or for room on the disk.
+    pub(super) fn abort(&mut self, cid: u16, io: &mut Io<'_>) {
+        let aborted = match self.slots.find(cid) {
+            Some(slot) => self.abort_begun(slot, io),
+            None => self.abort_waiting(cid, io),
+        };
+        self.core.aborted(cid, aborted);
+    }
+
+    /// Commands for which no slot was free.
+    fn abort_waiting(&mut self, cid: u16, io: &mut Io<'_>) -> bool {
+        let is_it = |capsule: &Capsule| {
+            let bytes = capsule.buf.get(..capsule.len).unwrap_or_default();
+            Sqe::in_capsule(bytes).is_some_and(|sqe| sqe.cid.get() == cid)
+        };
+        let Some(at) = self.waiting.iter().position(is_it) else {
+            return false;
+        };
+        let Some(Capsule { buf, len }) = self.waiting.remove(at) else {
+            return false;
+        };
+        let response = self.core.abort_unseen(buf.get(..len).unwrap_or_default());
+        self.receive_again(Some(buf), io);
+        self.parked.extend(response);
+        true
+    }
+
+    fn abort_begun(&mut self, slot: Place, io: &mut Io<'_>) -> bool {
+        // Half of a fused operation is not given up without the other.
+        if self.is_half(slot) {
+            return false;
+        }
+        let waited = self.take_from_rows(slot) || self.take_from_backlog(slot, io);
+        if waited
+            && let Some(job) = self.slots.get(slot)
+            && let Action::Respond(response) = self.core.abort(&mut job.request)
+        {
+            self.respond(slot, &response, io);
+            // It may have had a read that it was not using yet.
+            self.pull_more(io);
+        }
+        waited
+    }
+
+    /// It waits for a buffer or for an RDMA Read: not any more. The rows pass
+    /// over places that wait for nothing.
+    fn take_from_rows(&mut self, slot: Place) -> bool {
+        let Some(job) = self.slots.get(slot) else {
+            return false;
+        };
+        // What has several operations may have had some of them.
+        let may_have_begun =
+            matches!(&job.hungry, Some(Action::Execute(_))) && !job.request.is_one_operation();
+        let waits = !may_have_begun && job.hungry.take().is_some();
+        if waits && std::mem::take(&mut job.reads) {
+            self.reads_left += 1;
+        }
+        waits
+    }
+
+    /// It waits for room on its disk: not any more.
+    fn take_from_backlog(&mut self, slot: Place, io: &mut Io<'_>) -> bool {
+        let queue = self.place;
+        let tag = Tag { queue, slot }.to_bits();
+        let Some(job) = self.slots.get(slot) else {
+            return false;
+        };
+        if !job.request.is_one_operation() {
+            return false;
+        }
+        let host = self.core.host();
+        let Some((_, request)) = io.backlog.remove(host, |(_, one)| one.tag == tag) else {
+            return false;
+        };
+        self.on_disk = self.on_disk.saturating_sub(1);
+        drop(job.take_back(request.op.into_buf()));
+        true
+    }
+}

@@ -1,0 +1,214 @@
+//! Fused Compare and Write: two commands of one queue that nobody else's write
+//! comes between.
+//!
+//! ```text
+//!  first comes ── second comes ── both have their data ── first has its turn:
+//!      │                │            lock held, compare ── same ── write
+//!      └ another does,  └ it is no partner: the first fails        │
+//!        or none                         different: the second fails ┴─ unlock
+//! ```
+
+use std::ops::Range;
+
+use nvmeof_target_core::{Action, Data, Event, IoOp, RangeLock};
+use nvmeof_wire::Status;
+use nvmeof_wire::sqe::SQE_LEN;
+
+use super::{Edge, Io};
+use crate::tag::Place;
+
+/// A fused operation.
+#[derive(Debug)]
+pub(super) struct Pair {
+    first: Place,
+    second: Option<Place>,
+    /// Which of them have their data.
+    ready: [bool; 2],
+    /// What the first is answered with when it has its data, if it has no
+    /// partner.
+    failed: Option<Status>,
+    lock: Option<RangeLock>,
+}
+
+impl Pair {
+    fn has(&self, slot: Place) -> bool {
+        self.first == slot || self.second == Some(slot)
+    }
+}
+
+impl Edge {
+    /// The command in `slot` was begun and is half of a fused operation, or
+    /// comes after one.
+    #[cold]
+    pub(super) fn begin_beside_pairs(&mut self, slot: Place, fusing: bool, io: &mut Io<'_>) {
+        if let Some(status) = self.core.take_unfused() {
+            self.fail_first(status, io);
+        }
+        let Some(job) = self.slots.get(slot).filter(|_| fusing) else {
+            return;
+        };
+        if !job.request.is_second_half() {
+            self.pairs.push(Pair {
+                first: slot,
+                second: None,
+                ready: [false; 2],
+                failed: None,
+                lock: None,
+            });
+        } else if let Some(pair) = self.pairs.last_mut() {
+            pair.second = Some(slot);
+        }
+    }
+
+    /// The queue begins no more commands.
+    pub(super) fn no_second_half(&mut self, io: &mut Io<'_>) {
+        self.core.no_second_half();
+        self.fail_first(Status::ABORTED_MISSING_FUSED, io);
+    }
+
+    /// The first half that waits for a partner, if one does, gets none.
+    fn fail_first(&mut self, status: Status, io: &mut Io<'_>) {
+        let Some(pair) = self.pairs.last_mut().filter(|pair| pair.second.is_none()) else {
+            return;
+        };
+        pair.failed = Some(status);
+        let slot = pair.first;
+        // Otherwise its data are on their way into its capsule.
+        if pair.ready == [true, false] {
+            self.fail_half(slot, status, io);
+        }
+    }
+
+    fn fail_half(&mut self, slot: Place, status: Status, io: &mut Io<'_>) {
+        if let Some(job) = self.slots.get(slot)
+            && let Action::Respond(response) = self.core.fail(&mut job.request, status)
+        {
+            self.respond(slot, &response, io);
+        }
+    }
+
+    /// A half has its data. Gives what is next for it, if anything is.
+    pub(super) fn fuse(&mut self, slot: Place, io: &mut Io<'_>) -> Option<Action> {
+        self.align(slot);
+        let Some(pair) = self.pairs.iter_mut().find(|pair| pair.has(slot)) else {
+            self.bug("half of a fused operation is in no pair", io);
+            return None;
+        };
+        let at = usize::from(pair.first != slot);
+        if let Some(ready) = pair.ready.get_mut(at) {
+            *ready = true;
+        }
+        if let Some(status) = pair.failed {
+            self.fail_half(slot, status, io);
+            return None;
+        }
+        if pair.ready != [true, true] {
+            return None;
+        }
+        let first = pair.first;
+        let action = self.turn(first, io)?;
+        if first == slot {
+            return Some(action);
+        }
+        self.perform(first, action, io);
+        None
+    }
+
+    fn turn(&mut self, slot: Place, io: &mut Io<'_>) -> Option<Action> {
+        let job = self.slots.get(slot)?;
+        Some(self.core.step(io.now, &mut job.request, Event::Turn))
+    }
+
+    /// Data in the middle of a capsule are moved to where a disk takes them
+    /// from: behind the command.
+    fn align(&mut self, slot: Place) {
+        let Some(job) = self.slots.get(slot) else {
+            return;
+        };
+        if let (Data::Capsule(range), Some(capsule)) = (job.request.data(), &mut job.capsule)
+            && range.start != SQE_LEN
+        {
+            let range = range.clone();
+            if range.end <= capsule.len() {
+                capsule.copy_within(range, SQE_LEN);
+                job.request.data_behind();
+            }
+        }
+    }
+
+    /// An answer went out: if it is that of a half, the other is next, or the
+    /// pair is over.
+    #[cold]
+    pub(super) fn half_answered(&mut self, slot: Place, success: bool, io: &mut Io<'_>) {
+        let Some(at) = self.pairs.iter().position(|pair| pair.has(slot)) else {
+            return;
+        };
+        let Some(pair) = self.pairs.get(at) else {
+            return;
+        };
+        match pair.second {
+            Some(second) if pair.first == slot && success => {
+                if let Some(action) = self.turn(second, io) {
+                    self.perform(second, action, io);
+                }
+            }
+            // Base 2.0, 3.4.2: when the first fails the second is aborted with
+            // Command Aborted due to Failed Fused Command.
+            Some(second) if pair.first == slot => {
+                self.pairs.remove(at);
+                self.fail_half(second, Status::ABORTED_FAILED_FUSED, io);
+            }
+            _ => {
+                self.pairs.remove(at);
+            }
+        }
+    }
+
+    /// Whether `op` of the command in `slot` has to wait for a lock, its own or
+    /// somebody else's. It is tried again when locks change.
+    #[cold]
+    pub(super) fn is_locked_out(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) -> bool {
+        let locked = match self.pairs.iter_mut().find(|pair| pair.has(slot)) {
+            // The lock is held since the compare.
+            Some(pair) if pair.first != slot => false,
+            Some(pair) => {
+                let lock = &mut pair.lock;
+                !lock
+                    .get_or_insert_with(|| io.locks.ask(op.disk, op.bytes()))
+                    .is_held()
+            }
+            None => op.changes() && io.locks.blocks(op.disk, &op.bytes()),
+        };
+        if locked && let Some(job) = self.slots.get(slot) {
+            job.hungry = Some(Action::Execute(*op));
+            io.locked_out.push_back((self.place, slot));
+        }
+        locked
+    }
+
+    /// Locks changed: what waits for one in `slot` is tried again.
+    pub(crate) fn try_again(&mut self, slot: Place, io: &mut Io<'_>) {
+        if let Some(action) = self.slots.get(slot).and_then(|job| job.hungry.take()) {
+            self.perform(slot, action, io);
+            self.settle(io);
+        }
+    }
+
+    /// Whether a disk may be writing some of `bytes` of `disk` for this queue,
+    /// but under a lock of its own.
+    pub(crate) fn may_write(&self, disk: u32, bytes: &Range<u64>) -> bool {
+        let own = |slot| self.pairs.iter().any(|pair| pair.has(slot));
+        self.slots.may_write(disk, bytes, own)
+    }
+
+    /// The locks of fused operations that disks may still have a part of.
+    pub(crate) fn take_locks(&mut self) -> Vec<RangeLock> {
+        let locks = self.pairs.iter_mut().filter_map(|pair| pair.lock.take());
+        locks.collect()
+    }
+
+    /// Whether the command in `slot` is half of a fused operation.
+    pub(super) fn is_half(&self, slot: Place) -> bool {
+        self.pairs.iter().any(|pair| pair.has(slot))
+    }
+}

@@ -1,0 +1,157 @@
+//! Data at several places of the host's memory, one after the other through one
+//! buffer: so that such a command has no more work requests outstanding than
+//! others.
+
+use std::ops::Range;
+
+use nvmeof_memory::Buf;
+use nvmeof_rdma::Work;
+use nvmeof_target_core::{Remote, Response};
+
+use super::steps::slice;
+use super::{Edge, Io};
+use crate::tag::Place;
+
+/// The data of one command on their way.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    slot: Place,
+    pieces: Vec<Remote>,
+    /// The piece that is on its way.
+    at: usize,
+    /// The part of the buffer that the data are.
+    view: Range<usize>,
+    /// Where the next piece begins in it.
+    next: usize,
+    /// What follows them to the host.
+    response: Option<Response>,
+}
+
+impl Transfer {
+    /// Puts the next piece of the buffer in view and says where it belongs.
+    fn aim(&mut self, buf: &mut Buf) -> Option<Remote> {
+        let piece = self.pieces.get(self.at).copied()?;
+        let len = usize::try_from(piece.len).ok()?;
+        let end = self
+            .next
+            .checked_add(len)
+            .filter(|end| *end <= self.view.end)?;
+        buf.set_view(self.next..end).ok()?;
+        self.at += 1;
+        self.next = end;
+        Some(piece)
+    }
+}
+
+impl Edge {
+    /// Begins to fill `local`: from one place, or from the `pieces` if there are
+    /// any.
+    pub(super) fn post_read(
+        &mut self,
+        slot: Place,
+        mut local: Buf,
+        mut remote: Remote,
+        pieces: Vec<Remote>,
+        io: &mut Io<'_>,
+    ) {
+        if !pieces.is_empty() {
+            let Some(first) = self.begin_transfer(slot, &mut local, pieces, None) else {
+                return self.bug("the pieces of a list do not fit its buffer", io);
+            };
+            remote = first;
+        }
+        let remote = slice(remote);
+        self.post(slot, Work::Read { local, remote }, io);
+    }
+
+    /// Begins to write `local` to the `pieces`; then `response` goes out.
+    pub(super) fn push_pieces(
+        &mut self,
+        slot: Place,
+        mut local: Buf,
+        pieces: Vec<Remote>,
+        response: Response,
+        io: &mut Io<'_>,
+    ) {
+        match self.begin_transfer(slot, &mut local, pieces, Some(response)) {
+            Some(first) => self.push_piece(slot, local, first, io),
+            None => self.bug("the pieces of a list do not fit its buffer", io),
+        }
+    }
+
+    fn begin_transfer(
+        &mut self,
+        slot: Place,
+        local: &mut Buf,
+        pieces: Vec<Remote>,
+        response: Option<Response>,
+    ) -> Option<Remote> {
+        let view = local.view();
+        let mut transfer = Transfer {
+            slot,
+            pieces,
+            at: 0,
+            next: view.start,
+            view,
+            response,
+        };
+        let first = transfer.aim(local);
+        self.transfers.push(transfer);
+        first
+    }
+
+    /// Writes a piece, and the answer behind the last.
+    fn push_piece(&mut self, slot: Place, local: Buf, piece: Remote, io: &mut Io<'_>) {
+        let remote = slice(piece);
+        self.post(slot, Work::Write { local, remote }, io);
+        let last = self.transfers.iter().position(|one| {
+            one.slot == slot && one.response.is_some() && one.at == one.pieces.len()
+        });
+        if let Some(at) = last
+            && let Some(mut response) = self.transfers.swap_remove(at).response
+        {
+            // Other answers may have gone out in the meantime.
+            self.core.renew(&mut response.cqe);
+            self.send(slot, &response, io);
+        }
+    }
+
+    /// A write ended while some command has several: the next one of its pieces.
+    #[cold]
+    pub(super) fn written(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
+        let mut all = self.transfers.iter_mut();
+        let Some(transfer) = all.find(|one| one.slot == slot && one.response.is_some()) else {
+            return;
+        };
+        let Some(mut buf) = buf else {
+            return self.bug("written without a buffer", io);
+        };
+        match transfer.aim(&mut buf) {
+            Some(piece) => self.push_piece(slot, buf, piece, io),
+            None => self.bug("a list without a next piece", io),
+        }
+    }
+
+    /// A read ended while some command has several: the next one of its pieces,
+    /// or all its data are here.
+    #[cold]
+    pub(super) fn read(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
+        let Some(at) = self.transfers.iter().position(|one| one.slot == slot) else {
+            return self.pulled(slot, buf, io);
+        };
+        let Some(mut buf) = buf else {
+            return self.bug("pulled without a buffer", io);
+        };
+        let Some(transfer) = self.transfers.get_mut(at) else {
+            return;
+        };
+        if let Some(piece) = transfer.aim(&mut buf) {
+            let remote = slice(piece);
+            return self.post(slot, Work::Read { local: buf, remote }, io);
+        }
+        let view = self.transfers.swap_remove(at).view;
+        let whole = buf.set_view(view);
+        debug_assert!(whole.is_ok(), "the view it came with");
+        self.pulled(slot, Some(buf), io);
+    }
+}

@@ -1,0 +1,142 @@
+//! Abort: what waits for something of ours is given up, what runs is not.
+
+use nvmeof_rdma::Provider;
+use nvmeof_wire::Status;
+use nvmeof_wire::admin::Abort;
+use nvmeof_wire::fabrics::Connect;
+use nvmeof_wire::opcode::io;
+
+use super::Bench;
+use super::host::{Host, Sent, admin, connect, ready, run};
+use super::io::command;
+
+/// Aborts `sent` of queue 1: whether it was.
+fn abort(bench: &mut Bench, host: &mut Host, admin: nvmeof_rdma::QpId, sent: Sent) -> bool {
+    let abort = Abort {
+        sqid: 1,
+        cid: sent.cid,
+    };
+    let sent = host.send(admin, abort.to_sqe(), &[]);
+    let (cqe, _) = run(bench, host, sent);
+    assert!(cqe.status().is_success());
+    cqe.dw0() & 1 == 0
+}
+
+fn settle(bench: &mut Bench, host: &mut Host) {
+    bench.run_for(&mut [host], std::time::Duration::from_millis(100));
+}
+
+#[test]
+fn a_command_that_waits_for_a_buffer_is_aborted_and_one_that_runs_is_not() {
+    let mut bench = Bench::new(40);
+    let mut host = bench.host();
+    let (admin, qp) = ready(&mut bench, &mut host);
+    let free = bench.reactor.free_buffers();
+    bench.reactor.storage_mut().hold = true;
+    let long = vec![0; 256 << 10];
+    let mut reads: Vec<_> = (0..7)
+        .map(|_| host.send_with(qp, command(io::READ, 0, 512), &long))
+        .collect();
+    settle(&mut bench, &mut host);
+    assert_eq!(
+        bench.reactor.storage_mut().in_flight(),
+        4,
+        "as many as buffers"
+    );
+    assert!(!abort(&mut bench, &mut host, admin, reads[3]));
+    for waits in [reads.remove(5), reads.remove(4)] {
+        assert!(abort(&mut bench, &mut host, admin, waits));
+        let (cqe, _) = run(&mut bench, &mut host, waits);
+        assert_eq!(cqe.status(), Status::ABORT_REQUESTED);
+        assert!(!abort(&mut bench, &mut host, admin, waits), "it is over");
+    }
+    bench.reactor.storage_mut().hold = false;
+    for read in reads {
+        assert!(run(&mut bench, &mut host, read).0.status().is_success());
+    }
+    settle(&mut bench, &mut host);
+    assert_eq!(bench.reactor.free_buffers(), free);
+}
+
+#[test]
+fn a_write_that_waits_for_its_read_is_aborted_and_the_others_go_on() {
+    let mut bench = Bench::new(41);
+    let mut host = bench.host();
+    // One RDMA Read at a time.
+    host.reads_in = 1;
+    let (admin, qp) = ready(&mut bench, &mut host);
+    let free = bench.reactor.free_buffers();
+    let data = vec![1; 4096];
+    let write = |host: &mut Host, at: u64| host.send_with(qp, command(io::WRITE, at * 8, 8), &data);
+    let writes: Vec<_> = (0..100).map(|at| write(&mut host, at)).collect();
+    // The admin queue is a connection of its own: only now have they come.
+    let first = run(&mut bench, &mut host, writes[0]).0;
+    let last = writes[99];
+    let sqe = Abort {
+        sqid: 1,
+        cid: last.cid,
+    };
+    let abort = host.send(admin, sqe.to_sqe(), &[]);
+    let (mut aborted, mut ended) = (None, vec![first.status()]);
+    bench.until(&mut [&mut host], |_, hosts| {
+        aborted = aborted.or(hosts[0].take(abort).map(|(cqe, _)| cqe.dw0() & 1 == 0));
+        for sent in &writes[1..] {
+            ended.extend(hosts[0].take(*sent).map(|(cqe, _)| cqe.status()));
+        }
+        aborted.is_some() && ended.len() == 100
+    });
+    assert_eq!(aborted, Some(true));
+    let refused = ended
+        .iter()
+        .filter(|status| **status == Status::ABORT_REQUESTED);
+    assert_eq!(refused.count(), 1);
+    assert_eq!(
+        bench.reactor.storage_mut().disks[0][99 * 4096],
+        0,
+        "not written"
+    );
+    settle(&mut bench, &mut host);
+    assert_eq!(bench.reactor.free_buffers(), free);
+}
+
+#[test]
+fn a_command_that_waits_for_room_on_the_disk_is_aborted() {
+    let mut bench = Bench::new(42);
+    bench.reactor.storage_mut().room = 1;
+    let mut host = bench.host();
+    let (admin, qp) = ready(&mut bench, &mut host);
+    let free = bench.reactor.free_buffers();
+    bench.reactor.storage_mut().hold = true;
+    let data = vec![7; 4096];
+    let first = host.send_with(qp, command(io::WRITE, 0, 8), &data);
+    settle(&mut bench, &mut host);
+    let second = host.send_with(qp, command(io::WRITE, 8, 8), &data);
+    let third = host.send(qp, command(io::VERIFY, 0, 8), &[]);
+    settle(&mut bench, &mut host);
+    assert!(!abort(&mut bench, &mut host, admin, first));
+    assert!(abort(&mut bench, &mut host, admin, second));
+    assert_eq!(
+        run(&mut bench, &mut host, second).0.status(),
+        Status::ABORT_REQUESTED
+    );
+    bench.reactor.storage_mut().hold = false;
+    for sent in [first, third] {
+        assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+    }
+    let disk = &bench.reactor.storage_mut().disks[0];
+    assert_eq!((disk[4095], disk[4096]), (7, 0));
+    settle(&mut bench, &mut host);
+    assert_eq!(bench.reactor.free_buffers(), free);
+}
+
+/// The answer to an Abort whose queue went is that nothing was aborted.
+#[test]
+fn an_abort_of_a_queue_that_goes_is_answered() {
+    let mut bench = Bench::new(43);
+    let mut host = bench.host();
+    let (first, cntlid) = admin(&mut bench, &mut host, 0);
+    let (qp, _) = connect(&mut bench, &mut host, &Connect::new(1, 128, 0), cntlid);
+    host.provider.disconnect(qp);
+    let gone = Sent { qp, cid: 1 };
+    assert!(!abort(&mut bench, &mut host, first, gone));
+}

@@ -1,0 +1,162 @@
+//! Fused Compare and Write: nobody's write comes between the halves.
+
+use nvmeof_rdma::{Provider, QpId};
+use nvmeof_wire::opcode::{Opcode, io};
+use nvmeof_wire::sqe::PSDT_SGL;
+use nvmeof_wire::{Sgl, Sqe, Status};
+
+use super::Bench;
+use super::host::{Host, Sent, ready, run};
+use super::io::command;
+
+fn half(second: bool, slba: u64, blocks: u32) -> Sqe {
+    let opcode: Opcode = if second { io::WRITE } else { io::COMPARE };
+    let mut sqe = command(opcode, slba, blocks);
+    sqe.flags = PSDT_SGL | if second { 2 } else { 1 };
+    sqe
+}
+
+/// Sends both halves: the host expects `old` and writes `new`.
+fn swap(host: &mut Host, qp: QpId, slba: u64, old: &[u8], new: &[u8], remote: bool) -> [Sent; 2] {
+    let blocks = u32::try_from(old.len() / 512).unwrap();
+    [(false, old), (true, new)].map(|(second, data)| {
+        let mut sqe = half(second, slba, blocks);
+        if remote {
+            return host.send_with(qp, sqe, data);
+        }
+        // Not at the start of the capsule's data.
+        let len = u32::try_from(data.len()).unwrap();
+        sqe.dptr = Sgl::InCapsule { offset: 3, len }.to_descriptor();
+        host.send(qp, sqe, &[&[1, 2, 3], data].concat())
+    })
+}
+
+fn statuses(bench: &mut Bench, host: &mut Host, sent: [Sent; 2]) -> [Status; 2] {
+    sent.map(|sent| run(bench, host, sent).0.status().kind())
+}
+
+fn settle(bench: &mut Bench, hosts: &mut [&mut Host]) {
+    bench.run_for(hosts, std::time::Duration::from_millis(100));
+}
+
+#[test]
+fn what_is_as_expected_is_replaced_and_what_is_not_stays() {
+    let mut bench = Bench::new(50);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    let free = bench.reactor.free_buffers();
+    for (round, remote) in [(1, true), (2, false)] {
+        let (old, new) = ([round - 1; 2048], [round; 2048]);
+        let sent = swap(&mut host, qp, 4, &old, &new, remote);
+        assert_eq!(statuses(&mut bench, &mut host, sent), [Status::SUCCESS; 2]);
+        // Once more: it is not as expected now.
+        let sent = swap(&mut host, qp, 4, &old, &[9; 2048], remote);
+        let expected = [Status::COMPARE_FAILURE, Status::ABORTED_FAILED_FUSED];
+        assert_eq!(statuses(&mut bench, &mut host, sent), expected);
+        let disk = &bench.reactor.storage_mut().disks[0];
+        assert_eq!(disk[4 * 512..8 * 512], new);
+    }
+    settle(&mut bench, &mut [&mut host]);
+    assert_eq!(bench.reactor.free_buffers(), free);
+    assert!(bench.reactor.target.locks().join().is_idle());
+}
+
+/// A write that began before is finished first, one that comes later waits, and
+/// one elsewhere does not.
+#[test]
+fn writes_of_others_come_before_or_after_but_not_between() {
+    let mut bench = Bench::new(51);
+    let (mut host, mut other) = (bench.host(), bench.host());
+    let (_, qp) = ready(&mut bench, &mut host);
+    let (_, qp2) = ready(&mut bench, &mut other);
+    let free = bench.reactor.free_buffers();
+    bench.reactor.storage_mut().hold = true;
+    let before = other.send_with(qp2, command(io::WRITE, 4, 1), &[9; 512]);
+    settle(&mut bench, &mut [&mut host, &mut other]);
+    let pair = swap(&mut host, qp, 4, &[9; 512], &[5; 512], true);
+    settle(&mut bench, &mut [&mut host, &mut other]);
+    assert_eq!(bench.reactor.storage_mut().in_flight(), 1, "no compare yet");
+    let after = other.send_with(qp2, command(io::WRITE, 3, 2), &[7; 1024]);
+    let zeroes = other.send(qp2, command(io::WRITE_ZEROES, 4, 1), &[]);
+    let elsewhere = other.send_with(qp2, command(io::WRITE, 5, 1), &[8; 512]);
+    settle(&mut bench, &mut [&mut host, &mut other]);
+    assert_eq!(bench.reactor.storage_mut().in_flight(), 2);
+    bench.reactor.storage_mut().hold = false;
+    let mut left = vec![before, after, zeroes, elsewhere];
+    let mut told = Vec::new();
+    bench.until(&mut [&mut host, &mut other], |_, hosts| {
+        left.retain(|sent| match hosts[1].take(*sent) {
+            Some((cqe, _)) => !cqe.status().is_success(),
+            None => true,
+        });
+        for half in pair {
+            told.extend(hosts[0].take(half).map(|(cqe, _)| cqe.status()));
+        }
+        left.is_empty() && told.len() == 2
+    });
+    assert_eq!(told, [Status::SUCCESS; 2]);
+    let disk = &bench.reactor.storage_mut().disks[0];
+    assert_eq!((disk[3 * 512], disk[5 * 512]), (7, 8));
+    assert_ne!(disk[4 * 512], 5, "those that waited came after it");
+    settle(&mut bench, &mut [&mut host, &mut other]);
+    assert_eq!(bench.reactor.free_buffers(), free);
+}
+
+#[test]
+fn every_reactor_has_to_agree() {
+    let mut bench = Bench::new(52);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    let other = bench.reactor.target.locks().join();
+    let pair = swap(&mut host, qp, 0, &[0; 512], &[1; 512], true);
+    settle(&mut bench, &mut [&mut host]);
+    assert!(host.take(pair[0]).is_none());
+    assert!(!other.settle(|disk, bytes| (disk, bytes.clone()) != (0, 0..512)));
+    assert_eq!(statuses(&mut bench, &mut host, pair), [Status::SUCCESS; 2]);
+    assert!(other.is_idle());
+}
+
+#[test]
+fn a_host_that_goes_leaves_no_lock_behind() {
+    let mut bench = Bench::new(53);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    bench.reactor.storage_mut().hold = true;
+    swap(&mut host, qp, 0, &[0; 512], &[1; 512], true);
+    settle(&mut bench, &mut [&mut host]);
+    assert_eq!(bench.reactor.storage_mut().in_flight(), 1);
+    let other = bench.reactor.target.locks().join();
+    host.provider.disconnect(qp);
+    settle(&mut bench, &mut [&mut host]);
+    assert!(!other.is_idle(), "the disk has a part of it");
+    bench.reactor.storage_mut().hold = false;
+    settle(&mut bench, &mut [&mut host]);
+    assert!(other.is_idle());
+}
+
+#[test]
+fn a_first_half_without_a_second_is_answered_when_the_next_command_comes() {
+    let mut bench = Bench::new(54);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    let free = bench.reactor.free_buffers();
+    for remote in [true, false] {
+        let mut sqe = half(false, 0, 1);
+        let first = if remote {
+            host.send_with(qp, sqe, &[0; 512])
+        } else {
+            sqe.dptr = Sgl::InCapsule {
+                offset: 0,
+                len: 512,
+            }
+            .to_descriptor();
+            host.send(qp, sqe, &[0; 512])
+        };
+        let read = host.send_with(qp, command(io::READ, 0, 1), &[1; 512]);
+        assert!(run(&mut bench, &mut host, read).0.status().is_success());
+        let status = run(&mut bench, &mut host, first).0.status().kind();
+        assert_eq!(status, Status::ABORTED_MISSING_FUSED);
+    }
+    settle(&mut bench, &mut [&mut host]);
+    assert_eq!(bench.reactor.free_buffers(), free);
+}
