@@ -94,6 +94,41 @@ impl Claim {
         Ok(this)
     }
 
+    /// The same as it is now: when the file or block device has another size by
+    /// now, a claim of that size, `None` otherwise. Both have the one lock.
+    ///
+    /// # Errors
+    /// [`OpenError`] when that size cannot be served.
+    pub fn resized(&self) -> Result<Option<Self>, OpenError> {
+        let Claimed {
+            polled,
+            name,
+            geometry,
+            source: Source::File(file),
+        } = &*self.inner
+        else {
+            return Ok(None);
+        };
+        let size = probe::size(name, file)?;
+        if size == geometry.size {
+            return Ok(None);
+        }
+        probe::servable(name, size, geometry.block_size)?;
+        let file = probe::duplicate(name, file)?;
+        let geometry = Geometry {
+            size,
+            ..geometry.clone()
+        };
+        Ok(Some(Self {
+            inner: Arc::new(Claimed {
+                polled: *polled,
+                name: Arc::clone(name),
+                geometry,
+                source: Source::File(file),
+            }),
+        }))
+    }
+
     /// What the disk looks like.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
