@@ -1,7 +1,7 @@
 //! What an NVM subsystem and its controllers do, without I/O.
 //!
-//! [`Model`] says what is served, [`Target`] holds the controllers that hosts
-//! have connected, and one [`Queue`] for each queue pair turns commands into
+//! [`Model`] says what is served, [`Target`] holds the one that is served now and
+//! the controllers that hosts have connected, and one [`Queue`] for each queue pair turns commands into
 //! [`Action`]s: the edge pulls and pushes data, runs disk operations, and says
 //! how they ended. A command is parsed and checked once, at
 //! [`Queue::begin`].
@@ -13,10 +13,12 @@
 
 mod action;
 mod admin;
+mod apply;
 mod controller;
 mod discovery;
 mod health;
 mod limits;
+mod live;
 mod model;
 mod queue;
 mod registry;
@@ -27,10 +29,11 @@ mod testing;
 pub use action::{
     Action, CloseCause, Data, Event, Executed, IoKind, IoOp, Order, Remote, Response,
 };
+pub use apply::{Applied, Disconnected, LimitsChanged, Why};
 pub use limits::Limits;
 pub use model::{
-    Carrier, Fabric, Model, ModelError, Namespace, NamespaceSpec, Place, Port, PortSpec, Subsystem,
-    SubsystemSpec, Traddr, derived,
+    Carrier, Change, ChangeKind, Fabric, Model, ModelError, Namespace, NamespaceSpec, Place, Port,
+    PortSpec, Subject, Subsystem, SubsystemSpec, Traddr, derived,
 };
 pub use queue::{News, Queue, Request};
 pub use target::{Refusal, Target};

@@ -119,7 +119,7 @@ impl Server {
         for (at, ((seat, mailbox), providers)) in places.zip(reactors).enumerate() {
             let start = Start {
                 seat,
-                config: buffers(&running, target.model().limits()),
+                config: buffers(&running, target.limits()),
                 target: target.clone(),
                 providers,
                 claims: opened.claims.clone(),

@@ -55,7 +55,7 @@ impl Admin<'_> {
             | Cns::CSI_NAMESPACE
             | Cns::INDEPENDENT_NAMESPACE
             | Cns::ALLOCATED_NAMESPACE => {
-                let valid = (1..=highest(subsystem)).contains(&command.nsid);
+                let valid = (1..=highest(&subsystem)).contains(&command.nsid);
                 if valid { Ok(()) } else { Err(invalid) }
             }
             Cns::DESCRIPTORS | Cns::ATTACHED_CONTROLLERS => {
@@ -73,14 +73,14 @@ impl Admin<'_> {
     }
 
     pub(super) fn write_identify(&self, command: &Identify, window: &mut Window<'_>) {
-        let limits = self.shared.model.limits();
+        let limits = &self.shared.limits;
         let Some(subsystem) = self.controller.subsystem() else {
             return window.put(0, &self.discovery_controller(limits));
         };
         let namespace = subsystem.namespace(command.nsid);
         let nsids = subsystem.namespaces().iter().map(|one| one.nsid);
         match command.cns {
-            Cns::CONTROLLER => window.put(0, &self.io_controller(subsystem, limits)),
+            Cns::CONTROLLER => window.put(0, &self.io_controller(&subsystem, limits)),
             // Everything in it is zero for namespaces without protection
             // information.
             Cns::CSI_NAMESPACE => window.put(0, &IdentifyNamespaceNvm::zeroed()),
@@ -164,10 +164,6 @@ impl Admin<'_> {
     }
 
     fn io_controller(&self, subsystem: &Subsystem, limits: &Limits) -> IdentifyController {
-        let mut vwc = Vwc::FLUSH_ALL;
-        if subsystem.has_volatile_cache() {
-            vwc |= Vwc::VWCP;
-        }
         let mut oncs = Oncs::NVMCMPS | Oncs::SSFS;
         if subsystem.namespaces().iter().any(|one| one.deallocate) {
             oncs |= Oncs::NVMDSMSV;
@@ -175,7 +171,7 @@ impl Admin<'_> {
         if subsystem.namespaces().iter().any(|one| one.write_zeroes) {
             oncs |= Oncs::NVMWZSV;
         }
-        let ports = if self.shared.model.ports().len() > 1 {
+        let ports = if self.shared.served().model.ports().len() > 1 {
             Cmic::MPORTS
         } else {
             Cmic::empty()
@@ -199,7 +195,10 @@ impl Admin<'_> {
                 .into(),
             oncs: oncs.bits().into(),
             fuses: Fuses::empty().bits().into(),
-            vwc: vwc.bits(),
+            // A namespace with a cache may come at any time, and a host that was
+            // told that there is none would not flush it. Which namespaces have
+            // none is told of each (VWCNP).
+            vwc: (Vwc::FLUSH_ALL | Vwc::VWCP).bits(),
             ofcs: Ofcs::DCS.bits().into(),
             ..self.common(limits)
         }

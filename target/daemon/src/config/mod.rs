@@ -355,7 +355,6 @@ impl Config {
     fn place(&self, error: &ModelError) -> Option<usize> {
         let at = |spanned: Option<&Spanned<RawSubsystem>>| spanned.map(|it| it.span().start);
         match error.place {
-            Place::Whole => None,
             Place::Limits => Some(self.raw.limits.span().start),
             Place::Port(port) => {
                 let port = self.raw.port.get(port)?;

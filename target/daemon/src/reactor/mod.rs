@@ -144,7 +144,7 @@ impl<S: Storage> Reactor<S> {
         mailbox: Mailbox,
         peers: Arc<[Mailbox]>,
     ) -> Result<Self, ReactorError> {
-        let limits = target.model().limits();
+        let limits = target.limits().clone();
         let in_capsule = usize::try_from(limits.in_capsule).unwrap_or(0);
         let max_transfer = usize::try_from(limits.max_transfer).unwrap_or(usize::MAX);
         let longest = config.data.iter().filter(|class| class.len >= max_transfer);
