@@ -50,6 +50,8 @@ pub enum Why {
     SubsystemRemoved,
     /// The host may not connect any more.
     HostDenied,
+    /// The port that it came by is gone. The edge finds those.
+    PortRemoved,
 }
 
 /// The model has other sizes than the one that is served.
@@ -177,6 +179,7 @@ impl fmt::Display for Why {
         f.write_str(match self {
             Self::SubsystemRemoved => "the subsystem was removed",
             Self::HostDenied => "the host may not connect any more",
+            Self::PortRemoved => "the port was removed",
         })
     }
 }

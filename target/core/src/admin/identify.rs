@@ -190,9 +190,7 @@ impl Admin<'_> {
             sqes: entry_sizes(6, 6),
             cqes: entry_sizes(4, 4),
             nn: highest(subsystem).into(),
-            mnan: u32::try_from(subsystem.namespaces().len())
-                .unwrap_or(u32::MAX)
-                .into(),
+            mnan: highest(subsystem).into(),
             oncs: oncs.bits().into(),
             fuses: Fuses::empty().bits().into(),
             // A namespace with a cache may come at any time, and a host that was
@@ -205,9 +203,15 @@ impl Admin<'_> {
     }
 }
 
-/// Number of the last namespace; 1 when there is none, since NN is not 0.
+/// Highest namespace id that is valid at least, whether there are namespaces or
+/// not: some hosts read it once, and never look at one beyond it that comes later.
+/// It is what Linux' own target says.
+const NAMESPACES: u32 = 1024;
+
+/// Highest namespace id that is valid.
 fn highest(subsystem: &Subsystem) -> u32 {
-    subsystem.namespaces().last().map_or(1, |last| last.nsid)
+    let last = subsystem.namespaces().last();
+    last.map_or(NAMESPACES, |last| last.nsid.max(NAMESPACES))
 }
 
 /// Maximum data transfer size: "a power of two in units of the minimum memory

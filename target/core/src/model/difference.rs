@@ -33,7 +33,7 @@ pub enum Subject {
         /// The subsystem.
         nqn: Nqn,
         /// The host; `None` stands for every host.
-        host: Option<Nqn>,
+        host: Option<Box<Nqn>>,
     },
     /// A namespace.
     Namespace {
@@ -152,7 +152,7 @@ fn hosts(old: Option<&Subsystem>, new: &Subsystem, changes: &mut Vec<Change>) {
     let after = allowed(new);
     let subject = |host: &Option<Nqn>| Subject::Host {
         nqn: new.nqn,
-        host: *host,
+        host: host.map(Box::new),
     };
     for host in before.iter().filter(|host| !after.contains(host)) {
         push(changes, subject(host), ChangeKind::Removed);
