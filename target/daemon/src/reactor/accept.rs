@@ -147,6 +147,7 @@ impl<S: Storage> Reactor<S> {
         let link = Link {
             qp,
             provider,
+            listener: request.listener,
             peer,
             capsule_len: self.capsule_len,
             reads: config.reads_out,

@@ -13,6 +13,7 @@ mod fairness;
 mod host;
 mod io;
 mod memory;
+mod orders;
 mod providers;
 mod shared;
 
