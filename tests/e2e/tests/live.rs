@@ -198,13 +198,13 @@ fn a_port_comes_and_goes_with_those_who_came_by_it() {
         line.contains("reloaded: 1 changes, 0 controllers"),
         "{line}"
     );
-    let at = format!("-t rdma -a unix:{} -q {HOST} -n {NQN}", door.display());
+    let at = format!("-t rdma -a unix:{} -q {HOST}", door.display());
     let json = Run::nvmeof(&format!("discover {at}")).json();
     assert_eq!(json["records"].as_array().unwrap().len(), 2, "{json}");
     let work = "--namespace-id 1 --rw randread --bs 4k --iodepth 4 --runtime 3600";
     let queues = || target.lines(&["queue 1 of"]).len();
     let before = queues();
-    let second = Run::nvmeof(&format!("bench {at} {work}")).start();
+    let second = Run::nvmeof(&format!("bench {at} -n {NQN} {work}")).start();
     assert!(eventually(|| (queues() > before).then_some(())).is_some());
     let line = reload(&setup, &target, &one);
     assert!(
