@@ -1,10 +1,10 @@
 //! What an NVM subsystem and its controllers do, without I/O.
 //!
-//! [`Model`] says what is served, [`Target`] holds the one that is served now and
-//! the controllers that hosts have connected, and one [`Queue`] for each queue pair turns commands into
-//! [`Action`]s: the edge pulls and pushes data, runs disk operations, and says
-//! how they ended. A command is parsed and checked once, at
-//! [`Queue::begin`].
+//! [`Model`] says what is served, [`Target`] holds the one that is served now
+//! and the controllers that hosts have connected, and one [`Queue`] for each
+//! queue pair turns commands into [`Action`]s: the edge pulls and pushes data,
+//! runs disk operations, and says how they ended. A command is parsed and
+//! checked once, at [`Queue::begin`].
 //!
 //! This crate opens nothing, waits for nothing and reads no clock: time is an
 //! argument. It knows nothing of RDMA but addresses and keys, and never sees

@@ -15,8 +15,8 @@ pub(crate) struct Fixed {
     socket_mode: u32,
 }
 
-pub(super) const REMEDY: &str = "cannot change while hosts are served; restart the target, or put back what \
-                      it was";
+const REMEDY: &str = "cannot change while hosts are served; restart the target, or put back \
+                      what it was";
 
 impl Fixed {
     pub(crate) fn of(config: &Config) -> Self {
