@@ -1,7 +1,7 @@
 //! The right to serve a specification, taken once in the process.
 
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use nvmeof_uring::Ring;
 
@@ -18,6 +18,13 @@ use crate::{Backend, BlockSize, Geometry, OpenError, Spec, probe};
 #[derive(Clone)]
 pub struct Claim {
     inner: Arc<Claimed>,
+}
+
+/// A claim that does not hold what it is for: it is there as long as somebody
+/// else has it.
+#[derive(Clone)]
+pub struct WeakClaim {
+    inner: Weak<Claimed>,
 }
 
 struct Claimed {
@@ -94,6 +101,49 @@ impl Claim {
         Ok(this)
     }
 
+    /// The same as it is now: when the file or block device has another size by
+    /// now, a claim of that size, `None` otherwise. Both have the one lock.
+    ///
+    /// # Errors
+    /// [`OpenError`] when that size cannot be served.
+    pub fn resized(&self) -> Result<Option<Self>, OpenError> {
+        let Claimed {
+            polled,
+            name,
+            geometry,
+            source: Source::File(file),
+        } = &*self.inner
+        else {
+            return Ok(None);
+        };
+        let size = probe::size(name, file)?;
+        if size == geometry.size {
+            return Ok(None);
+        }
+        probe::servable(name, size, geometry.block_size)?;
+        let file = probe::duplicate(name, file)?;
+        let geometry = Geometry {
+            size,
+            ..geometry.clone()
+        };
+        Ok(Some(Self {
+            inner: Arc::new(Claimed {
+                polled: *polled,
+                name: Arc::clone(name),
+                geometry,
+                source: Source::File(file),
+            }),
+        }))
+    }
+
+    /// The same without holding it.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakClaim {
+        WeakClaim {
+            inner: Arc::downgrade(&self.inner),
+        }
+    }
+
     /// What the disk looks like.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
@@ -121,6 +171,15 @@ impl Claim {
             Source::Ram(store) => Box::new(RamDisk::new(Arc::clone(store), name, geometry)),
             Source::Null => Box::new(NullDisk::new(name, geometry)),
         })
+    }
+}
+
+impl WeakClaim {
+    /// The claim, if somebody still has it.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Claim> {
+        let inner = self.inner.upgrade()?;
+        Some(Claim { inner })
     }
 }
 

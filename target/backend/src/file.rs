@@ -15,6 +15,7 @@ use nvmeof_uring::{FileId, PolledError, Ring, WriteMode};
 use slab::Slab;
 
 use crate::polling::NoPolling;
+use crate::probe;
 use crate::{Backend, Geometry, Io, IoError, IoErrorKind, Op, OpenError, Refused, Request, Why};
 use job::{Job, Next, Step};
 use zeroes::Zeroes;
@@ -50,11 +51,7 @@ impl FileDisk {
         geometry: Geometry,
         polled: bool,
     ) -> Result<Self, OpenError> {
-        let duplicate = file.try_clone().map_err(|error| OpenError::System {
-            path: name.to_string().into(),
-            what: "dup",
-            errno: Errno::from_raw(error.raw_os_error().unwrap_or_default()),
-        })?;
+        let duplicate = probe::duplicate(&name, file)?;
         let full = |source| OpenError::Ring {
             name: name.to_string(),
             source,

@@ -44,23 +44,17 @@ pub(crate) fn open(
         // kernel uses it itself. open(2)
         options.custom_flags(OFlag::O_EXCL.bits());
     }
-    let mut file = options
+    let file = options
         .open(path)
         .map_err(|error| explain(path, readonly, &error))?;
     lock(path, &file, readonly)?;
 
     let system = |what| move |error: io::Error| system(path, what, &error);
     let told = file.metadata().map_err(system("fstat"))?;
-    let size = if device {
-        file.seek(SeekFrom::End(0)).map_err(system("lseek"))?
-    } else {
-        told.len()
-    };
+    let named = path.display().to_string();
+    let size = size(&named, &file)?;
     let block_size = choose_block_size(path, block_size, device.then_some(&told))?;
-    if size == 0 {
-        return Err(OpenError::Empty(path.to_owned()));
-    }
-    whole_blocks(&path.display().to_string(), size, block_size)?;
+    servable(&named, size, block_size)?;
 
     let access = choose_access(&file, device, block_size, size);
     let deallocate_zeroes = !readonly && can_deallocate(&file, size, device.then_some(&told));
@@ -91,6 +85,31 @@ pub(crate) fn open(
         tracing::info!(path = %name, "cannot give storage back here: deallocating will do nothing");
     }
     Ok((file, geometry))
+}
+
+/// Bytes that the file or block device has now.
+pub(crate) fn size(name: &str, mut file: &File) -> Result<u64, OpenError> {
+    let system = |what| move |error: io::Error| system(Path::new(name), what, &error);
+    let told = file.metadata().map_err(system("fstat"))?;
+    if told.file_type().is_block_device() {
+        file.seek(SeekFrom::End(0)).map_err(system("lseek"))
+    } else {
+        Ok(told.len())
+    }
+}
+
+/// Checks that a file of `size` bytes can be served.
+pub(crate) fn servable(name: &str, size: u64, block_size: BlockSize) -> Result<(), OpenError> {
+    if size == 0 {
+        return Err(OpenError::Empty(name.into()));
+    }
+    whole_blocks(name, size, block_size)
+}
+
+/// Another descriptor of the same file, with the same lock.
+pub(crate) fn duplicate(name: &str, file: &File) -> Result<File, OpenError> {
+    let system = |error: io::Error| system(Path::new(name), "dup", &error);
+    file.try_clone().map_err(system)
 }
 
 /// Checks that `size` is whole blocks.

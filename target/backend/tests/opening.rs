@@ -195,3 +195,36 @@ fn what_cannot_be_polled_is_told_with_a_remedy() {
         says(error, &["disk.img", "iopoll"]);
     }
 }
+
+#[test]
+fn a_file_of_another_size_is_another_claim_with_the_same_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(&dir, 8192);
+    let claim = take(&path).unwrap();
+    assert!(claim.resized().unwrap().is_none());
+    let resize = |len| {
+        let file = std::fs::OpenOptions::new().write(true).open(&path);
+        file.unwrap().set_len(len).unwrap();
+    };
+    resize(16384);
+    let larger = claim.resized().unwrap().unwrap();
+    assert_eq!(
+        (claim.geometry().size, larger.geometry().size),
+        (8192, 16384)
+    );
+    assert!(larger.resized().unwrap().is_none());
+    let mut disks = Disks::new(RingConfig::default()).unwrap();
+    let id = disks.open(&larger).unwrap();
+    assert_eq!(disks.geometry(id).unwrap().size, 16384);
+    drop((claim, larger));
+    refused(&path, &["locked"]);
+    drop(disks);
+    let claim = take(&path).unwrap();
+    resize(1000);
+    let error = claim.resized().err().unwrap();
+    says(error, &["1000", "512"]);
+    resize(0);
+    assert!(matches!(claim.resized(), Err(OpenError::Empty(_))));
+    let ram = Claim::take(&"ram:1M".parse().unwrap(), None).unwrap();
+    assert!(ram.resized().unwrap().is_none());
+}

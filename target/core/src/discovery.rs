@@ -13,12 +13,14 @@ use crate::admin::Window;
 use crate::model::Local;
 use crate::{Fabric, Limits, Model, Port, Subsystem, Traddr};
 
-/// The model never changes while it is served, so the log has one generation.
-const GENERATION: u64 = 1;
-
-/// Writes the log page that the host of that name sees, who reached us at
-/// `local`.
-pub(crate) fn write(model: &Model, hostnqn: &Nqn, local: Option<Local>, window: &mut Window<'_>) {
+/// Writes the log page of that generation that the host of that name sees, who
+/// reached us at `local`.
+pub(crate) fn write(
+    (model, generation): (&Model, u64),
+    hostnqn: &Nqn,
+    local: Option<Local>,
+    window: &mut Window<'_>,
+) {
     let mut count: u64 = 0;
     let header_len = DISCOVERY_HEADER_LEN as u64;
     let entry_len = DISCOVERY_ENTRY_LEN as u64;
@@ -46,7 +48,7 @@ pub(crate) fn write(model: &Model, hostnqn: &Nqn, local: Option<Local>, window: 
             }
         }
     }
-    window.put(0, &DiscoveryHeader::new(GENERATION, count));
+    window.put(0, &DiscoveryHeader::new(generation, count));
 }
 
 /// The address of a port as a host can use it; `None` when it cannot. A host

@@ -1,10 +1,10 @@
 //! What an NVM subsystem and its controllers do, without I/O.
 //!
-//! [`Model`] says what is served, [`Target`] holds the controllers that hosts
-//! have connected, and one [`Queue`] for each queue pair turns commands into
-//! [`Action`]s: the edge pulls and pushes data, runs disk operations, and says
-//! how they ended. A command is parsed and checked once, at
-//! [`Queue::begin`].
+//! [`Model`] says what is served, [`Target`] holds the one that is served now
+//! and the controllers that hosts have connected, and one [`Queue`] for each
+//! queue pair turns commands into [`Action`]s: the edge pulls and pushes data,
+//! runs disk operations, and says how they ended. A command is parsed and
+//! checked once, at [`Queue::begin`].
 //!
 //! This crate opens nothing, waits for nothing and reads no clock: time is an
 //! argument. It knows nothing of RDMA but addresses and keys, and never sees
@@ -13,10 +13,12 @@
 
 mod action;
 mod admin;
+mod apply;
 mod controller;
 mod discovery;
 mod health;
 mod limits;
+mod live;
 mod locks;
 mod model;
 mod queue;
@@ -28,11 +30,12 @@ mod testing;
 pub use action::{
     Action, CloseCause, Data, Event, Executed, IoKind, IoOp, Order, Remote, Response,
 };
+pub use apply::{Applied, Disconnected, LimitsChanged, Why};
 pub use limits::Limits;
 pub use locks::{LockMember, Locks, RangeLock};
 pub use model::{
-    Carrier, Fabric, Model, ModelError, Namespace, NamespaceSpec, Place, Port, PortSpec, Subsystem,
-    SubsystemSpec, Traddr, derived,
+    Carrier, Change, ChangeKind, Fabric, Model, ModelError, Namespace, NamespaceSpec, Place, Port,
+    PortSpec, Subject, Subsystem, SubsystemSpec, Traddr, derived,
 };
 pub use queue::{News, Queue, Request};
 pub use target::{Refusal, Target};

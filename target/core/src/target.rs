@@ -1,28 +1,54 @@
 //! The whole target: what reactors share.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nvmeof_wire::Nqn;
 use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request as CmRequest};
 
-use crate::controller::notices::{DISCOVERY_CHANGED, NAMESPACE_CHANGED, Notice};
-use crate::health::Health;
+use crate::live::Live;
 use crate::registry::Registry;
 use crate::{Limits, Locks, Model, Queue};
 
 /// What hosts are served. Clones are the same target; each reactor has one.
 #[derive(Clone, Debug)]
 pub struct Target {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) model: Model,
-    /// One for each subsystem of the model.
-    pub(crate) health: Vec<Arc<Health>>,
+    /// The same in every model.
+    pub(crate) limits: Limits,
+    served: Mutex<Served>,
     pub(crate) registry: Registry,
     pub(crate) locks: Locks,
+}
+
+/// What is served at this moment.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) model: Arc<Model>,
+    /// One for each subsystem of the model.
+    pub(crate) live: Vec<Arc<Live>>,
+    /// Counts what the discovery log has been.
+    pub(crate) discovery: u64,
+}
+
+impl Served {
+    /// The subsystem of that name.
+    pub(crate) fn live(&self, nqn: &Nqn) -> Option<&Arc<Live>> {
+        self.live.iter().find(|live| live.nqn == *nqn)
+    }
+}
+
+impl Shared {
+    /// What is served. Locked for as long as the caller has it: commands that
+    /// read and write do not come here.
+    pub(crate) fn served(&self) -> MutexGuard<'_, Served> {
+        // Nothing is left half done when a holder panics.
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A connection is to be rejected.
@@ -38,26 +64,34 @@ impl Target {
     /// Serves `model`.
     #[must_use]
     pub fn new(model: Model) -> Self {
-        let health = model
-            .subsystems()
-            .iter()
-            .map(|_| Arc::new(Health::default()))
-            .collect();
-        let registry = Registry::new(model.limits().controllers);
+        let subsystems = model.subsystems().iter();
+        let live = subsystems.map(|one| Arc::new(Live::new(Arc::clone(one))));
+        let served = Served {
+            live: live.collect(),
+            discovery: 1,
+            model: Arc::new(model),
+        };
+        let limits = served.model.limits().clone();
         Self {
             shared: Arc::new(Shared {
-                model,
-                health,
-                registry,
+                registry: Registry::new(limits.controllers),
                 locks: Locks::default(),
+                served: Mutex::new(served),
+                limits,
             }),
         }
     }
 
-    /// What is served.
+    /// What is served at this moment.
     #[must_use]
-    pub fn model(&self) -> &Model {
-        &self.shared.model
+    pub fn model(&self) -> Arc<Model> {
+        Arc::clone(&self.shared.served().model)
+    }
+
+    /// The sizes, which never change.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.shared.limits
     }
 
     /// The locks on ranges of disks, which all reactors share.
@@ -89,7 +123,7 @@ impl Target {
             };
             refusal(status, cause)
         })?;
-        let limits = self.shared.model.limits();
+        let limits = self.limits();
         let qid = request.qid.get();
         if qid > limits.io_queues {
             return Err(refusal(
@@ -119,24 +153,6 @@ impl Target {
     #[must_use]
     pub fn no_room(cause: String) -> Refusal {
         refusal(RejectStatus::NO_RESOURCES, cause)
-    }
-
-    /// Tells every host of a subsystem that its namespaces changed.
-    pub fn namespaces_changed(&self, subsystem: usize) {
-        if let Some(health) = self.shared.health.get(subsystem) {
-            self.raise(NAMESPACE_CHANGED, Some(health));
-        }
-    }
-
-    /// Tells every discovering host that the discovery log changed.
-    pub fn discovery_changed(&self) {
-        self.raise(DISCOVERY_CHANGED, None);
-    }
-
-    fn raise(&self, notice: Notice, of: Option<&Arc<Health>>) {
-        for controller in self.shared.registry.all() {
-            controller.raise(notice, of);
-        }
     }
 }
 

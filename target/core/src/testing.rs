@@ -17,8 +17,8 @@ use nvmeof_wire::{Cqe, Nqn, Sgl, Sqe, Status};
 use zerocopy::IntoBytes;
 
 use crate::{
-    Action, Event, Executed, Fabric, IoOp, Limits, Model, NamespaceSpec, Order, PortSpec, Queue,
-    Request, SubsystemSpec, Target, Traddr,
+    Action, Applied, Event, Executed, Fabric, IoOp, Limits, Model, NamespaceSpec, Order, PortSpec,
+    Queue, Request, SubsystemSpec, Target, Traddr,
 };
 
 pub(crate) const DISK: &str = "nqn.2026-11.org.example:disk";
@@ -65,7 +65,7 @@ pub(crate) fn subsystem() -> SubsystemSpec {
     }
 }
 
-fn closed() -> SubsystemSpec {
+pub(crate) fn closed() -> SubsystemSpec {
     SubsystemSpec {
         nqn: CLOSED.into(),
         allowed_hosts: vec!["nqn.2026-11.org.example:friend".into()],
@@ -76,6 +76,30 @@ fn closed() -> SubsystemSpec {
 
 pub(crate) fn target_with(limits: Limits) -> Target {
     Target::new(Model::build(limits, &[port()], &[subsystem(), closed()]).unwrap())
+}
+
+/// Serves other subsystems from now on. What hosts lost by it is returned.
+pub(crate) fn apply(target: &Target, subsystems: &[SubsystemSpec]) -> Applied {
+    apply_with(target, &[port()], subsystems)
+}
+
+pub(crate) fn apply_with(
+    target: &Target,
+    ports: &[PortSpec],
+    subsystems: &[SubsystemSpec],
+) -> Applied {
+    let model = Model::build(target.limits().clone(), ports, subsystems).unwrap();
+    target.apply(model).unwrap()
+}
+
+/// Namespace 1 of the first subsystem has another size each time.
+pub(crate) fn change_a_namespace(target: &Target) {
+    let nqn = Nqn::new(DISK).unwrap();
+    let model = target.model();
+    let now = model.subsystem(&nqn).unwrap().namespace(1).unwrap().blocks;
+    let mut spec = subsystem();
+    spec.namespaces[0].blocks = now + 1;
+    assert!(!apply(target, &[spec, closed()]).changes.is_empty());
 }
 
 /// One subsystem with that namespace alone.

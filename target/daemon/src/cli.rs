@@ -34,7 +34,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve until SIGTERM or SIGINT.
+    /// Serve until SIGTERM or SIGINT. On SIGHUP read the file again.
     Serve(Serve),
     /// Check a configuration file and what it names, and serve nothing.
     CheckConfig(CheckConfig),
@@ -174,16 +174,7 @@ fn ready(config: &Config, server: &Server) {
     for port in server.ports() {
         tracing::info!("port {port}");
     }
-    let ports = server.ports().iter();
-    let ports: Vec<_> = ports
-        .map(|port| format!("{} ({})", port.address, port.provider_names()))
-        .collect();
-    let (count, plural) = match server.namespaces() {
-        1 => (1, ""),
-        count => (count, "s"),
-    };
-    let ports = ports.join(", ");
-    let serving = format!("serving {count} namespace{plural} on {ports}");
+    let serving = server.manager().status();
     tracing::info!("ready: {serving}");
     service::ready(&serving);
 }

@@ -12,6 +12,8 @@
 mod cli;
 mod config;
 mod mailbox;
+mod manage;
+mod numbers;
 mod polling;
 mod ports;
 mod processors;
@@ -28,7 +30,8 @@ pub use cli::Cli;
 pub use config::{
     Choice, Config, ConfigError, Cores, DEFAULT_PORT, Opened, ProviderName, Running, buffers,
 };
-pub use mailbox::{Mail, Mailbox};
+pub use mailbox::{Mail, Mailbox, Order};
+pub use manage::{ApplyError, Manager, Plan, Report};
 pub use polling::Preset;
 pub use ports::{Device, Part, Port, plan};
 pub use processors::{Seat, place};

@@ -3,10 +3,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nvmeof_backend::{Claim, OpenError};
+use nvmeof_rdma::{Address, ListenError, ListenerId};
+use nvmeof_target_core::Disconnected;
 
 bitflags::bitflags! {
     /// What a reactor is told.
@@ -20,7 +24,49 @@ bitflags::bitflags! {
         const ARE_YOU_THERE = 1 << 2;
         /// Locks on ranges of disks changed.
         const LOCKS = 1 << 3;
+        /// There are [`Order`]s.
+        const ORDERS = 1 << 4;
     }
+}
+
+/// Something a reactor is to do, with the way to answer. A reactor that ends
+/// before it got there drops the answer unsent.
+pub enum Order {
+    /// Opens disks, all of them or none.
+    Open {
+        /// Their numbers, and what they are.
+        disks: Vec<(u32, Claim)>,
+        /// Hears whether they are open, and if not, which one is to blame.
+        answer: Sender<Result<(), (u32, OpenError)>>,
+    },
+    /// Closes disks that no command begins on any more, each when the last
+    /// command that was begun on it has ended.
+    Close {
+        /// Their numbers, and what they are: that stays locked until it is
+        /// closed.
+        disks: Vec<(u32, Claim)>,
+        /// Hears the number of each that is closed.
+        answer: Sender<u32>,
+    },
+    /// Listens on one more address.
+    Listen {
+        /// The number of the provider.
+        provider: usize,
+        /// Where.
+        address: Address,
+        /// Hears the address in use.
+        answer: Sender<Result<(ListenerId, Address), ListenError>>,
+    },
+    /// Stops listening on an address and closes the connections that came by
+    /// it.
+    Unlisten {
+        /// The number of the provider.
+        provider: usize,
+        /// The address in use.
+        address: Address,
+        /// Hears who was connected.
+        answer: Sender<Vec<Disconnected>>,
+    },
 }
 
 /// The mailbox of one reactor. Clones are the same mailbox.
@@ -29,10 +75,26 @@ pub struct Mailbox {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
 struct Inner {
     mail: AtomicU8,
     bell: EventFd,
+    orders: Mutex<Vec<Order>>,
+}
+
+impl Inner {
+    fn orders(&self) -> MutexGuard<'_, Vec<Order>> {
+        // Nothing is left half done when a holder panics.
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mailbox")
+            .field("mail", &self.mail)
+            .field("orders", &self.orders().len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Mailbox {
@@ -43,10 +105,26 @@ impl Mailbox {
     pub fn new() -> io::Result<Self> {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let bell = EventFd::from_value_and_flags(0, flags)?;
-        let mail = AtomicU8::new(0);
         Ok(Self {
-            inner: Arc::new(Inner { mail, bell }),
+            inner: Arc::new(Inner {
+                mail: AtomicU8::new(0),
+                bell,
+                orders: Mutex::default(),
+            }),
         })
+    }
+
+    /// Puts an order behind those that are there and wakes the reactor up.
+    pub fn order(&self, order: Order) {
+        self.inner.orders().push(order);
+        self.send(Mail::ORDERS);
+    }
+
+    /// Takes the orders out, oldest first. [`Mail::ORDERS`] says that there are
+    /// some.
+    #[must_use]
+    pub fn take_orders(&self) -> Vec<Order> {
+        std::mem::take(&mut self.inner.orders())
     }
 
     /// Puts `mail` in and wakes the reactor up.
@@ -93,6 +171,28 @@ impl Mailbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn orders_wait_in_turn() {
+        let mailbox = Mailbox::new().unwrap();
+        let (answer, _hears) = std::sync::mpsc::channel();
+        let claim = Claim::take(&"null:1M".parse().unwrap(), None).unwrap();
+        for disks in [vec![1], vec![2, 3]] {
+            let disks = disks.into_iter().map(|disk| (disk, claim.clone()));
+            mailbox.order(Order::Close {
+                disks: disks.collect(),
+                answer: answer.clone(),
+            });
+        }
+        assert_eq!(mailbox.take(), Mail::ORDERS);
+        let told = |order| match order {
+            Order::Close { disks, .. } => disks.into_iter().map(|(disk, _)| disk).collect(),
+            _ => Vec::new(),
+        };
+        let orders = mailbox.take_orders().into_iter().map(told);
+        assert_eq!(orders.collect::<Vec<_>>(), [vec![1], vec![2, 3]]);
+        assert!(mailbox.take_orders().is_empty());
+    }
 
     #[test]
     fn mail_is_taken_once_and_adds_up() {

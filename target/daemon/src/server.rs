@@ -1,6 +1,7 @@
 //! The whole daemon: everything that can fail is done first, then reactors
 //! serve until a signal comes.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -17,6 +18,7 @@ use nvmeof_uring::RingConfig;
 
 use crate::config::{Config, ConfigError, ProviderName, Running, buffers};
 use crate::mailbox::{Mail, Mailbox};
+use crate::manage::{ApplyError, Manager, Pool, Reactors};
 use crate::ports::{self, Listening, Port, Ready};
 use crate::processors::{self, Seat};
 use crate::service::{self, Watchdog};
@@ -51,8 +53,10 @@ pub enum ServeError {
 
 /// A daemon that is ready: connections are accepted.
 pub struct Server {
+    manager: Arc<Manager>,
     ports: Vec<Port>,
-    namespaces: usize,
+    /// Where its configuration is read again from.
+    file: Option<PathBuf>,
     mailboxes: Arc<[Mailbox]>,
     threads: Vec<JoinHandle<Result<(), ServeError>>>,
     /// Rings when a reactor ended.
@@ -94,7 +98,7 @@ impl Server {
     /// # Errors
     /// [`ServeError`]; then nothing was served.
     pub fn start(config: &Config) -> Result<Self, ServeError> {
-        let signals = take_signals()?;
+        let signals = take_signals(config)?;
         let running = config.running();
         let ports = ports::plan(config)?;
         let seats = processors::place(config, &ports)?;
@@ -104,8 +108,12 @@ impl Server {
         }
         let opened = config.open()?;
         let steering = Steering::new(count);
-        let files = raise_files(count, opened.claims.len(), &ports);
+        let files = raise_files(count, opened.claims.len() + SPARE_FILES, &ports);
         let Listening { reactors, ports } = ports::listen(config, ports, &steering, files)?;
+        let names = reactors.first().map(|readies| {
+            let names = readies.iter().map(|ready| ready.name);
+            names.collect()
+        });
         let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
         let target = Target::new(config.model(&opened, &specs)?);
         let mailboxes: Arc<[Mailbox]> = (0..count)
@@ -119,7 +127,7 @@ impl Server {
         for (at, ((seat, mailbox), providers)) in places.zip(reactors).enumerate() {
             let start = Start {
                 seat,
-                config: buffers(&running, target.model().limits()),
+                config: buffers(&running, target.limits()),
                 target: target.clone(),
                 providers,
                 claims: opened.claims.clone(),
@@ -136,9 +144,18 @@ impl Server {
             let started = started.recv().map_err(|_| ServeError::Panicked)?;
             started.map_err(|failure| failure.of(config, &ports))?;
         }
+        if target.model().subsystems().is_empty() {
+            tracing::warn!(
+                "no [[subsystem]] is configured: hosts find nothing here until one is added"
+            );
+        }
+        let reactors = Reactors::new(Arc::clone(&mailboxes), names.unwrap_or_default());
+        let pool = Pool::new(config, &opened.claims)?;
+        let manager = Manager::new(target, reactors, config, ports.clone(), pool);
         Ok(Self {
+            manager: Arc::new(manager),
             ports,
-            namespaces: opened.claims.len(),
+            file: config.path().map(Path::to_path_buf),
             mailboxes,
             threads,
             ended,
@@ -152,10 +169,10 @@ impl Server {
         &self.ports
     }
 
-    /// Namespaces served.
+    /// What changes what is served.
     #[must_use]
-    pub fn namespaces(&self) -> usize {
-        self.namespaces
+    pub fn manager(&self) -> &Arc<Manager> {
+        &self.manager
     }
 
     /// Serves until SIGTERM or SIGINT, then finishes what was begun. A second
@@ -174,6 +191,12 @@ impl Server {
             }
             ending |= self.wait(ending, watchdog.as_ref().map(Watchdog::next));
             while let Ok(Some(signal)) = self.signals.read_signal() {
+                if i32::try_from(signal.ssi_signo) == Ok(Signal::SIGHUP as i32) {
+                    if stopping.is_none() {
+                        self.reload();
+                    }
+                    continue;
+                }
                 match stopping.map(|since: Instant| since.elapsed()) {
                     Some(since) if since < TOGETHER => continue,
                     Some(_) => {
@@ -205,6 +228,30 @@ impl Server {
             tracing::info!("stopped: everything is flushed");
         }
         result
+    }
+
+    /// Reads the configuration again and serves what it says now. When anything
+    /// is wrong with it nothing changes, and the log says what.
+    fn reload(&self) {
+        let Some(file) = &self.file else {
+            return;
+        };
+        service::reloading();
+        let config = Config::read(file).map_err(ApplyError::from);
+        match config.and_then(|config| self.manager.apply(&config)) {
+            Ok(report) => {
+                for change in &report.changes {
+                    tracing::info!("reload: {change}");
+                }
+                for lost in &report.disconnected {
+                    tracing::warn!("reload: disconnected: {lost}");
+                }
+                let (changes, lost) = (report.changes.len(), report.disconnected.len());
+                tracing::info!("reloaded: {changes} changes, {lost} controllers disconnected");
+            }
+            Err(error) => tracing::error!("reload refused, nothing changed: {error}"),
+        }
+        service::ready(&self.manager.status());
     }
 
     /// Finishes what was begun, then stops; [`run`](Self::run) returns when
@@ -243,16 +290,23 @@ impl Server {
     }
 }
 
+/// Descriptors that are left for disks which come later.
+const SPARE_FILES: usize = 16;
+
 fn start_error(what: &'static str, why: &dyn std::fmt::Display) -> ServeError {
     let why = why.to_string();
     ServeError::Start { what, why }
 }
 
-/// Has SIGTERM and SIGINT wait to be read instead of ending the process.
-fn take_signals() -> Result<SignalFd, ServeError> {
+/// Has SIGTERM and SIGINT wait to be read instead of ending the process, and
+/// SIGHUP where there is a file to read again.
+fn take_signals(config: &Config) -> Result<SignalFd, ServeError> {
     let mut set = SigSet::empty();
     set.add(Signal::SIGTERM);
     set.add(Signal::SIGINT);
+    if config.path().is_some() {
+        set.add(Signal::SIGHUP);
+    }
     let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
     set.thread_block()
         .and_then(|()| SignalFd::with_flags(&set, flags))
@@ -292,10 +346,13 @@ fn connections(limit: u64, reactors: usize, disks: usize, devices: usize) -> u32
     u32::try_from(each.max(1)).unwrap_or(u32::MAX)
 }
 
+/// Disks that may be added while hosts are served, and others that are being
+/// closed meanwhile.
+const SPARE_DISKS: usize = 256;
+
 fn ring_config(claims: &[Claim], thread: Option<Duration>) -> RingConfig {
-    let files = u32::try_from(claims.len()).unwrap_or(u32::MAX).max(1);
     RingConfig {
-        files,
+        files: u32::try_from(claims.len() + SPARE_DISKS).unwrap_or(u32::MAX),
         thread,
         ..RingConfig::default()
     }
@@ -371,8 +428,8 @@ fn assemble(start: Start) -> Result<Reactor<OpenDisks>, StartFailure> {
                     name: ready.name,
                     why: error.to_string(),
                 })?;
-        for listener in ready.listeners {
-            reactor.own_listener(provider, listener);
+        for (listener, address) in ready.listeners {
+            reactor.own_listener(provider, listener, address);
         }
     }
     Ok(reactor)
@@ -401,8 +458,6 @@ impl From<ModelError> for ServeError {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn config(port: u16) -> Config {
@@ -439,7 +494,7 @@ mod tests {
         };
         let address = port.address;
         assert_ne!(address.port(), Some(0));
-        assert_eq!(server.namespaces(), 1);
+        assert_eq!(server.manager().namespaces(), 1);
         let Err(error) = Server::start(&config(address.port().unwrap())) else {
             panic!("two targets on {address}");
         };

@@ -18,6 +18,16 @@ pub(crate) fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
 
+/// The configuration is read again from now on, until [`ready`].
+pub(crate) fn reloading() {
+    // sd_notify(3): the message "must be accompanied by" the time, by which the
+    // service manager knows which reload it was.
+    match NotifyState::monotonic_usec_now() {
+        Ok(time) => tell(&[NotifyState::Reloading, time]),
+        Err(error) => tracing::warn!("the time of the reload is not known: {error}"),
+    }
+}
+
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!("the service manager could not be told: {error}; see NOTIFY_SOCKET");

@@ -3,15 +3,29 @@
 
 use std::os::fd::BorrowedFd;
 
-use nvmeof_backend::{Claim, DiskId, Disks, Done, OpenError, Refused, Request, Why};
+use nvmeof_backend::{Claim, CloseError, DiskId, Disks, Done, OpenError, Refused, Request, Why};
 use nvmeof_memory::Region;
 use nvmeof_uring::{RingConfig, RingError};
 
-/// The disks of one reactor, numbered from 0 as the model's namespaces name
-/// them.
+use crate::numbers::place_of;
+
+/// The disks of one reactor, numbered as the model's namespaces name them.
 pub trait Storage {
-    /// How many there are.
-    fn disks(&self) -> u32;
+    /// The numbers of those that are open.
+    fn disks(&self) -> Vec<u32>;
+
+    /// Opens `claim` as the disk of that number, which no open one has.
+    ///
+    /// # Errors
+    /// [`OpenError`]; nothing was opened.
+    fn open(&mut self, _disk: u32, _claim: &Claim) -> Result<(), OpenError> {
+        Ok(())
+    }
+
+    /// Closes a disk. False while it has something in flight: try again later.
+    fn close(&mut self, _disk: u32) -> bool {
+        true
+    }
 
     /// Bytes that the address of every buffer must be a multiple of, for that
     /// disk.
@@ -58,7 +72,14 @@ pub struct StorageError(#[from] pub RingError);
 /// The disks of `nvmeof-backend`. Belongs to the thread that made it.
 pub struct OpenDisks {
     disks: Disks,
-    ids: Vec<DiskId>,
+    /// By [`place_of`] their numbers.
+    places: Vec<Option<OpenDisk>>,
+}
+
+#[derive(Clone, Copy)]
+struct OpenDisk {
+    number: u32,
+    id: DiskId,
 }
 
 /// Disks could not be opened for a reactor.
@@ -78,17 +99,35 @@ impl OpenDisks {
     /// # Errors
     /// [`StorageOpenError`].
     pub fn open(claims: &[Claim], config: RingConfig) -> Result<Self, StorageOpenError> {
-        let mut disks = Disks::new(config)?;
-        let ids = claims
-            .iter()
-            .map(|claim| disks.open(claim))
-            .collect::<Result<_, _>>()?;
-        Ok(Self { disks, ids })
+        let mut this = Self {
+            disks: Disks::new(config)?,
+            places: Vec::new(),
+        };
+        for (number, claim) in (0..).zip(claims) {
+            this.open_as(number, claim)?;
+        }
+        Ok(this)
     }
 
+    fn open_as(&mut self, number: u32, claim: &Claim) -> Result<(), OpenError> {
+        let id = self.disks.open(claim)?;
+        let at = place_of(number);
+        if self.places.len() <= at {
+            self.places.resize(at + 1, None);
+        }
+        if let Some(place) = self.places.get_mut(at) {
+            debug_assert!(place.is_none(), "numbers are given once");
+            *place = Some(OpenDisk { number, id });
+        }
+        Ok(())
+    }
+
+    #[inline]
     fn id(&self, disk: u32) -> Option<DiskId> {
-        let at = usize::try_from(disk).ok()?;
-        self.ids.get(at).copied()
+        match self.places.get(place_of(disk)) {
+            Some(Some(open)) if open.number == disk => Some(open.id),
+            _ => None,
+        }
     }
 
     /// Registers the memory that buffers come from; the first regions matter
@@ -102,8 +141,32 @@ impl OpenDisks {
 }
 
 impl Storage for OpenDisks {
-    fn disks(&self) -> u32 {
-        u32::try_from(self.ids.len()).unwrap_or(u32::MAX)
+    fn disks(&self) -> Vec<u32> {
+        let open = self.places.iter().flatten();
+        open.map(|disk| disk.number).collect()
+    }
+
+    fn open(&mut self, disk: u32, claim: &Claim) -> Result<(), OpenError> {
+        self.open_as(disk, claim)
+    }
+
+    fn close(&mut self, disk: u32) -> bool {
+        let Some(id) = self.id(disk) else {
+            return true;
+        };
+        match self.disks.close(id) {
+            Ok(()) | Err(CloseError::NotOpen) => {
+                if let Some(place) = self.places.get_mut(place_of(disk)) {
+                    *place = None;
+                }
+                true
+            }
+            Err(CloseError::Busy(_)) => false,
+            Err(error @ CloseError::Ring(_)) => {
+                tracing::error!(disk, %error, "a disk cannot be closed");
+                false
+            }
+        }
     }
 
     fn buffer_alignment(&self, disk: u32) -> u32 {

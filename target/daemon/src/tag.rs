@@ -33,7 +33,12 @@ impl Tag {
 }
 
 impl Place {
-    fn to_bits(self) -> u32 {
+    /// A number of 32 bits as a place; none but [`NOWHERE`] is all ones.
+    pub(crate) fn of_number(number: u32) -> Self {
+        Self::from_low_bits(number.into())
+    }
+
+    pub(crate) fn to_bits(self) -> u32 {
         u32::from(self.index) << 16 | u32::from(self.generation)
     }
 

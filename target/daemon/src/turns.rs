@@ -51,6 +51,11 @@ impl<T> Turns<T> {
         }
     }
 
+    /// Everything there is.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.hosts.iter().flat_map(|(_, things)| things)
+    }
+
     /// How much the host has whose turn it is.
     pub(crate) fn of_first(&self) -> usize {
         self.hosts.front().map_or(0, |(_, things)| things.len())
@@ -128,6 +133,9 @@ mod tests {
         turns.push([3; 16], 20);
         turns.push(B, 11);
         assert_eq!(turns.hosts(), 3);
+        let mut all: Vec<_> = turns.iter().copied().collect();
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2, 3, 10, 11, 20]);
         assert_eq!(served(&mut turns), [0, 10, 20, 1, 11, 2, 3]);
         assert!(turns.is_empty());
         assert_eq!(turns.hosts(), 0);

@@ -55,9 +55,9 @@ expect_fields "id-ctrl" "{
     mn: \"a disk of the lab                       \",
     cmic: 2, mdts: 6, cntlid: $(cat "/sys/class/nvme/$CTRL/cntlid"), ver: 131072,
     oaes: 256, ctratt: 65, cntrltype: 1, oacs: 0, acl: 3, aerl: 3, frmw: 3, lpa: 6,
-    elpe: 63, npss: 0, avscc: 0, kas: 10, sqes: 102, cqes: 68, maxcmd: 256, nn: 2,
+    elpe: 63, npss: 0, avscc: 0, kas: 10, sqes: 102, cqes: 68, maxcmd: 256, nn: 1024,
     oncs: 29, fuses: 0, fna: 0, vwc: 7, awun: 0, awupf: 0, nwpc: 0, sgls: 1048581,
-    mnan: 2, subnqn: \"$NQN\", ioccsz: 260, iorcsz: 1, icdoff: 0, fcatt: 0,
+    mnan: 1024, subnqn: \"$NQN\", ioccsz: 260, iorcsz: 1, icdoff: 0, fcatt: 0,
     msdbd: 1, ofcs: 1
 }" "$controller"
 expect_fields "nvm-id-ctrl" '{vsl: 0, wzsl: 13, dmrl: 0, dmsl: 0}' "$(json nvm-id-ctrl)"
@@ -129,7 +129,7 @@ expect_eq "entry after the last error" 0 "$(field '.errors[2].error_count' <<<"$
 expect_eq "errors in smart-log" 2 "$(smart num_err_log_entries)"
 expect_eq "media errors in smart-log" 0 "$(smart media_errors)"
 
-said=$(expect_fail nvme id-ns "/dev/$CTRL" -n 3)
+said=$(expect_fail nvme id-ns "/dev/$CTRL" -n 1025)
 expect_match "id-ns of no namespace" 'Invalid Namespace' "$said"
 
 firmware=$(field '.fr | sub(" +$"; "")' <<<"$controller")

@@ -194,8 +194,8 @@ impl Disks {
 }
 
 impl Storage for DiskHandle {
-    fn disks(&self) -> u32 {
-        u32::try_from(self.disks.lock().disks.len()).unwrap()
+    fn disks(&self) -> Vec<u32> {
+        (0..u32::try_from(self.disks.lock().disks.len()).unwrap()).collect()
     }
 
     fn buffer_alignment(&self, disk: u32) -> u32 {

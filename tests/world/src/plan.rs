@@ -27,6 +27,9 @@ pub(crate) struct Plan {
     pub(crate) target_faults: Faults,
     /// Faults, and after how many calls that ended each comes.
     pub(crate) faults: Vec<(u64, Fault)>,
+    /// Namespaces that are removed while hosts work, and after how many calls
+    /// that ended each goes.
+    pub(crate) removals: Vec<(u64, Removal)>,
     /// Whether the target crashes after the last flush.
     pub(crate) crash_at_end: bool,
 }
@@ -60,6 +63,15 @@ pub(crate) struct HostShape {
     pub(crate) at_once: usize,
     /// What its provider does wrong.
     pub(crate) faults: Faults,
+}
+
+/// A namespace is removed, and added again after a while.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Removal {
+    /// Which one, as a number of its disk; `None` stands for one that hosts do
+    /// not use.
+    pub(crate) ns: Option<usize>,
+    pub(crate) for_how_long: Duration,
 }
 
 /// Something that goes wrong.
@@ -137,8 +149,10 @@ impl Plan {
                 _ => Faults::default(),
             },
             faults,
+            removals: Vec::new(),
             crash_at_end: dice.happens(OneIn(2)),
         };
+        plan.removals = removals(seed, calls, plan.disks.len());
         if plan.is_peaceful() {
             // However many calls wait for a slow disk.
             for host in &mut plan.hosts {
@@ -262,6 +276,23 @@ pub(crate) fn calm(dice: &mut Dice) -> Temper {
 fn shared_receives(seed: u64) -> u32 {
     let mut dice = Dice::new(seed ^ 0x7372_7100);
     [0, 0, 8, 64, 350][dice.below(5)]
+}
+
+/// By dice of their own as well.
+fn removals(seed: u64, calls: u64, disks: usize) -> Vec<(u64, Removal)> {
+    let mut dice = Dice::new(seed ^ 0x6c69_7665);
+    let count = [0, 0, 0, 1, 3, 8][dice.below(6)];
+    let mut removals: Vec<_> = (0..count)
+        .map(|_| {
+            let removal = Removal {
+                ns: (!dice.happens(OneIn(3))).then(|| dice.below(disks)),
+                for_how_long: MICRO([0, 30, 1000, 50_000][dice.below(4)]),
+            };
+            (dice.roll() % calls, removal)
+        })
+        .collect();
+    removals.sort_by_key(|(after, _)| *after);
+    removals
 }
 
 fn faults(dice: &mut Dice, calls: u64, hosts: usize, crc: bool) -> Vec<(u64, Fault)> {

@@ -62,6 +62,14 @@ pub(crate) struct Answered {
     pub(crate) others: u64,
 }
 
+/// Whether the namespace of a call was there while it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Presence {
+    Always,
+    Sometimes,
+    Never,
+}
+
 /// What to ask for, before anything is prepared.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
@@ -262,7 +270,7 @@ pub(crate) fn check(
     id: OpId,
     pending: &Pending,
     done: &Done,
-    block: u64,
+    (block, presence): (u64, Presence),
     oracle: &mut Oracle,
     answered: &mut Answered,
 ) -> Result<(), Wrong> {
@@ -270,10 +278,16 @@ pub(crate) fn check(
         return Err(Wrong(format!("the buffer of call {id} did not come back")));
     }
     match &done.result {
+        Ok(_) if presence == Presence::Never => Err(Wrong(format!(
+            "call {id} is done on a namespace that was not there"
+        ))),
         Ok(_) => check_success(id, pending, done, block, oracle),
-        Err(Error::Command(error)) => {
-            check_status(id, pending, error.status.kind(), oracle, answered)
-        }
+        Err(Error::Command(error)) => match error.status.kind() {
+            Status::INVALID_NAMESPACE if presence != Presence::Always => {
+                oracle.end(id, Ending::Failed)
+            }
+            status => check_status(id, pending, status, oracle, answered),
+        },
         Err(Error::Lost(_)) => oracle.end(id, Ending::Lost),
         Err(other) => Err(Wrong(format!("call {id} ended with: {other}"))),
     }

@@ -22,7 +22,9 @@ use crate::plan::Plan;
 use crate::trace::Trace;
 use crate::workload::{Answered, Pending};
 use crate::{Failure, Report};
+use away::Away;
 
+mod away;
 mod calls;
 mod ending;
 mod trouble;
@@ -47,6 +49,8 @@ pub(crate) struct World {
     ended: u64,
     answered: Answered,
     next_fault: usize,
+    /// Namespaces that come and go.
+    away: Away,
     /// When the target has to be turned at the latest.
     target_deadline: Option<Duration>,
     /// Turns since time moved.
@@ -92,6 +96,8 @@ enum Undo {
     CalmDisk,
     NoCorruption,
     StartTarget,
+    /// A namespace comes back.
+    AddNamespace(Option<usize>),
 }
 
 const TARGET_IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
@@ -121,7 +127,7 @@ impl World {
             .collect();
         let mut world = Self {
             oracle: Oracle::new(plan.disks.iter().map(|disk| disk.blocks)),
-            target: Target::new(model(&plan)),
+            target: Target::new(model(&plan, &Away::default())),
             made: vec![0; hosts.len()],
             plan,
             net,
@@ -135,6 +141,7 @@ impl World {
             ended: 0,
             answered: Answered::default(),
             next_fault: 0,
+            away: Away::default(),
             target_deadline: None,
             still: 0,
             later: BTreeMap::new(),
@@ -293,7 +300,7 @@ impl World {
 
     /// Starts the target, as after a loss of power or an upgrade.
     fn start_target(&mut self) {
-        self.target = Target::new(model(&self.plan));
+        self.target = Target::new(model(&self.plan, &self.away));
         let mailbox = Mailbox::new().unwrap();
         let data = vec![
             ClassSpec {
@@ -351,22 +358,27 @@ impl World {
     }
 }
 
-/// What the target serves.
-fn model(plan: &Plan) -> Model {
+/// What the target serves without the namespaces that are away.
+fn model(plan: &Plan, away: &Away) -> Model {
     let port = PortSpec {
         traddr: TARGET_IP.into(),
         trsvcid: PORT,
         carriers: vec![Fabric::Iwarp.into()],
     };
-    let namespaces = (0..).zip(&plan.disks).map(|(disk, shape)| NamespaceSpec {
-        nsid: disk + 1,
+    let used = plan.disks.iter().enumerate();
+    let used = used.map(|(ns, shape)| (Some(ns), ns, shape));
+    // One that hosts do not use has a disk together with another.
+    let all = used.chain(plan.disks.first().map(|shape| (None, 0, shape)));
+    let there = (1..).zip(all).filter(|(_, (ns, ..))| !away.is_away(*ns));
+    let namespaces = there.map(|(nsid, (_, disk, shape))| NamespaceSpec {
+        nsid,
         blocks: shape.blocks,
         block_size: u32::try_from(shape.block_size).unwrap(),
         uuid: None,
         nguid: None,
         eui64: None,
         readonly: false,
-        disk,
+        disk: u32::try_from(disk).unwrap(),
         deallocate: shape.deallocate,
         write_zeroes: true,
         volatile_cache: shape.volatile,

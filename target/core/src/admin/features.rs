@@ -52,11 +52,7 @@ impl Admin<'_> {
 
     /// Whether the controller has the feature at all.
     fn has(&self, fid: FeatureId) -> bool {
-        let cache = self
-            .controller
-            .subsystem()
-            .is_some_and(|subsystem| subsystem.has_volatile_cache());
-        self.features().contains(&fid) && (fid != FeatureId::VOLATILE_WRITE_CACHE || cache)
+        self.features().contains(&fid)
     }
 
     fn check(&self, fid: FeatureId) -> Result<(), Failure> {
@@ -72,7 +68,7 @@ impl Admin<'_> {
         command: &GetFeatures,
     ) -> Result<Next, Failure> {
         self.check(command.fid)?;
-        let limits = self.shared.model.limits();
+        let limits = &self.shared.limits;
         let cold = self.controller.lock();
         let (values, current) = match command.select {
             Select::Current => (cold.features.clone(), true),
@@ -204,7 +200,7 @@ impl Admin<'_> {
         if !cold.queues.is_empty() {
             return Err(Status::COMMAND_SEQUENCE_ERROR.into());
         }
-        let granted = asked.pairs().min(self.shared.model.limits().io_queues);
+        let granted = asked.pairs().min(self.shared.limits.io_queues);
         cold.features.io_queues = granted;
         Ok(Next::Done(queues(granted).into()))
     }

@@ -55,7 +55,7 @@ impl Admin<'_> {
             | Cns::CSI_NAMESPACE
             | Cns::INDEPENDENT_NAMESPACE
             | Cns::ALLOCATED_NAMESPACE => {
-                let valid = (1..=highest(subsystem)).contains(&command.nsid);
+                let valid = (1..=highest(&subsystem)).contains(&command.nsid);
                 if valid { Ok(()) } else { Err(invalid) }
             }
             Cns::DESCRIPTORS | Cns::ATTACHED_CONTROLLERS => {
@@ -73,14 +73,14 @@ impl Admin<'_> {
     }
 
     pub(super) fn write_identify(&self, command: &Identify, window: &mut Window<'_>) {
-        let limits = self.shared.model.limits();
+        let limits = &self.shared.limits;
         let Some(subsystem) = self.controller.subsystem() else {
             return window.put(0, &self.discovery_controller(limits));
         };
         let namespace = subsystem.namespace(command.nsid);
         let nsids = subsystem.namespaces().iter().map(|one| one.nsid);
         match command.cns {
-            Cns::CONTROLLER => window.put(0, &self.io_controller(subsystem, limits)),
+            Cns::CONTROLLER => window.put(0, &self.io_controller(&subsystem, limits)),
             // Everything in it is zero for namespaces without protection
             // information.
             Cns::CSI_NAMESPACE => window.put(0, &IdentifyNamespaceNvm::zeroed()),
@@ -164,10 +164,6 @@ impl Admin<'_> {
     }
 
     fn io_controller(&self, subsystem: &Subsystem, limits: &Limits) -> IdentifyController {
-        let mut vwc = Vwc::FLUSH_ALL;
-        if subsystem.has_volatile_cache() {
-            vwc |= Vwc::VWCP;
-        }
         let mut oncs = Oncs::NVMCMPS | Oncs::SSFS | Oncs::NVMVFYS | Oncs::NVMCPYS;
         if subsystem.namespaces().iter().any(|one| one.deallocate) {
             oncs |= Oncs::NVMDSMSV;
@@ -175,7 +171,7 @@ impl Admin<'_> {
         if subsystem.namespaces().iter().any(|one| one.write_zeroes) {
             oncs |= Oncs::NVMWZSV;
         }
-        let ports = if self.shared.model.ports().len() > 1 {
+        let ports = if self.shared.served().model.ports().len() > 1 {
             Cmic::MPORTS
         } else {
             Cmic::empty()
@@ -194,12 +190,13 @@ impl Admin<'_> {
             sqes: entry_sizes(6, 6),
             cqes: entry_sizes(4, 4),
             nn: highest(subsystem).into(),
-            mnan: u32::try_from(subsystem.namespaces().len())
-                .unwrap_or(u32::MAX)
-                .into(),
+            mnan: highest(subsystem).into(),
             oncs: oncs.bits().into(),
             fuses: Fuses::FCWS.bits().into(),
-            vwc: vwc.bits(),
+            // A namespace with a cache may come at any time, and a host that was
+            // told that there is none would not flush it. Which namespaces have
+            // none is told of each (VWCNP).
+            vwc: (Vwc::FLUSH_ALL | Vwc::VWCP).bits(),
             // One block (0's based), which is the least that can be said and
             // all that holds for every backend: a file system promises for no
             // write that others see it as a whole, nor that it is whole after
@@ -215,9 +212,15 @@ impl Admin<'_> {
     }
 }
 
-/// Number of the last namespace; 1 when there is none, since NN is not 0.
+/// Highest namespace id that is valid at least, whether there are namespaces or
+/// not: some hosts read it once, and never look at one beyond it that comes later.
+/// It is what Linux' own target says.
+const NAMESPACES: u32 = 1024;
+
+/// Highest namespace id that is valid.
 fn highest(subsystem: &Subsystem) -> u32 {
-    subsystem.namespaces().last().map_or(1, |last| last.nsid)
+    let last = subsystem.namespaces().last();
+    last.map_or(NAMESPACES, |last| last.nsid.max(NAMESPACES))
 }
 
 /// Maximum data transfer size: "a power of two in units of the minimum memory

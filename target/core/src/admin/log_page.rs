@@ -1,9 +1,11 @@
 //! Get Log Page (Base 2.0, 5.16).
 
+use std::sync::Arc;
+
 use nvmeof_wire::admin::{CSI_NVM, GetLogPage, LogId, NSID_ALL};
 use nvmeof_wire::log::error::ERROR_ENTRY_LEN;
 use nvmeof_wire::log::smart::{CriticalWarning, data_units};
-use nvmeof_wire::log::{ChangedNamespaces, ErrorEntry, FirmwareSlots, SmartLog, SupportedPages};
+use nvmeof_wire::log::{ErrorEntry, FirmwareSlots, SmartLog, SupportedPages};
 use nvmeof_wire::{Ascii, Status};
 
 use super::features::COMPOSITE_TEMPERATURE;
@@ -44,7 +46,7 @@ impl Admin<'_> {
         if command.lid == LogId::EFFECTS && command.csi != CSI_NVM {
             return Err(Failure::field(CDW14));
         }
-        let max = self.shared.model.limits().max_transfer;
+        let max = self.shared.limits.max_transfer;
         u32::try_from(command.len)
             .ok()
             .filter(|len| *len <= max)
@@ -75,30 +77,27 @@ impl Admin<'_> {
             LogId::FIRMWARE => {
                 window.put(0, &FirmwareSlots::single(Ascii::new(FIRMWARE)));
             }
-            // Which ones is not kept: "more than 1,024" has hosts look at all
-            // of them.
-            LogId::CHANGED_NAMESPACES if self.controller.lock().namespaces_changed => {
-                window.put(0, &ChangedNamespaces::everything());
+            LogId::CHANGED_NAMESPACES => {
+                window.put(0, &self.controller.lock().changed.to_page());
             }
             LogId::EFFECTS => window.put(0, &effects::commands()),
             LogId::FEATURE_EFFECTS => effects::write_features(self.features(), window),
             LogId::DISCOVERY => {
-                discovery::write(
-                    &self.shared.model,
-                    &self.controller.hostnqn,
-                    self.local,
-                    window,
-                );
+                let served = self.shared.served();
+                let (model, generation) = (Arc::clone(&served.model), served.discovery);
+                drop(served);
+                let hostnqn = &self.controller.hostnqn;
+                discovery::write((&model, generation), hostnqn, self.local, window);
             }
             _ => {}
         }
     }
 
     fn smart(&self) -> SmartLog {
-        let Serves::Nvm { health, .. } = &self.controller.serves else {
+        let Serves::Nvm(live) = &self.controller.serves else {
             return SmartLog::zeroed();
         };
-        let counts = health.counts();
+        let counts = live.health.counts();
         SmartLog {
             // Nothing is critical: that an administrator made namespaces read
             // only is no failing medium.

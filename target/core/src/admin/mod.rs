@@ -5,7 +5,7 @@ mod features;
 mod identify;
 mod log_page;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod window;
 
 use nvmeof_wire::admin::{GetFeatures, GetLogPage, IDENTIFY_LEN, Identify, LogId, SetFeatures};

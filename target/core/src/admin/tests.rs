@@ -19,7 +19,7 @@ use crate::Target;
 use crate::testing::{Host, connect_data, target};
 
 /// The admin queue of a discovery controller.
-fn discovery(target: &Target) -> Host {
+pub(crate) fn discovery(target: &Target) -> Host {
     let mut data = connect_data(0xffff);
     data.subnqn = Nqn::discovery().to_field();
     Host::admin_with(target, 0, &data).0

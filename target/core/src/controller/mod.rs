@@ -18,12 +18,12 @@ use nvmeof_wire::admin::LogId;
 pub(crate) use features::{Features, KEEP_ALIVE_GRANULARITY_MS, rounded as rounded_kato};
 pub(crate) use hot::Hot;
 
-use crate::health::Health;
+use crate::live::Live;
 use crate::{Limits, Subsystem};
 use aborts::Aborts;
 use errors::{ErrorEntry, ErrorRing};
 use lifecycle::Registers;
-use notices::{NAMESPACE_CHANGED, Notice, Notices};
+use notices::{ChangedList, DISCOVERY_CHANGED, NAMESPACE_CHANGED, Notice, Notices};
 
 /// One controller, shared by the queues of it, which may be on different
 /// reactors.
@@ -43,10 +43,7 @@ pub(crate) enum Serves {
     /// Finding subsystems.
     Discovery,
     /// The namespaces of a subsystem.
-    Nvm {
-        subsystem: Arc<Subsystem>,
-        health: Arc<Health>,
-    },
+    Nvm(Arc<Live>),
 }
 
 /// What is looked at only by admin commands and by failures.
@@ -57,8 +54,8 @@ pub(crate) struct Cold {
     pub(crate) errors: ErrorRing,
     pub(crate) notices: Notices,
     pub(crate) aborts: Aborts,
-    /// Whether namespaces changed since the host last read which.
-    pub(crate) namespaces_changed: bool,
+    /// Namespaces that changed since the host last read which.
+    pub(crate) changed: ChangedList,
     /// I/O queues that are connected.
     pub(crate) queues: BTreeSet<u16>,
 }
@@ -88,7 +85,7 @@ impl Controller {
                 errors: ErrorRing::default(),
                 notices: Notices::default(),
                 aborts: Aborts::default(),
-                namespaces_changed: false,
+                changed: ChangedList::default(),
                 queues: BTreeSet::new(),
             }),
         }
@@ -99,11 +96,11 @@ impl Controller {
         self.cold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The subsystem, unless this is a discovery controller.
-    pub(crate) fn subsystem(&self) -> Option<&Arc<Subsystem>> {
+    /// The subsystem as it is now, unless this is a discovery controller.
+    pub(crate) fn subsystem(&self) -> Option<Arc<Subsystem>> {
         match &self.serves {
             Serves::Discovery => None,
-            Serves::Nvm { subsystem, .. } => Some(subsystem),
+            Serves::Nvm(live) => Some(live.current()),
         }
     }
 
@@ -113,15 +110,17 @@ impl Controller {
 
     /// Name of the subsystem.
     pub(crate) fn subnqn(&self) -> Nqn {
-        self.subsystem()
-            .map_or_else(Nqn::discovery, |subsystem| subsystem.nqn)
+        match &self.serves {
+            Serves::Discovery => Nqn::discovery(),
+            Serves::Nvm(live) => live.nqn,
+        }
     }
 
     /// I/O queues the host may connect.
     pub(crate) fn io_queues(&self, cold: &Cold) -> u16 {
         match self.serves {
             Serves::Discovery => 0,
-            Serves::Nvm { .. } => cold.features.io_queues,
+            Serves::Nvm(_) => cold.features.io_queues,
         }
     }
 
@@ -130,7 +129,7 @@ impl Controller {
         let kato_ms = self.lock().features.kato_ms;
         match (kato_ms, &self.serves) {
             (0, Serves::Discovery) => Some(IDLE_DISCOVERY),
-            (0, Serves::Nvm { .. }) => None,
+            (0, Serves::Nvm(_)) => None,
             (kato_ms, _) => Some(Duration::from_millis(kato_ms.into())),
         }
     }
@@ -164,26 +163,28 @@ impl Controller {
     /// Notes a failed command.
     pub(crate) fn note(&self, entry: ErrorEntry) {
         self.lock().errors.push(entry);
-        if let Serves::Nvm { health, .. } = &self.serves {
-            health.error_entry();
+        if let Serves::Nvm(live) = &self.serves {
+            live.health.error_entry();
         }
     }
 
-    /// Raises an event if it concerns this controller: one of the subsystem
-    /// that counts in `of`, or of the discovery subsystem.
-    pub(crate) fn raise(&self, notice: Notice, of: Option<&Arc<Health>>) {
-        let concerned = match (&self.serves, of) {
-            (Serves::Discovery, None) => true,
-            (Serves::Nvm { health, .. }, Some(of)) => Arc::ptr_eq(health, of),
-            _ => false,
-        };
-        if concerned {
-            let mut cold = self.lock();
-            let enabled = cold.features.async_events;
-            cold.namespaces_changed |= notice == NAMESPACE_CHANGED;
-            cold.notices.raise(notice, enabled);
-            self.hot.set_event(cold.notices.is_ready());
-        }
+    /// These namespaces changed.
+    pub(crate) fn namespaces_changed(&self, nsids: &[u32]) {
+        let mut cold = self.lock();
+        cold.changed.add(nsids);
+        self.raise(&mut cold, NAMESPACE_CHANGED);
+    }
+
+    /// The discovery log changed.
+    pub(crate) fn discovery_changed(&self) {
+        self.raise(&mut self.lock(), DISCOVERY_CHANGED);
+    }
+
+    /// Raises an event, if the host wants to know of such.
+    pub(crate) fn raise(&self, cold: &mut Cold, notice: Notice) {
+        let enabled = cold.features.async_events;
+        cold.notices.raise(notice, enabled);
+        self.hot.set_event(cold.notices.is_ready());
     }
 
     /// The next event to answer a request with.
@@ -228,7 +229,7 @@ impl Controller {
     pub(crate) fn page_read(&self, page: LogId) {
         let mut cold = self.lock();
         if page == LogId::CHANGED_NAMESPACES {
-            cold.namespaces_changed = false;
+            cold.changed = ChangedList::default();
         }
         cold.notices.page_read(page);
         self.hot.set_event(cold.notices.is_ready());

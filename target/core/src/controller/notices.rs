@@ -1,9 +1,13 @@
 //! Asynchronous events that wait for a request, and those that are masked
 //! until their log page is read.
 
+use std::collections::BTreeSet;
+
 use bitflags::bitflags;
 use nvmeof_wire::admin::LogId;
 use nvmeof_wire::aer::AsyncEvent;
+use nvmeof_wire::log::ChangedNamespaces;
+use nvmeof_wire::log::changed::CHANGED_NAMESPACES_MAX;
 
 /// Requests that may be outstanding; AERL says one less.
 pub(crate) const MAX_REQUESTS: usize = 4;
@@ -94,6 +98,28 @@ impl Notices {
     }
 }
 
+/// Namespaces that changed since their log page was read last.
+#[derive(Debug, Default)]
+pub(crate) struct ChangedList {
+    /// One more than the page can name is enough to know that they are too
+    /// many.
+    nsids: BTreeSet<u32>,
+}
+
+impl ChangedList {
+    pub(crate) fn add(&mut self, nsids: &[u32]) {
+        for nsid in nsids {
+            if self.nsids.len() <= CHANGED_NAMESPACES_MAX {
+                self.nsids.insert(*nsid);
+            }
+        }
+    }
+
+    pub(crate) fn to_page(&self) -> ChangedNamespaces {
+        ChangedNamespaces::new(self.nsids.iter().copied())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +136,17 @@ mod tests {
         notices.page_read(LogId::CHANGED_NAMESPACES);
         notices.raise(NAMESPACE_CHANGED, enabled);
         assert_eq!(notices.next(), Some(NAMESPACE_CHANGED));
+    }
+
+    #[test]
+    fn changes_are_named_once_each_until_they_are_too_many() {
+        let mut changed = ChangedList::default();
+        changed.add(&[7, 3]);
+        changed.add(&[3]);
+        assert_eq!(changed.to_page().iter().collect::<Vec<_>>(), [3, 7]);
+        changed.add(&(10..5000).collect::<Vec<_>>());
+        assert!(changed.to_page().is_everything());
+        assert_eq!(changed.nsids.len(), CHANGED_NAMESPACES_MAX + 1);
     }
 
     #[test]

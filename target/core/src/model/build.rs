@@ -84,14 +84,6 @@ impl Model {
             .enumerate()
             .map(|(at, spec)| port(at, spec, ports))
             .collect::<Result<_, _>>()?;
-        if subsystems.is_empty() {
-            return Err(wrong(
-                Place::Whole,
-                "subsystem",
-                "none",
-                "at least one subsystem is needed",
-            ));
-        }
         let subsystems = subsystems
             .iter()
             .enumerate()

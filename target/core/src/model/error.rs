@@ -8,8 +8,6 @@ use std::fmt;
 pub enum Place {
     /// The sizes.
     Limits,
-    /// The list of subsystems or ports itself.
-    Whole,
     /// A port.
     Port(usize),
     /// A subsystem.
@@ -27,7 +25,6 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Limits => f.write_str("limits"),
-            Self::Whole => f.write_str("configuration"),
             Self::Port(port) => write!(f, "port {}", port + 1),
             Self::Subsystem(subsystem) => write!(f, "subsystem {}", subsystem + 1),
             Self::Namespace {

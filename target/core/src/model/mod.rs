@@ -3,6 +3,7 @@
 
 mod build;
 mod derive;
+mod difference;
 mod error;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use nvmeof_wire::{Ascii, Nqn};
 
 pub use build::{NamespaceSpec, PortSpec, SubsystemSpec};
 pub use derive::derived;
+pub use difference::{Change, ChangeKind, Subject};
 pub use error::{ModelError, Place};
 pub(crate) use traddr::Local;
 pub use traddr::Traddr;
@@ -129,6 +131,14 @@ impl Model {
     pub fn subsystems(&self) -> &[Arc<Subsystem>] {
         &self.subsystems
     }
+
+    /// The subsystem of that name.
+    #[must_use]
+    pub fn subsystem(&self, nqn: &Nqn) -> Option<&Arc<Subsystem>> {
+        self.subsystems
+            .iter()
+            .find(|subsystem| subsystem.nqn == *nqn)
+    }
 }
 
 impl Port {
@@ -190,12 +200,6 @@ impl Subsystem {
             Some(hosts) => hosts.iter().any(|allowed| allowed == hostnqn),
         }
     }
-
-    /// Whether any namespace may lose what was not flushed.
-    #[must_use]
-    pub fn has_volatile_cache(&self) -> bool {
-        self.namespaces.iter().any(|one| one.volatile_cache)
-    }
 }
 
 impl Namespace {
@@ -203,5 +207,12 @@ impl Namespace {
     #[must_use]
     pub fn block_size(&self) -> u32 {
         1 << self.block_shift
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        // No overflow: it was checked that it has fewer than 2^63.
+        self.blocks << self.block_shift
     }
 }

@@ -25,7 +25,7 @@ impl Queue {
         if controller.hot.is_gone() {
             return self.ordered(CloseCause::ControllerGone { cntlid });
         }
-        let by_traffic = self.shared.model.limits().traffic_keep_alive;
+        let by_traffic = self.shared.limits.traffic_keep_alive;
         if controller.has_expired(now, by_traffic) {
             let patience = controller.patience().unwrap_or_default();
             let kato_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);

@@ -16,6 +16,7 @@ use super::io::Joined;
 use super::request::{Failure, Next, Request, Stage};
 use super::{News, Queue, Role, common_checks};
 use crate::controller::{Controller, Features, Serves};
+use crate::target::Served;
 use crate::{CloseCause, Data};
 
 // Fields of the command and of its data that can be at fault, in bytes.
@@ -191,8 +192,11 @@ impl Queue {
             let cause = format_args!("{:#06x}, expected 0xffff on the admin queue", who.cntlid);
             return Err(Refused::parameter(CNTLID, cause));
         }
-        let serves = self.served(who)?;
-        let limits = self.shared.model.limits();
+        let limits = &self.shared.limits;
+        // Until the controller can be found: whoever changes what is served
+        // looks for it there.
+        let served = self.shared.served();
+        let serves = serves(&served, who)?;
         let features = Features::new(limits, connect.kato.get());
         let (hostnqn, hostid) = (who.hostnqn, who.hostid);
         let make = |cntlid| {
@@ -205,6 +209,7 @@ impl Queue {
         } else {
             (self.shared.registry.add(make), false)
         };
+        drop(served);
         if gave_way {
             self.news |= News::POLL_ALL;
         }
@@ -215,31 +220,6 @@ impl Queue {
                 limits.controllers
             );
             Refused::new(failure, cause)
-        })
-    }
-
-    fn served(&self, who: &Who) -> Result<Serves, Refused> {
-        if who.subnqn.is_discovery() {
-            return Ok(Serves::Discovery);
-        }
-        let subsystems = self.shared.model.subsystems().iter();
-        let (subsystem, health) = subsystems
-            .zip(&self.shared.health)
-            .find(|(subsystem, _)| subsystem.nqn == who.subnqn)
-            .ok_or_else(|| {
-                let cause = format_args!("no subsystem {} here", who.subnqn);
-                Refused::parameter(SUBNQN, cause)
-            })?;
-        if !subsystem.allows(&who.hostnqn) {
-            let cause = format_args!(
-                "host {} is not in allowed_hosts of {}",
-                who.hostnqn, who.subnqn
-            );
-            return Err(Refused::new(Status::CONNECT_INVALID_HOST, cause));
-        }
-        Ok(Serves::Nvm {
-            subsystem: Arc::clone(subsystem),
-            health: Arc::clone(health),
         })
     }
 
@@ -266,16 +246,11 @@ impl Queue {
             let cause = "not the one of the admin queue";
             return Err(Refused::parameter(HOSTID, cause));
         }
-        let Serves::Nvm { subsystem, health } = &controller.serves else {
+        let Serves::Nvm(live) = &controller.serves else {
             let cause = "a discovery controller has no I/O queues";
             return Err(Refused::parameter(QID, cause));
         };
-        let joined = Joined::new(
-            Arc::clone(&controller),
-            Arc::clone(subsystem),
-            health,
-            self.shared.model.limits(),
-        );
+        let joined = Joined::new(Arc::clone(&controller), live, &self.shared.limits);
         let mut cold = controller.lock();
         if !controller.hot.is_ready() {
             let cause = "the controller is not enabled";
@@ -299,6 +274,25 @@ impl Queue {
         self.remark = Some(text);
         self.news |= News::REMARK;
     }
+}
+
+/// What the host's controller would be for.
+fn serves(served: &Served, who: &Who) -> Result<Serves, Refused> {
+    if who.subnqn.is_discovery() {
+        return Ok(Serves::Discovery);
+    }
+    let live = served.live(&who.subnqn).ok_or_else(|| {
+        let cause = format_args!("no subsystem {} here", who.subnqn);
+        Refused::parameter(SUBNQN, cause)
+    })?;
+    if !live.current().allows(&who.hostnqn) {
+        let cause = format_args!(
+            "host {} is not in allowed_hosts of {}",
+            who.hostnqn, who.subnqn
+        );
+        return Err(Refused::new(Status::CONNECT_INVALID_HOST, cause));
+    }
+    Ok(Serves::Nvm(Arc::clone(live)))
 }
 
 fn check_data(data: &[u8]) -> Result<Who, Refused> {

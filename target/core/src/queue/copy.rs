@@ -4,13 +4,14 @@
 use nvmeof_wire::nvm::{COPY_RANGE_LEN, Copy, CopyRange};
 use nvmeof_wire::{Sqe, Status};
 
-use super::io::{CDW10, CDW12, Joined, bytes_of, entry_at, writable};
-use super::request::{Failure, Next, Request, Stage};
-use crate::{IoKind, IoOp, Limits, Namespace};
+use super::io::{CDW10, CDW12, Joined, entry_at, extent_of, writable};
+use super::request::{Extent, Failure, Next, Request, Stage};
+use crate::{IoKind, IoOp, Limits};
 
 /// A Copy command on its way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copying {
+    extent: Extent,
     /// Block that is written next.
     to: u64,
     /// Blocks of the range that are copied.
@@ -27,6 +28,11 @@ pub(crate) struct Copying {
 }
 
 impl Copying {
+    /// The disk it was begun for.
+    pub(super) fn disk(&self) -> u32 {
+        self.extent.disk
+    }
+
     /// Bytes of the buffer.
     pub(crate) fn room(&self) -> u32 {
         u32::from(self.pages) * IoKind::PAGE
@@ -69,6 +75,7 @@ impl Joined {
         }
         request.takes_at_most(u32::from(command.ranges) * COPY_RANGE_LEN)?;
         request.stage = Stage::Copy(Copying {
+            extent: extent_of(namespace),
             to: command.slba,
             done: 0,
             pages: self.piece,
@@ -79,59 +86,52 @@ impl Joined {
         });
         Ok(Next::Data)
     }
-
-    /// The ranges are there: all are checked before the first is copied.
-    pub(super) fn copy_ranges(
-        &self,
-        request: &mut Request,
-        copying: Copying,
-        data: &[u8],
-    ) -> Result<Next, Failure> {
-        let namespace = self.namespace(request.nsid)?;
-        check(namespace, request, copying, data)?;
-        fetch(namespace, request, copying, data)
-    }
-
-    /// A piece was read or written.
-    pub(super) fn copied(
-        &self,
-        request: &mut Request,
-        mut copying: Copying,
-        data: &[u8],
-    ) -> Result<Next, Failure> {
-        let namespace = self.namespace(request.nsid)?;
-        let range: CopyRange = entry_at(data, copying.at)?;
-        let blocks = piece(namespace, copying, &range);
-        if !copying.storing {
-            copying.storing = true;
-            request.stage = Stage::Copy(copying);
-            let op = bytes_of(namespace, copying.to, blocks, IoKind::Store)
-                .ok_or(copying.failed(Status::LBA_OUT_OF_RANGE.into()))?;
-            let fua = copying.fua;
-            return Ok(Next::Execute(IoOp { fua, ..op }));
-        }
-        copying.storing = false;
-        copying.to = copying.to.saturating_add(blocks.into());
-        copying.done = copying.done.saturating_add(blocks);
-        if copying.done >= range.blocks() {
-            copying.done = 0;
-            copying.at += 1;
-        }
-        if copying.at == copying.ranges {
-            return Ok(Next::Done(0));
-        }
-        fetch(namespace, request, copying, data)
-    }
 }
 
-/// Checks all ranges and the destination.
-fn check(
-    namespace: &Namespace,
+/// The ranges are there: all are checked before the first is copied.
+pub(super) fn ranges(
     request: &mut Request,
     copying: Copying,
     data: &[u8],
-) -> Result<(), Failure> {
-    let (most_of_one, most) = Limits::copy_blocks(namespace.block_shift);
+) -> Result<Next, Failure> {
+    check(request, copying, data)?;
+    fetch(request, copying, data)
+}
+
+/// A piece was read or written.
+pub(super) fn copied(
+    request: &mut Request,
+    mut copying: Copying,
+    data: &[u8],
+) -> Result<Next, Failure> {
+    let range: CopyRange = entry_at(data, copying.at)?;
+    let blocks = piece(copying, &range);
+    if !copying.storing {
+        copying.storing = true;
+        request.stage = Stage::Copy(copying);
+        let op = copying
+            .extent
+            .bytes(copying.to, blocks, IoKind::Store)
+            .ok_or(copying.failed(Status::LBA_OUT_OF_RANGE.into()))?;
+        let fua = copying.fua;
+        return Ok(Next::Execute(IoOp { fua, ..op }));
+    }
+    copying.storing = false;
+    copying.to = copying.to.saturating_add(blocks.into());
+    copying.done = copying.done.saturating_add(blocks);
+    if copying.done >= range.blocks() {
+        copying.done = 0;
+        copying.at += 1;
+    }
+    if copying.at == copying.ranges {
+        return Ok(Next::Done(0));
+    }
+    fetch(request, copying, data)
+}
+
+/// Checks all ranges and the destination.
+fn check(request: &mut Request, copying: Copying, data: &[u8]) -> Result<(), Failure> {
+    let (most_of_one, most) = Limits::copy_blocks(copying.extent.block_shift);
     let mut total = 0u32;
     for at in 0..copying.ranges {
         let range: CopyRange = entry_at(data, at)?;
@@ -141,12 +141,16 @@ fn check(
         if blocks > most_of_one.into() || total > most {
             return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.into());
         }
-        if bytes_of(namespace, slba, blocks, IoKind::Read).is_none() {
+        if copying.extent.bytes(slba, blocks, IoKind::Read).is_none() {
             request.lba = slba;
             return Err(Status::LBA_OUT_OF_RANGE.into());
         }
     }
-    if bytes_of(namespace, copying.to, total, IoKind::Write).is_none() {
+    if copying
+        .extent
+        .bytes(copying.to, total, IoKind::Write)
+        .is_none()
+    {
         return Err(Failure::from(Status::LBA_OUT_OF_RANGE).at(CDW10));
     }
     for at in 0..copying.ranges {
@@ -163,23 +167,20 @@ fn check(
 }
 
 /// Reads the next piece.
-fn fetch(
-    namespace: &Namespace,
-    request: &mut Request,
-    copying: Copying,
-    data: &[u8],
-) -> Result<Next, Failure> {
+fn fetch(request: &mut Request, copying: Copying, data: &[u8]) -> Result<Next, Failure> {
     let range: CopyRange = entry_at(data, copying.at)?;
-    let blocks = piece(namespace, copying, &range);
+    let blocks = piece(copying, &range);
     let from = range.slba.get().saturating_add(copying.done.into());
     request.stage = Stage::Copy(copying);
-    let op = bytes_of(namespace, from, blocks, copying.kind())
+    let op = copying
+        .extent
+        .bytes(from, blocks, copying.kind())
         .ok_or(copying.failed(Status::LBA_OUT_OF_RANGE.into()))?;
     Ok(Next::Execute(op))
 }
 
 /// Blocks of the piece that `copying` is at.
-fn piece(namespace: &Namespace, copying: Copying, range: &CopyRange) -> u32 {
+fn piece(copying: Copying, range: &CopyRange) -> u32 {
     let left = range.blocks().saturating_sub(copying.done);
-    left.min(copying.room() >> namespace.block_shift)
+    left.min(copying.room() >> copying.extent.block_shift)
 }

@@ -57,7 +57,7 @@ impl Queue {
         let access = PropertyAccess::parse(sqe);
         let registers = controller.lock().registers;
         let value = match access.property {
-            Property::CAP => PropertyValue::Qword(lifecycle::cap(self.shared.model.limits()).0),
+            Property::CAP => PropertyValue::Qword(lifecycle::cap(&self.shared.limits).0),
             Property::VS => PropertyValue::Dword(Vs::V2_0.0),
             Property::CC => PropertyValue::Dword(registers.cc().0),
             Property::CSTS => PropertyValue::Dword(registers.csts().bits()),
@@ -90,7 +90,7 @@ impl Queue {
         let flush = controller.lock().registers.starts_shutdown(cc);
         if flush
             && let Some(subsystem) = controller.subsystem()
-            && let Some(next) = flush_next(subsystem, request, 0, AfterFlush::WriteCc(cc))
+            && let Some(next) = flush_next(&subsystem, request, 0, AfterFlush::WriteCc(cc))
         {
             return Ok(next);
         }
@@ -107,13 +107,14 @@ impl Queue {
     /// One more namespace is flushed, or could not be: that does not keep a
     /// host from shutting down.
     pub(super) fn shutdown_flushed(&mut self, request: &mut Request) -> Result<Next, Failure> {
-        let (Role::Admin(controller), Stage::FlushAll { next, then }) = (&self.role, request.stage)
+        let (Role::Admin(controller), Stage::FlushAll { from, then, .. }) =
+            (&self.role, request.stage)
         else {
             return Err(Status::INTERNAL_ERROR.into());
         };
         let controller = Arc::clone(controller);
         if let Some(subsystem) = controller.subsystem()
-            && let Some(next) = flush_next(subsystem, request, next, then)
+            && let Some(next) = flush_next(&subsystem, request, from, then)
         {
             return Ok(next);
         }
@@ -124,7 +125,7 @@ impl Queue {
     }
 
     fn write_cc(&mut self, controller: &Controller, cc: u32) {
-        let reset = controller.write_cc(cc, self.shared.model.limits());
+        let reset = controller.write_cc(cc, &self.shared.limits);
         if reset {
             // The commands that waited belong to before the reset.
             self.event_requests.clear();

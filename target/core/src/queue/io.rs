@@ -10,16 +10,18 @@ use nvmeof_wire::opcode::io;
 use nvmeof_wire::{Sqe, Status};
 use zerocopy::FromBytes;
 
-use super::request::{AfterFlush, Failure, Next, Request, Stage};
+use super::copy;
+use super::request::{AfterFlush, Extent, Failure, Next, Request, Stage};
 use crate::controller::Controller;
-use crate::health::{Counting, Health};
+use crate::health::Counting;
+use crate::live::{Live, View};
 use crate::{CloseCause, Executed, IoKind, IoOp, Limits, Namespace, Subsystem};
 
 /// An I/O queue's place in its controller.
 #[derive(Debug)]
 pub(super) struct Joined {
     pub(super) controller: Arc<Controller>,
-    subsystem: Arc<Subsystem>,
+    view: View,
     counting: Counting,
     /// The controller's count of resets when the queue was connected.
     epoch: u32,
@@ -37,17 +39,12 @@ pub(super) const CDW10: u16 = 40;
 pub(super) const CDW12: u16 = 48;
 
 impl Joined {
-    pub(super) fn new(
-        controller: Arc<Controller>,
-        subsystem: Arc<Subsystem>,
-        health: &Arc<Health>,
-        limits: &Limits,
-    ) -> Self {
+    pub(super) fn new(controller: Arc<Controller>, live: &Arc<Live>, limits: &Limits) -> Self {
         Self {
             epoch: controller.hot.epoch(),
             controller,
-            subsystem,
-            counting: health.join(),
+            view: live.view(),
+            counting: live.health.join(),
             max_transfer: limits.max_transfer,
             piece: limits.piece(),
             traffic_keep_alive: limits.traffic_keep_alive,
@@ -66,6 +63,12 @@ impl Joined {
         }
         let cntlid = self.controller.cntlid;
         Some(CloseCause::ControllerGone { cntlid })
+    }
+
+    /// A command comes: it finds the subsystem as it is now.
+    #[inline]
+    pub(super) fn catch_up(&mut self) {
+        self.view.refresh();
     }
 
     pub(super) fn hear(&self, now: Duration) {
@@ -115,7 +118,8 @@ impl Joined {
     /// Base 2.0, 3.2.1: a namespace id that is not active for the controller
     /// is refused.
     pub(super) fn namespace(&self, nsid: u32) -> Result<&Namespace, Failure> {
-        self.subsystem
+        self.view
+            .subsystem()
             .namespace(nsid)
             .ok_or(Failure::from(Status::INVALID_NAMESPACE).at(NSID))
     }
@@ -136,7 +140,8 @@ impl Joined {
         if command.flags.intersects(IoFlags::PRINFO) {
             return Err(Failure::field(CDW12));
         }
-        let op = bytes_of(namespace, command.slba, command.blocks, kind)
+        let op = extent_of(namespace)
+            .bytes(command.slba, command.blocks, kind)
             .ok_or(Failure::from(Status::LBA_OUT_OF_RANGE).at(CDW10))?;
         let fua = command.flags.contains(IoFlags::FUA);
         Ok((namespace, IoOp { fua, ..op }))
@@ -212,7 +217,7 @@ impl Joined {
     /// them, as VWC in Identify Controller says.
     fn flush(&self, request: &mut Request) -> Result<Next, Failure> {
         if request.nsid == NSID_ALL {
-            return flush_next(&self.subsystem, request, 0, AfterFlush::Answer)
+            return flush_next(self.view.subsystem(), request, 0, AfterFlush::Answer)
                 .map_or(Ok(Next::Done(0)), Ok);
         }
         let op = flush_of(self.namespace(request.nsid)?);
@@ -226,61 +231,8 @@ impl Joined {
         writable(namespace)?;
         // Linux shows a whole page whatever the number of ranges.
         request.takes_at_most(command.data_len())?;
-        request.stage = Stage::Ranges(command);
+        request.stage = Stage::Ranges(command, extent_of(namespace));
         Ok(Next::Data)
-    }
-
-    /// The ranges are there: all are checked before the first is done.
-    pub(super) fn ranges(&self, request: &mut Request, data: &[u8]) -> Result<Next, Failure> {
-        let Stage::Ranges(command) = request.stage else {
-            return Err(Status::INTERNAL_ERROR.into());
-        };
-        let namespace = self.namespace(command.nsid)?;
-        let mut blocks = 0u64;
-        for at in 0..command.ranges {
-            let range = entry_at::<DsmRange>(data, at)?;
-            blocks += u64::from(range.blocks.get());
-            let slba = range.slba.get();
-            if bytes_of(namespace, slba, range.blocks.get(), IoKind::Deallocate).is_none() {
-                request.lba = slba;
-                return Err(Status::LBA_OUT_OF_RANGE.into());
-            }
-        }
-        // NVM 1.0, 3.2.3, Command Size Limit Exceeded: "one or more of the
-        // Dataset Management processing limits ... was exceeded". Of DMRL and
-        // DMRSL none can be.
-        if blocks > Limits::MAX_TRIM.into() {
-            return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.into());
-        }
-        // NVM 1.0, 3.2.3: everything but Deallocate is a hint.
-        if !command.deallocate || !namespace.deallocate {
-            return Ok(Next::Done(0));
-        }
-        self.trim(request, command, 0, data)
-    }
-
-    /// Does the next range that is not empty.
-    fn trim(
-        &self,
-        request: &mut Request,
-        command: DatasetManagement,
-        from: u16,
-        data: &[u8],
-    ) -> Result<Next, Failure> {
-        let namespace = self.namespace(command.nsid)?;
-        for at in from..command.ranges {
-            let range = entry_at::<DsmRange>(data, at)?;
-            let slba = range.slba.get();
-            let op = bytes_of(namespace, slba, range.blocks.get(), IoKind::Deallocate)
-                .ok_or(Failure::from(Status::LBA_OUT_OF_RANGE))?;
-            if op.len > 0 {
-                request.lba = slba;
-                let next = at + 1;
-                request.stage = Stage::Trim { command, next };
-                return Ok(Next::Execute(op));
-            }
-        }
-        Ok(Next::Done(0))
     }
 
     /// A disk operation ended.
@@ -330,10 +282,14 @@ impl Joined {
                     },
                 ))
             }
-            Stage::Copy(copying) => self.copied(request, copying, data),
-            Stage::Trim { command, next } => self.trim(request, command, next, data),
-            Stage::FlushAll { next, then } => {
-                flush_next(&self.subsystem, request, next, then).map_or(Ok(Next::Done(0)), Ok)
+            Stage::Copy(copying) => copy::copied(request, copying, data),
+            Stage::Trim {
+                command,
+                extent,
+                next,
+            } => trim(request, command, extent, next, data),
+            Stage::FlushAll { from, then, .. } => {
+                flush_next(self.view.subsystem(), request, from, then).map_or(Ok(Next::Done(0)), Ok)
             }
             _ => Err(Status::INTERNAL_ERROR.into()),
         }
@@ -364,26 +320,93 @@ pub(super) fn writable(namespace: &Namespace) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The operation on `blocks` blocks from `slba` on; `None` when they are not
-/// all in the namespace.
-pub(super) fn bytes_of(
-    namespace: &Namespace,
-    slba: u64,
-    blocks: u32,
-    kind: IoKind,
-) -> Option<IoOp> {
-    let end = slba.checked_add(blocks.into())?;
-    if end > namespace.blocks {
-        return None;
+/// The ranges of a Dataset Management command are there: all are checked before
+/// the first is done.
+pub(super) fn ranges(
+    request: &mut Request,
+    command: DatasetManagement,
+    extent: Extent,
+    data: &[u8],
+) -> Result<Next, Failure> {
+    let mut blocks = 0u64;
+    for at in 0..command.ranges {
+        let range = entry_at::<DsmRange>(data, at)?;
+        blocks += u64::from(range.blocks.get());
+        let slba = range.slba.get();
+        let op = extent.bytes(slba, range.blocks.get(), IoKind::Deallocate);
+        if op.is_none() {
+            request.lba = slba;
+            return Err(Status::LBA_OUT_OF_RANGE.into());
+        }
     }
-    // No overflow: the namespace as a whole has fewer than 2^63 bytes.
-    Some(IoOp {
+    // NVM 1.0, 3.2.3, Command Size Limit Exceeded: "one or more of the Dataset
+    // Management processing limits ... was exceeded". Of DMRL and DMRSL none
+    // can be.
+    if blocks > Limits::MAX_TRIM.into() {
+        return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.into());
+    }
+    // NVM 1.0, 3.2.3: everything but Deallocate is a hint.
+    if !command.deallocate || !extent.deallocate {
+        return Ok(Next::Done(0));
+    }
+    trim(request, command, extent, 0, data)
+}
+
+/// Does the next range of a Dataset Management command that is not empty.
+fn trim(
+    request: &mut Request,
+    command: DatasetManagement,
+    extent: Extent,
+    from: u16,
+    data: &[u8],
+) -> Result<Next, Failure> {
+    for at in from..command.ranges {
+        let range = entry_at::<DsmRange>(data, at)?;
+        let slba = range.slba.get();
+        let op = extent
+            .bytes(slba, range.blocks.get(), IoKind::Deallocate)
+            .ok_or(Failure::from(Status::LBA_OUT_OF_RANGE))?;
+        if op.len > 0 {
+            request.lba = slba;
+            request.stage = Stage::Trim {
+                command,
+                extent,
+                next: at + 1,
+            };
+            return Ok(Next::Execute(op));
+        }
+    }
+    Ok(Next::Done(0))
+}
+
+#[inline]
+pub(super) fn extent_of(namespace: &Namespace) -> Extent {
+    Extent {
         disk: namespace.disk,
-        kind,
-        offset: slba << namespace.block_shift,
-        len: u64::from(blocks) << namespace.block_shift,
-        fua: false,
-    })
+        block_shift: namespace.block_shift,
+        deallocate: namespace.deallocate,
+        blocks: namespace.blocks,
+    }
+}
+
+impl Extent {
+    /// The operation on `blocks` blocks from `slba` on; `None` when they are
+    /// not all there.
+    #[inline]
+    pub(super) fn bytes(&self, slba: u64, blocks: u32, kind: IoKind) -> Option<IoOp> {
+        let end = slba.checked_add(blocks.into())?;
+        if end > self.blocks {
+            return None;
+        }
+        // No overflow: a namespace as a whole has fewer than 2^63 bytes.
+        Some(IoOp {
+            disk: self.disk,
+            kind,
+            offset: slba << self.block_shift,
+            len: u64::from(blocks) << self.block_shift,
+            fua: false,
+        })
+    }
 }
 
 fn flush_of(namespace: &Namespace) -> IoOp {
@@ -396,17 +419,22 @@ fn flush_of(namespace: &Namespace) -> IoOp {
     }
 }
 
-/// Flushes namespace number `at` of the subsystem, counted from 0; `None` when
-/// all are flushed.
+/// Flushes the first namespace of the subsystem whose number is `from` or more;
+/// `None` when all are flushed. Numbers, because places in the list are others
+/// when namespaces come and go meanwhile.
 pub(super) fn flush_next(
     subsystem: &Subsystem,
     request: &mut Request,
-    at: usize,
+    from: u32,
     then: AfterFlush,
 ) -> Option<Next> {
-    let namespace = subsystem.namespaces().get(at)?;
-    let next = at + 1;
-    request.stage = Stage::FlushAll { next, then };
+    let mut namespaces = subsystem.namespaces().iter();
+    let namespace = namespaces.find(|namespace| namespace.nsid >= from)?;
+    request.stage = Stage::FlushAll {
+        disk: namespace.disk,
+        from: namespace.nsid.saturating_add(1),
+        then,
+    };
     Some(Next::Execute(flush_of(namespace)))
 }
 

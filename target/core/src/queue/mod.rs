@@ -30,14 +30,14 @@ use nvmeof_wire::{Cqe, Sqe, Status};
 pub use request::Request;
 pub(crate) use request::{Failure, Next, Page, Stage};
 
-use crate::controller::Controller;
 use crate::controller::errors::ErrorEntry;
+use crate::controller::{Controller, Serves};
 use crate::model::Local;
 use crate::target::Shared;
 use crate::{Action, CloseCause, Data, Event, Order, Remote, Response};
 use abort::HeldAnswer;
 use fused::FirstHalf;
-use io::Joined;
+use io::{Joined, ranges};
 
 bitflags::bitflags! {
     /// What the edge has to do after a call besides the action.
@@ -175,11 +175,10 @@ impl Queue {
     #[must_use]
     pub fn association(&self) -> Option<(&str, &str, u16)> {
         let controller = self.controller()?;
-        let subnqn = controller
-            .subsystem()
-            .map_or(nvmeof_wire::nqn::DISCOVERY, |subsystem| {
-                subsystem.nqn.as_str()
-            });
+        let subnqn = match &controller.serves {
+            Serves::Discovery => nvmeof_wire::nqn::DISCOVERY,
+            Serves::Nvm(live) => live.nqn.as_str(),
+        };
         Some((controller.hostnqn.as_str(), subnqn, controller.cntlid))
     }
 
@@ -254,7 +253,7 @@ impl Queue {
         if let Some(cause) = &self.closing {
             return Action::Close(cause.clone());
         }
-        let next = match &self.role {
+        let next = match &mut self.role {
             Role::Io(joined) => {
                 // First this, then whether it is lost: see `Hot::lose`. A
                 // controller that is reset or lost closes its queues; an
@@ -263,6 +262,7 @@ impl Queue {
                 if let Some(cause) = joined.lost() {
                     return self.close_now(cause);
                 }
+                joined.catch_up();
                 joined.hear(now);
                 // Almost every command ends here.
                 if sqe.opcode == opcode::FABRICS {
@@ -279,7 +279,7 @@ impl Queue {
                     return self.close_now(CloseCause::ControllerGone { cntlid });
                 }
                 let keeps_alive = sqe.opcode == opcode::admin::KEEP_ALIVE;
-                if keeps_alive || self.shared.model.limits().traffic_keep_alive {
+                if keeps_alive || self.shared.limits.traffic_keep_alive {
                     controller.hot.hear(now);
                 }
                 common_checks(sqe).and_then(|()| self.begin_admin(now, request, sqe))
@@ -331,7 +331,7 @@ impl Queue {
         }
         match &self.role {
             Role::Waiting { since, .. } => {
-                let patience = self.shared.model.limits().connect_patience(self.qid);
+                let patience = self.shared.limits.connect_patience(self.qid);
                 if now.saturating_sub(*since) < patience {
                     return None;
                 }
@@ -355,11 +355,9 @@ impl Queue {
         match &self.role {
             _ if self.closing.is_some() => None,
             Role::Waiting { since, .. } => {
-                Some(*since + self.shared.model.limits().connect_patience(self.qid))
+                Some(*since + self.shared.limits.connect_patience(self.qid))
             }
-            Role::Admin(controller) => {
-                controller.expires(self.shared.model.limits().traffic_keep_alive)
-            }
+            Role::Admin(controller) => controller.expires(self.shared.limits.traffic_keep_alive),
             Role::Io(_) => None,
         }
     }
@@ -405,14 +403,8 @@ impl Queue {
                 request.stage = Stage::Disk(op);
                 Ok(Next::Execute(op))
             }
-            Stage::Copy(copying) => match &self.role {
-                Role::Io(joined) => joined.copy_ranges(request, copying, data),
-                _ => Err(Status::INTERNAL_ERROR.into()),
-            },
-            Stage::Ranges(_) => match &self.role {
-                Role::Io(joined) => joined.ranges(request, data),
-                _ => Err(Status::INTERNAL_ERROR.into()),
-            },
+            Stage::Copy(copying) => copy::ranges(request, copying, data),
+            Stage::Ranges(command, extent) => ranges(request, command, extent, data),
             _ => Err(Status::INTERNAL_ERROR.into()),
         }
     }

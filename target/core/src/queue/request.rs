@@ -50,16 +50,32 @@ pub(crate) enum Stage {
     /// The source ranges of a Copy command, or the disk.
     Copy(Copying),
     /// The ranges of a Dataset Management command.
-    Ranges(DatasetManagement),
+    Ranges(DatasetManagement, Extent),
     /// The disk, for range `next - 1` of the command.
     Trim {
         command: DatasetManagement,
+        extent: Extent,
         next: u16,
     },
-    /// The disk, for namespace number `next - 1` of the subsystem.
-    FlushAll { next: usize, then: AfterFlush },
+    /// The disk; then namespaces from number `from` on.
+    FlushAll {
+        disk: u32,
+        from: u32,
+        then: AfterFlush,
+    },
     /// A buffer for the answer's data.
     Produce(Page),
+}
+
+/// The blocks of a namespace at the moment when a command was begun. The
+/// namespace may change before the command ends, which it does on these.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    pub(crate) disk: u32,
+    pub(crate) block_shift: u8,
+    /// Whether the disk can give up space.
+    pub(crate) deallocate: bool,
+    pub(crate) blocks: u64,
 }
 
 /// What follows when all namespaces are flushed.
@@ -166,6 +182,21 @@ impl Request {
         match &self.stage {
             Stage::Transfer(op) if op.kind == IoKind::Write => Some(op),
             _ => None,
+        }
+    }
+
+    /// The disk that the command was begun for, if it needs one and is not
+    /// answered.
+    #[must_use]
+    pub fn disk(&self) -> Option<u32> {
+        match self.stage {
+            Stage::Transfer(op) | Stage::Fusing(op) | Stage::Disk(op) | Stage::Verify(op) => {
+                Some(op.disk)
+            }
+            Stage::Copy(copying) => Some(copying.disk()),
+            Stage::Ranges(_, extent) | Stage::Trim { extent, .. } => Some(extent.disk),
+            Stage::FlushAll { disk, .. } => Some(disk),
+            Stage::Over | Stage::Connect(_) | Stage::HostBehavior | Stage::Produce(_) => None,
         }
     }
 

@@ -27,6 +27,7 @@ pub use cores::Cores;
 pub(crate) use cores::MOST_REACTORS;
 pub use error::ConfigError;
 pub use open::Opened;
+pub(crate) use open::Wanted;
 use provider::Wrong;
 pub use provider::{Choice, ProviderName};
 use raw::{RawConfig, RawNamespace, RawSubsystem};
@@ -208,6 +209,15 @@ impl Config {
         }
     }
 
+    /// The file it was read from; `None` when it was given on the command line.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match &self.origin {
+            Origin::File { path, .. } => Some(path),
+            Origin::CommandLine => None,
+        }
+    }
+
     /// Whether it was given on the command line, without a file.
     #[must_use]
     pub fn is_from_command_line(&self) -> bool {
@@ -251,6 +261,15 @@ impl Config {
     pub fn limits_error(&self, key: &str, what: &str) -> ConfigError {
         let at = self.raw.limits.span().start;
         self.error_at(Some(at), &format!("limits.{key}: {what}"))
+    }
+
+    /// An error about `key` of the table `table`.
+    pub(crate) fn table_error(&self, table: &str, key: &str, what: &str) -> ConfigError {
+        let at = match &self.origin {
+            Origin::File { text, .. } => raw::place_of_key(text, table, key),
+            Origin::CommandLine => None,
+        };
+        self.error_at(at, &format!("{table}.{key}: {what}"))
     }
 
     /// An error about the processors that reactors are to run on.
@@ -355,7 +374,6 @@ impl Config {
     fn place(&self, error: &ModelError) -> Option<usize> {
         let at = |spanned: Option<&Spanned<RawSubsystem>>| spanned.map(|it| it.span().start);
         match error.place {
-            Place::Whole => None,
             Place::Limits => Some(self.raw.limits.span().start),
             Place::Port(port) => {
                 let port = self.raw.port.get(port)?;

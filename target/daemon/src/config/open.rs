@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use nvmeof_backend::{BlockSize, Claim, OpenError, Spec};
+use nvmeof_backend::{BlockSize, Claim, Geometry, OpenError, Spec};
 use nvmeof_target_core::{Model, NamespaceSpec, PortSpec};
 use toml::Spanned;
 
@@ -13,18 +13,30 @@ use super::{Config, ConfigError};
 pub struct Opened {
     /// The disks; namespaces name them by their place here.
     pub claims: Vec<Claim>,
-    specs: Vec<Vec<Geometry>>,
 }
 
-/// What the model has to know of a disk.
-#[derive(Clone, Copy, Debug)]
-struct Geometry {
-    disk: u32,
-    blocks: u64,
-    block_size: u32,
-    readonly: bool,
-    deallocate: bool,
-    volatile_cache: bool,
+/// What one namespace is to be served from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Its subsystem.
+    pub(crate) nqn: String,
+    /// Its number.
+    pub(crate) nsid: u32,
+    pub(crate) spec: Spec,
+    pub(crate) block_size: Option<BlockSize>,
+    /// Whether its device is to be asked for what is done.
+    pub(crate) polled: bool,
+}
+
+impl Wanted {
+    /// Opens and locks it.
+    pub(crate) fn take(&self) -> Result<Claim, OpenError> {
+        if self.polled {
+            Claim::take_polled(&self.spec, self.block_size)
+        } else {
+            Claim::take(&self.spec, self.block_size)
+        }
+    }
 }
 
 impl Config {
@@ -33,18 +45,57 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names file, line and key.
     pub fn open(&self) -> Result<Opened, ConfigError> {
-        let mut claims = Vec::new();
-        let mut specs = Vec::new();
-        for subsystem in &self.raw.subsystem {
-            let mut of_subsystem = Vec::new();
-            for namespace in &subsystem.get_ref().namespace {
-                let claim = self.claim(namespace.get_ref())?;
-                of_subsystem.push(geometry(claims.len(), &claim));
-                claims.push(claim);
-            }
-            specs.push(of_subsystem);
+        let wanted = self.wanted()?;
+        let claims = wanted.iter().enumerate().map(|(at, wanted)| {
+            let claim = wanted.take();
+            claim.map_err(|error| self.disk_error(at, &error))
+        });
+        let claims = claims.collect::<Result<_, _>>()?;
+        Ok(Opened { claims })
+    }
+
+    /// What each namespace is to be served from, in order.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names file, line and key.
+    pub(crate) fn wanted(&self) -> Result<Vec<Wanted>, ConfigError> {
+        let of = |(nqn, raw): (&str, &RawNamespace)| {
+            Ok(Wanted {
+                nqn: nqn.to_owned(),
+                nsid: *raw.nsid.get_ref(),
+                spec: self.spec(raw)?,
+                block_size: block_size(raw),
+                polled: *raw.iopoll.get_ref(),
+            })
+        };
+        self.namespaces().map(of).collect()
+    }
+
+    /// What is wrong with the disk of namespace number `at`, counted over all
+    /// subsystems.
+    pub(crate) fn disk_error(&self, at: usize, error: &OpenError) -> ConfigError {
+        match self.namespaces().nth(at) {
+            Some((_, raw)) => self.of_claim(raw, error),
+            None => self.error_at(None, &error.to_string()),
         }
-        Ok(Opened { claims, specs })
+    }
+
+    /// As [`disk_error`](Self::disk_error), about a value that it has.
+    pub(crate) fn path_error(&self, at: usize, what: &str) -> ConfigError {
+        let raw = self.namespaces().nth(at);
+        let at = raw.map(|(_, raw)| raw.path.span().start);
+        let key = self.called("path", "--namespace");
+        self.error_at(at, &format!("{key}: {what}"))
+    }
+
+    /// The namespaces in order, each with the name of its subsystem.
+    fn namespaces(&self) -> impl Iterator<Item = (&str, &RawNamespace)> {
+        let subsystems = self.raw.subsystem.iter().map(Spanned::get_ref);
+        subsystems.flat_map(|subsystem| {
+            let nqn = subsystem.nqn.get_ref().as_str();
+            let namespaces = subsystem.namespace.iter();
+            namespaces.map(move |namespace| (nqn, namespace.get_ref()))
+        })
     }
 
     /// As [`open`](Self::open), but lets go of everything again, and only
@@ -57,19 +108,16 @@ impl Config {
         let mut remarks = Vec::new();
         let mut claims = Vec::new();
         let mut files = Vec::new();
-        let subsystems = self.raw.subsystem.iter().map(Spanned::get_ref);
-        for namespace in subsystems.flat_map(|subsystem| &subsystem.namespace) {
-            let raw = namespace.get_ref();
-            let spec = self.spec(raw)?;
-            let file = identity(&spec);
+        for (at, wanted) in self.wanted()?.iter().enumerate() {
+            let file = identity(&wanted.spec);
             // Not another process, but this very configuration has it twice.
             let ours = file.is_some() && files.contains(&file);
-            match take(&spec, raw) {
+            match wanted.take() {
                 Ok(claim) => claims.push(claim),
                 Err(error @ OpenError::Locked { .. }) if !ours => {
-                    remarks.push(self.of_path(raw, &error).to_string());
+                    remarks.push(self.disk_error(at, &error).to_string());
                 }
-                Err(error) => return Err(self.of_claim(raw, &error)),
+                Err(error) => return Err(self.disk_error(at, &error)),
             }
             files.push(file);
         }
@@ -81,18 +129,26 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names file, line and key.
     pub fn model(&self, opened: &Opened, ports: &[PortSpec]) -> Result<Model, ConfigError> {
-        let mut sizes = opened.specs.iter().flatten();
+        self.model_of((0..).zip(&opened.claims), ports)
+    }
+
+    /// The model of these disks, which come in the order of the namespaces and
+    /// have those numbers.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names file, line and key.
+    pub(crate) fn model_of<'a>(
+        &self,
+        disks: impl IntoIterator<Item = (u32, &'a Claim)>,
+        ports: &[PortSpec],
+    ) -> Result<Model, ConfigError> {
+        let mut disks = disks.into_iter();
         let subsystems = self.subsystem_specs(|spec| {
-            if let Some(geometry) = sizes.next() {
-                geometry.fill_in(spec);
+            if let Some((number, claim)) = disks.next() {
+                fill_in(spec, number, claim.geometry());
             }
         })?;
         Model::build(self.limits(), ports, &subsystems).map_err(|error| self.of_model(&error))
-    }
-
-    fn claim(&self, raw: &RawNamespace) -> Result<Claim, ConfigError> {
-        let spec = self.spec(raw)?;
-        take(&spec, raw).map_err(|error| self.of_claim(raw, &error))
     }
 
     fn spec(&self, raw: &RawNamespace) -> Result<Spec, ConfigError> {
@@ -120,16 +176,16 @@ impl Config {
     }
 }
 
-impl Geometry {
-    fn fill_in(self, spec: &mut NamespaceSpec) {
-        spec.disk = self.disk;
-        spec.blocks = self.blocks;
-        spec.block_size = self.block_size;
-        spec.readonly = self.readonly;
-        spec.deallocate = self.deallocate;
-        spec.write_zeroes = !self.readonly;
-        spec.volatile_cache = self.volatile_cache;
-    }
+/// What the model has to know of a disk.
+fn fill_in(spec: &mut NamespaceSpec, number: u32, geometry: &Geometry) {
+    let block_size = geometry.block_size.bytes();
+    spec.disk = number;
+    spec.blocks = geometry.size / u64::from(block_size);
+    spec.block_size = block_size;
+    spec.readonly |= geometry.readonly;
+    spec.deallocate = geometry.deallocate_zeroes;
+    spec.write_zeroes = !geometry.readonly;
+    spec.volatile_cache = geometry.volatile_write_cache;
 }
 
 /// Device and number of a file, by whatever path it is named.
@@ -141,28 +197,7 @@ fn identity(spec: &Spec) -> Option<(u64, u64)> {
     Some((metadata.dev(), metadata.ino()))
 }
 
-fn take(spec: &Spec, raw: &RawNamespace) -> Result<Claim, OpenError> {
-    if *raw.iopoll.get_ref() {
-        Claim::take_polled(spec, block_size(raw))
-    } else {
-        Claim::take(spec, block_size(raw))
-    }
-}
-
 fn block_size(raw: &RawNamespace) -> Option<BlockSize> {
     let given = raw.block_size.as_ref()?;
     BlockSize::from_bytes(*given.get_ref())
-}
-
-fn geometry(disk: usize, claim: &Claim) -> Geometry {
-    let geometry = claim.geometry();
-    let block_size = geometry.block_size.bytes();
-    Geometry {
-        disk: u32::try_from(disk).unwrap_or(u32::MAX),
-        blocks: geometry.size / u64::from(block_size),
-        block_size,
-        readonly: geometry.readonly,
-        deallocate: geometry.deallocate_zeroes,
-        volatile_cache: geometry.volatile_write_cache,
-    }
 }

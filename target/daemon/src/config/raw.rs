@@ -270,6 +270,26 @@ pub(super) fn key_at(text: &str, at: usize) -> Option<&str> {
     (!key.is_empty() && key.chars().all(bare)).then_some(key)
 }
 
+/// Where `key` of the table `[table]` is set in `text`, or the table begins
+/// when the key is not set.
+pub(super) fn place_of_key(text: &str, table: &str, key: &str) -> Option<usize> {
+    let (mut at, mut found) = (0, None);
+    for line in text.split_inclusive('\n') {
+        let bare = line.trim();
+        if let Some(header) = bare.strip_prefix('[') {
+            if found.is_some() {
+                break;
+            }
+            let name = header.split(']').next().unwrap_or_default();
+            found = (name.trim() == table).then_some(at);
+        } else if found.is_some() && bare.split('=').next().map(str::trim) == Some(key) {
+            return Some(at);
+        }
+        at += line.len();
+    }
+    found
+}
+
 /// `N` bytes from twice as many hexadecimal digits, dashes left out. All zero
 /// means "none" in NVMe and is refused.
 pub(super) fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {

@@ -28,14 +28,41 @@ pub(crate) struct Listening {
 pub(crate) struct Ready {
     pub(crate) name: ProviderName,
     pub(crate) provider: Box<dyn Provider>,
-    pub(crate) listeners: Vec<ListenerId>,
+    /// With the addresses in use.
+    pub(crate) listeners: Vec<(ListenerId, Address)>,
+}
+
+/// Something that listens: a provider, here or in a reactor that runs.
+pub(crate) trait Listens {
+    /// Listens on `address`; returns the address in use.
+    fn listen(&mut self, address: Address) -> Result<(ListenerId, Address), ListenError>;
+
+    /// Does not listen any more.
+    fn unlisten(&mut self, listener: ListenerId);
+
+    /// Keeps it, as all providers of the port listen.
+    fn own(&mut self, listener: ListenerId, address: Address);
+}
+
+impl Listens for Ready {
+    fn listen(&mut self, address: Address) -> Result<(ListenerId, Address), ListenError> {
+        self.provider.listen(address)
+    }
+
+    fn unlisten(&mut self, listener: ListenerId) {
+        self.provider.unlisten(listener);
+    }
+
+    fn own(&mut self, listener: ListenerId, address: Address) {
+        self.listeners.push((listener, address));
+    }
 }
 
 /// One kind of provider for all reactors. They are a group: each of them
 /// listens on the same addresses, and connections are spread over them.
-pub(super) struct Member {
-    pub(super) name: ProviderName,
-    pub(super) readies: Vec<Ready>,
+pub(crate) struct Member<L = Ready> {
+    pub(crate) name: ProviderName,
+    pub(crate) readies: Vec<L>,
 }
 
 /// Makes the providers of `ports` for the reactors that `steering` spreads
@@ -76,10 +103,7 @@ pub(super) fn listen_with(
     mut members: Vec<Member>,
 ) -> Result<Listening, ConfigError> {
     for (number, port) in ports.iter_mut().enumerate() {
-        listen_on(&mut members, port).map_err(|(part, error)| {
-            let part = port.parts.get(part);
-            refused(config, number, port, part, &error)
-        })?;
+        listen_at(config, number, port, &mut members)?;
     }
     let reactors = members.first().map_or(0, |member| member.readies.len());
     let mut listening = Listening {
@@ -92,6 +116,19 @@ pub(super) fn listen_with(
         }
     }
     Ok(listening)
+}
+
+/// Listens on port number `number` of `config` with all its providers.
+pub(crate) fn listen_at<L: Listens>(
+    config: &Config,
+    number: usize,
+    port: &mut Port,
+    members: &mut [Member<L>],
+) -> Result<(), ConfigError> {
+    listen_on(members, port).map_err(|(part, error)| {
+        let part = port.parts.get(part);
+        refused(config, number, port, part, &error)
+    })
 }
 
 /// How much of it there is.
@@ -109,7 +146,7 @@ type Failed = (usize, ListenError);
 
 /// Listens on one port with all its providers, under the same number. One that
 /// is free with the first may be taken with the next: then another is tried.
-fn listen_on(members: &mut [Member], port: &mut Port) -> Result<(), Failed> {
+fn listen_on<L: Listens>(members: &mut [Member<L>], port: &mut Port) -> Result<(), Failed> {
     let mut tries = if port.address.port() == Some(0) {
         TRIES
     } else {
@@ -124,7 +161,7 @@ fn listen_on(members: &mut [Member], port: &mut Port) -> Result<(), Failed> {
 }
 
 /// Listens with all providers of the port, or with none.
-fn try_number(members: &mut [Member], port: &mut Port) -> Result<(), Failed> {
+fn try_number<L: Listens>(members: &mut [Member<L>], port: &mut Port) -> Result<(), Failed> {
     let mut address = port.address;
     let mut opened = Vec::new();
     let mut left_out = Vec::new();
@@ -136,21 +173,21 @@ fn try_number(members: &mut [Member], port: &mut Port) -> Result<(), Failed> {
         match member.listen(address) {
             Ok((listeners, bound)) => {
                 address = bound;
-                opened.push((member, listeners));
+                opened.push((member, listeners, bound));
             }
             Err(error) if optional && may_be_left_out(member.name, &error) => {
                 left_out.push((member.name, error));
             }
             Err(error) => {
-                for (member, listeners) in opened {
+                for (member, listeners, _) in opened {
                     member.unlisten(&listeners);
                 }
                 return Err((place, error));
             }
         }
     }
-    for (member, listeners) in opened {
-        member.own(listeners);
+    for (member, listeners, bound) in opened {
+        member.own(listeners, bound);
     }
     port.address = address;
     for (name, error) in left_out {
@@ -230,13 +267,15 @@ impl Member {
         }
         Ok(())
     }
+}
 
+impl<L: Listens> Member<L> {
     /// Listens for every reactor, or for none. Returns each reactor's listener
     /// and the address in use.
     fn listen(&mut self, mut address: Address) -> Result<(Vec<ListenerId>, Address), ListenError> {
         let mut listeners = Vec::new();
         for ready in &mut self.readies {
-            match ready.provider.listen(address) {
+            match ready.listen(address) {
                 Ok((listener, bound)) => {
                     // Where a free port was found, the next one takes the same.
                     address = bound;
@@ -253,13 +292,13 @@ impl Member {
 
     fn unlisten(&mut self, listeners: &[ListenerId]) {
         for (ready, listener) in self.readies.iter_mut().zip(listeners) {
-            ready.provider.unlisten(*listener);
+            ready.unlisten(*listener);
         }
     }
 
-    fn own(&mut self, listeners: Vec<ListenerId>) {
+    fn own(&mut self, listeners: Vec<ListenerId>, address: Address) {
         for (ready, listener) in self.readies.iter_mut().zip(listeners) {
-            ready.listeners.push(listener);
+            ready.own(listener, address);
         }
     }
 }

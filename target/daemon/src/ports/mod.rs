@@ -14,9 +14,9 @@ use nvmeof_rdma::Address;
 use nvmeof_target_core::{Carrier, Fabric, PortSpec};
 
 use crate::config::{ProviderName, port_spec};
-pub(crate) use listen::{Listening, Ready, broken, listen};
+pub(crate) use listen::{Listening, Listens, Member, Ready, broken, listen, listen_at};
 pub use plan::plan;
-pub(crate) use plan::unused_devices;
+pub(crate) use plan::{plan_one, unused_devices};
 
 /// A port and what serves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Part {
     pub devices: Vec<Device>,
     /// Whether the port is served without it where it cannot listen. For
     /// software iWARP that is only because the TCP port is taken.
-    optional: bool,
+    pub(crate) optional: bool,
 }
 
 /// An RDMA device, as far as it serves a port.

@@ -38,11 +38,27 @@ pub(super) fn unused_with(
     ))
 }
 
+/// The same for port number `number` alone.
+pub(crate) fn plan_one(config: &Config, number: usize) -> Result<Port, ConfigError> {
+    let lost = || config.port_error(number, "there is no such port");
+    let mut planned = plan_some(config, &Machine, |port| port == number);
+    planned.next().ok_or_else(lost)?
+}
+
 pub(super) fn plan_with(config: &Config, devices: &dyn Devices) -> Result<Vec<Port>, ConfigError> {
+    plan_some(config, devices, |_| true).collect()
+}
+
+fn plan_some(
+    config: &Config,
+    devices: &dyn Devices,
+    these: impl Fn(usize) -> bool,
+) -> impl Iterator<Item = Result<Port, ConfigError>> {
     let addresses = config.addresses().into_iter().zip(config.choices());
     addresses
         .enumerate()
-        .map(|(port, (address, choice))| {
+        .filter(move |(port, _)| these(*port))
+        .map(move |(port, (address, choice))| {
             let parts = match address.ip() {
                 Some(ip) => parts(ip, choice, devices),
                 // Nothing else serves Unix sockets, and nothing else was asked
@@ -55,7 +71,6 @@ pub(super) fn plan_with(config: &Config, devices: &dyn Devices) -> Result<Vec<Po
             })?;
             Ok(Port { address, parts })
         })
-        .collect()
 }
 
 /// # Errors

@@ -17,7 +17,8 @@ use std::time::Duration;
 use nvmeof_backend::Request as DiskRequest;
 use nvmeof_memory::{Buf, Classes, Pool};
 use nvmeof_rdma::{
-    CloseReason, Completion, Peer, PostError, Provider, QpId, Received, Tag as RdmaTag, WorkKind,
+    CloseReason, Completion, ListenerId, Peer, PostError, Provider, QpId, Received, Tag as RdmaTag,
+    WorkKind,
 };
 use nvmeof_target_core::{
     Action, CloseCause, Data, LockMember, News, Order, Queue as Core, Response,
@@ -68,6 +69,8 @@ pub(crate) struct Link {
     pub(crate) qp: QpId,
     /// Which of the reactor's providers it is of.
     pub(crate) provider: usize,
+    /// By which it came.
+    pub(crate) listener: ListenerId,
     pub(crate) peer: Peer,
     /// Bytes of a capsule, in-capsule data included.
     pub(crate) capsule_len: usize,
@@ -81,6 +84,8 @@ pub(crate) struct Edge {
     pub(crate) qp: QpId,
     /// Which of the reactor's providers it is of.
     pub(crate) provider: usize,
+    /// By which it came.
+    pub(crate) listener: ListenerId,
     peer: Peer,
     core: Core,
     /// Bytes of a capsule, in-capsule data included.
@@ -143,6 +148,7 @@ impl Edge {
             place,
             qp: link.qp,
             provider: link.provider,
+            listener: link.listener,
             peer: link.peer,
             core,
             capsule_len: link.capsule_len,
@@ -318,6 +324,21 @@ impl Edge {
     }
 
     /// Begins no new command, and closes when those in work are done.
+    /// Whether it is an admin queue.
+    pub(crate) fn is_admin(&self) -> bool {
+        self.core.qid() == 0
+    }
+
+    /// Who has it connected.
+    pub(crate) fn association(&self) -> Option<(&str, &str, u16)> {
+        self.core.association()
+    }
+
+    /// Whether a command in work was begun for that disk.
+    pub(crate) fn uses(&self, disk: u32) -> bool {
+        self.slots.uses(disk)
+    }
+
     pub(crate) fn drain(&mut self, io: &mut Io<'_>) {
         if self.state == State::Open {
             self.state = State::Draining;

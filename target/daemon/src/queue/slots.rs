@@ -145,6 +145,14 @@ impl Slots {
         self.slots.len() - self.free.len()
     }
 
+    /// Whether a command in work was begun for that disk.
+    pub(super) fn uses(&self, disk: u32) -> bool {
+        let taken = self.slots.iter().filter(|slot| slot.taken);
+        taken
+            .map(|slot| &slot.job.request)
+            .any(|request| request.disk() == Some(disk))
+    }
+
     /// Since when the one that waits longest for the host does so.
     pub(super) fn longest_on_wire(&self) -> Option<Duration> {
         // Of a thousand queues most have nothing in work; their slots would

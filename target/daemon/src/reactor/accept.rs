@@ -78,7 +78,7 @@ impl<S: Storage> Reactor<S> {
     /// Connections that no host has a controller on yet are few: the oldest
     /// of them gives way to a new one.
     fn make_way(&mut self, now: Duration) -> Result<(), Refusal> {
-        let most = usize::from(self.target.model().limits().unconnected);
+        let most = usize::from(self.target.limits().unconnected);
         let queues = &mut self.queues;
         let mut open = Vec::new();
         self.unconnected.retain(|place| {
@@ -147,6 +147,7 @@ impl<S: Storage> Reactor<S> {
         let link = Link {
             qp,
             provider,
+            listener: request.listener,
             peer,
             capsule_len: self.capsule_len,
             reads: config.reads_out,

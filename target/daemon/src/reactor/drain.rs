@@ -11,7 +11,7 @@ use nvmeof_backend::{Done, Op, Request};
 
 use super::Reactor;
 use crate::storage::Storage;
-use crate::tag::{NOWHERE, Tag};
+use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::HostId;
 
 /// How far draining is.
@@ -61,9 +61,9 @@ impl<S: Storage> Reactor<S> {
         if self.stage != Stage::Serving {
             return;
         }
-        for (provider, listener) in self.listeners.drain(..) {
-            if let Some(provider) = self.providers.get_mut(provider) {
-                provider.unlisten(listener);
+        for listening in self.listeners.drain(..) {
+            if let Some(provider) = self.providers.get_mut(listening.provider) {
+                provider.unlisten(listening.listener);
             }
         }
         let until = now + self.config.drain;
@@ -96,8 +96,9 @@ impl<S: Storage> Reactor<S> {
 
     /// What hosts wrote and did not flush becomes stable all the same.
     fn start_flush(&mut self, now: Duration) {
-        let left = self.storage.disks();
-        for disk in 0..left {
+        let disks = self.storage.disks();
+        let left = u32::try_from(disks.len()).unwrap_or(u32::MAX);
+        for disk in disks {
             let request = Request {
                 tag: FLUSH.to_bits(),
                 op: Op::Flush,
@@ -108,7 +109,11 @@ impl<S: Storage> Reactor<S> {
         self.stage = Stage::Flushing { left, until };
     }
 
-    pub(super) fn flushed(&mut self, done: &Done) {
+    /// A flush that no host asked for ended.
+    pub(super) fn flushed(&mut self, slot: Place, done: &Done) {
+        if slot != FLUSH.slot {
+            return self.flushed_leaving(slot, done);
+        }
         if let Err(error) = &done.result {
             tracing::error!("the last flush: {error}");
         }
@@ -118,7 +123,7 @@ impl<S: Storage> Reactor<S> {
         }
     }
 
-    fn each_queue(
+    pub(super) fn each_queue(
         &mut self,
         now: Duration,
         mut act: impl FnMut(&mut crate::queue::Edge, &mut crate::queue::Io<'_>),

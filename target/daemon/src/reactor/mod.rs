@@ -5,6 +5,7 @@ mod accept;
 mod attention;
 mod drain;
 mod locks;
+mod orders;
 mod queues;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ use attention::Attention;
 use drain::Stage;
 use locks::Locked;
 use nvmeof_rdma::Sparingly;
+use orders::Leaving;
 use queues::Queues;
 
 /// Sizes of one reactor.
@@ -56,7 +58,7 @@ pub struct Reactor<S> {
     target: Target,
     providers: Vec<Box<dyn Provider>>,
     attention: Attention,
-    listeners: Vec<(usize, ListenerId)>,
+    listeners: Vec<Listening>,
     storage: S,
     mailbox: Mailbox,
     /// Every reactor that shares the target.
@@ -84,11 +86,23 @@ pub struct Reactor<S> {
     timer: Option<Duration>,
     news: News,
     stage: Stage,
+    /// Disks that are to be closed.
+    leaving: Vec<Leaving>,
     disk_log: Sparingly,
     connect_log: Sparingly,
     /// Empty between turns: kept for their memory.
     events: Vec<Event>,
     done: Vec<Done>,
+}
+
+/// Where a reactor listens.
+#[derive(Clone, Copy, Debug)]
+struct Listening {
+    /// The number of the provider.
+    provider: usize,
+    listener: ListenerId,
+    /// In use.
+    address: Address,
 }
 
 /// What came of a turn.
@@ -152,7 +166,7 @@ impl<S: Storage> Reactor<S> {
         mailbox: Mailbox,
         peers: Arc<[Mailbox]>,
     ) -> Result<Self, ReactorError> {
-        let limits = target.model().limits();
+        let limits = target.limits().clone();
         let in_capsule = usize::try_from(limits.in_capsule).unwrap_or(0);
         let max_transfer = usize::try_from(limits.max_transfer).unwrap_or(usize::MAX);
         let longest = config.data.iter().filter(|class| class.len >= max_transfer);
@@ -195,6 +209,7 @@ impl<S: Storage> Reactor<S> {
             timer: None,
             news: News::empty(),
             stage: Stage::Serving,
+            leaving: Vec::new(),
             disk_log: Sparingly::default(),
             connect_log: Sparingly::default(),
             events: Vec::new(),
@@ -220,13 +235,21 @@ impl<S: Storage> Reactor<S> {
     /// # Errors
     /// [`ListenError`] names address, cause and remedy.
     pub fn listen(&mut self, provider: usize, addr: Address) -> Result<Address, ListenError> {
+        self.listen_named(provider, addr).map(|(_, addr)| addr)
+    }
+
+    fn listen_named(
+        &mut self,
+        provider: usize,
+        addr: Address,
+    ) -> Result<(ListenerId, Address), ListenError> {
         let Some(at) = self.providers.get_mut(provider) else {
             let source = std::io::Error::other("no such provider");
             return Err(ListenError::new(addr, source));
         };
         let (listener, addr) = at.listen(addr)?;
-        self.listeners.push((provider, listener));
-        Ok(addr)
+        self.own_listener(provider, listener, addr);
+        Ok((listener, addr))
     }
 
     /// Its providers get the connections that `steering` gives to `member`: it
@@ -236,9 +259,13 @@ impl<S: Storage> Reactor<S> {
     }
 
     /// Has connections of a listener that was made before, so that it is
-    /// closed when the reactor drains.
-    pub fn own_listener(&mut self, provider: usize, listener: ListenerId) {
-        self.listeners.push((provider, listener));
+    /// closed when the reactor drains, or its port goes.
+    pub fn own_listener(&mut self, provider: usize, listener: ListenerId, address: Address) {
+        self.listeners.push(Listening {
+            provider,
+            listener,
+            address,
+        });
     }
 
     /// The memory its buffers lie in; where it matters most first.
@@ -279,6 +306,9 @@ impl<S: Storage> Reactor<S> {
         if mail.contains(Mail::DRAIN) {
             self.start_drain(now);
         }
+        if mail.contains(Mail::ORDERS) {
+            self.take_orders(now);
+        }
         // First what hosts sent, then whether they were silent too long: we
         // may be the one who did not look.
         did_work |= self.poll_providers(now);
@@ -289,6 +319,7 @@ impl<S: Storage> Reactor<S> {
         did_work |= self.feed(now);
         did_work |= self.go_on_locks(now);
         self.tell_peers(now);
+        did_work |= self.close_leaving(now);
         did_work |= self.go_on_draining(now);
         for provider in &mut self.providers {
             provider.submit(now);
@@ -328,6 +359,7 @@ impl<S: Storage> Reactor<S> {
         providers
             .chain(self.timer)
             .chain(self.stage.deadline())
+            .chain(self.leaving.iter().filter_map(Leaving::deadline))
             .min()
     }
 
@@ -459,8 +491,8 @@ impl<S: Storage> Reactor<S> {
         let polled = self.storage.poll(&mut done);
         for done in done.drain(..) {
             let tag = Tag::from_bits(done.tag);
-            if tag == drain::FLUSH {
-                self.flushed(&done);
+            if tag.queue == NOWHERE {
+                self.flushed(tag.slot, &done);
                 continue;
             }
             // Of a queue that is gone only the buffer is left, which goes

@@ -124,6 +124,12 @@ impl Queues {
             .collect()
     }
 
+    /// Whether a command in work was begun for that disk.
+    pub(super) fn use_disk(&self, disk: u32) -> bool {
+        let mut edges = self.entries.iter().filter_map(|entry| entry.edge.as_ref());
+        edges.any(|edge| edge.uses(disk))
+    }
+
     pub(super) fn len(&self) -> usize {
         self.by_qp.len()
     }

@@ -16,6 +16,7 @@ mod host;
 mod io;
 mod lists;
 mod memory;
+mod orders;
 mod providers;
 mod shared;
 

@@ -182,7 +182,7 @@ impl Host {
     }
 
     fn handle(&mut self, at: usize, request: Request, action: Action) {
-        let max_transfer = self.target.model().limits().max_transfer;
+        let max_transfer = self.target.limits().max_transfer;
         let lane = &mut self.lanes[at];
         match action {
             Action::Fuse => lane.pending.push((request, action)),

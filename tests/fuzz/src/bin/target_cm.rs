@@ -14,7 +14,7 @@ fuzz_target!(|private_data: &[u8]| {
         Ok((queue, accept)) => {
             let request = Request::parse(private_data).expect("what was accepted parses");
             assert_eq!(queue.qid(), request.qid.get());
-            assert!(queue.qid() <= target.model().limits().io_queues);
+            assert!(queue.qid() <= target.limits().io_queues);
             assert!((2..=Limits::MAX_QUEUE_DEPTH).contains(&queue.entries()));
             assert_eq!(accept.crqsize.get(), queue.entries());
             assert_eq!(Accept::parse(accept.as_bytes()), Some(accept));

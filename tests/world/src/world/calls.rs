@@ -110,11 +110,12 @@ impl World {
         self.ended += 1;
         self.check_loss(id, done)?;
         let block = self.plan.disks[pending.ns].block_size;
+        let presence = self.away.presence(pending.ns, pending.since);
         let checked = workload::check(
             id,
             &pending,
             done,
-            block,
+            (block, presence),
             &mut self.oracle,
             &mut self.answered,
         );

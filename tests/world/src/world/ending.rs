@@ -15,13 +15,15 @@ impl World {
     pub(super) fn advance_phase(&mut self, now: Duration) -> Result<bool, Wrong> {
         match self.phase {
             Phase::Work => {
-                if self.make_trouble(now)? {
+                if self.make_trouble(now)? || self.remove_namespaces(now)? {
                     return Ok(true);
                 }
                 let quota = self.hosts.iter().map(|host| host.shape.calls);
                 let all_made = quota.zip(&self.made).all(|(quota, made)| quota == *made);
                 let all_ended = self.calls.is_empty();
-                if all_made && all_ended && self.next_fault == self.plan.faults.len() {
+                let none_left = self.next_fault == self.plan.faults.len()
+                    && self.away.next == self.plan.removals.len();
+                if all_made && all_ended && none_left {
                     return Ok(self.come_to_rest());
                 }
                 Ok(false)

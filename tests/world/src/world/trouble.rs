@@ -96,7 +96,7 @@ impl World {
         Ok(())
     }
 
-    fn at(&mut self, when: Duration, undo: Undo) {
+    pub(super) fn at(&mut self, when: Duration, undo: Undo) {
         self.undone += 1;
         self.later.insert((when, self.undone), undo);
     }
@@ -127,6 +127,7 @@ impl World {
                 Undo::CalmDisk => self.disks.set_temper(self.plan.temper.clone()),
                 Undo::NoCorruption => self.net.set_chances(self.plan.net.chances),
                 Undo::StartTarget => self.start_target(),
+                Undo::AddNamespace(ns) => self.add_namespace(ns, now)?,
             }
             any = true;
         }

@@ -10,7 +10,7 @@ use nvmeof_wire::{Sqe, Status};
 use zerocopy::FromBytes;
 
 use super::discovery;
-use crate::testing::{Host, Outcome, target};
+use crate::testing::{Host, Outcome, apply, change_a_namespace, closed, subsystem, target};
 use crate::{News, Order};
 
 fn request() -> Sqe {
@@ -25,6 +25,11 @@ fn event(host: &mut Host) -> Option<AsyncEvent> {
         }
         other => panic!("{other:?}"),
     }
+}
+
+fn changed(page: &[u8]) -> Vec<u32> {
+    let page = ChangedNamespaces::read_from_bytes(page).unwrap();
+    page.iter().collect()
 }
 
 fn enable(host: &mut Host, events: AsyncEventConfig) {
@@ -61,31 +66,27 @@ fn a_changed_namespace_is_told_once_until_the_log_is_read() {
     enable(&mut host, AsyncEventConfig::NSAN);
     hold(&mut host);
     hold(&mut host);
-    target.namespaces_changed(1);
+    // Of another subsystem it hears nothing.
+    let mut other = closed();
+    other.namespaces[0].blocks += 1;
+    let _ = apply(&target, &[subsystem(), other]);
     assert_eq!(event(&mut host), None);
-    target.namespaces_changed(0);
-    target.namespaces_changed(0);
+    change_a_namespace(&target);
+    change_a_namespace(&target);
     assert_eq!(event(&mut host), Some(AsyncEvent::NAMESPACE_CHANGED));
-    target.namespaces_changed(0);
+    change_a_namespace(&target);
     assert_eq!(event(&mut host), None);
     let mut page = GetLogPage::new(LogId::CHANGED_NAMESPACES, 0, 0, 4096);
     page.retain_event = true;
     let answer = host.read(page.to_sqe(), 4096);
-    assert!(
-        ChangedNamespaces::read_from_bytes(&answer.data)
-            .unwrap()
-            .is_everything()
-    );
+    assert_eq!(changed(&answer.data), [1]);
     assert_eq!(event(&mut host), None);
     page.retain_event = false;
-    host.read(page.to_sqe(), 4096);
     let answer = host.read(page.to_sqe(), 4096);
-    assert!(
-        !ChangedNamespaces::read_from_bytes(&answer.data)
-            .unwrap()
-            .is_everything()
-    );
-    target.namespaces_changed(0);
+    assert_eq!(changed(&answer.data), [1]);
+    let answer = host.read(page.to_sqe(), 4096);
+    assert_eq!(changed(&answer.data), []);
+    change_a_namespace(&target);
     assert_eq!(event(&mut host), Some(AsyncEvent::NAMESPACE_CHANGED));
 }
 
@@ -94,7 +95,7 @@ fn an_event_that_came_first_answers_the_next_request() {
     let target = target();
     let (mut host, _) = Host::admin(&target);
     enable(&mut host, AsyncEventConfig::NSAN);
-    target.namespaces_changed(0);
+    change_a_namespace(&target);
     assert_eq!(event(&mut host), None);
     let _ = host.queue.take_news();
     hold(&mut host);
@@ -107,7 +108,7 @@ fn events_that_were_not_asked_for_are_not_told() {
     let target = target();
     let (mut host, _) = Host::admin(&target);
     hold(&mut host);
-    target.namespaces_changed(0);
+    change_a_namespace(&target);
     assert_eq!(event(&mut host), None);
 }
 
@@ -129,8 +130,8 @@ fn discovery_controllers_tell_of_the_log() {
     let mut host = discovery(&target);
     enable(&mut host, AsyncEventConfig::DLPCN | AsyncEventConfig::NSAN);
     hold(&mut host);
-    target.namespaces_changed(0);
+    change_a_namespace(&target);
     assert_eq!(event(&mut host), None);
-    target.discovery_changed();
+    let _ = apply(&target, &[subsystem()]);
     assert_eq!(event(&mut host), Some(AsyncEvent::DISCOVERY_CHANGED));
 }

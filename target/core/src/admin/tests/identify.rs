@@ -35,7 +35,10 @@ fn the_controller_is_what_a_linux_host_insists_on() {
             .contains(Sgls::SUPPORTED | Sgls::KSDBDS | Sgls::OFFSET)
     );
     assert!(id.ctratt().contains(Ctratt::TBKAS));
-    assert_eq!((id.kas.get(), id.maxcmd.get(), id.nn.get()), (10, 128, 3));
+    assert_eq!(
+        (id.kas.get(), id.maxcmd.get(), id.nn.get()),
+        (10, 128, 1024)
+    );
     assert_eq!(id.max_transfer_len(4096), Some(256 << 10));
     assert_eq!((id.sqes, id.cqes), (0x66, 0x44));
     assert_eq!(&id.subnqn[..DISK.len()], DISK.as_bytes());
@@ -118,7 +121,7 @@ fn namespaces_have_their_sizes() {
         assert_eq!((id.format().unwrap().lbads, id.nsattr), (12, 1));
         // Valid, but not active.
         assert!(host.identify(cns, 2).data.iter().all(|byte| *byte == 0));
-        for nsid in [0, 4, NSID_ALL] {
+        for nsid in [0, 1025, NSID_ALL] {
             assert_eq!(host.identify(cns, nsid).status(), Status::INVALID_NAMESPACE);
         }
     }

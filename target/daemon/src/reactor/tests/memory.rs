@@ -15,6 +15,7 @@ pub(in super::super) struct MemoryDisks {
     /// Room for requests.
     pub(in super::super) room: usize,
     waiting: Vec<(u32, Request)>,
+    pub(in super::super) closed: Vec<u32>,
 }
 
 impl MemoryDisks {
@@ -26,6 +27,7 @@ impl MemoryDisks {
             hold: false,
             room: usize::MAX,
             waiting: Vec::new(),
+            closed: Vec::new(),
         }
     }
 
@@ -64,8 +66,17 @@ impl MemoryDisks {
 }
 
 impl Storage for MemoryDisks {
-    fn disks(&self) -> u32 {
-        u32::try_from(self.disks.len()).unwrap()
+    fn disks(&self) -> Vec<u32> {
+        let all = 0..u32::try_from(self.disks.len()).unwrap();
+        all.filter(|disk| !self.closed.contains(disk)).collect()
+    }
+
+    fn close(&mut self, disk: u32) -> bool {
+        let idle = self.waiting.iter().all(|(one, _)| *one != disk);
+        if idle {
+            self.closed.push(disk);
+        }
+        idle
     }
 
     fn buffer_alignment(&self, _disk: u32) -> u32 {
@@ -73,6 +84,7 @@ impl Storage for MemoryDisks {
     }
 
     fn submit(&mut self, disk: u32, request: Request) -> Result<(), Refused<Request>> {
+        assert!(!self.closed.contains(&disk), "disk {disk} is closed");
         if self.waiting.len() >= self.room {
             let why = Why::Full;
             return Err(Refused { why, back: request });

@@ -1,0 +1,185 @@
+//! One model takes the place of another while hosts are connected.
+//!
+//! What hosts do not have to know of does not reach them. They hear of a
+//! namespace that changed, and of a discovery log that did, by asynchronous
+//! events. Removing what is in use disconnects it: controllers of a subsystem
+//! that is gone, and of a host that may not connect any more, are lost as if
+//! their connection had broken.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use nvmeof_wire::Nqn;
+
+use crate::controller::{Controller, Serves};
+use crate::live::Live;
+use crate::target::Served;
+use crate::{Change, Model, Subject, Target};
+
+#[cfg(test)]
+mod tests;
+
+/// What came of [`Target::apply`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Applied {
+    /// What differs between the two models.
+    pub changes: Vec<Change>,
+    /// Controllers that were lost by it.
+    pub disconnected: Vec<Disconnected>,
+}
+
+/// A controller that a change took away from its host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disconnected {
+    /// Its identifier.
+    pub cntlid: u16,
+    /// The host.
+    pub hostnqn: Nqn,
+    /// The subsystem.
+    pub subnqn: Nqn,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why a host lost its controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The subsystem is gone.
+    SubsystemRemoved,
+    /// The host may not connect any more.
+    HostDenied,
+    /// The port that it came by is gone. The edge finds those.
+    PortRemoved,
+}
+
+/// The model has other sizes than the one that is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("limits cannot change while hosts are served")]
+pub struct LimitsChanged;
+
+impl Target {
+    /// Serves `model` from now on. Afterwards every reactor has to poll its
+    /// queues: some may have events to tell, or are to be closed.
+    ///
+    /// A command that was begun before ends on the disk that it was begun for.
+    ///
+    /// # Errors
+    /// [`LimitsChanged`]; then nothing changed.
+    pub fn apply(&self, model: Model) -> Result<Applied, LimitsChanged> {
+        if model.limits() != self.limits() {
+            return Err(LimitsChanged);
+        }
+        // Held until all of it is done: a Connect sees what was before and is
+        // found among the controllers below, or sees what is now.
+        let mut served = self.shared.served();
+        let changes = served.model.difference(&model);
+        if changes.is_empty() && !differs(&served.model, &model) {
+            return Ok(Applied::default());
+        }
+        let model = Arc::new(model);
+        let live: Vec<_> = model
+            .subsystems()
+            .iter()
+            .map(|subsystem| match served.live(&subsystem.nqn) {
+                Some(live) => {
+                    live.replace(Arc::clone(subsystem));
+                    Arc::clone(live)
+                }
+                None => Arc::new(Live::new(Arc::clone(subsystem))),
+            })
+            .collect();
+        let discovery = changes.iter().any(concerns_discovery);
+        *served = Served {
+            model,
+            live,
+            discovery: served.discovery + u64::from(discovery),
+        };
+        let mut disconnected = Vec::new();
+        let changed = changed_namespaces(&changes);
+        for controller in self.shared.registry.all() {
+            if let Some(why) = lost(&served, &controller) {
+                self.shared.registry.remove(&controller);
+                controller.hot.lose();
+                disconnected.push(Disconnected {
+                    cntlid: controller.cntlid,
+                    hostnqn: controller.hostnqn,
+                    subnqn: controller.subnqn(),
+                    why,
+                });
+            } else if let Some(nsids) = changed.get(&controller.subnqn()) {
+                controller.namespaces_changed(nsids);
+            } else if discovery && controller.is_discovery() {
+                controller.discovery_changed();
+            }
+        }
+        Ok(Applied {
+            changes,
+            disconnected,
+        })
+    }
+}
+
+/// Whether models that mean the same to hosts are different all the same.
+fn differs(old: &Model, new: &Model) -> bool {
+    let order = |model: &Model| -> Vec<Nqn> {
+        let all = model.subsystems().iter();
+        all.map(|subsystem| subsystem.nqn).collect()
+    };
+    old.ports() != new.ports() || order(old) != order(new)
+}
+
+/// Whether hosts may see another discovery log.
+fn concerns_discovery(change: &Change) -> bool {
+    match change.subject {
+        Subject::Port { .. } | Subject::Subsystem { .. } | Subject::Host { .. } => true,
+        Subject::Namespace { .. } => false,
+    }
+}
+
+/// The namespaces that changed, by their subsystem's name.
+fn changed_namespaces(changes: &[Change]) -> BTreeMap<Nqn, Vec<u32>> {
+    let mut changed: BTreeMap<Nqn, Vec<u32>> = BTreeMap::new();
+    for change in changes {
+        if let Subject::Namespace { nqn, nsid } = change.subject {
+            changed.entry(nqn).or_default().push(nsid);
+        }
+    }
+    changed
+}
+
+/// Why the controller must go, if it must.
+fn lost(served: &Served, controller: &Controller) -> Option<Why> {
+    let Serves::Nvm(live) = &controller.serves else {
+        return None;
+    };
+    let there = served.live.iter().any(|one| Arc::ptr_eq(one, live));
+    if !there {
+        return Some(Why::SubsystemRemoved);
+    }
+    let allowed = live.current().allows(&controller.hostnqn);
+    (!allowed).then_some(Why::HostDenied)
+}
+
+impl fmt::Display for Disconnected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            cntlid,
+            hostnqn,
+            subnqn,
+            why,
+        } = self;
+        write!(f, "controller {cntlid} of {subnqn}, host {hostnqn}: {why}")
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SubsystemRemoved => "the subsystem was removed",
+            Self::HostDenied => "the host may not connect any more",
+            Self::PortRemoved => "the port was removed",
+        })
+    }
+}

@@ -1,0 +1,242 @@
+//! What differs between two models, one change at a time.
+
+use std::fmt;
+
+use nvmeof_wire::Nqn;
+
+use super::{Model, Namespace, Port, Subsystem};
+
+/// One difference between two models. Displays as a line for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// What changed.
+    pub subject: Subject,
+    /// In which way.
+    pub kind: ChangeKind,
+}
+
+/// What a [`Change`] is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A port.
+    Port {
+        /// Its address, and its service where it has one.
+        address: String,
+    },
+    /// A subsystem.
+    Subsystem {
+        /// Its name.
+        nqn: Nqn,
+    },
+    /// Who may connect to a subsystem.
+    Host {
+        /// The subsystem.
+        nqn: Nqn,
+        /// The host; `None` stands for every host.
+        host: Option<Box<Nqn>>,
+    },
+    /// A namespace.
+    Namespace {
+        /// Its subsystem.
+        nqn: Nqn,
+        /// Its number.
+        nsid: u32,
+    },
+}
+
+/// In which way something changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// It is new, or allowed.
+    Added,
+    /// It is gone, or not allowed any more.
+    Removed,
+    /// A namespace has another size.
+    Resized {
+        /// Bytes it had.
+        from: u64,
+        /// Bytes it has.
+        to: u64,
+    },
+    /// Anything else about it.
+    Changed {
+        /// Name of what changed first of its values.
+        key: &'static str,
+    },
+}
+
+impl Model {
+    /// What makes `self` become `to`. Ports and sizes come first, then one
+    /// subsystem after the other, by name.
+    #[must_use]
+    pub fn difference(&self, to: &Self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        ports(&self.ports, &to.ports, &mut changes);
+        for old in &self.subsystems {
+            match to.subsystem(&old.nqn) {
+                Some(new) => subsystem(old, new, &mut changes),
+                None => push(&mut changes, whole(old), ChangeKind::Removed),
+            }
+        }
+        for new in &to.subsystems {
+            if self.subsystem(&new.nqn).is_none() {
+                push(&mut changes, whole(new), ChangeKind::Added);
+                hosts(None, new, &mut changes);
+                namespaces(new.nqn, &[], new.namespaces(), &mut changes);
+            }
+        }
+        changes
+    }
+}
+
+fn push(changes: &mut Vec<Change>, subject: Subject, kind: ChangeKind) {
+    changes.push(Change { subject, kind });
+}
+
+fn whole(subsystem: &Subsystem) -> Subject {
+    Subject::Subsystem { nqn: subsystem.nqn }
+}
+
+fn ports(old: &[Port], new: &[Port], changes: &mut Vec<Change>) {
+    let same =
+        |one: &Port, other: &Port| (&one.traddr, one.trsvcid) == (&other.traddr, other.trsvcid);
+    let subject = |port: &Port| Subject::Port {
+        address: address(port),
+    };
+    for port in old {
+        match new.iter().find(|other| same(port, other)) {
+            None => push(changes, subject(port), ChangeKind::Removed),
+            Some(other) if other.carriers != port.carriers => {
+                push(
+                    changes,
+                    subject(port),
+                    ChangeKind::Changed { key: "provider" },
+                );
+            }
+            Some(_) => {}
+        }
+    }
+    for port in new {
+        if !old.iter().any(|other| same(port, other)) {
+            push(changes, subject(port), ChangeKind::Added);
+        }
+    }
+}
+
+/// As it is written with a port number: that of IPv6 in brackets.
+fn address(port: &Port) -> String {
+    match &port.traddr {
+        super::Traddr::Ip(ip) => std::net::SocketAddr::new(*ip, port.trsvcid).to_string(),
+        super::Traddr::Host(name) => name.to_string(),
+    }
+}
+
+fn subsystem(old: &Subsystem, new: &Subsystem, changes: &mut Vec<Change>) {
+    let key = if old.serial != new.serial {
+        Some("serial")
+    } else if old.model_number != new.model_number {
+        Some("model")
+    } else {
+        None
+    };
+    if let Some(key) = key {
+        push(changes, whole(new), ChangeKind::Changed { key });
+    }
+    hosts(Some(old), new, changes);
+    namespaces(new.nqn, old.namespaces(), new.namespaces(), changes);
+}
+
+/// Who may connect: `None` among the hosts stands for all.
+fn hosts(old: Option<&Subsystem>, new: &Subsystem, changes: &mut Vec<Change>) {
+    let before = old.map(allowed).unwrap_or_default();
+    let after = allowed(new);
+    let subject = |host: &Option<Nqn>| Subject::Host {
+        nqn: new.nqn,
+        host: host.map(Box::new),
+    };
+    for host in before.iter().filter(|host| !after.contains(host)) {
+        push(changes, subject(host), ChangeKind::Removed);
+    }
+    for host in after.iter().filter(|host| !before.contains(host)) {
+        push(changes, subject(host), ChangeKind::Added);
+    }
+}
+
+fn allowed(subsystem: &Subsystem) -> Vec<Option<Nqn>> {
+    match &subsystem.allowed_hosts {
+        None => vec![None],
+        Some(hosts) => hosts.iter().copied().map(Some).collect(),
+    }
+}
+
+fn namespaces(nqn: Nqn, old: &[Namespace], new: &[Namespace], changes: &mut Vec<Change>) {
+    let of = |all: &[Namespace], nsid| all.iter().find(|one| one.nsid == nsid).cloned();
+    let mut nsids: Vec<u32> = old.iter().chain(new).map(|one| one.nsid).collect();
+    nsids.sort_unstable();
+    nsids.dedup();
+    for nsid in nsids {
+        let kind = match (of(old, nsid), of(new, nsid)) {
+            (None, _) => Some(ChangeKind::Added),
+            (Some(_), None) => Some(ChangeKind::Removed),
+            (Some(old), Some(new)) => namespace(&old, &new),
+        };
+        if let Some(kind) = kind {
+            push(changes, Subject::Namespace { nqn, nsid }, kind);
+        }
+    }
+}
+
+fn namespace(old: &Namespace, new: &Namespace) -> Option<ChangeKind> {
+    if old == new {
+        return None;
+    }
+    let changed = |key| Some(ChangeKind::Changed { key });
+    // A size of which hosts hear in any case, whatever else there is.
+    if old.block_shift != new.block_shift {
+        return changed("block_size");
+    }
+    if (old.uuid, old.nguid, old.eui64) != (new.uuid, new.nguid, new.eui64) {
+        return changed("uuid, nguid or eui64");
+    }
+    if old.blocks != new.blocks {
+        return Some(ChangeKind::Resized {
+            from: old.bytes(),
+            to: new.bytes(),
+        });
+    }
+    if old.readonly != new.readonly {
+        return changed("readonly");
+    }
+    changed("path")
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { subject, kind } = self;
+        match (subject, kind) {
+            (Subject::Host { .. }, ChangeKind::Added) => write!(f, "{subject} may connect"),
+            (Subject::Host { .. }, _) => write!(f, "{subject} may not connect any more"),
+            (_, ChangeKind::Added) => write!(f, "{subject} is added"),
+            (_, ChangeKind::Removed) => write!(f, "{subject} is removed"),
+            (_, ChangeKind::Resized { from, to }) => {
+                write!(f, "{subject} has {to} bytes, {from} before")
+            }
+            (_, ChangeKind::Changed { key }) => write!(f, "{subject} has another {key}"),
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Port { address } => write!(f, "port {address}"),
+            Self::Subsystem { nqn } => write!(f, "subsystem {nqn}"),
+            Self::Host { nqn, host: None } => write!(f, "{nqn}: every host"),
+            Self::Host {
+                nqn,
+                host: Some(host),
+            } => write!(f, "{nqn}: host {host}"),
+            Self::Namespace { nqn, nsid } => write!(f, "{nqn}: namespace {nsid}"),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The ports that hosts come by: which stay, which come, which go.
+
+use nvmeof_rdma::Address;
+use nvmeof_target_core::{Disconnected, PortSpec};
+
+use super::reactors::Reactors;
+use crate::config::{Choice, Config, ConfigError};
+use crate::ports::{self, Port};
+
+/// The ports that are listened on, in the order of the configuration.
+#[derive(Clone)]
+pub(crate) struct Doors {
+    doors: Vec<Door>,
+}
+
+#[derive(Clone, Debug)]
+struct Door {
+    /// As configured.
+    wanted: (Address, Choice),
+    /// With the address in use.
+    port: Port,
+}
+
+/// The ports of the next configuration.
+pub(super) struct NextDoors {
+    pub(super) next: Doors,
+    /// Places of those that are to be listened on.
+    fresh: Vec<usize>,
+    pub(super) gone: Vec<Port>,
+}
+
+impl Doors {
+    /// What is listened on since the start.
+    pub(crate) fn new(config: &Config, ports: Vec<Port>) -> Self {
+        let doors = wanted(config).zip(ports);
+        Self {
+            doors: doors.map(|(wanted, port)| Door { wanted, port }).collect(),
+        }
+    }
+
+    pub(super) fn ports(&self) -> impl Iterator<Item = &Port> {
+        self.doors.iter().map(|door| &door.port)
+    }
+
+    /// What the model has to know of them.
+    pub(super) fn specs(&self) -> Vec<PortSpec> {
+        self.ports().map(Port::to_spec).collect()
+    }
+
+    /// Finds out what `config` has other ports. Nothing is listened on.
+    pub(super) fn prepare(
+        &self,
+        config: &Config,
+        reactors: &Reactors,
+    ) -> Result<NextDoors, ConfigError> {
+        let mut there: Vec<_> = self.doors.iter().map(Some).collect();
+        let (mut next, mut fresh) = (Vec::new(), Vec::new());
+        for (at, wanted) in wanted(config).enumerate() {
+            let same = |door: &Option<&Door>| door.is_some_and(|door| door.wanted == wanted);
+            let kept = there.iter_mut().find(|door| same(door));
+            if let Some(door) = kept.and_then(Option::take) {
+                next.push(door.clone());
+                continue;
+            }
+            let mut known = self.doors.iter();
+            if known.any(|door| door.wanted.0 == wanted.0 && wanted.0.port() != Some(0)) {
+                let what = "it cannot change while the port is served; remove the port, then add \
+                            it again";
+                return Err(config.provider_error(at, what));
+            }
+            fresh.push(at);
+            let port = reactors.possible(config, at, ports::plan_one(config, at)?)?;
+            next.push(Door { wanted, port });
+        }
+        let gone = there.into_iter().flatten();
+        Ok(NextDoors {
+            gone: gone.map(|door| door.port.clone()).collect(),
+            next: Doors { doors: next },
+            fresh,
+        })
+    }
+}
+
+impl NextDoors {
+    /// Has every reactor listen on the new ones, or none on any.
+    pub(super) fn listen(
+        &mut self,
+        config: &Config,
+        reactors: &Reactors,
+    ) -> Result<(), ConfigError> {
+        for (opened, at) in self.fresh.iter().enumerate() {
+            let Some(door) = self.next.doors.get_mut(*at) else {
+                continue;
+            };
+            if let Err(error) = reactors.listen(config, *at, &mut door.port) {
+                self.fresh.truncate(opened);
+                self.unlisten(reactors);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes that back.
+    pub(super) fn unlisten(&self, reactors: &Reactors) {
+        for at in &self.fresh {
+            if let Some(door) = self.next.doors.get(*at) {
+                let _ = reactors.unlisten(&door.port);
+            }
+        }
+    }
+
+    /// Leaves the ports that are gone, and says who lost a controller by that.
+    pub(super) fn leave(&self, reactors: &Reactors) -> Vec<Disconnected> {
+        let gone = self.gone.iter();
+        gone.flat_map(|port| reactors.unlisten(port)).collect()
+    }
+}
+
+fn wanted(config: &Config) -> impl Iterator<Item = (Address, Choice)> {
+    let choices = config.choices().iter().cloned();
+    config.addresses().into_iter().zip(choices)
+}

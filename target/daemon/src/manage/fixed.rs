@@ -1,0 +1,118 @@
+//! What a running daemon cannot change: it was decided when its memory was
+//! taken and its threads were started.
+
+use nvmeof_rdma_shm::ShmConfig;
+use nvmeof_target_core::Limits;
+
+use crate::config::{Config, ConfigError, Running};
+
+/// The part of a configuration that stays until the daemon ends.
+#[derive(Clone, Debug)]
+pub(crate) struct Fixed {
+    limits: Limits,
+    running: Running,
+    shm: ShmConfig,
+    socket_mode: u32,
+}
+
+const REMEDY: &str = "cannot change while hosts are served; restart the target, or put back \
+                      what it was";
+
+impl Fixed {
+    pub(crate) fn of(config: &Config) -> Self {
+        Self {
+            limits: config.limits(),
+            running: config.running(),
+            shm: config.shm().clone(),
+            socket_mode: config.socket_mode(),
+        }
+    }
+
+    /// Whether `config` leaves all of it as it is.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names file, line and key of the first that differs.
+    pub(crate) fn check(&self, config: &Config) -> Result<(), ConfigError> {
+        let new = Self::of(config);
+        let keys = [
+            ("limits", limit(&self.limits, &new.limits)),
+            ("reactor", running(&self.running, &new.running)),
+            (
+                "storage",
+                differs("sqpoll", self.running.sqpoll != new.running.sqpoll),
+            ),
+            ("shm", shm(&self.shm, &new.shm)),
+            ("unix", differs("mode", self.socket_mode != new.socket_mode)),
+        ];
+        for (table, key) in keys {
+            if let Some(key) = key {
+                return Err(config.table_error(table, key, REMEDY));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn differs(key: &'static str, differs: bool) -> Option<&'static str> {
+    differs.then_some(key)
+}
+
+fn limit(old: &Limits, new: &Limits) -> Option<&'static str> {
+    let Limits {
+        queue_depth,
+        io_queues,
+        controllers,
+        max_transfer,
+        in_capsule,
+        connect_timeout,
+        unconnected,
+        traffic_keep_alive,
+    } = old;
+    first([
+        ("queue_depth", *queue_depth != new.queue_depth),
+        ("io_queues", *io_queues != new.io_queues),
+        ("controllers", *controllers != new.controllers),
+        ("max_transfer", *max_transfer != new.max_transfer),
+        ("in_capsule", *in_capsule != new.in_capsule),
+        ("connect_timeout_s", *connect_timeout != new.connect_timeout),
+        ("unconnected", *unconnected != new.unconnected),
+        (
+            "traffic_keep_alive",
+            *traffic_keep_alive != new.traffic_keep_alive,
+        ),
+    ])
+}
+
+fn running(old: &Running, new: &Running) -> Option<&'static str> {
+    let Running {
+        cores,
+        polling,
+        drain,
+        buffer_memory,
+        sqpoll: _,
+        hugepages,
+        shared_receives,
+    } = old;
+    first([
+        ("cores", *cores != new.cores),
+        ("polling", *polling != new.polling),
+        ("drain_s", *drain != new.drain),
+        ("buffer_memory", *buffer_memory != new.buffer_memory),
+        ("hugepages", *hugepages != new.hugepages),
+        ("shared_receives", *shared_receives != new.shared_receives),
+    ])
+}
+
+fn shm(old: &ShmConfig, new: &ShmConfig) -> Option<&'static str> {
+    first([
+        ("folder", old.folder != new.folder),
+        ("users", old.users != new.users),
+        ("mode", old.mode != new.mode),
+        ("mapped", old.mapped != new.mapped),
+    ])
+}
+
+fn first<const N: usize>(keys: [(&'static str, bool); N]) -> Option<&'static str> {
+    let mut differing = keys.into_iter().filter(|(_, differs)| *differs);
+    differing.next().map(|(key, _)| key)
+}

@@ -1,0 +1,195 @@
+//! Changing what is served while hosts are served.
+//!
+//! A change has three phases. Every reactor opens the new disks and listens on
+//! the new ports; when one of them cannot, all take it back and nothing changed.
+//! Then the target's model is replaced at once. Ports that are gone are closed
+//! with the connections that came by them, and disks that nobody is served from
+//! any more when the last command that was begun on them has ended.
+
+mod doors;
+mod fixed;
+mod pool;
+mod reactors;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nvmeof_target_core::{Applied, Model, Target};
+
+pub(crate) use fixed::Fixed;
+pub(crate) use pool::Pool;
+pub(crate) use reactors::Reactors;
+pub use report::{ApplyError, Plan, Report};
+
+use crate::config::{Config, ConfigError};
+use crate::ports::Port;
+use doors::{Doors, NextDoors};
+use pool::Prepared;
+
+/// What is served now, and the way to change it. Calls come one after the
+/// other, from whatever threads.
+pub struct Manager {
+    target: Target,
+    reactors: Reactors,
+    state: Mutex<State>,
+}
+
+/// What the daemon was made of, as far as the next configuration is compared
+/// with it.
+struct State {
+    fixed: Fixed,
+    doors: Doors,
+    pool: Pool,
+}
+
+impl Manager {
+    pub(crate) fn new(
+        target: Target,
+        reactors: Reactors,
+        config: &Config,
+        ports: Vec<Port>,
+        pool: Pool,
+    ) -> Self {
+        let state = State {
+            fixed: Fixed::of(config),
+            doors: Doors::new(config, ports),
+            pool,
+        };
+        Self {
+            target,
+            reactors,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// What [`apply`](Self::apply) of `config` would change. Everything it names
+    /// is opened, so that what is wrong with it is found, and let go again;
+    /// new ports are not tried.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names file, line and key.
+    pub fn plan(&self, config: &Config) -> Result<Plan, ConfigError> {
+        let mut state = self.lock();
+        let (disks, doors) = state.prepare(config, &self.reactors)?;
+        state.pool.given_up(&disks.fresh);
+        let model = model(config, &disks, &doors)?;
+        let changes = self.target.model().difference(&model);
+        Ok(Plan { changes })
+    }
+
+    /// Serves what `config` says from now on. All of it, or nothing changed.
+    ///
+    /// Removing what is in use disconnects it: hosts of a subsystem that is
+    /// gone, hosts that may not connect any more, and those who came by a port
+    /// that is gone lose their connections. The report names them.
+    ///
+    /// # Errors
+    /// [`ApplyError`] names file, line and key where the configuration is to
+    /// blame.
+    pub fn apply(&self, config: &Config) -> Result<Report, ApplyError> {
+        let mut state = self.lock();
+        let (disks, mut doors) = state.prepare(config, &self.reactors)?;
+        let applied = match self.begin(config, &disks, &mut doors) {
+            Ok(applied) => applied,
+            Err(error) => {
+                let closing = self.reactors.close(&disks.fresh);
+                state.pool.leave(&disks.next, closing);
+                return Err(error);
+            }
+        };
+        self.reactors.poll_all();
+        let mut disconnected = applied.disconnected;
+        disconnected.extend(doors.leave(&self.reactors));
+        let closing = self.reactors.close(&disks.gone);
+        state.pool.becomes(disks.next, closing);
+        state.doors = doors.next;
+        Ok(Report {
+            changes: applied.changes,
+            disconnected,
+        })
+    }
+
+    /// Everything that can fail, then the change itself. When it fails disks
+    /// are left to be closed.
+    fn begin(
+        &self,
+        config: &Config,
+        disks: &Prepared,
+        doors: &mut NextDoors,
+    ) -> Result<Applied, ApplyError> {
+        let opened = self.reactors.open(&disks.fresh);
+        opened.map_err(|failed| failed.of(config, &disks.places))?;
+        doors.listen(config, &self.reactors)?;
+        let applied = model(config, disks, doors)
+            .map_err(ApplyError::from)
+            .and_then(|model| {
+                let applied = self.target.apply(model);
+                // Sizes were compared before.
+                applied.map_err(|error| ApplyError::Refused(error.to_string()))
+            });
+        if applied.is_err() {
+            doors.unlisten(&self.reactors);
+        }
+        applied
+    }
+
+    /// Where hosts connect, and what serves them there.
+    #[must_use]
+    pub fn ports(&self) -> Vec<Port> {
+        self.lock().doors.ports().cloned().collect()
+    }
+
+    /// Namespaces served.
+    #[must_use]
+    pub fn namespaces(&self) -> usize {
+        self.lock().pool.len()
+    }
+
+    /// What is served, in a few words.
+    #[must_use]
+    pub fn status(&self) -> String {
+        let state = self.lock();
+        let ports: Vec<_> = state
+            .doors
+            .ports()
+            .map(|port| format!("{} ({})", port.address, port.provider_names()))
+            .collect();
+        let count = state.pool.len();
+        let plural = if count == 1 { "" } else { "s" };
+        format!("serving {count} namespace{plural} on {}", ports.join(", "))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Whoever panicked was about to change the target; what is written
+        // here is what was before or what is now.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Everything that can be found out before anything is changed.
+    fn prepare(
+        &mut self,
+        config: &Config,
+        reactors: &Reactors,
+    ) -> Result<(Prepared, NextDoors), ConfigError> {
+        self.fixed.check(config)?;
+        self.pool.collect();
+        let doors = self.doors.prepare(config, reactors)?;
+        let disks = self.pool.prepare(config)?;
+        match model(config, &disks, &doors) {
+            Ok(_) => Ok((disks, doors)),
+            Err(error) => {
+                self.pool.given_up(&disks.fresh);
+                Err(error)
+            }
+        }
+    }
+}
+
+fn model(config: &Config, disks: &Prepared, doors: &NextDoors) -> Result<Model, ConfigError> {
+    let disks = disks.next.iter().map(|disk| (disk.number, &disk.claim));
+    config.model_of(disks, &doors.next.specs())
+}

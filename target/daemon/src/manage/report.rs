@@ -1,0 +1,103 @@
+//! What a change is about and what came of it, for people and for programs.
+
+use std::fmt;
+
+use nvmeof_target_core::{Change, ChangeKind, Disconnected, Subject};
+use serde_json::{Value, json};
+
+use crate::config::ConfigError;
+
+/// What would change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// One after the other; none when everything is as it is to be.
+    pub changes: Vec<Change>,
+}
+
+/// What changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Report {
+    /// One after the other.
+    pub changes: Vec<Change>,
+    /// Controllers that hosts lost by it.
+    pub disconnected: Vec<Disconnected>,
+}
+
+/// A change was refused; nothing changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    /// The configuration, or something it names.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The daemon.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl Plan {
+    /// An object with `changes`, each of which has a `subject` with its names,
+    /// a `change`, and a `text` for people.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        json!({ "changes": all(&self.changes) })
+    }
+}
+
+impl Report {
+    /// As [`Plan::to_json`], and `disconnected`.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let lost = self.disconnected.iter().map(|one| {
+            json!({
+                "controller": one.cntlid,
+                "host": one.hostnqn.as_str(),
+                "subsystem": one.subnqn.as_str(),
+                "why": one.why.to_string(),
+            })
+        });
+        json!({
+            "changes": all(&self.changes),
+            "disconnected": lost.collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn all(changes: &[Change]) -> Vec<Value> {
+    changes.iter().map(change).collect()
+}
+
+fn change(change: &Change) -> Value {
+    let subject = match &change.subject {
+        Subject::Port { address } => json!({ "port": address }),
+        Subject::Subsystem { nqn } => json!({ "subsystem": nqn.as_str() }),
+        Subject::Host { nqn, host } => json!({
+            "subsystem": nqn.as_str(),
+            "host": host.as_ref().map(|host| host.as_str()),
+        }),
+        Subject::Namespace { nqn, nsid } => json!({
+            "subsystem": nqn.as_str(),
+            "namespace": nsid,
+        }),
+    };
+    let kind = match change.kind {
+        ChangeKind::Added => json!("added"),
+        ChangeKind::Removed => json!("removed"),
+        ChangeKind::Resized { from, to } => json!({ "resized": { "from": from, "to": to } }),
+        ChangeKind::Changed { key } => json!({ "changed": key }),
+    };
+    json!({
+        "subject": subject,
+        "change": kind,
+        "text": change.to_string(),
+    })
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for change in &self.changes {
+            writeln!(f, "{change}")?;
+        }
+        Ok(())
+    }
+}

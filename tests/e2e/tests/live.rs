@@ -1,0 +1,277 @@
+//! What is served changes while hosts are at work: the file is edited, SIGHUP
+//! has it read again.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nvmeof_e2e::{HOST, NQN, Run, Running, Setup, Target, eventually, fds, pattern, same_bytes};
+
+const MIB: usize = 1 << 20;
+
+/// Writes `text` as the configuration and has it read. Returns what the log
+/// says of it.
+fn reload(setup: &Setup, target: &Target, text: &str) -> String {
+    fs::write(setup.path("target.toml"), text).unwrap();
+    let told = || -> Vec<String> {
+        let log = target.log();
+        let whole = log
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'));
+        let of_reload =
+            |line: &&str| line.contains("reloaded: ") || line.contains("reload refused");
+        whole.filter(of_reload).map(str::to_owned).collect()
+    };
+    let before = told().len();
+    target.signal(Signal::SIGHUP);
+    let line = eventually(|| told().get(before).cloned());
+    line.unwrap_or_else(|| panic!("the reload is not in the log:\n{}", target.log()))
+}
+
+/// A host that reads and writes namespace 1 until it is told to end.
+fn at_work(target: &Target) -> Running {
+    let bench = target.on(1, "bench");
+    let mut bench = bench
+        .args("--rw randrw --bs 4k --iodepth 16 --runtime 3600")
+        .start();
+    let written = || {
+        let json = target.nvmeof("smart-log").json();
+        json["host_write_commands"].as_u64().unwrap()
+    };
+    let first = written();
+    assert!(eventually(|| (written() > first).then_some(())).is_some());
+    assert!(bench.runs());
+    bench
+}
+
+/// The host is at work and goes on.
+fn goes_on(target: &Target, bench: &mut Running) {
+    let written = || {
+        let json = target.nvmeof("smart-log").json();
+        json["host_write_commands"].as_u64().unwrap()
+    };
+    let first = written();
+    assert!(eventually(|| (written() > first + 100).then_some(())).is_some());
+    assert!(bench.runs(), "{}", target.log());
+}
+
+fn nsids(target: &Target) -> Vec<u64> {
+    let json = target.nvmeof("list-ns").json();
+    let all = json["nsid_list"].as_array().unwrap();
+    all.iter()
+        .map(|one| one["nsid"].as_u64().unwrap())
+        .collect()
+}
+
+#[test]
+fn a_host_at_work_does_not_notice_that_another_namespace_comes_and_goes() {
+    let setup = Setup::new().file(16 * MIB);
+    let one = setup.text();
+    let mut target = setup.start();
+    let mut bench = at_work(&target);
+    let idle = fds(target.pid());
+    let setup = setup.file(4 * MIB);
+    let two = setup.text();
+    for _ in 0..3 {
+        let line = reload(&setup, &target, &two);
+        assert!(
+            line.contains("reloaded: 1 changes, 0 controllers"),
+            "{line}"
+        );
+        assert_eq!(nsids(&target), [1, 2]);
+        same_bytes(&target.read(2, 0, None), &pattern(2, 4 * MIB));
+        goes_on(&target, &mut bench);
+        reload(&setup, &target, &one);
+        assert_eq!(nsids(&target), [1]);
+        target
+            .on(2, "read")
+            .args("--data -")
+            .fails(1, &["amespace"]);
+        goes_on(&target, &mut bench);
+    }
+    // The file is closed, and anybody may have it.
+    let back = eventually(|| (fds(target.pid()) <= idle).then_some(()));
+    assert!(back.is_some(), "{} of {idle}", fds(target.pid()));
+    let file = fs::File::open(setup.image_path(2)).unwrap();
+    assert!(file.try_lock().is_ok());
+    target.must_be_well();
+    bench.kill();
+    target.stop();
+}
+
+#[test]
+fn a_change_that_is_refused_changes_nothing() {
+    let setup = Setup::new().file(4 * MIB);
+    let good = setup.text();
+    let mut target = setup.start();
+    let mut bench = at_work(&target);
+    let setup = setup.file(MIB).namespace("/no/such/file", "");
+    let line_of =
+        |text: &str, word: &str| text.lines().position(|line| line.contains(word)).unwrap() + 1;
+    let bad = setup.text();
+    let sizes = good.replace("[[port]]", "[limits]\nio_queues = 2\n[[port]]");
+    for (text, key, word) in [
+        (&bad, "/no/such/file", "path: "),
+        (&sizes, "io_queues", "limits.io_queues: "),
+    ] {
+        let line = reload(&setup, &target, text);
+        let place = format!("target.toml:{}: {word}", line_of(text, key));
+        assert!(
+            line.contains("reload refused, nothing changed") && line.contains(&place),
+            "{line}"
+        );
+        assert_eq!(nsids(&target), [1]);
+        goes_on(&target, &mut bench);
+    }
+    let line = reload(&setup, &target, "this is no TOML");
+    assert!(line.contains("reload refused"), "{line}");
+    let line = reload(&setup, &target, &good);
+    assert!(line.contains("reloaded: 0 changes"), "{line}");
+    target.must_be_well();
+    bench.kill();
+    target.stop();
+}
+
+#[test]
+fn a_file_that_grows_under_a_host_is_larger_for_it() {
+    let setup = Setup::new().file(4 * MIB);
+    let text = setup.text();
+    let mut target = setup.start();
+    let mut bench = at_work(&target);
+    let size = || target.on(1, "id-ns").json()["nsze"].as_u64().unwrap();
+    let before = size();
+    let file = fs::OpenOptions::new().write(true).open(setup.image_path(1));
+    file.unwrap().set_len(8 << 20).unwrap();
+    reload(&setup, &target, &text);
+    assert_eq!(size(), 2 * before);
+    assert_eq!(target.lines(&["reload: ", "namespace 1", "bytes"]).len(), 1);
+    goes_on(&target, &mut bench);
+    target.write(1, before, &pattern(7, MIB));
+    same_bytes(&target.read(1, before, Some(2048)), &pattern(7, MIB));
+    target.must_be_well();
+    bench.kill();
+    target.stop();
+}
+
+#[test]
+fn a_host_that_may_not_connect_any_more_is_disconnected_and_named() {
+    let friend = "nqn.2026-11.org.example:friend";
+    let setup = Setup::new().file(4 * MIB);
+    let text = setup.text();
+    let mut target = setup.start();
+    let bench = at_work(&target);
+    let named = text.replace(
+        "allow_any_host = true",
+        &format!("allowed_hosts = [\"{friend}\"]"),
+    );
+    assert_ne!(named, text);
+    reload(&setup, &target, &named);
+    let ended = bench.end();
+    assert_eq!(ended.status, Some(1), "{ended}");
+    let lost = target.lines(&["reload: disconnected", HOST, NQN, "may not connect"]);
+    assert!(!lost.is_empty(), "{}", target.log());
+    target.nvmeof("id-ctrl").fails(1, &["not allowed"]);
+    target.must_be_well();
+    target.stop();
+}
+
+#[test]
+fn a_port_comes_and_goes_with_those_who_came_by_it() {
+    let setup = Setup::new().file(4 * MIB);
+    let one = setup.text();
+    let door = setup.path("door.sock");
+    let two = one.replace(
+        "[shm]",
+        &format!("[[port]]\ntraddr = \"unix:{}\"\n\n[shm]", door.display()),
+    );
+    let mut target = setup.start();
+    let mut bench = at_work(&target);
+    let line = reload(&setup, &target, &two);
+    assert!(
+        line.contains("reloaded: 1 changes, 0 controllers"),
+        "{line}"
+    );
+    let at = format!("-t rdma -a unix:{} -q {HOST}", door.display());
+    let json = Run::nvmeof(&format!("discover {at}")).json();
+    assert_eq!(json["records"].as_array().unwrap().len(), 2, "{json}");
+    let work = "--namespace-id 1 --rw randread --bs 4k --iodepth 4 --runtime 3600";
+    let queues = || target.lines(&["queue 1 of"]).len();
+    let before = queues();
+    let second = Run::nvmeof(&format!("bench {at} -n {NQN} {work}")).start();
+    assert!(eventually(|| (queues() > before).then_some(())).is_some());
+    let line = reload(&setup, &target, &one);
+    assert!(
+        line.contains("reloaded: 1 changes, 1 controllers"),
+        "{line}"
+    );
+    assert_eq!(second.end().status, Some(1));
+    assert!(
+        !target
+            .lines(&["reload: disconnected", "the port was removed"])
+            .is_empty()
+    );
+    assert!(!door.exists());
+    goes_on(&target, &mut bench);
+    target.must_be_well();
+    bench.kill();
+    target.stop();
+}
+
+#[test]
+fn the_service_manager_hears_of_a_reload() {
+    let setup = Setup::new().file(MIB);
+    let socket = setup.path("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let mut command = setup.command();
+    command.env("NOTIFY_SOCKET", &socket);
+    let target = setup.start_as(&mut command);
+    let hear = || {
+        let mut bytes = [0; 4096];
+        let len = manager.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..len]).into_owned()
+    };
+    assert!(hear().contains("READY=1"));
+    let setup = setup.file(MIB);
+    reload(&setup, &target, &setup.text());
+    let reloading = hear();
+    let time = reloading
+        .lines()
+        .find_map(|line| line.strip_prefix("MONOTONIC_USEC="));
+    assert!(reloading.contains("RELOADING=1"), "{reloading}");
+    assert!(time.unwrap().parse::<u64>().is_ok(), "{reloading}");
+    let ready = hear();
+    assert!(
+        ready.contains("READY=1") && ready.contains("STATUS=serving 2 namespaces"),
+        "{ready}"
+    );
+    target.stop();
+}
+
+#[test]
+fn a_target_without_subsystems_waits_for_some() {
+    let setup = Setup::new().file(MIB);
+    let whole = setup.text();
+    let (none, _) = whole.split_once("[[subsystem]]").unwrap();
+    fs::write(setup.path("target.toml"), none).unwrap();
+    let mut command = nvmeof_e2e::target_command();
+    command
+        .args(["serve", "--config"])
+        .arg(setup.path("target.toml"));
+    let target = setup.start_as(&mut command);
+    assert_eq!(target.lines(&["WARN", "[[subsystem]]"]).len(), 1);
+    let json = target.fabrics("discover").json();
+    assert_eq!(json["records"].as_array().unwrap().len(), 0, "{json}");
+    reload(&setup, &target, &whole);
+    same_bytes(&target.read(1, 0, None), &pattern(1, MIB));
+    target.stop();
+}
