@@ -2,6 +2,7 @@
 //! it needs a peer that speaks otherwise.
 
 mod active;
+mod answers;
 mod segments;
 
 use super::*;
