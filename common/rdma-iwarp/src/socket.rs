@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::getsockopt;
-use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::sockopt::{PeerCredentials, TcpMaxSeg};
 use nvmeof_rdma::{Address, Peer, UnixPath};
 use nvmeof_socket_file::SocketFile;
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
+/// Bytes of a segment where nobody says more (RFC 9293, section 3.7.1).
+const DEFAULT_SEGMENT: usize = 536;
 /// Connections that may wait for `accept`.
 const BACKLOG: i32 = 256;
 /// The same for Unix sockets, as far as the kernel lets us
@@ -127,6 +129,14 @@ pub(crate) fn to_address(addr: &SockAddr) -> Option<Address> {
     addr.as_socket().map(Address::Ip)
 }
 
+/// Bytes of data in one segment of a TCP connection, as the kernel cuts it now:
+/// what the path and the peer allow (tcp(7), TCP_MAXSEG).
+pub(crate) fn segment(socket: &Socket) -> usize {
+    let segment = getsockopt(socket, TcpMaxSeg).ok();
+    let segment = segment.and_then(|bytes| usize::try_from(bytes).ok());
+    segment.unwrap_or(DEFAULT_SEGMENT)
+}
+
 /// Options of a connection. None is worth failing for.
 pub(crate) fn prepare(socket: &Socket, buffer: Option<usize>, is_tcp: bool) {
     if is_tcp {
@@ -179,4 +189,25 @@ fn is(error: &io::Error, errno: Errno) -> bool {
 
 fn is_socket(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|there| there.file_type().is_socket())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_is_what_the_connection_agreed_on() {
+        let listener = tcp_listener("127.0.0.1:0".parse().unwrap(), None).unwrap();
+        let addr = to_address(&listener.local_addr().unwrap()).unwrap();
+        let ours = caller(addr, None).unwrap();
+        // What is said to the peer, and less than the path would take.
+        ours.set_tcp_mss(1200).unwrap();
+        ours.set_nonblocking(false).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        ours.connect(&listener.local_addr().unwrap()).unwrap();
+        let (theirs, _) = listener.accept().unwrap();
+        // Options of TCP's header take 12 bytes or none.
+        assert!([1188, 1200].contains(&segment(&ours)));
+        assert!([1188, 1200].contains(&segment(&theirs)));
+    }
 }

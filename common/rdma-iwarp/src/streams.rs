@@ -452,6 +452,11 @@ impl Streams for SocketStreams {
         socket::to_address(&local)
     }
 
+    fn segment(&self, id: StreamId) -> Option<usize> {
+        let stream = self.streams.get(id.0).filter(|stream| !stream.unix)?;
+        Some(socket::segment(&stream.socket))
+    }
+
     fn recv(&mut self, id: StreamId, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let stream = self.streams.get_mut(id.0).ok_or_else(gone)?;
         let received = match bufs {

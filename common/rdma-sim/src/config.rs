@@ -15,6 +15,9 @@ pub struct SimConfig {
     pub window: RangeInclusive<usize>,
     /// Longest piece in bytes; most are shorter, some are a few bytes.
     pub longest_piece: usize,
+    /// What streams say that a segment of the path is, in bytes. Pieces do not
+    /// care: no receiver may rely on segments.
+    pub segment: Option<usize>,
     /// What goes wrong by chance.
     pub chances: SimChances,
 }
@@ -25,6 +28,7 @@ impl Default for SimConfig {
             latency: Duration::from_micros(1)..=Duration::from_micros(50),
             window: 4096..=1 << 20,
             longest_piece: 65_536,
+            segment: None,
             chances: SimChances::default(),
         }
     }

@@ -174,6 +174,10 @@ impl Streams for SimStreams {
         self.net().send(stream, bufs)
     }
 
+    fn segment(&self, _stream: StreamId) -> Option<usize> {
+        self.net().config.segment
+    }
+
     fn want_send(&mut self, stream: StreamId, want: bool) {
         let mut net = self.net();
         if let Some(socket) = net.sockets.get_mut(stream) {

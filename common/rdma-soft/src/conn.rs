@@ -9,8 +9,8 @@ use nvmeof_rdma::{
 
 use crate::StreamId;
 use crate::inbound::Inbound;
-use crate::iwarp::Rx;
 use crate::iwarp::mpa::Reads;
+use crate::iwarp::{PayloadLimit, Rx};
 use crate::outbound::Outbound;
 
 /// What a connection is doing.
@@ -210,13 +210,14 @@ impl Conn {
         Ok(self)
     }
 
-    /// Goes into full operation with at most `reads_out` RDMA Reads in flight.
-    pub(crate) fn start(&mut self, reads_out: u32) {
+    /// Goes into full operation with at most `reads_out` RDMA Reads in flight, and
+    /// segments of at most `limit`.
+    pub(crate) fn start(&mut self, reads_out: u32, limit: PayloadLimit) {
         self.phase = Phase::Running;
         self.rx = Rx::new(self.crc);
         let reads = usize::try_from(reads_out).unwrap_or(usize::MAX);
         let responder = matches!(self.remote, Remote::Caller(..));
-        self.outbound.start(self.crc, reads, responder);
+        self.outbound.start(self.crc, limit, reads, responder);
         self.frame_in = Vec::new();
         self.try_receive = true;
     }

@@ -7,8 +7,8 @@ use nvmeof_memory::Buf;
 use nvmeof_rdma::{Event, Fault, Outcome, QpId, Received, RemoteKey, Rights, Tag};
 
 use crate::iwarp::{
-    Header, Kind, Opcode, QUEUE_READ, QUEUE_SEND, ReadRequest, Sink, Terminate, WireFault, codes,
-    in_parts,
+    Header, Kind, LARGE, Opcode, QUEUE_READ, QUEUE_SEND, ReadRequest, Rx, Sink, Terminate,
+    WireFault, codes, in_parts,
 };
 use crate::keys::{Access, KeyFault, KeyTable};
 use crate::outbound::Outbound;
@@ -243,6 +243,36 @@ impl Receiver<'_> {
             codes::MPA_FRAME,
             "a frame after a Terminate",
         ))
+    }
+
+    /// How many bytes may be received to what follows the place of a large
+    /// segment, behind the `missing` bytes of its payload: those of the next
+    /// segment, most likely. An answer's segments come in order and its length
+    /// is known (RFC 5040, section 5.2), and until it is whole nobody looks at
+    /// what is in its memory.
+    pub(crate) fn ahead(&self, header: &Header, missing: usize) -> usize {
+        match self.inbound.place {
+            Place::Sink if !header.last && header.payload >= LARGE => {
+                let left = self.outbound.answer_left().saturating_sub(missing);
+                left.min(header.payload)
+            }
+            _ => 0,
+        }
+    }
+
+    /// So many bytes were put where [`ahead`](Self::ahead) said, and everything
+    /// before them was taken: now they are.
+    ///
+    /// # Errors
+    /// A broken rule; the connection ends.
+    pub(crate) fn take_ahead(&mut self, rx: &mut Rx, len: usize) -> Result<(), WireFault> {
+        let is_next = rx.payload().is_some_and(|(_, missing)| missing >= len);
+        if is_next && matches!(self.inbound.place, Place::Sink) {
+            return rx.placed(len, self);
+        }
+        // The peer sent something else.
+        let bytes = self.outbound.answer_place(len).map(|bytes| bytes.to_vec());
+        rx.consume(&bytes.unwrap_or_default(), self)
     }
 
     fn write_access(&self, key: u32, addr: u64, len: usize) -> Access {

@@ -15,7 +15,7 @@ pub use ddp::{
 };
 pub use fault::{WireFault, codes};
 pub(crate) use fpdu::{CRC_LEN, crc_bytes};
-pub use fpdu::{MAX_PAYLOAD, MPA_LEN, pad_len};
-pub(crate) use rx::in_parts;
+pub use fpdu::{MAX_PAYLOAD, MPA_LEN, PayloadLimit, pad_len};
+pub(crate) use rx::{LARGE, in_parts};
 pub use rx::{Rx, Sink};
 pub use terminate::Terminate;

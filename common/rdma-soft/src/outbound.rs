@@ -12,7 +12,7 @@ use std::io::IoSlice;
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{Completion, Event, Inline, Outcome, QpId, Tag, Work, WorkKind};
 
-use crate::iwarp::{Header, Kind, Opcode, ReadRequest, Terminate, WireFault};
+use crate::iwarp::{Header, Kind, Opcode, PayloadLimit, ReadRequest, Terminate, WireFault};
 use crate::keys::KeyTable;
 use frames::{Done, Frames, Payload, Source};
 use message::Message;
@@ -42,6 +42,7 @@ pub(crate) struct Outbound {
     send_msn: u32,
     read_msn: u32,
     frames: Frames,
+    limit: PayloadLimit,
     /// RFC 5044, section 7.1.2: the responder sends no FPDU before the
     /// initiator's first one.
     pub(crate) held: bool,
@@ -86,6 +87,7 @@ impl Outbound {
             send_msn: 1,
             read_msn: 1,
             frames: Frames::new(),
+            limit: PayloadLimit::LONGEST,
             held: false,
             blocked: false,
             closed: false,
@@ -97,8 +99,9 @@ impl Outbound {
     }
 
     /// The connection stands: what was agreed.
-    pub(crate) fn start(&mut self, crc: bool, max_reads: usize, held: bool) {
+    pub(crate) fn start(&mut self, crc: bool, limit: PayloadLimit, max_reads: usize, held: bool) {
         self.frames.crc = crc;
+        self.limit = limit;
         self.max_reads = max_reads;
         self.held = held;
     }
@@ -120,7 +123,8 @@ impl Outbound {
     /// its key.
     pub(crate) fn answer(&mut self, request: &ReadRequest, offset: usize) {
         self.answering += 1;
-        self.answers.push_back(Message::answer(request, offset));
+        self.answers
+            .push_back(Message::answer(request, offset, self.limit));
     }
 
     fn entry_mut(&mut self, number: u64) -> Option<&mut Entry> {
@@ -183,19 +187,17 @@ impl Outbound {
 
     /// Hands out what is done, in the order it was posted.
     pub(crate) fn complete(&mut self, qp: QpId, events: &mut Vec<Event>) {
-        while let Some(front) = self.queue.front() {
-            let done = match front.kind {
-                WorkKind::Read => front.answered,
-                WorkKind::Send | WorkKind::Write => self.base < self.done,
-            };
-            if !done {
-                break;
-            }
-            if let Some(entry) = self.queue.pop_front() {
-                self.base += 1;
-                events.push(completion(qp, entry, Outcome::Success));
-            }
-        }
+        // First counted, then taken out all together: that is less work for each.
+        let sent = self.done.saturating_sub(self.base);
+        let numbered = (0_u64..).zip(&self.queue);
+        let is_done = |(number, entry): &(u64, &Entry)| match entry.kind {
+            WorkKind::Read => entry.answered,
+            WorkKind::Send | WorkKind::Write => *number < sent,
+        };
+        let count = numbered.take_while(is_done).count();
+        let done = self.queue.drain(..count);
+        events.extend(done.map(|entry| completion(qp, entry, Outcome::Success)));
+        self.base += count as u64;
     }
 
     /// Hands out everything.

@@ -99,6 +99,13 @@ pub trait Streams: Send {
         None
     }
 
+    /// Bytes of data that one segment on the stream's path has at most, as far as
+    /// that is known now (TCP's effective maximum segment size). `None` where
+    /// the stream is not cut into segments.
+    fn segment(&self, _stream: StreamId) -> Option<usize> {
+        None
+    }
+
     /// Whether room to send is to be reported. It may be reported at other
     /// times too.
     fn want_send(&mut self, stream: StreamId, want: bool);

@@ -22,6 +22,10 @@ pub(crate) struct Net {
     room: usize,
     /// Bytes one call moves at most.
     step: usize,
+    /// Receive calls that brought bytes.
+    received: usize,
+    /// What all streams say that a segment is.
+    segment: Option<usize>,
 }
 
 /// Both directions of one stream; side 0 connected, side 1 was connected to.
@@ -52,6 +56,16 @@ impl Pipes {
             me: 0,
         };
         (one, Self { net, me: 1 })
+    }
+
+    /// How many receive calls brought bytes so far.
+    pub(crate) fn received(&self) -> usize {
+        self.net.lock().unwrap().received
+    }
+
+    /// Cuts all streams into segments, as their ends see it.
+    pub(crate) fn set_segment(&self, segment: Option<usize>) {
+        self.net.lock().unwrap().segment = segment;
     }
 }
 
@@ -119,6 +133,7 @@ impl Streams for Pipes {
         let (pipe, side) = parts(stream);
         let mut net = self.net.lock().unwrap();
         let mut left = net.step;
+        let net = &mut *net;
         let pipe = &mut net.pipes[pipe];
         let mut count = 0;
         for buf in bufs {
@@ -137,7 +152,10 @@ impl Streams for Pipes {
         match count {
             0 if pipe.ended[1 - side] || pipe.closed[1 - side] => Ok(0),
             0 => Err(io::ErrorKind::WouldBlock.into()),
-            count => Ok(count),
+            count => {
+                net.received += 1;
+                Ok(count)
+            }
         }
     }
 
@@ -158,6 +176,10 @@ impl Streams for Pipes {
             0 => Err(io::ErrorKind::WouldBlock.into()),
             count => Ok(count),
         }
+    }
+
+    fn segment(&self, _stream: StreamId) -> Option<usize> {
+        self.net.lock().unwrap().segment
     }
 
     fn want_send(&mut self, _stream: StreamId, _want: bool) {}

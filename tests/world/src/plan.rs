@@ -153,6 +153,7 @@ impl Plan {
             crash_at_end: dice.happens(OneIn(2)),
         };
         plan.removals = removals(seed, calls, plan.disks.len());
+        plan.cut_into_segments();
         if plan.is_peaceful() {
             // However many calls wait for a slow disk.
             for host in &mut plan.hosts {
@@ -160,6 +161,13 @@ impl Plan {
             }
         }
         plan
+    }
+
+    /// By dice of their own: all else stays what it was for a seed.
+    fn cut_into_segments(&mut self) {
+        let mut dice = Dice::new(self.seed ^ 0x656d_7373);
+        let segments = [None, None, Some(536), Some(1460), Some(8960)];
+        self.net.segment = segments[dice.below(5)];
     }
 
     /// Whether nothing goes wrong, so that no connection may be lost.
@@ -245,6 +253,7 @@ fn net(dice: &mut Dice) -> SimConfig {
             _ => 8192..=1 << 20,
         },
         longest_piece: [1000, 9000, 65_536][dice.below(3)],
+        segment: None,
         chances: match dice.below(5) {
             0 => SimChances {
                 reset: OneIn(4000),

@@ -3,10 +3,11 @@
 use super::crc;
 use super::fault::{WireFault, codes};
 use super::fpdu::{CRC_LEN, crc_bytes, pad_len};
-use super::{Header, MPA_LEN};
+use super::{Header, MPA_LEN, TAGGED_LEN};
 
-/// Payload of a segment from which on it is large.
-const LARGE: usize = 8 * 1024;
+/// Payload of a segment from which on it is large: more than a packet of 9000 bytes
+/// brings. A call for each of those costs more than to copy them.
+pub(crate) const LARGE: usize = 9 * 1024;
 /// So many segments after a large one another is expected: messages come in
 /// several, and small messages go with large ones.
 const EXPECTED: u8 = 16;
@@ -157,6 +158,18 @@ impl Rx {
         match &self.state {
             State::Payload { header, remaining } => Some((header, *remaining)),
             _ => None,
+        }
+    }
+
+    /// Bytes between the payload that is arriving and that of a tagged segment
+    /// after it.
+    pub(crate) fn between(&self) -> usize {
+        match &self.state {
+            State::Payload { header, .. } => {
+                let ulpdu = self.carried.saturating_sub(MPA_LEN) + header.payload;
+                pad_len(ulpdu) + CRC_LEN + MPA_LEN + TAGGED_LEN
+            }
+            State::Header | State::Trailer { .. } => 0,
         }
     }
 

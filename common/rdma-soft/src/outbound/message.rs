@@ -3,7 +3,7 @@
 use nvmeof_rdma::Inline;
 
 use super::frames::{Done, Frames, Payload, Source};
-use crate::iwarp::{Header, Kind, MAX_PAYLOAD, Opcode, ReadRequest};
+use crate::iwarp::{Header, Kind, Opcode, PayloadLimit, ReadRequest};
 
 /// A message of which not everything is framed: head, then payload.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub(super) struct Message {
     /// Where its payload lies, from which byte on.
     pub(super) source: Source,
     pub(super) offset: usize,
+    /// Bytes of head and payload of one segment at most.
+    pub(super) max: usize,
     /// Bytes of head and payload that are not framed.
     pub(super) left: usize,
     /// Bytes that are framed, and how many of them are the head's.
@@ -26,7 +28,7 @@ pub(super) struct Message {
 impl Message {
     /// The answer to a Read of memory that lies `offset` bytes into the buffer
     /// of its key.
-    pub(super) fn answer(request: &ReadRequest, offset: usize) -> Self {
+    pub(super) fn answer(request: &ReadRequest, offset: usize, limit: PayloadLimit) -> Self {
         let key = request.source_stag;
         Self {
             opcode: Opcode::READ_RESPONSE,
@@ -36,6 +38,7 @@ impl Message {
             },
             source: Source::Exposed(key),
             offset,
+            max: limit.tagged,
             left: usize::try_from(request.len).unwrap_or(usize::MAX),
             framed: 0,
             head: 0,
@@ -60,7 +63,7 @@ impl Message {
     /// the first one and is shorter than a segment, `memory` is where the
     /// payload lies. Returns whether that was the last segment.
     pub(super) fn frame(&mut self, frames: &mut Frames, head: &Inline, memory: &[u8]) -> bool {
-        let count = self.left.min(MAX_PAYLOAD);
+        let count = self.left.min(self.max);
         let last = count == self.left;
         let header = Header {
             opcode: self.opcode,

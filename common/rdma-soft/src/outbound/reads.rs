@@ -68,6 +68,12 @@ impl Outbound {
         local.get_mut(start..start.checked_add(remaining)?)
     }
 
+    /// Bytes of the oldest Read that are missing.
+    pub(crate) fn answer_left(&self) -> usize {
+        let read = self.reads.front();
+        read.map_or(0, |read| read.len.saturating_sub(read.arrived))
+    }
+
     pub(crate) fn answer_advance(&mut self, len: usize) {
         if let Some(read) = self.reads.front_mut() {
             read.arrived += len;

@@ -5,7 +5,7 @@ use nvmeof_rdma::{Inline, RemoteSlice, Tag, Work, WorkKind};
 use super::frames::{Done, Payload, Source};
 use super::message::Message;
 use super::{Entry, Outbound, ReadInFlight};
-use crate::iwarp::{Header, Kind, MAX_PAYLOAD, Opcode, QUEUE_READ, QUEUE_SEND, ReadRequest};
+use crate::iwarp::{Header, Kind, Opcode, QUEUE_READ, QUEUE_SEND, ReadRequest};
 use crate::keys::KeyTable;
 
 /// Of what has none.
@@ -158,7 +158,11 @@ impl Outbound {
     ) {
         let (source, done) = (Source::Work(number), Done::Work(number));
         let len = head.len() + memory.len();
-        if len <= MAX_PAYLOAD {
+        let max = match kind {
+            Kind::Tagged { .. } => self.limit.tagged,
+            Kind::Untagged { .. } => self.limit.untagged,
+        };
+        if len <= max {
             let header = Header {
                 opcode,
                 last: true,
@@ -178,6 +182,7 @@ impl Outbound {
             kind,
             source,
             offset: 0,
+            max,
             left: len,
             framed: 0,
             head: 0,

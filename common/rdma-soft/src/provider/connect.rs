@@ -12,7 +12,7 @@ use crate::conn::{Conn, Phase, Remote};
 use crate::iwarp::mpa::{
     FRAME_LEN, Frame, FrameError, FrameKind, READS_UNSAID, REVISION_1, REVISION_2, Reads,
 };
-use crate::iwarp::{WireFault, codes};
+use crate::iwarp::{PayloadLimit, WireFault, codes};
 use crate::{StreamId, Streams};
 
 /// Bytes of private data that are ours to use.
@@ -328,13 +328,19 @@ impl<S: Streams> SoftRdma<S> {
         });
         self.put_reply(conn, false, ird, ord, private_data);
         self.leave_pending(conn);
-        conn.start(ord);
+        conn.start(ord, self.payload_limit(conn));
         self.later.push(Event::Established {
             qp: conn.id,
             private_data: PrivateData::empty(),
         });
         self.list(conn);
         Ok(())
+    }
+
+    /// RFC 5044, section 4.2: an FPDU is no longer than a segment of the path.
+    fn payload_limit(&self, conn: &Conn) -> PayloadLimit {
+        let segment = self.streams.segment(conn.stream);
+        segment.map_or(PayloadLimit::LONGEST, PayloadLimit::for_segment)
     }
 
     pub(super) fn reject_conn(
@@ -393,7 +399,7 @@ impl<S: Streams> SoftRdma<S> {
         let ord = reads.map_or(conn.config.reads_out, |reads| {
             conn.config.reads_out.min(u32::from(reads.ird))
         });
-        conn.start(ord);
+        conn.start(ord, self.payload_limit(conn));
         self.listen_for_first(conn);
         if let Some(reads) = reads
             && reads.ord != READS_UNSAID

@@ -2,6 +2,8 @@
 //! it needs a peer that speaks otherwise.
 
 mod active;
+mod answers;
+mod segments;
 
 use super::*;
 use crate::iwarp::mpa::{FRAME_LEN, Frame, FrameKind, Reads};
@@ -169,6 +171,13 @@ fn reply(bytes: &[u8]) -> (Frame, Option<Reads>) {
         .then(|| Reads::parse(*bytes[20..].first_chunk().unwrap()));
     assert_eq!(bytes.len(), FRAME_LEN + usize::from(frame.private_len));
     (frame, reads)
+}
+
+/// Bytes that tell where they were.
+fn content(len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at ^ (at >> 8)).to_le_bytes()[0])
+        .collect()
 }
 
 fn untagged(opcode: Opcode, queue: u32, msn: u32, payload: &[u8]) -> Vec<u8> {

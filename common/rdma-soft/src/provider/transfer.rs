@@ -9,7 +9,7 @@ use super::SoftRdma;
 use crate::Streams;
 use crate::conn::{Conn, Phase};
 use crate::inbound::Receiver;
-use crate::iwarp::{WireFault, codes};
+use crate::iwarp::{Rx, Sink, WireFault, codes};
 
 /// What is taken besides the rest of a payload while large ones come: the next
 /// header or some small messages, and little payload that has to be copied.
@@ -63,31 +63,22 @@ impl<S: Streams> SoftRdma<S> {
             scratch.len()
         };
         let room = scratch.get_mut(..room).unwrap_or_default();
-        let offered = room.len() + rx.payload().map_or(0, |(_, missing)| missing);
-        let outcome = match rx.payload() {
-            None => {
-                let received = self.streams.recv(conn.stream, &mut [IoSliceMut::new(room)]);
-                received.map(|count| (count, 0))
-            }
-            Some((_, missing)) => {
-                let place = match crate::iwarp::Sink::place(&mut sink, missing) {
-                    Ok(place) => place,
-                    Err(fault) => {
-                        self.end_fault(conn, fault, events);
-                        return Received::Part;
-                    }
-                };
-                let bufs = &mut [IoSliceMut::new(place), IoSliceMut::new(room)];
-                let received = self.streams.recv(conn.stream, bufs);
-                received.map(|count| (count, count.min(missing)))
+        let plan = Plan::new(rx, &sink);
+        let offered = plan.missing + plan.ahead + room.len();
+        let recv = |bufs: &mut [IoSliceMut<'_>]| self.streams.recv(conn.stream, bufs);
+        let received = match plan.receive(&mut sink, room, recv) {
+            Ok(received) => received,
+            Err(fault) => {
+                self.end_fault(conn, fault, events);
+                return Received::Part;
             }
         };
-        let (count, placed) = match outcome {
-            Ok((0, _)) => {
+        let count = match received {
+            Ok(0) => {
                 self.end_of_stream(conn, events);
                 return Received::Part;
             }
-            Ok(counts) => counts,
+            Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if conn.broken {
                     // Sending failed, and all that arrived before was taken.
@@ -100,14 +91,7 @@ impl<S: Streams> SoftRdma<S> {
                 return Received::Part;
             }
         };
-        let mut result = Ok(());
-        if placed > 0 {
-            result = rx.placed(placed, &mut sink);
-        }
-        if result.is_ok() {
-            let bytes = scratch.get(..count - placed).unwrap_or_default();
-            result = rx.consume(bytes, &mut sink);
-        }
+        let result = plan.take(count, scratch, rx, &mut sink);
         if conn.rx.frames() > 0 {
             conn.outbound.held = false;
         }
@@ -239,6 +223,76 @@ impl<S: Streams> SoftRdma<S> {
         let count = self.streams.send(conn.stream, slices)?;
         conn.outbound.sent(count, &mut self.keys);
         Ok((count, offered))
+    }
+}
+
+/// Where the bytes of one receive call go: what is missing of the payload at hand
+/// to its place, what stands between that and the payload of the next segment to
+/// the scratch buffer, that payload to what follows the place, all else to the rest
+/// of the scratch buffer. Two large segments of an answer take one call that way.
+#[derive(Clone, Copy)]
+struct Plan {
+    missing: usize,
+    between: usize,
+    /// 0 where it is not known that the next segment goes there.
+    ahead: usize,
+}
+
+impl Plan {
+    fn new(rx: &Rx, sink: &Receiver<'_>) -> Self {
+        let (missing, ahead) = match rx.payload() {
+            Some((header, missing)) => (missing, sink.ahead(header, missing)),
+            None => (0, 0),
+        };
+        Self {
+            missing,
+            between: if ahead > 0 { rx.between() } else { 0 },
+            ahead,
+        }
+    }
+
+    /// One call of `recv`.
+    fn receive(
+        &self,
+        sink: &mut Receiver<'_>,
+        room: &mut [u8],
+        recv: impl FnOnce(&mut [IoSliceMut<'_>]) -> io::Result<usize>,
+    ) -> Result<io::Result<usize>, WireFault> {
+        if self.missing == 0 {
+            return Ok(recv(&mut [IoSliceMut::new(room)]));
+        }
+        let place = sink.place(self.missing + self.ahead)?;
+        let (place, next) = place.split_at_mut(self.missing.min(place.len()));
+        let (place, next) = (IoSliceMut::new(place), IoSliceMut::new(next));
+        if self.ahead == 0 {
+            return Ok(recv(&mut [place, IoSliceMut::new(room)]));
+        }
+        let (between, room) = room.split_at_mut(self.between.min(room.len()));
+        let (between, room) = (IoSliceMut::new(between), IoSliceMut::new(room));
+        Ok(recv(&mut [place, between, next, room]))
+    }
+
+    /// Takes the `count` bytes that it brought.
+    fn take(
+        &self,
+        count: usize,
+        scratch: &[u8],
+        rx: &mut Rx,
+        sink: &mut Receiver<'_>,
+    ) -> Result<(), WireFault> {
+        let share = |left: usize, most: usize| (left.min(most), left.saturating_sub(most));
+        let (placed, left) = share(count, self.missing);
+        let (between, left) = share(left, self.between);
+        let (ahead, left) = share(left, self.ahead);
+        if placed > 0 {
+            rx.placed(placed, sink)?;
+        }
+        rx.consume(scratch.get(..between).unwrap_or_default(), sink)?;
+        if ahead > 0 {
+            sink.take_ahead(rx, ahead)?;
+        }
+        let rest = scratch.get(self.between..self.between + left);
+        rx.consume(rest.unwrap_or_default(), sink)
     }
 }
 

@@ -79,6 +79,30 @@ fn a_peer_without_revision_2_is_asked_again_with_1() {
 }
 
 #[test]
+fn who_called_keeps_to_segments_as_well() {
+    for (segment, count) in [(Some(1460), 3), (None, 1)] {
+        let mut active = Active::new();
+        active.peer.set_segment(segment);
+        let stream = active.asked(2);
+        active.answer(stream, 0x10, 2, &Reads::new(2, 2).to_bytes());
+        let mut local = active.pool.take().unwrap();
+        local.set_view(0..4096).unwrap();
+        let remote = RemoteSlice {
+            key: RemoteKey(1),
+            addr: 0,
+            len: 4096,
+        };
+        let work = Work::Write { local, remote };
+        active.provider.post(active.qp, Tag(1), work).unwrap();
+        active.turn();
+        let mut bytes = vec![0; 8192];
+        let bufs = &mut [IoSliceMut::new(&mut bytes)];
+        let heard = active.peer.recv(stream, bufs).unwrap();
+        assert_eq!(segments::fpdus(&bytes[..heard]).len(), count);
+    }
+}
+
+#[test]
 fn replies_that_break_the_rules_end_the_connection() {
     let reads = Reads::new(2, 2).to_bytes();
     for (flags, revision, private) in [

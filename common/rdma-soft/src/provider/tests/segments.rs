@@ -1,0 +1,150 @@
+//! How long FPDUs are: what the path takes at once.
+
+use nvmeof_rdma::Inline;
+
+use super::*;
+use crate::iwarp::{MAX_PAYLOAD, MPA_LEN, pad_len};
+
+const SEGMENTS: [usize; 4] = [536, 1460, 8960, 65483];
+
+/// One FPDU of ours: its header, payload and length.
+pub(super) type Fpdu = (Header, Vec<u8>, usize);
+
+/// Takes FPDUs apart.
+pub(super) fn fpdus(mut bytes: &[u8]) -> Vec<Fpdu> {
+    let mut all = Vec::new();
+    while !bytes.is_empty() {
+        let len = Header::framed_len(*bytes.first_chunk().unwrap()).unwrap();
+        let header = Header::parse(&bytes[..len]).unwrap();
+        let end = len + header.payload;
+        let whole = end + pad_len(end - MPA_LEN) + 4;
+        all.push((header, bytes[len..end].to_vec(), whole));
+        bytes = &bytes[whole..];
+    }
+    all
+}
+
+/// In full operation over a path of that segment.
+fn over(segment: Option<usize>) -> (Raw, QpId) {
+    let mut raw = Raw::passive(SoftConfig::default());
+    raw.peer.set_segment(segment);
+    raw.say(&request(2, 0x10, Some(Reads::new(4, 4)), b""));
+    raw.turn();
+    let qp = raw.request().qp;
+    raw.provider.prepare(qp, &CONFIG).unwrap();
+    raw.provider.accept(qp, &PrivateData::empty()).unwrap();
+    raw.turn();
+    raw.events.clear();
+    raw.hear();
+    // The first FPDU is the initiator's.
+    raw.say(&tagged(Opcode::WRITE, 0, b""));
+    raw.turn();
+    (raw, qp)
+}
+
+impl Raw {
+    fn filled(&mut self, len: usize) -> Buf {
+        let mut buf = self.pool.take().unwrap();
+        buf.set_view(0..len).unwrap();
+        buf.copy_from_slice(&content(len));
+        buf
+    }
+
+    /// What a Write of `len` bytes, a Send of 8 and `len`, and the answer to a
+    /// Read of `len` become.
+    fn all_kinds(&mut self, qp: QpId, len: usize) -> [Vec<Fpdu>; 3] {
+        let local = self.filled(len);
+        let remote = RemoteSlice {
+            key: RemoteKey(7),
+            addr: 1 << 32,
+            len: u32::try_from(len).unwrap(),
+        };
+        let work = Work::Write { local, remote };
+        self.provider.post(qp, Tag(1), work).unwrap();
+        self.turn();
+        let write = fpdus(&self.hear());
+        let work = Work::Send {
+            head: Inline::new(b"8 bytes.").unwrap(),
+            body: Some(self.filled(len)),
+            invalidate: None,
+            solicited: false,
+        };
+        self.provider.post(qp, Tag(2), work).unwrap();
+        self.turn();
+        let send = fpdus(&self.hear());
+        let source = self.filled(len);
+        let source = self.provider.expose(qp, source, Rights::REMOTE_READ);
+        let source = source.unwrap_or_else(|refused| panic!("{:?}", refused.why));
+        let asks = ReadRequest {
+            sink_stag: 5,
+            sink_to: 1 << 33,
+            len: u32::try_from(len).unwrap(),
+            source_stag: source.key.0,
+            source_to: source.addr,
+        };
+        let mut bytes = Vec::new();
+        asks.write(&mut bytes);
+        self.say(&untagged(Opcode::READ_REQUEST, 1, 1, &bytes));
+        self.turn();
+        let answer = fpdus(&self.hear());
+        assert_eq!(self.events.len(), 2, "{:?}", self.events);
+        [write, send, answer]
+    }
+}
+
+/// The payload is whole and in its place; only the last FPDU says so.
+fn assert_whole(message: &[Fpdu], first: &[u8], len: usize) {
+    let mut so_far = Vec::new();
+    for (number, (header, payload, _)) in message.iter().enumerate() {
+        assert_eq!(header.last, number + 1 == message.len());
+        assert!(header.last || !payload.is_empty());
+        match header.kind {
+            Kind::Tagged { to, .. } => {
+                assert_eq!(to & 0xffff_ffff, so_far.len() as u64);
+            }
+            Kind::Untagged { offset, .. } => assert_eq!(offset as usize, so_far.len()),
+        }
+        so_far.extend_from_slice(payload);
+    }
+    assert!(so_far == [first, &content(len)].concat());
+}
+
+/// Sizes around where a message gets one more FPDU.
+fn sizes() -> impl Strategy<Value = (usize, usize)> {
+    let border = |segment: usize| {
+        let most = 65536 / segment + 1;
+        (Just(segment), 0..=most, 0..80_usize).prop_map(|(segment, count, around)| {
+            let len = (count * segment + around).saturating_sub(60);
+            (segment, len.min(65536))
+        })
+    };
+    prop::sample::select(&SEGMENTS[..]).prop_flat_map(border)
+}
+
+proptest! {
+    #[test]
+    fn every_fpdu_fits_a_segment_and_all_but_the_last_fill_it((segment, len) in sizes()) {
+        let (mut raw, qp) = over(Some(segment));
+        let messages = raw.all_kinds(qp, len);
+        for (message, head) in messages.iter().zip([&b""[..], b"8 bytes.", b""]) {
+            assert_whole(message, head, len);
+            let (last, others) = message.split_last().unwrap();
+            prop_assert!(last.2 <= segment);
+            for (_, _, whole) in others {
+                prop_assert_eq!(*whole, segment - segment % 4);
+            }
+        }
+    }
+}
+
+#[test]
+fn fpdus_are_long_where_nothing_is_cut() {
+    let (mut raw, qp) = over(None);
+    for message in raw.all_kinds(qp, 65536) {
+        let [(first, ..), (_, _, last)] = &message[..] else {
+            panic!("{} FPDUs", message.len());
+        };
+        assert_eq!(first.payload, MAX_PAYLOAD);
+        assert!(*last < 128);
+    }
+}
