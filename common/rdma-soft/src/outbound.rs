@@ -187,17 +187,19 @@ impl Outbound {
 
     /// Hands out what is done, in the order it was posted.
     pub(crate) fn complete(&mut self, qp: QpId, events: &mut Vec<Event>) {
-        // First counted, then taken out all together: that is less work for each.
-        let sent = self.done.saturating_sub(self.base);
-        let numbered = (0_u64..).zip(&self.queue);
-        let is_done = |(number, entry): &(u64, &Entry)| match entry.kind {
-            WorkKind::Read => entry.answered,
-            WorkKind::Send | WorkKind::Write => *number < sent,
-        };
-        let count = numbered.take_while(is_done).count();
-        let done = self.queue.drain(..count);
-        events.extend(done.map(|entry| completion(qp, entry, Outcome::Success)));
-        self.base += count as u64;
+        while let Some(front) = self.queue.front() {
+            let done = match front.kind {
+                WorkKind::Read => front.answered,
+                WorkKind::Send | WorkKind::Write => self.base < self.done,
+            };
+            if !done {
+                break;
+            }
+            if let Some(entry) = self.queue.pop_front() {
+                self.base += 1;
+                events.push(completion(qp, entry, Outcome::Success));
+            }
+        }
     }
 
     /// Hands out everything.

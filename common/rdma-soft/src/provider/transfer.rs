@@ -239,6 +239,7 @@ struct Plan {
 }
 
 impl Plan {
+    #[inline]
     fn new(rx: &Rx, sink: &Receiver<'_>) -> Self {
         let (missing, ahead) = match rx.payload() {
             Some((header, missing)) => (missing, sink.ahead(header, missing)),
@@ -252,6 +253,7 @@ impl Plan {
     }
 
     /// One call of `recv`.
+    #[inline]
     fn receive(
         &self,
         sink: &mut Receiver<'_>,
@@ -262,17 +264,17 @@ impl Plan {
             return Ok(recv(&mut [IoSliceMut::new(room)]));
         }
         let place = sink.place(self.missing + self.ahead)?;
-        let (place, next) = place.split_at_mut(self.missing.min(place.len()));
-        let (place, next) = (IoSliceMut::new(place), IoSliceMut::new(next));
         if self.ahead == 0 {
-            return Ok(recv(&mut [place, IoSliceMut::new(room)]));
+            return Ok(recv(&mut [IoSliceMut::new(place), IoSliceMut::new(room)]));
         }
+        let (place, next) = place.split_at_mut(self.missing.min(place.len()));
         let (between, room) = room.split_at_mut(self.between.min(room.len()));
-        let (between, room) = (IoSliceMut::new(between), IoSliceMut::new(room));
-        Ok(recv(&mut [place, between, next, room]))
+        let bufs = [place, between, next, room];
+        Ok(recv(&mut bufs.map(IoSliceMut::new)))
     }
 
     /// Takes the `count` bytes that it brought.
+    #[inline]
     fn take(
         &self,
         count: usize,
@@ -280,18 +282,35 @@ impl Plan {
         rx: &mut Rx,
         sink: &mut Receiver<'_>,
     ) -> Result<(), WireFault> {
-        let share = |left: usize, most: usize| (left.min(most), left.saturating_sub(most));
-        let (placed, left) = share(count, self.missing);
-        let (between, left) = share(left, self.between);
-        let (ahead, left) = share(left, self.ahead);
+        let placed = count.min(self.missing);
         if placed > 0 {
             rx.placed(placed, sink)?;
         }
+        let left = count - placed;
+        if self.ahead == 0 {
+            return rx.consume(scratch.get(..left).unwrap_or_default(), sink);
+        }
+        self.take_behind(left, scratch, rx, sink)
+    }
+
+    /// Takes `left` bytes that came behind the payload, some of them to the
+    /// place of the next one.
+    #[cold]
+    fn take_behind(
+        &self,
+        left: usize,
+        scratch: &[u8],
+        rx: &mut Rx,
+        sink: &mut Receiver<'_>,
+    ) -> Result<(), WireFault> {
+        let between = left.min(self.between);
         rx.consume(scratch.get(..between).unwrap_or_default(), sink)?;
+        let ahead = (left - between).min(self.ahead);
         if ahead > 0 {
             sink.take_ahead(rx, ahead)?;
         }
-        let rest = scratch.get(self.between..self.between + left);
+        let rest = left - between - ahead;
+        let rest = scratch.get(self.between..self.between + rest);
         rx.consume(rest.unwrap_or_default(), sink)
     }
 }
