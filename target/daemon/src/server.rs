@@ -351,8 +351,12 @@ fn connections(limit: u64, reactors: usize, disks: usize, devices: usize) -> u32
 const SPARE_DISKS: usize = 256;
 
 fn ring_config(claims: &[Claim], thread: Option<Duration>) -> RingConfig {
+    // The kernel makes no table with more places than a process may have files.
+    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
+    let most = usize::try_from(limit).unwrap_or(usize::MAX);
+    let files = (claims.len() + SPARE_DISKS).min(most);
     RingConfig {
-        files: u32::try_from(claims.len() + SPARE_DISKS).unwrap_or(u32::MAX),
+        files: u32::try_from(files).unwrap_or(u32::MAX),
         thread,
         ..RingConfig::default()
     }
