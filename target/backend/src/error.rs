@@ -51,6 +51,20 @@ pub enum IoErrorKind {
     Other,
 }
 
+impl IoError {
+    /// An operation came for disk number `disk` after it was closed.
+    #[must_use]
+    pub fn not_open(disk: u32) -> Self {
+        Self {
+            kind: IoErrorKind::Removed,
+            errno: Errno::ENODEV,
+            verb: "reach",
+            path: format!("disk {disk}").into(),
+            offset: 0,
+        }
+    }
+}
+
 impl IoErrorKind {
     /// What `errno`, returned by an operation on a file, means.
     #[must_use]

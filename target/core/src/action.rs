@@ -135,6 +135,13 @@ impl IoOp {
     pub fn bytes(&self) -> Range<u64> {
         self.offset..self.offset + self.len
     }
+
+    /// Whether some of them are among `bytes` of `disk`.
+    #[must_use]
+    pub fn overlaps(&self, disk: u32, bytes: &Range<u64>) -> bool {
+        let own = self.bytes();
+        self.disk == disk && own.start < bytes.end && bytes.start < own.end
+    }
 }
 
 /// What to do to a disk.

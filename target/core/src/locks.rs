@@ -130,23 +130,31 @@ impl LockMember {
         RangeLock { inner, id }
     }
 
-    /// Whether somebody else has the right to write some of `bytes` of `disk`,
-    /// or waits for it.
+    /// Whether a write of `bytes` of `disk` has to wait for a lock. If so it gets
+    /// its `turn`: locks that are asked for later wait for the write.
     #[must_use]
-    pub fn blocks(&self, disk: u32, bytes: &Range<u64>) -> bool {
-        let table = self.inner.table();
-        table.locks.iter().any(|lock| lock.overlaps(disk, bytes))
+    pub fn blocks(&self, disk: u32, bytes: &Range<u64>, turn: &mut Option<u64>) -> bool {
+        let mut table = self.inner.table();
+        let before = turn.unwrap_or(u64::MAX);
+        let mut older = table.locks.iter().take_while(|lock| lock.id < before);
+        let blocked = older.any(|lock| lock.overlaps(disk, bytes));
+        if blocked && turn.is_none() {
+            *turn = Some(table.next);
+            table.next += 1;
+        }
+        blocked
     }
 
     /// Says of each lock that waits for this reactor whether it still writes
-    /// there. Whether some have to wait on.
+    /// there, or will before it is the lock's turn (its first argument). Whether
+    /// some have to wait on.
     #[must_use]
-    pub fn settle(&self, mut writes: impl FnMut(u32, &Range<u64>) -> bool) -> bool {
+    pub fn settle(&self, mut writes: impl FnMut(u64, u32, &Range<u64>) -> bool) -> bool {
         let mut table = self.inner.table();
         let (mut waits, mut changed) = (false, false);
         for lock in &mut table.locks {
             if lock.waits_for.contains(&self.number) {
-                if writes(lock.disk, &lock.bytes) {
+                if writes(lock.id, lock.disk, &lock.bytes) {
                     waits = true;
                 } else {
                     lock.waits_for.remove(&self.number);
@@ -207,15 +215,16 @@ mod tests {
         let lock = one.ask(7, 0..512);
         assert!(!two.is_idle() && two.version() != before);
         assert!(!lock.is_held());
-        assert!(!one.settle(|_, _| false));
-        assert!(two.settle(|disk, bytes| (disk, bytes.clone()) == (7, 0..512)));
+        assert!(!one.settle(|_, _, _| false));
+        assert!(two.settle(|_, disk, bytes| (disk, bytes.clone()) == (7, 0..512)));
         assert!(!lock.is_held());
-        assert!(!two.settle(|_, _| false));
+        assert!(!two.settle(|_, _, _| false));
         assert!(lock.is_held());
-        assert!(two.blocks(7, &(511..1000)));
-        assert!(!two.blocks(7, &(512..1000)) && !two.blocks(8, &(0..512)));
+        assert!(two.blocks(7, &(511..1000), &mut None));
+        assert!(!two.blocks(7, &(512..1000), &mut None));
+        assert!(!two.blocks(8, &(0..512), &mut None));
         drop(lock);
-        assert!(two.is_idle() && !two.blocks(7, &(0..512)));
+        assert!(two.is_idle() && !two.blocks(7, &(0..512), &mut None));
     }
 
     #[test]
@@ -223,7 +232,7 @@ mod tests {
         let locks = Locks::default();
         let member = locks.join();
         let [first, second, third] = [0..512, 0..1024, 512..1024].map(|it| member.ask(1, it));
-        assert!(!member.settle(|_, _| false));
+        assert!(!member.settle(|_, _, _| false));
         assert!(first.is_held() && !second.is_held() && !third.is_held());
         drop(first);
         assert!(second.is_held() && !third.is_held());
@@ -232,11 +241,29 @@ mod tests {
     }
 
     #[test]
+    fn a_write_that_waited_goes_before_locks_that_were_asked_for_later() {
+        let member = Locks::default().join();
+        let first = member.ask(1, 0..512);
+        let mut turn = None;
+        assert!(member.blocks(1, &(0..512), &mut turn));
+        let waiting = turn.unwrap();
+        let second = member.ask(1, 0..512);
+        assert!(member.settle(|lock, _, _| waiting < lock));
+        assert!(first.is_held());
+        drop(first);
+        assert!(!second.is_held(), "the write has its turn");
+        assert!(!member.blocks(1, &(0..512), &mut turn));
+        assert_eq!(turn, Some(waiting));
+        assert!(!member.settle(|_, _, _| false));
+        assert!(second.is_held());
+    }
+
+    #[test]
     fn a_reactor_that_goes_is_not_waited_for() {
         let locks = Locks::default();
         let (one, two) = (locks.join(), locks.join());
         let lock = one.ask(1, 0..512);
-        assert!(!one.settle(|_, _| false));
+        assert!(!one.settle(|_, _, _| false));
         drop(two);
         assert!(lock.is_held());
     }

@@ -108,7 +108,7 @@ impl Server {
         }
         let opened = config.open()?;
         let steering = Steering::new(count);
-        let files = raise_files(count, opened.claims.len() + SPARE_FILES, &ports);
+        let files = raise_files(count, opened.claims.len(), &ports);
         let Listening { reactors, ports } = ports::listen(config, ports, &steering, files)?;
         let names = reactors.first().map(|readies| {
             let names = readies.iter().map(|ready| ready.name);
@@ -290,8 +290,10 @@ impl Server {
     }
 }
 
-/// Descriptors that are left for disks which come later.
-const SPARE_FILES: usize = 16;
+/// Descriptors that are left for disks which come later, at most, and one in so
+/// many of those there may be.
+const SPARE_FILES: u64 = 16;
+const SPARE_SHARE: u64 = 64;
 
 fn start_error(what: &'static str, why: &dyn std::fmt::Display) -> ServeError {
     let why = why.to_string();
@@ -326,7 +328,9 @@ fn raise_files(reactors: usize, disks: usize, ports: &[Port]) -> u32 {
     };
     let devices = ports.iter().flat_map(|port| &port.parts);
     let devices = devices.map(|part| part.devices.len()).sum();
-    connections(limit, reactors, disks, devices)
+    let spare = SPARE_FILES.min(limit / SPARE_SHARE);
+    let spare = usize::try_from(spare).unwrap_or(usize::MAX);
+    connections(limit, reactors, disks.saturating_add(spare), devices)
 }
 
 /// Connections for each reactor with `limit` descriptors in all. Those of RDMA

@@ -78,7 +78,8 @@ impl Admin<'_> {
                 window.put(0, &FirmwareSlots::single(Ascii::new(FIRMWARE)));
             }
             LogId::CHANGED_NAMESPACES => {
-                window.put(0, &self.controller.lock().changed.to_page());
+                let changed = self.controller.changed(command.retain_event);
+                window.put(0, &changed.to_page());
             }
             LogId::EFFECTS => window.put(0, &effects::commands()),
             LogId::FEATURE_EFFECTS => effects::write_features(self.features(), window),

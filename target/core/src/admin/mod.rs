@@ -87,11 +87,13 @@ impl Admin<'_> {
         match page {
             Page::Identify(command) => self.write_identify(command, &mut Window::new(0, out)),
             Page::Log(command) => {
-                let mut window = Window::new(command.offset, out);
-                self.write_log_page(command, &mut window);
+                // Before it is written: of what changes meanwhile the host is
+                // told again.
                 if !command.retain_event {
                     self.controller.page_read(command.lid);
                 }
+                let mut window = Window::new(command.offset, out);
+                self.write_log_page(command, &mut window);
             }
             Page::Feature(command) => self.write_feature(command, &mut Window::new(0, out)),
         }

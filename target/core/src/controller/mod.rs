@@ -225,12 +225,20 @@ impl Controller {
         known
     }
 
-    /// The host read a log page and lets go of its events.
+    /// Namespaces that changed since the host last read which; unless it wants
+    /// to `retain` them, it has read them with this.
+    pub(crate) fn changed(&self, retain: bool) -> ChangedList {
+        let mut cold = self.lock();
+        if retain {
+            cold.changed.clone()
+        } else {
+            std::mem::take(&mut cold.changed)
+        }
+    }
+
+    /// The host reads a log page and lets go of its events.
     pub(crate) fn page_read(&self, page: LogId) {
         let mut cold = self.lock();
-        if page == LogId::CHANGED_NAMESPACES {
-            cold.changed = ChangedList::default();
-        }
         cold.notices.page_read(page);
         self.hot.set_event(cold.notices.is_ready());
     }

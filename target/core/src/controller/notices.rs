@@ -99,7 +99,7 @@ impl Notices {
 }
 
 /// Namespaces that changed since their log page was read last.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ChangedList {
     /// One more than the page can name is enough to know that they are too
     /// many.

@@ -1,6 +1,8 @@
 //! The Copy command (NVM 1.0, 3.2.2): all ranges are checked, then they are
 //! copied in order, a piece at a time through one buffer.
 
+use std::ops::Range;
+
 use nvmeof_wire::nvm::{COPY_RANGE_LEN, Copy, CopyRange};
 use nvmeof_wire::{Sqe, Status};
 
@@ -31,6 +33,14 @@ impl Copying {
     /// The disk it was begun for.
     pub(super) fn disk(&self) -> u32 {
         self.extent.disk
+    }
+
+    /// Whether the disk may be writing some of `bytes` of `disk` for it: at most
+    /// a piece.
+    pub(super) fn may_write(&self, disk: u32, bytes: &Range<u64>) -> bool {
+        let start = self.to << self.extent.block_shift;
+        let piece = start..start + u64::from(self.room());
+        self.storing && self.disk() == disk && piece.start < bytes.end && bytes.start < piece.end
     }
 
     /// Bytes of the buffer.

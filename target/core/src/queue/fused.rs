@@ -91,8 +91,9 @@ impl Queue {
                 let Stage::Fusing(write) = request.stage else {
                     return Err(Status::INTERNAL_ERROR.into());
                 };
-                let same =
-                    (request.nsid, write.offset, write.len) == (nsid, compare.offset, compare.len);
+                // A namespace may have become another disk in between.
+                let same = (request.nsid, write.disk, write.offset, write.len)
+                    == (nsid, compare.disk, compare.offset, compare.len);
                 // NVM 1.0, 2.1.5: "the LBA range, if used, shall be the same for
                 // the two commands. If the LBA ranges do not match, the commands
                 // should be aborted with ... Invalid Field in Command".
@@ -210,13 +211,11 @@ impl Request {
     #[must_use]
     pub fn may_write(&self, disk: u32, bytes: &std::ops::Range<u64>) -> bool {
         match self.stage {
-            Stage::Disk(op) => {
-                op.changes()
-                    && op.disk == disk
-                    && op.offset < bytes.end
-                    && bytes.start < op.offset + op.len
-            }
-            Stage::Trim { .. } | Stage::Copy(_) => true,
+            Stage::Disk(op) => op.changes() && op.overlaps(disk, bytes),
+            Stage::Trim { extent, blocks, .. } => extent
+                .bytes(self.lba, blocks, IoKind::Deallocate)
+                .is_some_and(|op| op.overlaps(disk, bytes)),
+            Stage::Copy(copying) => copying.may_write(disk, bytes),
             _ => false,
         }
     }

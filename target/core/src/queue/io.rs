@@ -287,8 +287,11 @@ impl Joined {
                 command,
                 extent,
                 next,
+                ..
             } => trim(request, command, extent, next, data),
             Stage::FlushAll { from, then, .. } => {
+                // One that went meanwhile was flushed when it was closed.
+                self.catch_up();
                 flush_next(self.view.subsystem(), request, from, then).map_or(Ok(Next::Done(0)), Ok)
             }
             _ => Err(Status::INTERNAL_ERROR.into()),
@@ -372,6 +375,7 @@ fn trim(
                 command,
                 extent,
                 next: at + 1,
+                blocks: range.blocks.get(),
             };
             return Ok(Next::Execute(op));
         }

@@ -56,6 +56,8 @@ pub(crate) enum Stage {
         command: DatasetManagement,
         extent: Extent,
         next: u16,
+        /// Blocks of that range, from `lba` on.
+        blocks: u32,
     },
     /// The disk; then namespaces from number `from` on.
     FlushAll {

@@ -21,7 +21,8 @@ impl Edge {
     fn abort_waiting(&mut self, cid: u16, io: &mut Io<'_>) -> bool {
         let is_it = |capsule: &Capsule| {
             let bytes = capsule.buf.get(..capsule.len).unwrap_or_default();
-            Sqe::in_capsule(bytes).is_some_and(|sqe| sqe.cid.get() == cid)
+            // Half of a fused operation is not given up without the other.
+            Sqe::in_capsule(bytes).is_some_and(|sqe| sqe.cid.get() == cid && !sqe.is_fused())
         };
         let Some(at) = self.waiting.iter().position(is_it) else {
             return false;

@@ -14,7 +14,7 @@ use nvmeof_target_core::{Action, Data, Event, IoOp, RangeLock};
 use nvmeof_wire::Status;
 use nvmeof_wire::sqe::SQE_LEN;
 
-use super::{Edge, Io};
+use super::{Edge, Io, State};
 use crate::tag::Place;
 
 /// A fused operation.
@@ -168,37 +168,57 @@ impl Edge {
     /// somebody else's. It is tried again when locks change.
     #[cold]
     pub(super) fn is_locked_out(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) -> bool {
+        let Some(job) = self.slots.get(slot) else {
+            return false;
+        };
+        // Each queue has one lock at a time, so that no host has many.
+        let mut locks = self.pairs.iter().filter(|pair| pair.lock.is_some());
+        let other = locks.any(|pair| !pair.has(slot));
         let locked = match self.pairs.iter_mut().find(|pair| pair.has(slot)) {
             // The lock is held since the compare.
             Some(pair) if pair.first != slot => false,
             Some(pair) => {
                 let lock = &mut pair.lock;
-                !lock
-                    .get_or_insert_with(|| io.locks.ask(op.disk, op.bytes()))
-                    .is_held()
+                other
+                    || !lock
+                        .get_or_insert_with(|| io.locks.ask(op.disk, op.bytes()))
+                        .is_held()
             }
-            None => op.changes() && io.locks.blocks(op.disk, &op.bytes()),
+            None => op.changes() && io.locks.blocks(op.disk, &op.bytes(), &mut job.turn),
         };
-        if locked && let Some(job) = self.slots.get(slot) {
+        if locked {
             job.hungry = Some(Action::Execute(*op));
             io.locked_out.push_back((self.place, slot));
+        } else {
+            job.turn = None;
         }
         locked
     }
 
     /// Locks changed: what waits for one in `slot` is tried again.
     pub(crate) fn try_again(&mut self, slot: Place, io: &mut Io<'_>) {
-        if let Some(action) = self.slots.get(slot).and_then(|job| job.hungry.take()) {
-            self.perform(slot, action, io);
-            self.settle(io);
+        let Some(job) = self.slots.get(slot) else {
+            return;
+        };
+        let Some(action) = job.hungry.take() else {
+            return;
+        };
+        // Its host may be back and have written something newer.
+        if self.state == State::Closing {
+            return;
         }
+        if io.locks.is_idle() {
+            job.turn = None;
+        }
+        self.perform(slot, action, io);
+        self.settle(io);
     }
 
     /// Whether a disk may be writing some of `bytes` of `disk` for this queue,
-    /// but under a lock of its own.
-    pub(crate) fn may_write(&self, disk: u32, bytes: &Range<u64>) -> bool {
+    /// but under a lock of its own, or will before it is the turn of `lock`.
+    pub(crate) fn may_write(&self, lock: u64, disk: u32, bytes: &Range<u64>) -> bool {
         let own = |slot| self.pairs.iter().any(|pair| pair.has(slot));
-        self.slots.may_write(disk, bytes, own)
+        self.slots.may_write(lock, disk, bytes, own)
     }
 
     /// The locks of fused operations that disks may still have a part of.

@@ -42,6 +42,8 @@ pub(super) struct Job {
     pub(super) lent: Lent,
     /// What waits for a buffer, or for an RDMA Read that may be begun.
     pub(super) hungry: Option<Action>,
+    /// When it is its turn to write, if it waits for a lock.
+    pub(super) turn: Option<u64>,
     /// Whether one of the queue's RDMA Reads is its own.
     pub(super) reads: bool,
     /// Since when it waits for the host.
@@ -118,9 +120,11 @@ impl Slots {
     }
 
     /// Whether the disk may be writing some of `bytes` of `disk` for one of the
-    /// commands, but for those of which `passes` says yes.
+    /// commands, but for those of which `passes` says yes, or will before it is
+    /// the turn of `lock`.
     pub(super) fn may_write(
         &self,
+        lock: u64,
         disk: u32,
         bytes: &Range<u64>,
         passes: impl Fn(Place) -> bool,
@@ -128,9 +132,11 @@ impl Slots {
         let mut all = (0u16..).zip(&self.slots);
         all.any(|(index, slot)| {
             let generation = slot.generation;
+            let job = &slot.job;
+            let before = job.turn.is_some_and(|turn| turn < lock);
             slot.taken
-                && slot.job.hungry.is_none()
-                && slot.job.request.may_write(disk, bytes)
+                && (job.hungry.is_none() || before)
+                && job.request.may_write(disk, bytes)
                 && !passes(Place { index, generation })
         })
     }
@@ -175,6 +181,7 @@ impl Job {
         self.misaligned = false;
         self.lent = Lent::None;
         self.hungry = None;
+        self.turn = None;
         self.reads = false;
         self.on_wire = None;
     }

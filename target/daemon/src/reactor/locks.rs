@@ -48,7 +48,7 @@ impl<S: Storage> Reactor<S> {
         let before = self.locked.seen;
         self.locked.seen = self.locked.member.version();
         let queues = &self.queues;
-        let settle = |disk, bytes: &_| queues.may_write(disk, bytes);
+        let settle = |lock, disk, bytes: &_| queues.may_write(lock, disk, bytes);
         self.locked.awaited = self.locked.member.settle(settle);
         for _ in 0..self.locked.out.len() {
             if let Some((queue, slot)) = self.locked.out.pop_front() {

@@ -15,7 +15,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_backend::{Done, Refused, Request as DiskRequest, Why};
+use nvmeof_backend::{Done, IoError, Refused, Request as DiskRequest, Why};
 use nvmeof_memory::{ClassSpec, Classes, Pages, Pool, PoolError, PoolLayout, Region};
 use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider, Steering};
 use nvmeof_target_core::{Limits, News, Target};
@@ -490,35 +490,52 @@ impl<S: Storage> Reactor<S> {
         let mut done = std::mem::take(&mut self.done);
         let polled = self.storage.poll(&mut done);
         for done in done.drain(..) {
-            let tag = Tag::from_bits(done.tag);
-            if tag.queue == NOWHERE {
-                self.flushed(tag.slot, &done);
-                continue;
-            }
-            // Of a queue that is gone only the buffer is left, which goes
-            // back to its pool here.
-            let there = self.with_queue(tag.queue, now, |edge, io| {
-                edge.executed(tag.slot, done, io);
-            });
-            if there.is_none() {
-                self.queues.executed(tag.queue);
-            }
+            self.executed(done, now);
         }
         self.done = done;
-        self.submit_backlog();
+        self.submit_backlog(now);
         polled
+    }
+
+    /// A disk operation ended.
+    fn executed(&mut self, done: Done, now: Duration) {
+        let tag = Tag::from_bits(done.tag);
+        if tag.queue == NOWHERE {
+            return self.flushed(tag.slot, &done);
+        }
+        // Of a queue that is gone only the buffer is left, which goes back to
+        // its pool here.
+        let there = self.with_queue(tag.queue, now, |edge, io| {
+            edge.executed(tag.slot, done, io);
+        });
+        if there.is_none() {
+            self.queues.executed(tag.queue);
+        }
     }
 
     /// Disk operations that found no room are tried again: one of each host,
     /// then another of each.
-    fn submit_backlog(&mut self) {
+    fn submit_backlog(&mut self, now: Duration) {
         while let Some((disk, request)) = self.backlog.pop() {
-            if let Err(Refused { why, back }) = self.storage.submit(disk, request) {
-                debug_assert!(why == Why::Full, "a disk that was open is open");
-                self.backlog.put_back((disk, back));
-                return;
+            match self.storage.submit(disk, request) {
+                Ok(()) => self.backlog.pass(),
+                Err(Refused {
+                    why: Why::Full,
+                    back,
+                }) => {
+                    self.backlog.put_back((disk, back));
+                    return;
+                }
+                Err(Refused {
+                    why: Why::NotOpen,
+                    back,
+                }) => {
+                    self.backlog.pass();
+                    let result = Err(IoError::not_open(disk));
+                    let (tag, buf) = (back.tag, back.op.into_buf());
+                    self.executed(Done { tag, buf, result }, now);
+                }
             }
-            self.backlog.pass();
         }
     }
 

@@ -156,7 +156,7 @@ impl<S: Storage> Reactor<S> {
                     one.stage = Stage::InUse { next };
                 } else {
                     one.stage = Stage::Flushing;
-                    self.flush_leaving(one.disk);
+                    self.flush_leaving(one.disk, now);
                     any = true;
                 }
                 true
@@ -185,7 +185,7 @@ impl<S: Storage> Reactor<S> {
         self.queues.use_disk(disk) || backlog.any(|(one, _)| *one == disk)
     }
 
-    fn flush_leaving(&mut self, disk: u32) {
+    fn flush_leaving(&mut self, disk: u32, now: Duration) {
         let tag = Tag {
             queue: NOWHERE,
             slot: Place::of_number(disk),
@@ -195,7 +195,7 @@ impl<S: Storage> Reactor<S> {
             op: Op::Flush,
         };
         self.backlog.push(HostId::default(), (disk, request));
-        self.submit_backlog();
+        self.submit_backlog(now);
     }
 
     pub(super) fn flushed_leaving(&mut self, slot: Place, done: &Done) {

@@ -105,11 +105,12 @@ impl Queues {
     }
 
     /// Whether a disk may be writing some of `bytes` of `disk`, but under a
-    /// lock. Of queues that are gone it is not known what.
-    pub(super) fn may_write(&self, disk: u32, bytes: &Range<u64>) -> bool {
+    /// lock, or will before it is the turn of `lock`. Of queues that are gone it
+    /// is not known what.
+    pub(super) fn may_write(&self, lock: u64, disk: u32, bytes: &Range<u64>) -> bool {
         self.entries.iter().any(|entry| match &entry.edge {
-            Some(edge) => edge.may_write(disk, bytes),
-            None => entry.on_disk > 0 && entry.locks.is_empty(),
+            Some(edge) => edge.may_write(lock, disk, bytes),
+            None => entry.on_disk > 0,
         })
     }
 

@@ -111,7 +111,7 @@ fn every_reactor_has_to_agree() {
     let pair = swap(&mut host, qp, 0, &[0; 512], &[1; 512], true);
     settle(&mut bench, &mut [&mut host]);
     assert!(host.take(pair[0]).is_none());
-    assert!(!other.settle(|disk, bytes| (disk, bytes.clone()) != (0, 0..512)));
+    assert!(!other.settle(|_, disk, bytes| (disk, bytes.clone()) != (0, 0..512)));
     assert_eq!(statuses(&mut bench, &mut host, pair), [Status::SUCCESS; 2]);
     assert!(other.is_idle());
 }
