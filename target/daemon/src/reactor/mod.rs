@@ -3,6 +3,7 @@
 
 mod accept;
 mod attention;
+mod disks;
 mod drain;
 mod locks;
 mod orders;
@@ -15,7 +16,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_backend::{Done, IoError, Refused, Request as DiskRequest, Why};
+use nvmeof_backend::{Done, Request as DiskRequest};
 use nvmeof_memory::{ClassSpec, Classes, Pages, Pool, PoolError, PoolLayout, Region};
 use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider, Steering};
 use nvmeof_target_core::{Limits, News, Target};
@@ -484,59 +485,6 @@ impl<S: Storage> Reactor<S> {
         let provider = self.queues.get(place)?.provider;
         let (queues, mut io) = self.split(provider, now)?;
         Some(act(queues.get(place)?, &mut io))
-    }
-
-    fn poll_storage(&mut self, now: Duration) -> Result<bool, StorageError> {
-        let mut done = std::mem::take(&mut self.done);
-        let polled = self.storage.poll(&mut done);
-        for done in done.drain(..) {
-            self.executed(done, now);
-        }
-        self.done = done;
-        self.submit_backlog(now);
-        polled
-    }
-
-    /// A disk operation ended.
-    fn executed(&mut self, done: Done, now: Duration) {
-        let tag = Tag::from_bits(done.tag);
-        if tag.queue == NOWHERE {
-            return self.flushed(tag.slot, &done);
-        }
-        // Of a queue that is gone only the buffer is left, which goes back to
-        // its pool here.
-        let there = self.with_queue(tag.queue, now, |edge, io| {
-            edge.executed(tag.slot, done, io);
-        });
-        if there.is_none() {
-            self.queues.executed(tag.queue);
-        }
-    }
-
-    /// Disk operations that found no room are tried again: one of each host,
-    /// then another of each.
-    fn submit_backlog(&mut self, now: Duration) {
-        while let Some((disk, request)) = self.backlog.pop() {
-            match self.storage.submit(disk, request) {
-                Ok(()) => self.backlog.pass(),
-                Err(Refused {
-                    why: Why::Full,
-                    back,
-                }) => {
-                    self.backlog.put_back((disk, back));
-                    return;
-                }
-                Err(Refused {
-                    why: Why::NotOpen,
-                    back,
-                }) => {
-                    self.backlog.pass();
-                    let result = Err(IoError::not_open(disk));
-                    let (tag, buf) = (back.tag, back.op.into_buf());
-                    self.executed(Done { tag, buf, result }, now);
-                }
-            }
-        }
     }
 
     /// Gives buffers to commands that wait for them: one to each host, whose

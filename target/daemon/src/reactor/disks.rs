@@ -1,0 +1,66 @@
+//! What disks did, and what waits for room on them.
+
+use std::time::Duration;
+
+use nvmeof_backend::{Done, IoError, Refused, Why};
+
+use super::Reactor;
+use crate::storage::{Storage, StorageError};
+use crate::tag::{NOWHERE, Tag};
+
+impl<S: Storage> Reactor<S> {
+    /// Starts what was submitted and tells queues what is done. Says whether
+    /// anything was.
+    pub(super) fn poll_storage(&mut self, now: Duration) -> Result<bool, StorageError> {
+        let mut done = std::mem::take(&mut self.done);
+        let polled = self.storage.poll(&mut done);
+        for done in done.drain(..) {
+            self.executed(done, now);
+        }
+        self.done = done;
+        self.submit_backlog(now);
+        polled
+    }
+
+    /// A disk operation ended.
+    fn executed(&mut self, done: Done, now: Duration) {
+        let tag = Tag::from_bits(done.tag);
+        if tag.queue == NOWHERE {
+            return self.flushed(tag.slot, &done);
+        }
+        // Of a queue that is gone only the buffer is left, which goes back to
+        // its pool here.
+        let there = self.with_queue(tag.queue, now, |edge, io| {
+            edge.executed(tag.slot, done, io);
+        });
+        if there.is_none() {
+            self.queues.executed(tag.queue);
+        }
+    }
+
+    /// Disk operations that found no room are tried again: one of each host,
+    /// then another of each.
+    pub(super) fn submit_backlog(&mut self, now: Duration) {
+        while let Some((disk, request)) = self.backlog.pop() {
+            match self.storage.submit(disk, request) {
+                Ok(()) => self.backlog.pass(),
+                Err(Refused {
+                    why: Why::Full,
+                    back,
+                }) => {
+                    self.backlog.put_back((disk, back));
+                    return;
+                }
+                Err(Refused {
+                    why: Why::NotOpen,
+                    back,
+                }) => {
+                    self.backlog.pass();
+                    let result = Err(IoError::not_open(disk));
+                    let (tag, buf) = (back.tag, back.op.into_buf());
+                    self.executed(Done { tag, buf, result }, now);
+                }
+            }
+        }
+    }
+}
