@@ -287,6 +287,10 @@ impl Host {
                     if op.kind == crate::IoKind::Read {
                         buffer = vec![0xda; usize::try_from(op.len).unwrap()];
                     }
+                    // Locks on ranges wait for exactly those that write there.
+                    let bytes = op.bytes();
+                    assert_eq!(request.may_write(op.disk, &bytes), op.changes(), "{op:?}");
+                    assert!(!request.may_write(op.disk + 1, &bytes), "{op:?}");
                     self.ops.push(op);
                     let outcome = if self.outcomes.is_empty() {
                         Executed::Ok

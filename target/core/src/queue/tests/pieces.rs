@@ -2,11 +2,12 @@
 
 use nvmeof_wire::nvm::{Copy, CopyRange, Io, IoFlags};
 use nvmeof_wire::opcode::{Opcode, io};
+use nvmeof_wire::sqe::PSDT_SGL;
 use nvmeof_wire::{Sqe, Status};
 use zerocopy::IntoBytes;
 
-use crate::testing::{Host, namespace, target_of};
-use crate::{Executed, IoKind, NamespaceSpec, Target};
+use crate::testing::{Host, keyed, namespace, target_of};
+use crate::{Action, Executed, IoKind, NamespaceSpec, Request, Target};
 
 const PIECE: u64 = 128 << 10;
 
@@ -97,6 +98,27 @@ fn copy_reads_and_writes_each_range_in_pieces_and_in_order() {
         .map(|op| (op.kind, op.offset / 4096, op.len / 4096, op.fua))
         .collect();
     assert_eq!(ops, expected);
+}
+
+#[test]
+fn a_copy_whose_ranges_are_on_their_way_writes_nothing() {
+    let (_admin, mut host) = Host::ready(&large(1000));
+    let command = Copy {
+        nsid: 1,
+        slba: 0,
+        ranges: 1,
+        format: 0,
+        protected: false,
+        fua: false,
+    };
+    let mut sqe = command.to_sqe();
+    sqe.flags = PSDT_SGL;
+    sqe.dptr = keyed(32).to_descriptor();
+    let mut request = Request::default();
+    let action = host.queue.begin(host.now, &sqe.to_bytes(), &mut request);
+    assert!(matches!(action, Action::Pull { .. }), "{action:?}");
+    assert_eq!(request.disk(), Some(10));
+    assert!(!request.may_write(10, &(0..4096)));
 }
 
 /// NVM 1.0, 3.2.2: dword 0 says how far it came.
