@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: read, write, compare, write-zeroes, dsm, flush of nvme-cli, byte by byte; lengths that do not fit
+# about: read, write, compare, write-zeroes, dsm, flush, verify, copy of nvme-cli, byte by byte; lengths that do not fit
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 300
 source /lab/guest/lib.sh
@@ -54,7 +54,19 @@ nvme dsm "$disk" -r -w -s 0 -b 256
 same "a hint"
 nvme flush "$disk" -n 1
 
-refused 'Invalid Command Opcode' verify "$disk" -s 0 -c 0
+nvme verify "$disk" -s 0 -c 255
+refused 'LBA Out of Range' verify "$disk" -s 2040 -c 8
+# moved FROM TO BLOCKS : the model of a copy.
+moved() {
+    dd if="$WORK/model" of="$WORK/model" bs=512 skip="$1" seek="$2" count="$3" conv=notrunc status=none
+}
+nvme copy "$disk" --sdlba=60 --slbs=5,100 --blocks=7,0
+moved 5 60 8
+moved 100 68 1
+same copy
+refused 'LBA Out of Range' copy "$disk" --sdlba=60 --slbs=5,2047 --blocks=0,1
+same "a copy that was refused"
+
 refused 'Invalid Command Opcode' write-uncor "$disk" -s 0 -c 0
 refused 'LBA Out of Range' write "$disk" -s 2047 -c 1 -z 1024 -d "$WORK/data"
 refused 'LBA Out of Range' write-zeroes "$disk" -s 2048 -c 0
