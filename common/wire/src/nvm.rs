@@ -44,6 +44,17 @@ pub struct Io {
 }
 
 impl Io {
+    /// A range without flags.
+    #[must_use]
+    pub const fn new(nsid: u32, slba: u64, blocks: u32) -> Self {
+        Self {
+            nsid,
+            slba,
+            blocks,
+            flags: IoFlags::empty(),
+        }
+    }
+
     /// From a command that names a range of blocks. NLB is zero-based on the
     /// wire and counted from one here.
     #[must_use]
@@ -182,12 +193,7 @@ mod tests {
 
     #[test]
     fn counts_are_zero_based_on_the_wire_alone() {
-        let most = Io {
-            nsid: 1,
-            slba: 0,
-            blocks: 65_536,
-            flags: IoFlags::empty(),
-        };
+        let most = Io::new(1, 0, 65_536);
         assert_eq!(most.to_sqe(io::READ).cdw12.get(), 0xffff);
         let dsm = DatasetManagement {
             nsid: 1,

@@ -10,7 +10,7 @@ use nvmeof_wire::admin::{Cns, GetLogPage, LogId, NSID_ALL};
 use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::identify::{IdentifyNamespace, NamespaceList};
 use nvmeof_wire::log::DiscoveryHeader;
-use nvmeof_wire::nvm::{DatasetManagement, DsmRange, Io, IoFlags, flush};
+use nvmeof_wire::nvm::{DatasetManagement, DsmRange, Io, flush};
 use nvmeof_wire::opcode::io;
 use nvmeof_wire::{Nqn, Sqe, Status};
 use zerocopy::{FromBytes, IntoBytes};
@@ -29,14 +29,7 @@ fn nqn(text: &str) -> Nqn {
 }
 
 fn read(nsid: u32, slba: u64) -> Sqe {
-    let (blocks, flags) = (1, IoFlags::empty());
-    let command = Io {
-        nsid,
-        slba,
-        blocks,
-        flags,
-    };
-    command.to_sqe(io::READ)
+    Io::new(nsid, slba, 1).to_sqe(io::READ)
 }
 
 fn read_of(host: &mut Host, nsid: u32) -> Status {

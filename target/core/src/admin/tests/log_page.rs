@@ -6,7 +6,7 @@ use nvmeof_wire::log::discovery::{AddressFamily, RdmaProviderType, RdmaTsas};
 use nvmeof_wire::log::{
     CommandEffects, DiscoveryPage, ErrorEntry, FirmwareSlots, SmartLog, SupportedPages,
 };
-use nvmeof_wire::nvm::{Io, IoFlags};
+use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::{admin, io};
 use zerocopy::FromBytes;
 
@@ -72,13 +72,7 @@ fn pages_are_cut_and_padded_to_the_length_asked_for() {
 #[test]
 fn smart_counts_what_was_done() {
     let (mut host, mut queue) = Host::ready(&target());
-    let (nsid, slba, blocks, flags) = (1, 0, 4, IoFlags::empty());
-    let command = Io {
-        nsid,
-        slba,
-        blocks,
-        flags,
-    };
+    let command = Io::new(1, 0, 4);
     for _ in 0..250 {
         queue.read(command.to_sqe(io::READ), 2048);
     }
@@ -97,13 +91,7 @@ fn smart_counts_what_was_done() {
 #[test]
 fn failures_are_in_the_error_log_newest_first() {
     let (mut host, mut queue) = Host::ready(&target());
-    let (nsid, slba, blocks, flags) = (1, 5000, 1, IoFlags::empty());
-    let command = Io {
-        nsid,
-        slba,
-        blocks,
-        flags,
-    };
+    let command = Io::new(1, 5000, 1);
     let failed = queue.read(command.to_sqe(io::READ), 512);
     host.plain(nvmeof_wire::Sqe::new(nvmeof_wire::opcode::Opcode(0xff)));
     let [newest, older, none]: [ErrorEntry; 3] = page(&mut host, LogId::ERROR);

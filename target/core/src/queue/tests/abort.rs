@@ -1,7 +1,7 @@
 //! Abort, over the queues of a controller.
 
 use nvmeof_wire::admin::{Abort, bare};
-use nvmeof_wire::nvm::{Io, IoFlags};
+use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::{admin, io};
 use nvmeof_wire::{Sqe, Status};
 
@@ -9,12 +9,7 @@ use crate::testing::{Host, Outcome, keyed, target};
 use crate::{Action, Order, Request};
 
 fn write(cid: u16) -> Sqe {
-    let range = Io {
-        nsid: 1,
-        slba: 0,
-        blocks: 1,
-        flags: IoFlags::empty(),
-    };
+    let range = Io::new(1, 0, 1);
     let mut sqe = range.to_sqe(io::WRITE);
     sqe.dptr = keyed(512).to_descriptor();
     sqe.cid = cid.into();

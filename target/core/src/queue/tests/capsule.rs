@@ -1,7 +1,7 @@
 //! What every command must have: SQE, PSDT, SGL, flow control.
 
 use nvmeof_wire::admin::{Cns, Identify};
-use nvmeof_wire::nvm::{Io, IoFlags};
+use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::{Opcode, io};
 use nvmeof_wire::{Sgl, Sqe, Status};
 
@@ -9,14 +9,7 @@ use crate::CloseCause;
 use crate::testing::{Answer, Host, Outcome, keyed, target};
 
 fn io_of(opcode: Opcode, blocks: u32) -> Sqe {
-    let (nsid, slba, flags) = (1, 0, IoFlags::empty());
-    Io {
-        nsid,
-        slba,
-        blocks,
-        flags,
-    }
-    .to_sqe(opcode)
+    Io::new(1, 0, blocks).to_sqe(opcode)
 }
 
 fn run(host: &mut Host, sqe: Sqe, in_capsule: &[u8]) -> Answer {

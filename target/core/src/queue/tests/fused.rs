@@ -1,7 +1,7 @@
 //! Fused Compare and Write: which commands make a pair, and what is left of
 //! those that make none.
 
-use nvmeof_wire::nvm::{Io, IoFlags};
+use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::{Opcode, io};
 use nvmeof_wire::sqe::PSDT_SGL;
 use nvmeof_wire::{Sgl, Status};
@@ -14,12 +14,7 @@ const SECOND: u8 = 2;
 
 /// Begins a command of `blocks` blocks, whose data are in its capsule.
 fn begin(host: &mut Host, fuse: u8, opcode: Opcode, slba: u64, blocks: u32) -> (Request, Action) {
-    let range = Io {
-        nsid: 1,
-        slba,
-        blocks,
-        flags: IoFlags::empty(),
-    };
+    let range = Io::new(1, slba, blocks);
     let mut sqe = range.to_sqe(opcode);
     sqe.flags = PSDT_SGL | fuse;
     let len = blocks * 512;

@@ -1,6 +1,6 @@
 //! Lists of descriptors in the capsule.
 
-use nvmeof_wire::nvm::{Io, IoFlags};
+use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::{Opcode, io};
 use nvmeof_wire::{Sgl, Status};
 use zerocopy::IntoBytes;
@@ -19,12 +19,7 @@ fn keyed(addr: u64, len: u32, invalidate: bool) -> Sgl {
 
 /// A command of four blocks whose list is `skip` bytes after the command.
 fn capsule(opcode: Opcode, skip: u64, len: u32, list: &[Sgl]) -> Vec<u8> {
-    let range = Io {
-        nsid: 1,
-        slba: 0,
-        blocks: 4,
-        flags: IoFlags::empty(),
-    };
+    let range = Io::new(1, 0, 4);
     let mut sqe = range.to_sqe(opcode);
     sqe.dptr = Sgl::LastSegment { offset: skip, len }.to_descriptor();
     let mut capsule = sqe.to_bytes().to_vec();

@@ -1,6 +1,6 @@
 //! Commands whose data stay here: done piece by piece.
 
-use nvmeof_wire::nvm::{Copy, CopyRange, Io, IoFlags};
+use nvmeof_wire::nvm::{Copy, CopyRange, Io};
 use nvmeof_wire::opcode::{Opcode, io};
 use nvmeof_wire::sqe::PSDT_SGL;
 use nvmeof_wire::{Sqe, Status};
@@ -12,14 +12,7 @@ use crate::{Action, Executed, IoKind, NamespaceSpec, Request, Target};
 const PIECE: u64 = 128 << 10;
 
 fn command(opcode: Opcode, slba: u64, blocks: u32) -> Sqe {
-    let (nsid, flags) = (1, IoFlags::empty());
-    Io {
-        nsid,
-        slba,
-        blocks,
-        flags,
-    }
-    .to_sqe(opcode)
+    Io::new(1, slba, blocks).to_sqe(opcode)
 }
 
 /// One namespace of so many blocks of 4096 bytes.

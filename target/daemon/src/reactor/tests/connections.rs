@@ -7,7 +7,7 @@ use nvmeof_wire::Status;
 use nvmeof_wire::admin::bare;
 use nvmeof_wire::cm::{Reject, RejectStatus, Request};
 use nvmeof_wire::fabrics::{Connect, disconnect};
-use nvmeof_wire::nvm::{Io, IoFlags, flush};
+use nvmeof_wire::nvm::{Io, flush};
 use nvmeof_wire::opcode::{admin as opcode, io};
 
 use super::Bench;
@@ -36,16 +36,7 @@ fn everything_is_free_again_when_a_host_vanishes_in_the_middle() {
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
     bench.reactor.storage_mut().hold = true;
-    let write = |opcode| {
-        let (nsid, slba, blocks, flags) = (1, 0, 8, IoFlags::empty());
-        Io {
-            nsid,
-            slba,
-            blocks,
-            flags,
-        }
-        .to_sqe(opcode)
-    };
+    let write = |opcode| Io::new(1, 0, 8).to_sqe(opcode);
     for at in 0..60 {
         let opcode = if at % 2 == 0 { io::WRITE } else { io::READ };
         host.send_with(qp, write(opcode), &[7; 4096]);

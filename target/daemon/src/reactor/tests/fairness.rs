@@ -5,21 +5,14 @@ use std::time::Duration;
 use nvmeof_rdma::Provider;
 use nvmeof_wire::Sqe;
 use nvmeof_wire::fabrics::Connect;
-use nvmeof_wire::nvm::{Io, IoFlags};
+use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::{Opcode, io};
 
 use super::host::{Host, Sent, admin, connect, ready, run};
 use super::{Bench, few_buffers};
 
 fn command(opcode: Opcode, slba: u64, blocks: u32) -> Sqe {
-    let (nsid, flags) = (1, IoFlags::empty());
-    Io {
-        nsid,
-        slba,
-        blocks,
-        flags,
-    }
-    .to_sqe(opcode)
+    Io::new(1, slba, blocks).to_sqe(opcode)
 }
 
 #[test]

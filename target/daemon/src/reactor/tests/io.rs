@@ -2,7 +2,7 @@
 
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{Cns, Identify};
-use nvmeof_wire::nvm::{Copy, CopyRange, DatasetManagement, DsmRange, Io, IoFlags, flush};
+use nvmeof_wire::nvm::{Copy, CopyRange, DatasetManagement, DsmRange, Io, flush};
 use nvmeof_wire::opcode::{Opcode, io};
 use nvmeof_wire::{Sgl, Sqe};
 use zerocopy::IntoBytes;
@@ -11,14 +11,7 @@ use super::host::{admin, ready, run};
 use super::{Bench, NQN};
 
 pub(super) fn command(opcode: Opcode, slba: u64, blocks: u32) -> Sqe {
-    let (nsid, flags) = (1, IoFlags::empty());
-    Io {
-        nsid,
-        slba,
-        blocks,
-        flags,
-    }
-    .to_sqe(opcode)
+    Io::new(1, slba, blocks).to_sqe(opcode)
 }
 
 fn in_capsule(mut sqe: Sqe, len: usize) -> Sqe {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use nvmeof_rdma_soft::SoftConfig;
-use nvmeof_wire::nvm::{Io, IoFlags};
+use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::{Opcode, io};
 use nvmeof_wire::{Sqe, cm::Request};
 
@@ -11,14 +11,7 @@ use super::Bench;
 use super::host::{Host, establish, ready, run};
 
 fn blocks(opcode: Opcode, slba: u64) -> Sqe {
-    let (nsid, blocks, flags) = (1, 8, IoFlags::empty());
-    Io {
-        nsid,
-        slba,
-        blocks,
-        flags,
-    }
-    .to_sqe(opcode)
+    Io::new(1, slba, 8).to_sqe(opcode)
 }
 
 #[test]
