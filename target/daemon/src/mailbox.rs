@@ -29,8 +29,8 @@ bitflags::bitflags! {
     }
 }
 
-/// Something a reactor is to do, with the way to answer. A reactor that ends
-/// before it got there drops the answer unsent.
+/// Something a reactor is to do, with the way to answer. Of a reactor that ended
+/// no answer comes: wait for a bounded time.
 pub enum Order {
     /// Opens disks, all of them or none.
     Open {
@@ -132,6 +132,13 @@ impl Mailbox {
         self.inner.mail.fetch_or(mail.bits(), Ordering::AcqRel);
         // It fails when the counter is full: then the bell rings already.
         let _ = self.inner.bell.write(1);
+    }
+
+    /// Puts `mail` into each of `all`.
+    pub fn send_all(all: &[Self], mail: Mail) {
+        for mailbox in all {
+            mailbox.send(mail);
+        }
     }
 
     /// Whether any of `mail` was not taken yet.

@@ -257,9 +257,7 @@ impl Server {
     /// Finishes what was begun, then stops; [`run`](Self::run) returns when
     /// that is done.
     pub fn stop(&self) {
-        for mailbox in self.mailboxes.iter() {
-            mailbox.send(Mail::DRAIN);
-        }
+        Mailbox::send_all(&self.mailboxes, Mail::DRAIN);
     }
 
     /// The mailboxes of the reactors that have not ended, by their numbers.

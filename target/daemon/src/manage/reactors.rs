@@ -168,9 +168,7 @@ impl Reactors {
 
     /// Every reactor looks after its queues.
     pub(super) fn poll_all(&self) {
-        for mailbox in self.mailboxes.iter() {
-            mailbox.send(Mail::POLL);
-        }
+        Mailbox::send_all(&self.mailboxes, Mail::POLL);
     }
 }
 

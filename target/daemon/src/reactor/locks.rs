@@ -6,7 +6,7 @@ use std::time::Duration;
 use nvmeof_target_core::{LockMember, Locks};
 
 use super::Reactor;
-use crate::mailbox::Mail;
+use crate::mailbox::{Mail, Mailbox};
 use crate::storage::Storage;
 use crate::tag::Place;
 
@@ -57,9 +57,7 @@ impl<S: Storage> Reactor<S> {
         }
         // Others may be asleep. That they are told what they know does no harm.
         if self.locked.member.version() != before {
-            for peer in self.peers.iter() {
-                peer.send(Mail::LOCKS);
-            }
+            Mailbox::send_all(&self.peers, Mail::LOCKS);
         }
         self.locked.member.version() != self.locked.seen
     }

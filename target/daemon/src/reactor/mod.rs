@@ -544,9 +544,7 @@ impl<S: Storage> Reactor<S> {
         while !self.news.is_empty() {
             let news = std::mem::take(&mut self.news);
             if news.contains(News::POLL_ALL) {
-                for peer in self.peers.iter() {
-                    peer.send(Mail::POLL);
-                }
+                Mailbox::send_all(&self.peers, Mail::POLL);
                 self.look_after_queues(now);
             }
         }
