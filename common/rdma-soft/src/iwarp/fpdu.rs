@@ -43,7 +43,7 @@ pub struct PayloadLimit {
 
 impl PayloadLimit {
     /// As long as the format allows: for a stream that is not cut into
-    /// segments, and for a peer that said that it takes any FPDU.
+    /// segments.
     pub const LONGEST: Self = Self {
         tagged: MAX_PAYLOAD,
         untagged: MAX_PAYLOAD,
