@@ -21,6 +21,7 @@ mod limits;
 mod live;
 mod locks;
 mod model;
+mod protection;
 mod queue;
 mod registry;
 mod target;

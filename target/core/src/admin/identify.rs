@@ -1,7 +1,7 @@
 //! Identify (Base 2.0, 5.17; NVM 1.0, 4.1.5).
 
 use nvmeof_wire::admin::{CSI_NVM, Cns, Identify, NSID_ALL};
-use nvmeof_wire::identify::capabilities::{Frmw, Fuses, Oacs};
+use nvmeof_wire::identify::capabilities::{Frmw, Fuses, Nwpc, Oacs};
 use nvmeof_wire::identify::controller::entry_sizes;
 use nvmeof_wire::identify::independent::CommonFeatures;
 use nvmeof_wire::identify::namespace::{Dlfeat, Nmic, Nsattr, Nsfeat};
@@ -164,7 +164,7 @@ impl Admin<'_> {
     }
 
     fn io_controller(&self, subsystem: &Subsystem, limits: &Limits) -> IdentifyController {
-        let mut oncs = Oncs::NVMCMPS | Oncs::SSFS | Oncs::NVMVFYS | Oncs::NVMCPYS;
+        let mut oncs = Oncs::NVMCMPS | Oncs::SSFS | Oncs::TSS | Oncs::NVMVFYS | Oncs::NVMCPYS;
         if subsystem.namespaces().iter().any(|one| one.deallocate) {
             oncs |= Oncs::NVMDSMSV;
         }
@@ -203,6 +203,7 @@ impl Admin<'_> {
             // a loss of power.
             awun: 0.into(),
             awupf: 0.into(),
+            nwpc: (Nwpc::NWPWPS | Nwpc::WPUPCS).bits(),
             acwu: 0.into(),
             // Copy descriptor format 0h.
             cdfs: 1.into(),

@@ -10,6 +10,7 @@ mod events;
 mod features;
 mod identify;
 mod log_page;
+mod protection;
 
 use nvmeof_wire::Nqn;
 use nvmeof_wire::opcode::Opcode;

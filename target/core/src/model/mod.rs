@@ -192,6 +192,15 @@ impl Subsystem {
         self.namespaces.get(at)
     }
 
+    /// The same with those namespaces read only that are said to be.
+    pub(crate) fn with_readonly(&self, readonly: impl Fn(&Namespace) -> bool) -> Self {
+        let mut other = self.clone();
+        for namespace in &mut other.namespaces {
+            namespace.readonly = readonly(namespace);
+        }
+        other
+    }
+
     /// Whether the host of that name may connect.
     #[must_use]
     pub fn allows(&self, hostnqn: &Nqn) -> bool {
