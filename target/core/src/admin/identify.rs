@@ -12,7 +12,7 @@ use nvmeof_wire::identify::{
 };
 use nvmeof_wire::registers::Vs;
 use nvmeof_wire::sqe::SQE_LEN;
-use nvmeof_wire::{Ascii, Status};
+use nvmeof_wire::{Ascii, Nqn, Status};
 use zerocopy::little_endian::U64;
 
 use super::log_page::FIRMWARE;
@@ -153,7 +153,11 @@ impl Admin<'_> {
     }
 
     fn discovery_controller(&self, limits: &Limits) -> IdentifyController {
+        let served = self.shared.served();
+        // Of its own name a host may hear here, whichever it connected to.
+        let nqn = served.model.discovery().nqn().copied();
         IdentifyController {
+            subnqn: nqn.unwrap_or_else(Nqn::discovery).to_field(),
             cntrltype: ControllerType::DISCOVERY,
             oaes: Oaes::DLPCN.bits().into(),
             lpa: Lpa::LPEDS.bits(),

@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+mod discovery_log;
 mod events;
 mod features;
 mod identify;
