@@ -30,6 +30,8 @@ pub(super) struct Port {
 pub(super) struct Referral {
     pub(super) traddr: IpAddr,
     pub(super) trsvcid: u16,
+    /// Number of its port there.
+    pub(super) port_id: Option<u16>,
 }
 
 /// What a host may do with namespaces of a group through a port (NVM Express
@@ -295,8 +297,8 @@ fn referrals_of(object: &mut Object<'_>, report: &mut Report) -> Vec<Referral> {
         let enabled = referral.switch("enable", report);
         referral.skip(&["name"]);
         let mut addr = referral.object("addr", report);
-        // Of the port there; what a host is told has our own numbers.
-        addr.skip(&["portid"]);
+        let port_id = addr.number("portid", report);
+        let port_id = port_id.and_then(|id| u16::try_from(id).ok());
         let reached = reached(&mut addr, report);
         addr.finish(report);
         referral.finish(report);
@@ -305,7 +307,11 @@ fn referrals_of(object: &mut Object<'_>, report: &mut Report) -> Vec<Referral> {
                 let remedy = "add a [[referral]] when hosts are to be told of it";
                 report.note(&place, "is not enabled", remedy);
             }
-            (Some(Reached { traddr, trsvcid }), _) => found.push(Referral { traddr, trsvcid }),
+            (Some(Reached { traddr, trsvcid }), _) => found.push(Referral {
+                traddr,
+                trsvcid,
+                port_id: port_id.filter(|id| *id > 0),
+            }),
             (None, _) => {}
         }
     }

@@ -1,3 +1,4 @@
+//! What comes along from a saved configuration, and what is told of the rest.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -81,6 +82,7 @@ fn a_real_setup_comes_along() {
         [[referral]]
         traddr = "192.0.2.7"
         trsvcid = 8009
+        port_id = 3
 
         [[subsystem]]
         nqn = "nqn.2026-11.org.example:mail"

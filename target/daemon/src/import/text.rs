@@ -36,6 +36,9 @@ pub(super) fn of(carried: &Carried) -> String {
         line("\n[[referral]]");
         line(&format!("traddr = \"{}\"", referral.traddr));
         line(&format!("trsvcid = {}", referral.trsvcid));
+        if let Some(id) = referral.port_id {
+            line(&format!("port_id = {id}"));
+        }
     }
     for subsystem in &carried.subsystems {
         line("");
