@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, ConfigError, DEFAULT_PORT};
+use crate::import::Import;
 use crate::ports::{self, Port};
 use crate::processors::{self, Seat};
 use crate::server::{ServeError, Server};
@@ -38,6 +39,8 @@ enum Command {
     Serve(Serve),
     /// Check a configuration file and what it names, and serve nothing.
     CheckConfig(CheckConfig),
+    /// Make a configuration of what nvmetcli saved.
+    Import(Import),
     #[command(flatten)]
     Manual(Manual),
 }
@@ -118,6 +121,7 @@ impl Cli {
         match self.command {
             Command::Serve(serve) => serve.run(),
             Command::CheckConfig(check) => check.run(),
+            Command::Import(import) => import.run(),
             Command::Manual(manual) => match manual.run(Self::command(), "8") {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {

@@ -11,6 +11,7 @@
 
 mod cli;
 mod config;
+mod import;
 mod mailbox;
 mod manage;
 mod numbers;
