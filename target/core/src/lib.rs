@@ -22,6 +22,7 @@ mod limits;
 mod live;
 mod locks;
 mod model;
+mod protection;
 mod queue;
 mod registry;
 mod target;
@@ -36,8 +37,9 @@ pub use connected::Connected;
 pub use limits::Limits;
 pub use locks::{LockMember, Locks, RangeLock};
 pub use model::{
-    Carrier, Change, ChangeKind, Fabric, Model, ModelError, Namespace, NamespaceSpec, Place, Port,
-    PortSpec, Subject, Subsystem, SubsystemSpec, Traddr, derived,
+    Carrier, Change, ChangeKind, Discovery, DiscoverySpec, Fabric, Model, ModelError, Namespace,
+    NamespaceSpec, Place, Port, PortSpec, Referral, ReferralSpec, Subject, Subsystem,
+    SubsystemSpec, Traddr, derived,
 };
 pub use queue::{News, Queue, Request};
 pub use target::{Refusal, Target};

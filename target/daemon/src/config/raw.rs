@@ -13,6 +13,7 @@ use toml::Spanned;
 use super::Running;
 use super::control::RawControl;
 use super::cores::{Cores, RawCores};
+use super::referral::{RawDiscovery, RawReferral};
 use super::shm::RawShm;
 use super::storage::RawStorage;
 use super::traddr::{RawPort, RawUnix};
@@ -40,6 +41,10 @@ pub(super) struct RawConfig {
     pub(super) unix: Spanned<RawUnix>,
     #[serde(default = "nowhere")]
     pub(super) control: Spanned<RawControl>,
+    #[serde(default)]
+    pub(super) discovery: RawDiscovery,
+    #[serde(default)]
+    pub(super) referral: Vec<Spanned<RawReferral>>,
     #[serde(default)]
     pub(super) port: Vec<Spanned<RawPort>>,
     #[serde(default)]
@@ -148,6 +153,8 @@ impl RawConfig {
             shm: nowhere(),
             unix: nowhere(),
             control: nowhere(),
+            discovery: RawDiscovery::default(),
+            referral: Vec::new(),
             port: vec![Spanned::new(0..0, port)],
             subsystem: vec![Spanned::new(0..0, subsystem)],
         }
