@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use nvmeof_manual::Manual;
@@ -11,8 +12,11 @@ use nvmeof_rdma::Address;
 use serde_json::{Value, json};
 use tracing_subscriber::EnvFilter;
 
+use crate::changes::Standing;
 use crate::config::{Config, ConfigError, DEFAULT_PORT};
 use crate::import::Import;
+use crate::control::{Bound, Shared};
+use crate::ctl::Ctl;
 use crate::ports::{self, Port};
 use crate::processors::{self, Seat};
 use crate::server::{ServeError, Server};
@@ -41,6 +45,8 @@ enum Command {
     CheckConfig(CheckConfig),
     /// Make a configuration of what nvmetcli saved.
     Import(Import),
+    /// Ask and change a target that runs.
+    Ctl(Ctl),
     #[command(flatten)]
     Manual(Manual),
 }
@@ -105,9 +111,9 @@ fn default_listen() -> Address {
 }
 
 /// It failed.
-const FAILED: u8 = 1;
+pub(crate) const FAILED: u8 = 1;
 /// Wrong usage or configuration.
-const USAGE: u8 = 2;
+pub(crate) const USAGE: u8 = 2;
 
 impl Cli {
     /// Does what the command line says. Gives the exit status: 0 success, 1
@@ -122,6 +128,7 @@ impl Cli {
             Command::Serve(serve) => serve.run(),
             Command::CheckConfig(check) => check.run(),
             Command::Import(import) => import.run(),
+            Command::Ctl(ctl) => ctl.run(),
             Command::Manual(manual) => match manual.run(Self::command(), "8") {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
@@ -149,32 +156,49 @@ impl Serve {
     }
 
     fn serve(self) -> Result<(), ServeError> {
-        let config = match self.config {
-            Some(path) => Config::read(&path)?,
-            None => Config::of_namespaces(&self.namespace, self.listen, &self.provider, self.nqn)?,
+        let Some(path) = self.config else {
+            let listen = self.listen;
+            let config = Config::of_namespaces(&self.namespace, listen, &self.provider, self.nqn)?;
+            let server = Server::start(&config)?;
+            ready(&config, &server);
+            return server.run();
         };
-        let server = Server::start(&config)?;
-        ready(&config, &server);
-        server.run()
+        let standing = Standing::read(&path)?;
+        let bound = Bound::new(standing.config())?;
+        let (server, keeper) = standing.serve()?;
+        let keeper = Arc::new(keeper);
+        let shared = Shared {
+            keeper: Arc::clone(&keeper),
+        };
+        let control = bound.map(|bound| bound.serve(&shared)).transpose();
+        let _control = control.map_err(|error| ServeError::Start {
+            what: "control",
+            why: error.to_string(),
+        })?;
+        told_ready(&server);
+        server.run_kept(Some(&keeper))
     }
 }
 
 /// Says that hosts can connect, and how.
 fn ready(config: &Config, server: &Server) {
-    if config.is_from_command_line() {
-        for (port, nqn) in server.ports().iter().zip(config.subsystems()) {
-            let at = match port.address {
-                Address::Ip(addr) => format!("-a {} -s {}", addr.ip(), addr.port()),
-                Address::Unix(_) => format!("-a {}", port.address),
-            };
-            println!("nvmeof discover -t rdma {at}");
-            println!("nvmeof id-ctrl -t rdma {at} -n {nqn}");
-            // The kernel's host knows no Unix sockets.
-            if port.address.ip().is_some() {
-                println!("nvme connect -t rdma {at} -n {nqn}");
-            }
+    for (port, nqn) in server.ports().iter().zip(config.subsystems()) {
+        let at = match port.address {
+            Address::Ip(addr) => format!("-a {} -s {}", addr.ip(), addr.port()),
+            Address::Unix(_) => format!("-a {}", port.address),
+        };
+        println!("nvmeof discover -t rdma {at}");
+        println!("nvmeof id-ctrl -t rdma {at} -n {nqn}");
+        // The kernel's host knows no Unix sockets.
+        if port.address.ip().is_some() {
+            println!("nvme connect -t rdma {at} -n {nqn}");
         }
     }
+    told_ready(server);
+}
+
+/// Tells the log and the service manager.
+fn told_ready(server: &Server) {
     for port in server.ports() {
         tracing::info!("port {port}");
     }

@@ -9,8 +9,11 @@
 //! moves no byte of data itself: it hands buffers from one side to the other.
 #![forbid(unsafe_code)]
 
+mod changes;
 mod cli;
 mod config;
+mod control;
+mod ctl;
 mod import;
 mod mailbox;
 mod manage;
@@ -29,7 +32,8 @@ mod turns;
 
 pub use cli::Cli;
 pub use config::{
-    Choice, Config, ConfigError, Cores, DEFAULT_PORT, Opened, ProviderName, Running, buffers,
+    Choice, Config, ConfigError, ControlConfig, Cores, DEFAULT_PORT, Opened, ProviderName, Running,
+    buffers,
 };
 pub use mailbox::{Mail, Mailbox, Order};
 pub use manage::{ApplyError, Manager, Plan, Report};
