@@ -20,6 +20,7 @@ mod health;
 mod limits;
 mod live;
 mod locks;
+pub mod metrics;
 mod model;
 mod queue;
 mod registry;
