@@ -1,6 +1,5 @@
 //! The command line.
 
-use std::io::IsTerminal;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,9 +8,9 @@ use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use nvmeof_manual::Manual;
 use nvmeof_rdma::Address;
 use serde_json::{Value, json};
-use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, ConfigError, DEFAULT_PORT};
+use crate::log;
 use crate::ports::{self, Port};
 use crate::processors::{self, Seat};
 use crate::server::{ServeError, Server};
@@ -111,7 +110,7 @@ impl Cli {
     /// failure, 2 wrong usage or configuration.
     #[must_use]
     pub fn run(self) -> ExitCode {
-        if let Err(why) = start_log(self.log_level.as_deref()) {
+        if let Err(why) = log::start(self.log_level.as_deref()) {
             eprintln!("nvmeof-target: --log-level: {why}");
             return USAGE.into();
         }
@@ -289,18 +288,4 @@ fn port_json(port: &Port) -> Value {
         "trsvcid": port.address.port(),
         "providers": providers.collect::<Vec<_>>(),
     })
-}
-
-/// Logs go to standard error. `level` is stronger than RUST_LOG.
-fn start_log(level: Option<&str>) -> Result<(), String> {
-    let from_env = std::env::var("RUST_LOG").ok();
-    let filter = level.or(from_env.as_deref()).unwrap_or("info");
-    let filter = EnvFilter::try_new(filter).map_err(|error| error.to_string())?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .try_init()
-        .map_err(|error| error.to_string())
 }

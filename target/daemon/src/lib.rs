@@ -11,6 +11,7 @@
 
 mod cli;
 mod config;
+mod log;
 mod mailbox;
 mod manage;
 mod numbers;
@@ -25,6 +26,7 @@ mod storage;
 mod tag;
 mod thread;
 mod turns;
+mod watch;
 
 pub use cli::Cli;
 pub use config::{
@@ -38,3 +40,7 @@ pub use processors::{Seat, place};
 pub use reactor::{Reactor, ReactorConfig, ReactorError, Turn};
 pub use server::{ServeError, Server};
 pub use storage::{OpenDisks, Storage, StorageError, StorageOpenError};
+pub use watch::{
+    Counters, Counts, Failed, Health, HostState, Latency, NamespaceState, QueueState, ReactorState,
+    Sight, Snapshot, Watch,
+};

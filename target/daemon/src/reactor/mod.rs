@@ -8,6 +8,7 @@ mod drain;
 mod locks;
 mod orders;
 mod queues;
+mod sight;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +28,7 @@ use crate::queue::{Edge, Io, Receives, SharedQueues};
 use crate::storage::{Storage, StorageError};
 use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::Turns;
+use crate::watch::Counters;
 use attention::Attention;
 use drain::Stage;
 use locks::Locked;
@@ -91,6 +93,7 @@ pub struct Reactor<S> {
     leaving: Vec<Leaving>,
     disk_log: Sparingly,
     connect_log: Sparingly,
+    counters: Arc<Counters>,
     /// Empty between turns: kept for their memory.
     events: Vec<Event>,
     done: Vec<Done>,
@@ -213,6 +216,7 @@ impl<S: Storage> Reactor<S> {
             leaving: Vec::new(),
             disk_log: Sparingly::default(),
             connect_log: Sparingly::default(),
+            counters: Arc::default(),
             events: Vec::new(),
             done: Vec::new(),
         })
@@ -257,6 +261,17 @@ impl<S: Storage> Reactor<S> {
     /// is told which of them are light.
     pub fn steer(&mut self, steering: Steering, member: usize) {
         self.steering = Some((steering, member));
+    }
+
+    /// Counts there from now on. Call it before there are connections.
+    pub fn count_in(&mut self, counters: Arc<Counters>) {
+        self.counters = counters;
+    }
+
+    /// Where it counts.
+    #[must_use]
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
     }
 
     /// Has connections of a listener that was made before, so that it is
@@ -442,6 +457,7 @@ impl<S: Storage> Reactor<S> {
     fn closed(&mut self, provider: usize, mut edge: Edge, reason: &CloseReason, now: Duration) {
         let receives = std::mem::replace(&mut edge.receives, Receives::Own);
         self.shared.leave(&receives);
+        self.counters.closed(reason);
         // Gives back its buffers, of which others may be short.
         if edge.closed(reason, now, &mut self.connect_log) {
             self.news |= News::POLL_ALL;

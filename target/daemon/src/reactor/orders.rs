@@ -84,6 +84,9 @@ impl<S: Storage> Reactor<S> {
                 } => {
                     let _ = answer.send(self.unlisten(provider, address, now));
                 }
+                Order::Look { answer } => {
+                    let _ = answer.send(self.sight(now));
+                }
                 Order::Close { disks, answer } => {
                     for (disk, claim) in disks {
                         self.leave(disk, claim, answer.clone(), now);
