@@ -9,8 +9,11 @@
 //! moves no byte of data itself: it hands buffers from one side to the other.
 #![forbid(unsafe_code)]
 
+mod changes;
 mod cli;
 mod config;
+mod control;
+mod ctl;
 mod log;
 mod mailbox;
 mod manage;
@@ -25,12 +28,14 @@ mod service;
 mod storage;
 mod tag;
 mod thread;
+mod top;
 mod turns;
 mod watch;
 
 pub use cli::Cli;
 pub use config::{
-    Choice, Config, ConfigError, Cores, DEFAULT_PORT, Opened, ProviderName, Running, buffers,
+    Choice, Config, ConfigError, ControlConfig, Cores, DEFAULT_PORT, MetricsConfig, Opened,
+    ProviderName, Running, buffers,
 };
 pub use mailbox::{Mail, Mailbox, Order};
 pub use manage::{ApplyError, Manager, Plan, Report};

@@ -74,6 +74,12 @@ pub enum Order {
         /// Hears it.
         answer: Sender<Sight>,
     },
+    /// Listens nowhere and takes no connection any more, until it is told to
+    /// listen again; commands in work finish, then all connections are closed.
+    LetGo {
+        /// Hears when there is none.
+        answer: Sender<()>,
+    },
 }
 
 /// The mailbox of one reactor. Clones are the same mailbox.

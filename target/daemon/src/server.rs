@@ -1,7 +1,6 @@
 //! The whole daemon: everything that can fail is done first, then reactors
 //! serve until a signal comes.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -16,9 +15,10 @@ use nvmeof_rdma::Steering;
 use nvmeof_target_core::{ModelError, Target};
 use nvmeof_uring::RingConfig;
 
+use crate::changes::Keeper;
 use crate::config::{Config, ConfigError, ProviderName, Running, buffers};
 use crate::mailbox::{Mail, Mailbox};
-use crate::manage::{ApplyError, Manager, Pool, Reactors};
+use crate::manage::{Manager, Pool, Reactors};
 use crate::ports::{self, Listening, Port, Ready};
 use crate::processors::{self, Seat};
 use crate::service::{self, Watchdog};
@@ -57,8 +57,6 @@ pub struct Server {
     manager: Arc<Manager>,
     watch: Arc<Watch>,
     ports: Vec<Port>,
-    /// Where its configuration is read again from.
-    file: Option<PathBuf>,
     mailboxes: Arc<[Mailbox]>,
     threads: Vec<JoinHandle<Result<(), ServeError>>>,
     /// Rings when a reactor ended.
@@ -164,7 +162,6 @@ impl Server {
             manager: Arc::new(manager),
             watch: Arc::new(watch),
             ports,
-            file: config.path().map(Path::to_path_buf),
             mailboxes,
             threads,
             ended,
@@ -198,6 +195,11 @@ impl Server {
     /// # Errors
     /// [`ServeError`] when a reactor failed.
     pub fn run(self) -> Result<(), ServeError> {
+        self.run_kept(None)
+    }
+
+    /// The same; on SIGHUP the keeper reads the configuration again.
+    pub(crate) fn run_kept(self, keeper: Option<&Keeper>) -> Result<(), ServeError> {
         let (mut stopping, mut ending) = (None, false);
         let mut watchdog = Watchdog::of_service(Instant::now());
         while !self.threads.iter().all(JoinHandle::is_finished) {
@@ -208,7 +210,7 @@ impl Server {
             while let Ok(Some(signal)) = self.signals.read_signal() {
                 if i32::try_from(signal.ssi_signo) == Ok(Signal::SIGHUP as i32) {
                     if stopping.is_none() {
-                        self.reload();
+                        self.reload(keeper);
                     }
                     continue;
                 }
@@ -247,20 +249,15 @@ impl Server {
 
     /// Reads the configuration again and serves what it says now. When anything
     /// is wrong with it nothing changes, and the log says what.
-    fn reload(&self) {
-        let Some(file) = &self.file else {
+    fn reload(&self, keeper: Option<&Keeper>) {
+        let Some(keeper) = keeper else {
             return;
         };
         service::reloading();
-        let config = Config::read(file).map_err(ApplyError::from);
-        match config.and_then(|config| self.manager.apply(&config)) {
-            Ok(report) => {
-                for change in &report.changes {
-                    tracing::info!("reload: {change}");
-                }
-                for lost in &report.disconnected {
-                    tracing::warn!("reload: disconnected: {lost}");
-                }
+        match keeper.reload() {
+            Ok(outcome) => {
+                outcome.tell("reload");
+                let report = &outcome.report;
                 let (changes, lost) = (report.changes.len(), report.disconnected.len());
                 tracing::info!("reloaded: {changes} changes, {lost} controllers disconnected");
             }
@@ -480,6 +477,8 @@ impl From<ModelError> for ServeError {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn config(port: u16) -> Config {

@@ -57,7 +57,10 @@ mod tests {
         assert_eq!((listen.port(), listen.is_ipv6()), (9400, true));
         for bad in ["127.0.0.1", ":9400", "localhost:9400", ""] {
             let what = read(&format!("listen = \"{bad}\"")).unwrap_err();
-            assert!(what.starts_with(&format!("metrics.listen = \"{bad}\": must be")), "{what}");
+            assert!(
+                what.starts_with(&format!("metrics.listen = \"{bad}\": must be")),
+                "{what}"
+            );
         }
     }
 }

@@ -48,6 +48,9 @@ impl<S: Storage> Reactor<S> {
         if !self.stage.accepts() {
             return Err(Target::no_room("the target is about to stop".to_owned()));
         }
+        if !self.let_go.accepts() {
+            return Err(Target::no_room("the target is drained".to_owned()));
+        }
         let (core, accept) = self.target.queue(&request.private_data, now)?;
         if request.reads_out == 0 {
             return Err(Target::no_reads());

@@ -5,6 +5,7 @@ mod accept;
 mod attention;
 mod disks;
 mod drain;
+mod let_go;
 mod locks;
 mod orders;
 mod queues;
@@ -31,6 +32,7 @@ use crate::turns::Turns;
 use crate::watch::Counters;
 use attention::Attention;
 use drain::Stage;
+use let_go::LetGo;
 use locks::Locked;
 use nvmeof_rdma::Sparingly;
 use orders::Leaving;
@@ -89,6 +91,7 @@ pub struct Reactor<S> {
     timer: Option<Duration>,
     news: News,
     stage: Stage,
+    let_go: LetGo,
     /// Disks that are to be closed.
     leaving: Vec<Leaving>,
     disk_log: Sparingly,
@@ -213,6 +216,7 @@ impl<S: Storage> Reactor<S> {
             timer: None,
             news: News::empty(),
             stage: Stage::Serving,
+            let_go: LetGo::default(),
             leaving: Vec::new(),
             disk_log: Sparingly::default(),
             connect_log: Sparingly::default(),
@@ -336,6 +340,7 @@ impl<S: Storage> Reactor<S> {
         did_work |= self.go_on_locks(now);
         self.tell_peers(now);
         did_work |= self.close_leaving(now);
+        did_work |= self.go_on_letting_go(now);
         did_work |= self.go_on_draining(now);
         for provider in &mut self.providers {
             provider.submit(now);
@@ -375,6 +380,7 @@ impl<S: Storage> Reactor<S> {
         providers
             .chain(self.timer)
             .chain(self.stage.deadline())
+            .chain(self.let_go.deadline())
             .chain(self.leaving.iter().filter_map(Leaving::deadline))
             .min()
     }

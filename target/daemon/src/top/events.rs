@@ -68,8 +68,16 @@ fn between(before: &Snapshot, now: &Snapshot) -> Vec<String> {
         names.collect::<Vec<_>>()
     };
     let (old, new) = (names(before), names(now));
-    all.extend(new.iter().filter(|one| !old.contains(one)).map(|one| format!("{one} is served")));
-    all.extend(old.iter().filter(|one| !new.contains(one)).map(|one| format!("{one} is gone")));
+    all.extend(
+        new.iter()
+            .filter(|one| !old.contains(one))
+            .map(|one| format!("{one} is served")),
+    );
+    all.extend(
+        old.iter()
+            .filter(|one| !new.contains(one))
+            .map(|one| format!("{one} is gone")),
+    );
     for (one, earlier) in now.reactors.iter().zip(&before.reactors) {
         match (earlier.answered, one.answered) {
             (true, false) => all.push(format!("reactor {} does not answer", one.reactor)),

@@ -62,7 +62,9 @@ pub(super) fn head(rates: &Rates, view: &View) -> Vec<Line> {
     let mut lines = vec![plain(first), plain(second)];
     lines.extend(view.trouble.iter().map(|why| alarm(why.clone())));
     lines.push(plain(String::new()));
-    let titles = ["REACTOR", "working", "polling", "queues", "in work", "IOPS", "waiting"];
+    let titles = [
+        "REACTOR", "working", "polling", "queues", "in work", "IOPS", "waiting",
+    ];
     lines.push(Line {
         text: titles.map(|title| format!("{title:>9}")).concat(),
         kind: Kind::Head,
@@ -110,7 +112,11 @@ pub(super) fn table(title: &str, rows: &[&Row]) -> Vec<Line> {
             short(row.errors),
         ];
         let text = line(&row.name, cells);
-        if row.errors > 0.0 { alarm(text) } else { plain(text) }
+        if row.errors > 0.0 {
+            alarm(text)
+        } else {
+            plain(text)
+        }
     });
     [head].into_iter().chain(rows).collect()
 }

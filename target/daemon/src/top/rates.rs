@@ -119,7 +119,11 @@ struct Since {
 impl Since {
     fn row(&self, name: String, before: &Counts, now: &Counts, commands: usize) -> Row {
         let times = now.all_times().since(&before.all_times());
-        let quantile = |part| times.quantile(part).map(|time: Duration| time.as_secs_f64());
+        let quantile = |part| {
+            times
+                .quantile(part)
+                .map(|time: Duration| time.as_secs_f64())
+        };
         Row {
             name,
             iops: self.rate(before.io(), now.io()),

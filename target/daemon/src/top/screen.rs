@@ -127,7 +127,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, shows: &Shows) {
         "q ends  s sorts ({}, {order} first)  r turns  p pauses  ↑↓ scroll",
         view.sort.name()
     );
-    show(frame, last, &[Line { text: keys, kind: Kind::Head }]);
+    show(
+        frame,
+        last,
+        &[Line {
+            text: keys,
+            kind: Kind::Head,
+        }],
+    );
 }
 
 /// Namespaces, and hosts below: each has half of the room, or what the other
@@ -137,11 +144,17 @@ fn rows(frame: &mut Frame<'_>, area: Rect, rates: &Rates, view: &View) {
     let hosts = lines::table("HOST", &view.sorted(&rates.hosts));
     let most = usize::from(area.height);
     let half = most / 2;
-    let of_hosts = hosts.len().min(half.max(most.saturating_sub(namespaces.len())));
+    let of_hosts = hosts
+        .len()
+        .min(half.max(most.saturating_sub(namespaces.len())));
     let of_hosts = u16::try_from(of_hosts).unwrap_or(u16::MAX);
     let areas = Layout::vertical([Constraint::Min(0), Constraint::Length(of_hosts)]);
     let [above, below] = areas.areas(area);
-    show(frame, above, &scrolled(&namespaces, view.from, above.height));
+    show(
+        frame,
+        above,
+        &scrolled(&namespaces, view.from, above.height),
+    );
     show(frame, below, &scrolled(&hosts, view.from, below.height));
 }
 

@@ -21,7 +21,9 @@ const DISK: &str = "nqn.2026-11.org.example:disk";
 const HOST: &str = "nqn.2026-11.org.example:a-host-with-a-rather-long-name";
 
 fn named<T: Clone>(all: &[(&str, T)]) -> BTreeMap<String, T> {
-    let all = all.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+    let all = all
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), value.clone()));
     all.collect()
 }
 
@@ -117,10 +119,23 @@ nqn.2026-11.org.example:disk 1    6.0k   24.6M       0  104µs  112µs    3     
     let seen = screen(&shows);
     assert_eq!(seen[..10].join("\n"), expected);
     let host = "…e:a-host-with-a-rather-long-n";
-    let at = seen.iter().position(|line| line.starts_with("HOST")).unwrap();
-    assert!(seen[at + 1].contains("a-rather-long-name   24.0k   98.3M"), "{seen:#?}");
-    assert!(!seen[at + 1].contains(host) && seen[at + 1].starts_with('…'), "{seen:#?}");
-    assert!(seen[23].starts_with("q ends  s sorts (IOPS, highest first)"), "{}", seen[23]);
+    let at = seen
+        .iter()
+        .position(|line| line.starts_with("HOST"))
+        .unwrap();
+    assert!(
+        seen[at + 1].contains("a-rather-long-name   24.0k   98.3M"),
+        "{seen:#?}"
+    );
+    assert!(
+        !seen[at + 1].contains(host) && seen[at + 1].starts_with('…'),
+        "{seen:#?}"
+    );
+    assert!(
+        seen[23].starts_with("q ends  s sorts (IOPS, highest first)"),
+        "{}",
+        seen[23]
+    );
     assert!(seen.iter().all(|line| line.chars().count() <= 80));
 }
 
@@ -129,7 +144,11 @@ fn keys_sort_turn_pause_and_end() {
     let (mut shows, _) = shows();
     assert!(!shows.view.press(Key::Reverse));
     let seen = screen(&shows);
-    let first = seen.iter().position(|line| line.starts_with("NAMESPACE")).unwrap() + 1;
+    let first = seen
+        .iter()
+        .position(|line| line.starts_with("NAMESPACE"))
+        .unwrap()
+        + 1;
     assert!(seen[first].contains("disk 1 "), "{seen:#?}");
     assert!(seen[23].contains("lowest first"));
     let mut sorts = Vec::new();
@@ -137,7 +156,14 @@ fn keys_sort_turn_pause_and_end() {
         shows.view.press(Key::Sort);
         sorts.push(shows.view.sort);
     }
-    let expected = [Sort::Read, Sort::Written, Sort::P99, Sort::Errors, Sort::Name, Sort::Iops];
+    let expected = [
+        Sort::Read,
+        Sort::Written,
+        Sort::P99,
+        Sort::Errors,
+        Sort::Name,
+        Sort::Iops,
+    ];
     assert_eq!(sorts, expected);
     shows.view.press(Key::Pause);
     assert!(screen(&shows)[0].ends_with("PAUSED"));
@@ -175,7 +201,11 @@ fn what_happened_is_told_newest_first() {
     next.reactors[0].rdma_errors = named(&[("network", 2)]);
     next.limits = named(&[("limits.controllers", 1)]);
     shows.take(Ok(next), &mut before);
-    let told: Vec<_> = shows.events.lines().map(|line| line.split_once(' ').unwrap().1).collect();
+    let told: Vec<_> = shows
+        .events
+        .lines()
+        .map(|line| line.split_once(' ').unwrap().1)
+        .collect();
     let expected = [
         "limits.controllers was hit 1 times".to_owned(),
         "reactor 1 does not answer".to_owned(),
@@ -185,8 +215,14 @@ fn what_happened_is_told_newest_first() {
     ];
     assert_eq!(told, expected);
     let seen = screen(&shows);
-    assert!(seen[19].starts_with("22:13:33 limits.controllers was hit"), "{seen:#?}");
-    assert!(seen.iter().any(|line| line.ends_with("no answer")), "{seen:#?}");
+    assert!(
+        seen[19].starts_with("22:13:33 limits.controllers was hit"),
+        "{seen:#?}"
+    );
+    assert!(
+        seen.iter().any(|line| line.ends_with("no answer")),
+        "{seen:#?}"
+    );
 }
 
 #[test]
@@ -203,7 +239,14 @@ fn a_target_that_does_not_answer_leaves_what_was_seen() {
     let seen = screen(&shows);
     assert_eq!(seen[2], "");
     assert!(seen[1].starts_with("IOPS 20 "), "{seen:#?}");
-    assert!(shows.events.lines().next().unwrap().ends_with("was started again"));
+    assert!(
+        shows
+            .events
+            .lines()
+            .next()
+            .unwrap()
+            .ends_with("was started again")
+    );
 }
 
 #[test]
@@ -219,7 +262,10 @@ fn more_than_fits_is_scrolled() {
         shows.view.press(Key::Down);
     }
     let seen = screen(&shows);
-    assert!(seen.iter().any(|line| line.contains("disk 9 ")), "the last by name: {seen:#?}");
+    assert!(
+        seen.iter().any(|line| line.contains("disk 9 ")),
+        "the last by name: {seen:#?}"
+    );
     assert!(seen.iter().any(|line| line.starts_with("HOST")));
 }
 
@@ -234,7 +280,11 @@ fn a_host_cannot_send_commands_to_the_terminal() {
         assert!(!line.contains(char::is_control), "{line:?}");
     }
     let lines = lines::all(&shows.rates, &shows.view);
-    assert!(lines.iter().all(|line| !line.text.contains(char::is_control)));
+    assert!(
+        lines
+            .iter()
+            .all(|line| !line.text.contains(char::is_control))
+    );
 }
 
 #[test]
@@ -242,8 +292,14 @@ fn once_prints_one_frame() {
     let mut looks = vec![target(12.0, 25_000), target(10.0, 1000)];
     let mut look = || Ok(looks.pop().unwrap());
     let text = once(&mut look, Duration::ZERO, Format::Normal).unwrap();
-    assert!(text.starts_with("nvmeof-target 0.1.0  up 00:00:12"), "{text}");
-    assert!(text.contains("nqn.2026-11.org.example:disk 2   18.0k"), "{text}");
+    assert!(
+        text.starts_with("nvmeof-target 0.1.0  up 00:00:12"),
+        "{text}"
+    );
+    assert!(
+        text.contains("nqn.2026-11.org.example:disk 2   18.0k"),
+        "{text}"
+    );
     let mut looks = vec![target(12.0, 25_000), target(10.0, 1000)];
     let mut look = || Ok(looks.pop().unwrap());
     let json = once(&mut look, Duration::ZERO, Format::Json).unwrap();
@@ -255,9 +311,24 @@ fn once_prints_one_frame() {
 
 #[test]
 fn numbers_are_short() {
-    let all = [0.0, 9.4, 999.4, 999.6, 99_940.0, 99_960.0, 1e6, 12_345_678.0, 1e18];
+    let all = [
+        0.0,
+        9.4,
+        999.4,
+        999.6,
+        99_940.0,
+        99_960.0,
+        1e6,
+        12_345_678.0,
+        1e18,
+    ];
     let short = all.map(lines::short);
-    assert_eq!(short, ["0", "9", "999", "1.0k", "99.9k", "100k", "1.0M", "12.3M", "1000P"]);
+    assert_eq!(
+        short,
+        [
+            "0", "9", "999", "1.0k", "99.9k", "100k", "1.0M", "12.3M", "1000P"
+        ]
+    );
     assert_eq!(lines::ended("abcdef", 4), "…def");
     assert_eq!(lines::ended("abcd", 4), "abcd");
 }
@@ -272,7 +343,10 @@ fn errors_are_shown() {
     });
     let rates = Rates::between(&target(10.0, 1000), failing);
     let shown = lines::all(&rates, &View::default());
-    let alarms: Vec<_> = shown.iter().filter(|line| line.kind == lines::Kind::Alarm).collect();
+    let alarms: Vec<_> = shown
+        .iter()
+        .filter(|line| line.kind == lines::Kind::Alarm)
+        .collect();
     assert_eq!(alarms.len(), 1);
     assert!(alarms[0].text.ends_with("    5"), "{alarms:?}");
 }

@@ -6,7 +6,9 @@
 
 mod collect;
 mod counters;
+mod exporter;
 mod health;
+pub(crate) mod http;
 mod latency;
 mod openmetrics;
 mod snapshot;
@@ -23,7 +25,9 @@ pub use counters::Counters;
 #[cfg(test)]
 pub(crate) use counters::End;
 pub(crate) use counters::Spent;
+pub(crate) use exporter::Exporter;
 pub use health::Health;
+pub(crate) use http::routes;
 pub use latency::Latency;
 pub use snapshot::{Counts, Failed, HostState, NamespaceState, QueueState, ReactorState, Snapshot};
 
