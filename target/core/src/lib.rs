@@ -23,6 +23,7 @@ mod live;
 mod locks;
 pub mod metrics;
 mod model;
+mod protection;
 mod queue;
 mod registry;
 mod target;
@@ -37,8 +38,9 @@ pub use connected::Connected;
 pub use limits::Limits;
 pub use locks::{LockMember, Locks, RangeLock};
 pub use model::{
-    Carrier, Change, ChangeKind, Fabric, Model, ModelError, Namespace, NamespaceSpec, Place, Port,
-    PortSpec, Subject, Subsystem, SubsystemSpec, Traddr, derived,
+    Carrier, Change, ChangeKind, Discovery, DiscoverySpec, Fabric, Model, ModelError, Namespace,
+    NamespaceSpec, Place, Port, PortSpec, Referral, ReferralSpec, Subject, Subsystem,
+    SubsystemSpec, Traddr, derived,
 };
 pub use queue::{News, Queue, Request};
 pub use target::{Refusal, Target};

@@ -38,8 +38,6 @@ const REFERRAL: &str = "referral";
 const ANA_GROUP: &str = "ana_group";
 const HOSTS: &str = "allowed_hosts";
 const ANY_HOST: &str = "allow_any_host";
-/// A discovery service has this port unless it says otherwise.
-const DISCOVERY_PORT: u16 = 8009;
 
 impl Document {
     /// # Errors
@@ -113,7 +111,7 @@ impl Document {
             let id = port.get("id").and_then(Item::as_integer);
             id.unwrap_or(*place) == number
         });
-        match found.and_then(|(_, port)| address_of(port, DEFAULT_PORT)) {
+        match found.and_then(|(_, port)| address_of(port)) {
             Some(address) => Ok(address),
             None => misfit(PORT, format!("there is no port {number}")),
         }
@@ -192,16 +190,18 @@ impl Document {
                 provider,
                 id,
             } => self.add_port(address, provider, *id),
-            Edit::PortRemove { address } => self.remove_at(PORT, address, DEFAULT_PORT),
+            Edit::PortRemove { address } => self.remove_at(PORT, address),
             Edit::AnaSet {
                 address,
                 group,
                 state,
             } => self.set_ana(address.as_deref(), *group, state),
-            Edit::ReferralAdd { address, port, nqn } => {
-                self.add_referral(address, *port, nqn.as_deref())
-            }
-            Edit::ReferralRemove { address } => self.remove_at(REFERRAL, address, DISCOVERY_PORT),
+            Edit::ReferralAdd {
+                address,
+                port_id,
+                nqn,
+            } => self.add_referral(address, *port_id, nqn.as_deref()),
+            Edit::ReferralRemove { address } => self.remove_at(REFERRAL, address),
         }
     }
 
@@ -269,9 +269,7 @@ impl Document {
         let mut table = located(address)?;
         let wanted = parsed(address)?;
         let all = tables_mut(self.toml.as_table_mut(), PORT)?;
-        let there = all
-            .iter()
-            .any(|table| address_of(table, DEFAULT_PORT) == Some(wanted));
+        let there = all.iter().any(|table| address_of(table) == Some(wanted));
         if there && wanted.port() != Some(0) {
             return misfit("traddr", format!("there is a port {address} already"));
         }
@@ -292,32 +290,29 @@ impl Document {
     fn add_referral(
         &mut self,
         address: &str,
-        port: Option<u16>,
+        port_id: Option<u16>,
         nqn: Option<&str>,
     ) -> Result<(), Misfit> {
         let mut table = located(address)?;
         let wanted = parsed(address)?;
         let all = tables_mut(self.toml.as_table_mut(), REFERRAL)?;
-        if all
-            .iter()
-            .any(|table| address_of(table, DISCOVERY_PORT) == Some(wanted))
-        {
+        if all.iter().any(|table| address_of(table) == Some(wanted)) {
             return misfit(
                 "traddr",
                 format!("there is a referral to {address} already"),
             );
         }
-        insert(&mut table, "port", port.map(i64::from));
+        insert(&mut table, "port_id", port_id.map(i64::from));
         insert(&mut table, "nqn", nqn);
         all.push(table);
         Ok(())
     }
 
     /// Takes what is at `address` out of the tables `key`.
-    fn remove_at(&mut self, key: &'static str, address: &str, port: u16) -> Result<(), Misfit> {
+    fn remove_at(&mut self, key: &'static str, address: &str) -> Result<(), Misfit> {
         let wanted = parsed(address)?;
         let all = tables_mut(self.toml.as_table_mut(), key)?;
-        if remove(all, |table| address_of(table, port) == Some(wanted)) {
+        if remove(all, |table| address_of(table) == Some(wanted)) {
             return Ok(());
         }
         misfit(key, format!("there is none at {address}"))
@@ -328,7 +323,7 @@ impl Document {
         let ports = tables_mut(self.toml.as_table_mut(), PORT)?.iter_mut();
         let mut any = false;
         for port in ports {
-            if wanted.is_some() && address_of(port, DEFAULT_PORT) != wanted {
+            if wanted.is_some() && address_of(port) != wanted {
                 continue;
             }
             any = true;
@@ -486,11 +481,11 @@ fn located(address: &str) -> Result<Table, Misfit> {
     Ok(table)
 }
 
-/// Where a port or a referral is, whose port is `default` when it has none.
-fn address_of(table: &Table, default: u16) -> Option<Address> {
+/// Where a port or a referral is.
+fn address_of(table: &Table) -> Option<Address> {
     let traddr = table.get("traddr")?.as_str()?;
     let service = match table.get("trsvcid") {
-        None => default,
+        None => DEFAULT_PORT,
         Some(item) => u16::try_from(item.as_integer()?).ok()?,
     };
     match traddr.parse() {

@@ -97,9 +97,9 @@ pub(crate) enum Edit {
     ReferralAdd {
         /// Its address and port.
         address: String,
-        /// `port`: number of the port whose hosts are told; none tells all.
+        /// `port_id`: the number of its port.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        port: Option<u16>,
+        port_id: Option<u16>,
         /// `nqn`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         nqn: Option<String>,

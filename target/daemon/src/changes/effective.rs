@@ -57,6 +57,17 @@ impl Base {
         }
     }
 
+    /// What it is called with edits made on it.
+    pub(super) fn edited(&self) -> PathBuf {
+        let mut name = self.name.clone().into_os_string();
+        name.push(EDITED);
+        name.into()
+    }
+
+    /// To be edited.
+    ///
+    /// # Errors
+    /// When it is no TOML.
     pub(super) fn document(&self) -> Result<Document, ConfigError> {
         Document::parse(&self.text).map_err(|what| ConfigError::plain(&self.name, what))
     }
@@ -64,11 +75,11 @@ impl Base {
 
 impl Effective {
     /// Makes `edits` on `base`, one after the other; those that do not fit are
-    /// put aside.
+    /// put aside, and so are those of `resting`, of which that is known.
     ///
     /// # Errors
     /// When the base by itself cannot be served.
-    pub(super) fn of(base: &Base, edits: &[Edit]) -> Result<Self, ConfigError> {
+    pub(super) fn of(base: &Base, edits: &[Edit], resting: &[Aside]) -> Result<Self, ConfigError> {
         let config = Config::parse(&base.name, base.text.clone())?;
         let whole = Self {
             name: base.name.clone(),
@@ -82,7 +93,9 @@ impl Effective {
         let mut document = base.document()?;
         let mut aside = Vec::new();
         for edit in edits {
-            if let Err(misfit) = document.make(edit) {
+            if let Some(known) = resting.iter().find(|one| one.edit == *edit) {
+                aside.push(known.clone());
+            } else if let Err(misfit) = document.make(edit) {
                 let (edit, why) = (edit.clone(), misfit.to_string());
                 aside.push(Aside { edit, why });
             }
@@ -95,7 +108,7 @@ impl Effective {
                 config,
                 aside,
             }),
-            Err(_) => Self::one_by_one(whole, base, edits, |_| Ok(())),
+            Err(_) => Self::one_by_one(whole, base, edits, resting, |_| Ok(())),
         }
     }
 
@@ -107,21 +120,27 @@ impl Effective {
     pub(super) fn checked(
         base: &Base,
         edits: &[Edit],
+        resting: &[Aside],
         check: impl Fn(&Config) -> Result<(), ConfigError>,
     ) -> Result<Self, ConfigError> {
-        let alone = Self::of(base, &[])?;
+        let alone = Self::of(base, &[], &[])?;
         check(&alone.config)?;
-        Self::one_by_one(alone, base, edits, check)
+        Self::one_by_one(alone, base, edits, resting, check)
     }
 
     fn one_by_one(
         mut whole: Self,
         base: &Base,
         edits: &[Edit],
+        resting: &[Aside],
         check: impl Fn(&Config) -> Result<(), ConfigError>,
     ) -> Result<Self, ConfigError> {
         let mut document = base.document()?;
         for edit in edits {
+            if let Some(known) = resting.iter().find(|one| one.edit == *edit) {
+                whole.aside.push(known.clone());
+                continue;
+            }
             let mut next = document.clone();
             let made = next.make(edit).map_err(|misfit| misfit.to_string());
             let config = made.and_then(|()| {
@@ -143,15 +162,6 @@ impl Effective {
             }
         }
         Ok(whole)
-    }
-}
-
-impl Base {
-    /// What it is called with edits made on it.
-    pub(super) fn edited(&self) -> PathBuf {
-        let mut name = self.name.clone().into_os_string();
-        name.push(EDITED);
-        name.into()
     }
 }
 

@@ -40,6 +40,9 @@ struct Kept {
     base: Base,
     state: State,
     effective: Effective,
+    /// Changes that named what could not be opened at the start. They are tried
+    /// again when the file is read again.
+    resting: Vec<Aside>,
     /// Whether the state is in its file.
     saved: bool,
 }
@@ -76,11 +79,12 @@ impl Standing {
         let state = state_file.as_deref().map(State::load).transpose()?;
         let state = state.unwrap_or_else(State::new);
         let base = Base::of(&state, file, text);
-        let effective = Effective::of(&base, &state.edits)?;
+        let effective = Effective::of(&base, &state.edits, &[])?;
         let kept = Kept {
             base,
             state,
             effective,
+            resting: Vec::new(),
             saved: true,
         };
         Ok(Self {
@@ -130,18 +134,19 @@ impl Standing {
     /// Puts changes aside that are not `possible`, or that name what cannot be
     /// opened.
     fn put_aside(&mut self, possible: impl Fn(&Edit) -> bool) -> Result<(), ConfigError> {
-        let all = self.kept.state.edits.iter();
-        let (tried, not): (Vec<_>, Vec<_>) = all.cloned().partition(possible);
+        let kept = &mut self.kept;
+        let not = kept.state.edits.iter().filter(|edit| !possible(edit));
+        let not = not.map(|edit| Aside {
+            edit: edit.clone(),
+            why: "the address cannot be listened on".to_owned(),
+        });
+        let not: Vec<_> = not.collect();
         let check = |config: &Config| {
             ports::plan(config)?;
             config.open().map(drop)
         };
-        let mut effective = Effective::checked(&self.kept.base, &tried, check)?;
-        effective.aside.extend(not.into_iter().map(|edit| Aside {
-            edit,
-            why: "the address cannot be listened on".to_owned(),
-        }));
-        self.kept.effective = effective;
+        kept.effective = Effective::checked(&kept.base, &kept.state.edits, &not, check)?;
+        kept.resting = kept.effective.aside.clone();
         Ok(())
     }
 }
@@ -196,7 +201,7 @@ impl Keeper {
             ..State::new()
         };
         let name = name.into();
-        self.serve(&mut kept, Base { name, text }, state)
+        self.serve(&mut kept, Base { name, text }, state, Vec::new())
     }
 
     /// Reads the administrator's file again and serves what it says, with the
@@ -213,7 +218,14 @@ impl Keeper {
             ..kept.state.clone()
         };
         let base = Base::of(&state, &self.file, text);
-        self.serve(&mut kept, base, state)
+        let resting = kept.resting.clone();
+        // What could not be opened may be there again.
+        match self.serve(&mut kept, base.clone(), state.clone(), Vec::new()) {
+            Err(ChangeError::Config(_)) if !resting.is_empty() => {
+                self.serve(&mut kept, base, state, resting)
+            }
+            served => served,
+        }
     }
 
     /// Makes edits, all of them or none.
@@ -223,8 +235,8 @@ impl Keeper {
     pub(crate) fn edit(&self, edits: Vec<Edit>) -> Result<Outcome, ChangeError> {
         let mut kept = self.lock();
         let (state, edits) = kept.edited(edits)?;
-        let base = kept.base.clone();
-        let mut outcome = self.serve(&mut kept, base, state)?;
+        let (base, resting) = (kept.base.clone(), kept.resting.clone());
+        let mut outcome = self.serve(&mut kept, base, state, resting)?;
         outcome.edits = edits;
         Ok(outcome)
     }
@@ -236,7 +248,7 @@ impl Keeper {
     pub(crate) fn plan_edit(&self, edits: Vec<Edit>) -> Result<Plan, ChangeError> {
         let kept = self.lock();
         let (state, _) = kept.edited(edits)?;
-        let effective = Effective::of(&kept.base, &state.edits)?;
+        let effective = Effective::of(&kept.base, &state.edits, &kept.resting)?;
         Ok(self.manager.plan(&effective.config)?)
     }
 
@@ -330,8 +342,14 @@ impl Keeper {
     /// Serves `base` with the edits of `state` from now on, and keeps both. It
     /// is on the disk before anything changes, and in its place afterwards: who
     /// is told that it was done finds it after a crash.
-    fn serve(&self, kept: &mut Kept, base: Base, state: State) -> Result<Outcome, ChangeError> {
-        let effective = Effective::of(&base, &state.edits)?;
+    fn serve(
+        &self,
+        kept: &mut Kept,
+        base: Base,
+        state: State,
+        resting: Vec<Aside>,
+    ) -> Result<Outcome, ChangeError> {
+        let effective = Effective::of(&base, &state.edits, &resting)?;
         let prepared = match &self.state_file {
             Some(path) => Some(state.prepare(&Real, path).map_err(ChangeError::Unsaved)?),
             None => None,
@@ -360,6 +378,7 @@ impl Keeper {
             base,
             state,
             effective,
+            resting,
             saved,
         };
         Ok(Outcome {

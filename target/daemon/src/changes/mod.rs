@@ -12,6 +12,8 @@ mod keeper;
 mod resize;
 mod state;
 mod store;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use document::Misfit;
 pub(crate) use edit::{Edit, NamespaceAdd};

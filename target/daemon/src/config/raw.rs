@@ -14,6 +14,7 @@ use super::Running;
 use super::control::RawControl;
 use super::cores::{Cores, RawCores};
 use super::metrics::RawMetrics;
+use super::referral::{RawDiscovery, RawReferral};
 use super::shm::RawShm;
 use super::storage::RawStorage;
 use super::traddr::{RawPort, RawUnix};
@@ -43,6 +44,10 @@ pub(super) struct RawConfig {
     pub(super) control: Spanned<RawControl>,
     #[serde(default = "nowhere")]
     pub(super) metrics: Spanned<RawMetrics>,
+    #[serde(default)]
+    pub(super) discovery: RawDiscovery,
+    #[serde(default)]
+    pub(super) referral: Vec<Spanned<RawReferral>>,
     #[serde(default)]
     pub(super) port: Vec<Spanned<RawPort>>,
     #[serde(default)]
@@ -152,6 +157,8 @@ impl RawConfig {
             unix: nowhere(),
             control: nowhere(),
             metrics: nowhere(),
+            discovery: RawDiscovery::default(),
+            referral: Vec::new(),
             port: vec![Spanned::new(0..0, port)],
             subsystem: vec![Spanned::new(0..0, subsystem)],
         }

@@ -179,11 +179,11 @@ pub(super) enum Ana {
 pub(super) enum Referral {
     /// Tell hosts of a discovery service.
     Add {
-        /// Its address and port, such as 10.0.0.9:8009.
+        /// Its address and port, such as 10.0.0.9:4420.
         address: String,
-        /// Tell only the hosts of the port with this number.
+        /// The number of its port.
         #[arg(long, value_name = "NUMBER")]
-        port: Option<u16>,
+        port_id: Option<u16>,
         /// NQN of the discovery service.
         #[arg(long)]
         nqn: Option<String>,
@@ -303,9 +303,13 @@ impl Ana {
 impl Referral {
     pub(super) fn edits(&self) -> Vec<Edit> {
         vec![match self {
-            Self::Add { address, port, nqn } => Edit::ReferralAdd {
+            Self::Add {
+                address,
+                port_id,
+                nqn,
+            } => Edit::ReferralAdd {
                 address: address.clone(),
-                port: *port,
+                port_id: *port_id,
                 nqn: nqn.clone(),
             },
             Self::Remove { address } => Edit::ReferralRemove {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use axum::http::Method;
+use axum::http::{Method, StatusCode};
 use clap::{Args, Subcommand, ValueEnum};
 use nvmeof_backend::parse_size;
 use serde::de::DeserializeOwned;
@@ -285,7 +285,12 @@ fn document(file: &Path) -> Result<Value, Failed> {
 impl Failed {
     fn status(&self) -> u8 {
         match self {
-            Self::Call(CallError::Refused(status, _)) if status.is_client_error() => USAGE,
+            // What cannot be at present is nobody's mistake.
+            Self::Call(CallError::Refused(status, _))
+                if status.is_client_error() && *status != StatusCode::CONFLICT =>
+            {
+                USAGE
+            }
             Self::Call(_) | Self::File { .. } => FAILED,
             Self::Usage(_) => USAGE,
         }

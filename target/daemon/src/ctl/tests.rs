@@ -73,8 +73,8 @@ fn each_command_is_an_edit() {
             json!([{"edit": "ana_set", "address": "2", "group": 1, "state": "inaccessible"}]),
         ),
         (
-            "referral add 10.0.0.9:8009 --port 1",
-            json!([{"edit": "referral_add", "address": "10.0.0.9:8009", "port": 1}]),
+            "referral add 10.0.0.9:8009 --port-id 1",
+            json!([{"edit": "referral_add", "address": "10.0.0.9:8009", "port_id": 1}]),
         ),
         (
             "referral remove 10.0.0.9:8009",
