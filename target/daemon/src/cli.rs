@@ -14,6 +14,7 @@ use crate::changes::Standing;
 use crate::config::{Config, ConfigError, DEFAULT_PORT};
 use crate::control::{Bound, Shared};
 use crate::ctl::Ctl;
+use crate::import::Import;
 use crate::log;
 use crate::ports::{self, Port};
 use crate::processors::{self, Seat};
@@ -47,6 +48,8 @@ enum Command {
     Ctl(Ctl),
     /// Watch a target that runs: rates, latencies, how busy it is.
     Top(Top),
+    /// Make a configuration of what nvmetcli saved.
+    Import(Import),
     #[command(flatten)]
     Manual(Manual),
 }
@@ -135,6 +138,7 @@ impl Cli {
                     FAILED.into()
                 }
             },
+            Command::Import(import) => import.run(),
             Command::Manual(manual) => match manual.run(Self::command(), "8") {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {

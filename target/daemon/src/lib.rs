@@ -14,6 +14,7 @@ mod cli;
 mod config;
 mod control;
 mod ctl;
+mod import;
 mod log;
 mod mailbox;
 mod manage;
