@@ -13,6 +13,7 @@ use toml::Spanned;
 use super::Running;
 use super::control::RawControl;
 use super::cores::{Cores, RawCores};
+use super::metrics::RawMetrics;
 use super::referral::{RawDiscovery, RawReferral};
 use super::shm::RawShm;
 use super::storage::RawStorage;
@@ -41,6 +42,8 @@ pub(super) struct RawConfig {
     pub(super) unix: Spanned<RawUnix>,
     #[serde(default = "nowhere")]
     pub(super) control: Spanned<RawControl>,
+    #[serde(default = "nowhere")]
+    pub(super) metrics: Spanned<RawMetrics>,
     #[serde(default)]
     pub(super) discovery: RawDiscovery,
     #[serde(default)]
@@ -146,9 +149,7 @@ pub(super) struct RawSubsystem {
     /// Default: `false`
     #[serde(default = "nowhere")]
     allow_any_host: Spanned<bool>,
-    /// Names (NQN) of the hosts that may connect.
-    ///
-    /// Default: `[]`
+    /// Names (NQN) of the hosts that may connect. `[]` without `allow_any_host`: nobody may.
     allowed_hosts: Option<Vec<Spanned<String>>>,
     #[serde(default)]
     pub(super) namespace: Vec<Spanned<RawNamespace>>,
@@ -229,6 +230,7 @@ impl RawConfig {
             shm: nowhere(),
             unix: nowhere(),
             control: nowhere(),
+            metrics: nowhere(),
             discovery: RawDiscovery::default(),
             referral: Vec::new(),
             port: vec![Spanned::new(0..0, port)],
