@@ -152,6 +152,9 @@ impl Plan {
             removals: Vec::new(),
             crash_at_end: dice.happens(OneIn(2)),
         };
+        if plan.limits.in_capsule > Limits::LISTS_UP_TO {
+            plan.limits.max_descriptors = 1;
+        }
         plan.removals = removals(seed, calls, plan.disks.len());
         plan.cut_into_segments();
         if plan.is_peaceful() {

@@ -11,7 +11,6 @@ use nvmeof_wire::identify::{
     Lpa, NamespaceIdentifiers, NamespaceList, Oaes, Ofcs, Oncs, Sgls, Vwc,
 };
 use nvmeof_wire::registers::Vs;
-use nvmeof_wire::sqe::SQE_LEN;
 use nvmeof_wire::{Ascii, Nqn, Status};
 use zerocopy::little_endian::U64;
 
@@ -143,11 +142,11 @@ impl Admin<'_> {
                 .bits()
                 .into(),
             subnqn: self.controller.subnqn().to_field(),
-            ioccsz: ((u32::try_from(SQE_LEN).unwrap_or(64) + limits.in_capsule) / 16).into(),
+            ioccsz: (self.capsule_len / 16).into(),
             iorcsz: 1.into(),
             icdoff: 0.into(),
             fcattr: Fcattr::empty().bits(),
-            msdbd: limits.descriptors(),
+            msdbd: limits.max_descriptors,
             ..IdentifyController::zeroed()
         }
     }

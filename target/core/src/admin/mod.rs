@@ -25,6 +25,8 @@ use crate::target::Shared;
 /// An admin queue's controller, for the time of one command.
 pub(crate) struct Admin<'a> {
     pub(crate) now: Duration,
+    /// Bytes that the capsule of a command may have, as of the admin queue.
+    pub(crate) capsule_len: u32,
     pub(crate) shared: &'a Shared,
     pub(crate) controller: &'a Controller,
     /// The address of ours that the host reached, if it is known.

@@ -120,6 +120,21 @@ fn check_limits(limits: &Limits) -> Result<(), ModelError> {
     // maximum", so a single page of 4096 bytes cannot be said.
     between("max_transfer", limits.max_transfer, 8192, 16 << 20)?;
     between("in_capsule", limits.in_capsule, 0, 64 << 10)?;
+    let descriptors = limits.max_descriptors.into();
+    between(
+        "max_descriptors",
+        descriptors,
+        1,
+        Limits::DESCRIPTORS.into(),
+    )?;
+    if limits.in_capsule > Limits::LISTS_UP_TO && limits.max_descriptors > 1 {
+        let why = format!(
+            "more than {} bytes go with max_descriptors = 1 only, because hosts with Linux 5.4 to \
+             5.12 corrupt what they write otherwise",
+            Limits::LISTS_UP_TO
+        );
+        return Err(wrong(Place::Limits, "in_capsule", limits.in_capsule, &why));
+    }
     // Identify Controller, MDTS: "a power of two (2^n) in units of the
     // minimum memory page size".
     if !limits.max_transfer.is_power_of_two() {

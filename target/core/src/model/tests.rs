@@ -177,6 +177,28 @@ fn ports_and_limits() {
             },
             "in_capsule",
         ),
+        (
+            Limits {
+                max_descriptors: 0,
+                ..good()
+            },
+            "max_descriptors",
+        ),
+        (
+            Limits {
+                max_descriptors: 17,
+                ..good()
+            },
+            "max_descriptors",
+        ),
+        (
+            Limits {
+                in_capsule: 8192,
+                max_descriptors: 2,
+                ..good()
+            },
+            "in_capsule",
+        ),
     ] {
         let error = build(limits, &[port()], &[subsystem()]).unwrap_err();
         assert_eq!((error.place, error.key), (Place::Limits, key));

@@ -29,7 +29,7 @@ use nvmeof_wire::{Cqe, Sqe, Status};
 
 pub(crate) use io::{flush_of, status_of};
 pub use request::Request;
-pub(crate) use request::{Failure, Next, Page, Stage};
+pub(crate) use request::{Bounds, Failure, Next, Page, Stage};
 
 use crate::controller::errors::ErrorEntry;
 use crate::controller::{Controller, Serves};
@@ -70,6 +70,8 @@ pub struct Queue {
     left: bool,
     /// The address of ours that the host reached, if it is known.
     local: Option<Local>,
+    /// What the capsules of its commands may be.
+    bounds: Bounds,
     /// Why the edge has no room for the queue, if it has none.
     no_room: Option<String>,
     sq: SubmissionQueue,
@@ -135,7 +137,6 @@ impl SubmissionQueue {
 impl Queue {
     pub(crate) fn new(shared: Arc<Shared>, qid: u16, entries: u16, now: Duration) -> Self {
         Self {
-            shared,
             qid,
             entries,
             role: Role::Waiting {
@@ -144,6 +145,7 @@ impl Queue {
             },
             left: false,
             local: None,
+            bounds: Bounds::of(&shared.limits, shared.limits.in_capsule),
             no_room: None,
             sq: SubmissionQueue {
                 head: 0,
@@ -157,6 +159,7 @@ impl Queue {
             closing: None,
             news: News::DEADLINE,
             remark: None,
+            shared,
         }
     }
 
@@ -215,6 +218,13 @@ impl Queue {
         self.local = Some(Local::Host);
     }
 
+    /// Bytes that the capsule of a command may have (IOCCSZ): what the receives
+    /// of the queue have room for.
+    #[must_use]
+    pub fn capsule_len(&self) -> u32 {
+        self.bounds.capsule
+    }
+
     /// The host was heard otherwise than by a command.
     pub fn hear(&self, now: Duration) {
         if let Some(controller) = self.controller() {
@@ -249,7 +259,7 @@ impl Queue {
                 expected: "64 bytes or more",
             });
         };
-        request.start(sqe, capsule);
+        request.start(sqe, capsule, self.bounds);
         // It is about to be closed, and the host is not to be served any more.
         if let Some(cause) = &self.closing {
             return Action::Close(cause.clone());

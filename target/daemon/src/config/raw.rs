@@ -56,6 +56,7 @@ pub(super) struct RawLimits {
     controllers: Option<u16>,
     max_transfer: Option<Size>,
     in_capsule: Option<Size>,
+    max_descriptors: Option<u8>,
     connect_timeout_s: Option<u32>,
     unconnected: Option<u16>,
     traffic_keep_alive: Option<bool>,
@@ -174,6 +175,7 @@ impl RawLimits {
             controllers: self.controllers.unwrap_or(default.controllers),
             max_transfer: bytes(self.max_transfer, default.max_transfer),
             in_capsule: bytes(self.in_capsule, default.in_capsule),
+            max_descriptors: self.max_descriptors.unwrap_or(default.max_descriptors),
             connect_timeout: self
                 .connect_timeout_s
                 .map_or(default.connect_timeout, |s| Duration::from_secs(s.into())),

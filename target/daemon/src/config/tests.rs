@@ -65,6 +65,7 @@ io_queues = 2
 controllers = 8
 max_transfer = "1M"
 in_capsule = 8192
+max_descriptors = 1
 connect_timeout_s = 3
 unconnected = 16
 traffic_keep_alive = false
@@ -102,6 +103,7 @@ iopoll = false
     let config = parse(text).unwrap();
     let limits = config.limits();
     assert_eq!((limits.max_transfer, limits.in_capsule), (1 << 20, 8192));
+    assert_eq!(limits.max_descriptors, 1);
     assert_eq!(
         (limits.queue_depth, limits.traffic_keep_alive),
         (256, false)
@@ -388,6 +390,25 @@ fn duplicates_are_named_where_they_come_the_second_time() {
     let port = "[[port]]\ntraddr = \"127.0.0.1\"\n";
     let error = parse(&format!("{GOOD}{port}")).unwrap_err();
     assert_names(&error.to_string(), 14, &["traddr", "already"]);
+}
+
+/// Linux hosts 5.4 to 5.12 corrupt long in-capsule data otherwise.
+#[test]
+fn long_in_capsule_data_and_several_descriptors_are_refused_with_the_reason() {
+    let long = format!("{GOOD}[limits]\nin_capsule = 8192\n");
+    let error = parse(&long).unwrap_err().to_string();
+    assert_names(
+        &error,
+        13,
+        &["in_capsule", "max_descriptors = 1", "Linux 5.4", "corrupt"],
+    );
+    assert_eq!(
+        parse(&format!("{long}max_descriptors = 1\n"))
+            .unwrap()
+            .limits()
+            .in_capsule,
+        8192
+    );
 }
 
 #[test]

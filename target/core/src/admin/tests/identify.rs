@@ -51,6 +51,7 @@ fn the_controller_is_what_a_linux_host_insists_on() {
 fn long_in_capsule_data_go_with_one_descriptor() {
     let limits = crate::Limits {
         in_capsule: 8192,
+        max_descriptors: 1,
         ..crate::Limits::default()
     };
     let (mut host, _) = Host::admin(&target_with(limits));
