@@ -15,7 +15,7 @@ use nvmeof_wire::{Ascii, Nqn, Status};
 use zerocopy::little_endian::U64;
 
 use super::log_page::FIRMWARE;
-use super::{Admin, CDW10, CDW11, NSID, Window};
+use super::{Admin, CDW10, NSID, Window};
 use crate::controller::notices::MAX_REQUESTS;
 use crate::controller::{aborts, errors};
 use crate::queue::Failure;
@@ -24,6 +24,9 @@ use crate::{Limits, Namespace, Subsystem};
 /// KAS: granularity of the keep alive timer, in units of 100 ms.
 const KAS: u16 = 10;
 const _: () = assert!(KAS as u32 * 100 == crate::controller::KEEP_ALIVE_GRANULARITY_MS);
+
+/// Bits 31:24 of dword 11.
+const CSI: u16 = 47;
 
 /// The last namespace id that a list may start after.
 const NSID_MAX: u32 = 0xffff_fffd;
@@ -43,7 +46,7 @@ impl Admin<'_> {
             Cns::CSI_NAMESPACE | Cns::CSI_CONTROLLER | Cns::CSI_ACTIVE_NAMESPACES
         );
         if csi_matters && command.csi != CSI_NVM {
-            return Err(Failure::field(CDW11));
+            return Err(Failure::field(CSI));
         }
         let invalid = Failure::from(Status::INVALID_NAMESPACE).at(NSID);
         match cns {

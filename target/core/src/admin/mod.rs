@@ -46,7 +46,6 @@ const OF_DISCOVERY: [Opcode; 5] = [
 pub(crate) const CDW10: u16 = 40;
 pub(crate) const CDW11: u16 = 44;
 pub(crate) const CDW12: u16 = 48;
-pub(crate) const CDW14: u16 = 56;
 pub(crate) const NSID: u16 = 4;
 
 impl Admin<'_> {

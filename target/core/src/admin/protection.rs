@@ -4,7 +4,7 @@ use nvmeof_wire::Status;
 use nvmeof_wire::admin::{GetFeatures, Select, SetFeatures};
 use nvmeof_wire::features::WriteProtection;
 
-use super::features::capabilities;
+use super::features::{SEL, capabilities};
 use super::{Admin, CDW10, CDW11, NSID};
 use crate::controller::Serves;
 use crate::live::Live;
@@ -28,7 +28,7 @@ impl Admin<'_> {
                     .ok_or(no_namespace())?;
                 WriteProtection::NONE.to_dword()
             }
-            Select::Reserved(_) => return Err(Failure::field(CDW10)),
+            Select::Reserved(_) => return Err(Failure::field(SEL)),
         };
         Ok(Next::Done(value.into()))
     }

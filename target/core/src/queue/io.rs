@@ -11,7 +11,7 @@ use nvmeof_wire::{Sqe, Status};
 use zerocopy::FromBytes;
 
 use super::copy;
-use super::request::{AfterFlush, Extent, Failure, Next, Request, Stage};
+use super::request::{AfterFlush, Extent, Failure, Next, Request, Stage, bit};
 use crate::controller::Controller;
 use crate::health::Counting;
 use crate::live::{Live, View};
@@ -37,6 +37,8 @@ pub(super) struct Joined {
 const NSID: u16 = 4;
 pub(super) const CDW10: u16 = 40;
 pub(super) const CDW12: u16 = 48;
+/// Bits 29:26 of dword 12.
+const PRINFO: u16 = bit(51, 2);
 
 impl Joined {
     pub(super) fn new(controller: Arc<Controller>, live: &Arc<Live>, limits: &Limits) -> Self {
@@ -138,7 +140,7 @@ impl Joined {
         // NVM 1.0, 5.2: without protection information PRINFO has no meaning
         // that we could keep.
         if command.flags.intersects(IoFlags::PRINFO) {
-            return Err(Failure::field(CDW12));
+            return Err(Failure::field(PRINFO));
         }
         let op = extent_of(namespace)
             .bytes(command.slba, command.blocks, kind)

@@ -29,7 +29,7 @@ use nvmeof_wire::{Cqe, Sqe, Status};
 
 pub(crate) use io::{flush_of, status_of};
 pub use request::Request;
-pub(crate) use request::{Bounds, Failure, Next, Page, Stage};
+pub(crate) use request::{Bounds, Failure, Next, Page, Stage, bit};
 
 use crate::controller::errors::ErrorEntry;
 use crate::controller::{Controller, Serves};
@@ -548,6 +548,9 @@ fn pull(request: &Request, remote: Remote) -> Action {
     Action::Pull { remote, spare }
 }
 
+/// Where a command says how its data are described: bits 7:6 of byte 1.
+pub(super) const PSDT: u16 = bit(1, 6);
+
 /// What every command must have, whatever it is.
 fn common_checks(sqe: &Sqe) -> Result<(), Failure> {
     // Identify Controller, FUSES: of I/O commands some can be, see `fused`.
@@ -556,7 +559,7 @@ fn common_checks(sqe: &Sqe) -> Result<(), Failure> {
     }
     // Base 2.0, figure 87, PSDT: "NVMe over Fabrics ... SGLs shall be used".
     if !sqe.uses_sgl() {
-        return Err(Failure::field(1));
+        return Err(Failure::field(PSDT));
     }
     Ok(())
 }

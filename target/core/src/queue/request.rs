@@ -165,7 +165,7 @@ impl Failure {
         self
     }
 
-    /// Invalid Field in Command, at byte `location` of the command.
+    /// Invalid Field in Command, at `location`: see [`bit`].
     pub(crate) fn field(location: u16) -> Self {
         Self::from(Status::INVALID_FIELD).at(location)
     }
@@ -178,6 +178,12 @@ impl Failure {
             result: 0,
         }
     }
+}
+
+/// Where in a command something is at fault, as the error log has it (Base 2.0,
+/// figure 206): the byte in bits 7:0, the bit of it in bits 10:8.
+pub(crate) const fn bit(byte: u16, bit: u16) -> u16 {
+    byte | bit << 8
 }
 
 /// First byte of the data pointer in a command.
