@@ -261,7 +261,9 @@ pub(crate) fn check_refusal(why: &SubmitError) -> Result<(), Wrong> {
         | SubmitError::NotConnected(_)
         | SubmitError::Buffer(_)
         | SubmitError::Refused(_) => Ok(()),
-        SubmitError::Length { .. } => Err(Wrong(format!("a call was refused: {why}"))),
+        SubmitError::Length { .. } | SubmitError::Narrow => {
+            Err(Wrong(format!("a call was refused: {why}")))
+        }
     }
 }
 
