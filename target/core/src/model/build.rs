@@ -82,7 +82,7 @@ impl Model {
         let ports = ports
             .iter()
             .enumerate()
-            .map(|(at, spec)| port(at, spec, ports))
+            .map(|(at, spec)| port(at, spec, ports, limits.in_capsule))
             .collect::<Result<_, _>>()?;
         let subsystems = subsystems
             .iter()
@@ -157,7 +157,7 @@ fn check_limits(limits: &Limits) -> Result<(), ModelError> {
     Ok(())
 }
 
-fn port(at: usize, spec: &PortSpec, all: &[PortSpec]) -> Result<Port, ModelError> {
+fn port(at: usize, spec: &PortSpec, all: &[PortSpec], in_capsule: u32) -> Result<Port, ModelError> {
     let key = |port: &PortSpec| (port.traddr.clone(), port.trsvcid);
     let bad = |why: &str| wrong(Place::Port(at), "traddr", &spec.traddr, why);
     let taken = all.iter().take(at).any(|other| key(other) == key(spec));
@@ -180,6 +180,7 @@ fn port(at: usize, spec: &PortSpec, all: &[PortSpec]) -> Result<Port, ModelError
         traddr: spec.traddr.clone(),
         trsvcid: spec.trsvcid,
         carriers: spec.carriers.clone(),
+        in_capsule,
     })
 }
 

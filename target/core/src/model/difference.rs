@@ -123,6 +123,10 @@ fn ports(old: &[Port], new: &[Port], changes: &mut Vec<Change>) {
                     ChangeKind::Changed { key: "provider" },
                 );
             }
+            Some(other) if other.in_capsule != port.in_capsule => {
+                let kind = ChangeKind::Changed { key: "in_capsule" };
+                push(changes, subject(port), kind);
+            }
             Some(_) => {}
         }
     }

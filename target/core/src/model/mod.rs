@@ -2,6 +2,7 @@
 //! immutable.
 
 mod build;
+mod capsules;
 mod derive;
 mod difference;
 mod discovery;
@@ -46,6 +47,8 @@ pub struct Port {
     pub trsvcid: u16,
     /// What carries RDMA there, in the order hosts are told.
     pub carriers: Vec<Carrier>,
+    /// Bytes of in-capsule data of one command of a host that comes by it.
+    pub in_capsule: u32,
 }
 
 /// One way in which a port is reached.

@@ -218,6 +218,12 @@ impl Queue {
         self.local = Some(Local::Host);
     }
 
+    /// Commands may have so many bytes of in-capsule data. Without being told
+    /// it is what the limits say.
+    pub fn set_in_capsule(&mut self, bytes: u32) {
+        self.bounds = Bounds::of(&self.shared.limits, bytes);
+    }
+
     /// Bytes that the capsule of a command may have (IOCCSZ): what the receives
     /// of the queue have room for.
     #[must_use]

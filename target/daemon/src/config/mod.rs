@@ -375,7 +375,9 @@ impl Config {
     ) -> Result<Model, ConfigError> {
         let discovery = self.raw.discovery.to_spec(&self.raw.referral);
         let model = Model::build(self.limits(), ports, subsystems);
+        let in_capsule = self.raw.port.iter().map(|port| port.get_ref().in_capsule());
         let model = model.and_then(|model| model.with_discovery(&discovery));
+        let model = model.and_then(|model| model.with_in_capsule(in_capsule));
         model.map_err(|error| self.of_model(&error))
     }
 
@@ -394,8 +396,10 @@ impl Config {
                 referral.get_ref().place(error.key)
             }
             Place::Port(port) => {
-                let port = self.raw.port.get(port)?;
-                Some(port.get_ref().traddr.span().start)
+                let port = self.raw.port.get(port)?.get_ref();
+                let size = port.place_of_in_capsule();
+                let size = size.filter(|_| error.key == "in_capsule");
+                size.or_else(|| Some(port.traddr.span().start))
             }
             Place::Subsystem(subsystem) => {
                 let subsystem = self.raw.subsystem.get(subsystem);

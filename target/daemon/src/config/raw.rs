@@ -159,16 +159,18 @@ impl RawConfig {
     }
 }
 
+impl Size {
+    /// What does not fit 32 bits is refused with every other size that is too
+    /// large.
+    pub(super) fn bytes(self) -> u32 {
+        u32::try_from(self.0).unwrap_or(u32::MAX)
+    }
+}
+
 impl RawLimits {
     pub(super) fn to_limits(&self) -> Limits {
         let default = Limits::default();
-        // What does not fit 32 bits is refused with every other size that is
-        // too large.
-        let bytes = |size: Option<Size>, default: u32| {
-            size.map_or(default, |Size(size)| {
-                u32::try_from(size).unwrap_or(u32::MAX)
-            })
-        };
+        let bytes = |size: Option<Size>, default: u32| size.map_or(default, Size::bytes);
         Limits {
             queue_depth: self.queue_depth.unwrap_or(default.queue_depth),
             io_queues: self.io_queues.unwrap_or(default.io_queues),

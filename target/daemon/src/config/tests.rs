@@ -1,6 +1,7 @@
 //! Each thing that can be wrong with a configuration, and how it is told.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use super::*;
@@ -390,6 +391,29 @@ fn duplicates_are_named_where_they_come_the_second_time() {
     let port = "[[port]]\ntraddr = \"127.0.0.1\"\n";
     let error = parse(&format!("{GOOD}{port}")).unwrap_err();
     assert_names(&error.to_string(), 14, &["traddr", "already"]);
+}
+
+#[test]
+fn ports_have_their_own_size_of_in_capsule_data() {
+    let port = "[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 4421\nin_capsule = \"1K\"\n";
+    let config = parse(&format!("{GOOD}{port}")).unwrap();
+    let [one, two] = [4420, 4421].map(|trsvcid| {
+        let spec = port_spec(
+            SocketAddr::from(([127, 0, 0, 1], trsvcid)).into(),
+            Vec::new(),
+        );
+        (spec.traddr.clone(), spec)
+    });
+    let ports = [one.1, two.1];
+    let model = config.model(&config.open().unwrap(), &ports).unwrap();
+    assert_eq!(model.in_capsule_at(&one.0, 4420), 4096);
+    assert_eq!(model.in_capsule_at(&two.0, 4421), 1024);
+    let error = parse(&format!("{GOOD}{}", port.replace("1K", "8K"))).unwrap_err();
+    assert_names(
+        &error.to_string(),
+        16,
+        &["in_capsule", "room for 4096", "limits.in_capsule"],
+    );
 }
 
 /// Linux hosts 5.4 to 5.12 corrupt long in-capsule data otherwise.

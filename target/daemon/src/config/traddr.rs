@@ -11,6 +11,7 @@ use toml::Spanned;
 
 use super::DEFAULT_PORT;
 use super::provider::{Choice, ProviderName, RawProvider, Wrong};
+use super::raw::Size;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -18,6 +19,7 @@ pub(super) struct RawPort {
     pub(super) traddr: Spanned<RawTraddr>,
     trsvcid: Option<Spanned<u16>>,
     pub(super) provider: Option<Spanned<RawProvider>>,
+    in_capsule: Option<Spanned<Size>>,
 }
 
 /// The value of the key `traddr`.
@@ -50,7 +52,18 @@ impl RawPort {
             traddr: Spanned::new(0..0, traddr),
             trsvcid: trsvcid.map(|port| Spanned::new(0..0, port)),
             provider: provider.map(|raw| Spanned::new(0..0, raw)),
+            in_capsule: None,
         }
+    }
+
+    /// Bytes of in-capsule data of one command.
+    pub(super) fn in_capsule(&self) -> Option<u32> {
+        self.in_capsule.as_ref().map(|size| size.get_ref().bytes())
+    }
+
+    /// Where that is in the text.
+    pub(super) fn place_of_in_capsule(&self) -> Option<usize> {
+        self.in_capsule.as_ref().map(|size| size.span().start)
     }
 
     /// Where it is.
