@@ -23,6 +23,7 @@ mod locks;
 mod model;
 mod queue;
 mod registry;
+mod sight;
 mod target;
 #[cfg(test)]
 mod testing;
@@ -34,8 +35,9 @@ pub use apply::{Applied, Disconnected, LimitsChanged, Why};
 pub use limits::Limits;
 pub use locks::{LockMember, Locks, RangeLock};
 pub use model::{
-    Carrier, Change, ChangeKind, Fabric, Model, ModelError, Namespace, NamespaceSpec, Place, Port,
-    PortSpec, Subject, Subsystem, SubsystemSpec, Traddr, derived,
+    AnaGroup, Carrier, Change, ChangeKind, DEFAULT_ANA_GROUP, Fabric, Model, ModelError, Namespace,
+    NamespaceSpec, Place, Port, PortAddress, PortSpec, Subject, Subsystem, SubsystemSpec, Traddr,
+    derived,
 };
 pub use queue::{News, Queue, Request};
 pub use target::{Refusal, Target};

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmeof_wire::Nqn;
 
-use crate::Subsystem;
 use crate::health::Health;
+use crate::sight::{Present, Sight, Viewer};
 
 /// A subsystem over all models that have its name. Its controllers hold this,
 /// so that they outlive a change of it.
@@ -17,58 +17,68 @@ pub(crate) struct Live {
     pub(crate) health: Arc<Health>,
     /// Counts the changes of `current`.
     generation: AtomicU64,
-    current: Mutex<Arc<Subsystem>>,
+    current: Mutex<Present>,
 }
 
-/// One queue's copy of the present state. Looking whether it is still that
-/// costs a load of a word that is hardly ever written.
+/// What one queue sees at present. Looking whether it is still that costs a
+/// load of a word that is hardly ever written.
 #[derive(Debug)]
 pub(crate) struct View {
     live: Arc<Live>,
     seen: u64,
-    subsystem: Arc<Subsystem>,
+    sight: Sight,
+    viewer: Arc<Viewer>,
 }
 
 impl Live {
-    pub(crate) fn new(subsystem: Arc<Subsystem>) -> Self {
+    pub(crate) fn new(present: Present) -> Self {
         Self {
-            nqn: subsystem.nqn,
+            nqn: present.subsystem.nqn,
             health: Arc::default(),
             generation: AtomicU64::new(0),
-            current: Mutex::new(subsystem),
+            current: Mutex::new(present),
         }
     }
 
     /// What it is now.
-    pub(crate) fn current(&self) -> Arc<Subsystem> {
-        Arc::clone(&self.lock())
+    pub(crate) fn current(&self) -> Present {
+        self.lock().clone()
     }
 
-    /// It is `subsystem` from now on.
-    pub(crate) fn replace(&self, subsystem: Arc<Subsystem>) {
+    /// It is `present` from now on. Returns what it was.
+    pub(crate) fn replace(&self, present: Present) -> Present {
         let mut current = self.lock();
-        *current = subsystem;
+        let before = std::mem::replace(&mut *current, present);
         self.generation.fetch_add(1, Ordering::Release);
+        before
     }
 
     /// For a queue.
-    pub(crate) fn view(self: &Arc<Self>) -> View {
-        let current = self.lock();
+    pub(crate) fn view(self: &Arc<Self>, viewer: Arc<Viewer>) -> View {
+        let (seen, sight) = self.look(&viewer);
         View {
-            seen: self.generation.load(Ordering::Acquire),
-            subsystem: Arc::clone(&current),
             live: Arc::clone(self),
+            seen,
+            sight,
+            viewer,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Arc<Subsystem>> {
+    /// What is seen, and its generation.
+    fn look(&self, viewer: &Viewer) -> (u64, Sight) {
+        let current = self.lock();
+        let generation = self.generation.load(Ordering::Acquire);
+        (generation, current.sight(viewer))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Present> {
         // Nothing is left half done when a holder panics.
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl View {
-    /// Becomes what the subsystem is now. Call it for each command.
+    /// Becomes what is seen now. Call it for each command.
     #[inline]
     pub(crate) fn refresh(&mut self) {
         if self.live.generation.load(Ordering::Acquire) != self.seen {
@@ -78,12 +88,12 @@ impl View {
 
     #[cold]
     fn renew(&mut self) {
-        *self = self.live.view();
+        (self.seen, self.sight) = self.live.look(&self.viewer);
     }
 
-    /// The subsystem as it was at the last [`refresh`](Self::refresh).
+    /// What was seen at the last [`refresh`](Self::refresh).
     #[inline]
-    pub(crate) fn subsystem(&self) -> &Subsystem {
-        &self.subsystem
+    pub(crate) fn sight(&self) -> &Sight {
+        &self.sight
     }
 }

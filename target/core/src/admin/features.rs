@@ -68,6 +68,7 @@ impl Admin<'_> {
         command: &GetFeatures,
     ) -> Result<Next, Failure> {
         self.check(command.fid)?;
+        self.check_access(command.fid, command.nsid, false)?;
         let limits = &self.shared.limits;
         let cold = self.controller.lock();
         let (values, current) = match command.select {
@@ -129,6 +130,7 @@ impl Admin<'_> {
         if command.save {
             return Err(Failure::from(Status::FEATURE_NOT_SAVEABLE).at(CDW10));
         }
+        self.check_access(command.fid, command.nsid, true)?;
         // "... if the feature is not namespace specific".
         if command.nsid != 0 && command.nsid != NSID_ALL {
             return Err(Failure::from(Status::FEATURE_NOT_NAMESPACE_SPECIFIC).at(NSID));
@@ -216,7 +218,7 @@ impl Admin<'_> {
         let kinds = if self.controller.is_discovery() {
             Kinds::DISCOVERY
         } else {
-            Kinds::NAMESPACE | Kinds::TEMPERATURE | Kinds::OTHER_SMART
+            Kinds::NAMESPACE | Kinds::ANA | Kinds::TEMPERATURE | Kinds::OTHER_SMART
         };
         AsyncEventConfig::from_bits_truncate(kinds.bits())
     }

@@ -6,7 +6,8 @@
     reason = "tests"
 )]
 
-mod events;
+pub(crate) mod access;
+pub(crate) mod events;
 mod features;
 mod identify;
 mod log_page;

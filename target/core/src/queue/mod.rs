@@ -32,7 +32,7 @@ pub(crate) use request::{Failure, Next, Page, Stage};
 
 use crate::controller::errors::ErrorEntry;
 use crate::controller::{Controller, Serves};
-use crate::model::Local;
+use crate::model::{Local, PortAddress};
 use crate::target::Shared;
 use crate::{Action, CloseCause, Data, Event, Order, Remote, Response};
 use abort::HeldAnswer;
@@ -69,6 +69,8 @@ pub struct Queue {
     left: bool,
     /// The address of ours that the host reached, if it is known.
     local: Option<Local>,
+    /// The port that the host came by, if it is known.
+    port: Option<PortAddress>,
     /// Why the edge has no room for the queue, if it has none.
     no_room: Option<String>,
     sq: SubmissionQueue,
@@ -143,6 +145,7 @@ impl Queue {
             },
             left: false,
             local: None,
+            port: None,
             no_room: None,
             sq: SubmissionQueue {
                 head: 0,
@@ -212,6 +215,12 @@ impl Queue {
     /// The host came by a way within this host, not by an IP address.
     pub fn set_local_host(&mut self) {
         self.local = Some(Local::Host);
+    }
+
+    /// The port that the host came by, which decides how its controller reaches
+    /// namespaces. Without being told it reaches all alike.
+    pub fn set_port(&mut self, port: PortAddress) {
+        self.port = Some(port);
     }
 
     /// The host was heard otherwise than by a command.

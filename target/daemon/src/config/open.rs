@@ -148,7 +148,8 @@ impl Config {
                 fill_in(spec, number, claim.geometry());
             }
         })?;
-        Model::build(self.limits(), ports, &subsystems).map_err(|error| self.of_model(&error))
+        let ports = self.complete(ports);
+        Model::build(self.limits(), &ports, &subsystems).map_err(|error| self.of_model(&error))
     }
 
     fn spec(&self, raw: &RawNamespace) -> Result<Spec, ConfigError> {

@@ -84,6 +84,10 @@ folder = "/run/elsewhere"
 users = ["root", 54321]
 [[port]]
 traddr = "::1"
+id = 7
+[[port.ana_group]]
+id = 2
+state = "change"
 [[subsystem]]
 nqn = "nqn.2026-11.org.example:disk"
 serial = "123"
@@ -98,6 +102,8 @@ nguid = "0123456789abcdef0123456789abcdef"
 eui64 = "0123456789abcdef"
 readonly = true
 iopoll = false
+ana_group = 2
+hosts = ["nqn.2026-11.org.example:host"]
 "#;
     let config = parse(text).unwrap();
     let limits = config.limits();

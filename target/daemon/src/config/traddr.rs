@@ -5,11 +5,13 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use nvmeof_rdma::{Address, UnixPath};
+use nvmeof_target_core::PortSpec;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
 use super::DEFAULT_PORT;
+use super::ana::RawAnaGroup;
 use super::provider::{Choice, ProviderName, RawProvider, Wrong};
 
 #[derive(Debug, Deserialize)]
@@ -18,6 +20,9 @@ pub(super) struct RawPort {
     pub(super) traddr: Spanned<RawTraddr>,
     trsvcid: Option<Spanned<u16>>,
     pub(super) provider: Option<Spanned<RawProvider>>,
+    id: Option<Spanned<u16>>,
+    #[serde(default)]
+    ana_group: Vec<RawAnaGroup>,
 }
 
 /// The value of the key `traddr`.
@@ -50,6 +55,26 @@ impl RawPort {
             traddr: Spanned::new(0..0, traddr),
             trsvcid: trsvcid.map(|port| Spanned::new(0..0, port)),
             provider: provider.map(|raw| Spanned::new(0..0, raw)),
+            id: None,
+            ana_group: Vec::new(),
+        }
+    }
+
+    /// `spec`, which is this port, with what is said of it besides.
+    pub(super) fn complete(&self, spec: PortSpec) -> PortSpec {
+        PortSpec {
+            id: self.id.as_ref().map(|id| *id.get_ref()),
+            ana_groups: self.ana_group.iter().map(RawAnaGroup::group).collect(),
+            ..spec
+        }
+    }
+
+    /// Where `value` of `key` is in the text.
+    pub(super) fn place(&self, key: &str, value: &str) -> Option<usize> {
+        match key {
+            "id" => Some(self.id.as_ref()?.span().start),
+            "ana_group" => RawAnaGroup::place(&self.ana_group, value),
+            _ => None,
         }
     }
 

@@ -8,7 +8,8 @@ use nvmeof_target_core::{Queue as Core, Refusal, Target};
 use nvmeof_wire::cm::Accept;
 use zerocopy::IntoBytes;
 
-use super::{LOOK_AFTER, Reactor, earlier};
+use super::{LOOK_AFTER, Listening, Reactor, earlier};
+use crate::config::port_address;
 use crate::queue::{Edge, FIRST, Link, SENDS_PER_COMMAND};
 use crate::storage::Storage;
 
@@ -130,6 +131,11 @@ impl<S: Storage> Reactor<S> {
             Some(Address::Ip(local)) => core.set_local(local.ip()),
             Some(Address::Unix(_)) => core.set_local_host(),
             None => {}
+        }
+        let mut listeners = self.listeners.iter();
+        let its = |one: &&Listening| (one.provider, one.listener) == (provider, request.listener);
+        if let Some(listening) = listeners.find(its) {
+            core.set_port(port_address(listening.address));
         }
         let limits = at.limits();
         let config = QpConfig {
