@@ -24,6 +24,7 @@ mod model;
 mod protection;
 mod queue;
 mod registry;
+mod sight;
 mod target;
 #[cfg(test)]
 mod testing;
@@ -35,9 +36,9 @@ pub use apply::{Applied, Disconnected, LimitsChanged, Why};
 pub use limits::Limits;
 pub use locks::{LockMember, Locks, RangeLock};
 pub use model::{
-    Carrier, Change, ChangeKind, Discovery, DiscoverySpec, Fabric, Model, ModelError, Namespace,
-    NamespaceSpec, Place, Port, PortSpec, Referral, ReferralSpec, Subject, Subsystem,
-    SubsystemSpec, Traddr, derived,
+    AnaGroup, Carrier, Change, ChangeKind, DEFAULT_ANA_GROUP, Discovery, DiscoverySpec, Fabric,
+    Model, ModelError, Namespace, NamespaceSpec, Place, Port, PortAddress, PortSpec, Referral,
+    ReferralSpec, Subject, Subsystem, SubsystemSpec, Traddr, derived,
 };
 pub use queue::{News, Queue, Request};
 pub use target::{Refusal, Target};

@@ -77,6 +77,7 @@ impl Admin<'_> {
         command: &GetFeatures,
     ) -> Result<Next, Failure> {
         self.check(command.fid)?;
+        self.check_access(command.fid, command.nsid, false)?;
         if command.fid == FeatureId::NAMESPACE_WRITE_PROTECTION {
             return self.get_protection(command);
         }
@@ -143,6 +144,7 @@ impl Admin<'_> {
         if command.save {
             return Err(Failure::from(Status::FEATURE_NOT_SAVEABLE).at(SAVE));
         }
+        self.check_access(command.fid, command.nsid, true)?;
         if command.fid == FeatureId::NAMESPACE_WRITE_PROTECTION {
             return self.protect(request, command);
         }
@@ -232,7 +234,7 @@ impl Admin<'_> {
         let kinds = if self.controller.is_discovery() {
             Kinds::DISCOVERY
         } else {
-            Kinds::NAMESPACE | Kinds::TEMPERATURE | Kinds::OTHER_SMART
+            Kinds::NAMESPACE | Kinds::ANA | Kinds::TEMPERATURE | Kinds::OTHER_SMART
         };
         AsyncEventConfig::from_bits_truncate(kinds.bits())
     }

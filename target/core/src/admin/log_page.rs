@@ -36,7 +36,7 @@ impl Admin<'_> {
         // Base 2.0, 5.16: the offset is a multiple of 4 and not beyond the
         // end of the log page.
         let beyond = self
-            .page_len(command.lid)
+            .page_len(command)
             .is_some_and(|len| command.offset > len);
         if !command.offset.is_multiple_of(4) || beyond {
             return Err(Failure::field(CDW12));
@@ -60,8 +60,9 @@ impl Admin<'_> {
 
     /// Length of a page in bytes; `None` for the discovery log, whose length
     /// depends on the host.
-    fn page_len(&self, lid: LogId) -> Option<u64> {
-        let len = match lid {
+    fn page_len(&self, command: &GetLogPage) -> Option<u64> {
+        let len = match command.lid {
+            LogId::ANA => return Some(self.access_len(command)),
             LogId::SUPPORTED | LogId::FEATURE_EFFECTS => 1024,
             LogId::ERROR => errors::CAPACITY * ERROR_ENTRY_LEN,
             LogId::SMART | LogId::FIRMWARE => 512,
@@ -86,6 +87,7 @@ impl Admin<'_> {
                 let changed = self.controller.changed(command.retain_event);
                 window.put(0, &changed.to_page());
             }
+            LogId::ANA => self.write_access(command, window),
             LogId::EFFECTS => window.put(0, &effects::commands()),
             LogId::FEATURE_EFFECTS => effects::write_features(self.features(), window),
             LogId::DISCOVERY => {

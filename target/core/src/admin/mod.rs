@@ -1,5 +1,6 @@
 //! Admin commands other than Fabrics commands: parsed, checked and answered.
 
+mod access;
 mod effects;
 mod features;
 mod identify;
@@ -125,6 +126,7 @@ fn log_pages(discovery: bool) -> &'static [LogId] {
             LogId::FIRMWARE,
             LogId::CHANGED_NAMESPACES,
             LogId::EFFECTS,
+            LogId::ANA,
             LogId::FEATURE_EFFECTS,
         ]
     }

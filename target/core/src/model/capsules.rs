@@ -1,7 +1,7 @@
 //! In-capsule data of each port.
 
 use super::build::wrong;
-use super::{Model, ModelError, Place, Traddr};
+use super::{Model, ModelError, Place, PortAddress};
 
 impl Model {
     /// The same with ports that take so many bytes of in-capsule data, in order;
@@ -14,7 +14,8 @@ impl Model {
         ports: impl IntoIterator<Item = Option<u32>>,
     ) -> Result<Self, ModelError> {
         let most = self.limits.in_capsule;
-        for (at, (port, given)) in self.ports.iter_mut().zip(ports).enumerate() {
+        let mut all = self.ports.to_vec();
+        for (at, (port, given)) in all.iter_mut().zip(ports).enumerate() {
             let bytes = given.unwrap_or(most);
             let bad = |why: &str| Err(wrong(Place::Port(at), "in_capsule", bytes, why));
             if bytes > most {
@@ -29,15 +30,15 @@ impl Model {
             }
             port.in_capsule = bytes;
         }
+        self.ports = all.into();
         Ok(self)
     }
 
     /// Bytes of in-capsule data of one command from hosts that come by the port
     /// there.
     #[must_use]
-    pub fn in_capsule_at(&self, traddr: &Traddr, trsvcid: u16) -> u32 {
-        let mut ports = self.ports.iter();
-        let port = ports.find(|port| (&port.traddr, port.trsvcid) == (traddr, trsvcid));
+    pub fn in_capsule_at(&self, address: &PortAddress) -> u32 {
+        let port = self.ports.iter().find(|port| port.is_at(address));
         port.map_or(self.limits.in_capsule, |port| port.in_capsule)
     }
 }
@@ -64,7 +65,10 @@ mod tests {
     #[test]
     fn a_port_has_its_own_size_or_that_of_all() {
         let model = built([Some(512), None]).unwrap();
-        let at = |trsvcid| model.in_capsule_at(&port().traddr, trsvcid);
+        let at = |trsvcid| {
+            let traddr = port().traddr;
+            model.in_capsule_at(&PortAddress { traddr, trsvcid })
+        };
         assert_eq!([at(4420), at(4421), at(9)], [512, 8192, 8192]);
         let other = built([Some(512), Some(0)]).unwrap();
         let changes = model.difference(&other);

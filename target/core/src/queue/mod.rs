@@ -33,7 +33,7 @@ pub(crate) use request::{Bounds, Failure, Next, Page, Stage, bit};
 
 use crate::controller::errors::ErrorEntry;
 use crate::controller::{Controller, Serves};
-use crate::model::Local;
+use crate::model::{Local, PortAddress};
 use crate::target::Shared;
 use crate::{Action, CloseCause, Data, Event, Order, Remote, Response};
 use abort::HeldAnswer;
@@ -72,6 +72,8 @@ pub struct Queue {
     local: Option<Local>,
     /// What the capsules of its commands may be.
     bounds: Bounds,
+    /// The port that the host came by, if it is known.
+    port: Option<PortAddress>,
     /// Why the edge has no room for the queue, if it has none.
     no_room: Option<String>,
     sq: SubmissionQueue,
@@ -146,6 +148,7 @@ impl Queue {
             left: false,
             local: None,
             bounds: Bounds::of(&shared.limits, shared.limits.in_capsule),
+            port: None,
             no_room: None,
             sq: SubmissionQueue {
                 head: 0,
@@ -218,10 +221,13 @@ impl Queue {
         self.local = Some(Local::Host);
     }
 
-    /// Commands may have so many bytes of in-capsule data. Without being told
-    /// it is what the limits say.
-    pub fn set_in_capsule(&mut self, bytes: u32) {
-        self.bounds = Bounds::of(&self.shared.limits, bytes);
+    /// The port that the host came by, which decides how its controller reaches
+    /// namespaces, and how much data its commands may carry. Without being told
+    /// it reaches all alike, and those carry what the limits say.
+    pub fn set_port(&mut self, port: PortAddress) {
+        let in_capsule = self.shared.served().model.in_capsule_at(&port);
+        self.bounds = Bounds::of(&self.shared.limits, in_capsule);
+        self.port = Some(port);
     }
 
     /// Bytes that the capsule of a command may have (IOCCSZ): what the receives

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nvmeof_backend::parse_size;
 use nvmeof_rdma::Address;
-use nvmeof_target_core::{Limits, NamespaceSpec, SubsystemSpec};
+use nvmeof_target_core::{DEFAULT_ANA_GROUP, Limits, NamespaceSpec, SubsystemSpec};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
@@ -103,6 +103,8 @@ pub(super) struct RawNamespace {
     pub(super) readonly: bool,
     #[serde(default = "nowhere")]
     pub(super) iopoll: Spanned<bool>,
+    ana_group: Option<Spanned<u32>>,
+    hosts: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
 /// Bytes: a number, or text such as `"64M"`.
@@ -133,6 +135,8 @@ impl RawConfig {
                 eui64: None,
                 readonly: false,
                 iopoll: nowhere(),
+                ana_group: None,
+                hosts: None,
             })
             .map(|raw| Spanned::new(0..0, raw))
             .collect();
@@ -255,8 +259,20 @@ impl RawSubsystem {
 }
 
 impl RawNamespace {
-    /// Where the value of `key` is in the text.
-    pub(super) fn place(&self, key: &str) -> Option<usize> {
+    /// Its group for asymmetric namespace access.
+    pub(super) fn ana_group(&self) -> u32 {
+        let given = self.ana_group.as_ref();
+        given.map_or(DEFAULT_ANA_GROUP, |group| *group.get_ref())
+    }
+
+    /// Whom it is there for; `None` stands for all that may connect.
+    pub(super) fn hosts(&self) -> Option<Vec<String>> {
+        let hosts = self.hosts.as_ref()?.get_ref().iter();
+        Some(hosts.map(|host| host.get_ref().clone()).collect())
+    }
+
+    /// Where `value` of `key` is in the text.
+    pub(super) fn place(&self, key: &str, value: &str) -> Option<usize> {
         let span = match key {
             "nsid" => self.nsid.span(),
             "path" | "blocks" => self.path.span(),
@@ -264,6 +280,13 @@ impl RawNamespace {
             "uuid" => self.uuid.as_ref()?.span(),
             "nguid" => self.nguid.as_ref()?.span(),
             "eui64" => self.eui64.as_ref()?.span(),
+            "ana_group" => self.ana_group.as_ref()?.span(),
+            "hosts" => {
+                let hosts = self.hosts.as_ref()?;
+                let mut each = hosts.get_ref().iter();
+                let one = each.find(|host| host.get_ref() == value);
+                one.map_or(hosts.span(), Spanned::span)
+            }
             _ => return None,
         };
         Some(span.start)

@@ -86,6 +86,10 @@ folder = "/run/elsewhere"
 users = ["root", 54321]
 [[port]]
 traddr = "::1"
+id = 7
+[[port.ana_group]]
+id = 2
+state = "change"
 [[subsystem]]
 nqn = "nqn.2026-11.org.example:disk"
 serial = "123"
@@ -100,6 +104,8 @@ nguid = "0123456789abcdef0123456789abcdef"
 eui64 = "0123456789abcdef"
 readonly = true
 iopoll = false
+ana_group = 2
+hosts = ["nqn.2026-11.org.example:host"]
 "#;
     let config = parse(text).unwrap();
     let limits = config.limits();
@@ -397,17 +403,11 @@ fn duplicates_are_named_where_they_come_the_second_time() {
 fn ports_have_their_own_size_of_in_capsule_data() {
     let port = "[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 4421\nin_capsule = \"1K\"\n";
     let config = parse(&format!("{GOOD}{port}")).unwrap();
-    let [one, two] = [4420, 4421].map(|trsvcid| {
-        let spec = port_spec(
-            SocketAddr::from(([127, 0, 0, 1], trsvcid)).into(),
-            Vec::new(),
-        );
-        (spec.traddr.clone(), spec)
-    });
-    let ports = [one.1, two.1];
+    let at = |port| SocketAddr::from(([127, 0, 0, 1], port)).into();
+    let ports = [4420, 4421].map(|port| port_spec(at(port), Vec::new()));
     let model = config.model(&config.open().unwrap(), &ports).unwrap();
-    assert_eq!(model.in_capsule_at(&one.0, 4420), 4096);
-    assert_eq!(model.in_capsule_at(&two.0, 4421), 1024);
+    let sizes = [4420, 4421].map(|port| model.in_capsule_at(&port_address(at(port))));
+    assert_eq!(sizes, [4096, 1024]);
     let error = parse(&format!("{GOOD}{}", port.replace("1K", "8K"))).unwrap_err();
     assert_names(
         &error.to_string(),

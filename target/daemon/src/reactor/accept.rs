@@ -9,7 +9,7 @@ use nvmeof_wire::cm::Accept;
 use zerocopy::IntoBytes;
 
 use super::{LOOK_AFTER, Listening, Reactor, earlier};
-use crate::config::port_spec;
+use crate::config::port_address;
 use crate::queue::{Edge, FIRST, Link, SENDS_PER_COMMAND};
 use crate::storage::Storage;
 
@@ -135,9 +135,7 @@ impl<S: Storage> Reactor<S> {
         let mut listeners = self.listeners.iter();
         let its = |one: &&Listening| (one.provider, one.listener) == (provider, request.listener);
         if let Some(listening) = listeners.find(its) {
-            let port = port_spec(listening.address, Vec::new());
-            let model = self.target.model();
-            core.set_in_capsule(model.in_capsule_at(&port.traddr, port.trsvcid));
+            core.set_port(port_address(listening.address));
         }
         let limits = at.limits();
         let config = QpConfig {

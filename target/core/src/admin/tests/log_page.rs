@@ -277,11 +277,8 @@ fn a_port_that_the_host_cannot_reach_is_left_out() {
 
 #[test]
 fn whoever_came_within_the_host_is_told_of_that_way() {
-    let port = PortSpec {
-        traddr: Traddr::Host("unix:/run/a.sock".into()),
-        trsvcid: 0,
-        carriers: vec![Fabric::Iwarp.into()],
-    };
+    let traddr = Traddr::Host("unix:/run/a.sock".into());
+    let port = PortSpec::new(traddr, 0, vec![Fabric::Iwarp.into()]);
     let model = Model::build(Limits::default(), &[port], &[subsystem()]).unwrap();
     let mut host = discovery(&Target::new(model));
     let entries = |host: &mut Host| {
@@ -303,11 +300,8 @@ fn whoever_came_within_the_host_is_told_of_that_way() {
 /// What the log of a port says of each entry: provider type, address, port
 /// identifier.
 fn told(traddr: &str, carriers: Vec<Carrier>, local: &str) -> Vec<(RdmaProviderType, String, u16)> {
-    let port = PortSpec {
-        traddr: traddr.parse().unwrap(),
-        trsvcid: 4420,
-        carriers,
-    };
+    let traddr: Traddr = traddr.parse().unwrap();
+    let port = PortSpec::new(traddr, 4420, carriers);
     let model = Model::build(Limits::default(), &[port], &[subsystem()]).unwrap();
     let mut host = discovery(&Target::new(model));
     host.queue.set_local(local.parse().unwrap());
