@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(second.close_cause(), None);
         assert_eq!(target.connected().len(), 1);
         // It may come back.
-        let _ = Host::ready(&target);
+        let _queues = Host::ready(&target);
         assert_eq!(target.connected().len(), 2);
     }
 }

@@ -21,6 +21,7 @@ mod health;
 mod limits;
 mod live;
 mod locks;
+pub mod metrics;
 mod model;
 mod protection;
 mod queue;

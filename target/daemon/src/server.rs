@@ -24,6 +24,7 @@ use crate::processors::{self, Seat};
 use crate::service::{self, Watchdog};
 use crate::storage::{OpenDisks, StorageError, StorageOpenError};
 use crate::thread::{self, Clock};
+use crate::watch::{Counters, Watch, Watched};
 use crate::{Reactor, ReactorConfig};
 
 /// Signals that come so close to each other are one.
@@ -54,6 +55,7 @@ pub enum ServeError {
 /// A daemon that is ready: connections are accepted.
 pub struct Server {
     manager: Arc<Manager>,
+    watch: Arc<Watch>,
     ports: Vec<Port>,
     mailboxes: Arc<[Mailbox]>,
     threads: Vec<JoinHandle<Result<(), ServeError>>>,
@@ -73,6 +75,7 @@ struct Start {
     steering: (Steering, usize),
     mailbox: Mailbox,
     peers: Arc<[Mailbox]>,
+    counters: Arc<Counters>,
     ring: RingConfig,
     /// Whether this one speaks for all about what they have in common.
     first: bool,
@@ -120,9 +123,10 @@ impl Server {
             .map_err(|error| start_error("eventfd", &error))?;
         let ended = Mailbox::new().map_err(|error| start_error("eventfd", &error))?;
         let (sender, started) = mpsc::channel();
-        let mut threads = Vec::new();
+        let (mut threads, mut watched) = (Vec::new(), Vec::new());
         let places = seats.into_iter().zip(mailboxes.iter());
         for (at, ((seat, mailbox), providers)) in places.zip(reactors).enumerate() {
+            let counters = Arc::<Counters>::default();
             let start = Start {
                 seat,
                 config: buffers(&running, target.limits()),
@@ -132,9 +136,11 @@ impl Server {
                 steering: (steering.clone(), at),
                 mailbox: mailbox.clone(),
                 peers: Arc::clone(&mailboxes),
+                counters: Arc::clone(&counters),
                 ring: ring_config(&opened.claims, running.sqpoll),
                 first: at == 0,
             };
+            watched.push(Watched::new(mailbox.clone(), counters));
             threads.push(spawn(at, start, &running, sender.clone(), ended.clone())?);
         }
         drop(sender);
@@ -147,11 +153,14 @@ impl Server {
                 "no [[subsystem]] is configured: hosts find nothing here until one is added"
             );
         }
-        let reactors = Reactors::new(Arc::clone(&mailboxes), names.unwrap_or_default());
+        let names: Vec<ProviderName> = names.unwrap_or_default();
+        let watch = Watch::new(target.clone(), watched, &names);
+        let reactors = Reactors::new(Arc::clone(&mailboxes), names);
         let pool = Pool::new(config, &opened.claims)?;
         let manager = Manager::new(target, reactors, config, ports.clone(), pool);
         Ok(Self {
             manager: Arc::new(manager),
+            watch: Arc::new(watch),
             ports,
             mailboxes,
             threads,
@@ -170,6 +179,12 @@ impl Server {
     #[must_use]
     pub fn manager(&self) -> &Arc<Manager> {
         &self.manager
+    }
+
+    /// What tells how the target is.
+    #[must_use]
+    pub fn watch(&self) -> &Arc<Watch> {
+        &self.watch
     }
 
     /// Serves until SIGTERM or SIGINT, then finishes what was begun. A second
@@ -424,6 +439,7 @@ fn assemble(start: Start) -> Result<Reactor<OpenDisks>, StartFailure> {
         start.peers,
     )
     .map_err(|error| start_error("buffers", &error))?;
+    reactor.count_in(start.counters);
     let (steering, number) = start.steering;
     reactor.steer(steering, number);
     let regions: Vec<_> = reactor.regions().cloned().collect();

@@ -4,6 +4,7 @@
 mod control;
 mod cores;
 mod error;
+mod metrics;
 mod open;
 mod provider;
 mod raw;
@@ -29,6 +30,7 @@ pub use control::ControlConfig;
 pub use cores::Cores;
 pub(crate) use cores::MOST_REACTORS;
 pub use error::ConfigError;
+pub use metrics::MetricsConfig;
 pub use open::Opened;
 pub(crate) use open::Wanted;
 use provider::Wrong;
@@ -47,6 +49,7 @@ pub struct Config {
     choices: Vec<Choice>,
     shm: ShmConfig,
     control: ControlConfig,
+    metrics: MetricsConfig,
 }
 
 /// Where a configuration came from.
@@ -135,6 +138,7 @@ impl Config {
             choices: Vec::new(),
             shm: ShmConfig::default(),
             control: ControlConfig::default(),
+            metrics: MetricsConfig::default(),
         };
         this.check()?;
         this.choices = this.read_choices()?;
@@ -142,6 +146,8 @@ impl Config {
         sqpoll.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
         let shm = this.raw.shm.get_ref().to_config();
         this.shm = shm.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
+        let metrics = this.raw.metrics.get_ref().to_config();
+        this.metrics = metrics.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
         // Whoever gives a target on the command line changes it there.
         if let Origin::File { .. } = this.origin {
             let control = this.raw.control.get_ref().to_config();
@@ -208,6 +214,12 @@ impl Config {
     #[must_use]
     pub fn control(&self) -> &ControlConfig {
         &self.control
+    }
+
+    /// Where others may ask how the target is.
+    #[must_use]
+    pub fn metrics(&self) -> &MetricsConfig {
+        &self.metrics
     }
 
     /// Sizes of the target.

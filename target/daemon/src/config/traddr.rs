@@ -12,11 +12,20 @@ use toml::Spanned;
 use super::DEFAULT_PORT;
 use super::provider::{Choice, ProviderName, RawProvider, Wrong};
 
+/// Where hosts connect. At least one is needed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawPort {
+    /// An IPv4 or IPv6 address, or a Unix socket such as `"unix:/run/nvmeof/nvmeof.sock"`.
     pub(super) traddr: Spanned<RawTraddr>,
+    /// Port number; 0 takes any that is free. Not with a Unix socket.
+    ///
+    /// Default: `4420`
     trsvcid: Option<Spanned<u16>>,
+    /// By what it is served: `"auto"`, `"iwarp"`, `"verbs"`, `"shm"`, or a list of the last
+    /// three.
+    ///
+    /// Default: `"auto"`
     pub(super) provider: Option<Spanned<RawProvider>>,
 }
 
@@ -27,10 +36,13 @@ pub(super) enum RawTraddr {
     Unix(UnixPath),
 }
 
-/// What all Unix sockets have in common.
+/// Ports that are Unix sockets, all of them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawUnix {
+    /// Permissions of their files: who may write them may connect.
+    ///
+    /// Default: `0o660`
     mode: Option<Spanned<u32>>,
 }
 

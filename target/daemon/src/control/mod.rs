@@ -3,6 +3,7 @@
 //! The socket is served by a thread of its own, which no reactor waits for.
 //! Whoever may write the socket's file may do everything.
 
+mod answering;
 mod api;
 mod client;
 mod fault;
@@ -15,30 +16,32 @@ mod tests;
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 use axum::Router;
 use nix::unistd::{Gid, chown};
 use nvmeof_socket_file::SocketFile;
 use socket2::{Domain, Socket, Type};
-use tokio::sync::oneshot;
 
+pub(crate) use answering::Answering;
 pub(crate) use api::{
     DocumentIn, DocumentOut, EditsIn, HostIn, Lost, LostOut, OutcomeOut, SavedOut, StatusOut,
 };
 pub(crate) use client::{CallError, Caller};
 pub(crate) use fault::Fault;
+pub(crate) use routes::{finished, work};
 pub(crate) use serve::{Bounds, serve};
 
 use crate::changes::Keeper;
 use crate::config::{Config, ConfigError, ControlConfig};
+use crate::watch::Watch;
 
 /// What requests are answered from.
 #[derive(Clone)]
 pub(crate) struct Shared {
     /// What is served, and the way to change it.
     pub(crate) keeper: Arc<Keeper>,
+    /// What tells how it is.
+    pub(crate) watch: Arc<Watch>,
 }
 
 /// The socket, which listens; nobody is answered yet.
@@ -49,18 +52,13 @@ pub(crate) struct Bound {
 
 /// Answers requests until it is dropped.
 pub(crate) struct Control {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _answering: Answering,
     /// Goes with it.
     _file: SocketFile,
 }
 
 /// Requests that wait to be accepted.
 const BACKLOG: i32 = 64;
-/// Threads that work on requests.
-const WORKERS: usize = 8;
-/// How long requests in work may take when the daemon ends.
-const LAST: Duration = Duration::from_secs(2);
 
 impl Bound {
     /// Listens where `config` says; `None` where it says nothing.
@@ -93,33 +91,13 @@ impl Bound {
     /// # Errors
     /// When there is no thread or runtime for that.
     pub(crate) fn serve(self, shared: &Shared) -> io::Result<Control> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .max_blocking_threads(WORKERS)
-            .build()?;
         let router: Router = routes::router(shared);
-        let (stop, stopped) = oneshot::channel();
-        let path = self.file.path().display().to_string();
         let listener = self.listener;
-        let thread = std::thread::Builder::new()
-            .name("control".to_owned())
-            .spawn(move || {
-                runtime.block_on(async {
-                    match tokio::net::UnixListener::from_std(listener) {
-                        Ok(listener) => tokio::select! {
-                            () = serve(listener, router, Bounds::default()) => {}
-                            _ = stopped => {}
-                        },
-                        Err(error) => tracing::error!("the control socket: {error}"),
-                    }
-                });
-                runtime.shutdown_timeout(LAST);
-            })?;
-        tracing::info!("managed at {path}");
+        let listen = move || tokio::net::UnixListener::from_std(listener);
+        let answering = Answering::start("control", listen, router)?;
+        tracing::info!("managed at {}", self.file.path().display());
         Ok(Control {
-            stop: Some(stop),
-            thread: Some(thread),
+            _answering: answering,
             _file: self.file,
         })
     }
@@ -146,15 +124,4 @@ fn bind(config: &ControlConfig) -> io::Result<Bound> {
         listener: socket.into(),
         file,
     })
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        if let Some(stop) = self.stop.take() {
-            let _ = stop.send(());
-        }
-        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
-            tracing::error!("the control thread ended unexpectedly; please report this");
-        }
-    }
 }

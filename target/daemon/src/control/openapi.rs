@@ -4,6 +4,7 @@
 use utoipa::OpenApi;
 
 use super::{fault, routes};
+use crate::watch::http;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -24,6 +25,9 @@ use super::{fault, routes};
         routes::resume,
         routes::save,
         routes::described,
+        http::metrics,
+        http::healthz,
+        http::snapshot,
     ),
     components(schemas(fault::ErrorBody))
 )]
@@ -48,10 +52,9 @@ mod tests {
     #[test]
     fn every_route_is_described() {
         let described: BTreeSet<_> = description().paths.paths.into_keys().collect();
-        let there: BTreeSet<_> = routes::ROUTES
-            .iter()
-            .map(|(path, _)| (*path).into())
-            .collect();
+        let managing = routes::ROUTES.iter().map(|(path, _)| (*path).into());
+        let watching = http::ROUTES.iter().map(|(path, _)| (*path).into());
+        let there: BTreeSet<_> = managing.chain(watching).collect();
         assert_eq!(described, there);
     }
 

@@ -44,7 +44,8 @@ pub(super) fn router(shared: &Shared) -> Router {
     let router = all.fold(Router::new(), |router, (path, answers)| {
         router.route(path, answers())
     });
-    finished(router.with_state(shared.clone()))
+    let watched = crate::watch::routes(&shared.watch);
+    finished(router.with_state(shared.clone()).merge(watched))
 }
 
 /// The router with an answer for every path and method there is not.
@@ -324,7 +325,7 @@ async fn ask<T: Send + 'static>(
 }
 
 /// Does on a thread of its own what may take a while.
-pub(super) async fn work<T: Send + 'static>(
+pub(crate) async fn work<T: Send + 'static>(
     job: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
     let done = tokio::task::spawn_blocking(job).await;

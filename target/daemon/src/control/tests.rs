@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use axum::Json;
@@ -13,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::routes::{Body, finished, work};
 use super::*;
+use tokio::sync::oneshot;
 
 /// A server with a router of its own, on a thread of its own.
 struct Scene {

@@ -4,7 +4,7 @@
 use nvmeof_rdma_shm::ShmConfig;
 use nvmeof_target_core::Limits;
 
-use crate::config::{Config, ConfigError, ControlConfig, Running};
+use crate::config::{Config, ConfigError, ControlConfig, MetricsConfig, Running};
 
 /// The part of a configuration that stays until the daemon ends.
 #[derive(Clone, Debug)]
@@ -14,6 +14,7 @@ pub(crate) struct Fixed {
     shm: ShmConfig,
     socket_mode: u32,
     control: ControlConfig,
+    metrics: MetricsConfig,
 }
 
 const REMEDY: &str = "cannot change while hosts are served; restart the target, or put back \
@@ -27,6 +28,7 @@ impl Fixed {
             shm: config.shm().clone(),
             socket_mode: config.socket_mode(),
             control: config.control().clone(),
+            metrics: config.metrics().clone(),
         }
     }
 
@@ -46,6 +48,10 @@ impl Fixed {
             ("shm", shm(&self.shm, &new.shm)),
             ("unix", differs("mode", self.socket_mode != new.socket_mode)),
             ("control", control(&self.control, &new.control)),
+            (
+                "metrics",
+                differs("listen", self.metrics.listen != new.metrics.listen),
+            ),
         ];
         for (table, key) in keys {
             if let Some(key) = key {

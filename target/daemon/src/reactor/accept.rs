@@ -31,6 +31,7 @@ impl<S: Storage> Reactor<S> {
             Ok(admitted) => return self.establish(provider, request, admitted, now),
             Err(refusal) => refusal,
         };
+        self.counters.rejected();
         if let Some(left_out) = self.connect_log.ask(now) {
             let peer = request.peer;
             tracing::warn!(%peer, left_out, "connection rejected: {refusal}");
@@ -124,6 +125,7 @@ impl<S: Storage> Reactor<S> {
             capsules,
             accept,
         } = admitted;
+        core.count_in(&self.counters.book);
         let (queue, entries) = (core.qid(), u32::from(core.entries()));
         let most = self.most_shared(queue);
         let Some(at) = self.providers.get_mut(provider) else {
@@ -184,6 +186,7 @@ impl<S: Storage> Reactor<S> {
         });
         match accepted {
             Ok(()) => {
+                self.counters.accepted();
                 tracing::debug!(%peer, queue, entries, "connection accepted");
                 let due = earlier(edge.next_deadline(), Some(now + LOOK_AFTER));
                 self.timer = earlier(self.timer, due);

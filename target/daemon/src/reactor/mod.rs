@@ -9,6 +9,7 @@ mod let_go;
 mod locks;
 mod orders;
 mod queues;
+mod sight;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +29,7 @@ use crate::queue::{Edge, Io, Receives, SharedQueues};
 use crate::storage::{Storage, StorageError};
 use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::Turns;
+use crate::watch::Counters;
 use attention::Attention;
 use drain::Stage;
 use let_go::LetGo;
@@ -94,6 +96,7 @@ pub struct Reactor<S> {
     leaving: Vec<Leaving>,
     disk_log: Sparingly,
     connect_log: Sparingly,
+    counters: Arc<Counters>,
     /// Empty between turns: kept for their memory.
     events: Vec<Event>,
     done: Vec<Done>,
@@ -217,6 +220,7 @@ impl<S: Storage> Reactor<S> {
             leaving: Vec::new(),
             disk_log: Sparingly::default(),
             connect_log: Sparingly::default(),
+            counters: Arc::default(),
             events: Vec::new(),
             done: Vec::new(),
         })
@@ -261,6 +265,17 @@ impl<S: Storage> Reactor<S> {
     /// is told which of them are light.
     pub fn steer(&mut self, steering: Steering, member: usize) {
         self.steering = Some((steering, member));
+    }
+
+    /// Counts there from now on. Call it before there are connections.
+    pub fn count_in(&mut self, counters: Arc<Counters>) {
+        self.counters = counters;
+    }
+
+    /// Where it counts.
+    #[must_use]
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
     }
 
     /// Has connections of a listener that was made before, so that it is
@@ -448,6 +463,7 @@ impl<S: Storage> Reactor<S> {
     fn closed(&mut self, provider: usize, mut edge: Edge, reason: &CloseReason, now: Duration) {
         let receives = std::mem::replace(&mut edge.receives, Receives::Own);
         self.shared.leave(&receives);
+        self.counters.closed(reason);
         // Gives back its buffers, of which others may be short.
         if edge.closed(reason, now, &mut self.connect_log) {
             self.news |= News::POLL_ALL;

@@ -85,6 +85,9 @@ impl<S: Storage> Reactor<S> {
                 } => {
                     let _ = answer.send(self.unlisten(provider, address, now));
                 }
+                Order::Look { answer } => {
+                    let _ = answer.send(self.sight(now));
+                }
                 Order::LetGo { answer } => self.start_to_let_go(answer, now),
                 Order::Close { disks, answer } => {
                     for (disk, claim) in disks {
