@@ -18,6 +18,8 @@ use crate::target::Served;
 use crate::{Change, Model, Subject, Target};
 
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod tests;
 
 /// What came of [`Target::apply`].

@@ -17,12 +17,14 @@ mod apply;
 mod controller;
 mod discovery;
 mod health;
+mod hits;
 mod limits;
 mod live;
 mod locks;
 mod model;
 mod queue;
 mod registry;
+mod seats;
 mod target;
 #[cfg(test)]
 mod testing;
@@ -31,11 +33,13 @@ pub use action::{
     Action, CloseCause, Data, Event, Executed, IoKind, IoOp, Order, Remote, Response,
 };
 pub use apply::{Applied, Disconnected, LimitsChanged, Why};
+pub use hits::{Hits, Limit};
 pub use limits::Limits;
 pub use locks::{LockMember, Locks, RangeLock};
 pub use model::{
-    Carrier, Change, ChangeKind, Fabric, Model, ModelError, Namespace, NamespaceSpec, Place, Port,
-    PortSpec, Subject, Subsystem, SubsystemSpec, Traddr, derived,
+    Carrier, Change, ChangeKind, Fabric, Model, ModelError, Namespace, NamespaceSpec,
+    NamespaceState, Place, Port, PortSpec, Revision, Subject, Subsystem, SubsystemSpec, Traddr,
+    derived,
 };
 pub use queue::{News, Queue, Request};
-pub use target::{Refusal, Target};
+pub use target::{PortSeat, Refusal, Target};

@@ -44,6 +44,7 @@ pub(crate) fn namespace(nsid: u32) -> NamespaceSpec {
         nguid: None,
         eui64: None,
         readonly: false,
+        state: crate::NamespaceState::Ready,
         disk: nsid * 10,
         deallocate: true,
         write_zeroes: true,
@@ -289,8 +290,9 @@ impl Host {
                     }
                     // Locks on ranges wait for exactly those that write there.
                     let bytes = op.bytes();
-                    assert_eq!(request.may_write(op.disk, &bytes), op.changes(), "{op:?}");
-                    assert!(!request.may_write(op.disk + 1, &bytes), "{op:?}");
+                    let its = |disk| disk == op.disk;
+                    assert_eq!(request.may_write(its, &bytes), op.changes(), "{op:?}");
+                    assert!(!request.may_write(|disk| !its(disk), &bytes), "{op:?}");
                     self.ops.push(op);
                     let outcome = if self.outcomes.is_empty() {
                         Executed::Ok

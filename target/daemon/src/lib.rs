@@ -11,6 +11,7 @@
 
 mod cli;
 mod config;
+mod failures;
 mod mailbox;
 mod manage;
 mod numbers;
@@ -25,13 +26,14 @@ mod storage;
 mod tag;
 mod thread;
 mod turns;
+mod watch;
 
 pub use cli::Cli;
 pub use config::{
     Choice, Config, ConfigError, Cores, DEFAULT_PORT, Opened, ProviderName, Running, buffers,
 };
 pub use mailbox::{Mail, Mailbox, Order};
-pub use manage::{ApplyError, Manager, Plan, Report};
+pub use manage::{ApplyError, Faulted, Manager, Plan, Report};
 pub use polling::Preset;
 pub use ports::{Device, Part, Port, plan};
 pub use processors::{Seat, place};

@@ -17,6 +17,7 @@ use nvmeof_target_core::{ModelError, Target};
 use nvmeof_uring::RingConfig;
 
 use crate::config::{Config, ConfigError, ProviderName, Running, buffers};
+use crate::failures::Failures;
 use crate::mailbox::{Mail, Mailbox};
 use crate::manage::{ApplyError, Manager, Pool, Reactors};
 use crate::ports::{self, Listening, Port, Ready};
@@ -24,6 +25,7 @@ use crate::processors::{self, Seat};
 use crate::service::{self, Watchdog};
 use crate::storage::{OpenDisks, StorageError, StorageOpenError};
 use crate::thread::{self, Clock};
+use crate::watch::Watch;
 use crate::{Reactor, ReactorConfig};
 
 /// Signals that come so close to each other are one.
@@ -58,6 +60,8 @@ pub struct Server {
     /// Where its configuration is read again from.
     file: Option<PathBuf>,
     mailboxes: Arc<[Mailbox]>,
+    /// Where reactors tell of disks that fail.
+    failures: Failures,
     threads: Vec<JoinHandle<Result<(), ServeError>>>,
     /// Rings when a reactor ended.
     ended: Mailbox,
@@ -75,6 +79,7 @@ struct Start {
     steering: (Steering, usize),
     mailbox: Mailbox,
     peers: Arc<[Mailbox]>,
+    failures: Failures,
     ring: RingConfig,
     /// Whether this one speaks for all about what they have in common.
     first: bool,
@@ -121,6 +126,7 @@ impl Server {
             .collect::<Result<_, _>>()
             .map_err(|error| start_error("eventfd", &error))?;
         let ended = Mailbox::new().map_err(|error| start_error("eventfd", &error))?;
+        let failures = Failures::default();
         let (sender, started) = mpsc::channel();
         let mut threads = Vec::new();
         let places = seats.into_iter().zip(mailboxes.iter());
@@ -134,6 +140,7 @@ impl Server {
                 steering: (steering.clone(), at),
                 mailbox: mailbox.clone(),
                 peers: Arc::clone(&mailboxes),
+                failures: failures.clone(),
                 ring: ring_config(&opened.claims, running.sqpoll),
                 first: at == 0,
             };
@@ -157,6 +164,7 @@ impl Server {
             ports,
             file: config.path().map(Path::to_path_buf),
             mailboxes,
+            failures,
             threads,
             ended,
             signals,
@@ -184,6 +192,9 @@ impl Server {
     /// [`ServeError`] when a reactor failed.
     pub fn run(self) -> Result<(), ServeError> {
         let (mut stopping, mut ending) = (None, false);
+        let manager = Arc::clone(&self.manager);
+        let _watch = Watch::start(manager, self.failures.clone())
+            .map_err(|error| start_error("thread", &error))?;
         let mut watchdog = Watchdog::of_service(Instant::now());
         while !self.threads.iter().all(JoinHandle::is_finished) {
             if let Some(watchdog) = &mut watchdog {
@@ -242,6 +253,9 @@ impl Server {
             Ok(report) => {
                 for change in &report.changes {
                     tracing::info!("reload: {change}");
+                }
+                for remark in &report.remarks {
+                    tracing::warn!("reload: {remark}");
                 }
                 for lost in &report.disconnected {
                     tracing::warn!("reload: disconnected: {lost}");
@@ -376,14 +390,19 @@ fn spawn(
     std::thread::Builder::new()
         .name(format!("reactor-{at}"))
         .spawn(move || {
-            /// Rings even when the reactor panics.
-            struct Ring(Mailbox);
+            /// Rings even when the reactor panics, and has nobody wait for it.
+            struct Ring {
+                ended: Mailbox,
+                own: Mailbox,
+            }
             impl Drop for Ring {
                 fn drop(&mut self) {
-                    self.0.send(Mail::POLL);
+                    self.own.close();
+                    self.ended.send(Mail::POLL);
                 }
             }
-            let _ring = Ring(ended);
+            let own = start.mailbox.clone();
+            let _ring = Ring { ended, own };
             let mut reactor = match assemble(start) {
                 Ok(reactor) => reactor,
                 Err(error) => {
@@ -419,6 +438,7 @@ fn assemble(start: Start) -> Result<Reactor<OpenDisks>, StartFailure> {
         start.peers,
     )
     .map_err(|error| start_error("buffers", &error))?;
+    reactor.report_to(start.failures);
     let (steering, number) = start.steering;
     reactor.steer(steering, number);
     let regions: Vec<_> = reactor.regions().cloned().collect();

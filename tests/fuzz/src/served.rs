@@ -46,6 +46,7 @@ fn namespace(nsid: u32, block_size: u32, readonly: bool) -> NamespaceSpec {
         nguid: None,
         eui64: None,
         readonly,
+        state: nvmeof_target_core::NamespaceState::Ready,
         disk: nsid,
         deallocate: true,
         write_zeroes: true,

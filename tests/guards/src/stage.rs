@@ -208,6 +208,7 @@ fn reactor(pipes: &Pipes) -> Reactor<OpenDisks> {
         nguid: None,
         eui64: None,
         readonly: false,
+        state: nvmeof_target_core::NamespaceState::Ready,
         disk: 0,
         deallocate: true,
         write_zeroes: true,

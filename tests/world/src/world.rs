@@ -378,6 +378,7 @@ fn model(plan: &Plan, away: &Away) -> Model {
         nguid: None,
         eui64: None,
         readonly: false,
+        state: nvmeof_target_core::NamespaceState::Ready,
         disk: u32::try_from(disk).unwrap(),
         deallocate: shape.deallocate,
         write_zeroes: true,

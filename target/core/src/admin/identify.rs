@@ -3,7 +3,7 @@
 use nvmeof_wire::admin::{CSI_NVM, Cns, Identify, NSID_ALL};
 use nvmeof_wire::identify::capabilities::{Frmw, Fuses, Oacs};
 use nvmeof_wire::identify::controller::entry_sizes;
-use nvmeof_wire::identify::independent::CommonFeatures;
+use nvmeof_wire::identify::independent::{CommonFeatures, NamespaceStatus};
 use nvmeof_wire::identify::namespace::{Dlfeat, Nmic, Nsattr, Nsfeat};
 use nvmeof_wire::identify::{
     Cmic, ControllerList, ControllerType, Ctratt, Fcattr, IdentifyController,
@@ -79,14 +79,23 @@ impl Admin<'_> {
         };
         let namespace = subsystem.namespace(command.nsid);
         let nsids = subsystem.namespaces().iter().map(|one| one.nsid);
+        let allocated = || {
+            let mut disabled = subsystem.disabled().iter();
+            namespace.or_else(|| disabled.find(|one| one.nsid == command.nsid))
+        };
         match command.cns {
             Cns::CONTROLLER => window.put(0, &self.io_controller(&subsystem, limits)),
             // Everything in it is zero for namespaces without protection
             // information.
             Cns::CSI_NAMESPACE => window.put(0, &IdentifyNamespaceNvm::zeroed()),
             Cns::CSI_CONTROLLER => window.put(0, &nvm_controller()),
-            Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => {
+            Cns::NAMESPACE => {
                 if let Some(namespace) = namespace {
+                    window.put(0, &nvm_namespace(namespace));
+                }
+            }
+            Cns::ALLOCATED_NAMESPACE => {
+                if let Some(namespace) = allocated() {
                     window.put(0, &nvm_namespace(namespace));
                 }
             }
@@ -100,8 +109,14 @@ impl Admin<'_> {
                     window.put(0, &identifiers(namespace).to_list());
                 }
             }
-            Cns::ACTIVE_NAMESPACES | Cns::CSI_ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => {
+            Cns::ACTIVE_NAMESPACES | Cns::CSI_ACTIVE_NAMESPACES => {
                 window.put(0, &NamespaceList::after(command.nsid, nsids));
+            }
+            Cns::ALLOCATED_NAMESPACES => {
+                let disabled = subsystem.disabled().iter().map(|one| one.nsid);
+                let mut all: Vec<_> = nsids.chain(disabled).collect();
+                all.sort_unstable();
+                window.put(0, &NamespaceList::after(command.nsid, all));
             }
             Cns::ATTACHED_CONTROLLERS | Cns::CONTROLLERS => {
                 let all = self.shared.registry.all();
@@ -219,8 +234,9 @@ const NAMESPACES: u32 = 1024;
 
 /// Highest namespace id that is valid.
 fn highest(subsystem: &Subsystem) -> u32 {
-    let last = subsystem.namespaces().last();
-    last.map_or(NAMESPACES, |last| last.nsid.max(NAMESPACES))
+    let lists = [subsystem.namespaces(), subsystem.disabled()];
+    let last = lists.into_iter().filter_map(<[Namespace]>::last);
+    last.fold(NAMESPACES, |highest, last| highest.max(last.nsid))
 }
 
 /// Maximum data transfer size: "a power of two in units of the minimum memory
@@ -287,6 +303,9 @@ fn independent_namespace(namespace: &Namespace) -> IdentifyNamespaceIndependent 
     let mut independent = IdentifyNamespaceIndependent::of(&nvm_namespace(namespace));
     if !namespace.volatile_cache {
         independent.nsfeat |= CommonFeatures::VWCNP.bits();
+    }
+    if !namespace.is_ready() {
+        independent.nstat &= !NamespaceStatus::NRDY.bits();
     }
     independent
 }

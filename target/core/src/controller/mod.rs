@@ -20,7 +20,7 @@ pub(crate) use hot::Hot;
 
 use crate::live::Live;
 use crate::{Limits, Subsystem};
-use aborts::Aborts;
+use aborts::{Aborts, Asked};
 use errors::{ErrorEntry, ErrorRing};
 use lifecycle::Registers;
 use notices::{ChangedList, DISCOVERY_CHANGED, NAMESPACE_CHANGED, Notice, Notices};
@@ -198,12 +198,19 @@ impl Controller {
         next
     }
 
-    /// Abort command `by` names command `cid` of queue `sqid`. False when as
-    /// many wait as may.
-    pub(crate) fn ask_abort(&self, by: u16, sqid: u16, cid: u16) -> bool {
-        let asked = self.lock().aborts.ask(by, sqid, cid);
+    /// Abort command `by` names command `cid` of queue `sqid`.
+    pub(crate) fn ask_abort(&self, by: u16, sqid: u16, cid: u16) -> Asked {
+        let mut cold = self.lock();
+        // Under the lock under which a queue leaves: one that is there now says
+        // when it goes what became of its commands, another one never would.
+        if sqid != 0 && !cold.queues.contains(&sqid) {
+            return Asked::NoQueue;
+        }
+        if !cold.aborts.ask(by, sqid, cid) {
+            return Asked::TooMany;
+        }
         self.hot.set_aborts(true);
-        asked
+        Asked::Waits
     }
 
     /// The next command that queue `sqid` is to look for and to abort.

@@ -15,6 +15,7 @@ use super::request::{AfterFlush, Extent, Failure, Next, Request, Stage};
 use crate::controller::Controller;
 use crate::health::Counting;
 use crate::live::{Live, View};
+use crate::seats::Seat;
 use crate::{CloseCause, Executed, IoKind, IoOp, Limits, Namespace, Subsystem};
 
 /// An I/O queue's place in its controller.
@@ -31,6 +32,8 @@ pub(super) struct Joined {
     pub(super) piece: u8,
     /// Whether any command proves that the host lives.
     traffic_keep_alive: bool,
+    /// Its place among the queues of its host.
+    _seat: Seat,
 }
 
 // Where fields of a command begin, in bytes.
@@ -39,7 +42,12 @@ pub(super) const CDW10: u16 = 40;
 pub(super) const CDW12: u16 = 48;
 
 impl Joined {
-    pub(super) fn new(controller: Arc<Controller>, live: &Arc<Live>, limits: &Limits) -> Self {
+    pub(super) fn new(
+        controller: Arc<Controller>,
+        live: &Arc<Live>,
+        limits: &Limits,
+        seat: Seat,
+    ) -> Self {
         Self {
             epoch: controller.hot.epoch(),
             controller,
@@ -48,6 +56,7 @@ impl Joined {
             max_transfer: limits.max_transfer,
             piece: limits.piece(),
             traffic_keep_alive: limits.traffic_keep_alive,
+            _seat: seat,
         }
     }
 
@@ -118,10 +127,13 @@ impl Joined {
     /// Base 2.0, 3.2.1: a namespace id that is not active for the controller
     /// is refused.
     pub(super) fn namespace(&self, nsid: u32) -> Result<&Namespace, Failure> {
-        self.view
-            .subsystem()
-            .namespace(nsid)
-            .ok_or(Failure::from(Status::INVALID_NAMESPACE).at(NSID))
+        let found = self.view.subsystem().namespace(nsid);
+        let namespace = found.ok_or(Failure::from(Status::INVALID_NAMESPACE).at(NSID))?;
+        if namespace.is_ready() {
+            Ok(namespace)
+        } else {
+            Err(not_ready())
+        }
     }
 
     /// The namespace and the operation that a command with a range of blocks
@@ -217,12 +229,27 @@ impl Joined {
     /// them, as VWC in Identify Controller says.
     fn flush(&self, request: &mut Request) -> Result<Next, Failure> {
         if request.nsid == NSID_ALL {
-            return flush_next(self.view.subsystem(), request, 0, AfterFlush::Answer)
-                .map_or(Ok(Next::Done(0)), Ok);
+            return self.flush_from(request, 0, AfterFlush::Answer);
         }
         let op = flush_of(self.namespace(request.nsid)?);
         request.stage = Stage::Disk(op);
         Ok(Next::Execute(op))
+    }
+
+    /// Flushes namespaces from number `from` on, then says whether all were
+    /// there.
+    fn flush_from(
+        &self,
+        request: &mut Request,
+        from: u32,
+        then: AfterFlush,
+    ) -> Result<Next, Failure> {
+        let subsystem = self.view.subsystem();
+        match flush_next(subsystem, request, from, then) {
+            Some(next) => Ok(next),
+            None if subsystem.namespaces().iter().all(Namespace::is_ready) => Ok(Next::Done(0)),
+            None => Err(not_ready()),
+        }
     }
 
     fn dataset_management(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
@@ -252,7 +279,10 @@ impl Joined {
             if outcome == Executed::Failed {
                 self.counting.media_error();
             }
-            let failure = Failure::from(status_of(kind, outcome));
+            let failure = match outcome {
+                Executed::Gone => not_ready(),
+                _ => Failure::from(status_of(kind, outcome)),
+            };
             return Err(match request.stage {
                 Stage::Copy(copying) => copying.failed(failure),
                 _ => failure,
@@ -292,7 +322,7 @@ impl Joined {
             Stage::FlushAll { from, then, .. } => {
                 // One that went meanwhile was flushed when it was closed.
                 self.catch_up();
-                flush_next(self.view.subsystem(), request, from, then).map_or(Ok(Next::Done(0)), Ok)
+                self.flush_from(request, from, then)
             }
             _ => Err(Status::INTERNAL_ERROR.into()),
         }
@@ -314,6 +344,15 @@ fn first_piece(left: IoOp) -> IoOp {
         },
         _ => left,
     }
+}
+
+/// Base 2.0, figure 94, Namespace Not Ready: "the namespace is not ready to be
+/// accessed as a result of a condition other than a condition that is reported
+/// as an Asymmetric Namespace Access condition. The Do Not Retry bit indicates
+/// whether re-issuing the command at a later time may succeed": it may, when an
+/// administrator has brought the storage back.
+fn not_ready() -> Failure {
+    Failure::transient(Status::NAMESPACE_NOT_READY)
 }
 
 pub(super) fn writable(namespace: &Namespace) -> Result<(), Failure> {
@@ -423,8 +462,8 @@ fn flush_of(namespace: &Namespace) -> IoOp {
     }
 }
 
-/// Flushes the first namespace of the subsystem whose number is `from` or more;
-/// `None` when all are flushed. Numbers, because places in the list are others
+/// Flushes the first namespace of the subsystem that has its disk and whose
+/// number is `from` or more; `None` when all are flushed. Numbers, because places in the list are others
 /// when namespaces come and go meanwhile.
 pub(super) fn flush_next(
     subsystem: &Subsystem,
@@ -433,7 +472,7 @@ pub(super) fn flush_next(
     then: AfterFlush,
 ) -> Option<Next> {
     let mut namespaces = subsystem.namespaces().iter();
-    let namespace = namespaces.find(|namespace| namespace.nsid >= from)?;
+    let namespace = namespaces.find(|one| one.nsid >= from && one.is_ready())?;
     request.stage = Stage::FlushAll {
         disk: namespace.disk,
         from: namespace.nsid.saturating_add(1),
@@ -462,6 +501,7 @@ fn status_of(kind: IoKind, outcome: Executed) -> Status {
         (Executed::NoSpace, _) => Status::CAPACITY_EXCEEDED,
         (Executed::ReadOnly, _) => Status::NAMESPACE_WRITE_PROTECTED,
         (Executed::Unsupported, _) => Status::INVALID_OPCODE,
+        (Executed::Gone, _) => Status::NAMESPACE_NOT_READY,
         (Executed::Failed, IoKind::Read | IoKind::Compare | IoKind::Fetch { .. }) => {
             Status::UNRECOVERED_READ_ERROR
         }

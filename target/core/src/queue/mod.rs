@@ -71,6 +71,8 @@ pub struct Queue {
     local: Option<Local>,
     /// Why the edge has no room for the queue, if it has none.
     no_room: Option<String>,
+    /// Whether what the edge has room for is left to hosts that have no queue.
+    scarce: bool,
     sq: SubmissionQueue,
     /// Asynchronous Event Requests that wait, oldest first.
     event_requests: VecDeque<u16>,
@@ -144,6 +146,7 @@ impl Queue {
             left: false,
             local: None,
             no_room: None,
+            scarce: false,
             sq: SubmissionQueue {
                 head: 0,
                 entries,
@@ -201,6 +204,12 @@ impl Queue {
     /// that there is room.
     pub fn set_room(&mut self, room: Result<(), String>) {
         self.no_room = room.err();
+    }
+
+    /// Tells whether the room is so scarce that hosts which have an I/O queue get
+    /// no other one.
+    pub fn set_scarce(&mut self, scarce: bool) {
+        self.scarce = scarce;
     }
 
     /// The address of ours that the host reached: what it is told to connect

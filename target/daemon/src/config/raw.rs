@@ -53,6 +53,11 @@ pub(super) struct RawLimits {
     in_capsule: Option<Size>,
     connect_timeout_s: Option<u32>,
     unconnected: Option<u16>,
+    host_controllers: Option<u16>,
+    host_queues: Option<u16>,
+    host_commands: Option<u32>,
+    host_memory: Option<u8>,
+    port_connections: Option<u32>,
     traffic_keep_alive: Option<bool>,
 }
 
@@ -95,6 +100,8 @@ pub(super) struct RawNamespace {
     pub(super) eui64: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) readonly: bool,
+    #[serde(default = "yes")]
+    pub(super) enabled: bool,
     #[serde(default = "nowhere")]
     pub(super) iopoll: Spanned<bool>,
 }
@@ -102,6 +109,10 @@ pub(super) struct RawNamespace {
 /// Bytes: a number, or text such as `"64M"`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size(u64);
+
+fn yes() -> bool {
+    true
+}
 
 /// A default, which is nowhere in the text.
 fn nowhere<T: Default>() -> Spanned<T> {
@@ -126,6 +137,7 @@ impl RawConfig {
                 nguid: None,
                 eui64: None,
                 readonly: false,
+                enabled: true,
                 iopoll: nowhere(),
             })
             .map(|raw| Spanned::new(0..0, raw))
@@ -171,10 +183,24 @@ impl RawLimits {
                 .connect_timeout_s
                 .map_or(default.connect_timeout, |s| Duration::from_secs(s.into())),
             unconnected: self.unconnected.unwrap_or(default.unconnected),
+            host_controllers: self.host_controllers(),
+            host_queues: self.host_queues.unwrap_or(default.host_queues),
+            host_commands: self.host_commands.unwrap_or(default.host_commands),
+            host_memory: self.host_memory.unwrap_or(default.host_memory),
+            port_connections: self.port_connections.unwrap_or(default.port_connections),
             traffic_keep_alive: self
                 .traffic_keep_alive
                 .unwrap_or(default.traffic_keep_alive),
         }
+    }
+}
+
+impl RawLimits {
+    /// Unless it is said, three quarters of all.
+    fn host_controllers(&self) -> u16 {
+        let all = self.controllers.unwrap_or(Limits::default().controllers);
+        self.host_controllers
+            .unwrap_or_else(|| (all - all / 4).max(1))
     }
 }
 

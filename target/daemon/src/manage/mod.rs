@@ -7,6 +7,7 @@
 //! any more when the last command that was begun on them has ended.
 
 mod doors;
+mod faults;
 mod fixed;
 mod pool;
 mod reactors;
@@ -14,10 +15,14 @@ mod report;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use nvmeof_target_core::{Applied, Model, Target};
 
+pub use faults::Faulted;
 pub(crate) use fixed::Fixed;
 pub(crate) use pool::Pool;
 pub(crate) use reactors::Reactors;
@@ -26,7 +31,7 @@ pub use report::{ApplyError, Plan, Report};
 use crate::config::{Config, ConfigError};
 use crate::ports::Port;
 use doors::{Doors, NextDoors};
-use pool::Prepared;
+use pool::{Disk, Prepared};
 
 /// What is served now, and the way to change it. Calls come one after the
 /// other, from whatever threads.
@@ -34,6 +39,9 @@ pub struct Manager {
     target: Target,
     reactors: Reactors,
     state: Mutex<State>,
+    /// Disks that answered nothing, and since when.
+    doubts: Mutex<BTreeMap<u32, Instant>>,
+    faults_total: AtomicU64,
 }
 
 /// What the daemon was made of, as far as the next configuration is compared
@@ -61,6 +69,8 @@ impl Manager {
             target,
             reactors,
             state: Mutex::new(state),
+            doubts: Mutex::default(),
+            faults_total: AtomicU64::new(0),
         }
     }
 
@@ -85,11 +95,14 @@ impl Manager {
     /// gone, hosts that may not connect any more, and those who came by a port
     /// that is gone lose their connections. The report names them.
     ///
+    /// A namespace whose storage was gone is served again when it is back. When it
+    /// is not, that is one of the report's remarks.
+    ///
     /// # Errors
     /// [`ApplyError`] names file, line and key where the configuration is to
     /// blame.
     pub fn apply(&self, config: &Config) -> Result<Report, ApplyError> {
-        let mut state = self.lock();
+        let mut state = self.settled();
         let (disks, mut doors) = state.prepare(config, &self.reactors)?;
         let applied = match self.begin(config, &disks, &mut doors) {
             Ok(applied) => applied,
@@ -103,11 +116,13 @@ impl Manager {
         let mut disconnected = applied.disconnected;
         disconnected.extend(doors.leave(&self.reactors));
         let closing = self.reactors.close(&disks.gone);
+        let remarks = disks.remarks;
         state.pool.becomes(disks.next, closing);
         state.doors = doors.next;
         Ok(Report {
             changes: applied.changes,
             disconnected,
+            remarks,
         })
     }
 
@@ -158,7 +173,19 @@ impl Manager {
             .collect();
         let count = state.pool.len();
         let plural = if count == 1 { "" } else { "s" };
-        format!("serving {count} namespace{plural} on {}", ports.join(", "))
+        let lost = state
+            .pool
+            .disks()
+            .iter()
+            .filter(|disk| disk.lost().is_some());
+        let lost = match lost.count() {
+            0 => String::new(),
+            lost => format!(" ({lost} faulted)"),
+        };
+        format!(
+            "serving {count} namespace{plural}{lost} on {}",
+            ports.join(", ")
+        )
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -190,6 +217,6 @@ impl State {
 }
 
 fn model(config: &Config, disks: &Prepared, doors: &NextDoors) -> Result<Model, ConfigError> {
-    let disks = disks.next.iter().map(|disk| (disk.number, &disk.claim));
+    let disks = disks.next.iter().map(Disk::served);
     config.model_of(disks, &doors.next.specs())
 }

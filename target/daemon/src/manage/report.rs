@@ -22,6 +22,9 @@ pub struct Report {
     pub changes: Vec<Change>,
     /// Controllers that hosts lost by it.
     pub disconnected: Vec<Disconnected>,
+    /// What an administrator should know besides: which namespaces are faulted
+    /// still.
+    pub remarks: Vec<String>,
 }
 
 /// A change was refused; nothing changed.
@@ -45,7 +48,7 @@ impl Plan {
 }
 
 impl Report {
-    /// As [`Plan::to_json`], and `disconnected`.
+    /// As [`Plan::to_json`], and `disconnected` and `remarks`.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let lost = self.disconnected.iter().map(|one| {
@@ -59,6 +62,7 @@ impl Report {
         json!({
             "changes": all(&self.changes),
             "disconnected": lost.collect::<Vec<_>>(),
+            "remarks": self.remarks,
         })
     }
 }
@@ -84,6 +88,10 @@ fn change(change: &Change) -> Value {
         ChangeKind::Added => json!("added"),
         ChangeKind::Removed => json!("removed"),
         ChangeKind::Resized { from, to } => json!({ "resized": { "from": from, "to": to } }),
+        ChangeKind::Faulted => json!("faulted"),
+        ChangeKind::Recovered => json!("recovered"),
+        ChangeKind::Enabled => json!("enabled"),
+        ChangeKind::Disabled => json!("disabled"),
         ChangeKind::Changed { key } => json!({ "changed": key }),
     };
     json!({

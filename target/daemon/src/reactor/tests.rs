@@ -56,6 +56,7 @@ fn namespace(nsid: u32) -> NamespaceSpec {
         nguid: None,
         eui64: None,
         readonly: false,
+        state: nvmeof_target_core::NamespaceState::Ready,
         disk: nsid - 1,
         deallocate: true,
         write_zeroes: true,
