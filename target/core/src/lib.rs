@@ -22,6 +22,7 @@ mod limits;
 mod live;
 mod locks;
 mod model;
+mod protection;
 mod queue;
 mod registry;
 mod seats;
@@ -37,9 +38,9 @@ pub use hits::{Hits, Limit};
 pub use limits::Limits;
 pub use locks::{LockMember, Locks, RangeLock};
 pub use model::{
-    Carrier, Change, ChangeKind, Fabric, Model, ModelError, Namespace, NamespaceSpec,
-    NamespaceState, Place, Port, PortSpec, Revision, Subject, Subsystem, SubsystemSpec, Traddr,
-    derived,
+    Carrier, Change, ChangeKind, Discovery, DiscoverySpec, Fabric, Model, ModelError, Namespace,
+    NamespaceSpec, NamespaceState, Place, Port, PortSpec, Referral, ReferralSpec, Revision,
+    Subject, Subsystem, SubsystemSpec, Traddr, derived,
 };
 pub use queue::{News, Queue, Request};
 pub use target::{PortSeat, Refusal, Target};

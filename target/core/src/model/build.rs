@@ -6,7 +6,8 @@ use nvmeof_wire::{Ascii, Nqn};
 
 use super::derive;
 use super::{
-    Carrier, Model, ModelError, Namespace, NamespaceState, Place, Port, Subsystem, Traddr,
+    Carrier, Discovery, Model, ModelError, Namespace, NamespaceState, Place, Port, Subsystem,
+    Traddr,
 };
 use crate::Limits;
 
@@ -97,6 +98,7 @@ impl Model {
             limits,
             ports,
             subsystems,
+            discovery: Discovery::default(),
         })
     }
 }
@@ -315,7 +317,7 @@ fn namespace(
     })
 }
 
-fn check_nqn(place: Place, key: &'static str, nqn: &str) -> Result<Nqn, ModelError> {
+pub(super) fn check_nqn(place: Place, key: &'static str, nqn: &str) -> Result<Nqn, ModelError> {
     Nqn::new(nqn).map_err(|error| wrong(place, key, nqn, &error.to_string()))
 }
 
@@ -338,7 +340,12 @@ fn padded<const N: usize>(
     clippy::needless_pass_by_value,
     reason = "names, numbers and addresses alike"
 )]
-fn wrong(place: Place, key: &'static str, value: impl ToString, why: &str) -> ModelError {
+pub(super) fn wrong(
+    place: Place,
+    key: &'static str,
+    value: impl ToString,
+    why: &str,
+) -> ModelError {
     ModelError {
         place,
         key,

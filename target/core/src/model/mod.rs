@@ -4,6 +4,7 @@
 mod build;
 mod derive;
 mod difference;
+mod discovery;
 mod error;
 mod state;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use nvmeof_wire::{Ascii, Nqn};
 pub use build::{NamespaceSpec, PortSpec, SubsystemSpec};
 pub use derive::derived;
 pub use difference::{Change, ChangeKind, Subject};
+pub use discovery::{Discovery, DiscoverySpec, Referral, ReferralSpec};
 pub use error::{ModelError, Place};
 pub use state::{NamespaceState, Revision};
 pub(crate) use traddr::Local;
@@ -32,6 +34,7 @@ pub struct Model {
     limits: Limits,
     ports: Vec<Port>,
     subsystems: Vec<Arc<Subsystem>>,
+    discovery: Discovery,
 }
 
 /// An address that hosts connect to.
@@ -203,6 +206,15 @@ impl Subsystem {
             .binary_search_by_key(&nsid, |namespace| namespace.nsid)
             .ok()?;
         self.namespaces.get(at)
+    }
+
+    /// The same with those namespaces read only that are said to be.
+    pub(crate) fn with_readonly(&self, readonly: impl Fn(&Namespace) -> bool) -> Self {
+        let mut other = self.clone();
+        for namespace in &mut other.namespaces {
+            namespace.readonly = readonly(namespace);
+        }
+        other
     }
 
     /// Whether the host of that name may connect.

@@ -198,6 +198,7 @@ impl Queue {
         // looks for it there.
         let served = self.shared.served();
         let serves = serves(&served, who)?;
+        let finds = matches!(serves, Serves::Discovery);
         let features = Features::new(limits, connect.kato.get());
         let (hostnqn, hostid) = (who.hostnqn, who.hostid);
         let make = |cntlid| {
@@ -206,7 +207,7 @@ impl Queue {
             controller
         };
         let registry = &self.shared.registry;
-        let (added, gave_way) = if who.subnqn.is_discovery() {
+        let (added, gave_way) = if finds {
             let (added, gave_way) = registry.add_discovery(make);
             (added.ok_or(Limit::Controllers), gave_way)
         } else {
@@ -323,7 +324,7 @@ impl Queue {
 
 /// What the host's controller would be for.
 fn serves(served: &Served, who: &Who) -> Result<Serves, Refused> {
-    if who.subnqn.is_discovery() {
+    if served.model.discovery().is_called(&who.subnqn) {
         return Ok(Serves::Discovery);
     }
     let live = served.live(&who.subnqn).ok_or_else(|| {
