@@ -22,6 +22,8 @@ const NO_TROUBLE: &[&str] = &[
     "… has another …",
     "… has … bytes, … before",
     "… may not connect any more",
+    "port …: ANA group …",
+    "… is …, … before",
     "serving … namespace… on …",
     "…: iwarp (software, for this host)",
     "iwarp (software, over TCP)",

@@ -211,7 +211,11 @@ pub(super) struct RawNamespace {
     /// Default: `false`
     #[serde(default = "nowhere")]
     pub(super) iopoll: Spanned<bool>,
+    /// Its group for asymmetric namespace access, 1 to 128: ports have a state for each group.
+    ///
+    /// Default: `1`
     ana_group: Option<Spanned<u32>>,
+    /// Names (NQN) of the hosts that it is there for. Without it that is all that may connect.
     hosts: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
