@@ -11,7 +11,9 @@ use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
 use super::Running;
+use super::control::RawControl;
 use super::cores::{Cores, RawCores};
+use super::metrics::RawMetrics;
 use super::referral::{RawDiscovery, RawReferral};
 use super::shm::RawShm;
 use super::storage::RawStorage;
@@ -38,6 +40,10 @@ pub(super) struct RawConfig {
     pub(super) shm: Spanned<RawShm>,
     #[serde(default = "nowhere")]
     pub(super) unix: Spanned<RawUnix>,
+    #[serde(default = "nowhere")]
+    pub(super) control: Spanned<RawControl>,
+    #[serde(default = "nowhere")]
+    pub(super) metrics: Spanned<RawMetrics>,
     #[serde(default)]
     pub(super) discovery: RawDiscovery,
     #[serde(default)]
@@ -48,62 +54,143 @@ pub(super) struct RawConfig {
     pub(super) subsystem: Vec<Spanned<RawSubsystem>>,
 }
 
+/// Sizes and times of the target. They bound what hosts can make it hold.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawLimits {
+    /// Entries of the longest submission queue that a host may ask for: 2 to 1024.
+    ///
+    /// Default: `256`
     queue_depth: Option<u16>,
+    /// I/O queues of one controller: 1 to 1024.
+    ///
+    /// Default: `16`
     io_queues: Option<u16>,
+    /// Controllers over all hosts and subsystems: 1 to 4096.
+    ///
+    /// Default: `64`
     controllers: Option<u16>,
+    /// Longest data of one command (MDTS): a power of two, 8K to 16M.
+    ///
+    /// Default: `"256K"`
     max_transfer: Option<Size>,
+    /// Data that may travel inside a command (IOCCSZ), which receives have room for: a multiple
+    /// of 16, 0 to 64K. More than 4K goes with `max_descriptors = 1` only.
+    ///
+    /// Default: `4096`
     in_capsule: Option<Size>,
+    /// Keyed descriptors of one command (MSDBD): 1 to 16. Only 1 where `in_capsule` is more than
+    /// 4K, because hosts with Linux 5.4 to 5.12 corrupt what they write otherwise.
+    ///
+    /// Default: `16`
     max_descriptors: Option<u8>,
+    /// Seconds after which a connection for an admin queue ends that sent no Connect command;
+    /// one for an I/O queue ends after six times as long.
+    ///
+    /// Default: `10`
     connect_timeout_s: Option<u32>,
+    /// Connections of one thread that sent no Connect command yet: 1 to 4096. The oldest gives
+    /// way to one more.
+    ///
+    /// Default: `64`
     unconnected: Option<u16>,
+    /// Whether any command proves that a host lives (CTRATT.TBKAS), or only Keep Alive does.
+    ///
+    /// Default: `true`
     traffic_keep_alive: Option<bool>,
 }
 
+/// The threads that do everything, and their memory.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawReactor {
+    /// On which processors threads run, one on each: `"auto"`, `[0, 2]` or `"0-3,8"`. Left out:
+    /// where the kernel likes.
     cores: Option<Spanned<RawCores>>,
+    /// Threads, 1 to 256. Left out: one, or as many as `cores` names.
     count: Option<usize>,
+    /// How a thread looks for work before it sleeps: `"adaptive"`, `"latency"` or
+    /// `"efficiency"`.
+    ///
+    /// Default: `"adaptive"`
     #[serde(default)]
     polling: Preset,
+    /// Microseconds that a thread looks for work at most before it sleeps: 0 to 1000000. Left
+    /// out: what `polling` says.
     spin_us: Option<u32>,
+    /// Seconds that commands in work may take when the target stops: 0 to 600.
+    ///
+    /// Default: `5`
     drain_s: Option<u32>,
+    /// Buffers of each thread: 8M to 64G.
+    ///
+    /// Default: `"64M"`
     buffer_memory: Option<Size>,
+    /// Whether buffers lie in hugepages where there are free ones.
+    ///
+    /// Default: `false`
     hugepages: Option<bool>,
+    /// Receives that the I/O queues of an InfiniBand or RoCE device share at most: 64 to 65536,
+    /// or 0 for none.
+    ///
+    /// Default: `4096`
     shared_receives: Option<u32>,
 }
 
+/// What hosts connect to. Without one they find nothing.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawSubsystem {
+    /// Name of the subsystem (NQN), up to 223 bytes.
     pub(super) nqn: Spanned<String>,
+    /// Serial number, up to 20 ASCII characters. Left out: derived from the name.
     serial: Option<Spanned<String>>,
+    /// Model number, up to 40 ASCII characters.
+    ///
+    /// Default: `"nvmeof"`
     model: Option<Spanned<String>>,
+    /// Whether every host may connect.
+    ///
+    /// Default: `false`
     #[serde(default = "nowhere")]
     allow_any_host: Spanned<bool>,
-    #[serde(default)]
-    allowed_hosts: Vec<Spanned<String>>,
+    /// Names (NQN) of the hosts that may connect. `[]` without `allow_any_host`: nobody may.
+    allowed_hosts: Option<Vec<Spanned<String>>>,
     #[serde(default)]
     pub(super) namespace: Vec<Spanned<RawNamespace>>,
 }
 
+/// A disk of the subsystem.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawNamespace {
+    /// Namespace identifier, 1 to 65536, each once in a subsystem.
     pub(super) nsid: Spanned<u32>,
+    /// What is served: a file, a block device, `ram:SIZE` or `null:SIZE`.
     pub(super) path: Spanned<String>,
+    /// Bytes of a logical block: 512, 1024, 2048 or 4096. Left out: that of the device, or 512.
     pub(super) block_size: Option<Spanned<u32>>,
+    /// UUID, 32 hexadecimal digits. Left out: derived from the subsystem's name and `nsid`.
     pub(super) uuid: Option<Spanned<String>>,
+    /// NGUID, 32 hexadecimal digits. Left out: derived in the same way.
     pub(super) nguid: Option<Spanned<String>>,
+    /// EUI-64, 16 hexadecimal digits. Left out: there is none.
     pub(super) eui64: Option<Spanned<String>>,
+    /// Whether writes are refused.
+    ///
+    /// Default: `false`
     #[serde(default)]
     pub(super) readonly: bool,
+    /// Whether its device is asked for what is done instead of interrupting (`IOPOLL`).
+    ///
+    /// Default: `false`
     #[serde(default = "nowhere")]
     pub(super) iopoll: Spanned<bool>,
+    /// Its group for asymmetric namespace access: 1 to 128.
+    ///
+    /// Default: `1`
     ana_group: Option<Spanned<u32>>,
+    /// Names of the hosts that it is there for. Left out: for all that may connect.
     hosts: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
@@ -145,7 +232,7 @@ impl RawConfig {
             serial: None,
             model: None,
             allow_any_host: Spanned::new(0..0, true),
-            allowed_hosts: Vec::new(),
+            allowed_hosts: None,
             namespace,
         };
         let port = RawPort::at(listen, providers);
@@ -155,6 +242,8 @@ impl RawConfig {
             storage: nowhere(),
             shm: nowhere(),
             unix: nowhere(),
+            control: nowhere(),
+            metrics: nowhere(),
             discovery: RawDiscovery::default(),
             referral: Vec::new(),
             port: vec![Spanned::new(0..0, port)],
@@ -232,13 +321,18 @@ impl RawSubsystem {
             serial: text(&self.serial),
             model: text(&self.model),
             allow_any_host: *self.allow_any_host.get_ref(),
-            allowed_hosts: self
-                .allowed_hosts
-                .iter()
-                .map(|host| host.get_ref().clone())
-                .collect(),
+            allowed_hosts: self.hosts().map(|host| host.get_ref().clone()).collect(),
             namespaces,
         }
+    }
+
+    fn hosts(&self) -> impl Iterator<Item = &Spanned<String>> {
+        self.allowed_hosts.iter().flatten()
+    }
+
+    /// Whether it is said who may connect. An empty list says that nobody may.
+    pub(super) fn says_who(&self) -> bool {
+        *self.allow_any_host.get_ref() || self.allowed_hosts.is_some()
     }
 
     /// Where the value of `key` is in the text.
@@ -249,7 +343,7 @@ impl RawSubsystem {
             "model" => self.model.as_ref()?.span(),
             "allow_any_host" => self.allow_any_host.span(),
             "allowed_hosts" => {
-                let mut hosts = self.allowed_hosts.iter();
+                let mut hosts = self.hosts();
                 hosts.find(|host| host.get_ref() == value)?.span()
             }
             _ => return None,

@@ -589,3 +589,19 @@ fn a_disk_that_cannot_be_polled_is_told_with_its_line() {
     let config = parse(&text.replace("iopoll = true", "iopoll = false")).unwrap();
     assert!(config.open().is_ok());
 }
+
+#[test]
+fn the_defaults_of_the_reference_are_the_defaults() {
+    let reference = include_str!("../../../../docs/configuration-reference.md");
+    let (_, block) = reference.split_once("```toml\n").unwrap();
+    let block = block.split("```").next().unwrap();
+    let said = parse(block).unwrap();
+    let silent = parse("[[port]]\ntraddr = \"127.0.0.1\"\n").unwrap();
+    // Every key of those tables that has a default is in the text, so what is
+    // left out differs from what is said as soon as one of them is wrong.
+    assert_eq!(said.limits(), silent.limits());
+    assert_eq!(said.running(), silent.running());
+    assert_eq!(said.socket_mode(), silent.socket_mode());
+    assert_eq!(format!("{:?}", said.shm()), format!("{:?}", silent.shm()));
+    assert!(block.contains("queue_depth = 256"), "{block}");
+}

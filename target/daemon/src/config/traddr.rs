@@ -15,13 +15,25 @@ use super::ana::RawAnaGroup;
 use super::provider::{Choice, ProviderName, RawProvider, Wrong};
 use super::raw::Size;
 
+/// Where hosts connect. At least one is needed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawPort {
+    /// An IPv4 or IPv6 address, or a Unix socket such as `"unix:/run/nvmeof/nvmeof.sock"`.
     pub(super) traddr: Spanned<RawTraddr>,
+    /// Port number; 0 takes any that is free. Not with a Unix socket.
+    ///
+    /// Default: `4420`
     trsvcid: Option<Spanned<u16>>,
+    /// By what it is served: `"auto"`, `"iwarp"`, `"verbs"`, `"shm"`, or a list of the last
+    /// three.
+    ///
+    /// Default: `"auto"`
     pub(super) provider: Option<Spanned<RawProvider>>,
+    /// Data that may travel inside a command (IOCCSZ) of a host that comes by it: a multiple of
+    /// 16. Left out, and at most: `limits.in_capsule`.
     in_capsule: Option<Spanned<Size>>,
+    /// Its number in discovery entries, which no other port has. Left out: its place in the file.
     id: Option<Spanned<u16>>,
     #[serde(default)]
     ana_group: Vec<RawAnaGroup>,
@@ -34,10 +46,13 @@ pub(super) enum RawTraddr {
     Unix(UnixPath),
 }
 
-/// What all Unix sockets have in common.
+/// Ports that are Unix sockets, all of them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawUnix {
+    /// Permissions of their files: who may write them may connect.
+    ///
+    /// Default: `0o660`
     mode: Option<Spanned<u32>>,
 }
 
