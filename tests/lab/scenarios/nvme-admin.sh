@@ -53,11 +53,12 @@ controller=$(json id-ctrl)
 expect_fields "id-ctrl" "{
     vid: 0, ssvid: 0, sn: \"LAB-0001            \",
     mn: \"a disk of the lab                       \",
-    cmic: 2, mdts: 6, cntlid: $(cat "/sys/class/nvme/$CTRL/cntlid"), ver: 131072,
-    oaes: 256, ctratt: 65, cntrltype: 1, oacs: 0, acl: 3, aerl: 3, frmw: 3, lpa: 6,
+    cmic: 10, mdts: 6, cntlid: $(cat "/sys/class/nvme/$CTRL/cntlid"), ver: 131072,
+    oaes: 2304, ctratt: 65, cntrltype: 1, oacs: 0, acl: 3, aerl: 3, frmw: 3, lpa: 6,
     elpe: 63, npss: 0, avscc: 0, kas: 10, sqes: 102, cqes: 68, maxcmd: 256, nn: 1024,
     oncs: 477, fuses: 1, fna: 0, vwc: 7, awun: 0, awupf: 0, nwpc: 3, sgls: 1048581,
-    mnan: 1024, subnqn: \"$NQN\", ioccsz: 260, iorcsz: 1, icdoff: 0, fcatt: 0,
+    mnan: 1024, anatt: 10, anacap: 31, anagrpmax: 128, nanagrpid: 128,
+    subnqn: \"$NQN\", ioccsz: 260, iorcsz: 1, icdoff: 0, fcatt: 0,
     msdbd: 16, ofcs: 1
 }" "$controller"
 expect_fields "nvm-id-ctrl" '{vsl: 13, wzsl: 13, dmrl: 255, dmsl: 4294967295}' "$(json nvm-id-ctrl)"
@@ -66,7 +67,7 @@ expect_fields "list-ctrl" "{num_ctrl: 1, ctrl_list: [{ctrl_id: $(field .cntlid <
     "$(json list-ctrl)"
 
 same='nsfeat: 2, nlbaf: 0, flbas: 0, mc: 0, dpc: 0, dps: 0, nmic: 1, rescap: 0,
-    dlfeat: 9, nsattr: 0, anagrpid: 0'
+    dlfeat: 9, nsattr: 0, anagrpid: 1'
 one=$(nvme id-ns "$disk1" -o json)
 expect_fields "id-ns 1" "{$same, nsze: 131072, ncap: 131072, nuse: 131072, nvmcap: 67108864,
     eui64: \"0000000000000000\", lbafs: [{ms: 0, ds: 9, rp: 0}]}" "$one"
@@ -140,7 +141,7 @@ expect_match "fw-log: slot 1" "\($firmware\.*\)" "$(field '."Firmware Rev Slot 1
 expect_eq "effects-log" \
     '{"admin_cmd_set":{"ACS_10 (Get Features)":1,"ACS_12 (Asynchronous Event Request)":1,"ACS_127 (Fabrics Commands)":1,"ACS_2 (Get Log Page)":1,"ACS_24 (Keep Alive)":1,"ACS_6 (Identify)":1,"ACS_8 (Abort)":1,"ACS_9 (Set Features)":1},"command_set_identifier":0,"io_cmd_set":{"IOCS_0 (Flush)":1,"IOCS_1 (Write)":3,"IOCS_12 (Verify)":1,"IOCS_127 (Unknown)":1,"IOCS_2 (Read)":1,"IOCS_25 (Copy)":3,"IOCS_5 (Compare)":1,"IOCS_8 (Write Zeroes)":3,"IOCS_9 (Dataset Management)":3}}' \
     "$(json effects-log | jq -cS '.[0]')"
-expect_eq "supported-log-pages" '0x0 0x1 0x2 0x3 0x4 0x5 0x12' \
+expect_eq "supported-log-pages" '0x0 0x1 0x2 0x3 0x4 0x5 0xc 0x12' \
     "$(json supported-log-pages | field '[.supported_logs[] | keys[] | sub("lid_"; "") | sub(" "; "")] | join(" ")')"
 json changed-ns-list-log >/dev/null
 said=$(expect_fail nvme get-log "/dev/$CTRL" -i 0xc0 -l 512)
@@ -166,7 +167,7 @@ done <<EOF
 6 1
 7 $((($(nproc) - 1) * 65537))
 0xa 0
-0xb 256
+0xb 2304
 0xf 5000
 EOF
 expect_match "get-feature 4 (under)" 'value:0+$' "$(nvme get-feature "/dev/$CTRL" -f 4 -c 0x100000)"
