@@ -22,6 +22,7 @@ const NO_TROUBLE: &[&str] = &[
     "… has another …",
     "… has … bytes, … before",
     "… may not connect any more",
+    "the referral to …",
     "serving … namespace… on …",
     "…: iwarp (software, for this host)",
     "iwarp (software, over TCP)",
