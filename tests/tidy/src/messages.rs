@@ -24,6 +24,7 @@ const NO_TROUBLE: &[&str] = &[
     "… may not connect any more",
     "port …: ANA group …",
     "… is …, … before",
+    "the referral to …",
     "serving … namespace… on …",
     "…: iwarp (software, for this host)",
     "iwarp (software, over TCP)",

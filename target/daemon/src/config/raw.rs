@@ -74,13 +74,13 @@ pub(super) struct RawLimits {
     ///
     /// Default: `"256K"`
     max_transfer: Option<Size>,
-    /// Data that may travel inside a command (IOCCSZ): a multiple of 16, 0 to 64K. More than 4K
-    /// goes with one descriptor for each command.
+    /// Data that may travel inside a command (IOCCSZ), which receives have room for: a multiple
+    /// of 16, 0 to 64K. More than 4K goes with `max_descriptors = 1` only.
     ///
     /// Default: `4096`
     in_capsule: Option<Size>,
-    /// Descriptors that the data of a command may have (MSDBD): 1 to 16; 1 where `in_capsule` is
-    /// more than 4K.
+    /// Keyed descriptors of one command (MSDBD): 1 to 16. Only 1 where `in_capsule` is more than
+    /// 4K, because hosts with Linux 5.4 to 5.12 corrupt what they write otherwise.
     ///
     /// Default: `16`
     max_descriptors: Option<u8>,
@@ -211,11 +211,11 @@ pub(super) struct RawNamespace {
     /// Default: `false`
     #[serde(default = "nowhere")]
     pub(super) iopoll: Spanned<bool>,
-    /// Its group for asymmetric namespace access, 1 to 128: ports have a state for each group.
+    /// Its group for asymmetric namespace access: 1 to 128.
     ///
     /// Default: `1`
     ana_group: Option<Spanned<u32>>,
-    /// Names (NQN) of the hosts that it is there for. Without it that is all that may connect.
+    /// Names of the hosts that it is there for. Left out: for all that may connect.
     hosts: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
