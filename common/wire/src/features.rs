@@ -401,6 +401,34 @@ impl Timestamp {
     }
 }
 
+/// Namespace Write Protection Config (84h), dword 11: the state of a namespace
+/// (NVMe Base 2.0, 5.27.1.28 and 8.12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteProtection(pub u8);
+
+impl WriteProtection {
+    /// No Write Protect.
+    pub const NONE: Self = Self(0);
+    /// Write Protect.
+    pub const PROTECTED: Self = Self(1);
+    /// Write Protect Until Power Cycle.
+    pub const UNTIL_POWER_CYCLE: Self = Self(2);
+    /// Permanent Write Protect.
+    pub const PERMANENT: Self = Self(3);
+
+    /// Reads dword 11.
+    #[must_use]
+    pub fn from_dword(dword: u32) -> Self {
+        Self(byte_of(dword, 0) & 0x07)
+    }
+
+    /// The dword.
+    #[must_use]
+    pub fn to_dword(self) -> u32 {
+        u32::from(self.0 & 0x07)
+    }
+}
+
 /// Host Behavior Support (16h), 512 bytes of data (NVMe Base 2.0, figure 332).
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,

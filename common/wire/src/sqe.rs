@@ -126,6 +126,17 @@ impl Sqe {
         }
     }
 
+    /// Makes it that half of a fused operation.
+    pub fn set_fuse(&mut self, fuse: Fuse) {
+        let bits = match fuse {
+            Fuse::Normal => 0,
+            Fuse::First => 1,
+            Fuse::Second => 2,
+            Fuse::Reserved => 3,
+        };
+        self.flags = self.flags & !FUSE_MASK | bits;
+    }
+
     /// Whether the command is one half of a fused operation.
     #[must_use]
     pub fn is_fused(&self) -> bool {

@@ -1,5 +1,8 @@
 //! The command line: what can be asked, and how.
 
+mod bench;
+mod inside;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +12,9 @@ use nvmeof_initiator::{
     parse_hostid,
 };
 use nvmeof_manual::Manual;
+
+pub(crate) use bench::{Bench, Interface, Kind};
+pub(crate) use inside::{CompareWrite, Copy, Verify};
 
 use crate::address;
 use crate::failure::Failure;
@@ -62,6 +68,21 @@ pub(crate) enum Command {
              \x20          --data <FILE>"
     )]
     Compare(Compare),
+    /// Compare blocks and, if they are as expected, write them, atomically (fused
+    /// Compare and Write); exit status 1 when they differ
+    #[command(
+        override_usage = "nvmeof compare-write [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>\n\
+             \x20          --start-block <LBA> --compare <FILE> --data <FILE>"
+    )]
+    CompareWrite(CompareWrite),
+    /// Have the controller read blocks, without sending them
+    Verify(Verify),
+    /// Have the controller copy blocks within the namespace
+    #[command(
+        override_usage = "nvmeof copy [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>\n\
+             \x20          --start-block <LBA,..> --block-count <N,..> --to <LBA>"
+    )]
+    Copy(Copy),
     /// Put what was written on stable media
     Flush(Flush),
     /// Make blocks read as zeroes
@@ -323,67 +344,6 @@ pub(crate) struct Dsm {
     pub(crate) ad: bool,
 }
 
-/// `bench`
-#[derive(Args, Debug)]
-pub(crate) struct Bench {
-    #[command(flatten)]
-    pub(crate) subsystem: Subsystem,
-    /// Namespace
-    #[arg(long, value_name = "N")]
-    pub(crate) namespace_id: u32,
-    /// What to do
-    #[arg(long, value_name = "KIND", default_value = "randread")]
-    pub(crate) rw: Kind,
-    /// Bytes of each read or write; k, m and g are powers of 1024
-    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = size)]
-    pub(crate) bs: u32,
-    /// Reads and writes in flight on each queue
-    #[arg(long, value_name = "N", default_value_t = 32,
-          value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub(crate) iodepth: u16,
-    /// I/O queues, each with a thread of its own
-    #[arg(short = 'i', long, alias = "nr-io-queues", value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) io_queues: u16,
-    /// Seconds to measure, for example 10 or 0.5
-    #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
-    pub(crate) runtime: Duration,
-    /// Percentage of reads with randrw
-    #[arg(long, value_name = "PERCENT", default_value_t = 50,
-          value_parser = clap::value_parser!(u8).range(0..=100))]
-    pub(crate) rwmixread: u8,
-    /// Most bytes of a write that go with its command
-    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = size_or_zero)]
-    pub(crate) in_capsule: u32,
-    /// Which interface of the initiator to use
-    #[arg(long, value_name = "NAME", default_value = "polled")]
-    pub(crate) interface: Interface,
-}
-
-/// The interfaces of the initiator that a benchmark can use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Interface {
-    /// A thread polls each queue.
-    Polled,
-    /// One thread awaits everything: a task for each operation in flight.
-    Async,
-}
-
-/// What a benchmark does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
-    /// Reads one after the other.
-    Read,
-    /// Writes one after the other.
-    Write,
-    /// Reads anywhere.
-    Randread,
-    /// Writes anywhere.
-    Randwrite,
-    /// Both anywhere.
-    Randrw,
-}
-
 impl Target {
     /// The address, its name resolved.
     pub(crate) fn addr(&self) -> Result<Address, Failure> {
@@ -506,92 +466,4 @@ fn size_or_zero(text: &str) -> Result<u32, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::*;
-
-    fn parse(line: &str) -> Result<Command, clap::error::ErrorKind> {
-        let cli = Cli::try_parse_from(line.split_whitespace());
-        cli.map(|cli| cli.command).map_err(|error| error.kind())
-    }
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn the_lines_of_the_contract_parse() {
-        let nqn = "nqn.2026-11.org.example:disk";
-        for line in [
-            "nvmeof discover -t rdma -a 127.0.0.1 -s 4420 -o json".to_owned(),
-            format!("nvmeof id-ctrl -t rdma -a 127.0.0.1 -s 4420 -n {nqn} -o json"),
-            format!("nvmeof id-ns -t rdma -a ::1 -n {nqn} --namespace-id 1"),
-            format!("nvmeof id-ctrl -a unix:/run/nvmeof/nvmeof.sock -n {nqn}"),
-            format!("nvmeof list-ns -t rdma -a host -n {nqn} -q {nqn}"),
-            format!("nvmeof smart-log -a ::1 -n {nqn} -k 0"),
-            format!("nvmeof error-log -a ::1 -n {nqn} -e 8"),
-            format!("nvmeof get-log -a ::1 -n {nqn} --log-id 0x70 --log-len 1024 -b"),
-            format!("nvmeof read -a ::1 -n {nqn} --namespace-id 1 --start-block 0 --data -"),
-            format!("nvmeof write -a ::1 -n {nqn} --namespace-id 1 --data f -i 2 -Q 33"),
-            format!("nvmeof compare -a ::1 -n {nqn} --namespace-id 1 --data f"),
-            format!("nvmeof flush -a ::1 -n {nqn} --namespace-id 1"),
-            format!(
-                "nvmeof write-zeroes -a ::1 -n {nqn} --namespace-id 1 \
-                 --start-block 0 --block-count 8"
-            ),
-            format!("nvmeof dsm -a ::1 -n {nqn} --namespace-id 1 --slbs 0,8 --blocks 1,1 --ad"),
-            format!(
-                "nvmeof bench -a ::1 -n {nqn} --namespace-id 1 --rw randread --bs 4k \
-                 --iodepth 32 --io-queues 1 --runtime 10 --interface async -o json"
-            ),
-        ] {
-            assert!(parse(&line).is_ok(), "{line}");
-        }
-    }
-
-    #[test]
-    fn wrong_usage_is_refused() {
-        for line in [
-            "nvmeof",
-            "nvmeof discover -t rdma",
-            "nvmeof discover -t tcp -a ::1",
-            "nvmeof id-ctrl -a ::1 -n disk",
-            "nvmeof read -a ::1 -n nqn.2026-11.org.example:disk --data -",
-            "nvmeof discover -a ::1 -I 00000000-0000-0000-0000-000000000000",
-        ] {
-            assert!(parse(line).is_err(), "{line}");
-        }
-    }
-
-    #[test]
-    fn sizes_have_units() {
-        assert_eq!(size("4k"), Ok(4096));
-        assert_eq!(size("1M"), Ok(1 << 20));
-        assert_eq!(size("64KiB"), Ok(65536));
-        assert_eq!(size("512"), Ok(512));
-        for bad in ["", "k", "4x", "-1", "0", "4g", "99999999999999999999g"] {
-            assert!(size(bad).is_err(), "{bad}");
-        }
-        assert_eq!(size_or_zero("0"), Ok(0));
-        assert_eq!((byte("2"), byte("0x70")), (Ok(2), Ok(0x70)));
-        assert!(byte("256").is_err());
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for bad in ["0", "-1", "nan", "inf", "1e7", "x"] {
-            assert!(seconds(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn help_fits_eighty_columns() {
-        let mut cli = Cli::command().term_width(80);
-        cli.build();
-        for command in cli.get_subcommands_mut() {
-            let help = command.render_long_help().to_string();
-            for line in help.lines() {
-                assert!(line.chars().count() <= 80, "{line}");
-            }
-        }
-    }
-}
+mod tests;

@@ -8,6 +8,7 @@ mod data;
 mod discover;
 mod failure;
 mod identify;
+mod inside;
 mod logs;
 mod output;
 mod simple;
@@ -63,6 +64,9 @@ fn run(command: &Command) -> Result<(), Failure> {
             Command::Read(args) => data::read(args).await,
             Command::Write(args) => data::write(args).await,
             Command::Compare(args) => data::compare(args).await,
+            Command::CompareWrite(args) => inside::compare_write(args).await,
+            Command::Verify(args) => inside::verify(args).await,
+            Command::Copy(args) => inside::copy(args).await,
             Command::Flush(args) => simple::flush(args).await,
             Command::WriteZeroes(args) => simple::write_zeroes(args).await,
             Command::Dsm(args) => simple::deallocate(args).await,

@@ -27,7 +27,14 @@ pub(crate) async fn write_zeroes(args: &args::WriteZeroes) -> Result<(), Failure
 
 /// `nvmeof dsm`
 pub(crate) async fn deallocate(args: &args::Dsm) -> Result<(), Failure> {
-    let (starts, counts) = (&args.start_block, &args.block_count);
+    let ranges = ranges(&args.start_block, &args.block_count)?;
+    let namespace = open(&args.io).await?;
+    let result = namespace.deallocate(&ranges).await;
+    close(namespace, result.map_err(Failure::from)).await
+}
+
+/// Ranges of blocks: a first block and a number of each.
+pub(crate) fn ranges(starts: &[u64], counts: &[u32]) -> Result<Vec<Range>, Failure> {
     if starts.len() != counts.len() {
         return Err(Failure::new(format!(
             "--start-block has {} values, --block-count has {}",
@@ -37,19 +44,15 @@ pub(crate) async fn deallocate(args: &args::Dsm) -> Result<(), Failure> {
         .with_remedy("give a number of blocks for each first block"));
     }
     let pairs = starts.iter().zip(counts);
-    let ranges: Vec<Range> = pairs
-        .map(|(slba, count)| Range {
-            slba: *slba,
-            count: *count,
-        })
-        .collect();
-    let namespace = open(&args.io).await?;
-    let result = namespace.deallocate(&ranges).await;
-    close(namespace, result.map_err(Failure::from)).await
+    let ranges = pairs.map(|(slba, count)| Range {
+        slba: *slba,
+        count: *count,
+    });
+    Ok(ranges.collect())
 }
 
 /// Connects to the namespace of `io`.
-async fn open(io: &args::Io) -> Result<Namespace, Failure> {
+pub(crate) async fn open(io: &args::Io) -> Result<Namespace, Failure> {
     open_at(io.subsystem.target.host()?, io).await
 }
 

@@ -45,6 +45,7 @@ mod error;
 mod geometry;
 mod host;
 mod identity;
+mod inside;
 mod namespace;
 pub mod polled;
 mod transport;

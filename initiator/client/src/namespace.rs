@@ -133,14 +133,10 @@ impl Namespace {
         options: ZeroOptions,
     ) -> Result<(), Error> {
         self.check(lba, count)?;
-        if count == 0 {
-            return Ok(());
-        }
         let ZeroOptions { fua, deallocate } = options;
         let operation = Operation::WriteZeroes { deallocate };
-        let blocks = self.run(operation, lba, count, fua);
-        let (result, _none) = self.controller.call(blocks.into(), None).await;
-        result.map(drop)
+        let most = self.most_blocks(|limits| limits.wzsl).await;
+        self.each(operation, (lba, count), most, fua).await
     }
 
     /// Tells the controller that the blocks of `ranges` hold nothing of value.
@@ -170,11 +166,23 @@ impl Namespace {
         buf: Buf,
         fua: bool,
     ) -> (Result<(), Error>, Buf) {
-        let count = match self.count_of(&buf, lba) {
+        let count = match self.count_of(&buf, lba, operation) {
             Ok(0) => return (Ok(()), buf),
             Ok(count) => count,
             Err(error) => return (Err(error), buf),
         };
+        self.move_run(operation, lba, count, buf, fua).await
+    }
+
+    /// Moves `buf`, which is as long as `count` blocks ask for.
+    pub(crate) async fn move_run(
+        &self,
+        operation: Operation,
+        lba: u64,
+        count: u64,
+        buf: Buf,
+        fua: bool,
+    ) -> (Result<(), Error>, Buf) {
         let blocks = self.run(operation, lba, count, fua);
         let (result, buf) = self.controller.call(blocks.into(), Some(buf)).await;
         #[allow(
@@ -185,19 +193,22 @@ impl Namespace {
         (result.map(drop), buf)
     }
 
-    /// Blocks that `buf` holds, all of them inside the namespace.
-    fn count_of(&self, buf: &Buf, lba: u64) -> Result<u64, Error> {
-        let (len, block_size) = (buf.len(), self.block_size());
+    /// Blocks that `buf` is for, all of them inside the namespace.
+    pub(crate) fn count_of(&self, buf: &Buf, lba: u64, operation: Operation) -> Result<u64, Error> {
+        // What one block takes of the buffer.
+        let unit = self.run(operation, lba, 1, false).bytes();
+        let len = buf.len();
         let bytes = u64::try_from(len).unwrap_or(u64::MAX);
-        if !bytes.is_multiple_of(block_size.into()) {
+        if !bytes.is_multiple_of(unit) {
+            let block_size = u32::try_from(unit).unwrap_or(u32::MAX);
             return Err(UsageError::NotBlocks { len, block_size }.into());
         }
-        let count = bytes >> self.geometry.block_shift;
+        let count = bytes / unit;
         self.check(lba, count)?;
         Ok(count)
     }
 
-    fn check(&self, slba: u64, count: u64) -> Result<(), Error> {
+    pub(crate) fn check(&self, slba: u64, count: u64) -> Result<(), Error> {
         let end = slba.checked_add(count);
         if end.is_some_and(|end| end <= self.geometry.blocks) {
             return Ok(());
@@ -212,7 +223,7 @@ impl Namespace {
         .into())
     }
 
-    fn run(&self, operation: Operation, slba: u64, count: u64, fua: bool) -> Blocks {
+    pub(crate) fn run(&self, operation: Operation, slba: u64, count: u64, fua: bool) -> Blocks {
         Blocks {
             operation,
             nsid: self.geometry.nsid,

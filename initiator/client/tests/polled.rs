@@ -26,6 +26,7 @@ use nvmeof_rdma::Provider;
 use nvmeof_rdma::layer::{Faults, Faulty, Injected};
 use nvmeof_rdma_sim::{Sim, SimConfig, SimNet};
 use nvmeof_rdma_soft::SoftConfig;
+use nvmeof_wire::opcode::io as opcode;
 
 const TARGET: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
@@ -227,6 +228,60 @@ fn a_full_queue_gives_the_call_back() {
     assert_eq!(world.ended(&mut io, 4).len(), 4);
     io.submit(flush(1), None, 9, world.net.now()).unwrap();
     assert_eq!(world.ended(&mut io, 1)[0].user, 9);
+}
+
+#[test]
+fn both_commands_of_a_fused_operation_go_next_to_each_other() {
+    let mut world = World::new(1);
+    let admin = world.ready_admin();
+    let exchange = |world: &World, expected: u8| {
+        let mut buf = world.buf(2 * 1024);
+        buf[..1024].fill(expected);
+        buf[1024..].fill(7);
+        (run(Operation::CompareWrite, 4, 2), Some(buf))
+    };
+    let mut narrow = world.ready_io(&admin, 2);
+    let (work, buf) = exchange(&world, 0);
+    let refused = narrow.submit(work, buf, 1, world.net.now()).unwrap_err();
+    assert!(matches!(refused.why, SubmitError::Narrow));
+    narrow.close();
+
+    let mut io = world.ready_io(&admin, 4);
+    let expected = world.target.disk[4 * BLOCK];
+    let served = world.target.served.len();
+    for user in 0..2 {
+        let now = world.net.now();
+        io.submit(flush(1), None, user, now).unwrap();
+    }
+    let (work, buf) = exchange(&world, expected);
+    let refused = io.submit(work, buf, 2, world.net.now()).unwrap_err();
+    assert!(
+        matches!(refused.why, SubmitError::Full),
+        "one place is left"
+    );
+    assert_eq!(world.ended(&mut io, 2).len(), 2);
+    let buf = refused.back.buf;
+    io.submit(work, buf, 2, world.net.now()).unwrap();
+    let done = world.ended(&mut io, 1).pop().unwrap();
+    assert!(done.result.is_ok(), "{:?}", done.result);
+    assert_eq!(done.buf.unwrap().len(), 2048);
+    assert_eq!(world.target.disk[4 * BLOCK..][..1024], [7; 1024]);
+    let fused = [opcode::COMPARE.0, opcode::WRITE.0];
+    assert_eq!(world.target.served[served + 2..], fused);
+
+    // That the second was aborted says nothing; why the first failed does.
+    world.target.manners.differs = true;
+    let (work, buf) = exchange(&world, 0);
+    io.submit(work, buf, 3, world.net.now()).unwrap();
+    let done = world.ended(&mut io, 1).pop().unwrap();
+    let Err(Error::Command(error)) = done.result else {
+        panic!("{:?}", done.result);
+    };
+    assert_eq!(
+        (error.status.kind(), error.command),
+        (Status::COMPARE_FAILURE, "Compare")
+    );
+    assert!(done.buf.is_some());
 }
 
 #[test]

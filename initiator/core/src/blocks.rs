@@ -3,6 +3,7 @@
 use nvmeof_wire::nvm::{DSM_RANGE_LEN, DatasetManagement, DsmRange, Io, IoFlags};
 use nvmeof_wire::opcode::{Direction, Opcode, io};
 use nvmeof_wire::sgl::KEYED_LEN_MAX;
+use nvmeof_wire::sqe::Fuse;
 use nvmeof_wire::{Sqe, Status};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
@@ -18,6 +19,8 @@ pub struct IoLimits {
     pub in_capsule: u32,
     /// Most blocks of a Write Zeroes.
     pub max_write_zeroes: u32,
+    /// Most blocks of a Verify.
+    pub max_verify: u32,
 }
 
 impl Default for IoLimits {
@@ -27,6 +30,7 @@ impl Default for IoLimits {
             max_transfer: MAX_TRANSFER,
             in_capsule: 0,
             max_write_zeroes: MAX_BLOCKS,
+            max_verify: MAX_BLOCKS,
         }
     }
 }
@@ -68,6 +72,12 @@ pub enum Operation {
     /// Compare it with the payload; a difference is
     /// [`Status::COMPARE_FAILURE`].
     Compare,
+    /// Read it without sending it: whether it can be read.
+    Verify,
+    /// Compare it with the first half of the payload and, if there is no
+    /// difference, write the second half, with nothing of another's in between:
+    /// a fused Compare and Write (NVM 1.0, section 2.1.5). It is not cut.
+    CompareWrite,
     /// Make it read as zeroes.
     WriteZeroes {
         /// Whether the controller may deallocate it (DEAC).
@@ -86,8 +96,27 @@ impl Blocks {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match self.operation {
-            Operation::WriteZeroes { .. } => 0,
-            _ => self.offset_of(self.count),
+            Operation::WriteZeroes { .. } | Operation::Verify => 0,
+            _ => self.offset_of(self.units()),
+        }
+    }
+
+    /// Blocks that the commands cover, one after the other: those of a fused
+    /// operation are covered twice.
+    #[must_use]
+    pub fn units(&self) -> u64 {
+        match self.operation {
+            Operation::CompareWrite => self.count.saturating_mul(2),
+            _ => self.count,
+        }
+    }
+
+    /// Commands that have to be next to each other on the queue.
+    #[must_use]
+    pub fn together(&self) -> usize {
+        match self.operation {
+            Operation::CompareWrite => 2,
+            _ => 1,
         }
     }
 
@@ -101,6 +130,11 @@ impl Blocks {
     #[must_use]
     pub fn step(&self, limits: &IoLimits) -> u64 {
         let step = match self.operation {
+            // Whatever its length: the controller says when it is too long.
+            Operation::CompareWrite => {
+                return self.count.max(1);
+            }
+            Operation::Verify => limits.max_verify.min(MAX_BLOCKS),
             Operation::WriteZeroes { .. } => limits.max_write_zeroes.min(MAX_BLOCKS),
             _ => limits
                 .max_transfer
@@ -116,6 +150,9 @@ impl Blocks {
     /// `count` is at most [`step`](Self::step).
     #[must_use]
     pub fn command(&self, first: u64, count: u64) -> Command {
+        if self.operation == Operation::CompareWrite {
+            return self.half(first == 0);
+        }
         let place = self.place(first, count);
         let blocks = u32::try_from(count).unwrap_or(MAX_BLOCKS).min(MAX_BLOCKS);
         debug_assert_eq!(u64::from(blocks), count, "callers keep to step()");
@@ -129,16 +166,38 @@ impl Blocks {
         }
         .to_sqe(self.operation.opcode());
         let len = match self.operation {
-            Operation::WriteZeroes { .. } => 0,
+            Operation::WriteZeroes { .. } | Operation::Verify => 0,
             _ => u32::try_from(self.offset_of(count)).unwrap_or(u32::MAX),
         };
         let name = io::name(self.operation.opcode());
         Command::new(sqe, name, self.direction(), len).at(place)
     }
 
+    /// One command of a fused operation.
+    fn half(&self, first: bool) -> Command {
+        let (operation, fuse) = if first {
+            (Operation::Compare, Fuse::First)
+        } else {
+            (Operation::Write, Fuse::Second)
+        };
+        let alone = Self {
+            operation,
+            fua: self.fua && !first,
+            ..*self
+        };
+        alone.command(0, self.count).fused(fuse)
+    }
+
     /// `count` blocks from block `first`, counted from 0.
     #[must_use]
     pub fn place(&self, first: u64, count: u64) -> Place {
+        if self.operation == Operation::CompareWrite {
+            return Place {
+                nsid: self.nsid,
+                slba: self.slba,
+                count: self.count,
+            };
+        }
         Place {
             nsid: self.nsid,
             slba: self.slba.saturating_add(first),
@@ -151,8 +210,11 @@ impl Operation {
     fn opcode(self) -> Opcode {
         match self {
             Self::Read => io::READ,
-            Self::Write => io::WRITE,
+            // Of a fused operation: which way the payload goes is the same for
+            // both commands.
+            Self::Write | Self::CompareWrite => io::WRITE,
             Self::Compare => io::COMPARE,
+            Self::Verify => io::VERIFY,
             Self::WriteZeroes { .. } => io::WRITE_ZEROES,
         }
     }
@@ -263,6 +325,10 @@ impl CommandError {
             | Status::COMMAND_INTERRUPTED
             | Status::TRANSIENT_TRANSPORT_ERROR => "try again",
             Status::INVALID_OPCODE => "the controller does not know this command",
+            Status::ATOMIC_WRITE_UNIT_EXCEEDED => {
+                "so many blocks cannot be compared and written at once; give fewer (id-ns: nacwu)"
+            }
+            Status::OVERLAPPING_RANGE => "a source range overlaps the destination",
             Status::COMPARE_FAILURE => "the data on the namespace is not the data given",
             _ => return None,
         })
@@ -328,11 +394,45 @@ mod tests {
             ..read(0, 1)
         };
         assert_eq!(zeroes.step(&limits), 65536);
+        let verify = Blocks {
+            operation: Operation::Verify,
+            ..zeroes
+        };
+        let some = IoLimits {
+            max_verify: 100,
+            ..limits
+        };
+        assert_eq!((verify.step(&some), verify.bytes()), (100, 0));
+        assert_eq!(sqe(&verify.command(0, 100)).opcode, io::VERIFY);
         let tiny = IoLimits {
             max_transfer: 1,
             ..limits
         };
         assert_eq!(read(0, 1).step(&tiny), 1, "never none");
+    }
+
+    /// NVM 1.0, section 2.1.5; Base 2.0, figure 87, FUSE.
+    #[test]
+    fn a_fused_operation_is_two_commands_about_the_same_blocks() {
+        let fused = Blocks {
+            operation: Operation::CompareWrite,
+            fua: true,
+            ..read(0x40, 8)
+        };
+        let limits = IoLimits::default();
+        assert_eq!((fused.units(), fused.bytes()), (16, 8192));
+        assert_eq!((fused.step(&limits), fused.together()), (8, 2));
+        assert_eq!(fused.offset_of(8), 4096);
+        let halves = [fused.command(0, 8), fused.command(8, 8)];
+        for (half, (opcode, fuse, flags)) in halves.iter().zip([
+            (io::COMPARE, Fuse::First, 7),
+            (io::WRITE, Fuse::Second, 7 | IoFlags::FUA.bits()),
+        ]) {
+            assert_eq!((half.len(), half.place()), (4096, Some(fused.place(8, 8))));
+            let sqe = sqe(half);
+            assert_eq!((sqe.opcode, sqe.fuse()), (opcode, fuse));
+            assert_eq!((sqe.cdw10.get(), sqe.cdw12.get()), (0x40, flags));
+        }
     }
 
     #[test]

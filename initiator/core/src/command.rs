@@ -1,7 +1,7 @@
 //! A command before it has an identifier and memory, and the response to it.
 
 use nvmeof_wire::opcode::Direction;
-use nvmeof_wire::sqe::SQE_LEN;
+use nvmeof_wire::sqe::{Fuse, SQE_LEN};
 use nvmeof_wire::{Cqe, Sgl, Sqe, Status};
 use zerocopy::little_endian::U16;
 
@@ -94,6 +94,12 @@ impl Command {
     /// The same, about a run of blocks.
     pub(crate) fn at(mut self, place: Place) -> Self {
         self.place = Some(place);
+        self
+    }
+
+    /// The same, as one half of a fused operation.
+    pub(crate) fn fused(mut self, fuse: Fuse) -> Self {
+        self.sqe.set_fuse(fuse);
         self
     }
 

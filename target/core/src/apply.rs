@@ -133,7 +133,11 @@ fn differs(old: &Model, new: &Model) -> bool {
 /// Whether hosts may see another discovery log.
 fn concerns_discovery(change: &Change) -> bool {
     match change.subject {
-        Subject::Port { .. } | Subject::Subsystem { .. } | Subject::Host { .. } => true,
+        Subject::Port { .. }
+        | Subject::Discovery
+        | Subject::Referral { .. }
+        | Subject::Subsystem { .. }
+        | Subject::Host { .. } => true,
         Subject::Namespace { .. } => false,
     }
 }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nvmeof_wire::log::discovery::{
-    AddressFamily, CNTLID_DYNAMIC, DISCOVERY_ENTRY_LEN, DISCOVERY_HEADER_LEN, RdmaTsas,
+    AddressFamily, CNTLID_DYNAMIC, DISCOVERY_ENTRY_LEN, DISCOVERY_HEADER_LEN, EntryFlags, RdmaTsas,
     SubsystemType, TransportType, Treq,
 };
 use nvmeof_wire::log::{DiscoveryEntry, DiscoveryHeader};
@@ -11,7 +11,7 @@ use nvmeof_wire::{Ascii, Nqn};
 
 use crate::admin::Window;
 use crate::model::Local;
-use crate::{Fabric, Limits, Model, Port, Subsystem, Traddr};
+use crate::{Fabric, Limits, Model, Traddr};
 
 /// Writes the log page of that generation that the host of that name sees, who
 /// reached us at `local`.
@@ -21,34 +21,80 @@ pub(crate) fn write(
     local: Option<Local>,
     window: &mut Window<'_>,
 ) {
-    let mut count: u64 = 0;
-    let header_len = DISCOVERY_HEADER_LEN as u64;
-    let entry_len = DISCOVERY_ENTRY_LEN as u64;
+    let mut page = Page { window, entries: 0 };
+    let discovery = model.discovery();
+    if let Some(nqn) = discovery.nqn() {
+        // It may stay connected as long as it likes, with Keep Alive.
+        let what = What {
+            eflags: EntryFlags::EPCSD,
+            ..What::new(SubsystemType::CURRENT_DISCOVERY, nqn)
+        };
+        ways(model, local, |way| page.put(|| way.entry(&what)));
+    }
     for subsystem in model.subsystems() {
-        if !subsystem.allows(hostnqn) {
-            continue;
-        }
-        for port in model.ports() {
-            let Some(traddr) = reachable(&port.traddr, local) else {
-                continue;
-            };
-            // On all addresses it depends on this one what serves it.
-            let at = match traddr {
-                Traddr::Ip(ip) if port.traddr.is_unspecified() && local.is_some() => Some(ip),
-                Traddr::Ip(_) | Traddr::Host(_) => None,
-            };
-            // One entry for each way to the same address: hosts look at the
-            // provider type, or try one after the other.
-            for fabric in port.carriers_at(at) {
-                let at = header_len + count * entry_len;
-                if window.shows(at, entry_len) {
-                    window.put(at, &entry(subsystem, port, &traddr, fabric));
-                }
-                count += 1;
-            }
+        if subsystem.allows(hostnqn) {
+            let what = What::new(SubsystemType::NVM, &subsystem.nqn);
+            ways(model, local, |way| page.put(|| way.entry(&what)));
         }
     }
-    window.put(0, &DiscoveryHeader::new(generation, count));
+    for referral in discovery.referrals() {
+        let traddr = Traddr::Ip(referral.traddr);
+        if let Some(traddr) = reachable(&traddr, local) {
+            let way = Way {
+                portid: referral.port_id,
+                trsvcid: referral.trsvcid,
+                traddr: &traddr,
+                fabric: Fabric::Unspecified,
+            };
+            let what = What::new(SubsystemType::REFERRAL, &referral.nqn);
+            page.put(|| way.entry(&what));
+        }
+    }
+    let header = DiscoveryHeader::new(generation, page.entries);
+    page.window.put(0, &header);
+}
+
+/// The page as far as it is written.
+struct Page<'a, 'b> {
+    window: &'a mut Window<'b>,
+    entries: u64,
+}
+
+impl Page<'_, '_> {
+    /// One more entry, which is made only if some of it is in view.
+    fn put(&mut self, entry: impl FnOnce() -> DiscoveryEntry) {
+        let (header_len, entry_len) = (DISCOVERY_HEADER_LEN as u64, DISCOVERY_ENTRY_LEN as u64);
+        let at = header_len + self.entries * entry_len;
+        if self.window.shows(at, entry_len) {
+            self.window.put(at, &entry());
+        }
+        self.entries += 1;
+    }
+}
+
+/// Calls `each` for every way in which a host that reached us at `local` can
+/// reach what we serve.
+fn ways(model: &Model, local: Option<Local>, mut each: impl FnMut(&Way<'_>)) {
+    for port in model.ports() {
+        let Some(traddr) = reachable(&port.traddr, local) else {
+            continue;
+        };
+        // On all addresses it depends on this one what serves it.
+        let at = match traddr {
+            Traddr::Ip(ip) if port.traddr.is_unspecified() && local.is_some() => Some(ip),
+            Traddr::Ip(_) | Traddr::Host(_) => None,
+        };
+        // One entry for each way to the same address: hosts look at the
+        // provider type, or try one after the other.
+        for fabric in port.carriers_at(at) {
+            each(&Way {
+                portid: port.id,
+                trsvcid: port.trsvcid,
+                traddr: &traddr,
+                fabric,
+            });
+        }
+    }
 }
 
 /// The address of a port as a host can use it; `None` when it cannot. A host
@@ -87,28 +133,61 @@ fn reachable_ip(traddr: IpAddr, local: IpAddr) -> Option<IpAddr> {
     has_it.then_some(local)
 }
 
-/// The entry of a port. One within this host has the address family for that
-/// (Base 2.0, 5.16.1.23, ADRFAM FEh) and, having no service, says so with the
-/// word that other transports without one use.
-fn entry(subsystem: &Subsystem, port: &Port, traddr: &Traddr, fabric: Fabric) -> DiscoveryEntry {
-    let (adrfam, trsvcid) = match traddr {
-        Traddr::Ip(IpAddr::V4(_)) => (AddressFamily::IPV4, port.trsvcid.to_string()),
-        Traddr::Ip(IpAddr::V6(_)) => (AddressFamily::IPV6, port.trsvcid.to_string()),
-        Traddr::Host(_) => (AddressFamily::LOOP, "none".to_owned()),
-    };
-    DiscoveryEntry {
-        trtype: TransportType::RDMA,
-        adrfam,
-        subtype: SubsystemType::NVM,
-        treq: Treq::DISABLE_SQFC.bits(),
-        portid: port.id.into(),
-        cntlid: CNTLID_DYNAMIC.into(),
-        asqsz: Limits::ADMIN_DEPTH.into(),
-        trsvcid: Ascii::new(&trsvcid),
-        subnqn: subsystem.nqn.to_field(),
-        traddr: Ascii::new(&traddr.to_string()),
-        tsas: RdmaTsas::connected(fabric.provider_type()),
-        ..DiscoveryEntry::zeroed()
+/// What an entry is about.
+struct What<'a> {
+    subtype: SubsystemType,
+    nqn: &'a Nqn,
+    eflags: EntryFlags,
+}
+
+impl<'a> What<'a> {
+    fn new(subtype: SubsystemType, nqn: &'a Nqn) -> Self {
+        Self {
+            subtype,
+            nqn,
+            eflags: EntryFlags::empty(),
+        }
+    }
+}
+
+/// How it is reached.
+struct Way<'a> {
+    portid: u16,
+    trsvcid: u16,
+    traddr: &'a Traddr,
+    fabric: Fabric,
+}
+
+impl Way<'_> {
+    /// The entry of something that is reached so. A port within this host has
+    /// the address family for that (Base 2.0, 5.16.1.23, ADRFAM FEh) and, having
+    /// no service, says so with the word that other transports without one use.
+    fn entry(&self, what: &What<'_>) -> DiscoveryEntry {
+        let (adrfam, trsvcid) = match self.traddr {
+            Traddr::Ip(IpAddr::V4(_)) => (AddressFamily::IPV4, self.trsvcid.to_string()),
+            Traddr::Ip(IpAddr::V6(_)) => (AddressFamily::IPV6, self.trsvcid.to_string()),
+            Traddr::Host(_) => (AddressFamily::LOOP, "none".to_owned()),
+        };
+        // Of what others can do we know nothing.
+        let treq = match what.subtype {
+            SubsystemType::REFERRAL => Treq::empty(),
+            _ => Treq::DISABLE_SQFC,
+        };
+        DiscoveryEntry {
+            trtype: TransportType::RDMA,
+            adrfam,
+            subtype: what.subtype,
+            treq: treq.bits(),
+            portid: self.portid.into(),
+            cntlid: CNTLID_DYNAMIC.into(),
+            asqsz: Limits::ADMIN_DEPTH.into(),
+            eflags: what.eflags.bits().into(),
+            trsvcid: Ascii::new(&trsvcid),
+            subnqn: what.nqn.to_field(),
+            traddr: Ascii::new(&self.traddr.to_string()),
+            tsas: RdmaTsas::connected(self.fabric.provider_type()),
+            ..DiscoveryEntry::zeroed()
+        }
     }
 }
 

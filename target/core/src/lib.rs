@@ -21,6 +21,7 @@ mod limits;
 mod live;
 mod locks;
 mod model;
+mod protection;
 mod queue;
 mod registry;
 mod target;
@@ -34,8 +35,9 @@ pub use apply::{Applied, Disconnected, LimitsChanged, Why};
 pub use limits::Limits;
 pub use locks::{LockMember, Locks, RangeLock};
 pub use model::{
-    Carrier, Change, ChangeKind, Fabric, Model, ModelError, Namespace, NamespaceSpec, Place, Port,
-    PortSpec, Subject, Subsystem, SubsystemSpec, Traddr, derived,
+    Carrier, Change, ChangeKind, Discovery, DiscoverySpec, Fabric, Model, ModelError, Namespace,
+    NamespaceSpec, Place, Port, PortSpec, Referral, ReferralSpec, Subject, Subsystem,
+    SubsystemSpec, Traddr, derived,
 };
 pub use queue::{News, Queue, Request};
 pub use target::{Refusal, Target};

@@ -57,6 +57,46 @@ fn discover() {
 }
 
 #[test]
+fn discover_tells_of_the_discovery_subsystem_and_of_others() {
+    let head = "[discovery]\nnqn = \"nqn.2026-11.org.example:finder\"\n\
+                [[referral]]\ntraddr = \"192.0.2.7\"\nport_id = 9";
+    let target = Setup::new().head(head).file(MIB).start();
+    let json = target.fabrics("discover").json();
+    let told: Vec<_> = json["records"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| {
+            [
+                &one["subtype"],
+                &one["subnqn"],
+                &one["traddr"],
+                &one["trsvcid"],
+            ]
+        })
+        .map(|all| all.map(|one| one.as_str().unwrap().to_owned()))
+        .collect();
+    let port = target.address().port().to_string();
+    let expected = [
+        [
+            "current discovery subsystem",
+            "nqn.2026-11.org.example:finder",
+            "127.0.0.1",
+            &port,
+        ],
+        ["nvme subsystem", NQN, "127.0.0.1", &port],
+        [
+            "discovery subsystem referral",
+            "nqn.2014-08.org.nvmexpress.discovery",
+            "192.0.2.7",
+            "4420",
+        ],
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(json["records"][2]["portid"], 9);
+}
+
+#[test]
 fn discover_shows_a_host_what_it_may_use() {
     let friend = "nqn.2026-11.org.example:friend";
     let setup = Setup::new()

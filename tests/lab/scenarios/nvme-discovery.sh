@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: what a host finds: discovery log and controller, connect-all, list, list-subsys
+# about: what a host finds: discovery log and controller, its own name, referrals, connect-all, list
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 300
 source /lab/guest/lib.sh
@@ -133,4 +133,52 @@ nvme disconnect -d "$(controller_of "$NQN")"
 expect_eq "controllers after disconnect -d" "$NQN-second" "$(cat /sys/class/nvme/*/subsysnqn)"
 nvme disconnect-all
 expect_eq "controllers after disconnect-all" 0 "$(controllers)"
+
+# A name of its own for the discovery subsystem, and a referral: a host that
+# stays is told, and finds the target under either name.
+nvme discover "${at[@]}" -p -k 30 -o json >"$WORK/log"
+generation=$(field .genctr <"$WORK/log")
+staying=$(controller_of nqn.2014-08.org.nvmexpress.discovery)
+udevadm monitor --kernel --property --subsystem-match=nvme >"$WORK/events" &
+monitor=$!
+finder=nqn.2026-11.org.example:finder
+cat >>"$CONFIG" <<TOML
+
+[discovery]
+nqn = "$finder"
+
+[[referral]]
+traddr = "192.0.2.7"
+trsvcid = 8009
+port_id = 9
+TOML
+# The monitor listens a moment after it was started.
+sleep 1
+kill -HUP "$TARGET"
+told() {
+    grep -q 'NVME_AEN=0x70f002' "$WORK/events"
+}
+wait_for 10 told
+kill "$monitor"
+for name in nqn.2014-08.org.nvmexpress.discovery "$finder"; do
+    log=$(nvme discover "${at[@]}" -n "$name" -o json)
+    expect_eq "$name: generation" $((generation + 1)) "$(field .genctr <<<"$log")"
+    expect_eq "$name: subsystems" \
+        "$finder $NQN $NQN-second nqn.2014-08.org.nvmexpress.discovery" \
+        "$(field '[.records[].subnqn] | join(" ")' <<<"$log")"
+done
+expect_fields "the discovery subsystem itself" "{
+    subtype: \"current discovery subsystem\", eflags: \"explicit discovery connections\",
+    traddr: \"$ADDRESS\", trsvcid: \"$PORT\", portid: 1
+}" "$(field '.records[0]' <<<"$log")"
+expect_fields "the referral" '{
+    subtype: "discovery subsystem referral", eflags: "none", traddr: "192.0.2.7",
+    trsvcid: "8009", portid: 9, rdma_prtype: "not specified"
+}' "$(field '.records[3]' <<<"$log")"
+nvme disconnect -d "$staying"
+nvme discover "${at[@]}" -n "$finder" -p -o json >/dev/null
+expect_fields "a discovery controller under its own name" "{cntrltype: 2, subnqn: \"$finder\"}" \
+    "$(nvme id-ctrl "/dev/$(controller_of "$finder")" -o json)"
+nvme disconnect -n "$finder"
+expect_eq "controllers at the end" 0 "$(controllers)"
 target_stop

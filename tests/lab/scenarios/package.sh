@@ -8,6 +8,9 @@ source /lab/guest/lib.sh
 CONF=/etc/nvmeof/target.toml
 BEFORE=$(find /etc /usr /var/lib/nvmeof -xdev 2>/dev/null | grep -i nvmeof || true)
 
+# Images are made with this, so that nothing starts while they are.
+rm -f /usr/sbin/policy-rc.d
+
 # systemd_start : systemd as the first process of namespaces of its own.
 systemd_start() {
     unshare --fork --kill-child --pid --mount --uts --ipc --cgroup \

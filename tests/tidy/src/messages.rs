@@ -20,6 +20,7 @@ const NO_TROUBLE: &[&str] = &[
     "namespace … of subsystem …",
     "uuid, nguid or eui64",
     "… has another …",
+    "the discovery subsystem has another nqn",
     "… has … bytes, … before",
     "… may not connect any more",
     "serving … namespace… on …",

@@ -34,6 +34,8 @@ fn golden_dwords() {
         .to_dword(),
         0x0001_000a
     );
+    let protection = WriteProtection::from_dword(0xffff_fffa);
+    assert_eq!(protection, WriteProtection::UNTIL_POWER_CYCLE);
     let events = AsyncEventConfig::NSAN | AsyncEventConfig::DLPCN;
     assert_eq!(events.bits(), 0x8000_0100);
 }
@@ -97,6 +99,8 @@ proptest! {
         prop_assert_eq!(ErrorRecovery::from_dword(value.to_dword()), value);
         let value = VolatileWriteCache::from_dword(dword);
         prop_assert_eq!(VolatileWriteCache::from_dword(value.to_dword()), value);
+        let value = WriteProtection::from_dword(dword);
+        prop_assert_eq!(WriteProtection::from_dword(value.to_dword()), value);
         let value = WriteAtomicity::from_dword(dword);
         prop_assert_eq!(WriteAtomicity::from_dword(value.to_dword()), value);
     }

@@ -75,6 +75,9 @@ pub enum SubmitError {
         /// Bytes in view.
         got: u64,
     },
+    /// A fused operation takes two places, and the queue has but one.
+    #[error("a fused operation needs a queue of three entries or more")]
+    Narrow,
     /// The provider does not take the buffer.
     #[error("the buffer cannot be used: {0}")]
     Buffer(nvmeof_rdma::ExposeError),
@@ -103,6 +106,16 @@ impl Work {
         match self {
             Self::Single(command) => u64::from(command.len()),
             Self::Blocks(blocks) => blocks.bytes(),
+        }
+    }
+}
+
+impl Work {
+    /// Commands of it that have to be next to each other on the queue.
+    pub(super) fn together(&self) -> usize {
+        match self {
+            Self::Single(_) => 1,
+            Self::Blocks(blocks) => blocks.together(),
         }
     }
 }

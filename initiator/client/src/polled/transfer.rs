@@ -9,6 +9,7 @@ use nvmeof_memory::Buf;
 use nvmeof_rdma::{
     ExposeError, Inline, PostError, Provider, Refused, RemoteKey, RemoteSlice, Rights, Tag,
 };
+use nvmeof_wire::Status;
 use nvmeof_wire::sqe::SQE_LEN;
 use slab::Slab;
 
@@ -117,8 +118,20 @@ impl Parts<'_> {
         }
         let (direction, step, total) = match &call.work {
             Work::Single(command) => (command.direction(), 1, 1),
-            Work::Blocks(blocks) => (blocks.direction(), blocks.step(limits), blocks.count),
+            Work::Blocks(blocks) => (blocks.direction(), blocks.step(limits), blocks.units()),
         };
+        // Nothing may come between the commands of a fused operation, and the
+        // first is not answered before the second is there.
+        let together = call.work.together();
+        if together > self.queue.room() {
+            let narrow = together >= usize::from(self.queue.size());
+            let why = if narrow {
+                SubmitError::Narrow
+            } else {
+                SubmitError::Full
+            };
+            return refuse(why, call);
+        }
         let in_capsule = step >= total
             && direction == Direction::ToController
             && expected <= u64::from(limits.in_capsule);
@@ -386,7 +399,7 @@ impl Transfer {
         match &self.work {
             Work::Single(_) => self.next > 0,
             Work::Blocks(blocks) => {
-                self.next >= blocks.count || (self.result.is_err() && self.next > 0)
+                self.next >= blocks.units() || (self.result.is_err() && self.next > 0)
             }
         }
     }
@@ -400,9 +413,9 @@ impl Transfer {
                 (Command::clone(command), (0, 1), payload, key)
             }
             Work::Blocks(blocks) => {
-                let count = self.step.min(blocks.count - self.next);
+                let count = self.step.min(blocks.units() - self.next);
                 let command = blocks.command(self.next, count);
-                let only = count == blocks.count;
+                let only = count == blocks.units();
                 let (payload, key) = self.payload(blocks.offset_of(self.next), command.len(), only);
                 (command, (self.next, count), payload, key)
             }
@@ -451,6 +464,8 @@ impl Transfer {
             place,
         };
         let earlier = match &self.result {
+            // It only says that the other half failed, which says why.
+            Err(Error::Command(first)) if first.status.is(Status::ABORTED_FAILED_FUSED) => false,
             Err(Error::Command(first)) => first.place <= error.place,
             _ => false,
         };

@@ -28,6 +28,7 @@ use nvmeof_wire::log::{DiscoveryEntry, DiscoveryHeader};
 use nvmeof_wire::nvm::{DatasetManagement, Io};
 use nvmeof_wire::opcode::{self, admin, io};
 use nvmeof_wire::registers::{Cap, Cc, Csts, Property, Shutdown, Vs};
+use nvmeof_wire::sqe::Fuse;
 use nvmeof_wire::{Cqe, Sgl, Sqe, Status, cm};
 use zerocopy::IntoBytes;
 
@@ -48,6 +49,9 @@ pub(crate) struct Manners {
     pub(crate) status: Option<Status>,
     /// Answers Keep Alive not at all.
     pub(crate) deaf: bool,
+    /// Finds a difference in every fused Compare and Write, and tells of the
+    /// second command first.
+    pub(crate) differs: bool,
     /// Answers I/O commands with this command identifier.
     pub(crate) wrong_cid: Option<u16>,
 }
@@ -62,6 +66,7 @@ pub(crate) struct Fake<P> {
     pub(crate) in_capsule: usize,
     pub(crate) mdts: u8,
     pub(crate) shut_down: bool,
+    first_half: Option<Sqe>,
     queues: HashMap<QpId, QueueState>,
     jobs: HashMap<u64, Job>,
     next_job: u64,
@@ -110,6 +115,7 @@ impl<P: Provider> Fake<P> {
             in_capsule: 0,
             mdts: 5,
             shut_down: false,
+            first_half: None,
             queues: HashMap::new(),
             jobs: HashMap::new(),
             next_job: 1,
@@ -335,6 +341,17 @@ impl<P: Provider> Fake<P> {
         }
         if let Some(status) = self.manners.status {
             return self.respond(qp, sqe, status, 0);
+        }
+        if self.manners.differs && sqe.is_fused() {
+            match sqe.fuse() {
+                Fuse::First => self.first_half = Some(*sqe),
+                _ => {
+                    self.respond(qp, sqe, Status::ABORTED_FAILED_FUSED, 0);
+                    let first = self.first_half.take().unwrap();
+                    self.respond(qp, &first, Status::COMPARE_FAILURE, 0);
+                }
+            }
+            return;
         }
         match sqe.opcode {
             io::READ => {

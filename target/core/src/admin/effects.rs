@@ -8,7 +8,9 @@ use zerocopy::little_endian::U32;
 
 use super::Window;
 
-/// Commands Supported and Effects, 05h (Base 2.0, 5.16.1.6).
+/// Commands Supported and Effects, 05h (Base 2.0, 5.16.1.6). Of no command a
+/// scope is reported (CSP is 0): Linux hosts take any bit of an I/O command but
+/// the first two for an effect that they do not know, and warn of it.
 pub(super) fn commands() -> CommandEffects {
     let mut page = CommandEffects::zeroed();
     for opcode in [
@@ -41,9 +43,13 @@ pub(super) fn commands() -> CommandEffects {
 /// "supported" (FSUPP).
 const ENTRY_LEN: u64 = 4;
 const SUPPORTED: u32 = 1;
+/// Bit 2: the capabilities of a namespace change (NCC).
+const CHANGES_NAMESPACE: u32 = 1 << 2;
 /// Bit 4: the capabilities of the controller change (CCC).
 const CHANGES_CONTROLLER: u32 = 1 << 4;
-/// Bits 31:20: scope (FSP), whose bit 1 is the controller's.
+/// Bits 31:20: scope (FSP), of which one bit is set: a namespace's or the
+/// controller's.
+const SCOPE_NAMESPACE: u32 = 1 << 20;
 const SCOPE_CONTROLLER: u32 = 1 << 21;
 
 /// Feature Identifiers Supported and Effects, 12h (Base 2.0, 5.16.1.17).
@@ -51,6 +57,10 @@ pub(super) fn write_features(features: &[FeatureId], window: &mut Window<'_>) {
     for fid in features {
         let entry = match *fid {
             FeatureId::NUMBER_OF_QUEUES => SUPPORTED | SCOPE_CONTROLLER | CHANGES_CONTROLLER,
+            // NSATTR of Identify Namespace follows it.
+            FeatureId::NAMESPACE_WRITE_PROTECTION => {
+                SUPPORTED | SCOPE_NAMESPACE | CHANGES_NAMESPACE
+            }
             _ => SUPPORTED | SCOPE_CONTROLLER,
         };
         window.put(u64::from(fid.0) * ENTRY_LEN, &U32::new(entry));

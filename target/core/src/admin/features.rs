@@ -4,14 +4,14 @@ use nvmeof_wire::Status;
 use nvmeof_wire::admin::{GetFeatures, NSID_ALL, Select, SetFeatures};
 use nvmeof_wire::features::{
     AsyncEventConfig, FeatureCapabilities, FeatureId, HOST_IDENTIFIER_LEN, HostBehavior,
-    NumberOfQueues, PowerManagement, TemperatureThreshold, VolatileWriteCache,
+    NumberOfQueues, PowerManagement, TemperatureThreshold, Timestamp, VolatileWriteCache,
     is_extended_host_identifier,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{Admin, CDW10, CDW11, NSID, Window, give};
-use crate::controller::Features;
 use crate::controller::notices::{Kinds, TEMPERATURE};
+use crate::controller::{Features, HostClock};
 use crate::queue::{Failure, Next, Page, Request, Stage};
 
 /// What the composite temperature is said to be, in kelvin: there is no
@@ -19,7 +19,7 @@ use crate::queue::{Failure, Next, Page, Request, Stage};
 pub(super) const COMPOSITE_TEMPERATURE: u16 = 298;
 
 /// Features of an I/O controller.
-pub(super) const OF_IO: [FeatureId; 11] = [
+pub(super) const OF_IO: [FeatureId; 13] = [
     FeatureId::ARBITRATION,
     FeatureId::POWER_MANAGEMENT,
     FeatureId::TEMPERATURE_THRESHOLD,
@@ -28,9 +28,11 @@ pub(super) const OF_IO: [FeatureId; 11] = [
     FeatureId::NUMBER_OF_QUEUES,
     FeatureId::WRITE_ATOMICITY,
     FeatureId::ASYNC_EVENT_CONFIG,
+    FeatureId::TIMESTAMP,
     FeatureId::KEEP_ALIVE_TIMER,
     FeatureId::HOST_BEHAVIOR,
     FeatureId::HOST_IDENTIFIER,
+    FeatureId::NAMESPACE_WRITE_PROTECTION,
 ];
 
 /// Features of a discovery controller (Base 2.0, 3.1.3.3).
@@ -68,6 +70,9 @@ impl Admin<'_> {
         command: &GetFeatures,
     ) -> Result<Next, Failure> {
         self.check(command.fid)?;
+        if command.fid == FeatureId::NAMESPACE_WRITE_PROTECTION {
+            return self.get_protection(command);
+        }
         let limits = &self.shared.limits;
         let cold = self.controller.lock();
         let (values, current) = match command.select {
@@ -91,17 +96,15 @@ impl Admin<'_> {
             FeatureId::WRITE_ATOMICITY => values.write_atomicity,
             FeatureId::ASYNC_EVENT_CONFIG => values.async_events,
             FeatureId::KEEP_ALIVE_TIMER => values.kato_ms,
-            FeatureId::HOST_BEHAVIOR => {
-                let len = u32::try_from(size_of::<HostBehavior>()).unwrap_or(u32::MAX);
-                return give(request, len, Page::Feature(*command));
+            FeatureId::HOST_BEHAVIOR | FeatureId::TIMESTAMP => {
+                return give(request, data_len(command.fid), Page::Feature(*command));
             }
             FeatureId::HOST_IDENTIFIER => {
                 // Base 2.0, 5.27.1.25: fabrics have 128-bit identifiers only.
                 if !is_extended_host_identifier(command.cdw11) && current {
                     return Err(Failure::field(CDW11));
                 }
-                let len = u32::try_from(HOST_IDENTIFIER_LEN).unwrap_or(u32::MAX);
-                return give(request, len, Page::Feature(*command));
+                return give(request, data_len(command.fid), Page::Feature(*command));
             }
             _ => return Err(Failure::field(CDW10)),
         };
@@ -113,6 +116,10 @@ impl Admin<'_> {
         match command.fid {
             FeatureId::HOST_BEHAVIOR if current => {
                 window.put(0, &self.controller.lock().features.host_behavior);
+            }
+            FeatureId::TIMESTAMP if current => {
+                let clock = self.controller.lock().features.clock;
+                window.put(0, &clock.timestamp(self.now));
             }
             FeatureId::HOST_IDENTIFIER if current => window.put(0, &self.controller.hostid),
             _ => {}
@@ -129,6 +136,9 @@ impl Admin<'_> {
         if command.save {
             return Err(Failure::from(Status::FEATURE_NOT_SAVEABLE).at(CDW10));
         }
+        if command.fid == FeatureId::NAMESPACE_WRITE_PROTECTION {
+            return self.protect(request, command);
+        }
         // "... if the feature is not namespace specific".
         if command.nsid != 0 && command.nsid != NSID_ALL {
             return Err(Failure::from(Status::FEATURE_NOT_NAMESPACE_SPECIFIC).at(NSID));
@@ -136,10 +146,9 @@ impl Admin<'_> {
         match command.fid {
             FeatureId::NUMBER_OF_QUEUES => return self.set_queues(command.cdw11),
             FeatureId::ASYNC_EVENT_CONFIG => return self.set_async_events(command.cdw11),
-            FeatureId::HOST_BEHAVIOR => {
-                let len = u32::try_from(size_of::<HostBehavior>()).unwrap_or(u32::MAX);
-                request.takes(len)?;
-                request.stage = Stage::HostBehavior;
+            FeatureId::HOST_BEHAVIOR | FeatureId::TIMESTAMP => {
+                request.takes(data_len(command.fid))?;
+                request.stage = Stage::Feature(command.fid);
                 return Ok(Next::Data);
             }
             // Base 2.0, 5.27.1.25: over fabrics Connect has set it, "the
@@ -221,8 +230,27 @@ impl Admin<'_> {
         AsyncEventConfig::from_bits_truncate(kinds.bits())
     }
 
-    /// The data of Set Features, Host Behavior Support.
-    pub(crate) fn set_host_behavior(&self, data: &[u8]) -> Result<Next, Failure> {
+    /// The data of Set Features.
+    pub(crate) fn set_data(&self, fid: FeatureId, data: &[u8]) -> Result<Next, Failure> {
+        match fid {
+            FeatureId::HOST_BEHAVIOR => self.set_host_behavior(data),
+            FeatureId::TIMESTAMP => self.set_timestamp(data),
+            _ => Err(Status::INTERNAL_ERROR.into()),
+        }
+    }
+
+    fn set_timestamp(&self, data: &[u8]) -> Result<Next, Failure> {
+        let Ok((timestamp, _)) = Timestamp::read_from_prefix(data) else {
+            return Err(Status::INTERNAL_ERROR.into());
+        };
+        self.controller.lock().features.clock = HostClock {
+            set_ms: Some(timestamp.ms()),
+            at: self.now,
+        };
+        Ok(Next::Done(0))
+    }
+
+    fn set_host_behavior(&self, data: &[u8]) -> Result<Next, Failure> {
         let Ok((behavior, _)) = HostBehavior::read_from_prefix(data) else {
             return Err(Status::INTERNAL_ERROR.into());
         };
@@ -239,6 +267,16 @@ impl Admin<'_> {
         }
         Ok(Next::Done(0))
     }
+}
+
+/// Bytes of a feature that has data.
+fn data_len(fid: FeatureId) -> u32 {
+    let len = match fid {
+        FeatureId::TIMESTAMP => size_of::<Timestamp>(),
+        FeatureId::HOST_IDENTIFIER => HOST_IDENTIFIER_LEN,
+        _ => size_of::<HostBehavior>(),
+    };
+    u32::try_from(len).unwrap_or(u32::MAX)
 }
 
 fn queues(pairs: u16) -> u32 {
@@ -272,10 +310,12 @@ fn set_threshold(values: &mut Features, cdw11: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-fn capabilities(fid: FeatureId) -> FeatureCapabilities {
-    if fid == FeatureId::HOST_IDENTIFIER {
-        FeatureCapabilities::empty()
-    } else {
-        FeatureCapabilities::CHANGEABLE
+pub(super) fn capabilities(fid: FeatureId) -> FeatureCapabilities {
+    match fid {
+        FeatureId::HOST_IDENTIFIER => FeatureCapabilities::empty(),
+        FeatureId::NAMESPACE_WRITE_PROTECTION => {
+            FeatureCapabilities::CHANGEABLE | FeatureCapabilities::NAMESPACE_SPECIFIC
+        }
+        _ => FeatureCapabilities::CHANGEABLE,
     }
 }

@@ -1,7 +1,7 @@
 //! Identify (Base 2.0, 5.17; NVM 1.0, 4.1.5).
 
 use nvmeof_wire::admin::{CSI_NVM, Cns, Identify, NSID_ALL};
-use nvmeof_wire::identify::capabilities::{Frmw, Fuses, Oacs};
+use nvmeof_wire::identify::capabilities::{Frmw, Fuses, Nwpc, Oacs};
 use nvmeof_wire::identify::controller::entry_sizes;
 use nvmeof_wire::identify::independent::CommonFeatures;
 use nvmeof_wire::identify::namespace::{Dlfeat, Nmic, Nsattr, Nsfeat};
@@ -12,7 +12,7 @@ use nvmeof_wire::identify::{
 };
 use nvmeof_wire::registers::Vs;
 use nvmeof_wire::sqe::SQE_LEN;
-use nvmeof_wire::{Ascii, Status};
+use nvmeof_wire::{Ascii, Nqn, Status};
 use zerocopy::little_endian::U64;
 
 use super::log_page::FIRMWARE;
@@ -153,7 +153,11 @@ impl Admin<'_> {
     }
 
     fn discovery_controller(&self, limits: &Limits) -> IdentifyController {
+        let served = self.shared.served();
+        // Of its own name a host may hear here, whichever it connected to.
+        let nqn = served.model.discovery().nqn().copied();
         IdentifyController {
+            subnqn: nqn.unwrap_or_else(Nqn::discovery).to_field(),
             cntrltype: ControllerType::DISCOVERY,
             oaes: Oaes::DLPCN.bits().into(),
             lpa: Lpa::LPEDS.bits(),
@@ -164,7 +168,7 @@ impl Admin<'_> {
     }
 
     fn io_controller(&self, subsystem: &Subsystem, limits: &Limits) -> IdentifyController {
-        let mut oncs = Oncs::NVMCMPS | Oncs::SSFS | Oncs::NVMVFYS | Oncs::NVMCPYS;
+        let mut oncs = Oncs::NVMCMPS | Oncs::SSFS | Oncs::TSS | Oncs::NVMVFYS | Oncs::NVMCPYS;
         if subsystem.namespaces().iter().any(|one| one.deallocate) {
             oncs |= Oncs::NVMDSMSV;
         }
@@ -203,6 +207,7 @@ impl Admin<'_> {
             // a loss of power.
             awun: 0.into(),
             awupf: 0.into(),
+            nwpc: (Nwpc::NWPWPS | Nwpc::WPUPCS).bits(),
             acwu: 0.into(),
             // Copy descriptor format 0h.
             cdfs: 1.into(),

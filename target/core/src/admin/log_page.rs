@@ -110,6 +110,10 @@ impl Admin<'_> {
             duw: data_units(counts.moved.bytes_written.into()).into(),
             hrc: u128::from(counts.moved.reads).into(),
             hwc: u128::from(counts.moved.writes).into(),
+            // As all the others these count from the start of the program, which
+            // is a power cycle; none was lost without notice since.
+            pwrc: 1.into(),
+            poh: u128::from(self.now.as_secs() / 3600).into(),
             mdie: u128::from(counts.media_errors).into(),
             neile: u128::from(counts.error_entries).into(),
             ..SmartLog::zeroed()

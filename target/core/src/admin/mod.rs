@@ -4,9 +4,12 @@ mod effects;
 mod features;
 mod identify;
 mod log_page;
+mod protection;
 #[cfg(test)]
 pub(crate) mod tests;
 mod window;
+
+use std::time::Duration;
 
 use nvmeof_wire::admin::{GetFeatures, GetLogPage, IDENTIFY_LEN, Identify, LogId, SetFeatures};
 use nvmeof_wire::opcode::{Opcode, admin};
@@ -21,6 +24,7 @@ use crate::target::Shared;
 
 /// An admin queue's controller, for the time of one command.
 pub(crate) struct Admin<'a> {
+    pub(crate) now: Duration,
     pub(crate) shared: &'a Shared,
     pub(crate) controller: &'a Controller,
     /// The address of ours that the host reached, if it is known.

@@ -6,10 +6,12 @@
     reason = "tests"
 )]
 
+mod discovery_log;
 mod events;
 mod features;
 mod identify;
 mod log_page;
+mod protection;
 
 use nvmeof_wire::Nqn;
 use nvmeof_wire::opcode::Opcode;

@@ -1,5 +1,9 @@
 //! The values of features: what Set Features stores.
 
+use std::time::Duration;
+
+use nvmeof_wire::features::Timestamp;
+
 use crate::Limits;
 
 /// Keep-alive times are multiples of this many milliseconds: KAS says 10, in
@@ -26,6 +30,30 @@ pub(crate) struct Features {
     /// The first bytes of the host behavior support structure; the others
     /// are reserved.
     pub(crate) host_behavior: [u8; 4],
+    pub(crate) clock: HostClock,
+}
+
+/// The time as the host counts it (Base 2.0, 5.27.1.11, Timestamp).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HostClock {
+    /// Milliseconds when it was set; `None`: it counts from the reset.
+    pub(crate) set_ms: Option<u64>,
+    /// When that was, by our own clock.
+    pub(crate) at: Duration,
+}
+
+impl HostClock {
+    /// What Get Features returns.
+    pub(crate) fn timestamp(&self, now: Duration) -> Timestamp {
+        let passed = now.saturating_sub(self.at).as_millis();
+        let passed = u64::try_from(passed).unwrap_or(u64::MAX);
+        let origin = match self.set_ms {
+            Some(_) => Timestamp::ORIGIN_HOST,
+            None => Timestamp::ORIGIN_RESET,
+        };
+        // SYNCH stays 0: our clock does not stop while the controller lives.
+        Timestamp::new(self.set_ms.unwrap_or(0).wrapping_add(passed), origin)
+    }
 }
 
 impl Features {
@@ -43,6 +71,7 @@ impl Features {
             async_events: 0,
             kato_ms: rounded(kato_ms),
             host_behavior: [0; 4],
+            clock: HostClock::default(),
         }
     }
 }
@@ -58,6 +87,22 @@ pub(crate) fn rounded(kato_ms: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_clock_says_who_set_it_and_goes_on() {
+        let at = Duration::from_secs(100);
+        let later = at + Duration::from_millis(1234);
+        let since_reset = HostClock { set_ms: None, at };
+        let told = since_reset.timestamp(later);
+        assert_eq!(
+            (told.ms(), told.attributes),
+            (1234, Timestamp::ORIGIN_RESET)
+        );
+        // 48 bits, then it starts again.
+        let set_ms = Some((1 << 48) - 1);
+        let told = HostClock { set_ms, at }.timestamp(later);
+        assert_eq!((told.ms(), told.attributes), (1233, Timestamp::ORIGIN_HOST));
+    }
 
     #[test]
     fn keep_alive_is_rounded_up_and_never_wraps() {

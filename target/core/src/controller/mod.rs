@@ -15,7 +15,9 @@ use std::time::Duration;
 use nvmeof_wire::Nqn;
 use nvmeof_wire::admin::LogId;
 
-pub(crate) use features::{Features, KEEP_ALIVE_GRANULARITY_MS, rounded as rounded_kato};
+pub(crate) use features::{
+    Features, HostClock, KEEP_ALIVE_GRANULARITY_MS, rounded as rounded_kato,
+};
 pub(crate) use hot::Hot;
 
 use crate::live::Live;

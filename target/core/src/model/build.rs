@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nvmeof_wire::{Ascii, Nqn};
 
 use super::derive;
-use super::{Carrier, Model, ModelError, Namespace, Place, Port, Subsystem, Traddr};
+use super::{Carrier, Discovery, Model, ModelError, Namespace, Place, Port, Subsystem, Traddr};
 use crate::Limits;
 
 /// Describes a port.
@@ -93,6 +93,7 @@ impl Model {
             limits,
             ports,
             subsystems,
+            discovery: Discovery::default(),
         })
     }
 }
@@ -298,7 +299,7 @@ fn namespace(
     })
 }
 
-fn check_nqn(place: Place, key: &'static str, nqn: &str) -> Result<Nqn, ModelError> {
+pub(super) fn check_nqn(place: Place, key: &'static str, nqn: &str) -> Result<Nqn, ModelError> {
     Nqn::new(nqn).map_err(|error| wrong(place, key, nqn, &error.to_string()))
 }
 
@@ -321,7 +322,12 @@ fn padded<const N: usize>(
     clippy::needless_pass_by_value,
     reason = "names, numbers and addresses alike"
 )]
-fn wrong(place: Place, key: &'static str, value: impl ToString, why: &str) -> ModelError {
+pub(super) fn wrong(
+    place: Place,
+    key: &'static str,
+    value: impl ToString,
+    why: &str,
+) -> ModelError {
     ModelError {
         place,
         key,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use nvmeof_wire::Nqn;
 
-use super::{Model, Namespace, Port, Subsystem};
+use super::{Model, Namespace, Port, Subsystem, discovery};
 
 /// One difference between two models. Displays as a line for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,15 @@ pub enum Subject {
     Port {
         /// Its address, and its service where it has one.
         address: String,
+    },
+    /// The discovery subsystem.
+    Discovery,
+    /// A discovery subsystem elsewhere.
+    Referral {
+        /// Its address and port.
+        address: String,
+        /// Its name.
+        nqn: Nqn,
     },
     /// A subsystem.
     Subsystem {
@@ -72,6 +81,7 @@ impl Model {
     pub fn difference(&self, to: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
         ports(&self.ports, &to.ports, &mut changes);
+        discovery::difference(&self.discovery, &to.discovery, &mut changes);
         for old in &self.subsystems {
             match to.subsystem(&old.nqn) {
                 Some(new) => subsystem(old, new, &mut changes),
@@ -230,6 +240,8 @@ impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Port { address } => write!(f, "port {address}"),
+            Self::Discovery => f.write_str("the discovery subsystem"),
+            Self::Referral { address, .. } => write!(f, "the referral to {address}"),
             Self::Subsystem { nqn } => write!(f, "subsystem {nqn}"),
             Self::Host { nqn, host: None } => write!(f, "{nqn}: every host"),
             Self::Host {

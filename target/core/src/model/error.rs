@@ -8,6 +8,10 @@ use std::fmt;
 pub enum Place {
     /// The sizes.
     Limits,
+    /// What discovery controllers tell of themselves.
+    Discovery,
+    /// A referral.
+    Referral(usize),
     /// A port.
     Port(usize),
     /// A subsystem.
@@ -25,6 +29,8 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Limits => f.write_str("limits"),
+            Self::Discovery => f.write_str("discovery"),
+            Self::Referral(referral) => write!(f, "referral {}", referral + 1),
             Self::Port(port) => write!(f, "port {}", port + 1),
             Self::Subsystem(subsystem) => write!(f, "subsystem {}", subsystem + 1),
             Self::Namespace {

@@ -4,6 +4,7 @@
 mod build;
 mod derive;
 mod difference;
+mod discovery;
 mod error;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use nvmeof_wire::{Ascii, Nqn};
 pub use build::{NamespaceSpec, PortSpec, SubsystemSpec};
 pub use derive::derived;
 pub use difference::{Change, ChangeKind, Subject};
+pub use discovery::{Discovery, DiscoverySpec, Referral, ReferralSpec};
 pub use error::{ModelError, Place};
 pub(crate) use traddr::Local;
 pub use traddr::Traddr;
@@ -30,6 +32,7 @@ pub struct Model {
     limits: Limits,
     ports: Vec<Port>,
     subsystems: Vec<Arc<Subsystem>>,
+    discovery: Discovery,
 }
 
 /// An address that hosts connect to.
@@ -190,6 +193,15 @@ impl Subsystem {
             .binary_search_by_key(&nsid, |namespace| namespace.nsid)
             .ok()?;
         self.namespaces.get(at)
+    }
+
+    /// The same with those namespaces read only that are said to be.
+    pub(crate) fn with_readonly(&self, readonly: impl Fn(&Namespace) -> bool) -> Self {
+        let mut other = self.clone();
+        for namespace in &mut other.namespaces {
+            namespace.readonly = readonly(namespace);
+        }
+        other
     }
 
     /// Whether the host of that name may connect.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_wire::admin::SetFeatures;
-use nvmeof_wire::features::FeatureId;
+use nvmeof_wire::features::{FeatureId, WriteProtection};
 use nvmeof_wire::opcode::{self, admin};
 use nvmeof_wire::{Sqe, Status};
 
@@ -13,7 +13,7 @@ use super::{News, Queue, Role};
 use crate::admin::Admin;
 use crate::controller::Controller;
 use crate::controller::notices::MAX_REQUESTS;
-use crate::{CloseCause, Order, Response};
+use crate::{CloseCause, Executed, Order, Response};
 
 impl Queue {
     pub(super) fn poll_admin(
@@ -90,23 +90,52 @@ impl Queue {
                 {
                     controller.hot.arm(now);
                 }
-                self.admin_of(controller).begin(request, sqe)
+                // Other controllers may have been told, which their queues tell.
+                if sqe.opcode == admin::SET_FEATURES
+                    && SetFeatures::parse(sqe).fid == FeatureId::NAMESPACE_WRITE_PROTECTION
+                {
+                    self.news |= News::POLL_ALL;
+                }
+                self.admin_of(controller, now).begin(request, sqe)
             }
-            _ => self.admin_of(controller).begin(request, sqe),
+            _ => self.admin_of(controller, now).begin(request, sqe),
         }
     }
 
-    pub(super) fn admin_of<'a>(&'a self, controller: &'a Controller) -> Admin<'a> {
+    /// A namespace that a host protected was flushed, or could not be.
+    pub(super) fn protected(
+        &mut self,
+        now: Duration,
+        request: &Request,
+        before: WriteProtection,
+        outcome: Executed,
+    ) -> Result<Next, Failure> {
+        let Role::Admin(controller) = &self.role else {
+            return Err(Status::INTERNAL_ERROR.into());
+        };
+        let admin = self.admin_of(controller, now);
+        let next = admin.protected(request.nsid, before, outcome);
+        self.news |= News::POLL_ALL;
+        next
+    }
+
+    pub(super) fn admin_of<'a>(&'a self, controller: &'a Controller, now: Duration) -> Admin<'a> {
         Admin {
+            now,
             shared: &self.shared,
             controller,
             local: self.local,
         }
     }
 
-    pub(super) fn produce(&mut self, page: &Page, out: &mut [u8]) -> Result<(), Failure> {
+    pub(super) fn produce(
+        &mut self,
+        now: Duration,
+        page: &Page,
+        out: &mut [u8],
+    ) -> Result<(), Failure> {
         match &self.role {
-            Role::Admin(controller) => self.admin_of(controller).produce(page, out),
+            Role::Admin(controller) => self.admin_of(controller, now).produce(page, out),
             _ => Err(Status::INTERNAL_ERROR.into()),
         }
     }

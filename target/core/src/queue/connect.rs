@@ -197,6 +197,7 @@ impl Queue {
         // looks for it there.
         let served = self.shared.served();
         let serves = serves(&served, who)?;
+        let finds = matches!(serves, Serves::Discovery);
         let features = Features::new(limits, connect.kato.get());
         let (hostnqn, hostid) = (who.hostnqn, who.hostid);
         let make = |cntlid| {
@@ -204,7 +205,7 @@ impl Queue {
             controller.hot.arm(now);
             controller
         };
-        let (added, gave_way) = if who.subnqn.is_discovery() {
+        let (added, gave_way) = if finds {
             self.shared.registry.add_discovery(make)
         } else {
             (self.shared.registry.add(make), false)
@@ -278,7 +279,7 @@ impl Queue {
 
 /// What the host's controller would be for.
 fn serves(served: &Served, who: &Who) -> Result<Serves, Refused> {
-    if who.subnqn.is_discovery() {
+    if served.model.discovery().is_called(&who.subnqn) {
         return Ok(Serves::Discovery);
     }
     let live = served.live(&who.subnqn).ok_or_else(|| {

@@ -98,6 +98,7 @@ impl Queue {
         // enabled.
         if Cc(cc).enabled() && !controller.lock().registers.is_enabled() {
             controller.hot.arm(now);
+            controller.lock().features.clock.at = now;
             self.news |= News::DEADLINE;
         }
         self.write_cc(controller, cc);

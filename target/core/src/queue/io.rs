@@ -413,7 +413,7 @@ impl Extent {
     }
 }
 
-fn flush_of(namespace: &Namespace) -> IoOp {
+pub(crate) fn flush_of(namespace: &Namespace) -> IoOp {
     IoOp {
         disk: namespace.disk,
         kind: IoKind::Flush,
@@ -455,7 +455,7 @@ pub(super) fn entry_at<T: FromBytes>(data: &[u8], at: u16) -> Result<T, Failure>
 }
 
 /// What the host is told about a disk operation that failed.
-fn status_of(kind: IoKind, outcome: Executed) -> Status {
+pub(crate) fn status_of(kind: IoKind, outcome: Executed) -> Status {
     match (outcome, kind) {
         (Executed::Ok, _) => Status::SUCCESS,
         (Executed::Miscompare, _) => Status::COMPARE_FAILURE,

@@ -27,6 +27,7 @@ use std::time::Duration;
 use nvmeof_wire::opcode;
 use nvmeof_wire::{Cqe, Sqe, Status};
 
+pub(crate) use io::{flush_of, status_of};
 pub use request::Request;
 pub(crate) use request::{Failure, Next, Page, Stage};
 
@@ -311,11 +312,14 @@ impl Queue {
             Event::Executed { outcome, data } => match (&mut self.role, request.stage) {
                 (Role::Io(joined), _) => joined.executed(request, outcome, data),
                 (Role::Admin(_), Stage::FlushAll { .. }) => self.shutdown_flushed(request),
+                (Role::Admin(_), Stage::Protect { before, .. }) => {
+                    self.protected(now, request, before, outcome)
+                }
                 _ => return self.out_of_step(request),
             },
             Event::Turn => self.turn(request),
             Event::Room(out) => match request.stage {
-                Stage::Produce(page) => self.produce(&page, out).map(|()| Next::Done(0)),
+                Stage::Produce(page) => self.produce(now, &page, out).map(|()| Next::Done(0)),
                 _ => return self.out_of_step(request),
             },
         };
@@ -394,8 +398,8 @@ impl Queue {
     ) -> Result<Next, Failure> {
         match request.stage {
             Stage::Connect(connect) => self.connect(now, &connect, data),
-            Stage::HostBehavior => match &self.role {
-                Role::Admin(controller) => self.admin_of(controller).set_host_behavior(data),
+            Stage::Feature(fid) => match &self.role {
+                Role::Admin(controller) => self.admin_of(controller, now).set_data(fid, data),
                 _ => Err(Status::INTERNAL_ERROR.into()),
             },
             Stage::Fusing(_) => Ok(request.placed()),

@@ -3,6 +3,7 @@
 
 use nvmeof_wire::admin::{GetFeatures, GetLogPage, Identify};
 use nvmeof_wire::fabrics::Connect;
+use nvmeof_wire::features::{FeatureId, WriteProtection};
 use nvmeof_wire::nvm::DatasetManagement;
 use nvmeof_wire::sqe::SQE_LEN;
 use nvmeof_wire::{Sgl, Sqe, Status};
@@ -37,8 +38,11 @@ pub(crate) enum Stage {
     Over,
     /// The data of a Connect.
     Connect(Connect),
-    /// The data of Set Features, Host Behavior Support.
-    HostBehavior,
+    /// The data of Set Features.
+    Feature(FeatureId),
+    /// The disk, which makes stable what was written to a namespace that a host
+    /// protected, and what its state was before.
+    Protect { disk: u32, before: WriteProtection },
     /// The data of a write or compare, then the disk.
     Transfer(IoOp),
     /// One half of a fused operation: its data, then its turn.
@@ -197,8 +201,8 @@ impl Request {
             }
             Stage::Copy(copying) => Some(copying.disk()),
             Stage::Ranges(_, extent) | Stage::Trim { extent, .. } => Some(extent.disk),
-            Stage::FlushAll { disk, .. } => Some(disk),
-            Stage::Over | Stage::Connect(_) | Stage::HostBehavior | Stage::Produce(_) => None,
+            Stage::FlushAll { disk, .. } | Stage::Protect { disk, .. } => Some(disk),
+            Stage::Over | Stage::Connect(_) | Stage::Feature(_) | Stage::Produce(_) => None,
         }
     }
 

@@ -6,6 +6,7 @@ mod error;
 mod open;
 mod provider;
 mod raw;
+mod referral;
 mod shm;
 mod sizes;
 mod storage;
@@ -149,7 +150,7 @@ impl Config {
         // else can be checked before a file is touched.
         let subsystems = self.subsystem_specs(|_| ())?;
         let ports: Vec<_> = self.addresses().into_iter().map(without_carriers).collect();
-        Model::build(self.limits(), &ports, &subsystems).map_err(|error| self.of_model(&error))?;
+        self.build(&ports, &subsystems)?;
         let wrong = |wrong: Wrong| self.error_at(wrong.at, &wrong.what);
         for port in &self.raw.port {
             port.get_ref().check_service().map_err(wrong)?;
@@ -366,6 +367,18 @@ impl Config {
         Ok(Some(parsed))
     }
 
+    /// The model of these ports and subsystems.
+    fn build(
+        &self,
+        ports: &[PortSpec],
+        subsystems: &[SubsystemSpec],
+    ) -> Result<Model, ConfigError> {
+        let discovery = self.raw.discovery.to_spec(&self.raw.referral);
+        let model = Model::build(self.limits(), ports, subsystems);
+        let model = model.and_then(|model| model.with_discovery(&discovery));
+        model.map_err(|error| self.of_model(&error))
+    }
+
     fn of_model(&self, error: &ModelError) -> ConfigError {
         self.error_at(self.place(error), &error.to_string())
     }
@@ -375,6 +388,11 @@ impl Config {
         let at = |spanned: Option<&Spanned<RawSubsystem>>| spanned.map(|it| it.span().start);
         match error.place {
             Place::Limits => Some(self.raw.limits.span().start),
+            Place::Discovery => self.raw.discovery.place(),
+            Place::Referral(referral) => {
+                let referral = self.raw.referral.get(referral)?;
+                referral.get_ref().place(error.key)
+            }
             Place::Port(port) => {
                 let port = self.raw.port.get(port)?;
                 Some(port.get_ref().traddr.span().start)

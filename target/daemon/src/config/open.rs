@@ -148,7 +148,7 @@ impl Config {
                 fill_in(spec, number, claim.geometry());
             }
         })?;
-        Model::build(self.limits(), ports, &subsystems).map_err(|error| self.of_model(&error))
+        self.build(ports, &subsystems)
     }
 
     fn spec(&self, raw: &RawNamespace) -> Result<Spec, ConfigError> {

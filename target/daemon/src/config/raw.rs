@@ -12,6 +12,7 @@ use toml::Spanned;
 
 use super::Running;
 use super::cores::{Cores, RawCores};
+use super::referral::{RawDiscovery, RawReferral};
 use super::shm::RawShm;
 use super::storage::RawStorage;
 use super::traddr::{RawPort, RawUnix};
@@ -37,6 +38,10 @@ pub(super) struct RawConfig {
     pub(super) shm: Spanned<RawShm>,
     #[serde(default = "nowhere")]
     pub(super) unix: Spanned<RawUnix>,
+    #[serde(default)]
+    pub(super) discovery: RawDiscovery,
+    #[serde(default)]
+    pub(super) referral: Vec<Spanned<RawReferral>>,
     #[serde(default)]
     pub(super) port: Vec<Spanned<RawPort>>,
     #[serde(default)]
@@ -221,6 +226,8 @@ impl RawConfig {
             storage: nowhere(),
             shm: nowhere(),
             unix: nowhere(),
+            discovery: RawDiscovery::default(),
+            referral: Vec::new(),
             port: vec![Spanned::new(0..0, port)],
             subsystem: vec![Spanned::new(0..0, subsystem)],
         }

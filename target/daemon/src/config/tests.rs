@@ -190,6 +190,73 @@ fn choice(value: &str) -> Choice {
 }
 
 #[test]
+fn discovery_has_a_name_and_referrals() {
+    let more = r#"
+[discovery]
+nqn = "nqn.2026-11.org.example:finder"
+[[referral]]
+traddr = "192.0.2.7"
+[[referral]]
+traddr = "2001:db8::7"
+trsvcid = 8009
+port_id = 3
+nqn = "nqn.2026-11.org.example:elsewhere"
+"#;
+    let text = format!("{GOOD}{more}");
+    let config = parse(&text).unwrap();
+    let model = config.model(&config.open().unwrap(), &[]).unwrap();
+    let discovery = model.discovery();
+    let name = discovery.nqn().map(nvmeof_wire::Nqn::as_str);
+    assert_eq!(name, Some("nqn.2026-11.org.example:finder"));
+    let told: Vec<_> = discovery
+        .referrals()
+        .iter()
+        .map(|one| {
+            (
+                one.traddr.to_string(),
+                one.trsvcid,
+                one.port_id,
+                one.nqn.as_str(),
+            )
+        })
+        .collect();
+    let well_known = nvmeof_wire::nqn::DISCOVERY;
+    assert_eq!(
+        told,
+        [
+            ("192.0.2.7".into(), 4420, 0, well_known),
+            (
+                "2001:db8::7".into(),
+                8009,
+                3,
+                "nqn.2026-11.org.example:elsewhere"
+            ),
+        ]
+    );
+    for (from, to, line, words) in [
+        (":finder", ":disk", 15, ["nqn", "a subsystem has this name"]),
+        (
+            "192.0.2.7",
+            "0.0.0.0",
+            17,
+            ["traddr", "hosts cannot connect"],
+        ),
+        ("192.0.2.7", "somewhere", 17, ["traddr", "IP address"]),
+        ("8009", "0", 20, ["trsvcid", "1 to 65535"]),
+        (
+            "example:elsewhere",
+            "example elsewhere",
+            22,
+            ["nqn", "white space"],
+        ),
+        ("port_id", "portid", 21, ["portid", "unknown field"]),
+    ] {
+        let error = parse(&text.replacen(from, to, 1)).unwrap_err();
+        assert_names(&error.to_string(), line, &words);
+    }
+}
+
+#[test]
 fn providers_are_one_name_or_a_list() {
     use ProviderName::{Iwarp, Shm, Verbs};
     let these = |names: &[ProviderName]| Choice::These(names.to_vec());

@@ -70,6 +70,11 @@ fn all(changes: &[Change]) -> Vec<Value> {
 fn change(change: &Change) -> Value {
     let subject = match &change.subject {
         Subject::Port { address } => json!({ "port": address }),
+        Subject::Discovery => json!({ "discovery": "nqn" }),
+        Subject::Referral { address, nqn } => json!({
+            "referral": address,
+            "subsystem": nqn.as_str(),
+        }),
         Subject::Subsystem { nqn } => json!({ "subsystem": nqn.as_str() }),
         Subject::Host { nqn, host } => json!({
             "subsystem": nqn.as_str(),

@@ -2,7 +2,8 @@
 
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{GetFeatures, Select, SetFeatures};
-use nvmeof_wire::features::FeatureId;
+use nvmeof_wire::features::{FeatureId, Timestamp};
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::discovery;
 use crate::testing::{Answer, HOST_ID, Host, target};
@@ -180,6 +181,44 @@ fn host_behavior_has_data_both_ways() {
     assert_eq!(
         host.write(command, &[0; 511]).status(),
         Status::DATA_SGL_LENGTH_INVALID
+    );
+}
+
+/// Base 2.0, 5.27.1.11 and figure 325.
+#[test]
+fn the_timestamp_goes_on_from_what_was_set_or_from_the_reset() {
+    use std::time::Duration;
+    let (mut host, _) = Host::admin(&target());
+    let told = |host: &mut Host, select| {
+        let command = GetFeatures {
+            fid: FeatureId::TIMESTAMP,
+            select,
+            cdw11: 0,
+            nsid: 0,
+        };
+        let data = host.read(command.to_sqe(), 8).data;
+        let timestamp = Timestamp::read_from_bytes(&data).ok().unwrap();
+        (timestamp.ms(), timestamp.attributes)
+    };
+    host.now += Duration::from_millis(700);
+    let since_reset = (700, Timestamp::ORIGIN_RESET);
+    assert_eq!(told(&mut host, Select::Current), since_reset);
+    let set = SetFeatures::new(FeatureId::TIMESTAMP, 0).to_sqe();
+    // Attributes are the controller's.
+    let now = Timestamp::new(1_790_000_000_000, 0xff);
+    assert_eq!(host.write(set, now.as_bytes()).status(), Status::SUCCESS);
+    host.now += Duration::from_millis(25);
+    let went_on = (1_790_000_000_025, Timestamp::ORIGIN_HOST);
+    assert_eq!(told(&mut host, Select::Current), went_on);
+    assert_eq!(told(&mut host, Select::Default), (0, 0));
+    let short = host.write(set, &[0; 7]);
+    assert_eq!(short.status(), Status::DATA_SGL_LENGTH_INVALID);
+    host.set_cc(0);
+    host.set_cc(nvmeof_wire::registers::Cc::ENABLE.0);
+    host.now += Duration::from_millis(3);
+    assert_eq!(
+        told(&mut host, Select::Current),
+        (3, Timestamp::ORIGIN_RESET)
     );
 }
 

@@ -1,7 +1,10 @@
 //! Get Log Page (Base 2.0, 5.16).
 
+use std::time::Duration;
+
 use nvmeof_wire::Status;
-use nvmeof_wire::admin::{GetLogPage, LogId};
+use nvmeof_wire::admin::{GetFeatures, GetLogPage, LogId, Select};
+use nvmeof_wire::features::FeatureId;
 use nvmeof_wire::log::discovery::{AddressFamily, RdmaProviderType, RdmaTsas};
 use nvmeof_wire::log::{
     CommandEffects, DiscoveryPage, ErrorEntry, FirmwareSlots, SmartLog, SupportedPages,
@@ -116,6 +119,46 @@ fn effects_name_the_commands_that_are_served() {
     other.csi = 1;
     let answer = host.read(other.to_sqe(), 4096);
     assert_eq!(answer.status(), Status::INVALID_FIELD);
+}
+
+/// Base 2.0, 5.16.1.17: FSUPP, NCC, CCC and the one scope of each.
+#[test]
+fn effects_of_features_name_those_that_are_there_and_their_scope() {
+    let (mut host, _) = Host::admin(&target());
+    let page: [[u8; 4]; 256] = page(&mut host, LogId::FEATURE_EFFECTS);
+    for (fid, entry) in (0..=u8::MAX).zip(page) {
+        let command = GetFeatures {
+            fid: FeatureId(fid),
+            select: Select::Capabilities,
+            cdw11: 0,
+            nsid: 1,
+        };
+        let there = host.plain(command.to_sqe()).status() == Status::SUCCESS;
+        let entry = u32::from_le_bytes(entry);
+        assert_eq!(entry & 1 != 0, there, "{fid:#x}");
+        assert_eq!((entry >> 20).count_ones(), u32::from(there), "{fid:#x}");
+    }
+    let at = |fid: FeatureId| u32::from_le_bytes(page[usize::from(fid.0)]);
+    assert_eq!(at(FeatureId::TIMESTAMP), 1 << 21 | 1);
+    assert_eq!(at(FeatureId::NUMBER_OF_QUEUES), 1 << 21 | 1 << 4 | 1);
+    assert_eq!(
+        at(FeatureId::NAMESPACE_WRITE_PROTECTION),
+        1 << 20 | 1 << 2 | 1
+    );
+}
+
+#[test]
+fn smart_counts_hours_from_the_start() {
+    let (mut host, _) = Host::admin(&target());
+    let hours = |host: &mut Host| {
+        let smart: SmartLog = page(host, LogId::SMART);
+        assert_eq!((smart.pwrc.get(), smart.upl.get()), (1, 0));
+        smart.poh.get()
+    };
+    host.now = Duration::from_secs(3599);
+    assert_eq!(hours(&mut host), 0);
+    host.now = Duration::from_secs(50 * 3600);
+    assert_eq!(hours(&mut host), 50);
 }
 
 #[test]

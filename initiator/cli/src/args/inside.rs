@@ -1,0 +1,69 @@
+//! Command lines of what the controller does with blocks that stay where they
+//! are.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Io;
+
+/// `verify`
+#[derive(Args, Debug)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    pub(crate) io: Io,
+    /// First block
+    #[arg(long, value_name = "LBA", default_value_t = 0)]
+    pub(crate) start_block: u64,
+    /// Number of blocks, counted from 1 (nvme-cli counts from 0) [default: up to
+    /// the end of the namespace]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) block_count: Option<u64>,
+}
+
+/// `copy`
+#[derive(Args, Debug)]
+pub(crate) struct Copy {
+    #[command(flatten)]
+    pub(crate) io: Io,
+    /// First block of the destination
+    #[arg(long, alias = "sdlba", value_name = "LBA")]
+    pub(crate) to: u64,
+    /// First blocks of the source ranges, separated by commas
+    #[arg(
+        long,
+        alias = "slbs",
+        value_name = "LBA,..",
+        value_delimiter = ',',
+        required = true
+    )]
+    pub(crate) start_block: Vec<u64>,
+    /// Numbers of blocks of the source ranges, counted from 1 (nvme-cli counts
+    /// from 0), separated by commas
+    #[arg(long, alias = "blocks", value_name = "N,..", value_delimiter = ',', required = true,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) block_count: Vec<u32>,
+    /// End when the copy is on stable media
+    #[arg(long)]
+    pub(crate) force_unit_access: bool,
+}
+
+/// `compare-write`
+#[derive(Args, Debug)]
+pub(crate) struct CompareWrite {
+    #[command(flatten)]
+    pub(crate) io: Io,
+    /// First block
+    #[arg(long, value_name = "LBA")]
+    pub(crate) start_block: u64,
+    /// File with what the blocks have to hold, or - for standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) compare: PathBuf,
+    /// File with what they are to hold then, as long as the other, or - for
+    /// standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) data: PathBuf,
+    /// End when the data is on stable media
+    #[arg(long)]
+    pub(crate) force_unit_access: bool,
+}

@@ -1,0 +1,95 @@
+//! Command lines that are right, and wrong ones.
+
+use clap::CommandFactory;
+
+use super::*;
+
+fn parse(line: &str) -> Result<Command, clap::error::ErrorKind> {
+    let cli = Cli::try_parse_from(line.split_whitespace());
+    cli.map(|cli| cli.command).map_err(|error| error.kind())
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn the_lines_of_the_contract_parse() {
+    let nqn = "nqn.2026-11.org.example:disk";
+    for line in [
+        "nvmeof discover -t rdma -a 127.0.0.1 -s 4420 -o json".to_owned(),
+        format!("nvmeof id-ctrl -t rdma -a 127.0.0.1 -s 4420 -n {nqn} -o json"),
+        format!("nvmeof id-ns -t rdma -a ::1 -n {nqn} --namespace-id 1"),
+        format!("nvmeof id-ctrl -a unix:/run/nvmeof/nvmeof.sock -n {nqn}"),
+        format!("nvmeof list-ns -t rdma -a host -n {nqn} -q {nqn}"),
+        format!("nvmeof smart-log -a ::1 -n {nqn} -k 0"),
+        format!("nvmeof error-log -a ::1 -n {nqn} -e 8"),
+        format!("nvmeof get-log -a ::1 -n {nqn} --log-id 0x70 --log-len 1024 -b"),
+        format!("nvmeof read -a ::1 -n {nqn} --namespace-id 1 --start-block 0 --data -"),
+        format!("nvmeof write -a ::1 -n {nqn} --namespace-id 1 --data f -i 2 -Q 33"),
+        format!("nvmeof compare -a ::1 -n {nqn} --namespace-id 1 --data f"),
+        format!("nvmeof flush -a ::1 -n {nqn} --namespace-id 1"),
+        format!("nvmeof verify -a ::1 -n {nqn} --namespace-id 1"),
+        format!("nvmeof copy -a ::1 -n {nqn} --namespace-id 1 --slbs 0 --blocks 8 --sdlba 64"),
+        format!(
+            "nvmeof compare-write -a ::1 -n {nqn} --namespace-id 1 --start-block 8 \
+             --compare old --data -"
+        ),
+        format!(
+            "nvmeof write-zeroes -a ::1 -n {nqn} --namespace-id 1 \
+             --start-block 0 --block-count 8"
+        ),
+        format!("nvmeof dsm -a ::1 -n {nqn} --namespace-id 1 --slbs 0,8 --blocks 1,1 --ad"),
+        format!(
+            "nvmeof bench -a ::1 -n {nqn} --namespace-id 1 --rw randread --bs 4k \
+             --iodepth 32 --io-queues 1 --runtime 10 --interface async -o json"
+        ),
+    ] {
+        assert!(parse(&line).is_ok(), "{line}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_refused() {
+    for line in [
+        "nvmeof",
+        "nvmeof discover -t rdma",
+        "nvmeof discover -t tcp -a ::1",
+        "nvmeof id-ctrl -a ::1 -n disk",
+        "nvmeof read -a ::1 -n nqn.2026-11.org.example:disk --data -",
+        "nvmeof discover -a ::1 -I 00000000-0000-0000-0000-000000000000",
+    ] {
+        assert!(parse(line).is_err(), "{line}");
+    }
+}
+
+#[test]
+fn sizes_have_units() {
+    assert_eq!(size("4k"), Ok(4096));
+    assert_eq!(size("1M"), Ok(1 << 20));
+    assert_eq!(size("64KiB"), Ok(65536));
+    assert_eq!(size("512"), Ok(512));
+    for bad in ["", "k", "4x", "-1", "0", "4g", "99999999999999999999g"] {
+        assert!(size(bad).is_err(), "{bad}");
+    }
+    assert_eq!(size_or_zero("0"), Ok(0));
+    assert_eq!((byte("2"), byte("0x70")), (Ok(2), Ok(0x70)));
+    assert!(byte("256").is_err());
+    assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+    for bad in ["0", "-1", "nan", "inf", "1e7", "x"] {
+        assert!(seconds(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn help_fits_eighty_columns() {
+    let mut cli = Cli::command().term_width(80);
+    cli.build();
+    for command in cli.get_subcommands_mut() {
+        let help = command.render_long_help().to_string();
+        for line in help.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What the controller does with blocks that stay where they are: `nvmeof
+//! verify`, `copy` and `compare-write`.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use nvmeof_initiator::{Namespace, WriteOptions};
+
+use crate::args;
+use crate::failure::Failure;
+use crate::simple::{close, open, open_at, ranges};
+
+/// Most bytes that are compared and written at once: what fits two parts of the
+/// buffer.
+const LONGEST: usize = 64 << 10;
+
+/// `nvmeof verify`
+pub(crate) async fn verify(args: &args::Verify) -> Result<(), Failure> {
+    let namespace = open(&args.io).await?;
+    let rest = namespace.blocks().saturating_sub(args.start_block);
+    let count = args.block_count.unwrap_or(rest);
+    let result = namespace.verify(args.start_block, count).await;
+    close(namespace, result.map_err(Failure::from)).await
+}
+
+/// `nvmeof copy`
+pub(crate) async fn copy(args: &args::Copy) -> Result<(), Failure> {
+    let from = ranges(&args.start_block, &args.block_count)?;
+    let options = WriteOptions {
+        fua: args.force_unit_access,
+    };
+    // Source ranges are sent: 256 of them at a time at most.
+    let namespace = open_at(args.io.subsystem.target.host_for(1, 8192)?, &args.io).await?;
+    let result = namespace.copy(&from, args.to, options).await;
+    close(namespace, result.map_err(Failure::from)).await
+}
+
+/// `nvmeof compare-write`
+pub(crate) async fn compare_write(args: &args::CompareWrite) -> Result<(), Failure> {
+    let [expected, new] = [&args.compare, &args.data].map(|path| content(path));
+    let (expected, new) = (expected?, new?);
+    if expected.len() != new.len() {
+        return Err(Failure::new(format!(
+            "{} has {} bytes, {} has {}",
+            args.compare.display(),
+            expected.len(),
+            args.data.display(),
+            new.len()
+        ))
+        .with_remedy("give two files of one length"));
+    }
+    let target = &args.io.subsystem.target;
+    let host = target.host_for(1, expected.len().saturating_mul(2).max(4096))?;
+    let namespace = open_at(host, &args.io).await?;
+    let result = exchange(&namespace, args, &expected, &new).await;
+    close(namespace, result).await
+}
+
+async fn exchange(
+    namespace: &Namespace,
+    args: &args::CompareWrite,
+    expected: &[u8],
+    new: &[u8],
+) -> Result<(), Failure> {
+    let mut buf = namespace.controller().alloc(expected.len() + new.len())?;
+    let bytes = expected.iter().chain(new);
+    for (to, from) in buf.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    let options = WriteOptions {
+        fua: args.force_unit_access,
+    };
+    let lba = args.start_block;
+    let (result, _buf) = namespace.compare_and_write(lba, buf, options).await;
+    Ok(result?)
+}
+
+/// All that a file or standard input has.
+fn content(path: &Path) -> Result<Vec<u8>, Failure> {
+    let failed = |error| Failure::file(path, &error);
+    let from: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(File::open(path).map_err(failed)?)
+    };
+    let mut bytes = Vec::new();
+    let most = u64::try_from(LONGEST).unwrap_or(u64::MAX) + 1;
+    from.take(most).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() > LONGEST {
+        let text = format!("{} has more than {LONGEST} bytes", path.display());
+        let remedy = "give what the namespace compares and writes at once (id-ns: nacwu)";
+        return Err(Failure::new(text).with_remedy(remedy));
+    }
+    Ok(bytes)
+}

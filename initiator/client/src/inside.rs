@@ -1,0 +1,127 @@
+//! What a controller does with blocks of a namespace that stay there.
+
+use nvmeof_initiator_core::copy::COPY_ENTRY_LEN;
+use nvmeof_initiator_core::{CopyLimits, CopyPart, Operation, Range};
+use nvmeof_memory::Buf;
+use nvmeof_wire::admin::Cns;
+use nvmeof_wire::identify::IdentifyControllerNvm;
+use zerocopy::FromBytes;
+
+use crate::error::{Error, UsageError};
+use crate::namespace::{Namespace, WriteOptions};
+
+impl Namespace {
+    /// Has the controller read `count` blocks from `lba`, without sending them.
+    ///
+    /// # Errors
+    /// When they are not there, or cannot be read.
+    pub async fn verify(&self, lba: u64, count: u64) -> Result<(), Error> {
+        self.check(lba, count)?;
+        let most = self.most_blocks(|limits| limits.vsl).await;
+        self.each(Operation::Verify, (lba, count), most, false)
+            .await
+    }
+
+    /// Copies the blocks of the ranges in `from`, one after the other, to the
+    /// blocks from `to`, within the namespace. What is long is cut into several
+    /// commands: after an error some of it may be copied.
+    ///
+    /// # Errors
+    /// When blocks are not there, a source overlaps the destination, the
+    /// namespace does not copy, or a command fails.
+    pub async fn copy(&self, from: &[Range], to: u64, options: WriteOptions) -> Result<(), Error> {
+        let mut total = 0u64;
+        for range in from {
+            self.check(range.slba, range.count.into())?;
+            total = total.saturating_add(range.count.into());
+        }
+        self.check(to, total)?;
+        // The controller refuses that within one command. Over several the copy
+        // would be of what was copied before.
+        let end = to.saturating_add(total);
+        if let Some(Range { slba, count }) = from
+            .iter()
+            .find(|range| range.slba < end && to < range.slba.saturating_add(range.count.into()))
+        {
+            let text = format!(
+                "{count} blocks from {slba} overlap the destination, {total} blocks from {to}"
+            );
+            return Err(UsageError::Other(text).into());
+        }
+        let limits = CopyLimits::of(self.identify()).ok_or_else(|| {
+            let text = format!("namespace {} cannot be copied within", self.nsid());
+            Error::from(UsageError::Other(text))
+        })?;
+        for part in limits.cut(to, from) {
+            self.copy_part(&part, options).await?;
+        }
+        Ok(())
+    }
+
+    async fn copy_part(&self, part: &CopyPart, options: WriteOptions) -> Result<(), Error> {
+        let Some(command) = part.command(self.nsid(), options.fua) else {
+            return Ok(());
+        };
+        let mut buf = self.controller().alloc(part.from.len() * COPY_ENTRY_LEN)?;
+        part.put(&mut buf);
+        let (result, _buf) = self.controller().call(command.into(), Some(buf)).await;
+        result.map(drop)
+    }
+
+    /// Compares the blocks from `lba` with the first half of `buf` and, if there
+    /// is no difference, writes the second half there, with nothing of another's
+    /// in between. A difference is an [`Error::Command`] with `Compare Failure`;
+    /// then nothing is written. Not more blocks than the namespace allows (NACWU).
+    pub async fn compare_and_write(
+        &self,
+        lba: u64,
+        buf: Buf,
+        options: WriteOptions,
+    ) -> (Result<(), Error>, Buf) {
+        let count = match self.count_of(&buf, lba, Operation::CompareWrite) {
+            Ok(0) => return (Ok(()), buf),
+            Ok(count) => count,
+            Err(error) => return (Err(error), buf),
+        };
+        self.move_run(Operation::CompareWrite, lba, count, buf, options.fua)
+            .await
+    }
+
+    /// Most blocks of one command, by a field of the controller's NVM command set
+    /// limits: "a power of two in units of the minimum memory page size" (NVM 1.0,
+    /// section 4.1.5.2). 0, or no such limits, is no limit.
+    pub(crate) async fn most_blocks(&self, field: impl Fn(&IdentifyControllerNvm) -> u8) -> u64 {
+        let controller = self.controller();
+        // Controllers before NVMe 2.0 do not know the structure.
+        let page = controller.identify_page(Cns::CSI_CONTROLLER, 0).await;
+        let limits = page
+            .ok()
+            .and_then(|page| IdentifyControllerNvm::read_from_bytes(&page).ok());
+        let shift = limits.map_or(0, |limits| field(&limits));
+        if shift == 0 {
+            return u64::MAX;
+        }
+        let bytes = controller.info().cap.min_page_shift() + u32::from(shift);
+        let blocks = bytes.saturating_sub(self.block_size().trailing_zeros());
+        1u64.checked_shl(blocks).unwrap_or(u64::MAX)
+    }
+
+    /// Does it with `count` blocks from `lba`, at most `most` in one command.
+    pub(crate) async fn each(
+        &self,
+        operation: Operation,
+        (lba, count): (u64, u64),
+        most: u64,
+        fua: bool,
+    ) -> Result<(), Error> {
+        let mut done = 0;
+        while done < count {
+            let some = (count - done).min(most);
+            let blocks = self.run(operation, lba + done, some, fua);
+            let (result, _none) = self.controller().call(blocks.into(), None).await;
+            result?;
+            done += some;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,178 @@
+//! The discovery subsystem's own name, and referrals to others (Base 2.0,
+//! 3.1.3.3 and 5.16.1.23).
+
+use nvmeof_wire::admin::{Cns, GetLogPage, LogId, SetFeatures, bare};
+use nvmeof_wire::aer::AsyncEvent;
+use nvmeof_wire::features::{AsyncEventConfig, FeatureId};
+use nvmeof_wire::identify::{ControllerType, IdentifyController};
+use nvmeof_wire::log::discovery::{EntryFlags, RdmaProviderType, SubsystemType, Treq};
+use nvmeof_wire::log::{DiscoveryEntry, DiscoveryPage};
+use nvmeof_wire::opcode::admin::{ASYNC_EVENT_REQUEST, KEEP_ALIVE};
+use nvmeof_wire::{Nqn, Status};
+use zerocopy::FromBytes;
+
+use super::discovery;
+use crate::testing::{DISK, Host, connect_data, port, subsystem, target};
+use crate::{DiscoverySpec, Limits, Model, Order, ReferralSpec, Target};
+
+const FINDER: &str = "nqn.2026-11.org.example:finder";
+const ELSEWHERE: &str = "nqn.2026-11.org.example:elsewhere";
+
+fn referral(traddr: &str, nqn: Option<&str>) -> ReferralSpec {
+    ReferralSpec {
+        traddr: traddr.parse().unwrap(),
+        trsvcid: 8009,
+        port_id: Some(7),
+        nqn: nqn.map(Into::into),
+    }
+}
+
+fn with_name_and_referrals() -> DiscoverySpec {
+    DiscoverySpec {
+        nqn: Some(FINDER.into()),
+        referrals: vec![
+            referral("192.0.2.1", None),
+            referral("2001:db8::1", Some(ELSEWHERE)),
+            referral("127.0.0.9", None),
+        ],
+    }
+}
+
+fn model(spec: &DiscoverySpec) -> Model {
+    let model = Model::build(Limits::default(), &[port()], &[subsystem()]).unwrap();
+    model.with_discovery(spec).unwrap()
+}
+
+fn entries(host: &mut Host) -> Vec<DiscoveryEntry> {
+    let command = GetLogPage::new(LogId::DISCOVERY, 0, 0, 8192);
+    let answer = host.read(command.to_sqe(), 8192);
+    let page = DiscoveryPage::parse(&answer.data).unwrap();
+    assert!(page.is_complete());
+    page.entries.to_vec()
+}
+
+/// A discovery controller that is asked for by that name.
+fn asked_by(target: &Target, name: &str, kato_ms: u32) -> Host {
+    let mut data = connect_data(0xffff);
+    data.subnqn = Nqn::new(name).unwrap().to_field();
+    Host::admin_with(target, kato_ms, &data).0
+}
+
+fn name(field: &[u8; 256]) -> String {
+    Nqn::from_field(field).unwrap().as_str().to_owned()
+}
+
+#[test]
+fn either_name_leads_to_a_discovery_controller_that_tells_its_own() {
+    let target = Target::new(model(&with_name_and_referrals()));
+    for asked in [nvmeof_wire::nqn::DISCOVERY, FINDER] {
+        let mut host = asked_by(&target, asked, 0);
+        let id = host.identify(Cns::CONTROLLER, 0);
+        let id = IdentifyController::read_from_bytes(&id.data).ok().unwrap();
+        assert_eq!(id.cntrltype, ControllerType::DISCOVERY);
+        assert_eq!(name(&id.subnqn), FINDER);
+    }
+    // They take no place of those that serve namespaces.
+    assert_eq!(target.controllers(), 0, "both are gone with their queues");
+}
+
+#[test]
+fn the_log_names_itself_and_others() {
+    let target = Target::new(model(&with_name_and_referrals()));
+    let all = entries(&mut discovery(&target));
+    let told: Vec<_> = all
+        .iter()
+        .map(|one| {
+            let at = (one.traddr.to_string(), one.trsvcid.to_string());
+            (one.subtype, name(&one.subnqn), at, one.portid.get())
+        })
+        .collect();
+    let at = |ip: &str, port: &str| (ip.to_owned(), port.to_owned());
+    let well_known = nvmeof_wire::nqn::DISCOVERY;
+    let referral = SubsystemType::REFERRAL;
+    let here = at("127.0.0.1", "4420");
+    assert_eq!(
+        told,
+        [
+            (
+                SubsystemType::CURRENT_DISCOVERY,
+                FINDER.into(),
+                here.clone(),
+                1
+            ),
+            (SubsystemType::NVM, DISK.into(), here, 1),
+            (referral, well_known.into(), at("192.0.2.1", "8009"), 7),
+            (referral, ELSEWHERE.into(), at("2001:db8::1", "8009"), 7),
+            (referral, well_known.into(), at("127.0.0.9", "8009"), 7),
+        ]
+    );
+    let eflags: Vec<_> = all.iter().map(DiscoveryEntry::eflags).collect();
+    let none = EntryFlags::empty();
+    assert_eq!(eflags, [EntryFlags::EPCSD, none, none, none, none]);
+    let elsewhere = all[2];
+    assert_eq!(elsewhere.tsas.prtype, RdmaProviderType::NOT_SPECIFIED);
+    assert_eq!(elsewhere.treq(), Treq::empty());
+    assert_eq!(
+        (elsewhere.cntlid.get(), elsewhere.asqsz.get()),
+        (0xffff, 32)
+    );
+}
+
+#[test]
+fn a_referral_to_this_host_is_told_to_this_host_alone() {
+    let target = Target::new(model(&with_name_and_referrals()));
+    let mut host = discovery(&target);
+    host.queue.set_local("192.0.2.44".parse().unwrap());
+    let all = entries(&mut host);
+    let told: Vec<_> = all.iter().map(|one| one.traddr.to_string()).collect();
+    assert_eq!(told, ["192.0.2.1", "2001:db8::1"]);
+}
+
+#[test]
+fn without_a_name_of_its_own_there_is_no_entry_of_it() {
+    let all = entries(&mut discovery(&target()));
+    assert!(all.iter().all(|one| one.subtype == SubsystemType::NVM));
+    let mut data = connect_data(0xffff);
+    data.subnqn = Nqn::new(FINDER).unwrap().to_field();
+    let mut host = Host::open(&target(), 0, 32);
+    let connect = nvmeof_wire::fabrics::Connect::new(0, 32, 0);
+    let answer = host.connect(&connect, &data);
+    assert_eq!(answer.status(), Status::CONNECT_INVALID_PARAMETERS);
+}
+
+/// Base 2.0, 3.1.3.3: a persistent connection has a keep-alive timer and hears
+/// of changes.
+#[test]
+fn a_host_that_stays_hears_of_a_referral() {
+    let target = Target::new(model(&DiscoverySpec::default()));
+    let mut host = asked_by(&target, nvmeof_wire::nqn::DISCOVERY, 30_000);
+    let bits = AsyncEventConfig::DLPCN.bits();
+    host.plain(SetFeatures::new(FeatureId::ASYNC_EVENT_CONFIG, bits).to_sqe());
+    host.run(bare(ASYNC_EVENT_REQUEST), &[], &[]);
+    assert_eq!(entries(&mut host).len(), 1);
+    for spec in [
+        with_name_and_referrals(),
+        DiscoverySpec {
+            referrals: Vec::new(),
+            ..with_name_and_referrals()
+        },
+        DiscoverySpec::default(),
+    ] {
+        assert_ne!(target.apply(model(&spec)).unwrap().changes, []);
+        let Some(Order::Respond(response)) = host.queue.poll(host.now) else {
+            panic!("no event of {spec:?}");
+        };
+        let event = AsyncEvent::from_dword(response.cqe.dw0());
+        assert_eq!(event, AsyncEvent::DISCOVERY_CHANGED);
+        let expected = usize::from(spec.nqn.is_some()) + 1 + spec.referrals.len();
+        assert_eq!(entries(&mut host).len(), expected);
+        host.run(bare(ASYNC_EVENT_REQUEST), &[], &[]);
+    }
+    assert_ne!(
+        target.apply(model(&DiscoverySpec::default())),
+        Err(crate::LimitsChanged)
+    );
+    assert!(host.queue.poll(host.now).is_none(), "nothing changed");
+    let alive = host.plain(bare(KEEP_ALIVE));
+    assert_eq!(alive.status(), Status::SUCCESS);
+}

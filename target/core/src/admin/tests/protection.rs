@@ -1,0 +1,237 @@
+//! Namespace Write Protection (Base 2.0, 5.27.1.28 and 8.12).
+
+use nvmeof_wire::Status;
+use nvmeof_wire::admin::{Cns, GetFeatures, GetLogPage, LogId, Select, SetFeatures};
+use nvmeof_wire::aer::AsyncEvent;
+use nvmeof_wire::features::{AsyncEventConfig, FeatureId, WriteProtection};
+use nvmeof_wire::identify::capabilities::Nwpc;
+use nvmeof_wire::identify::{IdentifyController, IdentifyNamespace};
+use nvmeof_wire::log::SmartLog;
+use nvmeof_wire::nvm::{Copy, DatasetManagement, Io, flush};
+use nvmeof_wire::opcode::io;
+use nvmeof_wire::registers::Cc;
+use zerocopy::FromBytes;
+
+use super::discovery;
+use crate::testing::{
+    Answer, Host, apply, change_a_namespace, closed, namespace, subsystem, target,
+};
+use crate::{Executed, IoKind, NamespaceSpec, News, Order};
+
+const FID: FeatureId = FeatureId::NAMESPACE_WRITE_PROTECTION;
+
+fn set(host: &mut Host, nsid: u32, state: WriteProtection) -> Answer {
+    let command = SetFeatures {
+        nsid,
+        ..SetFeatures::new(FID, state.to_dword())
+    };
+    host.plain(command.to_sqe())
+}
+
+fn get(host: &mut Host, nsid: u32, select: Select) -> Answer {
+    let command = GetFeatures {
+        fid: FID,
+        select,
+        cdw11: 0,
+        nsid,
+    };
+    host.plain(command.to_sqe())
+}
+
+fn state(host: &mut Host, nsid: u32) -> WriteProtection {
+    let answer = get(host, nsid, Select::Current);
+    assert_eq!(answer.status(), Status::SUCCESS);
+    WriteProtection::from_dword(u32::try_from(answer.result()).unwrap())
+}
+
+fn write(host: &mut Host) -> Status {
+    let command = Io::new(1, 0, 1).to_sqe(io::WRITE);
+    host.write(command, &[0; 512]).status()
+}
+
+/// Figure "Commands Allowed when Specifying a Write Protected NSID".
+#[test]
+fn a_protected_namespace_is_read_and_not_written() {
+    let (mut admin, mut queue) = Host::ready(&target());
+    assert_eq!(write(&mut queue), Status::SUCCESS);
+    assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
+    let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
+    assert_eq!(answer.status(), Status::SUCCESS);
+    // What was written before is stable by then.
+    let flushed: Vec<_> = admin.ops.iter().map(|op| (op.kind, op.disk)).collect();
+    assert_eq!(flushed, [(IoKind::Flush, 10)]);
+    assert_eq!(state(&mut admin, 1), WriteProtection::PROTECTED);
+    let before = queue.ops.len();
+    let range = Io::new(1, 0, 1);
+    let trim = DatasetManagement {
+        nsid: 1,
+        ranges: 1,
+        deallocate: true,
+    };
+    let copy = Copy {
+        nsid: 1,
+        slba: 100,
+        ranges: 1,
+        format: 0,
+        protected: false,
+        fua: false,
+    };
+    for answer in [
+        queue.write(range.to_sqe(io::WRITE), &[0; 512]),
+        queue.plain(range.to_sqe(io::WRITE_ZEROES)),
+        queue.write(trim.to_sqe(), &[0; 16]),
+        queue.write(copy.to_sqe(), &[0; 32]),
+    ] {
+        assert_eq!(answer.status(), Status::NAMESPACE_WRITE_PROTECTED);
+    }
+    assert_eq!(queue.ops.len(), before, "nothing reached the disk");
+    for answer in [
+        queue.read(range.to_sqe(io::READ), 512),
+        queue.write(range.to_sqe(io::COMPARE), &[0; 512]),
+        queue.plain(range.to_sqe(io::VERIFY)),
+        queue.plain(flush(1)),
+    ] {
+        assert_eq!(answer.status(), Status::SUCCESS);
+    }
+    let id = admin.identify(Cns::NAMESPACE, 1);
+    let id = IdentifyNamespace::read_from_bytes(&id.data).ok().unwrap();
+    assert_eq!(id.nsattr, 1);
+    // "The controller shall not set" the critical warning for that.
+    let smart = GetLogPage::new(LogId::SMART, 0, 0, 512);
+    let smart = admin.read(smart.to_sqe(), 512);
+    assert_eq!(SmartLog::read_from_bytes(&smart.data).unwrap().cw, 0);
+    assert_eq!(
+        set(&mut admin, 1, WriteProtection::NONE).status(),
+        Status::SUCCESS
+    );
+    assert_eq!(write(&mut queue), Status::SUCCESS);
+}
+
+#[test]
+fn until_the_power_cycle_nothing_undoes_it() {
+    let target = target();
+    let (mut admin, _) = Host::admin(&target);
+    let until = WriteProtection::UNTIL_POWER_CYCLE;
+    for state in [WriteProtection::PROTECTED, until, until] {
+        assert_eq!(set(&mut admin, 1, state).status(), Status::SUCCESS);
+    }
+    for state in [WriteProtection::NONE, WriteProtection::PROTECTED] {
+        let answer = set(&mut admin, 1, state);
+        assert_eq!(answer.status(), Status::FEATURE_NOT_CHANGEABLE);
+    }
+    // Neither a reset nor another model is a power cycle.
+    admin.set_cc(0);
+    admin.set_cc(Cc::ENABLE.0);
+    assert_eq!(state(&mut admin, 1), until);
+    change_a_namespace(&target);
+    assert_eq!(state(&mut admin, 1), until);
+    let cntlid = target.shared.registry.all()[0].cntlid;
+    assert_eq!(
+        write(&mut Host::io(&target, 1, cntlid)),
+        Status::NAMESPACE_WRITE_PROTECTED
+    );
+    // Another namespace of that number is another.
+    let mut spec = subsystem();
+    spec.namespaces[0].uuid = Some([9; 16]);
+    let _ = apply(&target, &[spec, closed()]);
+    assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
+}
+
+#[test]
+fn what_the_configuration_protects_stays_so() {
+    let (mut admin, _) = Host::admin(&target());
+    assert_eq!(state(&mut admin, 3), WriteProtection::PROTECTED);
+    let protected = WriteProtection::PROTECTED;
+    assert_eq!(set(&mut admin, 3, protected).status(), Status::SUCCESS);
+    for state in [WriteProtection::NONE, WriteProtection::UNTIL_POWER_CYCLE] {
+        let answer = set(&mut admin, 3, state);
+        assert_eq!(answer.status(), Status::FEATURE_NOT_CHANGEABLE);
+    }
+}
+
+#[test]
+fn a_namespace_that_cannot_be_flushed_is_not_protected() {
+    let (mut admin, mut queue) = Host::ready(&target());
+    admin.outcomes = vec![Executed::Failed];
+    let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
+    assert_eq!(answer.status(), Status::WRITE_FAULT);
+    assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
+    assert_eq!(write(&mut queue), Status::SUCCESS);
+}
+
+#[test]
+fn every_host_of_the_subsystem_hears_of_it() {
+    let target = target();
+    let (mut admin, _) = Host::admin(&target);
+    let (mut other, _) = Host::admin(&target);
+    let enable = SetFeatures::new(FeatureId::ASYNC_EVENT_CONFIG, AsyncEventConfig::NSAN.bits());
+    other.plain(enable.to_sqe());
+    let request = nvmeof_wire::admin::bare(nvmeof_wire::opcode::admin::ASYNC_EVENT_REQUEST);
+    other.run(request, &[], &[]);
+    for state in [WriteProtection::PROTECTED, WriteProtection::NONE] {
+        let _ = admin.queue.take_news();
+        set(&mut admin, 1, state);
+        assert!(admin.queue.take_news().contains(News::POLL_ALL));
+        let Some(Order::Respond(response)) = other.queue.poll(other.now) else {
+            panic!("no event of {state:?}");
+        };
+        let event = AsyncEvent::from_dword(response.cqe.dw0());
+        assert_eq!(event, AsyncEvent::NAMESPACE_CHANGED);
+        let page = GetLogPage::new(LogId::CHANGED_NAMESPACES, 0, 0, 4096);
+        assert_eq!(
+            other.read(page.to_sqe(), 4096).data[..8],
+            [1, 0, 0, 0, 0, 0, 0, 0]
+        );
+        other.run(request, &[], &[]);
+        // Nothing changes when it is that already.
+        set(&mut admin, 1, state);
+        assert!(other.queue.poll(other.now).is_none());
+    }
+}
+
+#[test]
+fn states_and_namespaces_that_are_not_there_are_refused() {
+    let (mut admin, _) = Host::admin(&target());
+    for nsid in [0, 2, u32::MAX] {
+        let answer = set(&mut admin, nsid, WriteProtection::PROTECTED);
+        assert_eq!(answer.status(), Status::INVALID_NAMESPACE, "{nsid}");
+        for select in [Select::Current, Select::Default, Select::Saved] {
+            let answer = get(&mut admin, nsid, select);
+            assert_eq!(answer.status(), Status::INVALID_NAMESPACE, "{nsid}");
+        }
+    }
+    for state in 3..8 {
+        let answer = set(&mut admin, 1, WriteProtection(state));
+        assert_eq!(answer.status(), Status::INVALID_FIELD, "{state}");
+    }
+    set(&mut admin, 1, WriteProtection::PROTECTED);
+    assert_eq!(get(&mut admin, 1, Select::Default).result(), 0);
+    // Changeable, and of a namespace.
+    assert_eq!(get(&mut admin, 1, Select::Capabilities).result(), 6);
+    let id = admin.identify(Cns::CONTROLLER, 0);
+    let id = IdentifyController::read_from_bytes(&id.data).ok().unwrap();
+    assert_eq!(id.nwpc, (Nwpc::NWPWPS | Nwpc::WPUPCS).bits());
+    let mut finder = discovery(&target());
+    let answer = set(&mut finder, 1, WriteProtection::PROTECTED);
+    assert_eq!(answer.status(), Status::INVALID_FIELD);
+}
+
+#[test]
+fn a_namespace_is_protected_by_one_controller_of_all() {
+    let target = target();
+    let (mut admin, mut queue) = Host::ready(&target);
+    let (mut other, _) = Host::admin(&target);
+    set(&mut other, 1, WriteProtection::PROTECTED);
+    assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
+    assert_eq!(state(&mut admin, 1), WriteProtection::PROTECTED);
+    // It is gone with the namespace.
+    let rest = NamespaceSpec {
+        readonly: true,
+        ..namespace(3)
+    };
+    let mut spec = subsystem();
+    spec.namespaces = vec![rest];
+    let _ = apply(&target, &[spec, closed()]);
+    let _ = apply(&target, &[subsystem(), closed()]);
+    assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
+}
