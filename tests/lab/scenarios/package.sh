@@ -135,6 +135,7 @@ expect_eq "enabled" disabled "$(in_it systemctl is-enabled nvmeof-target || true
 in_it systemctl enable nvmeof-target
 
 in_it rm -r /etc/systemd/system/nvmeof-target.service.d
+in_it systemctl daemon-reload
 
 # Removed, it does not run, and what is the administrator's stays. Purged, all is
 # gone but the images.

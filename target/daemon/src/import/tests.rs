@@ -382,6 +382,23 @@ fn a_file_that_is_there_is_not_replaced() {
 }
 
 #[test]
+fn a_configuration_that_cannot_be_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("saved.json");
+    let same = json!("2d0fb70d-6a3c-4f5e-8a49-6c1fd6a0b101");
+    let saved = saved_with("/subsystems/0/namespaces/1/device/uuid", same);
+    fs::write(&file, saved.to_string()).unwrap();
+    let import = Import {
+        file,
+        output_format: Format::Json,
+        output: None,
+    };
+    let (_, report) = import.import().unwrap();
+    let told = told(&report);
+    assert!(told.contains("configuration: is not good: "), "{told}");
+}
+
+#[test]
 fn many_remarks_are_counted() {
     let ports: Vec<Value> = (0..2000).map(|id| json!({"portid": id})).collect();
     let (_, report) = import(&json!({ "ports": ports }), &nowhere);
