@@ -52,6 +52,10 @@ pub enum Why {
     HostDenied,
     /// The port that it came by is gone. The edge finds those.
     PortRemoved,
+    /// The administrator wanted it.
+    Asked,
+    /// The target lets go of all hosts. The edge finds those.
+    Drained,
 }
 
 /// The model has other sizes than the one that is served.
@@ -184,6 +188,8 @@ impl fmt::Display for Why {
             Self::SubsystemRemoved => "the subsystem was removed",
             Self::HostDenied => "the host may not connect any more",
             Self::PortRemoved => "the port was removed",
+            Self::Asked => "the administrator wanted it",
+            Self::Drained => "the target was drained",
         })
     }
 }

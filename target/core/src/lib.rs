@@ -14,12 +14,14 @@
 mod action;
 mod admin;
 mod apply;
+mod connected;
 mod controller;
 mod discovery;
 mod health;
 mod limits;
 mod live;
 mod locks;
+pub mod metrics;
 mod model;
 mod protection;
 mod queue;
@@ -32,6 +34,7 @@ pub use action::{
     Action, CloseCause, Data, Event, Executed, IoKind, IoOp, Order, Remote, Response,
 };
 pub use apply::{Applied, Disconnected, LimitsChanged, Why};
+pub use connected::Connected;
 pub use limits::Limits;
 pub use locks::{LockMember, Locks, RangeLock};
 pub use model::{

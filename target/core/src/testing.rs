@@ -124,6 +124,8 @@ pub(crate) fn target() -> Target {
 pub(crate) struct Host {
     pub(crate) queue: Queue,
     pub(crate) now: Duration,
+    /// How long each disk operation takes.
+    pub(crate) slow: Duration,
     next_cid: u16,
     /// What the next disk operations give; success when there are no more.
     pub(crate) outcomes: Vec<Executed>,
@@ -181,6 +183,7 @@ impl Host {
         Self {
             queue,
             now: NOW,
+            slow: Duration::ZERO,
             next_cid: 1,
             outcomes: Vec::new(),
             ops: Vec::new(),
@@ -276,6 +279,7 @@ impl Host {
         in_capsule: &[u8],
     ) -> Outcome {
         let mut buffer = Vec::new();
+        let began = self.now;
         loop {
             action = match action {
                 Action::Pull { remote: wanted, .. } => {
@@ -292,6 +296,7 @@ impl Host {
                     assert_eq!(request.may_write(op.disk, &bytes), op.changes(), "{op:?}");
                     assert!(!request.may_write(op.disk + 1, &bytes), "{op:?}");
                     self.ops.push(op);
+                    self.now += self.slow;
                     let outcome = if self.outcomes.is_empty() {
                         Executed::Ok
                     } else {
@@ -312,6 +317,7 @@ impl Host {
                 }
                 Action::Respond(response) => {
                     assert_eq!(response.cqe.cid.get(), cid);
+                    self.queue.count(&request, &response, self.now - began);
                     let pushes = response.push.is_some();
                     if let Some(remote) = response.push {
                         assert_eq!(usize::try_from(remote.len).unwrap(), buffer.len());

@@ -31,7 +31,7 @@ pub struct SubsystemSpec {
     pub model: Option<String>,
     /// Whether every host may connect.
     pub allow_any_host: bool,
-    /// Hosts that may connect.
+    /// Hosts that may connect; nobody may when neither is given.
     pub allowed_hosts: Vec<String>,
     /// Its namespaces.
     pub namespaces: Vec<NamespaceSpec>,
@@ -228,13 +228,8 @@ fn allowed_hosts(place: Place, spec: &SubsystemSpec) -> Result<Option<Vec<Nqn>>,
             true,
             "allowed_hosts names hosts; give one of the two",
         )),
-        (false, true) => Err(wrong(
-            place,
-            "allowed_hosts",
-            "none",
-            "no host could connect; name hosts, or set allow_any_host = true",
-        )),
-        (false, false) => Ok(Some(hosts)),
+        // None of them: nobody may connect until somebody is named.
+        (false, _) => Ok(Some(hosts)),
     }
 }
 

@@ -54,10 +54,6 @@ fn names_and_hosts() {
         refused(|spec| spec.model = Some("\u{e4}".into())),
         (here, "model")
     );
-    assert_eq!(
-        refused(|spec| spec.allow_any_host = false),
-        (here, "allowed_hosts")
-    );
     let host = |spec: &mut SubsystemSpec| spec.allowed_hosts = vec![DISK.into()];
     assert_eq!(refused(host), (here, "allow_any_host"));
     let bad = |spec: &mut SubsystemSpec| spec.allowed_hosts = vec!["x".into()];
@@ -181,4 +177,16 @@ fn ports_and_limits() {
         let error = build(limits, &[port()], &[subsystem()]).unwrap_err();
         assert_eq!((error.place, error.key), (Place::Limits, key));
     }
+}
+
+#[test]
+fn a_subsystem_that_names_no_host_lets_nobody_in() {
+    let spec = SubsystemSpec {
+        allow_any_host: false,
+        allowed_hosts: Vec::new(),
+        ..subsystem()
+    };
+    let model = build(Limits::default(), &[port()], &[spec]).unwrap();
+    let one = &model.subsystems()[0];
+    assert!(!one.allows(&Nqn::new(DISK).unwrap()));
 }

@@ -4,6 +4,8 @@
 //! queues. The queue that it names looks for the command and says what became
 //! of it; the admin queue answers.
 
+use std::time::Duration;
+
 use nvmeof_wire::admin::Abort;
 use nvmeof_wire::{Sqe, Status};
 
@@ -97,7 +99,10 @@ impl Queue {
         let mut request = Request::default();
         request.start(sqe, capsule);
         match self.abort(&mut request) {
-            Action::Respond(response) => Some(response),
+            Action::Respond(response) => {
+                self.count(&request, &response, Duration::ZERO);
+                Some(response)
+            }
             _ => None,
         }
     }

@@ -114,7 +114,8 @@ impl Queue {
             }
             Err(refused) => {
                 let status = refused.failure.status;
-                self.remark(format!("Connect refused: {status}: {}", refused.cause));
+                let who = named(data);
+                self.remark(format!("Connect refused: {status}: {}{who}", refused.cause));
                 Err(refused.failure)
             }
         }
@@ -140,6 +141,7 @@ impl Queue {
         };
         controller.hot.hear(now);
         let cntlid = controller.cntlid;
+        self.meter.join(who.hostnqn, who.subnqn);
         let connected = match self.qid {
             0 => format!(
                 "controller {cntlid} of {} connected by {}",
@@ -274,6 +276,23 @@ impl Queue {
     pub(super) fn remark(&mut self, text: String) {
         self.remark = Some(text);
         self.news |= News::REMARK;
+    }
+}
+
+/// Who the data of a Connect say that it is of, as far as they can be read.
+fn named(data: &[u8]) -> String {
+    let Ok((data, _)) = ConnectData::read_from_prefix(data) else {
+        return String::new();
+    };
+    let named = |what, field| Nqn::from_peer(field).map(|nqn| format!("{what} {nqn}"));
+    let both = [
+        named("host", &data.hostnqn),
+        named("subsystem", &data.subnqn),
+    ];
+    let known: Vec<String> = both.into_iter().flatten().collect();
+    match known[..] {
+        [] => String::new(),
+        _ => format!(" ({})", known.join(", ")),
     }
 }
 

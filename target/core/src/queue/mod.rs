@@ -33,6 +33,7 @@ pub(crate) use request::{Failure, Next, Page, Stage};
 
 use crate::controller::errors::ErrorEntry;
 use crate::controller::{Controller, Serves};
+use crate::metrics::{Book, Meter};
 use crate::model::Local;
 use crate::target::Shared;
 use crate::{Action, CloseCause, Data, Event, Order, Remote, Response};
@@ -73,6 +74,7 @@ pub struct Queue {
     /// Why the edge has no room for the queue, if it has none.
     no_room: Option<String>,
     sq: SubmissionQueue,
+    meter: Meter,
     /// Asynchronous Event Requests that wait, oldest first.
     event_requests: VecDeque<u16>,
     /// Answers to commands that were held, in order.
@@ -150,6 +152,7 @@ impl Queue {
                 entries,
                 no_flow_control: false,
             },
+            meter: Meter::default(),
             event_requests: VecDeque::new(),
             answers: VecDeque::new(),
             first_half: FirstHalf::None,
@@ -202,6 +205,25 @@ impl Queue {
     /// that there is room.
     pub fn set_room(&mut self, room: Result<(), String>) {
         self.no_room = room.err();
+    }
+
+    /// Counts its commands in the book of its reactor. Call it before the first
+    /// one.
+    pub fn count_in(&mut self, book: &Book) {
+        self.meter.count_in(book);
+    }
+
+    /// Counts a command that was answered, so long after it came.
+    #[inline]
+    pub fn count(&mut self, request: &Request, response: &Response, took: Duration) {
+        let status = response.cqe.status();
+        match &self.role {
+            Role::Io(joined) => {
+                let has = |nsid| joined.namespace(nsid).is_ok();
+                self.meter.io(request, status, took, has);
+            }
+            _ => self.meter.admin(request, status),
+        }
     }
 
     /// The address of ours that the host reached: what it is told to connect

@@ -5,6 +5,7 @@ use nvmeof_wire::admin::{GetFeatures, GetLogPage, Identify};
 use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::features::{FeatureId, WriteProtection};
 use nvmeof_wire::nvm::DatasetManagement;
+use nvmeof_wire::opcode::Opcode;
 use nvmeof_wire::sqe::SQE_LEN;
 use nvmeof_wire::{Sgl, Sqe, Status};
 
@@ -15,6 +16,7 @@ use crate::{Data, IoKind, IoOp, Remote};
 #[derive(Debug)]
 pub struct Request {
     pub(crate) cid: u16,
+    pub(crate) opcode: Opcode,
     pub(crate) nsid: u32,
     /// First block, for the error log.
     pub(crate) lba: u64,
@@ -167,6 +169,7 @@ impl Default for Request {
     fn default() -> Self {
         Self {
             cid: 0,
+            opcode: Opcode(0),
             nsid: 0,
             lba: 0,
             stage: Stage::Over,
@@ -211,6 +214,7 @@ impl Request {
         // Field by field: the rest of a stage or of data that were nothing is
         // not written.
         self.cid = sqe.cid.get();
+        self.opcode = sqe.opcode;
         self.nsid = sqe.nsid.get();
         self.lba = 0;
         self.stage = Stage::Over;
@@ -252,6 +256,12 @@ impl Request {
     #[must_use]
     pub fn cid(&self) -> u16 {
         self.cid
+    }
+
+    /// Namespace identifier, as the command has it.
+    #[must_use]
+    pub fn nsid(&self) -> u32 {
+        self.nsid
     }
 
     /// Where its data are.

@@ -1,8 +1,10 @@
 //! The configuration: read, checked, and what it names opened, before anything
 //! is served.
 
+mod control;
 mod cores;
 mod error;
+mod metrics;
 mod open;
 mod provider;
 mod raw;
@@ -24,9 +26,11 @@ use nvmeof_target_core::{
     derived,
 };
 
+pub use control::ControlConfig;
 pub use cores::Cores;
 pub(crate) use cores::MOST_REACTORS;
 pub use error::ConfigError;
+pub use metrics::MetricsConfig;
 pub use open::Opened;
 pub(crate) use open::Wanted;
 use provider::Wrong;
@@ -44,6 +48,8 @@ pub struct Config {
     /// Of each port.
     choices: Vec<Choice>,
     shm: ShmConfig,
+    control: ControlConfig,
+    metrics: MetricsConfig,
 }
 
 /// Where a configuration came from.
@@ -131,6 +137,8 @@ impl Config {
             raw,
             choices: Vec::new(),
             shm: ShmConfig::default(),
+            control: ControlConfig::default(),
+            metrics: MetricsConfig::default(),
         };
         this.check()?;
         this.choices = this.read_choices()?;
@@ -138,6 +146,13 @@ impl Config {
         sqpoll.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
         let shm = this.raw.shm.get_ref().to_config();
         this.shm = shm.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
+        let metrics = this.raw.metrics.get_ref().to_config();
+        this.metrics = metrics.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
+        // Whoever gives a target on the command line changes it there.
+        if let Origin::File { .. } = this.origin {
+            let control = this.raw.control.get_ref().to_config();
+            this.control = control.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
+        }
         Ok(this)
     }
 
@@ -192,6 +207,19 @@ impl Config {
     #[must_use]
     pub fn shm(&self) -> &ShmConfig {
         &self.shm
+    }
+
+    /// Where the daemon is managed from. Nowhere when the configuration was
+    /// given on the command line.
+    #[must_use]
+    pub fn control(&self) -> &ControlConfig {
+        &self.control
+    }
+
+    /// Where others may ask how the target is.
+    #[must_use]
+    pub fn metrics(&self) -> &MetricsConfig {
+        &self.metrics
     }
 
     /// Sizes of the target.
@@ -320,7 +348,13 @@ impl Config {
     ) -> Result<Vec<SubsystemSpec>, ConfigError> {
         let mut specs = Vec::new();
         for subsystem in &self.raw.subsystem {
+            let at = subsystem.span().start;
             let subsystem = subsystem.get_ref();
+            if !subsystem.says_who() {
+                let what = "allowed_hosts: no host could connect; name hosts, or set \
+                            allow_any_host = true; [] says that nobody is to";
+                return Err(self.error_at(Some(at), what));
+            }
             let mut namespaces = Vec::new();
             for namespace in &subsystem.namespace {
                 let mut spec = self.namespace_spec(namespace.get_ref())?;

@@ -11,7 +11,9 @@ use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
 use super::Running;
+use super::control::RawControl;
 use super::cores::{Cores, RawCores};
+use super::metrics::RawMetrics;
 use super::referral::{RawDiscovery, RawReferral};
 use super::shm::RawShm;
 use super::storage::RawStorage;
@@ -38,6 +40,10 @@ pub(super) struct RawConfig {
     pub(super) shm: Spanned<RawShm>,
     #[serde(default = "nowhere")]
     pub(super) unix: Spanned<RawUnix>,
+    #[serde(default = "nowhere")]
+    pub(super) control: Spanned<RawControl>,
+    #[serde(default = "nowhere")]
+    pub(super) metrics: Spanned<RawMetrics>,
     #[serde(default)]
     pub(super) discovery: RawDiscovery,
     #[serde(default)]
@@ -143,11 +149,8 @@ pub(super) struct RawSubsystem {
     /// Default: `false`
     #[serde(default = "nowhere")]
     allow_any_host: Spanned<bool>,
-    /// Names (NQN) of the hosts that may connect.
-    ///
-    /// Default: `[]`
-    #[serde(default)]
-    allowed_hosts: Vec<Spanned<String>>,
+    /// Names (NQN) of the hosts that may connect. `[]` without `allow_any_host`: nobody may.
+    allowed_hosts: Option<Vec<Spanned<String>>>,
     #[serde(default)]
     pub(super) namespace: Vec<Spanned<RawNamespace>>,
 }
@@ -216,7 +219,7 @@ impl RawConfig {
             serial: None,
             model: None,
             allow_any_host: Spanned::new(0..0, true),
-            allowed_hosts: Vec::new(),
+            allowed_hosts: None,
             namespace,
         };
         let port = RawPort::at(listen, providers);
@@ -226,6 +229,8 @@ impl RawConfig {
             storage: nowhere(),
             shm: nowhere(),
             unix: nowhere(),
+            control: nowhere(),
+            metrics: nowhere(),
             discovery: RawDiscovery::default(),
             referral: Vec::new(),
             port: vec![Spanned::new(0..0, port)],
@@ -300,13 +305,18 @@ impl RawSubsystem {
             serial: text(&self.serial),
             model: text(&self.model),
             allow_any_host: *self.allow_any_host.get_ref(),
-            allowed_hosts: self
-                .allowed_hosts
-                .iter()
-                .map(|host| host.get_ref().clone())
-                .collect(),
+            allowed_hosts: self.hosts().map(|host| host.get_ref().clone()).collect(),
             namespaces,
         }
+    }
+
+    fn hosts(&self) -> impl Iterator<Item = &Spanned<String>> {
+        self.allowed_hosts.iter().flatten()
+    }
+
+    /// Whether it is said who may connect. An empty list says that nobody may.
+    pub(super) fn says_who(&self) -> bool {
+        *self.allow_any_host.get_ref() || self.allowed_hosts.is_some()
     }
 
     /// Where the value of `key` is in the text.
@@ -317,7 +327,7 @@ impl RawSubsystem {
             "model" => self.model.as_ref()?.span(),
             "allow_any_host" => self.allow_any_host.span(),
             "allowed_hosts" => {
-                let mut hosts = self.allowed_hosts.iter();
+                let mut hosts = self.hosts();
                 hosts.find(|host| host.get_ref() == value)?.span()
             }
             _ => return None,

@@ -7,6 +7,7 @@
 //! any more when the last command that was begun on them has ended.
 
 mod doors;
+mod drain;
 mod fixed;
 mod pool;
 mod reactors;
@@ -14,7 +15,7 @@ mod report;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmeof_target_core::{Applied, Model, Target};
 
@@ -42,6 +43,8 @@ struct State {
     fixed: Fixed,
     doors: Doors,
     pool: Pool,
+    /// Whether all hosts were let go, and nothing is listened on.
+    drained: bool,
 }
 
 impl Manager {
@@ -56,6 +59,7 @@ impl Manager {
             fixed: Fixed::of(config),
             doors: Doors::new(config, ports),
             pool,
+            drained: false,
         };
         Self {
             target,
@@ -90,6 +94,9 @@ impl Manager {
     /// blame.
     pub fn apply(&self, config: &Config) -> Result<Report, ApplyError> {
         let mut state = self.lock();
+        if state.drained {
+            return Err(ApplyError::Refused(drain::DRAINED.to_owned()));
+        }
         let (disks, mut doors) = state.prepare(config, &self.reactors)?;
         let applied = match self.begin(config, &disks, &mut doors) {
             Ok(applied) => applied,
@@ -135,6 +142,12 @@ impl Manager {
         applied
     }
 
+    /// What is served at this moment.
+    #[must_use]
+    pub fn model(&self) -> Arc<Model> {
+        self.target.model()
+    }
+
     /// Where hosts connect, and what serves them there.
     #[must_use]
     pub fn ports(&self) -> Vec<Port> {
@@ -158,7 +171,11 @@ impl Manager {
             .collect();
         let count = state.pool.len();
         let plural = if count == 1 { "" } else { "s" };
-        format!("serving {count} namespace{plural} on {}", ports.join(", "))
+        let drained = if state.drained { ", drained" } else { "" };
+        format!(
+            "serving {count} namespace{plural} on {}{drained}",
+            ports.join(", ")
+        )
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -36,6 +36,12 @@ pub enum ApplyError {
 }
 
 impl Plan {
+    /// The changes of [`to_json`](Self::to_json).
+    #[must_use]
+    pub fn to_json_list(&self) -> Vec<Value> {
+        all(&self.changes)
+    }
+
     /// An object with `changes`, each of which has a `subject` with its names,
     /// a `change`, and a `text` for people.
     #[must_use]
@@ -45,6 +51,12 @@ impl Plan {
 }
 
 impl Report {
+    /// The changes of [`to_json`](Self::to_json).
+    #[must_use]
+    pub fn to_json_list(&self) -> Vec<Value> {
+        all(&self.changes)
+    }
+
     /// As [`Plan::to_json`], and `disconnected`.
     #[must_use]
     pub fn to_json(&self) -> Value {

@@ -31,6 +31,7 @@ impl<S: Storage> Reactor<S> {
             Ok(admitted) => return self.establish(provider, request, admitted, now),
             Err(refusal) => refusal,
         };
+        self.counters.rejected();
         if let Some(left_out) = self.connect_log.ask(now) {
             let peer = request.peer;
             tracing::warn!(%peer, left_out, "connection rejected: {refusal}");
@@ -46,6 +47,9 @@ impl<S: Storage> Reactor<S> {
     fn admit(&mut self, request: &ConnectRequest, now: Duration) -> Result<Admitted, Refusal> {
         if !self.stage.accepts() {
             return Err(Target::no_room("the target is about to stop".to_owned()));
+        }
+        if !self.let_go.accepts() {
+            return Err(Target::no_room("the target is drained".to_owned()));
         }
         let (core, accept) = self.target.queue(&request.private_data, now)?;
         if request.reads_out == 0 {
@@ -121,6 +125,7 @@ impl<S: Storage> Reactor<S> {
             capsules,
             accept,
         } = admitted;
+        core.count_in(&self.counters.book);
         let (queue, entries) = (core.qid(), u32::from(core.entries()));
         let most = self.most_shared(queue);
         let Some(at) = self.providers.get_mut(provider) else {
@@ -181,6 +186,7 @@ impl<S: Storage> Reactor<S> {
         });
         match accepted {
             Ok(()) => {
+                self.counters.accepted();
                 tracing::debug!(%peer, queue, entries, "connection accepted");
                 let due = earlier(edge.next_deadline(), Some(now + LOOK_AFTER));
                 self.timer = earlier(self.timer, due);

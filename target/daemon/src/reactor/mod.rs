@@ -5,9 +5,11 @@ mod accept;
 mod attention;
 mod disks;
 mod drain;
+mod let_go;
 mod locks;
 mod orders;
 mod queues;
+mod sight;
 #[cfg(test)]
 mod tests;
 
@@ -27,8 +29,10 @@ use crate::queue::{Edge, Io, Receives, SharedQueues};
 use crate::storage::{Storage, StorageError};
 use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::Turns;
+use crate::watch::Counters;
 use attention::Attention;
 use drain::Stage;
+use let_go::LetGo;
 use locks::Locked;
 use nvmeof_rdma::Sparingly;
 use orders::Leaving;
@@ -87,10 +91,12 @@ pub struct Reactor<S> {
     timer: Option<Duration>,
     news: News,
     stage: Stage,
+    let_go: LetGo,
     /// Disks that are to be closed.
     leaving: Vec<Leaving>,
     disk_log: Sparingly,
     connect_log: Sparingly,
+    counters: Arc<Counters>,
     /// Empty between turns: kept for their memory.
     events: Vec<Event>,
     done: Vec<Done>,
@@ -210,9 +216,11 @@ impl<S: Storage> Reactor<S> {
             timer: None,
             news: News::empty(),
             stage: Stage::Serving,
+            let_go: LetGo::default(),
             leaving: Vec::new(),
             disk_log: Sparingly::default(),
             connect_log: Sparingly::default(),
+            counters: Arc::default(),
             events: Vec::new(),
             done: Vec::new(),
         })
@@ -257,6 +265,17 @@ impl<S: Storage> Reactor<S> {
     /// is told which of them are light.
     pub fn steer(&mut self, steering: Steering, member: usize) {
         self.steering = Some((steering, member));
+    }
+
+    /// Counts there from now on. Call it before there are connections.
+    pub fn count_in(&mut self, counters: Arc<Counters>) {
+        self.counters = counters;
+    }
+
+    /// Where it counts.
+    #[must_use]
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
     }
 
     /// Has connections of a listener that was made before, so that it is
@@ -321,6 +340,7 @@ impl<S: Storage> Reactor<S> {
         did_work |= self.go_on_locks(now);
         self.tell_peers(now);
         did_work |= self.close_leaving(now);
+        did_work |= self.go_on_letting_go(now);
         did_work |= self.go_on_draining(now);
         for provider in &mut self.providers {
             provider.submit(now);
@@ -360,6 +380,7 @@ impl<S: Storage> Reactor<S> {
         providers
             .chain(self.timer)
             .chain(self.stage.deadline())
+            .chain(self.let_go.deadline())
             .chain(self.leaving.iter().filter_map(Leaving::deadline))
             .min()
     }
@@ -442,6 +463,7 @@ impl<S: Storage> Reactor<S> {
     fn closed(&mut self, provider: usize, mut edge: Edge, reason: &CloseReason, now: Duration) {
         let receives = std::mem::replace(&mut edge.receives, Receives::Own);
         self.shared.leave(&receives);
+        self.counters.closed(reason);
         // Gives back its buffers, of which others may be short.
         if edge.closed(reason, now, &mut self.connect_log) {
             self.news |= News::POLL_ALL;

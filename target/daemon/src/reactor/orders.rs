@@ -75,6 +75,7 @@ impl<S: Storage> Reactor<S> {
                     address,
                     answer,
                 } => {
+                    self.let_go.resume();
                     let _ = answer.send(self.listen_named(provider, address));
                 }
                 Order::Unlisten {
@@ -84,6 +85,10 @@ impl<S: Storage> Reactor<S> {
                 } => {
                     let _ = answer.send(self.unlisten(provider, address, now));
                 }
+                Order::Look { answer } => {
+                    let _ = answer.send(self.sight(now));
+                }
+                Order::LetGo { answer } => self.start_to_let_go(answer, now),
                 Order::Close { disks, answer } => {
                     for (disk, claim) in disks {
                         self.leave(disk, claim, answer.clone(), now);
