@@ -4,6 +4,9 @@
 # timeout: 400
 # packages: yes
 source /lab/guest/lib.sh
+# The upgrade restarts the target under the host.
+dmesg_expect 'nvme nvme[0-9]+: .*(failed|rejected|error|I/O|[Rr]econnect|timeout|dying|resetting)'
+dmesg_expect 'no usable path|nvme_rdma|callbacks suppressed|(siw|rxe)[0-9]*: '
 
 CONF=/etc/nvmeof/target.toml
 BEFORE=$(find /etc /usr /var/lib/nvmeof -xdev 2>/dev/null | grep -i nvmeof || true)
@@ -100,6 +103,8 @@ connect
 dd if=/dev/urandom of="$WORK/data" bs=1M count=4 status=none
 dd if="$WORK/data" of="$(device 1)" bs=1M oflag=direct status=none
 
+in_it nvmeof-target ctl status
+
 # A reload is heard, and with systemd 253 waited for.
 in_it mkdir -p /etc/systemd/system/nvmeof-target.service.d
 example=./usr/share/doc/nvmeof-target/examples/notify-reload.conf
@@ -143,8 +148,10 @@ in_it systemctl start nvmeof-target
 in_it dpkg -r nvmeof-target
 ! active || fail "it runs without its package"
 [ -f "$CONF" ] || fail "removing took the configuration"
+echo '{}' >/var/lib/nvmeof/state.json
 in_it dpkg -P nvmeof-target nvmeof
 [ ! -e "$CONF" ] || fail "purging left the configuration"
+[ ! -e /var/lib/nvmeof/state.json ] || fail "purging left the state"
 [ -s /var/lib/nvmeof/disk.img ] || fail "purging took an image"
 rm -r /var/lib/nvmeof
 left=$(find /etc /usr /var/lib/nvmeof -xdev 2>/dev/null | grep -i nvmeof || true)

@@ -14,10 +14,12 @@ pub struct MetricsConfig {
     pub listen: Option<SocketAddr>,
 }
 
-/// The table `[metrics]`.
+/// Where programs that watch may ask how the target is.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawMetrics {
+    /// Address and port of `/metrics` and `/healthz`, such as `"127.0.0.1:9400"`. Left
+    /// out: there is none.
     listen: Option<Spanned<String>>,
 }
 
