@@ -26,6 +26,7 @@ mod model;
 mod protection;
 mod queue;
 mod registry;
+mod sight;
 mod target;
 #[cfg(test)]
 mod testing;
@@ -38,9 +39,9 @@ pub use connected::Connected;
 pub use limits::Limits;
 pub use locks::{LockMember, Locks, RangeLock};
 pub use model::{
-    Carrier, Change, ChangeKind, Discovery, DiscoverySpec, Fabric, Model, ModelError, Namespace,
-    NamespaceSpec, Place, Port, PortSpec, Referral, ReferralSpec, Subject, Subsystem,
-    SubsystemSpec, Traddr, derived,
+    AnaGroup, Carrier, Change, ChangeKind, DEFAULT_ANA_GROUP, Discovery, DiscoverySpec, Fabric,
+    Model, ModelError, Namespace, NamespaceSpec, Place, Port, PortAddress, PortSpec, Referral,
+    ReferralSpec, Subject, Subsystem, SubsystemSpec, Traddr, derived,
 };
 pub use queue::{News, Queue, Request};
 pub use target::{Refusal, Target};

@@ -199,7 +199,7 @@ impl Server {
     }
 
     /// The same; on SIGHUP the keeper reads the configuration again.
-    pub(crate) fn run_kept(self, keeper: Option<&Keeper>) -> Result<(), ServeError> {
+    pub(crate) fn run_kept(self, keeper: Option<Arc<Keeper>>) -> Result<(), ServeError> {
         let (mut stopping, mut ending) = (None, false);
         let mut watchdog = Watchdog::of_service(Instant::now());
         while !self.threads.iter().all(JoinHandle::is_finished) {
@@ -210,7 +210,7 @@ impl Server {
             while let Ok(Some(signal)) = self.signals.read_signal() {
                 if i32::try_from(signal.ssi_signo) == Ok(Signal::SIGHUP as i32) {
                     if stopping.is_none() {
-                        self.reload(keeper);
+                        reload(keeper.clone());
                     }
                     continue;
                 }
@@ -247,25 +247,6 @@ impl Server {
         result
     }
 
-    /// Reads the configuration again and serves what it says now. When anything
-    /// is wrong with it nothing changes, and the log says what.
-    fn reload(&self, keeper: Option<&Keeper>) {
-        let Some(keeper) = keeper else {
-            return;
-        };
-        service::reloading();
-        match keeper.reload() {
-            Ok(outcome) => {
-                outcome.tell("reload");
-                let report = &outcome.report;
-                let (changes, lost) = (report.changes.len(), report.disconnected.len());
-                tracing::info!("reloaded: {changes} changes, {lost} controllers disconnected");
-            }
-            Err(error) => tracing::error!("reload refused, nothing changed: {error}"),
-        }
-        service::ready(&self.manager.status());
-    }
-
     /// Finishes what was begun, then stops; [`run`](Self::run) returns when
     /// that is done.
     pub fn stop(&self) {
@@ -297,6 +278,33 @@ impl Server {
         };
         let _ = poll(&mut fds, timeout);
         !self.ended.take().is_empty()
+    }
+}
+
+/// Reads the configuration again and serves what it says now. When anything is
+/// wrong with it nothing changes, and the log says what. It may have to wait for
+/// another change, so it has a thread of its own: the service manager hears
+/// meanwhile that we live.
+fn reload(keeper: Option<Arc<Keeper>>) {
+    let Some(keeper) = keeper else {
+        return;
+    };
+    service::reloading();
+    let thread = std::thread::Builder::new().name("reload".to_owned());
+    let started = thread.spawn(move || {
+        match keeper.reload() {
+            Ok(outcome) => {
+                outcome.tell("reload");
+                let report = &outcome.report;
+                let (changes, lost) = (report.changes.len(), report.disconnected.len());
+                tracing::info!("reloaded: {changes} changes, {lost} controllers disconnected");
+            }
+            Err(error) => tracing::error!("reload refused, nothing changed: {error}"),
+        }
+        service::ready(&keeper.manager().status());
+    });
+    if let Err(error) = started {
+        tracing::error!("reload refused, nothing changed: no thread for it: {error}");
     }
 }
 

@@ -23,7 +23,7 @@ const NO_TROUBLE: &[&str] = &[
     "the discovery subsystem has another nqn",
     "… has … bytes, … before",
     "… may not connect any more",
-    "serving … namespace… on …",
+    "serving … namespace… on ……",
     "…: iwarp (software, for this host)",
     "iwarp (software, over TCP)",
     "shm (this host, through shared memory)",

@@ -97,7 +97,7 @@ impl Queue {
     pub fn abort_unseen(&mut self, capsule: &[u8]) -> Option<Response> {
         let sqe = Sqe::in_capsule(capsule)?;
         let mut request = Request::default();
-        request.start(sqe, capsule);
+        request.start(sqe, capsule, self.bounds);
         match self.abort(&mut request) {
             Action::Respond(response) => {
                 self.count(&request, &response, Duration::ZERO);

@@ -202,8 +202,10 @@ impl Queue {
         let finds = matches!(serves, Serves::Discovery);
         let features = Features::new(limits, connect.kato.get());
         let (hostnqn, hostid) = (who.hostnqn, who.hostid);
+        // One that is not there by now is about to close the connection.
+        let port = self.port.clone();
         let make = |cntlid| {
-            let controller = Controller::new(cntlid, hostnqn, hostid, serves, features);
+            let controller = Controller::new(cntlid, hostnqn, hostid, port, serves, features);
             controller.hot.arm(now);
             controller
         };
@@ -305,7 +307,7 @@ fn serves(served: &Served, who: &Who) -> Result<Serves, Refused> {
         let cause = format_args!("no subsystem {} here", who.subnqn);
         Refused::parameter(SUBNQN, cause)
     })?;
-    if !live.current().allows(&who.hostnqn) {
+    if !live.current().subsystem.allows(&who.hostnqn) {
         let cause = format_args!(
             "host {} is not in allowed_hosts of {}",
             who.hostnqn, who.subnqn

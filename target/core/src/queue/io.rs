@@ -11,11 +11,12 @@ use nvmeof_wire::{Sqe, Status};
 use zerocopy::FromBytes;
 
 use super::copy;
-use super::request::{AfterFlush, Extent, Failure, Next, Request, Stage};
+use super::request::{AfterFlush, Extent, Failure, Next, Request, Stage, bit};
 use crate::controller::Controller;
 use crate::health::Counting;
 use crate::live::{Live, View};
-use crate::{CloseCause, Executed, IoKind, IoOp, Limits, Namespace, Subsystem};
+use crate::sight::{Seen, Sight};
+use crate::{CloseCause, Executed, IoKind, IoOp, Limits, Namespace};
 
 /// An I/O queue's place in its controller.
 #[derive(Debug)]
@@ -37,13 +38,15 @@ pub(super) struct Joined {
 const NSID: u16 = 4;
 pub(super) const CDW10: u16 = 40;
 pub(super) const CDW12: u16 = 48;
+/// Bits 29:26 of dword 12.
+const PRINFO: u16 = bit(51, 2);
 
 impl Joined {
     pub(super) fn new(controller: Arc<Controller>, live: &Arc<Live>, limits: &Limits) -> Self {
         Self {
             epoch: controller.hot.epoch(),
+            view: live.view(Arc::clone(&controller.viewer)),
             controller,
-            view: live.view(),
             counting: live.health.join(),
             max_transfer: limits.max_transfer,
             piece: limits.piece(),
@@ -117,11 +120,12 @@ impl Joined {
 
     /// Base 2.0, 3.2.1: a namespace id that is not active for the controller
     /// is refused.
+    #[inline]
     pub(super) fn namespace(&self, nsid: u32) -> Result<&Namespace, Failure> {
-        self.view
-            .subsystem()
-            .namespace(nsid)
-            .ok_or(Failure::from(Status::INVALID_NAMESPACE).at(NSID))
+        match self.view.sight().get(nsid) {
+            Some(seen) if seen.state.is_accessible() => Ok(&seen.namespace),
+            other => Err(unreachable_namespace(other)),
+        }
     }
 
     /// The namespace and the operation that a command with a range of blocks
@@ -138,7 +142,7 @@ impl Joined {
         // NVM 1.0, 5.2: without protection information PRINFO has no meaning
         // that we could keep.
         if command.flags.intersects(IoFlags::PRINFO) {
-            return Err(Failure::field(CDW12));
+            return Err(Failure::field(PRINFO));
         }
         let op = extent_of(namespace)
             .bytes(command.slba, command.blocks, kind)
@@ -217,7 +221,7 @@ impl Joined {
     /// them, as VWC in Identify Controller says.
     fn flush(&self, request: &mut Request) -> Result<Next, Failure> {
         if request.nsid == NSID_ALL {
-            return flush_next(self.view.subsystem(), request, 0, AfterFlush::Answer)
+            return flush_next(self.view.sight(), request, 0, AfterFlush::Answer)
                 .map_or(Ok(Next::Done(0)), Ok);
         }
         let op = flush_of(self.namespace(request.nsid)?);
@@ -292,7 +296,7 @@ impl Joined {
             Stage::FlushAll { from, then, .. } => {
                 // One that went meanwhile was flushed when it was closed.
                 self.catch_up();
-                flush_next(self.view.subsystem(), request, from, then).map_or(Ok(Next::Done(0)), Ok)
+                flush_next(self.view.sight(), request, from, then).map_or(Ok(Next::Done(0)), Ok)
             }
             _ => Err(Status::INTERNAL_ERROR.into()),
         }
@@ -313,6 +317,16 @@ fn first_piece(left: IoOp) -> IoOp {
             ..left
         },
         _ => left,
+    }
+}
+
+/// Why a namespace cannot be used. Base 2.2, 8.1.1.6 to 8.1.1.8: the host may
+/// try again, here or elsewhere.
+#[cold]
+fn unreachable_namespace(seen: Option<&Seen>) -> Failure {
+    match seen.and_then(|seen| seen.state.refusal()) {
+        Some(status) => Failure::transient(status),
+        None => Failure::from(Status::INVALID_NAMESPACE).at(NSID),
     }
 }
 
@@ -423,16 +437,17 @@ pub(crate) fn flush_of(namespace: &Namespace) -> IoOp {
     }
 }
 
-/// Flushes the first namespace of the subsystem whose number is `from` or more;
-/// `None` when all are flushed. Numbers, because places in the list are others
-/// when namespaces come and go meanwhile.
+/// Flushes the first namespace in sight whose number is `from` or more; `None`
+/// when all are flushed. Numbers, because places in the list are others when
+/// namespaces come and go meanwhile. Those that are inaccessible by now are
+/// flushed too: the host may have written to them before.
 pub(super) fn flush_next(
-    subsystem: &Subsystem,
+    sight: &Sight,
     request: &mut Request,
     from: u32,
     then: AfterFlush,
 ) -> Option<Next> {
-    let mut namespaces = subsystem.namespaces().iter();
+    let mut namespaces = sight.seen().iter().map(|seen| &seen.namespace);
     let namespace = namespaces.find(|namespace| namespace.nsid >= from)?;
     request.stage = Stage::FlushAll {
         disk: namespace.disk,

@@ -29,12 +29,12 @@ use nvmeof_wire::{Cqe, Sqe, Status};
 
 pub(crate) use io::{flush_of, status_of};
 pub use request::Request;
-pub(crate) use request::{Failure, Next, Page, Stage};
+pub(crate) use request::{Bounds, Failure, Next, Page, Stage, bit};
 
 use crate::controller::errors::ErrorEntry;
 use crate::controller::{Controller, Serves};
 use crate::metrics::{Book, Meter};
-use crate::model::Local;
+use crate::model::{Local, PortAddress};
 use crate::target::Shared;
 use crate::{Action, CloseCause, Data, Event, Order, Remote, Response};
 use abort::HeldAnswer;
@@ -71,6 +71,10 @@ pub struct Queue {
     left: bool,
     /// The address of ours that the host reached, if it is known.
     local: Option<Local>,
+    /// What the capsules of its commands may be.
+    bounds: Bounds,
+    /// The port that the host came by, if it is known.
+    port: Option<PortAddress>,
     /// Why the edge has no room for the queue, if it has none.
     no_room: Option<String>,
     sq: SubmissionQueue,
@@ -137,7 +141,6 @@ impl SubmissionQueue {
 impl Queue {
     pub(crate) fn new(shared: Arc<Shared>, qid: u16, entries: u16, now: Duration) -> Self {
         Self {
-            shared,
             qid,
             entries,
             role: Role::Waiting {
@@ -146,6 +149,8 @@ impl Queue {
             },
             left: false,
             local: None,
+            bounds: Bounds::of(&shared.limits, shared.limits.in_capsule),
+            port: None,
             no_room: None,
             sq: SubmissionQueue {
                 head: 0,
@@ -160,6 +165,7 @@ impl Queue {
             closing: None,
             news: News::DEADLINE,
             remark: None,
+            shared,
         }
     }
 
@@ -237,6 +243,22 @@ impl Queue {
         self.local = Some(Local::Host);
     }
 
+    /// The port that the host came by, which decides how its controller reaches
+    /// namespaces, and how much data its commands may carry. Without being told
+    /// it reaches all alike, and those carry what the limits say.
+    pub fn set_port(&mut self, port: PortAddress) {
+        let in_capsule = self.shared.served().model.in_capsule_at(&port);
+        self.bounds = Bounds::of(&self.shared.limits, in_capsule);
+        self.port = Some(port);
+    }
+
+    /// Bytes that the capsule of a command may have (IOCCSZ): what the receives
+    /// of the queue have room for.
+    #[must_use]
+    pub fn capsule_len(&self) -> u32 {
+        self.bounds.capsule
+    }
+
     /// The host was heard otherwise than by a command.
     pub fn hear(&self, now: Duration) {
         if let Some(controller) = self.controller() {
@@ -271,7 +293,7 @@ impl Queue {
                 expected: "64 bytes or more",
             });
         };
-        request.start(sqe, capsule);
+        request.start(sqe, capsule, self.bounds);
         // It is about to be closed, and the host is not to be served any more.
         if let Some(cause) = &self.closing {
             return Action::Close(cause.clone());
@@ -560,6 +582,9 @@ fn pull(request: &Request, remote: Remote) -> Action {
     Action::Pull { remote, spare }
 }
 
+/// Where a command says how its data are described: bits 7:6 of byte 1.
+pub(super) const PSDT: u16 = bit(1, 6);
+
 /// What every command must have, whatever it is.
 fn common_checks(sqe: &Sqe) -> Result<(), Failure> {
     // Identify Controller, FUSES: of I/O commands some can be, see `fused`.
@@ -568,7 +593,7 @@ fn common_checks(sqe: &Sqe) -> Result<(), Failure> {
     }
     // Base 2.0, figure 87, PSDT: "NVMe over Fabrics ... SGLs shall be used".
     if !sqe.uses_sgl() {
-        return Err(Failure::field(1));
+        return Err(Failure::field(PSDT));
     }
     Ok(())
 }

@@ -14,12 +14,13 @@ pub struct MetricsConfig {
     pub listen: Option<SocketAddr>,
 }
 
-/// Where programs that watch may ask how the target is.
+/// Where others may ask how the target is; see monitoring.md.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawMetrics {
-    /// Address and port of `/metrics` and `/healthz`, such as `"127.0.0.1:9400"`. Left
-    /// out: there is none.
+    /// TCP address and port at which `/metrics`, `/healthz` and `/snapshot` are
+    /// answered, such as `"127.0.0.1:9400"`. Without it the control socket alone
+    /// answers.
     listen: Option<Spanned<String>>,
 }
 

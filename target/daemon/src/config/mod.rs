@@ -1,6 +1,7 @@
 //! The configuration: read, checked, and what it names opened, before anything
 //! is served.
 
+mod ana;
 mod control;
 mod cores;
 mod error;
@@ -22,8 +23,8 @@ use std::time::Duration;
 use nvmeof_rdma::{Address, PollingConfig};
 use nvmeof_rdma_shm::ShmConfig;
 use nvmeof_target_core::{
-    Carrier, Limits, Model, ModelError, NamespaceSpec, Place, PortSpec, SubsystemSpec, Traddr,
-    derived,
+    Carrier, Limits, Model, ModelError, NamespaceSpec, Place, PortAddress, PortSpec, SubsystemSpec,
+    Traddr, derived,
 };
 
 pub use control::ControlConfig;
@@ -189,6 +190,14 @@ impl Config {
     pub fn addresses(&self) -> Vec<Address> {
         let ports = self.raw.port.iter().map(Spanned::get_ref);
         ports.map(RawPort::address).collect()
+    }
+
+    /// The same ports, in order, with what the configuration says of them
+    /// besides.
+    fn complete(&self, ports: &[PortSpec]) -> Vec<PortSpec> {
+        let raw = self.raw.port.iter().map(Spanned::get_ref);
+        let both = ports.iter().cloned().zip(raw);
+        both.map(|(spec, raw)| raw.complete(spec)).collect()
     }
 
     /// Permissions of the files of Unix sockets.
@@ -379,6 +388,8 @@ impl Config {
             deallocate: false,
             write_zeroes: false,
             volatile_cache: false,
+            ana_group: raw.ana_group(),
+            hosts: raw.hosts(),
         })
     }
 
@@ -408,8 +419,10 @@ impl Config {
         subsystems: &[SubsystemSpec],
     ) -> Result<Model, ConfigError> {
         let discovery = self.raw.discovery.to_spec(&self.raw.referral);
-        let model = Model::build(self.limits(), ports, subsystems);
+        let model = Model::build(self.limits(), &self.complete(ports), subsystems);
+        let in_capsule = self.raw.port.iter().map(|port| port.get_ref().in_capsule());
         let model = model.and_then(|model| model.with_discovery(&discovery));
+        let model = model.and_then(|model| model.with_in_capsule(in_capsule));
         model.map_err(|error| self.of_model(&error))
     }
 
@@ -428,8 +441,9 @@ impl Config {
                 referral.get_ref().place(error.key)
             }
             Place::Port(port) => {
-                let port = self.raw.port.get(port)?;
-                Some(port.get_ref().traddr.span().start)
+                let port = self.raw.port.get(port)?.get_ref();
+                let key = port.place(error.key, &error.value);
+                key.or_else(|| Some(port.traddr.span().start))
             }
             Place::Subsystem(subsystem) => {
                 let subsystem = self.raw.subsystem.get(subsystem);
@@ -442,7 +456,7 @@ impl Config {
             } => {
                 let subsystem = self.raw.subsystem.get(subsystem)?;
                 let namespace = subsystem.get_ref().namespace.get(namespace)?;
-                let key = namespace.get_ref().place(error.key);
+                let key = namespace.get_ref().place(error.key, &error.value);
                 key.or_else(|| Some(namespace.span().start))
             }
         }
@@ -464,15 +478,17 @@ fn without_carriers(address: Address) -> PortSpec {
 
 /// A port of the model.
 pub(crate) fn port_spec(address: Address, carriers: Vec<Carrier>) -> PortSpec {
+    let PortAddress { traddr, trsvcid } = port_address(address);
+    PortSpec::new(traddr, trsvcid, carriers)
+}
+
+/// What a port is known by in the model that is listened on there.
+pub(crate) fn port_address(address: Address) -> PortAddress {
     let (traddr, trsvcid) = match address {
         Address::Ip(addr) => (addr.ip().into(), addr.port()),
         Address::Unix(_) => (Traddr::Host(address.to_string().into()), 0),
     };
-    PortSpec {
-        traddr,
-        trsvcid,
-        carriers,
-    }
+    PortAddress { traddr, trsvcid }
 }
 
 /// A name for the subsystem of this machine at that address: the same at

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nvmeof_backend::parse_size;
 use nvmeof_rdma::Address;
-use nvmeof_target_core::{Limits, NamespaceSpec, SubsystemSpec};
+use nvmeof_target_core::{DEFAULT_ANA_GROUP, Limits, NamespaceSpec, SubsystemSpec};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
@@ -79,6 +79,15 @@ pub(super) struct RawLimits {
     ///
     /// Default: `4096`
     in_capsule: Option<Size>,
+    /// Descriptors that the data of a command may have (MSDBD): 1 to 16; 1 where `in_capsule` is
+    /// more than 4K.
+    ///
+    /// Default: `16`
+    /// Pieces of a host's memory in one command (MSDBD): 1 to 16; 1 where `in_capsule` is more
+    /// than 4096.
+    ///
+    /// Default: `16`
+    max_descriptors: Option<u8>,
     /// Seconds after which a connection for an admin queue ends that sent no Connect command;
     /// one for an I/O queue ends after six times as long.
     ///
@@ -182,6 +191,12 @@ pub(super) struct RawNamespace {
     /// Default: `false`
     #[serde(default = "nowhere")]
     pub(super) iopoll: Spanned<bool>,
+    /// ANA group that it is in: 1 to 128.
+    ///
+    /// Default: `1`
+    ana_group: Option<Spanned<u32>>,
+    /// Names (NQN) of the hosts that it is there for. Left out: all that may connect.
+    hosts: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
 /// Bytes: a number, or text such as `"64M"`.
@@ -212,6 +227,8 @@ impl RawConfig {
                 eui64: None,
                 readonly: false,
                 iopoll: nowhere(),
+                ana_group: None,
+                hosts: None,
             })
             .map(|raw| Spanned::new(0..0, raw))
             .collect();
@@ -240,22 +257,25 @@ impl RawConfig {
     }
 }
 
+impl Size {
+    /// What does not fit 32 bits is refused with every other size that is too
+    /// large.
+    pub(super) fn bytes(self) -> u32 {
+        u32::try_from(self.0).unwrap_or(u32::MAX)
+    }
+}
+
 impl RawLimits {
     pub(super) fn to_limits(&self) -> Limits {
         let default = Limits::default();
-        // What does not fit 32 bits is refused with every other size that is
-        // too large.
-        let bytes = |size: Option<Size>, default: u32| {
-            size.map_or(default, |Size(size)| {
-                u32::try_from(size).unwrap_or(u32::MAX)
-            })
-        };
+        let bytes = |size: Option<Size>, default: u32| size.map_or(default, Size::bytes);
         Limits {
             queue_depth: self.queue_depth.unwrap_or(default.queue_depth),
             io_queues: self.io_queues.unwrap_or(default.io_queues),
             controllers: self.controllers.unwrap_or(default.controllers),
             max_transfer: bytes(self.max_transfer, default.max_transfer),
             in_capsule: bytes(self.in_capsule, default.in_capsule),
+            max_descriptors: self.max_descriptors.unwrap_or(default.max_descriptors),
             connect_timeout: self
                 .connect_timeout_s
                 .map_or(default.connect_timeout, |s| Duration::from_secs(s.into())),
@@ -338,8 +358,20 @@ impl RawSubsystem {
 }
 
 impl RawNamespace {
-    /// Where the value of `key` is in the text.
-    pub(super) fn place(&self, key: &str) -> Option<usize> {
+    /// Its group for asymmetric namespace access.
+    pub(super) fn ana_group(&self) -> u32 {
+        let given = self.ana_group.as_ref();
+        given.map_or(DEFAULT_ANA_GROUP, |group| *group.get_ref())
+    }
+
+    /// Whom it is there for; `None` stands for all that may connect.
+    pub(super) fn hosts(&self) -> Option<Vec<String>> {
+        let hosts = self.hosts.as_ref()?.get_ref().iter();
+        Some(hosts.map(|host| host.get_ref().clone()).collect())
+    }
+
+    /// Where `value` of `key` is in the text.
+    pub(super) fn place(&self, key: &str, value: &str) -> Option<usize> {
         let span = match key {
             "nsid" => self.nsid.span(),
             "path" | "blocks" => self.path.span(),
@@ -347,6 +379,13 @@ impl RawNamespace {
             "uuid" => self.uuid.as_ref()?.span(),
             "nguid" => self.nguid.as_ref()?.span(),
             "eui64" => self.eui64.as_ref()?.span(),
+            "ana_group" => self.ana_group.as_ref()?.span(),
+            "hosts" => {
+                let hosts = self.hosts.as_ref()?;
+                let mut each = hosts.get_ref().iter();
+                let one = each.find(|host| host.get_ref() == value);
+                one.map_or(hosts.span(), Spanned::span)
+            }
             _ => return None,
         };
         Some(span.start)

@@ -261,6 +261,13 @@ impl Carried {
         self.ports.iter().filter_map(|it| it.queue_size).max()
     }
 
+    /// Bytes of in-capsule data of the port with the most, where that is more than
+    /// usual.
+    fn long_capsules(&self) -> Option<u32> {
+        let all = self.ports.iter().filter_map(|it| it.in_capsule);
+        all.max().filter(|bytes| *bytes > ports::IN_CAPSULE)
+    }
+
     /// Queues of one controller over all subsystems, where all say less than
     /// the kernel's default.
     fn io_queues(&self) -> Option<u16> {

@@ -56,12 +56,13 @@ fn a_real_setup_comes_along() {
     let (text, report) = import(&saved, &small_blocks);
     assert_eq!(report.losses(), 0, "{}", told(&report));
     let expected = r#"
-        limits = { queue_depth = 128, io_queues = 32 }
+        limits = { queue_depth = 128, io_queues = 32, in_capsule = 8192, max_descriptors = 1 }
 
         [[port]]
         id = 1
         traddr = "127.0.0.1"
         trsvcid = 4420
+        in_capsule = 4096
         [[port.ana_group]]
         id = 2
         state = "non-optimized"

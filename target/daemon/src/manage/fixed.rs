@@ -73,6 +73,7 @@ fn limit(old: &Limits, new: &Limits) -> Option<&'static str> {
         controllers,
         max_transfer,
         in_capsule,
+        max_descriptors,
         connect_timeout,
         unconnected,
         traffic_keep_alive,
@@ -83,6 +84,7 @@ fn limit(old: &Limits, new: &Limits) -> Option<&'static str> {
         ("controllers", *controllers != new.controllers),
         ("max_transfer", *max_transfer != new.max_transfer),
         ("in_capsule", *in_capsule != new.in_capsule),
+        ("max_descriptors", *max_descriptors != new.max_descriptors),
         ("connect_timeout_s", *connect_timeout != new.connect_timeout),
         ("unconnected", *unconnected != new.unconnected),
         (

@@ -87,6 +87,7 @@ fn change(change: &Change) -> Value {
             "referral": address,
             "subsystem": nqn.as_str(),
         }),
+        Subject::AnaGroup { address, group } => json!({ "port": address, "ana_group": group }),
         Subject::Subsystem { nqn } => json!({ "subsystem": nqn.as_str() }),
         Subject::Host { nqn, host } => json!({
             "subsystem": nqn.as_str(),
@@ -101,6 +102,9 @@ fn change(change: &Change) -> Value {
         ChangeKind::Added => json!("added"),
         ChangeKind::Removed => json!("removed"),
         ChangeKind::Resized { from, to } => json!({ "resized": { "from": from, "to": to } }),
+        ChangeKind::State { from, to } => {
+            json!({ "state": { "from": from.name(), "to": to.name() } })
+        }
         ChangeKind::Changed { key } => json!({ "changed": key }),
     };
     json!({

@@ -178,9 +178,11 @@ impl Edge {
         }
     }
 
-    /// Draws its receives from `receives` instead of having its own.
-    pub(crate) fn share(&mut self, receives: Receives, shared: &mut SharedQueues) {
+    /// Draws its receives, which have that length, from `receives` instead of
+    /// having its own.
+    pub(crate) fn share(&mut self, receives: Receives, len: usize, shared: &mut SharedQueues) {
         self.receives = receives;
+        self.capsule_len = len;
         self.receives.grow(FIRST, shared);
     }
 

@@ -8,7 +8,8 @@ use nvmeof_target_core::{Queue as Core, Refusal, Target};
 use nvmeof_wire::cm::Accept;
 use zerocopy::IntoBytes;
 
-use super::{LOOK_AFTER, Reactor, earlier};
+use super::{LOOK_AFTER, Listening, Reactor, earlier};
+use crate::config::port_address;
 use crate::queue::{Edge, FIRST, Link, SENDS_PER_COMMAND};
 use crate::storage::Storage;
 
@@ -136,6 +137,11 @@ impl<S: Storage> Reactor<S> {
             Some(Address::Unix(_)) => core.set_local_host(),
             None => {}
         }
+        let mut listeners = self.listeners.iter();
+        let its = |one: &&Listening| (one.provider, one.listener) == (provider, request.listener);
+        if let Some(listening) = listeners.find(its) {
+            core.set_port(port_address(listening.address));
+        }
         let limits = at.limits();
         let config = QpConfig {
             recvs: entries,
@@ -154,7 +160,7 @@ impl<S: Storage> Reactor<S> {
             provider,
             listener: request.listener,
             peer,
-            capsule_len: self.capsule_len,
+            capsule_len: usize::try_from(core.capsule_len()).unwrap_or(self.capsule_len),
             reads: config.reads_out,
         };
         let place = self.queues.insert(|place| Edge::new(place, link, core));
@@ -176,7 +182,8 @@ impl<S: Storage> Reactor<S> {
             && let Some(receives) = at.share_receives(qp, entries, most)
             && let Some(receives) = shared.join(provider, receives)
         {
-            edge.share(receives, shared);
+            // Those are of one size, whichever port a queue came by.
+            edge.share(receives, self.capsule_len, shared);
         }
         let accepted = at.prepare(qp, &config).and_then(|()| {
             for buf in capsules {
