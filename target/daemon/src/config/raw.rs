@@ -83,10 +83,6 @@ pub(super) struct RawLimits {
     /// more than 4K.
     ///
     /// Default: `16`
-    /// Pieces of a host's memory in one command (MSDBD): 1 to 16; 1 where `in_capsule` is more
-    /// than 4096.
-    ///
-    /// Default: `16`
     max_descriptors: Option<u8>,
     /// Seconds after which a connection for an admin queue ends that sent no Connect command;
     /// one for an I/O queue ends after six times as long.
