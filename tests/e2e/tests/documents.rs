@@ -163,7 +163,11 @@ fn the_commands_for_a_target_that_runs_work() {
     let setup = Setup::new().file(1 << 20).access(ONE_HOST);
     let (socket, second) = (setup.path("control.sock"), setup.path("second.img"));
     image(&second, 2, 1 << 20);
-    let head = format!("[control]\nsocket = '{}'\n", socket.display());
+    let head = format!(
+        "[control]\nsocket = '{}'\nstate = '{}'\n",
+        socket.display(),
+        setup.path("state.json").display()
+    );
     let setup = setup.head(&head);
     let target = setup.start();
     let text = read("docs/managing.md");
