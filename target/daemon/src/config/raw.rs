@@ -173,7 +173,8 @@ pub(super) struct RawSubsystem {
     /// Default: `false`
     #[serde(default = "nowhere")]
     allow_any_host: Spanned<bool>,
-    /// Names (NQN) of the hosts that may connect. `[]` without `allow_any_host`: nobody may.
+    /// Names (NQN) of the hosts that may connect; an empty list is nobody. Needed unless
+    /// `allow_any_host` is true.
     allowed_hosts: Option<Vec<Spanned<String>>>,
     #[serde(default)]
     pub(super) namespace: Vec<Spanned<RawNamespace>>,
