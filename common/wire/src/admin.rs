@@ -151,7 +151,7 @@ impl GetLogPage {
     pub fn parse(sqe: &Sqe) -> Self {
         let [lid, lsp, l0, l1] = sqe.cdw10.to_bytes();
         let [u0, u1, i0, i1] = sqe.cdw11.to_bytes();
-        let [_, ot, _, csi] = sqe.cdw14.to_bytes();
+        let [_, _, ot, csi] = sqe.cdw14.to_bytes();
         let numd = u32::from_le_bytes([l0, l1, u0, u1]);
         Self {
             lid: LogId(lid),
@@ -181,7 +181,7 @@ impl GetLogPage {
         sqe.cdw11 = U32::from_bytes([u0, u1, i0, i1]);
         sqe.cdw12 = U32::from_bytes([a, b, c, d]);
         sqe.cdw13 = U32::from_bytes([e, f, g, h]);
-        sqe.cdw14 = U32::from_bytes([0, u8::from(self.index_offset) << 7, 0, self.csi]);
+        sqe.cdw14 = U32::from_bytes([0, 0, u8::from(self.index_offset) << 7, self.csi]);
         sqe
     }
 }
@@ -375,6 +375,10 @@ mod tests {
         );
         assert_eq!(GetLogPage::parse(&sqe), log);
         assert_eq!(GetLogPage::new(LogId::SMART, NSID_ALL, 0, 0).len, 4);
+        // Base 2.0, figure 199: OT is bit 23, CSI above it.
+        log.index_offset = true;
+        log.csi = 2;
+        assert_eq!(log.to_sqe().cdw14.get(), 0x0280_0000);
         // The longest there is: NUMD FFFFFFFFh.
         log.len = 1 << 34;
         assert_eq!(GetLogPage::parse(&log.to_sqe()), log);

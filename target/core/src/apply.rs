@@ -1,8 +1,8 @@
 //! One model takes the place of another while hosts are connected.
 //!
 //! What hosts do not have to know of does not reach them. They hear of a
-//! namespace that changed, and of a discovery log that did, by asynchronous
-//! events. Removing what is in use disconnects it: controllers of a subsystem
+//! namespace that changed or is reached otherwise, and of a discovery log that
+//! changed, by asynchronous events. Removing what is in use disconnects it: controllers of a subsystem
 //! that is gone, and of a host that may not connect any more, are lost as if
 //! their connection had broken.
 
@@ -14,7 +14,8 @@ use nvmeof_wire::Nqn;
 
 use crate::controller::{Controller, Serves};
 use crate::live::Live;
-use crate::target::Served;
+use crate::sight::Present;
+use crate::target::{Served, presents};
 use crate::{Change, Model, Subject, Target};
 
 #[cfg(test)]
@@ -54,6 +55,10 @@ pub enum Why {
     HostDenied,
     /// The port that it came by is gone. The edge finds those.
     PortRemoved,
+    /// The administrator wanted it.
+    Asked,
+    /// The target lets go of all hosts. The edge finds those.
+    Drained,
 }
 
 /// The model has other sizes than the one that is served.
@@ -80,26 +85,23 @@ impl Target {
         if changes.is_empty() && !differs(&served.model, &model) {
             return Ok(Applied::default());
         }
-        let model = Arc::new(model);
-        let live: Vec<_> = model
-            .subsystems()
-            .iter()
-            .map(|subsystem| match served.live(&subsystem.nqn) {
+        let mut before: BTreeMap<Nqn, Present> = BTreeMap::new();
+        let live: Vec<_> = presents(&model)
+            .map(|present| match served.live(&present.subsystem.nqn) {
                 Some(live) => {
-                    live.replace(Arc::clone(subsystem));
+                    before.insert(live.nqn, live.replace(present));
                     Arc::clone(live)
                 }
-                None => Arc::new(Live::new(Arc::clone(subsystem))),
+                None => Arc::new(Live::new(present)),
             })
             .collect();
         let discovery = changes.iter().any(concerns_discovery);
         *served = Served {
-            model,
+            model: Arc::new(model),
             live,
             discovery: served.discovery + u64::from(discovery),
         };
         let mut disconnected = Vec::new();
-        let changed = changed_namespaces(&changes);
         for controller in self.shared.registry.all() {
             if let Some(why) = lost(&served, &controller) {
                 self.shared.registry.remove(&controller);
@@ -110,8 +112,8 @@ impl Target {
                     subnqn: controller.subnqn(),
                     why,
                 });
-            } else if let Some(nsids) = changed.get(&controller.subnqn()) {
-                controller.namespaces_changed(nsids);
+            } else if let Some(before) = before.get(&controller.subnqn()) {
+                controller.becomes_from(before);
             } else if discovery && controller.is_discovery() {
                 controller.discovery_changed();
             }
@@ -140,19 +142,8 @@ fn concerns_discovery(change: &Change) -> bool {
         | Subject::Referral { .. }
         | Subject::Subsystem { .. }
         | Subject::Host { .. } => true,
-        Subject::Namespace { .. } => false,
+        Subject::Namespace { .. } | Subject::AnaGroup { .. } => false,
     }
-}
-
-/// The namespaces that changed, by their subsystem's name.
-fn changed_namespaces(changes: &[Change]) -> BTreeMap<Nqn, Vec<u32>> {
-    let mut changed: BTreeMap<Nqn, Vec<u32>> = BTreeMap::new();
-    for change in changes {
-        if let Subject::Namespace { nqn, nsid } = change.subject {
-            changed.entry(nqn).or_default().push(nsid);
-        }
-    }
-    changed
 }
 
 /// Why the controller must go, if it must.
@@ -164,7 +155,7 @@ fn lost(served: &Served, controller: &Controller) -> Option<Why> {
     if !there {
         return Some(Why::SubsystemRemoved);
     }
-    let allowed = live.current().allows(&controller.hostnqn);
+    let allowed = live.current().subsystem.allows(&controller.hostnqn);
     (!allowed).then_some(Why::HostDenied)
 }
 
@@ -186,6 +177,8 @@ impl fmt::Display for Why {
             Self::SubsystemRemoved => "the subsystem was removed",
             Self::HostDenied => "the host may not connect any more",
             Self::PortRemoved => "the port was removed",
+            Self::Asked => "the administrator wanted it",
+            Self::Drained => "the target was drained",
         })
     }
 }

@@ -14,6 +14,7 @@
 mod action;
 mod admin;
 mod apply;
+mod connected;
 mod controller;
 mod discovery;
 mod health;
@@ -21,11 +22,13 @@ mod hits;
 mod limits;
 mod live;
 mod locks;
+pub mod metrics;
 mod model;
 mod protection;
 mod queue;
 mod registry;
 mod seats;
+mod sight;
 mod target;
 #[cfg(test)]
 mod testing;
@@ -34,13 +37,14 @@ pub use action::{
     Action, CloseCause, Data, Event, Executed, IoKind, IoOp, Order, Remote, Response,
 };
 pub use apply::{Applied, Disconnected, LimitsChanged, Why};
+pub use connected::Connected;
 pub use hits::{Hits, Limit};
 pub use limits::Limits;
 pub use locks::{LockMember, Locks, RangeLock};
 pub use model::{
-    Carrier, Change, ChangeKind, Discovery, DiscoverySpec, Fabric, Model, ModelError, Namespace,
-    NamespaceSpec, NamespaceState, Place, Port, PortSpec, Referral, ReferralSpec, Revision,
-    Subject, Subsystem, SubsystemSpec, Traddr, derived,
+    AnaGroup, Carrier, Change, ChangeKind, DEFAULT_ANA_GROUP, Discovery, DiscoverySpec, Fabric,
+    Model, ModelError, Namespace, NamespaceSpec, NamespaceState, Place, Port, PortAddress,
+    PortSpec, Referral, ReferralSpec, Revision, Subject, Subsystem, SubsystemSpec, Traddr, derived,
 };
 pub use queue::{News, Queue, Request};
 pub use target::{PortSeat, Refusal, Target};

@@ -17,6 +17,10 @@ pub struct Limits {
     pub max_transfer: u32,
     /// In-capsule data of one command in bytes: a multiple of 16.
     pub in_capsule: u32,
+    /// Keyed descriptors of one command (MSDBD), 1 to
+    /// [`Limits::DESCRIPTORS`]. Only 1 where in-capsule data are longer than
+    /// [`Limits::LISTS_UP_TO`].
+    pub max_descriptors: u8,
     /// How long the queue pair of an admin queue may stay without a Connect
     /// command. That of an I/O queue may six times as long: Linux makes the
     /// queue pairs of all I/O queues before it sends the first Connect.
@@ -60,8 +64,7 @@ impl Limits {
     /// Bytes of a fused Compare and Write, at most: what every capsule has room
     /// for, so that none of its halves waits for a buffer.
     pub const MAX_FUSED: u32 = 4096;
-    /// Keyed descriptors of one command (MSDBD), where in-capsule data are no
-    /// longer than [`LISTS_UP_TO`](Self::LISTS_UP_TO).
+    /// Keyed descriptors of one command, at most.
     pub const DESCRIPTORS: u8 = 16;
     /// In-capsule data above this many bytes go with one descriptor for each
     /// command: Linux hosts 5.4 to 5.12 corrupt long in-capsule data when the
@@ -84,16 +87,6 @@ impl Limits {
             u16::try_from(blocks).unwrap_or(u16::MAX),
             u32::try_from(blocks).unwrap_or(u32::MAX),
         )
-    }
-
-    /// MSDBD: descriptors of one command.
-    #[must_use]
-    pub(crate) fn descriptors(&self) -> u8 {
-        if self.in_capsule > Self::LISTS_UP_TO {
-            1
-        } else {
-            Self::DESCRIPTORS
-        }
     }
 
     /// Pages of [`IoKind::PAGE`] bytes at once, at most, of a command whose data
@@ -123,6 +116,7 @@ impl Default for Limits {
             controllers: 64,
             max_transfer: 256 << 10,
             in_capsule: 4096,
+            max_descriptors: Self::DESCRIPTORS,
             connect_timeout: Duration::from_secs(10),
             unconnected: 64,
             host_controllers: 48,

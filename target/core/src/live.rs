@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvmeof_wire::Nqn;
 use nvmeof_wire::features::WriteProtection;
 
-use crate::Subsystem;
 use crate::health::Health;
 use crate::protection::{Fixed, Protections};
+use crate::sight::{Present, Sight, Viewer};
 
 /// A subsystem over all models that have its name. Its controllers hold this,
 /// so that they outlive a change of it.
@@ -25,54 +25,54 @@ pub(crate) struct Live {
 #[derive(Debug)]
 struct State {
     /// As the model has it.
-    configured: Arc<Subsystem>,
+    configured: Present,
     /// What hosts set.
     protections: Protections,
     /// What follows from both.
-    current: Arc<Subsystem>,
+    current: Present,
 }
 
-/// One queue's copy of the present state. Looking whether it is still that
-/// costs a load of a word that is hardly ever written.
+/// What one queue sees at present. Looking whether it is still that costs a
+/// load of a word that is hardly ever written.
 #[derive(Debug)]
 pub(crate) struct View {
     live: Arc<Live>,
     seen: u64,
-    subsystem: Arc<Subsystem>,
+    sight: Sight,
+    viewer: Arc<Viewer>,
 }
 
 impl Live {
-    pub(crate) fn new(subsystem: Arc<Subsystem>) -> Self {
+    pub(crate) fn new(present: Present) -> Self {
         Self {
-            nqn: subsystem.nqn,
+            nqn: present.subsystem.nqn,
             health: Arc::default(),
             generation: AtomicU64::new(0),
             state: Mutex::new(State {
-                configured: Arc::clone(&subsystem),
+                configured: present.clone(),
                 protections: Protections::default(),
-                current: subsystem,
+                current: present,
             }),
         }
     }
 
     /// What it is now.
-    pub(crate) fn current(&self) -> Arc<Subsystem> {
-        Arc::clone(&self.lock().current)
+    pub(crate) fn current(&self) -> Present {
+        self.lock().current.clone()
     }
 
-    /// It is `subsystem` from now on.
-    pub(crate) fn replace(&self, subsystem: Arc<Subsystem>) {
+    /// It is `present` from now on. Returns what it was.
+    pub(crate) fn replace(&self, present: Present) -> Present {
         let mut state = self.lock();
-        state.protections.keep_those_of(&subsystem);
-        state.configured = subsystem;
-        self.renew(&mut state);
+        state.protections.keep_those_of(&present.subsystem);
+        state.configured = present;
+        self.renew(&mut state)
     }
 
-    /// The state of write protection of an active namespace; `None` when it is
-    /// not there.
+    /// The state of write protection of a namespace; `None` when it is not there.
     pub(crate) fn protection(&self, nsid: u32) -> Option<WriteProtection> {
         let state = self.lock();
-        let namespace = state.configured.namespace(nsid)?;
+        let namespace = state.configured.subsystem.namespace(nsid)?;
         Some(state.protections.of(namespace))
     }
 
@@ -84,12 +84,8 @@ impl Live {
         to: WriteProtection,
     ) -> Option<Result<WriteProtection, Fixed>> {
         let mut state = self.lock();
-        let State {
-            configured,
-            protections,
-            ..
-        } = &mut *state;
-        let before = protections.set(configured.namespace(nsid)?, to);
+        let subsystem = Arc::clone(&state.configured.subsystem);
+        let before = state.protections.set(subsystem.namespace(nsid)?, to);
         if before.is_ok_and(|before| before != to) {
             self.renew(&mut state);
         }
@@ -99,31 +95,48 @@ impl Live {
     /// Takes back what [`protect`](Self::protect) did: it did not come about.
     pub(crate) fn unprotect(&self, nsid: u32, before: WriteProtection) {
         let mut state = self.lock();
-        let State {
-            configured,
-            protections,
-            ..
-        } = &mut *state;
-        if let Some(namespace) = configured.namespace(nsid) {
-            protections.put(namespace, before);
+        let subsystem = Arc::clone(&state.configured.subsystem);
+        if let Some(namespace) = subsystem.namespace(nsid) {
+            state.protections.put(namespace, before);
         }
         self.renew(&mut state);
     }
 
-    /// Makes what follows from the model and from what hosts set.
-    fn renew(&self, state: &mut State) {
-        state.current = state.protections.over(&state.configured);
+    /// What it would be now if the state of a namespace were still `before`.
+    pub(crate) fn as_if(&self, nsid: u32, before: WriteProtection) -> Present {
+        let state = self.lock();
+        let mut protections = state.protections.clone();
+        if let Some(namespace) = state.configured.subsystem.namespace(nsid) {
+            protections.put(namespace, before);
+        }
+        protections.over(&state.configured)
+    }
+
+    /// Makes what follows from the model and from what hosts set. Returns what
+    /// it was.
+    fn renew(&self, state: &mut State) -> Present {
+        let present = state.protections.over(&state.configured);
+        let before = std::mem::replace(&mut state.current, present);
         self.generation.fetch_add(1, Ordering::Release);
+        before
     }
 
     /// For a queue.
-    pub(crate) fn view(self: &Arc<Self>) -> View {
-        let state = self.lock();
+    pub(crate) fn view(self: &Arc<Self>, viewer: Arc<Viewer>) -> View {
+        let (seen, sight) = self.look(&viewer);
         View {
-            seen: self.generation.load(Ordering::Acquire),
-            subsystem: Arc::clone(&state.current),
             live: Arc::clone(self),
+            seen,
+            sight,
+            viewer,
         }
+    }
+
+    /// What is seen, and its generation.
+    fn look(&self, viewer: &Viewer) -> (u64, Sight) {
+        let state = self.lock();
+        let generation = self.generation.load(Ordering::Acquire);
+        (generation, state.current.sight(viewer))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -133,7 +146,7 @@ impl Live {
 }
 
 impl View {
-    /// Becomes what the subsystem is now. Call it for each command.
+    /// Becomes what is seen now. Call it for each command.
     #[inline]
     pub(crate) fn refresh(&mut self) {
         if self.live.generation.load(Ordering::Acquire) != self.seen {
@@ -143,12 +156,12 @@ impl View {
 
     #[cold]
     fn renew(&mut self) {
-        *self = self.live.view();
+        (self.seen, self.sight) = self.live.look(&self.viewer);
     }
 
-    /// The subsystem as it was at the last [`refresh`](Self::refresh).
+    /// What was seen at the last [`refresh`](Self::refresh).
     #[inline]
-    pub(crate) fn subsystem(&self) -> &Subsystem {
-        &self.subsystem
+    pub(crate) fn sight(&self) -> &Sight {
+        &self.sight
     }
 }

@@ -17,10 +17,11 @@ use std::sync::Arc;
 
 use nvmeof_wire::features::WriteProtection;
 
+use crate::sight::Present;
 use crate::{Namespace, Subsystem};
 
 /// The states that hosts set, by number of the namespace.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Protections(BTreeMap<u32, Protected>);
 
 #[derive(Clone, Copy, Debug)]
@@ -84,16 +85,20 @@ impl Protections {
         });
     }
 
-    /// The subsystem with those namespaces read only that hosts protected.
-    pub(crate) fn over(&self, subsystem: &Arc<Subsystem>) -> Arc<Subsystem> {
+    /// What is served with those namespaces read only that hosts protected.
+    pub(crate) fn over(&self, present: &Present) -> Present {
+        let subsystem = &present.subsystem;
         let protected = |namespace: &Namespace| self.of(namespace) != WriteProtection::NONE;
         let same = subsystem
             .namespaces()
             .iter()
             .all(|namespace| protected(namespace) == namespace.readonly);
         if same {
-            return Arc::clone(subsystem);
+            return present.clone();
         }
-        Arc::new(subsystem.with_readonly(protected))
+        Present {
+            subsystem: Arc::new(subsystem.with_readonly(protected)),
+            ports: Arc::clone(&present.ports),
+        }
     }
 }

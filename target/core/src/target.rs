@@ -9,6 +9,7 @@ use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request as CmRequest};
 use crate::live::Live;
 use crate::registry::Registry;
 use crate::seats::{Seat, Seats, Taken};
+use crate::sight::Present;
 use crate::{Hits, Limit, Limits, Locks, Model, Queue};
 
 /// What hosts are served. Clones are the same target; each reactor has one.
@@ -76,8 +77,7 @@ impl Target {
     /// Serves `model`.
     #[must_use]
     pub fn new(model: Model) -> Self {
-        let subsystems = model.subsystems().iter();
-        let live = subsystems.map(|one| Arc::new(Live::new(Arc::clone(one))));
+        let live = presents(&model).map(|present| Arc::new(Live::new(present)));
         let served = Served {
             live: live.collect(),
             discovery: 1,
@@ -191,6 +191,15 @@ impl Target {
     pub fn no_room(cause: String) -> Refusal {
         refusal(RejectStatus::NO_RESOURCES, cause)
     }
+}
+
+/// The subsystems of a model, in order.
+pub(crate) fn presents(model: &Model) -> impl Iterator<Item = Present> {
+    let subsystems = model.subsystems().iter();
+    subsystems.map(|subsystem| Present {
+        subsystem: Arc::clone(subsystem),
+        ports: model.shared_ports(),
+    })
 }
 
 /// Entries of the queue's submission queue, which is as many receives as must

@@ -12,13 +12,14 @@ use std::time::Duration;
 use nvmeof_wire::admin::{Cns, Identify};
 use nvmeof_wire::cm::Request as CmRequest;
 use nvmeof_wire::fabrics::{Connect, ConnectData, PropertyAccess};
+use nvmeof_wire::log::ana::AnaState;
 use nvmeof_wire::registers::{Cc, Property, PropertyValue};
 use nvmeof_wire::{Cqe, Nqn, Sgl, Sqe, Status};
 use zerocopy::IntoBytes;
 
 use crate::{
-    Action, Applied, Event, Executed, Fabric, IoOp, Limits, Model, NamespaceSpec, Order, PortSpec,
-    Queue, Request, SubsystemSpec, Target, Traddr,
+    Action, AnaGroup, Applied, Event, Executed, Fabric, IoOp, Limits, Model, NamespaceSpec, Order,
+    PortAddress, PortSpec, Queue, Request, SubsystemSpec, Target, Traddr,
 };
 
 pub(crate) const DISK: &str = "nqn.2026-11.org.example:disk";
@@ -28,10 +29,16 @@ pub(crate) const HOST_ID: [u8; 16] = [7; 16];
 pub(crate) const NOW: Duration = Duration::from_secs(1000);
 
 pub(crate) fn port() -> PortSpec {
+    let traddr = Traddr::Ip(Ipv4Addr::LOCALHOST.into());
+    PortSpec::new(traddr, 4420, vec![Fabric::Iwarp.into()])
+}
+
+/// The port of that number, which reaches group 2 in that state.
+pub(crate) fn port_in(number: u16, state: AnaState) -> PortSpec {
     PortSpec {
-        traddr: Traddr::Ip(Ipv4Addr::LOCALHOST.into()),
-        trsvcid: 4420,
-        carriers: vec![Fabric::Iwarp.into()],
+        trsvcid: 4419 + number,
+        ana_groups: vec![AnaGroup { id: 2, state }],
+        ..port()
     }
 }
 
@@ -39,16 +46,11 @@ pub(crate) fn namespace(nsid: u32) -> NamespaceSpec {
     NamespaceSpec {
         nsid,
         blocks: 1000,
-        block_size: 512,
-        uuid: None,
-        nguid: None,
-        eui64: None,
-        readonly: false,
-        state: crate::NamespaceState::Ready,
         disk: nsid * 10,
         deallocate: true,
         write_zeroes: true,
         volatile_cache: true,
+        ..NamespaceSpec::default()
     }
 }
 
@@ -125,6 +127,8 @@ pub(crate) fn target() -> Target {
 pub(crate) struct Host {
     pub(crate) queue: Queue,
     pub(crate) now: Duration,
+    /// How long each disk operation takes.
+    pub(crate) slow: Duration,
     next_cid: u16,
     /// What the next disk operations give; success when there are no more.
     pub(crate) outcomes: Vec<Executed>,
@@ -169,8 +173,12 @@ pub(crate) fn keyed(len: usize) -> Sgl {
 }
 
 pub(crate) fn connect_data(cntlid: u16) -> ConnectData {
+    connect_data_of(HOST, cntlid)
+}
+
+pub(crate) fn connect_data_of(host: &str, cntlid: u16) -> ConnectData {
     let nqn = |text| Nqn::new(text).unwrap();
-    ConnectData::new(HOST_ID, cntlid, &nqn(DISK), &nqn(HOST))
+    ConnectData::new(HOST_ID, cntlid, &nqn(DISK), &nqn(host))
 }
 
 impl Host {
@@ -182,6 +190,7 @@ impl Host {
         Self {
             queue,
             now: NOW,
+            slow: Duration::ZERO,
             next_cid: 1,
             outcomes: Vec::new(),
             ops: Vec::new(),
@@ -194,7 +203,21 @@ impl Host {
     }
 
     pub(crate) fn admin_with(target: &Target, kato: u32, data: &ConnectData) -> (Self, u16) {
+        Self::open(target, 0, 32).into_admin(kato, data)
+    }
+
+    /// The same of a host that came by that port.
+    pub(crate) fn admin_at(target: &Target, port: &PortSpec, data: &ConnectData) -> (Self, u16) {
         let mut host = Self::open(target, 0, 32);
+        host.queue.set_port(PortAddress {
+            traddr: port.traddr.clone(),
+            trsvcid: port.trsvcid,
+        });
+        host.into_admin(0, data)
+    }
+
+    fn into_admin(self, kato: u32, data: &ConnectData) -> (Self, u16) {
+        let mut host = self;
         let answer = host.connect(&Connect::new(0, 32, kato), data);
         assert_eq!(answer.status(), Status::SUCCESS, "{answer:?}");
         let cntlid = u16::try_from(answer.result()).unwrap();
@@ -208,9 +231,22 @@ impl Host {
         (admin, Self::io(target, 1, cntlid))
     }
 
+    /// The same of a host of that name that came by that port.
+    pub(crate) fn ready_at(target: &Target, port: &PortSpec, host: &str) -> (Self, Self) {
+        let (admin, cntlid) = Self::admin_at(target, port, &connect_data_of(host, 0xffff));
+        (
+            admin,
+            Self::io_with(target, 1, &connect_data_of(host, cntlid)),
+        )
+    }
+
     pub(crate) fn io(target: &Target, qid: u16, cntlid: u16) -> Self {
+        Self::io_with(target, qid, &connect_data(cntlid))
+    }
+
+    fn io_with(target: &Target, qid: u16, data: &ConnectData) -> Self {
         let mut host = Self::open(target, qid, 128);
-        let answer = host.connect(&Connect::new(qid, 128, 0), &connect_data(cntlid));
+        let answer = host.connect(&Connect::new(qid, 128, 0), data);
         assert_eq!(answer.status(), Status::SUCCESS, "{answer:?}");
         host
     }
@@ -277,6 +313,7 @@ impl Host {
         in_capsule: &[u8],
     ) -> Outcome {
         let mut buffer = Vec::new();
+        let began = self.now;
         loop {
             action = match action {
                 Action::Pull { remote: wanted, .. } => {
@@ -294,6 +331,7 @@ impl Host {
                     assert_eq!(request.may_write(its, &bytes), op.changes(), "{op:?}");
                     assert!(!request.may_write(|disk| !its(disk), &bytes), "{op:?}");
                     self.ops.push(op);
+                    self.now += self.slow;
                     let outcome = if self.outcomes.is_empty() {
                         Executed::Ok
                     } else {
@@ -314,6 +352,7 @@ impl Host {
                 }
                 Action::Respond(response) => {
                     assert_eq!(response.cqe.cid.get(), cid);
+                    self.queue.count(&request, &response, self.now - began);
                     let pushes = response.push.is_some();
                     if let Some(remote) = response.push {
                         assert_eq!(usize::try_from(remote.len).unwrap(), buffer.len());

@@ -1,21 +1,27 @@
 //! The command line.
 
-use std::io::IsTerminal;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use nvmeof_manual::Manual;
 use nvmeof_rdma::Address;
 use serde_json::{Value, json};
-use tracing_subscriber::EnvFilter;
 
+use crate::changes::Standing;
 use crate::config::{Config, ConfigError, DEFAULT_PORT};
+use crate::control::{Bound, Shared};
+use crate::ctl::Ctl;
+use crate::import::Import;
+use crate::log;
 use crate::ports::{self, Port};
 use crate::processors::{self, Seat};
 use crate::server::{ServeError, Server};
 use crate::service;
+use crate::top::Top;
+use crate::watch::Exporter;
 
 /// Serves files, block devices and memory as NVMe namespaces over RDMA.
 ///
@@ -38,6 +44,12 @@ enum Command {
     Serve(Serve),
     /// Check a configuration file and what it names, and serve nothing.
     CheckConfig(CheckConfig),
+    /// Ask and change a target that runs.
+    Ctl(Ctl),
+    /// Watch a target that runs: rates, latencies, how busy it is.
+    Top(Top),
+    /// Make a configuration of what nvmetcli saved.
+    Import(Import),
     #[command(flatten)]
     Manual(Manual),
 }
@@ -102,22 +114,31 @@ fn default_listen() -> Address {
 }
 
 /// It failed.
-const FAILED: u8 = 1;
+pub(crate) const FAILED: u8 = 1;
 /// Wrong usage or configuration.
-const USAGE: u8 = 2;
+pub(crate) const USAGE: u8 = 2;
 
 impl Cli {
     /// Does what the command line says. Gives the exit status: 0 success, 1
     /// failure, 2 wrong usage or configuration.
     #[must_use]
     pub fn run(self) -> ExitCode {
-        if let Err(why) = start_log(self.log_level.as_deref()) {
+        if let Err(why) = log::start(self.log_level.as_deref()) {
             eprintln!("nvmeof-target: --log-level: {why}");
             return USAGE.into();
         }
         match self.command {
             Command::Serve(serve) => serve.run(),
             Command::CheckConfig(check) => check.run(),
+            Command::Ctl(ctl) => ctl.run(),
+            Command::Top(top) => match top.run() {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(why) => {
+                    eprintln!("nvmeof-target: {why}");
+                    FAILED.into()
+                }
+            },
+            Command::Import(import) => import.run(),
             Command::Manual(manual) => match manual.run(Self::command(), "8") {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
@@ -145,32 +166,56 @@ impl Serve {
     }
 
     fn serve(self) -> Result<(), ServeError> {
-        let config = match self.config {
-            Some(path) => Config::read(&path)?,
-            None => Config::of_namespaces(&self.namespace, self.listen, &self.provider, self.nqn)?,
+        let Some(path) = self.config else {
+            let listen = self.listen;
+            let config = Config::of_namespaces(&self.namespace, listen, &self.provider, self.nqn)?;
+            let server = Server::start(&config)?;
+            ready(&config, &server);
+            return server.run();
         };
-        let server = Server::start(&config)?;
-        ready(&config, &server);
-        server.run()
+        let standing = Standing::read(&path)?;
+        let bound = Bound::new(standing.config())?;
+        let exporter = Exporter::bind(standing.config())?;
+        let (server, keeper) = standing.serve()?;
+        let keeper = Arc::new(keeper);
+        let shared = Shared {
+            keeper: Arc::clone(&keeper),
+            watch: Arc::clone(server.watch()),
+        };
+        let control = bound.map(|bound| bound.serve(&shared)).transpose();
+        let _control = control.map_err(|error| ServeError::Start {
+            what: "control",
+            why: error.to_string(),
+        })?;
+        let exporter = exporter.map(|exporter| exporter.serve(server.watch()));
+        let _exporter = exporter.transpose().map_err(|error| ServeError::Start {
+            what: "metrics",
+            why: error.to_string(),
+        })?;
+        told_ready(&server);
+        server.run_kept(Some(keeper))
     }
 }
 
 /// Says that hosts can connect, and how.
 fn ready(config: &Config, server: &Server) {
-    if config.is_from_command_line() {
-        for (port, nqn) in server.ports().iter().zip(config.subsystems()) {
-            let at = match port.address {
-                Address::Ip(addr) => format!("-a {} -s {}", addr.ip(), addr.port()),
-                Address::Unix(_) => format!("-a {}", port.address),
-            };
-            println!("nvmeof discover -t rdma {at}");
-            println!("nvmeof id-ctrl -t rdma {at} -n {nqn}");
-            // The kernel's host knows no Unix sockets.
-            if port.address.ip().is_some() {
-                println!("nvme connect -t rdma {at} -n {nqn}");
-            }
+    for (port, nqn) in server.ports().iter().zip(config.subsystems()) {
+        let at = match port.address {
+            Address::Ip(addr) => format!("-a {} -s {}", addr.ip(), addr.port()),
+            Address::Unix(_) => format!("-a {}", port.address),
+        };
+        println!("nvmeof discover -t rdma {at}");
+        println!("nvmeof id-ctrl -t rdma {at} -n {nqn}");
+        // The kernel's host knows no Unix sockets.
+        if port.address.ip().is_some() {
+            println!("nvme connect -t rdma {at} -n {nqn}");
         }
     }
+    told_ready(server);
+}
+
+/// Tells the log and the service manager.
+fn told_ready(server: &Server) {
     for port in server.ports() {
         tracing::info!("port {port}");
     }
@@ -289,18 +334,4 @@ fn port_json(port: &Port) -> Value {
         "trsvcid": port.address.port(),
         "providers": providers.collect::<Vec<_>>(),
     })
-}
-
-/// Logs go to standard error. `level` is stronger than RUST_LOG.
-fn start_log(level: Option<&str>) -> Result<(), String> {
-    let from_env = std::env::var("RUST_LOG").ok();
-    let filter = level.or(from_env.as_deref()).unwrap_or("info");
-    let filter = EnvFilter::try_new(filter).map_err(|error| error.to_string())?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .try_init()
-        .map_err(|error| error.to_string())
 }

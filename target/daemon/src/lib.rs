@@ -9,9 +9,15 @@
 //! moves no byte of data itself: it hands buffers from one side to the other.
 #![forbid(unsafe_code)]
 
+mod changes;
 mod cli;
 mod config;
+mod control;
+mod ctl;
+mod disk_watch;
 mod failures;
+mod import;
+mod log;
 mod mailbox;
 mod manage;
 mod numbers;
@@ -25,12 +31,14 @@ mod service;
 mod storage;
 mod tag;
 mod thread;
+mod top;
 mod turns;
 mod watch;
 
 pub use cli::Cli;
 pub use config::{
-    Choice, Config, ConfigError, Cores, DEFAULT_PORT, Opened, ProviderName, Running, buffers,
+    Choice, Config, ConfigError, ControlConfig, Cores, DEFAULT_PORT, MetricsConfig, Opened,
+    ProviderName, Running, buffers,
 };
 pub use mailbox::{Mail, Mailbox, Order};
 pub use manage::{ApplyError, Faulted, Manager, Plan, Report};
@@ -40,3 +48,7 @@ pub use processors::{Seat, place};
 pub use reactor::{Reactor, ReactorConfig, ReactorError, Turn};
 pub use server::{ServeError, Server};
 pub use storage::{OpenDisks, Storage, StorageError, StorageOpenError};
+pub use watch::{
+    Counters, Counts, Failed, Health, HostState, Latency, NamespaceState, QueueState, ReactorState,
+    Sight, Snapshot, Watch,
+};

@@ -12,6 +12,8 @@ use nvmeof_backend::{Claim, OpenError};
 use nvmeof_rdma::{Address, ListenError, ListenerId};
 use nvmeof_target_core::Disconnected;
 
+use crate::watch::Sight;
+
 bitflags::bitflags! {
     /// What a reactor is told.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -69,6 +71,17 @@ pub enum Order {
         address: Address,
         /// Hears who was connected.
         answer: Sender<Vec<Disconnected>>,
+    },
+    /// Says how it is at this moment.
+    Look {
+        /// Hears it.
+        answer: Sender<Sight>,
+    },
+    /// Listens nowhere and takes no connection any more, until it is told to
+    /// listen again; commands in work finish, then all connections are closed.
+    LetGo {
+        /// Hears when there is none.
+        answer: Sender<()>,
     },
 }
 

@@ -1,7 +1,6 @@
 //! The whole daemon: everything that can fail is done first, then reactors
 //! serve until a signal comes.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -16,16 +15,18 @@ use nvmeof_rdma::Steering;
 use nvmeof_target_core::{ModelError, Target};
 use nvmeof_uring::RingConfig;
 
+use crate::changes::Keeper;
 use crate::config::{Config, ConfigError, ProviderName, Running, buffers};
+use crate::disk_watch::DiskWatch;
 use crate::failures::Failures;
 use crate::mailbox::{Mail, Mailbox};
-use crate::manage::{ApplyError, Manager, Pool, Reactors};
+use crate::manage::{Manager, Pool, Reactors};
 use crate::ports::{self, Listening, Port, Ready};
 use crate::processors::{self, Seat};
 use crate::service::{self, Watchdog};
 use crate::storage::{OpenDisks, StorageError, StorageOpenError};
 use crate::thread::{self, Clock};
-use crate::watch::Watch;
+use crate::watch::{Counters, Watch, Watched};
 use crate::{Reactor, ReactorConfig};
 
 /// Signals that come so close to each other are one.
@@ -56,9 +57,8 @@ pub enum ServeError {
 /// A daemon that is ready: connections are accepted.
 pub struct Server {
     manager: Arc<Manager>,
+    watch: Arc<Watch>,
     ports: Vec<Port>,
-    /// Where its configuration is read again from.
-    file: Option<PathBuf>,
     mailboxes: Arc<[Mailbox]>,
     /// Where reactors tell of disks that fail.
     failures: Failures,
@@ -80,6 +80,7 @@ struct Start {
     mailbox: Mailbox,
     peers: Arc<[Mailbox]>,
     failures: Failures,
+    counters: Arc<Counters>,
     ring: RingConfig,
     /// Whether this one speaks for all about what they have in common.
     first: bool,
@@ -128,9 +129,10 @@ impl Server {
         let ended = Mailbox::new().map_err(|error| start_error("eventfd", &error))?;
         let failures = Failures::default();
         let (sender, started) = mpsc::channel();
-        let mut threads = Vec::new();
+        let (mut threads, mut watched) = (Vec::new(), Vec::new());
         let places = seats.into_iter().zip(mailboxes.iter());
         for (at, ((seat, mailbox), providers)) in places.zip(reactors).enumerate() {
+            let counters = Arc::<Counters>::default();
             let start = Start {
                 seat,
                 config: buffers(&running, target.limits()),
@@ -141,9 +143,11 @@ impl Server {
                 mailbox: mailbox.clone(),
                 peers: Arc::clone(&mailboxes),
                 failures: failures.clone(),
+                counters: Arc::clone(&counters),
                 ring: ring_config(&opened.claims, running.sqpoll),
                 first: at == 0,
             };
+            watched.push(Watched::new(mailbox.clone(), counters));
             threads.push(spawn(at, start, &running, sender.clone(), ended.clone())?);
         }
         drop(sender);
@@ -156,13 +160,15 @@ impl Server {
                 "no [[subsystem]] is configured: hosts find nothing here until one is added"
             );
         }
-        let reactors = Reactors::new(Arc::clone(&mailboxes), names.unwrap_or_default());
+        let names: Vec<ProviderName> = names.unwrap_or_default();
+        let watch = Watch::new(target.clone(), watched, &names);
+        let reactors = Reactors::new(Arc::clone(&mailboxes), names);
         let pool = Pool::new(config, &opened.claims)?;
         let manager = Manager::new(target, reactors, config, ports.clone(), pool);
         Ok(Self {
             manager: Arc::new(manager),
+            watch: Arc::new(watch),
             ports,
-            file: config.path().map(Path::to_path_buf),
             mailboxes,
             failures,
             threads,
@@ -183,6 +189,12 @@ impl Server {
         &self.manager
     }
 
+    /// What tells how the target is.
+    #[must_use]
+    pub fn watch(&self) -> &Arc<Watch> {
+        &self.watch
+    }
+
     /// Serves until SIGTERM or SIGINT, then finishes what was begun. A second
     /// signal ends the process at once, unless it comes together with the
     /// first: coreutils' `timeout` and some shells signal both the process and
@@ -191,9 +203,14 @@ impl Server {
     /// # Errors
     /// [`ServeError`] when a reactor failed.
     pub fn run(self) -> Result<(), ServeError> {
+        self.run_kept(None)
+    }
+
+    /// The same; on SIGHUP the keeper reads the configuration again.
+    pub(crate) fn run_kept(self, keeper: Option<Arc<Keeper>>) -> Result<(), ServeError> {
         let (mut stopping, mut ending) = (None, false);
         let manager = Arc::clone(&self.manager);
-        let _watch = Watch::start(manager, self.failures.clone())
+        let _disks = DiskWatch::start(manager, self.failures.clone())
             .map_err(|error| start_error("thread", &error))?;
         let mut watchdog = Watchdog::of_service(Instant::now());
         while !self.threads.iter().all(JoinHandle::is_finished) {
@@ -204,7 +221,7 @@ impl Server {
             while let Ok(Some(signal)) = self.signals.read_signal() {
                 if i32::try_from(signal.ssi_signo) == Ok(Signal::SIGHUP as i32) {
                     if stopping.is_none() {
-                        self.reload();
+                        reload(keeper.clone());
                     }
                     continue;
                 }
@@ -241,33 +258,6 @@ impl Server {
         result
     }
 
-    /// Reads the configuration again and serves what it says now. When anything
-    /// is wrong with it nothing changes, and the log says what.
-    fn reload(&self) {
-        let Some(file) = &self.file else {
-            return;
-        };
-        service::reloading();
-        let config = Config::read(file).map_err(ApplyError::from);
-        match config.and_then(|config| self.manager.apply(&config)) {
-            Ok(report) => {
-                for change in &report.changes {
-                    tracing::info!("reload: {change}");
-                }
-                for remark in &report.remarks {
-                    tracing::warn!("reload: {remark}");
-                }
-                for lost in &report.disconnected {
-                    tracing::warn!("reload: disconnected: {lost}");
-                }
-                let (changes, lost) = (report.changes.len(), report.disconnected.len());
-                tracing::info!("reloaded: {changes} changes, {lost} controllers disconnected");
-            }
-            Err(error) => tracing::error!("reload refused, nothing changed: {error}"),
-        }
-        service::ready(&self.manager.status());
-    }
-
     /// Finishes what was begun, then stops; [`run`](Self::run) returns when
     /// that is done.
     pub fn stop(&self) {
@@ -299,6 +289,33 @@ impl Server {
         };
         let _ = poll(&mut fds, timeout);
         !self.ended.take().is_empty()
+    }
+}
+
+/// Reads the configuration again and serves what it says now. When anything is
+/// wrong with it nothing changes, and the log says what. It may have to wait for
+/// another change, so it has a thread of its own: the service manager hears
+/// meanwhile that we live.
+fn reload(keeper: Option<Arc<Keeper>>) {
+    let Some(keeper) = keeper else {
+        return;
+    };
+    service::reloading();
+    let thread = std::thread::Builder::new().name("reload".to_owned());
+    let started = thread.spawn(move || {
+        match keeper.reload() {
+            Ok(outcome) => {
+                outcome.tell("reload");
+                let report = &outcome.report;
+                let (changes, lost) = (report.changes.len(), report.disconnected.len());
+                tracing::info!("reloaded: {changes} changes, {lost} controllers disconnected");
+            }
+            Err(error) => tracing::error!("reload refused, nothing changed: {error}"),
+        }
+        service::ready(&keeper.manager().status());
+    });
+    if let Err(error) = started {
+        tracing::error!("reload refused, nothing changed: no thread for it: {error}");
     }
 }
 
@@ -439,6 +456,7 @@ fn assemble(start: Start) -> Result<Reactor<OpenDisks>, StartFailure> {
     )
     .map_err(|error| start_error("buffers", &error))?;
     reactor.report_to(start.failures);
+    reactor.count_in(start.counters);
     let (steering, number) = start.steering;
     reactor.steer(steering, number);
     let regions: Vec<_> = reactor.regions().cloned().collect();
@@ -484,6 +502,8 @@ impl From<ModelError> for ServeError {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn config(port: u16) -> Config {

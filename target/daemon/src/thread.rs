@@ -2,12 +2,14 @@
 //! do.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_rdma::{AfterTurn, PollCounts, Polling, PollingConfig};
 
 use crate::storage::{Storage, StorageError};
+use crate::watch::{Counters, Spent};
 use crate::{Reactor, Turn};
 
 /// The time of all reactors: since the start of the program.
@@ -38,10 +40,13 @@ pub(crate) fn run<S: Storage>(
     clock: Clock,
     config: PollingConfig,
 ) -> Result<(), StorageError> {
+    let counters = Arc::clone(reactor.counters());
     let mut polling = Polling::new(config, clock.now());
     let mut told = clock.now();
+    let mut turn = Spending::new(&counters, told);
     loop {
         let now = clock.now();
+        turn.ended(now);
         let Turn {
             did_work,
             next_deadline,
@@ -56,6 +61,7 @@ pub(crate) fn run<S: Storage>(
             tracing::info!(useful, empty, sleeps, "turns of this reactor");
             return Ok(());
         }
+        turn.is(did_work);
         match polling.turned(did_work, now) {
             AfterTurn::Turn => std::hint::spin_loop(),
             AfterTurn::Yield => {
@@ -70,10 +76,53 @@ pub(crate) fn run<S: Storage>(
                     tracing::debug!(counts = ?polling.counts(), "turns of this reactor");
                 }
                 sleep(reactor, next_deadline.map(|at| at.saturating_sub(now)));
-                polling.slept(clock.now().saturating_sub(now));
+                let after = clock.now();
+                polling.slept(after.saturating_sub(now));
+                turn.slept(after);
             }
             AfterTurn::Sleep => {}
         }
+    }
+}
+
+/// What the thread does with its time, one turn after the other.
+struct Spending<'a> {
+    counters: &'a Counters,
+    since: Duration,
+    on: Option<Spent>,
+}
+
+impl<'a> Spending<'a> {
+    fn new(counters: &'a Counters, since: Duration) -> Self {
+        Self {
+            counters,
+            since,
+            on: None,
+        }
+    }
+
+    /// The turn before this moment is over.
+    fn ended(&mut self, now: Duration) {
+        if let Some(on) = self.on.take() {
+            let time = now.saturating_sub(self.since);
+            self.counters.spent(on, time);
+        }
+        self.since = now;
+    }
+
+    /// What the turn is that goes on.
+    fn is(&mut self, did_work: bool) {
+        self.on = Some(if did_work {
+            Spent::Working
+        } else {
+            Spent::Polling
+        });
+    }
+
+    /// It slept since the turn began, which took next to nothing.
+    fn slept(&mut self, until: Duration) {
+        self.on = Some(Spent::Asleep);
+        self.ended(until);
     }
 }
 

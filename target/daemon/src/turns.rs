@@ -32,6 +32,11 @@ impl<T> Turns<T> {
         self.len == 0
     }
 
+    /// Things of all hosts.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Hosts that have something.
     pub(crate) fn hosts(&self) -> usize {
         self.hosts.len()

@@ -1,4 +1,4 @@
-//! The configurations that the documents show.
+//! The configurations and the commands that the documents show.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -6,17 +6,32 @@
     reason = "tests"
 )]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use nvmeof_e2e::{Run, Setup, image, target_command};
+use nvmeof_e2e::{Run, Setup, binary, image, target_command};
 
-/// The blocks of a document that are TOML.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(document: &str) -> String {
+    std::fs::read_to_string(root().join(document)).unwrap()
+}
+
+/// The blocks of a document that are TOML, or all of a file that is.
 fn toml_blocks(document: &str) -> Vec<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .join(document);
-    let text = std::fs::read_to_string(path).unwrap();
-    let after_fences = text.split("```toml\n").skip(1);
+    let text = read(document);
+    if document.ends_with(".toml") {
+        return vec![text];
+    }
+    blocks(&text, "toml")
+}
+
+/// The blocks of a kind.
+fn blocks(text: &str, kind: &str) -> Vec<String> {
+    let fence = format!("```{kind}\n");
+    let after_fences = text.split(&fence).skip(1);
     after_fences
         .map(|rest| rest.split("```").next().unwrap().to_owned())
         .collect()
@@ -28,7 +43,15 @@ const NULL_DISK: &str = "\n[[subsystem]]\nnqn = \"nqn.2026-11.org.example:disk\"
 
 #[test]
 fn every_configuration_shown_is_good() {
-    for document in ["README.md", "docs/configuration.md"] {
+    let shown = [
+        "README.md",
+        "docs/configuration.md",
+        "docs/configuration-reference.md",
+        "docs/quick-start.md",
+        "docs/security.md",
+        "packaging/debian/target.toml",
+    ];
+    for document in shown {
         let blocks = toml_blocks(document);
         assert!(!blocks.is_empty(), "{document} shows none");
         for block in blocks {
@@ -37,20 +60,98 @@ fn every_configuration_shown_is_good() {
             image(&disk, 1, 1 << 20);
             // Only where things are differs from machine to machine.
             let mut text = block;
-            for shown in ["/tmp/disk.img", "/srv/disk.img"] {
+            for shown in ["/tmp/disk.img", "/srv/disk.img", "/var/lib/nvmeof/disk.img"] {
                 text = text.replace(shown, &disk.display().to_string());
             }
             // What shows ports alone has nothing to serve.
-            if !text.contains("[[subsystem]]") {
+            if !text.lines().any(|line| line == "[[subsystem]]") {
                 text.push_str(NULL_DISK);
             }
             let sockets = setup.path("");
             text = text.replace("/run/nvmeof/", &sockets.display().to_string());
+            text = text.replace("/run/nvmeof\"", &format!("{}\"", sockets.display()));
             let file = setup.path("shown.toml");
             std::fs::write(&file, text.replace("4420", "0")).unwrap();
             let mut check = target_command();
             check.arg("check-config").arg(&file);
             Run::new(check).ok();
+        }
+    }
+}
+
+/// The documents for administrators.
+const WITH_COMMANDS: &[&str] = &["docs/quick-start.md", "docs/security.md"];
+
+/// The commands of a document after `prompt`.
+fn commands(document: &str, prompt: &str) -> Vec<String> {
+    let blocks = blocks(&read(document), "console");
+    let lines = blocks.iter().flat_map(|block| block.lines());
+    let commands = lines.filter_map(|line| line.strip_prefix(prompt));
+    commands.map(str::to_owned).collect()
+}
+
+/// What a user types, one line after the other in one shell, in a folder of its
+/// own. What makes the packages is a test of the lab.
+#[test]
+fn the_commands_of_users_work() {
+    for document in WITH_COMMANDS {
+        let commands = commands(document, "$ ");
+        let setup = Setup::new();
+        let saved = root().join("target/daemon/src/import/nvmet.json");
+        std::fs::copy(saved, setup.path("nvmet.json")).unwrap();
+        let port = free_port();
+        let mut script = String::from("set -em\n");
+        for command in commands.iter().filter(|line| !line.starts_with("cargo ")) {
+            let command = command.replace("4420", &port.to_string());
+            let command = command.replace(
+                "nvmeof-target serve",
+                &format!("nvmeof-target serve --listen 127.0.0.1:{port} --provider iwarp"),
+            );
+            script.push_str(&command);
+            script.push('\n');
+            if command.ends_with('&') {
+                script.push_str(&ready(port));
+            }
+        }
+        let folder = binary("nvmeof").parent().unwrap().canonicalize().unwrap();
+        let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+        let mut shell = Command::new("bash");
+        shell.current_dir(setup.path("")).env("PATH", path);
+        shell.args(["-c", &script]);
+        Run::new(shell).ok();
+    }
+}
+
+/// Waits until the target answers: a person reads meanwhile.
+fn ready(port: u16) -> String {
+    format!(
+        "for try in $(seq 600); do nvmeof discover -t rdma -a 127.0.0.1 -s {port} \
+         >/dev/null 2>&1 && break; sleep 0.1; done\n"
+    )
+}
+
+/// A port that nobody has at the moment.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// What root types changes a machine: the lab does it, in scenarios that have
+/// the same program with the same first word.
+#[test]
+fn the_commands_of_root_are_run_in_the_lab() {
+    let folder = root().join("tests/lab");
+    let mut scenarios = String::new();
+    for place in ["scenarios", "guest"] {
+        for entry in std::fs::read_dir(folder.join(place)).unwrap() {
+            scenarios += &std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        }
+    }
+    for document in WITH_COMMANDS {
+        for command in commands(document, "# ") {
+            let words: Vec<_> = command.split_whitespace().take(2).collect();
+            let there = words.join(" ");
+            assert!(scenarios.contains(&there), "{document}: {command}");
         }
     }
 }

@@ -276,3 +276,90 @@ fn a_target_without_subsystems_waits_for_some() {
     same_bytes(&target.read(1, 0, None), &pattern(1, MIB));
     target.stop();
 }
+
+/// `nvmeof COMMAND` as the host of that name, over the port of that number.
+fn over(target: &Target, port: usize, host: &str, command: &str) -> Run {
+    let ready = target.lines(&["ready: serving"]);
+    let mut ports = ready[0].split(' ').filter_map(|word| {
+        let (ip, port) = word.rsplit_once(':')?;
+        ip.ends_with("127.0.0.1")
+            .then(|| port.parse::<u16>().ok())?
+    });
+    let port = ports.nth(port).unwrap_or_else(|| panic!("{ready:?}"));
+    Run::nvmeof(&format!("{command} -t rdma -a 127.0.0.1 -s {port}"))
+        .args(&format!("-q {host} -n {NQN}"))
+}
+
+/// A port that reaches group 2 in that state, besides the one that there is.
+fn port_in(state: &str) -> String {
+    format!(
+        "[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\nprovider = \"iwarp\"\n\
+         [[port.ana_group]]\nid = 2\nstate = \"{state}\"\n"
+    )
+}
+
+#[test]
+fn a_state_of_a_port_is_another_while_a_host_works_over_the_other_port() {
+    let setup = Setup::new()
+        .head(&port_in("optimized"))
+        .file(4 * MIB)
+        .file_with(4 * MIB, "ana_group = 2");
+    let optimized = setup.text();
+    let mut target = setup.start();
+    let mut bench = over(&target, 1, HOST, "bench --namespace-id 2")
+        .args("--rw randread --bs 4k --iodepth 16 --runtime 3600")
+        .start();
+    let read = |port, nsid: u32| {
+        let command = format!("read --namespace-id {nsid} --block-count 8 --data -");
+        over(&target, port, HOST, &command)
+    };
+    for (state, said) in [
+        ("inaccessible", "Asymmetric Access Inaccessible"),
+        ("persistent-loss", "Asymmetric Access Persistent Loss"),
+        ("change", "Asymmetric Access Transition"),
+    ] {
+        read(0, 2).ok();
+        let text = optimized.replace("state = \"optimized\"", &format!("state = \"{state}\""));
+        let line = reload(&setup, &target, &text);
+        assert!(
+            line.contains("reloaded: 1 changes, 0 controllers"),
+            "{line}"
+        );
+        read(0, 2).fails(1, &[said]);
+        read(0, 1).ok();
+        read(1, 2).ok();
+        reload(&setup, &target, &optimized);
+    }
+    assert!(bench.runs(), "{}", target.log());
+    bench.kill();
+    target.must_be_well();
+    target.stop();
+}
+
+#[test]
+fn a_namespace_is_there_for_the_hosts_that_are_named() {
+    let other = "nqn.2026-11.org.example:other";
+    let named = Setup::new().file(4 * MIB).file(4 * MIB);
+    let for_all = named.text();
+    let for_other = format!("{for_all}hosts = [\"{other}\"]\n");
+    let mut target = named.start();
+    let seen = |target: &Target, host| {
+        let json = over(target, 0, host, "list-ns").json();
+        json["nsid_list"].as_array().unwrap().len()
+    };
+    assert_eq!((seen(&target, HOST), seen(&target, other)), (2, 2));
+    let line = reload(&named, &target, &for_other);
+    assert!(
+        line.contains("reloaded: 1 changes, 0 controllers"),
+        "{line}"
+    );
+    assert_eq!((seen(&target, HOST), seen(&target, other)), (1, 2));
+    target
+        .on(2, "read")
+        .args("--data -")
+        .fails(1, &["amespace"]);
+    reload(&named, &target, &for_all);
+    same_bytes(&target.read(2, 0, None), &pattern(2, 4 * MIB));
+    target.must_be_well();
+    target.stop();
+}

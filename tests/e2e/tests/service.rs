@@ -118,6 +118,37 @@ fn the_unit_is_valid_and_starts_the_daemon_with_options_it_has() {
     setup.start_as(&mut command).stop();
 }
 
+/// A folder that has the unit, with a program that is there, and a drop-in.
+fn unit_with(setup: &Setup, drop_in: &str) -> PathBuf {
+    let unit = std::fs::read_to_string(shipped("nvmeof-target.service")).unwrap();
+    let ours = std::fs::canonicalize(target_command().get_program()).unwrap();
+    let unit = unit.replace("/usr/bin/nvmeof-target", ours.to_str().unwrap());
+    let path = setup.path("nvmeof-target.service");
+    std::fs::write(&path, unit).unwrap();
+    let folder = setup.path("nvmeof-target.service.d");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::copy(shipped(drop_in), folder.join(drop_in)).unwrap();
+    path
+}
+
+/// `notify-reload.conf` takes a newer systemd than some machines have; the lab
+/// uses it.
+#[test]
+fn the_drop_ins_are_valid_and_expose_the_service_to_little_more() {
+    for drop_in in ["block-device.conf", "folder.conf"] {
+        let setup = Setup::new().file(1 << 20);
+        let unit = unit_with(&setup, drop_in);
+        let mut verify = Command::new("systemd-analyze");
+        verify.args(["verify", "--man=no"]).arg(&unit);
+        let ended = Run::new(verify).ok();
+        assert_eq!(ended.stderr, "", "no complaint about {drop_in}");
+        let mut analyze = Command::new("systemd-analyze");
+        analyze.args(["security", "--offline=true", "--threshold=25"]);
+        analyze.arg(&unit);
+        Run::new(analyze).ok();
+    }
+}
+
 #[test]
 fn the_service_is_exposed_to_little() {
     let mut analyze = Command::new("systemd-analyze");

@@ -12,11 +12,8 @@ pub const SUBSYSTEM: &str = "nqn.2026-11.org.example:disk";
 pub const HOST: &str = "nqn.2026-11.org.example:host";
 
 static MODEL: LazyLock<Model> = LazyLock::new(|| {
-    let port = PortSpec {
-        traddr: IpAddr::V4(Ipv4Addr::LOCALHOST).into(),
-        trsvcid: 4420,
-        carriers: vec![Fabric::Iwarp.into()],
-    };
+    let traddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let port = PortSpec::new(traddr, 4420, vec![Fabric::Iwarp.into()]);
     let open = SubsystemSpec {
         nqn: SUBSYSTEM.into(),
         allow_any_host: true,
@@ -42,15 +39,13 @@ fn namespace(nsid: u32, block_size: u32, readonly: bool) -> NamespaceSpec {
         nsid,
         blocks: 1000,
         block_size,
-        uuid: None,
-        nguid: None,
-        eui64: None,
         readonly,
         state: nvmeof_target_core::NamespaceState::Ready,
         disk: nsid,
         deallocate: true,
         write_zeroes: true,
         volatile_cache: true,
+        ..NamespaceSpec::default()
     }
 }
 

@@ -204,21 +204,11 @@ fn reactor(pipes: &Pipes) -> Reactor<OpenDisks> {
         nsid: 1,
         blocks: BLOCKS,
         block_size: 1 << BLOCK_SHIFT,
-        uuid: None,
-        nguid: None,
-        eui64: None,
-        readonly: false,
-        state: nvmeof_target_core::NamespaceState::Ready,
-        disk: 0,
         deallocate: true,
         write_zeroes: true,
-        volatile_cache: false,
+        ..NamespaceSpec::default()
     };
-    let port = PortSpec {
-        traddr: IpAddr::V4(ADDR.0).into(),
-        trsvcid: ADDR.1,
-        carriers: vec![Fabric::Iwarp.into()],
-    };
+    let port = PortSpec::new(IpAddr::V4(ADDR.0), ADDR.1, vec![Fabric::Iwarp.into()]);
     let subsystem = SubsystemSpec {
         nqn: NQN.to_owned(),
         allow_any_host: true,

@@ -53,11 +53,12 @@ controller=$(json id-ctrl)
 expect_fields "id-ctrl" "{
     vid: 0, ssvid: 0, sn: \"LAB-0001            \",
     mn: \"a disk of the lab                       \",
-    cmic: 2, mdts: 6, cntlid: $(cat "/sys/class/nvme/$CTRL/cntlid"), ver: 131072,
-    oaes: 256, ctratt: 65, cntrltype: 1, oacs: 0, acl: 3, aerl: 3, frmw: 3, lpa: 6,
+    cmic: 10, mdts: 6, cntlid: $(cat "/sys/class/nvme/$CTRL/cntlid"), ver: 131072,
+    oaes: 2304, ctratt: 65, cntrltype: 1, oacs: 0, acl: 3, aerl: 3, frmw: 3, lpa: 6,
     elpe: 63, npss: 0, avscc: 0, kas: 10, sqes: 102, cqes: 68, maxcmd: 256, nn: 1024,
-    oncs: 413, fuses: 1, fna: 0, vwc: 7, awun: 0, awupf: 0, nwpc: 0, sgls: 1048581,
-    mnan: 1024, subnqn: \"$NQN\", ioccsz: 260, iorcsz: 1, icdoff: 0, fcatt: 0,
+    oncs: 477, fuses: 1, fna: 0, vwc: 7, awun: 0, awupf: 0, nwpc: 3, sgls: 1048581,
+    mnan: 1024, anatt: 10, anacap: 31, anagrpmax: 128, nanagrpid: 128,
+    subnqn: \"$NQN\", ioccsz: 260, iorcsz: 1, icdoff: 0, fcatt: 0,
     msdbd: 16, ofcs: 1
 }" "$controller"
 expect_fields "nvm-id-ctrl" '{vsl: 13, wzsl: 13, dmrl: 255, dmsl: 4294967295}' "$(json nvm-id-ctrl)"
@@ -66,7 +67,7 @@ expect_fields "list-ctrl" "{num_ctrl: 1, ctrl_list: [{ctrl_id: $(field .cntlid <
     "$(json list-ctrl)"
 
 same='nsfeat: 2, nlbaf: 0, flbas: 0, mc: 0, dpc: 0, dps: 0, nmic: 1, rescap: 0,
-    dlfeat: 9, nsattr: 0, anagrpid: 0'
+    dlfeat: 9, nsattr: 0, anagrpid: 1'
 one=$(nvme id-ns "$disk1" -o json)
 expect_fields "id-ns 1" "{$same, nsze: 131072, ncap: 131072, nuse: 131072, nvmcap: 67108864,
     eui64: \"0000000000000000\", lbafs: [{ms: 0, ds: 9, rp: 0}]}" "$one"
@@ -104,7 +105,8 @@ smart() {
 before=$(json smart-log)
 expect_fields "smart-log" '{critical_warning: 0, temperature: 298, avail_spare: 100,
     spare_thresh: 10, percent_used: 0, data_units_written: 0, host_write_commands: 0,
-    media_errors: 0, num_err_log_entries: 0}' "$before"
+    media_errors: 0, num_err_log_entries: 0, power_cycles: 1, power_on_hours: 0,
+    unsafe_shutdowns: 0}' "$before"
 dd if=/dev/zero of="$disk1" bs=64k count=16 oflag=direct status=none
 dd if="$disk1" of=/dev/null bs=128k count=8 iflag=direct status=none
 after=$(json smart-log)
@@ -139,7 +141,7 @@ expect_match "fw-log: slot 1" "\($firmware\.*\)" "$(field '."Firmware Rev Slot 1
 expect_eq "effects-log" \
     '{"admin_cmd_set":{"ACS_10 (Get Features)":1,"ACS_12 (Asynchronous Event Request)":1,"ACS_127 (Fabrics Commands)":1,"ACS_2 (Get Log Page)":1,"ACS_24 (Keep Alive)":1,"ACS_6 (Identify)":1,"ACS_8 (Abort)":1,"ACS_9 (Set Features)":1},"command_set_identifier":0,"io_cmd_set":{"IOCS_0 (Flush)":1,"IOCS_1 (Write)":3,"IOCS_12 (Verify)":1,"IOCS_127 (Unknown)":1,"IOCS_2 (Read)":1,"IOCS_25 (Copy)":3,"IOCS_5 (Compare)":1,"IOCS_8 (Write Zeroes)":3,"IOCS_9 (Dataset Management)":3}}' \
     "$(json effects-log | jq -cS '.[0]')"
-expect_eq "supported-log-pages" '0x0 0x1 0x2 0x3 0x4 0x5 0x12' \
+expect_eq "supported-log-pages" '0x0 0x1 0x2 0x3 0x4 0x5 0xc 0x12' \
     "$(json supported-log-pages | field '[.supported_logs[] | keys[] | sub("lid_"; "") | sub(" "; "")] | join(" ")')"
 json changed-ns-list-log >/dev/null
 said=$(expect_fail nvme get-log "/dev/$CTRL" -i 0xc0 -l 512)
@@ -165,7 +167,7 @@ done <<EOF
 6 1
 7 $((($(nproc) - 1) * 65537))
 0xa 0
-0xb 256
+0xb 2304
 0xf 5000
 EOF
 expect_match "get-feature 4 (under)" 'value:0+$' "$(nvme get-feature "/dev/$CTRL" -f 4 -c 0x100000)"
@@ -190,6 +192,45 @@ done <<'EOF'
 EOF
 said=$(expect_fail nvme set-feature "/dev/$CTRL" -f 1 -V 1 --save)
 expect_match "a value that is to be saved" 'Not Saveable' "$said"
+
+# --- timestamp: Linux has set it when it connected
+
+timestamp=$(nvme get-feature "/dev/$CTRL" -f 0xe -l 8 -b | od -An -tu1)
+read -r -a bytes <<<"$timestamp"
+expect_eq "get-feature 0xe: set by the host" 2 "${bytes[6]}"
+seconds=0
+for at in 5 4 3 2 1 0; do
+    seconds=$((seconds * 256 + bytes[at]))
+done
+seconds=$((seconds / 1000))
+expect_ge "get-feature 0xe: it goes on" "$(($(date +%s) - 60))" "$seconds"
+expect_ge "get-feature 0xe: it is not ahead" "$seconds" "$(($(date +%s) + 1))"
+
+# --- write protection: Linux follows when it is told
+
+protection() {
+    nvme get-feature "/dev/$CTRL" -f 0x84 -n "$1" | grep -o 'value:.*'
+}
+read_only() {
+    [ "$(blockdev --getro "$disk1")" = "$1" ]
+}
+expect_match "get-feature 0x84" 'value:(0x)?0+$' "$(protection 1)"
+nvme set-feature "/dev/$CTRL" -f 0x84 -n 1 -V 1
+expect_match "get-feature 0x84 of a protected namespace" 'value:(0x)?0*1$' "$(protection 1)"
+expect_eq "id-ns of a protected namespace" 1 "$(nvme id-ns "$disk1" -o json | field .nsattr)"
+expect_eq "another namespace" 0 "$(json id-ns -n 2 | field .nsattr)"
+wait_for 10 read_only 1
+said=$(expect_fail nvme write-zeroes "$disk1" -s 0 -c 0)
+expect_match "a write to a protected namespace" 'Write Protected' "$said"
+dd if="$disk1" of=/dev/null bs=4k count=1 iflag=direct status=none
+nvme set-feature "/dev/$CTRL" -f 0x84 -n 1 -V 0
+wait_for 10 read_only 0
+dd if=/dev/zero of="$disk1" bs=4k count=1 oflag=direct status=none
+nvme set-feature "/dev/$CTRL" -f 0x84 -n 2 -V 2
+said=$(expect_fail nvme set-feature "/dev/$CTRL" -f 0x84 -n 2 -V 0)
+expect_match "protected until the power cycle" 'Not Changeable' "$said"
+said=$(expect_fail nvme set-feature "/dev/$CTRL" -f 0x84 -n 1 -V 3)
+expect_match "protected for ever" 'Invalid Field' "$said"
 
 # --- registers
 
@@ -219,12 +260,13 @@ target_stop
 # --- the same names and other limits after a restart
 
 configure 'queue_depth = 64' 'io_queues = 1' 'max_transfer = "64K"' 'in_capsule = 8192' \
-    'traffic_keep_alive = false'
+    'max_descriptors = 1' 'traffic_keep_alive = false'
 target_start
 connect --keep-alive-tmo=9 --queue-size=64
 wait_for 10 device 2
 expect_eq "names after a restart" "$names" "$(names)"
-expect_fields "id-ctrl with other limits" '{mdts: 4, ioccsz: 516, maxcmd: 64, ctratt: 1,
+expect_match "protected no more after a restart" 'value:(0x)?0+$' "$(protection 2)"
+expect_fields "id-ctrl with other limits" '{mdts: 4, ioccsz: 516, msdbd: 1, maxcmd: 64, ctratt: 1,
     sn: "LAB-0001            "}' "$(json id-ctrl)"
 expect_eq "CAP.MQES with other limits" 63 $(($(json show-regs | field .cap) & 0xffff))
 expect_eq "queues with other limits" 0 "$(feature 7)"

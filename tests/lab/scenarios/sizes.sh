@@ -56,7 +56,10 @@ for in_capsule in 4096 0 16384; do
     rm -f "$WORK"/{d,model}?
     config "$(disk d1 8M)"
     namespace 2 "$(disk d2 8M)" 'block_size = 4096'
-    printf '\n[limits]\nin_capsule = %s\n' $in_capsule >>"$CONFIG"
+    # More than a page goes with one descriptor for each command.
+    descriptors=$((in_capsule > 4096 ? 1 : 16))
+    printf '\n[limits]\nin_capsule = %s\nmax_descriptors = %s\n' \
+        $in_capsule $descriptors >>"$CONFIG"
     target_start
     connect
     wait_for 10 device 2

@@ -17,6 +17,8 @@ pub(crate) struct Contents<'a> {
     pub(crate) programs: &'a [PathBuf],
     /// fio's engine and a fio for it, for `/lab/fio-engine`.
     pub(crate) fio_engine: Option<&'a Path>,
+    /// Debian packages of the project, for `/lab/packages`.
+    pub(crate) packages: Option<&'a Path>,
     /// A script to run, for `/lab/script`.
     pub(crate) script: Option<&'a Path>,
 }
@@ -34,6 +36,9 @@ pub(crate) fn make(folder: &Path, contents: &Contents<'_>) -> Result<PathBuf, Tr
     }
     if let Some(folder) = contents.fio_engine {
         bytes += place_all(folder, &tree.join("fio-engine"))?;
+    }
+    if let Some(folder) = contents.packages {
+        bytes += place_all(folder, &tree.join("packages"))?;
     }
     if let Some(script) = contents.script {
         bytes += fs::copy(script, tree.join("script"))
@@ -101,6 +106,7 @@ mod tests {
             fio_configs: &lab.join("../../fio-configs"),
             programs: &programs,
             fio_engine: Some(&engine),
+            packages: Some(&engine),
             script: Some(&script),
         };
         let image = make(folder.path(), &contents).unwrap();
@@ -109,6 +115,7 @@ mod tests {
             "scenarios/smoke.sh",
             "bin/true",
             "fio-engine/fio",
+            "packages/fio",
             "script",
         ] {
             let stat = Command::new("debugfs")

@@ -157,11 +157,13 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
     };
     programs.extend_from_slice(&arguments.program);
     let fio_engine = fio_engine(arguments, &cases, &lab, &folder)?;
+    let packages = packages(arguments, &cases, &lab, &folder, &programs)?;
     let contents = Contents {
         lab: &lab,
         fio_configs: &lab.join("../../fio-configs"),
         programs: &programs,
         fio_engine: fio_engine.as_deref(),
+        packages: packages.as_deref(),
         script: arguments.exec.as_deref(),
     };
     let disk = disk::make(&folder, &contents)?;
@@ -213,6 +215,21 @@ fn fio_engine(
         None => programs::fio_engine(&lab.join("../.."), folder)?,
     };
     Ok(Some(place))
+}
+
+/// The folder with Debian packages, if one of the cases needs it.
+fn packages(
+    arguments: &Arguments,
+    cases: &[Case],
+    lab: &Path,
+    folder: &Path,
+    programs: &[PathBuf],
+) -> Result<Option<PathBuf>, Trouble> {
+    let interactive = arguments.shell || arguments.exec.is_some();
+    if interactive || !cases.iter().any(|case| case.scenario.packages) {
+        return Ok(None);
+    }
+    programs::packages(&lab.join("../.."), folder, programs).map(Some)
 }
 
 /// `tests/lab`, wherever the clone is now.

@@ -37,6 +37,57 @@ pub(crate) fn build(root: &Path, folder: &Path) -> Result<Vec<PathBuf>, Trouble>
     Ok(programs)
 }
 
+/// The folder with two Debian packages of each program, of one version and of the
+/// next, made by xtask of `programs`.
+pub(crate) fn packages(
+    root: &Path,
+    folder: &Path,
+    programs: &[PathBuf],
+) -> Result<PathBuf, Trouble> {
+    let (from, packages) = (folder.join("for-packages"), folder.join("packages"));
+    fs::create_dir_all(&from).map_err(|error| Trouble::file("create", &from, &error))?;
+    for name in ["nvmeof", "nvmeof-target"] {
+        let has_name = |program: &&PathBuf| program.file_name().is_some_and(|it| it == name);
+        let program = programs.iter().find(has_name);
+        let program =
+            program.ok_or_else(|| Trouble::SetUp(format!("the program {name} is missing")))?;
+        fs::copy(program, from.join(name))
+            .map_err(|error| Trouble::file("copy", program, &error))?;
+    }
+    for revision in ["1", "2"] {
+        let status = cargo(root)
+            .args(["xtask", "deb", "--revision", revision])
+            .arg("--programs")
+            .arg(&from)
+            .arg("--output")
+            .arg(folder.join("deb"))
+            // Our own output may have to be JSON.
+            .stdout(std::io::stderr())
+            .status()
+            .map_err(|error| no_cargo(&error))?;
+        if !status.success() {
+            return Err(Trouble::SetUp(format!(
+                "`cargo xtask deb`: {status}, see above; other scenarios can be named"
+            )));
+        }
+    }
+    fs::create_dir_all(&packages).map_err(|error| Trouble::file("create", &packages, &error))?;
+    let made = folder.join("deb");
+    for entry in fs::read_dir(&made).map_err(|error| Trouble::file("read", &made, &error))? {
+        let path = entry
+            .map_err(|error| Trouble::file("read", &made, &error))?
+            .path();
+        if let (Some("deb"), Some(name)) = (
+            path.extension().and_then(|it| it.to_str()),
+            path.file_name(),
+        ) {
+            fs::rename(&path, packages.join(name))
+                .map_err(|error| Trouble::file("move", &path, &error))?;
+        }
+    }
+    Ok(packages)
+}
+
 /// The folder with fio's engine and a fio for it, both made by xtask: the fio of
 /// the guest is not of the version whose headers this machine has.
 pub(crate) fn fio_engine(root: &Path, folder: &Path) -> Result<PathBuf, Trouble> {

@@ -61,6 +61,8 @@ pub(crate) struct Scenario {
     pub(crate) figures: bool,
     /// It needs `/lab/fio-engine`.
     pub(crate) fio_engine: bool,
+    /// It needs `/lab/packages`.
+    pub(crate) packages: bool,
     pub(crate) machine: Machine,
 }
 
@@ -110,7 +112,7 @@ impl Scenario {
         let mut providers = Vec::new();
         let mut timeout_s = DEFAULT_TIMEOUT_S;
         let mut machine = Machine::default();
-        let (mut figures, mut fio_engine) = (false, false);
+        let (mut figures, mut fio_engine, mut packages) = (false, false, false);
         for line in text.lines().take_while(|line| line.starts_with('#')) {
             let Some((key, value)) = line.trim_start_matches(['#', ' ']).split_once(':') else {
                 continue;
@@ -127,6 +129,7 @@ impl Scenario {
                 "memory" => machine.memory_mib = number(key, value)?,
                 "figures" => figures = yes(key, value)?,
                 "fio-engine" => fio_engine = yes(key, value)?,
+                "packages" => packages = yes(key, value)?,
                 "processors" => machine.processors = number(key, value)?,
                 _ => {}
             }
@@ -141,6 +144,7 @@ impl Scenario {
             timeout: Duration::from_secs(timeout_s),
             figures,
             fio_engine,
+            packages,
             machine,
         })
     }
@@ -273,7 +277,7 @@ mod tests {
         assert_eq!(scenario.timeout, Duration::from_secs(90));
         assert_eq!(scenario.machine.memory_mib, 1024);
         assert_eq!(scenario.machine.processors, 3);
-        assert!(!scenario.fio_engine);
+        assert!(!scenario.fio_engine && !scenario.packages);
     }
 
     #[test]

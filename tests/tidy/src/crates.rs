@@ -112,6 +112,7 @@ const RULES: &[Rule] = &[
             "nvmeof-rdma-shm",
             "nvmeof-rdma-verbs",
             "nvmeof-rdma-sim",
+            "nvmeof-socket-file",
             "nvmeof-target-core",
             "nvmeof-backend",
         ],

@@ -6,9 +6,12 @@
 #![forbid(unsafe_code)]
 
 pub mod crates;
+pub mod features;
 pub mod licences;
 pub mod links;
+pub mod messages;
 pub mod names;
+pub mod reference;
 pub mod sources;
 pub mod spdx;
 pub mod tree;

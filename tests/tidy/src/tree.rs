@@ -31,10 +31,14 @@ pub fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
         for entry in fs::read_dir(root.join(&folder))? {
             let entry = entry?;
             let path = folder.join(entry.file_name());
-            if !entry.file_type()?.is_dir() {
-                files.push(path);
-            } else if !SKIPPED.iter().any(|skipped| path == Path::new(skipped)) {
+            // `.git` is a file where the repository has several work trees.
+            if SKIPPED.iter().any(|skipped| path == Path::new(skipped)) {
+                continue;
+            }
+            if entry.file_type()?.is_dir() {
                 folders.push(path);
+            } else {
+                files.push(path);
             }
         }
     }

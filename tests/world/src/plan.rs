@@ -27,6 +27,8 @@ pub(crate) struct Plan {
     pub(crate) target_faults: Faults,
     /// Faults, and after how many calls that ended each comes.
     pub(crate) faults: Vec<(u64, Fault)>,
+    /// Ports that hosts come by, one after the other.
+    pub(crate) ports: u16,
     /// Namespaces that are removed while hosts work, and after how many calls
     /// that ended each goes.
     pub(crate) removals: Vec<(u64, Removal)>,
@@ -65,12 +67,14 @@ pub(crate) struct HostShape {
     pub(crate) faults: Faults,
 }
 
-/// A namespace is removed, and added again after a while.
+/// A namespace is removed, or cannot be reached, until after a while.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Removal {
     /// Which one, as a number of its disk; `None` stands for one that hosts do
     /// not use.
     pub(crate) ns: Option<usize>,
+    /// The port through which it cannot be reached; `None`: it is removed.
+    pub(crate) through: Option<u16>,
     pub(crate) for_how_long: Duration,
 }
 
@@ -149,10 +153,17 @@ impl Plan {
                 _ => Faults::default(),
             },
             faults,
+            ports: ports(seed),
             removals: Vec::new(),
             crash_at_end: dice.happens(OneIn(2)),
         };
+        if plan.limits.in_capsule > Limits::LISTS_UP_TO {
+            plan.limits.max_descriptors = 1;
+        }
         plan.removals = removals(seed, calls, plan.disks.len());
+        let unreachable = inaccessible(seed, calls, &plan);
+        plan.removals.extend(unreachable);
+        plan.removals.sort_by_key(|(after, _)| *after);
         plan.cut_into_segments();
         if plan.is_peaceful() {
             // However many calls wait for a slow disk.
@@ -291,17 +302,36 @@ fn shared_receives(seed: u64) -> u32 {
 fn removals(seed: u64, calls: u64, disks: usize) -> Vec<(u64, Removal)> {
     let mut dice = Dice::new(seed ^ 0x6c69_7665);
     let count = [0, 0, 0, 1, 3, 8][dice.below(6)];
-    let mut removals: Vec<_> = (0..count)
-        .map(|_| {
-            let removal = Removal {
-                ns: (!dice.happens(OneIn(3))).then(|| dice.below(disks)),
-                for_how_long: MICRO([0, 30, 1000, 50_000][dice.below(4)]),
-            };
-            (dice.roll() % calls, removal)
-        })
-        .collect();
-    removals.sort_by_key(|(after, _)| *after);
-    removals
+    let removals = (0..count).map(|_| {
+        let removal = Removal {
+            ns: (!dice.happens(OneIn(3))).then(|| dice.below(disks)),
+            through: None,
+            for_how_long: MICRO([0, 30, 1000, 50_000][dice.below(4)]),
+        };
+        (dice.roll() % calls, removal)
+    });
+    removals.collect()
+}
+
+/// By dice of their own.
+fn ports(seed: u64) -> u16 {
+    let mut dice = Dice::new(seed ^ 0x706f_7274);
+    [1, 2, 3][dice.below(3)]
+}
+
+/// Namespaces that a port does not reach for a while; by dice of their own.
+fn inaccessible(seed: u64, calls: u64, plan: &Plan) -> Vec<(u64, Removal)> {
+    let mut dice = Dice::new(seed ^ 0x616e_6100);
+    let count = [0, 0, 1, 3, 8][dice.below(5)];
+    let spells = (0..count).map(|_| {
+        let spell = Removal {
+            ns: (!dice.happens(OneIn(4))).then(|| dice.below(plan.disks.len())),
+            through: u16::try_from(dice.below(plan.ports.into())).ok(),
+            for_how_long: MICRO([0, 30, 1000, 50_000][dice.below(4)]),
+        };
+        (dice.roll() % calls, spell)
+    });
+    spells.collect()
 }
 
 fn faults(dice: &mut Dice, calls: u64, hosts: usize, crc: bool) -> Vec<(u64, Fault)> {

@@ -70,6 +70,14 @@ pub(crate) enum Presence {
     Never,
 }
 
+/// How a call found its namespace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Met {
+    pub(crate) there: Presence,
+    /// Whether its port reached it.
+    pub(crate) reached: Presence,
+}
+
 /// What to ask for, before anything is prepared.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
@@ -261,7 +269,9 @@ pub(crate) fn check_refusal(why: &SubmitError) -> Result<(), Wrong> {
         | SubmitError::NotConnected(_)
         | SubmitError::Buffer(_)
         | SubmitError::Refused(_) => Ok(()),
-        SubmitError::Length { .. } => Err(Wrong(format!("a call was refused: {why}"))),
+        SubmitError::Length { .. } | SubmitError::Narrow => {
+            Err(Wrong(format!("a call was refused: {why}")))
+        }
     }
 }
 
@@ -270,7 +280,7 @@ pub(crate) fn check(
     id: OpId,
     pending: &Pending,
     done: &Done,
-    (block, presence): (u64, Presence),
+    (block, met): (u64, Met),
     oracle: &mut Oracle,
     answered: &mut Answered,
 ) -> Result<(), Wrong> {
@@ -278,12 +288,15 @@ pub(crate) fn check(
         return Err(Wrong(format!("the buffer of call {id} did not come back")));
     }
     match &done.result {
-        Ok(_) if presence == Presence::Never => Err(Wrong(format!(
-            "call {id} is done on a namespace that was not there"
+        Ok(_) if [met.there, met.reached].contains(&Presence::Never) => Err(Wrong(format!(
+            "call {id} is done on a namespace that it found so: {met:?}"
         ))),
         Ok(_) => check_success(id, pending, done, block, oracle),
         Err(Error::Command(error)) => match error.status.kind() {
-            Status::INVALID_NAMESPACE if presence != Presence::Always => {
+            Status::INVALID_NAMESPACE if met.there != Presence::Always => {
+                oracle.end(id, Ending::Failed)
+            }
+            Status::ANA_INACCESSIBLE if met.reached != Presence::Always => {
                 oracle.end(id, Ending::Failed)
             }
             status => check_status(id, pending, status, oracle, answered),

@@ -13,7 +13,8 @@ use nvmeof_rdma::{Address, Provider};
 use nvmeof_rdma_sim::SimNet;
 use nvmeof_rdma_soft::SoftConfig;
 use nvmeof_target::{Mailbox, Reactor, ReactorConfig};
-use nvmeof_target_core::{Fabric, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
+use nvmeof_target_core::{AnaGroup, Fabric, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
+use nvmeof_wire::log::ana::AnaState;
 
 use crate::disk::{DiskHandle, Disks};
 use crate::host::{Host, SUBNQN};
@@ -97,7 +98,7 @@ enum Undo {
     NoCorruption,
     StartTarget,
     /// A namespace comes back.
-    AddNamespace(Option<usize>),
+    AddNamespace(away::What),
 }
 
 const TARGET_IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
@@ -120,10 +121,12 @@ impl World {
         let net = SimNet::new(dice.roll(), plan.net.clone());
         let temper = plan.temper.clone();
         let disks = Disks::new(net.clone(), dice.roll(), &plan.disks, temper);
-        let addr = Address::from((TARGET_IP, PORT));
         let hosts: Vec<Host> = (0..)
             .zip(&plan.hosts)
-            .map(|(at, shape)| Host::new(at, shape.clone(), &net, addr, plan.crc, dice.roll()))
+            .map(|(at, shape)| {
+                let addr = Address::from((TARGET_IP, PORT + port_of(&plan, at)));
+                Host::new(at, shape.clone(), &net, addr, plan.crc, dice.roll())
+            })
             .collect();
         let mut world = Self {
             oracle: Oracle::new(plan.disks.iter().map(|disk| disk.blocks)),
@@ -329,8 +332,10 @@ impl World {
         self.all_free = reactor.free_buffers();
         let provider = self.target_provider();
         let provider = reactor.add_provider(provider).unwrap();
-        let addr = Address::from((TARGET_IP, PORT));
-        reactor.listen(provider, addr).unwrap();
+        for port in 0..self.plan.ports {
+            let addr = Address::from((TARGET_IP, PORT + port));
+            reactor.listen(provider, addr).unwrap();
+        }
         self.target_deadline = Some(self.net.now());
         self.reactor = Some(reactor);
         self.say(format_args!("target starts"));
@@ -358,31 +363,46 @@ impl World {
     }
 }
 
+/// The port that host number `host` comes by.
+fn port_of(plan: &Plan, host: usize) -> u16 {
+    u16::try_from(host).unwrap() % plan.ports
+}
+
+/// A port of the target. Each namespace is a group of its own there, by its
+/// number.
+fn port(plan: &Plan, away: &Away, number: u16) -> PortSpec {
+    let namespaces = (0..plan.disks.len()).map(Some).chain([None]);
+    let groups = (1..).zip(namespaces).filter_map(|(id, ns)| {
+        let state = AnaState::INACCESSIBLE;
+        let away = away.is_away((ns, Some(number)));
+        away.then_some(AnaGroup { id, state })
+    });
+    PortSpec {
+        ana_groups: groups.collect(),
+        ..PortSpec::new(TARGET_IP, PORT + number, vec![Fabric::Iwarp.into()])
+    }
+}
+
 /// What the target serves without the namespaces that are away.
 fn model(plan: &Plan, away: &Away) -> Model {
-    let port = PortSpec {
-        traddr: TARGET_IP.into(),
-        trsvcid: PORT,
-        carriers: vec![Fabric::Iwarp.into()],
-    };
+    let ports: Vec<_> = (0..plan.ports).map(|at| port(plan, away, at)).collect();
     let used = plan.disks.iter().enumerate();
     let used = used.map(|(ns, shape)| (Some(ns), ns, shape));
     // One that hosts do not use has a disk together with another.
     let all = used.chain(plan.disks.first().map(|shape| (None, 0, shape)));
-    let there = (1..).zip(all).filter(|(_, (ns, ..))| !away.is_away(*ns));
+    let there = (1..)
+        .zip(all)
+        .filter(|(_, (ns, ..))| !away.is_away((*ns, None)));
     let namespaces = there.map(|(nsid, (_, disk, shape))| NamespaceSpec {
         nsid,
         blocks: shape.blocks,
         block_size: u32::try_from(shape.block_size).unwrap(),
-        uuid: None,
-        nguid: None,
-        eui64: None,
-        readonly: false,
-        state: nvmeof_target_core::NamespaceState::Ready,
         disk: u32::try_from(disk).unwrap(),
         deallocate: shape.deallocate,
         write_zeroes: true,
         volatile_cache: shape.volatile,
+        ana_group: nsid,
+        ..NamespaceSpec::default()
     });
     let subsystem = SubsystemSpec {
         nqn: SUBNQN.to_owned(),
@@ -390,5 +410,5 @@ fn model(plan: &Plan, away: &Away) -> Model {
         namespaces: namespaces.collect(),
         ..SubsystemSpec::default()
     };
-    Model::build(plan.limits.clone(), &[port], &[subsystem]).unwrap()
+    Model::build(plan.limits.clone(), &ports, &[subsystem]).unwrap()
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod deb;
 mod demo;
 mod fio_engine;
 mod fuzz;
@@ -27,6 +28,8 @@ Commands:
   lab [SCENARIO...] [...]    run scenarios with a stock kernel; see lab --help
   bench [WORK...] [...]      compare with yardsticks; see bench --help
   demo [--port N]            export a disk image, use it from the initiator
+  docs                       write the documents that are made of the code
+  deb [...]                  make Debian packages; see deb --help
   fio-engine [...]           build the engine for fio; see fio-engine --help
 
 Exit status: 0 success, 1 something failed, 2 wrong usage or set-up.
@@ -53,6 +56,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
     match command.as_str() {
         "lab" => lab::main(rest),
         "bench" => bench::main(rest),
+        "deb" => deb::main(rest),
         "fio-engine" => fio_engine::main(rest),
         _ if wants_help => help(),
         "help" | "--help" | "-h" => help(),
@@ -61,12 +65,22 @@ fn dispatch(arguments: &[String]) -> Outcome {
             Some(extra) => Err(Failure::unexpected(extra)),
         },
         "test" => test::main(rest),
+        "docs" => match rest.first() {
+            None => docs(),
+            Some(extra) => Err(Failure::unexpected(extra)),
+        },
         "fuzz" => fuzz::main(rest),
         "demo" => demo::main(rest),
         other => Err(Failure::Usage(format!(
             "unknown command `{other}`\n\n{HELP}"
         ))),
     }
+}
+
+/// The tests that compare documents with the code write them when told to.
+fn docs() -> Outcome {
+    let mut test = run::cargo("test --locked -p nvmeof-tidy --test documents");
+    run::run(test.env("NVMEOF_UPDATE_DOCS", "1"))
 }
 
 #[allow(clippy::unnecessary_wraps, reason = "one shape for all commands")]
@@ -92,6 +106,8 @@ mod tests {
             "test nonsense",
             "demo --port 0",
             "fuzz --runs x",
+            "deb now",
+            "docs now",
             "fio-engine now",
         ] {
             assert!(

@@ -60,6 +60,11 @@ pub(crate) const DPKG_DEV: Tool = Tool::Package {
     name: "dpkg-dev",
     program: "dpkg-source",
 };
+/// Strips the programs of packages.
+pub(crate) const BINUTILS: Tool = Tool::Package {
+    name: "binutils",
+    program: "strip",
+};
 /// Puts the answers of fio's jobs into a table.
 pub(crate) const JQ: Tool = Tool::Package {
     name: "jq",
@@ -115,7 +120,8 @@ pub(crate) const RDMA: &[Tool] = &[
 /// Everything that any command or document of the project uses.
 pub(crate) const ALL: &[&[Tool]] = &[
     &[
-        RUSTFMT, CLIPPY, CXX, E2FS, STRACE, FIO, DPKG_DEV, JQ, SYSTEMD, VALGRIND, QEMU, MMDEBSTRAP,
+        RUSTFMT, CLIPPY, CXX, E2FS, STRACE, FIO, DPKG_DEV, BINUTILS, JQ, SYSTEMD, VALGRIND, QEMU,
+        MMDEBSTRAP,
     ],
     RDMA,
 ];

@@ -1,9 +1,12 @@
 //! The Asymmetric Namespace Access log page, 0Ch (NVMe Base 2.0, figure 221).
 
+use core::fmt;
 use core::mem::offset_of;
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::Status;
 
 /// Length in bytes of the header.
 pub const ANA_HEADER_LEN: usize = 16;
@@ -28,7 +31,62 @@ impl AnaState {
     pub const PERSISTENT_LOSS: Self = Self(0x4);
     /// Change.
     pub const CHANGE: Self = Self(0xf);
+
+    /// Every state, by the name that tools give it.
+    const NAMES: [(Self, &'static str); 5] = [
+        (Self::OPTIMIZED, "optimized"),
+        (Self::NON_OPTIMIZED, "non-optimized"),
+        (Self::INACCESSIBLE, "inaccessible"),
+        (Self::PERSISTENT_LOSS, "persistent-loss"),
+        (Self::CHANGE, "change"),
+    ];
+
+    /// The state of that name; `None` when there is none.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let mut names = Self::NAMES.into_iter();
+        names.find(|(_, its)| *its == name).map(|(state, _)| state)
+    }
+
+    /// Its name, such as `optimized`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        let mut names = Self::NAMES.into_iter();
+        names
+            .find(|(state, _)| *state == self)
+            .map_or("reserved", |(_, name)| name)
+    }
+
+    /// Whether commands reach the data of namespaces in this state (NVMe Base
+    /// 2.2, 8.1.1.4 and 8.1.1.5).
+    #[inline]
+    #[must_use]
+    pub fn is_accessible(self) -> bool {
+        matches!(self, Self::OPTIMIZED | Self::NON_OPTIMIZED)
+    }
+
+    /// What a command for such a namespace is aborted with (8.1.1.6 to
+    /// 8.1.1.8); `None` where it is served.
+    #[must_use]
+    pub fn refusal(self) -> Option<Status> {
+        match self {
+            Self::INACCESSIBLE => Some(Status::ANA_INACCESSIBLE),
+            Self::PERSISTENT_LOSS => Some(Status::ANA_PERSISTENT_LOSS),
+            Self::CHANGE => Some(Status::ANA_TRANSITION),
+            _ => None,
+        }
+    }
 }
+
+impl fmt::Display for AnaState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Log specific parameter of the page: return groups only (RGO), without the
+/// namespaces in them.
+pub const RETURN_GROUPS_ONLY: u8 = 1 << 0;
 
 /// The header: `ngrps` group descriptors follow it.
 #[derive(
@@ -99,6 +157,18 @@ impl AnaGroup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn states_have_names_and_statuses() {
+        for (state, name) in AnaState::NAMES {
+            assert_eq!(AnaState::from_name(name), Some(state));
+            assert_eq!(state.name(), name);
+            assert_eq!(state.refusal().is_none(), state.is_accessible());
+        }
+        assert_eq!(AnaState::from_name("Optimized"), None);
+        let transition = AnaState::CHANGE.refusal();
+        assert_eq!(transition, Some(Status::ANA_TRANSITION));
+    }
 
     #[test]
     fn golden_header_and_group() {

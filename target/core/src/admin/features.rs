@@ -12,7 +12,14 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::{Admin, CDW10, CDW11, NSID, Window, give};
 use crate::controller::notices::{Kinds, TEMPERATURE};
 use crate::controller::{Features, HostClock};
-use crate::queue::{Failure, Next, Page, Request, Stage};
+use crate::queue::{Failure, Next, Page, Request, Stage, bit};
+
+// Where fields of the commands are.
+pub(super) const SEL: u16 = 41;
+const SAVE: u16 = bit(43, 7);
+const DULBE: u16 = 46;
+/// With THSEL in bits 5:4 of the byte.
+const TMPSEL: u16 = 46;
 
 /// What the composite temperature is said to be, in kelvin: there is no
 /// sensor.
@@ -70,6 +77,7 @@ impl Admin<'_> {
         command: &GetFeatures,
     ) -> Result<Next, Failure> {
         self.check(command.fid)?;
+        self.check_access(command.fid, command.nsid, false)?;
         if command.fid == FeatureId::NAMESPACE_WRITE_PROTECTION {
             return self.get_protection(command);
         }
@@ -80,7 +88,7 @@ impl Admin<'_> {
             // Base 2.0, 5.15: without a saved value the default is returned.
             Select::Default | Select::Saved => (Features::new(limits, 0), false),
             Select::Capabilities => return Ok(Next::Done(capabilities(command.fid).bits().into())),
-            Select::Reserved(_) => return Err(Failure::field(CDW10)),
+            Select::Reserved(_) => return Err(Failure::field(SEL)),
         };
         drop(cold);
         let value = match command.fid {
@@ -134,8 +142,9 @@ impl Admin<'_> {
         self.check(command.fid)?;
         // Base 2.0, 5.27: no value of ours can be saved.
         if command.save {
-            return Err(Failure::from(Status::FEATURE_NOT_SAVEABLE).at(CDW10));
+            return Err(Failure::from(Status::FEATURE_NOT_SAVEABLE).at(SAVE));
         }
+        self.check_access(command.fid, command.nsid, true)?;
         if command.fid == FeatureId::NAMESPACE_WRITE_PROTECTION {
             return self.protect(request, command);
         }
@@ -180,7 +189,7 @@ impl Admin<'_> {
             FeatureId::ERROR_RECOVERY => {
                 // Identify Namespace, NSFEAT: no error for deallocated blocks.
                 if nvmeof_wire::features::ErrorRecovery::from_dword(command.cdw11).dulbe {
-                    return Err(Failure::field(CDW11));
+                    return Err(Failure::field(DULBE));
                 }
                 values.error_recovery = command.cdw11;
             }
@@ -225,7 +234,7 @@ impl Admin<'_> {
         let kinds = if self.controller.is_discovery() {
             Kinds::DISCOVERY
         } else {
-            Kinds::NAMESPACE | Kinds::TEMPERATURE | Kinds::OTHER_SMART
+            Kinds::NAMESPACE | Kinds::ANA | Kinds::TEMPERATURE | Kinds::OTHER_SMART
         };
         AsyncEventConfig::from_bits_truncate(kinds.bits())
     }
@@ -293,7 +302,7 @@ fn threshold(values: &Features, cdw11: u32) -> Result<u32, Failure> {
     let tmpth = match (asked.tmpsel, asked.thsel) {
         (0, TemperatureThreshold::OVER) => values.over_temperature,
         (0, TemperatureThreshold::UNDER) => values.under_temperature,
-        _ => return Err(Failure::field(CDW11)),
+        _ => return Err(Failure::field(TMPSEL)),
     };
     Ok(tmpth.into())
 }
@@ -305,7 +314,7 @@ fn set_threshold(values: &mut Features, cdw11: u32) -> Result<(), Failure> {
     match (asked.tmpsel, asked.thsel) {
         (0 | ALL_SENSORS, TemperatureThreshold::OVER) => values.over_temperature = asked.tmpth,
         (0 | ALL_SENSORS, TemperatureThreshold::UNDER) => values.under_temperature = asked.tmpth,
-        _ => return Err(Failure::field(CDW11)),
+        _ => return Err(Failure::field(TMPSEL)),
     }
     Ok(())
 }

@@ -10,21 +10,25 @@ use nvmeof_wire::identify::{
     IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, IdentifyNamespaceNvm,
     Lpa, NamespaceIdentifiers, NamespaceList, Oaes, Ofcs, Oncs, Sgls, Vwc,
 };
+use nvmeof_wire::log::ana::AnaState;
 use nvmeof_wire::registers::Vs;
-use nvmeof_wire::sqe::SQE_LEN;
 use nvmeof_wire::{Ascii, Nqn, Status};
 use zerocopy::little_endian::U64;
 
 use super::log_page::FIRMWARE;
-use super::{Admin, CDW10, CDW11, NSID, Window};
+use super::{Admin, CDW10, NSID, Window, access};
 use crate::controller::notices::MAX_REQUESTS;
 use crate::controller::{aborts, errors};
 use crate::queue::Failure;
+use crate::sight::{Seen, Sight};
 use crate::{Limits, Namespace, Subsystem};
 
 /// KAS: granularity of the keep alive timer, in units of 100 ms.
 const KAS: u16 = 10;
 const _: () = assert!(KAS as u32 * 100 == crate::controller::KEEP_ALIVE_GRANULARITY_MS);
+
+/// Bits 31:24 of dword 11.
+const CSI: u16 = 47;
 
 /// The last namespace id that a list may start after.
 const NSID_MAX: u32 = 0xffff_fffd;
@@ -33,7 +37,7 @@ impl Admin<'_> {
     pub(super) fn check_identify(&self, command: &Identify) -> Result<(), Failure> {
         let cns = command.cns;
         // Base 2.0, 3.1.3.3: a discovery controller has no namespaces.
-        let Some(subsystem) = self.controller.subsystem() else {
+        let Some(sight) = self.controller.sight() else {
             return match cns {
                 Cns::CONTROLLER => Ok(()),
                 _ => Err(Failure::field(CDW10)),
@@ -44,7 +48,7 @@ impl Admin<'_> {
             Cns::CSI_NAMESPACE | Cns::CSI_CONTROLLER | Cns::CSI_ACTIVE_NAMESPACES
         );
         if csi_matters && command.csi != CSI_NVM {
-            return Err(Failure::field(CDW11));
+            return Err(Failure::field(CSI));
         }
         let invalid = Failure::from(Status::INVALID_NAMESPACE).at(NSID);
         match cns {
@@ -55,11 +59,11 @@ impl Admin<'_> {
             | Cns::CSI_NAMESPACE
             | Cns::INDEPENDENT_NAMESPACE
             | Cns::ALLOCATED_NAMESPACE => {
-                let valid = (1..=highest(&subsystem)).contains(&command.nsid);
+                let valid = (1..=highest(sight.subsystem())).contains(&command.nsid);
                 if valid { Ok(()) } else { Err(invalid) }
             }
             Cns::DESCRIPTORS | Cns::ATTACHED_CONTROLLERS => {
-                subsystem.namespace(command.nsid).map(|_| ()).ok_or(invalid)
+                sight.get(command.nsid).map(|_| ()).ok_or(invalid)
             }
             Cns::ACTIVE_NAMESPACES | Cns::CSI_ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => {
                 if command.nsid <= NSID_MAX {
@@ -74,55 +78,62 @@ impl Admin<'_> {
 
     pub(super) fn write_identify(&self, command: &Identify, window: &mut Window<'_>) {
         let limits = &self.shared.limits;
-        let Some(subsystem) = self.controller.subsystem() else {
+        let Some(sight) = self.controller.sight() else {
             return window.put(0, &self.discovery_controller(limits));
         };
-        let namespace = subsystem.namespace(command.nsid);
-        let nsids = subsystem.namespaces().iter().map(|one| one.nsid);
-        let allocated = || {
-            let mut disabled = subsystem.disabled().iter();
-            namespace.or_else(|| disabled.find(|one| one.nsid == command.nsid))
-        };
+        let seen = sight.get(command.nsid);
+        let nsids = sight.seen().iter().map(|one| one.namespace.nsid);
+        // Of those that are switched off, those that are there for this host.
+        let disabled: Vec<_> = self.disabled(&sight).collect();
         match command.cns {
-            Cns::CONTROLLER => window.put(0, &self.io_controller(&subsystem, limits)),
+            Cns::CONTROLLER => window.put(0, &self.io_controller(&sight, limits)),
             // Everything in it is zero for namespaces without protection
             // information.
             Cns::CSI_NAMESPACE => window.put(0, &IdentifyNamespaceNvm::zeroed()),
             Cns::CSI_CONTROLLER => window.put(0, &nvm_controller()),
             Cns::NAMESPACE => {
-                if let Some(namespace) = namespace {
-                    window.put(0, &nvm_namespace(namespace));
+                if let Some(seen) = seen {
+                    window.put(0, &nvm_namespace(seen));
                 }
             }
             Cns::ALLOCATED_NAMESPACE => {
-                if let Some(namespace) = allocated() {
-                    window.put(0, &nvm_namespace(namespace));
+                let mut disabled = disabled.iter();
+                let its = |one: &&Seen| one.namespace.nsid == command.nsid;
+                if let Some(seen) = seen.or_else(|| disabled.find(its)) {
+                    window.put(0, &nvm_namespace(seen));
                 }
             }
             Cns::INDEPENDENT_NAMESPACE => {
-                if let Some(namespace) = namespace {
-                    window.put(0, &independent_namespace(namespace));
+                if let Some(seen) = seen {
+                    window.put(0, &independent_namespace(seen));
                 }
             }
             Cns::DESCRIPTORS => {
-                if let Some(namespace) = namespace {
-                    window.put(0, &identifiers(namespace).to_list());
+                if let Some(seen) = seen {
+                    window.put(0, &identifiers(&seen.namespace).to_list());
                 }
             }
             Cns::ACTIVE_NAMESPACES | Cns::CSI_ACTIVE_NAMESPACES => {
                 window.put(0, &NamespaceList::after(command.nsid, nsids));
             }
             Cns::ALLOCATED_NAMESPACES => {
-                let disabled = subsystem.disabled().iter().map(|one| one.nsid);
+                let disabled = disabled.iter().map(|one| one.namespace.nsid);
                 let mut all: Vec<_> = nsids.chain(disabled).collect();
                 all.sort_unstable();
                 window.put(0, &NamespaceList::after(command.nsid, all));
             }
             Cns::ATTACHED_CONTROLLERS | Cns::CONTROLLERS => {
+                let subsystem = sight.subsystem();
+                // Of one namespace those that it is there for.
+                let namespace = match command.cns {
+                    Cns::ATTACHED_CONTROLLERS => subsystem.namespace(command.nsid),
+                    _ => None,
+                };
                 let all = self.shared.registry.all();
                 let ours = all
                     .iter()
                     .filter(|one| one.subnqn() == subsystem.nqn)
+                    .filter(|one| namespace.is_none_or(|it| it.is_for(&one.hostnqn)))
                     .map(|one| one.cntlid);
                 window.put(0, &ControllerList::from_id(command.cntid, ours));
             }
@@ -131,6 +142,16 @@ impl Admin<'_> {
             Cns::COMMAND_SETS => window.put(0, &U64::new(1 << CSI_NVM)),
             _ => {}
         }
+    }
+
+    /// Namespaces that are switched off and would be there for this host.
+    fn disabled(&self, sight: &Sight) -> impl Iterator<Item = Seen> {
+        let all = sight.subsystem().disabled().iter();
+        let its = all.filter(|one| one.is_for(&self.controller.viewer.hostnqn));
+        its.map(|one| Seen {
+            namespace: one.clone(),
+            state: AnaState::OPTIMIZED,
+        })
     }
 
     /// What all our controllers have in common.
@@ -158,11 +179,11 @@ impl Admin<'_> {
                 .bits()
                 .into(),
             subnqn: self.controller.subnqn().to_field(),
-            ioccsz: ((u32::try_from(SQE_LEN).unwrap_or(64) + limits.in_capsule) / 16).into(),
+            ioccsz: (self.capsule_len / 16).into(),
             iorcsz: 1.into(),
             icdoff: 0.into(),
             fcattr: Fcattr::empty().bits(),
-            msdbd: limits.descriptors(),
+            msdbd: limits.max_descriptors,
             ..IdentifyController::zeroed()
         }
     }
@@ -182,7 +203,8 @@ impl Admin<'_> {
         }
     }
 
-    fn io_controller(&self, subsystem: &Subsystem, limits: &Limits) -> IdentifyController {
+    fn io_controller(&self, sight: &Sight, limits: &Limits) -> IdentifyController {
+        let subsystem = sight.subsystem();
         let mut oncs = Oncs::NVMCMPS | Oncs::SSFS | Oncs::TSS | Oncs::NVMVFYS | Oncs::NVMCPYS;
         if subsystem.namespaces().iter().any(|one| one.deallocate) {
             oncs |= Oncs::NVMDSMSV;
@@ -195,12 +217,13 @@ impl Admin<'_> {
         } else {
             Cmic::empty()
         };
-        IdentifyController {
+        let nn = highest(subsystem);
+        let mut id = IdentifyController {
             sn: subsystem.serial,
             mn: subsystem.model_number,
-            cmic: (Cmic::MCTRS | ports).bits(),
+            cmic: (Cmic::MCTRS | Cmic::ANARS | ports).bits(),
             cntrltype: ControllerType::IO,
-            oaes: Oaes::NSAN.bits().into(),
+            oaes: (Oaes::NSAN | Oaes::ANACN).bits().into(),
             acl: zero_based(aborts::LIMIT),
             // One firmware slot, which is read only.
             frmw: Frmw::FFSRO.bits() | 1 << 1,
@@ -208,8 +231,7 @@ impl Admin<'_> {
             lpa: (Lpa::CSES | Lpa::LPEDS).bits(),
             sqes: entry_sizes(6, 6),
             cqes: entry_sizes(4, 4),
-            nn: highest(subsystem).into(),
-            mnan: highest(subsystem).into(),
+            nn: nn.into(),
             oncs: oncs.bits().into(),
             fuses: Fuses::FCWS.bits().into(),
             // A namespace with a cache may come at any time, and a host that was
@@ -228,7 +250,9 @@ impl Admin<'_> {
             cdfs: 1.into(),
             ofcs: Ofcs::DCS.bits().into(),
             ..self.common(limits)
-        }
+        };
+        access::describe(&mut id, sight, nn, limits);
+        id
     }
 }
 
@@ -278,7 +302,8 @@ fn zero_based(count: usize) -> u8 {
     u8::try_from(count - 1).unwrap_or(u8::MAX)
 }
 
-fn nvm_namespace(namespace: &Namespace) -> IdentifyNamespace {
+fn nvm_namespace(seen: &Seen) -> IdentifyNamespace {
+    let namespace = &seen.namespace;
     let mut dlfeat = Dlfeat::empty();
     if namespace.deallocate {
         dlfeat |= Dlfeat::READS_ZEROES | Dlfeat::WZDS;
@@ -288,7 +313,7 @@ fn nvm_namespace(namespace: &Namespace) -> IdentifyNamespace {
     // What a fused Compare and Write may be about; 0's based. NAWUN and NAWUPF
     // stay 0: as the controller says.
     let nacwu = (Limits::MAX_FUSED >> namespace.block_shift).saturating_sub(1);
-    IdentifyNamespace {
+    let mut id = IdentifyNamespace {
         nsfeat: Nsfeat::NSABP.bits(),
         nacwu: u16::try_from(nacwu).unwrap_or(0).into(),
         nmic: Nmic::SHRNS.bits(),
@@ -301,15 +326,17 @@ fn nvm_namespace(namespace: &Namespace) -> IdentifyNamespace {
         nguid: namespace.nguid,
         eui64: namespace.eui64.unwrap_or_default(),
         ..IdentifyNamespace::with_format(namespace.blocks, namespace.block_shift)
-    }
+    };
+    access::describe_namespace(&mut id, namespace.ana_group, seen.state);
+    id
 }
 
-fn independent_namespace(namespace: &Namespace) -> IdentifyNamespaceIndependent {
-    let mut independent = IdentifyNamespaceIndependent::of(&nvm_namespace(namespace));
-    if !namespace.volatile_cache {
+fn independent_namespace(seen: &Seen) -> IdentifyNamespaceIndependent {
+    let mut independent = IdentifyNamespaceIndependent::of(&nvm_namespace(seen));
+    if !seen.namespace.volatile_cache {
         independent.nsfeat |= CommonFeatures::VWCNP.bits();
     }
-    if !namespace.is_ready() {
+    if !seen.namespace.is_ready() {
         independent.nstat &= !NamespaceStatus::NRDY.bits();
     }
     independent

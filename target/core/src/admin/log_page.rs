@@ -9,13 +9,18 @@ use nvmeof_wire::log::{ErrorEntry, FirmwareSlots, SmartLog, SupportedPages};
 use nvmeof_wire::{Ascii, Status};
 
 use super::features::COMPOSITE_TEMPERATURE;
-use super::{Admin, CDW10, CDW12, CDW14, NSID, Window, effects, log_pages};
+use super::{Admin, CDW10, CDW12, NSID, Window, effects, log_pages};
 use crate::controller::{Cold, Serves, errors};
 use crate::discovery;
-use crate::queue::Failure;
+use crate::queue::{Failure, bit};
 
 /// Revision of this program as firmware: its version.
 pub(super) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
+
+// Where fields of the command are.
+const NUMDL: u16 = 42;
+const OT: u16 = bit(58, 7);
+const CSI: u16 = 59;
 
 impl Admin<'_> {
     /// Returns the length in bytes that was asked for.
@@ -26,12 +31,12 @@ impl Admin<'_> {
         }
         // Supported Log Pages says of none that its offset may be an index.
         if command.index_offset {
-            return Err(Failure::field(CDW14));
+            return Err(Failure::field(OT));
         }
         // Base 2.0, 5.16: the offset is a multiple of 4 and not beyond the
         // end of the log page.
         let beyond = self
-            .page_len(command.lid)
+            .page_len(command)
             .is_some_and(|len| command.offset > len);
         if !command.offset.is_multiple_of(4) || beyond {
             return Err(Failure::field(CDW12));
@@ -44,19 +49,20 @@ impl Admin<'_> {
         // Base 2.0, 5.16.1.6: the page is of an I/O command set, and there is
         // one.
         if command.lid == LogId::EFFECTS && command.csi != CSI_NVM {
-            return Err(Failure::field(CDW14));
+            return Err(Failure::field(CSI));
         }
         let max = self.shared.limits.max_transfer;
         u32::try_from(command.len)
             .ok()
             .filter(|len| *len <= max)
-            .ok_or(Failure::field(CDW10))
+            .ok_or(Failure::field(NUMDL))
     }
 
     /// Length of a page in bytes; `None` for the discovery log, whose length
     /// depends on the host.
-    fn page_len(&self, lid: LogId) -> Option<u64> {
-        let len = match lid {
+    fn page_len(&self, command: &GetLogPage) -> Option<u64> {
+        let len = match command.lid {
+            LogId::ANA => return Some(self.access_len(command)),
             LogId::SUPPORTED | LogId::FEATURE_EFFECTS => 1024,
             LogId::ERROR => errors::CAPACITY * ERROR_ENTRY_LEN,
             LogId::SMART | LogId::FIRMWARE => 512,
@@ -81,6 +87,7 @@ impl Admin<'_> {
                 let changed = self.controller.changed(command.retain_event);
                 window.put(0, &changed.to_page());
             }
+            LogId::ANA => self.write_access(command, window),
             LogId::EFFECTS => window.put(0, &effects::commands()),
             LogId::FEATURE_EFFECTS => effects::write_features(self.features(), window),
             LogId::DISCOVERY => {

@@ -1,5 +1,6 @@
 //! Admin commands other than Fabrics commands: parsed, checked and answered.
 
+mod access;
 mod effects;
 mod features;
 mod identify;
@@ -25,6 +26,8 @@ use crate::target::Shared;
 /// An admin queue's controller, for the time of one command.
 pub(crate) struct Admin<'a> {
     pub(crate) now: Duration,
+    /// Bytes that the capsule of a command may have, as of the admin queue.
+    pub(crate) capsule_len: u32,
     pub(crate) shared: &'a Shared,
     pub(crate) controller: &'a Controller,
     /// The address of ours that the host reached, if it is known.
@@ -44,7 +47,6 @@ const OF_DISCOVERY: [Opcode; 5] = [
 pub(crate) const CDW10: u16 = 40;
 pub(crate) const CDW11: u16 = 44;
 pub(crate) const CDW12: u16 = 48;
-pub(crate) const CDW14: u16 = 56;
 pub(crate) const NSID: u16 = 4;
 
 impl Admin<'_> {
@@ -124,6 +126,7 @@ fn log_pages(discovery: bool) -> &'static [LogId] {
             LogId::FIRMWARE,
             LogId::CHANGED_NAMESPACES,
             LogId::EFFECTS,
+            LogId::ANA,
             LogId::FEATURE_EFFECTS,
         ]
     }

@@ -4,11 +4,12 @@ use nvmeof_wire::Status;
 use nvmeof_wire::admin::{GetFeatures, Select, SetFeatures};
 use nvmeof_wire::features::WriteProtection;
 
-use super::features::capabilities;
+use super::features::{SEL, capabilities};
 use super::{Admin, CDW10, CDW11, NSID};
 use crate::controller::Serves;
 use crate::live::Live;
 use crate::queue::{Failure, Next, Request, Stage, flush_of};
+use crate::sight::Seen;
 use crate::{Executed, IoKind};
 
 impl Admin<'_> {
@@ -17,18 +18,16 @@ impl Admin<'_> {
     pub(super) fn get_protection(&self, command: &GetFeatures) -> Result<Next, Failure> {
         let value = match command.select {
             Select::Capabilities => capabilities(command.fid).bits(),
-            Select::Current => self
-                .live()?
-                .protection(command.nsid)
-                .ok_or(no_namespace())?
-                .to_dword(),
+            Select::Current => {
+                self.visible(command.nsid)?;
+                let state = self.live()?.protection(command.nsid);
+                state.ok_or(no_namespace())?.to_dword()
+            }
             Select::Default | Select::Saved => {
-                self.live()?
-                    .protection(command.nsid)
-                    .ok_or(no_namespace())?;
+                self.visible(command.nsid)?;
                 WriteProtection::NONE.to_dword()
             }
-            Select::Reserved(_) => return Err(Failure::field(CDW10)),
+            Select::Reserved(_) => return Err(Failure::field(SEL)),
         };
         Ok(Next::Done(value.into()))
     }
@@ -52,6 +51,7 @@ impl Admin<'_> {
         if !known {
             return Err(Failure::field(CDW11));
         }
+        let namespace = self.visible(command.nsid)?.namespace;
         let before = live
             .protect(command.nsid, to)
             .ok_or(no_namespace())?
@@ -59,18 +59,13 @@ impl Admin<'_> {
         if before == to {
             return Ok(Next::Done(0));
         }
-        let subsystem = live.current();
-        match subsystem.namespace(command.nsid) {
-            Some(namespace) if before == WriteProtection::NONE => {
-                let disk = namespace.disk;
-                request.stage = Stage::Protect { disk, before };
-                Ok(Next::Execute(flush_of(namespace)))
-            }
-            _ => {
-                self.tell_all(live, command.nsid);
-                Ok(Next::Done(0))
-            }
+        if before == WriteProtection::NONE {
+            let disk = namespace.disk;
+            request.stage = Stage::Protect { disk, before };
+            return Ok(Next::Execute(flush_of(&namespace)));
         }
+        self.tell_all(live, command.nsid, before);
+        Ok(Next::Done(0))
     }
 
     /// What was written before is stable now, or cannot be made so: then the
@@ -86,18 +81,26 @@ impl Admin<'_> {
             live.unprotect(nsid, before);
             return Err(crate::queue::status_of(IoKind::Flush, outcome).into());
         }
-        self.tell_all(live, nsid);
+        self.tell_all(live, nsid, before);
         Ok(Next::Done(0))
     }
 
     /// NSATTR of Identify Namespace changed: whoever has a controller of the
     /// subsystem may want to know.
-    fn tell_all(&self, live: &Live, nsid: u32) {
+    fn tell_all(&self, live: &Live, nsid: u32, before: WriteProtection) {
+        let before = live.as_if(nsid, before);
         for controller in self.shared.registry.all() {
             if controller.subnqn() == live.nqn {
-                controller.namespaces_changed(&[nsid]);
+                controller.becomes_from(&before);
             }
         }
+    }
+
+    /// The namespace, if it is there for this host.
+    fn visible(&self, nsid: u32) -> Result<Seen, Failure> {
+        let sight = self.controller.sight();
+        let seen = sight.as_ref().and_then(|sight| sight.get(nsid));
+        seen.cloned().ok_or(no_namespace())
     }
 
     fn live(&self) -> Result<&Live, Failure> {

@@ -6,8 +6,9 @@
     reason = "tests"
 )]
 
+pub(crate) mod access;
 mod discovery_log;
-mod events;
+pub(crate) mod events;
 mod features;
 mod identify;
 mod log_page;

@@ -6,6 +6,8 @@
     reason = "tests"
 )]
 
+mod access;
+
 use nvmeof_wire::admin::{Cns, GetLogPage, LogId, NSID_ALL};
 use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::identify::{IdentifyNamespace, NamespaceList};

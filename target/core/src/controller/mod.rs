@@ -2,6 +2,7 @@
 //! queues that joined it.
 
 pub(crate) mod aborts;
+pub(crate) mod access;
 pub(crate) mod errors;
 mod features;
 mod hot;
@@ -20,12 +21,15 @@ pub(crate) use features::{
 };
 pub(crate) use hot::Hot;
 
+use crate::Limits;
 use crate::live::Live;
-use crate::{Limits, Subsystem};
+use crate::model::PortAddress;
+use crate::sight::{Present, Sight, Viewer};
 use aborts::{Aborts, Asked};
+use access::AccessCounts;
 use errors::{ErrorEntry, ErrorRing};
 use lifecycle::Registers;
-use notices::{ChangedList, DISCOVERY_CHANGED, NAMESPACE_CHANGED, Notice, Notices};
+use notices::{ANA_CHANGED, ChangedList, DISCOVERY_CHANGED, NAMESPACE_CHANGED, Notice, Notices};
 
 /// One controller, shared by the queues of it, which may be on different
 /// reactors.
@@ -34,6 +38,8 @@ pub(crate) struct Controller {
     pub(crate) cntlid: u16,
     pub(crate) hostnqn: Nqn,
     pub(crate) hostid: [u8; 16],
+    /// How the host sees the subsystem.
+    pub(crate) viewer: Arc<Viewer>,
     pub(crate) serves: Serves,
     pub(crate) hot: Hot,
     cold: Mutex<Cold>,
@@ -58,6 +64,8 @@ pub(crate) struct Cold {
     pub(crate) aborts: Aborts,
     /// Namespaces that changed since the host last read which.
     pub(crate) changed: ChangedList,
+    /// Changes of asymmetric namespace access since the last reset.
+    pub(crate) access: AccessCounts,
     /// I/O queues that are connected.
     pub(crate) queues: BTreeSet<u16>,
 }
@@ -72,6 +80,7 @@ impl Controller {
         cntlid: u16,
         hostnqn: Nqn,
         hostid: [u8; 16],
+        port: Option<PortAddress>,
         serves: Serves,
         features: Features,
     ) -> Self {
@@ -79,6 +88,7 @@ impl Controller {
             cntlid,
             hostnqn,
             hostid,
+            viewer: Arc::new(Viewer { hostnqn, port }),
             serves,
             hot: Hot::default(),
             cold: Mutex::new(Cold {
@@ -88,6 +98,7 @@ impl Controller {
                 notices: Notices::default(),
                 aborts: Aborts::default(),
                 changed: ChangedList::default(),
+                access: AccessCounts::default(),
                 queues: BTreeSet::new(),
             }),
         }
@@ -98,11 +109,12 @@ impl Controller {
         self.cold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The subsystem as it is now, unless this is a discovery controller.
-    pub(crate) fn subsystem(&self) -> Option<Arc<Subsystem>> {
+    /// What its host sees of the subsystem now, unless this is a discovery
+    /// controller.
+    pub(crate) fn sight(&self) -> Option<Sight> {
         match &self.serves {
             Serves::Discovery => None,
-            Serves::Nvm(live) => Some(live.current()),
+            Serves::Nvm(live) => Some(live.current().sight(&self.viewer)),
         }
     }
 
@@ -170,11 +182,26 @@ impl Controller {
         }
     }
 
-    /// These namespaces changed.
-    pub(crate) fn namespaces_changed(&self, nsids: &[u32]) {
+    /// The subsystem is another than `before`: tells the host of what it sees
+    /// of that.
+    pub(crate) fn becomes_from(&self, before: &Present) {
+        let Serves::Nvm(live) = &self.serves else {
+            return;
+        };
+        let now = live.current();
+        if now.looks_like(before) {
+            return;
+        }
+        let differing = now.sight(&self.viewer).since(&before.sight(&self.viewer));
         let mut cold = self.lock();
-        cold.changed.add(nsids);
-        self.raise(&mut cold, NAMESPACE_CHANGED);
+        cold.access.changed(&differing.groups);
+        if !differing.namespaces.is_empty() {
+            cold.changed.add(&differing.namespaces);
+            self.raise(&mut cold, NAMESPACE_CHANGED);
+        }
+        if differing.access {
+            self.raise(&mut cold, ANA_CHANGED);
+        }
     }
 
     /// The discovery log changed.
@@ -266,6 +293,7 @@ impl Controller {
             cold.queues.clear();
             cold.notices.clear();
             cold.aborts.clear();
+            cold.access = AccessCounts::default();
             let kato_ms = cold.features.kato_ms;
             cold.features = Features::new(limits, kato_ms);
             self.hot.set_write_through(false);

@@ -22,6 +22,8 @@ bitflags! {
         const TEMPERATURE = 1 << 1;
         /// A namespace changed.
         const NAMESPACE = 1 << 8;
+        /// A group of namespaces is reached otherwise.
+        const ANA = 1 << 11;
         /// The discovery log page changed.
         const DISCOVERY = 1 << 31;
         /// SMART critical warnings that can be enabled and never happen here.
@@ -40,6 +42,10 @@ pub(crate) const NAMESPACE_CHANGED: Notice = Notice {
     kind: Kinds::NAMESPACE,
     event: AsyncEvent::NAMESPACE_CHANGED,
 };
+pub(crate) const ANA_CHANGED: Notice = Notice {
+    kind: Kinds::ANA,
+    event: AsyncEvent::ANA_CHANGED,
+};
 pub(crate) const DISCOVERY_CHANGED: Notice = Notice {
     kind: Kinds::DISCOVERY,
     event: AsyncEvent::DISCOVERY_CHANGED,
@@ -50,7 +56,12 @@ pub(crate) const TEMPERATURE: Notice = Notice {
 };
 
 /// In the order they are told.
-const ALL: [Notice; 3] = [NAMESPACE_CHANGED, DISCOVERY_CHANGED, TEMPERATURE];
+const ALL: [Notice; 4] = [
+    NAMESPACE_CHANGED,
+    ANA_CHANGED,
+    DISCOVERY_CHANGED,
+    TEMPERATURE,
+];
 
 /// The events of one controller.
 #[derive(Debug, Default)]

@@ -4,11 +4,8 @@ use std::sync::Arc;
 
 use nvmeof_wire::{Ascii, Nqn};
 
-use super::derive;
-use super::{
-    Carrier, Discovery, Model, ModelError, Namespace, NamespaceState, Place, Port, Subsystem,
-    Traddr,
-};
+use super::{AnaGroup, Carrier, DEFAULT_ANA_GROUP, Discovery, Model, ModelError, Namespace};
+use super::{NamespaceState, Place, Port, Subsystem, Traddr, ana, derive};
 use crate::Limits;
 
 /// Describes a port.
@@ -21,6 +18,25 @@ pub struct PortSpec {
     /// What carries RDMA there, in the order hosts are to be told: each makes
     /// an entry of the discovery log.
     pub carriers: Vec<Carrier>,
+    /// Number of the port in discovery log entries, from 1; its place in the
+    /// order when not given.
+    pub id: Option<u16>,
+    /// The groups of namespaces that are not optimized there, and others.
+    pub ana_groups: Vec<AnaGroup>,
+}
+
+impl PortSpec {
+    /// A port that reaches all namespaces alike.
+    #[must_use]
+    pub fn new(traddr: impl Into<Traddr>, trsvcid: u16, carriers: Vec<Carrier>) -> Self {
+        Self {
+            traddr: traddr.into(),
+            trsvcid,
+            carriers,
+            id: None,
+            ana_groups: Vec::new(),
+        }
+    }
 }
 
 /// Describes a subsystem.
@@ -34,7 +50,7 @@ pub struct SubsystemSpec {
     pub model: Option<String>,
     /// Whether every host may connect.
     pub allow_any_host: bool,
-    /// Hosts that may connect.
+    /// Hosts that may connect; nobody may when neither is given.
     pub allowed_hosts: Vec<String>,
     /// Its namespaces.
     pub namespaces: Vec<NamespaceSpec>,
@@ -67,6 +83,33 @@ pub struct NamespaceSpec {
     pub write_zeroes: bool,
     /// Whether written data may be lost with the power until it is flushed.
     pub volatile_cache: bool,
+    /// Its group for asymmetric namespace access, 1 to 128.
+    pub ana_group: u32,
+    /// The hosts that it is there for; `None`: for all that may connect.
+    pub hosts: Option<Vec<String>>,
+}
+
+impl Default for NamespaceSpec {
+    /// One that can be written, with everything derived. Number and size are
+    /// missing.
+    fn default() -> Self {
+        Self {
+            nsid: 0,
+            blocks: 0,
+            block_size: 512,
+            uuid: None,
+            nguid: None,
+            eui64: None,
+            readonly: false,
+            state: NamespaceState::Ready,
+            disk: 0,
+            deallocate: false,
+            write_zeroes: false,
+            volatile_cache: false,
+            ana_group: DEFAULT_ANA_GROUP,
+            hosts: None,
+        }
+    }
 }
 
 /// Highest number a namespace may have. Keeps the lists that a host reads
@@ -87,8 +130,9 @@ impl Model {
         let ports = ports
             .iter()
             .enumerate()
-            .map(|(at, spec)| port(at, spec, ports))
-            .collect::<Result<_, _>>()?;
+            .map(|(at, spec)| port(at, spec, ports, limits.in_capsule))
+            .collect::<Result<Vec<_>, _>>()?;
+        check_ids(&ports)?;
         let subsystems = subsystems
             .iter()
             .enumerate()
@@ -96,7 +140,7 @@ impl Model {
             .collect::<Result<_, _>>()?;
         Ok(Self {
             limits,
-            ports,
+            ports: ports.into(),
             subsystems,
             discovery: Discovery::default(),
         })
@@ -132,6 +176,21 @@ fn check_limits(limits: &Limits) -> Result<(), ModelError> {
     // maximum", so a single page of 4096 bytes cannot be said.
     between("max_transfer", limits.max_transfer, 8192, 16 << 20)?;
     between("in_capsule", limits.in_capsule, 0, 64 << 10)?;
+    let descriptors = limits.max_descriptors.into();
+    between(
+        "max_descriptors",
+        descriptors,
+        1,
+        Limits::DESCRIPTORS.into(),
+    )?;
+    if limits.in_capsule > Limits::LISTS_UP_TO && limits.max_descriptors > 1 {
+        let why = format!(
+            "more than {} bytes go with max_descriptors = 1 only, because hosts with Linux 5.4 to \
+             5.12 corrupt what they write otherwise",
+            Limits::LISTS_UP_TO
+        );
+        return Err(wrong(Place::Limits, "in_capsule", limits.in_capsule, &why));
+    }
     // Identify Controller, MDTS: "a power of two (2^n) in units of the
     // minimum memory page size".
     if !limits.max_transfer.is_power_of_two() {
@@ -154,7 +213,7 @@ fn check_limits(limits: &Limits) -> Result<(), ModelError> {
     Ok(())
 }
 
-fn port(at: usize, spec: &PortSpec, all: &[PortSpec]) -> Result<Port, ModelError> {
+fn port(at: usize, spec: &PortSpec, all: &[PortSpec], in_capsule: u32) -> Result<Port, ModelError> {
     let key = |port: &PortSpec| (port.traddr.clone(), port.trsvcid);
     let bad = |why: &str| wrong(Place::Port(at), "traddr", &spec.traddr, why);
     let taken = all.iter().take(at).any(|other| key(other) == key(spec));
@@ -171,13 +230,35 @@ fn port(at: usize, spec: &PortSpec, all: &[PortSpec]) -> Result<Port, ModelError
         }
         Traddr::Ip(_) | Traddr::Host(_) => {}
     }
-    let id = u16::try_from(at + 1).map_err(|_| bad("too many ports"))?;
+    let id = match spec.id {
+        Some(0) => return Err(wrong(Place::Port(at), "id", 0, "must be 1 to 65535")),
+        Some(id) => id,
+        None => u16::try_from(at + 1).map_err(|_| bad("too many ports"))?,
+    };
     Ok(Port {
         id,
         traddr: spec.traddr.clone(),
         trsvcid: spec.trsvcid,
         carriers: spec.carriers.clone(),
+        in_capsule,
+        ana_groups: ana::groups(at, &spec.ana_groups)?,
     })
+}
+
+/// Base 2.0, 5.16.1.23, PORTID: "different NVM subsystem ports" have different
+/// ones.
+fn check_ids(ports: &[Port]) -> Result<(), ModelError> {
+    for (at, port) in ports.iter().enumerate() {
+        let mut before = ports.iter().take(at);
+        if let Some(other) = before.position(|other| other.id == port.id) {
+            let why = format!(
+                "port {} has it already; without a number a port has that of its place",
+                other + 1
+            );
+            return Err(wrong(Place::Port(at), "id", port.id, &why));
+        }
+    }
+    Ok(())
 }
 
 fn subsystem(
@@ -243,13 +324,8 @@ fn allowed_hosts(place: Place, spec: &SubsystemSpec) -> Result<Option<Vec<Nqn>>,
             true,
             "allowed_hosts names hosts; give one of the two",
         )),
-        (false, true) => Err(wrong(
-            place,
-            "allowed_hosts",
-            "none",
-            "no host could connect; name hosts, or set allow_any_host = true",
-        )),
-        (false, false) => Ok(Some(hosts)),
+        // None of them: nobody may connect until somebody is named.
+        (false, _) => Ok(Some(hosts)),
     }
 }
 
@@ -314,7 +390,23 @@ fn namespace(
         deallocate: spec.deallocate,
         write_zeroes: spec.write_zeroes,
         volatile_cache: spec.volatile_cache,
+        ana_group: ana::check(place, "ana_group", spec.ana_group)?,
+        hosts: hosts(place, spec)?,
     })
+}
+
+/// Whom a namespace is there for.
+fn hosts(place: Place, spec: &NamespaceSpec) -> Result<Option<Arc<[Nqn]>>, ModelError> {
+    let Some(hosts) = &spec.hosts else {
+        return Ok(None);
+    };
+    if hosts.is_empty() {
+        let why = "it would be there for nobody; name hosts, or leave this key out for all that \
+                   may connect";
+        return Err(wrong(place, "hosts", "none", why));
+    }
+    let hosts = hosts.iter().map(|host| check_nqn(place, "hosts", host));
+    hosts.collect::<Result<_, _>>().map(Some)
 }
 
 pub(super) fn check_nqn(place: Place, key: &'static str, nqn: &str) -> Result<Nqn, ModelError> {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use nvmeof_wire::Nqn;
+use nvmeof_wire::log::ana::AnaState;
 
 use super::{Model, Namespace, NamespaceState, Port, Subsystem, discovery};
 
@@ -31,6 +32,13 @@ pub enum Subject {
         address: String,
         /// Its name.
         nqn: Nqn,
+    },
+    /// A group of namespaces as a port reaches it.
+    AnaGroup {
+        /// Address of the port, as of [`Subject::Port`].
+        address: String,
+        /// Number of the group.
+        group: u32,
     },
     /// A subsystem.
     Subsystem {
@@ -75,6 +83,13 @@ pub enum ChangeKind {
     Enabled,
     /// A namespace is switched off.
     Disabled,
+    /// A group of namespaces is in another state.
+    State {
+        /// State it was in.
+        from: AnaState,
+        /// State it is in.
+        to: AnaState,
+    },
     /// Anything else about it.
     Changed {
         /// Name of what changed first of its values.
@@ -116,36 +131,50 @@ fn whole(subsystem: &Subsystem) -> Subject {
 }
 
 fn ports(old: &[Port], new: &[Port], changes: &mut Vec<Change>) {
-    let same =
-        |one: &Port, other: &Port| (&one.traddr, one.trsvcid) == (&other.traddr, other.trsvcid);
     let subject = |port: &Port| Subject::Port {
-        address: address(port),
+        address: port.address().to_string(),
     };
-    for port in old {
-        match new.iter().find(|other| same(port, other)) {
-            None => push(changes, subject(port), ChangeKind::Removed),
-            Some(other) if other.carriers != port.carriers => {
-                push(
-                    changes,
-                    subject(port),
-                    ChangeKind::Changed { key: "provider" },
-                );
+    for before in old {
+        match new.iter().find(|port| port.is_at(&before.address())) {
+            None => push(changes, subject(before), ChangeKind::Removed),
+            Some(after) => {
+                if let Some(key) = port(before, after) {
+                    push(changes, subject(before), ChangeKind::Changed { key });
+                }
+                states(before, after, changes);
             }
-            Some(_) => {}
         }
     }
     for port in new {
-        if !old.iter().any(|other| same(port, other)) {
+        if !old.iter().any(|other| other.is_at(&port.address())) {
             push(changes, subject(port), ChangeKind::Added);
         }
     }
 }
 
-/// As it is written with a port number: that of IPv6 in brackets.
-fn address(port: &Port) -> String {
-    match &port.traddr {
-        super::Traddr::Ip(ip) => std::net::SocketAddr::new(*ip, port.trsvcid).to_string(),
-        super::Traddr::Host(name) => name.to_string(),
+fn port(old: &Port, new: &Port) -> Option<&'static str> {
+    if old.carriers != new.carriers {
+        return Some("provider");
+    }
+    if old.in_capsule != new.in_capsule {
+        return Some("in_capsule");
+    }
+    (old.id != new.id).then_some("id")
+}
+
+/// Groups of namespaces that a port reaches otherwise.
+fn states(old: &Port, new: &Port, changes: &mut Vec<Change>) {
+    let groups = old.ana_groups.iter().chain(&new.ana_groups);
+    let mut groups: Vec<u32> = groups.map(|group| group.id).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    for group in groups {
+        let (from, to) = (old.ana_state(group), new.ana_state(group));
+        if from != to {
+            let address = new.address().to_string();
+            let subject = Subject::AnaGroup { address, group };
+            push(changes, subject, ChangeKind::State { from, to });
+        }
     }
 }
 
@@ -245,6 +274,12 @@ fn namespace(old: &Namespace, new: &Namespace) -> Option<ChangeKind> {
     if old.readonly != new.readonly {
         return changed("readonly");
     }
+    if old.ana_group != new.ana_group {
+        return changed("ana_group");
+    }
+    if old.hosts != new.hosts {
+        return changed("hosts");
+    }
     changed("path")
 }
 
@@ -263,6 +298,9 @@ impl fmt::Display for Change {
             (_, ChangeKind::Recovered) => write!(f, "{subject} is there again"),
             (_, ChangeKind::Enabled) => write!(f, "{subject} is enabled"),
             (_, ChangeKind::Disabled) => write!(f, "{subject} is disabled"),
+            (_, ChangeKind::State { from, to }) => {
+                write!(f, "{subject} is {to}, {from} before")
+            }
             (_, ChangeKind::Changed { key }) => write!(f, "{subject} has another {key}"),
         }
     }
@@ -274,6 +312,7 @@ impl fmt::Display for Subject {
             Self::Port { address } => write!(f, "port {address}"),
             Self::Discovery => f.write_str("the discovery subsystem"),
             Self::Referral { address, .. } => write!(f, "the referral to {address}"),
+            Self::AnaGroup { address, group } => write!(f, "port {address}: ANA group {group}"),
             Self::Subsystem { nqn } => write!(f, "subsystem {nqn}"),
             Self::Host { nqn, host: None } => write!(f, "{nqn}: every host"),
             Self::Host {

@@ -1,7 +1,10 @@
 //! What is served: ports, subsystems and namespaces, checked once and then
 //! immutable.
 
+mod address;
+mod ana;
 mod build;
+mod capsules;
 mod derive;
 mod difference;
 mod discovery;
@@ -17,6 +20,9 @@ use std::sync::Arc;
 use nvmeof_wire::log::discovery::RdmaProviderType;
 use nvmeof_wire::{Ascii, Nqn};
 
+pub use address::PortAddress;
+pub(crate) use ana::MAX_GROUP;
+pub use ana::{AnaGroup, DEFAULT_ANA_GROUP};
 pub use build::{NamespaceSpec, PortSpec, SubsystemSpec};
 pub use derive::derived;
 pub use difference::{Change, ChangeKind, Subject};
@@ -32,7 +38,7 @@ use crate::Limits;
 #[derive(Clone, Debug)]
 pub struct Model {
     limits: Limits,
-    ports: Vec<Port>,
+    ports: Arc<[Port]>,
     subsystems: Vec<Arc<Subsystem>>,
     discovery: Discovery,
 }
@@ -40,7 +46,7 @@ pub struct Model {
 /// An address that hosts connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Number of the port in discovery log entries.
+    /// Number of the port in discovery log entries, which no other has.
     pub id: u16,
     /// Address.
     pub traddr: Traddr,
@@ -48,6 +54,11 @@ pub struct Port {
     pub trsvcid: u16,
     /// What carries RDMA there, in the order hosts are told.
     pub carriers: Vec<Carrier>,
+    /// Bytes of in-capsule data of one command of a host that comes by it.
+    pub in_capsule: u32,
+    /// The groups of namespaces whose state was said, ordered by number. All
+    /// others are optimized.
+    pub ana_groups: Vec<AnaGroup>,
 }
 
 /// One way in which a port is reached.
@@ -120,6 +131,10 @@ pub struct Namespace {
     pub write_zeroes: bool,
     /// Whether written data may be lost with the power until it is flushed.
     pub volatile_cache: bool,
+    /// Its group for asymmetric namespace access.
+    pub ana_group: u32,
+    /// The hosts that it is there for; `None`: for all that may connect.
+    pub hosts: Option<Arc<[Nqn]>>,
 }
 
 impl Model {
@@ -133,6 +148,11 @@ impl Model {
     #[must_use]
     pub fn ports(&self) -> &[Port] {
         &self.ports
+    }
+
+    /// The same, to keep.
+    pub(crate) fn shared_ports(&self) -> Arc<[Port]> {
+        Arc::clone(&self.ports)
     }
 
     /// The subsystems, in the order given.
@@ -232,6 +252,13 @@ impl Namespace {
     #[must_use]
     pub fn block_size(&self) -> u32 {
         1 << self.block_shift
+    }
+
+    /// Whether it is there for the host of that name, which may connect.
+    #[must_use]
+    pub fn is_for(&self, hostnqn: &Nqn) -> bool {
+        let hosts = self.hosts.as_deref();
+        hosts.is_none_or(|hosts| hosts.contains(hostnqn))
     }
 
     /// Size in bytes.

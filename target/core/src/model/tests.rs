@@ -54,10 +54,6 @@ fn names_and_hosts() {
         refused(|spec| spec.model = Some("\u{e4}".into())),
         (here, "model")
     );
-    assert_eq!(
-        refused(|spec| spec.allow_any_host = false),
-        (here, "allowed_hosts")
-    );
     let host = |spec: &mut SubsystemSpec| spec.allowed_hosts = vec![DISK.into()];
     assert_eq!(refused(host), (here, "allow_any_host"));
     let bad = |spec: &mut SubsystemSpec| spec.allowed_hosts = vec!["x".into()];
@@ -108,6 +104,56 @@ fn namespaces() {
         assert_eq!(refused(same(key)), (second, key));
     }
     assert_eq!(namespace(1).nsid, 1);
+}
+
+#[test]
+fn ports_have_numbers_of_their_own() {
+    let numbered = |id, trsvcid| PortSpec {
+        id,
+        trsvcid,
+        ..port()
+    };
+    let ids = |ports: &[PortSpec]| -> Result<Vec<u16>, ModelError> {
+        let model = build(Limits::default(), ports, &[subsystem()])?;
+        Ok(model.ports().iter().map(|port| port.id).collect())
+    };
+    let ports = [numbered(None, 1), numbered(Some(7), 2), numbered(None, 3)];
+    assert_eq!(ids(&ports).unwrap(), [1, 7, 3]);
+    for ports in [
+        [numbered(Some(2), 1), numbered(None, 2)],
+        [numbered(None, 1), numbered(Some(0), 2)],
+    ] {
+        let error = ids(&ports).unwrap_err();
+        assert_eq!((error.place, error.key), (Place::Port(1), "id"));
+    }
+}
+
+#[test]
+fn groups_and_hosts_of_namespaces() {
+    let second = Place::Namespace {
+        subsystem: 0,
+        namespace: 1,
+    };
+    for group in [0, 129, u32::MAX] {
+        let change = |spec: &mut SubsystemSpec| spec.namespaces[1].ana_group = group;
+        assert_eq!(refused(change), (second, "ana_group"));
+    }
+    for hosts in [vec![], vec!["x".to_owned()]] {
+        let change = |spec: &mut SubsystemSpec| spec.namespaces[1].hosts = Some(hosts);
+        assert_eq!(refused(change), (second, "hosts"));
+    }
+    let group = |id| AnaGroup {
+        id,
+        state: nvmeof_wire::log::ana::AnaState::CHANGE,
+    };
+    for groups in [vec![group(0)], vec![group(129)], vec![group(2), group(2)]] {
+        let port = PortSpec {
+            ana_groups: groups,
+            ..port()
+        };
+        let error = build(Limits::default(), &[port], &[subsystem()]).unwrap_err();
+        assert_eq!((error.place, error.key), (Place::Port(0), "ana_group"));
+    }
 }
 
 #[test]
@@ -177,8 +223,42 @@ fn ports_and_limits() {
             },
             "in_capsule",
         ),
+        (
+            Limits {
+                max_descriptors: 0,
+                ..good()
+            },
+            "max_descriptors",
+        ),
+        (
+            Limits {
+                max_descriptors: 17,
+                ..good()
+            },
+            "max_descriptors",
+        ),
+        (
+            Limits {
+                in_capsule: 8192,
+                max_descriptors: 2,
+                ..good()
+            },
+            "in_capsule",
+        ),
     ] {
         let error = build(limits, &[port()], &[subsystem()]).unwrap_err();
         assert_eq!((error.place, error.key), (Place::Limits, key));
     }
+}
+
+#[test]
+fn a_subsystem_that_names_no_host_lets_nobody_in() {
+    let spec = SubsystemSpec {
+        allow_any_host: false,
+        allowed_hosts: Vec::new(),
+        ..subsystem()
+    };
+    let model = build(Limits::default(), &[port()], &[spec]).unwrap();
+    let one = &model.subsystems()[0];
+    assert!(!one.allows(&Nqn::new(DISK).unwrap()));
 }

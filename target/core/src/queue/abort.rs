@@ -4,6 +4,8 @@
 //! queues. The queue that it names looks for the command and says what became
 //! of it; the admin queue answers.
 
+use std::time::Duration;
+
 use nvmeof_wire::admin::Abort;
 use nvmeof_wire::{Sqe, Status};
 
@@ -96,9 +98,12 @@ impl Queue {
     pub fn abort_unseen(&mut self, capsule: &[u8]) -> Option<Response> {
         let sqe = Sqe::in_capsule(capsule)?;
         let mut request = Request::default();
-        request.start(sqe, capsule);
+        request.start(sqe, capsule, self.bounds);
         match self.abort(&mut request) {
-            Action::Respond(response) => Some(response),
+            Action::Respond(response) => {
+                self.count(&request, &response, Duration::ZERO);
+                Some(response)
+            }
             _ => None,
         }
     }

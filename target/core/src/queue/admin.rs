@@ -122,6 +122,7 @@ impl Queue {
     pub(super) fn admin_of<'a>(&'a self, controller: &'a Controller, now: Duration) -> Admin<'a> {
         Admin {
             now,
+            capsule_len: self.bounds.capsule,
             shared: &self.shared,
             controller,
             local: self.local,

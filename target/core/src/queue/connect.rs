@@ -115,7 +115,8 @@ impl Queue {
             }
             Err(refused) => {
                 let status = refused.failure.status;
-                self.remark(format!("Connect refused: {status}: {}", refused.cause));
+                let who = named(data);
+                self.remark(format!("Connect refused: {status}: {}{who}", refused.cause));
                 Err(refused.failure)
             }
         }
@@ -141,6 +142,7 @@ impl Queue {
         };
         controller.hot.hear(now);
         let cntlid = controller.cntlid;
+        self.meter.join(who.hostnqn, who.subnqn);
         let connected = match self.qid {
             0 => format!(
                 "controller {cntlid} of {} connected by {}",
@@ -201,8 +203,10 @@ impl Queue {
         let finds = matches!(serves, Serves::Discovery);
         let features = Features::new(limits, connect.kato.get());
         let (hostnqn, hostid) = (who.hostnqn, who.hostid);
+        // One that is not there by now is about to close the connection.
+        let port = self.port.clone();
         let make = |cntlid| {
-            let controller = Controller::new(cntlid, hostnqn, hostid, serves, features);
+            let controller = Controller::new(cntlid, hostnqn, hostid, port, serves, features);
             controller.hot.arm(now);
             controller
         };
@@ -322,6 +326,23 @@ impl Queue {
     }
 }
 
+/// Who the data of a Connect say that it is of, as far as they can be read.
+fn named(data: &[u8]) -> String {
+    let Ok((data, _)) = ConnectData::read_from_prefix(data) else {
+        return String::new();
+    };
+    let named = |what, field| Nqn::from_peer(field).map(|nqn| format!("{what} {nqn}"));
+    let both = [
+        named("host", &data.hostnqn),
+        named("subsystem", &data.subnqn),
+    ];
+    let known: Vec<String> = both.into_iter().flatten().collect();
+    match known[..] {
+        [] => String::new(),
+        _ => format!(" ({})", known.join(", ")),
+    }
+}
+
 /// What the host's controller would be for.
 fn serves(served: &Served, who: &Who) -> Result<Serves, Refused> {
     if served.model.discovery().is_called(&who.subnqn) {
@@ -331,7 +352,7 @@ fn serves(served: &Served, who: &Who) -> Result<Serves, Refused> {
         let cause = format_args!("no subsystem {} here", who.subnqn);
         Refused::parameter(SUBNQN, cause)
     })?;
-    if !live.current().allows(&who.hostnqn) {
+    if !live.current().subsystem.allows(&who.hostnqn) {
         let cause = format_args!(
             "host {} is not in allowed_hosts of {}",
             who.hostnqn, who.subnqn

@@ -6,9 +6,14 @@ use std::ops::Range;
 use nvmeof_wire::nvm::{COPY_RANGE_LEN, Copy, CopyRange};
 use nvmeof_wire::{Sqe, Status};
 
-use super::io::{CDW10, CDW12, Joined, entry_at, extent_of, writable};
-use super::request::{Extent, Failure, Next, Request, Stage};
+use super::io::{CDW10, Joined, entry_at, extent_of, writable};
+use super::request::{Extent, Failure, Next, Request, Stage, bit};
 use crate::{IoKind, IoOp, Limits};
+
+/// Bits 11:8 of dword 12.
+const DESFMT: u16 = 49;
+/// Bits 15:12 of dword 12; PRINFOW is not told from it.
+const PRINFOR: u16 = bit(49, 4);
 
 /// A Copy command on its way.
 #[derive(Clone, Copy, Debug)]
@@ -73,8 +78,11 @@ impl Joined {
         let namespace = self.namespace(command.nsid)?;
         // Identify Controller, CDFS: descriptor format 0h alone. Format 1h is
         // for guards that no namespace of ours has.
-        if command.format != 0 || command.protected {
-            return Err(Failure::field(CDW12));
+        if command.format != 0 {
+            return Err(Failure::field(DESFMT));
+        }
+        if command.protected {
+            return Err(Failure::field(PRINFOR));
         }
         writable(namespace)?;
         // NVM 1.0, 3.2.2, Command Size Limit Exceeded: more ranges than MSRC,

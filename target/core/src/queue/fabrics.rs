@@ -89,8 +89,8 @@ impl Queue {
         // becomes stable first.
         let flush = controller.lock().registers.starts_shutdown(cc);
         if flush
-            && let Some(subsystem) = controller.subsystem()
-            && let Some(next) = flush_next(&subsystem, request, 0, AfterFlush::WriteCc(cc))
+            && let Some(sight) = controller.sight()
+            && let Some(next) = flush_next(&sight, request, 0, AfterFlush::WriteCc(cc))
         {
             return Ok(next);
         }
@@ -114,8 +114,8 @@ impl Queue {
             return Err(Status::INTERNAL_ERROR.into());
         };
         let controller = Arc::clone(controller);
-        if let Some(subsystem) = controller.subsystem()
-            && let Some(next) = flush_next(&subsystem, request, from, then)
+        if let Some(sight) = controller.sight()
+            && let Some(next) = flush_next(&sight, request, from, then)
         {
             return Ok(next);
         }

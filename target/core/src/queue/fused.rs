@@ -10,7 +10,7 @@ use nvmeof_wire::{Sqe, Status};
 
 use super::io::{CDW12, Joined, writable};
 use super::request::{Failure, Next, Request, Stage};
-use super::{Queue, Role, common_checks};
+use super::{PSDT, Queue, Role, common_checks};
 use crate::{Action, Data, IoKind, IoOp, Limits};
 
 /// The first half of a fused operation, when it was the last command.
@@ -143,14 +143,14 @@ impl Joined {
         ready: bool,
     ) -> Result<Next, Failure> {
         if !sqe.uses_sgl() {
-            return Err(Failure::field(FUSE));
+            return Err(Failure::field(PSDT));
         }
         if !ready {
             return Err(Status::COMMAND_SEQUENCE_ERROR.into());
         }
         // Identify Controller, FUSES: Compare and Write, and nothing else.
         if sqe.opcode != opcode {
-            return Err(Failure::field(FUSE));
+            return Err(Failure::field(0));
         }
         let writes = opcode == io::WRITE;
         let kind = if writes {

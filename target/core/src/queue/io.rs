@@ -11,12 +11,13 @@ use nvmeof_wire::{Sqe, Status};
 use zerocopy::FromBytes;
 
 use super::copy;
-use super::request::{AfterFlush, Extent, Failure, Next, Request, Stage};
+use super::request::{AfterFlush, Extent, Failure, Next, Request, Stage, bit};
 use crate::controller::Controller;
 use crate::health::Counting;
 use crate::live::{Live, View};
 use crate::seats::Seat;
-use crate::{CloseCause, Executed, IoKind, IoOp, Limits, Namespace, Subsystem};
+use crate::sight::{Seen, Sight};
+use crate::{CloseCause, Executed, IoKind, IoOp, Limits, Namespace};
 
 /// An I/O queue's place in its controller.
 #[derive(Debug)]
@@ -40,6 +41,8 @@ pub(super) struct Joined {
 const NSID: u16 = 4;
 pub(super) const CDW10: u16 = 40;
 pub(super) const CDW12: u16 = 48;
+/// Bits 29:26 of dword 12.
+const PRINFO: u16 = bit(51, 2);
 
 impl Joined {
     pub(super) fn new(
@@ -50,8 +53,8 @@ impl Joined {
     ) -> Self {
         Self {
             epoch: controller.hot.epoch(),
+            view: live.view(Arc::clone(&controller.viewer)),
             controller,
-            view: live.view(),
             counting: live.health.join(),
             max_transfer: limits.max_transfer,
             piece: limits.piece(),
@@ -126,13 +129,13 @@ impl Joined {
 
     /// Base 2.0, 3.2.1: a namespace id that is not active for the controller
     /// is refused.
+    #[inline]
     pub(super) fn namespace(&self, nsid: u32) -> Result<&Namespace, Failure> {
-        let found = self.view.subsystem().namespace(nsid);
-        let namespace = found.ok_or(Failure::from(Status::INVALID_NAMESPACE).at(NSID))?;
-        if namespace.is_ready() {
-            Ok(namespace)
-        } else {
-            Err(not_ready())
+        match self.view.sight().get(nsid) {
+            Some(seen) if seen.state.is_accessible() && seen.namespace.is_ready() => {
+                Ok(&seen.namespace)
+            }
+            other => Err(unreachable_namespace(other)),
         }
     }
 
@@ -150,7 +153,7 @@ impl Joined {
         // NVM 1.0, 5.2: without protection information PRINFO has no meaning
         // that we could keep.
         if command.flags.intersects(IoFlags::PRINFO) {
-            return Err(Failure::field(CDW12));
+            return Err(Failure::field(PRINFO));
         }
         let op = extent_of(namespace)
             .bytes(command.slba, command.blocks, kind)
@@ -244,10 +247,10 @@ impl Joined {
         from: u32,
         then: AfterFlush,
     ) -> Result<Next, Failure> {
-        let subsystem = self.view.subsystem();
-        match flush_next(subsystem, request, from, then) {
+        let sight = self.view.sight();
+        match flush_next(sight, request, from, then) {
             Some(next) => Ok(next),
-            None if subsystem.namespaces().iter().all(Namespace::is_ready) => Ok(Next::Done(0)),
+            None if sight.seen().iter().all(|one| one.namespace.is_ready()) => Ok(Next::Done(0)),
             None => Err(not_ready()),
         }
     }
@@ -353,6 +356,17 @@ fn first_piece(left: IoOp) -> IoOp {
 /// administrator has brought the storage back.
 fn not_ready() -> Failure {
     Failure::transient(Status::NAMESPACE_NOT_READY)
+}
+
+/// Why a namespace cannot be used. Base 2.2, 8.1.1.6 to 8.1.1.8: the host may
+/// try again, here or elsewhere.
+#[cold]
+fn unreachable_namespace(seen: Option<&Seen>) -> Failure {
+    match seen.map(|seen| seen.state.refusal()) {
+        Some(Some(status)) => Failure::transient(status),
+        Some(None) => not_ready(),
+        None => Failure::from(Status::INVALID_NAMESPACE).at(NSID),
+    }
 }
 
 pub(super) fn writable(namespace: &Namespace) -> Result<(), Failure> {
@@ -462,16 +476,17 @@ pub(crate) fn flush_of(namespace: &Namespace) -> IoOp {
     }
 }
 
-/// Flushes the first namespace of the subsystem that has its disk and whose
-/// number is `from` or more; `None` when all are flushed. Numbers, because places in the list are others
-/// when namespaces come and go meanwhile.
+/// Flushes the first namespace in sight that has its disk and whose number is
+/// `from` or more; `None` when all are flushed. Numbers, because places in the
+/// list are others when namespaces come and go meanwhile. Those that are
+/// inaccessible by now are flushed too: the host may have written to them before.
 pub(super) fn flush_next(
-    subsystem: &Subsystem,
+    sight: &Sight,
     request: &mut Request,
     from: u32,
     then: AfterFlush,
 ) -> Option<Next> {
-    let mut namespaces = subsystem.namespaces().iter();
+    let mut namespaces = sight.seen().iter().map(|seen| &seen.namespace);
     let namespace = namespaces.find(|one| one.nsid >= from && one.is_ready())?;
     request.stage = Stage::FlushAll {
         disk: namespace.disk,

@@ -11,14 +11,19 @@ use nvmeof_wire::{Sgl, SglDescriptor, Status};
 use zerocopy::FromBytes;
 
 use super::request::Request;
-use crate::{Data, Limits, Remote};
+use crate::{Data, Remote};
 
 impl Request {
     /// Checks the list of `len` bytes, `offset` bytes after the command. Gives
     /// the key that the response is to invalidate.
     #[cold]
-    pub(super) fn start_list(&mut self, capsule: &[u8], offset: u64, len: u32) -> Option<u32> {
-        match self.check_list(capsule, offset, len) {
+    pub(super) fn start_list(
+        &mut self,
+        capsule: &[u8],
+        (offset, len): (u64, u32),
+        most: u8,
+    ) -> Option<u32> {
+        match self.check_list(capsule, (offset, len), most) {
             Ok(key) => key,
             Err(status) => {
                 self.sgl = Err(status);
@@ -27,7 +32,12 @@ impl Request {
         }
     }
 
-    fn check_list(&mut self, capsule: &[u8], offset: u64, len: u32) -> Result<Option<u32>, Status> {
+    fn check_list(
+        &mut self,
+        capsule: &[u8],
+        (offset, len): (u64, u32),
+        most: u8,
+    ) -> Result<Option<u32>, Status> {
         let len = usize::try_from(len).map_err(|_| Status::INVALID_SGL_SEGMENT)?;
         // Base 2.0, 4.1.2: the length of a segment is "a non-zero value" and "a
         // multiple of 16", or it is an Invalid SGL Segment Descriptor.
@@ -40,9 +50,11 @@ impl Request {
             .ok_or(Status::SGL_OFFSET_INVALID)?;
         let list = at.checked_add(len).and_then(|end| capsule.get(at..end));
         let list = list.ok_or(Status::SGL_OFFSET_INVALID)?;
+        // Identify Controller, MSDBD: "the maximum number of (Keyed) SGL Data
+        // Block descriptors that a host is allowed to place in a capsule".
         let count = u8::try_from(len / SGL_LEN)
             .ok()
-            .filter(|count| *count <= Limits::DESCRIPTORS)
+            .filter(|count| *count <= most)
             .ok_or(Status::INVALID_SGL_COUNT)?;
         let (mut total, mut whole, mut key) = (0u32, None, Key::None);
         for raw in list.chunks_exact(SGL_LEN) {

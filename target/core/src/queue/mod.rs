@@ -29,11 +29,12 @@ use nvmeof_wire::{Cqe, Sqe, Status};
 
 pub(crate) use io::{flush_of, status_of};
 pub use request::Request;
-pub(crate) use request::{Failure, Next, Page, Stage};
+pub(crate) use request::{Bounds, Failure, Next, Page, Stage, bit};
 
 use crate::controller::errors::ErrorEntry;
 use crate::controller::{Controller, Serves};
-use crate::model::Local;
+use crate::metrics::{Book, Meter};
+use crate::model::{Local, PortAddress};
 use crate::target::Shared;
 use crate::{Action, CloseCause, Data, Event, Order, Remote, Response};
 use abort::HeldAnswer;
@@ -70,11 +71,16 @@ pub struct Queue {
     left: bool,
     /// The address of ours that the host reached, if it is known.
     local: Option<Local>,
+    /// What the capsules of its commands may be.
+    bounds: Bounds,
+    /// The port that the host came by, if it is known.
+    port: Option<PortAddress>,
     /// Why the edge has no room for the queue, if it has none.
     no_room: Option<String>,
     /// Whether what the edge has room for is left to hosts that have no queue.
     scarce: bool,
     sq: SubmissionQueue,
+    meter: Meter,
     /// Asynchronous Event Requests that wait, oldest first.
     event_requests: VecDeque<u16>,
     /// Answers to commands that were held, in order.
@@ -137,7 +143,6 @@ impl SubmissionQueue {
 impl Queue {
     pub(crate) fn new(shared: Arc<Shared>, qid: u16, entries: u16, now: Duration) -> Self {
         Self {
-            shared,
             qid,
             entries,
             role: Role::Waiting {
@@ -146,6 +151,8 @@ impl Queue {
             },
             left: false,
             local: None,
+            bounds: Bounds::of(&shared.limits, shared.limits.in_capsule),
+            port: None,
             no_room: None,
             scarce: false,
             sq: SubmissionQueue {
@@ -153,6 +160,7 @@ impl Queue {
                 entries,
                 no_flow_control: false,
             },
+            meter: Meter::default(),
             event_requests: VecDeque::new(),
             answers: VecDeque::new(),
             first_half: FirstHalf::None,
@@ -160,6 +168,7 @@ impl Queue {
             closing: None,
             news: News::DEADLINE,
             remark: None,
+            shared,
         }
     }
 
@@ -213,6 +222,25 @@ impl Queue {
         self.scarce = scarce;
     }
 
+    /// Counts its commands in the book of its reactor. Call it before the first
+    /// one.
+    pub fn count_in(&mut self, book: &Book) {
+        self.meter.count_in(book);
+    }
+
+    /// Counts a command that was answered, so long after it came.
+    #[inline]
+    pub fn count(&mut self, request: &Request, response: &Response, took: Duration) {
+        let status = response.cqe.status();
+        match &self.role {
+            Role::Io(joined) => {
+                let has = |nsid| joined.namespace(nsid).is_ok();
+                self.meter.io(request, status, took, has);
+            }
+            _ => self.meter.admin(request, status),
+        }
+    }
+
     /// The address of ours that the host reached: what it is told to connect
     /// to where a port is on all addresses.
     pub fn set_local(&mut self, local: IpAddr) {
@@ -222,6 +250,22 @@ impl Queue {
     /// The host came by a way within this host, not by an IP address.
     pub fn set_local_host(&mut self) {
         self.local = Some(Local::Host);
+    }
+
+    /// The port that the host came by, which decides how its controller reaches
+    /// namespaces, and how much data its commands may carry. Without being told
+    /// it reaches all alike, and those carry what the limits say.
+    pub fn set_port(&mut self, port: PortAddress) {
+        let in_capsule = self.shared.served().model.in_capsule_at(&port);
+        self.bounds = Bounds::of(&self.shared.limits, in_capsule);
+        self.port = Some(port);
+    }
+
+    /// Bytes that the capsule of a command may have (IOCCSZ): what the receives
+    /// of the queue have room for.
+    #[must_use]
+    pub fn capsule_len(&self) -> u32 {
+        self.bounds.capsule
     }
 
     /// The host was heard otherwise than by a command.
@@ -258,7 +302,7 @@ impl Queue {
                 expected: "64 bytes or more",
             });
         };
-        request.start(sqe, capsule);
+        request.start(sqe, capsule, self.bounds);
         // It is about to be closed, and the host is not to be served any more.
         if let Some(cause) = &self.closing {
             return Action::Close(cause.clone());
@@ -547,6 +591,9 @@ fn pull(request: &Request, remote: Remote) -> Action {
     Action::Pull { remote, spare }
 }
 
+/// Where a command says how its data are described: bits 7:6 of byte 1.
+pub(super) const PSDT: u16 = bit(1, 6);
+
 /// What every command must have, whatever it is.
 fn common_checks(sqe: &Sqe) -> Result<(), Failure> {
     // Identify Controller, FUSES: of I/O commands some can be, see `fused`.
@@ -555,7 +602,7 @@ fn common_checks(sqe: &Sqe) -> Result<(), Failure> {
     }
     // Base 2.0, figure 87, PSDT: "NVMe over Fabrics ... SGLs shall be used".
     if !sqe.uses_sgl() {
-        return Err(Failure::field(1));
+        return Err(Failure::field(PSDT));
     }
     Ok(())
 }

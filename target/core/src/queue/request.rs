@@ -5,16 +5,18 @@ use nvmeof_wire::admin::{GetFeatures, GetLogPage, Identify};
 use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::features::{FeatureId, WriteProtection};
 use nvmeof_wire::nvm::DatasetManagement;
+use nvmeof_wire::opcode::Opcode;
 use nvmeof_wire::sqe::SQE_LEN;
 use nvmeof_wire::{Sgl, Sqe, Status};
 
 use super::copy::Copying;
-use crate::{Data, IoKind, IoOp, Remote};
+use crate::{Data, IoKind, IoOp, Limits, Remote};
 
 /// A command that was begun. The edge keeps it until the command is answered.
 #[derive(Debug)]
 pub struct Request {
     pub(crate) cid: u16,
+    pub(crate) opcode: Opcode,
     pub(crate) nsid: u32,
     /// First block, for the error log.
     pub(crate) lba: u64,
@@ -29,6 +31,15 @@ pub struct Request {
     pub(super) list_at: u16,
     /// How many there are; 0 when the data are not a list's.
     pub(super) list_count: u8,
+}
+
+/// What the capsule of a command may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Bytes (IOCCSZ): what comes behind them is not taken for data.
+    pub(crate) capsule: u32,
+    /// Keyed descriptors (MSDBD).
+    pub(crate) descriptors: u8,
 }
 
 /// What a request waits for.
@@ -126,6 +137,18 @@ pub(crate) struct Failure {
     pub(crate) result: u64,
 }
 
+impl Bounds {
+    /// Those where commands may have `in_capsule` bytes of data.
+    pub(crate) fn of(limits: &Limits, in_capsule: u32) -> Self {
+        Self {
+            capsule: u32::try_from(SQE_LEN)
+                .unwrap_or(64)
+                .saturating_add(in_capsule),
+            descriptors: limits.max_descriptors,
+        }
+    }
+}
+
 impl From<Status> for Failure {
     /// Repeating the command would fail again, for nearly every status.
     fn from(status: Status) -> Self {
@@ -144,7 +167,7 @@ impl Failure {
         self
     }
 
-    /// Invalid Field in Command, at byte `location` of the command.
+    /// Invalid Field in Command, at `location`: see [`bit`].
     pub(crate) fn field(location: u16) -> Self {
         Self::from(Status::INVALID_FIELD).at(location)
     }
@@ -159,6 +182,12 @@ impl Failure {
     }
 }
 
+/// Where in a command something is at fault, as the error log has it (Base 2.0,
+/// figure 206): the byte in bits 7:0, the bit of it in bits 10:8.
+pub(crate) const fn bit(byte: u16, bit: u16) -> u16 {
+    byte | bit << 8
+}
+
 /// First byte of the data pointer in a command.
 const DPTR: u16 = 24;
 
@@ -167,6 +196,7 @@ impl Default for Request {
     fn default() -> Self {
         Self {
             cid: 0,
+            opcode: Opcode(0),
             nsid: 0,
             lba: 0,
             stage: Stage::Over,
@@ -207,24 +237,28 @@ impl Request {
     }
 
     /// Becomes the command `sqe` at the start of `capsule`.
-    pub(crate) fn start(&mut self, sqe: &Sqe, capsule: &[u8]) {
+    pub(crate) fn start(&mut self, sqe: &Sqe, capsule: &[u8], bounds: Bounds) {
         // Field by field: the rest of a stage or of data that were nothing is
         // not written.
         self.cid = sqe.cid.get();
+        self.opcode = sqe.opcode;
         self.nsid = sqe.nsid.get();
         self.lba = 0;
         self.stage = Stage::Over;
         self.data = Data::None;
         self.sgl = Sgl::parse(&sqe.dptr);
         self.list_count = 0;
-        self.capsule_len = u32::try_from(capsule.len()).unwrap_or(u32::MAX);
+        let len = u32::try_from(capsule.len()).unwrap_or(u32::MAX);
+        self.capsule_len = len.min(bounds.capsule);
         self.invalidate = match self.sgl {
             Ok(Sgl::Keyed {
                 key,
                 invalidate: true,
                 ..
             }) => Some(key),
-            Ok(Sgl::LastSegment { offset, len }) => self.start_list(capsule, offset, len),
+            Ok(Sgl::LastSegment { offset, len }) => {
+                self.start_list(capsule, (offset, len), bounds.descriptors)
+            }
             _ => None,
         };
     }
@@ -252,6 +286,12 @@ impl Request {
     #[must_use]
     pub fn cid(&self) -> u16 {
         self.cid
+    }
+
+    /// Namespace identifier, as the command has it.
+    #[must_use]
+    pub fn nsid(&self) -> u32 {
+        self.nsid
     }
 
     /// Where its data are.

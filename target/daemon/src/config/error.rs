@@ -29,7 +29,7 @@ impl ConfigError {
     }
 
     /// About a file as a whole.
-    pub(super) fn plain(path: &Path, what: String) -> Self {
+    pub(crate) fn plain(path: &Path, what: String) -> Self {
         let path = path.to_path_buf();
         Self {
             place: Place::File { path, line: None },
@@ -43,6 +43,30 @@ impl ConfigError {
             place: Place::CommandLine,
             what: what.to_owned(),
         }
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match &self.place {
+            Place::File { path, .. } => Some(path),
+            Place::CommandLine => None,
+        }
+    }
+
+    /// The key that it is about, as far as it is about one.
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        let of_key = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.".contains(c);
+        let (key, rest) = self.what.split_at(self.what.find(|c| !of_key(c))?);
+        let named = !key.is_empty() && (rest.starts_with(':') || rest.starts_with(" ="));
+        named.then_some(key)
+    }
+
+    /// What is wrong, without the place.
+    #[must_use]
+    pub fn what(&self) -> &str {
+        &self.what
     }
 
     /// The line, counted from 1.

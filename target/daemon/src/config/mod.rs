@@ -1,8 +1,11 @@
 //! The configuration: read, checked, and what it names opened, before anything
 //! is served.
 
+mod ana;
+mod control;
 mod cores;
 mod error;
+mod metrics;
 mod open;
 mod provider;
 mod raw;
@@ -20,13 +23,15 @@ use std::time::Duration;
 use nvmeof_rdma::{Address, PollingConfig};
 use nvmeof_rdma_shm::ShmConfig;
 use nvmeof_target_core::{
-    Carrier, Limits, Model, ModelError, NamespaceSpec, NamespaceState, Place, PortSpec,
-    SubsystemSpec, Traddr, derived,
+    Carrier, Limits, Model, ModelError, NamespaceSpec, NamespaceState, Place, PortAddress,
+    PortSpec, SubsystemSpec, Traddr, derived,
 };
 
+pub use control::ControlConfig;
 pub use cores::Cores;
 pub(crate) use cores::MOST_REACTORS;
 pub use error::ConfigError;
+pub use metrics::MetricsConfig;
 pub use open::Opened;
 pub(crate) use open::{Served, Wanted};
 use provider::Wrong;
@@ -44,6 +49,8 @@ pub struct Config {
     /// Of each port.
     choices: Vec<Choice>,
     shm: ShmConfig,
+    control: ControlConfig,
+    metrics: MetricsConfig,
 }
 
 /// Where a configuration came from.
@@ -131,6 +138,8 @@ impl Config {
             raw,
             choices: Vec::new(),
             shm: ShmConfig::default(),
+            control: ControlConfig::default(),
+            metrics: MetricsConfig::default(),
         };
         this.check()?;
         this.choices = this.read_choices()?;
@@ -138,6 +147,13 @@ impl Config {
         sqpoll.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
         let shm = this.raw.shm.get_ref().to_config();
         this.shm = shm.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
+        let metrics = this.raw.metrics.get_ref().to_config();
+        this.metrics = metrics.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
+        // Whoever gives a target on the command line changes it there.
+        if let Origin::File { .. } = this.origin {
+            let control = this.raw.control.get_ref().to_config();
+            this.control = control.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
+        }
         Ok(this)
     }
 
@@ -176,6 +192,14 @@ impl Config {
         ports.map(RawPort::address).collect()
     }
 
+    /// The same ports, in order, with what the configuration says of them
+    /// besides.
+    fn complete(&self, ports: &[PortSpec]) -> Vec<PortSpec> {
+        let raw = self.raw.port.iter().map(Spanned::get_ref);
+        let both = ports.iter().cloned().zip(raw);
+        both.map(|(spec, raw)| raw.complete(spec)).collect()
+    }
+
     /// Permissions of the files of Unix sockets.
     #[must_use]
     pub fn socket_mode(&self) -> u32 {
@@ -192,6 +216,19 @@ impl Config {
     #[must_use]
     pub fn shm(&self) -> &ShmConfig {
         &self.shm
+    }
+
+    /// Where the daemon is managed from. Nowhere when the configuration was
+    /// given on the command line.
+    #[must_use]
+    pub fn control(&self) -> &ControlConfig {
+        &self.control
+    }
+
+    /// Where others may ask how the target is.
+    #[must_use]
+    pub fn metrics(&self) -> &MetricsConfig {
+        &self.metrics
     }
 
     /// Sizes of the target.
@@ -320,7 +357,13 @@ impl Config {
     ) -> Result<Vec<SubsystemSpec>, ConfigError> {
         let mut specs = Vec::new();
         for subsystem in &self.raw.subsystem {
+            let at = subsystem.span().start;
             let subsystem = subsystem.get_ref();
+            if !subsystem.says_who() {
+                let what = "allowed_hosts: no host could connect; name hosts, or set \
+                            allow_any_host = true; [] says that nobody is to";
+                return Err(self.error_at(Some(at), what));
+            }
             let mut namespaces = Vec::new();
             for namespace in &subsystem.namespace {
                 let mut spec = self.namespace_spec(namespace.get_ref())?;
@@ -352,6 +395,8 @@ impl Config {
             deallocate: false,
             write_zeroes: false,
             volatile_cache: false,
+            ana_group: raw.ana_group(),
+            hosts: raw.hosts(),
         })
     }
 
@@ -381,8 +426,10 @@ impl Config {
         subsystems: &[SubsystemSpec],
     ) -> Result<Model, ConfigError> {
         let discovery = self.raw.discovery.to_spec(&self.raw.referral);
-        let model = Model::build(self.limits(), ports, subsystems);
+        let model = Model::build(self.limits(), &self.complete(ports), subsystems);
+        let in_capsule = self.raw.port.iter().map(|port| port.get_ref().in_capsule());
         let model = model.and_then(|model| model.with_discovery(&discovery));
+        let model = model.and_then(|model| model.with_in_capsule(in_capsule));
         model.map_err(|error| self.of_model(&error))
     }
 
@@ -401,8 +448,9 @@ impl Config {
                 referral.get_ref().place(error.key)
             }
             Place::Port(port) => {
-                let port = self.raw.port.get(port)?;
-                Some(port.get_ref().traddr.span().start)
+                let port = self.raw.port.get(port)?.get_ref();
+                let key = port.place(error.key, &error.value);
+                key.or_else(|| Some(port.traddr.span().start))
             }
             Place::Subsystem(subsystem) => {
                 let subsystem = self.raw.subsystem.get(subsystem);
@@ -415,7 +463,7 @@ impl Config {
             } => {
                 let subsystem = self.raw.subsystem.get(subsystem)?;
                 let namespace = subsystem.get_ref().namespace.get(namespace)?;
-                let key = namespace.get_ref().place(error.key);
+                let key = namespace.get_ref().place(error.key, &error.value);
                 key.or_else(|| Some(namespace.span().start))
             }
         }
@@ -437,15 +485,17 @@ fn without_carriers(address: Address) -> PortSpec {
 
 /// A port of the model.
 pub(crate) fn port_spec(address: Address, carriers: Vec<Carrier>) -> PortSpec {
+    let PortAddress { traddr, trsvcid } = port_address(address);
+    PortSpec::new(traddr, trsvcid, carriers)
+}
+
+/// What a port is known by in the model that is listened on there.
+pub(crate) fn port_address(address: Address) -> PortAddress {
     let (traddr, trsvcid) = match address {
         Address::Ip(addr) => (addr.ip().into(), addr.port()),
         Address::Unix(_) => (Traddr::Host(address.to_string().into()), 0),
     };
-    PortSpec {
-        traddr,
-        trsvcid,
-        carriers,
-    }
+    PortAddress { traddr, trsvcid }
 }
 
 /// A name for the subsystem of this machine at that address: the same at

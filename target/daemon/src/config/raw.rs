@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use nvmeof_backend::parse_size;
 use nvmeof_rdma::Address;
-use nvmeof_target_core::{Limits, NamespaceSpec, SubsystemSpec};
+use nvmeof_target_core::{DEFAULT_ANA_GROUP, Limits, NamespaceSpec, SubsystemSpec};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
 use super::Running;
+use super::control::RawControl;
 use super::cores::{Cores, RawCores};
+use super::metrics::RawMetrics;
 use super::referral::{RawDiscovery, RawReferral};
 use super::shm::RawShm;
 use super::storage::RawStorage;
@@ -38,6 +40,10 @@ pub(super) struct RawConfig {
     pub(super) shm: Spanned<RawShm>,
     #[serde(default = "nowhere")]
     pub(super) unix: Spanned<RawUnix>,
+    #[serde(default = "nowhere")]
+    pub(super) control: Spanned<RawControl>,
+    #[serde(default = "nowhere")]
+    pub(super) metrics: Spanned<RawMetrics>,
     #[serde(default)]
     pub(super) discovery: RawDiscovery,
     #[serde(default)]
@@ -48,67 +54,166 @@ pub(super) struct RawConfig {
     pub(super) subsystem: Vec<Spanned<RawSubsystem>>,
 }
 
+/// Sizes and times of the target. They bound what hosts can make it hold.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawLimits {
+    /// Entries of the longest submission queue that a host may ask for: 2 to 1024.
+    ///
+    /// Default: `256`
     queue_depth: Option<u16>,
+    /// I/O queues of one controller: 1 to 1024.
+    ///
+    /// Default: `16`
     io_queues: Option<u16>,
+    /// Controllers over all hosts and subsystems: 1 to 4096.
+    ///
+    /// Default: `64`
     controllers: Option<u16>,
+    /// Longest data of one command (MDTS): a power of two, 8K to 16M.
+    ///
+    /// Default: `"256K"`
     max_transfer: Option<Size>,
+    /// Data that may travel inside a command (IOCCSZ): a multiple of 16, 0 to 64K. More than 4K
+    /// goes with one descriptor for each command.
+    ///
+    /// Default: `4096`
     in_capsule: Option<Size>,
+    /// Descriptors that the data of a command may have (MSDBD): 1 to 16; 1 where `in_capsule` is
+    /// more than 4K.
+    ///
+    /// Default: `16`
+    max_descriptors: Option<u8>,
+    /// Seconds after which a connection for an admin queue ends that sent no Connect command;
+    /// one for an I/O queue ends after six times as long.
+    ///
+    /// Default: `10`
     connect_timeout_s: Option<u32>,
+    /// Connections of one thread that sent no Connect command yet: 1 to 4096. The oldest gives
+    /// way to one more.
+    ///
+    /// Default: `64`
     unconnected: Option<u16>,
+    /// Controllers that one host may have: 1 to 4096. Left out: three quarters of
+    /// `controllers`.
     host_controllers: Option<u16>,
+    /// I/O queues that one host may have, over all its controllers: 1 to 65535.
+    ///
+    /// Default: `1024`
     host_queues: Option<u16>,
+    /// Commands that one host may have outstanding, the entries of all its I/O queues:
+    /// `queue_depth` to 67108864.
+    ///
+    /// Default: `131072`
     host_commands: Option<u32>,
+    /// Percent of the buffers of each thread that one host may hold while there are others:
+    /// 1 to 100.
+    ///
+    /// Default: `75`
     host_memory: Option<u8>,
+    /// Connections that came by one port: 2 to 1048576.
+    ///
+    /// Default: `8192`
     port_connections: Option<u32>,
+    /// Whether any command proves that a host lives (CTRATT.TBKAS), or only Keep Alive does.
+    ///
+    /// Default: `true`
     traffic_keep_alive: Option<bool>,
 }
 
+/// The threads that do everything, and their memory.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawReactor {
+    /// On which processors threads run, one on each: `"auto"`, `[0, 2]` or `"0-3,8"`. Left out:
+    /// where the kernel likes.
     cores: Option<Spanned<RawCores>>,
+    /// Threads, 1 to 256. Left out: one, or as many as `cores` names.
     count: Option<usize>,
+    /// How a thread looks for work before it sleeps: `"adaptive"`, `"latency"` or
+    /// `"efficiency"`.
+    ///
+    /// Default: `"adaptive"`
     #[serde(default)]
     polling: Preset,
+    /// Microseconds that a thread looks for work at most before it sleeps: 0 to 1000000. Left
+    /// out: what `polling` says.
     spin_us: Option<u32>,
+    /// Seconds that commands in work may take when the target stops: 0 to 600.
+    ///
+    /// Default: `5`
     drain_s: Option<u32>,
+    /// Buffers of each thread: 8M to 64G.
+    ///
+    /// Default: `"64M"`
     buffer_memory: Option<Size>,
+    /// Whether buffers lie in hugepages where there are free ones.
+    ///
+    /// Default: `false`
     hugepages: Option<bool>,
+    /// Receives that the I/O queues of an InfiniBand or RoCE device share at most: 64 to 65536,
+    /// or 0 for none.
+    ///
+    /// Default: `4096`
     shared_receives: Option<u32>,
 }
 
+/// What hosts connect to. Without one they find nothing.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawSubsystem {
+    /// Name of the subsystem (NQN), up to 223 bytes.
     pub(super) nqn: Spanned<String>,
+    /// Serial number, up to 20 ASCII characters. Left out: derived from the name.
     serial: Option<Spanned<String>>,
+    /// Model number, up to 40 ASCII characters.
+    ///
+    /// Default: `"nvmeof"`
     model: Option<Spanned<String>>,
+    /// Whether every host may connect.
+    ///
+    /// Default: `false`
     #[serde(default = "nowhere")]
     allow_any_host: Spanned<bool>,
-    #[serde(default)]
-    allowed_hosts: Vec<Spanned<String>>,
+    /// Names (NQN) of the hosts that may connect. `[]` without `allow_any_host`: nobody may.
+    allowed_hosts: Option<Vec<Spanned<String>>>,
     #[serde(default)]
     pub(super) namespace: Vec<Spanned<RawNamespace>>,
 }
 
+/// A disk of the subsystem.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawNamespace {
+    /// Namespace identifier, 1 to 65536, each once in a subsystem.
     pub(super) nsid: Spanned<u32>,
+    /// What is served: a file, a block device, `ram:SIZE` or `null:SIZE`.
     pub(super) path: Spanned<String>,
+    /// Bytes of a logical block: 512, 1024, 2048 or 4096. Left out: that of the device, or 512.
     pub(super) block_size: Option<Spanned<u32>>,
+    /// UUID, 32 hexadecimal digits. Left out: derived from the subsystem's name and `nsid`.
     pub(super) uuid: Option<Spanned<String>>,
+    /// NGUID, 32 hexadecimal digits. Left out: derived in the same way.
     pub(super) nguid: Option<Spanned<String>>,
+    /// EUI-64, 16 hexadecimal digits. Left out: there is none.
     pub(super) eui64: Option<Spanned<String>>,
+    /// Whether writes are refused.
+    ///
+    /// Default: `false`
     #[serde(default)]
     pub(super) readonly: bool,
+    /// Whether hosts can use it. One that they cannot is not opened.
+    ///
+    /// Default: `true`
     #[serde(default = "yes")]
     pub(super) enabled: bool,
+    /// Whether its device is asked for what is done instead of interrupting (`IOPOLL`).
+    ///
+    /// Default: `false`
     #[serde(default = "nowhere")]
     pub(super) iopoll: Spanned<bool>,
+    ana_group: Option<Spanned<u32>>,
+    hosts: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
 /// Bytes: a number, or text such as `"64M"`.
@@ -144,6 +249,8 @@ impl RawConfig {
                 readonly: false,
                 enabled: true,
                 iopoll: nowhere(),
+                ana_group: None,
+                hosts: None,
             })
             .map(|raw| Spanned::new(0..0, raw))
             .collect();
@@ -152,7 +259,7 @@ impl RawConfig {
             serial: None,
             model: None,
             allow_any_host: Spanned::new(0..0, true),
-            allowed_hosts: Vec::new(),
+            allowed_hosts: None,
             namespace,
         };
         let port = RawPort::at(listen, providers);
@@ -162,6 +269,8 @@ impl RawConfig {
             storage: nowhere(),
             shm: nowhere(),
             unix: nowhere(),
+            control: nowhere(),
+            metrics: nowhere(),
             discovery: RawDiscovery::default(),
             referral: Vec::new(),
             port: vec![Spanned::new(0..0, port)],
@@ -170,22 +279,25 @@ impl RawConfig {
     }
 }
 
+impl Size {
+    /// What does not fit 32 bits is refused with every other size that is too
+    /// large.
+    pub(super) fn bytes(self) -> u32 {
+        u32::try_from(self.0).unwrap_or(u32::MAX)
+    }
+}
+
 impl RawLimits {
     pub(super) fn to_limits(&self) -> Limits {
         let default = Limits::default();
-        // What does not fit 32 bits is refused with every other size that is
-        // too large.
-        let bytes = |size: Option<Size>, default: u32| {
-            size.map_or(default, |Size(size)| {
-                u32::try_from(size).unwrap_or(u32::MAX)
-            })
-        };
+        let bytes = |size: Option<Size>, default: u32| size.map_or(default, Size::bytes);
         Limits {
             queue_depth: self.queue_depth.unwrap_or(default.queue_depth),
             io_queues: self.io_queues.unwrap_or(default.io_queues),
             controllers: self.controllers.unwrap_or(default.controllers),
             max_transfer: bytes(self.max_transfer, default.max_transfer),
             in_capsule: bytes(self.in_capsule, default.in_capsule),
+            max_descriptors: self.max_descriptors.unwrap_or(default.max_descriptors),
             connect_timeout: self
                 .connect_timeout_s
                 .map_or(default.connect_timeout, |s| Duration::from_secs(s.into())),
@@ -250,13 +362,18 @@ impl RawSubsystem {
             serial: text(&self.serial),
             model: text(&self.model),
             allow_any_host: *self.allow_any_host.get_ref(),
-            allowed_hosts: self
-                .allowed_hosts
-                .iter()
-                .map(|host| host.get_ref().clone())
-                .collect(),
+            allowed_hosts: self.hosts().map(|host| host.get_ref().clone()).collect(),
             namespaces,
         }
+    }
+
+    fn hosts(&self) -> impl Iterator<Item = &Spanned<String>> {
+        self.allowed_hosts.iter().flatten()
+    }
+
+    /// Whether it is said who may connect. An empty list says that nobody may.
+    pub(super) fn says_who(&self) -> bool {
+        *self.allow_any_host.get_ref() || self.allowed_hosts.is_some()
     }
 
     /// Where the value of `key` is in the text.
@@ -267,7 +384,7 @@ impl RawSubsystem {
             "model" => self.model.as_ref()?.span(),
             "allow_any_host" => self.allow_any_host.span(),
             "allowed_hosts" => {
-                let mut hosts = self.allowed_hosts.iter();
+                let mut hosts = self.hosts();
                 hosts.find(|host| host.get_ref() == value)?.span()
             }
             _ => return None,
@@ -277,8 +394,20 @@ impl RawSubsystem {
 }
 
 impl RawNamespace {
-    /// Where the value of `key` is in the text.
-    pub(super) fn place(&self, key: &str) -> Option<usize> {
+    /// Its group for asymmetric namespace access.
+    pub(super) fn ana_group(&self) -> u32 {
+        let given = self.ana_group.as_ref();
+        given.map_or(DEFAULT_ANA_GROUP, |group| *group.get_ref())
+    }
+
+    /// Whom it is there for; `None` stands for all that may connect.
+    pub(super) fn hosts(&self) -> Option<Vec<String>> {
+        let hosts = self.hosts.as_ref()?.get_ref().iter();
+        Some(hosts.map(|host| host.get_ref().clone()).collect())
+    }
+
+    /// Where `value` of `key` is in the text.
+    pub(super) fn place(&self, key: &str, value: &str) -> Option<usize> {
         let span = match key {
             "nsid" => self.nsid.span(),
             "path" | "blocks" => self.path.span(),
@@ -286,6 +415,13 @@ impl RawNamespace {
             "uuid" => self.uuid.as_ref()?.span(),
             "nguid" => self.nguid.as_ref()?.span(),
             "eui64" => self.eui64.as_ref()?.span(),
+            "ana_group" => self.ana_group.as_ref()?.span(),
+            "hosts" => {
+                let hosts = self.hosts.as_ref()?;
+                let mut each = hosts.get_ref().iter();
+                let one = each.find(|host| host.get_ref() == value);
+                one.map_or(hosts.span(), Spanned::span)
+            }
             _ => return None,
         };
         Some(span.start)

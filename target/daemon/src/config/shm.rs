@@ -11,10 +11,16 @@ use toml::Spanned;
 
 use super::provider::Wrong;
 
+/// Shared memory with hosts on this machine.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawShm {
+    /// Folder of the sockets, an absolute path. Left out: `/run/nvmeof` for root, the user's
+    /// own otherwise.
     folder: Option<Spanned<PathBuf>>,
+    /// Who may connect besides this user and root: names or numbers of users.
+    ///
+    /// Default: `[]`
     #[serde(default)]
     users: Vec<Spanned<RawUser>>,
 }

@@ -12,11 +12,17 @@ use super::provider::Wrong;
 const DEFAULT_IDLE_MS: u32 = 2;
 const MAX_IDLE_MS: u32 = 10_000;
 
+/// How disks are reached.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawStorage {
+    /// Whether a thread of the kernel takes disk operations from each thread (`SQPOLL`).
+    ///
+    /// Default: `false`
     #[serde(default)]
     sqpoll: bool,
+    /// Milliseconds without any after which that thread sleeps, with `sqpoll`: 1 to 10000. Left
+    /// out: 2.
     sqpoll_idle_ms: Option<Spanned<u32>>,
 }
 

@@ -1,6 +1,7 @@
 //! Each thing that can be wrong with a configuration, and how it is told.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use super::*;
@@ -67,6 +68,7 @@ io_queues = 2
 controllers = 8
 max_transfer = "1M"
 in_capsule = 8192
+max_descriptors = 1
 connect_timeout_s = 3
 unconnected = 16
 host_controllers = 5
@@ -91,6 +93,10 @@ folder = "/run/elsewhere"
 users = ["root", 54321]
 [[port]]
 traddr = "::1"
+id = 7
+[[port.ana_group]]
+id = 2
+state = "change"
 [[subsystem]]
 nqn = "nqn.2026-11.org.example:disk"
 serial = "123"
@@ -106,6 +112,8 @@ eui64 = "0123456789abcdef"
 readonly = true
 iopoll = false
 enabled = true
+ana_group = 2
+hosts = ["nqn.2026-11.org.example:host"]
 [[subsystem.namespace]]
 nsid = 2
 path = "/no/such/file"
@@ -114,6 +122,7 @@ enabled = false
     let config = parse(text).unwrap();
     let limits = config.limits();
     assert_eq!((limits.max_transfer, limits.in_capsule), (1 << 20, 8192));
+    assert_eq!(limits.max_descriptors, 1);
     assert_eq!(
         (limits.queue_depth, limits.traffic_keep_alive),
         (256, false)
@@ -408,6 +417,42 @@ fn duplicates_are_named_where_they_come_the_second_time() {
 }
 
 #[test]
+fn ports_have_their_own_size_of_in_capsule_data() {
+    let port = "[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 4421\nin_capsule = \"1K\"\n";
+    let config = parse(&format!("{GOOD}{port}")).unwrap();
+    let at = |port| SocketAddr::from(([127, 0, 0, 1], port)).into();
+    let ports = [4420, 4421].map(|port| port_spec(at(port), Vec::new()));
+    let model = config.model(&config.open().unwrap(), &ports).unwrap();
+    let sizes = [4420, 4421].map(|port| model.in_capsule_at(&port_address(at(port))));
+    assert_eq!(sizes, [4096, 1024]);
+    let error = parse(&format!("{GOOD}{}", port.replace("1K", "8K"))).unwrap_err();
+    assert_names(
+        &error.to_string(),
+        16,
+        &["in_capsule", "room for 4096", "limits.in_capsule"],
+    );
+}
+
+/// Linux hosts 5.4 to 5.12 corrupt long in-capsule data otherwise.
+#[test]
+fn long_in_capsule_data_and_several_descriptors_are_refused_with_the_reason() {
+    let long = format!("{GOOD}[limits]\nin_capsule = 8192\n");
+    let error = parse(&long).unwrap_err().to_string();
+    assert_names(
+        &error,
+        13,
+        &["in_capsule", "max_descriptors = 1", "Linux 5.4", "corrupt"],
+    );
+    assert_eq!(
+        parse(&format!("{long}max_descriptors = 1\n"))
+            .unwrap()
+            .limits()
+            .in_capsule,
+        8192
+    );
+}
+
+#[test]
 fn sizes_have_bounds() {
     for (table, key, value) in [
         ("limits", "queue_depth", "1025"),
@@ -560,4 +605,20 @@ fn a_disk_that_cannot_be_polled_is_told_with_its_line() {
     assert_names(&error.to_string(), 13, &words);
     let config = parse(&text.replace("iopoll = true", "iopoll = false")).unwrap();
     assert!(config.open().is_ok());
+}
+
+#[test]
+fn the_defaults_of_the_reference_are_the_defaults() {
+    let reference = include_str!("../../../../docs/configuration-reference.md");
+    let (_, block) = reference.split_once("```toml\n").unwrap();
+    let block = block.split("```").next().unwrap();
+    let said = parse(block).unwrap();
+    let silent = parse("[[port]]\ntraddr = \"127.0.0.1\"\n").unwrap();
+    // Every key of those tables that has a default is in the text, so what is
+    // left out differs from what is said as soon as one of them is wrong.
+    assert_eq!(said.limits(), silent.limits());
+    assert_eq!(said.running(), silent.running());
+    assert_eq!(said.socket_mode(), silent.socket_mode());
+    assert_eq!(format!("{:?}", said.shm()), format!("{:?}", silent.shm()));
+    assert!(block.contains("queue_depth = 256"), "{block}");
 }

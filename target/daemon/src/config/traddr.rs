@@ -5,19 +5,35 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use nvmeof_rdma::{Address, UnixPath};
+use nvmeof_target_core::PortSpec;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
 use super::DEFAULT_PORT;
+use super::ana::RawAnaGroup;
 use super::provider::{Choice, ProviderName, RawProvider, Wrong};
+use super::raw::Size;
 
+/// Where hosts connect. At least one is needed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawPort {
+    /// An IPv4 or IPv6 address, or a Unix socket such as `"unix:/run/nvmeof/nvmeof.sock"`.
     pub(super) traddr: Spanned<RawTraddr>,
+    /// Port number; 0 takes any that is free. Not with a Unix socket.
+    ///
+    /// Default: `4420`
     trsvcid: Option<Spanned<u16>>,
+    /// By what it is served: `"auto"`, `"iwarp"`, `"verbs"`, `"shm"`, or a list of the last
+    /// three.
+    ///
+    /// Default: `"auto"`
     pub(super) provider: Option<Spanned<RawProvider>>,
+    in_capsule: Option<Spanned<Size>>,
+    id: Option<Spanned<u16>>,
+    #[serde(default)]
+    ana_group: Vec<RawAnaGroup>,
 }
 
 /// The value of the key `traddr`.
@@ -27,10 +43,13 @@ pub(super) enum RawTraddr {
     Unix(UnixPath),
 }
 
-/// What all Unix sockets have in common.
+/// Ports that are Unix sockets, all of them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawUnix {
+    /// Permissions of their files: who may write them may connect.
+    ///
+    /// Default: `0o660`
     mode: Option<Spanned<u32>>,
 }
 
@@ -50,7 +69,34 @@ impl RawPort {
             traddr: Spanned::new(0..0, traddr),
             trsvcid: trsvcid.map(|port| Spanned::new(0..0, port)),
             provider: provider.map(|raw| Spanned::new(0..0, raw)),
+            in_capsule: None,
+            id: None,
+            ana_group: Vec::new(),
         }
+    }
+
+    /// `spec`, which is this port, with what is said of it besides.
+    pub(super) fn complete(&self, spec: PortSpec) -> PortSpec {
+        PortSpec {
+            id: self.id.as_ref().map(|id| *id.get_ref()),
+            ana_groups: self.ana_group.iter().map(RawAnaGroup::group).collect(),
+            ..spec
+        }
+    }
+
+    /// Where `value` of `key` is in the text.
+    pub(super) fn place(&self, key: &str, value: &str) -> Option<usize> {
+        match key {
+            "in_capsule" => Some(self.in_capsule.as_ref()?.span().start),
+            "id" => Some(self.id.as_ref()?.span().start),
+            "ana_group" => RawAnaGroup::place(&self.ana_group, value),
+            _ => None,
+        }
+    }
+
+    /// Bytes of in-capsule data of one command.
+    pub(super) fn in_capsule(&self) -> Option<u32> {
+        self.in_capsule.as_ref().map(|size| size.get_ref().bytes())
     }
 
     /// Where it is.

@@ -47,6 +47,15 @@ impl Doors {
         self.ports().map(Port::to_spec).collect()
     }
 
+    /// All of them, to be listened on again.
+    pub(super) fn all_fresh(&self) -> NextDoors {
+        NextDoors {
+            next: self.clone(),
+            fresh: (0..self.doors.len()).collect(),
+            gone: Vec::new(),
+        }
+    }
+
     /// Finds out what `config` has other ports. Nothing is listened on.
     pub(super) fn prepare(
         &self,

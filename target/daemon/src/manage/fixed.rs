@@ -4,7 +4,7 @@
 use nvmeof_rdma_shm::ShmConfig;
 use nvmeof_target_core::Limits;
 
-use crate::config::{Config, ConfigError, Running};
+use crate::config::{Config, ConfigError, ControlConfig, MetricsConfig, Running};
 
 /// The part of a configuration that stays until the daemon ends.
 #[derive(Clone, Debug)]
@@ -13,6 +13,8 @@ pub(crate) struct Fixed {
     running: Running,
     shm: ShmConfig,
     socket_mode: u32,
+    control: ControlConfig,
+    metrics: MetricsConfig,
 }
 
 const REMEDY: &str = "cannot change while hosts are served; restart the target, or put back \
@@ -25,6 +27,8 @@ impl Fixed {
             running: config.running(),
             shm: config.shm().clone(),
             socket_mode: config.socket_mode(),
+            control: config.control().clone(),
+            metrics: config.metrics().clone(),
         }
     }
 
@@ -43,6 +47,11 @@ impl Fixed {
             ),
             ("shm", shm(&self.shm, &new.shm)),
             ("unix", differs("mode", self.socket_mode != new.socket_mode)),
+            ("control", control(&self.control, &new.control)),
+            (
+                "metrics",
+                differs("listen", self.metrics.listen != new.metrics.listen),
+            ),
         ];
         for (table, key) in keys {
             if let Some(key) = key {
@@ -64,6 +73,7 @@ fn limit(old: &Limits, new: &Limits) -> Option<&'static str> {
         controllers,
         max_transfer,
         in_capsule,
+        max_descriptors,
         connect_timeout,
         unconnected,
         host_controllers,
@@ -79,6 +89,7 @@ fn limit(old: &Limits, new: &Limits) -> Option<&'static str> {
         ("controllers", *controllers != new.controllers),
         ("max_transfer", *max_transfer != new.max_transfer),
         ("in_capsule", *in_capsule != new.in_capsule),
+        ("max_descriptors", *max_descriptors != new.max_descriptors),
         ("connect_timeout_s", *connect_timeout != new.connect_timeout),
         ("unconnected", *unconnected != new.unconnected),
         (
@@ -125,6 +136,21 @@ fn shm(old: &ShmConfig, new: &ShmConfig) -> Option<&'static str> {
         ("users", old.users != new.users),
         ("mode", old.mode != new.mode),
         ("mapped", old.mapped != new.mapped),
+    ])
+}
+
+fn control(old: &ControlConfig, new: &ControlConfig) -> Option<&'static str> {
+    let ControlConfig {
+        socket,
+        mode,
+        group,
+        state,
+    } = old;
+    first([
+        ("socket", *socket != new.socket),
+        ("mode", *mode != new.mode),
+        ("group", *group != new.group),
+        ("state", *state != new.state),
     ])
 }
 

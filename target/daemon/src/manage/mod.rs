@@ -7,6 +7,7 @@
 //! any more when the last command that was begun on them has ended.
 
 mod doors;
+mod drain;
 mod faults;
 mod fixed;
 mod pool;
@@ -17,7 +18,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nvmeof_target_core::{Applied, Model, Target};
@@ -50,6 +51,8 @@ struct State {
     fixed: Fixed,
     doors: Doors,
     pool: Pool,
+    /// Whether all hosts were let go, and nothing is listened on.
+    drained: bool,
 }
 
 impl Manager {
@@ -64,6 +67,7 @@ impl Manager {
             fixed: Fixed::of(config),
             doors: Doors::new(config, ports),
             pool,
+            drained: false,
         };
         Self {
             target,
@@ -103,6 +107,9 @@ impl Manager {
     /// blame.
     pub fn apply(&self, config: &Config) -> Result<Report, ApplyError> {
         let mut state = self.settled();
+        if state.drained {
+            return Err(ApplyError::Refused(drain::DRAINED.to_owned()));
+        }
         let (disks, mut doors) = state.prepare(config, &self.reactors)?;
         let applied = match self.begin(config, &disks, &mut doors) {
             Ok(applied) => applied,
@@ -150,6 +157,12 @@ impl Manager {
         applied
     }
 
+    /// What is served at this moment.
+    #[must_use]
+    pub fn model(&self) -> Arc<Model> {
+        self.target.model()
+    }
+
     /// Where hosts connect, and what serves them there.
     #[must_use]
     pub fn ports(&self) -> Vec<Port> {
@@ -173,17 +186,14 @@ impl Manager {
             .collect();
         let count = state.pool.len();
         let plural = if count == 1 { "" } else { "s" };
-        let lost = state
-            .pool
-            .disks()
-            .iter()
-            .filter(|disk| disk.lost().is_some());
-        let lost = match lost.count() {
+        let disks = state.pool.disks().iter();
+        let lost = match disks.filter(|disk| disk.lost().is_some()).count() {
             0 => String::new(),
             lost => format!(" ({lost} faulted)"),
         };
+        let drained = if state.drained { ", drained" } else { "" };
         format!(
-            "serving {count} namespace{plural}{lost} on {}",
+            "serving {count} namespace{plural}{lost} on {}{drained}",
             ports.join(", ")
         )
     }

@@ -174,6 +174,11 @@ impl Reactors {
         }
     }
 
+    /// How each of them is reached.
+    pub(super) fn mailboxes(&self) -> impl Iterator<Item = &Mailbox> {
+        self.mailboxes.iter()
+    }
+
     /// Every reactor looks after its queues.
     pub(super) fn poll_all(&self) {
         Mailbox::send_all(&self.mailboxes, Mail::POLL);

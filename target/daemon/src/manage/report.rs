@@ -39,6 +39,12 @@ pub enum ApplyError {
 }
 
 impl Plan {
+    /// The changes of [`to_json`](Self::to_json).
+    #[must_use]
+    pub fn to_json_list(&self) -> Vec<Value> {
+        all(&self.changes)
+    }
+
     /// An object with `changes`, each of which has a `subject` with its names,
     /// a `change`, and a `text` for people.
     #[must_use]
@@ -48,6 +54,12 @@ impl Plan {
 }
 
 impl Report {
+    /// The changes of [`to_json`](Self::to_json).
+    #[must_use]
+    pub fn to_json_list(&self) -> Vec<Value> {
+        all(&self.changes)
+    }
+
     /// As [`Plan::to_json`], and `disconnected` and `remarks`.
     #[must_use]
     pub fn to_json(&self) -> Value {
@@ -79,6 +91,7 @@ fn change(change: &Change) -> Value {
             "referral": address,
             "subsystem": nqn.as_str(),
         }),
+        Subject::AnaGroup { address, group } => json!({ "port": address, "ana_group": group }),
         Subject::Subsystem { nqn } => json!({ "subsystem": nqn.as_str() }),
         Subject::Host { nqn, host } => json!({
             "subsystem": nqn.as_str(),
@@ -97,6 +110,9 @@ fn change(change: &Change) -> Value {
         ChangeKind::Recovered => json!("recovered"),
         ChangeKind::Enabled => json!("enabled"),
         ChangeKind::Disabled => json!("disabled"),
+        ChangeKind::State { from, to } => {
+            json!({ "state": { "from": from.name(), "to": to.name() } })
+        }
         ChangeKind::Changed { key } => json!({ "changed": key }),
     };
     json!({

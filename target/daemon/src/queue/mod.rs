@@ -7,6 +7,7 @@ mod fused;
 mod in_place;
 mod receives;
 mod room;
+mod sight;
 mod slots;
 mod steps;
 mod transfer;
@@ -165,6 +166,16 @@ const RECEIVE: Place = Place {
 /// Work requests that one command has outstanding at most: a write and a send.
 pub(crate) const SENDS_PER_COMMAND: u32 = 2;
 
+/// A line in the log about a connected queue: it names who is at the other end,
+/// by address and by name, and what they are connected to.
+macro_rules! of_peer {
+    ($level:ident, $edge:expr, $($text:tt)+) => {{
+        let (host, subsystem, cntlid) = $edge.core.association().unwrap_or_default();
+        let (peer, queue) = ($edge.peer, $edge.core.qid());
+        tracing::$level!(%peer, host, subsystem, cntlid, queue, $($text)+);
+    }};
+}
+
 impl Edge {
     pub(crate) fn new(place: Place, link: Link, core: Core, seat: PortSeat) -> Self {
         Self {
@@ -200,9 +211,11 @@ impl Edge {
         }
     }
 
-    /// Draws its receives from `receives` instead of having its own.
-    pub(crate) fn share(&mut self, receives: Receives, shared: &mut SharedQueues) {
+    /// Draws its receives, which have that length, from `receives` instead of
+    /// having its own.
+    pub(crate) fn share(&mut self, receives: Receives, len: usize, shared: &mut SharedQueues) {
         self.receives = receives;
+        self.capsule_len = len;
         self.receives.grow(FIRST, shared);
     }
 
@@ -408,7 +421,7 @@ impl Edge {
     pub(crate) fn abandon(&mut self, why: &str, io: &mut Io<'_>) {
         if self.state != State::Closing {
             if self.core.is_connected() {
-                tracing::warn!(peer = %self.peer, queue = self.core.qid(), "closing: {why}");
+                of_peer!(warn, self, "closing: {why}");
             } else {
                 self.tell_of_stranger(format_args!("closing: {why}"), io.now, io.connect_log);
             }
@@ -437,15 +450,11 @@ impl Edge {
             self.tell_of_stranger(format_args!("{reason}"), now, log);
             return self.core.close();
         }
-        let (peer, queue) = (self.peer, self.core.qid());
-        let (host, subsystem, cntlid) = self.core.association().unwrap_or_default();
         match reason {
             CloseReason::Local | CloseReason::Peer | CloseReason::Rejected => {
-                tracing::info!(%peer, host, subsystem, cntlid, queue, "disconnected: {reason}");
+                of_peer!(info, self, "disconnected: {reason}");
             }
-            _ => {
-                tracing::warn!(%peer, host, subsystem, cntlid, queue, "connection lost: {reason}");
-            }
+            _ => of_peer!(warn, self, "connection lost: {reason}"),
         }
         self.core.close()
     }
@@ -503,7 +512,7 @@ impl Edge {
             && let Some(remark) = self.core.take_remark()
         {
             if self.core.is_connected() {
-                tracing::info!(peer = %self.peer, queue = self.core.qid(), "{remark}");
+                of_peer!(info, self, "{remark}");
             } else {
                 self.tell_of_stranger(format_args!("{remark}"), io.now, io.connect_log);
             }
@@ -524,6 +533,7 @@ impl Edge {
             return self.bug("a command was begun without a slot", io);
         };
         let bytes = buf.get(..len).unwrap_or_default();
+        job.began = io.now;
         let action = self.core.begin(io.now, bytes, &mut job.request);
         if let (Action::Execute(op), Data::Capsule(range)) = (&action, job.request.data()) {
             let alignment = io.storage.buffer_alignment(op.disk);
@@ -541,7 +551,7 @@ impl Edge {
 
     fn answer_held(&mut self, response: &Response, io: &mut Io<'_>) {
         match self.slots.take() {
-            Some((slot, _nothing)) => self.respond(slot, response, io),
+            Some((slot, _nothing)) => self.give(slot, response, false, io),
             None => self.bug("an answer was begun without a slot", io),
         }
     }
@@ -556,16 +566,14 @@ impl Edge {
         if self.state == State::Closing {
             return;
         }
-        let (peer, queue) = (self.peer, self.core.qid());
-        let (host, subsystem, cntlid) = self.core.association().unwrap_or_default();
         match cause {
             _ if !self.core.is_connected() => {
                 self.tell_of_stranger(format_args!("closing: {cause}"), io.now, io.connect_log);
             }
             CloseCause::Disconnected | CloseCause::ControllerGone { .. } => {
-                tracing::info!(%peer, host, subsystem, cntlid, queue, "closing: {cause}");
+                of_peer!(info, self, "closing: {cause}");
             }
-            _ => tracing::warn!(%peer, host, subsystem, cntlid, queue, "closing: {cause}"),
+            _ => of_peer!(warn, self, "closing: {cause}"),
         }
         self.state = State::Closing;
         io.provider.disconnect(self.qp);

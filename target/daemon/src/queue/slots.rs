@@ -1,5 +1,6 @@
 //! Commands in work on one queue pair: as many as the host may send.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ pub(super) struct Job {
     pub(super) turn: Option<u64>,
     /// Whether one of the queue's RDMA Reads is its own.
     pub(super) reads: bool,
+    /// When it was begun.
+    pub(super) began: Duration,
     /// Since when it waits for the host.
     pub(super) on_wire: Option<Duration>,
 }
@@ -149,6 +152,19 @@ impl Slots {
                 && job.request.may_write(is_it, bytes)
                 && !passes(Place { index, generation })
         })
+    }
+
+    /// How many commands in work there are of each namespace that has any.
+    pub(super) fn namespaces(&self) -> BTreeMap<u32, usize> {
+        let mut counts = BTreeMap::new();
+        // Most queues have nothing in work.
+        if self.in_use() > 0 {
+            let taken = self.slots.iter().filter(|slot| slot.taken);
+            for slot in taken.filter(|slot| !slot.job.request.is_over()) {
+                *counts.entry(slot.job.request.nsid()).or_default() += 1;
+            }
+        }
+        counts
     }
 
     /// Whether no place is free.

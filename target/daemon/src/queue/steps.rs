@@ -185,12 +185,28 @@ impl Edge {
         self.post_read(slot, local, remote, pieces, io);
     }
 
-    /// The receive is posted again before the answer goes out, since with the
-    /// answer the host may send its next command.
+    /// Answers a command.
     pub(super) fn respond(&mut self, slot: Place, response: &Response, io: &mut Io<'_>) {
+        self.give(slot, response, true, io);
+    }
+
+    /// Sends an answer; `counted` is not one to a command that was held. The
+    /// receive is posted again before it goes out, since with the answer the
+    /// host may send its next command.
+    pub(super) fn give(
+        &mut self,
+        slot: Place,
+        response: &Response,
+        counted: bool,
+        io: &mut Io<'_>,
+    ) {
         let Some(job) = self.slots.get(slot) else {
             return;
         };
+        if counted {
+            let took = io.now.saturating_sub(job.began);
+            self.core.count(&job.request, response, took);
+        }
         job.spare = None;
         job.on_wire = Some(io.now);
         let pieces = job.pieces();

@@ -10,6 +10,7 @@ use nvmeof_wire::cm::Accept;
 use zerocopy::IntoBytes;
 
 use super::{LOOK_AFTER, Listening, Reactor, earlier};
+use crate::config::port_address;
 use crate::queue::{Edge, FIRST, Link, SENDS_PER_COMMAND, Source};
 use crate::storage::Storage;
 use crate::tag::Place;
@@ -35,6 +36,7 @@ impl<S: Storage> Reactor<S> {
             Ok(admitted) => return self.establish(provider, request, admitted, now),
             Err(refusal) => refusal,
         };
+        self.counters.rejected();
         if let Some(left_out) = self.connect_log.ask(now) {
             let peer = request.peer;
             tracing::warn!(%peer, left_out, "connection rejected: {refusal}");
@@ -55,6 +57,9 @@ impl<S: Storage> Reactor<S> {
     ) -> Result<Admitted, Refusal> {
         if !self.stage.accepts() {
             return Err(Target::no_room("the target is about to stop".to_owned()));
+        }
+        if !self.let_go.accepts() {
+            return Err(Target::no_room("the target is drained".to_owned()));
         }
         // What shook hands before its port was removed is not let in after that.
         let its = |one: &&Listening| (one.provider, one.listener) == (provider, request.listener);
@@ -140,6 +145,7 @@ impl<S: Storage> Reactor<S> {
             capsules,
             accept,
         } = admitted;
+        core.count_in(&self.counters.book);
         let (queue, entries) = (core.qid(), u32::from(core.entries()));
         let most = self.most_shared(queue);
         let Some(at) = self.providers.get_mut(provider) else {
@@ -149,6 +155,11 @@ impl<S: Storage> Reactor<S> {
             Some(Address::Ip(local)) => core.set_local(local.ip()),
             Some(Address::Unix(_)) => core.set_local_host(),
             None => {}
+        }
+        let mut listeners = self.listeners.iter();
+        let its = |one: &&Listening| (one.provider, one.listener) == (provider, request.listener);
+        if let Some(listening) = listeners.find(its) {
+            core.set_port(port_address(listening.address));
         }
         let limits = at.limits();
         let config = QpConfig {
@@ -168,7 +179,7 @@ impl<S: Storage> Reactor<S> {
             provider,
             listener: request.listener,
             peer,
-            capsule_len: self.capsule_len,
+            capsule_len: usize::try_from(core.capsule_len()).unwrap_or(self.capsule_len),
             reads: config.reads_out,
         };
         let place = self
@@ -192,7 +203,8 @@ impl<S: Storage> Reactor<S> {
             && let Some(receives) = at.share_receives(qp, entries, most)
             && let Some(receives) = shared.join(provider, receives)
         {
-            edge.share(receives, shared);
+            // Those are of one size, whichever port a queue came by.
+            edge.share(receives, self.capsule_len, shared);
         }
         let accepted = at.prepare(qp, &config).and_then(|()| {
             for buf in capsules {
@@ -202,6 +214,7 @@ impl<S: Storage> Reactor<S> {
         });
         match accepted {
             Ok(()) => {
+                self.counters.accepted();
                 tracing::debug!(%peer, queue, entries, "connection accepted");
                 let due = earlier(edge.next_deadline(), Some(now + LOOK_AFTER));
                 self.timer = earlier(self.timer, due);

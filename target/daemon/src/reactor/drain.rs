@@ -61,14 +61,18 @@ impl<S: Storage> Reactor<S> {
         if self.stage != Stage::Serving {
             return;
         }
+        self.listen_nowhere();
+        let until = now + self.config.drain;
+        self.stage = Stage::Draining { until };
+        self.each_queue(now, |edge, io| edge.drain(io));
+    }
+
+    pub(super) fn listen_nowhere(&mut self) {
         for listening in self.listeners.drain(..) {
             if let Some(provider) = self.providers.get_mut(listening.provider) {
                 provider.unlisten(listening.listener);
             }
         }
-        let until = now + self.config.drain;
-        self.stage = Stage::Draining { until };
-        self.each_queue(now, |edge, io| edge.drain(io));
     }
 
     pub(super) fn go_on_draining(&mut self, now: Duration) -> bool {

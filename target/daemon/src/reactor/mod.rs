@@ -5,9 +5,11 @@ mod accept;
 mod attention;
 mod disks;
 mod drain;
+mod let_go;
 mod locks;
 mod orders;
 mod queues;
+mod sight;
 #[cfg(test)]
 mod tests;
 
@@ -28,8 +30,10 @@ use crate::queue::{Accounts, Edge, Io, Receives, SharedQueues};
 use crate::storage::{Storage, StorageError};
 use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::Turns;
+use crate::watch::Counters;
 use attention::Attention;
 use drain::Stage;
+use let_go::LetGo;
 use locks::Locked;
 use nvmeof_rdma::Sparingly;
 use orders::Leaving;
@@ -90,12 +94,14 @@ pub struct Reactor<S> {
     timer: Option<Duration>,
     news: News,
     stage: Stage,
+    let_go: LetGo,
     /// Disks that are to be closed.
     leaving: Vec<Leaving>,
     /// Whoever looks after disks that fail.
     failures: Option<Failures>,
     disk_log: Sparingly,
     connect_log: Sparingly,
+    counters: Arc<Counters>,
     /// Empty between turns: kept for their memory.
     events: Vec<Event>,
     done: Vec<Done>,
@@ -217,10 +223,12 @@ impl<S: Storage> Reactor<S> {
             timer: None,
             news: News::empty(),
             stage: Stage::Serving,
+            let_go: LetGo::default(),
             leaving: Vec::new(),
             failures: None,
             disk_log: Sparingly::default(),
             connect_log: Sparingly::default(),
+            counters: Arc::default(),
             events: Vec::new(),
             done: Vec::new(),
         })
@@ -270,6 +278,17 @@ impl<S: Storage> Reactor<S> {
     /// Tells `failures` of disks that fail.
     pub(crate) fn report_to(&mut self, failures: Failures) {
         self.failures = Some(failures);
+    }
+
+    /// Counts there from now on. Call it before there are connections.
+    pub fn count_in(&mut self, counters: Arc<Counters>) {
+        self.counters = counters;
+    }
+
+    /// Where it counts.
+    #[must_use]
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
     }
 
     /// Has connections of a listener that was made before, so that it is
@@ -334,6 +353,7 @@ impl<S: Storage> Reactor<S> {
         did_work |= self.go_on_locks(now);
         self.tell_peers(now);
         did_work |= self.close_leaving(now);
+        did_work |= self.go_on_letting_go(now);
         did_work |= self.go_on_draining(now);
         for provider in &mut self.providers {
             provider.submit(now);
@@ -373,6 +393,7 @@ impl<S: Storage> Reactor<S> {
         providers
             .chain(self.timer)
             .chain(self.stage.deadline())
+            .chain(self.let_go.deadline())
             .chain(self.leaving.iter().filter_map(Leaving::deadline))
             .min()
     }
@@ -455,6 +476,7 @@ impl<S: Storage> Reactor<S> {
     fn closed(&mut self, provider: usize, mut edge: Edge, reason: &CloseReason, now: Duration) {
         let receives = std::mem::replace(&mut edge.receives, Receives::Own);
         self.shared.leave(&receives);
+        self.counters.closed(reason);
         // Gives back its buffers, of which others may be short.
         if edge.closed(reason, now, &mut self.connect_log) {
             self.news |= News::POLL_ALL;

@@ -77,6 +77,7 @@ impl<S: Storage> Reactor<S> {
                     answer,
                     settled,
                 } => {
+                    self.let_go.resume();
                     let listened = self.listen_named(provider, address);
                     if !settled.swap(true, Ordering::AcqRel) {
                         let _ = answer.send(listened);
@@ -91,6 +92,10 @@ impl<S: Storage> Reactor<S> {
                 } => {
                     let _ = answer.send(self.unlisten(provider, address, now));
                 }
+                Order::Look { answer } => {
+                    let _ = answer.send(self.sight(now));
+                }
+                Order::LetGo { answer } => self.start_to_let_go(answer, now),
                 Order::Close { disks, answer } => {
                     for (disk, claim) in disks {
                         self.leave(disk, claim, answer.clone(), now);

@@ -15,7 +15,9 @@ mod fused;
 mod host;
 mod io;
 mod lists;
+mod log;
 mod memory;
+mod metrics;
 mod orders;
 mod providers;
 mod shared;
@@ -51,16 +53,11 @@ fn namespace(nsid: u32) -> NamespaceSpec {
     NamespaceSpec {
         nsid,
         blocks: BLOCKS,
-        block_size: 512,
-        uuid: None,
-        nguid: None,
-        eui64: None,
-        readonly: false,
-        state: nvmeof_target_core::NamespaceState::Ready,
         disk: nsid - 1,
         deallocate: true,
         write_zeroes: true,
         volatile_cache: true,
+        ..NamespaceSpec::default()
     }
 }
 
@@ -110,18 +107,16 @@ impl Bench {
     ) -> Self {
         let net = SimNet::new(seed, SimConfig::default());
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
-        let port = PortSpec {
-            traddr: ip.into(),
-            trsvcid: 4420,
-            carriers: vec![Fabric::Iwarp.into()],
-        };
+        // Where a second provider listens, if there is one.
+        let second = IpAddr::V4(Ipv4Addr::new(10, 0, 1, 1));
+        let ports = [ip, second].map(|ip| PortSpec::new(ip, 4420, vec![Fabric::Iwarp.into()]));
         let subsystem = SubsystemSpec {
             nqn: NQN.into(),
             allow_any_host: true,
             namespaces: vec![namespace(1)],
             ..SubsystemSpec::default()
         };
-        let model = Model::build(limits, &[port], &[subsystem]).unwrap();
+        let model = Model::build(limits, &ports, &[subsystem]).unwrap();
         let mailbox = Mailbox::new().unwrap();
         let peers = Arc::from([mailbox.clone()]);
         let disks = MemoryDisks::new(1, BLOCKS * 512);

@@ -1,5 +1,6 @@
 //! Namespaces that are removed from the target while hosts work, and added
-//! again: their calls may fail for that time, and no others.
+//! again, or that a port does not reach for a while: their calls may fail for
+//! that time, and no others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,15 +9,19 @@ use nvmeof_target::{Mail, Reactor};
 
 use super::{Undo, World, model};
 use crate::oracle::Wrong;
-use crate::workload::Presence;
+use crate::plan::Removal;
+use crate::workload::{Met, Presence};
 
-/// Namespaces by their disk; `None` is the one that hosts do not use.
 #[derive(Debug, Default)]
 pub(super) struct Away {
     /// How many removals were made.
     pub(super) next: usize,
-    spells: BTreeMap<Option<usize>, Spell>,
+    spells: BTreeMap<What, Spell>,
 }
+
+/// A namespace by its disk, where `None` is the one that hosts do not use, and
+/// the port that does not reach it; `None`: it is gone.
+pub(super) type What = (Option<usize>, Option<u16>);
 
 /// The last time that a namespace was away.
 #[derive(Clone, Copy, Debug)]
@@ -27,14 +32,21 @@ struct Spell {
 }
 
 impl Away {
-    pub(super) fn is_away(&self, ns: Option<usize>) -> bool {
-        let spell = self.spells.get(&ns);
+    pub(super) fn is_away(&self, what: What) -> bool {
+        let spell = self.spells.get(&what);
         spell.is_some_and(|spell| spell.until.is_none())
     }
 
-    /// Whether the namespace was there from `since` until now.
-    pub(super) fn presence(&self, ns: usize, since: Duration) -> Presence {
-        match self.spells.get(&Some(ns)) {
+    /// How a namespace was found through `port` from `since` until now.
+    pub(super) fn met(&self, ns: usize, port: u16, since: Duration) -> Met {
+        Met {
+            there: self.presence((Some(ns), None), since),
+            reached: self.presence((Some(ns), Some(port)), since),
+        }
+    }
+
+    fn presence(&self, what: What, since: Duration) -> Presence {
+        match self.spells.get(&what) {
             Some(Spell {
                 since: from,
                 until: None,
@@ -56,7 +68,9 @@ impl World {
         {
             self.away.next += 1;
             any = true;
-            if self.away.is_away(removal.ns) {
+            let Removal { ns, through, .. } = removal;
+            let what = (ns, through);
+            if self.away.is_away(what) {
                 continue;
             }
             self.say(format_args!("{removal:?}"));
@@ -64,15 +78,15 @@ impl World {
                 since: now,
                 until: None,
             };
-            self.away.spells.insert(removal.ns, spell);
-            self.at(now + removal.for_how_long, Undo::AddNamespace(removal.ns));
+            self.away.spells.insert(what, spell);
+            self.at(now + removal.for_how_long, Undo::AddNamespace(what));
             self.apply(now)?;
         }
         Ok(any)
     }
 
-    pub(super) fn add_namespace(&mut self, ns: Option<usize>, now: Duration) -> Result<(), Wrong> {
-        if let Some(spell) = self.away.spells.get_mut(&ns) {
+    pub(super) fn add_namespace(&mut self, what: What, now: Duration) -> Result<(), Wrong> {
+        if let Some(spell) = self.away.spells.get_mut(&what) {
             spell.until = Some(now);
         }
         self.apply(now)
@@ -89,7 +103,7 @@ impl World {
         let applied = self.target.apply(model(&self.plan, &self.away));
         let applied = applied.map_err(|error| Wrong(error.to_string()))?;
         if applied.changes.len() != 1 || !applied.disconnected.is_empty() {
-            return Err(Wrong(format!("one namespace changed, and {applied:?}")));
+            return Err(Wrong(format!("one thing changed, and {applied:?}")));
         }
         Ok(())
     }

@@ -110,12 +110,13 @@ impl World {
         self.ended += 1;
         self.check_loss(id, done)?;
         let block = self.plan.disks[pending.ns].block_size;
-        let presence = self.away.presence(pending.ns, pending.since);
+        let port = super::port_of(&self.plan, pending.host);
+        let met = self.away.met(pending.ns, port, pending.since);
         let checked = workload::check(
             id,
             &pending,
             done,
-            (block, presence),
+            (block, met),
             &mut self.oracle,
             &mut self.answered,
         );

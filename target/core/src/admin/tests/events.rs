@@ -17,7 +17,7 @@ fn request() -> Sqe {
     bare(ASYNC_EVENT_REQUEST)
 }
 
-fn event(host: &mut Host) -> Option<AsyncEvent> {
+pub(crate) fn event(host: &mut Host) -> Option<AsyncEvent> {
     match host.queue.poll(host.now)? {
         Order::Respond(response) => {
             assert_eq!(response.cqe.status(), Status::SUCCESS);
@@ -27,17 +27,17 @@ fn event(host: &mut Host) -> Option<AsyncEvent> {
     }
 }
 
-fn changed(page: &[u8]) -> Vec<u32> {
+pub(crate) fn changed(page: &[u8]) -> Vec<u32> {
     let page = ChangedNamespaces::read_from_bytes(page).unwrap();
     page.iter().collect()
 }
 
-fn enable(host: &mut Host, events: AsyncEventConfig) {
+pub(crate) fn enable(host: &mut Host, events: AsyncEventConfig) {
     let set = SetFeatures::new(FeatureId::ASYNC_EVENT_CONFIG, events.bits());
     assert_eq!(host.plain(set.to_sqe()).status(), Status::SUCCESS);
 }
 
-fn hold(host: &mut Host) {
+pub(crate) fn hold(host: &mut Host) {
     let outcome = host.run(request(), &[], &[]);
     assert!(matches!(outcome, Outcome::Held), "{outcome:?}");
 }

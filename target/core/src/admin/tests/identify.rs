@@ -9,10 +9,15 @@ use nvmeof_wire::identify::{
     IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, Lpa,
     NamespaceIdentifiers, NamespaceList, Oncs, Sgls,
 };
+use nvmeof_wire::nvm::Io;
+use nvmeof_wire::opcode::io;
 use zerocopy::FromBytes;
 
 use super::discovery;
-use crate::testing::{DISK, Host, namespace, target, target_of, target_with};
+use crate::testing::{
+    DISK, Host, connect_data, namespace, port, subsystem, target, target_of, target_with,
+};
+use crate::{Limits, Model, Target};
 
 fn identify<T: FromBytes>(host: &mut Host, cns: Cns, nsid: u32) -> T {
     let answer = host.identify(cns, nsid);
@@ -49,13 +54,40 @@ fn the_controller_is_what_a_linux_host_insists_on() {
 /// Linux hosts 5.4 to 5.12 corrupt long in-capsule data otherwise.
 #[test]
 fn long_in_capsule_data_go_with_one_descriptor() {
-    let limits = crate::Limits {
+    let limits = Limits {
         in_capsule: 8192,
-        ..crate::Limits::default()
+        max_descriptors: 1,
+        ..Limits::default()
     };
     let (mut host, _) = Host::admin(&target_with(limits));
     let id: IdentifyController = identify(&mut host, Cns::CONTROLLER, 0);
     assert_eq!(id.msdbd, 1);
+}
+
+#[test]
+fn in_capsule_data_are_as_long_as_the_port_takes_them() {
+    let model = Model::build(Limits::default(), &[port()], &[subsystem()]);
+    let model = model.unwrap().with_in_capsule([Some(512)]).unwrap();
+    let address = model.ports()[0].address();
+    let target = Target::new(model);
+    let mut host = Host::open(&target, 0, 32);
+    host.queue.set_port(address.clone());
+    assert_eq!(host.queue.capsule_len(), 64 + 512);
+    let connect = nvmeof_wire::fabrics::Connect::new(0, 32, 0);
+    let cntlid = host.connect(&connect, &connect_data(0xffff)).result();
+    host.set_cc(nvmeof_wire::registers::Cc::ENABLE.0);
+    let id: IdentifyController = identify(&mut host, Cns::CONTROLLER, 0);
+    assert_eq!((id.command_capsule_len(), id.msdbd), (64 + 512, 16));
+    let mut queue = Host::open(&target, 1, 128);
+    queue.queue.set_port(address);
+    let connect = nvmeof_wire::fabrics::Connect::new(1, 128, 0);
+    queue.connect(&connect, &connect_data(u16::try_from(cntlid).unwrap()));
+    let write = |blocks| Io::new(1, 0, blocks).to_sqe(io::WRITE);
+    let answer = queue.write_in_capsule(write(1), &[0; 512]);
+    assert_eq!(answer.status(), Status::SUCCESS);
+    // Where receives are shared there may be room for more than was promised.
+    let answer = queue.write_in_capsule(write(2), &[0; 1024]);
+    assert_eq!(answer.status(), Status::DATA_SGL_LENGTH_INVALID);
 }
 
 #[test]

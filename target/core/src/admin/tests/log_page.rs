@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use nvmeof_wire::Status;
-use nvmeof_wire::admin::{GetFeatures, GetLogPage, LogId, Select};
+use nvmeof_wire::admin::{Cns, GetFeatures, GetLogPage, Identify, LogId, Select, SetFeatures};
 use nvmeof_wire::features::FeatureId;
 use nvmeof_wire::log::discovery::{AddressFamily, RdmaProviderType, RdmaTsas};
 use nvmeof_wire::log::{
     CommandEffects, DiscoveryPage, ErrorEntry, FirmwareSlots, SmartLog, SupportedPages,
 };
-use nvmeof_wire::nvm::Io;
+use nvmeof_wire::nvm::{Io, IoFlags};
 use nvmeof_wire::opcode::{admin, io};
 use zerocopy::FromBytes;
 
@@ -109,6 +109,83 @@ fn failures_are_in_the_error_log_newest_first() {
     assert_eq!(none.ecnt.get(), 0);
 }
 
+/// Base 2.0, figure 206, Parameter Error Location: byte, and bit of it.
+#[test]
+fn failures_name_the_field_that_is_at_fault() {
+    let (mut host, mut queue) = Host::ready(&target());
+    let identify = |cns, csi| {
+        let mut command = Identify::new(cns, 1);
+        command.csi = csi;
+        command.to_sqe()
+    };
+    let log = |change: fn(&mut GetLogPage)| {
+        let mut command = GetLogPage::new(LogId::EFFECTS, 0, 0, 4096);
+        change(&mut command);
+        command.to_sqe()
+    };
+    let feature = |fid, select| {
+        let (cdw11, nsid) = (0, 0);
+        GetFeatures {
+            fid,
+            select,
+            cdw11,
+            nsid,
+        }
+        .to_sqe()
+    };
+    let set = |fid, cdw11, save| {
+        SetFeatures {
+            save,
+            ..SetFeatures::new(fid, cdw11)
+        }
+        .to_sqe()
+    };
+    let at = |host: &mut Host| {
+        let [newest]: [ErrorEntry; 1] = page(host, LogId::ERROR);
+        newest.parameter()
+    };
+    let rows = [
+        (identify(Cns(0xff), 0), (40, 0)),
+        (identify(Cns::CSI_NAMESPACE, 2), (47, 0)),
+        (Identify::new(Cns::NAMESPACE, 0).to_sqe(), (4, 0)),
+        (log(|log| log.lid = LogId(0xff)), (40, 0)),
+        (log(|log| log.len = 1 << 30), (42, 0)),
+        (log(|log| log.offset = 2), (48, 0)),
+        (log(|log| log.index_offset = true), (58, 7)),
+        (log(|log| log.csi = 1), (59, 0)),
+        (feature(FeatureId(0xff), Select::Current), (40, 0)),
+        (
+            feature(FeatureId::ARBITRATION, Select::Reserved(7)),
+            (41, 0),
+        ),
+        (set(FeatureId::ARBITRATION, 0, true), (43, 7)),
+        (set(FeatureId::ERROR_RECOVERY, 1 << 16, false), (46, 0)),
+        (
+            set(FeatureId::TEMPERATURE_THRESHOLD, 1 << 16, false),
+            (46, 0),
+        ),
+        (set(FeatureId::POWER_MANAGEMENT, 1, false), (44, 0)),
+    ];
+    for (command, expected) in rows {
+        host.read(command, 4096);
+        assert_eq!(at(&mut host), Some(expected), "{command:?}");
+    }
+    let mut prps = Io::new(1, 0, 1).to_sqe(io::READ);
+    prps.flags = 0;
+    let mut guarded = Io::new(1, 0, 1);
+    guarded.flags = IoFlags::PRINFO;
+    let mut other_format = Io::new(1, 0, 1).to_sqe(io::COPY);
+    other_format.cdw12 = (1 << 8).into();
+    for (command, expected) in [
+        (prps, (1, 6)),
+        (guarded.to_sqe(io::READ), (51, 2)),
+        (other_format, (49, 0)),
+    ] {
+        queue.read(command, 512);
+        assert_eq!(at(&mut host), Some(expected), "{command:?}");
+    }
+}
+
 #[test]
 fn effects_name_the_commands_that_are_served() {
     let (mut host, _) = Host::admin(&target());
@@ -200,11 +277,8 @@ fn a_port_that_the_host_cannot_reach_is_left_out() {
 
 #[test]
 fn whoever_came_within_the_host_is_told_of_that_way() {
-    let port = PortSpec {
-        traddr: Traddr::Host("unix:/run/a.sock".into()),
-        trsvcid: 0,
-        carriers: vec![Fabric::Iwarp.into()],
-    };
+    let traddr = Traddr::Host("unix:/run/a.sock".into());
+    let port = PortSpec::new(traddr, 0, vec![Fabric::Iwarp.into()]);
     let model = Model::build(Limits::default(), &[port], &[subsystem()]).unwrap();
     let mut host = discovery(&Target::new(model));
     let entries = |host: &mut Host| {
@@ -226,11 +300,8 @@ fn whoever_came_within_the_host_is_told_of_that_way() {
 /// What the log of a port says of each entry: provider type, address, port
 /// identifier.
 fn told(traddr: &str, carriers: Vec<Carrier>, local: &str) -> Vec<(RdmaProviderType, String, u16)> {
-    let port = PortSpec {
-        traddr: traddr.parse().unwrap(),
-        trsvcid: 4420,
-        carriers,
-    };
+    let traddr: Traddr = traddr.parse().unwrap();
+    let port = PortSpec::new(traddr, 4420, carriers);
     let model = Model::build(Limits::default(), &[port], &[subsystem()]).unwrap();
     let mut host = discovery(&Target::new(model));
     host.queue.set_local(local.parse().unwrap());

@@ -1,6 +1,5 @@
 //! Namespace Write Protection (Base 2.0, 5.27.1.28 and 8.12).
 
-use nvmeof_wire::Status;
 use nvmeof_wire::admin::{Cns, GetFeatures, GetLogPage, LogId, Select, SetFeatures};
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::features::{AsyncEventConfig, FeatureId, WriteProtection};
@@ -10,14 +9,16 @@ use nvmeof_wire::log::SmartLog;
 use nvmeof_wire::nvm::{Copy, DatasetManagement, Io, flush};
 use nvmeof_wire::opcode::io;
 use nvmeof_wire::registers::Cc;
+use nvmeof_wire::{Nqn, Status};
 use zerocopy::FromBytes;
 
 use super::discovery;
 use crate::testing::{
-    Answer, Host, apply, change_a_namespace, closed, namespace, subsystem, target,
+    Answer, Host, apply, change_a_namespace, closed, connect_data, namespace, subsystem, target,
 };
 use crate::{Executed, IoKind, NamespaceSpec, News, Order};
 
+const FRIEND: &str = "nqn.2026-11.org.example:friend";
 const FID: FeatureId = FeatureId::NAMESPACE_WRITE_PROTECTION;
 
 fn set(host: &mut Host, nsid: u32, state: WriteProtection) -> Answer {
@@ -214,6 +215,35 @@ fn states_and_namespaces_that_are_not_there_are_refused() {
     let mut finder = discovery(&target());
     let answer = set(&mut finder, 1, WriteProtection::PROTECTED);
     assert_eq!(answer.status(), Status::INVALID_FIELD);
+}
+
+/// For a host that does not see the namespace it is not there.
+#[test]
+fn who_does_not_see_a_namespace_neither_protects_it_nor_hears_of_it() {
+    let target = target();
+    let (mut admin, _) = Host::admin(&target);
+    let mut data = connect_data(0xffff);
+    data.hostnqn = Nqn::new(FRIEND).unwrap().to_field();
+    let (mut friend, _) = Host::admin_with(&target, 0, &data);
+    let mut spec = subsystem();
+    spec.namespaces[0].hosts = Some(vec![FRIEND.into()]);
+    let _ = apply(&target, &[spec, closed()]);
+    let enable = SetFeatures::new(FeatureId::ASYNC_EVENT_CONFIG, AsyncEventConfig::NSAN.bits());
+    for host in [&mut admin, &mut friend] {
+        host.plain(enable.to_sqe());
+        let page = GetLogPage::new(LogId::CHANGED_NAMESPACES, 0, 0, 4096);
+        host.read(page.to_sqe(), 4096);
+        let request = nvmeof_wire::admin::bare(nvmeof_wire::opcode::admin::ASYNC_EVENT_REQUEST);
+        host.run(request, &[], &[]);
+    }
+    let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
+    assert_eq!(answer.status(), Status::INVALID_NAMESPACE);
+    let answer = get(&mut admin, 1, Select::Current);
+    assert_eq!(answer.status(), Status::INVALID_NAMESPACE);
+    let answer = set(&mut friend, 1, WriteProtection::PROTECTED);
+    assert_eq!(answer.status(), Status::SUCCESS);
+    assert!(friend.queue.poll(friend.now).is_some());
+    assert!(admin.queue.poll(admin.now).is_none());
 }
 
 #[test]

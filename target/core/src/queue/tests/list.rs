@@ -5,7 +5,7 @@ use nvmeof_wire::opcode::{Opcode, io};
 use nvmeof_wire::{Sgl, Status};
 use zerocopy::IntoBytes;
 
-use crate::testing::{Host, target};
+use crate::testing::{Host, target, target_with};
 use crate::{Action, Event, Executed, Remote, Request};
 
 fn keyed(addr: u64, len: u32, invalidate: bool) -> Sgl {
@@ -137,6 +137,26 @@ fn each_mistake_in_a_list_has_its_status() {
 }
 
 /// Rare commands cost those that are frequent nothing but a look.
+/// Identify Controller, MSDBD.
+#[test]
+fn a_list_has_no_more_descriptors_than_were_promised() {
+    let limits = crate::Limits {
+        max_descriptors: 2,
+        ..crate::Limits::default()
+    };
+    let (_admin, mut host) = Host::ready(&target_with(limits));
+    let all = [
+        keyed(1, 1024, false),
+        keyed(2, 512, false),
+        keyed(3, 512, false),
+    ];
+    let (_request, action) = begin(&mut host, &capsule(io::WRITE, 0, 48, &all));
+    assert_eq!(status(&action), Status::INVALID_SGL_COUNT);
+    let two = [keyed(1, 1024, false), keyed(2, 1024, false)];
+    let (_request, action) = begin(&mut host, &capsule(io::WRITE, 0, 32, &two));
+    assert!(matches!(action, Action::Pull { .. }), "{action:?}");
+}
+
 #[test]
 fn what_every_command_moves_stays_small() {
     assert!(size_of::<Request>() <= 152, "{}", size_of::<Request>());

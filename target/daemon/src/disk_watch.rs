@@ -18,12 +18,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 const AT_THE_END: Duration = Duration::from_millis(500);
 
 /// Looks after disks until it is dropped.
-pub(crate) struct Watch {
+pub(crate) struct DiskWatch {
     failures: Failures,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watch {
+impl DiskWatch {
     /// Of what reactors tell `failures`.
     pub(crate) fn start(manager: Arc<Manager>, failures: Failures) -> std::io::Result<Self> {
         let told = failures.clone();
@@ -48,7 +48,7 @@ fn watch(manager: &Manager, failures: &Failures) {
     }
 }
 
-impl Drop for Watch {
+impl Drop for DiskWatch {
     fn drop(&mut self) {
         self.failures.stop();
         // One that waits for a device that hangs is left behind.

@@ -1,0 +1,131 @@
+//! Asymmetric namespace access as admin commands see it: the log page, and which
+//! commands fail (Base 2.2, 8.1.1; NVM 1.2, 5.1).
+
+use nvmeof_wire::admin::{GetLogPage, NSID_ALL};
+use nvmeof_wire::features::FeatureId;
+use nvmeof_wire::identify::capabilities::Anacap;
+use nvmeof_wire::identify::{IdentifyController, IdentifyNamespace};
+use nvmeof_wire::log::ana::{
+    ANA_GROUP_LEN, ANA_HEADER_LEN, AnaGroup, AnaHeader, AnaState, RETURN_GROUPS_ONLY,
+};
+use zerocopy::little_endian::U32;
+
+use super::{Admin, Window};
+use crate::Limits;
+use crate::model::MAX_GROUP;
+use crate::queue::Failure;
+use crate::sight::Sight;
+
+/// Seconds that a transition takes at most (ANATT): as long as a host waits in
+/// state Change, or for a path that is accessible. Whoever makes the transition
+/// decides how long it takes; this is what Linux' own target says.
+const TRANSITION_S: u8 = 10;
+
+/// Bytes of a namespace identifier in the page.
+const NSID_LEN: u64 = 4;
+
+impl Admin<'_> {
+    /// Length in bytes of the page that is asked for.
+    pub(super) fn access_len(&self, command: &GetLogPage) -> u64 {
+        let Some(sight) = self.controller.sight() else {
+            return 0;
+        };
+        let groups = sight.groups().count() as u64;
+        let nsids = if groups_only(command) {
+            0
+        } else {
+            sight.seen().len() as u64
+        };
+        ANA_HEADER_LEN as u64 + groups * ANA_GROUP_LEN as u64 + nsids * NSID_LEN
+    }
+
+    /// The page (Base 2.0, 5.16.1.13).
+    pub(super) fn write_access(&self, command: &GetLogPage, window: &mut Window<'_>) {
+        // First the counts: of what changes meanwhile the host is told again.
+        let counts = self.controller.lock().access.clone();
+        let Some(sight) = self.controller.sight() else {
+            return;
+        };
+        let mut at = ANA_HEADER_LEN as u64;
+        let mut groups = 0u16;
+        for (group, state) in sight.groups() {
+            let members: Vec<U32> = if groups_only(command) {
+                Vec::new()
+            } else {
+                sight.members(group).map(U32::new).collect()
+            };
+            let count = u32::try_from(members.len()).unwrap_or(u32::MAX);
+            let descriptor = AnaGroup::new(group, count, counts.group(group), state);
+            window.put(at, &descriptor);
+            at += ANA_GROUP_LEN as u64;
+            window.put(at, members.as_slice());
+            at += u64::from(count) * NSID_LEN;
+            groups = groups.saturating_add(1);
+        }
+        window.put(0, &AnaHeader::new(counts.page(), groups));
+    }
+
+    /// Whether a feature can be looked at or set for a namespace. Of features
+    /// that are "not available" in states without access (figure 133 of NVM 1.2)
+    /// there is Error Recovery. Base 2.2, figure 589: with namespace FFFFFFFFh
+    /// Set Features fails "if any namespace that is attached to the controller
+    /// is in an ANA Group" of such a state, and in state Persistent Loss whatever
+    /// the feature is.
+    pub(super) fn check_access(
+        &self,
+        fid: FeatureId,
+        nsid: u32,
+        sets: bool,
+    ) -> Result<(), Failure> {
+        let Some(sight) = self.controller.sight() else {
+            return Ok(());
+        };
+        let concerned = sight.seen().iter().filter(|seen| {
+            let lost = sets && seen.state == AnaState::PERSISTENT_LOSS;
+            let concerns = lost || fid == FeatureId::ERROR_RECOVERY;
+            match nsid {
+                NSID_ALL => sets,
+                _ => seen.namespace.nsid == nsid && concerns,
+            }
+        });
+        let refusal = concerned.filter_map(|seen| seen.state.refusal()).next();
+        refusal.map_or(Ok(()), |status| Err(Failure::transient(status)))
+    }
+}
+
+/// Whether the page is wanted without namespaces.
+fn groups_only(command: &GetLogPage) -> bool {
+    command.lsp & RETURN_GROUPS_ONLY != 0
+}
+
+/// What an I/O controller says of it. `nn` is the highest namespace identifier
+/// that is valid.
+pub(super) fn describe(id: &mut IdentifyController, sight: &Sight, nn: u32, limits: &Limits) {
+    let states = Anacap::OPTIMIZED
+        | Anacap::NON_OPTIMIZED
+        | Anacap::INACCESSIBLE
+        | Anacap::PERSISTENT_LOSS
+        | Anacap::CHANGE;
+    id.anatt = TRANSITION_S;
+    id.anacap = states.bits();
+    id.anagrpmax = MAX_GROUP.into();
+    id.nanagrpid = MAX_GROUP.into();
+    // Linux takes memory for a page of so many groups and namespaces, and does
+    // without asymmetric access where a page of that length is more than MDTS.
+    let groups = ANA_HEADER_LEN as u64 + u64::from(MAX_GROUP) * ANA_GROUP_LEN as u64;
+    let room = u64::from(limits.max_transfer).saturating_sub(groups) / NSID_LEN;
+    let room = u32::try_from(room).unwrap_or(u32::MAX);
+    let there = sight.subsystem().namespaces().len();
+    let there = u32::try_from(there).unwrap_or(u32::MAX);
+    id.mnan = room.max(there).min(nn).into();
+}
+
+/// What a namespace says of it. Base 2.2, 8.1.1.6 and 8.1.1.7: capacities (NUSE
+/// and NVMCAP) "are cleared to 0h" in states in which they may be unknown.
+pub(super) fn describe_namespace(id: &mut IdentifyNamespace, group: u32, state: AnaState) {
+    id.anagrpid = group.into();
+    if matches!(state, AnaState::INACCESSIBLE | AnaState::PERSISTENT_LOSS) {
+        id.nuse = 0.into();
+        id.nvmcap = 0.into();
+    }
+}

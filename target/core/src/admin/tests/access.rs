@@ -1,0 +1,290 @@
+//! Asymmetric namespace access, and namespaces that are not there for every host.
+
+use nvmeof_wire::admin::SetFeatures;
+use nvmeof_wire::admin::{Cns, GetFeatures, GetLogPage, Identify, LogId, NSID_ALL, Select};
+use nvmeof_wire::features::FeatureId;
+use nvmeof_wire::identify::capabilities::Anacap;
+use nvmeof_wire::identify::{
+    Cmic, ControllerList, IdentifyController, IdentifyNamespace, IdentifyNamespaceIndependent,
+    NamespaceList, Oaes,
+};
+use nvmeof_wire::log::ana::{
+    ANA_GROUP_LEN, ANA_HEADER_LEN, AnaGroup, AnaHeader, AnaState, RETURN_GROUPS_ONLY,
+};
+use nvmeof_wire::nvm::{Io, flush};
+use nvmeof_wire::opcode::io;
+use nvmeof_wire::{Sqe, Status};
+use zerocopy::FromBytes;
+use zerocopy::little_endian::U32;
+
+use crate::testing::{
+    Answer, HOST, Host, connect_data, namespace, port, port_in, subsystem, target, target_with,
+};
+use crate::{IoKind, Limits, Model, PortSpec, SubsystemSpec, Target};
+
+const OTHER: &str = "nqn.2026-11.org.example:other";
+
+/// The page: its change count, and of each group number, state, namespaces and
+/// change count.
+pub(crate) type Page = (u64, Vec<(u32, AnaState, Vec<u32>, u64)>);
+
+fn get(host: &mut Host, lsp: u8, offset: u64, len: u32) -> Answer {
+    let command = GetLogPage {
+        lsp,
+        nsid: NSID_ALL,
+        ..GetLogPage::new(LogId::ANA, 0, offset, len)
+    };
+    host.read(command.to_sqe(), usize::try_from(len).unwrap())
+}
+
+fn parsed(page: &[u8]) -> Page {
+    let (header, mut rest) = AnaHeader::read_from_prefix(page).unwrap();
+    let groups = (0..header.ngrps.get()).map(|_| {
+        let (group, nsids) = AnaGroup::read_from_prefix(rest).unwrap();
+        let count = usize::try_from(group.nnsids.get()).unwrap();
+        let (nsids, after) = <[U32]>::ref_from_prefix_with_elems(nsids, count).unwrap();
+        rest = after;
+        let nsids = nsids.iter().map(|nsid| nsid.get()).collect();
+        (group.agid.get(), group.state, nsids, group.chgcnt.get())
+    });
+    let groups = groups.collect();
+    (header.chgcnt.get(), groups)
+}
+
+/// Reads the page, which lets go of its event.
+pub(crate) fn page(host: &mut Host) -> Page {
+    parsed(&get(host, 0, 0, 4096).data)
+}
+
+/// Namespaces 1 and 4 in group 1, 2 and 3 in group 2.
+pub(crate) fn two_groups() -> SubsystemSpec {
+    let mut namespaces: Vec<_> = (1..=4).map(namespace).collect();
+    namespaces[1].ana_group = 2;
+    namespaces[2].ana_group = 2;
+    SubsystemSpec {
+        namespaces,
+        ..subsystem()
+    }
+}
+
+pub(crate) fn served(ports: &[PortSpec], subsystem: SubsystemSpec) -> Target {
+    Target::new(Model::build(Limits::default(), ports, &[subsystem]).unwrap())
+}
+
+fn identify<T: FromBytes>(host: &mut Host, cns: Cns, nsid: u32) -> T {
+    let answer = host.identify(cns, nsid);
+    assert_eq!(answer.status(), Status::SUCCESS, "{cns:?} {nsid}");
+    T::read_from_bytes(&answer.data).ok().unwrap()
+}
+
+fn read(nsid: u32) -> Sqe {
+    Io::new(nsid, 0, 1).to_sqe(io::READ)
+}
+
+#[test]
+fn a_linux_host_takes_what_the_controller_says() {
+    for max_transfer in [8192, 256 << 10] {
+        let limits = Limits {
+            max_transfer,
+            ..Limits::default()
+        };
+        let (mut host, _) = Host::admin(&target_with(limits));
+        let id: IdentifyController = identify(&mut host, Cns::CONTROLLER, 0);
+        assert_ne!(id.cmic & Cmic::ANARS.bits(), 0);
+        assert_ne!(id.oaes.get() & Oaes::ANACN.bits(), 0);
+        let states = Anacap::OPTIMIZED
+            | Anacap::NON_OPTIMIZED
+            | Anacap::INACCESSIBLE
+            | Anacap::PERSISTENT_LOSS
+            | Anacap::CHANGE;
+        assert_eq!((id.anacap, id.anatt), (states.bits(), 10));
+        let (groups, namespaces) = (id.nanagrpid.get(), id.mnan.get());
+        assert_eq!((id.anagrpmax.get(), groups), (128, 128));
+        assert!((1000..=id.nn.get()).contains(&namespaces), "{namespaces}");
+        // The memory that it takes for the page must not exceed MDTS.
+        let len = ANA_HEADER_LEN + 128 * ANA_GROUP_LEN + 4 * usize::try_from(namespaces).unwrap();
+        assert!(len <= usize::try_from(max_transfer).unwrap(), "{len}");
+    }
+}
+
+#[test]
+fn everything_is_optimized_where_nothing_is_said() {
+    let target = target();
+    let (mut unknown, _) = Host::admin(&target);
+    let (mut known, _) = Host::admin_at(&target, &port(), &connect_data(0xffff));
+    let all = vec![(1, AnaState::OPTIMIZED, vec![1, 3], 0)];
+    assert_eq!(page(&mut unknown), (0, all.clone()));
+    assert_eq!(page(&mut known), (0, all));
+    let id: IdentifyNamespace = identify(&mut known, Cns::NAMESPACE, 1);
+    assert_eq!((id.anagrpid.get(), id.nuse.get()), (1, 1000));
+}
+
+#[test]
+fn the_page_tells_how_its_own_port_reaches_groups() {
+    let ports = [
+        port_in(1, AnaState::OPTIMIZED),
+        port_in(2, AnaState::INACCESSIBLE),
+    ];
+    let target = served(&ports, two_groups());
+    for (port, state) in ports
+        .iter()
+        .zip([AnaState::OPTIMIZED, AnaState::INACCESSIBLE])
+    {
+        let (mut host, _) = Host::admin_at(&target, port, &connect_data(0xffff));
+        let groups = vec![
+            (1, AnaState::OPTIMIZED, vec![1, 4], 0),
+            (2, state, vec![2, 3], 0),
+        ];
+        assert_eq!(page(&mut host), (0, groups));
+        // Groups alone.
+        let groups = parsed(&get(&mut host, RETURN_GROUPS_ONLY, 0, 4096).data).1;
+        assert_eq!(groups[1], (2, state, vec![], 0));
+        // Piece by piece it is the same.
+        let whole = get(&mut host, 0, 0, 96).data;
+        for (offset, len) in [(0, 16), (16, 36), (48, 8), (92, 4)] {
+            let at = usize::try_from(offset).unwrap();
+            let part = get(&mut host, 0, offset, len).data;
+            assert_eq!(part, whole[at..at + part.len()]);
+        }
+        // 16 bytes, two groups of 32 and four namespaces of 4.
+        assert_eq!(get(&mut host, 0, 96, 4).status(), Status::SUCCESS);
+        assert_eq!(get(&mut host, 0, 100, 4).status(), Status::INVALID_FIELD);
+        let beyond = get(&mut host, RETURN_GROUPS_ONLY, 84, 4);
+        assert_eq!(beyond.status(), Status::INVALID_FIELD);
+    }
+}
+
+#[test]
+fn commands_fail_by_the_state_of_the_group_and_may_be_repeated() {
+    for (state, expected) in [
+        (AnaState::OPTIMIZED, Status::SUCCESS),
+        (AnaState::NON_OPTIMIZED, Status::SUCCESS),
+        (AnaState::INACCESSIBLE, Status::ANA_INACCESSIBLE),
+        (AnaState::PERSISTENT_LOSS, Status::ANA_PERSISTENT_LOSS),
+        (AnaState::CHANGE, Status::ANA_TRANSITION),
+    ] {
+        let port = port_in(1, state);
+        let target = served(std::slice::from_ref(&port), two_groups());
+        let (mut admin, mut queue) = Host::ready_at(&target, &port, HOST);
+        let answer = queue.read(read(2), 512);
+        assert_eq!(answer.status(), expected);
+        assert!(!answer.cqe.status().dnr(), "{state}");
+        assert_eq!(queue.plain(flush(3)).status(), expected);
+        let write = Io::new(2, 0, 1).to_sqe(io::WRITE);
+        assert_eq!(queue.write(write, &[0; 512]).status(), expected);
+        assert_eq!(queue.read(read(1), 512).status(), Status::SUCCESS);
+        // Identify works, but capacities may be unknown.
+        let unknown = matches!(state, AnaState::INACCESSIBLE | AnaState::PERSISTENT_LOSS);
+        let id: IdentifyNamespace = identify(&mut admin, Cns::NAMESPACE, 2);
+        let used = if unknown { 0 } else { 1000 };
+        assert_eq!((id.nsze.get(), id.nuse.get()), (1000, used));
+        assert_eq!(id.nvmcap.get() == 0, unknown);
+        let id: IdentifyNamespaceIndependent = identify(&mut admin, Cns::INDEPENDENT_NAMESPACE, 2);
+        assert_eq!(id.anagrpid.get(), 2);
+    }
+}
+
+/// Base 2.2, figure 589, and NVM 1.2, figure 133.
+#[test]
+fn features_fail_by_the_state_of_the_group() {
+    let not = Status::FEATURE_NOT_NAMESPACE_SPECIFIC;
+    for (state, recovery, all, other) in [
+        (AnaState::OPTIMIZED, not, Status::SUCCESS, not),
+        (
+            AnaState::INACCESSIBLE,
+            Status::ANA_INACCESSIBLE,
+            Status::ANA_INACCESSIBLE,
+            not,
+        ),
+        (
+            AnaState::CHANGE,
+            Status::ANA_TRANSITION,
+            Status::ANA_TRANSITION,
+            not,
+        ),
+        (
+            AnaState::PERSISTENT_LOSS,
+            Status::ANA_PERSISTENT_LOSS,
+            Status::ANA_PERSISTENT_LOSS,
+            Status::ANA_PERSISTENT_LOSS,
+        ),
+    ] {
+        let port = port_in(1, state);
+        let target = served(std::slice::from_ref(&port), two_groups());
+        let (mut host, _) = Host::admin_at(&target, &port, &connect_data(0xffff));
+        let mut set = |fid, nsid| {
+            let command = SetFeatures {
+                nsid,
+                ..SetFeatures::new(fid, 0)
+            };
+            host.plain(command.to_sqe()).status()
+        };
+        assert_eq!(set(FeatureId::ERROR_RECOVERY, 2), recovery, "{state}");
+        assert_eq!(set(FeatureId::ERROR_RECOVERY, 1), not, "{state}");
+        assert_eq!(set(FeatureId::ARBITRATION, NSID_ALL), all, "{state}");
+        assert_eq!(set(FeatureId::ARBITRATION, 2), other, "{state}");
+        assert_eq!(set(FeatureId::ARBITRATION, 0), Status::SUCCESS, "{state}");
+        let get = GetFeatures {
+            fid: FeatureId::ERROR_RECOVERY,
+            select: Select::Current,
+            cdw11: 0,
+            nsid: 2,
+        };
+        let expected = state.refusal().unwrap_or(Status::SUCCESS);
+        assert_eq!(host.plain(get.to_sqe()).status(), expected, "{state}");
+    }
+}
+
+#[test]
+fn a_namespace_is_not_there_for_other_hosts() {
+    let mut spec = two_groups();
+    spec.namespaces[2].hosts = Some(vec![OTHER.into()]);
+    spec.namespaces[3].hosts = Some(vec![OTHER.into(), HOST.into()]);
+    let target = served(&[port()], spec);
+    let (mut other, mut its_queue) = Host::ready_at(&target, &port(), OTHER);
+    let (mut host, mut queue) = Host::ready_at(&target, &port(), HOST);
+    for cns in [
+        Cns::ACTIVE_NAMESPACES,
+        Cns::ALLOCATED_NAMESPACES,
+        Cns::CSI_ACTIVE_NAMESPACES,
+    ] {
+        let list: NamespaceList = identify(&mut host, cns, 0);
+        assert_eq!(list.iter().collect::<Vec<_>>(), [1, 2, 4]);
+        let list: NamespaceList = identify(&mut other, cns, 0);
+        assert_eq!(list.iter().collect::<Vec<_>>(), [1, 2, 3, 4]);
+    }
+    for cns in [
+        Cns::NAMESPACE,
+        Cns::ALLOCATED_NAMESPACE,
+        Cns::INDEPENDENT_NAMESPACE,
+    ] {
+        let inactive = host.identify(cns, 3);
+        assert!(inactive.data.iter().all(|byte| *byte == 0), "{cns:?}");
+        assert!(other.identify(cns, 3).data.iter().any(|byte| *byte != 0));
+    }
+    for cns in [Cns::DESCRIPTORS, Cns::ATTACHED_CONTROLLERS] {
+        let answer = host.identify(cns, 3);
+        assert_eq!(answer.status(), Status::INVALID_NAMESPACE, "{cns:?}");
+    }
+    let attached = |host: &mut Host, nsid| -> usize {
+        let answer = host.read(
+            Identify::new(Cns::ATTACHED_CONTROLLERS, nsid).to_sqe(),
+            4096,
+        );
+        let list = ControllerList::read_from_bytes(&answer.data).unwrap();
+        list.iter().count()
+    };
+    assert_eq!((attached(&mut other, 3), attached(&mut other, 4)), (1, 2));
+    let answer = queue.read(read(3), 512);
+    assert_eq!(answer.status(), Status::INVALID_NAMESPACE);
+    assert!(answer.cqe.status().dnr());
+    assert_eq!(its_queue.read(read(3), 512).status(), Status::SUCCESS);
+    // A flush of all is of those that are there.
+    queue.ops.clear();
+    assert_eq!(queue.plain(flush(NSID_ALL)).status(), Status::SUCCESS);
+    let flushed: Vec<_> = queue.ops.iter().map(|op| (op.kind, op.disk)).collect();
+    assert_eq!(flushed, [10, 20, 40].map(|disk| (IoKind::Flush, disk)));
+    // Nor are groups told with it.
+    assert_eq!(page(&mut host).1[1].2, [2]);
+    assert_eq!(page(&mut other).1[1].2, [2, 3]);
+}

@@ -1,0 +1,135 @@
+//! A queue's part in counting: it knows where its commands are counted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvmeof_wire::opcode::io;
+use nvmeof_wire::{Nqn, Status};
+
+use super::histogram::Took;
+use super::tally::Tally;
+use super::{Book, Class, Operation};
+use crate::{Data, Remote, Request};
+
+/// Counts the commands of one queue, from when it is connected.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    book: Book,
+    joined: Option<Joined>,
+    /// The namespaces that commands named until now, lowest first; 0 is none of
+    /// them.
+    namespaces: Vec<(u32, Arc<Tally>)>,
+    /// Which of them the last command named.
+    last: usize,
+}
+
+#[derive(Debug)]
+struct Joined {
+    subsystem: Nqn,
+    host: Arc<Tally>,
+}
+
+impl Meter {
+    /// The queue is of the reactor that has this book.
+    pub(crate) fn count_in(&mut self, book: &Book) {
+        self.book = book.clone();
+    }
+
+    /// A host connected the queue to a subsystem.
+    pub(crate) fn join(&mut self, host: Nqn, subsystem: Nqn) {
+        let host = self.book.host(host, subsystem);
+        self.joined = Some(Joined { subsystem, host });
+    }
+
+    /// A command of an I/O queue is answered. `has` says whether the subsystem
+    /// has a namespace.
+    #[inline]
+    pub(crate) fn io(
+        &mut self,
+        request: &Request,
+        status: Status,
+        took: Duration,
+        has: impl Fn(u32) -> bool,
+    ) {
+        let took = Took::new(took);
+        // Almost always a read or a write where the last one was.
+        let class = match request.opcode {
+            io::READ => Class::Read,
+            io::WRITE => Class::Write,
+            _ => return self.any(request, status, took, has),
+        };
+        match (&self.joined, self.namespaces.get(self.last)) {
+            (Some(joined), Some((nsid, tally))) if *nsid == request.nsid && status.is_success() => {
+                let bytes = moved(request);
+                joined.host.moved(class, bytes, took);
+                tally.moved(class, bytes, took);
+            }
+            _ => self.any(request, status, took, has),
+        }
+    }
+
+    #[cold]
+    fn any(&mut self, request: &Request, status: Status, took: Took, has: impl Fn(u32) -> bool) {
+        let operation = Operation::of_io(request.opcode);
+        // What is the namespace in others is the type of a Fabrics command.
+        let in_namespace = operation != Operation::Fabrics;
+        if in_namespace {
+            self.turn_to(request.nsid, has);
+        }
+        let Some(joined) = &self.joined else {
+            return;
+        };
+        let tally = self.namespaces.get(self.last).filter(|_| in_namespace);
+        let tallies = tally
+            .map(|(_, tally)| tally)
+            .into_iter()
+            .chain([&joined.host]);
+        for tally in tallies {
+            match operation.class() {
+                Some(class @ (Class::Read | Class::Write)) if status.is_success() => {
+                    tally.moved(class, moved(request), took);
+                }
+                _ => tally.count(operation, status, took),
+            }
+        }
+    }
+
+    /// A command of any other queue is answered.
+    pub(crate) fn admin(&self, request: &Request, status: Status) {
+        if let Some(joined) = &self.joined {
+            let operation = Operation::of_admin(request.opcode);
+            joined
+                .host
+                .count(operation, status, Took::new(Duration::ZERO));
+        }
+    }
+
+    /// Commands of namespace `nsid` are counted from now on, or of none, when
+    /// there is no such.
+    fn turn_to(&mut self, nsid: u32, has: impl Fn(u32) -> bool) {
+        let find = |all: &[(u32, Arc<Tally>)], nsid| all.binary_search_by_key(&nsid, |one| one.0);
+        let at = find(&self.namespaces, nsid).or_else(|free| {
+            if has(nsid) {
+                return Err((nsid, free));
+            }
+            find(&self.namespaces, 0).map_err(|free| (0, free))
+        });
+        self.last = at.unwrap_or_else(|(nsid, free)| {
+            let subsystem = self.joined.as_ref().map(|joined| joined.subsystem);
+            let tally = subsystem.map(|subsystem| self.book.namespace(subsystem, nsid));
+            self.namespaces
+                .insert(free, (nsid, tally.unwrap_or_default()));
+            free
+        });
+    }
+}
+
+/// Bytes of data that a command moved to the host or from it.
+#[inline]
+fn moved(request: &Request) -> u64 {
+    match request.data() {
+        Data::Remote(Remote { len, .. }) | Data::List { len, .. } => (*len).into(),
+        Data::Capsule(range) => u64::try_from(range.len()).unwrap_or(0),
+        Data::None => 0,
+    }
+}

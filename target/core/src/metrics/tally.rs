@@ -1,0 +1,141 @@
+//! The counters of one namespace, or of one host, on one reactor.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nvmeof_wire::Status;
+
+use super::histogram::{Histogram, Latency, Took};
+use super::{Class, Operation};
+
+const OPERATIONS: usize = Operation::ALL.len();
+const CLASSES: usize = Class::ALL.len();
+
+/// Counters that one thread writes.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    classes: [PerClass; CLASSES],
+    /// But for reads and writes, which are a class of their own.
+    operations: [AtomicU64; OPERATIONS],
+    /// Commands that failed, by type and code of their status: as many kinds as
+    /// there are in `Status`.
+    failed: Mutex<BTreeMap<u16, u64>>,
+}
+
+#[derive(Debug, Default)]
+struct PerClass {
+    times: Histogram,
+    /// Data that went to the host, or came from it.
+    bytes: AtomicU64,
+}
+
+/// What was counted, at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    operations: [u64; OPERATIONS],
+    /// Bytes that Read commands gave to hosts.
+    pub bytes_read: u64,
+    /// Bytes that Write commands took from hosts.
+    pub bytes_written: u64,
+    latency: [Latency; CLASSES],
+    failed: BTreeMap<u16, u64>,
+}
+
+impl Tally {
+    /// A Read or Write succeeded, and moved so many bytes.
+    #[inline]
+    pub(super) fn moved(&self, class: Class, bytes: u64, took: Took) {
+        // The number of an enum's variant is its place in `ALL`.
+        if let Some(per_class) = self.classes.get(class as usize) {
+            per_class.times.add(took);
+            add(&per_class.bytes, bytes);
+        }
+    }
+
+    /// Any other command was answered.
+    pub(super) fn count(&self, operation: Operation, status: Status, took: Took) {
+        let class = operation.class();
+        if let Some(class) = class {
+            self.moved(class, 0, took);
+        }
+        if !matches!(class, Some(Class::Read | Class::Write))
+            && let Some(count) = self.operations.get(operation as usize)
+        {
+            add(count, 1);
+        }
+        if !status.is_success() {
+            *self.failed().entry(status.kind().to_field()).or_default() += 1;
+        }
+    }
+
+    fn failed(&self) -> MutexGuard<'_, BTreeMap<u16, u64>> {
+        // Nothing is left half done when a holder panics.
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Totals {
+    /// Commands that were answered, failed ones too.
+    #[must_use]
+    pub fn operations(&self, of: Operation) -> u64 {
+        let count = self.operations.get(of as usize);
+        count.copied().unwrap_or_default()
+    }
+
+    /// How long they took.
+    pub fn latency(&self) -> impl Iterator<Item = (Class, &Latency)> {
+        Class::ALL.into_iter().zip(&self.latency)
+    }
+
+    /// How many failed with each status; the status without More and Do Not
+    /// Retry.
+    pub fn failed(&self) -> impl Iterator<Item = (Status, u64)> {
+        let all = self.failed.iter();
+        all.map(|(status, count)| (Status::from_field(*status), *count))
+    }
+
+    pub(super) fn of(tally: &Tally) -> Self {
+        let mut totals = Self::default();
+        totals.add(tally);
+        totals
+    }
+
+    pub(super) fn add(&mut self, tally: &Tally) {
+        let bytes = [&mut self.bytes_read, &mut self.bytes_written];
+        for (to, from) in bytes.into_iter().zip(&tally.classes) {
+            *to = to.wrapping_add(get(&from.bytes));
+        }
+        for (at, to) in self.operations.iter_mut().enumerate() {
+            let counted = match tally.classes.get(at) {
+                Some(class) if at < Class::Other as usize => class.times.count(),
+                _ => tally.operations.get(at).map_or(0, get),
+            };
+            *to = to.wrapping_add(counted);
+        }
+        for (to, from) in self.latency.iter_mut().zip(&tally.classes) {
+            from.times.add_to(to);
+        }
+        for (status, count) in tally.failed().iter() {
+            *self.failed.entry(*status).or_default() += count;
+        }
+    }
+}
+
+/// Reads and writes have the same place among operations and among classes.
+const _: () = {
+    assert!(Operation::Read as usize == Class::Read as usize);
+    assert!(Operation::Write as usize == Class::Write as usize);
+    assert!(Class::Write as usize + 1 == Class::Other as usize);
+};
+
+/// Adds to a counter that nobody else writes.
+#[inline]
+pub(super) fn add(counter: &AtomicU64, n: u64) {
+    let sum = counter.load(Ordering::Relaxed).wrapping_add(n);
+    counter.store(sum, Ordering::Relaxed);
+}
+
+pub(super) fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}

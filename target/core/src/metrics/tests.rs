@@ -1,0 +1,223 @@
+//! What commands are counted as, and when counters are forgotten.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::time::Duration;
+
+use nvmeof_wire::fabrics::Connect;
+use nvmeof_wire::nvm::{Io, IoFlags, flush};
+use nvmeof_wire::opcode::{Opcode, io};
+use nvmeof_wire::registers::Cc;
+use nvmeof_wire::{Nqn, Sqe, Status};
+
+use super::{Book, Class, Counted, Of, Operation, Totals};
+use crate::testing::{DISK, HOST, Host, connect_data, target};
+use crate::{Executed, Target};
+
+fn open(target: &Target, book: &Book, qid: u16, cntlid: u16) -> (Host, u16) {
+    let mut host = Host::open(target, qid, 32);
+    host.queue.count_in(book);
+    let answer = host.connect(&Connect::new(qid, 32, 0), &connect_data(cntlid));
+    assert_eq!(answer.status(), Status::SUCCESS);
+    let cntlid = u16::try_from(answer.result()).unwrap();
+    if qid == 0 {
+        assert_eq!(host.set_cc(Cc::ENABLE.0).status(), Status::SUCCESS);
+    }
+    (host, cntlid)
+}
+
+fn ready(target: &Target, book: &Book) -> (Host, Host) {
+    let (admin, cntlid) = open(target, book, 0, 0xffff);
+    (admin, open(target, book, 1, cntlid).0)
+}
+
+fn command(opcode: Opcode, nsid: u32, slba: u64) -> Sqe {
+    Io {
+        nsid,
+        slba,
+        blocks: 2,
+        flags: IoFlags::empty(),
+    }
+    .to_sqe(opcode)
+}
+
+/// As long as the target of the tests serves them.
+fn read(book: &Book, seconds: u64) -> Vec<Counted> {
+    let serves = |subsystem: &Nqn, nsid| subsystem.as_str() == DISK && [0, 1, 3].contains(&nsid);
+    book.read(Duration::from_secs(seconds), &serves)
+}
+
+fn forgotten(all: &[Counted]) -> &Totals {
+    let found = all.iter().find(|one| one.of == Of::Forgotten);
+    &found.unwrap().totals
+}
+
+fn namespace(all: &[Counted], wanted: u32) -> Option<&Totals> {
+    let mut found = all.iter().filter(
+        |one| matches!(one.of, Of::Namespace { nsid, subsystem } if nsid == wanted && subsystem.as_str() == DISK),
+    );
+    found.next().map(|one| &one.totals)
+}
+
+fn host(all: &[Counted]) -> (&Totals, bool) {
+    let mut found = all.iter().filter_map(|one| match one.of {
+        Of::Host {
+            host,
+            subsystem,
+            connected,
+        } => {
+            assert_eq!((host.as_str(), subsystem.as_str()), (HOST, DISK));
+            Some((&one.totals, connected))
+        }
+        Of::Namespace { .. } | Of::Forgotten => None,
+    });
+    let one = found.next().unwrap();
+    assert_eq!(found.next(), None);
+    one
+}
+
+fn operations(totals: &Totals) -> Vec<(&'static str, u64)> {
+    let all = Operation::ALL
+        .into_iter()
+        .map(|one| (one.name(), totals.operations(one)));
+    all.filter(|(_, count)| *count > 0).collect()
+}
+
+#[test]
+fn commands_are_counted_for_their_namespace_and_their_host() {
+    let (target, book) = (target(), Book::default());
+    let (_admin, mut queue) = ready(&target, &book);
+    queue.read(command(io::READ, 3, 5), 8192);
+    queue.write(command(io::WRITE, 1, 0), &[1; 1024]);
+    queue.read(command(io::READ, 1, 0), 1024);
+    queue.plain(flush(3));
+    let all = read(&book, 0);
+    let one = namespace(&all, 1).unwrap();
+    assert_eq!(operations(one), [("read", 1), ("write", 1)]);
+    assert_eq!((one.bytes_read, one.bytes_written), (1024, 1024));
+    let three = namespace(&all, 3).unwrap();
+    assert_eq!(operations(three), [("read", 1), ("flush", 1)]);
+    assert_eq!((three.bytes_read, three.bytes_written), (8192, 0));
+    let (host, connected) = host(&all);
+    // Connect of both queues, and CC.
+    let expected = [("read", 2), ("write", 1), ("flush", 1), ("fabrics", 3)];
+    assert_eq!(operations(host), expected);
+    assert_eq!((host.bytes_read, host.bytes_written), (9216, 1024));
+    assert!(connected);
+    assert_eq!(namespace(&all, 0), None);
+}
+
+#[test]
+fn failed_commands_are_counted_by_status_and_move_no_bytes() {
+    let (target, book) = (target(), Book::default());
+    let (_admin, mut queue) = ready(&target, &book);
+    queue.outcomes = vec![Executed::Failed];
+    queue.write(command(io::WRITE, 1, 0), &[1; 1024]);
+    queue.read(command(io::READ, 1, 999), 1024);
+    // No such namespace, whichever it is.
+    for nsid in [2, 77, 78] {
+        queue.read(command(io::READ, nsid, 0), 1024);
+    }
+    let all = read(&book, 0);
+    let one = namespace(&all, 1).unwrap();
+    let failed: Vec<_> = one.failed().collect();
+    let expected = [(Status::LBA_OUT_OF_RANGE, 1), (Status::WRITE_FAULT, 1)];
+    assert_eq!(failed, expected);
+    assert_eq!((one.bytes_read, one.bytes_written), (0, 0));
+    let none = namespace(&all, 0).unwrap();
+    assert_eq!(operations(none), [("read", 3)]);
+    let of_host: Vec<_> = host(&all).0.failed().collect();
+    let unknown = (Status::INVALID_NAMESPACE, 3);
+    assert_eq!(of_host, [unknown, expected[0], expected[1]]);
+    assert_eq!(all.len(), 4, "{all:?}");
+}
+
+#[test]
+fn times_are_from_arrival_to_answer() {
+    let (target, book) = (target(), Book::default());
+    let (_admin, mut queue) = ready(&target, &book);
+    queue.read(command(io::READ, 1, 0), 1024);
+    queue.slow = Duration::from_micros(90);
+    queue.read(command(io::READ, 1, 0), 1024);
+    queue.write(command(io::WRITE, 1, 0), &[1; 1024]);
+    let all = read(&book, 0);
+    let latency = |class| {
+        let totals = namespace(&all, 1).unwrap();
+        let (_, found) = totals.latency().find(|(one, _)| *one == class).unwrap();
+        (found.buckets().collect::<Vec<_>>(), found.sum_ns)
+    };
+    let read = vec![(Some(1), 1), (Some(96), 1)];
+    assert_eq!(latency(Class::Read), (read, 90_000));
+    assert_eq!(latency(Class::Write), (vec![(Some(96), 1)], 90_000));
+    assert_eq!(latency(Class::Other), (vec![], 0));
+}
+
+#[test]
+fn a_host_that_left_is_remembered_for_a_while() {
+    let (target, book) = (target(), Book::default());
+    let (admin, mut queue) = ready(&target, &book);
+    queue.read(command(io::READ, 1, 0), 1024);
+    drop(admin);
+    assert!(host(&read(&book, 0)).1, "the other queue is there");
+    drop(queue);
+    assert!(!host(&read(&book, 5000)).1);
+    assert_eq!(host(&read(&book, 5599)).0.bytes_read, 1024);
+    assert_eq!(forgotten(&read(&book, 5599)), &Totals::default());
+    let later = read(&book, 5600);
+    let of_host = |one: &Counted| matches!(one.of, Of::Host { .. });
+    assert!(!later.iter().any(of_host), "{later:?}");
+    assert_eq!(forgotten(&later).bytes_read, 1024);
+    // It goes on with nothing when it comes again.
+    let _queues = ready(&target, &book);
+    assert_eq!(host(&read(&book, 5601)).0.bytes_read, 0);
+}
+
+#[test]
+fn a_host_that_comes_again_goes_on_counting() {
+    let (target, book) = (target(), Book::default());
+    for round in 1..=3 {
+        let (_admin, mut queue) = ready(&target, &book);
+        queue.read(command(io::READ, 1, 0), 1024);
+        let all = read(&book, round * 500);
+        assert_eq!(host(&all), (host(&all).0, true));
+        assert_eq!(host(&all).0.bytes_read, round * 1024);
+    }
+}
+
+#[test]
+fn hosts_that_come_and_go_under_many_names_take_a_bounded_room() {
+    let book = Book::default();
+    let nqn = |n: u64| Nqn::new(&format!("nqn.2026-11.org.example:{n}")).unwrap();
+    let stays = book.host(nqn(0), nqn(0));
+    for n in 1..1000 {
+        drop(book.host(nqn(n), nqn(0)));
+    }
+    let all = read(&book, 0);
+    assert_eq!(all.len(), 2 + super::book::MOST_UNUSED);
+    let names = |n| {
+        let its = move |one: &&Counted| matches!(one.of, Of::Host { host, .. } if host == nqn(n));
+        all.iter().find(its).is_some()
+    };
+    assert!(names(0) && names(999) && !names(1));
+    drop(stays);
+}
+
+#[test]
+fn a_namespace_that_is_not_served_is_not_shown_and_forgotten_when_nobody_counts() {
+    let (target, book) = (target(), Book::default());
+    let (admin, mut queue) = ready(&target, &book);
+    queue.read(command(io::READ, 1, 0), 1024);
+    let hidden = book.read(Duration::ZERO, &|_, _| false);
+    assert!(namespace(&hidden, 1).is_none());
+    // The queue counts on where it did.
+    queue.read(command(io::READ, 1, 0), 1024);
+    assert_eq!(namespace(&read(&book, 0), 1).unwrap().bytes_read, 2048);
+    drop((admin, queue));
+    assert_eq!(namespace(&read(&book, 0), 1).unwrap().bytes_read, 2048);
+    let _ = book.read(Duration::ZERO, &|_, _| false);
+    assert!(namespace(&read(&book, 0), 1).is_none());
+}

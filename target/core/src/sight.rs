@@ -1,0 +1,196 @@
+//! A subsystem as one controller sees it: the namespaces that are there for its
+//! host, in the states in which its port reaches them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nvmeof_wire::Nqn;
+use nvmeof_wire::log::ana::AnaState;
+
+use crate::model::PortAddress;
+use crate::{Namespace, Port, Subsystem};
+
+/// What is served of a subsystem at one moment: itself, and the ports it is
+/// reached by.
+#[derive(Clone, Debug)]
+pub(crate) struct Present {
+    pub(crate) subsystem: Arc<Subsystem>,
+    pub(crate) ports: Arc<[Port]>,
+}
+
+/// Who looks.
+#[derive(Clone, Debug)]
+pub(crate) struct Viewer {
+    pub(crate) hostnqn: Nqn,
+    /// The port that the host came by; `None` when it is not known: then all is
+    /// optimized.
+    pub(crate) port: Option<PortAddress>,
+}
+
+/// What is seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Sight {
+    subsystem: Arc<Subsystem>,
+    /// Ordered by namespace identifier.
+    seen: Vec<Seen>,
+    /// Groups that the port names, and those of namespaces.
+    groups: BTreeMap<u32, AnaState>,
+}
+
+/// A namespace that is there for the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Without the names of the hosts that it is there for: who sees it does
+    /// not see that change.
+    pub(crate) namespace: Namespace,
+    /// How its group is reached.
+    pub(crate) state: AnaState,
+}
+
+/// How a sight differs from the one before, as far as hosts notice it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Differing {
+    /// Namespaces that changed, came or went.
+    pub(crate) namespaces: Vec<u32>,
+    /// Groups that are in another state or have other namespaces, came or went.
+    pub(crate) groups: Vec<u32>,
+    /// Whether the host is to hear of asymmetric namespace access.
+    pub(crate) access: bool,
+}
+
+impl Present {
+    /// What `viewer` sees.
+    pub(crate) fn sight(&self, viewer: &Viewer) -> Sight {
+        let port = viewer.port.as_ref().map(|at| {
+            let mut ports = self.ports.iter();
+            ports.find(|port| port.is_at(at))
+        });
+        let state = |group| match port {
+            None => AnaState::OPTIMIZED,
+            Some(Some(port)) => port.ana_state(group),
+            // The port is gone, and what came by it is about to be closed.
+            Some(None) => AnaState::INACCESSIBLE,
+        };
+        let namespaces = self.subsystem.namespaces().iter();
+        let seen: Vec<_> = namespaces
+            .filter(|namespace| namespace.is_for(&viewer.hostnqn))
+            .map(|namespace| Seen {
+                namespace: Namespace {
+                    hosts: None,
+                    ..namespace.clone()
+                },
+                state: state(namespace.ana_group),
+            })
+            .collect();
+        let named = port.flatten().into_iter();
+        let mut groups: BTreeMap<_, _> = named
+            .flat_map(|port| &port.ana_groups)
+            .map(|group| (group.id, group.state))
+            .collect();
+        groups.extend(seen.iter().map(|one| (one.namespace.ana_group, one.state)));
+        Sight {
+            subsystem: Arc::clone(&self.subsystem),
+            seen,
+            groups,
+        }
+    }
+
+    /// Whether everybody sees what they saw in `before`.
+    pub(crate) fn looks_like(&self, before: &Self) -> bool {
+        let groups = |present: &Self| -> Vec<_> {
+            let ports = present.ports.iter();
+            ports
+                .map(|port| (port.address(), port.ana_groups.clone()))
+                .collect()
+        };
+        self.subsystem.namespaces() == before.subsystem.namespaces()
+            && groups(self) == groups(before)
+    }
+}
+
+impl Sight {
+    /// The subsystem as a whole, with what is not there for this host.
+    pub(crate) fn subsystem(&self) -> &Subsystem {
+        &self.subsystem
+    }
+
+    /// The namespaces, lowest number first.
+    pub(crate) fn seen(&self) -> &[Seen] {
+        &self.seen
+    }
+
+    /// The namespace of that number.
+    #[inline]
+    pub(crate) fn get(&self, nsid: u32) -> Option<&Seen> {
+        let at = self
+            .seen
+            .binary_search_by_key(&nsid, |one| one.namespace.nsid)
+            .ok()?;
+        self.seen.get(at)
+    }
+
+    /// The groups, lowest number first.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (u32, AnaState)> {
+        self.groups.iter().map(|(group, state)| (*group, *state))
+    }
+
+    /// Numbers of the namespaces of a group, ascending.
+    pub(crate) fn members(&self, group: u32) -> impl Iterator<Item = u32> {
+        let its = self
+            .seen
+            .iter()
+            .filter(move |one| one.namespace.ana_group == group);
+        its.map(|one| one.namespace.nsid)
+    }
+
+    /// How it differs from what was seen `before`.
+    pub(crate) fn since(&self, before: &Self) -> Differing {
+        let namespaces = numbers(before.nsids(), self.nsids());
+        let namespaces = namespaces.into_iter().filter(|nsid| {
+            let of = |sight: &Self| sight.get(*nsid).map(|one| one.namespace.clone());
+            of(before) != of(self)
+        });
+        let groups = numbers(before.groups.keys(), self.groups.keys());
+        let groups = groups.into_iter().filter(|group| {
+            before.groups.get(group) != self.groups.get(group)
+                || !before.members(*group).eq(self.members(*group))
+        });
+        Differing {
+            namespaces: namespaces.collect(),
+            groups: groups.collect(),
+            access: self.is_reached_otherwise(before),
+        }
+    }
+
+    /// Base 2.2, 8.1.1.9: a notice is due when the identifier of a group changes
+    /// and when a group enters a state, "unless the state entry is a result of a
+    /// namespace attachment".
+    fn is_reached_otherwise(&self, before: &Self) -> bool {
+        let mut groups = self.groups.iter();
+        let mut seen = self.seen.iter();
+        let state = |(group, state): (&u32, &AnaState)| {
+            let was = before.groups.get(group);
+            was.is_some_and(|was| was != state)
+        };
+        let group = |one: &Seen| {
+            let was = before.get(one.namespace.nsid);
+            was.is_some_and(|was| was.namespace.ana_group != one.namespace.ana_group)
+        };
+        groups.any(state) || seen.any(group)
+    }
+
+    fn nsids(&self) -> impl Iterator<Item = &u32> {
+        self.seen.iter().map(|one| &one.namespace.nsid)
+    }
+}
+
+/// The numbers of both, ascending, each once.
+fn numbers<'a>(
+    some: impl Iterator<Item = &'a u32>,
+    others: impl Iterator<Item = &'a u32>,
+) -> Vec<u32> {
+    let mut all: Vec<u32> = some.chain(others).copied().collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}

@@ -1,0 +1,303 @@
+//! A change made while hosts are served: one thing in the configuration is
+//! another one.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// One change of the configuration.
+///
+/// Where `subsystem` is left out there has to be one subsystem, which is meant.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(tag = "edit", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Edit {
+    /// A subsystem is new.
+    SubsystemAdd {
+        /// Its name.
+        nqn: String,
+        /// `serial`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        serial: Option<String>,
+        /// `model`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<String>,
+        /// `allowed_hosts`; `["any"]` lets every host connect, none lets nobody.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        hosts: Vec<String>,
+    },
+    /// A subsystem goes, with its namespaces and hosts.
+    SubsystemRemove {
+        /// Its name.
+        nqn: String,
+    },
+    /// A namespace is new.
+    NamespaceAdd(NamespaceAdd),
+    /// A namespace goes.
+    NamespaceRemove {
+        /// Its subsystem.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        subsystem: Option<String>,
+        /// Its number.
+        nsid: u32,
+    },
+    /// A namespace is served, or not.
+    NamespaceEnable {
+        /// Its subsystem.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        subsystem: Option<String>,
+        /// Its number.
+        nsid: u32,
+        /// `enabled`.
+        enabled: bool,
+    },
+    /// A host may connect.
+    HostAllow {
+        /// The subsystem.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        subsystem: Option<String>,
+        /// Its name, or `any`.
+        host: String,
+    },
+    /// A host may not connect any more.
+    HostDeny {
+        /// The subsystem.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        subsystem: Option<String>,
+        /// Its name, or `any`: then nobody may who is not allowed later.
+        host: String,
+    },
+    /// A port is new.
+    PortAdd {
+        /// Address and port, such as `10.0.0.1:4420`, or `unix:/path`.
+        address: String,
+        /// `provider`; none stands for `auto`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        provider: Vec<String>,
+        /// `id`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<u16>,
+    },
+    /// A port goes.
+    PortRemove {
+        /// Its address and port.
+        address: String,
+    },
+    /// An ANA group has another state on a port.
+    AnaSet {
+        /// Address and port; none stands for every port.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        address: Option<String>,
+        /// Number of the group.
+        group: u32,
+        /// `state`.
+        state: String,
+    },
+    /// Hosts are told of another discovery service.
+    ReferralAdd {
+        /// Its address and port.
+        address: String,
+        /// `port_id`: the number of its port.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port_id: Option<u16>,
+        /// `nqn`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        nqn: Option<String>,
+    },
+    /// They are not any more.
+    ReferralRemove {
+        /// Its address and port.
+        address: String,
+    },
+}
+
+/// A namespace is new.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NamespaceAdd {
+    /// Its subsystem.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) subsystem: Option<String>,
+    /// Its number; none stands for the first that is free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) nsid: Option<u32>,
+    /// `path`.
+    pub(crate) path: String,
+    /// `block_size`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) block_size: Option<u32>,
+    /// `uuid`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) uuid: Option<String>,
+    /// `nguid`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) nguid: Option<String>,
+    /// `eui64`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) eui64: Option<String>,
+    /// `readonly`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) readonly: Option<bool>,
+    /// `iopoll`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) iopoll: Option<bool>,
+    /// `ana_group`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ana_group: Option<u32>,
+    /// `hosts`: those that see it; none stands for every host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) hosts: Vec<String>,
+}
+
+/// Stands for every host.
+pub(super) const ANY: &str = "any";
+
+/// What an edit is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Slot<'a> {
+    /// A subsystem as a whole.
+    Subsystem(&'a str),
+    Namespace(&'a str, u32),
+    Enabled(&'a str, u32),
+    Host(&'a str, &'a str),
+    Port(&'a str),
+    Ana(Option<&'a str>, u32),
+    Referral(&'a str),
+}
+
+/// The subsystem's name, where it is known.
+fn name(subsystem: &Option<String>) -> &str {
+    subsystem.as_deref().unwrap_or_default()
+}
+
+impl Edit {
+    /// What it is about; its subsystem and number have to be known.
+    pub(super) fn slot(&self) -> Slot<'_> {
+        match self {
+            Self::SubsystemAdd { nqn, .. } | Self::SubsystemRemove { nqn } => Slot::Subsystem(nqn),
+            Self::NamespaceAdd(add) => {
+                Slot::Namespace(name(&add.subsystem), add.nsid.unwrap_or_default())
+            }
+            Self::NamespaceRemove { subsystem, nsid } => Slot::Namespace(name(subsystem), *nsid),
+            Self::NamespaceEnable {
+                subsystem, nsid, ..
+            } => Slot::Enabled(name(subsystem), *nsid),
+            Self::HostAllow { subsystem, host } | Self::HostDeny { subsystem, host } => {
+                Slot::Host(name(subsystem), host)
+            }
+            Self::PortAdd { address, .. } | Self::PortRemove { address } => Slot::Port(address),
+            Self::AnaSet { address, group, .. } => Slot::Ana(address.as_deref(), *group),
+            Self::ReferralAdd { address, .. } | Self::ReferralRemove { address } => {
+                Slot::Referral(address)
+            }
+        }
+    }
+
+    /// Whether nothing is left of earlier edits about what its slot holds.
+    pub(super) fn overrides(&self) -> bool {
+        !matches!(
+            self,
+            Self::SubsystemAdd { .. }
+                | Self::NamespaceAdd(_)
+                | Self::PortAdd { .. }
+                | Self::ReferralAdd { .. }
+        )
+    }
+
+    /// Whether it takes away what has to be there.
+    pub(super) fn takes_away(&self) -> bool {
+        matches!(
+            self,
+            Self::SubsystemRemove { .. }
+                | Self::NamespaceRemove { .. }
+                | Self::HostDeny { .. }
+                | Self::PortRemove { .. }
+                | Self::ReferralRemove { .. }
+        )
+    }
+
+    /// The subsystem, where one may be left out.
+    pub(super) fn subsystem_mut(&mut self) -> Option<&mut Option<String>> {
+        match self {
+            Self::NamespaceAdd(NamespaceAdd { subsystem, .. })
+            | Self::NamespaceRemove { subsystem, .. }
+            | Self::NamespaceEnable { subsystem, .. }
+            | Self::HostAllow { subsystem, .. }
+            | Self::HostDeny { subsystem, .. } => Some(subsystem),
+            _ => None,
+        }
+    }
+}
+
+impl Slot<'_> {
+    /// Whether a later edit about `self` that overrides leaves nothing of an
+    /// earlier one about `other`.
+    pub(super) fn holds(&self, other: &Self) -> bool {
+        match (self, other) {
+            (
+                Self::Subsystem(nqn),
+                Self::Subsystem(it)
+                | Self::Namespace(it, _)
+                | Self::Enabled(it, _)
+                | Self::Host(it, _),
+            ) => nqn == it,
+            (
+                Self::Namespace(nqn, nsid),
+                Self::Namespace(it, number) | Self::Enabled(it, number),
+            ) => (nqn, nsid) == (it, number),
+            (Self::Host(nqn, host), Self::Host(it, other)) => {
+                nqn == it && (*host == ANY || host == other)
+            }
+            (Self::Ana(None, group), Self::Ana(_, it)) => group == it,
+            (Self::Port(address), Self::Port(it) | Self::Ana(Some(it), _)) => address == it,
+            _ => self == other,
+        }
+    }
+}
+
+impl fmt::Display for Edit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |subsystem: &Option<String>| match subsystem {
+            Some(nqn) => format!(" of {nqn}"),
+            None => String::new(),
+        };
+        match self {
+            Self::SubsystemAdd { nqn, .. } => write!(f, "subsystem add {nqn}"),
+            Self::SubsystemRemove { nqn } => write!(f, "subsystem remove {nqn}"),
+            Self::NamespaceAdd(NamespaceAdd {
+                subsystem,
+                nsid,
+                path,
+                ..
+            }) => {
+                let nsid = nsid.map(|nsid| format!(" {nsid}")).unwrap_or_default();
+                write!(f, "namespace add{nsid} ({path}){}", of(subsystem))
+            }
+            Self::NamespaceRemove { subsystem, nsid } => {
+                write!(f, "namespace remove {nsid}{}", of(subsystem))
+            }
+            Self::NamespaceEnable {
+                subsystem,
+                nsid,
+                enabled,
+            } => {
+                let verb = if *enabled { "enable" } else { "disable" };
+                write!(f, "namespace {verb} {nsid}{}", of(subsystem))
+            }
+            Self::HostAllow { subsystem, host } => write!(f, "host allow {host}{}", of(subsystem)),
+            Self::HostDeny { subsystem, host } => write!(f, "host deny {host}{}", of(subsystem)),
+            Self::PortAdd { address, .. } => write!(f, "port add {address}"),
+            Self::PortRemove { address } => write!(f, "port remove {address}"),
+            Self::AnaSet {
+                address,
+                group,
+                state,
+            } => {
+                let port = address.as_deref().unwrap_or("every port");
+                write!(f, "ana set group {group} {state} on {port}")
+            }
+            Self::ReferralAdd { address, .. } => write!(f, "referral add {address}"),
+            Self::ReferralRemove { address } => write!(f, "referral remove {address}"),
+        }
+    }
+}

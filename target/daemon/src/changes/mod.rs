@@ -1,0 +1,88 @@
+//! What is served follows from a document: the administrator's file, or one
+//! that was applied in its place, with every change made since, in order.
+//!
+//! A change becomes part of that document first, which is then checked and
+//! served as a whole. The administrator's file is only read.
+
+mod compact;
+mod document;
+mod edit;
+mod effective;
+mod keeper;
+mod resize;
+mod state;
+mod store;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use document::Misfit;
+pub(crate) use edit::{Edit, NamespaceAdd};
+pub(crate) use effective::Aside;
+pub(crate) use keeper::{Keeper, Standing};
+pub(crate) use resize::Resize;
+pub(crate) use store::replace;
+
+use crate::config::ConfigError;
+use crate::manage::{ApplyError, Report};
+
+/// What came of a change.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    /// What is other now.
+    pub(crate) report: Report,
+    /// The edits as they were made, with what they left out filled in.
+    pub(crate) edits: Vec<Edit>,
+    /// Whether it survives the process.
+    pub(crate) saved: bool,
+    /// Why it does not, and what else the administrator should know.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Outcome {
+    /// Tells the log of it; `what` made it.
+    pub(crate) fn tell(&self, what: &str) {
+        for change in &self.report.changes {
+            tracing::info!("{what}: {change}");
+        }
+        for lost in &self.report.disconnected {
+            tracing::warn!("{what}: disconnected: {lost}");
+        }
+        for remark in &self.report.remarks {
+            tracing::warn!("{what}: {remark}");
+        }
+        for warning in &self.warnings {
+            tracing::warn!("{what}: {warning}");
+        }
+    }
+}
+
+/// A change was refused; nothing changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ChangeError {
+    /// The configuration that would come of it.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// What is to be changed is not there, or is there already.
+    #[error("{edit}: {misfit}")]
+    Misfit {
+        /// The edit.
+        edit: String,
+        /// What is wrong with it.
+        misfit: Misfit,
+    },
+    /// It cannot be done at present.
+    #[error("{0}")]
+    Refused(String),
+    /// It could not be kept.
+    #[error("the change cannot be saved, so nothing changed: {0}; see control.state")]
+    Unsaved(std::io::Error),
+}
+
+impl From<ApplyError> for ChangeError {
+    fn from(error: ApplyError) -> Self {
+        match error {
+            ApplyError::Config(error) => Self::Config(error),
+            ApplyError::Refused(what) => Self::Refused(what),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Where others may ask how the target is, as it is configured.
+
+use std::net::SocketAddr;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::provider::Wrong;
+
+/// Where others may ask how the target is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MetricsConfig {
+    /// The TCP address to listen on; `None`: there is none.
+    pub listen: Option<SocketAddr>,
+}
+
+/// Where others may ask how the target is; see monitoring.md.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawMetrics {
+    /// TCP address and port at which `/metrics`, `/healthz` and `/snapshot` are
+    /// answered, such as `"127.0.0.1:9400"`. Without it the control socket alone
+    /// answers.
+    listen: Option<Spanned<String>>,
+}
+
+impl RawMetrics {
+    /// # Errors
+    /// [`Wrong`] says what would be right.
+    pub(super) fn to_config(&self) -> Result<MetricsConfig, Wrong> {
+        let listen = self.listen.as_ref().map(|listen| {
+            let text = listen.get_ref();
+            text.parse().map_err(|_| Wrong {
+                at: Some(listen.span().start),
+                what: format!(
+                    "metrics.listen = {text:?}: must be an address and a port, \"127.0.0.1:9400\" \
+                     or \"[::1]:9400\" for example"
+                ),
+            })
+        });
+        let listen = listen.transpose()?;
+        Ok(MetricsConfig { listen })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Option<SocketAddr>, String> {
+        let raw: RawMetrics = toml::from_str(text).unwrap();
+        let config = raw.to_config().map_err(|wrong| wrong.what)?;
+        Ok(config.listen)
+    }
+
+    #[test]
+    fn an_address_needs_its_port() {
+        assert_eq!(read(""), Ok(None));
+        let listen = read("listen = \"[::1]:9400\"").unwrap().unwrap();
+        assert_eq!((listen.port(), listen.is_ipv6()), (9400, true));
+        for bad in ["127.0.0.1", ":9400", "localhost:9400", ""] {
+            let what = read(&format!("listen = \"{bad}\"")).unwrap_err();
+            assert!(
+                what.starts_with(&format!("metrics.listen = \"{bad}\": must be")),
+                "{what}"
+            );
+        }
+    }
+}

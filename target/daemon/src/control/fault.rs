@@ -1,0 +1,112 @@
+//! What a request is answered with when it cannot be done.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::changes::ChangeError;
+use crate::config::ConfigError;
+
+/// A request failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// HTTP status.
+    pub(crate) status: StatusCode,
+    /// What is told.
+    pub(crate) error: ErrorText,
+}
+
+/// The body of every answer that is no success.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct ErrorBody {
+    /// What is wrong.
+    pub(crate) error: ErrorText,
+}
+
+/// What is wrong, and where.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct ErrorText {
+    /// Cause and remedy, for people; begins with file and line if these are
+    /// given.
+    pub(crate) message: String,
+    /// The document that is to blame.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<String>,
+    /// The line there, counted from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) line: Option<usize>,
+    /// The configuration key that is to blame.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
+}
+
+impl Fault {
+    /// Of that status, with no place.
+    #[must_use]
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        let message = message.into();
+        let error = ErrorText {
+            message,
+            ..ErrorText::default()
+        };
+        Self { status, error }
+    }
+
+    /// What was asked for is there but cannot be done.
+    #[must_use]
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, message)
+    }
+
+    /// The request says something that cannot be.
+    #[must_use]
+    pub(crate) fn wrong(key: &str, what: &str) -> Self {
+        let mut fault = Self::new(StatusCode::UNPROCESSABLE_ENTITY, format!("{key}: {what}"));
+        fault.error.key = Some(key.to_owned());
+        fault
+    }
+}
+
+impl From<&ConfigError> for ErrorText {
+    fn from(error: &ConfigError) -> Self {
+        Self {
+            message: error.to_string(),
+            file: error.file().map(|file| file.display().to_string()),
+            line: error.line(),
+            key: error.key().map(str::to_owned),
+        }
+    }
+}
+
+impl From<ConfigError> for Fault {
+    fn from(error: ConfigError) -> Self {
+        Self {
+            status: StatusCode::UNPROCESSABLE_ENTITY,
+            error: (&error).into(),
+        }
+    }
+}
+
+impl From<ChangeError> for Fault {
+    fn from(error: ChangeError) -> Self {
+        let message = error.to_string();
+        match error {
+            ChangeError::Config(error) => error.into(),
+            ChangeError::Misfit { misfit, .. } => {
+                let mut fault = Self::new(StatusCode::UNPROCESSABLE_ENTITY, message);
+                fault.error.key = Some(misfit.key.to_owned());
+                fault
+            }
+            ChangeError::Refused(_) => Self::refused(message),
+            ChangeError::Unsaved(_) => Self::new(StatusCode::INSUFFICIENT_STORAGE, message),
+        }
+    }
+}
+
+impl IntoResponse for Fault {
+    fn into_response(self) -> Response {
+        (self.status, Json(ErrorBody { error: self.error })).into_response()
+    }
+}

@@ -1,0 +1,127 @@
+//! Managing the daemon while it runs: HTTP with JSON over a Unix socket.
+//!
+//! The socket is served by a thread of its own, which no reactor waits for.
+//! Whoever may write the socket's file may do everything.
+
+mod answering;
+mod api;
+mod client;
+mod fault;
+mod openapi;
+mod routes;
+mod serve;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+
+use axum::Router;
+use nix::unistd::{Gid, chown};
+use nvmeof_socket_file::SocketFile;
+use socket2::{Domain, Socket, Type};
+
+pub(crate) use answering::Answering;
+pub(crate) use api::{
+    DocumentIn, DocumentOut, EditsIn, HostIn, Lost, LostOut, OutcomeOut, SavedOut, StatusOut,
+};
+pub(crate) use client::{CallError, Caller};
+pub(crate) use fault::Fault;
+pub(crate) use routes::{finished, work};
+pub(crate) use serve::{Bounds, serve};
+
+use crate::changes::Keeper;
+use crate::config::{Config, ConfigError, ControlConfig};
+use crate::watch::Watch;
+
+/// What requests are answered from.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    /// What is served, and the way to change it.
+    pub(crate) keeper: Arc<Keeper>,
+    /// What tells how it is.
+    pub(crate) watch: Arc<Watch>,
+}
+
+/// The socket, which listens; nobody is answered yet.
+pub(crate) struct Bound {
+    listener: UnixListener,
+    file: SocketFile,
+}
+
+/// Answers requests until it is dropped.
+pub(crate) struct Control {
+    _answering: Answering,
+    /// Goes with it.
+    _file: SocketFile,
+}
+
+/// Requests that wait to be accepted.
+const BACKLOG: i32 = 64;
+
+impl Bound {
+    /// Listens where `config` says; `None` where it says nothing.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the key.
+    pub(crate) fn new(config: &Config) -> Result<Option<Self>, ConfigError> {
+        let control = config.control();
+        if control.socket.is_none() {
+            if !config.is_from_command_line() {
+                tracing::info!(
+                    "no control socket: set control.socket, or $RUNTIME_DIRECTORY, to have one"
+                );
+            }
+            return Ok(None);
+        }
+        bind(control).map(Some).map_err(|error| {
+            let what = match error.kind() {
+                io::ErrorKind::AddrInUse => {
+                    "another process listens there; stop it or choose another path".to_owned()
+                }
+                _ => error.to_string(),
+            };
+            config.table_error("control", "socket", &what)
+        })
+    }
+
+    /// Answers requests from now on.
+    ///
+    /// # Errors
+    /// When there is no thread or runtime for that.
+    pub(crate) fn serve(self, shared: &Shared) -> io::Result<Control> {
+        let router: Router = routes::router(shared);
+        let listener = self.listener;
+        let listen = move || tokio::net::UnixListener::from_std(listener);
+        let answering = Answering::start("control", listen, router)?;
+        tracing::info!("managed at {}", self.file.path().display());
+        Ok(Control {
+            _answering: answering,
+            _file: self.file,
+        })
+    }
+}
+
+fn bind(config: &ControlConfig) -> io::Result<Bound> {
+    let path = config.socket.as_deref().unwrap_or_else(|| "".as_ref());
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    let file = SocketFile::bind(&socket, path, config.mode)?;
+    if let Some(group) = config.group {
+        // Before it listens: nobody else came by it meanwhile.
+        chown(path, None, Some(Gid::from_raw(group))).map_err(|error| {
+            let text = format!(
+                "{}: the file cannot be given to the group {group} of control.group: {error}; the \
+                 target's user has to be in that group",
+                path.display()
+            );
+            io::Error::new(io::Error::from(error).kind(), text)
+        })?;
+    }
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(Bound {
+        listener: socket.into(),
+        file,
+    })
+}

@@ -1,0 +1,353 @@
+//! The paths there are, and what is done at each.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request, State};
+use axum::http::{Method, StatusCode, Uri};
+use axum::routing::{MethodRouter, get, post};
+use axum::{Json, Router};
+use nvmeof_wire::Nqn;
+use serde::de::DeserializeOwned;
+
+use super::api::{
+    ControllerOut, DocumentIn, DocumentOut, EditsIn, HostIn, LostOut, NamespaceOut, OutcomeOut,
+    PortOut, SavedOut, StatusOut, SubsystemOut,
+};
+use super::fault::ErrorBody;
+use super::{Fault, Shared, openapi};
+use crate::changes::{ChangeError, Keeper, Outcome, Resize};
+use crate::manage::Plan;
+
+/// A path of [`ROUTES`]: what it is, and what answers there.
+type Route = (&'static str, fn() -> MethodRouter<Shared>);
+
+/// Every path there is; the OpenAPI description has the same.
+pub(super) const ROUTES: &[Route] = &[
+    ("/v1/status", || get(status)),
+    ("/v1/document", || get(document)),
+    ("/v1/plan", || post(plan)),
+    ("/v1/apply", || post(apply)),
+    ("/v1/reload", || post(reload)),
+    ("/v1/edits", || post(edits)),
+    ("/v1/resize", || post(resize)),
+    ("/v1/disconnect", || post(disconnect)),
+    ("/v1/drain", || post(drain)),
+    ("/v1/resume", || post(resume)),
+    ("/v1/save", || post(save)),
+    ("/openapi.json", || get(described)),
+];
+
+/// Everything that is served. More is merged here.
+pub(super) fn router(shared: &Shared) -> Router {
+    let all = ROUTES.iter();
+    let router = all.fold(Router::new(), |router, (path, answers)| {
+        router.route(path, answers())
+    });
+    let watched = crate::watch::routes(&shared.watch);
+    finished(router.with_state(shared.clone()).merge(watched))
+}
+
+/// The router with an answer for every path and method there is not.
+pub(crate) fn finished(router: Router) -> Router {
+    router
+        .fallback(no_path)
+        .method_not_allowed_fallback(no_method)
+}
+
+async fn no_path(uri: Uri) -> Fault {
+    let what = format!(
+        "there is nothing at {}; GET /openapi.json says what there is",
+        uri.path()
+    );
+    Fault::new(StatusCode::NOT_FOUND, what)
+}
+
+async fn no_method(method: Method, uri: Uri) -> Fault {
+    let what = format!(
+        "{method} is nothing that {} does; see the header Allow",
+        uri.path()
+    );
+    Fault::new(StatusCode::METHOD_NOT_ALLOWED, what)
+}
+
+type Answer<T> = Result<Json<T>, Fault>;
+
+/// What is served, and to whom.
+#[utoipa::path(get, path = "/v1/status", responses((status = 200, body = StatusOut)))]
+pub(super) async fn status(State(shared): State<Shared>) -> Answer<StatusOut> {
+    ask(shared, |keeper| Ok(status_of(keeper))).await
+}
+
+/// The document that is served, with every change made at run time.
+#[utoipa::path(get, path = "/v1/document", responses((status = 200, body = DocumentOut)))]
+pub(super) async fn document(State(shared): State<Shared>) -> Answer<DocumentOut> {
+    ask(shared, |keeper| {
+        let shown = keeper.show();
+        Ok(DocumentOut {
+            name: shown.name.display().to_string(),
+            text: shown.text,
+            file: shown.file.display().to_string(),
+            applied: shown.applied,
+            edits: shown.edits,
+            aside: shown.aside,
+        })
+    })
+    .await
+}
+
+/// What applying a document would change. Everything it names is opened, so
+/// that what is wrong with it is found, and let go again.
+#[utoipa::path(
+    post,
+    path = "/v1/plan",
+    request_body = DocumentIn,
+    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody))
+)]
+pub(super) async fn plan(
+    State(shared): State<Shared>,
+    Body(document): Body<DocumentIn>,
+) -> Answer<OutcomeOut> {
+    ask(shared, move |keeper| {
+        let planned = keeper.plan(&document.name, document.text)?;
+        Ok(planned_out(&planned))
+    })
+    .await
+}
+
+/// Serves a document from now on, in the place of the administrator's file and
+/// of every change since: all of it, or nothing changes.
+#[utoipa::path(
+    post,
+    path = "/v1/apply",
+    request_body = DocumentIn,
+    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody))
+)]
+pub(super) async fn apply(
+    State(shared): State<Shared>,
+    Body(document): Body<DocumentIn>,
+) -> Answer<OutcomeOut> {
+    ask(shared, move |keeper| {
+        changed("apply", keeper.apply(document.name, document.text))
+    })
+    .await
+}
+
+/// Reads the administrator's file again and serves what it says, with the
+/// changes made at run time.
+#[utoipa::path(
+    post,
+    path = "/v1/reload",
+    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody))
+)]
+pub(super) async fn reload(State(shared): State<Shared>) -> Answer<OutcomeOut> {
+    ask(shared, |keeper| changed("reload", keeper.reload())).await
+}
+
+/// Changes single things: all of them, or nothing changes.
+#[utoipa::path(
+    post,
+    path = "/v1/edits",
+    request_body = EditsIn,
+    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody))
+)]
+pub(super) async fn edits(
+    State(shared): State<Shared>,
+    Body(EditsIn { edits, plan }): Body<EditsIn>,
+) -> Answer<OutcomeOut> {
+    ask(shared, move |keeper| {
+        if plan {
+            return Ok(planned_out(&keeper.plan_edit(edits)?));
+        }
+        changed("change", keeper.edit(edits))
+    })
+    .await
+}
+
+/// Looks at the size of a file or device again, or changes that of a file.
+#[utoipa::path(
+    post,
+    path = "/v1/resize",
+    request_body = Resize,
+    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody))
+)]
+pub(super) async fn resize(
+    State(shared): State<Shared>,
+    Body(wanted): Body<Resize>,
+) -> Answer<OutcomeOut> {
+    ask(shared, move |keeper| {
+        changed("resize", keeper.resize(&wanted))
+    })
+    .await
+}
+
+/// Takes the controllers of a host away. It may connect again.
+#[utoipa::path(
+    post,
+    path = "/v1/disconnect",
+    request_body = HostIn,
+    responses((status = 200, body = LostOut), (status = "4XX", body = ErrorBody))
+)]
+pub(super) async fn disconnect(
+    State(shared): State<Shared>,
+    Body(HostIn { host, subsystem }): Body<HostIn>,
+) -> Answer<LostOut> {
+    ask(shared, move |keeper| {
+        let host = nqn("host", &host)?;
+        let subsystem = subsystem.map(|name| nqn("subsystem", &name)).transpose()?;
+        Ok(keeper.disconnect(&host, subsystem.as_ref())[..].into())
+    })
+    .await
+}
+
+/// Takes no new connections, lets commands in work finish, and lets go of all
+/// hosts. What is served stays for when hosts may come again.
+#[utoipa::path(
+    post,
+    path = "/v1/drain",
+    responses((status = 200, body = LostOut), (status = "4XX", body = ErrorBody))
+)]
+pub(super) async fn drain(State(shared): State<Shared>) -> Answer<LostOut> {
+    ask(shared, |keeper| Ok(keeper.drain()?[..].into())).await
+}
+
+/// Lets hosts come again after they were let go.
+#[utoipa::path(
+    post,
+    path = "/v1/resume",
+    responses((status = 200, body = StatusOut), (status = "4XX", body = ErrorBody))
+)]
+pub(super) async fn resume(State(shared): State<Shared>) -> Answer<StatusOut> {
+    ask(shared, |keeper| {
+        keeper.resume()?;
+        Ok(status_of(keeper))
+    })
+    .await
+}
+
+/// Saves the changes made at run time, if they are not.
+#[utoipa::path(
+    post,
+    path = "/v1/save",
+    responses((status = 200, body = SavedOut), (status = "4XX", body = ErrorBody))
+)]
+pub(super) async fn save(State(shared): State<Shared>) -> Answer<SavedOut> {
+    ask(shared, |keeper| {
+        let file = keeper.save()?.display().to_string();
+        Ok(SavedOut { file })
+    })
+    .await
+}
+
+/// This description.
+#[utoipa::path(get, path = "/openapi.json", responses((status = 200, body = Object)))]
+pub(super) async fn described() -> Json<utoipa::openapi::OpenApi> {
+    Json(openapi::description())
+}
+
+fn status_of(keeper: &Keeper) -> StatusOut {
+    let (shown, manager) = (keeper.show(), keeper.manager());
+    let model = manager.model();
+    let subsystems = model.subsystems().iter().map(|one| SubsystemOut {
+        nqn: one.nqn.to_string(),
+        allowed_hosts: one.allowed_hosts.as_ref().map(|hosts| {
+            let names = hosts.iter().map(ToString::to_string);
+            names.collect()
+        }),
+        namespaces: one
+            .namespaces()
+            .iter()
+            .map(|namespace| NamespaceOut {
+                nsid: namespace.nsid,
+                bytes: namespace.bytes(),
+                block_size: namespace.block_size(),
+                readonly: namespace.readonly,
+            })
+            .collect(),
+    });
+    let ports = manager.ports().into_iter().map(|port| PortOut {
+        address: port.address.to_string(),
+        providers: port.provider_names(),
+    });
+    let controllers = manager.connected().into_iter().map(|one| ControllerOut {
+        controller: one.cntlid,
+        host: one.hostnqn.to_string(),
+        subsystem: one.subnqn.to_string(),
+        io_queues: one.io_queues,
+    });
+    StatusOut {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        serving: manager.status(),
+        drained: manager.is_drained(),
+        file: shown.file.display().to_string(),
+        applied: shown.applied,
+        edits: shown.edits.len(),
+        aside: shown.aside.len(),
+        state: shown.state.map(|path| path.display().to_string()),
+        saved: shown.saved,
+        ports: ports.collect(),
+        subsystems: subsystems.collect(),
+        controllers: controllers.collect(),
+    }
+}
+
+fn planned_out(plan: &Plan) -> OutcomeOut {
+    OutcomeOut {
+        changes: plan.to_json_list(),
+        ..OutcomeOut::default()
+    }
+}
+
+/// What came of a change, which the log is told too.
+fn changed(what: &str, outcome: Result<Outcome, ChangeError>) -> Result<OutcomeOut, Fault> {
+    let outcome = outcome.inspect_err(|error| tracing::warn!("{what} refused: {error}"))?;
+    outcome.tell(what);
+    Ok(OutcomeOut {
+        changes: outcome.report.to_json_list(),
+        disconnected: outcome.report.disconnected.iter().map(Into::into).collect(),
+        edits: outcome.edits,
+        saved: outcome.saved,
+        warnings: outcome.warnings,
+    })
+}
+
+fn nqn(key: &str, name: &str) -> Result<Nqn, Fault> {
+    Nqn::new(name).map_err(|error| Fault::wrong(key, &format!("{name:?}: {error}")))
+}
+
+/// Has the keeper answer, on a thread of its own: that may take a while.
+async fn ask<T: Send + 'static>(
+    shared: Shared,
+    answer: impl FnOnce(&Keeper) -> Result<T, Fault> + Send + 'static,
+) -> Answer<T> {
+    let keeper = Arc::clone(&shared.keeper);
+    work(move || answer(&keeper)).await.map(Json)
+}
+
+/// Does on a thread of its own what may take a while.
+pub(crate) async fn work<T: Send + 'static>(
+    job: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
+    let done = tokio::task::spawn_blocking(job).await;
+    done.unwrap_or_else(|_| {
+        let what = "the request could not be finished; please report this with the log";
+        Err(Fault::new(StatusCode::INTERNAL_SERVER_ERROR, what))
+    })
+}
+
+/// A body of JSON.
+pub(super) struct Body<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Fault;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Fault> {
+        let bad = |what: String| Fault::new(StatusCode::BAD_REQUEST, what);
+        let bytes = Bytes::from_request(request, state).await;
+        let bytes = bytes.map_err(|error| bad(format!("the body could not be read: {error}")))?;
+        let parsed = serde_json::from_slice(&bytes);
+        parsed
+            .map(Self)
+            .map_err(|error| bad(format!("the body is not what is expected: {error}")))
+    }
+}

@@ -1,0 +1,244 @@
+//! What the socket makes of those who use it badly.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::http::Method;
+use axum::routing::{get, post};
+use serde_json::{Value, json};
+
+use super::routes::{Body, finished, work};
+use super::*;
+use tokio::sync::oneshot;
+
+/// A server with a router of its own, on a thread of its own.
+struct Scene {
+    folder: tempfile::TempDir,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+const FEW: Bounds = Bounds {
+    connections: 4,
+    body: 1 << 20,
+    read: Duration::from_millis(300),
+    write: Duration::from_millis(300),
+    grace: Duration::from_millis(100),
+};
+
+impl Scene {
+    fn new(bounds: Bounds) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = ControlConfig {
+            socket: Some(folder.path().join("control.sock")),
+            mode: 0o600,
+            ..ControlConfig::default()
+        };
+        let Bound { listener, file } = bind(&config).unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let _file = file;
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let listener = tokio::net::UnixListener::from_std(listener).unwrap();
+                tokio::select! {
+                    () = serve(listener, router(), bounds) => {}
+                    _ = stopped => {}
+                }
+            });
+            runtime.shutdown_background();
+        });
+        Self {
+            folder,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("control.sock")
+    }
+
+    fn caller(&self) -> Caller {
+        Caller::new(&self.socket(), Duration::from_secs(60))
+    }
+
+    fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(self.socket()).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        stream
+    }
+
+    /// What bytes are answered with, to the end.
+    fn says(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect();
+        let _ = stream.write_all(bytes);
+        heard(&mut stream)
+    }
+}
+
+fn heard(stream: &mut UnixStream) -> String {
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = self.stop.take().unwrap().send(());
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn router() -> Router {
+    let router = Router::new()
+        .route("/echo", post(async |Body(value): Body<Value>| Json(value)))
+        .route("/large", get(async || "x".repeat(32 << 20)))
+        .route(
+            "/slow",
+            get(async || {
+                let nap = || {
+                    std::thread::sleep(Duration::from_millis(600));
+                    Ok("done")
+                };
+                work(nap).await
+            }),
+        );
+    finished(router)
+}
+
+fn ask(scene: &Scene, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    let method = method.parse().unwrap();
+    let answer = scene.caller().call(method, path, Some(body)).unwrap();
+    let body = serde_json::from_slice(&answer.body).unwrap();
+    (answer.status.as_u16(), body)
+}
+
+#[test]
+fn what_is_wrong_with_a_request_is_said_in_json() {
+    let scene = Scene::new(FEW);
+    let good = json!({ "a": [1, 2] });
+    assert_eq!(ask(&scene, "POST", "/echo", &good), (200, good.clone()));
+    for (method, path, status, word) in [
+        ("GET", "/echo", 405, "GET"),
+        ("POST", "/nowhere", 404, "/nowhere"),
+        ("DELETE", "/large", 405, "DELETE"),
+    ] {
+        let (answered, body) = ask(&scene, method, path, &good);
+        let message = body["error"]["message"].as_str().unwrap();
+        assert!(
+            answered == status && message.contains(word),
+            "{answered}: {message}"
+        );
+    }
+    let bad = scene.says(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n{\"a\":");
+    assert!(
+        bad.starts_with("HTTP/1.1 400 ") && bad.contains("line 1 column 5"),
+        "{bad}"
+    );
+    let method = scene.says(b"PUT /echo HTTP/1.1\r\nhost: a\r\n\r\n");
+    assert!(
+        method.contains("405") && method.to_lowercase().contains("allow: post"),
+        "{method}"
+    );
+    let noise = scene.says(b"\x00\x01\x02 what is this?\r\n\r\n");
+    assert!(noise.starts_with("HTTP/1.1 400 "), "{noise}");
+    assert_eq!(ask(&scene, "POST", "/echo", &good).0, 200);
+}
+
+#[test]
+fn a_body_that_is_too_long_is_refused() {
+    let scene = Scene::new(Bounds {
+        read: Duration::from_secs(60),
+        ..FEW
+    });
+    let long = json!("x".repeat(FEW.body));
+    let (status, body) = ask(&scene, "POST", "/echo", &long);
+    assert_eq!(status, 413, "{body}");
+    assert!(
+        body["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("1048576 bytes")
+    );
+    let fits = json!("x".repeat(FEW.body - 2));
+    assert_eq!(ask(&scene, "POST", "/echo", &fits).0, 200);
+}
+
+#[test]
+fn who_is_slow_is_told_so_and_closed() {
+    let scene = Scene::new(FEW);
+    assert_eq!(scene.says(b"GET /slow HT").find("200"), None);
+    let half = scene.says(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n[1");
+    assert!(half.starts_with("HTTP/1.1 408 "), "{half}");
+    // Whoever does not take the answer is closed with a part of it.
+    let mut lazy = scene.connect();
+    lazy.write_all(b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n")
+        .unwrap();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(2) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(heard(&mut lazy).len() < 32 << 20);
+    // Work that takes longer is not to blame on its peer.
+    let answer = scene.caller().call(Method::GET, "/slow", None).unwrap();
+    assert_eq!(&answer.body[..], b"done");
+}
+
+#[test]
+fn those_who_say_nothing_hold_nobody_up() {
+    let scene = Scene::new(Bounds {
+        read: Duration::from_secs(3600),
+        ..FEW
+    });
+    let mut silent: Vec<_> = (0..20).map(|_| scene.connect()).collect();
+    for (at, one) in silent.iter_mut().enumerate() {
+        // Some say a little.
+        let _ = one.write_all(&b"POST /echo HTTP/1.1\r\ncontent-length: 9\r\n\r\n"[..at * 2]);
+    }
+    for at in 0..10 {
+        assert_eq!(ask(&scene, "POST", "/echo", &json!(at)).0, 200);
+    }
+    // Requests that are being worked on do not give way: more of them wait.
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let answer = scene.caller().call(Method::GET, "/slow", None).unwrap();
+                assert_eq!(&answer.body[..], b"done");
+            });
+        }
+    });
+}
+
+#[test]
+fn the_socket_is_for_its_owner_and_goes_in_the_end() {
+    use std::os::unix::fs::PermissionsExt;
+    let scene = Scene::new(FEW);
+    let socket = scene.socket();
+    let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let config = ControlConfig {
+        socket: Some(socket.clone()),
+        mode: 0o600,
+        ..ControlConfig::default()
+    };
+    let second = bind(&config).err().unwrap();
+    assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
+    let folder = socket.parent().unwrap().to_path_buf();
+    assert_eq!(ask(&scene, "POST", "/echo", &json!(1)).0, 200);
+    drop(scene);
+    assert!(!folder.exists());
+    let nobody = Caller::new(&socket, Duration::from_secs(1));
+    let error = nobody.ask(Method::GET, "/", None).unwrap_err().to_string();
+    assert!(error.contains("does the target run?"), "{error}");
+}

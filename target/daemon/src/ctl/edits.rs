@@ -1,0 +1,320 @@
+//! The commands that change single things.
+
+use clap::{Args, Subcommand};
+
+use crate::changes::{Edit, NamespaceAdd};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Namespace {
+    /// Add a namespace.
+    Add(Add),
+    /// Remove a namespace; commands in work on it finish.
+    Remove(One),
+    /// Look at the size of its file or device again, or change that of a file.
+    Resize(Size),
+    /// Serve it again.
+    Enable(One),
+    /// Serve it no more, but keep what is known of it.
+    Disable(One),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Add {
+    /// A file or block device, or ram:SIZE or null:SIZE.
+    path: String,
+    /// Its number; otherwise the first that is free.
+    #[arg(long, value_name = "NUMBER")]
+    nsid: Option<u32>,
+    #[command(flatten)]
+    of: Of,
+    /// Bytes of a logical block.
+    #[arg(long, value_name = "BYTES")]
+    block_size: Option<u32>,
+    /// UUID that hosts know it by.
+    #[arg(long)]
+    uuid: Option<String>,
+    /// NGUID that hosts know it by.
+    #[arg(long)]
+    nguid: Option<String>,
+    /// EUI-64 that hosts know it by.
+    #[arg(long)]
+    eui64: Option<String>,
+    /// Refuse writes.
+    #[arg(long)]
+    readonly: bool,
+    /// Ask the device for what is done.
+    #[arg(long)]
+    iopoll: bool,
+    /// Its ANA group.
+    #[arg(long, value_name = "NUMBER")]
+    ana_group: Option<u32>,
+    /// A host that sees it; may be given several times. Otherwise all do.
+    #[arg(long = "host", value_name = "NQN")]
+    hosts: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct One {
+    /// Its number.
+    nsid: u32,
+    #[command(flatten)]
+    of: Of,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Size {
+    /// Its number.
+    pub(super) nsid: u32,
+    /// What size its file is to have, such as 20G; otherwise it stays.
+    pub(super) size: Option<String>,
+    /// Cut off the end of the file if need be. What is there is lost.
+    #[arg(long, requires = "size")]
+    pub(super) shrink: bool,
+    /// NQN of its subsystem; needed where there are several.
+    #[arg(long, value_name = "NQN")]
+    pub(super) subsystem: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Of {
+    /// NQN of the subsystem; needed where there are several.
+    #[arg(long, value_name = "NQN")]
+    subsystem: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Host {
+    /// Let hosts connect.
+    Allow(Allow),
+    /// Disconnect hosts, and let them connect no more.
+    Deny(Deny),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Allow {
+    /// NQN of a host, or any.
+    #[arg(required = true)]
+    hosts: Vec<String>,
+    /// These and no others.
+    #[arg(long)]
+    only: bool,
+    #[command(flatten)]
+    of: Of,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Deny {
+    /// NQN of a host, or any.
+    #[arg(required = true)]
+    hosts: Vec<String>,
+    #[command(flatten)]
+    of: Of,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Port {
+    /// Listen on one more address.
+    Add(AddPort),
+    /// Listen there no more, and disconnect who came by it.
+    Remove {
+        /// Address and port, unix:/path, or the number of the port.
+        address: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AddPort {
+    /// Address and port such as 10.0.0.1:4420, or unix:/path.
+    address: String,
+    /// Providers: auto, iwarp, verbs, shm, or several such as iwarp,shm.
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    provider: Vec<String>,
+    /// Its number in the discovery log.
+    #[arg(long, value_name = "NUMBER")]
+    id: Option<u16>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Subsystem {
+    /// Add a subsystem.
+    Add(AddSubsystem),
+    /// Remove a subsystem, and disconnect its hosts.
+    Remove {
+        /// Its NQN.
+        nqn: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AddSubsystem {
+    /// Its NQN.
+    nqn: String,
+    /// A host that may connect, or any; may be given several times.
+    #[arg(long = "host", value_name = "NQN")]
+    hosts: Vec<String>,
+    /// Its serial number.
+    #[arg(long)]
+    serial: Option<String>,
+    /// Its model.
+    #[arg(long)]
+    model: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Ana {
+    /// Set the state of a group.
+    Set {
+        /// Number of the group.
+        group: u32,
+        /// The state: optimized, non-optimized, inaccessible, persistent-loss
+        /// or change.
+        state: String,
+        /// Only on this port: address and port, or its number.
+        #[arg(long, value_name = "PORT")]
+        port: Option<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Referral {
+    /// Tell hosts of a discovery service.
+    Add {
+        /// Its address and port, such as 10.0.0.9:4420.
+        address: String,
+        /// The number of its port.
+        #[arg(long, value_name = "NUMBER")]
+        port_id: Option<u16>,
+        /// NQN of the discovery service.
+        #[arg(long)]
+        nqn: Option<String>,
+    },
+    /// Tell hosts of it no more.
+    Remove {
+        /// Its address and port.
+        address: String,
+    },
+}
+
+/// What a host list calls every host.
+const ANY: &str = "any";
+
+impl Namespace {
+    pub(super) fn edits(&self) -> Vec<Edit> {
+        let enable = |one: &One, enabled| Edit::NamespaceEnable {
+            subsystem: one.of.subsystem.clone(),
+            nsid: one.nsid,
+            enabled,
+        };
+        vec![match self {
+            Self::Add(add) => Edit::NamespaceAdd(NamespaceAdd {
+                subsystem: add.of.subsystem.clone(),
+                nsid: add.nsid,
+                path: add.path.clone(),
+                block_size: add.block_size,
+                uuid: add.uuid.clone(),
+                nguid: add.nguid.clone(),
+                eui64: add.eui64.clone(),
+                readonly: add.readonly.then_some(true),
+                iopoll: add.iopoll.then_some(true),
+                ana_group: add.ana_group,
+                hosts: add.hosts.clone(),
+            }),
+            Self::Remove(one) => Edit::NamespaceRemove {
+                subsystem: one.of.subsystem.clone(),
+                nsid: one.nsid,
+            },
+            Self::Enable(one) => enable(one, true),
+            Self::Disable(one) => enable(one, false),
+            // It is no change of the configuration.
+            Self::Resize(_) => return Vec::new(),
+        }]
+    }
+}
+
+impl Host {
+    pub(super) fn edits(&self) -> Vec<Edit> {
+        match self {
+            Self::Allow(Allow { hosts, only, of }) => {
+                let allow = hosts.iter().map(|host| Edit::HostAllow {
+                    subsystem: of.subsystem.clone(),
+                    host: host.clone(),
+                });
+                let first = only.then(|| Edit::HostDeny {
+                    subsystem: of.subsystem.clone(),
+                    host: ANY.to_owned(),
+                });
+                first.into_iter().chain(allow).collect()
+            }
+            Self::Deny(Deny { hosts, of }) => {
+                let deny = hosts.iter().map(|host| Edit::HostDeny {
+                    subsystem: of.subsystem.clone(),
+                    host: host.clone(),
+                });
+                deny.collect()
+            }
+        }
+    }
+}
+
+impl Port {
+    pub(super) fn edits(&self) -> Vec<Edit> {
+        vec![match self {
+            Self::Add(AddPort {
+                address,
+                provider,
+                id,
+            }) => Edit::PortAdd {
+                address: address.clone(),
+                provider: provider.clone(),
+                id: *id,
+            },
+            Self::Remove { address } => Edit::PortRemove {
+                address: address.clone(),
+            },
+        }]
+    }
+}
+
+impl Subsystem {
+    pub(super) fn edits(&self) -> Vec<Edit> {
+        vec![match self {
+            Self::Add(add) => Edit::SubsystemAdd {
+                nqn: add.nqn.clone(),
+                serial: add.serial.clone(),
+                model: add.model.clone(),
+                hosts: add.hosts.clone(),
+            },
+            Self::Remove { nqn } => Edit::SubsystemRemove { nqn: nqn.clone() },
+        }]
+    }
+}
+
+impl Ana {
+    pub(super) fn edits(&self) -> Vec<Edit> {
+        let Self::Set { group, state, port } = self;
+        vec![Edit::AnaSet {
+            address: port.clone(),
+            group: *group,
+            state: state.clone(),
+        }]
+    }
+}
+
+impl Referral {
+    pub(super) fn edits(&self) -> Vec<Edit> {
+        vec![match self {
+            Self::Add {
+                address,
+                port_id,
+                nqn,
+            } => Edit::ReferralAdd {
+                address: address.clone(),
+                port_id: *port_id,
+                nqn: nqn.clone(),
+            },
+            Self::Remove { address } => Edit::ReferralRemove {
+                address: address.clone(),
+            },
+        }]
+    }
+}

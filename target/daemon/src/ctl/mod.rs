@@ -1,0 +1,298 @@
+//! `nvmeof-target ctl`: asks and changes a target that runs.
+
+mod edits;
+mod print;
+#[cfg(test)]
+mod tests;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use axum::http::{Method, StatusCode};
+use clap::{Args, Subcommand, ValueEnum};
+use nvmeof_backend::parse_size;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::changes::{Edit, Resize};
+use crate::cli::{FAILED, USAGE};
+use crate::control::{
+    CallError, Caller, DocumentIn, DocumentOut, EditsIn, HostIn, LostOut, OutcomeOut, SavedOut,
+    StatusOut,
+};
+use edits::{Ana, Host, Namespace, Port, Referral, Subsystem};
+
+/// Asks and changes a target that runs, over its control socket.
+///
+/// What is changed is saved at once and is there again after a restart. The
+/// configuration file stays as it is.
+#[derive(Debug, Args)]
+pub(crate) struct Ctl {
+    /// The control socket of the target.
+    #[arg(
+        long,
+        global = true,
+        value_name = "PATH",
+        env = "NVMEOF_CONTROL",
+        default_value = "/run/nvmeof/control.sock"
+    )]
+    socket: PathBuf,
+    /// How to print the outcome.
+    #[arg(short, long, global = true, value_enum, default_value_t = Format::Normal)]
+    output_format: Format,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Normal,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Tell what is served, and to whom.
+    Status,
+    /// Print the configuration that is served, with every change.
+    Show,
+    /// Tell what applying a file would change.
+    Plan(OfFile),
+    /// Serve what a file says, in the place of the configuration file and of
+    /// every change.
+    Apply(OfFile),
+    /// Read the configuration file again, and keep the changes.
+    Reload,
+    /// Add, remove, resize, enable or disable a namespace.
+    #[command(subcommand)]
+    Namespace(Namespace),
+    /// Let hosts connect to a subsystem, or not.
+    #[command(subcommand)]
+    Host(Host),
+    /// Add or remove a port.
+    #[command(subcommand)]
+    Port(Port),
+    /// Add or remove a subsystem.
+    #[command(subcommand)]
+    Subsystem(Subsystem),
+    /// Set the state of ANA groups.
+    #[command(subcommand)]
+    Ana(Ana),
+    /// Tell hosts of other discovery services, or not.
+    #[command(subcommand)]
+    Referral(Referral),
+    /// Take a host's controllers away; it may connect again.
+    Disconnect(Disconnect),
+    /// Take no connections, finish commands, and let go of all hosts.
+    Drain,
+    /// Let hosts come again after a drain.
+    Resume,
+    /// Save the changes where they are kept, or all that is served to a file.
+    Save(Save),
+}
+
+#[derive(Debug, Args)]
+struct OfFile {
+    /// Configuration file (TOML), or - for standard input.
+    file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct Disconnect {
+    /// NQN of the host.
+    host: String,
+    /// Only its controllers of this subsystem.
+    #[arg(long, value_name = "NQN")]
+    subsystem: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct Save {
+    /// A file for the configuration that is served.
+    file: Option<PathBuf>,
+    /// Replace the file if it is there.
+    #[arg(long, requires = "file")]
+    force: bool,
+}
+
+/// Why it was not done.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("{}: {why}", .file.display())]
+    File { file: PathBuf, why: String },
+    #[error("{0}")]
+    Usage(String),
+}
+
+/// How long an answer may take: a change waits for every reactor, a drain for
+/// commands in work.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
+impl Ctl {
+    /// Does it. Gives the exit status: 0 success, 1 failure, 2 wrong usage or
+    /// configuration.
+    pub(crate) fn run(self) -> ExitCode {
+        let done = self.ask();
+        match done {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                print::error(&error, self.output_format == Format::Json);
+                error.status().into()
+            }
+        }
+    }
+
+    fn ask(&self) -> Result<(), Failed> {
+        match &self.what {
+            What::Status => self.get("/v1/status", print::status),
+            What::Show => self.get("/v1/document", print::document),
+            What::Plan(OfFile { file }) => self.post("/v1/plan", &document(file)?, print::planned),
+            What::Apply(OfFile { file }) => {
+                self.post("/v1/apply", &document(file)?, print::changed)
+            }
+            What::Reload => self.post("/v1/reload", &Value::Null, print::changed),
+            What::Namespace(Namespace::Resize(resize)) => {
+                let size = resize.size.as_deref().map(parse_size).transpose();
+                let size = size.map_err(|error| Failed::Usage(format!("SIZE: {error}")))?;
+                let wanted = Resize {
+                    subsystem: resize.subsystem.clone(),
+                    nsid: resize.nsid,
+                    size,
+                    shrink: resize.shrink,
+                };
+                self.post("/v1/resize", &json!(wanted), print::changed)
+            }
+            What::Namespace(namespace) => self.edit(namespace.edits()),
+            What::Host(host) => self.edit(host.edits()),
+            What::Port(port) => self.edit(port.edits()),
+            What::Subsystem(subsystem) => self.edit(subsystem.edits()),
+            What::Ana(ana) => self.edit(ana.edits()),
+            What::Referral(referral) => self.edit(referral.edits()),
+            What::Disconnect(Disconnect { host, subsystem }) => {
+                let (host, subsystem) = (host.clone(), subsystem.clone());
+                self.post(
+                    "/v1/disconnect",
+                    &json!(HostIn { host, subsystem }),
+                    print::lost,
+                )
+            }
+            What::Drain => self.post("/v1/drain", &Value::Null, print::drained),
+            What::Resume => self.post("/v1/resume", &Value::Null, print::status),
+            What::Save(Save { file: None, .. }) => {
+                self.post("/v1/save", &Value::Null, |saved: &SavedOut| {
+                    format!("saved to {}\n", saved.file)
+                })
+            }
+            What::Save(Save {
+                file: Some(file),
+                force,
+            }) => self.save_to(file, *force),
+        }
+    }
+
+    fn edit(&self, edits: Vec<Edit>) -> Result<(), Failed> {
+        let plan = false;
+        self.post("/v1/edits", &json!(EditsIn { edits, plan }), print::changed)
+    }
+
+    fn caller(&self) -> Caller {
+        Caller::new(&self.socket, PATIENCE)
+    }
+
+    fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failed> {
+        let answer = self.caller().ask(Method::GET, path, None)?;
+        self.print(answer, text)
+    }
+
+    fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &Value,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failed> {
+        let answer = self.caller().ask(Method::POST, path, Some(body))?;
+        self.print(answer, text)
+    }
+
+    fn print<T: DeserializeOwned>(
+        &self,
+        answer: Value,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failed> {
+        let text = if self.output_format == Format::Json {
+            format!("{answer}\n")
+        } else {
+            let parsed = serde_json::from_value(answer);
+            let parsed = parsed.map_err(|error| Failed::File {
+                file: self.socket.clone(),
+                why: format!("answers what this program does not know: {error}"),
+            })?;
+            text(&parsed)
+        };
+        print::out(&text);
+        Ok(())
+    }
+
+    /// Writes the configuration that is served to a file, on this side: with
+    /// the rights of whoever calls.
+    fn save_to(&self, file: &Path, force: bool) -> Result<(), Failed> {
+        let answer = self.caller().ask(Method::GET, "/v1/document", None)?;
+        let text = answer
+            .get("text")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let wrong = |why: String| Failed::File {
+            file: file.to_path_buf(),
+            why,
+        };
+        if !force && file.exists() {
+            return Err(wrong("is there already; --force replaces it".to_owned()));
+        }
+        crate::changes::replace(file, text.as_bytes()).map_err(|error| wrong(error.to_string()))?;
+        let saved = json!({ "file": file.display().to_string() });
+        self.print(saved, |saved: &SavedOut| {
+            format!("saved to {}\n", saved.file)
+        })
+    }
+}
+
+/// The file, as it is sent.
+fn document(file: &Path) -> Result<Value, Failed> {
+    let mut text = String::new();
+    let (name, read) = if file == Path::new("-") {
+        let read = std::io::stdin().read_to_string(&mut text);
+        ("standard input".to_owned(), read.map(|_| text))
+    } else {
+        // Messages name the file wherever they are read.
+        let whole = std::path::absolute(file).unwrap_or_else(|_| file.to_path_buf());
+        (whole.display().to_string(), std::fs::read_to_string(file))
+    };
+    let text = read.map_err(|error| Failed::File {
+        file: file.to_path_buf(),
+        why: format!("cannot be read: {error}"),
+    })?;
+    Ok(json!(DocumentIn { name, text }))
+}
+
+impl Failed {
+    fn status(&self) -> u8 {
+        match self {
+            // What cannot be at present is nobody's mistake.
+            Self::Call(CallError::Refused(status, _))
+                if status.is_client_error() && *status != StatusCode::CONFLICT =>
+            {
+                USAGE
+            }
+            Self::Call(_) | Self::File { .. } => FAILED,
+            Self::Usage(_) => USAGE,
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! What people read, within 80 columns.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use serde_json::{Value, json};
+
+use super::{CallError, DocumentOut, Failed, LostOut, OutcomeOut, StatusOut};
+use crate::control::Lost;
+
+/// Columns of a line.
+const COLUMNS: usize = 80;
+
+/// Prints to standard output. That nobody reads on is no failure.
+pub(super) fn out(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+/// Tells why it was not done.
+pub(super) fn error(error: &Failed, as_json: bool) {
+    if as_json {
+        let body = match error {
+            Failed::Call(CallError::Refused(_, body)) => json!(body),
+            other => json!({ "error": { "message": other.to_string() } }),
+        };
+        println!("{body}");
+    }
+    eprint!("{}", wrapped(&format!("nvmeof-target: {error}")));
+}
+
+pub(super) fn status(status: &StatusOut) -> String {
+    let mut lines = Lines::default();
+    let drained = if status.drained { ", drained" } else { "" };
+    lines.add(0, &format!("nvmeof-target {}{drained}", status.version));
+    lines.add(
+        0,
+        &format!(
+            "configuration {}",
+            status.applied.as_ref().unwrap_or(&status.file)
+        ),
+    );
+    if status.applied.is_some() {
+        lines.add(
+            2,
+            &format!("in the place of {}; `ctl reload` goes back", status.file),
+        );
+    }
+    if status.edits > 0 {
+        lines.add(
+            2,
+            &format!(
+                "changes since: {}, of which put aside: {}",
+                status.edits, status.aside
+            ),
+        );
+    }
+    match (&status.state, status.saved) {
+        (Some(state), true) => lines.add(2, &format!("changes are kept in {state}")),
+        (Some(state), false) => lines.add(2, &format!("NOT SAVED to {state}: see the log")),
+        (None, _) => lines.add(2, "changes end with the process (no control.state)"),
+    }
+    for port in &status.ports {
+        lines.add(0, &format!("port {} ({})", port.address, port.providers));
+    }
+    for subsystem in &status.subsystems {
+        lines.add(0, &format!("subsystem {}", subsystem.nqn));
+        match &subsystem.allowed_hosts {
+            None => lines.add(2, "every host may connect"),
+            Some(hosts) if hosts.is_empty() => lines.add(2, "no host may connect"),
+            Some(hosts) => hosts
+                .iter()
+                .for_each(|host| lines.add(2, &format!("host {host}"))),
+        }
+        for one in &subsystem.namespaces {
+            let readonly = if one.readonly { ", read only" } else { "" };
+            let text = format!(
+                "namespace {}: {} bytes, blocks of {}{readonly}",
+                one.nsid, one.bytes, one.block_size
+            );
+            lines.add(2, &text);
+        }
+        for one in status
+            .controllers
+            .iter()
+            .filter(|one| one.subsystem == subsystem.nqn)
+        {
+            let text = format!(
+                "controller {} of {}: {} I/O queues",
+                one.controller, one.host, one.io_queues
+            );
+            lines.add(2, &text);
+        }
+    }
+    lines.text
+}
+
+pub(super) fn document(document: &DocumentOut) -> String {
+    let mut text = document.text.clone();
+    for aside in &document.aside {
+        let _ = writeln!(text, "# put aside: {aside}");
+    }
+    text
+}
+
+pub(super) fn planned(outcome: &OutcomeOut) -> String {
+    let mut lines = Lines::default();
+    lines.changes("would change", outcome);
+    lines.text
+}
+
+pub(super) fn changed(outcome: &OutcomeOut) -> String {
+    let mut lines = Lines::default();
+    lines.changes("changed", outcome);
+    lines.lost(&outcome.disconnected);
+    for warning in &outcome.warnings {
+        lines.add(0, &format!("warning: {warning}"));
+    }
+    lines.text
+}
+
+pub(super) fn lost(lost: &LostOut) -> String {
+    let mut lines = Lines::default();
+    lines.lost(&lost.disconnected);
+    if lost.disconnected.is_empty() {
+        lines.add(0, "it was not connected");
+    }
+    lines.text
+}
+
+pub(super) fn drained(lost: &LostOut) -> String {
+    let mut lines = Lines::default();
+    lines.lost(&lost.disconnected);
+    lines.add(0, "drained: no host is served until `ctl resume`");
+    lines.text
+}
+
+/// Lines of 80 columns.
+#[derive(Default)]
+struct Lines {
+    text: String,
+}
+
+impl Lines {
+    /// One more, so far from the left; what is too long goes on in the next.
+    fn add(&mut self, indent: usize, text: &str) {
+        self.text.push_str(&wrapped_at(indent, text));
+    }
+
+    fn changes(&mut self, verb: &str, outcome: &OutcomeOut) {
+        if outcome.changes.is_empty() {
+            self.add(0, &format!("nothing {verb}"));
+        }
+        for change in &outcome.changes {
+            let text = change.get("text").and_then(Value::as_str);
+            self.add(0, text.unwrap_or_default());
+        }
+    }
+
+    fn lost(&mut self, lost: &[Lost]) {
+        for one in lost {
+            let text = format!(
+                "disconnected: controller {} of {}, host {}: {}",
+                one.controller, one.subsystem, one.host, one.why
+            );
+            self.add(0, &text);
+        }
+    }
+}
+
+/// The text in lines of 80 columns.
+fn wrapped(text: &str) -> String {
+    text.lines().map(|line| wrapped_at(0, line)).collect()
+}
+
+/// One line of text; what does not fit goes on two columns further right. Words
+/// stay whole, however long.
+fn wrapped_at(indent: usize, text: &str) -> String {
+    let (mut lines, mut column) = (String::new(), 0);
+    for word in text.split(' ') {
+        let len = word.chars().count();
+        if column == 0 {
+            lines.extend(std::iter::repeat_n(' ', indent));
+            column = indent;
+        } else if column + 1 + len > COLUMNS {
+            lines.push('\n');
+            lines.extend(std::iter::repeat_n(' ', indent + 2));
+            column = indent + 2;
+        } else {
+            lines.push(' ');
+            column += 1;
+        }
+        lines.push_str(word);
+        column += len;
+    }
+    lines.push('\n');
+    lines
+}
+
+#[cfg(test)]
+mod print_tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_no_longer_than_a_terminal() {
+        let long = "n".repeat(100);
+        let text = format!("one two {} {long} end", "three ".repeat(20).trim_end());
+        let lines = wrapped_at(2, &text);
+        for line in lines.lines() {
+            assert!(line.chars().count() <= 80 || line.trim() == long, "{line}");
+            assert!(line.starts_with("  "));
+        }
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(words(&lines), text);
+    }
+}

@@ -1,0 +1,86 @@
+//! Command lines, and what they ask for.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use clap::Parser;
+
+use super::*;
+
+#[derive(Parser)]
+struct Program {
+    #[command(flatten)]
+    ctl: Ctl,
+}
+
+fn edits(line: &str) -> Value {
+    let words = std::iter::once("x").chain(line.split(' '));
+    let edits = match Program::try_parse_from(words).unwrap().ctl.what {
+        What::Namespace(it) => it.edits(),
+        What::Host(it) => it.edits(),
+        What::Port(it) => it.edits(),
+        What::Subsystem(it) => it.edits(),
+        What::Ana(it) => it.edits(),
+        What::Referral(it) => it.edits(),
+        other => panic!("{other:?}"),
+    };
+    let json = json!(edits);
+    // What is said is understood.
+    let back: Vec<Edit> = serde_json::from_value(json.clone()).unwrap();
+    assert_eq!(back, edits);
+    json
+}
+
+#[test]
+fn each_command_is_an_edit() {
+    for (line, expected) in [
+        (
+            "namespace add ram:1M --nsid 3 --readonly --host a --host b",
+            json!([{"edit": "namespace_add", "nsid": 3, "path": "ram:1M", "readonly": true,
+                "hosts": ["a", "b"]}]),
+        ),
+        (
+            "namespace remove 3",
+            json!([{"edit": "namespace_remove", "nsid": 3}]),
+        ),
+        (
+            "namespace disable 3 --subsystem s",
+            json!([{"edit": "namespace_enable", "nsid": 3, "enabled": false, "subsystem": "s"}]),
+        ),
+        (
+            "host allow a b --only",
+            json!([{"edit": "host_deny", "host": "any"}, {"edit": "host_allow", "host": "a"},
+                {"edit": "host_allow", "host": "b"}]),
+        ),
+        ("host deny a", json!([{"edit": "host_deny", "host": "a"}])),
+        (
+            "port add 10.0.0.1:4420 --provider iwarp,shm --id 2",
+            json!([{"edit": "port_add", "address": "10.0.0.1:4420", "provider": ["iwarp", "shm"],
+                "id": 2}]),
+        ),
+        (
+            "port remove 2",
+            json!([{"edit": "port_remove", "address": "2"}]),
+        ),
+        (
+            "subsystem add nqn.x --host any",
+            json!([{"edit": "subsystem_add", "nqn": "nqn.x", "hosts": ["any"]}]),
+        ),
+        (
+            "subsystem remove nqn.x",
+            json!([{"edit": "subsystem_remove", "nqn": "nqn.x"}]),
+        ),
+        (
+            "ana set 1 inaccessible --port 2",
+            json!([{"edit": "ana_set", "address": "2", "group": 1, "state": "inaccessible"}]),
+        ),
+        (
+            "referral add 10.0.0.9:8009 --port-id 1",
+            json!([{"edit": "referral_add", "address": "10.0.0.9:8009", "port_id": 1}]),
+        ),
+        (
+            "referral remove 10.0.0.9:8009",
+            json!([{"edit": "referral_remove", "address": "10.0.0.9:8009"}]),
+        ),
+    ] {
+        assert_eq!(edits(line), expected, "{line}");
+    }
+}

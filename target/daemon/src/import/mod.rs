@@ -1,0 +1,289 @@
+//! `nvmeof-target import`: the configuration of the Linux kernel's target, as
+//! `nvmetcli save` writes it, becomes one of ours.
+//!
+//! What cannot come along is told, item by item, with what to do about it. An
+//! item that is not understood is never taken for one that gives hosts more.
+
+mod disks;
+mod ports;
+mod report;
+mod saved;
+mod subsystems;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use disks::Disks;
+use ports::{Port, Referral};
+use report::Report;
+use saved::Object;
+use subsystems::Subsystem;
+
+/// Bytes of a file, at most. One of ten thousand namespaces has a third of it.
+const LONGEST_FILE: u64 = 16 << 20;
+
+/// Reads what `nvmetcli save` wrote and prints a configuration of this target.
+/// What cannot be carried over is told on standard error, with what to do.
+#[derive(Debug, Args)]
+pub(crate) struct Import {
+    /// What nvmetcli saved, such as /etc/nvmet/config.json.
+    file: PathBuf,
+    /// How to print the outcome.
+    #[arg(short, long, value_enum, default_value_t = Format::Normal)]
+    output_format: Format,
+    /// Write the configuration to a new file instead of printing it.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Normal,
+    Json,
+}
+
+/// Why nothing was imported.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ImportError {
+    /// The file cannot be read.
+    #[error("{}: cannot be read: {error}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// The file is longer than any configuration.
+    #[error(
+        "{}: has more than {LONGEST_FILE} bytes; a configuration that nvmetcli saved is shorter",
+        path.display()
+    )]
+    TooLong {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// The file is no JSON.
+    #[error("{}: is not what nvmetcli saves: {error}", path.display())]
+    Json {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        error: serde_json::Error,
+    },
+    /// There is neither a port nor a subsystem in it.
+    #[error(
+        "{}: has neither ports nor subsystems: is it what nvmetcli saved?",
+        path.display()
+    )]
+    Nothing {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// The configuration cannot be written.
+    #[error("{}: cannot be written: {error}; a file that is there is not replaced", path.display())]
+    Write {
+        /// Which file.
+        path: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+}
+
+/// What comes along.
+#[derive(Debug, Default)]
+pub(crate) struct Carried {
+    ports: Vec<Port>,
+    referrals: Vec<Referral>,
+    subsystems: Vec<Subsystem>,
+}
+
+impl Import {
+    /// Does what the command line says. Exit status: 0 a configuration was
+    /// made, 2 it was not.
+    pub(crate) fn run(&self) -> ExitCode {
+        match self.import() {
+            Ok((text, report)) => {
+                self.tell(&text, &report);
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                if self.output_format == Format::Json {
+                    println!("{}", json!({ "error": error.to_string() }));
+                } else {
+                    eprintln!("nvmeof-target: {error}");
+                }
+                ExitCode::from(2)
+            }
+        }
+    }
+
+    fn import(&self) -> Result<(String, Report), ImportError> {
+        let bytes = read(&self.file)?;
+        let path = || self.file.clone();
+        let saved: Value = serde_json::from_slice(&bytes).map_err(|error| ImportError::Json {
+            path: path(),
+            error,
+        })?;
+        let mut report = Report::default();
+        let carried = convert(&saved, Disks(&disks::kind), &mut report);
+        let carried = carried.ok_or_else(|| ImportError::Nothing { path: path() })?;
+        let text = text::of(&carried);
+        if let Some(output) = &self.output {
+            write_new(output, &text).map_err(|error| ImportError::Write {
+                path: output.clone(),
+                error,
+            })?;
+        }
+        Ok((text, report))
+    }
+
+    fn tell(&self, text: &str, report: &Report) {
+        if self.output_format == Format::Json {
+            let output = self.output.as_ref().map(|path| path.display().to_string());
+            println!(
+                "{}",
+                json!({
+                    "configuration": text,
+                    "output": output,
+                    "lost": report.losses(),
+                    "remarks": report.remarks,
+                    "more_remarks": report.more,
+                })
+            );
+            return;
+        }
+        for remark in &report.remarks {
+            eprintln!("nvmeof-target: {remark}");
+        }
+        if report.more > 0 {
+            eprintln!("nvmeof-target: and {} more remarks", report.more);
+        }
+        match &self.output {
+            Some(path) => println!("{}: written; try it with check-config", path.display()),
+            None => print!("{text}"),
+        }
+    }
+}
+
+/// `None` where there is nothing that could be one of nvmetcli's.
+fn convert(saved: &Value, disks: Disks<'_>, report: &mut Report) -> Option<Carried> {
+    let known = |key| saved.get(key).is_some_and(Value::is_array);
+    if !known("ports") && !known("subsystems") {
+        return None;
+    }
+    let mut root = Object::new(String::new(), saved, report)?;
+    let (ports, referrals) = ports::read(&mut root, report);
+    let subsystems = subsystems::read(&mut root, disks, report);
+    subsystems::read_hosts(&mut root, report);
+    root.finish(report);
+    let mut carried = Carried {
+        ports,
+        referrals,
+        subsystems,
+    };
+    carried.keep_what_is_reached(report);
+    if carried.ports.is_empty() {
+        let remedy = "add a [[port]] with traddr = \"127.0.0.1\", for example";
+        report.lost("ports", "no port can be served", remedy);
+    }
+    Some(carried)
+}
+
+impl Carried {
+    /// The kernel serves a subsystem on the ports that it is linked to; this
+    /// target serves each on all ports.
+    fn keep_what_is_reached(&mut self, report: &mut Report) {
+        let ports = &self.ports;
+        self.subsystems.retain(|subsystem| {
+            let has = |port: &&Port| port.subsystems.contains(&subsystem.nqn);
+            let reached = ports.iter().filter(has).count();
+            if reached == 0 {
+                let what = "no port that is carried over leads to it";
+                let remedy = "it is left out, so that hosts do not find what they could not reach";
+                report.lost(&subsystem.place, what, remedy);
+            } else if reached < ports.len() {
+                let what = format!("is served on all {} ports, not on {reached}", ports.len());
+                let remedy = "where hosts must not reach it otherwise, serve the other ports by a \
+                              target of their own";
+                report.lost(&subsystem.place, &what, remedy);
+            }
+            reached > 0
+        });
+        let known: BTreeSet<&str> = self.subsystems.iter().map(|it| it.nqn.as_str()).collect();
+        for port in &self.ports {
+            let missing = port
+                .subsystems
+                .iter()
+                .find(|nqn| !known.contains(nqn.as_str()));
+            if let Some(nqn) = missing {
+                let what = format!("there is no subsystem {}", report::quoted(nqn));
+                report.lost(&format!("{}.subsystems", port.place), &what, "add it");
+            }
+        }
+    }
+
+    /// Every ANA group that a namespace is in, once.
+    fn groups(&self) -> Vec<u32> {
+        let namespaces = self.subsystems.iter().flat_map(|it| &it.namespaces);
+        let groups: BTreeSet<u32> = namespaces.map(|it| it.ana_group).collect();
+        groups.into_iter().filter(|group| *group > 0).collect()
+    }
+
+    /// Whether hosts are told of anything but paths that are all the same.
+    fn has_ana(&self) -> bool {
+        let groups = self.groups();
+        let differs = |port: &Port| !text::states(port, &groups).is_empty();
+        groups.iter().any(|group| *group > 1) || self.ports.iter().any(differs)
+    }
+
+    /// Entries of the longest queue over all ports.
+    fn queue_depth(&self) -> Option<u16> {
+        self.ports.iter().filter_map(|it| it.queue_size).max()
+    }
+
+    /// Queues of one controller over all subsystems, where all say less than
+    /// the kernel's default.
+    fn io_queues(&self) -> Option<u16> {
+        let all: Option<Vec<u16>> = self.subsystems.iter().map(|it| it.queues).collect();
+        all.and_then(|all| all.into_iter().max())
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ImportError> {
+    let unreadable = |error| ImportError::Read {
+        path: path.to_owned(),
+        error,
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    let mut limited = file.take(LONGEST_FILE + 1);
+    limited.read_to_end(&mut bytes).map_err(unreadable)?;
+    if u64::try_from(bytes.len()).is_ok_and(|len| len <= LONGEST_FILE) {
+        return Ok(bytes);
+    }
+    Err(ImportError::TooLong {
+        path: path.to_owned(),
+    })
+}
+
+/// Writes a file that must not be there yet, all of it or nothing.
+fn write_new(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut file = File::create_new(path)?;
+    let written = file
+        .write_all(text.as_bytes())
+        .and_then(|()| file.sync_all());
+    if written.is_err() {
+        // Half a configuration is worse than none.
+        drop(fs::remove_file(path));
+    }
+    written
+}

@@ -1,0 +1,165 @@
+//! Objects of a saved configuration, read without trust.
+//!
+//! nvmetcli writes attributes as the kernel shows them: numbers and switches as
+//! text, though some are numbers. Tools that write the same format differ. So a
+//! number is a number or its text, and what has another type is told and left.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::report::{Report, quoted};
+
+/// Bytes of one text, and elements of one list. The kernel's own attributes are
+/// pages of 4096 bytes.
+const LONGEST_TEXT: usize = 4096;
+const LONGEST_LIST: usize = 65_536;
+
+/// An object whose keys are taken one after the other.
+#[derive(Debug)]
+pub(super) struct Object<'a> {
+    place: String,
+    fields: BTreeMap<&'a str, &'a Value>,
+}
+
+impl<'a> Object<'a> {
+    /// `None`, and a remark, when the value is no object.
+    pub(super) fn new(place: String, value: &'a Value, report: &mut Report) -> Option<Self> {
+        let Value::Object(map) = value else {
+            report.lost(&place, "is no object", "see what nvmetcli saves");
+            return None;
+        };
+        let fields = map.iter().map(|(key, value)| (key.as_str(), value));
+        Some(Self {
+            place,
+            fields: fields.collect(),
+        })
+    }
+
+    /// Where `key` is.
+    pub(super) fn place(&self, key: &str) -> String {
+        match self.place.as_str() {
+            "" => key.to_owned(),
+            place => format!("{place}.{key}"),
+        }
+    }
+
+    /// Where this is.
+    pub(super) fn own_place(&self) -> &str {
+        &self.place
+    }
+
+    /// A text, or a number as text.
+    pub(super) fn text(&mut self, key: &str, report: &mut Report) -> Option<String> {
+        let value = self.fields.remove(key)?;
+        let text = plain(value);
+        if text.is_none() {
+            let place = self.place(key);
+            report.lost(&place, "is no text that can be", "correct it in the file");
+        }
+        text
+    }
+
+    /// A number, or its text.
+    pub(super) fn number(&mut self, key: &str, report: &mut Report) -> Option<i64> {
+        let text = self.text(key, report)?;
+        let number = text.trim().parse().ok();
+        if number.is_none() {
+            let what = format!("{} is no number", quoted(&text));
+            report.lost(&self.place(key), &what, "correct it in the file");
+        }
+        number
+    }
+
+    /// 0 or 1, as the kernel shows switches.
+    pub(super) fn switch(&mut self, key: &str, report: &mut Report) -> Option<bool> {
+        if let Some(Value::Bool(on)) = self.fields.get(key) {
+            self.fields.remove(key);
+            return Some(*on);
+        }
+        match self.number(key, report)? {
+            0 => Some(false),
+            1 => Some(true),
+            other => {
+                let what = format!("{other} is neither 0 nor 1");
+                report.lost(&self.place(key), &what, "correct it in the file");
+                None
+            }
+        }
+    }
+
+    /// An object; an empty one where there is none.
+    pub(super) fn object(&mut self, key: &str, report: &mut Report) -> Object<'a> {
+        let place = self.place(key);
+        let value = self.fields.remove(key);
+        let found = value.and_then(|value| Object::new(place.clone(), value, report));
+        found.unwrap_or(Object {
+            place,
+            fields: BTreeMap::new(),
+        })
+    }
+
+    /// The objects of a list; none where there is no list.
+    pub(super) fn objects(&mut self, key: &str, report: &mut Report) -> Vec<Object<'a>> {
+        let place = self.place(key);
+        let elements = self.list(key, report).iter().enumerate();
+        let objects =
+            elements.filter_map(|(at, value)| Object::new(format!("{place}[{at}]"), value, report));
+        objects.collect()
+    }
+
+    /// The texts of a list; none where there is no list.
+    pub(super) fn texts(&mut self, key: &str, report: &mut Report) -> Vec<String> {
+        let place = self.place(key);
+        let mut texts = Vec::new();
+        for (at, value) in self.list(key, report).iter().enumerate() {
+            match plain(value) {
+                Some(text) => texts.push(text),
+                None => report.lost(&format!("{place}[{at}]"), "is no name", ""),
+            }
+        }
+        texts
+    }
+
+    fn list(&mut self, key: &str, report: &mut Report) -> &'a [Value] {
+        match self.fields.remove(key) {
+            None | Some(Value::Null) => &[],
+            Some(Value::Array(elements)) => {
+                let kept = elements.get(..LONGEST_LIST);
+                if kept.is_some_and(|kept| kept.len() < elements.len()) {
+                    let what = format!("has more than {LONGEST_LIST} elements");
+                    report.lost(&self.place(key), &what, "the rest is left out");
+                }
+                kept.unwrap_or(elements)
+            }
+            Some(_) => {
+                report.lost(&self.place(key), "is no list", "correct it in the file");
+                &[]
+            }
+        }
+    }
+
+    /// Takes keys that are of no interest.
+    pub(super) fn skip(&mut self, keys: &[&str]) {
+        for key in keys {
+            self.fields.remove(*key);
+        }
+    }
+
+    /// Tells of the keys that nobody took. Their values may be secrets.
+    pub(super) fn finish(self, report: &mut Report) {
+        for key in self.fields.keys() {
+            let place = self.place(&quoted(key).replace('"', ""));
+            let remedy = "if hosts depend on it, look whether docs/configuration.md has the like";
+            report.lost(&place, "is not known", remedy);
+        }
+    }
+}
+
+fn plain(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) if text.len() <= LONGEST_TEXT => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}

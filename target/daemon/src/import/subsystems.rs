@@ -1,0 +1,293 @@
+//! Subsystems of a saved configuration, their namespaces and hosts.
+
+use nvmeof_wire::Nqn;
+use uuid::Uuid;
+
+use super::disks::Disks;
+use super::ports::no_protection;
+use super::report::{Report, quoted};
+use super::saved::Object;
+
+/// Highest number of a namespace.
+const HIGHEST_NSID: i64 = 1 << 16;
+/// Bytes of a serial number and of a model number (NVM Express Base
+/// Specification 2.1, Identify Controller, SN and MN).
+const SERIAL: usize = 20;
+const MODEL: usize = 40;
+
+/// A subsystem.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Subsystem {
+    /// Where it is in the file.
+    pub(super) place: String,
+    pub(super) nqn: String,
+    pub(super) serial: Option<String>,
+    pub(super) model: Option<String>,
+    pub(super) allow_any_host: bool,
+    pub(super) allowed_hosts: Vec<String>,
+    /// Queues of one controller, where that is not the default.
+    pub(super) queues: Option<u16>,
+    pub(super) namespaces: Vec<Namespace>,
+}
+
+/// A namespace.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Namespace {
+    pub(super) nsid: u32,
+    pub(super) path: String,
+    /// What hosts saw; `None` where the device says it.
+    pub(super) block_size: Option<u32>,
+    pub(super) uuid: Option<Uuid>,
+    pub(super) nguid: Option<Uuid>,
+    pub(super) ana_group: u32,
+    pub(super) enabled: bool,
+    /// Names of the hosts that see it; empty: all.
+    pub(super) hosts: Vec<String>,
+}
+
+/// All subsystems that can be served.
+pub(super) fn read(root: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> Vec<Subsystem> {
+    let mut all: Vec<Subsystem> = Vec::new();
+    for mut object in root.objects("subsystems", report) {
+        let Some(subsystem) = subsystem(&mut object, disks, report) else {
+            continue;
+        };
+        object.finish(report);
+        if all.iter().any(|other| other.nqn == subsystem.nqn) {
+            let remedy = "the first one is served";
+            report.lost(&subsystem.place, "is there twice", remedy);
+            continue;
+        }
+        all.push(subsystem);
+    }
+    all
+}
+
+fn subsystem(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> Option<Subsystem> {
+    let place = object.own_place().to_owned();
+    let nqn = object.text("nqn", report).unwrap_or_default();
+    if let Err(error) = Nqn::new(&nqn) {
+        let what = format!("{} is no name of a subsystem: {error}", quoted(&nqn));
+        report.lost(&object.place("nqn"), &what, "give it one");
+        return None;
+    }
+    let mut attr = object.object("attr", report);
+    let allow_any_host = attr.switch("allow_any_host", report).unwrap_or(false);
+    let serial = printable(&mut attr, "serial", SERIAL, report);
+    let model = printable(&mut attr, "model", MODEL, report);
+    let queues = queues(&mut attr, report);
+    attributes(&mut attr, report);
+    attr.finish(report);
+    let allowed_hosts = hosts(object, report);
+    for mut passthru in object.objects("passthru", report) {
+        if passthru.switch("enable", report) == Some(true) {
+            let what = "passing commands through to an NVMe controller is not there";
+            let remedy = "serve its namespaces as block devices: [[subsystem.namespace]] with path";
+            report.lost(passthru.own_place(), what, remedy);
+        }
+    }
+    let namespaces = namespaces(object, disks, report);
+    Some(Subsystem {
+        place,
+        nqn,
+        serial,
+        model,
+        allow_any_host,
+        allowed_hosts,
+        queues,
+        namespaces,
+    })
+}
+
+/// A text for hosts; `None` where there is none or it cannot be.
+fn printable(
+    attr: &mut Object<'_>,
+    key: &str,
+    longest: usize,
+    report: &mut Report,
+) -> Option<String> {
+    let text = attr.text(key, report)?;
+    let text = text.trim_end();
+    let fits = text.len() <= longest && text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
+    if !fits {
+        let what = format!("{} cannot be told to hosts", quoted(text));
+        let remedy = format!("give up to {longest} printable ASCII characters");
+        report.lost(&attr.place(key), &what, &remedy);
+    }
+    (fits && !text.is_empty()).then(|| text.to_owned())
+}
+
+/// `None` for the kernel's default, which is more than a host makes.
+fn queues(attr: &mut Object<'_>, report: &mut Report) -> Option<u16> {
+    const DEFAULT: i64 = 128;
+    let most = attr.number("qid_max", report)?;
+    let most = u16::try_from(most.clamp(1, 1024)).ok()?;
+    (i64::from(most) != DEFAULT).then_some(most)
+}
+
+/// Attributes that only have a default here.
+fn attributes(attr: &mut Object<'_>, report: &mut Report) {
+    let lowest = attr.number("cntlid_min", report).unwrap_or(1);
+    let highest = attr.number("cntlid_max", report).unwrap_or(0xffef);
+    if lowest > 1 || highest < 0xffef {
+        let what = format!("controllers are not numbered from {lowest} to {highest}");
+        let remedy = "where several targets serve this subsystem, let this one serve it alone";
+        report.lost(&attr.place("cntlid_min"), &what, remedy);
+    }
+    if attr.switch("pi_enable", report) == Some(true) {
+        no_protection(&attr.place("pi_enable"), report);
+    }
+    let oui = attr.text("ieee_oui", report).unwrap_or_default();
+    if !oui
+        .trim_start_matches("0x")
+        .chars()
+        .all(|digit| digit == '0')
+    {
+        let what = format!("hosts are not told the vendor {}", quoted(&oui));
+        report.note(&attr.place("ieee_oui"), &what, "");
+    }
+    // Which version a target speaks, and what it is called, is not configured.
+    attr.skip(&["version", "firmware"]);
+}
+
+/// Names of hosts. A name that cannot be one is no host.
+fn hosts(object: &mut Object<'_>, report: &mut Report) -> Vec<String> {
+    let place = object.place("allowed_hosts");
+    let mut names = Vec::new();
+    for name in object.texts("allowed_hosts", report) {
+        match Nqn::new(&name) {
+            Ok(_) if names.contains(&name) => {}
+            Ok(_) => names.push(name),
+            Err(error) => {
+                let what = format!("{} is no name of a host: {error}", quoted(&name));
+                report.lost(&place, &what, "correct it in the file");
+            }
+        }
+    }
+    names
+}
+
+fn namespaces(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> Vec<Namespace> {
+    let mut all: Vec<Namespace> = Vec::new();
+    for mut object in object.objects("namespaces", report) {
+        let place = object.own_place().to_owned();
+        if let Some(namespace) = namespace(&mut object, disks, report) {
+            if all.iter().any(|other| other.nsid == namespace.nsid) {
+                report.lost(&place, "is there twice", "the first one is served");
+            } else {
+                all.push(namespace);
+            }
+        }
+        object.finish(report);
+    }
+    all
+}
+
+fn namespace(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> Option<Namespace> {
+    let nsid = object.number("nsid", report);
+    let enabled = object.switch("enable", report).unwrap_or(false);
+    let group = group(object, report);
+    let hosts = hosts(object, report);
+    let mut device = object.object("device", report);
+    let path = device.text("path", report).unwrap_or_default();
+    let uuid = identifier(&mut device, "uuid", report);
+    let nguid = identifier(&mut device, "nguid", report);
+    let at_path = device.place("path");
+    device.finish(report);
+    for key in ["buffered_io", "p2pmem"] {
+        let wanted = object.text(key, report).unwrap_or_default();
+        if !["", "0"].contains(&wanted.as_str()) {
+            let what = "how data are cached and where they lie is decided here";
+            report.note(&object.place(key), what, "");
+        }
+    }
+    let mut reservations = object.object("resv", report);
+    if reservations.switch("enable", report) == Some(true) {
+        let what = "reservations are not there";
+        let remedy = "clusters that fence with them cannot use this namespace";
+        report.lost(reservations.own_place(), what, remedy);
+    }
+    reservations.finish(report);
+    let nsid = nsid.filter(|nsid| (1..=HIGHEST_NSID).contains(nsid));
+    let Some(nsid) = nsid.and_then(|nsid| u32::try_from(nsid).ok()) else {
+        let place = object.place("nsid");
+        report.lost(
+            &place,
+            "is no number of a namespace",
+            "give it one, 1 to 65536",
+        );
+        return None;
+    };
+    if !path.starts_with('/') {
+        let what = format!("{} is no file and no device", quoted(&path));
+        report.lost(&at_path, &what, "name one by a path from the root");
+        return None;
+    }
+    Some(Namespace {
+        nsid,
+        block_size: disks.block_size(&at_path, &path, report),
+        path,
+        uuid,
+        nguid,
+        ana_group: group,
+        enabled,
+        hosts,
+    })
+}
+
+/// The ANA group: nvmetcli has it under two names. 0: there are none.
+fn group(object: &mut Object<'_>, report: &mut Report) -> u32 {
+    let place = object.place("ana_grpid");
+    let plain = object.number("ana_grpid", report);
+    let mut ana = object.object("ana", report);
+    let grouped = ana.number("grpid", report);
+    ana.finish(report);
+    let Some(group) = plain.or(grouped) else {
+        return 0;
+    };
+    u32::try_from(group).unwrap_or_else(|_| {
+        let what = format!("{group} is no ANA group");
+        report.lost(&place, &what, "the namespace is in group 1");
+        1
+    })
+}
+
+/// An identifier; all zero means that there is none.
+fn identifier(device: &mut Object<'_>, key: &str, report: &mut Report) -> Option<Uuid> {
+    let text = device.text(key, report)?;
+    match Uuid::parse_str(text.trim()) {
+        Ok(identifier) => (!identifier.is_nil()).then_some(identifier),
+        Err(_) => {
+            let what = format!("{} is no {key}", quoted(&text));
+            let remedy = "hosts are told another one: they take it for another disk";
+            report.lost(&device.place(key), &what, remedy);
+            None
+        }
+    }
+}
+
+/// Tells of hosts that have to prove who they are. Their secrets are not
+/// repeated.
+pub(super) fn read_hosts(root: &mut Object<'_>, report: &mut Report) {
+    for mut host in root.objects("hosts", report) {
+        host.skip(&["nqn"]);
+        let mut dhchap = host.object("dhchap", report);
+        let secret = |key, dhchap: &mut Object<'_>, report: &mut Report| {
+            let text = dhchap.text(key, report);
+            text.is_some_and(|text| !text.trim().is_empty())
+        };
+        let (theirs, ours) = (
+            secret("key", &mut dhchap, report),
+            secret("ctrl_key", &mut dhchap, report),
+        );
+        if theirs || ours {
+            let what = "in-band authentication (DH-HMAC-CHAP) is not there";
+            let remedy = "hosts are known by the name they give alone: keep the network to those \
+                          that may connect (docs/security.md)";
+            report.lost(dhchap.own_place(), what, remedy);
+        }
+        dhchap.skip(&["dhgroup", "hash"]);
+        dhchap.finish(report);
+        host.finish(report);
+    }
+}

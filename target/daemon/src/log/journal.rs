@@ -1,0 +1,209 @@
+//! Messages with their fields, in the journal's own protocol
+//! (<https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>).
+//!
+//! A field of a message becomes one of the journal, `host` for example
+//! `NVMEOF_HOST`, by which `journalctl` finds messages. The text has them all as
+//! well, because that is what `journalctl` shows.
+
+use std::fmt::{self, Write};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::fstat;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+/// Where the journal takes messages.
+const SOCKET: &str = "/run/systemd/journal/socket";
+/// What names of our own fields begin with.
+const PREFIX: &str = "NVMEOF_";
+/// Bytes of a text, at most. Longer ones would need a file to be passed.
+const LONGEST: usize = 16 << 10;
+
+/// The journal.
+#[derive(Debug)]
+pub(super) struct Journal {
+    socket: UnixDatagram,
+    path: PathBuf,
+}
+
+impl Journal {
+    /// The journal, when standard error goes there.
+    pub(super) fn of_service() -> Option<Self> {
+        let stream = std::env::var("JOURNAL_STREAM").ok()?;
+        let stderr = fstat(io::stderr().as_fd()).ok()?;
+        // systemd.exec(5): "a colon-separated pair of the device and inode
+        // number of the file descriptor", with which "programs can ... verify".
+        if !is_stream(&stream, stderr.st_dev, stderr.st_ino) {
+            return None;
+        }
+        Self::at(Path::new(SOCKET)).ok()
+    }
+
+    /// The journal that listens at `path`.
+    fn at(path: &Path) -> io::Result<Self> {
+        let socket = UnixDatagram::unbound()?;
+        // A reactor must not wait for the journal.
+        socket.set_nonblocking(true)?;
+        // The journal leaves out what is empty; nobody there is an error.
+        socket.send_to(&[], path)?;
+        Ok(Self {
+            socket,
+            path: path.to_path_buf(),
+        })
+    }
+}
+
+fn is_stream(stream: &str, device: u64, inode: u64) -> bool {
+    let both = stream.split_once(':').and_then(|(one, other)| {
+        let parsed = (one.parse().ok()?, other.parse().ok()?);
+        Some(parsed)
+    });
+    both == Some((device, inode))
+}
+
+impl<S: Subscriber> Layer<S> for Journal {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut message = Message::default();
+        event.record(&mut message);
+        let bytes = message.to_bytes(*event.metadata().level());
+        // When it is full, or gone, the message is lost: what has to go on is
+        // serving.
+        let _ = self.socket.send_to(&bytes, &self.path);
+    }
+}
+
+/// A message: its text and its fields.
+#[derive(Debug, Default)]
+struct Message {
+    text: String,
+    fields: Vec<(&'static str, String)>,
+}
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.put(field, format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field, value.to_owned());
+    }
+}
+
+impl Message {
+    fn put(&mut self, field: &Field, value: String) {
+        match field.name() {
+            "message" => self.text = value,
+            name => self.fields.push((name, value)),
+        }
+    }
+
+    /// As the journal takes it.
+    fn to_bytes(&self, level: Level) -> Vec<u8> {
+        let mut text = self.text.clone();
+        for (name, value) in &self.fields {
+            let _ = write!(text, " {name}={value}");
+        }
+        let mut bytes = Vec::new();
+        put(&mut bytes, "MESSAGE", shortened(&text));
+        put(&mut bytes, "PRIORITY", priority(level));
+        put(&mut bytes, "SYSLOG_IDENTIFIER", env!("CARGO_PKG_NAME"));
+        for (name, value) in &self.fields {
+            let name = format!("{PREFIX}{}", name.to_ascii_uppercase());
+            put(&mut bytes, &name, shortened(value));
+        }
+        bytes
+    }
+}
+
+/// syslog(3).
+fn priority(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "3",
+        Level::WARN => "4",
+        Level::INFO => "6",
+        _ => "7",
+    }
+}
+
+fn shortened(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(LONGEST))
+        .unwrap_or(text)
+}
+
+/// One field: with a line feed in it, its length is said before it.
+fn put(bytes: &mut Vec<u8>, name: &str, value: &str) {
+    bytes.extend_from_slice(name.as_bytes());
+    if value.contains('\n') {
+        bytes.push(b'\n');
+        let len = u64::try_from(value.len()).unwrap_or(0);
+        bytes.extend_from_slice(&len.to_le_bytes());
+    } else {
+        bytes.push(b'=');
+    }
+    bytes.extend_from_slice(value.as_bytes());
+    bytes.push(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing_subscriber::layer::SubscriberExt;
+
+    #[test]
+    fn a_message_comes_with_its_fields() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let there = UnixDatagram::bind(&path).unwrap();
+        let journal = Journal::at(&path).unwrap();
+        let log = tracing_subscriber::registry().with(journal);
+        tracing::subscriber::with_default(log, || {
+            let (host, peer) = ("nqn.a", "10.0.0.1:7");
+            tracing::warn!(%peer, host, queue = 3, "lost: {}", "reset");
+            tracing::info!("two\nlines");
+        });
+        let mut buf = [0; 4096];
+        assert_eq!(
+            there.recv(&mut buf).unwrap(),
+            0,
+            "only to see whether it is there"
+        );
+        let len = there.recv(&mut buf).unwrap();
+        let text = String::from_utf8(buf[..len].to_vec()).unwrap();
+        let expected = "MESSAGE=lost: reset peer=10.0.0.1:7 host=nqn.a queue=3\nPRIORITY=4\n\
+                        SYSLOG_IDENTIFIER=nvmeof-target\nNVMEOF_PEER=10.0.0.1:7\n\
+                        NVMEOF_HOST=nqn.a\nNVMEOF_QUEUE=3\n";
+        assert_eq!(text, expected);
+        let len = there.recv(&mut buf).unwrap();
+        let expected = b"MESSAGE\n\x09\0\0\0\0\0\0\0two\nlines\nPRIORITY=6\n";
+        assert!(buf[..len].starts_with(expected), "{:?}", &buf[..len]);
+    }
+
+    #[test]
+    fn without_a_journal_there_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(Journal::at(&folder.path().join("socket")).is_err());
+        // Ours goes elsewhere.
+        assert!(Journal::of_service().is_none());
+    }
+
+    #[test]
+    fn only_the_stream_of_standard_error_counts() {
+        assert!(is_stream("9:12345", 9, 12345));
+        for other in ["9:1", "8:12345", "9", "", "9:12345:1", "a:b"] {
+            assert!(!is_stream(other, 9, 12345), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_cut_between_characters() {
+        let long = "ä".repeat(LONGEST);
+        assert_eq!(shortened(&long).len(), LONGEST);
+        let long = format!("a{long}");
+        assert_eq!(shortened(&long).len(), LONGEST - 1);
+    }
+}

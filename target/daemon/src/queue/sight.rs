@@ -1,0 +1,27 @@
+//! What a queue pair looks like at one moment, to whoever watches the target.
+
+use super::Edge;
+use crate::watch::{Member, QueueSight};
+
+impl Edge {
+    /// How it is now.
+    pub(crate) fn sight(&self) -> QueueSight {
+        let member = self
+            .core
+            .association()
+            .map(|(host, subsystem, cntlid)| Member {
+                host: host.to_owned(),
+                subsystem: subsystem.to_owned(),
+                cntlid,
+            });
+        QueueSight {
+            provider: self.provider,
+            peer: self.peer,
+            queue: self.core.qid(),
+            entries: self.core.entries(),
+            member,
+            commands: self.slots.in_use(),
+            namespaces: self.slots.namespaces(),
+        }
+    }
+}

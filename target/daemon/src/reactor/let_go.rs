@@ -1,0 +1,89 @@
+//! Letting go of all hosts while the target goes on: as when it drains to stop,
+//! but it may listen again.
+//!
+//! ```text
+//!  Serving ─ order ─► Finishing ─ time is up ─► Closing ─ queue pairs gone ─► Gone ─ listens ─► Serving
+//!                        └ queue pairs gone ──────────────────────────────────► ┘
+//! ```
+
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use super::Reactor;
+use crate::storage::Storage;
+
+/// How far that is.
+#[derive(Debug, Default)]
+pub(super) struct LetGo {
+    stage: Stage,
+    /// Hear when all are gone.
+    answers: Vec<Sender<()>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Serving,
+    /// Until then commands may finish.
+    Finishing {
+        until: Duration,
+    },
+    /// Connections are being closed.
+    Closing,
+    Gone,
+}
+
+impl LetGo {
+    /// Whether connections are taken.
+    pub(super) fn accepts(&self) -> bool {
+        self.stage == Stage::Serving
+    }
+
+    /// They are from now on.
+    pub(super) fn resume(&mut self) {
+        self.stage = Stage::Serving;
+    }
+
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        match self.stage {
+            Stage::Finishing { until } => Some(until),
+            Stage::Serving | Stage::Closing | Stage::Gone => None,
+        }
+    }
+}
+
+impl<S: Storage> Reactor<S> {
+    pub(super) fn start_to_let_go(&mut self, answer: Sender<()>, now: Duration) {
+        self.listen_nowhere();
+        self.let_go.answers.push(answer);
+        if self.let_go.stage == Stage::Serving {
+            let until = now + self.config.drain;
+            self.let_go.stage = Stage::Finishing { until };
+            self.each_queue(now, |edge, io| edge.drain(io));
+        }
+    }
+
+    /// Goes on with it. Says whether anything came of it.
+    pub(super) fn go_on_letting_go(&mut self, now: Duration) -> bool {
+        match self.let_go.stage {
+            Stage::Finishing { .. } | Stage::Closing if self.queues.is_empty() => {
+                self.let_go.stage = Stage::Gone;
+            }
+            Stage::Finishing { until } if now >= until => {
+                self.let_go.stage = Stage::Closing;
+                self.each_queue(now, |edge, io| {
+                    edge.abandon("the time to finish commands is up", io);
+                });
+            }
+            _ => {}
+        }
+        let tells = self.let_go.stage == Stage::Gone && !self.let_go.answers.is_empty();
+        if tells {
+            for answer in self.let_go.answers.drain(..) {
+                // Who does not wait any more need not know.
+                let _ = answer.send(());
+            }
+        }
+        tells
+    }
+}

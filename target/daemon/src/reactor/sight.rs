@@ -1,0 +1,22 @@
+//! What a reactor looks like at one moment, to whoever watches the target.
+
+use std::time::Duration;
+
+use super::Reactor;
+use crate::storage::Storage;
+use crate::watch::Sight;
+
+impl<S: Storage> Reactor<S> {
+    /// How it is now.
+    pub(super) fn sight(&mut self, now: Duration) -> Sight {
+        let mut queues = Vec::with_capacity(self.queues.len());
+        self.each_queue(now, |edge, _| queues.push(edge.sight()));
+        Sight {
+            queues,
+            waiting_for_buffers: self.hungry.len(),
+            waiting_for_disks: self.backlog.len(),
+            free_buffers: self.buffers.available(),
+            free_capsules: self.capsules.available(),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Lines of the log about peers name who they are.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nvmeof_rdma::Provider;
+use nvmeof_wire::cm::Request;
+use nvmeof_wire::fabrics::{Connect, disconnect};
+use nvmeof_wire::nvm::Io;
+use nvmeof_wire::opcode::io::WRITE;
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::host::{admin, connect, establish, ready, run, try_connect};
+use super::{Bench, NQN};
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// What is logged meanwhile.
+fn logged(act: impl FnOnce()) -> Vec<String> {
+    let lines = Lines::default();
+    let log = tracing_subscriber::fmt()
+        .with_writer(lines.clone())
+        .with_ansi(false)
+        .without_time()
+        .finish();
+    tracing::subscriber::with_default(log, act);
+    let bytes = lines.0.lock().unwrap().clone();
+    let text = String::from_utf8(bytes).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+const HOST: &str = "nqn.2026-11.org.example:host";
+
+/// The lines with `words`, each of which names everything.
+fn named(lines: &[String], words: &str, queue: u16) {
+    let queue = format!("queue={queue}");
+    let mut found = lines
+        .iter()
+        .filter(|line| line.contains(words) && line.contains(&queue));
+    let line = found
+        .next()
+        .unwrap_or_else(|| panic!("{words} {queue}: {lines:#?}"));
+    for word in ["peer=10.0.0.2:", HOST, NQN] {
+        assert!(line.contains(word), "{word} is not in: {line}");
+    }
+}
+
+#[test]
+fn lines_about_a_queue_name_host_address_subsystem_and_queue() {
+    let lines = logged(|| {
+        let mut bench = Bench::new(1);
+        let mut host = bench.host();
+        let (_admin, io) = ready(&mut bench, &mut host);
+        let sent = host.send(io, disconnect(), &[]);
+        run(&mut bench, &mut host, sent);
+        bench.until(&mut [&mut host], |bench, _| {
+            bench.reactor.queue_pairs() == 1
+        });
+        drop(host);
+        let mut other = bench.host();
+        bench.until(&mut [&mut other], |bench, _| {
+            bench.reactor.queue_pairs() == 0
+        });
+    });
+    named(&lines, "connected by", 0);
+    named(&lines, "connected, 128 entries", 1);
+    named(&lines, "closing: the host disconnected the queue", 1);
+    named(&lines, "disconnected: ", 1);
+    assert!(
+        lines.iter().all(|line| line.contains("peer=10.0.0.2:")),
+        "{lines:#?}"
+    );
+}
+
+#[test]
+fn a_host_that_does_not_give_its_data_is_named() {
+    let lines = logged(|| {
+        let mut bench = Bench::new(2);
+        let mut host = bench.host();
+        let (_, cntlid) = admin(&mut bench, &mut host, 0);
+        let (io, _) = connect(&mut bench, &mut host, &Connect::new(1, 128, 0), cntlid);
+        host.send_with(io, Io::new(1, 0, 8).to_sqe(WRITE), &[7; 4096]);
+        host.provider.submit(bench.net.now());
+        // It gives nothing any more, but it is there.
+        bench.run_for(&mut [], Duration::from_secs(40));
+        drop(host);
+    });
+    named(&lines, "did not take or give the data", 1);
+}
+
+#[test]
+fn a_connect_that_is_refused_names_who_asked() {
+    let lines = logged(|| {
+        let mut bench = Bench::new(3);
+        let mut host = bench.host();
+        let qp = establish(&mut bench, &mut host, &Request::new(1, 128));
+        let cqe = try_connect(&mut bench, &mut host, qp, &Connect::new(1, 128, 0), 77);
+        assert!(!cqe.status().is_success());
+    });
+    named(&lines, "Connect refused: ", 1);
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains("no controller 77 here")),
+        "{lines:#?}"
+    );
+}

@@ -1,0 +1,198 @@
+//! The rates as lines of text, as wide as any terminal.
+
+use super::rates::{Rates, Reactor, Row};
+use super::view::View;
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) text: String,
+    pub(super) kind: Kind,
+}
+
+/// How it looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Plain,
+    /// The head of a table.
+    Head,
+    /// Something is wrong.
+    Alarm,
+}
+
+/// Columns of a terminal that shows everything.
+const WIDTH: usize = 80;
+/// Columns of a name.
+const NAME: usize = 30;
+
+/// Everything, one below the other.
+pub(super) fn all(rates: &Rates, view: &View) -> Vec<Line> {
+    let mut lines = head(rates, view);
+    lines.push(plain(String::new()));
+    lines.extend(table("NAMESPACE", &view.sorted(&rates.namespaces)));
+    lines.push(plain(String::new()));
+    lines.extend(table("HOST", &view.sorted(&rates.hosts)));
+    lines
+}
+
+/// Totals and threads.
+pub(super) fn head(rates: &Rates, view: &View) -> Vec<Line> {
+    let Rates {
+        version,
+        controllers,
+        queues,
+        total,
+        ..
+    } = rates;
+    let up = time_up(rates.uptime);
+    let paused = if view.paused { "  PAUSED" } else { "" };
+    let first = format!(
+        "nvmeof-target {version}  up {up}  controllers {controllers}  queues {queues}{paused}"
+    );
+    let second = format!(
+        "IOPS {}  read {}/s  write {}/s  p50 {}  p99 {}  in work {}  errors {}/s",
+        short(total.iops),
+        short(total.read),
+        short(total.written),
+        time(total.p50),
+        time(total.p99),
+        total.commands,
+        short(total.errors),
+    );
+    let mut lines = vec![plain(first), plain(second)];
+    lines.extend(view.trouble.iter().map(|why| alarm(why.clone())));
+    lines.push(plain(String::new()));
+    let titles = [
+        "REACTOR", "working", "polling", "queues", "in work", "IOPS", "waiting",
+    ];
+    lines.push(Line {
+        text: titles.map(|title| format!("{title:>9}")).concat(),
+        kind: Kind::Head,
+    });
+    lines.extend(rates.reactors.iter().map(reactor));
+    lines
+}
+
+fn reactor(one: &Reactor) -> Line {
+    let share = |share: f64| format!("{:.0} %", share * 100.0);
+    let cells = [
+        one.reactor.to_string(),
+        share(one.working),
+        share(one.polling),
+        one.queues.to_string(),
+        one.commands.to_string(),
+        short(one.iops),
+        one.waiting.to_string(),
+    ];
+    let text = cells.map(|cell| format!("{cell:>9}")).concat();
+    if one.answered {
+        return plain(text);
+    }
+    alarm(format!("{text}  no answer"))
+}
+
+/// Namespaces or hosts.
+pub(super) fn table(title: &str, rows: &[&Row]) -> Vec<Line> {
+    let head = line(
+        title,
+        ["IOPS", "read/s", "write/s", "p50", "p99", "work", "err/s"].map(str::to_owned),
+    );
+    let head = Line {
+        text: head,
+        kind: Kind::Head,
+    };
+    let rows = rows.iter().map(|row| {
+        let cells = [
+            short(row.iops),
+            short(row.read),
+            short(row.written),
+            time(row.p50),
+            time(row.p99),
+            row.commands.to_string(),
+            short(row.errors),
+        ];
+        let text = line(&row.name, cells);
+        if row.errors > 0.0 {
+            alarm(text)
+        } else {
+            plain(text)
+        }
+    });
+    [head].into_iter().chain(rows).collect()
+}
+
+fn line(name: &str, cells: [String; 7]) -> String {
+    let widths = [7, 7, 7, 6, 6, 4, 5];
+    let mut text = format!("{:<NAME$}", ended(name, NAME));
+    for (cell, width) in cells.into_iter().zip(widths) {
+        text.push_str(&format!(" {cell:>width$}"));
+    }
+    text
+}
+
+fn plain(text: String) -> Line {
+    let kind = Kind::Plain;
+    Line { text, kind }
+}
+
+fn alarm(text: String) -> Line {
+    let kind = Kind::Alarm;
+    Line { text, kind }
+}
+
+/// The end of `text`, where names differ, in `most` columns. What a terminal
+/// would take for a command is not shown.
+pub(super) fn ended(text: &str, most: usize) -> String {
+    let shown = |c: char| if c.is_control() { '?' } else { c };
+    let count = text.chars().count();
+    if count <= most {
+        return text.chars().map(shown).collect();
+    }
+    let rest = text.chars().skip(count + 1 - most).map(shown);
+    std::iter::once('…').chain(rest).collect()
+}
+
+/// Three digits and a letter for the thousands.
+pub(super) fn short(number: f64) -> String {
+    let mut number = number;
+    for letter in ["", "k", "M", "G", "T"] {
+        // What would be rounded to four digits is the next letter's.
+        if number < 999.5 {
+            let digits = usize::from(number < 99.95 && !letter.is_empty());
+            return format!("{number:.digits$}{letter}");
+        }
+        number /= 1000.0;
+    }
+    format!("{number:.0}P")
+}
+
+fn time(seconds: Option<f64>) -> String {
+    let Some(seconds) = seconds else {
+        return "-".to_owned();
+    };
+    let us = seconds * 1e6;
+    match us {
+        _ if us < 999.5 => format!("{us:.0}µs"),
+        _ if us < 99_950.0 => format!("{:.1}ms", us / 1e3),
+        _ if us < 999_500.0 => format!("{:.0}ms", us / 1e3),
+        _ => format!("{seconds:.1}s"),
+    }
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "seconds that a program runs"
+)]
+fn time_up(seconds: f64) -> String {
+    let seconds = seconds.max(0.0) as u64;
+    let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
+    let rest = format!("{hours:02}:{:02}:{:02}", seconds / 60 % 60, seconds % 60);
+    match days {
+        0 => rest,
+        days => format!("{days}d {rest}"),
+    }
+}
+
+/// Whether everything fits a terminal.
+const _: () = assert!(NAME + 7 + 3 * 7 + 2 * 6 + 4 + 5 < WIDTH);

@@ -1,0 +1,105 @@
+//! What the person in front of it chose: the order, and whether it stands still.
+
+use super::rates::Row;
+
+/// How everything is to be shown.
+#[derive(Clone, Debug, Default)]
+pub(super) struct View {
+    pub(super) sort: Sort,
+    /// Lowest first instead of highest.
+    pub(super) reversed: bool,
+    pub(super) paused: bool,
+    /// Rows of namespaces and hosts that are passed over.
+    pub(super) from: usize,
+    /// What has to be done differently, if anything.
+    pub(super) trouble: Option<String>,
+}
+
+/// By what namespaces and hosts are sorted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Sort {
+    #[default]
+    Iops,
+    Read,
+    Written,
+    P99,
+    Errors,
+    Name,
+}
+
+/// What a key is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    End,
+    Sort,
+    Reverse,
+    Pause,
+    Up,
+    Down,
+}
+
+impl Sort {
+    const ALL: [Self; 6] = [
+        Self::Iops,
+        Self::Read,
+        Self::Written,
+        Self::P99,
+        Self::Errors,
+        Self::Name,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Iops => "IOPS",
+            Self::Read => "read",
+            Self::Written => "written",
+            Self::P99 => "p99",
+            Self::Errors => "errors",
+            Self::Name => "name",
+        }
+    }
+
+    fn next(self) -> Self {
+        let at = Self::ALL.iter().position(|one| *one == self);
+        let next = at.and_then(|at| Self::ALL.get(at + 1));
+        next.copied().unwrap_or_default()
+    }
+}
+
+impl View {
+    /// Somebody pressed a key. Says whether that was the end.
+    pub(super) fn press(&mut self, key: Key) -> bool {
+        match key {
+            Key::End => return true,
+            Key::Sort => self.sort = self.sort.next(),
+            Key::Reverse => self.reversed = !self.reversed,
+            Key::Pause => self.paused = !self.paused,
+            Key::Up => self.from = self.from.saturating_sub(1),
+            Key::Down => self.from = self.from.saturating_add(1),
+        }
+        false
+    }
+
+    /// The rows in the order that was chosen.
+    pub(super) fn sorted<'a>(&self, rows: &'a [Row]) -> Vec<&'a Row> {
+        let mut rows: Vec<&Row> = rows.iter().collect();
+        let number = |row: &Row| match self.sort {
+            Sort::Iops => row.iops,
+            Sort::Read => row.read,
+            Sort::Written => row.written,
+            Sort::P99 => row.p99.unwrap_or(-1.0),
+            Sort::Errors => row.errors,
+            Sort::Name => 0.0,
+        };
+        // Highest first; what is the same stays in the order of names.
+        rows.sort_by(|one, other| {
+            number(other)
+                .total_cmp(&number(one))
+                .then_with(|| one.name.cmp(&other.name))
+        });
+        if self.reversed {
+            rows.reverse();
+        }
+        rows
+    }
+}

@@ -1,0 +1,297 @@
+//! Putting together what all reactors have and counted.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nvmeof_target_core::metrics::Of;
+use nvmeof_target_core::{Model, Target};
+use nvmeof_wire::Nqn;
+
+use super::counters::{Counters, End, Spent};
+use super::snapshot::{Counts, HostState, NamespaceState, QueueState, ReactorState, Snapshot};
+use super::{Health, Sight};
+use crate::config::ProviderName;
+use crate::mailbox::{Mailbox, Order};
+
+/// Tells how the target is. Asking from several threads is fine.
+#[derive(Debug)]
+pub struct Watch {
+    target: Target,
+    reactors: Vec<Watched>,
+    /// What the providers of each reactor are called, by their numbers.
+    providers: Vec<&'static str>,
+    started: Instant,
+    started_at: SystemTime,
+    patience: Duration,
+    /// The last one, and when collecting it began.
+    last: Mutex<Option<(Instant, Arc<Snapshot>)>>,
+}
+
+/// One reactor, as far as it is watched.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    mailbox: Mailbox,
+    counters: Arc<Counters>,
+}
+
+/// Within this time a reactor says how it is, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Watched {
+    pub(crate) fn new(mailbox: Mailbox, counters: Arc<Counters>) -> Self {
+        Self { mailbox, counters }
+    }
+}
+
+impl Watch {
+    /// Of all reactors of `target`, which have these providers.
+    pub(crate) fn new(target: Target, reactors: Vec<Watched>, providers: &[ProviderName]) -> Self {
+        Self {
+            target,
+            reactors,
+            providers: providers.iter().map(|name| name.name()).collect(),
+            started: Instant::now(),
+            started_at: SystemTime::now(),
+            patience: PATIENCE,
+            last: Mutex::new(None),
+        }
+    }
+
+    /// For how long a reactor may be silent.
+    #[cfg(test)]
+    pub(super) fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// The target as it is now. Waits for every reactor, but not for long.
+    ///
+    /// Who asks while it is being collected for somebody else gets what is
+    /// collected next, together with all others who asked meanwhile: reactors
+    /// are not asked more often for that.
+    #[must_use]
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        let asked = Instant::now();
+        // Who panicked left what was there before.
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((begun, snapshot)) = &*last
+            && *begun >= asked
+        {
+            return Arc::clone(snapshot);
+        }
+        let begun = Instant::now();
+        let snapshot = Arc::new(self.collect());
+        *last = Some((begun, Arc::clone(&snapshot)));
+        snapshot
+    }
+
+    /// Whether every reactor does something when it is told to.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let sights = self.look();
+        Health::of(sights.iter().map(Option::is_some))
+    }
+
+    /// What every reactor says of itself; `None` of those that are silent.
+    fn look(&self) -> Vec<Option<Sight>> {
+        let until = Instant::now() + self.patience;
+        let asked: Vec<Receiver<Sight>> = self
+            .reactors
+            .iter()
+            .map(|reactor| {
+                let (answer, hears) = channel();
+                reactor.mailbox.order(Order::Look { answer });
+                hears
+            })
+            .collect();
+        let answers = asked.into_iter().map(|hears| {
+            let left = until.saturating_duration_since(Instant::now());
+            hears.recv_timeout(left).ok()
+        });
+        answers.collect()
+    }
+
+    fn collect(&self) -> Snapshot {
+        let sights = self.look();
+        let model = self.target.model();
+        let now = self.started.elapsed();
+        let mut sum = Sum::of(&model);
+        let mut reactors = Vec::new();
+        for (number, (reactor, sight)) in self.reactors.iter().zip(&sights).enumerate() {
+            let mut state = state_of(number, &reactor.counters);
+            sum.count(&mut state, &reactor.counters, &model, now);
+            if let Some(sight) = sight {
+                self.see(&mut sum, &mut state, sight);
+            }
+            reactors.push(state);
+        }
+        let since_1970 = self.started_at.duration_since(UNIX_EPOCH);
+        Snapshot {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started: since_1970.unwrap_or_default().as_secs(),
+            uptime: now.as_secs_f64(),
+            controllers: self.target.controllers(),
+            reactors,
+            namespaces: sum.namespaces.into_values().collect(),
+            hosts: sum.hosts.into_values().collect(),
+            queues: sum.queues,
+            limits: BTreeMap::new(),
+        }
+    }
+
+    /// Adds what a reactor has at this moment.
+    fn see(&self, sum: &mut Sum, state: &mut ReactorState, sight: &Sight) {
+        state.answered = true;
+        state.waiting_for_buffers = sight.waiting_for_buffers;
+        state.waiting_for_disks = sight.waiting_for_disks;
+        state.free_buffers = sight.free_buffers;
+        state.free_capsules = sight.free_capsules;
+        for queue in &sight.queues {
+            let provider = self.providers.get(queue.provider).copied();
+            let provider = provider.unwrap_or("unknown").to_owned();
+            *state.queues.entry(provider.clone()).or_default() += 1;
+            state.commands += queue.commands;
+            let member = queue.member.as_ref();
+            if let Some(member) = member {
+                let host = sum.host(&member.host, &member.subsystem);
+                host.connected = true;
+                host.queues += 1;
+                host.commands += queue.commands;
+                for (nsid, commands) in queue.namespaces.iter().filter(|_| queue.queue > 0) {
+                    if let Some(namespace) = sum.namespace(&member.subsystem, *nsid) {
+                        namespace.commands += commands;
+                    }
+                }
+            }
+            sum.queues.push(QueueState {
+                reactor: state.reactor,
+                provider,
+                peer: queue.peer.to_string(),
+                host: member.map(|member| member.host.clone()),
+                subsystem: member.map(|member| member.subsystem.clone()),
+                cntlid: member.map(|member| member.cntlid),
+                queue: queue.queue,
+                entries: queue.entries,
+                commands: queue.commands,
+            });
+        }
+    }
+}
+
+/// What was counted, over all reactors.
+struct Sum {
+    namespaces: BTreeMap<(String, u32), NamespaceState>,
+    hosts: BTreeMap<(String, String), HostState>,
+    queues: Vec<QueueState>,
+}
+
+impl Sum {
+    /// With every namespace that is served.
+    fn of(model: &Model) -> Self {
+        let all = model.subsystems().iter().flat_map(|subsystem| {
+            let nqn = subsystem.nqn.as_str().to_owned();
+            let namespaces = subsystem.namespaces().iter();
+            namespaces.map(move |one| NamespaceState {
+                subsystem: nqn.clone(),
+                nsid: one.nsid,
+                bytes: one.bytes(),
+                ..NamespaceState::default()
+            })
+        });
+        Self {
+            namespaces: all
+                .map(|one| ((one.subsystem.clone(), one.nsid), one))
+                .collect(),
+            hosts: BTreeMap::new(),
+            queues: Vec::new(),
+        }
+    }
+
+    /// The namespace of that number, or what stands for none; `None` when the
+    /// subsystem has neither.
+    fn namespace(&mut self, subsystem: &str, nsid: u32) -> Option<&mut NamespaceState> {
+        let named = (subsystem.to_owned(), nsid);
+        if self.namespaces.contains_key(&named) {
+            return self.namespaces.get_mut(&named);
+        }
+        self.namespaces.get_mut(&(named.0, 0))
+    }
+
+    fn host(&mut self, host: &str, subsystem: &str) -> &mut HostState {
+        let key = (host.to_owned(), subsystem.to_owned());
+        self.hosts.entry(key).or_insert_with(|| HostState {
+            host: host.to_owned(),
+            subsystem: subsystem.to_owned(),
+            ..HostState::default()
+        })
+    }
+
+    /// Adds what a reactor counted.
+    fn count(
+        &mut self,
+        state: &mut ReactorState,
+        counters: &Counters,
+        model: &Model,
+        now: Duration,
+    ) {
+        let serves = |subsystem: &Nqn, nsid| {
+            let subsystem = model.subsystem(subsystem);
+            subsystem.is_some_and(|it| nsid == 0 || it.namespace(nsid).is_some())
+        };
+        for counted in counters.book.read(now, &serves) {
+            let counts = Counts::from(&counted.totals);
+            match counted.of {
+                Of::Namespace { subsystem, nsid } => {
+                    let subsystem = subsystem.as_str();
+                    let key = (subsystem.to_owned(), nsid);
+                    let state = self
+                        .namespaces
+                        .entry(key)
+                        .or_insert_with(|| NamespaceState {
+                            subsystem: subsystem.to_owned(),
+                            nsid,
+                            ..NamespaceState::default()
+                        });
+                    state.counts.add(&counts);
+                }
+                Of::Host {
+                    host,
+                    subsystem,
+                    connected,
+                } => {
+                    let host = self.host(host.as_str(), subsystem.as_str());
+                    host.connected |= connected;
+                    host.counts.add(&counts);
+                    state.counts.add(&counts);
+                }
+                Of::Forgotten => state.counts.add(&counts),
+            }
+        }
+    }
+}
+
+/// A reactor without what is asked for, and without commands.
+fn state_of(reactor: usize, counters: &Counters) -> ReactorState {
+    let mut state = ReactorState {
+        reactor,
+        ..ReactorState::default()
+    };
+    for spent in Spent::ALL {
+        let (time, times) = counters.time(spent);
+        let name = spent.name().to_owned();
+        state.seconds.insert(name.clone(), time.as_secs_f64());
+        state.times.insert(name, times);
+    }
+    (state.accepted, state.rejected) = counters.asked();
+    for end in End::ALL {
+        let ended = counters.ended(end);
+        let name = end.name().to_owned();
+        if end.is_error() {
+            state.rdma_errors.insert(name.clone(), ended);
+        }
+        state.closed.insert(name, ended);
+    }
+    state
+}

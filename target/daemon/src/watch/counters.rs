@@ -1,0 +1,192 @@
+//! What one reactor counts: its time, its connections, and in its book what it
+//! did for whom.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nvmeof_rdma::CloseReason;
+use nvmeof_target_core::metrics::Book;
+
+/// Counters of one reactor. Its thread writes, whoever watches reads.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Commands, for each namespace and host.
+    pub(crate) book: Book,
+    time_ns: [AtomicU64; Spent::ALL.len()],
+    turns: [AtomicU64; Spent::ALL.len()],
+    accepted: AtomicU64,
+    rejected: AtomicU64,
+    closed: [AtomicU64; End::ALL.len()],
+}
+
+/// What a thread did with its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spent {
+    /// Turns in which there was something to do.
+    Working,
+    /// Turns in which there was nothing, and giving others the processor.
+    Polling,
+    /// Sleeping until something happens.
+    Asleep,
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// By us.
+    Local,
+    /// By the host, in good order.
+    Peer,
+    /// It was never there.
+    Rejected,
+    /// Something did not come in time.
+    Timeout,
+    /// The network failed.
+    Network,
+    /// The host broke the protocol.
+    PeerFault,
+    /// The host says that we broke it.
+    Terminated,
+}
+
+impl Spent {
+    pub(crate) const ALL: [Self; 3] = [Self::Working, Self::Polling, Self::Asleep];
+
+    /// A word for labels.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Working => "working",
+            Self::Polling => "polling",
+            Self::Asleep => "asleep",
+        }
+    }
+}
+
+impl End {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Local,
+        Self::Peer,
+        Self::Rejected,
+        Self::Timeout,
+        Self::Network,
+        Self::PeerFault,
+        Self::Terminated,
+    ];
+
+    /// A word for labels.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Peer => "peer",
+            Self::Rejected => "rejected",
+            Self::Timeout => "timeout",
+            Self::Network => "network",
+            Self::PeerFault => "peer_fault",
+            Self::Terminated => "terminated",
+        }
+    }
+
+    /// Whether RDMA failed.
+    pub(crate) fn is_error(self) -> bool {
+        match self {
+            Self::Local | Self::Peer | Self::Rejected => false,
+            Self::Timeout | Self::Network | Self::PeerFault | Self::Terminated => true,
+        }
+    }
+
+    fn of(reason: &CloseReason) -> Self {
+        match reason {
+            CloseReason::Local => Self::Local,
+            CloseReason::Peer => Self::Peer,
+            CloseReason::Rejected => Self::Rejected,
+            CloseReason::Timeout { .. } => Self::Timeout,
+            CloseReason::Network { .. } => Self::Network,
+            CloseReason::PeerFault(_) => Self::PeerFault,
+            CloseReason::Terminated(_) => Self::Terminated,
+        }
+    }
+}
+
+impl Counters {
+    /// The thread did this for so long.
+    pub(crate) fn spent(&self, on: Spent, time: Duration) {
+        add(self.time_ns.get(on as usize), ns(time));
+        add(self.turns.get(on as usize), 1);
+    }
+
+    pub(crate) fn accepted(&self) {
+        add(Some(&self.accepted), 1);
+    }
+
+    pub(crate) fn rejected(&self) {
+        add(Some(&self.rejected), 1);
+    }
+
+    pub(crate) fn closed(&self, reason: &CloseReason) {
+        add(self.closed.get(End::of(reason) as usize), 1);
+    }
+
+    /// Time so far, and how often: turns, or sleeps.
+    pub(crate) fn time(&self, on: Spent) -> (Duration, u64) {
+        let time = get(self.time_ns.get(on as usize));
+        (Duration::from_nanos(time), get(self.turns.get(on as usize)))
+    }
+
+    /// Connections that were accepted, and that were rejected.
+    pub(crate) fn asked(&self) -> (u64, u64) {
+        (get(Some(&self.accepted)), get(Some(&self.rejected)))
+    }
+
+    /// Connections that ended this way.
+    pub(crate) fn ended(&self, end: End) -> u64 {
+        get(self.closed.get(end as usize))
+    }
+}
+
+/// Adds to a counter that nobody else writes.
+fn add(counter: Option<&AtomicU64>, n: u64) {
+    if let Some(counter) = counter {
+        let sum = counter.load(Ordering::Relaxed).wrapping_add(n);
+        counter.store(sum, Ordering::Relaxed);
+    }
+}
+
+fn get(counter: Option<&AtomicU64>) -> u64 {
+    counter.map_or(0, |counter| counter.load(Ordering::Relaxed))
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_has_a_counter_of_its_own() {
+        let counters = Counters::default();
+        for (at, spent) in (1..).zip(Spent::ALL) {
+            for _ in 0..at {
+                counters.spent(spent, Duration::from_millis(at));
+            }
+        }
+        let times = Spent::ALL.map(|spent| counters.time(spent));
+        let ms = Duration::from_millis;
+        assert_eq!(times, [(ms(1), 1), (ms(4), 2), (ms(9), 3)]);
+        let network = CloseReason::Network {
+            kind: std::io::ErrorKind::ConnectionReset,
+            text: String::new(),
+        };
+        let timeout = CloseReason::Timeout {
+            waiting_for: "an answer",
+        };
+        for reason in [&CloseReason::Local, &network, &timeout, &network] {
+            counters.closed(reason);
+        }
+        let ended = End::ALL.map(|end| counters.ended(end));
+        assert_eq!(ended, [1, 0, 0, 1, 2, 0, 0]);
+        let errors = End::ALL.map(End::is_error);
+        assert_eq!(errors, [false, false, false, true, true, true, true]);
+    }
+}

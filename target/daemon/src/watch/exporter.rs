@@ -1,0 +1,57 @@
+//! Telling how the target is over TCP, to those who may not manage it.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use super::{Watch, routes};
+use crate::config::{Config, ConfigError};
+use crate::control::{Answering, finished};
+
+/// A listener at which nobody is answered yet.
+pub(crate) struct Exporter {
+    listener: TcpListener,
+}
+
+impl Exporter {
+    /// Listens where `config` says; `None` where it says nothing.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the key.
+    pub(crate) fn bind(config: &Config) -> Result<Option<Self>, ConfigError> {
+        let Some(address) = config.metrics().listen else {
+            return Ok(None);
+        };
+        let listener = TcpListener::bind(address).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        });
+        match listener {
+            Ok(listener) => Ok(Some(Self { listener })),
+            Err(error) => {
+                let what = match error.kind() {
+                    io::ErrorKind::AddrInUse => {
+                        format!("{address} is in use; choose another port")
+                    }
+                    io::ErrorKind::AddrNotAvailable => {
+                        format!("{address} is no address of this machine; `ip address` shows them")
+                    }
+                    _ => format!("{address}: {error}"),
+                };
+                Err(config.table_error("metrics", "listen", &what))
+            }
+        }
+    }
+
+    /// Answers from now on.
+    ///
+    /// # Errors
+    /// When there is no thread or runtime for that.
+    pub(crate) fn serve(self, watch: &Arc<Watch>) -> io::Result<Answering> {
+        let address = self.listener.local_addr()?;
+        let listen = move || tokio::net::TcpListener::from_std(self.listener);
+        let answering = Answering::start("metrics", listen, finished(routes(watch)))?;
+        tracing::info!("metrics at http://{address}/metrics");
+        Ok(answering)
+    }
+}

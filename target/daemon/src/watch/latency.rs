@@ -1,0 +1,198 @@
+//! How long commands took, as it is told: few numbers, from which quantiles can
+//! be read.
+
+use std::time::Duration;
+
+use nvmeof_target_core::metrics;
+use serde::{Deserialize, Serialize};
+
+/// The times of commands of one kind.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Latency {
+    /// All of them together, in nanoseconds.
+    pub sum_ns: u64,
+    /// Buckets that have something: below how many microseconds the times in it
+    /// are (16 s or more: no number), and how many there are. Shortest first.
+    pub buckets: Vec<(Option<u64>, u64)>,
+}
+
+impl From<&metrics::Latency> for Latency {
+    fn from(counted: &metrics::Latency) -> Self {
+        Self {
+            sum_ns: counted.sum_ns,
+            buckets: counted.buckets().collect(),
+        }
+    }
+}
+
+impl Latency {
+    /// How many.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        let counts = self.buckets.iter().map(|(_, count)| *count);
+        counts.fold(0, u64::saturating_add)
+    }
+
+    /// Adds those of `other`.
+    pub fn add(&mut self, other: &Self) {
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+        for (end, count) in &other.buckets {
+            let at = self
+                .buckets
+                .binary_search_by_key(&key(*end), |it| key(it.0));
+            match at {
+                Ok(at) => {
+                    if let Some((_, sum)) = self.buckets.get_mut(at) {
+                        *sum = sum.saturating_add(*count);
+                    }
+                }
+                Err(at) => self.buckets.insert(at, (*end, *count)),
+            }
+        }
+    }
+
+    /// Those that came since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let before = |end: Option<u64>| {
+            let found = earlier.buckets.iter().find(|(one, _)| *one == end);
+            found.map_or(0, |(_, count)| *count)
+        };
+        let buckets = self.buckets.iter();
+        let buckets = buckets.map(|(end, count)| (*end, count.saturating_sub(before(*end))));
+        Self {
+            sum_ns: self.sum_ns.saturating_sub(earlier.sum_ns),
+            buckets: buckets.filter(|(_, count)| *count > 0).collect(),
+        }
+    }
+
+    /// The time that a part of them, 0 to 1, did not exceed: within a quarter
+    /// above 4 µs. `None` when there are none.
+    #[must_use]
+    pub fn quantile(&self, part: f64) -> Option<Duration> {
+        let count = self.count();
+        // Which one, counted from 1.
+        let wanted = (1..=count).contains(&1).then(|| rank(part, count))?;
+        let mut seen = 0;
+        for (end, count) in &self.buckets {
+            if seen + count >= wanted {
+                // As if they were spread evenly over their bucket.
+                let (start, end) = bounds(*end);
+                let within = (end - start) * 1000 / count.max(&1) * (wanted - seen);
+                return Some(Duration::from_nanos(start * 1000 + within));
+            }
+            seen += count;
+        }
+        None
+    }
+
+    /// How many are below 1, 2, 4, 8 and so on microseconds, up to 16 s, each
+    /// not counting those of the bounds before.
+    pub(crate) fn octaves(&self) -> impl Iterator<Item = (u64, u64)> {
+        (0..=LONGEST).map(|power| {
+            let end = 1 << power;
+            let start = end / 2;
+            let its = |at: Option<u64>| at.is_some_and(|at| at > start && at <= end);
+            let counts = self.buckets.iter().filter(|(at, _)| its(*at));
+            (end, counts.map(|(_, count)| *count).sum())
+        })
+    }
+
+    /// How many are of 16 s or more.
+    pub(crate) fn beyond(&self) -> u64 {
+        let last = self.buckets.iter().filter(|(end, _)| end.is_none());
+        last.map(|(_, count)| *count).sum()
+    }
+}
+
+/// 2 to this power microseconds are what is told exactly.
+const LONGEST: u32 = 24;
+
+fn key(end: Option<u64>) -> u64 {
+    end.unwrap_or(u64::MAX)
+}
+
+/// Which of `count` it is, counted from 1.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a rank among counted commands, kept between 1 and their count"
+)]
+fn rank(part: f64, count: u64) -> u64 {
+    ((part * count as f64).ceil() as u64).clamp(1, count.max(1))
+}
+
+/// The first microsecond of a bucket and the first beyond it.
+fn bounds(end: Option<u64>) -> (u64, u64) {
+    let Some(end) = end else {
+        return (1 << LONGEST, 1 << LONGEST);
+    };
+    if end <= 4 {
+        return (end.saturating_sub(1), end);
+    }
+    // A quarter of the power of two below.
+    let width = ((end - 1).checked_ilog2().unwrap_or(2)).max(2) - 2;
+    (end - (1 << width), end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn us(us: u64) -> Option<Duration> {
+        Some(Duration::from_micros(us))
+    }
+
+    fn of(buckets: &[(Option<u64>, u64)]) -> Latency {
+        Latency {
+            sum_ns: 0,
+            buckets: buckets.to_vec(),
+        }
+    }
+
+    #[test]
+    fn quantiles_are_within_their_bucket() {
+        assert_eq!(Latency::default().quantile(0.5), None);
+        let one = of(&[(Some(96), 1)]);
+        assert_eq!((one.quantile(0.0), one.quantile(1.0)), (us(96), us(96)));
+        // 80 to 96 and 8192 to 10240.
+        let two = of(&[(Some(96), 98), (Some(10240), 2)]);
+        let median = two.quantile(0.5).unwrap();
+        assert!(
+            median > us(87).unwrap() && median < us(89).unwrap(),
+            "{median:?}"
+        );
+        assert_eq!(two.quantile(0.99), us(9216));
+        assert_eq!(two.quantile(1.0), us(10240));
+        assert_eq!(of(&[(None, 1)]).quantile(0.5), us(1 << 24));
+        assert_eq!(bounds(Some(1)), (0, 1));
+        assert_eq!(bounds(Some(5)), (4, 5));
+        assert_eq!(bounds(Some(8)), (7, 8));
+        assert_eq!(bounds(Some(10)), (8, 10));
+        assert_eq!(bounds(Some(16)), (14, 16));
+    }
+
+    #[test]
+    fn what_came_since_is_the_difference() {
+        let earlier = of(&[(Some(1), 3), (Some(96), 1)]);
+        let mut now = of(&[(Some(1), 1), (Some(2), 7), (None, 1)]);
+        now.add(&earlier);
+        let all = [(Some(1), 4), (Some(2), 7), (Some(96), 1), (None, 1)];
+        assert_eq!(now.buckets, all);
+        let since = now.since(&earlier);
+        assert_eq!(since.buckets, [(Some(1), 1), (Some(2), 7), (None, 1)]);
+        assert_eq!(since.count(), 9);
+    }
+
+    #[test]
+    fn octaves_have_everything_once() {
+        let some = of(&[(Some(1), 1), (Some(2), 2), (Some(3), 4), (Some(4), 8)]);
+        let octaves: Vec<_> = some.octaves().take(4).collect();
+        assert_eq!(octaves, [(1, 1), (2, 2), (4, 12), (8, 0)]);
+        let most = of(&[(Some(10), 1), (Some(16), 2), (Some(1 << 24), 4), (None, 8)]);
+        let told: u64 = most.octaves().map(|(_, count)| count).sum();
+        assert_eq!((told, most.beyond()), (7, 8));
+        assert_eq!(most.octaves().last(), Some((1 << 24, 4)));
+    }
+}

@@ -1,0 +1,457 @@
+//! The snapshot as OpenMetrics text, which Prometheus reads.
+
+use std::fmt::Error;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, MetricEncoder, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::{Counts, Latency, Snapshot};
+
+/// The beginning of every name.
+const PREFIX: &str = "nvmeof_target";
+
+impl Snapshot {
+    /// As OpenMetrics text (version 1.0), of the media type
+    /// `application/openmetrics-text`.
+    #[must_use]
+    pub fn to_openmetrics(&self) -> String {
+        let mut registry = Registry::with_prefix(PREFIX);
+        registry.register_collector(Box::new(Families(self.clone())));
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = text::encode(&mut text, &registry);
+        text
+    }
+}
+
+/// All families, one after the other.
+#[derive(Debug)]
+struct Families(Snapshot);
+
+/// One label: its name and its value.
+type Label = (&'static str, String);
+
+/// A value with its labels.
+type Sample<T> = (Vec<Label>, T);
+
+/// Name, help and unit of a family.
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    unit: Option<Unit>,
+}
+
+impl Collector for Families {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let mut out = Out(encoder);
+        let snapshot = &self.0;
+        out.target(snapshot)?;
+        out.namespaces(snapshot)?;
+        out.hosts(snapshot)?;
+        out.reactors(snapshot)?;
+        out.connections(snapshot)
+    }
+}
+
+struct Out<'a>(DescriptorEncoder<'a>);
+
+/// Commands of a namespace, a host or a reactor, with its labels.
+type Of<'a> = [(Vec<Label>, &'a Counts)];
+
+impl Out<'_> {
+    fn target(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let version = label("version", &snapshot.version);
+        self.gauges(
+            "info",
+            "What serves: always 1",
+            None,
+            [(vec![version], 1.0)],
+        )?;
+        let started = whole(snapshot.started);
+        self.gauges(
+            "start_time",
+            "When the target was started, since 1970",
+            Some(Unit::Seconds),
+            [(vec![], started)],
+        )?;
+        self.gauges(
+            "controllers",
+            "Controllers that hosts have connected",
+            None,
+            [(vec![], count(snapshot.controllers))],
+        )?;
+        let limits = snapshot.limits.iter();
+        self.counters(
+            "limit_hits",
+            "Times that peers ran into a limit, by its configuration key",
+            limits.map(|(key, hits)| (vec![label("limit", key)], *hits)),
+        )
+    }
+
+    fn namespaces(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let all = snapshot.namespaces.iter();
+        let labelled: Vec<_> = all
+            .map(|one| {
+                let labels = vec![label("subsystem", &one.subsystem), label("nsid", one.nsid)];
+                (labels, one)
+            })
+            .collect();
+        self.gauges(
+            "namespace_size",
+            "Size of a namespace",
+            Some(Unit::Bytes),
+            labelled
+                .iter()
+                .filter(|(_, one)| one.nsid > 0)
+                .map(|(labels, one)| (labels.clone(), whole(one.bytes))),
+        )?;
+        self.gauges(
+            "namespace_commands_outstanding",
+            "Commands in work, by namespace; 0 is none of the subsystem, or all",
+            None,
+            labelled
+                .iter()
+                .map(|(labels, one)| (labels.clone(), count(one.commands))),
+        )?;
+        let of: Vec<_> = labelled
+            .iter()
+            .map(|(labels, one)| (labels.clone(), &one.counts))
+            .collect();
+        self.counts(&NAMESPACE, &of)
+    }
+
+    fn hosts(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let all = snapshot.hosts.iter();
+        let labelled: Vec<_> = all
+            .map(|one| {
+                (
+                    vec![label("host", &one.host), label("subsystem", &one.subsystem)],
+                    one,
+                )
+            })
+            .collect();
+        let gauge = |value: fn(&super::HostState) -> f64| {
+            let samples = labelled.iter();
+            samples.map(move |(labels, one)| (labels.clone(), value(one)))
+        };
+        self.gauges(
+            "host_connected",
+            "Whether a host is connected",
+            None,
+            gauge(|one| f64::from(u8::from(one.connected))),
+        )?;
+        self.gauges(
+            "host_queues",
+            "Queue pairs of a host, admin queues too",
+            None,
+            gauge(|one| count(one.queues)),
+        )?;
+        self.gauges(
+            "host_commands_outstanding",
+            "Commands in work, by host",
+            None,
+            gauge(|one| count(one.commands)),
+        )?;
+        let of: Vec<_> = labelled
+            .iter()
+            .map(|(labels, one)| (labels.clone(), &one.counts))
+            .collect();
+        self.counts(&HOST, &of)
+    }
+
+    fn reactors(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let reactors = &snapshot.reactors;
+        let gauge = |value: fn(&super::ReactorState) -> f64| {
+            let samples = reactors.iter();
+            samples.map(move |one| (vec![label("reactor", one.reactor)], value(one)))
+        };
+        self.gauges(
+            "reactor_up",
+            "Whether a thread does something when it is told to",
+            None,
+            gauge(|one| f64::from(u8::from(one.answered))),
+        )?;
+        let seconds = reactors.iter().flat_map(|one| {
+            let times = one.seconds.iter();
+            times.map(move |(state, time)| (with(one.reactor, "state", state), *time))
+        });
+        self.counters_in(
+            Some(Unit::Seconds),
+            "reactor_time",
+            "What a thread did with its time: working, polling or asleep",
+            seconds,
+        )?;
+        let turns = reactors.iter().flat_map(|one| {
+            let times = one.times.iter();
+            times.map(move |(state, times)| (with(one.reactor, "state", state), *times))
+        });
+        self.counters(
+            "reactor_turns",
+            "Turns in which there was something to do (working) and nothing (polling), and sleeps",
+            turns,
+        )?;
+        self.gauges(
+            "reactor_commands_outstanding",
+            "Commands in work, by thread",
+            None,
+            gauge(|one| count(one.commands)),
+        )?;
+        let waiting = reactors.iter().flat_map(|one| {
+            let both = [
+                ("buffer", one.waiting_for_buffers),
+                ("disk", one.waiting_for_disks),
+            ];
+            both.map(|(what, n)| (with(one.reactor, "for", what), count(n)))
+        });
+        self.gauges(
+            "reactor_waiting",
+            "Queues that wait for a buffer, and disk operations that wait for room",
+            None,
+            waiting,
+        )?;
+        let free = reactors.iter().flat_map(|one| {
+            let both = [("data", one.free_buffers), ("capsule", one.free_capsules)];
+            both.map(|(what, n)| (with(one.reactor, "kind", what), count(n)))
+        });
+        self.gauges(
+            "reactor_buffers_free",
+            "Buffers that nobody holds",
+            None,
+            free,
+        )?;
+        let of: Vec<_> = reactors
+            .iter()
+            .map(|one| (vec![label("reactor", one.reactor)], &one.counts))
+            .collect();
+        self.counts(&REACTOR, &of)
+    }
+
+    fn connections(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let reactors = &snapshot.reactors;
+        let queues = reactors.iter().flat_map(|one| {
+            let all = one.queues.iter();
+            all.map(move |(provider, n)| (with(one.reactor, "provider", provider), count(*n)))
+        });
+        self.gauges("connections", "Queue pairs", None, queues)?;
+        let counter = |value: fn(&super::ReactorState) -> u64| {
+            let samples = reactors.iter();
+            samples.map(move |one| (vec![label("reactor", one.reactor)], value(one)))
+        };
+        self.counters(
+            "connections_accepted",
+            "Connections that were accepted",
+            counter(|one| one.accepted),
+        )?;
+        self.counters(
+            "connections_rejected",
+            "Connections that were rejected; the log says why",
+            counter(|one| one.rejected),
+        )?;
+        let closed = reactors.iter().flat_map(|one| {
+            let all = one.closed.iter();
+            all.map(move |(by, n)| (with(one.reactor, "reason", by), *n))
+        });
+        self.counters("connections_closed", "Connections that ended", closed)?;
+        let errors = reactors.iter().flat_map(|one| {
+            let all = one.rdma_errors.iter();
+            all.map(move |(kind, n)| (with(one.reactor, "kind", kind), *n))
+        });
+        self.counters(
+            "rdma_errors",
+            "Connections that ended with an error of RDMA or of the network",
+            errors,
+        )
+    }
+
+    /// What was done, by whatever the labels name.
+    fn counts(&mut self, names: &Names, all: &Of<'_>) -> Result<(), Error> {
+        let operations = all.iter().flat_map(|(labels, counts)| {
+            let each = counts.operations.iter();
+            each.map(|(name, n)| (and(labels, label("operation", name)), *n))
+        });
+        self.counters(
+            names.commands,
+            "Commands that were answered, failed ones too",
+            operations,
+        )?;
+        let bytes = |value: fn(&Counts) -> u64| {
+            all.iter()
+                .map(move |(labels, counts)| (labels.clone(), value(counts)))
+        };
+        self.counters_in(
+            Some(Unit::Bytes),
+            names.read,
+            "Bytes that Read commands gave to hosts",
+            bytes(|counts| counts.bytes_read),
+        )?;
+        self.counters_in(
+            Some(Unit::Bytes),
+            names.written,
+            "Bytes that Write commands took from hosts",
+            bytes(|counts| counts.bytes_written),
+        )?;
+        let errors = all.iter().flat_map(|(labels, counts)| {
+            let each = counts.errors.iter();
+            each.map(|one| {
+                let mut labels = and(labels, label("status", format!("{:#05x}", one.status)));
+                labels.push(label("name", &one.name));
+                (labels, one.count)
+            })
+        });
+        self.counters(names.errors, "Commands that failed, by status", errors)?;
+        let times = all.iter().flat_map(|(labels, counts)| {
+            let each = counts.latency.iter();
+            each.map(|(class, times)| (and(labels, label("class", class)), times))
+        });
+        self.histograms(
+            names.duration,
+            "From a command's arrival to its answer, by turns of its thread; less than a turn is 0",
+            times,
+        )
+    }
+
+    fn counters(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        samples: impl IntoIterator<Item = Sample<u64>>,
+    ) -> Result<(), Error> {
+        self.counters_in(None, name, help, samples)
+    }
+
+    fn counters_in<T: EncodeCounterValue>(
+        &mut self,
+        unit: Option<Unit>,
+        name: &'static str,
+        help: &'static str,
+        samples: impl IntoIterator<Item = Sample<T>>,
+    ) -> Result<(), Error> {
+        let family = Family { name, help, unit };
+        self.family(&family, MetricType::Counter, samples, &mut |out, value| {
+            out.encode_counter::<Vec<Label>, _, u64>(value, None)
+        })
+    }
+
+    fn gauges(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        unit: Option<Unit>,
+        samples: impl IntoIterator<Item = Sample<f64>>,
+    ) -> Result<(), Error> {
+        let family = Family { name, help, unit };
+        self.family(&family, MetricType::Gauge, samples, &mut |out, value| {
+            out.encode_gauge(value)
+        })
+    }
+
+    fn histograms<'b>(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        samples: impl IntoIterator<Item = Sample<&'b Latency>>,
+    ) -> Result<(), Error> {
+        let unit = Some(Unit::Seconds);
+        let family = Family { name, help, unit };
+        self.family(
+            &family,
+            MetricType::Histogram,
+            samples,
+            &mut |out, times| {
+                let octaves = times.octaves().map(|(us, n)| (whole(us) / 1e6, n));
+                let buckets: Vec<_> = octaves.chain([(f64::MAX, times.beyond())]).collect();
+                let sum = whole(times.sum_ns) / 1e9;
+                out.encode_histogram::<Vec<Label>>(sum, times.count(), &buckets, None)
+            },
+        )
+    }
+
+    /// One family. It is there without samples as well, so that its name is
+    /// known.
+    fn family<T>(
+        &mut self,
+        family: &Family,
+        kind: MetricType,
+        samples: impl IntoIterator<Item = Sample<T>>,
+        encode: &mut dyn FnMut(&mut MetricEncoder<'_>, &T) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Family { name, help, unit } = family;
+        let mut out = self.0.encode_descriptor(name, help, unit.as_ref(), kind)?;
+        for (labels, value) in samples {
+            if labels.is_empty() {
+                encode(&mut out, &value)?;
+            } else {
+                encode(&mut out.encode_family(&labels)?, &value)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the families of commands are called.
+struct Names {
+    commands: &'static str,
+    read: &'static str,
+    written: &'static str,
+    errors: &'static str,
+    duration: &'static str,
+}
+
+const NAMESPACE: Names = Names {
+    commands: "namespace_commands",
+    read: "namespace_read",
+    written: "namespace_written",
+    errors: "namespace_errors",
+    duration: "namespace_command_duration",
+};
+const HOST: Names = Names {
+    commands: "host_commands",
+    read: "host_read",
+    written: "host_written",
+    errors: "host_errors",
+    duration: "host_command_duration",
+};
+const REACTOR: Names = Names {
+    commands: "reactor_commands",
+    read: "reactor_read",
+    written: "reactor_written",
+    errors: "reactor_errors",
+    duration: "reactor_command_duration",
+};
+
+/// Host names are what hosts say they are: OpenMetrics wants backslash, quote
+/// and line feed escaped, which the encoder leaves to us.
+fn label(name: &'static str, value: impl ToString) -> Label {
+    let mut escaped = String::new();
+    for c in value.to_string().chars() {
+        match c {
+            '\\' => escaped.push_str("\\\\"),
+            '"' => escaped.push_str("\\\""),
+            '\n' => escaped.push_str("\\n"),
+            c => escaped.push(c),
+        }
+    }
+    (name, escaped)
+}
+
+fn with(reactor: usize, name: &'static str, value: &str) -> Vec<Label> {
+    vec![label("reactor", reactor), label(name, value)]
+}
+
+fn and(labels: &[Label], one: Label) -> Vec<Label> {
+    let mut labels = labels.to_vec();
+    labels.push(one);
+    labels
+}
+
+#[allow(clippy::cast_precision_loss, reason = "gauges are floating point")]
+fn whole(n: u64) -> f64 {
+    n as f64
+}
+
+#[allow(clippy::cast_precision_loss, reason = "gauges are floating point")]
+fn count(n: usize) -> f64 {
+    n as f64
+}

@@ -1,0 +1,371 @@
+//! What is told of a target: the text that Prometheus reads, and who answered.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+mod exposition;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvmeof_target_core::{Limits, Model, Target};
+
+use super::*;
+use crate::mailbox::{Mailbox, Order};
+use crate::{Config, Server};
+use exposition::{Family, parse};
+
+const NQN: &str = "nqn.2026-11.org.example:disk";
+/// Of a host that wants to be somebody else in a text.
+const EVIL: &str = "nqn.2026-11.org.example:\"} 1\\n\\";
+
+fn names<T: Clone>(all: &[(&str, T)]) -> BTreeMap<String, T> {
+    let all = all
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), value.clone()));
+    all.collect()
+}
+
+fn counts() -> Counts {
+    let times = Latency {
+        sum_ns: 12_500,
+        buckets: vec![(Some(1), 3), (Some(6), 2), (None, 1)],
+    };
+    Counts {
+        operations: names(&[("read", 6), ("admin", 1)]),
+        bytes_read: 4096,
+        bytes_written: 1 << 53,
+        errors: vec![Failed {
+            status: 0x281,
+            name: "Unrecovered Read Error".to_owned(),
+            count: 2,
+        }],
+        latency: names(&[("read", times)]),
+    }
+}
+
+/// With something of everything.
+fn full() -> Snapshot {
+    Snapshot {
+        version: "1.2.3".to_owned(),
+        started: 1_700_000_000,
+        uptime: 12.5,
+        controllers: 1,
+        reactors: vec![ReactorState {
+            reactor: 0,
+            answered: true,
+            seconds: names(&[("working", 1.5), ("polling", 0.25), ("asleep", 8.0)]),
+            times: names(&[("working", 10), ("polling", 20), ("asleep", 3)]),
+            accepted: 4,
+            rejected: 1,
+            closed: names(&[("peer", 1), ("network", 2)]),
+            rdma_errors: names(&[("network", 2)]),
+            queues: names(&[("iwarp", 2)]),
+            commands: 3,
+            waiting_for_buffers: 1,
+            waiting_for_disks: 2,
+            free_buffers: 100,
+            free_capsules: 50,
+            counts: counts(),
+        }],
+        namespaces: vec![NamespaceState {
+            subsystem: NQN.to_owned(),
+            nsid: 1,
+            bytes: 1 << 40,
+            commands: 2,
+            counts: counts(),
+        }],
+        hosts: vec![HostState {
+            host: EVIL.to_owned(),
+            subsystem: NQN.to_owned(),
+            connected: true,
+            queues: 2,
+            commands: 3,
+            counts: counts(),
+        }],
+        queues: Vec::new(),
+        limits: names(&[("limits.controllers", 7)]),
+    }
+}
+
+fn value(families: &[Family], name: &str, labels: &[(&str, &str)]) -> f64 {
+    let mut samples = families.iter().flat_map(|family| &family.samples);
+    let wanted = |label: &(&str, &str), sample: &exposition::Sample| {
+        sample
+            .labels
+            .iter()
+            .any(|(key, value)| (key.as_str(), value.as_str()) == *label)
+    };
+    let found = samples.find(|one| one.name == name && labels.iter().all(|it| wanted(it, one)));
+    found.unwrap_or_else(|| panic!("{name} {labels:?}")).value
+}
+
+#[test]
+fn the_text_says_what_the_snapshot_does() {
+    let families = parse(&full().to_openmetrics());
+    let of_namespace = [("subsystem", NQN), ("nsid", "1")];
+    for (name, labels, expected) in [
+        ("info", &[("version", "1.2.3")][..], 1.0),
+        ("start_time_seconds", &[], 1.7e9),
+        ("limit_hits_total", &[("limit", "limits.controllers")], 7.0),
+        ("namespace_size_bytes", &of_namespace, 1.099_511_627_776e12),
+        ("namespace_commands_outstanding", &of_namespace, 2.0),
+        ("namespace_read_bytes_total", &of_namespace, 4096.0),
+        (
+            "host_written_bytes_total",
+            &[("host", EVIL)],
+            9_007_199_254_740_992.0,
+        ),
+        ("host_connected", &[("host", EVIL), ("subsystem", NQN)], 1.0),
+        (
+            "host_commands_total",
+            &[("host", EVIL), ("operation", "admin")],
+            1.0,
+        ),
+        (
+            "namespace_errors_total",
+            &[("status", "0x281"), ("name", "Unrecovered Read Error")],
+            2.0,
+        ),
+        (
+            "reactor_time_seconds_total",
+            &[("reactor", "0"), ("state", "polling")],
+            0.25,
+        ),
+        ("reactor_turns_total", &[("state", "asleep")], 3.0),
+        ("reactor_up", &[("reactor", "0")], 1.0),
+        ("reactor_waiting", &[("for", "disk")], 2.0),
+        ("connections", &[("provider", "iwarp")], 2.0),
+        ("connections_closed_total", &[("reason", "network")], 2.0),
+        ("rdma_errors_total", &[("kind", "network")], 2.0),
+        (
+            "reactor_command_duration_seconds_count",
+            &[("class", "read")],
+            6.0,
+        ),
+        (
+            "reactor_command_duration_seconds_sum",
+            &[("class", "read")],
+            0.000_012_5,
+        ),
+    ] {
+        let name = format!("nvmeof_target_{name}");
+        let found = value(&families, &name, labels);
+        assert!(
+            (found - expected).abs() <= expected * 1e-12,
+            "{name}: {found}"
+        );
+    }
+}
+
+#[test]
+fn histograms_are_cumulative_and_end_with_everything() {
+    let families = parse(&full().to_openmetrics());
+    let name = "nvmeof_target_host_command_duration_seconds";
+    let family = families.iter().find(|family| family.name == name).unwrap();
+    let buckets: Vec<(f64, f64)> = family
+        .samples
+        .iter()
+        .filter(|sample| sample.name.ends_with("_bucket"))
+        .map(|sample| (sample.labels["le"].parse().unwrap(), sample.value))
+        .collect();
+    assert_eq!(
+        buckets[..5],
+        [
+            (1e-6, 3.0),
+            (2e-6, 3.0),
+            (4e-6, 3.0),
+            (8e-6, 5.0),
+            (1.6e-5, 5.0)
+        ]
+    );
+    assert!(buckets.is_sorted_by(|one, two| one.0 < two.0 && one.1 <= two.1));
+    assert_eq!(buckets[buckets.len() - 2].1, 5.0);
+    assert_eq!(buckets.last(), Some(&(f64::INFINITY, 6.0)));
+}
+
+/// The table of docs/monitoring.md.
+fn table(families: &[Family]) -> String {
+    let rows = families.iter().map(|family| {
+        let labels: BTreeSet<&str> = family
+            .samples
+            .iter()
+            .flat_map(|sample| sample.labels.keys())
+            .map(String::as_str)
+            .filter(|label| *label != "le")
+            .collect();
+        let labels: Vec<&str> = labels.into_iter().collect();
+        let suffix = if family.kind == "counter" {
+            "_total"
+        } else {
+            ""
+        };
+        let (name, kind, help) = (&family.name, &family.kind, &family.help);
+        format!(
+            "| `{name}{suffix}` | {kind} | {} | {help} |\n",
+            labels.join(", ")
+        )
+    });
+    let head = "| name | type | labels | what it says |\n| --- | --- | --- | --- |\n";
+    format!("{head}{}", rows.collect::<String>())
+}
+
+#[test]
+fn everything_that_is_told_is_in_the_documentation() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/monitoring.md");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let expected = table(&parse(&full().to_openmetrics()));
+    let there = text.contains(&expected);
+    assert!(
+        there,
+        "the table in docs/monitoring.md has to be:\n{expected}"
+    );
+    // And a target that has done nothing tells the same families.
+    let nothing = parse(&Snapshot::default().to_openmetrics());
+    let names = |families: &[Family]| {
+        families
+            .iter()
+            .map(|it| it.name.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&nothing), names(&parse(&full().to_openmetrics())));
+}
+
+#[test]
+fn the_snapshot_survives_json() {
+    let json = serde_json::to_string(&full()).unwrap();
+    assert_eq!(serde_json::from_str::<Snapshot>(&json).unwrap(), full());
+}
+
+fn config(reactors: &str) -> Config {
+    let text = format!(
+        "[reactor]\ncores = {reactors}\n[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\n\
+         provider = \"iwarp\"\n[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
+         [[subsystem.namespace]]\nnsid = 1\npath = \"null:1M\"\n"
+    );
+    Config::parse(Path::new("target.toml"), text).unwrap()
+}
+
+#[test]
+fn a_server_is_watched_from_its_start() {
+    let server = Server::start(&config("[0, 0]")).unwrap();
+    let watch = Arc::clone(server.watch());
+    let snapshot = watch.snapshot();
+    let answered: Vec<_> = snapshot
+        .reactors
+        .iter()
+        .map(|one| (one.reactor, one.answered))
+        .collect();
+    assert_eq!(answered, [(0, true), (1, true)]);
+    let [namespace] = &snapshot.namespaces[..] else {
+        panic!("{:?}", snapshot.namespaces);
+    };
+    assert_eq!((namespace.nsid, namespace.bytes), (1, 1 << 20));
+    assert_eq!(namespace.subsystem, NQN);
+    assert!(snapshot.hosts.is_empty() && snapshot.queues.is_empty());
+    let turns: u64 = snapshot
+        .reactors
+        .iter()
+        .flat_map(|one| one.times.values())
+        .sum();
+    assert!(turns > 0);
+    assert!(watch.health().healthy);
+    server.stop();
+    server.run().unwrap();
+    let ended = watch.health();
+    assert_eq!((ended.healthy, ended.hanging), (false, vec![0, 1]));
+}
+
+fn idle_target() -> Target {
+    Target::new(Model::build(Limits::default(), &[], &[]).unwrap())
+}
+
+/// Whoever answers orders in that mailbox.
+fn answers(mailbox: &Mailbox) -> usize {
+    let mut asked = 0;
+    for order in mailbox.take_orders() {
+        if let Order::Look { answer } = order {
+            asked += 1;
+            let sight = Sight {
+                queues: Vec::new(),
+                waiting_for_buffers: 5,
+                waiting_for_disks: 0,
+                free_buffers: 0,
+                free_capsules: 0,
+            };
+            let _ = answer.send(sight);
+        }
+    }
+    asked
+}
+
+#[test]
+fn who_hangs_is_named_and_holds_nobody_up() {
+    let boxes = [(); 3].map(|()| Mailbox::new().unwrap());
+    let watched = boxes
+        .iter()
+        .map(|one| Watched::new(one.clone(), Arc::default()));
+    let watch = Watch::new(idle_target(), watched.collect(), &[]);
+    let watch = watch.with_patience(Duration::from_millis(400));
+    let (health, snapshot) = std::thread::scope(|scope| {
+        let told = scope.spawn(|| (watch.health(), watch.snapshot()));
+        while !told.is_finished() {
+            answers(&boxes[0]);
+            answers(&boxes[2]);
+            std::thread::yield_now();
+        }
+        told.join().unwrap()
+    });
+    assert_eq!((health.healthy, health.hanging), (false, vec![1]));
+    let told = snapshot
+        .reactors
+        .iter()
+        .map(|one| (one.answered, one.waiting_for_buffers));
+    assert_eq!(told.collect::<Vec<_>>(), [(true, 5), (false, 0), (true, 5)]);
+    let families = parse(&snapshot.to_openmetrics());
+    assert_eq!(
+        value(&families, "nvmeof_target_reactor_up", &[("reactor", "1")]),
+        0.0
+    );
+}
+
+#[test]
+fn many_who_ask_at_once_do_not_have_reactors_asked_more() {
+    let mailbox = Mailbox::new().unwrap();
+    let watched = vec![Watched::new(mailbox.clone(), Arc::default())];
+    let watch = Watch::new(idle_target(), watched, &[]);
+    let watch = watch.with_patience(Duration::from_secs(60));
+    let asked = std::thread::scope(|scope| {
+        let first = scope.spawn(|| watch.snapshot());
+        while !mailbox.holds(crate::Mail::ORDERS) {
+            std::thread::yield_now();
+        }
+        // These all come while the first waits for its answer.
+        let (ready, begun) = std::sync::mpsc::channel();
+        let others: Vec<_> = (0..8)
+            .map(|_| {
+                let (ready, watch) = (ready.clone(), &watch);
+                scope.spawn(move || {
+                    ready.send(()).unwrap();
+                    watch.snapshot()
+                })
+            })
+            .collect();
+        (0..8).for_each(|_| begun.recv().unwrap());
+        std::thread::sleep(Duration::from_millis(100));
+        let mut asked = 0;
+        while !first.is_finished() || others.iter().any(|one| !one.is_finished()) {
+            asked += answers(&mailbox);
+            std::thread::yield_now();
+        }
+        asked
+    });
+    // One for the first, one for the others; a thread that was slow to begin may
+    // take one more.
+    assert!((2..=4).contains(&asked), "{asked}");
+}

@@ -1,0 +1,288 @@
+//! The target is changed over its control socket while hosts are at work.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use nvmeof_e2e::{
+    HOST, NQN, Run, Running, Setup, Target, eventually, pattern, same_bytes, target_command,
+};
+use serde_json::Value;
+
+const MIB: usize = 1 << 20;
+
+/// A target with a control socket and a place for its state.
+fn managed() -> Setup {
+    let setup = Setup::new();
+    let head = format!(
+        "[control]\nsocket = '{}'\nstate = '{}'\n",
+        setup.path("control.sock").display(),
+        setup.path("state.json").display()
+    );
+    setup.head(&head)
+}
+
+/// `nvmeof-target ctl` with these words.
+fn ctl(setup: &Setup, line: &str) -> Run {
+    let mut command = target_command();
+    command
+        .arg("ctl")
+        .arg("--socket")
+        .arg(setup.path("control.sock"));
+    Run::new(command).args(line)
+}
+
+/// The same, which prints JSON.
+fn ask(setup: &Setup, line: &str) -> Value {
+    let ended = ctl(setup, &format!("-o json {line}")).ok();
+    serde_json::from_slice(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {ended}"))
+}
+
+/// A host that reads and writes namespace 1 until it is told to end.
+fn at_work(target: &Target) -> Running {
+    let bench = target.on(1, "bench");
+    let mut bench = bench
+        .args("--rw randrw --bs 4k --iodepth 16 --runtime 3600")
+        .start();
+    goes_on(target, &mut bench);
+    bench
+}
+
+/// The host is at work and goes on.
+fn goes_on(target: &Target, bench: &mut Running) {
+    let written = || {
+        let json = target.nvmeof("smart-log").json();
+        json["host_write_commands"].as_u64().unwrap()
+    };
+    let first = written();
+    assert!(eventually(|| (written() > first + 100).then_some(())).is_some());
+    assert!(bench.runs(), "{}", target.log());
+}
+
+fn nsids(target: &Target) -> Vec<u64> {
+    let json = target.nvmeof("list-ns").json();
+    let all = json["nsid_list"].as_array().unwrap();
+    all.iter()
+        .map(|one| one["nsid"].as_u64().unwrap())
+        .collect()
+}
+
+#[test]
+fn a_host_at_work_sees_namespaces_come_grow_and_go() {
+    let setup = managed().file(16 * MIB);
+    let file = setup.config();
+    let written = fs::read(&file).unwrap();
+    let mut target = setup.start();
+    let mut bench = at_work(&target);
+    let image = setup.path("second.img");
+    fs::write(&image, pattern(5, 4 * MIB)).unwrap();
+    let added = ask(&setup, &format!("namespace add {}", image.display()));
+    assert_eq!(added["edits"][0]["nsid"], 2, "{added}");
+    assert_eq!(
+        (&added["saved"], nsids(&target)),
+        (&Value::Bool(true), vec![1, 2])
+    );
+    same_bytes(&target.read(2, 0, None), &pattern(5, 4 * MIB));
+    let size = || target.on(2, "id-ns").json()["nsze"].as_u64().unwrap();
+    ctl(&setup, "namespace resize 2 8M").ok();
+    assert_eq!(size(), 8 << 11);
+    ctl(&setup, "namespace resize 2 4M").fails(2, &["shrink"]);
+    ctl(&setup, "namespace resize 2 4M --shrink").ok();
+    assert_eq!(size(), 4 << 11);
+    goes_on(&target, &mut bench);
+    let said = ctl(&setup, "namespace remove 2").ok();
+    assert!(
+        String::from_utf8_lossy(&said.stdout).contains("namespace 2 is removed"),
+        "{said}"
+    );
+    assert_eq!(nsids(&target), [1]);
+    goes_on(&target, &mut bench);
+    target.must_be_well();
+    bench.kill();
+    target.stop();
+    assert_eq!(
+        fs::read(file).unwrap(),
+        written,
+        "the file is the administrator's"
+    );
+    assert!(!setup.path("control.sock").exists());
+}
+
+#[test]
+fn a_host_is_denied_disconnected_and_let_go() {
+    let friend = "nqn.2026-11.org.example:friend";
+    let setup = managed().file(4 * MIB);
+    let mut target = setup.start();
+    let bench = at_work(&target);
+    let status = ask(&setup, "status");
+    let mine = status["controllers"].as_array().unwrap().iter();
+    assert!(
+        mine.filter(|one| one["host"] == HOST).count() > 0,
+        "{status}"
+    );
+    let lost = ask(&setup, &format!("disconnect {HOST}"));
+    assert!(
+        !lost["disconnected"].as_array().unwrap().is_empty(),
+        "{lost}"
+    );
+    assert_eq!(bench.end().status, Some(1));
+    // It may come back, until it is denied.
+    let bench = at_work(&target);
+    let denied = ask(&setup, &format!("host allow --only {friend}"));
+    assert_eq!(denied["disconnected"][0]["host"], HOST, "{denied}");
+    assert_eq!(bench.end().status, Some(1));
+    target.nvmeof("id-ctrl").fails(1, &["not allowed"]);
+    ctl(&setup, &format!("host deny {friend}")).ok();
+    ctl(&setup, &format!("host allow {HOST}")).ok();
+    let bench = at_work(&target);
+    let drained = ctl(&setup, "drain").ok();
+    assert!(
+        String::from_utf8_lossy(&drained.stdout).contains("drained"),
+        "{drained}"
+    );
+    assert_eq!(bench.end().status, Some(1));
+    target.nvmeof("id-ctrl").fails(1, &[]);
+    ctl(&setup, "namespace add ram:1M").fails(1, &["ctl resume"]);
+    ctl(&setup, "resume").ok();
+    assert_eq!(nsids(&target), [1]);
+    target.must_be_well();
+    target.stop();
+}
+
+#[test]
+fn whatever_was_acknowledged_is_there_after_kill() {
+    let setup = managed().file(MIB);
+    let mut known = 1;
+    for round in 0..6_u64 {
+        let mut target = setup.start();
+        assert!(nsids(&target).len() >= known, "round {round}");
+        known = nsids(&target).len();
+        std::thread::scope(|scope| {
+            let changes = scope.spawn(|| {
+                let mut made = 0;
+                while ctl(&setup, "namespace add null:1M").end().status == Some(0) {
+                    made += 1;
+                }
+                made
+            });
+            std::thread::sleep(Duration::from_millis(150 + 37 * round));
+            target.kill();
+            known += changes.join().unwrap();
+        });
+    }
+    let target = setup.start();
+    assert!(nsids(&target).len() >= known);
+    // One may have been made of which nobody was told.
+    assert!(nsids(&target).len() <= known + 6);
+    assert!(known > 1, "nothing was changed at all");
+    target.stop();
+    fs::write(setup.path("state.json"), "{").unwrap();
+    let mut serve = target_command();
+    serve
+        .args(["serve", "--config"])
+        .arg(setup.path("target.toml"));
+    Run::new(serve).fails(2, &["state.json", "damaged", "move it away"]);
+}
+
+#[test]
+fn a_document_is_planned_and_applied_as_a_whole() {
+    let setup = managed().file(MIB);
+    let target = setup.start();
+    let other = setup.path("other.toml");
+    let text = setup.text();
+    let more = "\n[[subsystem.namespace]]\nnsid = 9\npath = 'ram:1M'\n";
+    fs::write(&other, format!("{text}{more}")).unwrap();
+    let line = |verb: &str| format!("{verb} {}", other.display());
+    let planned = ctl(&setup, &line("plan")).ok();
+    let planned = String::from_utf8_lossy(&planned.stdout).into_owned();
+    assert!(planned.contains("namespace 9 is added"), "{planned}");
+    assert!(planned.lines().all(|line| line.len() <= 80), "{planned}");
+    assert_eq!(nsids(&target), [1]);
+    ctl(&setup, &line("apply")).ok();
+    assert_eq!(nsids(&target), [1, 9]);
+    fs::write(&other, format!("{text}{more}block_size = 513\n")).unwrap();
+    let lines = (text + more).lines().count() + 1;
+    let place = format!("other.toml:{lines}: ");
+    for verb in ["plan", "apply"] {
+        ctl(&setup, &line(verb)).fails(2, &[&place, "block_size"]);
+    }
+    let shown = ctl(&setup, "show").ok();
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("nsid = 9"));
+    let saved = setup.path("saved.toml");
+    ctl(&setup, &format!("save {}", saved.display())).ok();
+    assert_eq!(fs::read(&saved).unwrap(), shown.stdout);
+    ctl(&setup, &format!("save {}", saved.display())).fails(1, &["there already"]);
+    ctl(&setup, "reload").ok();
+    assert_eq!(nsids(&target), [1]);
+    ctl(&setup, "save").ok();
+    target.stop();
+}
+
+#[test]
+fn the_socket_is_for_the_group_and_answers_nonsense_with_errors() {
+    let setup = managed().file(MIB);
+    let mut target = setup.start();
+    let path = setup.path("control.sock");
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+    let says = |request: &str| {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let post = |path: &str, body: &str| {
+        let len = body.len();
+        says(&format!(
+            "POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len}\r\n\r\n{body}"
+        ))
+    };
+    for (path, body, status) in [
+        ("/v1/edits", "{\"edits\": [", "400"),
+        ("/v1/edits", "{\"edits\": [{\"edit\": \"fly\"}]}", "400"),
+        (
+            "/v1/edits",
+            "{\"edits\": [{\"edit\": \"namespace_remove\", \"nsid\": 7}]}",
+            "422",
+        ),
+        (
+            "/v1/edits",
+            "{\"edits\": [{\"edit\": \"namespace_remove\", \"nsid\": -1}]}",
+            "400",
+        ),
+        ("/v1/apply", "{\"name\": \"a\", \"text\": \"b\"}", "422"),
+        ("/v1/disconnect", "{\"host\": \"no name\"}", "422"),
+        ("/v1/status", "", "405"),
+        ("/v2/status", "", "404"),
+    ] {
+        let answer = post(path, body);
+        let good = answer.starts_with(&format!("HTTP/1.1 {status} "));
+        assert!(
+            good && answer.contains("{\"error\":{\"message\":"),
+            "{path} {body}: {answer}"
+        );
+    }
+    let described = says("GET /openapi.json HTTP/1.1\r\nhost: a\r\n\r\n");
+    assert!(described.contains("\"/v1/edits\""));
+    // Somebody who says nothing holds nobody up.
+    let _silent: Vec<_> = (0..100)
+        .map(|_| UnixStream::connect(&path).unwrap())
+        .collect();
+    assert_eq!(ask(&setup, "status")["subsystems"][0]["nqn"], NQN);
+    ctl(&setup, "host deny nobody").fails(2, &["allow_any_host"]);
+    target.must_be_well();
+    target.stop();
+    ctl(&setup, "status").fails(1, &["does the target run?"]);
+}

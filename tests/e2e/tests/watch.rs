@@ -1,0 +1,254 @@
+//! How the target is, as it tells: over its control socket, over TCP, in a
+//! terminal and in its log.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+
+use nvmeof_e2e::{HOST, NQN, PATIENCE, Run, Setup, Target, eventually, target_command};
+use serde_json::Value;
+
+const MIB: usize = 1 << 20;
+
+/// A target with a control socket, and metrics over TCP.
+fn watched() -> Setup {
+    let setup = Setup::new();
+    let socket = setup.path("control.sock");
+    let head = format!(
+        "[control]\nsocket = '{}'\nstate = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+        socket.display()
+    );
+    setup.head(&head).file(16 * MIB)
+}
+
+/// The head and the body of what comes back.
+fn exchange(mut stream: impl Read + Write, path: &str) -> (String, String) {
+    let request = format!("GET {path} HTTP/1.1\r\nhost: target\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    let text = String::from_utf8(bytes).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.to_lowercase(), body.to_owned())
+}
+
+fn over_socket(setup: &Setup, path: &str) -> (String, String) {
+    let stream = UnixStream::connect(setup.path("control.sock")).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    exchange(stream, path)
+}
+
+fn over_tcp(target: &mut Target, path: &str) -> (String, String) {
+    let line = target.wait_for_log("metrics at http://");
+    let (_, rest) = line.split_once("http://").unwrap();
+    let stream = TcpStream::connect(rest.split('/').next().unwrap()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    exchange(stream, path)
+}
+
+/// The value of the only sample with that name and these labels.
+fn sample(text: &str, name: &str, labels: &[&str]) -> f64 {
+    let its = |line: &&str| {
+        let mut words = line.split(['{', ' ']);
+        words.next() == Some(name) && labels.iter().all(|label| line.contains(label))
+    };
+    let found: Vec<&str> = text.lines().filter(its).collect();
+    let [line] = found[..] else {
+        panic!("{name} {labels:?}: {found:?} in\n{text}");
+    };
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn what_a_host_did_is_told_over_the_socket_and_over_tcp() {
+    let setup = watched();
+    let mut target = setup.start();
+    target.write(1, 0, &[7; 64 << 10]);
+    assert_eq!(target.read(1, 0, Some(8)), [7; 4096]);
+    let outside = target.on(1, "read").args("--start-block 99999999 --data -");
+    outside.fails(1, &[]);
+    let (head, text) = over_socket(&setup, "/metrics");
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    assert!(
+        head.contains("content-type: application/openmetrics-text; version=1.0.0"),
+        "{head}"
+    );
+    assert!(text.ends_with("# EOF\n"));
+    let subsystem = format!("subsystem=\"{NQN}\"");
+    let host = format!("host=\"{HOST}\"");
+    let prefixed = |name: &str| format!("nvmeof_target_{name}");
+    for (name, labels, expected) in [
+        (
+            "namespace_written_bytes_total",
+            vec![&*subsystem, "nsid=\"1\""],
+            65536.0,
+        ),
+        (
+            "namespace_read_bytes_total",
+            vec![&*subsystem, "nsid=\"1\""],
+            4096.0,
+        ),
+        (
+            "host_written_bytes_total",
+            vec![&*subsystem, &*host],
+            65536.0,
+        ),
+        ("host_connected", vec![&*subsystem, &*host], 0.0),
+        (
+            "namespace_errors_total",
+            vec!["LBA Out of Range", "nsid=\"1\""],
+            1.0,
+        ),
+        ("namespace_size_bytes", vec![&*subsystem], 16777216.0),
+        ("reactor_up", vec!["reactor=\"0\""], 1.0),
+        ("controllers", vec![], 0.0),
+    ] {
+        let value = sample(&text, &prefixed(name), &labels);
+        assert!((value - expected).abs() < 0.5, "{name}: {value}");
+    }
+    let times = sample(
+        &text,
+        "nvmeof_target_namespace_command_duration_seconds_count",
+        &["class=\"write\""],
+    );
+    assert!(times >= 1.0, "{times}");
+    // The same over TCP, and nothing else than that.
+    let (head, by_tcp) = over_tcp(&mut target, "/metrics");
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    let written = "nvmeof_target_namespace_written_bytes_total";
+    assert!((sample(&by_tcp, written, &[]) - 65536.0).abs() < 0.5);
+    let (head, _) = over_tcp(&mut target, "/v1/status");
+    assert!(head.starts_with("http/1.1 404"), "{head}");
+    target.must_be_well();
+    target.stop();
+}
+
+#[test]
+fn a_healthy_target_says_so() {
+    let setup = watched();
+    let mut target = setup.start();
+    for (head, body) in [
+        over_socket(&setup, "/healthz"),
+        over_tcp(&mut target, "/healthz"),
+    ] {
+        assert!(head.starts_with("http/1.1 200"), "{head}");
+        let health: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(health["healthy"], true);
+        assert_eq!(
+            (&health["reactors"], &health["hanging"]),
+            (&1.into(), &Value::Array(vec![]))
+        );
+    }
+    target.stop();
+}
+
+#[test]
+fn a_host_at_work_is_seen_and_so_is_that_it_left() {
+    let setup = watched();
+    let mut target = setup.start();
+    let bench = target.on(1, "bench");
+    let mut bench = bench
+        .args("--rw randread --bs 4k --iodepth 16 --runtime 3600")
+        .start();
+    let snapshot =
+        || -> Value { serde_json::from_str(&over_socket(&setup, "/snapshot").1).unwrap() };
+    let reads =
+        |snapshot: &Value| snapshot["namespaces"][0]["counts"]["operations"]["read"].as_u64();
+    let first = eventually(|| reads(&snapshot()).filter(|n| *n > 0)).unwrap();
+    let seen = eventually(|| {
+        let snapshot = snapshot();
+        (reads(&snapshot) > Some(first + 100)).then_some(snapshot)
+    });
+    let seen = seen.unwrap();
+    assert_eq!(seen["hosts"][0]["host"], HOST);
+    assert_eq!(seen["hosts"][0]["connected"], true);
+    let queues = seen["queues"].as_array().unwrap();
+    let io = queues.iter().find(|one| one["queue"] == 1).unwrap();
+    assert_eq!((&io["host"], &io["subsystem"]), (&HOST.into(), &NQN.into()));
+    assert!(
+        io["peer"].as_str().unwrap().starts_with("127.0.0.1:"),
+        "{io}"
+    );
+    assert!(seen["reactors"][0]["seconds"]["working"].as_f64().unwrap() > 0.0);
+    // In a terminal.
+    let shown = top(&setup, "--once --interval 0.5").ok().text();
+    for words in ["nvmeof-target ", "REACTOR", "NAMESPACE", "HOST"] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    let row = shown.lines().find(|line| line.contains("e2e 1 ")).unwrap();
+    assert!(row.chars().count() <= 80, "{row}");
+    let json = top(&setup, "--once --interval 0.5").json();
+    assert!(json["total"]["iops"].as_f64().unwrap() > 1.0, "{json}");
+    bench.kill();
+    let left = eventually(|| (snapshot()["hosts"][0]["connected"] == false).then_some(()));
+    assert!(left.is_some());
+    target.must_be_well();
+    target.stop();
+}
+
+/// `nvmeof-target top` with these words.
+fn top(setup: &Setup, line: &str) -> Run {
+    let mut command = target_command();
+    command
+        .arg("top")
+        .arg("--socket")
+        .arg(setup.path("control.sock"));
+    Run::new(command).args(line)
+}
+
+#[test]
+fn top_without_a_target_or_a_terminal_says_what_to_do() {
+    let setup = Setup::new();
+    top(&setup, "--once").fails(1, &["control.sock", "does the target run?"]);
+    top(&setup, "").fails(1, &["no terminal; use --once"]);
+    top(&setup, "--once --interval 0").fails(2, &["must be 0.1 to 3600"]);
+}
+
+#[test]
+fn an_address_that_is_in_use_is_named_with_its_line() {
+    let setup = watched();
+    let mut target = setup.start();
+    let line = target.wait_for_log("metrics at http://");
+    let address = line
+        .split_once("http://")
+        .unwrap()
+        .1
+        .split('/')
+        .next()
+        .unwrap()
+        .to_owned();
+    let second = watched();
+    let text = second.text().replace("127.0.0.1:0", &address);
+    let file = second.path("second.toml");
+    std::fs::write(&file, text).unwrap();
+    let mut command = target_command();
+    command.arg("serve").arg("--config").arg(&file);
+    let said = Run::new(command).fails(2, &["metrics.listen", "is in use; choose another port"]);
+    assert!(said.stderr.contains("second.toml:5: "), "{said}");
+    target.stop();
+}
+
+#[test]
+fn lines_of_the_log_name_the_host_its_address_the_subsystem_and_the_queue() {
+    let setup = watched();
+    let target = setup.start();
+    let _ = target.read(1, 0, Some(8));
+    let gone = eventually(|| {
+        let lines = target.lines(&["disconnected: ", "queue=1"]);
+        lines.first().cloned()
+    });
+    for lines in [vec![gone.unwrap()], target.lines(&["connected", "queue=1"])] {
+        for line in lines {
+            for word in [HOST, NQN, "peer=127.0.0.1:", "cntlid="] {
+                assert!(line.contains(word), "{word}: {line}");
+            }
+        }
+    }
+    target.stop();
+}

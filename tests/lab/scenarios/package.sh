@@ -1,0 +1,148 @@
+#!/bin/bash
+# about: the Debian packages: install, serve under systemd, upgrade with the configuration kept, reboot, remove, purge
+# providers: iwarp
+# timeout: 400
+# packages: yes
+source /lab/guest/lib.sh
+
+CONF=/etc/nvmeof/target.toml
+BEFORE=$(find /etc /usr /var/lib/nvmeof -xdev 2>/dev/null | grep -i nvmeof || true)
+
+# systemd_start : systemd as the first process of namespaces of its own.
+systemd_start() {
+    unshare --fork --kill-child --pid --mount --uts --ipc --cgroup \
+        bash /lab/guest/systemd.sh >"$OUT/systemd.log" 2>&1 &
+    UNSHARE=$!
+    wait_for 60 first_process
+    wait_for 120 booted
+}
+
+# first_process : sets SYSTEMD to the process id of systemd out here.
+first_process() {
+    SYSTEMD=$(pgrep -P "$UNSHARE" -x systemd)
+}
+
+# in_it COMMAND... : in the namespaces of systemd.
+in_it() {
+    nsenter --target "$SYSTEMD" --pid --mount --uts --ipc --cgroup -- \
+        env PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"
+}
+
+# Units of the guest itself may fail; they are not what is asked about.
+booted() {
+    [[ $(in_it systemctl is-system-running) =~ running|degraded ]]
+}
+
+active() {
+    in_it systemctl is-active --quiet nvmeof-target
+}
+
+main_pid() {
+    in_it systemctl show -P MainPID nvmeof-target
+}
+
+# systemd_stop : as if the machine went down.
+systemd_stop() {
+    in_it systemctl --no-block poweroff || kill -9 "$SYSTEMD"
+    wait_for 60 gone
+}
+
+gone() {
+    ! kill -0 "$UNSHARE"
+}
+
+systemd_start
+
+# Installed, it runs, as its own user, and serves nothing but to this machine.
+in_it dpkg -i /lab/packages/nvmeof_*-1_*.deb /lab/packages/nvmeof-target_*-1_*.deb
+active || fail "not started: $(in_it journalctl -u nvmeof-target -n 5 -o cat)"
+expect_eq "enabled" enabled "$(in_it systemctl is-enabled nvmeof-target)"
+expect_eq "its user" nvmeof "$(in_it systemctl show -P User nvmeof-target)"
+expect_eq "the user of its process" nvmeof "$(in_it ps -o user= -p "$(main_pid)")"
+expect_eq "its capabilities" "CapEff: 0000000000000000" \
+    "$(in_it grep CapEff "/proc/$(main_pid)/status" | tr -s '\t ' ' ')"
+expect_eq "its folder" "750 nvmeof nvmeof" "$(in_it stat -c '%a %U %G' /var/lib/nvmeof)"
+expect_match "status" "serving 0 namespaces" "$(in_it systemctl show -P StatusText nvmeof-target)"
+for file in /usr/share/man/man8/nvmeof-target.8.gz /usr/share/man/man1/nvmeof.1.gz \
+    /usr/share/bash-completion/completions/nvmeof; do
+    [ -s $file ] || grep -qs 'path-exclude' /etc/dpkg/dpkg.cfg.d/* || fail "$file is missing"
+done
+
+# How much it can reach; systemd's own measure.
+exposure=$(in_it systemd-analyze security --no-pager nvmeof-target | tail -n 1)
+record exposure "$(grep -oE '[0-9]+\.[0-9]+' <<<"$exposure")"
+in_it systemd-analyze security --no-pager --threshold=25 nvmeof-target >"$OUT/security" ||
+    fail "$exposure"
+
+# An administrator makes it serve a file: to the kernel's host, over the network.
+in_it truncate -s 64M /var/lib/nvmeof/disk.img
+in_it chown nvmeof: /var/lib/nvmeof/disk.img
+cat >"$CONF" <<TOML
+# mine
+[[port]]
+traddr = "$ADDRESS"
+trsvcid = $PORT
+provider = "iwarp"
+[[subsystem]]
+nqn = "$NQN"
+allow_any_host = true
+[[subsystem.namespace]]
+nsid = 1
+path = "/var/lib/nvmeof/disk.img"
+TOML
+in_it nvmeof-target check-config "$CONF"
+in_it systemctl restart nvmeof-target
+in_it systemctl status --no-pager nvmeof-target
+connect
+dd if=/dev/urandom of="$WORK/data" bs=1M count=4 status=none
+dd if="$WORK/data" of="$(device 1)" bs=1M oflag=direct status=none
+
+# A reload is heard, and with systemd 253 waited for.
+in_it mkdir -p /etc/systemd/system/nvmeof-target.service.d
+example=./usr/share/doc/nvmeof-target/examples/notify-reload.conf
+dpkg-deb --fsys-tarfile /lab/packages/nvmeof-target_*-1_*.deb | tar -xO "$example" \
+    >/etc/systemd/system/nvmeof-target.service.d/notify-reload.conf
+in_it systemctl daemon-reload
+in_it systemctl restart nvmeof-target
+wait_for 60 controller_is live
+printf '\n[[subsystem.namespace]]\nnsid = 2\npath = "ram:16M"\n' >>"$CONF"
+in_it systemctl reload nvmeof-target
+wait_for 20 device 2
+
+# The next version: same process no more, same configuration, same data.
+cp "$CONF" "$WORK/mine"
+old=$(main_pid)
+in_it dpkg --force-confdef --force-confold -i /lab/packages/nvmeof-target_*-2_*.deb
+active || fail "not there after the upgrade: $(in_it journalctl -u nvmeof-target -n 5 -o cat)"
+[ "$(main_pid)" != "$old" ] || fail "the upgrade did not restart the service"
+cmp "$CONF" "$WORK/mine" || fail "the upgrade changed the configuration"
+expect_match "version" "-2$" "$(in_it dpkg-query -W -f '${Version}' nvmeof-target)"
+wait_for 60 controller_is live
+expect_eq "data after the upgrade" "$(checksum "$WORK/data")" \
+    "$(dd if="$(device 1)" bs=1M count=4 iflag=direct status=none | sha256sum | cut -d' ' -f1)"
+disconnect
+
+# After a reboot it is there by itself; disabled, it stays so through an upgrade.
+systemd_stop
+systemd_start
+wait_for 60 active
+in_it systemctl disable --now nvmeof-target
+in_it dpkg --force-confold -i /lab/packages/nvmeof-target_*-2_*.deb
+expect_eq "enabled" disabled "$(in_it systemctl is-enabled nvmeof-target || true)"
+in_it systemctl enable nvmeof-target
+
+in_it rm -r /etc/systemd/system/nvmeof-target.service.d
+
+# Removed, it does not run, and what is the administrator's stays. Purged, all is
+# gone but the images.
+in_it systemctl start nvmeof-target
+in_it dpkg -r nvmeof-target
+! active || fail "it runs without its package"
+[ -f "$CONF" ] || fail "removing took the configuration"
+in_it dpkg -P nvmeof-target nvmeof
+[ ! -e "$CONF" ] || fail "purging left the configuration"
+[ -s /var/lib/nvmeof/disk.img ] || fail "purging took an image"
+rm -r /var/lib/nvmeof
+left=$(find /etc /usr /var/lib/nvmeof -xdev 2>/dev/null | grep -i nvmeof || true)
+expect_eq "files that are left" "$BEFORE" "$left"
+systemd_stop

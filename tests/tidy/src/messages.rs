@@ -1,0 +1,256 @@
+//! The messages that a person may see, taken from the sources, and
+//! `docs/troubleshooting.md`, which has each of them.
+//!
+//! A message is the text of an `#[error("...")]`; and, in files whose errors are
+//! written where they arise, every text that is a sentence. What is put in when
+//! the program runs is `…` here and there.
+
+use std::collections::BTreeSet;
+
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+use crate::Problem;
+
+/// Spaces that make a text a sentence.
+const SENTENCE: usize = 3;
+
+/// Sentences that tell of no trouble.
+const NO_TROUBLE: &[&str] = &[
+    "target … …",
+    "namespace … of subsystem …",
+    "uuid, nguid or eui64",
+    "… has another …",
+    "… has … bytes, … before",
+    "… may not connect any more",
+    "serving … namespace… on …",
+    "…: iwarp (software, for this host)",
+    "iwarp (software, over TCP)",
+    "shm (this host, through shared memory)",
+    "… port …: …",
+    "processor … (memory node …)",
+    "reload: … (…)",
+];
+
+/// Macros whose texts go to the log as they are, to be read there.
+const LOGGING: &[&str] = &["trace", "debug", "info"];
+
+/// The messages of `#[error("...")]` in a source file.
+///
+/// # Errors
+/// A file that is no Rust.
+pub fn declared(source: &str) -> Result<BTreeSet<String>, Problem> {
+    let mut found = BTreeSet::new();
+    let tokens = parse(source)?;
+    walk(tokens, &mut |path, literal| {
+        if path == "error" {
+            found.extend(template(literal).filter(|text| says_something(text)));
+        }
+    });
+    Ok(found)
+}
+
+/// Every sentence of a source file whose errors are written where they arise.
+///
+/// # Errors
+/// A file that is no Rust.
+pub fn sentences(source: &str) -> Result<BTreeSet<String>, Problem> {
+    let mut found = BTreeSet::new();
+    let tokens = parse(source)?;
+    walk(tokens, &mut |path, literal| {
+        if ["doc", "reason"].contains(&path) || LOGGING.contains(&path) {
+            return;
+        }
+        let is_message = |text: &String| {
+            text.matches(' ').count() >= SENTENCE
+                && says_something(text)
+                && !NO_TROUBLE.contains(&text.as_str())
+        };
+        found.extend(template(literal).filter(is_message));
+    });
+    Ok(found)
+}
+
+/// Checks that the rows of `document` are those messages and no others.
+#[must_use]
+pub fn check(document: &str, messages: &BTreeSet<String>) -> Vec<Problem> {
+    let mut rows = BTreeSet::new();
+    let mut problems = Vec::new();
+    for (number, line) in document.lines().enumerate() {
+        let Some(row) = line
+            .strip_prefix("| ")
+            .and_then(|row| row.strip_suffix(" |"))
+        else {
+            continue;
+        };
+        let at = format!("docs/troubleshooting.md:{}", number + 1);
+        let Some((message, remedy)) = row.split_once(" | ") else {
+            problems.push(format!("{at}: a row has a message and a remedy"));
+            continue;
+        };
+        if message == "message" || message.starts_with("---") {
+            continue;
+        }
+        if remedy.trim().is_empty() {
+            problems.push(format!("{at}: say what to do"));
+        }
+        let message = message.replace("\\|", "|");
+        if !messages.contains(&message) {
+            problems.push(format!(
+                "{at}: nothing says {message:?} any more; remove the row"
+            ));
+        }
+        rows.insert(message);
+    }
+    for message in messages.difference(&rows) {
+        problems.push(format!(
+            "docs/troubleshooting.md: add a row with a remedy for {message:?}"
+        ));
+    }
+    problems
+}
+
+fn parse(source: &str) -> Result<TokenStream, Problem> {
+    source
+        .parse()
+        .map_err(|error| format!("a source of messages is no Rust: {error}"))
+}
+
+/// Calls `each` with every literal, and with what it stands in: the name before
+/// the parentheses or after the `#[`, or nothing. Modules of tests are left out.
+fn walk(tokens: TokenStream, each: &mut impl FnMut(&str, &str)) {
+    within(tokens, "", each);
+}
+
+fn within(tokens: TokenStream, around: &str, each: &mut impl FnMut(&str, &str)) {
+    let (mut name, mut is_test) = (String::new(), false);
+    for token in tokens {
+        match token {
+            TokenTree::Ident(ident) => name = ident.to_string(),
+            TokenTree::Literal(literal) => {
+                let place = if ["doc", "reason"].contains(&name.as_str()) {
+                    &name
+                } else {
+                    around
+                };
+                each(place, &literal.to_string());
+            }
+            TokenTree::Punct(punct) => {
+                // The path of a macro or of an attribute goes on; all else is
+                // between two things.
+                if !['!', ':', '=', '#'].contains(&punct.as_char()) {
+                    name.clear();
+                }
+            }
+            TokenTree::Group(group) => {
+                let text = group.stream().to_string();
+                let attribute = group.delimiter() == Delimiter::Bracket;
+                if attribute && text.replace(' ', "") == "cfg(test)" {
+                    is_test = true;
+                    continue;
+                }
+                if group.delimiter() == Delimiter::Brace && is_test {
+                    is_test = false;
+                    continue;
+                }
+                let around = match group.delimiter() {
+                    Delimiter::Parenthesis if !name.is_empty() => name.clone(),
+                    // What is chosen among for a place in a message.
+                    Delimiter::Brace => String::new(),
+                    _ => around.to_owned(),
+                };
+                within(group.stream(), &around, each);
+                name.clear();
+            }
+        }
+    }
+}
+
+/// The text of a literal with `…` for what is put in; `None` when it is no text.
+fn template(literal: &str) -> Option<String> {
+    let text = syn::parse_str::<syn::LitStr>(literal).ok()?.value();
+    let (mut out, mut depth) = (String::new(), 0_u32);
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '{' | '}' if chars.peek() == Some(&c) => {
+                chars.next();
+                out.push(c);
+            }
+            '{' => depth += 1,
+            '}' if depth > 0 => {
+                depth -= 1;
+                out.push('…');
+            }
+            c if depth == 0 => out.push(c),
+            _ => {}
+        }
+    }
+    Some(out.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// Whether there are words of its own in it.
+fn says_something(template: &str) -> bool {
+    template.chars().any(char::is_alphabetic)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    const CODE: &str = r#"
+        /// A comment of some more words.
+        #[derive(Debug)]
+        enum Error {
+            #[error("{path}: is not there; make {it:?}", path = .0.display())]
+            Missing(PathBuf),
+            #[error("{0}")]
+            Other(String),
+            #[error(
+                "in two \
+                 lines"
+            )]
+            Lines,
+        }
+        #[allow(dead_code, reason = "one two three four")]
+        fn f() {
+            tracing::info!("all is well as it should");
+            wrong("key: must be 1 to 2");
+            wrong(&format!("must be {low} to {high}, {{really}}"));
+        }
+        #[cfg(test)]
+        mod tests { fn t() { wrong("this is only a test"); } }
+    "#;
+
+    fn set(texts: &[&str]) -> BTreeSet<String> {
+        texts.iter().map(|&text| text.to_owned()).collect()
+    }
+
+    #[test]
+    fn messages_are_found_where_they_are() {
+        let expected = set(&["…: is not there; make …", "in two lines"]);
+        assert_eq!(declared(CODE).unwrap(), expected);
+        let sentences = sentences(CODE).unwrap();
+        assert!(sentences.contains("key: must be 1 to 2"), "{sentences:?}");
+        assert!(
+            sentences.contains("must be … to …, {really}"),
+            "{sentences:?}"
+        );
+        assert_eq!(sentences.len(), 3, "{sentences:?}");
+    }
+
+    #[test]
+    fn rows_and_messages_must_agree() {
+        let messages = set(&["a | b", "c"]);
+        let head = "| message | what to do |\n| --- | --- |\n";
+        let good = format!("{head}| a \\| b | x |\n| c | y |\n");
+        // The escaped bar is not the end of a cell.
+        assert_eq!(check(&good, &messages), [] as [&str; 0]);
+        let missing = check(&format!("{head}| c | y |\n"), &messages);
+        assert!(missing.join("\n").contains("add a row"), "{missing:?}");
+        let stale = check(&format!("{good}| d | z |\n"), &messages);
+        assert!(stale.join("\n").contains("any more"), "{stale:?}");
+        let empty = check(&good.replace("| y |", "|  |"), &messages);
+        assert!(empty.join("\n").contains("say what to do"), "{empty:?}");
+    }
+}

@@ -1,0 +1,106 @@
+//! The documents that are made of the code, or name parts of it.
+//!
+//! `NVMEOF_UPDATE_DOCS=1 cargo test -p nvmeof-tidy --test documents` writes those
+//! that are made; `cargo xtask docs` is the same.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nvmeof_tidy::{features, messages, reference, tree};
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The source files below the folders, without those of tests.
+fn sources(folder: &str) -> Vec<PathBuf> {
+    let files = tree::files(&tree::root()).unwrap();
+    let ours = |file: &&PathBuf| file.starts_with(folder) && tree::is(file, "rs");
+    files.iter().filter(ours).cloned().collect()
+}
+
+/// A document has to be what was made; or becomes it, if that is wanted.
+fn must_be(document: &str, made: &str) {
+    let path = tree::root().join(document);
+    if std::env::var_os("NVMEOF_UPDATE_DOCS").is_some() {
+        fs::write(&path, made).unwrap();
+    }
+    let there = fs::read_to_string(&path).unwrap_or_default();
+    let differ = there.lines().zip(made.lines()).position(|(a, b)| a != b);
+    assert!(
+        there == made,
+        "{document} is not up to date (line {}): run `cargo xtask docs` and look at what changed",
+        differ.map_or(there.lines().count().min(made.lines().count()), |at| at) + 1
+    );
+}
+
+#[test]
+fn the_configuration_reference_is_made_of_the_code() {
+    let root = tree::root();
+    let sources = sources("target/daemon/src/config");
+    let sources: Vec<_> = sources.iter().map(|file| read(&root.join(file))).collect();
+    let tables = match reference::tables(&sources) {
+        Ok(tables) => tables,
+        Err(problems) => panic!("{}", problems.join("\n")),
+    };
+    assert!(tables.len() > 5, "{tables:?}");
+    must_be(
+        "docs/configuration-reference.md",
+        &reference::markdown(&tables),
+    );
+}
+
+#[test]
+fn every_feature_names_tests_that_are_there() {
+    let root = tree::root();
+    let all = tree::files(&root).unwrap();
+    let rust = all.iter().filter(|file| tree::is(file, "rs"));
+    let tests: BTreeSet<String> = rust
+        .flat_map(|file| features::tests_of(&read(&root.join(file))))
+        .collect();
+    let scenarios: BTreeSet<String> = all
+        .iter()
+        .filter(|file| file.starts_with("tests/lab/scenarios"))
+        .filter_map(|file| Some(file.file_stem()?.to_str()?.to_owned()))
+        .collect();
+    let document = read(&root.join("docs/features.md"));
+    let problems = features::check(&document, &tests, &scenarios);
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// Folders whose `#[error]` a person may see.
+const DECLARED: &[&str] = &["common", "target", "initiator"];
+/// Files whose errors are written where they arise.
+const WRITTEN: &[&str] = &[
+    "target/core/src/model",
+    "target/daemon/src/config",
+    "target/daemon/src/manage",
+    "target/daemon/src/ports",
+    "target/daemon/src/processors.rs",
+];
+
+#[test]
+fn every_message_has_a_remedy() {
+    let root = tree::root();
+    let in_program = |file: &&PathBuf| {
+        let text = file.to_string_lossy();
+        text.contains("/src/") && !text.contains("tests") && !text.contains("rdma-sim")
+    };
+    let mut all = BTreeSet::new();
+    for folder in DECLARED {
+        for file in sources(folder).iter().filter(in_program) {
+            all.extend(messages::declared(&read(&root.join(file))).unwrap());
+        }
+    }
+    for folder in WRITTEN {
+        for file in sources(folder).iter().filter(in_program) {
+            all.extend(messages::sentences(&read(&root.join(file))).unwrap());
+        }
+    }
+    assert!(all.len() > 150, "only {} messages are found", all.len());
+    let document = read(&root.join("docs/troubleshooting.md"));
+    let problems = messages::check(&document, &all);
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}

@@ -1,0 +1,271 @@
+//! `cargo xtask deb`: Debian packages of both programs.
+//!
+//! The tree of each package is laid out here and packed by `dpkg-deb`: what
+//! debhelper would do for two programs fits on a page, and needs no build system
+//! inside a build system.
+
+mod contents;
+mod tree;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::run::{self, Failure, Outcome};
+use crate::setup::{self, Tool};
+use crate::test;
+use contents::{PACKAGES, Package};
+use tree::Tree;
+
+/// What it needs besides the toolchain.
+pub(crate) const TOOLS: &[Tool] = &[setup::DPKG_DEV, setup::BINUTILS];
+
+const HELP: &str = "\
+Usage: cargo xtask deb [--revision N] [--programs DIR] [--output DIR]
+
+Builds both programs and makes Debian packages of them, nvmeof-target and
+nvmeof, in build/deb. They are for this machine's architecture, and for this
+Debian and later ones.
+
+  --revision N    the package's revision of this version, 1 if not given
+  --programs DIR  build nothing; take the programs from DIR
+  --output DIR    put the packages into DIR
+
+Exit status: 0 success, 1 something failed, 2 wrong usage or set-up.
+";
+
+/// What the command line says.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Wishes<'a> {
+    help: bool,
+    revision: Option<u32>,
+    programs: Option<&'a Path>,
+    output: Option<&'a Path>,
+}
+
+impl<'a> Wishes<'a> {
+    fn parse(mut words: &'a [String]) -> Outcome<Self> {
+        let mut wishes = Self::default();
+        while let Some((word, rest)) = words.split_first() {
+            if ["--help", "-h"].contains(&word.as_str()) {
+                wishes.help = true;
+                return Ok(wishes);
+            }
+            if !["--revision", "--programs", "--output"].contains(&word.as_str()) {
+                return Err(Failure::unexpected(word));
+            }
+            let Some((value, rest)) = rest.split_first() else {
+                return Err(Failure::Usage(format!("{word} needs a value")));
+            };
+            match word.as_str() {
+                "--revision" => {
+                    let revision = value.parse().ok().filter(|revision| *revision > 0);
+                    let wrong = || Failure::Usage(format!("--revision {value}: is no number"));
+                    wishes.revision = Some(revision.ok_or_else(wrong)?);
+                }
+                "--programs" => wishes.programs = Some(Path::new(value)),
+                _ => wishes.output = Some(Path::new(value)),
+            }
+            words = rest;
+        }
+        Ok(wishes)
+    }
+}
+
+/// `cargo xtask deb [...]`.
+pub(crate) fn main(arguments: &[String]) -> Outcome {
+    let wishes = Wishes::parse(arguments)?;
+    if wishes.help {
+        print!("{HELP}");
+        return Ok(());
+    }
+    setup::ensure(&[TOOLS])?;
+    let here = std::env::current_dir().unwrap_or_default();
+    let programs = match wishes.programs {
+        Some(folder) => here.join(folder),
+        None => {
+            setup::ensure(&[setup::RDMA])?;
+            test::build()?;
+            run::build_dir().join("release")
+        }
+    };
+    let output = match wishes.output {
+        Some(folder) => here.join(folder),
+        None => run::build_dir().join("deb"),
+    };
+    let version = format!("{}-{}", version()?, wishes.revision.unwrap_or(1));
+    for package in PACKAGES {
+        run::heading(&format!("package {}", package.name));
+        let file = make(package, &version, &programs, &output)?;
+        println!("{}", file.display());
+    }
+    Ok(())
+}
+
+/// Makes one package; returns where it is.
+fn make(package: &Package, version: &str, programs: &Path, output: &Path) -> Outcome<PathBuf> {
+    let architecture = run::output(run::command("dpkg").arg("--print-architecture"))?;
+    let architecture = architecture.trim();
+    let tree = Tree::new(output.join("tree").join(package.name))?;
+    contents::lay_out(package, programs, &tree)?;
+    let documents = format!("usr/share/doc/{}", package.name);
+    let news = run::root().join("CHANGELOG.md");
+    tree.compress(&tree.file(&news, &format!("{documents}/changelog"))?)?;
+    let entry = changelog(package.name, version)?;
+    tree.compress(&tree.text(&entry, &format!("{documents}/changelog.Debian"))?)?;
+    for_dpkg(package, version, architecture, &tree)?;
+    let file = output.join(format!("{}_{version}_{architecture}.deb", package.name));
+    let mut pack = run::command("dpkg-deb");
+    pack.args(["--root-owner-group", "-Zxz", "--build"])
+        .arg(tree.root())
+        .arg(&file);
+    if let Ok(seconds) = of_commit("%ct") {
+        // The same sources make the same package.
+        pack.env("SOURCE_DATE_EPOCH", seconds);
+    }
+    run::run(&mut pack)?;
+    Ok(file)
+}
+
+/// What dpkg is told about the package.
+fn for_dpkg(package: &Package, version: &str, architecture: &str, tree: &Tree) -> Outcome {
+    let own = run::root().join("packaging/debian").join(package.name);
+    let path = own.join("control");
+    let text = fs::read_to_string(&path).map_err(|error| Failure::file("read", &path, &error))?;
+    let libraries = libraries(&tree.root().join("usr/bin").join(package.name), tree)?;
+    let control = format!(
+        "Package: {}\nVersion: {version}\nArchitecture: {architecture}\n\
+         Maintainer: {}\nInstalled-Size: {}\n{}",
+        package.name,
+        maintainer(),
+        tree.kib()?,
+        text.replace("${libraries}", &libraries)
+    );
+    let sums = tree.sums()?;
+    tree.text(&control, "DEBIAN/control")?;
+    tree.text(&sums, "DEBIAN/md5sums")?;
+    if !package.conffiles.is_empty() {
+        tree.text(
+            &format!("{}\n", package.conffiles.join("\n")),
+            "DEBIAN/conffiles",
+        )?;
+    }
+    for script in package.scripts {
+        tree.program(&own.join(script), &format!("DEBIAN/{script}"))?;
+    }
+    Ok(())
+}
+
+/// The packages of the libraries that a program is linked with.
+fn libraries(program: &Path, tree: &Tree) -> Outcome<String> {
+    // It wants to be called in the folder of a source package.
+    let folder = tree.root().with_extension("source");
+    let control = folder.join("debian/control");
+    let written = fs::create_dir_all(folder.join("debian")).and_then(|()| {
+        fs::write(
+            &control,
+            "Source: nvmeof\n\nPackage: nvmeof\nArchitecture: any\n",
+        )
+    });
+    written.map_err(|error| Failure::file("write", &control, &error))?;
+    let mut find = run::command("dpkg-shlibdeps");
+    find.current_dir(&folder).arg("-O").arg(program);
+    let found = run::output(&mut find)?;
+    let found = found.trim().strip_prefix("shlibs:Depends=");
+    found
+        .map(str::to_owned)
+        .ok_or_else(|| Failure::Failed("dpkg-shlibdeps finds no libraries".to_owned()))
+}
+
+/// The version of the workspace.
+fn version() -> Outcome<String> {
+    let path = run::root().join("Cargo.toml");
+    let text = fs::read_to_string(&path).map_err(|error| Failure::file("read", &path, &error))?;
+    version_of(&text)
+        .map(str::to_owned)
+        .ok_or_else(|| Failure::Failed(format!("{} has no version", path.display())))
+}
+
+fn version_of(manifest: &str) -> Option<&str> {
+    let (_, package) = manifest.split_once("[workspace.package]")?;
+    let line = package
+        .lines()
+        .find_map(|line| line.strip_prefix("version = "))?;
+    Some(line.trim_matches('"'))
+}
+
+/// Who makes the package: Debian's own variables, or the project.
+fn maintainer() -> String {
+    let name = std::env::var("DEBFULLNAME");
+    let mail = std::env::var("DEBEMAIL");
+    format!(
+        "{} <{}>",
+        name.as_deref().unwrap_or("The nvmeof maintainers"),
+        mail.as_deref().unwrap_or("nvmeof@packages.invalid")
+    )
+}
+
+/// The entry of Debian's own changelog.
+fn changelog(name: &str, version: &str) -> Outcome<String> {
+    // Without a repository there is still a time.
+    let date = of_commit("%cD").or_else(|_| run::output(run::command("date").arg("-R")))?;
+    Ok(format!(
+        "{name} ({version}) unstable; urgency=medium\n\n  \
+         * What is new: see changelog.gz.\n\n -- {}  {}\n",
+        maintainer(),
+        date.trim()
+    ))
+}
+
+/// Something about the commit that is checked out.
+fn of_commit(format: &str) -> Outcome<String> {
+    let mut log = run::command("git");
+    log.args(["log", "-1", &format!("--format={format}")]);
+    let text = run::output(&mut log)?;
+    Ok(text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Outcome<String> {
+        let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
+        Wishes::parse(&words).map(|wishes| format!("{wishes:?}"))
+    }
+
+    #[test]
+    fn the_command_line_is_read_or_refused() {
+        let all = parse("--revision 2 --programs a --output b").unwrap();
+        for part in ["Some(2)", "\"a\"", "\"b\""] {
+            assert!(all.contains(part), "{all}");
+        }
+        assert!(parse("--help").unwrap().contains("help: true"));
+        for wrong in [
+            "now",
+            "--revision",
+            "--revision 0",
+            "--revision x",
+            "--output",
+        ] {
+            assert!(matches!(parse(wrong), Err(Failure::Usage(_))), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_version_is_that_of_the_workspace() {
+        let manifest = "[a]\nversion = \"9\"\n[workspace.package]\nversion = \"0.1.0\"\n";
+        assert_eq!(version_of(manifest), Some("0.1.0"));
+        assert!(version().unwrap().contains('.'));
+    }
+
+    #[test]
+    fn the_changelog_has_debians_form() {
+        let text = changelog("nvmeof", "1.0-1").unwrap();
+        assert!(
+            text.starts_with("nvmeof (1.0-1) unstable; urgency="),
+            "{text}"
+        );
+        let (_, trailer) = text.rsplit_once("\n -- ").unwrap();
+        assert!(trailer.contains(">  "), "{text}");
+    }
+}
