@@ -55,6 +55,8 @@ pub enum Why {
     HostDenied,
     /// The port that it came by is gone. The edge finds those.
     PortRemoved,
+    /// The port that it came by does not lead to the subsystem any more.
+    PortLeadsElsewhere,
     /// The administrator wanted it.
     Asked,
     /// The target lets go of all hosts. The edge finds those.
@@ -155,6 +157,11 @@ fn lost(served: &Served, controller: &Controller) -> Option<Why> {
     if !there {
         return Some(Why::SubsystemRemoved);
     }
+    let port = controller.viewer.port.as_ref();
+    let port = port.and_then(|at| served.model.port(at));
+    if port.is_some_and(|port| !port.leads_to(&live.nqn)) {
+        return Some(Why::PortLeadsElsewhere);
+    }
     let allowed = live.current().subsystem.allows(&controller.hostnqn);
     (!allowed).then_some(Why::HostDenied)
 }
@@ -177,6 +184,7 @@ impl fmt::Display for Why {
             Self::SubsystemRemoved => "the subsystem was removed",
             Self::HostDenied => "the host may not connect any more",
             Self::PortRemoved => "the port was removed",
+            Self::PortLeadsElsewhere => "the port does not lead to the subsystem any more",
             Self::Asked => "the administrator wanted it",
             Self::Drained => "the target was drained",
         })

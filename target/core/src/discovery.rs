@@ -41,12 +41,13 @@ pub(crate) fn write(
             eflags: EntryFlags::EPCSD,
             ..What::new(SubsystemType::CURRENT_DISCOVERY, nqn)
         };
-        ways(model, asker, |way| page.put(|| way.entry(&what)));
+        ways(model, asker, None, |way| page.put(|| way.entry(&what)));
     }
     for subsystem in model.subsystems() {
         if subsystem.allows(hostnqn) {
             let what = What::new(SubsystemType::NVM, &subsystem.nqn);
-            ways(model, asker, |way| page.put(|| way.entry(&what)));
+            let nqn = Some(&subsystem.nqn);
+            ways(model, asker, nqn, |way| page.put(|| way.entry(&what)));
         }
     }
     // Base 2.0, 5.16.1.23, PLEO: only "NVM subsystem ports that are presented
@@ -87,10 +88,13 @@ impl Page<'_, '_> {
     }
 }
 
-/// Calls `each` for every way in which the host can reach what we serve.
-fn ways(model: &Model, asker: &Asker<'_>, mut each: impl FnMut(&Way<'_>)) {
+/// Calls `each` for every way in which the host can reach a subsystem, or the
+/// discovery subsystem.
+fn ways(model: &Model, asker: &Asker<'_>, nqn: Option<&Nqn>, mut each: impl FnMut(&Way<'_>)) {
     let Asker { local, only, .. } = *asker;
-    let wanted = |port: &&Port| only.is_none_or(|only| port.is_at(only));
+    let wanted = |port: &&Port| {
+        only.is_none_or(|only| port.is_at(only)) && nqn.is_none_or(|nqn| port.leads_to(nqn))
+    };
     for port in model.ports().iter().filter(wanted) {
         let Some(traddr) = reachable(&port.traddr, local) else {
             continue;

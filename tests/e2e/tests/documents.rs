@@ -49,7 +49,7 @@ fn every_configuration_shown_is_good() {
         "docs/configuration-reference.md",
         "docs/quick-start.md",
         "docs/security.md",
-        "packaging/debian/target.toml",
+        "systemd/debian/target.toml",
     ];
     for document in shown {
         let blocks = toml_blocks(document);

@@ -128,7 +128,7 @@ fn make(package: &Package, version: &str, programs: &Path, output: &Path) -> Out
 
 /// What dpkg is told about the package.
 fn for_dpkg(package: &Package, version: &str, architecture: &str, tree: &Tree) -> Outcome {
-    let own = run::root().join("packaging/debian").join(package.name);
+    let own = run::root().join("systemd/debian").join(package.name);
     let path = own.join("control");
     let text = fs::read_to_string(&path).map_err(|error| Failure::file("read", &path, &error))?;
     let libraries = libraries(&tree.root().join("usr/bin").join(package.name), tree)?;

@@ -7,6 +7,7 @@
 )]
 
 mod access;
+mod ways;
 
 use nvmeof_wire::admin::{Cns, GetLogPage, LogId, NSID_ALL};
 use nvmeof_wire::fabrics::Connect;

@@ -23,10 +23,12 @@ pub struct PortSpec {
     pub id: Option<u16>,
     /// The groups of namespaces that are not optimized there, and others.
     pub ana_groups: Vec<AnaGroup>,
+    /// Names of the subsystems that are reached by it; all when not given.
+    pub subsystems: Option<Vec<String>>,
 }
 
 impl PortSpec {
-    /// A port that reaches all namespaces alike.
+    /// A port that reaches all subsystems, and all namespaces alike.
     #[must_use]
     pub fn new(traddr: impl Into<Traddr>, trsvcid: u16, carriers: Vec<Carrier>) -> Self {
         Self {
@@ -35,6 +37,7 @@ impl PortSpec {
             carriers,
             id: None,
             ana_groups: Vec::new(),
+            subsystems: None,
         }
     }
 }
@@ -137,7 +140,8 @@ impl Model {
             .iter()
             .enumerate()
             .map(|(at, spec)| subsystem(at, spec, subsystems).map(Arc::new))
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<Vec<_>, _>>()?;
+        check_ways(&ports, &subsystems)?;
         Ok(Self {
             limits,
             ports: ports.into(),
@@ -242,7 +246,37 @@ fn port(at: usize, spec: &PortSpec, all: &[PortSpec], in_capsule: u32) -> Result
         carriers: spec.carriers.clone(),
         in_capsule,
         ana_groups: ana::groups(at, &spec.ana_groups)?,
+        subsystems: subsystems_of(at, spec)?,
     })
+}
+
+/// What a port leads to.
+fn subsystems_of(at: usize, spec: &PortSpec) -> Result<Option<Vec<Nqn>>, ModelError> {
+    let Some(names) = &spec.subsystems else {
+        return Ok(None);
+    };
+    if names.is_empty() {
+        let why = "hosts would find nothing there; name subsystems, or leave this key out for all";
+        return Err(wrong(Place::Port(at), "subsystems", "none", why));
+    }
+    let names = names.iter();
+    let names = names.map(|name| check_nqn(Place::Port(at), "subsystems", name));
+    names.collect::<Result<_, _>>().map(Some)
+}
+
+/// Ports lead to subsystems that there are.
+fn check_ways(ports: &[Port], subsystems: &[Arc<Subsystem>]) -> Result<(), ModelError> {
+    for (at, port) in ports.iter().enumerate() {
+        let unknown = port.subsystems.iter().flatten().find(|nqn| {
+            let mut known = subsystems.iter();
+            !known.any(|subsystem| subsystem.nqn == **nqn)
+        });
+        if let Some(nqn) = unknown {
+            let why = "no subsystem has this name; add it, or take it out of the port's list";
+            return Err(wrong(Place::Port(at), "subsystems", nqn, why));
+        }
+    }
+    Ok(())
 }
 
 /// Base 2.0, 5.16.1.23, PORTID: "different NVM subsystem ports" have different

@@ -59,6 +59,8 @@ pub struct Port {
     /// The groups of namespaces whose state was said, ordered by number. All
     /// others are optimized.
     pub ana_groups: Vec<AnaGroup>,
+    /// The subsystems that are reached by it; `None`: all.
+    pub subsystems: Option<Vec<Nqn>>,
 }
 
 /// One way in which a port is reached.
@@ -161,6 +163,12 @@ impl Model {
         &self.subsystems
     }
 
+    /// The port at that address.
+    #[must_use]
+    pub fn port(&self, at: &PortAddress) -> Option<&Port> {
+        self.ports.iter().find(|port| port.is_at(at))
+    }
+
     /// The subsystem of that name.
     #[must_use]
     pub fn subsystem(&self, nqn: &Nqn) -> Option<&Arc<Subsystem>> {
@@ -171,6 +179,13 @@ impl Model {
 }
 
 impl Port {
+    /// Whether the subsystem of that name is reached by it.
+    #[must_use]
+    pub fn leads_to(&self, nqn: &Nqn) -> bool {
+        let all = self.subsystems.as_ref();
+        all.is_none_or(|names| names.contains(nqn))
+    }
+
     /// What carries RDMA for a host that reaches the port at `addr`, in order.
     /// `None` stands for an address that is not known.
     pub fn carriers_at(&self, addr: Option<IpAddr>) -> impl Iterator<Item = Fabric> {

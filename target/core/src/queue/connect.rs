@@ -18,7 +18,7 @@ use super::{News, Queue, Role, common_checks};
 use crate::controller::{Controller, Features, Serves};
 use crate::seats::{Seat, Taken};
 use crate::target::Served;
-use crate::{CloseCause, Data, Limit};
+use crate::{CloseCause, Data, Limit, PortAddress};
 
 // Fields of the command and of its data that can be at fault, in bytes.
 const RECFMT: InvalidParameter = InvalidParameter::InCommand(40);
@@ -199,7 +199,7 @@ impl Queue {
         // Until the controller can be found: whoever changes what is served
         // looks for it there.
         let served = self.shared.served();
-        let serves = serves(&served, who)?;
+        let serves = serves(&served, who, self.port.as_ref())?;
         let finds = matches!(serves, Serves::Discovery);
         let features = Features::new(limits, connect.kato.get());
         let (hostnqn, hostid) = (who.hostnqn, who.hostid);
@@ -343,8 +343,8 @@ fn named(data: &[u8]) -> String {
     }
 }
 
-/// What the host's controller would be for.
-fn serves(served: &Served, who: &Who) -> Result<Serves, Refused> {
+/// What the controller of a host that came by `port` would be for.
+fn serves(served: &Served, who: &Who, port: Option<&PortAddress>) -> Result<Serves, Refused> {
     if served.model.discovery().is_called(&who.subnqn) {
         return Ok(Serves::Discovery);
     }
@@ -352,6 +352,11 @@ fn serves(served: &Served, who: &Who) -> Result<Serves, Refused> {
         let cause = format_args!("no subsystem {} here", who.subnqn);
         Refused::parameter(SUBNQN, cause)
     })?;
+    let port = port.and_then(|at| served.model.port(at));
+    if port.is_some_and(|port| !port.leads_to(&who.subnqn)) {
+        let cause = format_args!("this port does not lead to subsystem {}", who.subnqn);
+        return Err(Refused::parameter(SUBNQN, cause));
+    }
     if !live.current().subsystem.allows(&who.hostnqn) {
         let cause = format_args!(
             "host {} is not in allowed_hosts of {}",

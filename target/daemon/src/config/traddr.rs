@@ -35,6 +35,8 @@ pub(super) struct RawPort {
     in_capsule: Option<Spanned<Size>>,
     /// Its number in discovery entries, which no other port has. Left out: its place in the file.
     id: Option<Spanned<u16>>,
+    /// Names (NQN) of the subsystems that hosts reach by it. Left out: all.
+    subsystems: Option<Spanned<Vec<Spanned<String>>>>,
     #[serde(default)]
     ana_group: Vec<RawAnaGroup>,
 }
@@ -74,6 +76,7 @@ impl RawPort {
             provider: provider.map(|raw| Spanned::new(0..0, raw)),
             in_capsule: None,
             id: None,
+            subsystems: None,
             ana_group: Vec::new(),
         }
     }
@@ -83,6 +86,10 @@ impl RawPort {
         PortSpec {
             id: self.id.as_ref().map(|id| *id.get_ref()),
             ana_groups: self.ana_group.iter().map(RawAnaGroup::group).collect(),
+            subsystems: self.subsystems.as_ref().map(|names| {
+                let names = names.get_ref().iter();
+                names.map(|name| name.get_ref().clone()).collect()
+            }),
             ..spec
         }
     }
@@ -92,6 +99,12 @@ impl RawPort {
         match key {
             "in_capsule" => Some(self.in_capsule.as_ref()?.span().start),
             "id" => Some(self.id.as_ref()?.span().start),
+            "subsystems" => {
+                let names = self.subsystems.as_ref()?;
+                let mut each = names.get_ref().iter();
+                let one = each.find(|name| name.get_ref() == value);
+                Some(one.map_or(names.span(), Spanned::span).start)
+            }
             "ana_group" => RawAnaGroup::place(&self.ana_group, value),
             _ => None,
         }

@@ -210,36 +210,32 @@ fn convert(saved: &Value, disks: Disks<'_>, report: &mut Report) -> Option<Carri
 }
 
 impl Carried {
-    /// The kernel serves a subsystem on the ports that it is linked to; this
-    /// target serves each on all ports.
+    /// Only subsystems that some port leads to, and ports that lead to some.
     fn keep_what_is_reached(&mut self, report: &mut Report) {
         let ports = &self.ports;
         self.subsystems.retain(|subsystem| {
-            let has = |port: &&Port| port.subsystems.contains(&subsystem.nqn);
-            let reached = ports.iter().filter(has).count();
-            if reached == 0 {
+            let mut ports = ports.iter();
+            let reached = ports.any(|port| port.subsystems.contains(&subsystem.nqn));
+            if !reached {
                 let what = "no port that is carried over leads to it";
                 let remedy = "it is left out, so that hosts do not find what they could not reach";
                 report.lost(&subsystem.place, what, remedy);
-            } else if reached < ports.len() {
-                let what = format!("is served on all {} ports, not on {reached}", ports.len());
-                let remedy = "where hosts must not reach it otherwise, serve the other ports by a \
-                              target of their own";
-                report.lost(&subsystem.place, &what, remedy);
             }
-            reached > 0
+            reached
         });
         let known: BTreeSet<&str> = self.subsystems.iter().map(|it| it.nqn.as_str()).collect();
-        for port in &self.ports {
-            let missing = port
-                .subsystems
-                .iter()
-                .find(|nqn| !known.contains(nqn.as_str()));
-            if let Some(nqn) = missing {
-                let what = format!("there is no subsystem {}", report::quoted(nqn));
-                report.lost(&format!("{}.subsystems", port.place), &what, "add it");
-            }
-        }
+        self.ports.retain_mut(|port| {
+            let place = format!("{}.subsystems", port.place);
+            port.subsystems.retain(|nqn| {
+                let there = known.contains(nqn.as_str());
+                if !there {
+                    let what = format!("there is no subsystem {}", report::quoted(nqn));
+                    report.lost(&place, &what, "add it");
+                }
+                there
+            });
+            !port.subsystems.is_empty()
+        });
     }
 
     /// Every ANA group that a namespace is in, once.

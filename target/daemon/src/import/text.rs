@@ -33,8 +33,7 @@ pub(super) fn of(carried: &Carried) -> String {
     let has_ana = carried.has_ana();
     for port in &carried.ports {
         line("");
-        let usual = carried.long_capsules().map(|_| IN_CAPSULE);
-        out_port(port, &carried.groups(), usual, &mut line);
+        out_port(port, carried, &mut line);
     }
     for referral in &carried.referrals {
         line("\n[[referral]]");
@@ -51,9 +50,11 @@ pub(super) fn of(carried: &Carried) -> String {
     out
 }
 
-/// `usual`: bytes of in-capsule data, if that has to be said of a port that says
-/// nothing.
-fn out_port(port: &Port, groups: &[u32], usual: Option<u32>, line: &mut impl FnMut(&str)) {
+fn out_port(port: &Port, carried: &Carried, line: &mut impl FnMut(&str)) {
+    // It has to be said where another port has more.
+    let usual = carried.long_capsules().map(|_| IN_CAPSULE);
+    let mut all = carried.subsystems.iter();
+    let leads_to_all = all.all(|it| port.subsystems.contains(&it.nqn));
     line("[[port]]");
     line(&format!("id = {}", port.id));
     line(&format!("traddr = \"{}\"", port.traddr));
@@ -61,7 +62,11 @@ fn out_port(port: &Port, groups: &[u32], usual: Option<u32>, line: &mut impl FnM
     if let Some(bytes) = port.in_capsule.or(usual) {
         line(&format!("in_capsule = {bytes}"));
     }
-    for (group, state) in states(port, groups) {
+    if !leads_to_all {
+        let names = Value::from(port.subsystems.clone());
+        line(&format!("subsystems = {names}"));
+    }
+    for (group, state) in states(port, &carried.groups()) {
         line("\n[[port.ana_group]]");
         line(&format!("id = {group}"));
         line(&format!("state = \"{}\"", state.name()));

@@ -30,7 +30,7 @@ pub(super) const PACKAGES: &[Package] = &[
             ),
             ("systemd/nvmeof.sysusers", "usr/lib/sysusers.d/nvmeof.conf"),
             ("systemd/nvmeof.tmpfiles", "usr/lib/tmpfiles.d/nvmeof.conf"),
-            ("packaging/debian/target.toml", "etc/nvmeof/target.toml"),
+            ("systemd/debian/target.toml", "etc/nvmeof/target.toml"),
             (
                 "systemd/block-device.conf",
                 "usr/share/doc/nvmeof-target/examples/block-device.conf",
@@ -95,7 +95,7 @@ pub(super) fn lay_out(package: &Package, programs: &Path, tree: &Tree) -> Outcom
         tree.file(&run::root().join(from), to)?;
     }
     let documents = format!("usr/share/doc/{name}");
-    let copyright = run::root().join("packaging/debian/copyright");
+    let copyright = run::root().join("systemd/debian/copyright");
     tree.file(&copyright, &format!("{documents}/copyright"))?;
     if name == "nvmeof-target" {
         for document in DOCUMENTS {
@@ -123,7 +123,7 @@ mod tests {
                 let is_in = |to: &str| conffile.trim_start_matches('/') == to;
                 assert!(package.files.iter().any(|(_, to)| is_in(to)), "{conffile}");
             }
-            let own = root.join("packaging/debian").join(package.name);
+            let own = root.join("systemd/debian").join(package.name);
             for text in package.scripts.iter().chain(&["control"]) {
                 assert!(own.join(text).is_file(), "{}: {text}", package.name);
             }

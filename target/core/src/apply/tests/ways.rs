@@ -1,0 +1,94 @@
+//! Ports that lead to some of the subsystems.
+
+use nvmeof_wire::fabrics::InvalidParameter;
+use nvmeof_wire::log::DiscoveryPage;
+
+use super::*;
+use crate::PortSpec;
+
+/// The port of that number, which leads to those subsystems.
+fn port_to(number: u16, subsystems: &[&str]) -> PortSpec {
+    let names = subsystems.iter().copied().map(str::to_owned);
+    PortSpec {
+        trsvcid: 4419 + number,
+        subsystems: Some(names.collect()),
+        ..port()
+    }
+}
+
+fn open() -> SubsystemSpec {
+    SubsystemSpec {
+        nqn: CLOSED.into(),
+        allow_any_host: true,
+        allowed_hosts: Vec::new(),
+        ..closed()
+    }
+}
+
+fn served(ports: &[PortSpec]) -> Target {
+    let both = [subsystem(), open()];
+    Target::new(Model::build(Limits::default(), ports, &both).unwrap())
+}
+
+/// What the discovery log tells: of each entry name and service.
+fn told(target: &Target) -> Vec<(String, String)> {
+    let mut host = crate::admin::tests::discovery(target);
+    let command = GetLogPage::new(LogId::DISCOVERY, 0, 0, 8192);
+    let answer = host.read(command.to_sqe(), 8192);
+    let page = DiscoveryPage::parse(&answer.data).unwrap();
+    let entries = page.entries.iter().map(|entry| {
+        let name = Nqn::from_peer(&entry.subnqn).unwrap();
+        (name.as_str().to_owned(), entry.trsvcid.to_string())
+    });
+    let mut told: Vec<_> = entries.collect();
+    told.sort();
+    told
+}
+
+#[test]
+fn hosts_reach_by_a_port_what_it_leads_to() {
+    let ports = [port_to(1, &[DISK, CLOSED]), port_to(2, &[CLOSED])];
+    let target = served(&ports);
+    let at = |name: &str, service: &str| (name.to_owned(), service.to_owned());
+    assert_eq!(
+        told(&target),
+        [at(CLOSED, "4420"), at(CLOSED, "4421"), at(DISK, "4420")]
+    );
+    let data = connect_data(0xffff);
+    let (_by_first, _) = Host::admin_at(&target, &ports[0], &data);
+    let mut by_second = Host::open(&target, 0, 32);
+    by_second.queue.set_port(crate::PortAddress {
+        traddr: ports[1].traddr.clone(),
+        trsvcid: ports[1].trsvcid,
+    });
+    let answer = by_second.connect(&Connect::new(0, 32, 0), &data);
+    assert_eq!(answer.status(), Status::CONNECT_INVALID_PARAMETERS);
+    let named = InvalidParameter::from_result(answer.result());
+    assert_eq!(named, InvalidParameter::InData(256));
+    let remark = by_second.queue.take_remark().unwrap();
+    assert!(remark.contains("this port does not lead to"), "{remark}");
+}
+
+#[test]
+fn who_came_by_a_port_that_leads_elsewhere_now_is_disconnected() {
+    let ports = [port(), port_to(2, &[DISK])];
+    let target = served(&ports);
+    let (mut by_first, _) = Host::ready_at(&target, &ports[0], HOST);
+    let (mut by_second, _) = Host::ready_at(&target, &ports[1], HOST);
+    let next = [port(), port_to(2, &[CLOSED])];
+    let applied = apply_with(&target, &next, &[subsystem(), open()]);
+    let why: Vec<_> = applied.disconnected.iter().map(|one| one.why).collect();
+    assert_eq!(why, [Why::PortLeadsElsewhere]);
+    assert_eq!(by_first.close_cause(), None);
+    assert!(by_second.close_cause().is_some());
+    let change = applied.changes[0].to_string();
+    assert!(change.contains("has another subsystems"), "{change}");
+}
+
+#[test]
+fn a_port_leads_to_subsystems_that_there_are() {
+    for names in [&[][..], &[DISK, "nqn.2026-11.org.example:other"], &["x"]] {
+        let error = Model::build(Limits::default(), &[port_to(1, names)], &[subsystem()]);
+        assert_eq!(error.unwrap_err().key, "subsystems", "{names:?}");
+    }
+}
