@@ -79,8 +79,8 @@ struct Start {
     steering: (Steering, usize),
     mailbox: Mailbox,
     peers: Arc<[Mailbox]>,
-    counters: Arc<Counters>,
     failures: Failures,
+    counters: Arc<Counters>,
     ring: RingConfig,
     /// Whether this one speaks for all about what they have in common.
     first: bool,
@@ -142,8 +142,8 @@ impl Server {
                 steering: (steering.clone(), at),
                 mailbox: mailbox.clone(),
                 peers: Arc::clone(&mailboxes),
-                counters: Arc::clone(&counters),
                 failures: failures.clone(),
+                counters: Arc::clone(&counters),
                 ring: ring_config(&opened.claims, running.sqpoll),
                 first: at == 0,
             };
@@ -455,8 +455,8 @@ fn assemble(start: Start) -> Result<Reactor<OpenDisks>, StartFailure> {
         start.peers,
     )
     .map_err(|error| start_error("buffers", &error))?;
-    reactor.count_in(start.counters);
     reactor.report_to(start.failures);
+    reactor.count_in(start.counters);
     let (steering, number) = start.steering;
     reactor.steer(steering, number);
     let regions: Vec<_> = reactor.regions().cloned().collect();

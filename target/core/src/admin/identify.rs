@@ -10,6 +10,7 @@ use nvmeof_wire::identify::{
     IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, IdentifyNamespaceNvm,
     Lpa, NamespaceIdentifiers, NamespaceList, Oaes, Ofcs, Oncs, Sgls, Vwc,
 };
+use nvmeof_wire::log::ana::AnaState;
 use nvmeof_wire::registers::Vs;
 use nvmeof_wire::{Ascii, Nqn, Status};
 use zerocopy::little_endian::U64;
@@ -82,11 +83,8 @@ impl Admin<'_> {
         };
         let seen = sight.get(command.nsid);
         let nsids = sight.seen().iter().map(|one| one.namespace.nsid);
-        let host = &self.controller.viewer.hostnqn;
-        let disabled = || {
-            let disabled = sight.subsystem().disabled().iter();
-            disabled.filter(|one| one.is_for(host))
-        };
+        // Of those that are switched off, those that are there for this host.
+        let disabled: Vec<_> = self.disabled(&sight).collect();
         match command.cns {
             Cns::CONTROLLER => window.put(0, &self.io_controller(&sight, limits)),
             // Everything in it is zero for namespaces without protection
@@ -99,9 +97,9 @@ impl Admin<'_> {
                 }
             }
             Cns::ALLOCATED_NAMESPACE => {
-                let off = disabled().find(|one| one.nsid == command.nsid);
-                let off = off.map(Seen::disabled);
-                if let Some(seen) = seen.or(off.as_ref()) {
+                let mut disabled = disabled.iter();
+                let its = |one: &&Seen| one.namespace.nsid == command.nsid;
+                if let Some(seen) = seen.or_else(|| disabled.find(its)) {
                     window.put(0, &nvm_namespace(seen));
                 }
             }
@@ -119,7 +117,8 @@ impl Admin<'_> {
                 window.put(0, &NamespaceList::after(command.nsid, nsids));
             }
             Cns::ALLOCATED_NAMESPACES => {
-                let mut all: Vec<_> = nsids.chain(disabled().map(|one| one.nsid)).collect();
+                let disabled = disabled.iter().map(|one| one.namespace.nsid);
+                let mut all: Vec<_> = nsids.chain(disabled).collect();
                 all.sort_unstable();
                 window.put(0, &NamespaceList::after(command.nsid, all));
             }
@@ -143,6 +142,16 @@ impl Admin<'_> {
             Cns::COMMAND_SETS => window.put(0, &U64::new(1 << CSI_NVM)),
             _ => {}
         }
+    }
+
+    /// Namespaces that are switched off and would be there for this host.
+    fn disabled(&self, sight: &Sight) -> impl Iterator<Item = Seen> {
+        let all = sight.subsystem().disabled().iter();
+        let its = all.filter(|one| one.is_for(&self.controller.viewer.hostnqn));
+        its.map(|one| Seen {
+            namespace: one.clone(),
+            state: AnaState::OPTIMIZED,
+        })
     }
 
     /// What all our controllers have in common.

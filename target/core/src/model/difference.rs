@@ -75,13 +75,6 @@ pub enum ChangeKind {
         /// Bytes it has.
         to: u64,
     },
-    /// A group of namespaces is in another state.
-    State {
-        /// State it was in.
-        from: AnaState,
-        /// State it is in.
-        to: AnaState,
-    },
     /// What is behind a namespace is gone.
     Faulted,
     /// What is behind a namespace is there again.
@@ -90,6 +83,13 @@ pub enum ChangeKind {
     Enabled,
     /// A namespace is switched off.
     Disabled,
+    /// A group of namespaces is in another state.
+    State {
+        /// State it was in.
+        from: AnaState,
+        /// State it is in.
+        to: AnaState,
+    },
     /// Anything else about it.
     Changed {
         /// Name of what changed first of its values.
@@ -294,13 +294,13 @@ impl fmt::Display for Change {
             (_, ChangeKind::Resized { from, to }) => {
                 write!(f, "{subject} has {to} bytes, {from} before")
             }
-            (_, ChangeKind::State { from, to }) => {
-                write!(f, "{subject} is {to}, {from} before")
-            }
             (_, ChangeKind::Faulted) => write!(f, "{subject} is faulted: its storage is gone"),
             (_, ChangeKind::Recovered) => write!(f, "{subject} is there again"),
             (_, ChangeKind::Enabled) => write!(f, "{subject} is enabled"),
             (_, ChangeKind::Disabled) => write!(f, "{subject} is disabled"),
+            (_, ChangeKind::State { from, to }) => {
+                write!(f, "{subject} is {to}, {from} before")
+            }
             (_, ChangeKind::Changed { key }) => write!(f, "{subject} has another {key}"),
         }
     }

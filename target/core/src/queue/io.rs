@@ -132,10 +132,10 @@ impl Joined {
     #[inline]
     pub(super) fn namespace(&self, nsid: u32) -> Result<&Namespace, Failure> {
         match self.view.sight().get(nsid) {
-            Some(seen) if !seen.state.is_accessible() => Err(unreachable_namespace(Some(seen))),
-            Some(seen) if seen.namespace.is_ready() => Ok(&seen.namespace),
-            Some(_) => Err(not_ready()),
-            None => Err(unreachable_namespace(None)),
+            Some(seen) if seen.state.is_accessible() && seen.namespace.is_ready() => {
+                Ok(&seen.namespace)
+            }
+            other => Err(unreachable_namespace(other)),
         }
     }
 
@@ -250,7 +250,7 @@ impl Joined {
         let sight = self.view.sight();
         match flush_next(sight, request, from, then) {
             Some(next) => Ok(next),
-            None if sight.seen().iter().all(|seen| seen.namespace.is_ready()) => Ok(Next::Done(0)),
+            None if sight.seen().iter().all(|one| one.namespace.is_ready()) => Ok(Next::Done(0)),
             None => Err(not_ready()),
         }
     }
@@ -349,24 +349,24 @@ fn first_piece(left: IoOp) -> IoOp {
     }
 }
 
-/// Why a namespace cannot be used. Base 2.2, 8.1.1.6 to 8.1.1.8: the host may
-/// try again, here or elsewhere.
-#[cold]
-fn unreachable_namespace(seen: Option<&Seen>) -> Failure {
-    match seen.and_then(|seen| seen.state.refusal()) {
-        Some(status) => Failure::transient(status),
-        None => Failure::from(Status::INVALID_NAMESPACE).at(NSID),
-    }
-}
-
 /// Base 2.0, figure 94, Namespace Not Ready: "the namespace is not ready to be
 /// accessed as a result of a condition other than a condition that is reported
 /// as an Asymmetric Namespace Access condition. The Do Not Retry bit indicates
 /// whether re-issuing the command at a later time may succeed": it may, when an
 /// administrator has brought the storage back.
-#[cold]
 fn not_ready() -> Failure {
     Failure::transient(Status::NAMESPACE_NOT_READY)
+}
+
+/// Why a namespace cannot be used. Base 2.2, 8.1.1.6 to 8.1.1.8: the host may
+/// try again, here or elsewhere.
+#[cold]
+fn unreachable_namespace(seen: Option<&Seen>) -> Failure {
+    match seen.map(|seen| seen.state.refusal()) {
+        Some(Some(status)) => Failure::transient(status),
+        Some(None) => not_ready(),
+        None => Failure::from(Status::INVALID_NAMESPACE).at(NSID),
+    }
 }
 
 pub(super) fn writable(namespace: &Namespace) -> Result<(), Failure> {
@@ -477,9 +477,9 @@ pub(crate) fn flush_of(namespace: &Namespace) -> IoOp {
 }
 
 /// Flushes the first namespace in sight that has its disk and whose number is
-/// `from` or more; `None` when all are flushed. Numbers, because places in the list
-/// are others when namespaces come and go meanwhile. Those that are inaccessible by
-/// now are flushed too: the host may have written to them before.
+/// `from` or more; `None` when all are flushed. Numbers, because places in the
+/// list are others when namespaces come and go meanwhile. Those that are
+/// inaccessible by now are flushed too: the host may have written to them before.
 pub(super) fn flush_next(
     sight: &Sight,
     request: &mut Request,

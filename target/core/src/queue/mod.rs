@@ -216,6 +216,12 @@ impl Queue {
         self.no_room = room.err();
     }
 
+    /// Tells whether the room is so scarce that hosts which have an I/O queue get
+    /// no other one.
+    pub fn set_scarce(&mut self, scarce: bool) {
+        self.scarce = scarce;
+    }
+
     /// Counts its commands in the book of its reactor. Call it before the first
     /// one.
     pub fn count_in(&mut self, book: &Book) {
@@ -233,12 +239,6 @@ impl Queue {
             }
             _ => self.meter.admin(request, status),
         }
-    }
-
-    /// Tells whether the room is so scarce that hosts which have an I/O queue get
-    /// no other one.
-    pub fn set_scarce(&mut self, scarce: bool) {
-        self.scarce = scarce;
     }
 
     /// The address of ours that the host reached: what it is told to connect

@@ -50,6 +50,9 @@ impl Outcome {
         for lost in &self.report.disconnected {
             tracing::warn!("{what}: disconnected: {lost}");
         }
+        for remark in &self.report.remarks {
+            tracing::warn!("{what}: {remark}");
+        }
         for warning in &self.warnings {
             tracing::warn!("{what}: {warning}");
         }

@@ -94,22 +94,24 @@ pub(super) struct RawLimits {
     ///
     /// Default: `64`
     unconnected: Option<u16>,
-    /// Of the controllers, how many one host may have: 1 to `controllers`. Left out: three
-    /// quarters of them.
+    /// Controllers that one host may have: 1 to 4096. Left out: three quarters of
+    /// `controllers`.
     host_controllers: Option<u16>,
-    /// I/O queues that one host may have, over all its controllers.
+    /// I/O queues that one host may have, over all its controllers: 1 to 65535.
     ///
     /// Default: `1024`
     host_queues: Option<u16>,
-    /// Commands that one host may have outstanding: the entries of its queues.
+    /// Commands that one host may have outstanding, the entries of all its I/O queues:
+    /// `queue_depth` to 67108864.
     ///
     /// Default: `131072`
     host_commands: Option<u32>,
-    /// Percent of each thread's buffers that one host may hold while there are others: 1 to 100.
+    /// Percent of the buffers of each thread that one host may hold while there are others:
+    /// 1 to 100.
     ///
     /// Default: `75`
     host_memory: Option<u8>,
-    /// Connections that came by one port.
+    /// Connections that came by one port: 2 to 1048576.
     ///
     /// Default: `8192`
     port_connections: Option<u32>,
@@ -201,8 +203,7 @@ pub(super) struct RawNamespace {
     /// Default: `false`
     #[serde(default)]
     pub(super) readonly: bool,
-    /// Whether it is served. What is not is still allocated: hosts find its number, and it may be
-    /// switched on later.
+    /// Whether hosts can use it. One that they cannot is not opened.
     ///
     /// Default: `true`
     #[serde(default = "yes")]

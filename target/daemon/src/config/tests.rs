@@ -111,9 +111,9 @@ nguid = "0123456789abcdef0123456789abcdef"
 eui64 = "0123456789abcdef"
 readonly = true
 iopoll = false
+enabled = true
 ana_group = 2
 hosts = ["nqn.2026-11.org.example:host"]
-enabled = true
 [[subsystem.namespace]]
 nsid = 2
 path = "/no/such/file"

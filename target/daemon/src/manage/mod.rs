@@ -186,12 +186,8 @@ impl Manager {
             .collect();
         let count = state.pool.len();
         let plural = if count == 1 { "" } else { "s" };
-        let lost = state
-            .pool
-            .disks()
-            .iter()
-            .filter(|disk| disk.lost().is_some());
-        let lost = match lost.count() {
+        let disks = state.pool.disks().iter();
+        let lost = match disks.filter(|disk| disk.lost().is_some()).count() {
             0 => String::new(),
             lost => format!(" ({lost} faulted)"),
         };

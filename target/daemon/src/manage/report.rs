@@ -106,13 +106,13 @@ fn change(change: &Change) -> Value {
         ChangeKind::Added => json!("added"),
         ChangeKind::Removed => json!("removed"),
         ChangeKind::Resized { from, to } => json!({ "resized": { "from": from, "to": to } }),
-        ChangeKind::State { from, to } => {
-            json!({ "state": { "from": from.name(), "to": to.name() } })
-        }
         ChangeKind::Faulted => json!("faulted"),
         ChangeKind::Recovered => json!("recovered"),
         ChangeKind::Enabled => json!("enabled"),
         ChangeKind::Disabled => json!("disabled"),
+        ChangeKind::State { from, to } => {
+            json!({ "state": { "from": from.name(), "to": to.name() } })
+        }
         ChangeKind::Changed { key } => json!({ "changed": key }),
     };
     json!({

@@ -275,6 +275,11 @@ impl<S: Storage> Reactor<S> {
         self.steering = Some((steering, member));
     }
 
+    /// Tells `failures` of disks that fail.
+    pub(crate) fn report_to(&mut self, failures: Failures) {
+        self.failures = Some(failures);
+    }
+
     /// Counts there from now on. Call it before there are connections.
     pub fn count_in(&mut self, counters: Arc<Counters>) {
         self.counters = counters;
@@ -284,11 +289,6 @@ impl<S: Storage> Reactor<S> {
     #[must_use]
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
-    }
-
-    /// Tells `failures` of disks that fail.
-    pub(crate) fn report_to(&mut self, failures: Failures) {
-        self.failures = Some(failures);
     }
 
     /// Has connections of a listener that was made before, so that it is

@@ -92,49 +92,6 @@ fn what_is_not_open_is_closed() {
     assert_eq!(bench.reactor.storage_mut().flushes, 0);
 }
 
-#[test]
-fn all_hosts_are_let_go_when_their_commands_have_ended_and_may_come_back() {
-    let mut bench = Bench::new(64);
-    let mut host = bench.host();
-    let (_, qp) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().hold = true;
-    let sent = host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
-    bench.until(&mut [&mut host], |bench, _| {
-        bench.reactor.storage_mut().in_flight() == 1
-    });
-    let (answer, hears) = channel();
-    bench.reactor.mailbox().order(Order::LetGo { answer });
-    bench.run_for(&mut [&mut host], Duration::from_millis(100));
-    assert_eq!(hears.try_recv(), Err(TryRecvError::Empty));
-    bench.reactor.storage_mut().hold = false;
-    let (cqe, _) = run(&mut bench, &mut host, sent);
-    assert_eq!(cqe.status(), Status::SUCCESS);
-    bench.until(&mut [&mut host], |bench, _| {
-        bench.reactor.queue_pairs() == 0
-    });
-    bench.run_for(&mut [&mut host], Duration::from_millis(10));
-    assert_eq!(hears.try_recv(), Ok(()));
-    assert!(bench.reactor.storage_mut().closed.is_empty(), "disks stay");
-}
-
-#[test]
-fn who_does_not_let_go_is_closed_when_the_time_is_up() {
-    let mut bench = Bench::new(65);
-    let mut host = bench.host();
-    let (_, qp) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().hold = true;
-    let _ = host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
-    bench.until(&mut [&mut host], |bench, _| {
-        bench.reactor.storage_mut().in_flight() == 1
-    });
-    let (answer, hears) = channel();
-    bench.reactor.mailbox().order(Order::LetGo { answer });
-    bench.run_for(&mut [&mut host], Duration::from_secs(60));
-    assert_eq!(bench.reactor.queue_pairs(), 0);
-    assert_eq!(hears.try_recv(), Ok(()));
-    bench.reactor.storage_mut().hold = false;
-}
-
 /// Who waited too long gave up: what was done for it is undone.
 #[test]
 fn a_listener_that_comes_too_late_is_closed() {
@@ -202,4 +159,47 @@ fn a_disk_that_is_gone_is_told_of() {
         let told = failures.wait(Duration::ZERO).unwrap();
         assert_eq!(told.get(&0).map(|error| error.errno), Some(errno));
     }
+}
+
+#[test]
+fn all_hosts_are_let_go_when_their_commands_have_ended_and_may_come_back() {
+    let mut bench = Bench::new(64);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    bench.reactor.storage_mut().hold = true;
+    let sent = host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
+    bench.until(&mut [&mut host], |bench, _| {
+        bench.reactor.storage_mut().in_flight() == 1
+    });
+    let (answer, hears) = channel();
+    bench.reactor.mailbox().order(Order::LetGo { answer });
+    bench.run_for(&mut [&mut host], Duration::from_millis(100));
+    assert_eq!(hears.try_recv(), Err(TryRecvError::Empty));
+    bench.reactor.storage_mut().hold = false;
+    let (cqe, _) = run(&mut bench, &mut host, sent);
+    assert_eq!(cqe.status(), Status::SUCCESS);
+    bench.until(&mut [&mut host], |bench, _| {
+        bench.reactor.queue_pairs() == 0
+    });
+    bench.run_for(&mut [&mut host], Duration::from_millis(10));
+    assert_eq!(hears.try_recv(), Ok(()));
+    assert!(bench.reactor.storage_mut().closed.is_empty(), "disks stay");
+}
+
+#[test]
+fn who_does_not_let_go_is_closed_when_the_time_is_up() {
+    let mut bench = Bench::new(65);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    bench.reactor.storage_mut().hold = true;
+    let _ = host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
+    bench.until(&mut [&mut host], |bench, _| {
+        bench.reactor.storage_mut().in_flight() == 1
+    });
+    let (answer, hears) = channel();
+    bench.reactor.mailbox().order(Order::LetGo { answer });
+    bench.run_for(&mut [&mut host], Duration::from_secs(60));
+    assert_eq!(bench.reactor.queue_pairs(), 0);
+    assert_eq!(hears.try_recv(), Ok(()));
+    bench.reactor.storage_mut().hold = false;
 }
