@@ -58,6 +58,16 @@ pub(crate) struct Differing {
     pub(crate) access: bool,
 }
 
+impl Seen {
+    /// One that is switched off, as far as it is seen at all.
+    pub(crate) fn disabled(namespace: &Namespace) -> Self {
+        Self {
+            namespace: namespace.clone(),
+            state: AnaState::OPTIMIZED,
+        }
+    }
+}
+
 impl Present {
     /// What `viewer` sees.
     pub(crate) fn sight(&self, viewer: &Viewer) -> Sight {

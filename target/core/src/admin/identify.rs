@@ -3,7 +3,7 @@
 use nvmeof_wire::admin::{CSI_NVM, Cns, Identify, NSID_ALL};
 use nvmeof_wire::identify::capabilities::{Frmw, Fuses, Nwpc, Oacs};
 use nvmeof_wire::identify::controller::entry_sizes;
-use nvmeof_wire::identify::independent::CommonFeatures;
+use nvmeof_wire::identify::independent::{CommonFeatures, NamespaceStatus};
 use nvmeof_wire::identify::namespace::{Dlfeat, Nmic, Nsattr, Nsfeat};
 use nvmeof_wire::identify::{
     Cmic, ControllerList, ControllerType, Ctratt, Fcattr, IdentifyController,
@@ -82,14 +82,26 @@ impl Admin<'_> {
         };
         let seen = sight.get(command.nsid);
         let nsids = sight.seen().iter().map(|one| one.namespace.nsid);
+        let host = &self.controller.viewer.hostnqn;
+        let disabled = || {
+            let disabled = sight.subsystem().disabled().iter();
+            disabled.filter(|one| one.is_for(host))
+        };
         match command.cns {
             Cns::CONTROLLER => window.put(0, &self.io_controller(&sight, limits)),
             // Everything in it is zero for namespaces without protection
             // information.
             Cns::CSI_NAMESPACE => window.put(0, &IdentifyNamespaceNvm::zeroed()),
             Cns::CSI_CONTROLLER => window.put(0, &nvm_controller()),
-            Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => {
+            Cns::NAMESPACE => {
                 if let Some(seen) = seen {
+                    window.put(0, &nvm_namespace(seen));
+                }
+            }
+            Cns::ALLOCATED_NAMESPACE => {
+                let off = disabled().find(|one| one.nsid == command.nsid);
+                let off = off.map(Seen::disabled);
+                if let Some(seen) = seen.or(off.as_ref()) {
                     window.put(0, &nvm_namespace(seen));
                 }
             }
@@ -103,8 +115,13 @@ impl Admin<'_> {
                     window.put(0, &identifiers(&seen.namespace).to_list());
                 }
             }
-            Cns::ACTIVE_NAMESPACES | Cns::CSI_ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => {
+            Cns::ACTIVE_NAMESPACES | Cns::CSI_ACTIVE_NAMESPACES => {
                 window.put(0, &NamespaceList::after(command.nsid, nsids));
+            }
+            Cns::ALLOCATED_NAMESPACES => {
+                let mut all: Vec<_> = nsids.chain(disabled().map(|one| one.nsid)).collect();
+                all.sort_unstable();
+                window.put(0, &NamespaceList::after(command.nsid, all));
             }
             Cns::ATTACHED_CONTROLLERS | Cns::CONTROLLERS => {
                 let subsystem = sight.subsystem();
@@ -237,8 +254,9 @@ const NAMESPACES: u32 = 1024;
 
 /// Highest namespace id that is valid.
 fn highest(subsystem: &Subsystem) -> u32 {
-    let last = subsystem.namespaces().last();
-    last.map_or(NAMESPACES, |last| last.nsid.max(NAMESPACES))
+    let lists = [subsystem.namespaces(), subsystem.disabled()];
+    let last = lists.into_iter().filter_map(<[Namespace]>::last);
+    last.fold(NAMESPACES, |highest, last| highest.max(last.nsid))
 }
 
 /// Maximum data transfer size: "a power of two in units of the minimum memory
@@ -308,6 +326,9 @@ fn independent_namespace(seen: &Seen) -> IdentifyNamespaceIndependent {
     let mut independent = IdentifyNamespaceIndependent::of(&nvm_namespace(seen));
     if !seen.namespace.volatile_cache {
         independent.nsfeat |= CommonFeatures::VWCNP.bits();
+    }
+    if !seen.namespace.is_ready() {
+        independent.nstat &= !NamespaceStatus::NRDY.bits();
     }
     independent
 }
