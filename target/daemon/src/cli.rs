@@ -193,7 +193,7 @@ impl Serve {
             why: error.to_string(),
         })?;
         told_ready(&server);
-        server.run_kept(Some(keeper))
+        server.run_kept(Some(&keeper))
     }
 }
 

@@ -207,7 +207,7 @@ impl Server {
     }
 
     /// The same; on SIGHUP the keeper reads the configuration again.
-    pub(crate) fn run_kept(self, keeper: Option<Arc<Keeper>>) -> Result<(), ServeError> {
+    pub(crate) fn run_kept(self, keeper: Option<&Arc<Keeper>>) -> Result<(), ServeError> {
         let (mut stopping, mut ending) = (None, false);
         let manager = Arc::clone(&self.manager);
         let _disks = DiskWatch::start(manager, self.failures.clone())
@@ -221,7 +221,7 @@ impl Server {
             while let Ok(Some(signal)) = self.signals.read_signal() {
                 if i32::try_from(signal.ssi_signo) == Ok(Signal::SIGHUP as i32) {
                     if stopping.is_none() {
-                        reload(keeper.clone());
+                        reload(keeper.cloned());
                     }
                     continue;
                 }

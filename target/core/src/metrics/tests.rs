@@ -57,10 +57,11 @@ fn forgotten(all: &[Counted]) -> &Totals {
 }
 
 fn namespace(all: &[Counted], wanted: u32) -> Option<&Totals> {
-    let mut found = all.iter().filter(
-        |one| matches!(one.of, Of::Namespace { nsid, subsystem } if nsid == wanted && subsystem.as_str() == DISK),
-    );
-    found.next().map(|one| &one.totals)
+    let is_it = |one: &&Counted| match one.of {
+        Of::Namespace { subsystem, nsid } => nsid == wanted && subsystem.as_str() == DISK,
+        Of::Host { .. } | Of::Forgotten => false,
+    };
+    all.iter().find(is_it).map(|one| &one.totals)
 }
 
 fn host(all: &[Counted]) -> (&Totals, bool) {

@@ -11,6 +11,7 @@ mod abort;
 mod admin;
 mod connect;
 mod copy;
+mod counting;
 mod fabrics;
 mod fused;
 mod io;
@@ -33,7 +34,7 @@ pub(crate) use request::{Bounds, Failure, Next, Page, Stage, bit};
 
 use crate::controller::errors::ErrorEntry;
 use crate::controller::{Controller, Serves};
-use crate::metrics::{Book, Meter};
+use crate::metrics::Meter;
 use crate::model::{Local, PortAddress};
 use crate::target::Shared;
 use crate::{Action, CloseCause, Data, Event, Order, Remote, Response};
@@ -220,25 +221,6 @@ impl Queue {
     /// no other one.
     pub fn set_scarce(&mut self, scarce: bool) {
         self.scarce = scarce;
-    }
-
-    /// Counts its commands in the book of its reactor. Call it before the first
-    /// one.
-    pub fn count_in(&mut self, book: &Book) {
-        self.meter.count_in(book);
-    }
-
-    /// Counts a command that was answered, so long after it came.
-    #[inline]
-    pub fn count(&mut self, request: &Request, response: &Response, took: Duration) {
-        let status = response.cqe.status();
-        match &self.role {
-            Role::Io(joined) => {
-                let has = |nsid| joined.namespace(nsid).is_ok();
-                self.meter.io(request, status, took, has);
-            }
-            _ => self.meter.admin(request, status),
-        }
     }
 
     /// The address of ours that the host reached: what it is told to connect

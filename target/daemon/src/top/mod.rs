@@ -94,7 +94,7 @@ fn once(
 ) -> Result<String, String> {
     let before = look()?;
     std::thread::sleep(interval);
-    let rates = Rates::between(&before, look()?);
+    let rates = Rates::between(&before, &look()?);
     match format {
         Format::Json => serde_json::to_string_pretty(&rates).map_err(|error| error.to_string()),
         Format::Normal => {

@@ -60,7 +60,7 @@ pub(super) struct Reactor {
 
 impl Rates {
     /// From one look to a later one.
-    pub(super) fn between(before: &Snapshot, now: Snapshot) -> Self {
+    pub(super) fn between(before: &Snapshot, now: &Snapshot) -> Self {
         // One that was started again has nothing in common with what it was.
         let nothing = Snapshot::default();
         let again = before.started != now.started || now.uptime < before.uptime;

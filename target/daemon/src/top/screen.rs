@@ -27,8 +27,10 @@ pub(super) fn run(
     interval: Duration,
 ) -> Result<(), String> {
     let mut before = look()?;
-    let mut shown = Shows::default();
-    shown.rates = Rates::between(&Snapshot::default(), before.clone());
+    let mut shown = Shows {
+        rates: Rates::between(&Snapshot::default(), &before),
+        ..Shows::default()
+    };
     let mut terminal = ratatui::try_init().map_err(|error| format!("the terminal: {error}"))?;
     let mut next = Instant::now() + interval;
     let result = loop {
@@ -67,7 +69,7 @@ impl Shows {
             Ok(now) => {
                 self.view.trouble = None;
                 self.events.add(before, &now);
-                self.rates = Rates::between(before, now.clone());
+                self.rates = Rates::between(before, &now);
                 *before = now;
             }
             // What was seen last stays, and it is tried again.

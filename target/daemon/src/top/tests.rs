@@ -338,7 +338,7 @@ fn errors_are_shown() {
         name: "Unrecovered Read Error".to_owned(),
         count: 10,
     });
-    let rates = Rates::between(&target(10.0, 1000), failing);
+    let rates = Rates::between(&target(10.0, 1000), &failing);
     let shown = lines::all(&rates, &View::default());
     let alarms: Vec<_> = shown
         .iter()

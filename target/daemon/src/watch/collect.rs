@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nvmeof_target_core::metrics::Of;
-use nvmeof_target_core::{Model, Target};
+use nvmeof_target_core::{Limit, Model, Target};
 use nvmeof_wire::Nqn;
 
 use super::counters::{Counters, End, Spent};
@@ -127,6 +127,9 @@ impl Watch {
             }
             reactors.push(state);
         }
+        let hits = self.target.hits();
+        let limits = Limit::ALL.into_iter();
+        let limits = limits.map(|limit| (limit.key().to_owned(), hits.get(limit)));
         let since_1970 = self.started_at.duration_since(UNIX_EPOCH);
         Snapshot {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -137,7 +140,7 @@ impl Watch {
             namespaces: sum.namespaces.into_values().collect(),
             hosts: sum.hosts.into_values().collect(),
             queues: sum.queues,
-            limits: BTreeMap::new(),
+            limits: limits.collect(),
         }
     }
 

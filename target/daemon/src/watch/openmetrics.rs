@@ -1,6 +1,6 @@
 //! The snapshot as OpenMetrics text, which Prometheus reads.
 
-use std::fmt::Error;
+use std::fmt::{Display, Error};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, MetricEncoder, text};
@@ -94,7 +94,7 @@ impl Out<'_> {
         let all = snapshot.namespaces.iter();
         let labelled: Vec<_> = all
             .map(|one| {
-                let labels = vec![label("subsystem", &one.subsystem), label("nsid", one.nsid)];
+                let labels = vec![label("subsystem", &one.subsystem), label("nsid", &one.nsid)];
                 (labels, one)
             })
             .collect();
@@ -165,7 +165,7 @@ impl Out<'_> {
         let reactors = &snapshot.reactors;
         let gauge = |value: fn(&super::ReactorState) -> f64| {
             let samples = reactors.iter();
-            samples.map(move |one| (vec![label("reactor", one.reactor)], value(one)))
+            samples.map(move |one| (vec![label("reactor", &one.reactor)], value(one)))
         };
         self.gauges(
             "reactor_up",
@@ -223,7 +223,7 @@ impl Out<'_> {
         )?;
         let of: Vec<_> = reactors
             .iter()
-            .map(|one| (vec![label("reactor", one.reactor)], &one.counts))
+            .map(|one| (vec![label("reactor", &one.reactor)], &one.counts))
             .collect();
         self.counts(&REACTOR, &of)
     }
@@ -237,7 +237,7 @@ impl Out<'_> {
         self.gauges("connections", "Queue pairs", None, queues)?;
         let counter = |value: fn(&super::ReactorState) -> u64| {
             let samples = reactors.iter();
-            samples.map(move |one| (vec![label("reactor", one.reactor)], value(one)))
+            samples.map(move |one| (vec![label("reactor", &one.reactor)], value(one)))
         };
         self.counters(
             "connections_accepted",
@@ -295,7 +295,7 @@ impl Out<'_> {
         let errors = all.iter().flat_map(|(labels, counts)| {
             let each = counts.errors.iter();
             each.map(|one| {
-                let mut labels = and(labels, label("status", format!("{:#05x}", one.status)));
+                let mut labels = and(labels, label("status", &format!("{:#05x}", one.status)));
                 labels.push(label("name", &one.name));
                 (labels, one.count)
             })
@@ -423,7 +423,7 @@ const REACTOR: Names = Names {
 
 /// Host names are what hosts say they are: OpenMetrics wants backslash, quote
 /// and line feed escaped, which the encoder leaves to us.
-fn label(name: &'static str, value: impl ToString) -> Label {
+fn label(name: &'static str, value: &dyn Display) -> Label {
     let mut escaped = String::new();
     for c in value.to_string().chars() {
         match c {
@@ -437,7 +437,7 @@ fn label(name: &'static str, value: impl ToString) -> Label {
 }
 
 fn with(reactor: usize, name: &'static str, value: &str) -> Vec<Label> {
-    vec![label("reactor", reactor), label(name, value)]
+    vec![label("reactor", &reactor), label(name, &value)]
 }
 
 fn and(labels: &[Label], one: Label) -> Vec<Label> {

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_target_core::{Limits, Model, Target};
+use nvmeof_target_core::{Limit, Limits, Model, Target};
 
 use super::*;
 use crate::mailbox::{Mailbox, Order};
@@ -279,6 +279,22 @@ fn a_server_is_watched_from_its_start() {
     server.run().unwrap();
     let ended = watch.health();
     assert_eq!((ended.healthy, ended.hanging), (false, vec![0, 1]));
+}
+
+#[test]
+fn what_peers_ran_into_is_told_by_its_key() {
+    let target = idle_target();
+    target.hits().add(Limit::HostQueues);
+    target.hits().add(Limit::HostQueues);
+    let snapshot = Watch::new(target, Vec::new(), &[]).snapshot();
+    assert_eq!(snapshot.limits["limits.host_queues"], 2);
+    let families = parse(&snapshot.to_openmetrics());
+    let name = "nvmeof_target_limit_hits_total";
+    let of = |key| value(&families, name, &[("limit", key)]);
+    assert_eq!(
+        (of("limits.host_queues"), of("limits.controllers")),
+        (2.0, 0.0)
+    );
 }
 
 fn idle_target() -> Target {

@@ -148,7 +148,10 @@ fn what_is_there_at_a_moment_is_told_when_asked() {
     assert_eq!(io.namespaces.iter().collect::<Vec<_>>(), [(&1, &3)]);
     let member = io.member.as_ref().unwrap();
     assert_eq!((member.subsystem.as_str(), member.cntlid), (super::NQN, 1));
-    assert_eq!(member.host, "nqn.2026-11.org.example:host");
+    assert!(
+        member.host.starts_with("nqn.2026-11.org.example:host"),
+        "{member:?}"
+    );
     assert!(io.peer.to_string().starts_with("10.0.0.2"), "{}", io.peer);
 }
 
