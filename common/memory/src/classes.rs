@@ -66,6 +66,22 @@ impl Classes {
         self.pools.iter().map(Pool::available).sum()
     }
 
+    /// How many buffers there are of each size, the shortest first.
+    pub fn counts(&self) -> impl Iterator<Item = usize> {
+        self.pools.iter().map(Pool::count)
+    }
+
+    /// Which size of buffers [`take`](Self::take) takes one of first: 0 for the
+    /// shortest.
+    #[inline]
+    #[must_use]
+    pub fn kind_of(&self, len: usize) -> usize {
+        self.pools
+            .iter()
+            .take_while(|pool| pool.buf_len() < len)
+            .count()
+    }
+
     /// The regions, those of the shortest buffers first.
     pub fn regions(&self) -> impl Iterator<Item = &Region> {
         self.pools.iter().map(Pool::region)
@@ -94,6 +110,9 @@ mod tests {
         assert_eq!((first.len(), first.capacity()), (512, 4096));
         assert_eq!((second.len(), second.capacity()), (4096, 65536));
         assert!(classes.take(1).is_none());
+        assert_eq!(classes.counts().collect::<Vec<_>>(), [1, 1]);
+        let kinds = [1, 4096, 4097, 65536].map(|len| classes.kind_of(len));
+        assert_eq!(kinds, [0, 0, 1, 1]);
         assert!(classes.take(classes.longest() + 1).is_none());
         drop((first, second));
         assert_eq!(classes.available(), 2);

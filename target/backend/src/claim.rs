@@ -1,6 +1,7 @@
 //! The right to serve a specification, taken once in the process.
 
 use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use nvmeof_uring::Ring;
@@ -27,7 +28,12 @@ pub struct WeakClaim {
     inner: Weak<Claimed>,
 }
 
+/// The identity of the claim that is taken next.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
 struct Claimed {
+    /// The same over all sizes that it has.
+    identity: u64,
     /// Whether its device is asked for what is done.
     polled: bool,
     name: Arc<str>,
@@ -72,6 +78,7 @@ impl Claim {
         };
         Ok(Self {
             inner: Arc::new(Claimed {
+                identity: NEXT.fetch_add(1, Ordering::Relaxed),
                 polled: false,
                 name,
                 geometry,
@@ -108,6 +115,7 @@ impl Claim {
     /// [`OpenError`] when that size cannot be served.
     pub fn resized(&self) -> Result<Option<Self>, OpenError> {
         let Claimed {
+            identity,
             polled,
             name,
             geometry,
@@ -128,12 +136,30 @@ impl Claim {
         };
         Ok(Some(Self {
             inner: Arc::new(Claimed {
+                identity: *identity,
                 polled: *polled,
                 name: Arc::clone(name),
                 geometry,
                 source: Source::File(file),
             }),
         }))
+    }
+
+    /// Whether anything of it can still be read: a block at its start, in its
+    /// middle or at its end. Waits for the device, as long as that takes.
+    #[must_use]
+    pub fn answers(&self) -> bool {
+        match &self.inner.source {
+            Source::File(file) => probe::answers(file, &self.inner.geometry),
+            Source::Ram(_) | Source::Null => true,
+        }
+    }
+
+    /// A number that no other claim has but those of the same file with another
+    /// size ([`resized`](Self::resized)).
+    #[must_use]
+    pub fn identity(&self) -> u64 {
+        self.inner.identity
     }
 
     /// The same without holding it.
@@ -163,6 +189,7 @@ impl Claim {
             geometry,
             source,
             polled,
+            ..
         } = &*self.inner;
         let (name, geometry) = (Arc::clone(name), geometry.clone());
         Ok(match source {

@@ -52,6 +52,13 @@ pub enum IoErrorKind {
 }
 
 impl IoError {
+    /// Whether the disk is gone, or shorter than it was: not this operation alone
+    /// failed.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.kind == IoErrorKind::Removed
+    }
+
     /// An operation came for disk number `disk` after it was closed.
     #[must_use]
     pub fn not_open(disk: u32) -> Self {

@@ -99,3 +99,18 @@ fn a_buffer_direct_io_cannot_use_is_refused() {
         assert_eq!(result.map_err(|error| error.kind), expected);
     }
 }
+
+#[test]
+fn a_disk_answers_as_long_as_anything_of_it_can_be_read() {
+    let (file, claim) = file_in(env!("CARGO_TARGET_TMPDIR"));
+    assert!(claim.answers());
+    file.as_file().set_len(4096).unwrap();
+    assert!(claim.answers(), "its start is there");
+    let smaller = claim.resized().unwrap().unwrap();
+    assert_eq!(smaller.identity(), claim.identity());
+    file.as_file().set_len(0).unwrap();
+    assert!(!claim.answers());
+    let other = Claim::take(&"ram:1M".parse().unwrap(), None).unwrap();
+    assert!(other.answers());
+    assert_ne!(other.identity(), claim.identity());
+}

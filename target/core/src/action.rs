@@ -100,6 +100,8 @@ pub enum Executed {
     ReadOnly,
     /// The disk cannot do this at all.
     Unsupported,
+    /// The disk is gone, or shorter than it was.
+    Gone,
     /// The disk failed.
     Failed,
 }
@@ -136,11 +138,11 @@ impl IoOp {
         self.offset..self.offset + self.len
     }
 
-    /// Whether some of them are among `bytes` of `disk`.
+    /// Whether some of them are among `bytes` of the same disk.
     #[must_use]
-    pub fn overlaps(&self, disk: u32, bytes: &Range<u64>) -> bool {
+    pub fn overlaps(&self, bytes: &Range<u64>) -> bool {
         let own = self.bytes();
-        self.disk == disk && own.start < bytes.end && bytes.start < own.end
+        own.start < bytes.end && bytes.start < own.end
     }
 }
 

@@ -19,6 +19,8 @@ use crate::target::{Served, presents};
 use crate::{Change, Model, Subject, Target};
 
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod tests;
 
 /// What came of [`Target::apply`].

@@ -11,16 +11,28 @@ use nvmeof_wire::{Ascii, Nqn};
 
 use crate::admin::Window;
 use crate::model::Local;
-use crate::{Fabric, Limits, Model, Traddr};
+use crate::{Fabric, Limits, Model, Port, PortAddress, Traddr};
 
-/// Writes the log page of that generation that the host of that name sees, who
-/// reached us at `local`.
+/// Who reads the log, and how much of it.
+pub(crate) struct Asker<'a> {
+    pub(crate) hostnqn: &'a Nqn,
+    /// The address of ours that the host reached, if it is known.
+    pub(crate) local: Option<Local>,
+    /// The only port that is wanted; `None`: all, and referrals.
+    pub(crate) only: Option<&'a PortAddress>,
+}
+
+/// Writes the log page of that generation that the host sees.
 pub(crate) fn write(
     (model, generation): (&Model, u64),
-    hostnqn: &Nqn,
-    local: Option<Local>,
+    asker: &Asker<'_>,
     window: &mut Window<'_>,
 ) {
+    let Asker {
+        hostnqn,
+        local,
+        only,
+    } = *asker;
     let mut page = Page { window, entries: 0 };
     let discovery = model.discovery();
     if let Some(nqn) = discovery.nqn() {
@@ -29,15 +41,18 @@ pub(crate) fn write(
             eflags: EntryFlags::EPCSD,
             ..What::new(SubsystemType::CURRENT_DISCOVERY, nqn)
         };
-        ways(model, local, |way| page.put(|| way.entry(&what)));
+        ways(model, asker, |way| page.put(|| way.entry(&what)));
     }
     for subsystem in model.subsystems() {
         if subsystem.allows(hostnqn) {
             let what = What::new(SubsystemType::NVM, &subsystem.nqn);
-            ways(model, local, |way| page.put(|| way.entry(&what)));
+            ways(model, asker, |way| page.put(|| way.entry(&what)));
         }
     }
-    for referral in discovery.referrals() {
+    // Base 2.0, 5.16.1.23, PLEO: only "NVM subsystem ports that are presented
+    // through the same NVM subsystem port that received the Get Log Page command".
+    let referrals = discovery.referrals().iter();
+    for referral in referrals.filter(|_| only.is_none()) {
         let traddr = Traddr::Ip(referral.traddr);
         if let Some(traddr) = reachable(&traddr, local) {
             let way = Way {
@@ -72,10 +87,11 @@ impl Page<'_, '_> {
     }
 }
 
-/// Calls `each` for every way in which a host that reached us at `local` can
-/// reach what we serve.
-fn ways(model: &Model, local: Option<Local>, mut each: impl FnMut(&Way<'_>)) {
-    for port in model.ports() {
+/// Calls `each` for every way in which the host can reach what we serve.
+fn ways(model: &Model, asker: &Asker<'_>, mut each: impl FnMut(&Way<'_>)) {
+    let Asker { local, only, .. } = *asker;
+    let wanted = |port: &&Port| only.is_none_or(|only| port.is_at(only));
+    for port in model.ports().iter().filter(wanted) {
         let Some(traddr) = reachable(&port.traddr, local) else {
             continue;
         };

@@ -18,6 +18,7 @@ mod connected;
 mod controller;
 mod discovery;
 mod health;
+mod hits;
 mod limits;
 mod live;
 mod locks;
@@ -26,6 +27,7 @@ mod model;
 mod protection;
 mod queue;
 mod registry;
+mod seats;
 mod sight;
 mod target;
 #[cfg(test)]
@@ -36,12 +38,13 @@ pub use action::{
 };
 pub use apply::{Applied, Disconnected, LimitsChanged, Why};
 pub use connected::Connected;
+pub use hits::{Hits, Limit};
 pub use limits::Limits;
 pub use locks::{LockMember, Locks, RangeLock};
 pub use model::{
     AnaGroup, Carrier, Change, ChangeKind, DEFAULT_ANA_GROUP, Discovery, DiscoverySpec, Fabric,
-    Model, ModelError, Namespace, NamespaceSpec, Place, Port, PortAddress, PortSpec, Referral,
-    ReferralSpec, Subject, Subsystem, SubsystemSpec, Traddr, derived,
+    Model, ModelError, Namespace, NamespaceSpec, NamespaceState, Place, Port, PortAddress,
+    PortSpec, Referral, ReferralSpec, Revision, Subject, Subsystem, SubsystemSpec, Traddr, derived,
 };
 pub use queue::{News, Queue, Request};
-pub use target::{Refusal, Target};
+pub use target::{PortSeat, Refusal, Target};

@@ -28,6 +28,18 @@ pub struct Limits {
     /// Queue pairs of one reactor that sent no Connect command yet. The oldest
     /// is closed when one more comes.
     pub unconnected: u16,
+    /// Of [`controllers`](Self::controllers), how many one host may have.
+    pub host_controllers: u16,
+    /// I/O queues that one host may have, over all its controllers.
+    pub host_queues: u16,
+    /// Commands that one host may have outstanding: the entries of all its I/O
+    /// queues together.
+    pub host_commands: u32,
+    /// Of the buffers of each reactor, how many percent one host may hold while
+    /// there are others, 1 to 100.
+    pub host_memory: u8,
+    /// Connections that may have come by one port.
+    pub port_connections: u32,
     /// Whether any command proves that the host lives (CTRATT.TBKAS), or only
     /// the Keep Alive command does.
     pub traffic_keep_alive: bool,
@@ -107,6 +119,11 @@ impl Default for Limits {
             max_descriptors: Self::DESCRIPTORS,
             connect_timeout: Duration::from_secs(10),
             unconnected: 64,
+            host_controllers: 48,
+            host_queues: 1024,
+            host_commands: 128 << 10,
+            host_memory: 75,
+            port_connections: 8192,
             traffic_keep_alive: true,
         }
     }

@@ -1,4 +1,4 @@
-//! Ranges of disks that one command alone may write, over all reactors.
+//! Ranges of storage that one command alone may write, over all reactors.
 //!
 //! Who writes plainly asks nobody: it looks at one counter, which is zero and in
 //! its cache as long as there is no lock. So a lock has to wait until every
@@ -40,7 +40,7 @@ struct Table {
 #[derive(Debug)]
 struct Lock {
     id: u64,
-    disk: u32,
+    storage: u64,
     bytes: Range<u64>,
     /// Reactors that may still be writing in it.
     waits_for: BTreeSet<u64>,
@@ -61,8 +61,8 @@ pub struct RangeLock {
 }
 
 impl Lock {
-    fn overlaps(&self, disk: u32, bytes: &Range<u64>) -> bool {
-        self.disk == disk && self.bytes.start < bytes.end && bytes.start < self.bytes.end
+    fn overlaps(&self, storage: u64, bytes: &Range<u64>) -> bool {
+        self.storage == storage && self.bytes.start < bytes.end && bytes.start < self.bytes.end
     }
 }
 
@@ -112,16 +112,17 @@ impl LockMember {
         self.inner.version.load(Ordering::Acquire)
     }
 
-    /// Asks for the sole right to write `bytes` of `disk`.
+    /// Asks for the sole right to write `bytes` of `storage`: a name of what is
+    /// behind a disk, which it keeps when it is opened again with another size.
     #[must_use]
-    pub fn ask(&self, disk: u32, bytes: Range<u64>) -> RangeLock {
+    pub fn ask(&self, storage: u64, bytes: Range<u64>) -> RangeLock {
         let mut table = self.inner.table();
         let id = table.next;
         table.next += 1;
         let waits_for = table.members.clone();
         table.locks.push(Lock {
             id,
-            disk,
+            storage,
             bytes,
             waits_for,
         });
@@ -130,14 +131,14 @@ impl LockMember {
         RangeLock { inner, id }
     }
 
-    /// Whether a write of `bytes` of `disk` has to wait for a lock. If so it gets
+    /// Whether a write of `bytes` of `storage` has to wait for a lock. If so it gets
     /// its `turn`: locks that are asked for later wait for the write.
     #[must_use]
-    pub fn blocks(&self, disk: u32, bytes: &Range<u64>, turn: &mut Option<u64>) -> bool {
+    pub fn blocks(&self, storage: u64, bytes: &Range<u64>, turn: &mut Option<u64>) -> bool {
         let mut table = self.inner.table();
         let before = turn.unwrap_or(u64::MAX);
         let mut older = table.locks.iter().take_while(|lock| lock.id < before);
-        let blocked = older.any(|lock| lock.overlaps(disk, bytes));
+        let blocked = older.any(|lock| lock.overlaps(storage, bytes));
         if blocked && turn.is_none() {
             *turn = Some(table.next);
             table.next += 1;
@@ -149,12 +150,12 @@ impl LockMember {
     /// there, or will before it is the lock's turn (its first argument). Whether
     /// some have to wait on.
     #[must_use]
-    pub fn settle(&self, mut writes: impl FnMut(u64, u32, &Range<u64>) -> bool) -> bool {
+    pub fn settle(&self, mut writes: impl FnMut(u64, u64, &Range<u64>) -> bool) -> bool {
         let mut table = self.inner.table();
         let (mut waits, mut changed) = (false, false);
         for lock in &mut table.locks {
             if lock.waits_for.contains(&self.number) {
-                if writes(lock.id, lock.disk, &lock.bytes) {
+                if writes(lock.id, lock.storage, &lock.bytes) {
                     waits = true;
                 } else {
                     lock.waits_for.remove(&self.number);
@@ -189,7 +190,7 @@ impl RangeLock {
         let mut older = table.locks.iter().take_while(|lock| lock.id != self.id);
         let own = table.locks.iter().find(|lock| lock.id == self.id);
         own.is_some_and(|own| {
-            own.waits_for.is_empty() && !older.any(|it| it.overlaps(own.disk, &own.bytes))
+            own.waits_for.is_empty() && !older.any(|it| it.overlaps(own.storage, &own.bytes))
         })
     }
 }
@@ -216,7 +217,7 @@ mod tests {
         assert!(!two.is_idle() && two.version() != before);
         assert!(!lock.is_held());
         assert!(!one.settle(|_, _, _| false));
-        assert!(two.settle(|_, disk, bytes| (disk, bytes.clone()) == (7, 0..512)));
+        assert!(two.settle(|_, storage, bytes| (storage, bytes.clone()) == (7, 0..512)));
         assert!(!lock.is_held());
         assert!(!two.settle(|_, _, _| false));
         assert!(lock.is_held());

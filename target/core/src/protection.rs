@@ -80,7 +80,10 @@ impl Protections {
     /// Forgets the states of namespaces that are not there any more.
     pub(crate) fn keep_those_of(&mut self, subsystem: &Subsystem) {
         self.0.retain(|nsid, set| {
-            let there = subsystem.namespace(*nsid);
+            // One that is switched off may be switched on again.
+            let mut disabled = subsystem.disabled().iter();
+            let off = || disabled.find(|one| one.nsid == *nsid);
+            let there = subsystem.namespace(*nsid).or_else(off);
             there.is_some_and(|namespace| namespace.uuid == set.uuid)
         });
     }

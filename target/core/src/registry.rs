@@ -3,8 +3,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::Limits;
+use nvmeof_wire::Nqn;
+
 use crate::controller::Controller;
+use crate::{Limit, Limits};
 
 const DISCOVERY: usize = Limits::DISCOVERY_CONTROLLERS as usize;
 
@@ -16,8 +18,9 @@ pub(crate) struct Registry {
 
 #[derive(Debug)]
 struct Inner {
-    /// Controllers that serve namespaces, at most.
+    /// Controllers that serve namespaces, at most, and those of one host.
     nvm: usize,
+    of_host: usize,
     /// Controller `cntlid` is at `cntlid - 1`.
     places: Vec<Option<Arc<Controller>>>,
     /// Where the search for a free place starts, so that an identifier is
@@ -26,11 +29,13 @@ struct Inner {
 }
 
 impl Registry {
-    /// Room for `count` controllers, and for discovery controllers besides.
-    pub(crate) fn new(count: u16) -> Self {
+    /// Room for `count` controllers, of which one host has `of_host`, and for
+    /// discovery controllers besides.
+    pub(crate) fn new(count: u16, of_host: u16) -> Self {
         Self {
             inner: Mutex::new(Inner {
                 nvm: count.into(),
+                of_host: of_host.into(),
                 places: vec![None; usize::from(count) + DISCOVERY],
                 next: 0,
             }),
@@ -42,15 +47,27 @@ impl Registry {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds what `make` makes of the identifier given to it. `None` when there
-    /// is no room.
-    pub(crate) fn add(&self, make: impl FnOnce(u16) -> Controller) -> Option<Arc<Controller>> {
+    /// Adds what `make` makes of the identifier given to it, for `host`. The error
+    /// says of what there are too many.
+    pub(crate) fn add(
+        &self,
+        host: &Nqn,
+        make: impl FnOnce(u16) -> Controller,
+    ) -> Result<Arc<Controller>, Limit> {
         let mut inner = self.lock();
         let there = inner.places.iter().flatten();
-        if there.filter(|one| !one.is_discovery()).count() >= inner.nvm {
-            return None;
+        let (mut all, mut its) = (0, 0);
+        for one in there.filter(|one| !one.is_discovery()) {
+            all += 1;
+            its += usize::from(one.hostnqn == *host);
         }
-        inner.add(make)
+        if all >= inner.nvm {
+            return Err(Limit::Controllers);
+        }
+        if its >= inner.of_host {
+            return Err(Limit::HostControllers);
+        }
+        inner.add(make).ok_or(Limit::Controllers)
     }
 
     /// Adds a discovery controller. When there are as many as may be, the one

@@ -8,8 +8,9 @@ use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request as CmRequest};
 
 use crate::live::Live;
 use crate::registry::Registry;
+use crate::seats::{Seat, Seats, Taken};
 use crate::sight::Present;
-use crate::{Limits, Locks, Model, Queue};
+use crate::{Hits, Limit, Limits, Locks, Model, Queue};
 
 /// What hosts are served. Clones are the same target; each reactor has one.
 #[derive(Clone, Debug)]
@@ -24,6 +25,17 @@ pub(crate) struct Shared {
     served: Mutex<Served>,
     pub(crate) registry: Registry,
     pub(crate) locks: Locks,
+    pub(crate) hits: Hits,
+    /// I/O queues of hosts, by their names; what they weigh are commands.
+    pub(crate) hosts: Seats,
+    /// Connections, by the port that they came by.
+    ports: Seats,
+}
+
+/// A connection's place at its port, until it is dropped.
+#[derive(Debug)]
+pub struct PortSeat {
+    _seat: Seat,
 }
 
 /// What is served at this moment.
@@ -74,8 +86,11 @@ impl Target {
         let limits = served.model.limits().clone();
         Self {
             shared: Arc::new(Shared {
-                registry: Registry::new(limits.controllers),
+                registry: Registry::new(limits.controllers, limits.host_controllers),
                 locks: Locks::default(),
+                hits: Hits::default(),
+                hosts: Seats::default(),
+                ports: Seats::default(),
                 served: Mutex::new(served),
                 limits,
             }),
@@ -137,6 +152,28 @@ impl Target {
         let entries = entries(&request, limits)?;
         let queue = Queue::new(Arc::clone(&self.shared), qid, entries, now);
         Ok((queue, Accept::new(entries)))
+    }
+
+    /// How often peers ran into limits.
+    #[must_use]
+    pub fn hits(&self) -> &Hits {
+        &self.shared.hits
+    }
+
+    /// One more connection comes by the port of that name.
+    ///
+    /// # Errors
+    /// [`Refusal`] when as many came by it as may.
+    pub fn port_seat(&self, port: &str) -> Result<PortSeat, Refusal> {
+        let most = self.limits().port_connections;
+        let fits = |taken: Taken| (taken.seats <= most).then_some(()).ok_or(());
+        let taken = self.shared.ports.take(port, 0, fits);
+        taken.map(|seat| PortSeat { _seat: seat }).map_err(|()| {
+            self.hits().add(Limit::PortConnections);
+            Self::no_room(format!(
+                "{most} connections came by {port}, and no more may; raise limits.port_connections"
+            ))
+        })
     }
 
     /// Refuses a connection whose host answers no RDMA Reads at all.

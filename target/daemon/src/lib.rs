@@ -14,6 +14,8 @@ mod cli;
 mod config;
 mod control;
 mod ctl;
+mod disk_watch;
+mod failures;
 mod import;
 mod log;
 mod mailbox;
@@ -39,7 +41,7 @@ pub use config::{
     ProviderName, Running, buffers,
 };
 pub use mailbox::{Mail, Mailbox, Order};
-pub use manage::{ApplyError, Manager, Plan, Report};
+pub use manage::{ApplyError, Faulted, Manager, Plan, Report};
 pub use polling::Preset;
 pub use ports::{Device, Part, Port, plan};
 pub use processors::{Seat, place};

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,8 +31,8 @@ bitflags::bitflags! {
     }
 }
 
-/// Something a reactor is to do, with the way to answer. Of a reactor that ended
-/// no answer comes: wait for a bounded time.
+/// Something a reactor is to do, with the way to answer. Of a reactor that hangs
+/// no answer comes: wait for a bounded time. One that ended drops it.
 pub enum Order {
     /// Opens disks, all of them or none.
     Open {
@@ -58,6 +58,9 @@ pub enum Order {
         address: Address,
         /// Hears the address in use.
         answer: Sender<Result<(ListenerId, Address), ListenError>>,
+        /// Whoever sets it first decides: the reactor, that it answers; who waits,
+        /// that it is too late, and what was done is undone.
+        settled: Arc<AtomicBool>,
     },
     /// Stops listening on an address and closes the connections that came by
     /// it.
@@ -91,11 +94,18 @@ pub struct Mailbox {
 struct Inner {
     mail: AtomicU8,
     bell: EventFd,
-    orders: Mutex<Vec<Order>>,
+    orders: Mutex<Orders>,
+}
+
+#[derive(Default)]
+struct Orders {
+    waiting: Vec<Order>,
+    /// Nobody takes orders any more.
+    closed: bool,
 }
 
 impl Inner {
-    fn orders(&self) -> MutexGuard<'_, Vec<Order>> {
+    fn orders(&self) -> MutexGuard<'_, Orders> {
         // Nothing is left half done when a holder panics.
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -105,7 +115,7 @@ impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Mailbox")
             .field("mail", &self.mail)
-            .field("orders", &self.orders().len())
+            .field("orders", &self.orders().waiting.len())
             .finish_non_exhaustive()
     }
 }
@@ -127,17 +137,31 @@ impl Mailbox {
         })
     }
 
-    /// Puts an order behind those that are there and wakes the reactor up.
+    /// Puts an order behind those that are there and wakes the reactor up. Of a
+    /// reactor that ended it is dropped, so that who waits for the answer does
+    /// not wait in vain.
     pub fn order(&self, order: Order) {
-        self.inner.orders().push(order);
+        let mut orders = self.inner.orders();
+        if orders.closed {
+            return;
+        }
+        orders.waiting.push(order);
+        drop(orders);
         self.send(Mail::ORDERS);
+    }
+
+    /// The reactor ended: nobody answers orders any more.
+    pub fn close(&self) {
+        let mut orders = self.inner.orders();
+        orders.closed = true;
+        orders.waiting.clear();
     }
 
     /// Takes the orders out, oldest first. [`Mail::ORDERS`] says that there are
     /// some.
     #[must_use]
     pub fn take_orders(&self) -> Vec<Order> {
-        std::mem::take(&mut self.inner.orders())
+        std::mem::take(&mut self.inner.orders().waiting)
     }
 
     /// Puts `mail` in and wakes the reactor up.
@@ -211,6 +235,23 @@ mod tests {
         };
         let orders = mailbox.take_orders().into_iter().map(told);
         assert_eq!(orders.collect::<Vec<_>>(), [vec![1], vec![2, 3]]);
+        assert!(mailbox.take_orders().is_empty());
+    }
+
+    #[test]
+    fn who_waits_for_a_reactor_that_ended_hears_so() {
+        let mailbox = Mailbox::new().unwrap();
+        let order = || {
+            let (answer, hears) = std::sync::mpsc::channel();
+            let disks = Vec::new();
+            mailbox.order(Order::Open { disks, answer });
+            hears
+        };
+        let before = order();
+        mailbox.close();
+        let ended = Err(std::sync::mpsc::TryRecvError::Disconnected);
+        assert!(before.try_recv().map(drop) == ended);
+        assert!(order().try_recv().map(drop) == ended);
         assert!(mailbox.take_orders().is_empty());
     }
 

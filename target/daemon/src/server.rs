@@ -17,6 +17,8 @@ use nvmeof_uring::RingConfig;
 
 use crate::changes::Keeper;
 use crate::config::{Config, ConfigError, ProviderName, Running, buffers};
+use crate::disk_watch::DiskWatch;
+use crate::failures::Failures;
 use crate::mailbox::{Mail, Mailbox};
 use crate::manage::{Manager, Pool, Reactors};
 use crate::ports::{self, Listening, Port, Ready};
@@ -58,6 +60,8 @@ pub struct Server {
     watch: Arc<Watch>,
     ports: Vec<Port>,
     mailboxes: Arc<[Mailbox]>,
+    /// Where reactors tell of disks that fail.
+    failures: Failures,
     threads: Vec<JoinHandle<Result<(), ServeError>>>,
     /// Rings when a reactor ended.
     ended: Mailbox,
@@ -75,6 +79,7 @@ struct Start {
     steering: (Steering, usize),
     mailbox: Mailbox,
     peers: Arc<[Mailbox]>,
+    failures: Failures,
     counters: Arc<Counters>,
     ring: RingConfig,
     /// Whether this one speaks for all about what they have in common.
@@ -122,6 +127,7 @@ impl Server {
             .collect::<Result<_, _>>()
             .map_err(|error| start_error("eventfd", &error))?;
         let ended = Mailbox::new().map_err(|error| start_error("eventfd", &error))?;
+        let failures = Failures::default();
         let (sender, started) = mpsc::channel();
         let (mut threads, mut watched) = (Vec::new(), Vec::new());
         let places = seats.into_iter().zip(mailboxes.iter());
@@ -136,6 +142,7 @@ impl Server {
                 steering: (steering.clone(), at),
                 mailbox: mailbox.clone(),
                 peers: Arc::clone(&mailboxes),
+                failures: failures.clone(),
                 counters: Arc::clone(&counters),
                 ring: ring_config(&opened.claims, running.sqpoll),
                 first: at == 0,
@@ -163,6 +170,7 @@ impl Server {
             watch: Arc::new(watch),
             ports,
             mailboxes,
+            failures,
             threads,
             ended,
             signals,
@@ -201,6 +209,9 @@ impl Server {
     /// The same; on SIGHUP the keeper reads the configuration again.
     pub(crate) fn run_kept(self, keeper: Option<Arc<Keeper>>) -> Result<(), ServeError> {
         let (mut stopping, mut ending) = (None, false);
+        let manager = Arc::clone(&self.manager);
+        let _disks = DiskWatch::start(manager, self.failures.clone())
+            .map_err(|error| start_error("thread", &error))?;
         let mut watchdog = Watchdog::of_service(Instant::now());
         while !self.threads.iter().all(JoinHandle::is_finished) {
             if let Some(watchdog) = &mut watchdog {
@@ -396,14 +407,19 @@ fn spawn(
     std::thread::Builder::new()
         .name(format!("reactor-{at}"))
         .spawn(move || {
-            /// Rings even when the reactor panics.
-            struct Ring(Mailbox);
+            /// Rings even when the reactor panics, and has nobody wait for it.
+            struct Ring {
+                ended: Mailbox,
+                own: Mailbox,
+            }
             impl Drop for Ring {
                 fn drop(&mut self) {
-                    self.0.send(Mail::POLL);
+                    self.own.close();
+                    self.ended.send(Mail::POLL);
                 }
             }
-            let _ring = Ring(ended);
+            let own = start.mailbox.clone();
+            let _ring = Ring { ended, own };
             let mut reactor = match assemble(start) {
                 Ok(reactor) => reactor,
                 Err(error) => {
@@ -439,6 +455,7 @@ fn assemble(start: Start) -> Result<Reactor<OpenDisks>, StartFailure> {
         start.peers,
     )
     .map_err(|error| start_error("buffers", &error))?;
+    reactor.report_to(start.failures);
     reactor.count_in(start.counters);
     let (steering, number) = start.steering;
     reactor.steer(steering, number);

@@ -12,6 +12,11 @@ pub(crate) fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
+/// What is served has changed.
+pub(crate) fn status(status: &str) {
+    tell(&[NotifyState::Status(status)]);
+}
+
 /// No new connection is taken from now on.
 pub(crate) fn stopping() {
     let status = "stopping; commands in work are finished first";

@@ -33,6 +33,12 @@ pub trait Storage {
         1
     }
 
+    /// What is behind that disk, under a name that another disk over the same
+    /// file has too: one that was opened when the file had another size.
+    fn identity(&self, disk: u32) -> u64 {
+        disk.into()
+    }
+
     /// Takes a request. It comes out of [`poll`](Self::poll) or
     /// [`take_done`](Self::take_done) exactly once.
     ///
@@ -80,6 +86,8 @@ pub struct OpenDisks {
 struct OpenDisk {
     number: u32,
     id: DiskId,
+    /// Of its claim.
+    identity: u64,
 }
 
 /// Disks could not be opened for a reactor.
@@ -117,17 +125,27 @@ impl OpenDisks {
         }
         if let Some(place) = self.places.get_mut(at) {
             debug_assert!(place.is_none(), "numbers are given once");
-            *place = Some(OpenDisk { number, id });
+            let identity = claim.identity();
+            *place = Some(OpenDisk {
+                number,
+                id,
+                identity,
+            });
         }
         Ok(())
     }
 
     #[inline]
-    fn id(&self, disk: u32) -> Option<DiskId> {
+    fn place(&self, disk: u32) -> Option<&OpenDisk> {
         match self.places.get(place_of(disk)) {
-            Some(Some(open)) if open.number == disk => Some(open.id),
+            Some(Some(open)) if open.number == disk => Some(open),
             _ => None,
         }
+    }
+
+    #[inline]
+    fn id(&self, disk: u32) -> Option<DiskId> {
+        self.place(disk).map(|open| open.id)
     }
 
     /// Registers the memory that buffers come from; the first regions matter
@@ -172,6 +190,10 @@ impl Storage for OpenDisks {
     fn buffer_alignment(&self, disk: u32) -> u32 {
         let geometry = self.id(disk).and_then(|id| self.disks.geometry(id));
         geometry.map_or(1, |geometry| geometry.buffer_alignment)
+    }
+
+    fn identity(&self, disk: u32) -> u64 {
+        self.place(disk).map_or(u64::MAX, |open| open.identity)
     }
 
     fn submit(&mut self, disk: u32, request: Request) -> Result<(), Refused<Request>> {

@@ -40,6 +40,7 @@ fn namespace(nsid: u32, block_size: u32, readonly: bool) -> NamespaceSpec {
         blocks: 1000,
         block_size,
         readonly,
+        state: nvmeof_target_core::NamespaceState::Ready,
         disk: nsid,
         deallocate: true,
         write_zeroes: true,

@@ -4,9 +4,15 @@
 # timeout: 400
 # packages: yes
 source /lab/guest/lib.sh
+# The upgrade restarts the target under the host.
+dmesg_expect 'nvme nvme[0-9]+: .*(failed|rejected|error|I/O|[Rr]econnect|timeout|dying|resetting)'
+dmesg_expect 'no usable path|nvme_rdma|callbacks suppressed|(siw|rxe)[0-9]*: '
 
 CONF=/etc/nvmeof/target.toml
 BEFORE=$(find /etc /usr /var/lib/nvmeof -xdev 2>/dev/null | grep -i nvmeof || true)
+
+# Images are made with this, so that nothing starts while they are.
+rm -f /usr/sbin/policy-rc.d
 
 # systemd_start : systemd as the first process of namespaces of its own.
 systemd_start() {
@@ -97,6 +103,8 @@ connect
 dd if=/dev/urandom of="$WORK/data" bs=1M count=4 status=none
 dd if="$WORK/data" of="$(device 1)" bs=1M oflag=direct status=none
 
+in_it nvmeof-target ctl status
+
 # A reload is heard, and with systemd 253 waited for.
 in_it mkdir -p /etc/systemd/system/nvmeof-target.service.d
 example=./usr/share/doc/nvmeof-target/examples/notify-reload.conf
@@ -132,6 +140,7 @@ expect_eq "enabled" disabled "$(in_it systemctl is-enabled nvmeof-target || true
 in_it systemctl enable nvmeof-target
 
 in_it rm -r /etc/systemd/system/nvmeof-target.service.d
+in_it systemctl daemon-reload
 
 # Removed, it does not run, and what is the administrator's stays. Purged, all is
 # gone but the images.
@@ -139,8 +148,10 @@ in_it systemctl start nvmeof-target
 in_it dpkg -r nvmeof-target
 ! active || fail "it runs without its package"
 [ -f "$CONF" ] || fail "removing took the configuration"
+echo '{}' >/var/lib/nvmeof/state.json
 in_it dpkg -P nvmeof-target nvmeof
 [ ! -e "$CONF" ] || fail "purging left the configuration"
+[ ! -e /var/lib/nvmeof/state.json ] || fail "purging left the state"
 [ -s /var/lib/nvmeof/disk.img ] || fail "purging took an image"
 rm -r /var/lib/nvmeof
 left=$(find /etc /usr /var/lib/nvmeof -xdev 2>/dev/null | grep -i nvmeof || true)

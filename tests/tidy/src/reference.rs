@@ -182,8 +182,7 @@ impl Inner {
             ("bool", false) => "true or false",
             ("u8" | "u16" | "u32" | "u64" | "usize" | "i64", false) => "number",
             ("Size", false) => "size",
-            ("RawCores", false) => "text or list",
-            ("RawProvider", false) => "text or list",
+            ("RawCores" | "RawProvider", false) => "text or list",
             (_, true) => "list",
             (_, false) => "text",
         }

@@ -136,6 +136,19 @@ bitflags! {
         const DISABLE_SQFC = 1 << 2;
     }
 
+    /// Log Specific Parameter of Get Log Page: which entries are wanted. The page
+    /// says what of it is supported in bits 18:16 of its entry in the Supported
+    /// Log Pages.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct DiscoveryLsp: u8 {
+        /// Extended Discovery Log Page Entries.
+        const EXTDLPE = 1 << 0;
+        /// Port Local Entries Only.
+        const PLEO = 1 << 1;
+        /// All NVM Subsystem Entries, whoever may connect.
+        const ALLSUBE = 1 << 2;
+    }
+
     /// EFLAGS: Entry Flags.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct EntryFlags: u16 {

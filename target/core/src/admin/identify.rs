@@ -3,13 +3,14 @@
 use nvmeof_wire::admin::{CSI_NVM, Cns, Identify, NSID_ALL};
 use nvmeof_wire::identify::capabilities::{Frmw, Fuses, Nwpc, Oacs};
 use nvmeof_wire::identify::controller::entry_sizes;
-use nvmeof_wire::identify::independent::CommonFeatures;
+use nvmeof_wire::identify::independent::{CommonFeatures, NamespaceStatus};
 use nvmeof_wire::identify::namespace::{Dlfeat, Nmic, Nsattr, Nsfeat};
 use nvmeof_wire::identify::{
     Cmic, ControllerList, ControllerType, Ctratt, Fcattr, IdentifyController,
     IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, IdentifyNamespaceNvm,
     Lpa, NamespaceIdentifiers, NamespaceList, Oaes, Ofcs, Oncs, Sgls, Vwc,
 };
+use nvmeof_wire::log::ana::AnaState;
 use nvmeof_wire::registers::Vs;
 use nvmeof_wire::{Ascii, Nqn, Status};
 use zerocopy::little_endian::U64;
@@ -82,14 +83,23 @@ impl Admin<'_> {
         };
         let seen = sight.get(command.nsid);
         let nsids = sight.seen().iter().map(|one| one.namespace.nsid);
+        // Of those that are switched off, those that are there for this host.
+        let disabled: Vec<_> = self.disabled(&sight).collect();
         match command.cns {
             Cns::CONTROLLER => window.put(0, &self.io_controller(&sight, limits)),
             // Everything in it is zero for namespaces without protection
             // information.
             Cns::CSI_NAMESPACE => window.put(0, &IdentifyNamespaceNvm::zeroed()),
             Cns::CSI_CONTROLLER => window.put(0, &nvm_controller()),
-            Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => {
+            Cns::NAMESPACE => {
                 if let Some(seen) = seen {
+                    window.put(0, &nvm_namespace(seen));
+                }
+            }
+            Cns::ALLOCATED_NAMESPACE => {
+                let mut disabled = disabled.iter();
+                let its = |one: &&Seen| one.namespace.nsid == command.nsid;
+                if let Some(seen) = seen.or_else(|| disabled.find(its)) {
                     window.put(0, &nvm_namespace(seen));
                 }
             }
@@ -103,8 +113,14 @@ impl Admin<'_> {
                     window.put(0, &identifiers(&seen.namespace).to_list());
                 }
             }
-            Cns::ACTIVE_NAMESPACES | Cns::CSI_ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => {
+            Cns::ACTIVE_NAMESPACES | Cns::CSI_ACTIVE_NAMESPACES => {
                 window.put(0, &NamespaceList::after(command.nsid, nsids));
+            }
+            Cns::ALLOCATED_NAMESPACES => {
+                let disabled = disabled.iter().map(|one| one.namespace.nsid);
+                let mut all: Vec<_> = nsids.chain(disabled).collect();
+                all.sort_unstable();
+                window.put(0, &NamespaceList::after(command.nsid, all));
             }
             Cns::ATTACHED_CONTROLLERS | Cns::CONTROLLERS => {
                 let subsystem = sight.subsystem();
@@ -126,6 +142,16 @@ impl Admin<'_> {
             Cns::COMMAND_SETS => window.put(0, &U64::new(1 << CSI_NVM)),
             _ => {}
         }
+    }
+
+    /// Namespaces that are switched off and would be there for this host.
+    fn disabled(&self, sight: &Sight) -> impl Iterator<Item = Seen> {
+        let all = sight.subsystem().disabled().iter();
+        let its = all.filter(|one| one.is_for(&self.controller.viewer.hostnqn));
+        its.map(|one| Seen {
+            namespace: one.clone(),
+            state: AnaState::OPTIMIZED,
+        })
     }
 
     /// What all our controllers have in common.
@@ -237,8 +263,9 @@ const NAMESPACES: u32 = 1024;
 
 /// Highest namespace id that is valid.
 fn highest(subsystem: &Subsystem) -> u32 {
-    let last = subsystem.namespaces().last();
-    last.map_or(NAMESPACES, |last| last.nsid.max(NAMESPACES))
+    let lists = [subsystem.namespaces(), subsystem.disabled()];
+    let last = lists.into_iter().filter_map(<[Namespace]>::last);
+    last.fold(NAMESPACES, |highest, last| highest.max(last.nsid))
 }
 
 /// Maximum data transfer size: "a power of two in units of the minimum memory
@@ -308,6 +335,9 @@ fn independent_namespace(seen: &Seen) -> IdentifyNamespaceIndependent {
     let mut independent = IdentifyNamespaceIndependent::of(&nvm_namespace(seen));
     if !seen.namespace.volatile_cache {
         independent.nsfeat |= CommonFeatures::VWCNP.bits();
+    }
+    if !seen.namespace.is_ready() {
+        independent.nstat &= !NamespaceStatus::NRDY.bits();
     }
     independent
 }

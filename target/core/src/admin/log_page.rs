@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use nvmeof_wire::admin::{CSI_NVM, GetLogPage, LogId, NSID_ALL};
+use nvmeof_wire::log::discovery::DiscoveryLsp;
 use nvmeof_wire::log::error::ERROR_ENTRY_LEN;
 use nvmeof_wire::log::smart::{CriticalWarning, data_units};
+use nvmeof_wire::log::supported::PageSupport;
 use nvmeof_wire::log::{ErrorEntry, FirmwareSlots, SmartLog, SupportedPages};
 use nvmeof_wire::{Ascii, Status};
 
 use super::features::COMPOSITE_TEMPERATURE;
 use super::{Admin, CDW10, CDW12, NSID, Window, effects, log_pages};
 use crate::controller::{Cold, Serves, errors};
-use crate::discovery;
+use crate::discovery::{self, Asker};
 use crate::queue::{Failure, bit};
+use crate::sight::Viewer;
 
 /// Revision of this program as firmware: its version.
 pub(super) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
@@ -76,7 +79,11 @@ impl Admin<'_> {
         match command.lid {
             LogId::SUPPORTED => {
                 let pages = log_pages(self.controller.is_discovery());
-                window.put(0, &SupportedPages::new(pages));
+                let mut page = SupportedPages::new(pages);
+                if self.controller.is_discovery() {
+                    page.set(LogId::DISCOVERY, discovery_support());
+                }
+                window.put(0, &page);
             }
             LogId::ERROR => write_errors(&self.controller.lock(), window),
             LogId::SMART => window.put(0, &self.smart()),
@@ -94,8 +101,15 @@ impl Admin<'_> {
                 let served = self.shared.served();
                 let (model, generation) = (Arc::clone(&served.model), served.discovery);
                 drop(served);
-                let hostnqn = &self.controller.hostnqn;
-                discovery::write((&model, generation), hostnqn, self.local, window);
+                let Viewer { hostnqn, port } = &*self.controller.viewer;
+                let lsp = DiscoveryLsp::from_bits_retain(command.lsp);
+                let only = port.as_ref().filter(|_| lsp.contains(DiscoveryLsp::PLEO));
+                let asker = Asker {
+                    hostnqn,
+                    local: self.local,
+                    only,
+                };
+                discovery::write((&model, generation), &asker, window);
             }
             _ => {}
         }
@@ -126,6 +140,13 @@ impl Admin<'_> {
             ..SmartLog::zeroed()
         }
     }
+}
+
+/// What is supported of the discovery log: not entries of subsystems that the
+/// host may not connect to, nor extended ones, for which there is nothing to say.
+fn discovery_support() -> PageSupport {
+    let options = u32::from(DiscoveryLsp::PLEO.bits()) << 16;
+    PageSupport::LSUPP | PageSupport::from_bits_retain(options)
 }
 
 fn write_errors(cold: &Cold, window: &mut Window<'_>) {

@@ -9,6 +9,17 @@ pub(crate) struct Aborts {
     waiting: Vec<Abort>,
 }
 
+/// What becomes of an Abort command that was just begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// It waits until the queue says what became of its command.
+    Waits,
+    /// There is no such queue (any more): nothing is aborted.
+    NoQueue,
+    /// As many wait as may.
+    TooMany,
+}
+
 /// One Abort command.
 #[derive(Clone, Copy, Debug)]
 struct Abort {

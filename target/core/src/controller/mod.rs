@@ -25,7 +25,7 @@ use crate::Limits;
 use crate::live::{Live, View};
 use crate::model::PortAddress;
 use crate::sight::{Present, Sight, Viewer};
-use aborts::Aborts;
+use aborts::{Aborts, Asked};
 use access::AccessCounts;
 use errors::{ErrorEntry, ErrorRing};
 use lifecycle::Registers;
@@ -239,12 +239,19 @@ impl Controller {
         next
     }
 
-    /// Abort command `by` names command `cid` of queue `sqid`. False when as
-    /// many wait as may.
-    pub(crate) fn ask_abort(&self, by: u16, sqid: u16, cid: u16) -> bool {
-        let asked = self.lock().aborts.ask(by, sqid, cid);
+    /// Abort command `by` names command `cid` of queue `sqid`.
+    pub(crate) fn ask_abort(&self, by: u16, sqid: u16, cid: u16) -> Asked {
+        let mut cold = self.lock();
+        // Under the lock under which a queue leaves: one that is there now says
+        // when it goes what became of its commands, another one never would.
+        if sqid != 0 && !cold.queues.contains(&sqid) {
+            return Asked::NoQueue;
+        }
+        if !cold.aborts.ask(by, sqid, cid) {
+            return Asked::TooMany;
+        }
         self.hot.set_aborts(true);
-        asked
+        Asked::Waits
     }
 
     /// The next command that queue `sqid` is to look for and to abort.

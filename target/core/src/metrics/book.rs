@@ -38,6 +38,10 @@ struct Page {
 }
 
 /// Of what something was counted.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "made when somebody asks, and of names alone"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     /// Commands on I/O queues.

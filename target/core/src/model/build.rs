@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nvmeof_wire::{Ascii, Nqn};
 
 use super::{AnaGroup, Carrier, DEFAULT_ANA_GROUP, Discovery, Model, ModelError, Namespace};
-use super::{Place, Port, Subsystem, Traddr, ana, derive};
+use super::{NamespaceState, Place, Port, Subsystem, Traddr, ana, derive};
 use crate::Limits;
 
 /// Describes a port.
@@ -73,6 +73,8 @@ pub struct NamespaceSpec {
     pub eui64: Option<[u8; 8]>,
     /// Whether writes are refused.
     pub readonly: bool,
+    /// Whether hosts can use it. One that is disabled has no disk.
+    pub state: NamespaceState,
     /// What the edge calls the disk.
     pub disk: u32,
     /// Whether the disk can give up space.
@@ -99,6 +101,7 @@ impl Default for NamespaceSpec {
             nguid: None,
             eui64: None,
             readonly: false,
+            state: NamespaceState::Ready,
             disk: 0,
             deallocate: false,
             write_zeroes: false,
@@ -162,6 +165,13 @@ fn check_limits(limits: &Limits) -> Result<(), ModelError> {
     between("io_queues", limits.io_queues.into(), 1, 1024)?;
     between("controllers", limits.controllers.into(), 1, 4096)?;
     between("unconnected", limits.unconnected.into(), 1, 4096)?;
+    let host_controllers = limits.host_controllers.into();
+    between("host_controllers", host_controllers, 1, 4096)?;
+    between("host_queues", limits.host_queues.into(), 1, u16::MAX.into())?;
+    // One queue of the longest kind at least.
+    between("host_commands", limits.host_commands, depth, 1 << 26)?;
+    between("host_memory", limits.host_memory.into(), 1, 100)?;
+    between("port_connections", limits.port_connections, 2, 1 << 20)?;
     // Identify Controller, MDTS: "a value of 0h indicates that there is no
     // maximum", so a single page of 4096 bytes cannot be said.
     between("max_transfer", limits.max_transfer, 8192, 16 << 20)?;
@@ -288,12 +298,15 @@ fn subsystem(
         namespaces.push(namespace(place, one, &spec.nqn, &namespaces)?);
     }
     namespaces.sort_by_key(|namespace| namespace.nsid);
+    let is_active = |one: &Namespace| one.state != NamespaceState::Disabled;
+    let (namespaces, disabled) = namespaces.into_iter().partition(is_active);
     Ok(Subsystem {
         nqn,
         serial,
         model_number,
         allowed_hosts: allowed_hosts(place, spec)?,
         namespaces,
+        disabled,
     })
 }
 
@@ -342,7 +355,9 @@ fn namespace(
         }
     };
     let bytes = spec.blocks.checked_mul(u64::from(spec.block_size));
-    if spec.blocks == 0 || bytes.is_none_or(|bytes| i64::try_from(bytes).is_err()) {
+    let disabled = spec.state == NamespaceState::Disabled;
+    let blocks = if disabled { 0 } else { spec.blocks };
+    if (blocks == 0 && !disabled) || bytes.is_none_or(|bytes| i64::try_from(bytes).is_err()) {
         let why = "a namespace has at least one block and at most 2^63 bytes";
         return Err(wrong(place, "blocks", spec.blocks, why));
     }
@@ -364,12 +379,13 @@ fn namespace(
     }
     Ok(Namespace {
         nsid,
-        blocks: spec.blocks,
+        blocks,
         block_shift,
         uuid,
         nguid,
         eui64: spec.eui64,
         readonly: spec.readonly,
+        state: spec.state,
         disk: spec.disk,
         deallocate: spec.deallocate,
         write_zeroes: spec.write_zeroes,

@@ -5,7 +5,7 @@ use std::fmt;
 use nvmeof_wire::Nqn;
 use nvmeof_wire::log::ana::AnaState;
 
-use super::{Model, Namespace, Port, Subsystem, discovery};
+use super::{Model, Namespace, NamespaceState, Port, Subsystem, discovery};
 
 /// One difference between two models. Displays as a line for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +75,14 @@ pub enum ChangeKind {
         /// Bytes it has.
         to: u64,
     },
+    /// What is behind a namespace is gone.
+    Faulted,
+    /// What is behind a namespace is there again.
+    Recovered,
+    /// A namespace is switched on.
+    Enabled,
+    /// A namespace is switched off.
+    Disabled,
     /// A group of namespaces is in another state.
     State {
         /// State it was in.
@@ -107,7 +115,7 @@ impl Model {
             if self.subsystem(&new.nqn).is_none() {
                 push(&mut changes, whole(new), ChangeKind::Added);
                 hosts(None, new, &mut changes);
-                namespaces(new.nqn, &[], new.namespaces(), &mut changes);
+                namespaces(new.nqn, &[], &allocated(new), &mut changes);
             }
         }
         changes
@@ -182,7 +190,13 @@ fn subsystem(old: &Subsystem, new: &Subsystem, changes: &mut Vec<Change>) {
         push(changes, whole(new), ChangeKind::Changed { key });
     }
     hosts(Some(old), new, changes);
-    namespaces(new.nqn, old.namespaces(), new.namespaces(), changes);
+    namespaces(new.nqn, &allocated(old), &allocated(new), changes);
+}
+
+/// The namespaces, active or not.
+fn allocated(subsystem: &Subsystem) -> Vec<Namespace> {
+    let all = subsystem.namespaces().iter().chain(subsystem.disabled());
+    all.cloned().collect()
 }
 
 /// Who may connect: `None` among the hosts stands for all.
@@ -230,12 +244,26 @@ fn namespace(old: &Namespace, new: &Namespace) -> Option<ChangeKind> {
         return None;
     }
     let changed = |key| Some(ChangeKind::Changed { key });
+    let disabled = |one: &Namespace| one.state == NamespaceState::Disabled;
+    match (disabled(old), disabled(new)) {
+        (false, true) => return Some(ChangeKind::Disabled),
+        (true, false) => return Some(ChangeKind::Enabled),
+        _ => {}
+    }
     // A size of which hosts hear in any case, whatever else there is.
     if old.block_shift != new.block_shift {
         return changed("block_size");
     }
     if (old.uuid, old.nguid, old.eui64) != (new.uuid, new.nguid, new.eui64) {
         return changed("uuid, nguid or eui64");
+    }
+    if old.is_ready() != new.is_ready() {
+        let kind = if new.is_ready() {
+            ChangeKind::Recovered
+        } else {
+            ChangeKind::Faulted
+        };
+        return Some(kind).filter(|_| !disabled(new));
     }
     if old.blocks != new.blocks {
         return Some(ChangeKind::Resized {
@@ -266,6 +294,10 @@ impl fmt::Display for Change {
             (_, ChangeKind::Resized { from, to }) => {
                 write!(f, "{subject} has {to} bytes, {from} before")
             }
+            (_, ChangeKind::Faulted) => write!(f, "{subject} is faulted: its storage is gone"),
+            (_, ChangeKind::Recovered) => write!(f, "{subject} is there again"),
+            (_, ChangeKind::Enabled) => write!(f, "{subject} is enabled"),
+            (_, ChangeKind::Disabled) => write!(f, "{subject} is disabled"),
             (_, ChangeKind::State { from, to }) => {
                 write!(f, "{subject} is {to}, {from} before")
             }

@@ -9,6 +9,7 @@ mod derive;
 mod difference;
 mod discovery;
 mod error;
+mod state;
 #[cfg(test)]
 mod tests;
 mod traddr;
@@ -27,6 +28,7 @@ pub use derive::derived;
 pub use difference::{Change, ChangeKind, Subject};
 pub use discovery::{Discovery, DiscoverySpec, Referral, ReferralSpec};
 pub use error::{ModelError, Place};
+pub use state::{NamespaceState, Revision};
 pub(crate) use traddr::Local;
 pub use traddr::Traddr;
 
@@ -95,8 +97,10 @@ pub struct Subsystem {
     pub model_number: Ascii<40>,
     /// Hosts that may connect; `None` lets every host.
     pub allowed_hosts: Option<Vec<Nqn>>,
-    /// Ordered by namespace id.
+    /// Those that are active, ordered by namespace id.
     namespaces: Vec<Namespace>,
+    /// Those that are switched off, likewise.
+    disabled: Vec<Namespace>,
 }
 
 /// A namespace.
@@ -116,6 +120,8 @@ pub struct Namespace {
     pub eui64: Option<[u8; 8]>,
     /// Whether writes are refused.
     pub readonly: bool,
+    /// Whether hosts can use it.
+    pub state: NamespaceState,
     /// What the edge calls the disk.
     pub disk: u32,
     /// Whether the disk can give up space.
@@ -199,13 +205,20 @@ impl From<Fabric> for Carrier {
 }
 
 impl Subsystem {
-    /// The namespaces, lowest number first.
+    /// The active namespaces, lowest number first.
     #[must_use]
     pub fn namespaces(&self) -> &[Namespace] {
         &self.namespaces
     }
 
-    /// The namespace of that number.
+    /// The namespaces that are switched off, lowest number first: allocated and
+    /// not active (Base 2.0, 3.2.1.3). Their size is 0 blocks.
+    #[must_use]
+    pub fn disabled(&self) -> &[Namespace] {
+        &self.disabled
+    }
+
+    /// The active namespace of that number.
     #[must_use]
     pub fn namespace(&self, nsid: u32) -> Option<&Namespace> {
         let at = self

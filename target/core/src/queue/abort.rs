@@ -12,6 +12,7 @@ use nvmeof_wire::{Sqe, Status};
 use super::request::{Failure, Next, Request, Stage};
 use super::{News, Queue, Role};
 use crate::controller::Controller;
+use crate::controller::aborts::Asked;
 use crate::{Action, Order, Response};
 
 /// What a command that was held is answered with.
@@ -52,14 +53,14 @@ impl Queue {
             self.news |= News::POLL;
             return Ok(Next::Hold);
         }
-        if sqid != 0 && !controller.lock().queues.contains(&sqid) {
-            return Ok(Next::Done(result(false)));
+        match controller.ask_abort(request.cid, sqid, cid) {
+            Asked::NoQueue => Ok(Next::Done(result(false))),
+            Asked::TooMany => Err(Failure::transient(Status::ABORT_LIMIT_EXCEEDED)),
+            Asked::Waits => {
+                self.news |= News::POLL_ALL;
+                Ok(Next::Hold)
+            }
         }
-        if !controller.ask_abort(request.cid, sqid, cid) {
-            return Err(Failure::transient(Status::ABORT_LIMIT_EXCEEDED));
-        }
-        self.news |= News::POLL_ALL;
-        Ok(Next::Hold)
     }
 
     /// The next command of this queue that is to be aborted.

@@ -16,8 +16,9 @@ use super::io::Joined;
 use super::request::{Failure, Next, Request, Stage};
 use super::{News, Queue, Role, common_checks};
 use crate::controller::{Controller, Features, Serves};
+use crate::seats::{Seat, Taken};
 use crate::target::Served;
-use crate::{CloseCause, Data};
+use crate::{CloseCause, Data, Limit};
 
 // Fields of the command and of its data that can be at fault, in bytes.
 const RECFMT: InvalidParameter = InvalidParameter::InCommand(40);
@@ -131,7 +132,7 @@ impl Queue {
         let role = if self.qid == 0 {
             Role::Admin(self.new_controller(now, connect, &who)?)
         } else {
-            Role::Io(self.join(&who)?)
+            Role::Io(self.join(&who, entries)?)
         };
         self.role = role;
         self.sq.entries = entries;
@@ -209,26 +210,69 @@ impl Queue {
             controller.hot.arm(now);
             controller
         };
+        let registry = &self.shared.registry;
         let (added, gave_way) = if finds {
-            self.shared.registry.add_discovery(make)
+            let (added, gave_way) = registry.add_discovery(make);
+            (added.ok_or(Limit::Controllers), gave_way)
         } else {
-            (self.shared.registry.add(make), false)
+            (registry.add(&who.hostnqn, make), false)
         };
         drop(served);
         if gave_way {
             self.news |= News::POLL_ALL;
         }
-        added.ok_or_else(|| {
-            let failure = Failure::transient(Status::CONNECT_CONTROLLER_BUSY);
-            let cause = format_args!(
-                "all {} controllers are in use; raise limits.controllers",
-                limits.controllers
-            );
-            Refused::new(failure, cause)
-        })
+        added.map_err(|limit| self.too_many(limit, who))
     }
 
-    fn join(&self, who: &Who) -> Result<Joined, Refused> {
+    /// Refuses a Connect because of `limit`, which is counted. The host may try
+    /// again: some may be free by then.
+    fn too_many(&self, limit: Limit, who: &Who) -> Refused {
+        self.shared.hits.add(limit);
+        let limits = &self.shared.limits;
+        let (most, what) = match limit {
+            Limit::HostControllers => (limits.host_controllers.into(), "controllers"),
+            Limit::HostQueues => (limits.host_queues.into(), "I/O queues"),
+            Limit::HostCommands => (limits.host_commands, "commands outstanding on its queues"),
+            _ => (limits.controllers.into(), "controllers"),
+        };
+        let cause = match limit {
+            Limit::HostMemory => format!(
+                "host {} has queues, and the capsule buffers that are left are kept for others \
+                 ({limit} = {}); raise reactor.buffer_memory, or that",
+                who.hostnqn, limits.host_memory
+            ),
+            Limit::Controllers => format!("all {most} {what} are in use"),
+            _ => format!("host {} would have more than {most} {what}", who.hostnqn),
+        };
+        let failure = Failure::transient(Status::CONNECT_CONTROLLER_BUSY);
+        match limit {
+            Limit::HostMemory => Refused::new(failure, cause),
+            _ => Refused::new(failure, format_args!("{cause}; raise {limit}")),
+        }
+    }
+
+    /// A place for this queue among those of its host.
+    fn seat(&self, who: &Who, entries: u16) -> Result<Seat, Refused> {
+        let limits = &self.shared.limits;
+        let fits = |taken: Taken| {
+            if taken.seats > limits.host_queues.into() {
+                Err(Limit::HostQueues)
+            } else if taken.weight > limits.host_commands {
+                Err(Limit::HostCommands)
+            } else if taken.seats > 1 && self.scarce {
+                Err(Limit::HostMemory)
+            } else {
+                Ok(())
+            }
+        };
+        let seat = self
+            .shared
+            .hosts
+            .take(who.hostnqn.as_str(), entries.into(), fits);
+        seat.map_err(|limit| self.too_many(limit, who))
+    }
+
+    fn join(&self, who: &Who, entries: u16) -> Result<Joined, Refused> {
         // Not final: the host lost its controller and will make another.
         let no_such = || {
             let cause = format_args!("no controller {} here", who.cntlid);
@@ -255,7 +299,8 @@ impl Queue {
             let cause = "a discovery controller has no I/O queues";
             return Err(Refused::parameter(QID, cause));
         };
-        let joined = Joined::new(Arc::clone(&controller), live, &self.shared.limits);
+        let seat = self.seat(who, entries)?;
+        let joined = Joined::new(Arc::clone(&controller), live, &self.shared.limits, seat);
         let mut cold = controller.lock();
         if !controller.hot.is_ready() {
             let cause = "the controller is not enabled";

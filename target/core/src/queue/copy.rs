@@ -40,12 +40,11 @@ impl Copying {
         self.extent.disk
     }
 
-    /// Whether the disk may be writing some of `bytes` of `disk` for it: at most
-    /// a piece.
-    pub(super) fn may_write(&self, disk: u32, bytes: &Range<u64>) -> bool {
+    /// Whether its disk may be writing some of `bytes` for it: at most a piece.
+    pub(super) fn may_write(&self, bytes: &Range<u64>) -> bool {
         let start = self.to << self.extent.block_shift;
         let piece = start..start + u64::from(self.room());
-        self.storing && self.disk() == disk && piece.start < bytes.end && bytes.start < piece.end
+        self.storing && piece.start < bytes.end && bytes.start < piece.end
     }
 
     /// Bytes of the buffer.

@@ -206,17 +206,20 @@ impl Request {
         Next::Fuse
     }
 
-    /// Whether the disk may be writing some of `bytes` of `disk` for it. More
-    /// often true than it is, where the bytes are not known here.
+    /// Whether the disk may be writing some of `bytes` for it, on a disk of which
+    /// `is_it` says that it is the one. More often true than it is, where the
+    /// bytes are not known here.
     #[must_use]
-    pub fn may_write(&self, disk: u32, bytes: &std::ops::Range<u64>) -> bool {
-        match self.stage {
-            Stage::Disk(op) => op.changes() && op.overlaps(disk, bytes),
-            Stage::Trim { extent, blocks, .. } => extent
-                .bytes(self.lba, blocks, IoKind::Deallocate)
-                .is_some_and(|op| op.overlaps(disk, bytes)),
-            Stage::Copy(copying) => copying.may_write(disk, bytes),
-            _ => false,
-        }
+    pub fn may_write(&self, is_it: impl Fn(u32) -> bool, bytes: &std::ops::Range<u64>) -> bool {
+        let (disk, overlaps) = match self.stage {
+            Stage::Disk(op) => (op.disk, op.changes() && op.overlaps(bytes)),
+            Stage::Trim { extent, blocks, .. } => {
+                let op = extent.bytes(self.lba, blocks, IoKind::Deallocate);
+                (extent.disk, op.is_some_and(|op| op.overlaps(bytes)))
+            }
+            Stage::Copy(copying) => (copying.disk(), copying.may_write(bytes)),
+            _ => return false,
+        };
+        overlaps && is_it(disk)
     }
 }

@@ -15,6 +15,7 @@ use super::request::{AfterFlush, Extent, Failure, Next, Request, Stage, bit};
 use crate::controller::Controller;
 use crate::health::Counting;
 use crate::live::{Live, View};
+use crate::seats::Seat;
 use crate::sight::{Seen, Sight};
 use crate::{CloseCause, Executed, IoKind, IoOp, Limits, Namespace};
 
@@ -32,6 +33,8 @@ pub(super) struct Joined {
     pub(super) piece: u8,
     /// Whether any command proves that the host lives.
     traffic_keep_alive: bool,
+    /// Its place among the queues of its host.
+    _seat: Seat,
 }
 
 // Where fields of a command begin, in bytes.
@@ -42,7 +45,12 @@ pub(super) const CDW12: u16 = 48;
 const PRINFO: u16 = bit(51, 2);
 
 impl Joined {
-    pub(super) fn new(controller: Arc<Controller>, live: &Arc<Live>, limits: &Limits) -> Self {
+    pub(super) fn new(
+        controller: Arc<Controller>,
+        live: &Arc<Live>,
+        limits: &Limits,
+        seat: Seat,
+    ) -> Self {
         Self {
             epoch: controller.hot.epoch(),
             view: live.view(Arc::clone(&controller.viewer)),
@@ -51,6 +59,7 @@ impl Joined {
             max_transfer: limits.max_transfer,
             piece: limits.piece(),
             traffic_keep_alive: limits.traffic_keep_alive,
+            _seat: seat,
         }
     }
 
@@ -123,7 +132,9 @@ impl Joined {
     #[inline]
     pub(super) fn namespace(&self, nsid: u32) -> Result<&Namespace, Failure> {
         match self.view.sight().get(nsid) {
-            Some(seen) if seen.state.is_accessible() => Ok(&seen.namespace),
+            Some(seen) if seen.state.is_accessible() && seen.namespace.is_ready() => {
+                Ok(&seen.namespace)
+            }
             other => Err(unreachable_namespace(other)),
         }
     }
@@ -221,12 +232,27 @@ impl Joined {
     /// them, as VWC in Identify Controller says.
     fn flush(&self, request: &mut Request) -> Result<Next, Failure> {
         if request.nsid == NSID_ALL {
-            return flush_next(self.view.sight(), request, 0, AfterFlush::Answer)
-                .map_or(Ok(Next::Done(0)), Ok);
+            return self.flush_from(request, 0, AfterFlush::Answer);
         }
         let op = flush_of(self.namespace(request.nsid)?);
         request.stage = Stage::Disk(op);
         Ok(Next::Execute(op))
+    }
+
+    /// Flushes namespaces from number `from` on, then says whether all were
+    /// there.
+    fn flush_from(
+        &self,
+        request: &mut Request,
+        from: u32,
+        then: AfterFlush,
+    ) -> Result<Next, Failure> {
+        let sight = self.view.sight();
+        match flush_next(sight, request, from, then) {
+            Some(next) => Ok(next),
+            None if sight.seen().iter().all(|one| one.namespace.is_ready()) => Ok(Next::Done(0)),
+            None => Err(not_ready()),
+        }
     }
 
     fn dataset_management(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
@@ -256,7 +282,10 @@ impl Joined {
             if outcome == Executed::Failed {
                 self.counting.media_error();
             }
-            let failure = Failure::from(status_of(kind, outcome));
+            let failure = match outcome {
+                Executed::Gone => not_ready(),
+                _ => Failure::from(status_of(kind, outcome)),
+            };
             return Err(match request.stage {
                 Stage::Copy(copying) => copying.failed(failure),
                 _ => failure,
@@ -296,7 +325,7 @@ impl Joined {
             Stage::FlushAll { from, then, .. } => {
                 // One that went meanwhile was flushed when it was closed.
                 self.catch_up();
-                flush_next(self.view.sight(), request, from, then).map_or(Ok(Next::Done(0)), Ok)
+                self.flush_from(request, from, then)
             }
             _ => Err(Status::INTERNAL_ERROR.into()),
         }
@@ -320,12 +349,22 @@ fn first_piece(left: IoOp) -> IoOp {
     }
 }
 
+/// Base 2.0, figure 94, Namespace Not Ready: "the namespace is not ready to be
+/// accessed as a result of a condition other than a condition that is reported
+/// as an Asymmetric Namespace Access condition. The Do Not Retry bit indicates
+/// whether re-issuing the command at a later time may succeed": it may, when an
+/// administrator has brought the storage back.
+fn not_ready() -> Failure {
+    Failure::transient(Status::NAMESPACE_NOT_READY)
+}
+
 /// Why a namespace cannot be used. Base 2.2, 8.1.1.6 to 8.1.1.8: the host may
 /// try again, here or elsewhere.
 #[cold]
 fn unreachable_namespace(seen: Option<&Seen>) -> Failure {
-    match seen.and_then(|seen| seen.state.refusal()) {
-        Some(status) => Failure::transient(status),
+    match seen.map(|seen| seen.state.refusal()) {
+        Some(Some(status)) => Failure::transient(status),
+        Some(None) => not_ready(),
         None => Failure::from(Status::INVALID_NAMESPACE).at(NSID),
     }
 }
@@ -437,10 +476,10 @@ pub(crate) fn flush_of(namespace: &Namespace) -> IoOp {
     }
 }
 
-/// Flushes the first namespace in sight whose number is `from` or more; `None`
-/// when all are flushed. Numbers, because places in the list are others when
-/// namespaces come and go meanwhile. Those that are inaccessible by now are
-/// flushed too: the host may have written to them before.
+/// Flushes the first namespace in sight that has its disk and whose number is
+/// `from` or more; `None` when all are flushed. Numbers, because places in the
+/// list are others when namespaces come and go meanwhile. Those that are
+/// inaccessible by now are flushed too: the host may have written to them before.
 pub(super) fn flush_next(
     sight: &Sight,
     request: &mut Request,
@@ -448,7 +487,7 @@ pub(super) fn flush_next(
     then: AfterFlush,
 ) -> Option<Next> {
     let mut namespaces = sight.seen().iter().map(|seen| &seen.namespace);
-    let namespace = namespaces.find(|namespace| namespace.nsid >= from)?;
+    let namespace = namespaces.find(|one| one.nsid >= from && one.is_ready())?;
     request.stage = Stage::FlushAll {
         disk: namespace.disk,
         from: namespace.nsid.saturating_add(1),
@@ -477,6 +516,7 @@ pub(crate) fn status_of(kind: IoKind, outcome: Executed) -> Status {
         (Executed::NoSpace, _) => Status::CAPACITY_EXCEEDED,
         (Executed::ReadOnly, _) => Status::NAMESPACE_WRITE_PROTECTED,
         (Executed::Unsupported, _) => Status::INVALID_OPCODE,
+        (Executed::Gone, _) => Status::NAMESPACE_NOT_READY,
         (Executed::Failed, IoKind::Read | IoKind::Compare | IoKind::Fetch { .. }) => {
             Status::UNRECOVERED_READ_ERROR
         }

@@ -77,6 +77,8 @@ pub struct Queue {
     port: Option<PortAddress>,
     /// Why the edge has no room for the queue, if it has none.
     no_room: Option<String>,
+    /// Whether what the edge has room for is left to hosts that have no queue.
+    scarce: bool,
     sq: SubmissionQueue,
     meter: Meter,
     /// Asynchronous Event Requests that wait, oldest first.
@@ -152,6 +154,7 @@ impl Queue {
             bounds: Bounds::of(&shared.limits, shared.limits.in_capsule),
             port: None,
             no_room: None,
+            scarce: false,
             sq: SubmissionQueue {
                 head: 0,
                 entries,
@@ -211,6 +214,12 @@ impl Queue {
     /// that there is room.
     pub fn set_room(&mut self, room: Result<(), String>) {
         self.no_room = room.err();
+    }
+
+    /// Tells whether the room is so scarce that hosts which have an I/O queue get
+    /// no other one.
+    pub fn set_scarce(&mut self, scarce: bool) {
+        self.scarce = scarce;
     }
 
     /// Counts its commands in the book of its reactor. Call it before the first

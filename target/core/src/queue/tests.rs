@@ -16,3 +16,4 @@ mod keep_alive;
 mod lifecycle;
 mod list;
 mod pieces;
+mod shares;

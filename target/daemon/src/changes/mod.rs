@@ -44,8 +44,14 @@ impl Outcome {
         for change in &self.report.changes {
             tracing::info!("{what}: {change}");
         }
+        for remark in &self.report.remarks {
+            tracing::warn!("{what}: {remark}");
+        }
         for lost in &self.report.disconnected {
             tracing::warn!("{what}: disconnected: {lost}");
+        }
+        for remark in &self.report.remarks {
+            tracing::warn!("{what}: {remark}");
         }
         for warning in &self.warnings {
             tracing::warn!("{what}: {warning}");

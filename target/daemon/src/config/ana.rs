@@ -7,11 +7,11 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use toml::Spanned;
 
-/// How the port reaches the namespaces of a group. Groups that no such table names are optimized.
+/// How a port reaches a group of namespaces. Groups that are not named are optimized.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawAnaGroup {
-    /// Number of the group, 1 to 128.
+    /// Number of the group: 1 to 128.
     id: Spanned<u32>,
     /// `"optimized"`, `"non-optimized"`, `"inaccessible"`, `"persistent-loss"` or `"change"`.
     state: RawState,

@@ -23,13 +23,22 @@ pub struct ControlConfig {
     pub state: Option<PathBuf>,
 }
 
-/// The table `[control]`.
+/// Where the target is managed from, and where it keeps what was changed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawControl {
+    /// Unix socket of `nvmeof-target ctl`, an absolute path. Left out: `control.sock` in
+    /// the folder `RUNTIME_DIRECTORY`, which systemd gives; without that, none.
     socket: Option<Spanned<PathBuf>>,
+    /// Permissions of the socket: who may write it may change everything.
+    ///
+    /// Default: `0o660`
     mode: Option<Spanned<u32>>,
+    /// Name of the group that the socket belongs to. Left out: that of the process.
     group: Option<Spanned<String>>,
+    /// File that changes are kept in over a restart, an absolute path. Left out:
+    /// `state.json` in the folder `STATE_DIRECTORY`, which systemd gives; without that,
+    /// none.
     state: Option<Spanned<PathBuf>>,
 }
 

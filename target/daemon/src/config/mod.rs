@@ -23,8 +23,8 @@ use std::time::Duration;
 use nvmeof_rdma::{Address, PollingConfig};
 use nvmeof_rdma_shm::ShmConfig;
 use nvmeof_target_core::{
-    Carrier, Limits, Model, ModelError, NamespaceSpec, Place, PortAddress, PortSpec, SubsystemSpec,
-    Traddr, derived,
+    Carrier, Limits, Model, ModelError, NamespaceSpec, NamespaceState, Place, PortAddress,
+    PortSpec, SubsystemSpec, Traddr, derived,
 };
 
 pub use control::ControlConfig;
@@ -33,7 +33,7 @@ pub(crate) use cores::MOST_REACTORS;
 pub use error::ConfigError;
 pub use metrics::MetricsConfig;
 pub use open::Opened;
-pub(crate) use open::Wanted;
+pub(crate) use open::{Served, Wanted};
 use provider::Wrong;
 pub use provider::{Choice, ProviderName};
 use raw::{RawConfig, RawNamespace, RawSubsystem};
@@ -350,7 +350,7 @@ impl Config {
     }
 
     /// The subsystems as the model wants them; `fill_in` says what is known
-    /// of each namespace's disk, one after the other.
+    /// of the disk of each namespace that is enabled, one after the other.
     fn subsystem_specs(
         &self,
         mut fill_in: impl FnMut(&mut NamespaceSpec),
@@ -367,7 +367,9 @@ impl Config {
             let mut namespaces = Vec::new();
             for namespace in &subsystem.namespace {
                 let mut spec = self.namespace_spec(namespace.get_ref())?;
-                fill_in(&mut spec);
+                if namespace.get_ref().enabled {
+                    fill_in(&mut spec);
+                }
                 namespaces.push(spec);
             }
             specs.push(subsystem.to_spec(namespaces));
@@ -384,6 +386,11 @@ impl Config {
             nguid: self.identifier("nguid", raw.nguid.as_ref())?,
             eui64: self.identifier("eui64", raw.eui64.as_ref())?,
             readonly: raw.readonly,
+            state: if raw.enabled {
+                NamespaceState::Ready
+            } else {
+                NamespaceState::Disabled
+            },
             disk: 0,
             deallocate: false,
             write_zeroes: false,

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use nvmeof_backend::{BlockSize, Claim, Geometry, OpenError, Spec};
-use nvmeof_target_core::{Model, NamespaceSpec, PortSpec};
+use nvmeof_target_core::{Model, NamespaceSpec, NamespaceState, PortSpec};
 use toml::Spanned;
 
 use super::raw::RawNamespace;
@@ -26,6 +26,17 @@ pub(crate) struct Wanted {
     pub(crate) block_size: Option<BlockSize>,
     /// Whether its device is to be asked for what is done.
     pub(crate) polled: bool,
+}
+
+/// What one namespace is served from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Served<'a> {
+    /// The number of its disk.
+    pub(crate) number: u32,
+    /// What it looks like, or did before it was gone.
+    pub(crate) geometry: &'a Geometry,
+    /// Whether it is gone.
+    pub(crate) is_lost: bool,
 }
 
 impl Wanted {
@@ -54,7 +65,7 @@ impl Config {
         Ok(Opened { claims })
     }
 
-    /// What each namespace is to be served from, in order.
+    /// What each namespace that is enabled is to be served from, in order.
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
@@ -71,8 +82,8 @@ impl Config {
         self.namespaces().map(of).collect()
     }
 
-    /// What is wrong with the disk of namespace number `at`, counted over all
-    /// subsystems.
+    /// What is wrong with the disk of namespace number `at`, counted over those of
+    /// all subsystems that are enabled.
     pub(crate) fn disk_error(&self, at: usize, error: &OpenError) -> ConfigError {
         match self.namespaces().nth(at) {
             Some((_, raw)) => self.of_claim(raw, error),
@@ -88,13 +99,15 @@ impl Config {
         self.error_at(at, &format!("{key}: {what}"))
     }
 
-    /// The namespaces in order, each with the name of its subsystem.
+    /// The namespaces that are enabled in order, each with the name of its
+    /// subsystem.
     fn namespaces(&self) -> impl Iterator<Item = (&str, &RawNamespace)> {
         let subsystems = self.raw.subsystem.iter().map(Spanned::get_ref);
         subsystems.flat_map(|subsystem| {
             let nqn = subsystem.nqn.get_ref().as_str();
             let namespaces = subsystem.namespace.iter();
-            namespaces.map(move |namespace| (nqn, namespace.get_ref()))
+            let enabled = namespaces.map(Spanned::get_ref).filter(|one| one.enabled);
+            enabled.map(move |namespace| (nqn, namespace))
         })
     }
 
@@ -129,23 +142,28 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names file, line and key.
     pub fn model(&self, opened: &Opened, ports: &[PortSpec]) -> Result<Model, ConfigError> {
-        self.model_of((0..).zip(&opened.claims), ports)
+        let disks = (0..).zip(&opened.claims).map(|(number, claim)| Served {
+            number,
+            geometry: claim.geometry(),
+            is_lost: false,
+        });
+        self.model_of(disks, ports)
     }
 
-    /// The model of these disks, which come in the order of the namespaces and
-    /// have those numbers.
+    /// The model of these disks, which come in the order of the namespaces that
+    /// are enabled.
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
     pub(crate) fn model_of<'a>(
         &self,
-        disks: impl IntoIterator<Item = (u32, &'a Claim)>,
+        disks: impl IntoIterator<Item = Served<'a>>,
         ports: &[PortSpec],
     ) -> Result<Model, ConfigError> {
         let mut disks = disks.into_iter();
         let subsystems = self.subsystem_specs(|spec| {
-            if let Some((number, claim)) = disks.next() {
-                fill_in(spec, number, claim.geometry());
+            if let Some(disk) = disks.next() {
+                fill_in(spec, disk);
             }
         })?;
         self.build(ports, &subsystems)
@@ -177,7 +195,15 @@ impl Config {
 }
 
 /// What the model has to know of a disk.
-fn fill_in(spec: &mut NamespaceSpec, number: u32, geometry: &Geometry) {
+fn fill_in(spec: &mut NamespaceSpec, disk: Served<'_>) {
+    let Served {
+        number,
+        geometry,
+        is_lost,
+    } = disk;
+    if is_lost {
+        spec.state = NamespaceState::Faulted;
+    }
     let block_size = geometry.block_size.bytes();
     spec.disk = number;
     spec.blocks = geometry.size / u64::from(block_size);

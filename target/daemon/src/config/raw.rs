@@ -74,13 +74,13 @@ pub(super) struct RawLimits {
     ///
     /// Default: `"256K"`
     max_transfer: Option<Size>,
-    /// Data that may travel inside a command (IOCCSZ): a multiple of 16, 0 to 64K. More than 4K
-    /// goes with one descriptor for each command.
+    /// Data that may travel inside a command (IOCCSZ), which receives have room for: a multiple
+    /// of 16, 0 to 64K. More than 4K goes with `max_descriptors = 1` only.
     ///
     /// Default: `4096`
     in_capsule: Option<Size>,
-    /// Descriptors that the data of a command may have (MSDBD): 1 to 16; 1 where `in_capsule` is
-    /// more than 4K.
+    /// Keyed descriptors of one command (MSDBD): 1 to 16. Only 1 where `in_capsule` is more than
+    /// 4K, because hosts with Linux 5.4 to 5.12 corrupt what they write otherwise.
     ///
     /// Default: `16`
     max_descriptors: Option<u8>,
@@ -94,6 +94,27 @@ pub(super) struct RawLimits {
     ///
     /// Default: `64`
     unconnected: Option<u16>,
+    /// Controllers that one host may have: 1 to 4096. Left out: three quarters of
+    /// `controllers`.
+    host_controllers: Option<u16>,
+    /// I/O queues that one host may have, over all its controllers: 1 to 65535.
+    ///
+    /// Default: `1024`
+    host_queues: Option<u16>,
+    /// Commands that one host may have outstanding, the entries of all its I/O queues:
+    /// `queue_depth` to 67108864.
+    ///
+    /// Default: `131072`
+    host_commands: Option<u32>,
+    /// Percent of the buffers of each thread that one host may hold while there are others:
+    /// 1 to 100.
+    ///
+    /// Default: `75`
+    host_memory: Option<u8>,
+    /// Connections that came by one port: 2 to 1048576.
+    ///
+    /// Default: `8192`
+    port_connections: Option<u32>,
     /// Whether any command proves that a host lives (CTRATT.TBKAS), or only Keep Alive does.
     ///
     /// Default: `true`
@@ -154,7 +175,8 @@ pub(super) struct RawSubsystem {
     /// Default: `false`
     #[serde(default = "nowhere")]
     allow_any_host: Spanned<bool>,
-    /// Names (NQN) of the hosts that may connect. `[]` without `allow_any_host`: nobody may.
+    /// Names (NQN) of the hosts that may connect; an empty list is nobody. Needed unless
+    /// `allow_any_host` is true.
     allowed_hosts: Option<Vec<Spanned<String>>>,
     #[serde(default)]
     pub(super) namespace: Vec<Spanned<RawNamespace>>,
@@ -181,22 +203,31 @@ pub(super) struct RawNamespace {
     /// Default: `false`
     #[serde(default)]
     pub(super) readonly: bool,
+    /// Whether hosts can use it. One that they cannot is not opened.
+    ///
+    /// Default: `true`
+    #[serde(default = "yes")]
+    pub(super) enabled: bool,
     /// Whether its device is asked for what is done instead of interrupting (`IOPOLL`).
     ///
     /// Default: `false`
     #[serde(default = "nowhere")]
     pub(super) iopoll: Spanned<bool>,
-    /// Its group for asymmetric namespace access, 1 to 128: ports have a state for each group.
+    /// Its group for asymmetric namespace access: 1 to 128.
     ///
     /// Default: `1`
     ana_group: Option<Spanned<u32>>,
-    /// Names (NQN) of the hosts that it is there for. Without it that is all that may connect.
+    /// Names of the hosts that it is there for. Left out: for all that may connect.
     hosts: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
 /// Bytes: a number, or text such as `"64M"`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size(u64);
+
+fn yes() -> bool {
+    true
+}
 
 /// A default, which is nowhere in the text.
 fn nowhere<T: Default>() -> Spanned<T> {
@@ -221,6 +252,7 @@ impl RawConfig {
                 nguid: None,
                 eui64: None,
                 readonly: false,
+                enabled: true,
                 iopoll: nowhere(),
                 ana_group: None,
                 hosts: None,
@@ -275,10 +307,24 @@ impl RawLimits {
                 .connect_timeout_s
                 .map_or(default.connect_timeout, |s| Duration::from_secs(s.into())),
             unconnected: self.unconnected.unwrap_or(default.unconnected),
+            host_controllers: self.host_controllers(),
+            host_queues: self.host_queues.unwrap_or(default.host_queues),
+            host_commands: self.host_commands.unwrap_or(default.host_commands),
+            host_memory: self.host_memory.unwrap_or(default.host_memory),
+            port_connections: self.port_connections.unwrap_or(default.port_connections),
             traffic_keep_alive: self
                 .traffic_keep_alive
                 .unwrap_or(default.traffic_keep_alive),
         }
+    }
+}
+
+impl RawLimits {
+    /// Unless it is said, three quarters of all.
+    fn host_controllers(&self) -> u16 {
+        let all = self.controllers.unwrap_or(Limits::default().controllers);
+        self.host_controllers
+            .unwrap_or_else(|| (all - all / 4).max(1))
     }
 }
 

@@ -8,18 +8,32 @@ use toml::Spanned;
 
 use super::DEFAULT_PORT;
 
+/// What the discovery subsystem says of itself.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawDiscovery {
+    /// A name of its own, besides the one that all discovery subsystems have. Left out: it has
+    /// none.
     nqn: Option<Spanned<String>>,
 }
 
+/// A discovery subsystem elsewhere, of which hosts are told.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawReferral {
+    /// An IPv4 or IPv6 address.
     traddr: Spanned<IpAddr>,
+    /// Port number.
+    ///
+    /// Default: `4420`
     trsvcid: Option<Spanned<u16>>,
+    /// Number of its port, if that is known.
+    ///
+    /// Default: `0`
     port_id: Option<u16>,
+    /// Its name.
+    ///
+    /// Default: `"nqn.2014-08.org.nvmexpress.discovery"`
     nqn: Option<Spanned<String>>,
 }
 

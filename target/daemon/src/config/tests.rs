@@ -53,6 +53,8 @@ fn the_example_is_good_and_what_it_leaves_out_has_defaults() {
     assert_eq!(running.shared_receives, 4096);
     assert_eq!(running.cores, Cores::Anywhere(1));
     assert!(!running.hugepages);
+    let few = GOOD.replace("[[port]]", "[limits]\ncontrollers = 8\n[[port]]");
+    assert_eq!(parse(&few).unwrap().limits().host_controllers, 6);
     let without_port = parse(&GOOD.replace("trsvcid = 4420\n", "")).unwrap();
     assert_eq!(without_port.addresses(), config.addresses());
 }
@@ -69,6 +71,11 @@ in_capsule = 8192
 max_descriptors = 1
 connect_timeout_s = 3
 unconnected = 16
+host_controllers = 5
+host_queues = 6
+host_commands = 777
+host_memory = 50
+port_connections = 88
 traffic_keep_alive = false
 [reactor]
 cores = [0, 1]
@@ -104,8 +111,13 @@ nguid = "0123456789abcdef0123456789abcdef"
 eui64 = "0123456789abcdef"
 readonly = true
 iopoll = false
+enabled = true
 ana_group = 2
 hosts = ["nqn.2026-11.org.example:host"]
+[[subsystem.namespace]]
+nsid = 2
+path = "/no/such/file"
+enabled = false
 "#;
     let config = parse(text).unwrap();
     let limits = config.limits();
@@ -116,6 +128,9 @@ hosts = ["nqn.2026-11.org.example:host"]
         (256, false)
     );
     assert_eq!(limits.unconnected, 16);
+    assert_eq!((limits.host_controllers, limits.host_queues), (5, 6));
+    assert_eq!((limits.host_commands, limits.host_memory), (777, 50));
+    assert_eq!(limits.port_connections, 88);
     let running = config.running();
     assert_eq!(running.cores, Cores::On(vec![0, 1]));
     assert_eq!(running.sqpoll, Some(Duration::from_millis(7)));
@@ -134,6 +149,8 @@ hosts = ["nqn.2026-11.org.example:host"]
     let subsystem = model.subsystems().first().unwrap();
     let namespace = subsystem.namespace(1).unwrap();
     assert_eq!((namespace.blocks, namespace.readonly), (1 << 18, true));
+    let disabled: Vec<_> = subsystem.disabled().iter().map(|it| it.nsid).collect();
+    assert_eq!(disabled, [2]);
     assert_eq!(
         namespace.eui64,
         Some([1, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef])

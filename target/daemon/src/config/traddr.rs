@@ -30,11 +30,10 @@ pub(super) struct RawPort {
     ///
     /// Default: `"auto"`
     pub(super) provider: Option<Spanned<RawProvider>>,
-    /// Data that may travel inside a command of hosts that come by this port; as in `limits`.
-    /// Without it that is `limits.in_capsule`.
+    /// Data that may travel inside a command (IOCCSZ) of a host that comes by it: a multiple of
+    /// 16. Left out, and at most: `limits.in_capsule`.
     in_capsule: Option<Spanned<Size>>,
-    /// Number of the port in discovery entries, 1 to 65535, which no other port has. Without it
-    /// that is its place in the file.
+    /// Its number in discovery entries, which no other port has. Left out: its place in the file.
     id: Option<Spanned<u16>>,
     #[serde(default)]
     ana_group: Vec<RawAnaGroup>,

@@ -22,6 +22,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
+use crate::config::Config;
 use disks::Disks;
 use ports::{Port, Referral};
 use report::Report;
@@ -137,6 +138,7 @@ impl Import {
         let carried = convert(&saved, Disks(&disks::kind), &mut report);
         let carried = carried.ok_or_else(|| ImportError::Nothing { path: path() })?;
         let text = text::of(&carried);
+        check(&text, &mut report);
         if let Some(output) = &self.output {
             write_new(output, &text).map_err(|error| ImportError::Write {
                 path: output.clone(),
@@ -171,6 +173,15 @@ impl Import {
             Some(path) => println!("{}: written; try it with check-config", path.display()),
             None => print!("{text}"),
         }
+    }
+}
+
+/// What was saved may be wrong in ways that only show together, such as an
+/// identifier that two namespaces have. Files are not looked at.
+fn check(text: &str, report: &mut Report) {
+    if let Err(error) = Config::parse(Path::new("configuration"), text.to_owned()) {
+        let what = format!("is not good: {error}");
+        report.lost("configuration", &what, "correct that line of it");
     }
 }
 
@@ -248,6 +259,13 @@ impl Carried {
     /// Entries of the longest queue over all ports.
     fn queue_depth(&self) -> Option<u16> {
         self.ports.iter().filter_map(|it| it.queue_size).max()
+    }
+
+    /// Bytes of in-capsule data of the port with the most, where that is more than
+    /// usual.
+    fn long_capsules(&self) -> Option<u32> {
+        let all = self.ports.iter().filter_map(|it| it.in_capsule);
+        all.max().filter(|bytes| *bytes > ports::IN_CAPSULE)
     }
 
     /// Queues of one controller over all subsystems, where all say less than

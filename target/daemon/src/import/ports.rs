@@ -7,6 +7,9 @@ use super::report::{Report, quoted};
 use super::saved::Object;
 use crate::config::DEFAULT_PORT;
 
+/// Bytes of in-capsule data that both targets take when nothing is said.
+pub(super) const IN_CAPSULE: u32 = 4096;
+
 /// A port that can be served.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Port {
@@ -231,8 +234,7 @@ fn parameters(object: &mut Object<'_>, report: &mut Report) -> (Option<u32>, Opt
 }
 
 fn in_capsule(param: &mut Object<'_>, report: &mut Report) -> Option<u32> {
-    /// What both targets take when nothing is said.
-    const DEFAULT: i64 = 4096;
+    const DEFAULT: i64 = IN_CAPSULE as i64;
     /// What this one takes at most.
     const MOST: i64 = 64 << 10;
     let place = param.place("inline_data_size");
@@ -247,7 +249,7 @@ fn in_capsule(param: &mut Object<'_>, report: &mut Report) -> Option<u32> {
     }
     if taken > DEFAULT {
         let what = "more than 4 KiB in a capsule go with one descriptor for each command";
-        let remedy = "leave in_capsule out if hosts send lists of descriptors";
+        let remedy = "leave in_capsule and max_descriptors out if hosts send lists of them";
         report.note(&place, what, remedy);
     }
     u32::try_from(taken).ok()

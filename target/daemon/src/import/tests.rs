@@ -56,12 +56,13 @@ fn a_real_setup_comes_along() {
     let (text, report) = import(&saved, &small_blocks);
     assert_eq!(report.losses(), 0, "{}", told(&report));
     let expected = r#"
-        limits = { queue_depth = 128, io_queues = 32 }
+        limits = { queue_depth = 128, io_queues = 32, in_capsule = 8192, max_descriptors = 1 }
 
         [[port]]
         id = 1
         traddr = "127.0.0.1"
         trsvcid = 4420
+        in_capsule = 4096
         [[port.ana_group]]
         id = 2
         state = "non-optimized"
@@ -379,6 +380,23 @@ fn a_file_that_is_there_is_not_replaced() {
     let error = import.import().unwrap_err().to_string();
     assert!(error.contains("is not replaced"), "{error}");
     assert_eq!(fs::read_to_string(&output).unwrap(), "mine");
+}
+
+#[test]
+fn a_configuration_that_cannot_be_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("saved.json");
+    let same = json!("2d0fb70d-6a3c-4f5e-8a49-6c1fd6a0b101");
+    let saved = saved_with("/subsystems/0/namespaces/1/device/uuid", same);
+    fs::write(&file, saved.to_string()).unwrap();
+    let import = Import {
+        file,
+        output_format: Format::Json,
+        output: None,
+    };
+    let (_, report) = import.import().unwrap();
+    let told = told(&report);
+    assert!(told.contains("configuration: is not good: "), "{told}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use toml::Value;
 
 use super::Carried;
-use super::ports::{AnaState, Port};
+use super::ports::{AnaState, IN_CAPSULE, Port};
 use super::subsystems::{Namespace, Subsystem};
 
 /// What a configuration file of ours says about `carried`.
@@ -16,8 +16,11 @@ pub(super) fn of(carried: &Carried) -> String {
         out.push('\n');
     };
     let limits = [
-        ("queue_depth", carried.queue_depth()),
-        ("io_queues", carried.io_queues()),
+        ("queue_depth", carried.queue_depth().map(u32::from)),
+        ("io_queues", carried.io_queues().map(u32::from)),
+        ("in_capsule", carried.long_capsules()),
+        // Linux hosts 5.4 to 5.12 corrupt long in-capsule data otherwise.
+        ("max_descriptors", carried.long_capsules().map(|_| 1)),
     ];
     if limits.iter().any(|(_, value)| value.is_some()) {
         line("\n[limits]");
@@ -30,7 +33,8 @@ pub(super) fn of(carried: &Carried) -> String {
     let has_ana = carried.has_ana();
     for port in &carried.ports {
         line("");
-        out_port(port, &carried.groups(), &mut line);
+        let usual = carried.long_capsules().map(|_| IN_CAPSULE);
+        out_port(port, &carried.groups(), usual, &mut line);
     }
     for referral in &carried.referrals {
         line("\n[[referral]]");
@@ -47,12 +51,14 @@ pub(super) fn of(carried: &Carried) -> String {
     out
 }
 
-fn out_port(port: &Port, groups: &[u32], line: &mut impl FnMut(&str)) {
+/// `usual`: bytes of in-capsule data, if that has to be said of a port that says
+/// nothing.
+fn out_port(port: &Port, groups: &[u32], usual: Option<u32>, line: &mut impl FnMut(&str)) {
     line("[[port]]");
     line(&format!("id = {}", port.id));
     line(&format!("traddr = \"{}\"", port.traddr));
     line(&format!("trsvcid = {}", port.trsvcid));
-    if let Some(bytes) = port.in_capsule {
+    if let Some(bytes) = port.in_capsule.or(usual) {
         line(&format!("in_capsule = {bytes}"));
     }
     for (group, state) in states(port, groups) {

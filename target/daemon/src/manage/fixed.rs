@@ -76,6 +76,11 @@ fn limit(old: &Limits, new: &Limits) -> Option<&'static str> {
         max_descriptors,
         connect_timeout,
         unconnected,
+        host_controllers,
+        host_queues,
+        host_commands,
+        host_memory,
+        port_connections,
         traffic_keep_alive,
     } = old;
     first([
@@ -87,6 +92,17 @@ fn limit(old: &Limits, new: &Limits) -> Option<&'static str> {
         ("max_descriptors", *max_descriptors != new.max_descriptors),
         ("connect_timeout_s", *connect_timeout != new.connect_timeout),
         ("unconnected", *unconnected != new.unconnected),
+        (
+            "host_controllers",
+            *host_controllers != new.host_controllers,
+        ),
+        ("host_queues", *host_queues != new.host_queues),
+        ("host_commands", *host_commands != new.host_commands),
+        ("host_memory", *host_memory != new.host_memory),
+        (
+            "port_connections",
+            *port_connections != new.port_connections,
+        ),
         (
             "traffic_keep_alive",
             *traffic_keep_alive != new.traffic_keep_alive,

@@ -8,6 +8,7 @@
 
 mod doors;
 mod drain;
+mod faults;
 mod fixed;
 mod pool;
 mod reactors;
@@ -15,10 +16,14 @@ mod report;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use nvmeof_target_core::{Applied, Model, Target};
 
+pub use faults::Faulted;
 pub(crate) use fixed::Fixed;
 pub(crate) use pool::Pool;
 pub(crate) use reactors::Reactors;
@@ -27,7 +32,7 @@ pub use report::{ApplyError, Plan, Report};
 use crate::config::{Config, ConfigError};
 use crate::ports::Port;
 use doors::{Doors, NextDoors};
-use pool::Prepared;
+use pool::{Disk, Prepared};
 
 /// What is served now, and the way to change it. Calls come one after the
 /// other, from whatever threads.
@@ -35,6 +40,9 @@ pub struct Manager {
     target: Target,
     reactors: Reactors,
     state: Mutex<State>,
+    /// Disks that answered nothing, and since when.
+    doubts: Mutex<BTreeMap<u32, Instant>>,
+    faults_total: AtomicU64,
 }
 
 /// What the daemon was made of, as far as the next configuration is compared
@@ -65,6 +73,8 @@ impl Manager {
             target,
             reactors,
             state: Mutex::new(state),
+            doubts: Mutex::default(),
+            faults_total: AtomicU64::new(0),
         }
     }
 
@@ -89,11 +99,14 @@ impl Manager {
     /// gone, hosts that may not connect any more, and those who came by a port
     /// that is gone lose their connections. The report names them.
     ///
+    /// A namespace whose storage was gone is served again when it is back. When it
+    /// is not, that is one of the report's remarks.
+    ///
     /// # Errors
     /// [`ApplyError`] names file, line and key where the configuration is to
     /// blame.
     pub fn apply(&self, config: &Config) -> Result<Report, ApplyError> {
-        let mut state = self.lock();
+        let mut state = self.settled();
         if state.drained {
             return Err(ApplyError::Refused(drain::DRAINED.to_owned()));
         }
@@ -110,11 +123,13 @@ impl Manager {
         let mut disconnected = applied.disconnected;
         disconnected.extend(doors.leave(&self.reactors));
         let closing = self.reactors.close(&disks.gone);
+        let remarks = disks.remarks;
         state.pool.becomes(disks.next, closing);
         state.doors = doors.next;
         Ok(Report {
             changes: applied.changes,
             disconnected,
+            remarks,
         })
     }
 
@@ -171,9 +186,14 @@ impl Manager {
             .collect();
         let count = state.pool.len();
         let plural = if count == 1 { "" } else { "s" };
+        let disks = state.pool.disks().iter();
+        let lost = match disks.filter(|disk| disk.lost().is_some()).count() {
+            0 => String::new(),
+            lost => format!(" ({lost} faulted)"),
+        };
         let drained = if state.drained { ", drained" } else { "" };
         format!(
-            "serving {count} namespace{plural} on {}{drained}",
+            "serving {count} namespace{plural}{lost} on {}{drained}",
             ports.join(", ")
         )
     }
@@ -207,6 +227,6 @@ impl State {
 }
 
 fn model(config: &Config, disks: &Prepared, doors: &NextDoors) -> Result<Model, ConfigError> {
-    let disks = disks.next.iter().map(|disk| (disk.number, &disk.claim));
+    let disks = disks.next.iter().map(Disk::served);
     config.model_of(disks, &doors.next.specs())
 }

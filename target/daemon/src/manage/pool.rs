@@ -1,11 +1,12 @@
 //! The disks that namespaces are served from: which stay, which come, which go.
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
-use nvmeof_backend::{Claim, Spec, WeakClaim};
+use nvmeof_backend::{Claim, Geometry, Spec, WeakClaim};
 
 use super::reactors::Closing;
-use crate::config::{Config, ConfigError, Wanted};
+use crate::config::{Config, ConfigError, Served, Wanted};
 use crate::numbers::Numbers;
 
 /// Disks by the order of the namespaces, and those that are being closed.
@@ -15,13 +16,32 @@ pub(crate) struct Pool {
     leaving: Vec<Leaving>,
 }
 
-/// A disk that is open on every reactor.
+/// The disk of one namespace.
 #[derive(Clone)]
 pub(crate) struct Disk {
     pub(super) number: u32,
-    pub(super) claim: Claim,
+    pub(super) held: Held,
     /// What it is, and the namespace that has it.
-    wanted: Wanted,
+    pub(super) wanted: Wanted,
+}
+
+/// What there is of a disk.
+#[derive(Clone)]
+pub(crate) enum Held {
+    /// It is open on every reactor.
+    Open(Claim),
+    /// Its storage is gone, and it is closed.
+    Lost(Lost),
+}
+
+/// What is known of a disk that is gone.
+#[derive(Clone)]
+pub(crate) struct Lost {
+    /// As it was.
+    pub(super) geometry: Geometry,
+    /// What happened last.
+    pub(super) why: String,
+    pub(super) since: SystemTime,
 }
 
 /// A disk that reactors close when they are done with it. It is theirs until
@@ -31,6 +51,8 @@ struct Leaving {
     claim: WeakClaim,
     wanted: Wanted,
     closing: Closing,
+    /// Whether its storage is gone: nobody is to have it again.
+    lost: bool,
 }
 
 /// The disks of the next configuration.
@@ -43,6 +65,47 @@ pub(super) struct Prepared {
     pub(super) places: BTreeMap<u32, usize>,
     /// Those that nobody is served from any more.
     pub(super) gone: Vec<(u32, Claim)>,
+    /// What an administrator should know of it besides.
+    pub(super) remarks: Vec<String>,
+}
+
+impl Disk {
+    /// Its claim, if it is open.
+    pub(super) fn claim(&self) -> Option<&Claim> {
+        match &self.held {
+            Held::Open(claim) => Some(claim),
+            Held::Lost(_) => None,
+        }
+    }
+
+    /// What is known of its end, if it is gone.
+    pub(super) fn lost(&self) -> Option<&Lost> {
+        match &self.held {
+            Held::Open(_) => None,
+            Held::Lost(lost) => Some(lost),
+        }
+    }
+
+    /// What the model has to know of it.
+    pub(super) fn served(&self) -> Served<'_> {
+        Served {
+            number: self.number,
+            geometry: match &self.held {
+                Held::Open(claim) => claim.geometry(),
+                Held::Lost(lost) => &lost.geometry,
+            },
+            is_lost: self.lost().is_some(),
+        }
+    }
+
+    /// Whether it is that of the namespace.
+    pub(super) fn is_of(&self, nqn: &str, nsid: u32) -> bool {
+        self.wanted.nqn == nqn && self.wanted.nsid == nsid
+    }
+
+    fn number_and_claim(&self) -> Option<(u32, Claim)> {
+        Some((self.number, self.claim()?.clone()))
+    }
 }
 
 impl Pool {
@@ -53,7 +116,7 @@ impl Pool {
         let disks = wanted.filter_map(|(wanted, claim)| {
             Some(Disk {
                 number: numbers.take()?,
-                claim: claim.clone(),
+                held: Held::Open(claim.clone()),
                 wanted,
             })
         });
@@ -67,6 +130,21 @@ impl Pool {
     /// Namespaces served.
     pub(crate) fn len(&self) -> usize {
         self.disks.len()
+    }
+
+    /// The disks, in the order of the namespaces.
+    pub(super) fn disks(&self) -> &[Disk] {
+        &self.disks
+    }
+
+    /// A number for one more disk.
+    pub(super) fn number(&mut self) -> Option<u32> {
+        self.numbers.take()
+    }
+
+    /// Whether a disk whose storage is gone is being closed.
+    pub(super) fn is_losing(&self) -> bool {
+        self.leaving.iter().any(|one| one.lost)
     }
 
     /// Disks that are being closed.
@@ -97,6 +175,7 @@ impl Pool {
             fresh: Vec::new(),
             places: BTreeMap::new(),
             gone: Vec::new(),
+            remarks: Vec::new(),
         };
         for (at, wanted) in wanted.iter().enumerate() {
             let kept = kept.get_mut(at).and_then(Option::take);
@@ -110,7 +189,7 @@ impl Pool {
         }
         let stays = |disk: &&Disk| !prepared.next.iter().any(|one| one.number == disk.number);
         let gone = self.disks.iter().filter(stays);
-        prepared.gone = gone.map(|disk| (disk.number, disk.claim.clone())).collect();
+        prepared.gone = gone.filter_map(Disk::number_and_claim).collect();
         Ok(prepared)
     }
 
@@ -124,20 +203,38 @@ impl Pool {
         prepared: &mut Prepared,
     ) -> Result<Disk, ConfigError> {
         let (claim, spec) = match kept {
-            None => self.take(config, at, wanted, &prepared.next)?,
             Some(Disk {
                 number,
-                claim,
+                held: Held::Open(claim),
                 wanted: was,
             }) => match resized(config, at, &claim)? {
                 Some(resized) => (resized, was.spec),
                 None => {
                     return Ok(Disk {
                         number,
-                        claim,
+                        held: Held::Open(claim),
                         wanted: wanted.with(was.spec),
                     });
                 }
+            },
+            _ => match (
+                self.take(config, at, wanted, &prepared.next),
+                self.lost(wanted),
+            ) {
+                (Ok(taken), _) => taken,
+                // What is broken already does not keep anything else from being
+                // changed.
+                (Err(error), Some(lost)) => {
+                    let Wanted { nqn, nsid, .. } = wanted;
+                    let remark = format!("{nqn}: namespace {nsid} is still faulted: {error}");
+                    prepared.remarks.push(remark);
+                    let wanted = wanted.clone();
+                    return Ok(Disk {
+                        wanted,
+                        ..lost.clone()
+                    });
+                }
+                (Err(error), None) => return Err(error),
             },
         };
         let number = self.numbers.take();
@@ -146,15 +243,22 @@ impl Pool {
         prepared.places.insert(number, at);
         Ok(Disk {
             number,
-            claim,
+            held: Held::Open(claim),
             wanted: wanted.with(spec),
         })
+    }
+
+    /// The disk of that namespace, if it was the same and its storage is gone.
+    fn lost(&self, wanted: &Wanted) -> Option<&Disk> {
+        let mut lost = self.disks.iter().filter(|disk| disk.lost().is_some());
+        lost.find(|disk| disk.is_of(&wanted.nqn, wanted.nsid) && disk.wanted.names(wanted))
     }
 
     /// The disk of each namespace that is open already. First those that a
     /// namespace has, then files that change their namespace.
     fn kept(&self, wanted: &[Wanted]) -> Vec<Option<Disk>> {
-        let mut there: Vec<_> = self.disks.iter().map(Some).collect();
+        let open = self.disks.iter().filter(|disk| disk.claim().is_some());
+        let mut there: Vec<_> = open.map(Some).collect();
         let mut kept = vec![None; wanted.len()];
         for in_place in [true, false] {
             for (wanted, kept) in wanted.iter().zip(&mut kept) {
@@ -182,7 +286,8 @@ impl Pool {
         others: &[Disk],
     ) -> Result<(Claim, Spec), ConfigError> {
         let spec = &wanted.spec;
-        let names = |disk: &&Disk| is_file(spec) && disk.wanted.names(wanted);
+        let names =
+            |disk: &&Disk| is_file(spec) && disk.claim().is_some() && disk.wanted.names(wanted);
         let served = self.disks.iter().find(names);
         if served.is_some_and(|disk| !disk.wanted.serves(wanted)) {
             let what = "it is served with another readonly, block_size or iopoll, which cannot \
@@ -190,7 +295,8 @@ impl Pool {
             return Err(config.path_error(at, what));
         }
         if is_file(spec) && served.or(others.iter().find(names)).is_none() {
-            let mut leaving = self.leaving.iter().filter(|one| one.wanted.serves(wanted));
+            let leaving = self.leaving.iter().filter(|one| !one.lost);
+            let mut leaving = leaving.filter(|one| one.wanted.serves(wanted));
             let found = leaving.find_map(|one| Some((one.claim.upgrade()?, &one.wanted.spec)));
             if let Some((claim, spec)) = found {
                 // It has the lock.
@@ -220,12 +326,23 @@ impl Pool {
     /// are.
     pub(super) fn leave(&mut self, disks: &[Disk], closing: BTreeMap<u32, Closing>) {
         for (number, closing) in closing {
-            if let Some(disk) = disks.iter().find(|disk| disk.number == number) {
+            let its = |disk: &&Disk| disk.number == number;
+            let claim = disks.iter().find(its).and_then(|disk| {
+                let claim = disk.claim()?.downgrade();
+                Some((claim, disk.wanted.clone()))
+            });
+            if let Some((claim, wanted)) = claim {
+                let lost = self
+                    .disks
+                    .iter()
+                    .filter(its)
+                    .any(|disk| disk.lost().is_some());
                 self.leaving.push(Leaving {
                     number,
-                    claim: disk.claim.downgrade(),
-                    wanted: disk.wanted.clone(),
+                    claim,
+                    wanted,
                     closing,
+                    lost,
                 });
             }
         }

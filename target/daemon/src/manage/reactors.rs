@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use nvmeof_backend::{Claim, OpenError};
@@ -37,9 +38,17 @@ pub(crate) struct Closing {
 }
 
 /// Why reactors did not open what they were to.
+#[derive(Debug, thiserror::Error)]
 pub(super) enum Failed {
+    #[error("{1}")]
     Disk(u32, OpenError),
+    #[error(
+        "a reactor did not answer within {} s; see the log for what it hangs in",
+        PATIENCE.as_secs()
+    )]
     Silent,
+    #[error("the target is about to stop")]
+    Ended,
 }
 
 /// Within this time a reactor answers, unless it hangs.
@@ -140,9 +149,8 @@ impl Reactors {
             match hears.recv_timeout(left) {
                 Ok(Ok(())) => {}
                 Ok(Err((disk, error))) => result = Err(Failed::Disk(disk, error)),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    result = Err(Failed::Silent);
-                }
+                Err(RecvTimeoutError::Timeout) => result = Err(Failed::Silent),
+                Err(RecvTimeoutError::Disconnected) => result = Err(Failed::Ended),
             }
         }
         result
@@ -192,16 +200,23 @@ impl Remote<'_> {
 impl Listens for Remote<'_> {
     fn listen(&mut self, address: Address) -> Result<(ListenerId, Address), ListenError> {
         let (answer, hears) = channel();
+        let settled = Arc::new(AtomicBool::new(false));
         self.mailbox.order(Order::Listen {
             provider: self.provider,
             address,
             answer,
+            settled: Arc::clone(&settled),
         });
         let silent = |_| {
             let source = std::io::Error::other("a reactor did not answer");
             ListenError::new(address, source)
         };
-        let listened = hears.recv_timeout(PATIENCE).map_err(silent)??;
+        let heard = match hears.recv_timeout(PATIENCE) {
+            // It answers in this very moment.
+            Err(_) if settled.swap(true, Ordering::AcqRel) => hears.recv().map_err(silent),
+            heard => heard.map_err(|_| silent(RecvError)),
+        };
+        let listened = heard??;
         self.listened = Some(listened);
         Ok(listened)
     }
@@ -231,15 +246,11 @@ impl Failed {
     /// In the words of the configuration; `places` has the namespace of each
     /// disk.
     pub(super) fn of(self, config: &Config, places: &BTreeMap<u32, usize>) -> ApplyError {
-        match self {
-            Self::Disk(disk, error) => match places.get(&disk) {
-                Some(at) => config.disk_error(*at, &error).into(),
-                None => ApplyError::Refused(error.to_string()),
-            },
-            Self::Silent => ApplyError::Refused(format!(
-                "a reactor did not answer within {} s; see the log for what it hangs in",
-                PATIENCE.as_secs()
-            )),
+        if let Self::Disk(disk, error) = &self
+            && let Some(at) = places.get(disk)
+        {
+            return config.disk_error(*at, error).into();
         }
+        ApplyError::Refused(self.to_string())
     }
 }

@@ -22,6 +22,9 @@ pub struct Report {
     pub changes: Vec<Change>,
     /// Controllers that hosts lost by it.
     pub disconnected: Vec<Disconnected>,
+    /// What an administrator should know besides: which namespaces are faulted
+    /// still.
+    pub remarks: Vec<String>,
 }
 
 /// A change was refused; nothing changed.
@@ -57,7 +60,7 @@ impl Report {
         all(&self.changes)
     }
 
-    /// As [`Plan::to_json`], and `disconnected`.
+    /// As [`Plan::to_json`], and `disconnected` and `remarks`.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let lost = self.disconnected.iter().map(|one| {
@@ -71,6 +74,7 @@ impl Report {
         json!({
             "changes": all(&self.changes),
             "disconnected": lost.collect::<Vec<_>>(),
+            "remarks": self.remarks,
         })
     }
 }
@@ -102,6 +106,10 @@ fn change(change: &Change) -> Value {
         ChangeKind::Added => json!("added"),
         ChangeKind::Removed => json!("removed"),
         ChangeKind::Resized { from, to } => json!({ "resized": { "from": from, "to": to } }),
+        ChangeKind::Faulted => json!("faulted"),
+        ChangeKind::Recovered => json!("recovered"),
+        ChangeKind::Enabled => json!("enabled"),
+        ChangeKind::Disabled => json!("disabled"),
         ChangeKind::State { from, to } => {
             json!({ "state": { "from": from.name(), "to": to.name() } })
         }

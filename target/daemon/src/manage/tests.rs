@@ -2,6 +2,8 @@
 //! processes, in `tests/e2e`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod faults;
+
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

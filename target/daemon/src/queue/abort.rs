@@ -24,6 +24,11 @@ impl Edge {
             // Half of a fused operation is not given up without the other.
             Sqe::in_capsule(bytes).is_some_and(|sqe| sqe.cid.get() == cid && !sqe.is_fused())
         };
+        // Its receive is posted again at once, so that another command may come and
+        // be aborted: what is not answered yet must not grow with each.
+        if self.parked.len() >= usize::from(self.core.entries()) {
+            return false;
+        }
         let Some(at) = self.waiting.iter().position(is_it) else {
             return false;
         };

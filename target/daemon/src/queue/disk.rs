@@ -38,7 +38,8 @@ impl Edge {
         match io.storage.submit(op.disk, request) {
             Ok(()) => {
                 if let Some(done) = io.storage.take_done(tag) {
-                    let outcome = outcome_of(&done, io);
+                    let failed = |error| failure_of(error, Some(op.disk), io);
+                    let outcome = done.result.as_ref().map_or_else(failed, |()| Executed::Ok);
                     return self.step_executed(slot, outcome, done.buf, io);
                 }
                 self.on_disk += 1;
@@ -65,7 +66,14 @@ impl Edge {
     /// A disk operation ended.
     pub(crate) fn executed(&mut self, slot: Place, done: Done, io: &mut Io<'_>) {
         self.on_disk = self.on_disk.saturating_sub(1);
-        let outcome = outcome_of(&done, io);
+        let outcome = match &done.result {
+            Ok(()) => Executed::Ok,
+            Err(error) => {
+                let job = self.slots.get(slot);
+                let disk = job.and_then(|job| job.request.disk());
+                failure_of(error, disk, io)
+            }
+        };
         if self.state == State::Closing {
             return;
         }
@@ -83,6 +91,7 @@ impl Edge {
         io: &mut Io<'_>,
     ) -> Option<Action> {
         let job = self.slots.get(slot)?;
+        let piece = job.lent == Lent::Piece;
         if let Some(on_disk) = job.take_back(buf)
             && outcome == Executed::Ok
             && !equal(data_of(job), &on_disk)
@@ -94,11 +103,15 @@ impl Edge {
             capsule,
             data,
             ..
-        } = job;
+        } = &mut *job;
         let data = bytes_of(request.data(), capsule.as_deref(), data.as_deref());
         // The core keeps the request while it looks at the data beside it.
         let event = Event::Executed { outcome, data };
-        Some(self.core.step(io.now, request, event))
+        let action = self.core.step(io.now, request, event);
+        if piece && !(io.hungry.is_empty() && self.hungry.is_empty()) {
+            job.pause(&action);
+        }
+        Some(action)
     }
 }
 
@@ -193,27 +206,22 @@ fn equal(ours: &[u8], on_disk: &[u8]) -> bool {
     !ours.is_empty() && ours == on_disk
 }
 
-/// What the core is told of `done`; what failed is told in the log.
-#[inline]
-fn outcome_of(done: &Done, io: &mut Io<'_>) -> Executed {
-    match &done.result {
-        Ok(()) => Executed::Ok,
-        Err(error) => failure_of(error, io),
-    }
-}
-
+/// What the core is told of an operation on `disk` that failed. The log is told,
+/// too, and whoever looks after disks.
 #[cold]
-fn failure_of(error: &IoError, io: &mut Io<'_>) -> Executed {
+fn failure_of(error: &IoError, disk: Option<u32>, io: &mut Io<'_>) -> Executed {
+    if let (Some(disk), Some(failures)) = (disk, io.failures) {
+        failures.tell(disk, error);
+    }
     if let Some(left_out) = io.disk_log.ask(io.now) {
         tracing::error!(path = %error.path, offset = error.offset, left_out, "{error}");
     }
     match error.kind {
         IoErrorKind::NoSpace => Executed::NoSpace,
         IoErrorKind::ReadOnly => Executed::ReadOnly,
-        IoErrorKind::Media
-        | IoErrorKind::Removed
-        | IoErrorKind::OutOfRange
-        | IoErrorKind::Limits
-        | IoErrorKind::Other => Executed::Failed,
+        IoErrorKind::Removed => Executed::Gone,
+        IoErrorKind::Media | IoErrorKind::OutOfRange | IoErrorKind::Limits | IoErrorKind::Other => {
+            Executed::Failed
+        }
     }
 }

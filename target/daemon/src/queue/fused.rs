@@ -9,6 +9,7 @@
 //! ```
 
 use std::ops::Range;
+use std::time::Duration;
 
 use nvmeof_target_core::{Action, Data, Event, IoOp, RangeLock};
 use nvmeof_wire::Status;
@@ -28,7 +29,14 @@ pub(super) struct Pair {
     /// partner.
     failed: Option<Status>,
     lock: Option<RangeLock>,
+    /// When the first came.
+    since: Duration,
 }
+
+/// The second half is the next command of the queue, so it is sent at the same
+/// time: if it is not there after so long it will not come, and the first would
+/// keep its disk open for ever.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Pair {
     fn has(&self, slot: Place) -> bool {
@@ -54,9 +62,21 @@ impl Edge {
                 ready: [false; 2],
                 failed: None,
                 lock: None,
+                since: io.now,
             });
         } else if let Some(pair) = self.pairs.last_mut() {
             pair.second = Some(slot);
+        }
+    }
+
+    /// A first half whose partner does not come is answered: Base 2.0, 3.4.2, as
+    /// when another command came in its place.
+    pub(crate) fn give_up_lone_half(&mut self, io: &mut Io<'_>) {
+        let lone = self.pairs.last().filter(|pair| pair.second.is_none());
+        let lone = lone.filter(|pair| pair.failed.is_none());
+        if lone.is_some_and(|pair| io.now.saturating_sub(pair.since) >= PATIENCE) {
+            self.no_second_half(io);
+            self.settle(io);
         }
     }
 
@@ -171,6 +191,7 @@ impl Edge {
         let Some(job) = self.slots.get(slot) else {
             return false;
         };
+        let storage = io.storage.identity(op.disk);
         // Each queue has one lock at a time, so that no host has many.
         let mut locks = self.pairs.iter().filter(|pair| pair.lock.is_some());
         let other = locks.any(|pair| !pair.has(slot));
@@ -181,10 +202,10 @@ impl Edge {
                 let lock = &mut pair.lock;
                 other
                     || !lock
-                        .get_or_insert_with(|| io.locks.ask(op.disk, op.bytes()))
+                        .get_or_insert_with(|| io.locks.ask(storage, op.bytes()))
                         .is_held()
             }
-            None => op.changes() && io.locks.blocks(op.disk, &op.bytes(), &mut job.turn),
+            None => op.changes() && io.locks.blocks(storage, &op.bytes(), &mut job.turn),
         };
         if locked {
             job.hungry = Some(Action::Execute(*op));
@@ -214,11 +235,17 @@ impl Edge {
         self.settle(io);
     }
 
-    /// Whether a disk may be writing some of `bytes` of `disk` for this queue,
-    /// but under a lock of its own, or will before it is the turn of `lock`.
-    pub(crate) fn may_write(&self, lock: u64, disk: u32, bytes: &Range<u64>) -> bool {
+    /// Whether a disk of which `is_it` says that it is the one may be writing some
+    /// of `bytes` for this queue, but under a lock of its own, or will before it is
+    /// the turn of `lock`.
+    pub(crate) fn may_write(
+        &self,
+        lock: u64,
+        is_it: &impl Fn(u32) -> bool,
+        bytes: &Range<u64>,
+    ) -> bool {
         let own = |slot| self.pairs.iter().any(|pair| pair.has(slot));
-        self.slots.may_write(lock, disk, bytes, own)
+        self.slots.may_write(lock, is_it, bytes, own)
     }
 
     /// The locks of fused operations that disks may still have a part of.

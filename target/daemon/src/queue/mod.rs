@@ -1,6 +1,7 @@
 //! The edge of one queue pair: moves bytes as the core says.
 
 mod abort;
+mod account;
 mod disk;
 mod fused;
 mod in_place;
@@ -13,6 +14,8 @@ mod transfer;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::net::IpAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
 use nvmeof_backend::Request as DiskRequest;
@@ -22,13 +25,16 @@ use nvmeof_rdma::{
     WorkKind,
 };
 use nvmeof_target_core::{
-    Action, CloseCause, Data, LockMember, News, Order, Queue as Core, Response,
+    Action, CloseCause, Data, LockMember, News, Order, PortSeat, Queue as Core, Response,
 };
 
+use crate::failures::Failures;
 use crate::reactor::earlier;
 use crate::storage::Storage;
 use crate::tag::{Place, Tag};
 use crate::turns::Turns;
+pub(crate) use account::Accounts;
+use account::{Account, provide};
 use fused::Pair;
 use nvmeof_rdma::Sparingly;
 pub(crate) use receives::{Receives, SharedQueues};
@@ -41,6 +47,8 @@ pub(crate) struct Io<'a> {
     pub(crate) provider: &'a mut dyn Provider,
     pub(crate) storage: &'a mut dyn Storage,
     pub(crate) buffers: &'a Classes,
+    /// What hosts hold of them.
+    pub(crate) accounts: &'a mut Accounts,
     /// Where capsules are received, and how many of them are kept for admin
     /// queues.
     pub(crate) capsules: &'a Pool,
@@ -59,6 +67,8 @@ pub(crate) struct Io<'a> {
     pub(crate) news: &'a mut News,
     /// When the reactor polls its queues next.
     pub(crate) timer: &'a mut Option<Duration>,
+    /// Whoever looks after disks that fail.
+    pub(crate) failures: Option<&'a Failures>,
     pub(crate) disk_log: &'a mut Sparingly,
     /// For what anybody can cause who reaches us.
     pub(crate) connect_log: &'a mut Sparingly,
@@ -112,6 +122,19 @@ pub(crate) struct Edge {
     /// Data that go to or come from several places of the host's memory.
     transfers: Vec<Transfer>,
     state: State,
+    /// What its host holds, once that is known.
+    account: Option<Rc<Account>>,
+    /// Its place at its port.
+    _seat: PortSeat,
+}
+
+/// Who a connection comes from, as far as that is known before it says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Source {
+    /// An IP address.
+    Ip(IpAddr),
+    /// A user of this machine.
+    User(u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +177,7 @@ macro_rules! of_peer {
 }
 
 impl Edge {
-    pub(crate) fn new(place: Place, link: Link, core: Core) -> Self {
+    pub(crate) fn new(place: Place, link: Link, core: Core, seat: PortSeat) -> Self {
         Self {
             place,
             qp: link.qp,
@@ -175,6 +198,16 @@ impl Edge {
             pairs: Vec::new(),
             transfers: Vec::new(),
             state: State::Open,
+            account: None,
+            _seat: seat,
+        }
+    }
+
+    /// Who it comes from.
+    pub(crate) fn source(&self) -> Source {
+        match self.peer {
+            Peer::Ip(addr) => Source::Ip(addr.ip()),
+            Peer::Process { uid, .. } => Source::User(uid),
         }
     }
 
@@ -260,7 +293,7 @@ impl Edge {
         }
         let slot = Tag::from_bits(completion.tag.0).slot;
         match completion.kind {
-            WorkKind::Send => self.slots.free(slot),
+            WorkKind::Send => self.free(slot),
             WorkKind::Write if self.transfers.is_empty() => {}
             WorkKind::Write => self.written(slot, completion.buf, io),
             WorkKind::Read if self.transfers.is_empty() => self.pulled(slot, completion.buf, io),
@@ -288,7 +321,7 @@ impl Edge {
         if let Some(job) = self.slots.get(slot)
             && let Some(action) = job.hungry.take()
         {
-            if !job.provide(&action, io.buffers) {
+            if !provide(job, &action, self.account.as_deref(), io) {
                 job.hungry = Some(action);
                 return false;
             }
@@ -299,6 +332,14 @@ impl Edge {
             self.hungry.pop_front();
         }
         true
+    }
+
+    /// Ends the command in `slot`.
+    #[inline]
+    fn free(&mut self, slot: Place) {
+        if let (Some(charge), Some(account)) = (self.slots.free(slot), &self.account) {
+            account.release(charge);
+        }
     }
 
     /// Has the reactor give this queue its turn.
@@ -370,6 +411,12 @@ impl Edge {
         self.state == State::Closing
     }
 
+    /// Answers that wait for a slot.
+    #[cfg(test)]
+    pub(crate) fn parked(&self) -> usize {
+        self.parked.len()
+    }
+
     /// Closes now.
     pub(crate) fn abandon(&mut self, why: &str, io: &mut Io<'_>) {
         if self.state != State::Closing {
@@ -391,6 +438,10 @@ impl Edge {
     /// The queue pair is gone. Says whether every reactor has to poll its
     /// queues.
     pub(crate) fn closed(self, reason: &CloseReason, now: Duration, log: &mut Sparingly) -> bool {
+        if let Some(account) = &self.account {
+            let charges = self.slots.charges();
+            charges.for_each(|charge| account.release(charge));
+        }
         // A host that takes a queue down lives. That we do says nothing.
         if *reason == CloseReason::Peer {
             self.core.hear(now);

@@ -28,6 +28,8 @@ impl Edge {
         if free >= needed {
             room.extend((0..needed).map_while(|_| io.capsules.take()));
         }
+        let spared = io.accounts.spared(io.capsules.count());
+        self.core.set_scarce(free < needed + spared);
         self.core.set_room(if room.len() == needed {
             Ok(())
         } else {
@@ -45,6 +47,7 @@ impl Edge {
         let Some(Room(bufs)) = room.filter(|_| self.core.is_connected()) else {
             return;
         };
+        self.account = Some(io.accounts.of(self.core.host()));
         self.slots.grow(self.core.entries());
         self.receives.grow(self.core.entries(), io.shared);
         for buf in bufs {

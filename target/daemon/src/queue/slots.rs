@@ -7,6 +7,7 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Classes};
 use nvmeof_target_core::{Action, Data, IoKind, IoOp, Remote, Request};
 
+use super::account::Charge;
 use crate::tag::Place;
 
 /// The commands of one queue pair.
@@ -41,6 +42,8 @@ pub(super) struct Job {
     pub(super) misaligned: bool,
     /// Which buffer is somewhere else.
     pub(super) lent: Lent,
+    /// What its host's account says of its buffers.
+    pub(super) charge: Option<Charge>,
     /// What waits for a buffer, or for an RDMA Read that may be begun.
     pub(super) hungry: Option<Action>,
     /// When it is its turn to write, if it waits for a lock.
@@ -98,17 +101,24 @@ impl Slots {
         (slot.taken && slot.generation == place.generation).then_some(&mut slot.job)
     }
 
-    /// Ends the job in that place: its buffers go back to their pools.
-    pub(super) fn free(&mut self, place: Place) {
-        let Some(slot) = self.slots.get_mut(usize::from(place.index)) else {
-            return;
-        };
-        if slot.taken && slot.generation == place.generation {
-            slot.job.clear();
-            slot.taken = false;
-            slot.generation = slot.generation.wrapping_add(1);
-            self.free.push(place.index);
+    /// Ends the job in that place: its buffers go back to their pools. Returns
+    /// what its host's account says of them.
+    pub(super) fn free(&mut self, place: Place) -> Option<Charge> {
+        let slot = self.slots.get_mut(usize::from(place.index))?;
+        if !slot.taken || slot.generation != place.generation {
+            return None;
         }
+        let charge = slot.job.charge.take();
+        slot.job.clear();
+        slot.taken = false;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(place.index);
+        charge
+    }
+
+    /// What accounts say of the buffers of all jobs.
+    pub(super) fn charges(&self) -> impl Iterator<Item = Charge> {
+        self.slots.iter().filter_map(|slot| slot.job.charge)
     }
 
     /// The place of the command of that identifier, which is not answered yet.
@@ -122,13 +132,13 @@ impl Slots {
         Some(Place { index, generation })
     }
 
-    /// Whether the disk may be writing some of `bytes` of `disk` for one of the
-    /// commands, but for those of which `passes` says yes, or will before it is
-    /// the turn of `lock`.
+    /// Whether the disk may be writing some of `bytes` for one of the commands,
+    /// on a disk of which `is_it` says that it is the one, but for those of which
+    /// `passes` says yes, or will before it is the turn of `lock`.
     pub(super) fn may_write(
         &self,
         lock: u64,
-        disk: u32,
+        is_it: &impl Fn(u32) -> bool,
         bytes: &Range<u64>,
         passes: impl Fn(Place) -> bool,
     ) -> bool {
@@ -139,7 +149,7 @@ impl Slots {
             let before = job.turn.is_some_and(|turn| turn < lock);
             slot.taken
                 && (job.hungry.is_none() || before)
-                && job.request.may_write(disk, bytes)
+                && job.request.may_write(is_it, bytes)
                 && !passes(Place { index, generation })
         })
     }
@@ -226,6 +236,22 @@ impl Job {
         None
     }
 
+    /// Between two pieces of a command whose data stay here: gives the buffer back
+    /// that it has for them, so that others have their turn, however long it is.
+    /// Not when its other buffer is of the same kind, or all of these could be
+    /// held by commands that wait for another one.
+    pub(super) fn pause(&mut self, next: &Action) {
+        if let Action::Execute(op) = next
+            && let IoKind::Fetch { pages } = op.kind
+        {
+            let room = usize::from(pages) * IoKind::PAGE as usize;
+            let shorter = |data: &Buf| data.capacity() < room;
+            if self.data.as_ref().is_none_or(shorter) {
+                self.spare = None;
+            }
+        }
+    }
+
     /// Whether `action` needs a buffer that the job has not.
     pub(super) fn needs(&self, action: &Action) -> bool {
         match action {
@@ -245,6 +271,27 @@ impl Job {
             | Action::Hold
             | Action::Close(_) => false,
         }
+    }
+
+    /// Bytes of the longest buffer that `action` needs.
+    #[inline]
+    pub(super) fn wants(action: &Action) -> usize {
+        let len = match action {
+            Action::Pull { remote, spare } => remote.len.max(*spare),
+            Action::Produce { len } => *len,
+            Action::Execute(op) => match op.kind {
+                IoKind::Fetch { pages } => u32::from(pages) * IoKind::PAGE,
+                _ => buffer_len(op).unwrap_or(0),
+            },
+            _ => 0,
+        };
+        usize::try_from(len).unwrap_or(usize::MAX)
+    }
+
+    /// The longer of its buffers.
+    #[inline]
+    pub(super) fn longest(&self) -> Option<&Buf> {
+        self.spare.as_ref().or(self.data.as_ref())
     }
 
     /// Takes the buffers that `action` needs. False, and nothing is taken,

@@ -5,7 +5,8 @@ use nvmeof_rdma::{Inline, PostError, RemoteKey, RemoteSlice, Work};
 use nvmeof_target_core::{Action, Event, Remote, Response};
 use nvmeof_wire::sqe::SQE_LEN;
 
-use super::slots::Lent;
+use super::account::provide;
+use super::slots::{Job, Lent};
 use super::{Edge, Io};
 use crate::tag::Place;
 
@@ -80,9 +81,13 @@ impl Edge {
         }
         // Whoever came first gets the next buffer.
         let first = io.hungry.is_empty() && self.hungry.is_empty();
-        let gets_one = first && job.provide(action, io.buffers);
+        let gets_one = first && provide(job, action, self.account.as_deref(), io);
         if gets_one || !job.needs(action) {
             return false;
+        }
+        if first && let Some(account) = &self.account {
+            io.accounts
+                .count_if_full(account, Job::wants(action), io.buffers);
         }
         self.hungry.push_back(slot);
         self.list(io);
@@ -240,7 +245,7 @@ impl Edge {
     /// The command is answered later, by an order: nothing is kept for it.
     pub(super) fn hold(&mut self, slot: Place, io: &mut Io<'_>) {
         let capsule = self.slots.get(slot).and_then(|job| job.capsule.take());
-        self.slots.free(slot);
+        self.free(slot);
         self.receive_again(capsule, io);
     }
 

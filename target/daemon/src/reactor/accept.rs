@@ -1,23 +1,27 @@
 //! Connection requests: accepted when the core agrees and there is room.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{Address, ConnectRequest, PostError, PrivateData, QpConfig};
-use nvmeof_target_core::{Queue as Core, Refusal, Target};
+use nvmeof_target_core::{Limit, PortSeat, Queue as Core, Refusal, Target};
 use nvmeof_wire::cm::Accept;
 use zerocopy::IntoBytes;
 
 use super::{LOOK_AFTER, Listening, Reactor, earlier};
 use crate::config::port_address;
-use crate::queue::{Edge, FIRST, Link, SENDS_PER_COMMAND};
+use crate::queue::{Edge, FIRST, Link, SENDS_PER_COMMAND, Source};
 use crate::storage::Storage;
+use crate::tag::Place;
 
 /// RDMA Reads that one queue pair has in flight at most.
 const READS: u32 = 32;
 
 /// What an accepted connection begins with.
 struct Admitted {
+    /// Its place at its port.
+    seat: PortSeat,
     core: Core,
     /// For its first receives.
     capsules: Vec<Buf>,
@@ -28,7 +32,7 @@ struct Admitted {
 impl<S: Storage> Reactor<S> {
     /// A peer asks for a connection.
     pub(super) fn accept(&mut self, provider: usize, request: &ConnectRequest, now: Duration) {
-        let refusal = match self.admit(request, now) {
+        let refusal = match self.admit(provider, request, now) {
             Ok(admitted) => return self.establish(provider, request, admitted, now),
             Err(refusal) => refusal,
         };
@@ -45,17 +49,28 @@ impl<S: Storage> Reactor<S> {
     }
 
     /// Everything that can be refused, before anything is promised.
-    fn admit(&mut self, request: &ConnectRequest, now: Duration) -> Result<Admitted, Refusal> {
+    fn admit(
+        &mut self,
+        provider: usize,
+        request: &ConnectRequest,
+        now: Duration,
+    ) -> Result<Admitted, Refusal> {
         if !self.stage.accepts() {
             return Err(Target::no_room("the target is about to stop".to_owned()));
         }
         if !self.let_go.accepts() {
             return Err(Target::no_room("the target is drained".to_owned()));
         }
-        let (core, accept) = self.target.queue(&request.private_data, now)?;
+        // What shook hands before its port was removed is not let in after that.
+        let its = |one: &&Listening| (one.provider, one.listener) == (provider, request.listener);
+        let port = self.listeners.iter().find(its).map(|one| one.address);
+        let port = port.ok_or_else(|| Target::no_room("its port was removed".to_owned()))?;
+        let (mut core, accept) = self.target.queue(&request.private_data, now)?;
+        core.set_port(port_address(port));
         if request.reads_out == 0 {
             return Err(Target::no_reads());
         }
+        let seat = self.target.port_seat(&port.to_string())?;
         self.make_way(now)?;
         let kept = match core.qid() {
             0 => 0,
@@ -68,20 +83,22 @@ impl<S: Storage> Reactor<S> {
             capsules.extend((0..first).map_while(|_| self.capsules.take()));
         }
         if capsules.len() < first {
+            self.target.hits().add(Limit::Capsules);
             return Err(Target::no_room(format!(
                 "{free} of the {first} capsule buffers a connection needs at first are free; \
                  raise reactor.buffer_memory"
             )));
         }
         Ok(Admitted {
+            seat,
             core,
             capsules,
             accept,
         })
     }
 
-    /// Connections that no host has a controller on yet are few: the oldest
-    /// of them gives way to a new one.
+    /// Connections that no host has a controller on yet are few: the oldest of
+    /// the peer that has the most of them gives way to a new one.
     fn make_way(&mut self, now: Duration) -> Result<(), Refusal> {
         let most = usize::from(self.target.limits().unconnected);
         let queues = &mut self.queues;
@@ -89,24 +106,26 @@ impl<S: Storage> Reactor<S> {
         self.unconnected.retain(|place| {
             let unconnected = queues.get(*place).filter(|edge| !edge.is_connected());
             if unconnected.as_ref().is_some_and(|edge| !edge.is_closing()) {
-                open.push(*place);
+                open.extend(unconnected.as_ref().map(|edge| (*place, edge.source())));
             }
             unconnected.is_some()
         });
         // Those that are closing take their time with it.
         if self.unconnected.len() >= 2 * most {
+            self.target.hits().add(Limit::Unconnected);
             return Err(Target::no_room(format!(
                 "{} connections without a Connect are closing",
                 self.unconnected.len()
             )));
         }
         if open.len() >= most
-            && let Some(queue) = open.first().copied()
+            && let Some(queue) = oldest_of_most(&open)
         {
+            self.target.hits().add(Limit::Unconnected);
             self.with_queue(queue, now, |edge, io| {
                 let why = format!(
-                    "more than {most} connections sent no Connect, and this is the oldest \
-                     (limits.unconnected)"
+                    "more than {most} connections sent no Connect, and this is the oldest of \
+                     the peer with the most of them (limits.unconnected)"
                 );
                 edge.abandon(&why, io);
             });
@@ -122,6 +141,7 @@ impl<S: Storage> Reactor<S> {
         now: Duration,
     ) {
         let Admitted {
+            seat,
             mut core,
             capsules,
             accept,
@@ -136,11 +156,6 @@ impl<S: Storage> Reactor<S> {
             Some(Address::Ip(local)) => core.set_local(local.ip()),
             Some(Address::Unix(_)) => core.set_local_host(),
             None => {}
-        }
-        let mut listeners = self.listeners.iter();
-        let its = |one: &&Listening| (one.provider, one.listener) == (provider, request.listener);
-        if let Some(listening) = listeners.find(its) {
-            core.set_port(port_address(listening.address));
         }
         let limits = at.limits();
         let config = QpConfig {
@@ -163,7 +178,9 @@ impl<S: Storage> Reactor<S> {
             capsule_len: usize::try_from(core.capsule_len()).unwrap_or(self.capsule_len),
             reads: config.reads_out,
         };
-        let place = self.queues.insert(|place| Edge::new(place, link, core));
+        let place = self
+            .queues
+            .insert(|place| Edge::new(place, link, core, seat));
         self.unconnected.extend(place);
         if queue == 0
             && let Some(place) = place
@@ -225,5 +242,40 @@ impl<S: Storage> Reactor<S> {
         // Half of the capsules are left to queues of other devices.
         let capsules = u32::try_from(self.capsules.count()).unwrap_or(u32::MAX);
         self.config.shared_receives.min(capsules / 2)
+    }
+}
+
+/// The oldest queue of the peer with the most of them: one that makes many does
+/// not drive out those of others. Oldest first.
+fn oldest_of_most(open: &[(Place, Source)]) -> Option<Place> {
+    let mut counts: BTreeMap<&Source, usize> = BTreeMap::new();
+    for (_, source) in open {
+        *counts.entry(source).or_default() += 1;
+    }
+    let most = counts.values().copied().max()?;
+    let mut oldest = open.iter();
+    let oldest = oldest.find(|(_, source)| counts.get(source) == Some(&most));
+    oldest.map(|(place, _)| *place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peer_with_the_most_gives_way() {
+        let open = |sources: &[u8]| -> Vec<_> {
+            let places = (0u16..).map(|index| Place {
+                index,
+                generation: 0,
+            });
+            let sources = sources.iter().map(|it| Source::Ip([10, 0, 0, *it].into()));
+            places.zip(sources).collect()
+        };
+        let victim = |sources: &[u8]| oldest_of_most(&open(sources)).map(|place| place.index);
+        assert_eq!(victim(&[1, 2, 3]), Some(0), "all alike: the oldest");
+        assert_eq!(victim(&[1, 2, 3, 2]), Some(1));
+        assert_eq!(victim(&[1, 1, 2, 2, 2]), Some(2));
+        assert_eq!(victim(&[]), None);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use nvmeof_target_core::{LockMember, Locks};
+use nvmeof_target_core::LockMember;
 
 use super::Reactor;
 use crate::mailbox::{Mail, Mailbox};
@@ -23,10 +23,12 @@ pub(super) struct Locked {
 }
 
 impl Locked {
-    pub(super) fn new(locks: &Locks) -> Self {
-        let member = locks.join();
+    /// Takes part from now on.
+    pub(super) fn new(member: LockMember) -> Self {
         Self {
-            seen: member.version(),
+            // Another one than it is: a lock may have been asked for since the
+            // member joined, and waits for it.
+            seen: member.version().wrapping_sub(1),
             member,
             out: VecDeque::new(),
             awaited: false,
@@ -47,8 +49,11 @@ impl<S: Storage> Reactor<S> {
     fn follow_locks(&mut self, now: Duration) -> bool {
         let before = self.locked.seen;
         self.locked.seen = self.locked.member.version();
-        let queues = &self.queues;
-        let settle = |lock, disk, bytes: &_| queues.may_write(lock, disk, bytes);
+        let (queues, storage) = (&self.queues, &self.storage);
+        // By what is behind disks: a file that grew is two of them for a while.
+        let settle = |lock, locked, bytes: &_| {
+            queues.may_write(lock, &|disk| storage.identity(disk) == locked, bytes)
+        };
         self.locked.awaited = self.locked.member.settle(settle);
         for _ in 0..self.locked.out.len() {
             if let Some((queue, slot)) = self.locked.out.pop_front() {
@@ -60,5 +65,19 @@ impl<S: Storage> Reactor<S> {
             Mailbox::send_all(&self.peers, Mail::LOCKS);
         }
         self.locked.member.version() != self.locked.seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_was_asked_for_when_it_joined_is_seen() {
+        let locks = nvmeof_target_core::Locks::default();
+        let (other, member) = (locks.join(), locks.join());
+        let _lock = other.ask(0, 0..512);
+        let locked = Locked::new(member);
+        assert_ne!(locked.seen, locked.member.version());
     }
 }

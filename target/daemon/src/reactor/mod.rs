@@ -24,8 +24,9 @@ use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider
 use nvmeof_target_core::{Limits, News, Target};
 use nvmeof_wire::fabrics::CONNECT_DATA_LEN;
 
+use crate::failures::Failures;
 use crate::mailbox::{Mail, Mailbox};
-use crate::queue::{Edge, Io, Receives, SharedQueues};
+use crate::queue::{Accounts, Edge, Io, Receives, SharedQueues};
 use crate::storage::{Storage, StorageError};
 use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::Turns;
@@ -74,6 +75,8 @@ pub struct Reactor<S> {
     /// Bytes of a capsule, in-capsule data included.
     capsule_len: usize,
     buffers: Classes,
+    /// What hosts hold of them.
+    accounts: Accounts,
     /// Receives that queues draw from.
     shared: SharedQueues,
     queues: Queues,
@@ -94,6 +97,8 @@ pub struct Reactor<S> {
     let_go: LetGo,
     /// Disks that are to be closed.
     leaving: Vec<Leaving>,
+    /// Whoever looks after disks that fail.
+    failures: Option<Failures>,
     disk_log: Sparingly,
     connect_log: Sparingly,
     counters: Arc<Counters>,
@@ -192,7 +197,8 @@ impl<S: Storage> Reactor<S> {
         let capsules = Pool::new(layout, config.pages)?;
         let buffers = Classes::new(&config.data, config.pages)?;
         let capsules_kept = (config.capsules / 16).min(2 * usize::from(Limits::ADMIN_DEPTH));
-        let locked = Locked::new(target.locks());
+        let accounts = Accounts::new(target.clone(), &buffers);
+        let locked = Locked::new(target.locks().join());
         Ok(Self {
             config,
             target,
@@ -206,6 +212,7 @@ impl<S: Storage> Reactor<S> {
             capsules_kept,
             capsule_len: SQE_LEN + in_capsule,
             buffers,
+            accounts,
             shared: SharedQueues::default(),
             queues: Queues::default(),
             steering: None,
@@ -218,6 +225,7 @@ impl<S: Storage> Reactor<S> {
             stage: Stage::Serving,
             let_go: LetGo::default(),
             leaving: Vec::new(),
+            failures: None,
             disk_log: Sparingly::default(),
             connect_log: Sparingly::default(),
             counters: Arc::default(),
@@ -265,6 +273,11 @@ impl<S: Storage> Reactor<S> {
     /// is told which of them are light.
     pub fn steer(&mut self, steering: Steering, member: usize) {
         self.steering = Some((steering, member));
+    }
+
+    /// Tells `failures` of disks that fail.
+    pub(crate) fn report_to(&mut self, failures: Failures) {
+        self.failures = Some(failures);
     }
 
     /// Counts there from now on. Call it before there are connections.
@@ -468,6 +481,7 @@ impl<S: Storage> Reactor<S> {
         if edge.closed(reason, now, &mut self.connect_log) {
             self.news |= News::POLL_ALL;
         }
+        self.accounts.tidy();
         if let Some(provider) = self.providers.get_mut(provider) {
             let (capsules, kept) = (&self.capsules, self.capsules_kept);
             let more = || capsules.take().filter(|_| capsules.available() >= kept);
@@ -482,6 +496,7 @@ impl<S: Storage> Reactor<S> {
             provider: &mut **self.providers.get_mut(provider)?,
             storage: &mut self.storage,
             buffers: &self.buffers,
+            accounts: &mut self.accounts,
             capsules: &self.capsules,
             capsules_kept: self.capsules_kept,
             shared: &mut self.shared,
@@ -491,6 +506,7 @@ impl<S: Storage> Reactor<S> {
             locked_out: &mut self.locked.out,
             news: &mut self.news,
             timer: &mut self.timer,
+            failures: self.failures.as_ref(),
             disk_log: &mut self.disk_log,
             connect_log: &mut self.connect_log,
         };
@@ -548,6 +564,7 @@ impl<S: Storage> Reactor<S> {
         for place in self.queues.places() {
             self.with_queue(place, now, |edge, io| {
                 edge.poll(io);
+                edge.give_up_lone_half(io);
                 let waits = edge.longest_on_wire();
                 if waits.is_some_and(|since| now.saturating_sub(since) >= stall) {
                     edge.abandon("the host did not take or give the data of a command", io);

@@ -4,11 +4,12 @@
 //!  order to close ──► InUse ─ no command has it ─► Flushing ─► Idle ─ closed ─► answered
 //! ```
 
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use nvmeof_backend::{Claim, Done, Op, OpenError, Request};
-use nvmeof_rdma::Address;
+use nvmeof_rdma::{Address, ListenerId};
 use nvmeof_target_core::{Disconnected, Why};
 use nvmeof_wire::Nqn;
 
@@ -74,9 +75,15 @@ impl<S: Storage> Reactor<S> {
                     provider,
                     address,
                     answer,
+                    settled,
                 } => {
                     self.let_go.resume();
-                    let _ = answer.send(self.listen_named(provider, address));
+                    let listened = self.listen_named(provider, address);
+                    if !settled.swap(true, Ordering::AcqRel) {
+                        let _ = answer.send(listened);
+                    } else if let Ok((listener, _)) = listened {
+                        self.forget_listener(provider, listener);
+                    }
                 }
                 Order::Unlisten {
                     provider,
@@ -95,6 +102,15 @@ impl<S: Storage> Reactor<S> {
                     }
                 }
             }
+        }
+    }
+
+    /// Nobody waits any more for the listener that was just made.
+    fn forget_listener(&mut self, provider: usize, listener: ListenerId) {
+        self.listeners
+            .retain(|one| (one.provider, one.listener) != (provider, listener));
+        if let Some(provider) = self.providers.get_mut(provider) {
+            provider.unlisten(listener);
         }
     }
 

@@ -104,12 +104,17 @@ impl Queues {
         }
     }
 
-    /// Whether a disk may be writing some of `bytes` of `disk`, but under a
-    /// lock, or will before it is the turn of `lock`. Of queues that are gone it
-    /// is not known what.
-    pub(super) fn may_write(&self, lock: u64, disk: u32, bytes: &Range<u64>) -> bool {
+    /// Whether a disk of which `is_it` says that it is the one may be writing some
+    /// of `bytes`, but under a lock, or will before it is the turn of `lock`. Of
+    /// queues that are gone it is not known what.
+    pub(super) fn may_write(
+        &self,
+        lock: u64,
+        is_it: &impl Fn(u32) -> bool,
+        bytes: &Range<u64>,
+    ) -> bool {
         self.entries.iter().any(|entry| match &entry.edge {
-            Some(edge) => edge.may_write(lock, disk, bytes),
+            Some(edge) => edge.may_write(lock, is_it, bytes),
             None => entry.on_disk > 0,
         })
     }

@@ -50,16 +50,19 @@ pub(super) fn head(rates: &Rates, view: &View) -> Vec<Line> {
         "nvmeof-target {version}  up {up}  controllers {controllers}  queues {queues}{paused}"
     );
     let second = format!(
-        "IOPS {}  read {}/s  write {}/s  p50 {}  p99 {}  in work {}  errors {}/s",
+        "IOPS {}  read {}/s  write {}/s  errors {}/s",
         short(total.iops),
         short(total.read),
         short(total.written),
+        short(total.errors),
+    );
+    let third = format!(
+        "p50 {}  p99 {}  in work {}",
         time(total.p50),
         time(total.p99),
         total.commands,
-        short(total.errors),
     );
-    let mut lines = vec![plain(first), plain(second)];
+    let mut lines = vec![plain(first), plain(second), plain(third)];
     lines.extend(view.trouble.iter().map(|why| alarm(why.clone())));
     lines.push(plain(String::new()));
     let titles = [

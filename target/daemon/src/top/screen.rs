@@ -111,7 +111,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, shows: &Shows) {
     let head = lines::head(rates, view);
     let high = u16::try_from(head.len()).unwrap_or(u16::MAX);
     let areas = Layout::vertical([
-        Constraint::Max(high),
+        Constraint::Length(high),
         Constraint::Length(1),
         Constraint::Min(6),
         Constraint::Length(EVENTS),

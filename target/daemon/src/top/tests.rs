@@ -107,7 +107,8 @@ fn everything_fits_a_small_terminal() {
     let (shows, _) = shows();
     let expected = "\
 nvmeof-target 0.1.0  up 00:00:12  controllers 1  queues 2
-IOPS 24.0k  read 98.3M/s  write 0/s  p50 104µs  p99 112µs  in work 6  errors 0/s
+IOPS 24.0k  read 98.3M/s  write 0/s  errors 0/s
+p50 104µs  p99 112µs  in work 6
 
   REACTOR  working  polling   queues  in work     IOPS  waiting
         0     50 %     25 %        1        3    12.0k        0
@@ -117,8 +118,7 @@ NAMESPACE                         IOPS  read/s write/s    p50    p99 work err/s
 nqn.2026-11.org.example:disk 2   18.0k   73.7M       0  104µs  112µs    3     0
 nqn.2026-11.org.example:disk 1    6.0k   24.6M       0  104µs  112µs    3     0";
     let seen = screen(&shows);
-    assert_eq!(seen[..10].join("\n"), expected);
-    let host = "…e:a-host-with-a-rather-long-n";
+    assert_eq!(seen[..11].join("\n"), expected);
     let at = seen
         .iter()
         .position(|line| line.starts_with("HOST"))
@@ -127,10 +127,7 @@ nqn.2026-11.org.example:disk 1    6.0k   24.6M       0  104µs  112µs    3     
         seen[at + 1].contains("a-rather-long-name   24.0k   98.3M"),
         "{seen:#?}"
     );
-    assert!(
-        !seen[at + 1].contains(host) && seen[at + 1].starts_with('…'),
-        "{seen:#?}"
-    );
+    assert!(seen[at + 1].starts_with('…'), "{seen:#?}");
     assert!(
         seen[23].starts_with("q ends  s sorts (IOPS, highest first)"),
         "{}",
@@ -230,14 +227,14 @@ fn a_target_that_does_not_answer_leaves_what_was_seen() {
     let (mut shows, mut before) = shows();
     shows.take(Err("nobody listens there".to_owned()), &mut before);
     let seen = screen(&shows);
-    assert_eq!(seen[2], "nobody listens there");
+    assert_eq!(seen[3], "nobody listens there");
     assert!(seen.iter().any(|line| line.contains("18.0k")), "{seen:#?}");
     // It is there again, and was started anew meanwhile.
     let mut again = target(1.0, 10);
     again.started += 100;
     shows.take(Ok(again), &mut before);
     let seen = screen(&shows);
-    assert_eq!(seen[2], "");
+    assert_eq!(seen[3], "");
     assert!(seen[1].starts_with("IOPS 20 "), "{seen:#?}");
     assert!(
         shows

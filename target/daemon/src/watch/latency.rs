@@ -70,15 +70,17 @@ impl Latency {
     /// above 4 µs. `None` when there are none.
     #[must_use]
     pub fn quantile(&self, part: f64) -> Option<Duration> {
-        let count = self.count();
+        let all = self.count();
         // Which one, counted from 1.
-        let wanted = (1..=count).contains(&1).then(|| rank(part, count))?;
+        let wanted = rank(part, all);
         let mut seen = 0;
         for (end, count) in &self.buckets {
             if seen + count >= wanted {
                 // As if they were spread evenly over their bucket.
                 let (start, end) = bounds(*end);
-                let within = (end - start) * 1000 / count.max(&1) * (wanted - seen);
+                let (width, at) = (u128::from(end - start) * 1000, u128::from(wanted - seen));
+                let within = width * at / u128::from(*count).max(1);
+                let within = u64::try_from(within).unwrap_or(u64::MAX);
                 return Some(Duration::from_nanos(start * 1000 + within));
             }
             seen += count;

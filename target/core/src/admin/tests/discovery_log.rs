@@ -5,7 +5,9 @@ use nvmeof_wire::admin::{Cns, GetLogPage, LogId, SetFeatures, bare};
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::features::{AsyncEventConfig, FeatureId};
 use nvmeof_wire::identify::{ControllerType, IdentifyController};
-use nvmeof_wire::log::discovery::{EntryFlags, RdmaProviderType, SubsystemType, Treq};
+use nvmeof_wire::log::discovery::{
+    DiscoveryLsp, EntryFlags, RdmaProviderType, SubsystemType, Treq,
+};
 use nvmeof_wire::log::{DiscoveryEntry, DiscoveryPage};
 use nvmeof_wire::opcode::admin::{ASYNC_EVENT_REQUEST, KEEP_ALIVE};
 use nvmeof_wire::{Nqn, Status};
@@ -13,7 +15,7 @@ use zerocopy::FromBytes;
 
 use super::discovery;
 use crate::testing::{DISK, Host, connect_data, port, subsystem, target};
-use crate::{DiscoverySpec, Limits, Model, Order, ReferralSpec, Target};
+use crate::{DiscoverySpec, Limits, Model, Order, PortSpec, ReferralSpec, Target};
 
 const FINDER: &str = "nqn.2026-11.org.example:finder";
 const ELSEWHERE: &str = "nqn.2026-11.org.example:elsewhere";
@@ -126,6 +128,44 @@ fn a_referral_to_this_host_is_told_to_this_host_alone() {
     let all = entries(&mut host);
     let told: Vec<_> = all.iter().map(|one| one.traddr.to_string()).collect();
     assert_eq!(told, ["192.0.2.1", "2001:db8::1"]);
+}
+
+/// Base 2.0, 5.16.1.23, PLEO.
+#[test]
+fn a_host_may_ask_for_the_port_that_it_came_by_alone() {
+    let other = PortSpec {
+        trsvcid: 4421,
+        ..port()
+    };
+    let model = Model::build(Limits::default(), &[port(), other], &[subsystem()]);
+    let model = model.unwrap().with_discovery(&with_name_and_referrals());
+    let target = Target::new(model.unwrap());
+    let address = target.model().ports()[1].address();
+    let mut host = Host::open(&target, 0, 32);
+    host.queue.set_port(address);
+    let mut data = connect_data(0xffff);
+    data.subnqn = Nqn::discovery().to_field();
+    host.connect(&nvmeof_wire::fabrics::Connect::new(0, 32, 0), &data);
+    host.set_cc(nvmeof_wire::registers::Cc::ENABLE.0);
+    assert_eq!(entries(&mut host).len(), 2 + 2 + 3);
+    let mut command = GetLogPage::new(LogId::DISCOVERY, 0, 0, 8192);
+    command.lsp = DiscoveryLsp::PLEO.bits();
+    let answer = host.read(command.to_sqe(), 8192);
+    let page = DiscoveryPage::parse(&answer.data).unwrap();
+    let told: Vec<_> = page
+        .entries
+        .iter()
+        .map(|one| (one.subtype, one.trsvcid.to_string()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (SubsystemType::CURRENT_DISCOVERY, "4421".to_owned()),
+            (SubsystemType::NVM, "4421".to_owned()),
+        ]
+    );
+    let supported = host.read(GetLogPage::new(LogId::SUPPORTED, 0, 0, 1024).to_sqe(), 1024);
+    assert_eq!(supported.data[0x70 * 4..0x71 * 4], [1, 0, 2, 0]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::{admin, io};
 use nvmeof_wire::{Sqe, Status};
 
+use crate::controller::aborts::Asked;
 use crate::testing::{Host, Outcome, keyed, target};
 use crate::{Action, Order, Request};
 
@@ -101,4 +102,15 @@ fn a_queue_that_goes_takes_its_commands_along() {
     held(&mut first, Abort { sqid: 1, cid: 1 }.to_sqe());
     assert!(host.queue.close());
     assert_eq!(ordered(&mut first), Some((Status::SUCCESS, 1)));
+}
+
+/// The queue may leave while the Abort is on its way: who asks for it then hears
+/// at once that nothing is aborted, since nobody else would say so.
+#[test]
+fn a_queue_that_has_just_gone_is_not_asked() {
+    let (first, host) = Host::ready(&target());
+    let controller = std::sync::Arc::clone(first.queue.controller().unwrap());
+    assert!(host.queue.close());
+    assert_eq!(controller.ask_abort(9, 1, 1), Asked::NoQueue);
+    assert_eq!(controller.known_abort(), None);
 }

@@ -62,7 +62,8 @@ fn compare_and_write_have_their_turn_one_after_the_other() {
         Status::SUCCESS
     );
     assert_eq!(turn(&mut host, &mut second), IoKind::Write);
-    assert!(second.may_write(10, &(8191..8192)) && !second.may_write(10, &(0..4096)));
+    let its = |disk| disk == 10;
+    assert!(second.may_write(its, &(8191..8192)) && !second.may_write(its, &(0..4096)));
     assert_eq!(
         executed(&mut host, &mut second, Executed::Ok),
         Status::SUCCESS

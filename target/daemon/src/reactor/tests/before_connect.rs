@@ -1,7 +1,9 @@
 //! What somebody can cause who only reaches us: next to nothing.
 
+use std::time::Duration;
+
 use nvmeof_rdma::QpId;
-use nvmeof_target_core::Limits;
+use nvmeof_target_core::{Limit, Limits};
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::bare;
 use nvmeof_wire::cm::{Reject, RejectStatus, Request};
@@ -139,6 +141,29 @@ fn the_oldest_connection_without_a_controller_gives_way() {
     assert_eq!(closed, idle[..1]);
     assert!(!closed.contains(&connected));
     assert_eq!(bench.reactor.queue_pairs(), 3);
+}
+
+/// Whoever makes many drives out his own, not those of others.
+#[test]
+fn many_connections_of_one_peer_do_not_drive_out_another() {
+    let limits = Limits {
+        unconnected: 4,
+        ..Limits::default()
+    };
+    let mut bench = Bench::limited(10, few_buffers(), limits);
+    let (mut honest, mut greedy) = (bench.host(), bench.host());
+    let request = Request::new(0, 32);
+    let first = establish(&mut bench, &mut honest, &request);
+    for _ in 0..7 {
+        establish(&mut bench, &mut greedy, &request);
+    }
+    bench.run_for(&mut [&mut honest, &mut greedy], Duration::from_secs(1));
+    assert!(honest.closed.is_empty(), "the oldest of all");
+    assert_eq!(greedy.closed.len(), 4);
+    let connect = Connect::new(0, 32, 0);
+    let cqe = try_connect(&mut bench, &mut honest, first, &connect, 0xffff);
+    assert!(cqe.status().is_success());
+    assert_eq!(bench.reactor.target.hits().get(Limit::Unconnected), 4);
 }
 
 #[test]

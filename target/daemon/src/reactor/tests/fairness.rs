@@ -3,13 +3,23 @@
 use std::time::Duration;
 
 use nvmeof_rdma::Provider;
+use nvmeof_target_core::{Limit, Limits};
 use nvmeof_wire::Sqe;
 use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::{Opcode, io};
 
-use super::host::{Host, Sent, admin, connect, ready, run};
+use super::host::{Host, Sent, admin, connect, establish, ready, run, try_connect};
 use super::{Bench, few_buffers};
+
+/// Where one host may hold every buffer: who waits has to have its turn.
+fn by_turns(seed: u64) -> Bench {
+    let limits = Limits {
+        host_memory: 100,
+        ..Limits::default()
+    };
+    Bench::limited(seed, few_buffers(), limits)
+}
 
 fn command(opcode: Opcode, slba: u64, blocks: u32) -> Sqe {
     Io::new(1, slba, blocks).to_sqe(opcode)
@@ -47,7 +57,7 @@ fn data_that_never_come_hold_no_more_buffers_than_reads() {
 
 #[test]
 fn queues_that_wait_for_buffers_take_turns() {
-    let mut bench = Bench::new(2);
+    let mut bench = by_turns(2);
     let (mut greedy, mut modest) = (bench.host(), bench.host());
     let (_, many) = ready(&mut bench, &mut greedy);
     let (_, qp) = ready(&mut bench, &mut modest);
@@ -116,7 +126,7 @@ fn served(bench: &mut Bench, hosts: [Host; 2], sent: [Vec<Sent>; 2], times: usiz
 
 #[test]
 fn a_host_with_many_queues_gets_no_more_buffers_than_one_with_one() {
-    let mut bench = Bench::new(4);
+    let mut bench = by_turns(4);
     let mut hosts = [bench.host(), bench.host()];
     let sent = many_queues_and_one(&mut bench, &mut hosts);
     assert_eq!(bench.reactor.free_buffers().0, 0, "they wait for buffers");
@@ -164,4 +174,123 @@ fn queues_that_are_gone_have_no_turn() {
         bench.run_for(&mut [&mut other], Duration::from_millis(1));
         assert!(bench.reactor.hungry.is_empty());
     }
+}
+
+/// Whatever a host asks for, some buffers of each kind are left to others, and
+/// they are served at once.
+#[test]
+fn a_host_holds_its_part_of_the_buffers_and_no_more() {
+    let mut bench = Bench::new(6);
+    let (mut greedy, mut modest) = (bench.host(), bench.host());
+    let (_, many) = ready(&mut bench, &mut greedy);
+    let (_, qp) = ready(&mut bench, &mut modest);
+    bench.reactor.storage_mut().hold = true;
+    for _ in 0..60 {
+        greedy.send_with(many, command(io::READ, 0, 8), &[0; 4096]);
+    }
+    for _ in 0..6 {
+        greedy.send_with(many, command(io::READ, 0, 512), &vec![0; 256 << 10]);
+    }
+    let pause = Duration::from_millis(10);
+    bench.run_for(&mut [&mut greedy, &mut modest], pause);
+    // Three quarters of 16 and of 4.
+    assert_eq!(bench.reactor.storage_mut().in_flight(), 12);
+    assert_eq!(bench.reactor.free_buffers().0, 4 + 4);
+    assert!(bench.reactor.target.hits().get(Limit::HostMemory) > 0);
+    let own: Vec<_> = [8, 512]
+        .map(|blocks: u32| {
+            let data = vec![0; blocks as usize * 512];
+            modest.send_with(qp, command(io::READ, 0, blocks), &data)
+        })
+        .to_vec();
+    bench.run_for(&mut [&mut greedy, &mut modest], pause);
+    assert_eq!(bench.reactor.storage_mut().in_flight(), 14);
+    bench.reactor.storage_mut().hold = false;
+    for sent in own {
+        assert!(run(&mut bench, &mut modest, sent).0.status().is_success());
+    }
+    // The last of its neighbours gone, a host may have everything.
+    drop(modest);
+    bench.run_for(&mut [&mut greedy], Duration::from_secs(1));
+    bench.reactor.storage_mut().hold = true;
+    for _ in 0..60 {
+        greedy.send_with(many, command(io::READ, 0, 8), &[0; 4096]);
+    }
+    bench.run_for(&mut [&mut greedy], pause);
+    assert_eq!(bench.reactor.free_buffers().0, 0);
+}
+
+/// What others hold does not keep a host from connecting, from being told that
+/// it is alive, and from its first command.
+#[test]
+fn a_host_connects_and_is_kept_alive_while_others_have_everything() {
+    let mut config = few_buffers();
+    config.capsules = 256;
+    let mut bench = Bench::with(7, config);
+    bench.reactor.storage_mut().hold = true;
+    let mut greedy = bench.host();
+    let (_, cntlid) = admin(&mut bench, &mut greedy, 0);
+    let mut queues = Vec::new();
+    for qid in 1..=6 {
+        let connect = Connect::new(qid, 32, 0);
+        let request = nvmeof_wire::cm::Request::new(qid, 32);
+        let queue = establish(&mut bench, &mut greedy, &request);
+        let cqe = try_connect(&mut bench, &mut greedy, queue, &connect, cntlid);
+        if !cqe.status().is_success() {
+            break;
+        }
+        queues.push(queue);
+    }
+    // Of 256 capsules a quarter is for the first queues of others.
+    assert_eq!(queues.len(), 4);
+    assert_eq!(bench.reactor.target.hits().get(Limit::HostMemory), 1);
+    for queue in &queues {
+        for _ in 0..31 {
+            greedy.send_with(*queue, command(io::READ, 0, 8), &[0; 4096]);
+        }
+    }
+    let pause = Duration::from_millis(10);
+    bench.run_for(&mut [&mut greedy], pause);
+    assert_eq!(bench.reactor.free_buffers().0, 0, "it has them all");
+    let mut modest = bench.host();
+    let (first, cntlid) = admin(&mut bench, &mut modest, 5000);
+    let alive = nvmeof_wire::admin::bare(nvmeof_wire::opcode::admin::KEEP_ALIVE);
+    let sent = modest.send(first, alive, &[]);
+    assert!(run(&mut bench, &mut modest, sent).0.status().is_success());
+    let (qp, _) = connect(&mut bench, &mut modest, &Connect::new(1, 32, 0), cntlid);
+    let read = modest.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
+    bench.run_for(&mut [&mut greedy, &mut modest], pause);
+    bench.reactor.storage_mut().hold = false;
+    assert!(run(&mut bench, &mut modest, read).0.status().is_success());
+}
+
+/// Commands whose data stay here let others have their buffer between two
+/// pieces: how long they are does not matter to anybody else.
+#[test]
+fn long_commands_pause_for_others() {
+    let mut bench = by_turns(8);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    bench.reactor.storage_mut().hold = true;
+    let pause = Duration::from_millis(10);
+    // Eight pieces each; there are four buffers for pieces.
+    let long: Vec<_> = (0..4)
+        .map(|_| host.send(qp, command(io::VERIFY, 0, 2048), &[]))
+        .collect();
+    bench.run_for(&mut [&mut host], pause);
+    assert_eq!(bench.reactor.storage_mut().in_flight(), 4);
+    let short = host.send_with(qp, command(io::READ, 0, 512), &vec![0; 256 << 10]);
+    bench.run_for(&mut [&mut host], pause);
+    for _ in 0..2 {
+        bench.reactor.storage_mut().hold = false;
+        bench.reactor.turn(bench.net.now()).unwrap();
+        bench.reactor.storage_mut().hold = true;
+        bench.run_for(&mut [&mut host], pause);
+    }
+    assert!(host.take(short).is_some(), "it waits for whole commands");
+    bench.reactor.storage_mut().hold = false;
+    for sent in long {
+        assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+    }
+    assert_eq!(bench.reactor.free_buffers().0, 20);
 }

@@ -160,3 +160,57 @@ fn a_first_half_without_a_second_is_answered_when_the_next_command_comes() {
     settle(&mut bench, &mut [&mut host]);
     assert_eq!(bench.reactor.free_buffers(), free);
 }
+
+/// The other half is the next command of the queue: when none comes at all, the
+/// first is answered all the same, and does not keep its disk.
+#[test]
+fn a_first_half_after_which_nothing_comes_is_answered() {
+    let mut bench = Bench::new(55);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    let free = bench.reactor.free_buffers();
+    let first = host.send_with(qp, half(false, 0, 1), &[0; 512]);
+    bench.run_for(&mut [&mut host], std::time::Duration::from_secs(4));
+    assert!(host.take(first).is_none(), "the other may be on its way");
+    assert!(bench.reactor.queues.use_disk(0));
+    bench.run_for(&mut [&mut host], std::time::Duration::from_secs(3));
+    let status = host.take(first).unwrap().0.status().kind();
+    assert_eq!(status, Status::ABORTED_MISSING_FUSED);
+    assert!(!bench.reactor.queues.use_disk(0));
+    // One that comes later is none.
+    let second = host.send_with(qp, half(true, 0, 1), &[1; 512]);
+    let status = run(&mut bench, &mut host, second).0.status().kind();
+    assert_eq!(status, Status::ABORTED_MISSING_FUSED);
+    settle(&mut bench, &mut [&mut host]);
+    assert_eq!(bench.reactor.free_buffers(), free);
+}
+
+/// A file that has grown is another disk for whoever comes then. What was begun
+/// on the one before is a write to the same bytes.
+#[test]
+fn a_lock_is_on_what_is_behind_the_disk() {
+    let mut bench = Bench::new(56);
+    let (mut host, mut other) = (bench.host(), bench.host());
+    let (_, qp) = ready(&mut bench, &mut host);
+    let (_, qp2) = ready(&mut bench, &mut other);
+    let storage = bench.reactor.storage_mut();
+    storage.disks.push(vec![0; 2048 * 512]);
+    (storage.hold, storage.same) = (true, true);
+    let before = other.send_with(qp2, command(io::WRITE, 4, 1), &[9; 512]);
+    settle(&mut bench, &mut [&mut host, &mut other]);
+    let revision = nvmeof_target_core::Revision {
+        nqn: nvmeof_wire::Nqn::new(super::NQN).unwrap(),
+        nsid: 1,
+        disk: 1,
+        blocks: 2048,
+        state: nvmeof_target_core::NamespaceState::Ready,
+    };
+    let target = &bench.reactor.target;
+    let _ = target.apply(target.model().revised(&[revision])).unwrap();
+    let pair = swap(&mut host, qp, 4, &[0; 512], &[5; 512], true);
+    settle(&mut bench, &mut [&mut host, &mut other]);
+    assert_eq!(bench.reactor.storage_mut().in_flight(), 1, "no compare yet");
+    bench.reactor.storage_mut().hold = false;
+    assert!(run(&mut bench, &mut other, before).0.status().is_success());
+    assert_eq!(statuses(&mut bench, &mut host, pair), [Status::SUCCESS; 2]);
+}

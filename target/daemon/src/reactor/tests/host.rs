@@ -230,8 +230,8 @@ pub(in super::super) fn try_connect(
     connect: &Connect,
     cntlid: u16,
 ) -> Cqe {
-    let name = |text| Nqn::new(text).unwrap();
-    let hostnqn = name("nqn.2026-11.org.example:host");
+    let name = |text: &str| Nqn::new(text).unwrap();
+    let hostnqn = name(&format!("nqn.2026-11.org.example:host{}", host.id[0]));
     let data = ConnectData::new(host.id, cntlid, &name(NQN), &hostnqn);
     let sent = host.send_with(qp, connect.to_sqe(), data.as_bytes());
     run(bench, host, sent).0

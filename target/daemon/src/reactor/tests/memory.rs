@@ -2,7 +2,8 @@
 
 use std::os::fd::BorrowedFd;
 
-use nvmeof_backend::{Done, Op, Refused, Request, Why};
+use nix::errno::Errno;
+use nvmeof_backend::{Done, IoError, IoErrorKind, Op, Refused, Request, Why};
 
 use crate::storage::{Storage, StorageError};
 
@@ -15,6 +16,10 @@ pub(in super::super) struct MemoryDisks {
     /// Room for requests.
     pub(in super::super) room: usize,
     waiting: Vec<(u32, Request)>,
+    /// What every operation fails with.
+    pub(in super::super) fails: Option<Errno>,
+    /// Whether all of them are the same storage.
+    pub(in super::super) same: bool,
     pub(in super::super) closed: Vec<u32>,
 }
 
@@ -27,6 +32,8 @@ impl MemoryDisks {
             hold: false,
             room: usize::MAX,
             waiting: Vec::new(),
+            fails: None,
+            same: false,
             closed: Vec::new(),
         }
     }
@@ -83,6 +90,10 @@ impl Storage for MemoryDisks {
         512
     }
 
+    fn identity(&self, disk: u32) -> u64 {
+        if self.same { 0 } else { disk.into() }
+    }
+
     fn submit(&mut self, disk: u32, request: Request) -> Result<(), Refused<Request>> {
         assert!(!self.closed.contains(&disk), "disk {disk} is closed");
         if self.waiting.len() >= self.room {
@@ -101,6 +112,18 @@ impl Storage for MemoryDisks {
         let any = !waiting.is_empty();
         for (disk, request) in waiting {
             let tag = request.tag;
+            if let Some(errno) = self.fails {
+                let error = IoError {
+                    kind: IoErrorKind::of(errno),
+                    errno,
+                    verb: request.op.verb(),
+                    path: "memory".into(),
+                    offset: 0,
+                };
+                let (buf, result) = (request.op.into_buf(), Err(error));
+                done.push(Done { tag, buf, result });
+                continue;
+            }
             let buf = self.execute(disk, request.op);
             let result = Ok(());
             done.push(Done { tag, buf, result });

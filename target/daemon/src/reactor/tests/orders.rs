@@ -1,15 +1,20 @@
 //! Disks are closed when the last command that was begun on them has ended.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nvmeof_backend::Claim;
 use nvmeof_wire::Status;
+use nvmeof_wire::cm::Request as CmRequest;
 use nvmeof_wire::opcode::io;
 
 use super::Bench;
 use super::host::{ready, run};
 use super::io::command;
+use crate::failures::Failures;
 use crate::mailbox::Order;
 
 fn claim() -> Claim {
@@ -85,6 +90,75 @@ fn what_is_not_open_is_closed() {
     bench.run_for(&mut [], Duration::from_millis(10));
     assert_eq!(hears.try_recv(), Ok(7));
     assert_eq!(bench.reactor.storage_mut().flushes, 0);
+}
+
+/// Who waited too long gave up: what was done for it is undone.
+#[test]
+fn a_listener_that_comes_too_late_is_closed() {
+    let mut bench = Bench::new(64);
+    let listeners = bench.reactor.listeners.len();
+    let address = std::net::SocketAddr::new([10, 0, 0, 1].into(), 4421);
+    for (late, expected) in [(true, listeners), (false, listeners + 1)] {
+        let (answer, hears) = channel();
+        bench.reactor.mailbox().order(Order::Listen {
+            provider: 0,
+            address: address.into(),
+            answer,
+            settled: Arc::new(AtomicBool::new(late)),
+        });
+        bench.run_for(&mut [], Duration::from_millis(10));
+        assert_eq!(bench.reactor.listeners.len(), expected);
+        let heard = hears.try_recv();
+        assert_eq!(heard.is_ok(), !late);
+        // The second time it is free: nobody has it.
+        assert!(heard.is_err() || heard.unwrap().is_ok());
+    }
+}
+
+/// However far a connection is when its port goes: it is not let in after that.
+#[test]
+fn a_connection_does_not_outlive_its_port() {
+    for turns in 0..30 {
+        let mut bench = Bench::new(65);
+        let mut host = bench.host();
+        host.open(bench.net.now(), &CmRequest::new(0, 32));
+        let mut left = turns;
+        bench.until(&mut [&mut host], |_, _| {
+            left -= 1;
+            left < 0
+        });
+        let (answer, hears) = channel();
+        bench.reactor.mailbox().order(Order::Unlisten {
+            provider: 0,
+            address: bench.address,
+            answer,
+        });
+        bench.run_for(&mut [&mut host], Duration::from_secs(1));
+        assert!(hears.try_recv().unwrap().is_empty());
+        assert_eq!(bench.reactor.queue_pairs(), 0, "after {turns} turns");
+    }
+}
+
+/// What a disk says of itself reaches the host and whoever looks after disks.
+#[test]
+fn a_disk_that_is_gone_is_told_of() {
+    let mut bench = Bench::new(66);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    let failures = Failures::default();
+    bench.reactor.report_to(failures.clone());
+    for (errno, status) in [
+        (Errno::EIO, Status::WRITE_FAULT.with_dnr()),
+        (Errno::ENODEV, Status::NAMESPACE_NOT_READY),
+        (Errno::ENXIO, Status::NAMESPACE_NOT_READY),
+    ] {
+        bench.reactor.storage_mut().fails = Some(errno);
+        let sent = host.send_with(qp, command(io::WRITE, 0, 8), &[0; 4096]);
+        let (cqe, _) = run(&mut bench, &mut host, sent);
+        assert_eq!(cqe.status(), status);
+        let told = failures.wait(Duration::ZERO).unwrap();
+        assert_eq!(told.get(&0).map(|error| error.errno), Some(errno));
+    }
 }
 
 #[test]

@@ -1,0 +1,152 @@
+//! Namespaces that are switched off, and those whose storage is gone.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use nvmeof_wire::admin::{Cns, NSID_ALL};
+use nvmeof_wire::identify::{
+    IdentifyController, IdentifyNamespace, IdentifyNamespaceIndependent, NamespaceList,
+};
+use nvmeof_wire::nvm::{Io, flush};
+use nvmeof_wire::opcode::io;
+use nvmeof_wire::{Nqn, Status};
+use zerocopy::FromBytes;
+
+use crate::testing::{DISK, Host, apply, closed, namespace, subsystem, target};
+use crate::{ChangeKind, Executed, NamespaceSpec, NamespaceState, Revision, SubsystemSpec, Target};
+
+fn identify<T: FromBytes>(host: &mut Host, cns: Cns, nsid: u32) -> T {
+    let answer = host.identify(cns, nsid);
+    assert_eq!(answer.status(), Status::SUCCESS, "{cns:?} {nsid}");
+    T::read_from_bytes(&answer.data).ok().unwrap()
+}
+
+fn read(host: &mut Host, nsid: u32) -> Status {
+    let len = if nsid == 3 { 4096 } else { 512 };
+    let answer = host.read(Io::new(nsid, 0, 1).to_sqe(io::READ), len);
+    answer.cqe.status()
+}
+
+/// What became of namespace 1.
+fn revise(target: &Target, blocks: u64, state: NamespaceState) -> Vec<ChangeKind> {
+    let revision = Revision {
+        nqn: Nqn::new(DISK).unwrap(),
+        nsid: 1,
+        disk: 11,
+        blocks,
+        state,
+    };
+    let applied = target.apply(target.model().revised(&[revision])).unwrap();
+    assert_eq!(applied.disconnected, []);
+    applied.changes.into_iter().map(|one| one.kind).collect()
+}
+
+#[test]
+fn a_namespace_whose_storage_is_gone_is_active_and_not_ready() {
+    let target = target();
+    let (mut admin, mut host) = Host::ready(&target);
+    let changes = revise(&target, 1000, NamespaceState::Faulted);
+    assert_eq!(changes, [ChangeKind::Faulted]);
+    let ops = host.ops.len();
+    let not_ready = Status::NAMESPACE_NOT_READY;
+    assert_eq!(read(&mut host, 1), not_ready, "and without DNR");
+    let write = Io::new(1, 0, 1).to_sqe(io::WRITE);
+    assert_eq!(host.write(write, &[0; 512]).cqe.status(), not_ready);
+    assert_eq!(host.plain(flush(1)).cqe.status(), not_ready);
+    assert_eq!(host.ops.len(), ops, "its disk is left alone");
+    // The other one is served as ever, and flushed.
+    assert_eq!(read(&mut host, 3), Status::SUCCESS);
+    assert_eq!(host.plain(flush(NSID_ALL)).cqe.status(), not_ready);
+    let flushed: Vec<_> = host.ops[ops + 1..].iter().map(|op| op.disk).collect();
+    assert_eq!(flushed, [30]);
+    let list: NamespaceList = identify(&mut admin, Cns::ACTIVE_NAMESPACES, 0);
+    assert_eq!(list.iter().collect::<Vec<_>>(), [1, 3]);
+    let nstat = |admin: &mut Host| {
+        let id: IdentifyNamespaceIndependent = identify(admin, Cns::INDEPENDENT_NAMESPACE, 1);
+        id.nstat
+    };
+    assert_eq!(nstat(&mut admin), 0);
+    let changes = revise(&target, 1000, NamespaceState::Ready);
+    assert_eq!(changes, [ChangeKind::Recovered]);
+    assert_eq!(
+        (read(&mut host, 1), nstat(&mut admin)),
+        (Status::SUCCESS, 1)
+    );
+    assert_eq!(host.ops.last().unwrap().disk, 11);
+}
+
+#[test]
+fn a_revision_is_also_another_size_and_nothing_that_cannot_be() {
+    let target = target();
+    let (mut admin, mut host) = Host::ready(&target);
+    let changes = revise(&target, 10, NamespaceState::Ready);
+    let (from, to) = (512_000, 5120);
+    assert_eq!(changes, [ChangeKind::Resized { from, to }]);
+    let last = |slba| Io::new(1, slba, 1).to_sqe(io::READ);
+    assert_eq!(host.read(last(9), 512).status(), Status::SUCCESS);
+    let beyond = host.read(last(10), 512).status();
+    assert_eq!(beyond, Status::LBA_OUT_OF_RANGE);
+    for blocks in [0, u64::MAX, 1 << 54] {
+        revise(&target, blocks, NamespaceState::Ready);
+        let id: IdentifyNamespace = identify(&mut admin, Cns::NAMESPACE, 1);
+        assert_eq!(id.nsze.get(), 10);
+    }
+}
+
+/// What the disk says before anybody knows that it is gone.
+#[test]
+fn a_disk_that_says_that_it_is_gone_makes_its_commands_fail_for_now() {
+    let (_admin, mut host) = Host::ready(&target());
+    host.outcomes = vec![Executed::Gone, Executed::Failed];
+    assert_eq!(read(&mut host, 1), Status::NAMESPACE_NOT_READY);
+    let failed = read(&mut host, 1);
+    assert_eq!(failed, Status::UNRECOVERED_READ_ERROR.with_dnr());
+}
+
+fn with_second(state: NamespaceState) -> SubsystemSpec {
+    let second = NamespaceSpec {
+        state,
+        ..namespace(2000)
+    };
+    let mut spec = subsystem();
+    spec.namespaces.push(second);
+    spec
+}
+
+#[test]
+fn a_namespace_that_is_switched_off_is_allocated_and_not_active() {
+    let target = target();
+    let (mut admin, mut host) = Host::ready(&target);
+    let applied = apply(&target, &[with_second(NamespaceState::Disabled), closed()]);
+    assert_eq!(applied.changes[0].kind, ChangeKind::Added);
+    let lists = |admin: &mut Host| {
+        [Cns::ACTIVE_NAMESPACES, Cns::ALLOCATED_NAMESPACES].map(|cns| {
+            let list: NamespaceList = identify(admin, cns, 1);
+            list.iter().collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(lists(&mut admin), [vec![3], vec![3, 2000]]);
+    let id: IdentifyController = identify(&mut admin, Cns::CONTROLLER, 0);
+    assert_eq!(id.nn.get(), 2000, "the highest valid one");
+    let invalid = Status::INVALID_NAMESPACE.with_dnr();
+    assert_eq!(read(&mut host, 2000), invalid);
+    // Base 2.0, 5.17.2.1: "if the specified namespace is an inactive NSID, then
+    // the controller returns a zero filled data structure".
+    let id = admin.identify(Cns::NAMESPACE, 2000);
+    assert!(id.data.iter().all(|byte| *byte == 0));
+    let id: IdentifyNamespace = identify(&mut admin, Cns::ALLOCATED_NAMESPACE, 2000);
+    assert_eq!(id.nsze.get(), 0);
+    assert_ne!(id.nguid, [0; 16]);
+    for (state, kind, status) in [
+        (NamespaceState::Ready, ChangeKind::Enabled, Status::SUCCESS),
+        (NamespaceState::Disabled, ChangeKind::Disabled, invalid),
+    ] {
+        let applied = apply(&target, &[with_second(state), closed()]);
+        assert_eq!(applied.changes.len(), 1);
+        assert_eq!(applied.changes[0].kind, kind);
+        assert_eq!(read(&mut host, 2000), status);
+    }
+}

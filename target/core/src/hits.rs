@@ -1,0 +1,101 @@
+//! How often peers ran into the limits that keep them from starving others.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Something of which peers may have so much and no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Limit {
+    /// Controllers of all hosts.
+    Controllers,
+    /// Controllers of one host.
+    HostControllers,
+    /// I/O queues of one host.
+    HostQueues,
+    /// Commands that one host may have outstanding.
+    HostCommands,
+    /// Buffers of a reactor that one host holds.
+    HostMemory,
+    /// Connections that came by one port.
+    PortConnections,
+    /// Connections without a Connect command.
+    Unconnected,
+    /// Capsule buffers of a reactor.
+    Capsules,
+}
+
+/// Counters of one target, each about one [`Limit`].
+#[derive(Debug, Default)]
+pub struct Hits {
+    counts: [AtomicU64; Limit::ALL.len()],
+}
+
+impl Limit {
+    /// All there are.
+    pub const ALL: [Self; 8] = [
+        Self::Controllers,
+        Self::HostControllers,
+        Self::HostQueues,
+        Self::HostCommands,
+        Self::HostMemory,
+        Self::PortConnections,
+        Self::Unconnected,
+        Self::Capsules,
+    ];
+
+    /// The key of the configuration that says how much it is.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Controllers => "limits.controllers",
+            Self::HostControllers => "limits.host_controllers",
+            Self::HostQueues => "limits.host_queues",
+            Self::HostCommands => "limits.host_commands",
+            Self::HostMemory => "limits.host_memory",
+            Self::PortConnections => "limits.port_connections",
+            Self::Unconnected => "limits.unconnected",
+            Self::Capsules => "reactor.buffer_memory",
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.key())
+    }
+}
+
+impl Hits {
+    /// Somebody ran into `limit`.
+    pub fn add(&self, limit: Limit) {
+        if let Some(count) = self.counts.get(limit as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often that happened to `limit`.
+    #[must_use]
+    pub fn get(&self, limit: Limit) -> u64 {
+        let count = self.counts.get(limit as usize);
+        count.map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_limit_has_its_own_counter() {
+        let hits = Hits::default();
+        for (at, limit) in Limit::ALL.into_iter().enumerate() {
+            assert_eq!(limit as usize, at);
+            for _ in 0..=at {
+                hits.add(limit);
+            }
+        }
+        let counts = Limit::ALL.map(|limit| hits.get(limit));
+        assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+}

@@ -1,0 +1,138 @@
+//! Storage that changes under hosts at work: it grows, shrinks, goes, comes back.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+use nvmeof_e2e::{Running, Setup, Target, eventually, image, pattern, same_bytes};
+
+const MIB: usize = 1 << 20;
+
+/// A host that reads and writes namespace 1 until it is told to end.
+fn at_work(target: &Target) -> Running {
+    let bench = target.on(1, "bench");
+    let mut bench = bench
+        .args("--rw randrw --bs 4k --iodepth 16 --runtime 3600")
+        .start();
+    goes_on(target, &mut bench);
+    bench
+}
+
+/// The host is at work and goes on.
+fn goes_on(target: &Target, bench: &mut Running) {
+    let written = || {
+        let json = target.nvmeof("smart-log").json();
+        json["host_write_commands"].as_u64().unwrap()
+    };
+    let first = written();
+    assert!(eventually(|| (written() > first + 100).then_some(())).is_some());
+    assert!(bench.runs(), "{}", target.log());
+}
+
+/// Blocks of namespace `nsid`.
+fn blocks(target: &Target, nsid: u32) -> u64 {
+    target.on(nsid, "id-ns").json()["nsze"].as_u64().unwrap()
+}
+
+fn becomes(target: &Target, nsid: u32, expected: u64) {
+    let there = eventually(|| (blocks(target, nsid) == expected).then_some(()));
+    assert!(there.is_some(), "{}", target.log());
+}
+
+fn set_len(setup: &Setup, nsid: u32, len: usize) {
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(setup.image_path(nsid))
+        .unwrap();
+    file.set_len(u64::try_from(len).unwrap()).unwrap();
+}
+
+#[test]
+fn another_size_is_noticed_without_being_told() {
+    let setup = Setup::new().file(4 * MIB).file(4 * MIB);
+    let mut target = setup.start();
+    let mut bench = at_work(&target);
+    assert_eq!(blocks(&target, 2), 8192);
+    set_len(&setup, 2, 6 * MIB);
+    becomes(&target, 2, 12288);
+    let data = pattern(9, MIB);
+    target.write(2, 8192, &data);
+    same_bytes(&target.read(2, 8192, Some(2048)), &data);
+    // What is cut off is gone, and whoever wants it is told so.
+    set_len(&setup, 2, 2 * MIB);
+    becomes(&target, 2, 4096);
+    same_bytes(&target.read(2, 0, None), &pattern(2, 4 * MIB)[..2 * MIB]);
+    assert_eq!(target.lines(&["noticed: ", "namespace 2"]).len(), 2);
+    goes_on(&target, &mut bench);
+    target.must_be_well();
+    bench.kill();
+    target.stop();
+}
+
+#[test]
+fn storage_that_is_gone_hurts_nobody_else_and_comes_back() {
+    let setup = Setup::new().file(4 * MIB).file(4 * MIB);
+    let _ = setup.config();
+    let mut target = setup.start();
+    let mut bench = at_work(&target);
+    let mut other = target
+        .on(2, "bench")
+        .args("--rw randread --bs 4k --iodepth 16 --runtime 3600")
+        .start();
+    assert!(other.runs());
+    set_len(&setup, 2, 0);
+    let line = target.wait_for_log("is faulted: ");
+    for word in ["namespace 2", "0 bytes", "namespace enable", "disk2.img"] {
+        assert!(line.contains(word), "{word}: {line}");
+    }
+    assert_eq!(other.end().status, Some(1));
+    target
+        .on(2, "read")
+        .args("--data -")
+        .fails(1, &["Not Ready"]);
+    // It is there as ever, but for that.
+    assert_eq!(blocks(&target, 2), 8192);
+    goes_on(&target, &mut bench);
+    target.signal(Signal::SIGHUP);
+    let line = target.wait_for_log("still faulted");
+    assert!(line.contains("0 bytes"), "{line}");
+    image(&setup.image_path(2), 2, 4 * MIB);
+    target.signal(Signal::SIGHUP);
+    target.wait_for_log("namespace 2 is there again");
+    same_bytes(&target.read(2, 0, None), &pattern(2, 4 * MIB));
+    assert_eq!(target.lines(&["ERROR", "is faulted: "]).len(), 1);
+    goes_on(&target, &mut bench);
+    target.must_be_well();
+    bench.kill();
+    target.stop();
+}
+
+#[test]
+fn a_namespace_is_switched_off_and_on() {
+    let setup = Setup::new().file(4 * MIB).file(MIB);
+    let on = setup.text();
+    let off = format!("{on}enabled = false\n");
+    let mut target = setup.start();
+    let mut bench = at_work(&target);
+    let active = || {
+        let json = target.nvmeof("list-ns").json();
+        json["nsid_list"].as_array().unwrap().len()
+    };
+    for (text, count) in [(&off, 1), (&on, 2)] {
+        fs::write(setup.path("target.toml"), text).unwrap();
+        target.signal(Signal::SIGHUP);
+        assert!(eventually(|| (active() == count).then_some(())).is_some());
+        goes_on(&target, &mut bench);
+    }
+    assert_eq!(target.lines(&["namespace 2 is disabled"]).len(), 1);
+    assert_eq!(target.lines(&["namespace 2 is enabled"]).len(), 1);
+    same_bytes(&target.read(2, 0, None), &pattern(2, MIB));
+    target.must_be_well();
+    bench.kill();
+    target.stop();
+}
