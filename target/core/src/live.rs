@@ -32,13 +32,13 @@ struct State {
     current: Present,
 }
 
-/// What one queue sees at present. Looking whether it is still that costs a
+/// What one queue or controller sees at present. Looking whether it is still that costs a
 /// load of a word that is hardly ever written.
 #[derive(Debug)]
 pub(crate) struct View {
     live: Arc<Live>,
     seen: u64,
-    sight: Sight,
+    sight: Arc<Sight>,
     viewer: Arc<Viewer>,
 }
 
@@ -127,7 +127,7 @@ impl Live {
         View {
             live: Arc::clone(self),
             seen,
-            sight,
+            sight: Arc::new(sight),
             viewer,
         }
     }
@@ -156,12 +156,13 @@ impl View {
 
     #[cold]
     fn renew(&mut self) {
-        (self.seen, self.sight) = self.live.look(&self.viewer);
+        let (seen, sight) = self.live.look(&self.viewer);
+        (self.seen, self.sight) = (seen, Arc::new(sight));
     }
 
     /// What was seen at the last [`refresh`](Self::refresh).
     #[inline]
-    pub(crate) fn sight(&self) -> &Sight {
+    pub(crate) fn sight(&self) -> &Arc<Sight> {
         &self.sight
     }
 }

@@ -1,6 +1,8 @@
 //! Asymmetric namespace access as admin commands see it: the log page, and which
 //! commands fail (Base 2.2, 8.1.1; NVM 1.2, 5.1).
 
+use std::collections::BTreeMap;
+
 use nvmeof_wire::admin::{GetLogPage, NSID_ALL};
 use nvmeof_wire::features::FeatureId;
 use nvmeof_wire::identify::capabilities::Anacap;
@@ -46,14 +48,20 @@ impl Admin<'_> {
         let Some(sight) = self.controller.sight() else {
             return;
         };
+        let mut members: BTreeMap<u32, Vec<U32>> = BTreeMap::new();
+        if !groups_only(command) {
+            for seen in sight.seen() {
+                let nsid = U32::new(seen.namespace.nsid);
+                members
+                    .entry(seen.namespace.ana_group)
+                    .or_default()
+                    .push(nsid);
+            }
+        }
         let mut at = ANA_HEADER_LEN as u64;
         let mut groups = 0u16;
         for (group, state) in sight.groups() {
-            let members: Vec<U32> = if groups_only(command) {
-                Vec::new()
-            } else {
-                sight.members(group).map(U32::new).collect()
-            };
+            let members = members.remove(&group).unwrap_or_default();
             let count = u32::try_from(members.len()).unwrap_or(u32::MAX);
             let descriptor = AnaGroup::new(group, count, counts.group(group), state);
             window.put(at, &descriptor);

@@ -22,7 +22,7 @@ pub(crate) use features::{
 pub(crate) use hot::Hot;
 
 use crate::Limits;
-use crate::live::Live;
+use crate::live::{Live, View};
 use crate::model::PortAddress;
 use crate::sight::{Present, Sight, Viewer};
 use aborts::{Aborts, Asked};
@@ -40,6 +40,8 @@ pub(crate) struct Controller {
     pub(crate) hostid: [u8; 16],
     /// How the host sees the subsystem.
     pub(crate) viewer: Arc<Viewer>,
+    /// What it saw when an admin command looked last.
+    view: Option<Mutex<View>>,
     pub(crate) serves: Serves,
     pub(crate) hot: Hot,
     cold: Mutex<Cold>,
@@ -84,11 +86,17 @@ impl Controller {
         serves: Serves,
         features: Features,
     ) -> Self {
+        let viewer = Arc::new(Viewer { hostnqn, port });
+        let view = match &serves {
+            Serves::Discovery => None,
+            Serves::Nvm(live) => Some(Mutex::new(live.view(Arc::clone(&viewer)))),
+        };
         Self {
             cntlid,
             hostnqn,
             hostid,
-            viewer: Arc::new(Viewer { hostnqn, port }),
+            viewer,
+            view,
             serves,
             hot: Hot::default(),
             cold: Mutex::new(Cold {
@@ -111,11 +119,15 @@ impl Controller {
 
     /// What its host sees of the subsystem now, unless this is a discovery
     /// controller.
-    pub(crate) fn sight(&self) -> Option<Sight> {
-        match &self.serves {
-            Serves::Discovery => None,
-            Serves::Nvm(live) => Some(live.current().sight(&self.viewer)),
-        }
+    pub(crate) fn sight(&self) -> Option<Arc<Sight>> {
+        // Nothing is left half done when a holder panics.
+        let mut view = self
+            .view
+            .as_ref()?
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        view.refresh();
+        Some(Arc::clone(view.sight()))
     }
 
     pub(crate) fn is_discovery(&self) -> bool {
