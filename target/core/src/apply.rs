@@ -2,9 +2,10 @@
 //!
 //! What hosts do not have to know of does not reach them. They hear of a
 //! namespace that changed or is reached otherwise, and of a discovery log that
-//! changed, by asynchronous events. Removing what is in use disconnects it: controllers of a subsystem
-//! that is gone, and of a host that may not connect any more, are lost as if
-//! their connection had broken.
+//! changed, by asynchronous events. Removing what is in use disconnects it:
+//! controllers of a subsystem that is gone, of a host that may not connect any more,
+//! and of one that came by a port that leads elsewhere now are lost as if their
+//! connection had broken.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -158,6 +158,23 @@ fn a_host_is_denied_disconnected_and_let_go() {
 }
 
 #[test]
+fn a_namespace_is_switched_off_and_its_group_becomes_inaccessible() {
+    let setup = managed().file(MIB).file(MIB);
+    let target = setup.start();
+    ctl(&setup, "namespace disable 2").ok();
+    assert_eq!(nsids(&target), [1]);
+    ctl(&setup, "namespace enable 2").ok();
+    same_bytes(&target.read(2, 0, None), &pattern(2, MIB));
+    let changed = ask(&setup, "ana set 1 inaccessible --port 1");
+    assert_eq!(changed["changes"].as_array().unwrap().len(), 1, "{changed}");
+    target.on(1, "read").args("--data -").fails(1, &[]);
+    ctl(&setup, "ana set 1 upside-down").fails(2, &["state"]);
+    ctl(&setup, "ana set 1 optimized").ok();
+    same_bytes(&target.read(1, 0, None), &pattern(1, MIB));
+    target.stop();
+}
+
+#[test]
 fn whatever_was_acknowledged_is_there_after_kill() {
     let setup = managed().file(MIB);
     let mut known = 1;

@@ -97,7 +97,8 @@ impl Model {
         let nqn = check_nqn(Place::Discovery, "nqn", text)?;
         if nqn.is_discovery() {
             return Err(bad(
-                "every discovery subsystem has this name; leave the key out, or give one of its own",
+                "every discovery subsystem has this name; leave the key out, or give one of its \
+                 own",
             ));
         }
         if self.subsystem(&nqn).is_some() {

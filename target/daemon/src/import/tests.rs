@@ -266,15 +266,19 @@ fn a_port_of_another_transport_does_not_open_its_subsystems_elsewhere() {
 }
 
 #[test]
-fn a_subsystem_that_was_not_on_all_ports_is_told() {
-    let saved = saved_with(
-        "/ports/1/subsystems",
-        json!(["nqn.2026-11.org.example:mail"]),
+fn a_port_leads_to_what_it_led_to() {
+    let mail = "nqn.2026-11.org.example:mail";
+    let saved = saved_with("/ports/1/subsystems", json!([mail, "nqn.of:nobody"]));
+    let (text, report) = import(&saved, &small_blocks);
+    let ports: Vec<_> = text.split("[[port]]").collect();
+    assert!(!ports[1].contains("subsystems = "), "{text}");
+    assert!(
+        ports[2].contains(&format!("subsystems = [\"{mail}\"]")),
+        "{text}"
     );
-    let (_, report) = import(&saved, &small_blocks);
     let told = told(&report);
     assert!(
-        told.contains("subsystems[1]: is served on all 2 ports, not on 1"),
+        told.contains("ports[1].subsystems: there is no subsystem"),
         "{told}"
     );
 }

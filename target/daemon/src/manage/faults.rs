@@ -21,8 +21,8 @@ use super::{ApplyError, Manager, Report, State};
 /// A namespace whose storage is gone. Displays as cause and remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "namespace {nsid} of {nqn} is faulted: {why}; bring {path} back, then reload, or `nvmeof-target \
-     ctl namespace enable {nqn} {nsid}`"
+    "namespace {nsid} of {nqn} is faulted: {why}; bring {path} back, then reload, or \
+     `nvmeof-target ctl namespace enable --subsystem {nqn} {nsid}`"
 )]
 pub struct Faulted {
     /// Its subsystem.

@@ -411,12 +411,6 @@ impl Edge {
         self.state == State::Closing
     }
 
-    /// Answers that wait for a slot.
-    #[cfg(test)]
-    pub(crate) fn parked(&self) -> usize {
-        self.parked.len()
-    }
-
     /// Closes now.
     pub(crate) fn abandon(&mut self, why: &str, io: &mut Io<'_>) {
         if self.state != State::Closing {

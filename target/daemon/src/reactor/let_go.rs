@@ -2,8 +2,9 @@
 //! but it may listen again.
 //!
 //! ```text
-//!  Serving ─ order ─► Finishing ─ time is up ─► Closing ─ queue pairs gone ─► Gone ─ listens ─► Serving
-//!                        └ queue pairs gone ──────────────────────────────────► ┘
+//!  Serving ─ order ─► Finishing ─ time is up ─► Closing ─ queue pairs gone ─► Gone
+//!     ▲                   └ queue pairs gone ─────────────────────────────────► │
+//!     └──────────────────────────────── listens ────────────────────────────────┘
 //! ```
 
 use std::sync::mpsc::Sender;

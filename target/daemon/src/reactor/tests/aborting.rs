@@ -6,9 +6,9 @@ use nvmeof_wire::admin::Abort;
 use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::opcode::io;
 
+use super::Bench;
 use super::host::{Host, Sent, admin, connect, ready, run};
 use super::io::command;
-use super::{Bench, few_buffers};
 
 /// Aborts `sent` of queue 1: whether it was.
 fn abort(bench: &mut Bench, host: &mut Host, admin: nvmeof_rdma::QpId, sent: Sent) -> bool {
@@ -139,38 +139,4 @@ fn an_abort_of_a_queue_that_goes_is_answered() {
     host.provider.disconnect(qp);
     let gone = Sent { qp, cid: 1 };
     assert!(!abort(&mut bench, &mut host, first, gone));
-}
-
-/// A host that takes no answers and has one command after the other aborted: no
-/// more is kept for it than its queue has entries.
-#[test]
-fn answers_to_what_was_aborted_do_not_pile_up() {
-    let mut most = 0;
-    for seed in 70..76 {
-        let mut config = few_buffers();
-        (config.data[0].len, config.data[0].count) = (8192, 128);
-        let mut bench = Bench::with(seed, config);
-        let mut host = bench.host();
-        let (first, cntlid) = admin(&mut bench, &mut host, 0);
-        let (qp, _) = connect(&mut bench, &mut host, &Connect::new(1, 64, 0), cntlid);
-        // More data than some windows have room for.
-        let read = |host: &mut Host| host.send_with(qp, command(io::READ, 0, 16), &[0; 8192]);
-        for _ in 0..64 {
-            read(&mut host);
-        }
-        // From now on it sends, and receives nothing.
-        for _ in 0..100 {
-            let cid = read(&mut host).cid;
-            host.provider.submit(bench.net.now());
-            bench.run_for(&mut [], std::time::Duration::from_millis(1));
-            host.send(first, Abort { sqid: 1, cid }.to_sqe(), &[]);
-            host.provider.submit(bench.net.now());
-            bench.run_for(&mut [], std::time::Duration::from_millis(1));
-        }
-        for place in bench.reactor.queues.places() {
-            let edge = bench.reactor.queues.get(place);
-            most = most.max(edge.map_or(0, |edge| edge.parked()));
-        }
-    }
-    assert!((1..=64).contains(&most), "{most}");
 }
