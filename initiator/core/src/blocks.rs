@@ -150,9 +150,15 @@ impl Blocks {
     /// `count` is at most [`step`](Self::step).
     #[must_use]
     pub fn command(&self, first: u64, count: u64) -> Command {
-        if self.operation == Operation::CompareWrite {
-            return self.half(first == 0);
+        match self.operation {
+            Operation::CompareWrite => self.half(first == 0),
+            _ => self.one(first, count),
         }
+    }
+
+    /// The command of an operation that is not fused.
+    #[inline]
+    fn one(&self, first: u64, count: u64) -> Command {
         let place = self.place(first, count);
         let blocks = u32::try_from(count).unwrap_or(MAX_BLOCKS).min(MAX_BLOCKS);
         debug_assert_eq!(u64::from(blocks), count, "callers keep to step()");
@@ -174,6 +180,7 @@ impl Blocks {
     }
 
     /// One command of a fused operation.
+    #[cold]
     fn half(&self, first: bool) -> Command {
         let (operation, fuse) = if first {
             (Operation::Compare, Fuse::First)
@@ -185,7 +192,7 @@ impl Blocks {
             fua: self.fua && !first,
             ..*self
         };
-        alone.command(0, self.count).fused(fuse)
+        alone.one(0, self.count).fused(fuse)
     }
 
     /// `count` blocks from block `first`, counted from 0.

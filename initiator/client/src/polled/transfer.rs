@@ -123,7 +123,7 @@ impl Parts<'_> {
         // Nothing may come between the commands of a fused operation, and the
         // first is not answered before the second is there.
         let together = call.work.together();
-        if together > self.queue.room() {
+        if together > 1 && together > self.queue.room() {
             let narrow = together >= usize::from(self.queue.size());
             let why = if narrow {
                 SubmitError::Narrow
