@@ -1,0 +1,109 @@
+#!/bin/bash
+# about: namespaces, ANA states, hosts and ports change under I/O; the host sees each within a second
+# providers: iwarp verbs-rxe verbs-siw
+# timeout: 300
+source /lab/guest/lib.sh
+
+# What is taken away on purpose.
+dmesg_expect 'nvme nvme[0-9]+: .*(failed|rejected|error|[Rr]econnect|dying|resetting|creating|ANA group|rescanning)'
+dmesg_expect 'no usable path|nvme_rdma|Connect for subsystem|(siw|rxe)[0-9]*: |capacity change'
+
+# ctl ARGUMENT... : changes the running target.
+ctl() {
+    nvmeof-target ctl --socket "$WORK/control.sock" "$@"
+}
+
+# seen_in WHAT COMMAND... : the host sees it within a second of the change;
+# guests are slow, so the time is the host's own, from change to event.
+seen() {
+    local what=$1 begin=${EPOCHREALTIME/./} took
+    shift
+    until "$@" >/dev/null 2>&1; do
+        took=$(((${EPOCHREALTIME/./} - begin) / 1000))
+        [ "$took" -le 1000 ] || fail "$what: not seen within a second"
+    done
+    record "$what" "$(((${EPOCHREALTIME/./} - begin) / 1000)) ms"
+}
+
+blocks_are() {
+    [ "$(cat "/sys/class/block/$(basename "$(device "$1")")/size")" = "$2" ]
+}
+gone() {
+    ! device "$1"
+}
+# Of the path by the first port.
+ana_is() {
+    [ "$(cat /sys/class/nvme/"$CTRL"/nvme*c*n"$1"/ana_state)" = "$2" ]
+}
+
+config "$(disk d1 64M)"
+namespace 2 "$(disk d2 16M)"
+sed -i "1i [control]\nsocket = \"$WORK/control.sock\"\nstate = \"$WORK/state.json\"\n" "$CONFIG"
+target_start
+connect --ctrl-loss-tmo=20
+host=$(cat /etc/nvme/hostnqn)
+
+# All the while somebody writes and verifies on the first namespace.
+fio --name=verify --filename="$(device 1)" --rw=randwrite --bs=4k --iodepth=8 --size=24M \
+    --loops=1000 --time_based --runtime=20 --verify=crc32c --verify_fatal=1 \
+    --verify_backlog=512 --ioengine=io_uring --direct=1 --output-format=json \
+    --output="$OUT/verify.json" 2>"$OUT/verify.err" &
+io=$!
+sleep 1
+
+ctl namespace add --nsid 3 "$(disk d3 16M)"
+seen "namespace added" device 3
+third=$(device 3)
+dd if=/dev/urandom of="$third" bs=1M count=4 oflag=direct status=none
+cmp -n 4194304 "$third" "$WORK/d3" || fail "the added namespace has other data"
+
+ctl namespace resize 3 32M
+seen "namespace resized" blocks_are 3 65536
+truncate -s 48M "$WORK/d3"
+ctl namespace resize 3
+seen "file grown" blocks_are 3 98304
+
+ctl namespace disable 3
+seen "namespace disabled" gone 3
+ctl namespace enable 3
+seen "namespace enabled" device 3
+
+ctl ana set 1 non-optimized
+seen "ANA state" ana_is 1 non-optimized
+ctl ana set 1 optimized
+seen "ANA state back" ana_is 1 optimized
+
+ctl namespace remove 2
+seen "namespace removed" gone 2
+
+# Another host is let in and denied, while ours goes on.
+other=nqn.2026-11.org.example:other
+ctl host allow --only "$host" "$other"
+initiator id-ctrl -q "$other" >/dev/null
+ctl host deny "$other"
+expect_match "what the denied host is told" 'not in allowed_hosts|not allowed|Connect Invalid Host' \
+    "$(expect_fail initiator id-ctrl -q "$other")"
+
+# A port more, and less.
+ctl port add "$ADDRESS:4421" --provider "$ENGINE"
+PORT=4421 initiator id-ctrl -q "$host" >/dev/null
+ctl port remove "$ADDRESS:4421"
+PORT=4421 expect_fail initiator id-ctrl -q "$host" >/dev/null
+
+[ -d "/proc/$io" ] || fail "the I/O ended before the changes did"
+wait "$io" || fail "$(fio_complaint "$OUT/verify.json")"
+expect_eq "errors of fio" 0 "$(fio_report "$OUT/verify.json" | field '.jobs[0].error')"
+
+# What was changed is there again after a crash.
+target_kill
+target_start
+wait_for 20 controller_is live
+blocks_are 3 98304 || fail "the third namespace is not as it was before the crash"
+gone 2 || fail "the second namespace came back"
+
+# The host itself is denied: its connections end, and it stays out.
+ctl host deny "$host"
+wait_for 2 target_logged "host.*$host.*(not in allowed_hosts|disconnected)|disconnected.*$host"
+expect_fail initiator id-ctrl -q "$host" >/dev/null
+disconnect
+target_stop
