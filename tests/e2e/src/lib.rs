@@ -25,6 +25,7 @@ mod peer;
 mod run;
 mod setup;
 mod target;
+mod work;
 
 pub use fio::{Jobs, engine};
 pub use image::{image, pattern, same_bytes};
@@ -34,3 +35,4 @@ pub use peer::{Peer, connect, connect_capsule, request};
 pub use run::{Ended, Run, Running, binary, copy_of};
 pub use setup::{HOST, NQN, Setup, target_command};
 pub use target::Target;
+pub use work::{at_work, blocks, goes_on, nsids};

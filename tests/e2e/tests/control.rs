@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use nvmeof_e2e::{
-    HOST, NQN, Run, Running, Setup, Target, eventually, pattern, same_bytes, target_command,
+    HOST, NQN, Run, Setup, at_work, blocks, goes_on, nsids, pattern, same_bytes, target_command,
 };
 use serde_json::Value;
 
@@ -46,35 +46,6 @@ fn ask(setup: &Setup, line: &str) -> Value {
     serde_json::from_slice(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {ended}"))
 }
 
-/// A host that reads and writes namespace 1 until it is told to end.
-fn at_work(target: &Target) -> Running {
-    let bench = target.on(1, "bench");
-    let mut bench = bench
-        .args("--rw randrw --bs 4k --iodepth 16 --runtime 3600")
-        .start();
-    goes_on(target, &mut bench);
-    bench
-}
-
-/// The host is at work and goes on.
-fn goes_on(target: &Target, bench: &mut Running) {
-    let written = || {
-        let json = target.nvmeof("smart-log").json();
-        json["host_write_commands"].as_u64().unwrap()
-    };
-    let first = written();
-    assert!(eventually(|| (written() > first + 100).then_some(())).is_some());
-    assert!(bench.runs(), "{}", target.log());
-}
-
-fn nsids(target: &Target) -> Vec<u64> {
-    let json = target.nvmeof("list-ns").json();
-    let all = json["nsid_list"].as_array().unwrap();
-    all.iter()
-        .map(|one| one["nsid"].as_u64().unwrap())
-        .collect()
-}
-
 #[test]
 fn a_host_at_work_sees_namespaces_come_grow_and_go() {
     let setup = managed().file(16 * MIB);
@@ -91,7 +62,7 @@ fn a_host_at_work_sees_namespaces_come_grow_and_go() {
         (&Value::Bool(true), vec![1, 2])
     );
     same_bytes(&target.read(2, 0, None), &pattern(5, 4 * MIB));
-    let size = || target.on(2, "id-ns").json()["nsze"].as_u64().unwrap();
+    let size = || blocks(&target, 2);
     ctl(&setup, "namespace resize 2 8M").ok();
     assert_eq!(size(), 8 << 11);
     ctl(&setup, "namespace resize 2 4M").fails(2, &["shrink"]);

@@ -9,35 +9,9 @@
 use std::fs;
 
 use nix::sys::signal::Signal;
-use nvmeof_e2e::{Running, Setup, Target, eventually, image, pattern, same_bytes};
+use nvmeof_e2e::{Setup, Target, at_work, blocks, eventually, goes_on, image, pattern, same_bytes};
 
 const MIB: usize = 1 << 20;
-
-/// A host that reads and writes namespace 1 until it is told to end.
-fn at_work(target: &Target) -> Running {
-    let bench = target.on(1, "bench");
-    let mut bench = bench
-        .args("--rw randrw --bs 4k --iodepth 16 --runtime 3600")
-        .start();
-    goes_on(target, &mut bench);
-    bench
-}
-
-/// The host is at work and goes on.
-fn goes_on(target: &Target, bench: &mut Running) {
-    let written = || {
-        let json = target.nvmeof("smart-log").json();
-        json["host_write_commands"].as_u64().unwrap()
-    };
-    let first = written();
-    assert!(eventually(|| (written() > first + 100).then_some(())).is_some());
-    assert!(bench.runs(), "{}", target.log());
-}
-
-/// Blocks of namespace `nsid`.
-fn blocks(target: &Target, nsid: u32) -> u64 {
-    target.on(nsid, "id-ns").json()["nsze"].as_u64().unwrap()
-}
 
 fn becomes(target: &Target, nsid: u32, expected: u64) {
     let there = eventually(|| (blocks(target, nsid) == expected).then_some(()));

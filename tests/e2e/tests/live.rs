@@ -12,7 +12,10 @@ use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use nvmeof_e2e::{HOST, NQN, Run, Running, Setup, Target, eventually, fds, pattern, same_bytes};
+use nvmeof_e2e::{
+    HOST, NQN, Run, Setup, Target, at_work, blocks, eventually, fds, goes_on, nsids, pattern,
+    same_bytes,
+};
 
 const MIB: usize = 1 << 20;
 
@@ -33,41 +36,6 @@ fn reload(setup: &Setup, target: &Target, text: &str) -> String {
     target.signal(Signal::SIGHUP);
     let line = eventually(|| told().get(before).cloned());
     line.unwrap_or_else(|| panic!("the reload is not in the log:\n{}", target.log()))
-}
-
-/// A host that reads and writes namespace 1 until it is told to end.
-fn at_work(target: &Target) -> Running {
-    let bench = target.on(1, "bench");
-    let mut bench = bench
-        .args("--rw randrw --bs 4k --iodepth 16 --runtime 3600")
-        .start();
-    let written = || {
-        let json = target.nvmeof("smart-log").json();
-        json["host_write_commands"].as_u64().unwrap()
-    };
-    let first = written();
-    assert!(eventually(|| (written() > first).then_some(())).is_some());
-    assert!(bench.runs());
-    bench
-}
-
-/// The host is at work and goes on.
-fn goes_on(target: &Target, bench: &mut Running) {
-    let written = || {
-        let json = target.nvmeof("smart-log").json();
-        json["host_write_commands"].as_u64().unwrap()
-    };
-    let first = written();
-    assert!(eventually(|| (written() > first + 100).then_some(())).is_some());
-    assert!(bench.runs(), "{}", target.log());
-}
-
-fn nsids(target: &Target) -> Vec<u64> {
-    let json = target.nvmeof("list-ns").json();
-    let all = json["nsid_list"].as_array().unwrap();
-    all.iter()
-        .map(|one| one["nsid"].as_u64().unwrap())
-        .collect()
 }
 
 #[test]
@@ -145,7 +113,7 @@ fn a_file_that_grows_under_a_host_is_larger_for_it() {
     let text = setup.text();
     let mut target = setup.start();
     let mut bench = at_work(&target);
-    let size = || target.on(1, "id-ns").json()["nsze"].as_u64().unwrap();
+    let size = || blocks(&target, 1);
     let before = size();
     let file = fs::OpenOptions::new().write(true).open(setup.image_path(1));
     file.unwrap().set_len(8 << 20).unwrap();
