@@ -1,6 +1,7 @@
 //! The right to serve a specification, taken once in the process.
 
 use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -39,6 +40,16 @@ struct Claimed {
     name: Arc<str>,
     geometry: Geometry,
     source: Source,
+}
+
+/// Which file or device it is: the same after a mount or when it is opened again,
+/// another when a file takes the place of another under its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// A file, by its number in its file system.
+    File(u64),
+    /// A block device, by its number and its size in bytes.
+    Device(u64, u64),
 }
 
 enum Source {
@@ -160,6 +171,20 @@ impl Claim {
     #[must_use]
     pub fn identity(&self) -> u64 {
         self.inner.identity
+    }
+
+    /// Which file or device it is; `None` for memory, and where nothing tells.
+    #[must_use]
+    pub fn storage(&self) -> Option<Storage> {
+        let Source::File(file) = &self.inner.source else {
+            return None;
+        };
+        let metadata = file.metadata().ok()?;
+        Some(if metadata.file_type().is_block_device() {
+            Storage::Device(metadata.rdev(), self.inner.geometry.size)
+        } else {
+            Storage::File(metadata.ino())
+        })
     }
 
     /// The same without holding it.

@@ -27,7 +27,7 @@ mod size;
 mod spec;
 
 pub use backend::{Backend, Io};
-pub use claim::{Claim, WeakClaim};
+pub use claim::{Claim, Storage, WeakClaim};
 pub use disks::{DiskId, Disks};
 pub use error::{CloseError, IoError, IoErrorKind, OpenError};
 pub use geometry::{BlockSize, Geometry};

@@ -33,7 +33,7 @@ pub(crate) struct Sight {
     subsystem: Arc<Subsystem>,
     /// Ordered by namespace identifier.
     seen: Vec<Seen>,
-    /// Groups that the port names, and those of namespaces.
+    /// Groups of the namespaces.
     groups: BTreeMap<u32, AnaState>,
 }
 
@@ -82,12 +82,11 @@ impl Present {
                 state: state(namespace.ana_group),
             })
             .collect();
-        let named = port.flatten().into_iter();
-        let mut groups: BTreeMap<_, _> = named
-            .flat_map(|port| &port.ana_groups)
-            .map(|group| (group.id, group.state))
-            .collect();
-        groups.extend(seen.iter().map(|one| (one.namespace.ana_group, one.state)));
+        // Those without a namespace are none of the host's: Linux resets a
+        // controller that has a group in state Change for too long, empty or not.
+        let groups = seen.iter();
+        let groups = groups.map(|one| (one.namespace.ana_group, one.state));
+        let groups = groups.collect();
         Sight {
             subsystem: Arc::clone(&self.subsystem),
             seen,

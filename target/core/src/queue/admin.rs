@@ -90,13 +90,15 @@ impl Queue {
                 {
                     controller.hot.arm(now);
                 }
+                let next = self.admin_of(controller, now).begin(request, sqe);
                 // Other controllers may have been told, which their queues tell.
-                if sqe.opcode == admin::SET_FEATURES
+                if next.is_ok()
+                    && sqe.opcode == admin::SET_FEATURES
                     && SetFeatures::parse(sqe).fid == FeatureId::NAMESPACE_WRITE_PROTECTION
                 {
                     self.news |= News::POLL_ALL;
                 }
-                self.admin_of(controller, now).begin(request, sqe)
+                next
             }
             _ => self.admin_of(controller, now).begin(request, sqe),
         }

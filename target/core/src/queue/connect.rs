@@ -295,6 +295,13 @@ impl Queue {
             let cause = "not the one of the admin queue";
             return Err(Refused::parameter(HOSTID, cause));
         }
+        // What a port leads to, and how, was decided for the admin queue's.
+        if let (Some(port), Some(its)) = (&self.port, &controller.viewer.port)
+            && port != its
+        {
+            let cause = format_args!("{}, but the admin queue came by port {its}", who.cntlid);
+            return Err(Refused::parameter(CNTLID, cause));
+        }
         let Serves::Nvm(live) = &controller.serves else {
             let cause = "a discovery controller has no I/O queues";
             return Err(Refused::parameter(QID, cause));

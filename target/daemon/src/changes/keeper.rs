@@ -237,6 +237,19 @@ impl Keeper {
         let (state, edits) = kept.edited(edits)?;
         let (base, resting) = (kept.base.clone(), kept.resting.clone());
         let mut outcome = self.serve(&mut kept, base, state, resting)?;
+        for edit in &edits {
+            // What was faulted comes back, whatever is there now.
+            if let Edit::NamespaceEnable {
+                subsystem: Some(nqn),
+                nsid,
+                enabled: true,
+            } = edit
+            {
+                let enabled = self.manager.enable(nqn, *nsid)?;
+                outcome.report.changes.extend(enabled.changes);
+                outcome.report.remarks.clear();
+            }
+        }
         outcome.edits = edits;
         Ok(outcome)
     }
@@ -256,22 +269,19 @@ impl Keeper {
     /// size first where one is given.
     ///
     /// # Errors
-    /// [`ChangeError`]; then nothing changed.
+    /// [`ChangeError`]; then what is served did not change. A file that grew keeps
+    /// its size: hosts may have written there already.
     pub(crate) fn resize(&self, resize: &Resize) -> Result<Outcome, ChangeError> {
         let kept = self.lock();
-        let resized = resize::make(&kept.effective.config, &kept.effective.text, resize)?;
-        match self.manager.apply(&kept.effective.config) {
-            Ok(report) => Ok(Outcome {
-                report,
-                // The size is the file's: there is nothing to be kept.
-                saved: true,
-                ..Outcome::default()
-            }),
-            Err(error) => {
-                resized.undo();
-                Err(error.into())
-            }
-        }
+        // A file must not lose its end to a change that cannot be.
+        self.manager.plan(&kept.effective.config)?;
+        resize::make(&kept.effective.config, &kept.effective.text, resize)?;
+        Ok(Outcome {
+            report: self.manager.apply(&kept.effective.config)?,
+            // The size is the file's: there is nothing to be kept.
+            saved: true,
+            ..Outcome::default()
+        })
     }
 
     /// Lets go of a host.

@@ -44,9 +44,6 @@ impl Outcome {
         for change in &self.report.changes {
             tracing::info!("{what}: {change}");
         }
-        for remark in &self.report.remarks {
-            tracing::warn!("{what}: {remark}");
-        }
         for lost in &self.report.disconnected {
             tracing::warn!("{what}: disconnected: {lost}");
         }

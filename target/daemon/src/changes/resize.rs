@@ -1,7 +1,7 @@
 //! A namespace of another size: that of its file is changed, or looked at again.
 
 use std::fs::{File, OpenOptions};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nvmeof_backend::Spec;
 use serde::{Deserialize, Serialize};
@@ -29,13 +29,6 @@ pub(crate) struct Resize {
     pub(crate) shrink: bool,
 }
 
-/// A file that was made another size.
-#[must_use]
-pub(super) struct Resized {
-    /// What it was.
-    before: Option<(PathBuf, u64)>,
-}
-
 /// Every block size divides this.
 const UNIT: u64 = 4096;
 
@@ -43,7 +36,7 @@ const UNIT: u64 = 4096;
 ///
 /// # Errors
 /// [`ChangeError`]; then the file is as it was.
-pub(super) fn make(config: &Config, text: &str, resize: &Resize) -> Result<Resized, ChangeError> {
+pub(super) fn make(config: &Config, text: &str, resize: &Resize) -> Result<(), ChangeError> {
     let refused = |misfit| ChangeError::Misfit {
         edit: format!("namespace resize {}", resize.nsid),
         misfit,
@@ -57,12 +50,12 @@ pub(super) fn make(config: &Config, text: &str, resize: &Resize) -> Result<Resiz
     document.settle(&mut named).map_err(refused)?;
     let path = document.path_of(&named).map_err(refused)?;
     match resize.size {
-        None => Ok(Resized { before: None }),
+        None => Ok(()),
         Some(size) => set(&path, size, resize.shrink).map_err(refused),
     }
 }
 
-fn set(path: &str, size: u64, shrink: bool) -> Result<Resized, Misfit> {
+fn set(path: &str, size: u64, shrink: bool) -> Result<(), Misfit> {
     let Ok(Spec::File { path, .. }) = path.parse::<Spec>() else {
         let what = "memory cannot change its size without losing what is in it; remove the \
                     namespace and add another";
@@ -93,29 +86,10 @@ fn set(path: &str, size: u64, shrink: bool) -> Result<Resized, Misfit> {
         );
         return misfit("size", what);
     }
-    set_len(&file, size).map_err(about)?;
-    Ok(Resized {
-        before: (size > before).then_some((path, before)),
-    })
+    set_len(&file, size).map_err(about)
 }
 
 fn set_len(file: &File, size: u64) -> std::io::Result<()> {
     file.set_len(size)?;
     file.sync_all()
-}
-
-impl Resized {
-    /// Gives a file that grew the size it had. What was cut off stays lost.
-    pub(super) fn undo(self) {
-        let Some((path, size)) = self.before else {
-            return;
-        };
-        let undone = OpenOptions::new()
-            .write(true)
-            .open(&path)
-            .and_then(|file| file.set_len(size));
-        if let Err(error) = undone {
-            tracing::warn!("{}: keeps its new size: {error}", path.display());
-        }
-    }
 }

@@ -302,12 +302,13 @@ fn planned_out(plan: &Plan) -> OutcomeOut {
 fn changed(what: &str, outcome: Result<Outcome, ChangeError>) -> Result<OutcomeOut, Fault> {
     let outcome = outcome.inspect_err(|error| tracing::warn!("{what} refused: {error}"))?;
     outcome.tell(what);
+    let remarks = outcome.report.remarks.iter().cloned();
     Ok(OutcomeOut {
         changes: outcome.report.to_json_list(),
         disconnected: outcome.report.disconnected.iter().map(Into::into).collect(),
         edits: outcome.edits,
         saved: outcome.saved,
-        warnings: outcome.warnings,
+        warnings: remarks.chain(outcome.warnings).collect(),
     })
 }
 

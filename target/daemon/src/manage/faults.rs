@@ -188,6 +188,7 @@ impl Manager {
             old.push((disk.number, claim.clone()));
             disk.held = Held::Lost(Lost {
                 geometry: claim.geometry().clone(),
+                storage: claim.storage(),
                 why: why.clone(),
                 since: SystemTime::now(),
             });

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use nvmeof_backend::{Claim, Geometry, Spec, WeakClaim};
+use nvmeof_backend::{Claim, Geometry, Spec, Storage, WeakClaim};
 
 use super::reactors::Closing;
 use crate::config::{Config, ConfigError, Served, Wanted};
@@ -39,6 +39,8 @@ pub(crate) enum Held {
 pub(crate) struct Lost {
     /// As it was.
     pub(super) geometry: Geometry,
+    /// Which file or device it was.
+    pub(super) storage: Option<Storage>,
     /// What happened last.
     pub(super) why: String,
     pub(super) since: SystemTime,
@@ -103,9 +105,25 @@ impl Disk {
         self.wanted.nqn == nqn && self.wanted.nsid == nsid
     }
 
+    /// Whether its storage that is gone is the claimed one.
+    fn was(&self, claim: &Claim) -> bool {
+        self.lost().is_some_and(|lost| {
+            let block_size = claim.geometry().block_size;
+            lost.storage == claim.storage() && lost.geometry.block_size == block_size
+        })
+    }
+
     fn number_and_claim(&self) -> Option<(u32, Claim)> {
         Some((self.number, self.claim()?.clone()))
     }
+}
+
+/// Hosts must not find the data of one disk in the place of another's because
+/// something else was changed.
+fn another() -> String {
+    "another file or device has its name now; if hosts are to have that one, say so with \
+     `nvmeof-target ctl namespace enable`"
+        .to_owned()
 }
 
 impl Pool {
@@ -221,12 +239,14 @@ impl Pool {
                 self.take(config, at, wanted, &prepared.next),
                 self.lost(wanted),
             ) {
-                (Ok(taken), _) => taken,
+                (Ok(taken), None) => taken,
+                (Ok(taken), Some(lost)) if lost.was(&taken.0) => taken,
                 // What is broken already does not keep anything else from being
                 // changed.
-                (Err(error), Some(lost)) => {
+                (broken, Some(lost)) => {
                     let Wanted { nqn, nsid, .. } = wanted;
-                    let remark = format!("{nqn}: namespace {nsid} is still faulted: {error}");
+                    let why = broken.err().map_or_else(another, |error| error.to_string());
+                    let remark = format!("{nqn}: namespace {nsid} is still faulted: {why}");
                     prepared.remarks.push(remark);
                     let wanted = wanted.clone();
                     return Ok(Disk {

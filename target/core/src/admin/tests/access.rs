@@ -119,6 +119,16 @@ fn everything_is_optimized_where_nothing_is_said() {
     assert_eq!((id.anagrpid.get(), id.nuse.get()), (1, 1000));
 }
 
+/// Linux resets a controller of which a group is in state Change for too long.
+#[test]
+fn groups_without_a_namespace_of_the_host_are_not_told() {
+    let port = port_in(1, AnaState::CHANGE);
+    let target = served(std::slice::from_ref(&port), subsystem());
+    let (mut host, _) = Host::admin_at(&target, &port, &connect_data(0xffff));
+    let told = page(&mut host).1;
+    assert_eq!(told, [(1, AnaState::OPTIMIZED, vec![1, 3], 0)]);
+}
+
 #[test]
 fn the_page_tells_how_its_own_port_reaches_groups() {
     let ports = [

@@ -69,6 +69,28 @@ fn hosts_reach_by_a_port_what_it_leads_to() {
     assert!(remark.contains("this port does not lead to"), "{remark}");
 }
 
+/// An I/O queue belongs to a controller that was made by a port: it cannot come by
+/// one that leads elsewhere, or reaches groups otherwise.
+#[test]
+fn queues_of_a_controller_come_by_its_port() {
+    let ports = [port_to(1, &[DISK]), port_to(2, &[CLOSED])];
+    let target = served(&ports);
+    let (_admin, cntlid) = Host::admin_at(&target, &ports[0], &connect_data(0xffff));
+    let mut answers = ports.iter().map(|port| {
+        let mut io = Host::open(&target, 1, 128);
+        io.queue.set_port(crate::PortAddress {
+            traddr: port.traddr.clone(),
+            trsvcid: port.trsvcid,
+        });
+        io.connect(&Connect::new(1, 128, 0), &connect_data(cntlid))
+    });
+    assert_eq!(answers.next().unwrap().status(), Status::SUCCESS);
+    let refused = answers.next().unwrap();
+    assert_eq!(refused.status(), Status::CONNECT_INVALID_PARAMETERS);
+    let named = InvalidParameter::from_result(refused.result());
+    assert_eq!(named, InvalidParameter::InData(16));
+}
+
 #[test]
 fn who_came_by_a_port_that_leads_elsewhere_now_is_disconnected() {
     let ports = [port(), port_to(2, &[DISK])];

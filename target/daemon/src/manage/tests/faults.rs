@@ -132,6 +132,23 @@ fn what_is_gone_is_faulted_until_it_is_enabled() {
 }
 
 #[test]
+fn another_file_under_its_name_comes_only_when_that_is_said() {
+    let daemon = Daemon::start(&[]);
+    let path = daemon.file("a.img", 1 << 20);
+    let a = [(1, path.to_str().unwrap())];
+    daemon.apply(&a).unwrap();
+    assert!(daemon.look_after(1, Some(Errno::ENODEV)));
+    std::fs::rename(&path, path.with_extension("old")).unwrap();
+    daemon.file("a.img", 1 << 20);
+    let report = daemon.manager.apply(&parse(&text(&a))).unwrap();
+    assert!(report.changes.is_empty(), "{report:?}");
+    assert!(report.remarks[0].contains("another file"), "{report:?}");
+    assert_eq!(daemon.state(1), NamespaceState::Faulted);
+    assert!(!locked(&path));
+    assert_eq!(enable(&daemon, 1).unwrap(), ["namespace 1 is there again"]);
+}
+
+#[test]
 fn applying_the_same_brings_it_back() {
     let daemon = Daemon::start(&[]);
     let path = daemon.file("a.img", 1 << 20);
