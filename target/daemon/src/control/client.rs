@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::http::{Method, Request, StatusCode, header};
@@ -11,7 +11,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::UnixStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::fault::ErrorBody;
 
@@ -97,14 +97,29 @@ impl Caller {
         }
     }
 
+    /// Where more wait to be let in than the kernel keeps, it says so at once to
+    /// who does not block.
+    async fn connect(&self) -> io::Result<UnixStream> {
+        let until = Instant::now() + CROWDED;
+        loop {
+            match UnixStream::connect(&self.socket).await {
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until =>
+                {
+                    sleep(AGAIN).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
     async fn exchange(
         &self,
         method: Method,
         path: &str,
         body: Option<&Value>,
     ) -> Result<Answer, String> {
-        let stream = UnixStream::connect(&self.socket).await;
-        let stream = stream.map_err(|error| cause(&error))?;
+        let stream = self.connect().await.map_err(|error| cause(&error))?;
         let text = |error: hyper::Error| error.to_string();
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(text)?;
@@ -133,6 +148,10 @@ impl Caller {
         }
     }
 }
+
+/// How long to try where many wait to be let in; those that say nothing give way.
+const CROWDED: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// What to do when there is no connection.
 fn cause(error: &io::Error) -> String {
