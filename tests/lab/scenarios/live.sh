@@ -45,7 +45,7 @@ host=$(cat /etc/nvme/hostnqn)
 
 # All the while somebody writes and verifies on the first namespace.
 fio --name=verify --filename="$(device 1)" --rw=randwrite --bs=4k --iodepth=8 --size=24M \
-    --loops=1000 --time_based --runtime=20 --verify=crc32c --verify_fatal=1 \
+    --loops=1000 --time_based --runtime=40 --verify=crc32c --verify_fatal=1 \
     --verify_backlog=512 --ioengine=io_uring --direct=1 --output-format=json \
     --output="$OUT/verify.json" 2>"$OUT/verify.err" &
 io=$!
