@@ -122,6 +122,11 @@ fn a_host_is_denied_disconnected_and_let_go() {
     assert_eq!(bench.end().status, Some(1));
     target.nvmeof("id-ctrl").fails(1, &[]);
     ctl(&setup, "namespace add ram:1M").fails(1, &["ctl resume"]);
+    // What is refused cuts nothing.
+    let size = || fs::metadata(setup.image_path(1)).unwrap().len();
+    let before = size();
+    ctl(&setup, "namespace resize 1 4K --shrink").fails(1, &["ctl resume"]);
+    assert_eq!(size(), before);
     ctl(&setup, "resume").ok();
     assert_eq!(nsids(&target), [1]);
     target.must_be_well();

@@ -15,7 +15,7 @@ use super::state::{Applied, State};
 use super::store::Real;
 use super::{ChangeError, Outcome};
 use crate::config::{Config, ConfigError};
-use crate::manage::{Manager, Plan};
+use crate::manage::{DRAINED, Manager, Plan};
 use crate::ports;
 use crate::server::{ServeError, Server};
 
@@ -274,6 +274,9 @@ impl Keeper {
     pub(crate) fn resize(&self, resize: &Resize) -> Result<Outcome, ChangeError> {
         let kept = self.lock();
         // A file must not lose its end to a change that cannot be.
+        if self.manager.is_drained() {
+            return Err(ChangeError::Refused(DRAINED.to_owned()));
+        }
         self.manager.plan(&kept.effective.config)?;
         resize::make(&kept.effective.config, &kept.effective.text, resize)?;
         Ok(Outcome {

@@ -12,7 +12,7 @@ use crate::mailbox::Order;
 
 /// Beyond the time that commands may take, a reactor may take so long.
 const PATIENCE: Duration = Duration::from_secs(10);
-pub(super) const DRAINED: &str =
+pub(crate) const DRAINED: &str =
     "the target is drained and serves nobody; `nvmeof-target ctl resume` first";
 
 impl Manager {

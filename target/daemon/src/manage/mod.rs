@@ -23,6 +23,7 @@ use std::time::Instant;
 
 use nvmeof_target_core::{Applied, Model, Target};
 
+pub(crate) use drain::DRAINED;
 pub use faults::Faulted;
 pub(crate) use fixed::Fixed;
 pub(crate) use pool::Pool;
@@ -108,7 +109,7 @@ impl Manager {
     pub fn apply(&self, config: &Config) -> Result<Report, ApplyError> {
         let mut state = self.settled();
         if state.drained {
-            return Err(ApplyError::Refused(drain::DRAINED.to_owned()));
+            return Err(ApplyError::Refused(DRAINED.to_owned()));
         }
         let (disks, mut doors) = state.prepare(config, &self.reactors)?;
         let applied = match self.begin(config, &disks, &mut doors) {
