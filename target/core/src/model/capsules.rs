@@ -38,7 +38,7 @@ impl Model {
     /// there.
     #[must_use]
     pub fn in_capsule_at(&self, address: &PortAddress) -> u32 {
-        let port = self.ports.iter().find(|port| port.is_at(address));
+        let port = self.port(address);
         port.map_or(self.limits.in_capsule, |port| port.in_capsule)
     }
 }
