@@ -94,6 +94,18 @@ impl Cap {
         Self(mqes | (1 << 16) | (to << 24) | (u64::from(css) << 37))
     }
 
+    /// It becomes ready with its media (CRWMS): CRTO says in which time.
+    #[must_use]
+    pub const fn with_media(self) -> Self {
+        Self(self.0 | (1 << 59))
+    }
+
+    /// Whether it becomes ready with its media (CRWMS).
+    #[must_use]
+    pub fn ready_with_media(self) -> bool {
+        bits64(self.0, 59, 1) != 0
+    }
+
     /// Entries of the largest queue (MQES plus one).
     #[must_use]
     pub fn max_queue_entries(self) -> u32 {

@@ -24,10 +24,16 @@ pub(crate) struct Registers {
 /// once; the time covers a busy machine.
 const READY_MS: u32 = 10_000;
 
-/// The CAP property.
+/// The CAP property. Of CRMS, Base 2.2, figure 36 wants bit 0, ready with media,
+/// of each controller that is "compliant with NVM Express Base Specification,
+/// Revision 2.0 and later".
 pub(crate) fn cap(limits: &Limits) -> Cap {
-    Cap::new(limits.queue_depth, READY_MS, Cap::CSS_NVM)
+    Cap::new(limits.queue_depth, READY_MS, Cap::CSS_NVM).with_media()
 }
+
+/// The CRTO property: CRWMT, the time to become ready with media, in units of
+/// 500 ms. It is the same as CAP.TO where it fits there.
+pub(crate) const CRTO: u32 = READY_MS.div_ceil(500);
 
 impl Registers {
     pub(crate) fn cc(&self) -> Cc {

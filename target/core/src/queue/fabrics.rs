@@ -63,6 +63,7 @@ impl Queue {
             Property::CSTS => PropertyValue::Dword(registers.csts().bits()),
             // CAP.NSSRS is 0, so NSSR reads as 0 as a reserved property does.
             Property::NSSR => PropertyValue::Dword(0),
+            Property::CRTO => PropertyValue::Dword(lifecycle::CRTO),
             _ => return Err(Failure::field(OFST)),
         };
         check_size(&access, value)?;
