@@ -10,4 +10,4 @@ pub mod shm;
 
 pub use line::{ADDR, Line};
 pub use script::Script;
-pub use served::{HOST, SUBSYSTEM, served};
+pub use served::{CLOSED, HIDDEN, HOST, READ_ONLY, SUBSYSTEM, other, port, served};

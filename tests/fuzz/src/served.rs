@@ -4,43 +4,114 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::LazyLock;
 
-use nvmeof_target_core::{Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
+use nvmeof_target_core::{AnaGroup, Fabric, Limits, Model, NamespaceSpec, NamespaceState};
+use nvmeof_target_core::{PortAddress, PortSpec, SubsystemSpec, Target};
+use nvmeof_wire::log::ana::AnaState;
 
 /// The subsystem that everybody may use.
 pub const SUBSYSTEM: &str = "nqn.2026-11.org.example:disk";
 /// A host.
 pub const HOST: &str = "nqn.2026-11.org.example:host";
 
+/// Namespace and disk that only a friend of [`SUBSYSTEM`] may see.
+pub const HIDDEN: u32 = 2;
+/// Namespace and disk that hosts reach only in what [`other`] makes of it.
+pub const CLOSED: u32 = 4;
+/// Namespace and disk that nobody can write to.
+pub const READ_ONLY: u32 = 3;
+
+const FRIEND: &str = "nqn.2026-11.org.example:friend";
+
 static MODEL: LazyLock<Model> = LazyLock::new(|| {
+    let groups = [
+        (2, AnaState::NON_OPTIMIZED),
+        (CLOSED, AnaState::INACCESSIBLE),
+    ];
+    let namespaces = vec![
+        namespace(1, 512),
+        hidden(),
+        readonly(),
+        grouped(namespace(CLOSED, 512), CLOSED),
+    ];
+    model(&groups, namespaces, true)
+});
+
+static CHANGED: LazyLock<Model> = LazyLock::new(|| {
+    let mut smaller = namespace(1, 512);
+    smaller.blocks = 990;
+    let mut faulted = namespace(5, 4096);
+    faulted.state = NamespaceState::Faulted;
+    let mut disabled = namespace(6, 512);
+    disabled.state = NamespaceState::Disabled;
+    disabled.blocks = 0;
+    let namespaces = vec![
+        smaller,
+        hidden(),
+        grouped(namespace(CLOSED, 512), CLOSED),
+        faulted,
+        disabled,
+    ];
+    let groups = [(1, AnaState::NON_OPTIMIZED), (7, AnaState::PERSISTENT_LOSS)];
+    model(&groups, namespaces, false)
+});
+
+/// A port with groups in these states, a subsystem for everybody with these
+/// namespaces, and if asked for one for a friend.
+fn model(groups: &[(u32, AnaState)], namespaces: Vec<NamespaceSpec>, friends: bool) -> Model {
     let traddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let port = PortSpec::new(traddr, 4420, vec![Fabric::Iwarp.into()]);
-    let open = SubsystemSpec {
+    let mut port = PortSpec::new(traddr, 4420, vec![Fabric::Iwarp.into()]);
+    port.ana_groups = groups
+        .iter()
+        .map(|&(id, state)| AnaGroup { id, state })
+        .collect();
+    let mut subsystems = vec![SubsystemSpec {
         nqn: SUBSYSTEM.into(),
         allow_any_host: true,
-        namespaces: vec![namespace(1, 512, false), namespace(3, 4096, true)],
+        namespaces,
         ..SubsystemSpec::default()
-    };
-    let closed = SubsystemSpec {
-        nqn: "nqn.2026-11.org.example:closed".into(),
-        allowed_hosts: vec!["nqn.2026-11.org.example:friend".into()],
-        namespaces: vec![namespace(1, 512, false)],
-        ..SubsystemSpec::default()
-    };
+    }];
+    if friends {
+        subsystems.push(SubsystemSpec {
+            nqn: "nqn.2026-11.org.example:closed".into(),
+            allowed_hosts: vec![FRIEND.into()],
+            namespaces: vec![namespace(1, 512)],
+            ..SubsystemSpec::default()
+        });
+    }
     let limits = Limits {
         io_queues: 4,
         controllers: 3,
         ..Limits::default()
     };
-    Model::build(limits, &[port], &[open, closed]).expect("the description is right")
-});
+    Model::build(limits, &[port], &subsystems).expect("the description is right")
+}
 
-fn namespace(nsid: u32, block_size: u32, readonly: bool) -> NamespaceSpec {
+fn hidden() -> NamespaceSpec {
+    NamespaceSpec {
+        hosts: Some(vec![FRIEND.into()]),
+        ..namespace(HIDDEN, 512)
+    }
+}
+
+fn readonly() -> NamespaceSpec {
+    NamespaceSpec {
+        readonly: true,
+        ..grouped(namespace(READ_ONLY, 4096), 2)
+    }
+}
+
+fn grouped(namespace: NamespaceSpec, ana_group: u32) -> NamespaceSpec {
+    NamespaceSpec {
+        ana_group,
+        ..namespace
+    }
+}
+
+fn namespace(nsid: u32, block_size: u32) -> NamespaceSpec {
     NamespaceSpec {
         nsid,
         blocks: 1000,
         block_size,
-        readonly,
-        state: nvmeof_target_core::NamespaceState::Ready,
         disk: nsid,
         deallocate: true,
         write_zeroes: true,
@@ -53,4 +124,20 @@ fn namespace(nsid: u32, block_size: u32, readonly: bool) -> NamespaceSpec {
 #[must_use]
 pub fn served() -> Target {
     Target::new(MODEL.clone())
+}
+
+/// What an administrator may turn it into, and back.
+#[must_use]
+pub fn other(changed: bool) -> Model {
+    let model: &Model = if changed { &CHANGED } else { &MODEL };
+    model.clone()
+}
+
+/// The port by which hosts come.
+#[must_use]
+pub fn port() -> PortAddress {
+    PortAddress {
+        traddr: IpAddr::V4(Ipv4Addr::LOCALHOST).into(),
+        trsvcid: 4420,
+    }
 }

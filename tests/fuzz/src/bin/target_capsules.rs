@@ -1,12 +1,17 @@
 //! Arbitrary capsules on the queues of a target: each command is answered at
-//! most once, and nothing a host says asks for more than the limits allow.
+//! most once, nothing a host says asks for more than the limits allow, and no
+//! command reaches a disk that is hidden from the host, whose group the port does
+//! not reach, or, if it changes something, one that is only read. What is served
+//! changes meanwhile.
 #![no_main]
 
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use nvmeof_fuzz::{HOST, SUBSYSTEM, Script, served};
-use nvmeof_target_core::{Action, Event, Executed, Order, Queue, Request, Response, Target};
+use nvmeof_fuzz::{CLOSED, HIDDEN, HOST, READ_ONLY, SUBSYSTEM, Script, other, port, served};
+use nvmeof_target_core::{
+    Action, Event, Executed, IoKind, IoOp, Order, Queue, Request, Response, Target,
+};
 use nvmeof_wire::cm;
 use nvmeof_wire::fabrics::{Connect, ConnectData, PropertyAccess};
 use nvmeof_wire::opcode::Opcode;
@@ -23,6 +28,7 @@ fuzz_target!(|input: &[u8]| {
         target: served(),
         now: Duration::from_secs(1),
         lanes: Vec::new(),
+        changed: None,
     };
     if !script.byte().is_multiple_of(4) {
         host.connect();
@@ -44,6 +50,9 @@ struct Host {
     target: Target,
     now: Duration,
     lanes: Vec<Lane>,
+    /// Whether an administrator changed what is served, and has not changed it
+    /// back.
+    changed: Option<bool>,
 }
 
 /// One queue and what is going on there.
@@ -87,8 +96,9 @@ impl Host {
 
     fn open(&mut self, private_data: &[u8]) {
         if self.lanes.len() < 6
-            && let Ok((queue, _accept)) = self.target.queue(private_data, self.now)
+            && let Ok((mut queue, _accept)) = self.target.queue(private_data, self.now)
         {
+            queue.set_port(port());
             let (pending, held) = (Vec::new(), Vec::new());
             self.lanes.push(Lane {
                 queue,
@@ -100,7 +110,11 @@ impl Host {
 
     fn turn(&mut self, script: &mut Script<'_>) {
         let at = script.index(self.lanes.len());
-        match script.byte() % 8 {
+        let what = script.byte();
+        if what >= 0xf0 {
+            return self.change();
+        }
+        match what % 8 {
             0 => self.open(cm::Request::new(script.byte().into(), 8).as_bytes()),
             1 => {
                 self.now += Duration::from_millis(script.u16().into());
@@ -122,6 +136,15 @@ impl Host {
             5 => self.begin(at, &likely(script)),
             _ => self.step(at, script),
         }
+    }
+
+    /// An administrator changes what is served, or changes it back.
+    fn change(&mut self) {
+        let changed = !self.changed.unwrap_or(false);
+        self.changed = Some(changed);
+        let applied = self.target.apply(other(changed));
+        let _ = applied.expect("the limits stay");
+        (0..self.lanes.len()).for_each(|at| self.poll(at));
     }
 
     fn begin(&mut self, at: usize, capsule: &[u8]) {
@@ -164,6 +187,7 @@ impl Host {
                     2 => Executed::ReadOnly,
                     3 => Executed::Unsupported,
                     4 => Executed::Failed,
+                    5 => Executed::Gone,
                     _ => Executed::Ok,
                 };
                 Event::Executed {
@@ -199,10 +223,7 @@ impl Host {
                 lane.pending.push((request, action));
             }
             Action::Execute(op) => {
-                assert!(op.disk == 1 || op.disk == 3, "{op:?}");
-                let size = if op.disk == 1 { 512_000 } else { 4_096_000 };
-                let end = op.offset.checked_add(op.len).expect("a range that ends");
-                assert!(end <= size, "{op:?}");
+                check(&op, self.changed.is_some());
                 lane.pending.push((request, action));
             }
             Action::Respond(response) => respond(&response, request.cid()),
@@ -234,6 +255,20 @@ impl Host {
     }
 }
 
+/// `changed`: whether something else was served at some time. What was begun
+/// before a change ends as it was begun. At a shutdown every disk that the host may
+/// see is flushed.
+fn check(op: &IoOp, changed: bool) {
+    assert_ne!(op.disk, HIDDEN, "{op:?}");
+    let reached = op.disk == 1 || op.disk == READ_ONLY || op.kind == IoKind::Flush;
+    assert!(reached || changed, "{op:?}");
+    assert!([1, READ_ONLY, CLOSED].contains(&op.disk), "{op:?}");
+    assert!(op.disk != READ_ONLY || !op.changes(), "{op:?}");
+    let block = if op.disk == READ_ONLY { 4096 } else { 512 };
+    let end = op.offset.checked_add(op.len).expect("a range that ends");
+    assert!(end <= 1000 * block, "{op:?}");
+}
+
 fn respond(response: &Response, cid: u16) {
     assert_eq!(response.cqe.cid.get(), cid);
     if let Some(push) = response.push {
@@ -246,7 +281,7 @@ fn respond(response: &Response, cid: u16) {
 fn likely(script: &mut Script<'_>) -> Vec<u8> {
     let mut sqe = Sqe::new(Opcode(script.byte()));
     sqe.cid = script.u16().into();
-    sqe.nsid = u32::from(script.byte() & 3).into();
+    sqe.nsid = u32::from(script.byte() & 7).into();
     let flags = script.byte();
     let mut len = script.u32() % 0x2_0000;
     if flags & 1 == 0 {
