@@ -131,8 +131,6 @@ fn unit_with(setup: &Setup, drop_in: &str) -> PathBuf {
     path
 }
 
-/// `notify-reload.conf` takes a newer systemd than some machines have; the lab
-/// uses it.
 #[test]
 fn the_drop_ins_are_valid_and_expose_the_service_to_little_more() {
     for drop_in in ["block-device.conf", "folder.conf"] {

@@ -39,10 +39,6 @@ pub(super) const PACKAGES: &[Package] = &[
                 "systemd/folder.conf",
                 "usr/share/doc/nvmeof-target/examples/folder.conf",
             ),
-            (
-                "systemd/notify-reload.conf",
-                "usr/share/doc/nvmeof-target/examples/notify-reload.conf",
-            ),
         ],
         conffiles: &["/etc/nvmeof/target.toml"],
         scripts: &["postinst", "prerm", "postrm"],
