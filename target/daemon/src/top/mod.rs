@@ -24,7 +24,7 @@ use view::View;
 #[derive(Debug, Args)]
 pub(crate) struct Top {
     /// The target's control socket.
-    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    #[arg(long, value_name = "PATH", env = "NVMEOF_CONTROL", default_value = DEFAULT_SOCKET)]
     socket: PathBuf,
     /// Seconds from one look to the next, 0.1 to 3600.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
