@@ -136,53 +136,116 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// What root types changes a machine: the lab does it, in scenarios that have
-/// the same program with the same first word.
+/// What root types changes a machine: the lab does it, in a scenario that
+/// follows each document that has such lines.
 #[test]
 fn the_commands_of_root_are_run_in_the_lab() {
-    let folder = root().join("tests/lab");
-    let mut scenarios = String::new();
-    for place in ["scenarios", "guest"] {
-        for entry in std::fs::read_dir(folder.join(place)).unwrap() {
-            scenarios += &std::fs::read_to_string(entry.unwrap().path()).unwrap();
-        }
-    }
-    for document in WITH_COMMANDS {
-        for command in commands(document, "# ") {
-            let words: Vec<_> = command.split_whitespace().take(2).collect();
-            let there = words.join(" ");
-            assert!(scenarios.contains(&there), "{document}: {command}");
-        }
+    let scenario = read("tests/lab/scenarios/documents.sh");
+    for document in documents() {
+        let of_root = commands(&document, "# ").len();
+        let indented = indented(&document).into_iter();
+        let elsewhere = |command: &String| FOR_A_TARGET.iter().any(|it| command.starts_with(it));
+        let of_services = indented.filter(|command| !elsewhere(command)).count();
+        let followed = format!("\nfollow {document}");
+        assert_eq!(
+            of_root + of_services > 0,
+            scenario.contains(&followed),
+            "{document} has {of_root} and {of_services} commands for root"
+        );
     }
 }
+
+/// Every document that administrators read.
+fn documents() -> Vec<String> {
+    let others = ["development.md", "performance.md", "interop.md"];
+    let folder = std::fs::read_dir(root().join("docs")).unwrap();
+    let names = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut documents: Vec<_> = names
+        .filter(|name| name.ends_with(".md") && !others.contains(&name.as_str()))
+        .map(|name| format!("docs/{name}"))
+        .collect();
+    documents.push("systemd/README.md".into());
+    documents
+}
+
+/// Lines that show a command by being indented.
+fn indented(document: &str) -> Vec<String> {
+    let text = read(document);
+    let lines = text.lines().filter_map(|line| line.strip_prefix("    "));
+    let lines = lines.map(|line| line.strip_prefix("$ ").unwrap_or(line));
+    let programs = |line: &&str| {
+        let first = line.split(' ').next().unwrap_or_default();
+        PROGRAMS.contains(&first) || first.starts_with("systemd-")
+    };
+    lines.filter(programs).map(str::to_owned).collect()
+}
+
+/// What an indented line that is a command begins with.
+const PROGRAMS: [&str; 7] = [
+    "nvmeof",
+    "nvmeof-target",
+    "nvme",
+    "curl",
+    "install",
+    "journalctl",
+    "systemctl",
+];
+
+/// Those of them that ask or change a target that runs.
+const FOR_A_TARGET: [&str; 3] = ["nvmeof-target ctl ", "nvmeof-target top", "curl "];
 
 /// The commands shown in documents about a target that runs do what they say
 /// there, one after the other.
 #[test]
 fn the_commands_for_a_target_that_runs_work() {
+    for document in documents() {
+        let commands = indented(&document).into_iter();
+        let commands: Vec<_> = commands
+            .filter(|command| FOR_A_TARGET.iter().any(|it| command.starts_with(it)))
+            .collect();
+        if !commands.is_empty() {
+            types_to_a_target(&document, &commands);
+        }
+    }
+}
+
+/// Types commands of a document to a target that runs, in one shell. What takes
+/// a terminal has one, and is ended there with `q`.
+fn types_to_a_target(document: &str, commands: &[String]) {
     let setup = Setup::new().file(1 << 20).access(ONE_HOST);
     let (socket, second) = (setup.path("control.sock"), setup.path("second.img"));
     image(&second, 2, 1 << 20);
+    let metrics = format!("127.0.0.1:{}", free_port());
     let head = format!(
-        "[control]\nsocket = '{}'\nstate = '{}'\n",
+        "[control]\nsocket = '{}'\nstate = '{}'\n[metrics]\nlisten = '{metrics}'\n",
         socket.display(),
         setup.path("state.json").display()
     );
     let setup = setup.head(&head);
     let target = setup.start();
-    let text = read("docs/managing.md");
-    let mut ran = 0;
-    for line in text.lines() {
-        let Some(words) = line.strip_prefix("    nvmeof-target ctl ") else {
-            continue;
+    let mut script = String::from("set -e -o pipefail\n");
+    for command in commands {
+        let command = command
+            .replace("/srv/second.img", &second.display().to_string())
+            .replace("/run/nvmeof/control.sock", &socket.display().to_string())
+            .replace("127.0.0.1:9400", &metrics)
+            .replace("curl ", "curl --fail ");
+        let (command, _remark) = command.split_once("  ").unwrap_or((&command, ""));
+        let line = if command.starts_with("nvmeof-target top") && !command.contains("--once") {
+            format!("(sleep 2; printf q) | script -qec '{command}' /dev/null")
+        } else {
+            command.to_owned()
         };
-        let words = words.replace("/srv/second.img", &second.display().to_string());
-        let mut ctl = target_command();
-        ctl.arg("ctl").arg("--socket").arg(&socket);
-        Run::new(ctl).args(&words).ok();
-        ran += 1;
+        script.push_str(&line);
+        script.push('\n');
     }
-    assert!(ran >= 5, "docs/managing.md shows {ran} commands");
+    let folder = binary("nvmeof").parent().unwrap().canonicalize().unwrap();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let mut shell = Command::new("bash");
+    shell.env("PATH", path).env("NVMEOF_CONTROL", &socket);
+    shell.args(["-c", &script]);
+    let ended = Run::new(shell).ok();
+    assert!(!ended.stdout.is_empty(), "{document}: {script}");
     target.stop();
 }
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: namespaces, ANA states, hosts and ports change under I/O; the host sees each within a second
+# about: namespaces, ANA states, hosts and ports change under I/O; hosts see each within a second
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 300
 source /lab/guest/lib.sh
@@ -13,7 +13,7 @@ ctl() {
     nvmeof-target ctl --socket "$WORK/control.sock" "$@"
 }
 
-# seen_in WHAT COMMAND... : the host sees it within a second of the change;
+# seen WHAT COMMAND... : the host sees it within a second of the change;
 # guests are slow, so the time is the host's own, from change to event.
 seen() {
     local what=$1 begin=${EPOCHREALTIME/./} took
@@ -36,36 +36,54 @@ ana_is() {
     [ "$(cat /sys/class/nvme/"$CTRL"/nvme*c*n"$1"/ana_state)" = "$2" ]
 }
 
+# write NAME DEVICE : writes and verifies all the while.
+write() {
+    fio --name="$1" --filename="$2" --rw=randwrite --bs=4k --iodepth=8 --size=24M \
+        --loops=1000 --time_based --runtime=40 --verify=crc32c --verify_fatal=1 \
+        --verify_backlog=512 --ioengine=io_uring --direct=1 --output-format=json \
+        --aux-path="$WORK" --output="$OUT/$1.json" 2>"$OUT/$1.err"
+}
+
+host=$(cat /etc/nvme/hostnqn)
+other=nqn.2026-11.org.example:other
+
 config "$(disk d1 64M)"
 namespace 2 "$(disk d2 16M)"
+printf '\n[[subsystem]]\nnqn = "%s"\nallowed_hosts = ["%s"]\n' "$NQN-other" "$other" >>"$CONFIG"
+namespace 1 "$(disk d4 32M)"
+namespace 2 "$(disk d5 16M)" "ana_group = 2"
 sed -i "1i [control]\nsocket = \"$WORK/control.sock\"\nstate = \"$WORK/state.json\"\n" "$CONFIG"
 target_start
 connect --ctrl-loss-tmo=20
-host=$(cat /etc/nvme/hostnqn)
+ours=$CTRL
+# Another host, with a subsystem of its own.
+NQN=$NQN-other connect --ctrl-loss-tmo=20 -q "$other" \
+    -I 1ab00000-0000-4000-8000-000000000002
+theirs=$CTRL
+their_disk=$(device 1)
+CTRL=$ours
 
-# All the while somebody writes and verifies on the first namespace.
-fio --name=verify --filename="$(device 1)" --rw=randwrite --bs=4k --iodepth=8 --size=24M \
-    --loops=1000 --time_based --runtime=40 --verify=crc32c --verify_fatal=1 \
-    --verify_backlog=512 --ioengine=io_uring --direct=1 --output-format=json \
-    --output="$OUT/verify.json" 2>"$OUT/verify.err" &
-io=$!
+write ours "$(device 1)" &
+our_io=$!
+write theirs "$their_disk" &
+their_io=$!
 sleep 1
 
-ctl namespace add --nsid 3 "$(disk d3 16M)"
+ctl namespace add --subsystem "$NQN" --nsid 3 "$(disk d3 16M)"
 seen "namespace added" device 3
 third=$(device 3)
 dd if=/dev/urandom of="$third" bs=1M count=4 oflag=direct status=none
 cmp -n 4194304 "$third" "$WORK/d3" || fail "the added namespace has other data"
 
-ctl namespace resize 3 32M
+ctl namespace resize 3 32M --subsystem "$NQN"
 seen "namespace resized" blocks_are 3 65536
 truncate -s 48M "$WORK/d3"
-ctl namespace resize 3
+ctl namespace resize 3 --subsystem "$NQN"
 seen "file grown" blocks_are 3 98304
 
-ctl namespace disable 3
+ctl namespace disable 3 --subsystem "$NQN"
 seen "namespace disabled" gone 3
-ctl namespace enable 3
+ctl namespace enable 3 --subsystem "$NQN"
 seen "namespace enabled" device 3
 
 ctl ana set 1 non-optimized
@@ -73,16 +91,30 @@ seen "ANA state" ana_is 1 non-optimized
 ctl ana set 1 optimized
 seen "ANA state back" ana_is 1 optimized
 
-ctl namespace remove 2
+ctl namespace remove 2 --subsystem "$NQN"
 seen "namespace removed" gone 2
 
-# Another host is let in and denied, while ours goes on.
-other=nqn.2026-11.org.example:other
-ctl host allow --only "$host" "$other"
-initiator id-ctrl -q "$other" >/dev/null
-ctl host deny "$other"
+# A group that ours does not use: the other host loses its second namespace,
+# and gets it back.
+CTRL=$theirs
+ctl ana set 2 inaccessible
+seen "ANA state of the other host" ana_is 2 inaccessible
+ctl ana set 2 optimized
+seen "ANA state of the other host back" ana_is 2 optimized
+
+# The other host is denied in the middle of its I/O, while ours goes on.
+[ -d "/proc/$their_io" ] || fail "the other host's I/O ended before it was denied"
+ctl host deny "$other" --subsystem "$NQN-other"
+denied() {
+    [ ! -e "/sys/class/nvme/$theirs" ] || ! controller_is live
+}
+seen "host denied" denied
+CTRL=$ours
 expect_match "what the denied host is told" 'not in allowed_hosts|not allowed|Connect Invalid Host' \
-    "$(expect_fail initiator id-ctrl -q "$other")"
+    "$(NQN=$NQN-other expect_fail initiator id-ctrl -q "$other")"
+expect_fail wait "$their_io"
+ctl host allow "$other" --subsystem "$NQN-other"
+NQN=$NQN-other initiator id-ctrl -q "$other" >/dev/null
 
 # A port more, and less.
 ctl port add "$ADDRESS:4421" --provider "$ENGINE"
@@ -90,9 +122,9 @@ PORT=4421 initiator id-ctrl -q "$host" >/dev/null
 ctl port remove "$ADDRESS:4421"
 PORT=4421 expect_fail initiator id-ctrl -q "$host" >/dev/null
 
-[ -d "/proc/$io" ] || fail "the I/O ended before the changes did"
-wait "$io" || fail "$(fio_complaint "$OUT/verify.json")"
-expect_eq "errors of fio" 0 "$(fio_report "$OUT/verify.json" | field '.jobs[0].error')"
+[ -d "/proc/$our_io" ] || fail "the I/O ended before the changes did"
+wait "$our_io" || fail "$(fio_complaint "$OUT/ours.json")"
+expect_eq "errors of fio" 0 "$(fio_report "$OUT/ours.json" | field '.jobs[0].error')"
 
 # What was changed is there again after a crash.
 target_kill
@@ -102,7 +134,8 @@ blocks_are 3 98304 || fail "the third namespace is not as it was before the cras
 gone 2 || fail "the second namespace came back"
 
 # The host itself is denied: its connections end, and it stays out.
-ctl host deny "$host"
+ctl host allow --only "$host" --subsystem "$NQN"
+ctl host deny "$host" --subsystem "$NQN"
 wait_for 2 target_logged "host.*$host.*(not in allowed_hosts|disconnected)|disconnected.*$host"
 expect_fail initiator id-ctrl -q "$host" >/dev/null
 disconnect

@@ -4,58 +4,12 @@
 # timeout: 400
 # packages: yes
 source /lab/guest/lib.sh
+source /lab/guest/service.sh
 # The upgrade restarts the target under the host.
 dmesg_expect 'nvme nvme[0-9]+: .*(failed|rejected|error|I/O|[Rr]econnect|timeout|dying|resetting)'
 dmesg_expect 'no usable path|nvme_rdma|callbacks suppressed|(siw|rxe)[0-9]*: '
 
-CONF=/etc/nvmeof/target.toml
 BEFORE=$(find /etc /usr /var/lib/nvmeof -xdev 2>/dev/null | grep -i nvmeof || true)
-
-# Images are made with this, so that nothing starts while they are.
-rm -f /usr/sbin/policy-rc.d
-
-# systemd_start : systemd as the first process of namespaces of its own.
-systemd_start() {
-    unshare --fork --kill-child --pid --mount --uts --ipc --cgroup \
-        bash /lab/guest/systemd.sh >"$OUT/systemd.log" 2>&1 &
-    UNSHARE=$!
-    wait_for 60 first_process
-    wait_for 120 booted
-}
-
-# first_process : sets SYSTEMD to the process id of systemd out here.
-first_process() {
-    SYSTEMD=$(pgrep -P "$UNSHARE" -x systemd)
-}
-
-# in_it COMMAND... : in the namespaces of systemd.
-in_it() {
-    nsenter --target "$SYSTEMD" --pid --mount --uts --ipc --cgroup -- \
-        env PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"
-}
-
-# Units of the guest itself may fail; they are not what is asked about.
-booted() {
-    [[ $(in_it systemctl is-system-running) =~ running|degraded ]]
-}
-
-active() {
-    in_it systemctl is-active --quiet nvmeof-target
-}
-
-main_pid() {
-    in_it systemctl show -P MainPID nvmeof-target
-}
-
-# systemd_stop : as if the machine went down.
-systemd_stop() {
-    in_it systemctl --no-block poweroff || kill -9 "$SYSTEMD"
-    wait_for 60 gone
-}
-
-gone() {
-    ! kill -0 "$UNSHARE"
-}
 
 systemd_start
 
@@ -105,17 +59,18 @@ dd if="$WORK/data" of="$(device 1)" bs=1M oflag=direct status=none
 
 in_it nvmeof-target ctl status
 
-# A reload is heard, and with systemd 253 waited for.
-in_it mkdir -p /etc/systemd/system/nvmeof-target.service.d
-example=./usr/share/doc/nvmeof-target/examples/notify-reload.conf
-dpkg-deb --fsys-tarfile /lab/packages/nvmeof-target_*-1_*.deb | tar -xO "$example" \
-    >/etc/systemd/system/nvmeof-target.service.d/notify-reload.conf
-in_it systemctl daemon-reload
-in_it systemctl restart nvmeof-target
-wait_for 60 controller_is live
+# A reload returns when it is done, and fails where the file is wrong.
 printf '\n[[subsystem.namespace]]\nnsid = 2\npath = "ram:16M"\n' >>"$CONF"
 in_it systemctl reload nvmeof-target
-wait_for 20 device 2
+wait_for 2 device 2
+cp "$CONF" "$WORK/right"
+echo 'colour = "red"' >>"$CONF"
+expect_fail in_it systemctl reload nvmeof-target >/dev/null
+expect_match "why the reload failed" "target.toml.*colour" \
+    "$(in_it journalctl -u nvmeof-target -n 20 -o cat)"
+active || fail "a reload that was refused stopped the target"
+cp "$WORK/right" "$CONF"
+in_it systemctl reload nvmeof-target
 
 # The next version: same process no more, same configuration, same data.
 cp "$CONF" "$WORK/mine"

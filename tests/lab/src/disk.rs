@@ -9,10 +9,8 @@ use crate::Trouble;
 /// What goes in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contents<'a> {
-    /// `tests/lab`, with `guest/` and `scenarios/`.
-    pub(crate) lab: &'a Path,
-    /// Job files and scripts, for `/lab/fio-configs`.
-    pub(crate) fio_configs: &'a Path,
+    /// The project's folder: [`PARTS`] of it go in.
+    pub(crate) project: &'a Path,
     /// Programs, for `/lab/bin`.
     pub(crate) programs: &'a [PathBuf],
     /// fio's engine and a fio for it, for `/lab/fio-engine`.
@@ -23,14 +21,22 @@ pub(crate) struct Contents<'a> {
     pub(crate) script: Option<&'a Path>,
 }
 
+/// Folders of the project, and what they are below `/lab`.
+const PARTS: [(&str, &str); 5] = [
+    ("tests/lab/guest", "guest"),
+    ("tests/lab/scenarios", "scenarios"),
+    ("fio-configs", "fio-configs"),
+    ("docs", "project/docs"),
+    ("systemd", "project/systemd"),
+];
+
 /// Makes `disk.img` in `folder`; all guests of a run read the same one.
 pub(crate) fn make(folder: &Path, contents: &Contents<'_>) -> Result<PathBuf, Trouble> {
     let tree = folder.join("disk");
     let mut bytes = 0;
-    for name in ["guest", "scenarios"] {
-        bytes += place_all(&contents.lab.join(name), &tree.join(name))?;
+    for (from, to) in PARTS {
+        bytes += place_all(&contents.project.join(from), &tree.join(to))?;
     }
-    bytes += place_all(contents.fio_configs, &tree.join("fio-configs"))?;
     for program in contents.programs {
         bytes += place(program, &tree.join("bin"))?;
     }
@@ -97,13 +103,12 @@ mod tests {
         let script = folder.path().join("try.sh");
         fs::write(&script, "true").unwrap();
         let programs = [PathBuf::from("/bin/true")];
-        let lab = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let engine = folder.path().join("engine");
         fs::create_dir(&engine).unwrap();
         fs::copy("/bin/true", engine.join("fio")).unwrap();
         let contents = Contents {
-            lab,
-            fio_configs: &lab.join("../../fio-configs"),
+            project: &project,
             programs: &programs,
             fio_engine: Some(&engine),
             packages: Some(&engine),
@@ -116,6 +121,8 @@ mod tests {
             "bin/true",
             "fio-engine/fio",
             "packages/fio",
+            "project/docs/quick-start.md",
+            "project/systemd/nvmeof-target.service",
             "script",
         ] {
             let stat = Command::new("debugfs")

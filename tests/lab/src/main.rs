@@ -159,8 +159,7 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
     let fio_engine = fio_engine(arguments, &cases, &lab, &folder)?;
     let packages = packages(arguments, &cases, &lab, &folder, &programs)?;
     let contents = Contents {
-        lab: &lab,
-        fio_configs: &lab.join("../../fio-configs"),
+        project: &lab.join("../.."),
         programs: &programs,
         fio_engine: fio_engine.as_deref(),
         packages: packages.as_deref(),

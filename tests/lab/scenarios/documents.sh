@@ -1,0 +1,75 @@
+#!/bin/bash
+# about: what the documents tell root to type, word for word, in order, with what they show as configuration
+# providers: iwarp
+# timeout: 400
+# packages: yes
+source /lab/guest/lib.sh
+source /lab/guest/service.sh
+dmesg_expect 'nvme_rdma|(siw|rxe)[0-9]*: '
+
+# Where root is: the project's folder, with the packages.
+TREE=$WORK/tree
+mkdir -p "$TREE/build"
+cp /lab/packages/*.deb /lab/project/systemd/debian/target.toml "$TREE"
+ln -s /lab/project/systemd "$TREE/systemd"
+ln -s /lab/bin "$TREE/build/release"
+
+# types COMMAND : root types that. Addresses are those of the machine; the kernel
+# is out here, the service with systemd.
+ran=0
+types() {
+    local command=${1%%  #*}
+    command=${command//192.0.2.1/$ADDRESS}
+    case $command in
+    nvme\ * | modprobe\ *) bash -ec "$command" >"$OUT/typed" 2>&1 ;;
+    *) in_it bash -ec "cd '$TREE'; $command" >"$OUT/typed" 2>&1 ;;
+    esac || fail "$1: $(tail -n 5 "$OUT/typed")"
+    ran=$((ran + 1))
+}
+
+# configured FILE : the administrator writes what a document shows.
+configured() {
+    sed -e "s/127\.0\.0\.1/$ADDRESS/; /^traddr/a provider = \"iwarp\"" \
+        -e "s/^allowed_hosts = .*/allowed_hosts = [\"$(cat /etc/nvme/hostnqn)\"]/" "$1" >"$CONF"
+}
+
+# follow DOCUMENT [PATTERN] : does what it says: the lines after # in blocks of
+# commands, and indented ones that PATTERN fits.
+follow() {
+    local line kind='' before=$ran
+    while IFS= read -r line <&3; do
+        case $line in
+        '```console') kind=console ;;
+        '```toml') kind=toml && : >"$WORK/shown.toml" ;;
+        '```')
+            [ "$kind" != toml ] || configured "$WORK/shown.toml"
+            kind=
+            ;;
+        '# '*) [ "$kind" != console ] || types "${line#\# }" ;;
+        '    '*) [[ $# -lt 2 || ! ${line#    } =~ ^($2) ]] || types "${line#    }" ;;
+        esac
+        if [ "$kind" = toml ] && [ "$line" != '```toml' ]; then echo "$line" >>"$WORK/shown.toml"; fi
+    done 3<"/lab/project/$1"
+    [ $ran -gt "$before" ] || fail "$1: nothing to type was found there"
+    record "$1" "$((ran - before)) commands"
+}
+
+# Without packages, and gone again.
+systemd_start
+follow systemd/README.md 'install |nvmeof|systemd-|systemctl '
+active || fail "not started: $(in_it journalctl -u nvmeof-target -n 5 -o cat)"
+follow docs/configuration.md 'systemctl '
+follow docs/monitoring.md 'journalctl '
+follow docs/security.md
+in_it systemctl disable --now nvmeof-target
+for file in /usr/share/man/man8/nvmeof-target.8 /usr/share/man/man1/nvmeof.1; do
+    [ -s $file ] || fail "$file is missing"
+done
+rm -r /etc/nvmeof /usr/share/man/man8/nvmeof-target* /usr/share/man/man1/nvmeof* \
+    /usr/lib/systemd/system/nvmeof-target.service /usr/bin/nvmeof*
+in_it systemctl daemon-reload
+
+# From nothing to a disk in use, and back to nothing.
+follow docs/quick-start.md
+! active || fail "it runs, although it was removed"
+systemd_stop
