@@ -16,6 +16,8 @@ mod control;
 mod ctl;
 mod disk_watch;
 mod failures;
+#[doc(hidden)]
+pub mod fuzzing;
 mod import;
 mod log;
 mod mailbox;

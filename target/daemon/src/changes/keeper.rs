@@ -36,10 +36,10 @@ pub(crate) struct Standing {
     kept: Kept,
 }
 
-struct Kept {
+pub(super) struct Kept {
     base: Base,
-    state: State,
-    effective: Effective,
+    pub(super) state: State,
+    pub(super) effective: Effective,
     /// Changes that named what could not be opened at the start. They are tried
     /// again when the file is read again.
     resting: Vec<Aside>,
@@ -78,15 +78,7 @@ impl Standing {
         let state_file = config.control().state.clone();
         let state = state_file.as_deref().map(State::load).transpose()?;
         let state = state.unwrap_or_else(State::new);
-        let base = Base::of(&state, file, text);
-        let effective = Effective::of(&base, &state.edits, &[])?;
-        let kept = Kept {
-            base,
-            state,
-            effective,
-            resting: Vec::new(),
-            saved: true,
-        };
+        let kept = Kept::of(Base::of(&state, file, text), state)?;
         Ok(Self {
             file: file.to_path_buf(),
             state_file,
@@ -152,6 +144,18 @@ impl Standing {
 }
 
 impl Kept {
+    /// The base with the edits of `state`, of which nothing is aside that fits.
+    pub(super) fn of(base: Base, state: State) -> Result<Self, ConfigError> {
+        let effective = Effective::of(&base, &state.edits, &[])?;
+        Ok(Self {
+            base,
+            state,
+            effective,
+            resting: Vec::new(),
+            saved: true,
+        })
+    }
+
     /// Tells the log what is not as the administrator's file says.
     fn tell(&self) {
         if let Some(applied) = &self.state.applied {
@@ -412,7 +416,7 @@ const NO_STATE: &str = "not saved: there is no control.state, so changes end wit
 
 impl Kept {
     /// The state with these edits made as well, and the edits as they are kept.
-    fn edited(&self, mut edits: Vec<Edit>) -> Result<(State, Vec<Edit>), ChangeError> {
+    pub(super) fn edited(&self, mut edits: Vec<Edit>) -> Result<(State, Vec<Edit>), ChangeError> {
         let mut document = Document::parse(&self.effective.text)
             .map_err(|what| ConfigError::plain(&self.effective.name, what))?;
         let base = self.base.document()?;

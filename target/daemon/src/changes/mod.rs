@@ -8,6 +8,7 @@ mod compact;
 mod document;
 mod edit;
 mod effective;
+pub(crate) mod fuzzing;
 mod keeper;
 mod resize;
 mod state;

@@ -47,28 +47,28 @@ impl State {
     /// # Errors
     /// [`ConfigError`] says what is wrong with it and what to do.
     pub(super) fn load(path: &Path) -> Result<Self, ConfigError> {
-        let wrong = |what: &str| {
-            let what = format!(
-                "{what}; repair it, or move it away to serve what the configuration file says and \
-                 nothing of what was changed since"
-            );
-            ConfigError::plain(path, what)
-        };
-        let bytes = match std::fs::read(path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::new()),
-            Err(error) => return Err(wrong(&format!("cannot be read: {error}"))),
-        };
-        let damaged = |error: serde_json::Error| wrong(&format!("is damaged: {error}"));
-        let Versioned { version } = serde_json::from_slice(&bytes).map_err(damaged)?;
+        match std::fs::read(path) {
+            Ok(bytes) => Self::parse(path, &bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::new()),
+            Err(error) => Err(wrong(path, &format!("cannot be read: {error}"))),
+        }
+    }
+
+    /// What a file of that name says.
+    ///
+    /// # Errors
+    /// [`ConfigError`] says what is wrong with it and what to do.
+    pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Self, ConfigError> {
+        let damaged = |error: serde_json::Error| wrong(path, &format!("is damaged: {error}"));
+        let Versioned { version } = serde_json::from_slice(bytes).map_err(damaged)?;
         if version != VERSION {
             let what = format!(
                 "has version {version}, of which this target knows nothing: {VERSION} is its own; \
                  use the target that wrote it"
             );
-            return Err(wrong(&what));
+            return Err(wrong(path, &what));
         }
-        serde_json::from_slice(&bytes).map_err(damaged)
+        serde_json::from_slice(bytes).map_err(damaged)
     }
 
     pub(super) fn new() -> Self {
@@ -91,6 +91,14 @@ impl State {
         bytes.push(b'\n');
         store::prepare(files, path, &bytes)
     }
+}
+
+fn wrong(path: &Path, what: &str) -> ConfigError {
+    let what = format!(
+        "{what}; repair it, or move it away to serve what the configuration file says and \
+         nothing of what was changed since"
+    );
+    ConfigError::plain(path, what)
 }
 
 #[cfg(test)]

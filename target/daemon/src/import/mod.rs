@@ -129,16 +129,7 @@ impl Import {
 
     fn import(&self) -> Result<(String, Report), ImportError> {
         let bytes = read(&self.file)?;
-        let path = || self.file.clone();
-        let saved: Value = serde_json::from_slice(&bytes).map_err(|error| ImportError::Json {
-            path: path(),
-            error,
-        })?;
-        let mut report = Report::default();
-        let carried = convert(&saved, Disks(&disks::kind), &mut report);
-        let carried = carried.ok_or_else(|| ImportError::Nothing { path: path() })?;
-        let text = text::of(&carried);
-        check(&text, &mut report);
+        let (text, report) = converted(&self.file, &bytes, Disks(&disks::kind))?;
         if let Some(output) = &self.output {
             write_new(output, &text).map_err(|error| ImportError::Write {
                 path: output.clone(),
@@ -174,6 +165,29 @@ impl Import {
             None => print!("{text}"),
         }
     }
+}
+
+/// The configuration that a file of these bytes becomes, and what is told of it.
+fn converted(path: &Path, bytes: &[u8], disks: Disks<'_>) -> Result<(String, Report), ImportError> {
+    let path = || path.to_owned();
+    let saved: Value = serde_json::from_slice(bytes).map_err(|error| ImportError::Json {
+        path: path(),
+        error,
+    })?;
+    let mut report = Report::default();
+    let carried = convert(&saved, disks, &mut report);
+    let carried = carried.ok_or_else(|| ImportError::Nothing { path: path() })?;
+    let text = text::of(&carried);
+    check(&text, &mut report);
+    Ok((text, report))
+}
+
+/// Reads any bytes as a file that nvmetcli saved; returns the configuration and
+/// how much was lost. Nothing of the machine is looked at.
+pub(crate) fn fuzzed(bytes: &[u8]) -> Option<(String, usize)> {
+    let nothing = |_: &Path| disks::Kind::Unknown;
+    let (text, report) = converted(Path::new("nvmet.json"), bytes, Disks(&nothing)).ok()?;
+    Some((text, report.losses()))
 }
 
 /// What was saved may be wrong in ways that only show together, such as an
