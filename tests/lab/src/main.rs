@@ -187,10 +187,16 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
         return Ok(u8::try_from(status).unwrap_or(1));
     }
     let results = run_all(&blueprint, cases, arguments)?;
-    if arguments.write_interop && results.failed() == 0 {
-        let file = lab.join("../../docs/interop.md");
-        fs::write(&file, interop::text(&results))
-            .map_err(|error| Trouble::file("write", &file, &error))?;
+    if arguments.scenarios.is_empty() && !arguments.figures && results.failed() == 0 {
+        // What the last whole run proved is at hand, beside the folder of the run.
+        let mut files = vec![blueprint.folder.with_file_name("interop.md")];
+        if arguments.write_interop {
+            files.push(lab.join("../../docs/interop.md"));
+        }
+        for file in files {
+            fs::write(&file, interop::text(&results))
+                .map_err(|error| Trouble::file("write", &file, &error))?;
+        }
     }
     if arguments.figures && results.failed() == 0 {
         figures::refresh(&results, &lab.join("../../docs/performance.md"))?;

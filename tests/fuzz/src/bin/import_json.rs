@@ -1,0 +1,15 @@
+//! `nvmeof-target import`: any file is refused or becomes a configuration that is
+//! read again, unless the report says that something was lost.
+#![no_main]
+
+use std::path::Path;
+
+use libfuzzer_sys::fuzz_target;
+use nvmeof_target::{Config, fuzzing};
+
+fuzz_target!(|input: &[u8]| {
+    if let Some((text, lost)) = fuzzing::import(input) {
+        let config = Config::parse(Path::new("imported.toml"), text);
+        assert!(config.is_ok() || lost > 0, "{:?}", config.err());
+    }
+});
