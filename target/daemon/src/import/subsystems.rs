@@ -146,8 +146,17 @@ fn attributes(attr: &mut Object<'_>, report: &mut Report) {
         let what = format!("hosts are not told the vendor {}", quoted(&oui));
         report.note(&attr.place("ieee_oui"), &what, "");
     }
-    // Which version a target speaks, and what it is called, is not configured.
-    attr.skip(&["version", "firmware"]);
+    // The kernel's own version, unless somebody chose another name.
+    let firmware = attr.text("firmware", report).unwrap_or_default();
+    if !firmware.is_empty() && !firmware.starts_with(|first: char| first.is_ascii_digit()) {
+        let what = format!(
+            "hosts are told the version of this target, not the firmware revision {}",
+            quoted(&firmware)
+        );
+        report.note(&attr.place("firmware"), &what, "");
+    }
+    // Which version of NVMe a target speaks is not configured.
+    attr.skip(&["version"]);
 }
 
 /// Names of hosts. A name that cannot be one is no host.

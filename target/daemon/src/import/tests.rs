@@ -254,6 +254,21 @@ fn what_cannot_come_along_is_told_with_its_place_and_a_remedy() {
     }
 }
 
+/// What hosts see that an administrator chose, and will see otherwise.
+#[test]
+fn what_hosts_are_told_otherwise_is_noted() {
+    let (_, report) = import(&saved_with("/hosts", json!([])), &small_blocks);
+    let about = |report: &Report, key| report.remarks.iter().any(|it| it.place.ends_with(key));
+    assert!(!about(&report, "firmware"), "the kernel's own version");
+    for (key, value) in [("firmware", "lab-7"), ("ieee_oui", "0x00a0b8")] {
+        let saved = saved_with(&format!("/subsystems/0/attr/{key}"), json!(value));
+        let (_, report) = import(&saved, &small_blocks);
+        let found = report.remarks.iter().find(|it| it.place.ends_with(key));
+        let found = found.unwrap_or_else(|| panic!("{key}: {}", told(&report)));
+        assert_eq!((found.weight, report.losses()), (Weight::Note, 0), "{found}");
+    }
+}
+
 #[test]
 fn a_port_of_another_transport_does_not_open_its_subsystems_elsewhere() {
     let mut saved: Value = serde_json::from_str(SAVED).unwrap();

@@ -88,7 +88,7 @@ fn edit(script: &mut Script<'_>) -> String {
     let nsid = one_of(&["1", "2", "0", "4294967295"]);
     let group = one_of(&["1", "2", "128", "129"]);
     let state = one_of(&["optimized", "inaccessible", "change", "gone"]);
-    let path = one_of(&["null:1M", "ram:1M", "/srv/\u0000x", "disk.img", ""]);
+    let path = one_of(&["null:1M", "ram:1M", r"/srv/\u0000x", "disk.img", ""]);
     let rest = match one_of(&[
         "subsystem_add",
         "subsystem_remove",
