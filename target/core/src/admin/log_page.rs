@@ -98,10 +98,11 @@ impl Admin<'_> {
             LogId::EFFECTS => window.put(0, &effects::commands()),
             LogId::FEATURE_EFFECTS => effects::write_features(self.features(), window),
             LogId::DISCOVERY => {
-                let served = self.shared.served();
-                let (model, generation) = (Arc::clone(&served.model), served.discovery);
-                drop(served);
                 let Viewer { hostnqn, port } = &*self.controller.viewer;
+                let served = self.shared.served();
+                let model = Arc::clone(&served.model);
+                let generation = served.generations.of(hostnqn);
+                drop(served);
                 let lsp = DiscoveryLsp::from_bits_retain(command.lsp);
                 let only = port.as_ref().filter(|_| lsp.contains(DiscoveryLsp::PLEO));
                 let asker = Asker {
