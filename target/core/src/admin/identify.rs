@@ -204,7 +204,7 @@ impl Admin<'_> {
             subnqn: nqn.unwrap_or_else(Nqn::discovery).to_field(),
             cntrltype: ControllerType::DISCOVERY,
             oaes: Oaes::DLPCN.bits().into(),
-            lpa: Lpa::LPEDS.bits(),
+            lpa: (Lpa::CSES | Lpa::LPEDS).bits(),
             // DCTYPE: a direct discovery controller.
             dctype: 1,
             ..self.common(limits)

@@ -95,7 +95,10 @@ impl Admin<'_> {
                 window.put(0, &changed.to_page());
             }
             LogId::ANA => self.write_access(command, window),
-            LogId::EFFECTS => window.put(0, &effects::commands()),
+            LogId::EFFECTS => {
+                let discovery = self.controller.is_discovery();
+                window.put(0, &effects::commands(discovery));
+            }
             LogId::FEATURE_EFFECTS => effects::write_features(self.features(), window),
             LogId::DISCOVERY => {
                 let Viewer { hostnqn, port } = &*self.controller.viewer;
@@ -109,6 +112,7 @@ impl Admin<'_> {
                     hostnqn,
                     local: self.local,
                     only,
+                    extended: lsp.contains(DiscoveryLsp::EXTDLPE),
                 };
                 discovery::write((&model, generation), &asker, window);
             }
@@ -144,9 +148,11 @@ impl Admin<'_> {
 }
 
 /// What is supported of the discovery log: not entries of subsystems that the
-/// host may not connect to, nor extended ones, for which there is nothing to say.
+/// host may not connect to (ALLSUBES), for which "a Discovery controller may require
+/// authentication" (Base 2.1, 5.1.12.3.1), and there is none here.
 fn discovery_support() -> PageSupport {
-    let options = u32::from(DiscoveryLsp::PLEO.bits()) << 16;
+    let options = DiscoveryLsp::PLEO | DiscoveryLsp::EXTDLPE;
+    let options = u32::from(options.bits()) << 16;
     PageSupport::LSUPP | PageSupport::from_bits_retain(options)
 }
 
