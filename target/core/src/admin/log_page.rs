@@ -5,13 +5,13 @@ use std::sync::Arc;
 use nvmeof_wire::admin::{CSI_NVM, GetLogPage, LogId, NSID_ALL};
 use nvmeof_wire::log::discovery::DiscoveryLsp;
 use nvmeof_wire::log::error::ERROR_ENTRY_LEN;
-use nvmeof_wire::log::smart::{CriticalWarning, data_units};
+use nvmeof_wire::log::smart::data_units;
 use nvmeof_wire::log::supported::PageSupport;
 use nvmeof_wire::log::{ErrorEntry, FirmwareSlots, SmartLog, SupportedPages};
 use nvmeof_wire::{Ascii, Status};
 
-use super::features::COMPOSITE_TEMPERATURE;
 use super::{Admin, CDW10, CDW12, NSID, Window, effects, log_pages};
+use crate::controller::warnings::COMPOSITE_TEMPERATURE;
 use crate::controller::{Cold, Serves, errors};
 use crate::discovery::{self, Asker};
 use crate::queue::{Failure, bit};
@@ -125,10 +125,10 @@ impl Admin<'_> {
             return SmartLog::zeroed();
         };
         let counts = live.health.counts();
+        let features = self.controller.lock().features.clone();
+        let warnings = self.warnings(&features);
         SmartLog {
-            // Nothing is critical: that an administrator made namespaces read
-            // only is no failing medium.
-            cw: CriticalWarning::empty().bits(),
+            cw: warnings.bits(),
             ctemp: COMPOSITE_TEMPERATURE.into(),
             avsp: 100,
             avspt: 10,

@@ -32,7 +32,6 @@ pub(crate) use io::{flush_of, status_of};
 pub use request::Request;
 pub(crate) use request::{Bounds, Failure, Next, Page, Stage, bit};
 
-use crate::controller::errors::ErrorEntry;
 use crate::controller::{Controller, Serves};
 use crate::metrics::Meter;
 use crate::model::{Local, PortAddress};
@@ -502,22 +501,6 @@ impl Queue {
 
     fn completion(&mut self, cid: u16, status: Status, result: u64) -> Cqe {
         Cqe::new(cid, self.sq.advance(), status, result)
-    }
-
-    /// Puts a failure in the controller's error log.
-    fn note(&mut self, request: &Request, failure: Failure) {
-        let Some(controller) = self.controller() else {
-            return;
-        };
-        controller.note(ErrorEntry {
-            count: 0,
-            sqid: self.qid,
-            cid: request.cid,
-            status: failure.status,
-            location: failure.location,
-            lba: request.lba,
-            nsid: request.nsid,
-        });
     }
 
     fn controller(&self) -> Option<&Arc<Controller>> {
