@@ -124,7 +124,7 @@ impl Admin<'_> {
         let Serves::Nvm(live) = &self.controller.serves else {
             return SmartLog::zeroed();
         };
-        let counts = live.health.counts();
+        let counts = live.health.counts(self.now);
         let features = self.controller.lock().features.clone();
         let warnings = self.warnings(&features);
         SmartLog {
@@ -136,6 +136,7 @@ impl Admin<'_> {
             duw: data_units(counts.moved.bytes_written.into()).into(),
             hrc: u128::from(counts.moved.reads).into(),
             hwc: u128::from(counts.moved.writes).into(),
+            cbt: u128::from(counts.busy_minutes).into(),
             // As all the others these count from the start of the program, which
             // is a power cycle; none was lost without notice since.
             pwrc: 1.into(),

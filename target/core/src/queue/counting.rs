@@ -30,6 +30,16 @@ impl Queue {
         }
     }
 
+    /// A command is answered.
+    #[inline]
+    pub(super) fn ended(&mut self, request: &mut Request) {
+        if std::mem::take(&mut request.is_outstanding)
+            && let Role::Io(joined) = &mut self.role
+        {
+            joined.counting.ended();
+        }
+    }
+
     /// Puts a failure in the controller's error log.
     pub(super) fn note(&mut self, request: &Request, failure: Failure) {
         let Some(controller) = self.controller() else {

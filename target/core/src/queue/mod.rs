@@ -299,6 +299,8 @@ impl Queue {
                 }
                 joined.catch_up();
                 joined.hear(now);
+                request.is_outstanding = true;
+                joined.counting.began(now);
                 // Almost every command ends here.
                 if sqe.opcode == opcode::FABRICS {
                     common_checks(sqe).and_then(|()| self.fabrics(now, request, sqe))
@@ -344,7 +346,10 @@ impl Queue {
         let next = match event {
             Event::Pulled(data) => self.pulled(now, request, data),
             Event::Executed { outcome, data } => match (&mut self.role, request.stage) {
-                (Role::Io(joined), _) => joined.executed(request, outcome, data),
+                (Role::Io(joined), _) => {
+                    joined.counting.is_at(now);
+                    joined.executed(request, outcome, data)
+                }
                 (Role::Admin(_), Stage::FlushAll { .. }) => self.shutdown_flushed(request),
                 (Role::Admin(_), Stage::Protect { before, .. }) => {
                     self.protected(now, request, before, outcome)
@@ -492,6 +497,7 @@ impl Queue {
         result: u64,
     ) -> Action {
         request.stage = Stage::Over;
+        self.ended(request);
         Action::Respond(Response {
             push,
             cqe: self.completion(request.cid, status, result),
