@@ -1,8 +1,8 @@
 //! One model takes the place of another while hosts are connected.
 //!
 //! What hosts do not have to know of does not reach them. They hear of a
-//! namespace that changed or is reached otherwise, and of a discovery log that
-//! changed, by asynchronous events. Removing what is in use disconnects it:
+//! namespace that changed or is reached otherwise, and of a discovery log of their
+//! own that changed, by asynchronous events. Removing what is in use disconnects it:
 //! controllers of a subsystem that is gone, of a host that may not connect any more,
 //! and of one that came by a port that leads elsewhere now are lost as if their
 //! connection had broken.
@@ -17,7 +17,7 @@ use crate::controller::{Controller, Serves};
 use crate::live::Live;
 use crate::sight::Present;
 use crate::target::{Served, presents};
-use crate::{Change, Model, Subject, Target};
+use crate::{Change, Model, Target};
 
 #[cfg(test)]
 mod faults;
@@ -98,12 +98,13 @@ impl Target {
                 None => Arc::new(Live::new(present)),
             })
             .collect();
-        let discovery = changes.iter().any(concerns_discovery);
-        *served = Served {
+        let generations = served.generations.after(&served.model, &model);
+        let next = Served {
             model: Arc::new(model),
             live,
-            discovery: served.discovery + u64::from(discovery),
+            generations,
         };
+        let old = std::mem::replace(&mut *served, next).generations;
         let mut disconnected = Vec::new();
         for controller in self.shared.registry.all() {
             if let Some(why) = lost(&served, &controller) {
@@ -117,8 +118,11 @@ impl Target {
                 });
             } else if let Some(before) = before.get(&controller.subnqn()) {
                 controller.becomes_from(before);
-            } else if discovery && controller.is_discovery() {
-                controller.discovery_changed();
+            } else if controller.is_discovery() {
+                let host = &controller.hostnqn;
+                if old.of(host) != served.generations.of(host) {
+                    controller.discovery_changed();
+                }
             }
         }
         Ok(Applied {
@@ -135,18 +139,6 @@ fn differs(old: &Model, new: &Model) -> bool {
         all.map(|subsystem| subsystem.nqn).collect()
     };
     old.ports() != new.ports() || order(old) != order(new)
-}
-
-/// Whether hosts may see another discovery log.
-fn concerns_discovery(change: &Change) -> bool {
-    match change.subject {
-        Subject::Port { .. }
-        | Subject::Discovery
-        | Subject::Referral { .. }
-        | Subject::Subsystem { .. }
-        | Subject::Host { .. } => true,
-        Subject::Namespace { .. } | Subject::AnaGroup { .. } => false,
-    }
 }
 
 /// Why the controller must go, if it must.

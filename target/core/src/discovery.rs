@@ -3,11 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nvmeof_wire::log::discovery::{
-    AddressFamily, CNTLID_DYNAMIC, DISCOVERY_ENTRY_LEN, DISCOVERY_HEADER_LEN, EntryFlags, RdmaTsas,
-    SubsystemType, TransportType, Treq,
+    AddressFamily, CNTLID_DYNAMIC, DISCOVERY_ENTRY_LEN, DISCOVERY_HEADER_LEN, DiscoveryFlags,
+    EXTENDED_ENTRY_LEN, EntryExtension, EntryFlags, RdmaTsas, SubsystemType, TransportType, Treq,
 };
 use nvmeof_wire::log::{DiscoveryEntry, DiscoveryHeader};
 use nvmeof_wire::{Ascii, Nqn};
+use zerocopy::FromZeros;
+use zerocopy::little_endian::U32;
 
 use crate::admin::Window;
 use crate::model::Local;
@@ -20,6 +22,8 @@ pub(crate) struct Asker<'a> {
     pub(crate) local: Option<Local>,
     /// The only port that is wanted; `None`: all, and referrals.
     pub(crate) only: Option<&'a PortAddress>,
+    /// Whether entries may be extended ones.
+    pub(crate) extended: bool,
 }
 
 /// Writes the log page of that generation that the host sees.
@@ -32,8 +36,13 @@ pub(crate) fn write(
         hostnqn,
         local,
         only,
+        extended,
     } = *asker;
-    let mut page = Page { window, entries: 0 };
+    let mut page = Page {
+        window,
+        entries: 0,
+        extended,
+    };
     let discovery = model.discovery();
     if let Some(nqn) = discovery.nqn() {
         // It may stay connected as long as it likes, with Keep Alive.
@@ -50,7 +59,7 @@ pub(crate) fn write(
             ways(model, asker, nqn, |way| page.put(|| way.entry(&what)));
         }
     }
-    // Base 2.0, 5.16.1.23, PLEO: only "NVM subsystem ports that are presented
+    // Base 2.1, 5.1.12.3.1, PLEO: only "NVM subsystem ports that are presented
     // through the same NVM subsystem port that received the Get Log Page command".
     let referrals = discovery.referrals().iter();
     for referral in referrals.filter(|_| only.is_none()) {
@@ -66,7 +75,15 @@ pub(crate) fn write(
             page.put(|| way.entry(&what));
         }
     }
-    let header = DiscoveryHeader::new(generation, page.entries);
+    let mut header = DiscoveryHeader::new(generation, page.entries);
+    let mut flags = DiscoveryFlags::empty();
+    flags.set(DiscoveryFlags::PORTLCL, only.is_some());
+    if extended {
+        flags |= DiscoveryFlags::EXTEND;
+        let len = u32::try_from(page.end()).unwrap_or(u32::MAX);
+        header.tdlpl = len.into();
+    }
+    header.dlpf = flags.bits();
     page.window.put(0, &header);
 }
 
@@ -74,17 +91,39 @@ pub(crate) fn write(
 struct Page<'a, 'b> {
     window: &'a mut Window<'b>,
     entries: u64,
+    /// Whether all of them are extended ones.
+    extended: bool,
 }
 
 impl Page<'_, '_> {
     /// One more entry, which is made only if some of it is in view.
     fn put(&mut self, entry: impl FnOnce() -> DiscoveryEntry) {
-        let (header_len, entry_len) = (DISCOVERY_HEADER_LEN as u64, DISCOVERY_ENTRY_LEN as u64);
-        let at = header_len + self.entries * entry_len;
-        if self.window.shows(at, entry_len) {
+        let at = self.end();
+        if self.window.shows(at, self.entry_len()) {
             self.window.put(at, &entry());
+            if self.extended {
+                // There is nothing to say that an entry does not.
+                let extension = EntryExtension {
+                    tel: U32::new(u32::try_from(EXTENDED_ENTRY_LEN).unwrap_or(u32::MAX)),
+                    ..EntryExtension::new_zeroed()
+                };
+                self.window.put(at + DISCOVERY_ENTRY_LEN as u64, &extension);
+            }
         }
         self.entries += 1;
+    }
+
+    /// Bytes of an entry.
+    fn entry_len(&self) -> u64 {
+        match self.extended {
+            true => EXTENDED_ENTRY_LEN as u64,
+            false => DISCOVERY_ENTRY_LEN as u64,
+        }
+    }
+
+    /// Where the next entry begins, or the page ends.
+    fn end(&self) -> u64 {
+        DISCOVERY_HEADER_LEN as u64 + self.entries * self.entry_len()
     }
 }
 
@@ -180,7 +219,7 @@ struct Way<'a> {
 
 impl Way<'_> {
     /// The entry of something that is reached so. A port within this host has
-    /// the address family for that (Base 2.0, 5.16.1.23, ADRFAM FEh) and, having
+    /// the address family for that (Base 2.1, 5.1.12.3.1, ADRFAM FEh) and, having
     /// no service, says so with the word that other transports without one use.
     fn entry(&self, what: &What<'_>) -> DiscoveryEntry {
         let (adrfam, trsvcid) = match self.traddr {

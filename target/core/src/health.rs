@@ -2,6 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use busy::{Busy, IDLE, tick};
+
+mod busy;
 
 /// Counters of one subsystem. They are read only for the log page, so that no
 /// order between them is needed.
@@ -19,11 +24,14 @@ struct Queues {
     there: Vec<Arc<Tally>>,
     /// What those counted that are gone.
     gone: Moved,
+    busy: Busy,
 }
 
 /// The counters of one queue, which alone writes them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Tally {
+    /// Since which [`tick`] the queue has had commands outstanding.
+    busy_since: AtomicU64,
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
     reads: AtomicU64,
@@ -45,6 +53,8 @@ pub(crate) struct Counts {
     pub(crate) moved: Moved,
     pub(crate) media_errors: u64,
     pub(crate) error_entries: u64,
+    /// Minutes in which commands were outstanding on I/O queues.
+    pub(crate) busy_minutes: u64,
 }
 
 /// A queue's part in the counters of its subsystem. What it counted stays when
@@ -53,15 +63,23 @@ pub(crate) struct Counts {
 pub(crate) struct Counting {
     health: Arc<Health>,
     tally: Arc<Tally>,
+    /// Commands that are outstanding.
+    outstanding: u32,
+    /// When the queue was looked at last.
+    at: u64,
 }
 
 impl Health {
     /// One more queue counts.
     pub(crate) fn join(self: &Arc<Self>) -> Counting {
-        let tally = Arc::new(Tally::default());
+        let tally = Arc::new(Tally::idle());
         self.queues().there.push(Arc::clone(&tally));
-        let health = Arc::clone(self);
-        Counting { health, tally }
+        Counting {
+            health: Arc::clone(self),
+            tally,
+            outstanding: 0,
+            at: IDLE,
+        }
     }
 
     /// An entry was made in an error log.
@@ -69,13 +87,15 @@ impl Health {
         self.error_entries.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn counts(&self) -> Counts {
-        let queues = self.queues();
+    pub(crate) fn counts(&self, now: Duration) -> Counts {
+        let mut queues = self.queues();
+        queues.is_at(tick(now));
         let there = queues.there.iter().map(|tally| tally.moved());
         Counts {
             moved: there.fold(queues.gone, Moved::plus),
             media_errors: self.media_errors.load(Ordering::Relaxed),
             error_entries: self.error_entries.load(Ordering::Relaxed),
+            busy_minutes: queues.busy.minutes(),
         }
     }
 
@@ -85,7 +105,46 @@ impl Health {
     }
 }
 
+impl Queues {
+    /// Counts the time until `tick` in which any queue had commands outstanding.
+    fn is_at(&mut self, tick: u64) {
+        let since = |tally: &Arc<Tally>| tally.busy_since.load(Ordering::Relaxed);
+        if let Some(since) = self.there.iter().map(since).min() {
+            self.busy.until(since, tick);
+        }
+    }
+}
+
 impl Counting {
+    /// A command comes.
+    #[inline]
+    pub(crate) fn began(&mut self, now: Duration) {
+        if self.outstanding == 0 {
+            self.tally.busy_since.store(tick(now), Ordering::Relaxed);
+        }
+        self.outstanding = self.outstanding.saturating_add(1);
+        self.is_at(now);
+    }
+
+    /// Commands are outstanding at this time. It is counted once in a tick.
+    #[inline]
+    pub(crate) fn is_at(&mut self, now: Duration) {
+        let tick = tick(now);
+        if self.at != tick {
+            self.at = tick;
+            self.health.queues().is_at(tick);
+        }
+    }
+
+    /// A command that came is answered.
+    #[inline]
+    pub(crate) fn ended(&mut self) {
+        self.outstanding = self.outstanding.saturating_sub(1);
+        if self.outstanding == 0 {
+            self.tally.busy_since.store(IDLE, Ordering::Relaxed);
+        }
+    }
+
     /// A Read or Compare of `bytes` was done.
     #[inline]
     pub(crate) fn read(&mut self, bytes: u64) {
@@ -115,6 +174,16 @@ impl Drop for Counting {
 }
 
 impl Tally {
+    fn idle() -> Self {
+        Self {
+            busy_since: AtomicU64::new(IDLE),
+            bytes_read: AtomicU64::new(0),
+            bytes_written: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+        }
+    }
+
     fn moved(&self) -> Moved {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Moved {
@@ -166,14 +235,77 @@ mod tests {
             moved,
             media_errors: 1,
             error_entries: 1,
+            busy_minutes: 0,
         };
-        assert_eq!(health.counts(), expected);
+        let counts = || health.counts(Duration::ZERO);
+        assert_eq!(counts(), expected);
         drop(two);
-        assert_eq!(health.counts(), expected);
+        assert_eq!(counts(), expected);
         one.written(1);
         drop(one);
-        let counts = health.counts();
+        let counts = counts();
         assert_eq!((counts.moved.writes, counts.moved.bytes_written), (2, 1025));
         assert!(health.queues().there.is_empty());
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn minutes(health: &Arc<Health>, now: Duration) -> u64 {
+        health.counts(now).busy_minutes
+    }
+
+    /// SMART / Health Information, Controller Busy Time: "the amount of time the
+    /// controller is busy with I/O commands ... when there is a command
+    /// outstanding to an I/O Queue".
+    #[test]
+    fn time_counts_while_commands_are_outstanding() {
+        let health = Arc::new(Health::default());
+        let mut queue = health.join();
+        assert_eq!(minutes(&health, 5 * MINUTE), 0);
+        queue.began(5 * MINUTE);
+        assert_eq!(minutes(&health, 6 * MINUTE), 1, "it goes on");
+        queue.began(7 * MINUTE);
+        queue.is_at(8 * MINUTE);
+        queue.ended();
+        assert_eq!(minutes(&health, 9 * MINUTE), 4, "one is left");
+        queue.is_at(10 * MINUTE);
+        queue.ended();
+        assert_eq!(minutes(&health, 100 * MINUTE), 5);
+        // What is lost with its queue is outstanding no more.
+        queue.began(100 * MINUTE);
+        drop(queue);
+        assert_eq!(minutes(&health, 200 * MINUTE), 5);
+    }
+
+    #[test]
+    fn time_counts_once_however_many_queues_are_busy() {
+        let health = Arc::new(Health::default());
+        let [mut slow, mut fast] = [(); 2].map(|()| health.join());
+        slow.began(MINUTE);
+        for minute in [1, 3, 3, 8] {
+            fast.began(minute * MINUTE);
+            fast.is_at(minute * MINUTE);
+            fast.ended();
+        }
+        // What other reactors have as the time may be a little behind.
+        slow.is_at(9 * MINUTE);
+        fast.began(9 * MINUTE - Duration::from_millis(100));
+        fast.ended();
+        slow.ended();
+        assert_eq!(minutes(&health, 20 * MINUTE), 8);
+    }
+
+    #[test]
+    fn a_little_work_is_not_counted_as_much() {
+        let health = Arc::new(Health::default());
+        let mut queue = health.join();
+        for second in 0..36_000 {
+            let now = Duration::from_secs(second);
+            queue.began(now);
+            queue.is_at(now + Duration::from_micros(100));
+            queue.ended();
+        }
+        // Ten hours of one quick command each second.
+        assert_eq!(minutes(&health, 601 * MINUTE), 10);
     }
 }

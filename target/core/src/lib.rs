@@ -17,6 +17,7 @@ mod apply;
 mod connected;
 mod controller;
 mod discovery;
+mod generations;
 mod health;
 mod hits;
 mod limits;

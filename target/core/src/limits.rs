@@ -114,7 +114,7 @@ impl Default for Limits {
             queue_depth: 256,
             io_queues: 16,
             controllers: 64,
-            max_transfer: 256 << 10,
+            max_transfer: 1 << 20,
             in_capsule: 4096,
             max_descriptors: Self::DESCRIPTORS,
             connect_timeout: Duration::from_secs(10),

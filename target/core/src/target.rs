@@ -6,6 +6,7 @@ use std::time::Duration;
 use nvmeof_wire::Nqn;
 use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request as CmRequest};
 
+use crate::generations::Generations;
 use crate::live::Live;
 use crate::registry::Registry;
 use crate::seats::{Seat, Seats, Taken};
@@ -44,8 +45,8 @@ pub(crate) struct Served {
     pub(crate) model: Arc<Model>,
     /// One for each subsystem of the model.
     pub(crate) live: Vec<Arc<Live>>,
-    /// Counts what the discovery log has been.
-    pub(crate) discovery: u64,
+    /// Counts what the discovery log of each host has been.
+    pub(crate) generations: Generations,
 }
 
 impl Served {
@@ -80,7 +81,7 @@ impl Target {
         let live = presents(&model).map(|present| Arc::new(Live::new(present)));
         let served = Served {
             live: live.collect(),
-            discovery: 1,
+            generations: Generations::new(),
             model: Arc::new(model),
         };
         let limits = served.model.limits().clone();

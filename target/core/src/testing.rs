@@ -119,6 +119,8 @@ pub(crate) fn target() -> Target {
         queue_depth: 128,
         io_queues: 4,
         controllers: 3,
+        // Less than the whole of each namespace.
+        max_transfer: 256 << 10,
         ..Limits::default()
     })
 }

@@ -19,8 +19,8 @@ fn every_kind_reports_what_the_contract_names() {
         ("randread", "--bs 4k --iodepth 32"),
         ("randwrite", "--bs 16k --iodepth 32 --io-queues 2"),
         // Larger than the target takes in one command.
-        ("randrw", "--bs 1m --iodepth 2 --rwmixread 70"),
-        ("randrw", "--interface async --bs 1m --iodepth 2"),
+        ("randrw", "--bs 2m --iodepth 2 --rwmixread 70"),
+        ("randrw", "--interface async --bs 2m --iodepth 2"),
         (
             "randread",
             "--interface async --bs 4k --iodepth 32 --io-queues 2",
@@ -45,6 +45,39 @@ fn every_kind_reports_what_the_contract_names() {
             "{rw}: {json}"
         );
         assert!(quantiles.is_sorted(), "{rw}: {json}");
+    }
+    target.stop();
+}
+
+/// What the target counts: bytes for each command.
+#[test]
+fn a_mebibyte_goes_in_one_command() {
+    let setup = Setup::new().provider("[\"iwarp\", \"shm\"]").file(16 * MIB);
+    let target = setup.start();
+    let folder = setup.shm_folder().display().to_string();
+    for way in [
+        "--provider iwarp".to_owned(),
+        format!("--provider shm --shm-folder {folder}"),
+    ] {
+        let counts = || {
+            let smart = target.nvmeof("smart-log").json();
+            let number = |key: &str| smart[key].as_u64().unwrap();
+            // Units of 1000 blocks of 512 bytes, rounded up.
+            let bytes = |key| (number(key).saturating_sub(1)) * 512_000;
+            [
+                (bytes("data_units_read"), number("host_read_commands")),
+                (bytes("data_units_written"), number("host_write_commands")),
+            ]
+        };
+        let before = counts();
+        let line = format!("--rw randrw --bs 1m --iodepth 4 --runtime 1 {way}");
+        target.on(1, "bench").args(&line).ok();
+        for (before, after) in before.into_iter().zip(counts()) {
+            let (bytes, commands) = (after.0 - before.0, after.1 - before.1);
+            assert!(commands > 2, "{way}");
+            let each = bytes / commands;
+            assert!((MIB as u64 * 3 / 4..).contains(&each), "{way}: {each}");
+        }
     }
     target.stop();
 }

@@ -219,7 +219,7 @@ fn reactor(pipes: &Pipes) -> Reactor<OpenDisks> {
     let class = |len, count| ClassSpec { len, count };
     let config = ReactorConfig {
         capsules: 512,
-        data: vec![class(BYTES, 256), class(256 << 10, 4)],
+        data: vec![class(BYTES, 256), class(1 << 20, 4)],
         shared_receives: 0,
         pages: Pages::Normal,
         stall: Duration::from_secs(30),

@@ -75,8 +75,8 @@ nvme discover "${at[@]}" -p -o json >"$WORK/log"
 discovery=$(controller_of nqn.2014-08.org.nvmexpress.discovery)
 expect_fields "discovery controller" '{
     cntrltype: 2, subnqn: "nqn.2014-08.org.nvmexpress.discovery", ver: 131072,
-    oaes: 2147483648, lpa: 4, oacs: 0, nn: 0, oncs: 0, kas: 10, aerl: 3,
-    maxcmd: 256, sgls: 1048581, iorcsz: 1, icdoff: 0, msdbd: 16, mdts: 6
+    oaes: 2147483648, lpa: 6, oacs: 0, nn: 0, oncs: 0, kas: 10, aerl: 3,
+    maxcmd: 256, sgls: 1048581, iorcsz: 1, icdoff: 0, msdbd: 16, mdts: 8
 }' "$(nvme id-ctrl "/dev/$discovery" -o json)"
 expect_eq "its kind" ddc "$(cat "/sys/class/nvme/$discovery/dctype")"
 expect_eq "its I/O queues" 1 "$(cat "/sys/class/nvme/$discovery/queue_count")"

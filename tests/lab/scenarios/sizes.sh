@@ -4,8 +4,9 @@
 # timeout: 300
 source /lab/guest/lib.sh
 
-# Blocks, pages, the largest transfer (256 KiB), what lies around them.
-sizes=(512 1024 4096 4608 8192 16384 16896 65536 258048 262144 266240 1048576)
+# Blocks, pages, the longest buffers but one of the target, the largest transfer
+# (1 MiB), what lies around them.
+sizes=(512 1024 4096 4608 8192 16384 16896 65536 262144 266240 1044480 1048576 1052672)
 
 # commands KIND : how many reads or writes the target counted.
 commands() {
@@ -15,15 +16,18 @@ commands() {
 # one_of_each NSID BLOCK : one request of each size, one after the other, written
 # to the namespace and to a file that shows how it must look; read and compared.
 one_of_each() {
-    local disk model=$WORK/model$1 size writes=0 before used=()
+    local disk model=$WORK/model$1 size most writes=0 before used=()
     disk=$(device "$1")
+    # The device of the host may register less at once than a command can carry.
+    most=$(($(cat "/sys/block/${disk##*/}/queue/max_sectors_kb") * 1024))
+    expect_ge "the largest transfer of Linux" 1044480 "$most"
     truncate -s 8M "$model"
     before=$(commands write)
     for size in "${sizes[@]}"; do
         [ $((size % $2)) = 0 ] || continue
         used+=("$size")
         # What is larger than the largest transfer takes several commands.
-        writes=$((writes + (size + 262143) / 262144))
+        writes=$((writes + (size + most - 1) / most))
     done
     one_each "$disk" "$model" "$2" "$2" "${used[@]}" || fail "what was written comes back otherwise"
     expect_eq "write commands" "$writes" $(($(commands write) - before))

@@ -4,7 +4,7 @@
 use core::mem::offset_of;
 
 use bitflags::bitflags;
-use zerocopy::little_endian::{U16, U64};
+use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ascii::Ascii;
@@ -149,6 +149,17 @@ bitflags! {
         const ALLSUBE = 1 << 2;
     }
 
+    /// DLPF: Discovery Log Page Flags, which of [`DiscoveryLsp`] was done.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct DiscoveryFlags: u8 {
+        /// Entries are extended ones.
+        const EXTEND = 1 << 0;
+        /// Only entries of the port that was asked are there.
+        const PORTLCL = 1 << 1;
+        /// Entries of all subsystems are there, whoever may connect.
+        const ALLSUB = 1 << 2;
+    }
+
     /// EFLAGS: Entry Flags.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct EntryFlags: u16 {
@@ -174,8 +185,14 @@ pub struct DiscoveryHeader {
     pub numrec: U64,
     /// Record format: 0.
     pub recfmt: U16,
+    /// Discovery log page flags: [`DiscoveryFlags`].
+    pub dlpf: u8,
     #[doc(hidden)]
-    pub rsvd18: [u8; 1006],
+    pub rsvd19: u8,
+    /// Total discovery log page length in bytes, where entries are extended.
+    pub tdlpl: U32,
+    #[doc(hidden)]
+    pub rsvd24: [u8; 1000],
 }
 
 /// Transport specific address subtype of the RDMA transport.
@@ -248,7 +265,27 @@ pub struct DiscoveryEntry {
     pub tsas: RdmaTsas,
 }
 
+/// What follows an entry and makes it an extended one.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct EntryExtension {
+    /// Total entry length in bytes, with the entry.
+    pub tel: U32,
+    /// Number of extended attributes that follow.
+    pub numexat: U16,
+    #[doc(hidden)]
+    pub rsvd6: [u8; 2],
+}
+
+/// Length in bytes of an extended entry without attributes.
+pub const EXTENDED_ENTRY_LEN: usize = DISCOVERY_ENTRY_LEN + size_of::<EntryExtension>();
+
 const _: () = {
+    assert!(EXTENDED_ENTRY_LEN == 1032);
+    assert!(offset_of!(DiscoveryHeader, dlpf) == 18);
+    assert!(offset_of!(DiscoveryHeader, tdlpl) == 20);
     assert!(size_of::<DiscoveryHeader>() == DISCOVERY_HEADER_LEN);
     assert!(offset_of!(DiscoveryHeader, numrec) == 8);
     assert!(offset_of!(DiscoveryHeader, recfmt) == 16);

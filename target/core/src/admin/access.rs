@@ -123,7 +123,7 @@ pub(super) fn describe(id: &mut IdentifyController, sight: &Sight, nn: u32, limi
     let groups = ANA_HEADER_LEN as u64 + u64::from(MAX_GROUP) * ANA_GROUP_LEN as u64;
     let room = u64::from(limits.max_transfer).saturating_sub(groups) / NSID_LEN;
     let room = u32::try_from(room).unwrap_or(u32::MAX);
-    let there = sight.subsystem().namespaces().len();
+    let there = sight.seen().len();
     let there = u32::try_from(there).unwrap_or(u32::MAX);
     id.mnan = room.max(there).min(nn).into();
 }

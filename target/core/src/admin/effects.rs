@@ -6,25 +6,20 @@ use nvmeof_wire::log::effects::Effects;
 use nvmeof_wire::opcode::{FABRICS, admin, io};
 use zerocopy::little_endian::U32;
 
-use super::Window;
+use super::{OF_DISCOVERY, Window};
 
 /// Commands Supported and Effects, 05h (Base 2.0, 5.16.1.6). Of no command a
 /// scope is reported (CSP is 0): Linux hosts take any bit of an I/O command but
 /// the first two for an effect that they do not know, and warn of it.
-pub(super) fn commands() -> CommandEffects {
+pub(super) fn commands(discovery: bool) -> CommandEffects {
     let mut page = CommandEffects::zeroed();
-    for opcode in [
-        admin::GET_LOG_PAGE,
-        admin::IDENTIFY,
-        admin::ABORT,
-        admin::SET_FEATURES,
-        admin::GET_FEATURES,
-        admin::ASYNC_EVENT_REQUEST,
-        admin::KEEP_ALIVE,
-        FABRICS,
-    ] {
+    for opcode in OF_DISCOVERY.into_iter().chain([FABRICS]) {
         page.set_admin(opcode, Effects::empty());
     }
+    if discovery {
+        return page;
+    }
+    page.set_admin(admin::ABORT, Effects::empty());
     for opcode in [io::FLUSH, io::READ, io::COMPARE, io::VERIFY, FABRICS] {
         page.set_io(opcode, Effects::empty());
     }

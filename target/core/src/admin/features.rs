@@ -7,11 +7,12 @@ use nvmeof_wire::features::{
     NumberOfQueues, PowerManagement, TemperatureThreshold, Timestamp, VolatileWriteCache,
     is_extended_host_identifier,
 };
+use nvmeof_wire::log::smart::CriticalWarning;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{Admin, CDW10, CDW11, NSID, Window, give};
-use crate::controller::notices::{Kinds, TEMPERATURE};
-use crate::controller::{Features, HostClock};
+use crate::controller::notices::Kinds;
+use crate::controller::{Features, HostClock, warnings};
 use crate::queue::{Failure, Next, Page, Request, Stage, bit};
 
 // Where fields of the commands are.
@@ -20,10 +21,6 @@ const SAVE: u16 = bit(43, 7);
 const DULBE: u16 = 46;
 /// With THSEL in bits 5:4 of the byte.
 const TMPSEL: u16 = 46;
-
-/// What the composite temperature is said to be, in kelvin: there is no
-/// sensor.
-pub(super) const COMPOSITE_TEMPERATURE: u16 = 298;
 
 /// Features of an I/O controller.
 pub(super) const OF_IO: [FeatureId; 13] = [
@@ -178,13 +175,8 @@ impl Admin<'_> {
             }
             FeatureId::TEMPERATURE_THRESHOLD => {
                 set_threshold(values, command.cdw11)?;
-                let enabled = values.async_events;
-                let outside = !(values.under_temperature..=values.over_temperature)
-                    .contains(&COMPOSITE_TEMPERATURE);
-                if outside {
-                    cold.notices.raise(TEMPERATURE, enabled);
-                    self.controller.hot.set_event(cold.notices.is_ready());
-                }
+                let warnings = self.warnings(values) & CriticalWarning::TTC;
+                self.controller.warn(&mut cold, warnings);
             }
             FeatureId::ERROR_RECOVERY => {
                 // Identify Namespace, NSFEAT: no error for deallocated blocks.
@@ -225,8 +217,23 @@ impl Admin<'_> {
 
     fn set_async_events(&self, cdw11: u32) -> Result<Next, Failure> {
         let mut cold = self.controller.lock();
-        cold.features.async_events = cdw11 & self.async_events().bits();
+        let before = cold.features.async_events;
+        let events = cdw11 & self.async_events().bits();
+        cold.features.async_events = events;
+        // What is critical already is told to who begins to listen.
+        let [fresh, ..] = (events & !before).to_le_bytes();
+        let warnings = self.warnings(&cold.features);
+        let fresh = warnings & CriticalWarning::from_bits_truncate(fresh);
+        self.controller.warn(&mut cold, fresh);
         Ok(Next::Done(0))
+    }
+
+    /// What is critical now.
+    pub(super) fn warnings(&self, features: &Features) -> CriticalWarning {
+        let sight = self.controller.sight();
+        sight.map_or(CriticalWarning::empty(), |sight| {
+            warnings::critical(&sight, features)
+        })
     }
 
     /// Events that can be enabled.
@@ -234,7 +241,11 @@ impl Admin<'_> {
         let kinds = if self.controller.is_discovery() {
             Kinds::DISCOVERY
         } else {
-            Kinds::NAMESPACE | Kinds::ANA | Kinds::TEMPERATURE | Kinds::OTHER_SMART
+            Kinds::NAMESPACE
+                | Kinds::ANA
+                | Kinds::TEMPERATURE
+                | Kinds::RELIABILITY
+                | Kinds::OTHER_SMART
         };
         AsyncEventConfig::from_bits_truncate(kinds.bits())
     }

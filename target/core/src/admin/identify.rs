@@ -21,7 +21,7 @@ use crate::controller::notices::MAX_REQUESTS;
 use crate::controller::{aborts, errors};
 use crate::queue::Failure;
 use crate::sight::{Seen, Sight};
-use crate::{Limits, Namespace, Subsystem};
+use crate::{Limits, Namespace};
 
 /// KAS: granularity of the keep alive timer, in units of 100 ms.
 const KAS: u16 = 10;
@@ -59,7 +59,7 @@ impl Admin<'_> {
             | Cns::CSI_NAMESPACE
             | Cns::INDEPENDENT_NAMESPACE
             | Cns::ALLOCATED_NAMESPACE => {
-                let valid = (1..=highest(sight.subsystem())).contains(&command.nsid);
+                let valid = (1..=self.highest(&sight)).contains(&command.nsid);
                 if valid { Ok(()) } else { Err(invalid) }
             }
             Cns::DESCRIPTORS | Cns::ATTACHED_CONTROLLERS => {
@@ -154,6 +154,14 @@ impl Admin<'_> {
         })
     }
 
+    /// Highest namespace id that is valid. It says nothing of namespaces that are
+    /// there for other hosts alone.
+    fn highest(&self, sight: &Sight) -> u32 {
+        let seen = sight.seen().iter().map(|one| one.namespace.nsid);
+        let disabled = self.disabled(sight).map(|one| one.namespace.nsid);
+        seen.chain(disabled).fold(NAMESPACES, u32::max)
+    }
+
     /// What all our controllers have in common.
     fn common(&self, limits: &Limits) -> IdentifyController {
         let mut ctratt = Ctratt::HIDS;
@@ -196,7 +204,7 @@ impl Admin<'_> {
             subnqn: nqn.unwrap_or_else(Nqn::discovery).to_field(),
             cntrltype: ControllerType::DISCOVERY,
             oaes: Oaes::DLPCN.bits().into(),
-            lpa: Lpa::LPEDS.bits(),
+            lpa: (Lpa::CSES | Lpa::LPEDS).bits(),
             // DCTYPE: a direct discovery controller.
             dctype: 1,
             ..self.common(limits)
@@ -212,12 +220,15 @@ impl Admin<'_> {
         if subsystem.namespaces().iter().any(|one| one.write_zeroes) {
             oncs |= Oncs::NVMWZSV;
         }
-        let ports = if self.shared.served().model.ports().len() > 1 {
-            Cmic::MPORTS
-        } else {
-            Cmic::empty()
+        // Ports of the subsystem are those that lead to it.
+        let served = self.shared.served();
+        let ports = served.model.ports().iter();
+        let ports = match ports.filter(|port| port.leads_to(&subsystem.nqn)).nth(1) {
+            Some(_) => Cmic::MPORTS,
+            None => Cmic::empty(),
         };
-        let nn = highest(subsystem);
+        drop(served);
+        let nn = self.highest(sight);
         let mut id = IdentifyController {
             sn: subsystem.serial,
             mn: subsystem.model_number,
@@ -260,13 +271,6 @@ impl Admin<'_> {
 /// not: some hosts read it once, and never look at one beyond it that comes later.
 /// It is what Linux' own target says.
 const NAMESPACES: u32 = 1024;
-
-/// Highest namespace id that is valid.
-fn highest(subsystem: &Subsystem) -> u32 {
-    let lists = [subsystem.namespaces(), subsystem.disabled()];
-    let last = lists.into_iter().filter_map(<[Namespace]>::last);
-    last.fold(NAMESPACES, |highest, last| highest.max(last.nsid))
-}
 
 /// Maximum data transfer size: "a power of two in units of the minimum memory
 /// page size", 4 KiB.

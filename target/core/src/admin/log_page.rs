@@ -5,13 +5,13 @@ use std::sync::Arc;
 use nvmeof_wire::admin::{CSI_NVM, GetLogPage, LogId, NSID_ALL};
 use nvmeof_wire::log::discovery::DiscoveryLsp;
 use nvmeof_wire::log::error::ERROR_ENTRY_LEN;
-use nvmeof_wire::log::smart::{CriticalWarning, data_units};
+use nvmeof_wire::log::smart::data_units;
 use nvmeof_wire::log::supported::PageSupport;
 use nvmeof_wire::log::{ErrorEntry, FirmwareSlots, SmartLog, SupportedPages};
 use nvmeof_wire::{Ascii, Status};
 
-use super::features::COMPOSITE_TEMPERATURE;
 use super::{Admin, CDW10, CDW12, NSID, Window, effects, log_pages};
+use crate::controller::warnings::COMPOSITE_TEMPERATURE;
 use crate::controller::{Cold, Serves, errors};
 use crate::discovery::{self, Asker};
 use crate::queue::{Failure, bit};
@@ -95,19 +95,24 @@ impl Admin<'_> {
                 window.put(0, &changed.to_page());
             }
             LogId::ANA => self.write_access(command, window),
-            LogId::EFFECTS => window.put(0, &effects::commands()),
+            LogId::EFFECTS => {
+                let discovery = self.controller.is_discovery();
+                window.put(0, &effects::commands(discovery));
+            }
             LogId::FEATURE_EFFECTS => effects::write_features(self.features(), window),
             LogId::DISCOVERY => {
-                let served = self.shared.served();
-                let (model, generation) = (Arc::clone(&served.model), served.discovery);
-                drop(served);
                 let Viewer { hostnqn, port } = &*self.controller.viewer;
+                let served = self.shared.served();
+                let model = Arc::clone(&served.model);
+                let generation = served.generations.of(hostnqn);
+                drop(served);
                 let lsp = DiscoveryLsp::from_bits_retain(command.lsp);
                 let only = port.as_ref().filter(|_| lsp.contains(DiscoveryLsp::PLEO));
                 let asker = Asker {
                     hostnqn,
                     local: self.local,
                     only,
+                    extended: lsp.contains(DiscoveryLsp::EXTDLPE),
                 };
                 discovery::write((&model, generation), &asker, window);
             }
@@ -119,11 +124,11 @@ impl Admin<'_> {
         let Serves::Nvm(live) = &self.controller.serves else {
             return SmartLog::zeroed();
         };
-        let counts = live.health.counts();
+        let counts = live.health.counts(self.now);
+        let features = self.controller.lock().features.clone();
+        let warnings = self.warnings(&features);
         SmartLog {
-            // Nothing is critical: that an administrator made namespaces read
-            // only is no failing medium.
-            cw: CriticalWarning::empty().bits(),
+            cw: warnings.bits(),
             ctemp: COMPOSITE_TEMPERATURE.into(),
             avsp: 100,
             avspt: 10,
@@ -131,6 +136,7 @@ impl Admin<'_> {
             duw: data_units(counts.moved.bytes_written.into()).into(),
             hrc: u128::from(counts.moved.reads).into(),
             hwc: u128::from(counts.moved.writes).into(),
+            cbt: u128::from(counts.busy_minutes).into(),
             // As all the others these count from the start of the program, which
             // is a power cycle; none was lost without notice since.
             pwrc: 1.into(),
@@ -143,9 +149,11 @@ impl Admin<'_> {
 }
 
 /// What is supported of the discovery log: not entries of subsystems that the
-/// host may not connect to, nor extended ones, for which there is nothing to say.
+/// host may not connect to (ALLSUBES), for which "a Discovery controller may require
+/// authentication" (Base 2.1, 5.1.12.3.1), and there is none here.
 fn discovery_support() -> PageSupport {
-    let options = u32::from(DiscoveryLsp::PLEO.bits()) << 16;
+    let options = DiscoveryLsp::PLEO | DiscoveryLsp::EXTDLPE;
+    let options = u32::from(options.bits()) << 16;
     PageSupport::LSUPP | PageSupport::from_bits_retain(options)
 }
 

@@ -34,12 +34,14 @@ pub(crate) struct Admin<'a> {
     pub(crate) local: Option<Local>,
 }
 
-/// What a discovery controller answers (Base 2.0, figure 8).
-const OF_DISCOVERY: [Opcode; 5] = [
+/// What a discovery controller answers (Base 2.1, figure 28), besides Fabrics
+/// commands.
+const OF_DISCOVERY: [Opcode; 6] = [
     admin::GET_LOG_PAGE,
     admin::IDENTIFY,
     admin::SET_FEATURES,
     admin::GET_FEATURES,
+    admin::ASYNC_EVENT_REQUEST,
     admin::KEEP_ALIVE,
 ];
 
@@ -117,7 +119,15 @@ fn give(request: &mut Request, len: u32, page: Page) -> Result<Next, Failure> {
 /// Log pages of a kind of controller.
 fn log_pages(discovery: bool) -> &'static [LogId] {
     if discovery {
-        &[LogId::SUPPORTED, LogId::ERROR, LogId::DISCOVERY]
+        // Base 2.1, figure 31: all but the error log have to be there. Host
+        // Discovery (71h) is of hosts that registered with a central one.
+        &[
+            LogId::SUPPORTED,
+            LogId::ERROR,
+            LogId::EFFECTS,
+            LogId::FEATURE_EFFECTS,
+            LogId::DISCOVERY,
+        ]
     } else {
         &[
             LogId::SUPPORTED,

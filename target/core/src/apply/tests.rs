@@ -20,8 +20,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;
 use crate::testing::{
-    CLOSED, DISK, HOST, Host, apply, apply_with, change_a_namespace, closed, connect_data, keyed,
-    namespace, port, subsystem, target,
+    CLOSED, DISK, HOST, Host, NOW, apply, apply_with, change_a_namespace, closed, connect_data,
+    keyed, namespace, port, subsystem, target,
 };
 use crate::{
     Action, ChangeKind, CloseCause, Event, Executed, IoKind, Limits, Order, Request, SubsystemSpec,
@@ -223,11 +223,17 @@ fn counters_stay_when_a_subsystem_changes() {
     assert_eq!(read_of(&mut io, 1), Status::SUCCESS);
     let served = target.shared.served();
     assert_eq!(
-        served.live(&nqn(DISK)).unwrap().health.counts().moved.reads,
+        served
+            .live(&nqn(DISK))
+            .unwrap()
+            .health
+            .counts(NOW)
+            .moved
+            .reads,
         2
     );
     let closed = served.live(&nqn(CLOSED)).unwrap();
-    assert_eq!(closed.health.counts().moved.reads, 0);
+    assert_eq!(closed.health.counts(NOW).moved.reads, 0);
 }
 
 #[test]

@@ -8,13 +8,15 @@ mod features;
 mod hot;
 pub(crate) mod lifecycle;
 pub(crate) mod notices;
+pub(crate) mod warnings;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nvmeof_wire::Nqn;
 use nvmeof_wire::admin::LogId;
+use nvmeof_wire::log::smart::CriticalWarning;
+use nvmeof_wire::{Nqn, Status};
 
 pub(crate) use features::{
     Features, HostClock, KEEP_ALIVE_GRANULARITY_MS, rounded as rounded_kato,
@@ -29,7 +31,9 @@ use aborts::{Aborts, Asked};
 use access::AccessCounts;
 use errors::{ErrorEntry, ErrorRing};
 use lifecycle::Registers;
-use notices::{ANA_CHANGED, ChangedList, DISCOVERY_CHANGED, NAMESPACE_CHANGED, Notice, Notices};
+use notices::{
+    ANA_CHANGED, ChangedList, DISCOVERY_CHANGED, INTERNAL_ERROR, NAMESPACE_CHANGED, Notice, Notices,
+};
 
 /// One controller, shared by the queues of it, which may be on different
 /// reactors.
@@ -188,7 +192,14 @@ impl Controller {
 
     /// Notes a failed command.
     pub(crate) fn note(&self, entry: ErrorEntry) {
-        self.lock().errors.push(entry);
+        let mut cold = self.lock();
+        cold.errors.push(entry);
+        // "A transient error occurred that is specific to a particular set of
+        // commands": a host cannot know that it is not to blame.
+        if entry.status.is(Status::INTERNAL_ERROR) {
+            self.raise(&mut cold, INTERNAL_ERROR);
+        }
+        drop(cold);
         if let Serves::Nvm(live) = &self.serves {
             live.health.error_entry();
         }
@@ -204,8 +215,11 @@ impl Controller {
         if now.looks_like(before) {
             return;
         }
-        let differing = now.sight(&self.viewer).since(&before.sight(&self.viewer));
+        let (before, now) = (before.sight(&self.viewer), now.sight(&self.viewer));
+        let differing = now.since(&before);
         let mut cold = self.lock();
+        let [was, is] = [&before, &now].map(|sight| warnings::critical(sight, &cold.features));
+        self.warn(&mut cold, is - was);
         cold.access.changed(&differing.groups);
         if !differing.namespaces.is_empty() {
             cold.changed.add(&differing.namespaces);
@@ -226,6 +240,13 @@ impl Controller {
         let enabled = cold.features.async_events;
         cold.notices.raise(notice, enabled);
         self.hot.set_event(cold.notices.is_ready());
+    }
+
+    /// These critical warnings came up, or the host wants to hear of them now.
+    pub(crate) fn warn(&self, cold: &mut Cold, warnings: CriticalWarning) {
+        for notice in warnings::events(warnings) {
+            self.raise(cold, notice);
+        }
     }
 
     /// The next event to answer a request with.

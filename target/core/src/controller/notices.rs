@@ -20,6 +20,8 @@ bitflags! {
     pub(crate) struct Kinds: u32 {
         /// SMART critical warning: temperature.
         const TEMPERATURE = 1 << 1;
+        /// SMART critical warning: storage of the subsystem is gone.
+        const RELIABILITY = 1 << 2;
         /// A namespace changed.
         const NAMESPACE = 1 << 8;
         /// A group of namespaces is reached otherwise.
@@ -27,7 +29,10 @@ bitflags! {
         /// The discovery log page changed.
         const DISCOVERY = 1 << 31;
         /// SMART critical warnings that can be enabled and never happen here.
-        const OTHER_SMART = 0b1_1101;
+        const OTHER_SMART = 0b1_1001;
+        /// An internal error failed a command. Of errors there is no bit in the
+        /// feature (this one is reserved in it): they are always told.
+        const INTERNAL_ERROR = 1 << 26;
     }
 }
 
@@ -55,13 +60,35 @@ pub(crate) const TEMPERATURE: Notice = Notice {
     event: AsyncEvent::TEMPERATURE,
 };
 
+pub(crate) const RELIABILITY: Notice = Notice {
+    kind: Kinds::RELIABILITY,
+    event: AsyncEvent::RELIABILITY,
+};
+pub(crate) const INTERNAL_ERROR: Notice = Notice {
+    kind: Kinds::INTERNAL_ERROR,
+    event: AsyncEvent::TRANSIENT_ERROR,
+};
+
 /// In the order they are told.
-const ALL: [Notice; 4] = [
+const ALL: [Notice; 6] = [
+    INTERNAL_ERROR,
+    RELIABILITY,
+    TEMPERATURE,
     NAMESPACE_CHANGED,
     ANA_CHANGED,
     DISCOVERY_CHANGED,
-    TEMPERATURE,
 ];
+
+impl Notice {
+    /// All that reading its log page clears, and that is masked until then. Of
+    /// errors and of SMART / health that is the whole type, which has one page;
+    /// notices have one each, so that a host which never reads one of them hears
+    /// of the others.
+    fn group(self) -> Kinds {
+        let its = ALL.iter().filter(|other| other.event.log == self.event.log);
+        its.fold(Kinds::empty(), |kinds, other| kinds | other.kind)
+    }
+}
 
 /// The events of one controller.
 #[derive(Debug, Default)]
@@ -76,7 +103,8 @@ pub(crate) struct Notices {
 impl Notices {
     /// Something happened that the host may want to know.
     pub(crate) fn raise(&mut self, notice: Notice, enabled: u32) {
-        if enabled & notice.kind.bits() != 0 {
+        let always = notice.kind == Kinds::INTERNAL_ERROR;
+        if always || enabled & notice.kind.bits() != 0 {
             self.pending |= notice.kind;
         }
     }
@@ -94,7 +122,7 @@ impl Notices {
         let ready = self.pending - self.masked;
         let next = ALL.iter().find(|notice| ready.contains(notice.kind))?;
         self.pending.remove(next.kind);
-        self.masked.insert(next.kind);
+        self.masked.insert(next.group());
         Some(*next)
     }
 
@@ -147,6 +175,30 @@ mod tests {
         notices.page_read(LogId::CHANGED_NAMESPACES);
         notices.raise(NAMESPACE_CHANGED, enabled);
         assert_eq!(notices.next(), Some(NAMESPACE_CHANGED));
+    }
+
+    #[test]
+    fn one_of_a_type_is_told_and_the_others_when_its_page_was_read() {
+        let mut notices = Notices::default();
+        let enabled = (Kinds::TEMPERATURE | Kinds::RELIABILITY | Kinds::ANA).bits();
+        for notice in [TEMPERATURE, RELIABILITY, ANA_CHANGED] {
+            notices.raise(notice, enabled);
+        }
+        assert_eq!(notices.next(), Some(RELIABILITY));
+        assert_eq!(notices.next(), Some(ANA_CHANGED), "it has another page");
+        assert!(!notices.is_ready());
+        // The page told of both.
+        notices.page_read(LogId::SMART);
+        assert!(!notices.is_ready());
+        notices.raise(TEMPERATURE, enabled);
+        assert_eq!(notices.next(), Some(TEMPERATURE));
+    }
+
+    #[test]
+    fn nothing_keeps_a_host_from_hearing_of_errors() {
+        let mut notices = Notices::default();
+        notices.raise(INTERNAL_ERROR, 0);
+        assert_eq!(notices.next(), Some(INTERNAL_ERROR));
     }
 
     #[test]

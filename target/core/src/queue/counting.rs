@@ -1,9 +1,13 @@
 //! What a queue counts, and where.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Queue, Request, Role};
+use nvmeof_wire::Status;
+
+use super::{Failure, News, Queue, Request, Role};
 use crate::Response;
+use crate::controller::errors::ErrorEntry;
 use crate::metrics::Book;
 
 impl Queue {
@@ -24,5 +28,36 @@ impl Queue {
             }
             _ => self.meter.admin(request, status),
         }
+    }
+
+    /// A command is answered.
+    #[inline]
+    pub(super) fn ended(&mut self, request: &mut Request) {
+        if std::mem::take(&mut request.is_outstanding)
+            && let Role::Io(joined) = &mut self.role
+        {
+            joined.counting.ended();
+        }
+    }
+
+    /// Puts a failure in the controller's error log.
+    pub(super) fn note(&mut self, request: &Request, failure: Failure) {
+        let Some(controller) = self.controller() else {
+            return;
+        };
+        let controller = Arc::clone(controller);
+        // The admin queue has an event to tell.
+        if failure.status.is(Status::INTERNAL_ERROR) {
+            self.news |= News::POLL_ALL;
+        }
+        controller.note(ErrorEntry {
+            count: 0,
+            sqid: self.qid,
+            cid: request.cid,
+            status: failure.status,
+            location: failure.location,
+            lba: request.lba,
+            nsid: request.nsid,
+        });
     }
 }

@@ -24,7 +24,7 @@ use crate::{CloseCause, Executed, IoKind, IoOp, Limits, Namespace};
 pub(super) struct Joined {
     pub(super) controller: Arc<Controller>,
     view: View,
-    counting: Counting,
+    pub(super) counting: Counting,
     /// The controller's count of resets when the queue was connected.
     epoch: u32,
     /// Longest data of a command.

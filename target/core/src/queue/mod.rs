@@ -32,7 +32,6 @@ pub(crate) use io::{flush_of, status_of};
 pub use request::Request;
 pub(crate) use request::{Bounds, Failure, Next, Page, Stage, bit};
 
-use crate::controller::errors::ErrorEntry;
 use crate::controller::{Controller, Serves};
 use crate::metrics::Meter;
 use crate::model::{Local, PortAddress};
@@ -300,6 +299,8 @@ impl Queue {
                 }
                 joined.catch_up();
                 joined.hear(now);
+                request.is_outstanding = true;
+                joined.counting.began(now);
                 // Almost every command ends here.
                 if sqe.opcode == opcode::FABRICS {
                     common_checks(sqe).and_then(|()| self.fabrics(now, request, sqe))
@@ -345,7 +346,10 @@ impl Queue {
         let next = match event {
             Event::Pulled(data) => self.pulled(now, request, data),
             Event::Executed { outcome, data } => match (&mut self.role, request.stage) {
-                (Role::Io(joined), _) => joined.executed(request, outcome, data),
+                (Role::Io(joined), _) => {
+                    joined.counting.is_at(now);
+                    joined.executed(request, outcome, data)
+                }
                 (Role::Admin(_), Stage::FlushAll { .. }) => self.shutdown_flushed(request),
                 (Role::Admin(_), Stage::Protect { before, .. }) => {
                     self.protected(now, request, before, outcome)
@@ -493,6 +497,7 @@ impl Queue {
         result: u64,
     ) -> Action {
         request.stage = Stage::Over;
+        self.ended(request);
         Action::Respond(Response {
             push,
             cqe: self.completion(request.cid, status, result),
@@ -502,22 +507,6 @@ impl Queue {
 
     fn completion(&mut self, cid: u16, status: Status, result: u64) -> Cqe {
         Cqe::new(cid, self.sq.advance(), status, result)
-    }
-
-    /// Puts a failure in the controller's error log.
-    fn note(&mut self, request: &Request, failure: Failure) {
-        let Some(controller) = self.controller() else {
-            return;
-        };
-        controller.note(ErrorEntry {
-            count: 0,
-            sqid: self.qid,
-            cid: request.cid,
-            status: failure.status,
-            location: failure.location,
-            lba: request.lba,
-            nsid: request.nsid,
-        });
     }
 
     fn controller(&self) -> Option<&Arc<Controller>> {

@@ -31,6 +31,8 @@ pub struct Request {
     pub(super) list_at: u16,
     /// How many there are; 0 when the data are not a list's.
     pub(super) list_count: u8,
+    /// Whether its queue counts it as outstanding.
+    pub(super) is_outstanding: bool,
 }
 
 /// What the capsule of a command may be.
@@ -195,6 +197,7 @@ impl Default for Request {
     /// No command at all: what [`Queue::begin`](crate::Queue::begin) fills.
     fn default() -> Self {
         Self {
+            is_outstanding: false,
             cid: 0,
             opcode: Opcode(0),
             nsid: 0,
@@ -248,6 +251,7 @@ impl Request {
         self.data = Data::None;
         self.sgl = Sgl::parse(&sqe.dptr);
         self.list_count = 0;
+        self.is_outstanding = false;
         let len = u32::try_from(capsule.len()).unwrap_or(u32::MAX);
         self.capsule_len = len.min(bounds.capsule);
         self.invalidate = match self.sgl {

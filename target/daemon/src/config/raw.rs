@@ -72,7 +72,7 @@ pub(super) struct RawLimits {
     controllers: Option<u16>,
     /// Longest data of one command (MDTS): a power of two, 8K to 16M.
     ///
-    /// Default: `"256K"`
+    /// Default: `"1M"`
     max_transfer: Option<Size>,
     /// Data that may travel inside a command (IOCCSZ), which receives have room for: a multiple
     /// of 16, 0 to 64K. More than 4K goes with `max_descriptors = 1` only.

@@ -61,6 +61,14 @@ fn namespace(nsid: u32) -> NamespaceSpec {
     }
 }
 
+/// Transfers are no longer than the longest of these buffers.
+pub(super) fn limits() -> Limits {
+    Limits {
+        max_transfer: 256 << 10,
+        ..Limits::default()
+    }
+}
+
 pub(super) fn few_buffers() -> ReactorConfig {
     ReactorConfig {
         capsules: 512,
@@ -87,7 +95,7 @@ impl Bench {
     }
 
     pub(super) fn with(seed: u64, config: ReactorConfig) -> Self {
-        Self::limited(seed, config, Limits::default())
+        Self::limited(seed, config, limits())
     }
 
     pub(super) fn limited(seed: u64, config: ReactorConfig, limits: Limits) -> Self {

@@ -18,7 +18,8 @@ use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
 use crate::testing::{
-    Answer, HOST, Host, connect_data, namespace, port, port_in, subsystem, target, target_with,
+    Answer, HOST, Host, closed, connect_data, namespace, port, port_in, subsystem, target,
+    target_with,
 };
 use crate::{IoKind, Limits, Model, PortSpec, SubsystemSpec, Target};
 
@@ -83,7 +84,7 @@ fn read(nsid: u32) -> Sqe {
 
 #[test]
 fn a_linux_host_takes_what_the_controller_says() {
-    for max_transfer in [8192, 256 << 10] {
+    for max_transfer in [8192, 1 << 20] {
         let limits = Limits {
             max_transfer,
             ..Limits::default()
@@ -242,6 +243,58 @@ fn features_fail_by_the_state_of_the_group() {
         };
         let expected = state.refusal().unwrap_or(Status::SUCCESS);
         assert_eq!(host.plain(get.to_sqe()).status(), expected, "{state}");
+    }
+}
+
+#[test]
+fn numbers_say_nothing_of_namespaces_of_other_hosts() {
+    let hidden = crate::NamespaceSpec {
+        hosts: Some(vec![OTHER.into()]),
+        ..namespace(5000)
+    };
+    let switched_off = crate::NamespaceSpec {
+        state: crate::NamespaceState::Disabled,
+        ..namespace(2000)
+    };
+    let mut spec = two_groups();
+    spec.namespaces.extend([switched_off, hidden]);
+    let elsewhere = PortSpec {
+        trsvcid: 4421,
+        subsystems: Some(vec![closed().nqn]),
+        ..port()
+    };
+    let model = Model::build(Limits::default(), &[port(), elsewhere], &[spec, closed()]);
+    let target = Target::new(model.unwrap());
+    for (name, highest) in [(HOST, 2000), (OTHER, 5000)] {
+        let (mut host, _) = Host::ready_at(&target, &port(), name);
+        let id: IdentifyController = identify(&mut host, Cns::CONTROLLER, 0);
+        assert_eq!((id.nn.get(), id.mnan.get()), (highest, highest), "{name}");
+        // Nor do they of ports that lead elsewhere.
+        assert_eq!(id.cmic & Cmic::MPORTS.bits(), 0);
+        let mut status = |nsid| host.identify(Cns::NAMESPACE, nsid).status();
+        assert_eq!(status(highest), Status::SUCCESS);
+        assert_eq!(status(highest + 1), Status::INVALID_NAMESPACE);
+    }
+}
+
+/// With as little room for the page as may be the namespaces that are there are
+/// all that there may be (MNAN).
+#[test]
+fn the_most_namespaces_are_not_those_of_other_hosts() {
+    let mut spec = two_groups();
+    spec.namespaces = (1..=1500).map(namespace).collect();
+    for hidden in &mut spec.namespaces[1400..] {
+        hidden.hosts = Some(vec![OTHER.into()]);
+    }
+    let limits = Limits {
+        max_transfer: 8192,
+        ..Limits::default()
+    };
+    let target = Target::new(Model::build(limits, &[port()], &[spec]).unwrap());
+    for (name, most) in [(HOST, 1400), (OTHER, 1500)] {
+        let (mut host, _) = Host::ready_at(&target, &port(), name);
+        let id: IdentifyController = identify(&mut host, Cns::CONTROLLER, 0);
+        assert_eq!((id.nn.get(), id.mnan.get()), (most, most), "{name}");
     }
 }
 

@@ -6,9 +6,10 @@ use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::features::{AsyncEventConfig, FeatureId};
 use nvmeof_wire::identify::{ControllerType, IdentifyController};
 use nvmeof_wire::log::discovery::{
-    DiscoveryLsp, EntryFlags, RdmaProviderType, SubsystemType, Treq,
+    DiscoveryFlags, DiscoveryLsp, EntryFlags, RdmaProviderType, SubsystemType, Treq,
 };
-use nvmeof_wire::log::{DiscoveryEntry, DiscoveryPage};
+use nvmeof_wire::log::{CommandEffects, DiscoveryEntry, DiscoveryHeader, DiscoveryPage};
+use nvmeof_wire::opcode::Opcode;
 use nvmeof_wire::opcode::admin::{ASYNC_EVENT_REQUEST, KEEP_ALIVE};
 use nvmeof_wire::{Nqn, Status};
 use zerocopy::FromBytes;
@@ -165,7 +166,66 @@ fn a_host_may_ask_for_the_port_that_it_came_by_alone() {
         ]
     );
     let supported = host.read(GetLogPage::new(LogId::SUPPORTED, 0, 0, 1024).to_sqe(), 1024);
-    assert_eq!(supported.data[0x70 * 4..0x71 * 4], [1, 0, 2, 0]);
+    assert_eq!(supported.data[0x70 * 4..0x71 * 4], [1, 0, 3, 0]);
+    // Base 2.1, 5.1.12.3.1: "that Discovery controller shall set the Port Local
+    // (PORTLCL) bit to '1' in the DLPF field".
+    assert_eq!(page.header.dlpf, DiscoveryFlags::PORTLCL.bits());
+}
+
+/// Base 2.1, figure 295.
+#[test]
+fn entries_are_extended_where_that_is_asked_for() {
+    let target = Target::new(model(&with_name_and_referrals()));
+    let mut host = discovery(&target);
+    let plain = entries(&mut host);
+    let mut command = GetLogPage::new(LogId::DISCOVERY, 0, 0, 8192);
+    command.lsp = DiscoveryLsp::EXTDLPE.bits();
+    let whole = host.read(command.to_sqe(), 8192).data;
+    let (header, rest) = DiscoveryHeader::read_from_prefix(&whole).unwrap();
+    assert_eq!(header.numrec.get(), plain.len() as u64);
+    assert_eq!(header.dlpf, DiscoveryFlags::EXTEND.bits());
+    let len = 1024 + 1032 * plain.len();
+    assert_eq!(usize::try_from(header.tdlpl.get()).unwrap(), len);
+    for (entry, expected) in rest.chunks_exact(1032).zip(&plain) {
+        let (entry, extension) = DiscoveryEntry::read_from_prefix(entry).unwrap();
+        assert_eq!(entry, *expected);
+        assert_eq!(extension, [0x08, 0x04, 0, 0, 0, 0, 0, 0]);
+    }
+    assert!(whole[len..].iter().all(|byte| *byte == 0));
+    // In pieces it is the same page.
+    command.offset = 2052;
+    command.len = 1200;
+    let piece = host.read(command.to_sqe(), 1200).data;
+    assert_eq!(piece, whole[2052..3252]);
+}
+
+/// Base 2.1, figure 31: what a discovery controller has to have.
+#[test]
+fn a_discovery_controller_tells_what_it_supports() {
+    let mut host = discovery(&target());
+    let mut page = |lid, len| {
+        let command = GetLogPage::new(lid, 0, 0, len);
+        let answer = host.read(command.to_sqe(), usize::try_from(len).unwrap());
+        assert_eq!(answer.status(), Status::SUCCESS, "{lid:?}");
+        answer.data
+    };
+    let supported = page(LogId::SUPPORTED, 1024);
+    let there = |lid: usize| supported[lid * 4] & 1 == 1;
+    let pages: Vec<_> = (0..256).filter(|lid| there(*lid)).collect();
+    assert_eq!(pages, [0x00, 0x01, 0x05, 0x12, 0x70]);
+    let effects = CommandEffects::read_from_bytes(&page(LogId::EFFECTS, 4096)).unwrap();
+    let opcodes = (0..=u8::MAX).map(Opcode);
+    let admin: Vec<_> = opcodes
+        .clone()
+        .filter(|one| effects.admin(*one).is_some())
+        .collect();
+    let expected = [0x02, 0x06, 0x09, 0x0a, 0x0c, 0x18, 0x7f].map(Opcode);
+    assert_eq!(admin, expected);
+    assert!(opcodes.clone().all(|one| effects.io(one).is_none()));
+    let features = page(LogId::FEATURE_EFFECTS, 1024);
+    let there = |fid: usize| features[fid * 4] & 1 == 1;
+    let features: Vec<_> = (0..256).filter(|fid| there(*fid)).collect();
+    assert_eq!(features, [0x0b, 0x0f, 0x81]);
 }
 
 #[test]

@@ -3,15 +3,20 @@
 use nvmeof_wire::admin::{GetLogPage, LogId, SetFeatures, bare};
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::features::{AsyncEventConfig, FeatureId};
-use nvmeof_wire::log::ChangedNamespaces;
+use nvmeof_wire::log::smart::CriticalWarning;
+use nvmeof_wire::log::{ChangedNamespaces, DiscoveryPage, SmartLog};
+use nvmeof_wire::nvm::{DatasetManagement, DsmRange};
 use nvmeof_wire::opcode::admin::ASYNC_EVENT_REQUEST;
 use nvmeof_wire::registers::Cc;
-use nvmeof_wire::{Sqe, Status};
-use zerocopy::FromBytes;
+use nvmeof_wire::{Nqn, Sqe, Status};
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::discovery;
-use crate::testing::{Host, Outcome, apply, change_a_namespace, closed, subsystem, target};
-use crate::{News, Order};
+use crate::testing::{
+    CLOSED, DISK, Host, Outcome, apply, change_a_namespace, closed, connect_data_of, subsystem,
+    target,
+};
+use crate::{Executed, NamespaceState, News, Order, Revision, Target};
 
 fn request() -> Sqe {
     bare(ASYNC_EVENT_REQUEST)
@@ -132,6 +137,142 @@ fn discovery_controllers_tell_of_the_log() {
     hold(&mut host);
     change_a_namespace(&target);
     assert_eq!(event(&mut host), None);
+    // Nor does it of a subsystem that only another host may connect to.
     let _ = apply(&target, &[subsystem()]);
+    assert_eq!(event(&mut host), None);
+    let _ = apply(&target, &[]);
     assert_eq!(event(&mut host), Some(AsyncEvent::DISCOVERY_CHANGED));
+}
+
+fn smart(host: &mut Host) -> CriticalWarning {
+    let answer = host.read(GetLogPage::new(LogId::SMART, 0, 0, 512).to_sqe(), 512);
+    let page = SmartLog::read_from_bytes(&answer.data).unwrap();
+    page.critical_warning()
+}
+
+fn storage_is(target: &Target, state: NamespaceState) {
+    let revision = Revision {
+        nqn: Nqn::new(DISK).unwrap(),
+        nsid: 1,
+        disk: 11,
+        blocks: 1000,
+        state,
+    };
+    let applied = target.apply(target.model().revised(&[revision])).unwrap();
+    assert_eq!(applied.changes.len(), 1);
+}
+
+/// SMART / Health Information, Critical Warning bit 2: "any internal error that
+/// degrades NVM subsystem reliability".
+#[test]
+fn storage_that_is_gone_is_a_critical_warning_and_an_event() {
+    let target = target();
+    let (mut host, _) = Host::admin(&target);
+    let (mut deaf, _) = Host::admin(&target);
+    let data = connect_data_of("nqn.2026-11.org.example:friend", 0xffff);
+    let mut elsewhere = data;
+    elsewhere.subnqn = Nqn::new(CLOSED).unwrap().to_field();
+    let (mut elsewhere, _) = Host::admin_with(&target, 0, &elsewhere);
+    for host in [&mut host, &mut elsewhere] {
+        enable(host, AsyncEventConfig::SMART_RELIABILITY);
+        hold(host);
+    }
+    hold(&mut deaf);
+    assert_eq!(smart(&mut host), CriticalWarning::empty());
+    storage_is(&target, NamespaceState::Faulted);
+    assert_eq!(event(&mut host), Some(AsyncEvent::RELIABILITY));
+    assert_eq!(smart(&mut host), CriticalWarning::NDR);
+    // It is an event when it comes up, not as long as it lasts.
+    hold(&mut host);
+    assert_eq!(event(&mut host), None);
+    assert_eq!((event(&mut deaf), event(&mut elsewhere)), (None, None));
+    assert_eq!(smart(&mut elsewhere), CriticalWarning::empty());
+    // Who begins to listen hears of what there is.
+    enable(&mut deaf, AsyncEventConfig::SMART_RELIABILITY);
+    assert_eq!(event(&mut deaf), Some(AsyncEvent::RELIABILITY));
+    storage_is(&target, NamespaceState::Ready);
+    assert_eq!(smart(&mut host), CriticalWarning::empty());
+    assert_eq!(event(&mut host), None);
+    storage_is(&target, NamespaceState::Faulted);
+    assert_eq!(event(&mut host), Some(AsyncEvent::RELIABILITY));
+}
+
+/// "Greater than or equal to an over temperature threshold; or less than or equal
+/// to an under temperature threshold" (25 degrees Celsius are 298 K).
+#[test]
+fn a_temperature_that_is_a_threshold_is_critical() {
+    let (mut host, _) = Host::admin(&target());
+    let set =
+        |sel: u32, kelvin| SetFeatures::new(FeatureId::TEMPERATURE_THRESHOLD, sel << 20 | kelvin);
+    // Each row: over or under, the threshold, whether it is critical.
+    for (sel, kelvin, critical) in [
+        (0, 299, false),
+        (0, 298, true),
+        (0, 0xffff, false),
+        (1, 297, false),
+        (1, 298, true),
+    ] {
+        host.plain(set(sel, kelvin).to_sqe());
+        let warned = smart(&mut host) == CriticalWarning::TTC;
+        assert_eq!(warned, critical, "{sel} {kelvin}");
+    }
+}
+
+/// "A transient error occurred that is specific to a particular set of commands
+/// and controller operation may continue without a reset".
+#[test]
+fn an_internal_error_of_any_queue_is_an_event_that_needs_no_bit() {
+    let (mut host, mut queue) = Host::ready(&target());
+    hold(&mut host);
+    let mut trim = |outcome| {
+        queue.outcomes = vec![outcome];
+        let command = DatasetManagement {
+            nsid: 1,
+            ranges: 1,
+            deallocate: true,
+        };
+        let _ = queue.queue.take_news();
+        let answer = queue.write(command.to_sqe(), DsmRange::new(0, 8).as_bytes());
+        (answer.status(), queue.queue.take_news())
+    };
+    assert_eq!(trim(Executed::Gone).0, Status::NAMESPACE_NOT_READY);
+    assert_eq!(event(&mut host), None);
+    let (status, news) = trim(Executed::Failed);
+    assert_eq!(status, Status::INTERNAL_ERROR);
+    assert!(news.contains(News::POLL_ALL));
+    assert_eq!(event(&mut host), Some(AsyncEvent::TRANSIENT_ERROR));
+    hold(&mut host);
+    let _ = trim(Executed::Failed);
+    assert_eq!(event(&mut host), None, "until the page is read");
+    host.read(GetLogPage::new(LogId::ERROR, 0, 0, 64).to_sqe(), 64);
+    assert_eq!(event(&mut host), None, "which told of both");
+    let _ = trim(Executed::Failed);
+    assert_eq!(event(&mut host), Some(AsyncEvent::TRANSIENT_ERROR));
+}
+
+/// A host hears of its own discovery log, and of no other one's.
+#[test]
+fn what_others_discover_is_no_event_and_no_new_generation() {
+    let target = target();
+    let of = |name: &str| {
+        let mut data = connect_data_of(name, 0xffff);
+        data.subnqn = Nqn::discovery().to_field();
+        let mut host = Host::admin_with(&target, 0, &data).0;
+        enable(&mut host, AsyncEventConfig::DLPCN);
+        hold(&mut host);
+        host
+    };
+    let read = |host: &mut Host| {
+        let page = GetLogPage::new(LogId::DISCOVERY, 0, 0, 4096);
+        let answer = host.read(page.to_sqe(), 4096);
+        let page = DiscoveryPage::parse(&answer.data).unwrap();
+        (page.header.genctr.get(), page.entries.len())
+    };
+    let mut stranger = of("nqn.2026-11.org.example:stranger");
+    let mut friend = of("nqn.2026-11.org.example:friend");
+    assert_eq!((read(&mut stranger), read(&mut friend)), ((1, 1), (1, 2)));
+    let _ = apply(&target, &[subsystem()]);
+    assert_eq!(event(&mut stranger), None);
+    assert_eq!(event(&mut friend), Some(AsyncEvent::DISCOVERY_CHANGED));
+    assert_eq!((read(&mut stranger), read(&mut friend)), ((1, 1), (2, 1)));
 }

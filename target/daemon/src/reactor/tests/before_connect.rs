@@ -13,7 +13,7 @@ use nvmeof_wire::{Nqn, Sqe};
 use zerocopy::IntoBytes;
 
 use super::host::{Host, admin, establish, ready, run, try_connect};
-use super::{Bench, NQN, few_buffers};
+use super::{Bench, NQN, few_buffers, limits};
 use crate::{ReactorConfig, ReactorError};
 
 fn send_connect(host: &mut Host, qp: QpId, sqe: Sqe) -> super::host::Sent {
@@ -127,7 +127,7 @@ fn io_queues_leave_capsules_to_admin_queues() {
 fn the_oldest_connection_without_a_controller_gives_way() {
     let limits = Limits {
         unconnected: 2,
-        ..Limits::default()
+        ..limits()
     };
     let mut bench = Bench::limited(7, few_buffers(), limits);
     let mut host = bench.host();
@@ -148,7 +148,7 @@ fn the_oldest_connection_without_a_controller_gives_way() {
 fn many_connections_of_one_peer_do_not_drive_out_another() {
     let limits = Limits {
         unconnected: 4,
-        ..Limits::default()
+        ..limits()
     };
     let mut bench = Bench::limited(10, few_buffers(), limits);
     let (mut honest, mut greedy) = (bench.host(), bench.host());

@@ -10,13 +10,13 @@ use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::{Opcode, io};
 
 use super::host::{Host, Sent, admin, connect, establish, ready, run, try_connect};
-use super::{Bench, few_buffers};
+use super::{Bench, few_buffers, limits};
 
 /// Where one host may hold every buffer: who waits has to have its turn.
 fn by_turns(seed: u64) -> Bench {
     let limits = Limits {
         host_memory: 100,
-        ..Limits::default()
+        ..limits()
     };
     Bench::limited(seed, few_buffers(), limits)
 }

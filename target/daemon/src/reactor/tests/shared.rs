@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use nvmeof_rdma::layer::{Faults, Faulty, Injected, Sharing};
 use nvmeof_rdma::{Provider, QpId};
-use nvmeof_target_core::Limits;
 use nvmeof_wire::admin::bare;
 use nvmeof_wire::cm::Request;
 use nvmeof_wire::fabrics::Connect;
@@ -12,7 +11,7 @@ use nvmeof_wire::opcode::{admin as opcode, io as op};
 
 use super::host::{Host, Sent, admin, connect, establish, ready, run};
 use super::io::command;
-use super::{Bench, few_buffers};
+use super::{Bench, few_buffers, limits};
 use crate::ReactorConfig;
 
 /// A target whose queues share at most that many receives.
@@ -164,7 +163,7 @@ fn a_connection_that_is_turned_away_leaves_nothing_behind() {
         ..few_buffers()
     };
     let registers = 3;
-    let mut bench = Bench::over(7, config, Limits::default(), |sim| {
+    let mut bench = Bench::over(7, config, limits(), |sim| {
         let faults = Faults {
             script: vec![(registers, Injected::Refuse)],
             ..Faults::default()

@@ -1,0 +1,42 @@
+//! Critical warnings of the SMART / Health Information log page, and the events
+//! that tell of them.
+
+use nvmeof_wire::log::smart::CriticalWarning;
+
+use super::Features;
+use super::notices::{Notice, RELIABILITY, TEMPERATURE};
+use crate::sight::Sight;
+
+/// What the composite temperature is said to be, in kelvin: there is no
+/// sensor.
+pub(crate) const COMPOSITE_TEMPERATURE: u16 = 298;
+
+/// What is critical as a host sees the subsystem. That media are read only
+/// (AMRO) is never said: an administrator or a host wants them so, and the
+/// warning is not for "a change in the write protection state of a namespace".
+pub(crate) fn critical(sight: &Sight, features: &Features) -> CriticalWarning {
+    let mut warnings = CriticalWarning::empty();
+    // "Greater than or equal to an over temperature threshold" or "less than or
+    // equal to an under temperature threshold".
+    let inside = features.under_temperature < COMPOSITE_TEMPERATURE
+        && COMPOSITE_TEMPERATURE < features.over_temperature;
+    warnings.set(CriticalWarning::TTC, !inside);
+    // A namespace whose storage is gone: "any internal error that degrades NVM
+    // subsystem reliability".
+    let lost = sight.seen().iter().any(|one| !one.namespace.is_ready());
+    warnings.set(CriticalWarning::NDR, lost);
+    warnings
+}
+
+/// The events of those warnings. Each is enabled by the bit of Asynchronous
+/// Event Configuration that has the number of the warning's.
+pub(super) fn events(warnings: CriticalWarning) -> impl Iterator<Item = Notice> {
+    let all = [
+        (CriticalWarning::TTC, TEMPERATURE),
+        (CriticalWarning::NDR, RELIABILITY),
+    ];
+    let there = all
+        .into_iter()
+        .filter(move |(warning, _)| warnings.contains(*warning));
+    there.map(|(_, notice)| notice)
+}

@@ -1,0 +1,241 @@
+//! Which version of the discovery log each host sees.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nvmeof_wire::Nqn;
+
+use crate::{Model, Subsystem};
+
+/// Versions of the discovery log (Discovery Log Page, GENCTR). A host's number
+/// grows by one when its own log is another one by whichever way it comes, and
+/// by nothing else: it tells nobody what others are told. It goes by what there
+/// is, not by which of its addresses a host of this machine or of another one is
+/// told of.
+#[derive(Clone, Debug)]
+pub(crate) struct Generations {
+    /// That of hosts without a number of their own.
+    others: u64,
+    /// Hosts that a subsystem names, and those that one named and that have not
+    /// the number of the others.
+    named: BTreeMap<Nqn, u64>,
+}
+
+impl Generations {
+    /// The first version.
+    pub(crate) fn new() -> Self {
+        Self {
+            others: 1,
+            named: BTreeMap::new(),
+        }
+    }
+
+    /// That of the log that this host sees.
+    pub(crate) fn of(&self, hostnqn: &Nqn) -> u64 {
+        self.named.get(hostnqn).copied().unwrap_or(self.others)
+    }
+
+    /// Those of `new`, which takes the place of `old`.
+    pub(crate) fn after(&self, old: &Model, new: &Model) -> Self {
+        let mut numbers = Numbers::default();
+        let (old, new) = (Logs::of(old, &mut numbers), Logs::of(new, &mut numbers));
+        let next = |generation: u64, host: Option<&Nqn>| {
+            // "If the value of this field is FFFFFFFF_FFFFFFFFh, then the field
+            // shall be cleared to 0h when incremented".
+            generation.wrapping_add(u64::from(old.told(host) != new.told(host)))
+        };
+        let others = next(self.others, None);
+        let known = self.named.keys();
+        let names: BTreeSet<&Nqn> = known.chain(old.names()).chain(new.names()).collect();
+        let named = names.into_iter().filter_map(|name| {
+            let generation = next(self.of(name), Some(name));
+            let own = new.named.contains_key(name) || generation != others;
+            own.then_some((*name, generation))
+        });
+        Self {
+            others,
+            named: named.collect(),
+        }
+    }
+}
+
+/// A number for each text, the same for the same one.
+#[derive(Default)]
+struct Numbers(BTreeMap<String, usize>);
+
+/// The logs of all hosts of one model: what is told in place of its text by the
+/// number of it.
+struct Logs<'a> {
+    /// What every host is told: its place in the log, and its number.
+    everybody: Vec<(usize, usize)>,
+    /// What hosts are told besides that are named.
+    named: BTreeMap<&'a Nqn, Vec<(usize, usize)>>,
+}
+
+impl Numbers {
+    fn of(&mut self, text: String) -> usize {
+        let next = self.0.len();
+        *self.0.entry(text).or_insert(next)
+    }
+}
+
+impl<'a> Logs<'a> {
+    fn of(model: &'a Model, numbers: &mut Numbers) -> Self {
+        let discovery = model.discovery();
+        let mut own = format!("{:?}", discovery.referrals());
+        if let Some(nqn) = discovery.nqn() {
+            own += &ways(model, nqn, |_| true);
+        }
+        let mut logs = Self {
+            everybody: vec![(0, numbers.of(own))],
+            named: BTreeMap::new(),
+        };
+        for (at, subsystem) in model.subsystems().iter().enumerate() {
+            let ways = ways(model, &subsystem.nqn, |port| port.leads_to(&subsystem.nqn));
+            if !ways.is_empty() {
+                logs.add(subsystem, (at + 1, numbers.of(ways)));
+            }
+        }
+        logs
+    }
+
+    fn add(&mut self, subsystem: &'a Subsystem, entry: (usize, usize)) {
+        let Some(hosts) = &subsystem.allowed_hosts else {
+            return self.everybody.push(entry);
+        };
+        for host in hosts {
+            let log = self.named.entry(host).or_default();
+            if log.last() != Some(&entry) {
+                log.push(entry);
+            }
+        }
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'a Nqn> {
+        self.named.keys().copied()
+    }
+
+    /// What a host is told, in order; `None` stands for those that nothing
+    /// names.
+    fn told(&self, host: Option<&Nqn>) -> Vec<usize> {
+        let own = host.and_then(|host| self.named.get(host));
+        let mut all = self.everybody.clone();
+        all.extend(own.into_iter().flatten());
+        all.sort_unstable();
+        all.into_iter().map(|(_, number)| number).collect()
+    }
+}
+
+/// What entries say of how a name is reached; empty when it is not.
+fn ways(model: &Model, nqn: &Nqn, leads: impl Fn(&crate::Port) -> bool) -> String {
+    let ports = model.ports().iter().filter(|port| leads(port));
+    let ways = ports.map(|port| {
+        let (id, at, carriers) = (port.id, port.address(), &port.carriers);
+        format!("{nqn} {id} {at:?} {carriers:?}\n")
+    });
+    ways.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmeof_wire::log::ana::AnaState;
+
+    use crate::testing::{closed, port, port_in, subsystem};
+    use crate::{Limits, PortSpec, SubsystemSpec};
+
+    const FRIEND: &str = "nqn.2026-11.org.example:friend";
+    const STRANGER: &str = "nqn.2026-11.org.example:stranger";
+
+    fn model(ports: &[PortSpec], subsystems: &[SubsystemSpec]) -> Model {
+        Model::build(Limits::default(), ports, subsystems).unwrap()
+    }
+
+    fn of(generations: &Generations) -> [u64; 2] {
+        [STRANGER, FRIEND].map(|host| generations.of(&Nqn::new(host).unwrap()))
+    }
+
+    #[test]
+    fn a_host_has_another_version_when_its_own_log_changed() {
+        let second = PortSpec {
+            trsvcid: 4421,
+            ..port()
+        };
+        let for_nobody = SubsystemSpec {
+            allowed_hosts: vec![],
+            ..closed()
+        };
+        let elsewhere = PortSpec {
+            subsystems: Some(vec![closed().nqn]),
+            ..second.clone()
+        };
+        // Hosts are not told of it here.
+        let state = port_in(1, AnaState::INACCESSIBLE);
+        let open = model(&[port()], &[subsystem()]);
+        // Each row: what takes its place, and the versions from then on.
+        let rows = [
+            (model(&[port()], &[subsystem(), closed()]), [1, 2]),
+            (model(&[port()], &[closed(), subsystem()]), [1, 3]),
+            (model(&[port(), second], &[closed(), subsystem()]), [2, 4]),
+            // A port that leads to what only one host may connect to.
+            (
+                model(&[port(), elsewhere.clone()], &[subsystem(), closed()]),
+                [3, 5],
+            ),
+            (model(&[port()], &[subsystem(), closed()]), [3, 6]),
+            (model(&[state], &[subsystem(), closed()]), [3, 6]),
+            (model(&[port()], &[subsystem(), for_nobody]), [3, 7]),
+            (model(&[port()], &[subsystem()]), [3, 7]),
+            (model(&[port()], &[]), [4, 8]),
+        ];
+        let (mut before, mut generations) = (open, Generations::new());
+        for (at, (now, expected)) in rows.into_iter().enumerate() {
+            generations = generations.after(&before, &now);
+            assert_eq!(of(&generations), expected, "row {at}");
+            before = now;
+        }
+    }
+
+    #[test]
+    fn hosts_are_forgotten_that_see_what_others_see() {
+        let (open, shut) = (
+            model(&[port()], &[subsystem()]),
+            model(&[port()], &[subsystem(), closed()]),
+        );
+        let first = Generations::new();
+        let named = first.after(&open, &shut);
+        assert_eq!(named.named.len(), 1);
+        // Its number is not that of the others: it has seen more.
+        assert_eq!(named.after(&shut, &open).named.len(), 1);
+        let same = first.after(&shut, &shut);
+        assert_eq!(same.named.len(), 1);
+        let same = Generations {
+            others: 8,
+            named: [(Nqn::new(FRIEND).unwrap(), 7)].into(),
+        };
+        assert_eq!(same.after(&shut, &open).named.len(), 0);
+    }
+
+    #[test]
+    fn referrals_and_the_own_name_are_told_to_everybody() {
+        let referral = crate::ReferralSpec {
+            traddr: "192.0.2.1".parse().unwrap(),
+            trsvcid: 8009,
+            port_id: None,
+            nqn: None,
+        };
+        let spec = crate::DiscoverySpec {
+            nqn: Some("nqn.2026-11.org.example:finder".into()),
+            referrals: vec![referral],
+        };
+        let with = |ports: &[PortSpec]| model(ports, &[]).with_discovery(&spec).unwrap();
+        let plain = model(&[port()], &[]);
+        let told = Generations::new().after(&plain, &with(&[port()]));
+        assert_eq!(of(&told), [2, 2]);
+        let moved = PortSpec {
+            trsvcid: 4421,
+            ..port()
+        };
+        let told = told.after(&with(&[port()]), &with(&[moved]));
+        assert_eq!(of(&told), [3, 3]);
+    }
+}
