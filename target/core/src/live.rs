@@ -8,7 +8,7 @@ use nvmeof_wire::Nqn;
 use nvmeof_wire::features::WriteProtection;
 
 use crate::health::Health;
-use crate::protection::{Fixed, Protections};
+use crate::protection::{Asked, Fixed, Protections};
 use crate::sight::{Present, Sight, Viewer};
 
 /// A subsystem over all models that have its name. Its controllers hold this,
@@ -30,6 +30,15 @@ struct State {
     protections: Protections,
     /// What follows from both.
     current: Present,
+}
+
+/// What came of [`Live::protect`].
+#[derive(Clone, Debug)]
+pub(crate) struct Protecting {
+    /// What the subsystem was, if it is another now.
+    pub(crate) before: Option<Present>,
+    /// The request, if it is not granted yet.
+    pub(crate) asked: Option<Asked>,
 }
 
 /// What one queue or controller sees at present. Looking whether it is still that costs a
@@ -76,40 +85,31 @@ impl Live {
         Some(state.protections.of(namespace))
     }
 
-    /// A host wants that state for a namespace. Says what it was before;
-    /// `None` when the namespace is not there.
+    /// A host wants that state for a namespace, which has it from here on; `None`
+    /// when the namespace is not there.
     pub(crate) fn protect(
         &self,
         nsid: u32,
         to: WriteProtection,
-    ) -> Option<Result<WriteProtection, Fixed>> {
+    ) -> Option<Result<Protecting, Fixed>> {
         let mut state = self.lock();
         let subsystem = Arc::clone(&state.configured.subsystem);
-        let before = state.protections.set(subsystem.namespace(nsid)?, to);
-        if before.is_ok_and(|before| before != to) {
-            self.renew(&mut state);
-        }
-        Some(before)
+        let namespace = subsystem.namespace(nsid)?;
+        let was = state.protections.of(namespace);
+        let asked = match state.protections.set(namespace, to) {
+            Ok(asked) => asked,
+            Err(fixed) => return Some(Err(fixed)),
+        };
+        let before = (was != to).then(|| self.renew(&mut state));
+        Some(Ok(Protecting { before, asked }))
     }
 
-    /// Takes back what [`protect`](Self::protect) did: it did not come about.
-    pub(crate) fn unprotect(&self, nsid: u32, before: WriteProtection) {
+    /// What was written before is `stable`, or cannot be made so. Returns what
+    /// the subsystem was if a namespace of it is not protected any more.
+    pub(crate) fn protected(&self, nsid: u32, asked: Asked, stable: bool) -> Option<Present> {
         let mut state = self.lock();
-        let subsystem = Arc::clone(&state.configured.subsystem);
-        if let Some(namespace) = subsystem.namespace(nsid) {
-            state.protections.put(namespace, before);
-        }
-        self.renew(&mut state);
-    }
-
-    /// What it would be now if the state of a namespace were still `before`.
-    pub(crate) fn as_if(&self, nsid: u32, before: WriteProtection) -> Present {
-        let state = self.lock();
-        let mut protections = state.protections.clone();
-        if let Some(namespace) = state.configured.subsystem.namespace(nsid) {
-            protections.put(namespace, before);
-        }
-        protections.over(&state.configured)
+        let undone = state.protections.settle(nsid, asked, stable);
+        undone.then(|| self.renew(&mut state))
     }
 
     /// Makes what follows from the model and from what hosts set. Returns what
