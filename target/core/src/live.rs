@@ -127,16 +127,16 @@ impl Live {
         View {
             live: Arc::clone(self),
             seen,
-            sight: Arc::new(sight),
+            sight,
             viewer,
         }
     }
 
     /// What is seen, and its generation.
-    fn look(&self, viewer: &Viewer) -> (u64, Sight) {
+    fn look(&self, viewer: &Viewer) -> (u64, Arc<Sight>) {
         let state = self.lock();
         let generation = self.generation.load(Ordering::Acquire);
-        (generation, state.current.sight(viewer))
+        (generation, viewer.look(generation, &state.current))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -156,13 +156,47 @@ impl View {
 
     #[cold]
     fn renew(&mut self) {
-        let (seen, sight) = self.live.look(&self.viewer);
-        (self.seen, self.sight) = (seen, Arc::new(sight));
+        (self.seen, self.sight) = self.live.look(&self.viewer);
     }
 
     /// What was seen at the last [`refresh`](Self::refresh).
     #[inline]
     pub(crate) fn sight(&self) -> &Arc<Sight> {
         &self.sight
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{apply, change_a_namespace, closed, subsystem, target};
+
+    /// A queue has no sight of its own: each namespace takes room in it.
+    #[test]
+    fn all_queues_of_a_controller_have_the_same_sight() {
+        let target = target();
+        let nqn = subsystem().nqn.parse().unwrap();
+        let live = Arc::clone(target.shared.served().live(&nqn).unwrap());
+        let viewer = |name| Arc::new(Viewer::new(Nqn::new(name).unwrap(), None));
+        let (host, other) = (
+            viewer("nqn.2026-11.org.example:a"),
+            viewer("nqn.2026-11.org.example:b"),
+        );
+        let [mut one, mut two] = [(); 2].map(|()| live.view(Arc::clone(&host)));
+        assert!(Arc::ptr_eq(one.sight(), two.sight()));
+        let third = live.view(other);
+        assert!(!Arc::ptr_eq(one.sight(), third.sight()), "of another host");
+        let before = Arc::clone(one.sight());
+        one.refresh();
+        assert!(Arc::ptr_eq(one.sight(), &before), "nothing changed");
+        change_a_namespace(&target);
+        one.refresh();
+        let blocks = |view: &View| view.sight().get(1).unwrap().namespace.blocks;
+        assert_eq!((blocks(&one), blocks(&two)), (1001, 1000));
+        two.refresh();
+        assert!(Arc::ptr_eq(one.sight(), two.sight()));
+        let _ = apply(&target, &[subsystem(), closed()]);
+        one.refresh();
+        assert_eq!((blocks(&one), blocks(&two)), (1000, 1001));
     }
 }

@@ -101,7 +101,7 @@ impl Admin<'_> {
                 let served = self.shared.served();
                 let (model, generation) = (Arc::clone(&served.model), served.discovery);
                 drop(served);
-                let Viewer { hostnqn, port } = &*self.controller.viewer;
+                let Viewer { hostnqn, port, .. } = &*self.controller.viewer;
                 let lsp = DiscoveryLsp::from_bits_retain(command.lsp);
                 let only = port.as_ref().filter(|_| lsp.contains(DiscoveryLsp::PLEO));
                 let asker = Asker {
