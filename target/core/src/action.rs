@@ -127,7 +127,11 @@ impl IoOp {
     #[must_use]
     pub fn changes(&self) -> bool {
         match self.kind {
-            IoKind::Read | IoKind::Compare | IoKind::Fetch { .. } | IoKind::Flush => false,
+            IoKind::Read
+            | IoKind::Compare
+            | IoKind::Fetch { .. }
+            | IoKind::Flush
+            | IoKind::Settle => false,
             IoKind::Write | IoKind::Store | IoKind::WriteZeroes { .. } | IoKind::Deallocate => true,
         }
     }
@@ -164,6 +168,10 @@ pub enum IoKind {
     },
     /// Make everything that was written stable.
     Flush,
+    /// Wait until no command is in work, on whatever reactor, that
+    /// [will write](crate::Request::will_write) to what is behind the disk and
+    /// was begun before; then [`Flush`](Self::Flush).
+    Settle,
     /// Write the `len` bytes of the second buffer, which were fetched last.
     Store,
     /// Write zeroes; may also give up the space (DEAC).

@@ -41,7 +41,7 @@ pub use apply::{Applied, Disconnected, LimitsChanged, Why};
 pub use connected::Connected;
 pub use hits::{Hits, Limit};
 pub use limits::Limits;
-pub use locks::{LockMember, Locks, RangeLock};
+pub use locks::{Barrier, LockMember, Locks, RangeLock};
 pub use model::{
     AnaGroup, Carrier, Change, ChangeKind, DEFAULT_ANA_GROUP, Discovery, DiscoverySpec, Fabric,
     Model, ModelError, Namespace, NamespaceSpec, NamespaceState, Place, Port, PortAddress,

@@ -8,7 +8,7 @@ use nvmeof_wire::Nqn;
 use nvmeof_wire::features::WriteProtection;
 
 use crate::health::Health;
-use crate::protection::{Fixed, Protections};
+use crate::protection::{Asked, Fixed, Protections};
 use crate::sight::{Present, Sight, Viewer};
 
 /// A subsystem over all models that have its name. Its controllers hold this,
@@ -30,6 +30,15 @@ struct State {
     protections: Protections,
     /// What follows from both.
     current: Present,
+}
+
+/// What came of [`Live::protect`].
+#[derive(Clone, Debug)]
+pub(crate) struct Protecting {
+    /// What the subsystem was, if it is another now.
+    pub(crate) before: Option<Present>,
+    /// The request, if it is not granted yet.
+    pub(crate) asked: Option<Asked>,
 }
 
 /// What one queue or controller sees at present. Looking whether it is still that costs a
@@ -76,40 +85,31 @@ impl Live {
         Some(state.protections.of(namespace))
     }
 
-    /// A host wants that state for a namespace. Says what it was before;
-    /// `None` when the namespace is not there.
+    /// A host wants that state for a namespace, which has it from here on; `None`
+    /// when the namespace is not there.
     pub(crate) fn protect(
         &self,
         nsid: u32,
         to: WriteProtection,
-    ) -> Option<Result<WriteProtection, Fixed>> {
+    ) -> Option<Result<Protecting, Fixed>> {
         let mut state = self.lock();
         let subsystem = Arc::clone(&state.configured.subsystem);
-        let before = state.protections.set(subsystem.namespace(nsid)?, to);
-        if before.is_ok_and(|before| before != to) {
-            self.renew(&mut state);
-        }
-        Some(before)
+        let namespace = subsystem.namespace(nsid)?;
+        let was = state.protections.of(namespace);
+        let asked = match state.protections.set(namespace, to) {
+            Ok(asked) => asked,
+            Err(fixed) => return Some(Err(fixed)),
+        };
+        let before = (was != to).then(|| self.renew(&mut state));
+        Some(Ok(Protecting { before, asked }))
     }
 
-    /// Takes back what [`protect`](Self::protect) did: it did not come about.
-    pub(crate) fn unprotect(&self, nsid: u32, before: WriteProtection) {
+    /// What was written before is `stable`, or cannot be made so. Returns what
+    /// the subsystem was if a namespace of it is not protected any more.
+    pub(crate) fn protected(&self, nsid: u32, asked: Asked, stable: bool) -> Option<Present> {
         let mut state = self.lock();
-        let subsystem = Arc::clone(&state.configured.subsystem);
-        if let Some(namespace) = subsystem.namespace(nsid) {
-            state.protections.put(namespace, before);
-        }
-        self.renew(&mut state);
-    }
-
-    /// What it would be now if the state of a namespace were still `before`.
-    pub(crate) fn as_if(&self, nsid: u32, before: WriteProtection) -> Present {
-        let state = self.lock();
-        let mut protections = state.protections.clone();
-        if let Some(namespace) = state.configured.subsystem.namespace(nsid) {
-            protections.put(namespace, before);
-        }
-        protections.over(&state.configured)
+        let undone = state.protections.settle(nsid, asked, stable);
+        undone.then(|| self.renew(&mut state))
     }
 
     /// Makes what follows from the model and from what hosts set. Returns what
@@ -127,16 +127,16 @@ impl Live {
         View {
             live: Arc::clone(self),
             seen,
-            sight: Arc::new(sight),
+            sight,
             viewer,
         }
     }
 
     /// What is seen, and its generation.
-    fn look(&self, viewer: &Viewer) -> (u64, Sight) {
+    fn look(&self, viewer: &Viewer) -> (u64, Arc<Sight>) {
         let state = self.lock();
         let generation = self.generation.load(Ordering::Acquire);
-        (generation, state.current.sight(viewer))
+        (generation, viewer.look(generation, &state.current))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -156,13 +156,47 @@ impl View {
 
     #[cold]
     fn renew(&mut self) {
-        let (seen, sight) = self.live.look(&self.viewer);
-        (self.seen, self.sight) = (seen, Arc::new(sight));
+        (self.seen, self.sight) = self.live.look(&self.viewer);
     }
 
     /// What was seen at the last [`refresh`](Self::refresh).
     #[inline]
     pub(crate) fn sight(&self) -> &Arc<Sight> {
         &self.sight
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{apply, change_a_namespace, closed, subsystem, target};
+
+    /// A queue has no sight of its own: each namespace takes room in it.
+    #[test]
+    fn all_queues_of_a_controller_have_the_same_sight() {
+        let target = target();
+        let nqn = subsystem().nqn.parse().unwrap();
+        let live = Arc::clone(target.shared.served().live(&nqn).unwrap());
+        let viewer = |name| Arc::new(Viewer::new(Nqn::new(name).unwrap(), None));
+        let (host, other) = (
+            viewer("nqn.2026-11.org.example:a"),
+            viewer("nqn.2026-11.org.example:b"),
+        );
+        let [mut one, mut two] = [(); 2].map(|()| live.view(Arc::clone(&host)));
+        assert!(Arc::ptr_eq(one.sight(), two.sight()));
+        let third = live.view(other);
+        assert!(!Arc::ptr_eq(one.sight(), third.sight()), "of another host");
+        let before = Arc::clone(one.sight());
+        one.refresh();
+        assert!(Arc::ptr_eq(one.sight(), &before), "nothing changed");
+        change_a_namespace(&target);
+        one.refresh();
+        let blocks = |view: &View| view.sight().get(1).unwrap().namespace.blocks;
+        assert_eq!((blocks(&one), blocks(&two)), (1001, 1000));
+        two.refresh();
+        assert!(Arc::ptr_eq(one.sight(), two.sight()));
+        let _ = apply(&target, &[subsystem(), closed()]);
+        one.refresh();
+        assert_eq!((blocks(&one), blocks(&two)), (1000, 1001));
     }
 }

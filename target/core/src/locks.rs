@@ -35,6 +35,16 @@ struct Table {
     next: u64,
     /// Oldest first.
     locks: Vec<Lock>,
+    barriers: Vec<Behind>,
+}
+
+/// A [`Barrier`].
+#[derive(Debug)]
+struct Behind {
+    id: u64,
+    storage: u64,
+    /// Reactors that may still have something begun for it.
+    waits_for: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
@@ -56,6 +66,15 @@ pub struct LockMember {
 /// A lock, or the wish for one. Dropping it gives it up.
 #[derive(Debug)]
 pub struct RangeLock {
+    inner: Arc<Inner>,
+    id: u64,
+}
+
+/// Is quiet when every reactor said that of what was begun before nothing is left
+/// that will write to a storage. It keeps nobody from writing: see to it first that
+/// nothing more is begun.
+#[derive(Debug)]
+pub struct Barrier {
     inner: Arc<Inner>,
     id: u64,
 }
@@ -170,6 +189,47 @@ impl LockMember {
     }
 }
 
+impl LockMember {
+    /// Waits until nothing that was begun will write to `storage` any more.
+    #[must_use]
+    pub fn barrier(&self, storage: u64) -> Barrier {
+        let mut table = self.inner.table();
+        let id = table.next;
+        table.next += 1;
+        let waits_for = table.members.clone();
+        table.barriers.push(Behind {
+            id,
+            storage,
+            waits_for,
+        });
+        self.inner.changed(&table);
+        let inner = Arc::clone(&self.inner);
+        Barrier { inner, id }
+    }
+
+    /// As [`settle`](Self::settle), of each barrier that waits for this reactor:
+    /// whether something was begun here that will write to its storage.
+    #[must_use]
+    pub fn settle_barriers(&self, mut writes: impl FnMut(u64) -> bool) -> bool {
+        let mut table = self.inner.table();
+        let (mut waits, mut changed) = (false, false);
+        for one in &mut table.barriers {
+            if one.waits_for.contains(&self.number) {
+                if writes(one.storage) {
+                    waits = true;
+                } else {
+                    one.waits_for.remove(&self.number);
+                    changed = true;
+                }
+            }
+        }
+        if changed {
+            self.inner.changed(&table);
+        }
+        waits
+    }
+}
+
 impl Drop for LockMember {
     fn drop(&mut self) {
         let mut table = self.inner.table();
@@ -177,7 +237,28 @@ impl Drop for LockMember {
         for lock in &mut table.locks {
             lock.waits_for.remove(&self.number);
         }
+        for one in &mut table.barriers {
+            one.waits_for.remove(&self.number);
+        }
         self.inner.changed(&table);
+    }
+}
+
+impl Barrier {
+    /// Whether every reactor agreed.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        let table = self.inner.table();
+        let mut all = table.barriers.iter();
+        let own = all.find(|one| one.id == self.id);
+        own.is_none_or(|own| own.waits_for.is_empty())
+    }
+}
+
+impl Drop for Barrier {
+    fn drop(&mut self) {
+        let mut table = self.inner.table();
+        table.barriers.retain(|one| one.id != self.id);
     }
 }
 
@@ -267,5 +348,27 @@ mod tests {
         assert!(!one.settle(|_, _, _| false));
         drop(two);
         assert!(lock.is_held());
+    }
+
+    #[test]
+    fn a_barrier_waits_for_every_reactor_and_keeps_nobody_from_writing() {
+        let locks = Locks::default();
+        let (one, two) = (locks.join(), locks.join());
+        let before = two.version();
+        let barrier = one.barrier(7);
+        assert_ne!(two.version(), before);
+        assert!(one.is_idle() && !one.blocks(7, &(0..512), &mut None));
+        assert!(!one.settle_barriers(|_| false) && !barrier.is_quiet());
+        let version = one.version();
+        assert!(two.settle_barriers(|storage| storage == 7) && !barrier.is_quiet());
+        assert_eq!(one.version(), version, "nothing new");
+        assert!(!two.settle_barriers(|storage| storage != 7) && barrier.is_quiet());
+        assert_ne!(one.version(), version);
+        let (first, second) = (one.barrier(1), one.barrier(2));
+        drop((barrier, one));
+        assert!(two.settle_barriers(|storage| storage == 1));
+        assert!(second.is_quiet() && !first.is_quiet());
+        drop(two);
+        assert!(first.is_quiet(), "who is gone is not waited for");
     }
 }

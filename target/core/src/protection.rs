@@ -20,15 +20,33 @@ use nvmeof_wire::features::WriteProtection;
 use crate::sight::Present;
 use crate::{Namespace, Subsystem};
 
-/// The states that hosts set, by number of the namespace.
+/// The states that hosts set.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Protections(BTreeMap<u32, Protected>);
+pub(crate) struct Protections {
+    /// Of namespaces that are protected, by their numbers.
+    states: BTreeMap<u32, Protected>,
+    /// Counts requests for a protected state.
+    asked: u64,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Protected {
     /// Of the namespace: another one with its number is not protected.
     uuid: [u8; 16],
     state: WriteProtection,
+    /// The request since which it is protected, and the last one for that.
+    since: u64,
+    last: u64,
+    /// Whether what was written before it was protected is stable.
+    stable: bool,
+}
+
+/// A request for a protected state. It is granted when what was written before is
+/// stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    since: u64,
+    own: u64,
 }
 
 /// The state of the namespace cannot be changed.
@@ -38,15 +56,17 @@ pub(crate) struct Fixed;
 impl Protections {
     /// The state of a namespace.
     pub(crate) fn of(&self, namespace: &Namespace) -> WriteProtection {
-        match self.0.get(&namespace.nsid) {
+        match self.states.get(&namespace.nsid) {
             _ if namespace.readonly => WriteProtection::PROTECTED,
             Some(set) if set.uuid == namespace.uuid => set.state,
             _ => WriteProtection::NONE,
         }
     }
 
-    /// A host sets the state of `namespace`, which is as the model has it.
-    /// Returns what it was.
+    /// A host sets the state of `namespace`, which is as the model has it, and is
+    /// in that state at once. Returns the request if something is to be made
+    /// stable before it is granted: also when another host's is on its way, which
+    /// may fail, or of which nobody may ever hear.
     ///
     /// # Errors
     /// [`Fixed`]: "the controller shall abort the command with ... Feature Not
@@ -56,30 +76,54 @@ impl Protections {
         &mut self,
         namespace: &Namespace,
         to: WriteProtection,
-    ) -> Result<WriteProtection, Fixed> {
+    ) -> Result<Option<Asked>, Fixed> {
         let before = self.of(namespace);
-        if before == to {
-            return Ok(before);
-        }
-        if namespace.readonly || before == WriteProtection::UNTIL_POWER_CYCLE {
+        let fixed = namespace.readonly || before == WriteProtection::UNTIL_POWER_CYCLE;
+        if fixed && before != to {
             return Err(Fixed);
         }
-        self.put(namespace, to);
-        Ok(before)
+        if namespace.readonly {
+            return Ok(None);
+        }
+        if to == WriteProtection::NONE {
+            self.states.remove(&namespace.nsid);
+            return Ok(None);
+        }
+        self.asked += 1;
+        let (own, uuid) = (self.asked, namespace.uuid);
+        let before = self.states.get(&namespace.nsid);
+        let before = before.filter(|set| set.uuid == uuid);
+        let set = Protected {
+            uuid,
+            state: to,
+            since: before.map_or(own, |set| set.since),
+            last: own,
+            stable: before.is_some_and(|set| set.stable),
+        };
+        self.states.insert(namespace.nsid, set);
+        let since = set.since;
+        Ok((!set.stable).then_some(Asked { since, own }))
     }
 
-    /// The state is `to`, whatever it was.
-    pub(crate) fn put(&mut self, namespace: &Namespace, to: WriteProtection) {
-        let protected = Protected {
-            uuid: namespace.uuid,
-            state: to,
+    /// What was written before `asked` is `stable` now, or cannot be made so. Says
+    /// whether the namespace is not protected any more: not because of a request
+    /// that others came after, nor when one of those for the same was granted.
+    pub(crate) fn settle(&mut self, nsid: u32, asked: Asked, stable: bool) -> bool {
+        let set = self.states.get_mut(&nsid);
+        let Some(set) = set.filter(|set| set.since == asked.since) else {
+            return false;
         };
-        self.0.insert(namespace.nsid, protected);
+        set.stable |= stable;
+        let undone = !set.stable && set.last == asked.own;
+        if undone {
+            self.states.remove(&nsid);
+        }
+        undone
     }
 
     /// Forgets the states of namespaces that are not there any more.
     pub(crate) fn keep_those_of(&mut self, subsystem: &Subsystem) {
-        self.0.retain(|nsid, set| {
+        self.states.retain(|nsid, set| {
             // One that is switched off may be switched on again.
             let mut disabled = subsystem.disabled().iter();
             let off = || disabled.find(|one| one.nsid == *nsid);
@@ -103,5 +147,56 @@ impl Protections {
             subsystem: Arc::new(subsystem.with_readonly(protected)),
             ports: Arc::clone(&present.ports),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROTECTED: WriteProtection = WriteProtection::PROTECTED;
+
+    /// The states over one namespace, and that.
+    fn one() -> (Protections, Namespace) {
+        let target = crate::testing::target();
+        let model = target.model();
+        let namespace = model.subsystems()[0].namespace(1).unwrap().clone();
+        (Protections::default(), namespace)
+    }
+
+    #[test]
+    fn a_request_that_fails_undoes_what_it_did_and_nothing_else() {
+        let (mut all, namespace) = one();
+        let first = all.set(&namespace, PROTECTED).unwrap().unwrap();
+        // Another host wants the same meanwhile.
+        let second = all.set(&namespace, PROTECTED).unwrap().unwrap();
+        assert!(!all.settle(1, first, false));
+        assert_eq!(all.of(&namespace), PROTECTED, "the second may be granted");
+        assert!(all.settle(1, second, false));
+        assert_eq!(all.of(&namespace), WriteProtection::NONE);
+        // One that was granted stays, whatever comes of those after it.
+        let first = all.set(&namespace, PROTECTED).unwrap().unwrap();
+        let until = WriteProtection::UNTIL_POWER_CYCLE;
+        let second = all.set(&namespace, until).unwrap().unwrap();
+        assert!(!all.settle(1, first, true) && !all.settle(1, second, false));
+        assert_eq!(all.of(&namespace), until);
+        assert_eq!(all.set(&namespace, until), Ok(None), "all of it is stable");
+    }
+
+    #[test]
+    fn a_request_has_no_say_in_what_began_after_it() {
+        let (mut all, namespace) = one();
+        let early = all.set(&namespace, PROTECTED).unwrap().unwrap();
+        assert_eq!(all.set(&namespace, WriteProtection::NONE), Ok(None));
+        assert!(!all.settle(1, early, true));
+        assert_eq!(all.of(&namespace), WriteProtection::NONE);
+        // In between there may have been writes.
+        let late = all.set(&namespace, PROTECTED).unwrap().unwrap();
+        assert!(!all.settle(1, early, true) && !all.settle(1, early, false));
+        assert_eq!(all.of(&namespace), PROTECTED);
+        assert!(all.set(&namespace, PROTECTED).unwrap().is_some());
+        assert!(!all.settle(1, late, true));
+        assert_eq!(all.set(&namespace, PROTECTED), Ok(None));
+        assert!(!all.settle(2, late, false), "of another namespace");
     }
 }

@@ -2,7 +2,7 @@
 //! host, in the states in which its port reaches them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nvmeof_wire::Nqn;
 use nvmeof_wire::log::ana::AnaState;
@@ -18,13 +18,15 @@ pub(crate) struct Present {
     pub(crate) ports: Arc<[Port]>,
 }
 
-/// Who looks.
-#[derive(Clone, Debug)]
+/// Who looks: one controller, with all its queues.
+#[derive(Debug)]
 pub(crate) struct Viewer {
     pub(crate) hostnqn: Nqn,
     /// The port that the host came by; `None` when it is not known: then all is
     /// optimized.
     pub(crate) port: Option<PortAddress>,
+    /// What was seen last, and the generation of the subsystem that it is of.
+    last: Mutex<Option<(u64, Arc<Sight>)>>,
 }
 
 /// What is seen.
@@ -56,6 +58,31 @@ pub(crate) struct Differing {
     pub(crate) groups: Vec<u32>,
     /// Whether the host is to hear of asymmetric namespace access.
     pub(crate) access: bool,
+}
+
+impl Viewer {
+    pub(crate) fn new(hostnqn: Nqn, port: Option<PortAddress>) -> Self {
+        Self {
+            hostnqn,
+            port,
+            last: Mutex::default(),
+        }
+    }
+
+    /// What it sees of `present`, which is of that generation. All queues have the
+    /// same one, since each namespace takes room in it.
+    pub(crate) fn look(&self, generation: u64, present: &Present) -> Arc<Sight> {
+        // Nothing is left half done when a holder panics.
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some((seen, sight)) if *seen == generation => Arc::clone(sight),
+            _ => {
+                let sight = Arc::new(present.sight(self));
+                *last = Some((generation, Arc::clone(&sight)));
+                sight
+            }
+        }
+    }
 }
 
 impl Present {

@@ -332,6 +332,8 @@ impl Host {
                     let its = |disk| disk == op.disk;
                     assert_eq!(request.may_write(its, &bytes), op.changes(), "{op:?}");
                     assert!(!request.may_write(|disk| !its(disk), &bytes), "{op:?}");
+                    assert!(!op.changes() || request.will_write(its), "{op:?}");
+                    assert!(!request.will_write(|disk| !its(disk)), "{op:?}");
                     self.ops.push(op);
                     self.now += self.slow;
                     let outcome = if self.outcomes.is_empty() {

@@ -101,7 +101,7 @@ impl Admin<'_> {
             }
             LogId::FEATURE_EFFECTS => effects::write_features(self.features(), window),
             LogId::DISCOVERY => {
-                let Viewer { hostnqn, port } = &*self.controller.viewer;
+                let Viewer { hostnqn, port, .. } = &*self.controller.viewer;
                 let served = self.shared.served();
                 let model = Arc::clone(&served.model);
                 let generation = served.generations.of(hostnqn);

@@ -8,9 +8,10 @@ use super::features::{SEL, capabilities};
 use super::{Admin, CDW10, CDW11, NSID};
 use crate::controller::Serves;
 use crate::live::Live;
-use crate::queue::{Failure, Next, Request, Stage, flush_of};
-use crate::sight::Seen;
-use crate::{Executed, IoKind};
+use crate::protection::Asked;
+use crate::queue::{Failure, Next, Request, Stage, flush_of, not_ready, status_of};
+use crate::sight::{Present, Seen};
+use crate::{Executed, IoKind, IoOp};
 
 impl Admin<'_> {
     /// Get Features. The default is No Write Protect (Base 2.0, 8.12: "the
@@ -33,8 +34,10 @@ impl Admin<'_> {
     }
 
     /// Set Features: the namespace is read only from here on; then what was
-    /// written before becomes stable, "as part of transitioning to the write
-    /// protected state".
+    /// written before becomes stable. Base 2.0, 5.27.1.28: "the controller shall
+    /// commit all volatile write cache data and metadata associated with the
+    /// specified namespace ... as part of transitioning to the write protected
+    /// state".
     pub(super) fn protect(
         &self,
         request: &mut Request,
@@ -52,46 +55,55 @@ impl Admin<'_> {
             return Err(Failure::field(CDW11));
         }
         let namespace = self.visible(command.nsid)?.namespace;
-        let before = live
+        // Of storage that failed nothing can be made stable.
+        if to != WriteProtection::NONE && !namespace.is_ready() {
+            return Err(not_ready());
+        }
+        let protecting = live
             .protect(command.nsid, to)
             .ok_or(no_namespace())?
             .map_err(|_| Failure::from(Status::FEATURE_NOT_CHANGEABLE).at(CDW10))?;
-        if before == to {
+        // At once: the queue may go before what was written is stable.
+        if let Some(before) = &protecting.before {
+            self.tell_all(live, before);
+        }
+        let Some(asked) = protecting.asked else {
             return Ok(Next::Done(0));
-        }
-        if before == WriteProtection::NONE {
-            let disk = namespace.disk;
-            request.stage = Stage::Protect { disk, before };
-            return Ok(Next::Execute(flush_of(&namespace)));
-        }
-        self.tell_all(live, command.nsid, before);
-        Ok(Next::Done(0))
+        };
+        let disk = namespace.disk;
+        request.stage = Stage::Protect { disk, asked };
+        Ok(Next::Execute(IoOp {
+            kind: IoKind::Settle,
+            ..flush_of(&namespace)
+        }))
     }
 
     /// What was written before is stable now, or cannot be made so: then the
-    /// namespace is not protected either.
+    /// namespace is not protected either, unless others want it to be.
     pub(crate) fn protected(
         &self,
         nsid: u32,
-        before: WriteProtection,
+        asked: Asked,
         outcome: Executed,
     ) -> Result<Next, Failure> {
         let live = self.live()?;
-        if outcome != Executed::Ok {
-            live.unprotect(nsid, before);
-            return Err(crate::queue::status_of(IoKind::Flush, outcome).into());
+        let stable = outcome == Executed::Ok;
+        if let Some(before) = live.protected(nsid, asked, stable) {
+            self.tell_all(live, &before);
         }
-        self.tell_all(live, nsid, before);
-        Ok(Next::Done(0))
+        match outcome {
+            Executed::Ok => Ok(Next::Done(0)),
+            Executed::Gone => Err(not_ready()),
+            _ => Err(status_of(IoKind::Settle, outcome).into()),
+        }
     }
 
     /// NSATTR of Identify Namespace changed: whoever has a controller of the
     /// subsystem may want to know.
-    fn tell_all(&self, live: &Live, nsid: u32, before: WriteProtection) {
-        let before = live.as_if(nsid, before);
+    fn tell_all(&self, live: &Live, before: &Present) {
         for controller in self.shared.registry.all() {
             if controller.subnqn() == live.nqn {
-                controller.becomes_from(&before);
+                controller.becomes_from(before);
             }
         }
     }

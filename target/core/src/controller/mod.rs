@@ -90,7 +90,7 @@ impl Controller {
         serves: Serves,
         features: Features,
     ) -> Self {
-        let viewer = Arc::new(Viewer { hostnqn, port });
+        let viewer = Arc::new(Viewer::new(hostnqn, port));
         let view = match &serves {
             Serves::Discovery => None,
             Serves::Nvm(live) => Some(Mutex::new(live.view(Arc::clone(&viewer)))),

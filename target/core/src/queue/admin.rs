@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_wire::admin::SetFeatures;
-use nvmeof_wire::features::{FeatureId, WriteProtection};
+use nvmeof_wire::features::FeatureId;
 use nvmeof_wire::opcode::{self, admin};
 use nvmeof_wire::{Sqe, Status};
 
@@ -13,6 +13,7 @@ use super::{News, Queue, Role};
 use crate::admin::Admin;
 use crate::controller::Controller;
 use crate::controller::notices::MAX_REQUESTS;
+use crate::protection::Asked;
 use crate::{CloseCause, Executed, Order, Response};
 
 impl Queue {
@@ -104,19 +105,20 @@ impl Queue {
         }
     }
 
-    /// A namespace that a host protected was flushed, or could not be.
+    /// What was written to a namespace before a host protected it is stable, or
+    /// cannot be made so.
     pub(super) fn protected(
         &mut self,
         now: Duration,
         request: &Request,
-        before: WriteProtection,
+        asked: Asked,
         outcome: Executed,
     ) -> Result<Next, Failure> {
         let Role::Admin(controller) = &self.role else {
             return Err(Status::INTERNAL_ERROR.into());
         };
         let admin = self.admin_of(controller, now);
-        let next = admin.protected(request.nsid, before, outcome);
+        let next = admin.protected(request.nsid, asked, outcome);
         self.news |= News::POLL_ALL;
         next
     }

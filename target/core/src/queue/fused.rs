@@ -4,7 +4,9 @@
 //! data; then the edge locks the range, and the first half has its turn. When it
 //! found the blocks to be as expected, the second has its own.
 
-use nvmeof_wire::opcode::io;
+use std::time::Duration;
+
+use nvmeof_wire::opcode::{self, Opcode, io};
 use nvmeof_wire::sqe::{Fuse, SQE_LEN};
 use nvmeof_wire::{Sqe, Status};
 
@@ -35,14 +37,16 @@ impl Queue {
     #[cold]
     pub(super) fn begin_fused(
         &mut self,
+        now: Duration,
         request: &mut Request,
         sqe: &Sqe,
         ready: bool,
     ) -> Result<Next, Failure> {
         let first = std::mem::replace(&mut self.first_half, FirstHalf::None);
         let waited = matches!(first, FirstHalf::Waits { .. });
-        if sqe.fuse() == Fuse::Second {
-            let next = self.begin_second(request, sqe, first);
+        let fabrics = sqe.opcode == opcode::FABRICS;
+        if sqe.fuse() == Fuse::Second && !fabrics {
+            let next = self.begin_second(request, sqe, first, ready);
             if waited && next.is_err() {
                 self.unfused = Some(Status::ABORTED_FAILED_FUSED);
             }
@@ -53,6 +57,9 @@ impl Queue {
         // Aborted due to Missing Fused Command".
         if waited {
             self.unfused = Some(Status::ABORTED_MISSING_FUSED);
+        }
+        if fabrics {
+            return common_checks(sqe).and_then(|()| self.fabrics(now, request, sqe));
         }
         let Role::Io(joined) = &self.role else {
             return Err(Status::INTERNAL_ERROR.into());
@@ -79,6 +86,7 @@ impl Queue {
         request: &mut Request,
         sqe: &Sqe,
         first: FirstHalf,
+        ready: bool,
     ) -> Result<Next, Failure> {
         let Role::Io(joined) = &self.role else {
             return Err(Status::INTERNAL_ERROR.into());
@@ -87,7 +95,7 @@ impl Queue {
             FirstHalf::None => Err(Status::ABORTED_MISSING_FUSED.into()),
             FirstHalf::Failed => Err(Status::ABORTED_FAILED_FUSED.into()),
             FirstHalf::Waits { nsid, op: compare } => {
-                let next = joined.begin_half(request, sqe, io::WRITE, true)?;
+                let next = joined.begin_half(request, sqe, io::WRITE, ready)?;
                 let Stage::Fusing(write) = request.stage else {
                     return Err(Status::INTERNAL_ERROR.into());
                 };
@@ -113,6 +121,12 @@ impl Queue {
         self.unfused.take()
     }
 
+    /// Whether the next command decides what becomes of a first half.
+    #[must_use]
+    pub fn expects_second_half(&self) -> bool {
+        !matches!(self.first_half, FirstHalf::None)
+    }
+
     /// No second half will come any more: the queue begins nothing from now on.
     pub fn no_second_half(&mut self) {
         self.first_half = FirstHalf::None;
@@ -124,13 +138,21 @@ impl Queue {
         self.act(request, Err(status.into()))
     }
 
-    /// It is the turn of a half.
-    pub(super) fn turn(&self, request: &mut Request) -> Result<Next, Failure> {
+    /// It is the turn of a half. Of a controller that was reset since it was begun
+    /// nothing is executed: its host may have written something newer by now.
+    pub(super) fn turn(&mut self, request: &mut Request) -> Action {
+        let lost = match &self.role {
+            Role::Io(joined) => joined.lost(),
+            _ => None,
+        };
+        if let Some(cause) = lost {
+            return self.close_now(cause);
+        }
         let Stage::Fusing(op) = request.stage else {
-            return Err(Status::INTERNAL_ERROR.into());
+            return self.out_of_step(request);
         };
         request.stage = Stage::Disk(op);
-        Ok(Next::Execute(op))
+        self.act(request, Ok(Next::Execute(op)))
     }
 }
 
@@ -139,7 +161,7 @@ impl Joined {
         &self,
         request: &mut Request,
         sqe: &Sqe,
-        opcode: nvmeof_wire::opcode::Opcode,
+        opcode: Opcode,
         ready: bool,
     ) -> Result<Next, Failure> {
         if !sqe.uses_sgl() {
@@ -221,5 +243,19 @@ impl Request {
             _ => return false,
         };
         overlaps && is_it(disk)
+    }
+
+    /// Whether it was begun, is not answered, and was or will be one that changes
+    /// what a disk holds of which `is_it` says that it is the one.
+    #[must_use]
+    pub fn will_write(&self, is_it: impl Fn(u32) -> bool) -> bool {
+        let disk = match self.stage {
+            Stage::Transfer(op) | Stage::Fusing(op) | Stage::Disk(op) if op.changes() => op.disk,
+            Stage::Copy(copying) => copying.disk(),
+            Stage::Ranges(command, extent) if command.deallocate => extent.disk,
+            Stage::Trim { extent, .. } => extent.disk,
+            _ => return false,
+        };
+        is_it(disk)
     }
 }

@@ -258,7 +258,12 @@ impl Joined {
     fn dataset_management(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
         let command = DatasetManagement::parse(sqe);
         let namespace = self.namespace(command.nsid)?;
-        writable(namespace)?;
+        // Base 2.1, 8.1.16.2, figure 623: of a namespace that is write protected
+        // the command is processed, but fails "if the specified action attempts
+        // to modify the non-volatile storage medium". Hints do not.
+        if command.deallocate {
+            writable(namespace)?;
+        }
         // Linux shows a whole page whatever the number of ranges.
         request.takes_at_most(command.data_len())?;
         request.stage = Stage::Ranges(command, extent_of(namespace));
@@ -354,7 +359,7 @@ fn first_piece(left: IoOp) -> IoOp {
 /// as an Asymmetric Namespace Access condition. The Do Not Retry bit indicates
 /// whether re-issuing the command at a later time may succeed": it may, when an
 /// administrator has brought the storage back.
-fn not_ready() -> Failure {
+pub(crate) fn not_ready() -> Failure {
     Failure::transient(Status::NAMESPACE_NOT_READY)
 }
 
@@ -522,7 +527,11 @@ pub(crate) fn status_of(kind: IoKind, outcome: Executed) -> Status {
         }
         (
             Executed::Failed,
-            IoKind::Write | IoKind::Store | IoKind::WriteZeroes { .. } | IoKind::Flush,
+            IoKind::Write
+            | IoKind::Store
+            | IoKind::WriteZeroes { .. }
+            | IoKind::Flush
+            | IoKind::Settle,
         ) => Status::WRITE_FAULT,
         (Executed::Failed, IoKind::Deallocate) => Status::INTERNAL_ERROR,
     }

@@ -28,7 +28,7 @@ use std::time::Duration;
 use nvmeof_wire::opcode;
 use nvmeof_wire::{Cqe, Sqe, Status};
 
-pub(crate) use io::{flush_of, status_of};
+pub(crate) use io::{flush_of, not_ready, status_of};
 pub use request::Request;
 pub(crate) use request::{Bounds, Failure, Next, Page, Stage, bit};
 
@@ -302,10 +302,10 @@ impl Queue {
                 request.is_outstanding = true;
                 joined.counting.began(now);
                 // Almost every command ends here.
-                if sqe.opcode == opcode::FABRICS {
+                if sqe.is_fused() || !matches!(self.first_half, FirstHalf::None) {
+                    self.begin_fused(now, request, sqe, ready)
+                } else if sqe.opcode == opcode::FABRICS {
                     common_checks(sqe).and_then(|()| self.fabrics(now, request, sqe))
-                } else if sqe.is_fused() || !matches!(self.first_half, FirstHalf::None) {
-                    self.begin_fused(request, sqe, ready)
                 } else {
                     common_checks(sqe).and_then(|()| joined.begin(request, sqe, ready))
                 }
@@ -351,12 +351,12 @@ impl Queue {
                     joined.executed(request, outcome, data)
                 }
                 (Role::Admin(_), Stage::FlushAll { .. }) => self.shutdown_flushed(request),
-                (Role::Admin(_), Stage::Protect { before, .. }) => {
-                    self.protected(now, request, before, outcome)
+                (Role::Admin(_), Stage::Protect { asked, .. }) => {
+                    self.protected(now, request, asked, outcome)
                 }
                 _ => return self.out_of_step(request),
             },
-            Event::Turn => self.turn(request),
+            Event::Turn => return self.turn(request),
             Event::Room(out) => match request.stage {
                 Stage::Produce(page) => self.produce(now, &page, out).map(|()| Next::Done(0)),
                 _ => return self.out_of_step(request),

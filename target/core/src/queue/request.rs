@@ -3,13 +3,14 @@
 
 use nvmeof_wire::admin::{GetFeatures, GetLogPage, Identify};
 use nvmeof_wire::fabrics::Connect;
-use nvmeof_wire::features::{FeatureId, WriteProtection};
+use nvmeof_wire::features::FeatureId;
 use nvmeof_wire::nvm::DatasetManagement;
 use nvmeof_wire::opcode::Opcode;
 use nvmeof_wire::sqe::SQE_LEN;
 use nvmeof_wire::{Sgl, Sqe, Status};
 
 use super::copy::Copying;
+use crate::protection::Asked;
 use crate::{Data, IoKind, IoOp, Limits, Remote};
 
 /// A command that was begun. The edge keeps it until the command is answered.
@@ -53,9 +54,9 @@ pub(crate) enum Stage {
     Connect(Connect),
     /// The data of Set Features.
     Feature(FeatureId),
-    /// The disk, which makes stable what was written to a namespace that a host
-    /// protected, and what its state was before.
-    Protect { disk: u32, before: WriteProtection },
+    /// The disk, which makes stable what was written to a namespace before a host
+    /// asked for its protection.
+    Protect { disk: u32, asked: Asked },
     /// The data of a write or compare, then the disk.
     Transfer(IoOp),
     /// One half of a fused operation: its data, then its turn.

@@ -2,6 +2,7 @@
 
 use nvmeof_target_core::Action;
 use nvmeof_wire::Sqe;
+use nvmeof_wire::sqe::Fuse;
 
 use super::{Capsule, Edge, Io};
 use crate::tag::{Place, Tag};
@@ -32,6 +33,10 @@ impl Edge {
         let Some(at) = self.waiting.iter().position(is_it) else {
             return false;
         };
+        // Without it what is behind it would be next to a first half.
+        if self.follows_first_half(at) {
+            return false;
+        }
         let Some(Capsule { buf, len }) = self.waiting.remove(at) else {
             return false;
         };
@@ -39,6 +44,21 @@ impl Edge {
         self.receive_again(Some(buf), io);
         self.parked.extend(response);
         true
+    }
+
+    /// Whether the command before that one of those that wait is the first half of
+    /// a fused operation.
+    fn follows_first_half(&self, at: usize) -> bool {
+        match at
+            .checked_sub(1)
+            .and_then(|before| self.waiting.get(before))
+        {
+            Some(Capsule { buf, len }) => {
+                let sqe = Sqe::in_capsule(buf.get(..*len).unwrap_or_default());
+                sqe.is_some_and(|sqe| sqe.fuse() == Fuse::First)
+            }
+            None => self.core.expects_second_half(),
+        }
     }
 
     fn abort_begun(&mut self, slot: Place, io: &mut Io<'_>) -> bool {

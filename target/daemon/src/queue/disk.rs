@@ -18,6 +18,10 @@ impl Edge {
         {
             return None;
         }
+        if op.kind == IoKind::Settle {
+            self.quiesce(slot, op, io);
+            return None;
+        }
         let queue = self.place;
         let tag = Tag { queue, slot }.to_bits();
         let job = self.slots.get(slot)?;
@@ -144,7 +148,7 @@ fn lend(job: &mut Job, op: &IoOp) -> Option<Op> {
             let buf = lend_data(job)?;
             Op::Write { offset, buf, fua }
         }
-        IoKind::Flush => Op::Flush,
+        IoKind::Flush | IoKind::Settle => Op::Flush,
         IoKind::WriteZeroes { deallocate } => Op::WriteZeroes {
             offset,
             len,

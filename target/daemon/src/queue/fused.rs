@@ -209,7 +209,7 @@ impl Edge {
         };
         if locked {
             job.hungry = Some(Action::Execute(*op));
-            io.locked_out.push_back((self.place, slot));
+            io.waiting.locked_out.push_back((self.place, slot));
         } else {
             job.turn = None;
         }

@@ -5,6 +5,7 @@ mod account;
 mod disk;
 mod fused;
 mod in_place;
+mod quiesce;
 mod receives;
 mod room;
 mod sight;
@@ -37,6 +38,7 @@ pub(crate) use account::Accounts;
 use account::{Account, provide};
 use fused::Pair;
 use nvmeof_rdma::Sparingly;
+pub(crate) use quiesce::Waiting;
 pub(crate) use receives::{Receives, SharedQueues};
 use slots::Slots;
 use transfer::Transfer;
@@ -59,10 +61,9 @@ pub(crate) struct Io<'a> {
     pub(crate) hungry: &'a mut Turns<Place>,
     /// Disk operations that found no room.
     pub(crate) backlog: &'a mut Turns<(u32, DiskRequest)>,
-    /// Locks on ranges of disks, and commands that wait for one to go or to be
-    /// held.
+    /// Locks on ranges of disks, and commands that wait for those of others.
     pub(crate) locks: &'a LockMember,
-    pub(crate) locked_out: &'a mut VecDeque<(Place, Place)>,
+    pub(crate) waiting: &'a mut Waiting,
     /// What the reactor has to do after the call.
     pub(crate) news: &'a mut News,
     /// When the reactor polls its queues next.

@@ -154,6 +154,13 @@ impl Slots {
         })
     }
 
+    /// Whether one of the commands will write to a disk of which `is_it` says that
+    /// it is the one.
+    pub(super) fn will_write(&self, is_it: &impl Fn(u32) -> bool) -> bool {
+        let mut taken = self.slots.iter().filter(|slot| slot.taken);
+        taken.any(|slot| slot.job.request.will_write(is_it))
+    }
+
     /// How many commands in work there are of each namespace that has any.
     pub(super) fn namespaces(&self) -> BTreeMap<u32, usize> {
         let mut counts = BTreeMap::new();

@@ -1,24 +1,22 @@
 //! This reactor's part in the locks on ranges of disks.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use nvmeof_target_core::LockMember;
 
 use super::Reactor;
 use crate::mailbox::{Mail, Mailbox};
+use crate::queue::Waiting;
 use crate::storage::Storage;
-use crate::tag::Place;
 
 /// What this reactor has to do with locks.
 pub(super) struct Locked {
     pub(super) member: LockMember,
-    /// Commands that wait for a lock to go or to be held: queue and slot. Some
-    /// may be gone.
-    pub(super) out: VecDeque<(Place, Place)>,
+    /// Commands that wait for others.
+    pub(super) waiting: Waiting,
     /// Up to where changes were followed.
     seen: u64,
-    /// Whether a lock waits until something was written here.
+    /// Whether a lock or a barrier waits until something was written here.
     awaited: bool,
 }
 
@@ -30,7 +28,7 @@ impl Locked {
             // member joined, and waits for it.
             seen: member.version().wrapping_sub(1),
             member,
-            out: VecDeque::new(),
+            waiting: Waiting::default(),
             awaited: false,
         }
     }
@@ -54,11 +52,16 @@ impl<S: Storage> Reactor<S> {
         let settle = |lock, locked, bytes: &_| {
             queues.may_write(lock, &|disk| storage.identity(disk) == locked, bytes)
         };
-        self.locked.awaited = self.locked.member.settle(settle);
-        for _ in 0..self.locked.out.len() {
-            if let Some((queue, slot)) = self.locked.out.pop_front() {
+        let begun = |settled| queues.will_write(&|disk| storage.identity(disk) == settled);
+        let member = &self.locked.member;
+        self.locked.awaited = member.settle(settle) | member.settle_barriers(begun);
+        for _ in 0..self.locked.waiting.locked_out.len() {
+            if let Some((queue, slot)) = self.locked.waiting.locked_out.pop_front() {
                 self.with_queue(queue, now, |edge, io| edge.try_again(slot, io));
             }
+        }
+        while let Some(settled) = self.locked.waiting.take_settled() {
+            self.with_queue(settled.queue, now, |edge, io| edge.settled(&settled, io));
         }
         // Others may be asleep. That they are told what they know does no harm.
         if self.locked.member.version() != before {

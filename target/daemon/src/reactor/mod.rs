@@ -503,7 +503,7 @@ impl<S: Storage> Reactor<S> {
             hungry: &mut self.hungry,
             backlog: &mut self.backlog,
             locks: &self.locked.member,
-            locked_out: &mut self.locked.out,
+            waiting: &mut self.locked.waiting,
             news: &mut self.news,
             timer: &mut self.timer,
             failures: self.failures.as_ref(),

@@ -119,6 +119,15 @@ impl Queues {
         })
     }
 
+    /// Whether a command was begun that will write to a disk of which `is_it` says
+    /// that it is the one. Of queues that are gone it is not known what disks have.
+    pub(super) fn will_write(&self, is_it: &impl Fn(u32) -> bool) -> bool {
+        self.entries.iter().any(|entry| match &entry.edge {
+            Some(edge) => edge.will_write(is_it),
+            None => entry.on_disk > 0,
+        })
+    }
+
     /// Places that are taken now.
     pub(super) fn places(&self) -> Vec<Place> {
         let all = (0u16..).zip(&self.entries);

@@ -14,16 +14,19 @@ mod fairness;
 mod fused;
 mod host;
 mod io;
+mod late;
 mod lists;
 mod log;
 mod memory;
 mod metrics;
 mod orders;
+mod protection;
 mod providers;
 mod shared;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nvmeof_memory::{ClassSpec, Pages};
@@ -151,6 +154,14 @@ impl Bench {
         let mut host = host::Host::new(provider, self.address);
         host.id = [self.hosts; 16];
         host
+    }
+
+    /// One that is not told what becomes of its answers while that is set.
+    pub(super) fn late(seed: u64) -> (Self, Arc<AtomicBool>) {
+        let keeps = Arc::new(AtomicBool::new(false));
+        let late = |sim| -> Box<dyn Provider> { Box::new(late::Late::new(sim, &keeps)) };
+        let bench = Self::over(seed, few_buffers(), Limits::default(), late);
+        (bench, keeps)
     }
 
     /// Turns the reactor and the hosts until `done`, moving time on when

@@ -16,7 +16,7 @@ use super::discovery;
 use crate::testing::{
     Answer, Host, apply, change_a_namespace, closed, connect_data, namespace, subsystem, target,
 };
-use crate::{Executed, IoKind, NamespaceSpec, News, Order};
+use crate::{Action, Event, Executed, IoKind, NamespaceSpec, NamespaceState, News, Order, Request};
 
 const FRIEND: &str = "nqn.2026-11.org.example:friend";
 const FID: FeatureId = FeatureId::NAMESPACE_WRITE_PROTECTION;
@@ -60,7 +60,7 @@ fn a_protected_namespace_is_read_and_not_written() {
     assert_eq!(answer.status(), Status::SUCCESS);
     // What was written before is stable by then.
     let flushed: Vec<_> = admin.ops.iter().map(|op| (op.kind, op.disk)).collect();
-    assert_eq!(flushed, [(IoKind::Flush, 10)]);
+    assert_eq!(flushed, [(IoKind::Settle, 10)]);
     assert_eq!(state(&mut admin, 1), WriteProtection::PROTECTED);
     let before = queue.ops.len();
     let range = Io::new(1, 0, 1);
@@ -68,6 +68,10 @@ fn a_protected_namespace_is_read_and_not_written() {
         nsid: 1,
         ranges: 1,
         deallocate: true,
+    };
+    let hint = DatasetManagement {
+        deallocate: false,
+        ..trim
     };
     let copy = Copy {
         nsid: 1,
@@ -91,6 +95,7 @@ fn a_protected_namespace_is_read_and_not_written() {
         queue.write(range.to_sqe(io::COMPARE), &[0; 512]),
         queue.plain(range.to_sqe(io::VERIFY)),
         queue.plain(flush(1)),
+        queue.write(hint.to_sqe(), &[0; 16]),
     ] {
         assert_eq!(answer.status(), Status::SUCCESS);
     }
@@ -263,5 +268,104 @@ fn a_namespace_is_protected_by_one_controller_of_all() {
     spec.namespaces = vec![rest];
     let _ = apply(&target, &[spec, closed()]);
     let _ = apply(&target, &[subsystem(), closed()]);
+    assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
+}
+
+/// A command that is on its way while others are.
+fn begin_set(host: &mut Host, nsid: u32, state: WriteProtection) -> (Request, Action) {
+    let command = SetFeatures {
+        nsid,
+        ..SetFeatures::new(FID, state.to_dword())
+    };
+    let mut request = Request::default();
+    let sqe = command.to_sqe().to_bytes();
+    let action = host.queue.begin(host.now, &sqe, &mut request);
+    (request, action)
+}
+
+fn end(host: &mut Host, mut request: Request, outcome: Executed) -> Status {
+    let event = Event::Executed { outcome, data: &[] };
+    match host.queue.step(host.now, &mut request, event) {
+        Action::Respond(response) => response.cqe.status(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What one host wants does not depend on what becomes of another's request.
+#[test]
+fn a_request_that_fails_takes_nothing_from_another_host() {
+    let target = target();
+    let (mut one, mut queue) = Host::ready(&target);
+    let (mut two, _) = Host::admin(&target);
+    let protected = WriteProtection::PROTECTED;
+    let (first, action) = begin_set(&mut one, 1, protected);
+    assert!(matches!(action, Action::Execute(op) if op.kind == IoKind::Settle));
+    let (second, action) = begin_set(&mut two, 1, protected);
+    let settles = matches!(action, Action::Execute(op) if op.kind == IoKind::Settle);
+    assert!(settles, "the first may fail, or nobody hear of it");
+    let status = end(&mut one, first, Executed::Failed);
+    assert_eq!(status.kind(), Status::WRITE_FAULT);
+    assert_eq!(state(&mut one, 1), protected);
+    assert!(end(&mut two, second, Executed::Ok).is_success());
+    assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
+    // Nor does one that failed bring back what was before.
+    assert_eq!(
+        set(&mut one, 1, WriteProtection::NONE).status(),
+        Status::SUCCESS
+    );
+    let (first, _) = begin_set(&mut one, 1, protected);
+    set(&mut two, 1, WriteProtection::NONE);
+    set(&mut two, 1, WriteProtection::UNTIL_POWER_CYCLE);
+    end(&mut one, first, Executed::Failed);
+    assert_eq!(state(&mut one, 1), WriteProtection::UNTIL_POWER_CYCLE);
+}
+
+/// Hosts hear of it when it begins, so that they do whatever becomes of the queue
+/// that asked; and hear again when nothing comes of it.
+#[test]
+fn a_queue_that_goes_meanwhile_leaves_a_state_that_others_know() {
+    let target = target();
+    let (mut admin, _) = Host::admin(&target);
+    let (mut other, mut queue) = Host::ready(&target);
+    let enable = SetFeatures::new(FeatureId::ASYNC_EVENT_CONFIG, AsyncEventConfig::NSAN.bits());
+    other.plain(enable.to_sqe());
+    let hears = |other: &mut Host| {
+        let request = nvmeof_wire::admin::bare(nvmeof_wire::opcode::admin::ASYNC_EVENT_REQUEST);
+        other.run(request, &[], &[]);
+        let page = GetLogPage::new(LogId::CHANGED_NAMESPACES, 0, 0, 4096);
+        let heard = matches!(other.queue.poll(other.now), Some(Order::Respond(_)));
+        other.read(page.to_sqe(), 4096);
+        heard
+    };
+    let (request, _) = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
+    assert!(admin.queue.take_news().contains(News::POLL_ALL));
+    assert!(hears(&mut other));
+    end(&mut admin, request, Executed::Failed);
+    assert!(admin.queue.take_news().contains(News::POLL_ALL));
+    assert!(hears(&mut other));
+    let _lost = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
+    assert!(hears(&mut other));
+    drop(admin);
+    assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
+    // Whoever asks next makes sure that it is stable.
+    let (_, action) = begin_set(&mut other, 1, WriteProtection::PROTECTED);
+    assert!(matches!(action, Action::Execute(_)));
+}
+
+/// Storage that failed may come back: the host may try again.
+#[test]
+fn a_namespace_that_is_not_ready_is_not_protected_now() {
+    let target = target();
+    let (mut admin, _) = Host::admin(&target);
+    admin.outcomes = vec![Executed::Gone];
+    let protected = WriteProtection::PROTECTED;
+    let answer = set(&mut admin, 1, protected);
+    assert_eq!(answer.cqe.status(), Status::NAMESPACE_NOT_READY);
+    let mut spec = subsystem();
+    spec.namespaces[0].state = NamespaceState::Faulted;
+    let _ = apply(&target, &[spec, closed()]);
+    let answer = set(&mut admin, 1, protected);
+    assert_eq!(answer.cqe.status(), Status::NAMESPACE_NOT_READY);
+    assert_eq!(admin.ops.len(), 1, "no disk");
     assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
 }

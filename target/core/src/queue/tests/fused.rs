@@ -1,8 +1,10 @@
 //! Fused Compare and Write: which commands make a pair, and what is left of
 //! those that make none.
 
+use nvmeof_wire::fabrics::PropertyAccess;
 use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::{Opcode, io};
+use nvmeof_wire::registers::{Cc, Property};
 use nvmeof_wire::sqe::PSDT_SGL;
 use nvmeof_wire::{Sgl, Status};
 
@@ -146,4 +148,56 @@ fn the_reserved_value_is_refused_and_breaks_a_pair() {
     assert_eq!(status(action), Status::INVALID_FIELD);
     let missing = Some(Status::ABORTED_MISSING_FUSED);
     assert_eq!(host.queue.take_unfused(), missing);
+}
+
+/// Base 2.1, 3.4.2: the halves "shall be inserted next to each other in the same
+/// Submission Queue", and a Fabrics command has an entry there as any other.
+#[test]
+fn a_fabrics_command_breaks_a_pair() {
+    let (_admin, mut host) = Host::ready(&target());
+    let _ = begin(&mut host, FIRST, io::COMPARE, 0, 1);
+    let between = host.plain(PropertyAccess::get(Property::CSTS, false));
+    assert_eq!(between.status(), Status::INVALID_QUEUE_TYPE);
+    let missing = Some(Status::ABORTED_MISSING_FUSED);
+    assert_eq!(host.queue.take_unfused(), missing);
+    let (_, action) = begin(&mut host, SECOND, io::WRITE, 0, 1);
+    assert_eq!(status(action), Status::ABORTED_MISSING_FUSED);
+    assert_eq!(host.queue.take_unfused(), None);
+    // One that says that it is a half is none.
+    for fuse in [FIRST, SECOND] {
+        let mut sqe = PropertyAccess::get(Property::CSTS, false);
+        sqe.flags |= fuse;
+        assert_eq!(host.plain(sqe).status(), Status::INVALID_FIELD);
+        assert!(!host.queue.expects_second_half());
+    }
+}
+
+/// A shut down controller processes no command, also when it is a second half.
+#[test]
+fn a_second_half_after_a_shutdown_is_refused() {
+    let (mut admin, mut host) = Host::ready(&target());
+    let _ = begin(&mut host, FIRST, io::COMPARE, 0, 1);
+    admin.set_cc(Cc::ENABLE.0 | 1 << 14);
+    let (_, action) = begin(&mut host, SECOND, io::WRITE, 0, 1);
+    assert_eq!(status(action), Status::COMMAND_SEQUENCE_ERROR);
+    let failed = Some(Status::ABORTED_FAILED_FUSED);
+    assert_eq!(host.queue.take_unfused(), failed);
+}
+
+/// What was begun before a reset has no turn after it, neither half.
+#[test]
+fn no_half_has_its_turn_after_a_reset() {
+    for first_done in [false, true] {
+        let (mut admin, mut host) = Host::ready(&target());
+        let (mut first, _) = begin(&mut host, FIRST, io::COMPARE, 0, 1);
+        let (mut second, _) = begin(&mut host, SECOND, io::WRITE, 0, 1);
+        if first_done {
+            turn(&mut host, &mut first);
+            executed(&mut host, &mut first, Executed::Ok);
+        }
+        admin.set_cc(0);
+        let half = if first_done { &mut second } else { &mut first };
+        let action = host.queue.step(host.now, half, Event::Turn);
+        assert!(matches!(action, Action::Close(_)), "{action:?}");
+    }
 }

@@ -1,5 +1,7 @@
 //! Abort: what waits for something of ours is given up, what runs is not.
 
+use std::sync::atomic::Ordering;
+
 use nvmeof_rdma::Provider;
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::Abort;
@@ -139,4 +141,44 @@ fn an_abort_of_a_queue_that_goes_is_answered() {
     host.provider.disconnect(qp);
     let gone = Sent { qp, cid: 1 };
     assert!(!abort(&mut bench, &mut host, first, gone));
+}
+
+/// Commands for which there is no place are aborted at once, and the host may send
+/// others. It does not get more answers owed by that than its queue has entries,
+/// however long it takes none.
+#[test]
+fn answers_to_aborted_commands_do_not_pile_up() {
+    let (mut bench, keeps) = Bench::late(44);
+    let mut host = bench.host();
+    let (first, cntlid) = admin(&mut bench, &mut host, 0);
+    let (qp, _) = connect(&mut bench, &mut host, &Connect::new(1, 4, 0), cntlid);
+    let free = bench.reactor.free_buffers();
+    let read = |host: &mut Host| host.send_with(qp, command(io::READ, 0, 1), &[0; 512]);
+    keeps.store(true, Ordering::Relaxed);
+    for _ in 0..4 {
+        let taken = read(&mut host);
+        assert!(run(&mut bench, &mut host, taken).0.status().is_success());
+    }
+    let mut aborted = Vec::new();
+    for _ in 0..4 {
+        let waits = read(&mut host);
+        settle(&mut bench, &mut host);
+        assert!(abort(&mut bench, &mut host, first, waits));
+        aborted.push(waits);
+    }
+    let more: Vec<_> = (0..4).map(|_| read(&mut host)).collect();
+    settle(&mut bench, &mut host);
+    for waits in &more {
+        assert!(!abort(&mut bench, &mut host, first, *waits), "a fifth");
+    }
+    keeps.store(false, Ordering::Relaxed);
+    for sent in aborted {
+        let status = run(&mut bench, &mut host, sent).0.status();
+        assert_eq!(status, Status::ABORT_REQUESTED);
+    }
+    for sent in more {
+        assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+    }
+    settle(&mut bench, &mut host);
+    assert_eq!(bench.reactor.free_buffers(), free);
 }

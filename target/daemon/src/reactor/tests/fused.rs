@@ -1,12 +1,16 @@
 //! Fused Compare and Write: nobody's write comes between the halves.
 
+use std::sync::atomic::Ordering;
+
 use nvmeof_rdma::{Provider, QpId};
+use nvmeof_wire::admin::Abort;
+use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::opcode::{Opcode, io};
 use nvmeof_wire::sqe::PSDT_SGL;
 use nvmeof_wire::{Sgl, Sqe, Status};
 
 use super::Bench;
-use super::host::{Host, Sent, ready, run};
+use super::host::{Host, Sent, admin, connect, ready, run};
 use super::io::command;
 
 fn half(second: bool, slba: u64, blocks: u32) -> Sqe {
@@ -213,4 +217,36 @@ fn a_lock_is_on_what_is_behind_the_disk() {
     bench.reactor.storage_mut().hold = false;
     assert!(run(&mut bench, &mut other, before).0.status().is_success());
     assert_eq!(statuses(&mut bench, &mut host, pair), [Status::SUCCESS; 2]);
+}
+
+/// What an Abort takes away between two commands does not make them neighbours.
+#[test]
+fn a_command_between_the_halves_is_not_aborted() {
+    let (mut bench, keeps) = Bench::late(57);
+    let mut host = bench.host();
+    let (first, cntlid) = admin(&mut bench, &mut host, 0);
+    let (qp, _) = connect(&mut bench, &mut host, &Connect::new(1, 4, 0), cntlid);
+    keeps.store(true, Ordering::Relaxed);
+    // As many as there are places, the first half being in one of them.
+    for _ in 0..3 {
+        let read = host.send_with(qp, command(io::READ, 8, 1), &[0; 512]);
+        assert!(run(&mut bench, &mut host, read).0.status().is_success());
+    }
+    let compare = host.send_with(qp, half(false, 0, 1), &[0; 512]);
+    settle(&mut bench, &mut [&mut host]);
+    let between = host.send_with(qp, command(io::READ, 9, 1), &[0; 512]);
+    let write = host.send_with(qp, half(true, 0, 1), &[1; 512]);
+    settle(&mut bench, &mut [&mut host]);
+    let abort = Abort {
+        sqid: 1,
+        cid: between.cid,
+    };
+    let abort = host.send(first, abort.to_sqe(), &[]);
+    let (cqe, _) = run(&mut bench, &mut host, abort);
+    assert_eq!(cqe.dw0() & 1, 1, "it was not aborted");
+    keeps.store(false, Ordering::Relaxed);
+    assert!(run(&mut bench, &mut host, between).0.status().is_success());
+    let missing = [Status::ABORTED_MISSING_FUSED; 2];
+    assert_eq!(statuses(&mut bench, &mut host, [compare, write]), missing);
+    assert_eq!(bench.reactor.storage_mut().disks[0][0], 0);
 }

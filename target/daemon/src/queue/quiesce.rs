@@ -1,0 +1,68 @@
+//! Commands that wait for other commands: for a lock to go or to be held, or until
+//! nothing that was begun will write to a disk any more.
+
+use std::collections::VecDeque;
+
+use nvmeof_target_core::{Action, Barrier, IoKind, IoOp};
+
+use super::{Edge, Io, State};
+use crate::tag::Place;
+
+/// What waits on one reactor. Some of it may be gone.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    /// Commands that wait for a lock: queue and slot.
+    pub(crate) locked_out: VecDeque<(Place, Place)>,
+    settling: Vec<Settling>,
+}
+
+/// A command that waits for what was begun before it.
+#[derive(Debug)]
+pub(crate) struct Settling {
+    pub(crate) queue: Place,
+    slot: Place,
+    op: IoOp,
+    barrier: Barrier,
+}
+
+impl Waiting {
+    /// A command for which there is nothing left to wait, if there is one.
+    pub(crate) fn take_settled(&mut self) -> Option<Settling> {
+        let mut all = self.settling.iter();
+        let at = all.position(|one| one.barrier.is_quiet())?;
+        Some(self.settling.swap_remove(at))
+    }
+}
+
+impl Edge {
+    /// Has `op` of the command in `slot` wait until everything that was begun for
+    /// its disk is over, on every reactor.
+    #[cold]
+    pub(super) fn quiesce(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) {
+        io.waiting.settling.push(Settling {
+            queue: self.place,
+            slot,
+            op: *op,
+            barrier: io.locks.barrier(io.storage.identity(op.disk)),
+        });
+    }
+
+    /// It is over: what was written becomes stable.
+    pub(crate) fn settled(&mut self, settled: &Settling, io: &mut Io<'_>) {
+        if self.state == State::Closing {
+            return;
+        }
+        let flush = IoOp {
+            kind: IoKind::Flush,
+            ..settled.op
+        };
+        self.perform(settled.slot, Action::Execute(flush), io);
+        self.settle(io);
+    }
+
+    /// Whether a command was begun here that will write to a disk of which `is_it`
+    /// says that it is the one.
+    pub(crate) fn will_write(&self, is_it: &impl Fn(u32) -> bool) -> bool {
+        self.slots.will_write(is_it)
+    }
+}

@@ -1,0 +1,161 @@
+//! Write protection of a namespace: what was begun before it is finished, what
+//! comes later is refused.
+
+use std::time::Duration;
+
+use nvmeof_rdma::{Provider, QpId};
+use nvmeof_wire::admin::SetFeatures;
+use nvmeof_wire::features::{FeatureId, WriteProtection};
+use nvmeof_wire::opcode::io;
+use nvmeof_wire::{Sqe, Status};
+
+use super::Bench;
+use super::host::{Host, Sent, ready, run};
+use super::io::command;
+
+fn protect(host: &mut Host, admin: QpId) -> Sent {
+    let fid = FeatureId::NAMESPACE_WRITE_PROTECTION;
+    let command = SetFeatures {
+        nsid: 1,
+        ..SetFeatures::new(fid, WriteProtection::PROTECTED.to_dword())
+    };
+    host.send(admin, command.to_sqe(), &[])
+}
+
+fn settle(bench: &mut Bench, hosts: &mut [&mut Host]) {
+    bench.run_for(hosts, Duration::from_millis(100));
+}
+
+/// Sends that, and while nothing ends asks for protection.
+fn protect_behind(bench: &mut Bench, hosts: &mut [Host; 2], sqe: Sqe, data: &[u8]) -> [Sent; 2] {
+    let [host, other] = hosts;
+    let (admin, _) = ready(bench, host);
+    let (_, qp) = ready(bench, other);
+    bench.reactor.storage_mut().hold = true;
+    let before = match data {
+        [] => other.send(qp, sqe, &[]),
+        data => other.send_with(qp, sqe, data),
+    };
+    settle(bench, &mut [host, other]);
+    let asked = protect(host, admin);
+    settle(bench, &mut [host, other]);
+    [before, asked]
+}
+
+#[test]
+fn writes_that_were_begun_are_done_before_it_is_answered() {
+    let ranges: Vec<u8> = [(0u64, 8u32), (64, 8)]
+        .iter()
+        .flat_map(|(slba, blocks)| {
+            [&[0; 4], &blocks.to_le_bytes()[..], &slba.to_le_bytes()].concat()
+        })
+        .collect();
+    let trim = nvmeof_wire::nvm::DatasetManagement {
+        nsid: 1,
+        ranges: 2,
+        deallocate: true,
+    };
+    let copy = nvmeof_wire::nvm::Copy {
+        nsid: 1,
+        slba: 1000,
+        ranges: 1,
+        format: 0,
+        protected: false,
+        fua: false,
+    };
+    let source = [&[0; 16][..], &[255, 1, 0, 0], &[0; 12]].concat();
+    let rows: [(Sqe, &[u8]); 4] = [
+        (command(io::WRITE, 4, 1), &[9; 512]),
+        (command(io::WRITE_ZEROES, 4, 1), &[]),
+        (trim.to_sqe(), &ranges),
+        (copy.to_sqe(), &source),
+    ];
+    for (sqe, data) in rows {
+        let mut bench = Bench::new(70);
+        let mut hosts = [bench.host(), bench.host()];
+        let free = bench.reactor.free_buffers();
+        let [before, asked] = protect_behind(&mut bench, &mut hosts, sqe, data);
+        let [host, other] = &mut hosts;
+        assert!(host.take(asked).is_none(), "{:?}", sqe.opcode);
+        assert_eq!(bench.reactor.storage_mut().flushes, 0);
+        // From here on nothing is begun.
+        let late = Sent {
+            qp: before.qp,
+            ..other.send_with(before.qp, command(io::WRITE, 4, 1), &[7; 512])
+        };
+        let (cqe, _) = run(&mut bench, other, late);
+        assert_eq!(cqe.status().kind(), Status::NAMESPACE_WRITE_PROTECTED);
+        // The pieces of long commands, one after the other.
+        let mut pieces = 0;
+        while host.take(asked).is_none() {
+            let done = other.take(before);
+            assert!(done.is_none() || pieces > 0);
+            bench.reactor.storage_mut().hold = false;
+            bench.reactor.turn(bench.net.now()).unwrap();
+            bench.reactor.storage_mut().hold = true;
+            settle(&mut bench, &mut [host, other]);
+            pieces += 1;
+            assert!(pieces < 20);
+        }
+        assert_eq!(bench.reactor.storage_mut().flushes, 1);
+        let _ = free;
+    }
+}
+
+/// Its data may come late: then it is written late, and that is waited for.
+#[test]
+fn a_write_whose_data_are_on_their_way_is_waited_for() {
+    let mut bench = Bench::new(71);
+    let (mut host, mut other) = (bench.host(), bench.host());
+    let (admin, _) = ready(&mut bench, &mut host);
+    let (_, qp) = ready(&mut bench, &mut other);
+    let write = other.send_with(qp, command(io::WRITE, 4, 1), &[9; 512]);
+    other.provider.submit(bench.net.now());
+    // It sends that and answers no RDMA Read.
+    settle(&mut bench, &mut [&mut host]);
+    let asked = protect(&mut host, admin);
+    settle(&mut bench, &mut [&mut host]);
+    assert!(host.take(asked).is_none());
+    assert!(run(&mut bench, &mut other, write).0.status().is_success());
+    assert!(run(&mut bench, &mut host, asked).0.status().is_success());
+    assert_eq!(bench.reactor.storage_mut().disks[0][4 * 512], 9);
+}
+
+#[test]
+fn every_reactor_has_to_agree() {
+    let mut bench = Bench::new(72);
+    let mut host = bench.host();
+    let (admin, _) = ready(&mut bench, &mut host);
+    let other = bench.reactor.target.locks().join();
+    let asked = protect(&mut host, admin);
+    settle(&mut bench, &mut [&mut host]);
+    assert!(host.take(asked).is_none());
+    assert!(other.settle_barriers(|storage| storage == 0));
+    settle(&mut bench, &mut [&mut host]);
+    assert!(host.take(asked).is_none());
+    assert!(!other.settle_barriers(|_| false));
+    assert!(run(&mut bench, &mut host, asked).0.status().is_success());
+}
+
+/// Neither a host that goes with something on the disk nor one that goes before it
+/// is answered leaves anything behind that others wait for.
+#[test]
+fn hosts_that_go_meanwhile_keep_nobody_waiting() {
+    let mut bench = Bench::new(73);
+    let mut hosts = [bench.host(), bench.host()];
+    let write = command(io::WRITE, 4, 1);
+    let [before, asked] = protect_behind(&mut bench, &mut hosts, write, &[9; 512]);
+    let [mut host, mut other] = hosts;
+    other.provider.disconnect(before.qp);
+    settle(&mut bench, &mut [&mut host, &mut other]);
+    assert!(host.take(asked).is_none(), "the disk has it still");
+    host.provider.disconnect(asked.qp);
+    settle(&mut bench, &mut [&mut host, &mut other]);
+    bench.reactor.storage_mut().hold = false;
+    settle(&mut bench, &mut [&mut host, &mut other]);
+    let mut third = bench.host();
+    let (admin, _) = ready(&mut bench, &mut third);
+    let asked = protect(&mut third, admin);
+    assert!(run(&mut bench, &mut third, asked).0.status().is_success());
+    assert_eq!(bench.reactor.storage_mut().flushes, 1);
+}
