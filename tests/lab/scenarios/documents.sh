@@ -23,7 +23,10 @@ types() {
     case $command in
     nvme\ * | modprobe\ *) bash -ec "$command" >"$OUT/typed" 2>&1 ;;
     *) in_it bash -ec "cd '$TREE'; $command" >"$OUT/typed" 2>&1 ;;
-    esac || fail "$1: $(tail -n 5 "$OUT/typed")"
+    esac || fail "$1: $(
+        in_it journalctl -u nvmeof-target -n 5 -o cat
+        tail -n 5 "$OUT/typed"
+    )"
     ran=$((ran + 1))
 }
 
@@ -34,7 +37,8 @@ configured() {
 }
 
 # follow DOCUMENT [PATTERN] : does what it says: the lines after # in blocks of
-# commands, and indented ones that PATTERN fits.
+# commands, and indented ones that PATTERN fits. The quick start has a
+# configuration, others show parts of some.
 follow() {
     local line kind='' before=$ran
     while IFS= read -r line <&3; do
@@ -42,7 +46,7 @@ follow() {
         '```console') kind=console ;;
         '```toml') kind=toml && : >"$WORK/shown.toml" ;;
         '```')
-            [ "$kind" != toml ] || configured "$WORK/shown.toml"
+            [ "$1 $kind" != "docs/quick-start.md toml" ] || configured "$WORK/shown.toml"
             kind=
             ;;
         '# '*) [ "$kind" != console ] || types "${line#\# }" ;;

@@ -94,9 +94,6 @@ in_it dpkg --force-confold -i /lab/packages/nvmeof-target_*-2_*.deb
 expect_eq "enabled" disabled "$(in_it systemctl is-enabled nvmeof-target || true)"
 in_it systemctl enable nvmeof-target
 
-in_it rm -r /etc/systemd/system/nvmeof-target.service.d
-in_it systemctl daemon-reload
-
 # Removed, it does not run, and what is the administrator's stays. Purged, all is
 # gone but the images.
 in_it systemctl start nvmeof-target

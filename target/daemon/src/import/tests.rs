@@ -265,7 +265,11 @@ fn what_hosts_are_told_otherwise_is_noted() {
         let (_, report) = import(&saved, &small_blocks);
         let found = report.remarks.iter().find(|it| it.place.ends_with(key));
         let found = found.unwrap_or_else(|| panic!("{key}: {}", told(&report)));
-        assert_eq!((found.weight, report.losses()), (Weight::Note, 0), "{found}");
+        assert_eq!(
+            (found.weight, report.losses()),
+            (Weight::Note, 0),
+            "{found}"
+        );
     }
 }
 
