@@ -5,8 +5,8 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::RegionId;
 use crate::pool::Home;
+use crate::{Region, RegionId};
 
 /// The only owner of one piece of a region. Reads and writes as a byte slice:
 /// the part *in view*, at first the whole piece.
@@ -112,6 +112,12 @@ impl Buf {
     #[must_use]
     pub fn region(&self) -> RegionId {
         self.home.region().id()
+    }
+
+    /// The same, as a whole.
+    #[must_use]
+    pub fn memory(&self) -> &Region {
+        self.home.region()
     }
 
     /// Whether the bytes are another process's and may change at any time:

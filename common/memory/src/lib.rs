@@ -33,5 +33,5 @@ pub use lender::{Foreign, Lender};
 pub use memfd::SharedError;
 pub use passed::receive_passed;
 pub use pool::{Pool, PoolError, PoolLayout};
-pub use region::{MemoryError, Pages, Region, RegionId};
+pub use region::{MemoryError, Pages, Region, RegionId, WeakRegion};
 pub use shared::Shared;

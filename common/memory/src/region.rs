@@ -64,9 +64,17 @@ pub struct Region {
 
 /// A region as long as somebody else has it.
 #[derive(Debug)]
-pub(crate) struct WeakRegion(Weak<Mapping>);
+pub struct WeakRegion(Weak<Mapping>);
 
 impl WeakRegion {
+    /// Whether nobody has it any more: neither a region, nor a pool, nor a
+    /// buffer. Then nobody ever will.
+    #[inline]
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+
     pub(crate) fn upgrade(&self) -> Option<Region> {
         let mapping = self.0.upgrade()?;
         Some(Region { mapping })
@@ -238,8 +246,9 @@ impl Region {
         self.mapping.origin
     }
 
-    /// Does not keep the memory mapped.
-    pub(crate) fn downgrade(&self) -> WeakRegion {
+    /// The same, without keeping the memory mapped.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakRegion {
         WeakRegion(Arc::downgrade(&self.mapping))
     }
 

@@ -7,6 +7,7 @@ use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit};
 use nvmeof_memory::{Buf, Region};
 
+use crate::lent::{Lent, PLACES};
 use crate::start::errno_of;
 
 /// What became of registering regions as fixed buffers. Displays as one line
@@ -50,23 +51,39 @@ impl fmt::Display for Registered {
              them works, but the kernel maps their pages again for each request, which costs \
              some processor time; "
         )?;
-        match why {
-            LeftOut::Limit(limit) => write!(
+        why.fmt(f)
+    }
+}
+
+impl LeftOut {
+    pub(crate) fn of(errno: Errno, limit: Option<u64>) -> Self {
+        match (errno, limit) {
+            (Errno::ENOMEM, Some(limit)) => Self::Limit(limit),
+            _ => Self::Kernel(errno),
+        }
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limit(limit) => write!(
                 f,
                 "the limit on locked memory (RLIMIT_MEMLOCK) is {limit} bytes; raise it with \
                  `ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit, or a memlock \
                  line in /etc/security/limits.conf"
             ),
-            LeftOut::OldKernel => write!(f, "Linux 5.19 or later would register them"),
-            LeftOut::Kernel(errno) => write!(f, "the kernel said {errno}"),
+            Self::OldKernel => write!(f, "Linux 5.19 or later would register them"),
+            Self::Kernel(errno) => write!(f, "the kernel said {errno}"),
         }
     }
 }
 
 /// The kernel's limit for one fixed buffer. A longer region takes several.
 const LONGEST: usize = 1 << 30;
-/// The kernel's limit for the number of fixed buffers of a ring.
-const MOST: usize = 1 << 14;
+/// Own ones at most: the kernel's limit for the fixed buffers of a ring, less
+/// those that are for memory of others.
+const MOST: usize = (1 << 14) - PLACES as usize;
 /// `CAP_IPC_LOCK` in capabilities(7): may lock memory beyond the limit.
 const CAP_IPC_LOCK: u32 = 14;
 
@@ -75,6 +92,8 @@ const CAP_IPC_LOCK: u32 = 14;
 pub(crate) struct Fixed {
     table: bool,
     regions: Vec<FixedRegion>,
+    /// Memory of others; `None` without a table.
+    lent: Option<Lent>,
 }
 
 #[derive(Debug)]
@@ -97,6 +116,7 @@ impl Fixed {
             // Fails only when there is no table.
             let _ = submitter.unregister_buffers();
         }
+        self.lent = None;
         self.regions = regions.map(FixedRegion::unregistered).collect();
         let count: usize = self.regions.iter().map(|region| region.pieces.len()).sum();
         let left_out = self.regions.iter().map(|it| it.region.len() as u64).sum();
@@ -108,16 +128,19 @@ impl Fixed {
         if left_out == 0 {
             return told;
         }
-        let Some(table) = u32::try_from(count).ok().filter(|_| count <= MOST) else {
+        let first = u16::try_from(count).ok().filter(|_| count <= MOST);
+        let Some(first) = first else {
             told.why = Some(LeftOut::Kernel(Errno::E2BIG));
             return told;
         };
+        let table = u32::from(first) + u32::from(PLACES);
         self.table = submitter.register_buffers_sparse(table).is_ok();
         if !self.table {
             told.why = Some(LeftOut::OldKernel);
             return told;
         }
         self.fill(submitter, &mut told);
+        self.lent = Some(Lent::new(first));
         told
     }
 
@@ -144,11 +167,7 @@ impl Fixed {
                         told.left_out -= bytes as u64;
                     }
                     Err(errno) => {
-                        let why = match (errno, limit) {
-                            (Errno::ENOMEM, Some(limit)) => LeftOut::Limit(limit),
-                            _ => LeftOut::Kernel(errno),
-                        };
-                        told.why.get_or_insert(why);
+                        told.why.get_or_insert(LeftOut::of(errno, limit));
                     }
                 }
             }
@@ -160,8 +179,26 @@ impl Fixed {
         self.regions.iter().map(|fixed| &fixed.region)
     }
 
-    /// The fixed buffer all of `buf`'s view lies in, if there is one.
-    pub(crate) fn place(&self, buf: &Buf) -> Option<u16> {
+    /// The pieces of memory that others lend.
+    pub(crate) fn lent(&self) -> Option<&Lent> {
+        self.lent.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn lent_mut(&mut self) -> Option<&mut Lent> {
+        self.lent.as_mut()
+    }
+
+    /// The fixed buffer all of `buf`'s view lies in, if there is one, or can be.
+    #[inline]
+    pub(crate) fn place(&mut self, submitter: &Submitter<'_>, buf: &Buf) -> Option<u16> {
+        if buf.is_lent() {
+            return self.lent.as_mut()?.place(submitter, buf);
+        }
+        self.own_place(buf)
+    }
+
+    fn own_place(&self, buf: &Buf) -> Option<u16> {
         let id = buf.region();
         let fixed = self.regions.iter().find(|it| it.region.id() == id)?;
         let first = usize::try_from(buf.region_offset()).ok()?;
@@ -182,7 +219,10 @@ impl FixedRegion {
     }
 }
 
-fn register_piece(
+/// Has the kernel lock `len` bytes at `addr`, all of them mapped memory of a
+/// region, under the number `place`. It keeps the pages, whatever becomes of
+/// the mapping.
+pub(crate) fn register_piece(
     submitter: &Submitter<'_>,
     place: u16,
     addr: u64,
@@ -193,17 +233,32 @@ fn register_piece(
         iov_base: std::ptr::with_exposed_provenance_mut(addr),
         iov_len: len,
     };
+    update(submitter, place, piece)
+}
+
+/// Has it give them up, after the operations that use them.
+pub(crate) fn clear_piece(submitter: &Submitter<'_>, place: u16) -> Result<(), Errno> {
+    let nothing = libc::iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: 0,
+    };
+    update(submitter, place, nothing)
+}
+
+fn update(submitter: &Submitter<'_>, place: u16, piece: libc::iovec) -> Result<(), Errno> {
     // The kernel insists on a tag for each when told of the length.
     let tags = [0];
-    // SAFETY: the piece lies inside a region that `Fixed` keeps a clone of
-    // until the table is unregistered or the ring is gone; registering alone
-    // does not touch the bytes, operations do, which own their `Buf`.
+    // SAFETY: the kernel takes hold of the pages that are mapped there at this
+    // moment, and answers EFAULT where there are none. Registering touches no
+    // bytes; operations do, each in the view of a `Buf` that it owns, and
+    // `Fixed` names a place only for a `Buf` of the region that was registered
+    // there, which is mapped as long as that `Buf` lives.
     unsafe { submitter.register_buffers_update(u32::from(place), &[piece], Some(&tags)) }
         .map_err(|error| errno_of(&error))
 }
 
 /// The limit on locked memory in bytes, `None` when there is none for us.
-fn locked_memory_limit() -> Option<u64> {
+pub(crate) fn locked_memory_limit() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
@@ -233,11 +288,11 @@ mod tests {
         assert_eq!(fixed.pieces, [None, None]);
         fixed.pieces = vec![Some(8), Some(9)];
         let fixed = Fixed {
-            table: false,
             regions: vec![fixed],
+            ..Fixed::default()
         };
         let mut bufs: Vec<Buf> = std::iter::from_fn(|| pool.take()).collect();
-        let place = |n: usize, bufs: &[Buf]| fixed.place(&bufs[n]);
+        let place = |n: usize, bufs: &[Buf]| fixed.own_place(&bufs[n]);
         assert_eq!(place(0, &bufs), Some(8));
         assert_eq!(place(340, &bufs), Some(8));
         assert_eq!(place(341, &bufs), None);
@@ -250,6 +305,6 @@ mod tests {
         );
         bufs[341].set_view(1 << 20..2 << 20).unwrap();
         assert_eq!(place(341, &bufs), Some(9));
-        assert_eq!(Fixed::default().place(&bufs[0]), None);
+        assert_eq!(Fixed::default().own_place(&bufs[0]), None);
     }
 }

@@ -17,6 +17,7 @@
 mod alignment;
 mod files;
 mod fixed;
+mod lent;
 mod operation;
 mod polled;
 mod ring;

@@ -162,7 +162,7 @@ impl Ring {
 
     /// The number of the fixed buffer that the view lies in.
     fn place(&mut self, buf: &Buf) -> Option<u16> {
-        let place = self.fixed.place(buf);
+        let place = self.fixed.place(&self.ring.submitter(), buf);
         self.counts.not_fixed += u64::from(place.is_none());
         place
     }

@@ -12,10 +12,11 @@ use nvmeof_memory::{Buf, Region};
 
 use crate::files::Files;
 use crate::fixed::Fixed;
+use crate::lent::Lent;
 use crate::polled::Polled;
 use crate::slots::{InFlight, Slots};
 use crate::start::{MODES, errno_of, start};
-use crate::{FileId, FileTableFull, Mode, Registered, RingConfig, RingError};
+use crate::{FileId, FileTableFull, LeftOut, Mode, Registered, RingConfig, RingError};
 
 /// One io_uring, for the thread that made it.
 ///
@@ -27,7 +28,7 @@ use crate::{FileId, FileTableFull, Mode, Registered, RingConfig, RingError};
 /// Dropping a ring cancels what can be cancelled and waits for the rest: as
 /// long as the kernel may still write to a buffer, nobody else gets it.
 pub struct Ring {
-    ring: IoUring,
+    pub(crate) ring: IoUring,
     mode: Mode,
     slots: Slots,
     /// Told by the kernel when something is done, while `armed`.
@@ -165,6 +166,25 @@ impl Ring {
         registered
     }
 
+    /// Pieces of memory of other processes ([`Buf::is_lent`]) that are fixed
+    /// buffers now: each is made one when an operation first uses it, and given
+    /// up when nobody has that memory any more.
+    #[must_use]
+    pub fn lent_pieces(&self) -> usize {
+        let polled = self.polled.as_ref();
+        let polled = polled.map_or(0, |polled| polled.ring().lent_pieces());
+        polled + self.fixed.lent().map_or(0, Lent::count)
+    }
+
+    /// Why memory of other processes is used without, at this moment: `None` when
+    /// the kernel refused none.
+    #[must_use]
+    pub fn lent_left_out(&self) -> Option<LeftOut> {
+        let polled = self.polled.as_ref();
+        let refused = self.fixed.lent().and_then(Lent::refused);
+        refused.or_else(|| polled?.ring().lent_left_out())
+    }
+
     /// Puts a file in the ring, which owns it until
     /// [`remove_file`](Self::remove_file) or its own end.
     ///
@@ -222,6 +242,9 @@ impl Ring {
     /// call. Being short of memory for the moment is not an error.
     pub fn submit(&mut self) -> Result<(), RingError> {
         self.disarm();
+        if let Some(lent) = self.fixed.lent_mut() {
+            lent.look(&self.ring.submitter());
+        }
         if let Some(polled) = &mut self.polled {
             polled.ring_mut().submit()?;
         }
@@ -270,6 +293,7 @@ impl Ring {
     /// A sleep may end early (`EINTR`).
     #[must_use]
     pub fn arm(&mut self) -> bool {
+        self.let_go_of_lent();
         if !self.armed {
             self.armed = true;
             self.ring.completion().enable_eventfd();
@@ -291,6 +315,16 @@ impl Ring {
     #[must_use]
     pub fn wait_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
+    }
+
+    /// A sleep may be long, and memory of those who left is to be free.
+    fn let_go_of_lent(&mut self) {
+        if let Some(lent) = self.fixed.lent_mut() {
+            lent.let_go(&self.ring.submitter());
+        }
+        if let Some(polled) = &mut self.polled {
+            polled.ring_mut().let_go_of_lent();
+        }
     }
 
     /// While awake we look ourselves, and the kernel need not tell.

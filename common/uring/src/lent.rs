@@ -1,0 +1,224 @@
+//! Fixed buffers in memory that other processes lend: pieces of it, registered
+//! when they are first used and let go with the memory.
+
+use io_uring::Submitter;
+use nix::errno::Errno;
+use nvmeof_memory::{Buf, RegionId, WeakRegion};
+
+use crate::LeftOut;
+use crate::fixed::{clear_piece, locked_memory_limit, register_piece};
+
+/// Bytes of a piece. Registering takes and locks its pages, which keeps others
+/// waiting meanwhile: less than a millisecond for so many. A hugepage is one.
+pub(crate) const PIECE: u64 = 2 << 20;
+/// Pieces that are registered at once. Whoever lends decides what is locked for
+/// it, so there is an end: 1 GiB. What is beyond that is used without.
+pub(crate) const PLACES: u16 = 512;
+
+/// The pieces that are registered, in places of the kernel's table that were
+/// left free for them.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    /// By region and number.
+    pieces: Vec<Piece>,
+    free: Vec<u16>,
+    /// Why the kernel took no further one. It is not asked again until some are
+    /// let go.
+    refused: Option<LeftOut>,
+    /// The limit on locked memory in bytes.
+    limit: Option<u64>,
+    /// Which one is looked at next, whether its memory is still there.
+    next: usize,
+}
+
+#[derive(Debug)]
+struct Piece {
+    region: RegionId,
+    /// From its `PIECE * number`th byte on.
+    number: u64,
+    place: u16,
+    /// The kernel keeps the pages, not us: they are to go when nobody else has
+    /// them any more.
+    memory: WeakRegion,
+}
+
+impl Lent {
+    /// Uses the places from `first` on.
+    pub(crate) fn new(first: u16) -> Self {
+        Self {
+            pieces: Vec::with_capacity(usize::from(PLACES)),
+            free: (first..).take(usize::from(PLACES)).collect(),
+            refused: None,
+            limit: locked_memory_limit(),
+            next: 0,
+        }
+    }
+
+    /// The place of the piece that all of `buf`'s view lies in. `None` when it
+    /// lies in two, or the piece cannot be registered.
+    #[inline]
+    pub(crate) fn place(&mut self, submitter: &Submitter<'_>, buf: &Buf) -> Option<u16> {
+        let first = buf.region_offset();
+        let last = first.checked_add(buf.len() as u64)?.checked_sub(1)?;
+        let number = first / PIECE;
+        if last.max(first) / PIECE != number {
+            return None;
+        }
+        let wanted = (buf.region(), number);
+        let found = self.pieces.binary_search_by_key(&wanted, Piece::name);
+        if let Ok(at) = found {
+            return self.pieces.get(at).map(|piece| piece.place);
+        }
+        // Nothing that takes long: all that is lent beyond the end comes here.
+        if self.refused.is_some() || self.free.is_empty() {
+            return None;
+        }
+        self.register(submitter, buf, number)
+    }
+
+    #[cold]
+    fn register(&mut self, submitter: &Submitter<'_>, buf: &Buf, number: u64) -> Option<u16> {
+        self.let_go(submitter);
+        let place = *self.free.last()?;
+        let memory = buf.memory();
+        let start = number.checked_mul(PIECE)?;
+        let bytes = PIECE.min((memory.len() as u64).checked_sub(start)?);
+        let registered = if self.limit.is_some_and(|limit| bytes > limit) {
+            Err(Errno::ENOMEM)
+        } else {
+            let len = usize::try_from(bytes).ok()?;
+            register_piece(submitter, place, memory.addr().checked_add(start)?, len)
+        };
+        if let Err(errno) = registered {
+            self.refused = Some(LeftOut::of(errno, self.limit));
+            return None;
+        }
+        self.free.pop();
+        let piece = Piece {
+            region: memory.id(),
+            number,
+            place,
+            memory: memory.downgrade(),
+        };
+        let at = self.pieces.partition_point(|one| one.name() < piece.name());
+        self.pieces.insert(at, piece);
+        Some(place)
+    }
+
+    /// Looks at one of the pieces, and lets go of all whose memory nobody has
+    /// any more if that is one.
+    #[inline]
+    pub(crate) fn look(&mut self, submitter: &Submitter<'_>) {
+        if self.pieces.is_empty() {
+            return;
+        }
+        self.next = (self.next + 1) % self.pieces.len();
+        let gone = self.pieces.get(self.next).map(|piece| &piece.memory);
+        if gone.is_some_and(WeakRegion::is_gone) {
+            self.let_go(submitter);
+        }
+    }
+
+    /// Lets go of the pieces whose memory nobody has any more. An operation has
+    /// its buffer, and that its region: so none uses them.
+    pub(crate) fn let_go(&mut self, submitter: &Submitter<'_>) {
+        let Self {
+            pieces,
+            free,
+            refused,
+            ..
+        } = self;
+        pieces.retain(|piece| {
+            let gone = piece.memory.is_gone();
+            // A place that could not be cleared is not used again.
+            if gone && clear_piece(submitter, piece.place).is_ok() {
+                free.push(piece.place);
+                *refused = None;
+            }
+            !gone
+        });
+    }
+
+    /// How many are registered.
+    pub(crate) fn count(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Why the kernel took no further one.
+    pub(crate) fn refused(&self) -> Option<LeftOut> {
+        self.refused
+    }
+}
+
+impl Piece {
+    fn name(&self) -> (RegionId, u64) {
+        (self.region, self.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use io_uring::IoUring;
+    use nvmeof_memory::{Foreign, Lender, Pages, Pool, PoolLayout, Shared};
+
+    use super::*;
+
+    fn lender() -> Lender {
+        let layout = PoolLayout {
+            count: 2,
+            stride: 4096,
+            lead: 0,
+        };
+        let pool = Pool::new(layout, Pages::Shareable).unwrap();
+        let region = Foreign::default().map(pool.region().file().unwrap(), 8192, 8192);
+        let (marks, _) = Shared::create(4096).unwrap();
+        Lender::new(region.unwrap().unwrap(), Arc::new(marks), 0, Arc::new(()))
+    }
+
+    #[test]
+    fn what_is_refused_is_not_asked_for_again_until_others_left() {
+        // No table: whatever is asked, the kernel refuses.
+        let ring = IoUring::new(8).unwrap();
+        let (lender, leaving) = (lender(), lender());
+        let buf = lender.lend(0, 0, 4096).unwrap();
+        let mut lent = Lent::new(0);
+        assert_eq!(lent.place(&ring.submitter(), &buf), None);
+        assert_eq!(lent.refused(), Some(LeftOut::Kernel(Errno::ENXIO)));
+        // From now on it would take it.
+        ring.submitter().register_buffers_sparse(8).unwrap();
+        assert_eq!(lent.place(&ring.submitter(), &buf), None);
+        let piece = Piece {
+            region: leaving.region().id(),
+            number: 0,
+            place: 3,
+            memory: leaving.region().downgrade(),
+        };
+        lent.pieces.push(piece);
+        lent.look(&ring.submitter());
+        assert_eq!(lent.place(&ring.submitter(), &buf), None);
+        drop(leaving);
+        lent.look(&ring.submitter());
+        assert_eq!((lent.refused(), lent.count()), (None, 0));
+        assert_eq!(lent.place(&ring.submitter(), &buf), Some(3));
+        assert_eq!(lent.place(&ring.submitter(), &buf), Some(3));
+    }
+
+    #[test]
+    fn more_than_the_limit_is_not_tried() {
+        let ring = IoUring::new(8).unwrap();
+        ring.submitter().register_buffers_sparse(8).unwrap();
+        let lender = lender();
+        let buf = lender.lend(0, 4096, 1).unwrap();
+        let mut lent = Lent::new(0);
+        lent.limit = Some(8191);
+        assert_eq!(lent.place(&ring.submitter(), &buf), None);
+        assert_eq!(lent.refused(), Some(LeftOut::Limit(8191)));
+        let mut lent = Lent::new(0);
+        lent.limit = Some(8192);
+        let empty = lender.lend(1, 0, 0).unwrap();
+        assert_eq!(lent.place(&ring.submitter(), &empty), None);
+        assert!(lent.place(&ring.submitter(), &buf).is_some());
+    }
+}
