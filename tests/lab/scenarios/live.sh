@@ -67,6 +67,7 @@ NQN=$NQN-other connect --ctrl-loss-tmo=20 -q "$other" \
 theirs=$CTRL
 their_disk=$(device 1)
 CTRL=$ours
+dmesg_expect "(block|dev) ${their_disk#/dev/}.*(no available path|error|sector)"
 
 write ours "$(device 1)" 8 &
 our_io=$!
