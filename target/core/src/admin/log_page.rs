@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nvmeof_wire::admin::{CSI_NVM, GetLogPage, LogId, NSID_ALL};
-use nvmeof_wire::log::discovery::DiscoveryLsp;
+use nvmeof_wire::log::discovery::{DiscoveryLsp, TransportType};
 use nvmeof_wire::log::error::ERROR_ENTRY_LEN;
 use nvmeof_wire::log::smart::data_units;
 use nvmeof_wire::log::supported::PageSupport;
@@ -168,6 +168,7 @@ fn write_errors(cold: &Cold, window: &mut Window<'_>) {
         }
         wire.lba = entry.lba.into();
         wire.nsid = entry.nsid.into();
+        wire.trtype = TransportType::RDMA;
         window.put(at, &wire);
         at += ERROR_ENTRY_LEN as u64;
     }

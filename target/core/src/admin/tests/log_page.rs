@@ -5,6 +5,7 @@ use std::time::Duration;
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{Cns, GetFeatures, GetLogPage, Identify, LogId, Select, SetFeatures};
 use nvmeof_wire::features::FeatureId;
+use nvmeof_wire::log::discovery::TransportType;
 use nvmeof_wire::log::discovery::{AddressFamily, RdmaProviderType, RdmaTsas};
 use nvmeof_wire::log::{
     CommandEffects, DiscoveryPage, ErrorEntry, FirmwareSlots, SmartLog, SupportedPages,
@@ -100,6 +101,7 @@ fn failures_are_in_the_error_log_newest_first() {
     let [newest, older, none]: [ErrorEntry; 3] = page(&mut host, LogId::ERROR);
     assert_eq!((newest.ecnt.get(), newest.sqid.get()), (2, 0));
     assert_eq!(newest.parameter(), Some((0, 0)));
+    assert_eq!(newest.trtype, TransportType::RDMA);
     assert_eq!(
         (older.ecnt.get(), older.sqid.get(), older.lba.get()),
         (1, 1, 5000)
