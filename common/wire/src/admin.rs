@@ -29,6 +29,10 @@ numbers! {
         CONTROLLERS = 0x13, "Controller list of the NVM subsystem";
         PRIMARY_CONTROLLER = 0x14, "Primary Controller Capabilities";
         SECONDARY_CONTROLLERS = 0x15, "Secondary Controller list";
+        CSI_ALLOCATED_NAMESPACES = 0x1a,
+            "I/O Command Set specific Allocated Namespace ID list";
+        CSI_ALLOCATED_NAMESPACE = 0x1b,
+            "I/O Command Set specific Identify Namespace of an allocated namespace";
         COMMAND_SETS = 0x1c, "Identify I/O Command Set";
     }
 }

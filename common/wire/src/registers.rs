@@ -94,15 +94,17 @@ impl Cap {
         Self(mqes | (1 << 16) | (to << 24) | (u64::from(css) << 37))
     }
 
-    /// It becomes ready with its media (CRWMS): CRTO says in which time.
+    /// The same of a controller that is ready only when its media are (CRMS.CRWMS),
+    /// and says in CRTO how long that takes.
     #[must_use]
-    pub const fn with_media(self) -> Self {
-        Self(self.0 | (1 << 59))
+    pub fn ready_with_media(self) -> Self {
+        Self(self.0 | 1 << 59)
     }
 
-    /// Whether it becomes ready with its media (CRWMS).
+    /// Whether CRTO says how long the controller takes to become ready with its
+    /// media (CRMS.CRWMS).
     #[must_use]
-    pub fn ready_with_media(self) -> bool {
+    pub fn is_ready_with_media(self) -> bool {
         bits64(self.0, 59, 1) != 0
     }
 

@@ -2,6 +2,7 @@
 
 mod bench;
 mod inside;
+mod ranges;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use nvmeof_manual::Manual;
 
 pub(crate) use bench::{Bench, Interface, Kind};
 pub(crate) use inside::{CompareWrite, Copy, Verify};
+pub(crate) use ranges::Ranges;
 
 use crate::address;
 use crate::failure::Failure;
@@ -326,19 +328,8 @@ pub(crate) struct WriteZeroes {
 pub(crate) struct Dsm {
     #[command(flatten)]
     pub(crate) io: Io,
-    /// First blocks of the ranges, separated by commas
-    #[arg(
-        long,
-        alias = "slbs",
-        value_name = "LBA,..",
-        value_delimiter = ',',
-        required = true
-    )]
-    pub(crate) start_block: Vec<u64>,
-    /// Numbers of blocks of the ranges, separated by commas
-    #[arg(long, alias = "blocks", value_name = "N,..", value_delimiter = ',', required = true,
-          value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) block_count: Vec<u32>,
+    #[command(flatten)]
+    pub(crate) ranges: Ranges,
     /// Deallocate: what is done in any case; nvme-cli wants it said
     #[arg(short = 'd', long)]
     pub(crate) ad: bool,

@@ -9,7 +9,7 @@ use nvmeof_initiator::{Namespace, WriteOptions};
 
 use crate::args;
 use crate::failure::Failure;
-use crate::simple::{close, open, open_at, ranges};
+use crate::simple::{close, open, open_at};
 
 /// Most bytes that are compared and written at once: what fits two parts of the
 /// buffer.
@@ -26,7 +26,7 @@ pub(crate) async fn verify(args: &args::Verify) -> Result<(), Failure> {
 
 /// `nvmeof copy`
 pub(crate) async fn copy(args: &args::Copy) -> Result<(), Failure> {
-    let from = ranges(&args.start_block, &args.block_count)?;
+    let from = args.from.pairs()?;
     let options = WriteOptions {
         fua: args.force_unit_access,
     };

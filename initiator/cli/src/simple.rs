@@ -1,6 +1,6 @@
 //! Commands on a namespace that move no data of the user's.
 
-use nvmeof_initiator::{Host, Namespace, Range, ZeroOptions};
+use nvmeof_initiator::{Host, Namespace, ZeroOptions};
 
 use crate::args;
 use crate::failure::Failure;
@@ -27,28 +27,10 @@ pub(crate) async fn write_zeroes(args: &args::WriteZeroes) -> Result<(), Failure
 
 /// `nvmeof dsm`
 pub(crate) async fn deallocate(args: &args::Dsm) -> Result<(), Failure> {
-    let ranges = ranges(&args.start_block, &args.block_count)?;
+    let ranges = args.ranges.pairs()?;
     let namespace = open(&args.io).await?;
     let result = namespace.deallocate(&ranges).await;
     close(namespace, result.map_err(Failure::from)).await
-}
-
-/// Ranges of blocks: a first block and a number of each.
-pub(crate) fn ranges(starts: &[u64], counts: &[u32]) -> Result<Vec<Range>, Failure> {
-    if starts.len() != counts.len() {
-        return Err(Failure::new(format!(
-            "--start-block has {} values, --block-count has {}",
-            starts.len(),
-            counts.len()
-        ))
-        .with_remedy("give a number of blocks for each first block"));
-    }
-    let pairs = starts.iter().zip(counts);
-    let ranges = pairs.map(|(slba, count)| Range {
-        slba: *slba,
-        count: *count,
-    });
-    Ok(ranges.collect())
 }
 
 /// Connects to the namespace of `io`.

@@ -178,7 +178,7 @@ mod tests {
             (model(&[port(), second], &[closed(), subsystem()]), [2, 4]),
             // A port that leads to what only one host may connect to.
             (
-                model(&[port(), elsewhere.clone()], &[subsystem(), closed()]),
+                model(&[port(), elsewhere], &[subsystem(), closed()]),
                 [3, 5],
             ),
             (model(&[port()], &[subsystem(), closed()]), [3, 6]),

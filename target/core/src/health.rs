@@ -13,6 +13,9 @@ mod busy;
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     queues: Mutex<Queues>,
+    /// The first [`tick`] that was not looked at yet for the time in which
+    /// commands were outstanding.
+    next_tick: AtomicU64,
     media_errors: AtomicU64,
     error_entries: AtomicU64,
 }
@@ -88,14 +91,25 @@ impl Health {
     }
 
     pub(crate) fn counts(&self, now: Duration) -> Counts {
-        let mut queues = self.queues();
-        queues.is_at(tick(now));
+        self.is_at(tick(now));
+        let queues = self.queues();
         let there = queues.there.iter().map(|tally| tally.moved());
         Counts {
             moved: there.fold(queues.gone, Moved::plus),
             media_errors: self.media_errors.load(Ordering::Relaxed),
             error_entries: self.error_entries.load(Ordering::Relaxed),
             busy_minutes: queues.busy.minutes(),
+        }
+    }
+
+    /// Counts the time until `tick` in which any queue had commands outstanding,
+    /// unless another queue had it counted.
+    fn is_at(&self, tick: u64) {
+        if self.next_tick.load(Ordering::Relaxed) <= tick {
+            let mut queues = self.queues();
+            queues.is_at(tick);
+            self.next_tick
+                .fetch_max(tick.saturating_add(1), Ordering::Relaxed);
         }
     }
 
@@ -106,7 +120,6 @@ impl Health {
 }
 
 impl Queues {
-    /// Counts the time until `tick` in which any queue had commands outstanding.
     fn is_at(&mut self, tick: u64) {
         let since = |tally: &Arc<Tally>| tally.busy_since.load(Ordering::Relaxed);
         if let Some(since) = self.there.iter().map(since).min() {
@@ -132,7 +145,7 @@ impl Counting {
         let tick = tick(now);
         if self.at != tick {
             self.at = tick;
-            self.health.queues().is_at(tick);
+            self.health.is_at(tick);
         }
     }
 

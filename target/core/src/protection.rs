@@ -1,5 +1,5 @@
 //! Write protection of namespaces that hosts set, over all controllers of a
-//! subsystem (Base 2.0, 8.12).
+//! subsystem (Base 2.1, 8.1.16).
 //!
 //! ```text
 //!   No Write Protect ◄──► Write Protect        by Set Features
@@ -70,7 +70,7 @@ impl Protections {
     ///
     /// # Errors
     /// [`Fixed`]: "the controller shall abort the command with ... Feature Not
-    /// Changeable", Base 2.0, 5.27.1.28, of a namespace in the state Write
+    /// Changeable", Base 2.1, 5.1.25.1.31, of a namespace in the state Write
     /// Protect Until Power Cycle; likewise of what an administrator decided.
     pub(crate) fn set(
         &mut self,

@@ -214,7 +214,7 @@ fn entries(request: &CmRequest, limits: &Limits) -> Result<u16, Refusal> {
     let hsqsize = request.hsqsize.get();
     // A host whose commands would find no receive posted breaks the
     // connection later: say it now. HSQSIZE is zero-based, and "a queue size
-    // of 0 is not valid" (Base 2.0, 3.3.3.1: at least two entries).
+    // of 0 is not valid" (Base 2.1, 3.3.3: at least two entries).
     let entries = hsqsize
         .checked_add(1)
         .filter(|entries| (2..=max).contains(entries))

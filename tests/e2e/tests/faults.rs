@@ -69,6 +69,8 @@ fn storage_that_is_gone_hurts_nobody_else_and_comes_back() {
         .on(2, "read")
         .args("--data -")
         .fails(1, &["Not Ready"]);
+    let warning = target.nvmeof("smart-log").json()["critical_warning"].clone();
+    assert_eq!(warning, 4, "reliability is degraded");
     // It is there as ever, but for that.
     assert_eq!(blocks(&target, 2), 8192);
     goes_on(&target, &mut bench);
@@ -78,6 +80,8 @@ fn storage_that_is_gone_hurts_nobody_else_and_comes_back() {
     image(&setup.image_path(2), 2, 4 * MIB);
     target.signal(Signal::SIGHUP);
     target.wait_for_log("namespace 2 is there again");
+    let warning = target.nvmeof("smart-log").json()["critical_warning"].clone();
+    assert_eq!(warning, 0);
     same_bytes(&target.read(2, 0, None), &pattern(2, 4 * MIB));
     assert_eq!(target.lines(&["ERROR", "is faulted: "]).len(), 1);
     goes_on(&target, &mut bench);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Io;
+use super::{Io, Ranges};
 
 /// `verify`
 #[derive(Args, Debug)]
@@ -29,20 +29,8 @@ pub(crate) struct Copy {
     /// First block of the destination
     #[arg(long, alias = "sdlba", value_name = "LBA")]
     pub(crate) to: u64,
-    /// First blocks of the source ranges, separated by commas
-    #[arg(
-        long,
-        alias = "slbs",
-        value_name = "LBA,..",
-        value_delimiter = ',',
-        required = true
-    )]
-    pub(crate) start_block: Vec<u64>,
-    /// Numbers of blocks of the source ranges, counted from 1 (nvme-cli counts
-    /// from 0), separated by commas
-    #[arg(long, alias = "blocks", value_name = "N,..", value_delimiter = ',', required = true,
-          value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) block_count: Vec<u32>,
+    #[command(flatten)]
+    pub(crate) from: Ranges,
     /// End when the copy is on stable media
     #[arg(long)]
     pub(crate) force_unit_access: bool,

@@ -65,6 +65,31 @@ fn wrong_usage_is_refused() {
 }
 
 #[test]
+fn ranges_are_said_in_one_way() {
+    let mut cli = Cli::command();
+    let mut help = |name: &str| {
+        let command = cli.find_subcommand_mut(name).unwrap();
+        let args = command.get_arguments();
+        let args =
+            args.filter(|arg| ["start_block", "block_count"].contains(&arg.get_id().as_str()));
+        let texts = args.map(|arg| arg.get_help().map(ToString::to_string).unwrap());
+        texts.collect::<Vec<_>>()
+    };
+    assert_eq!(help("copy").len(), 2);
+    assert_eq!(help("copy"), help("dsm"));
+    for (count, pairs) in [("1,2", Some(2)), ("1", None)] {
+        let line = format!(
+            "nvmeof dsm -a ::1 -n nqn.2026-11.org.example:disk --namespace-id 1 \
+             --start-block 8,0 --block-count {count}"
+        );
+        let Ok(Command::Dsm(dsm)) = parse(&line) else {
+            panic!("{line}");
+        };
+        assert_eq!(dsm.ranges.pairs().ok().map(|pairs| pairs.len()), pairs);
+    }
+}
+
+#[test]
 fn sizes_have_units() {
     assert_eq!(size("4k"), Ok(4096));
     assert_eq!(size("1M"), Ok(1 << 20));

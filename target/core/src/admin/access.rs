@@ -41,7 +41,7 @@ impl Admin<'_> {
         ANA_HEADER_LEN as u64 + groups * ANA_GROUP_LEN as u64 + nsids * NSID_LEN
     }
 
-    /// The page (Base 2.0, 5.16.1.13).
+    /// The page (Base 2.1, 5.1.12.1.13).
     pub(super) fn write_access(&self, command: &GetLogPage, window: &mut Window<'_>) {
         // First the counts: of what changes meanwhile the host is told again.
         let counts = self.controller.lock().access.clone();

@@ -8,7 +8,7 @@ use zerocopy::little_endian::U32;
 
 use super::{OF_DISCOVERY, Window};
 
-/// Commands Supported and Effects, 05h (Base 2.0, 5.16.1.6). Of no command a
+/// Commands Supported and Effects, 05h (Base 2.1, 5.1.12.1.6). Of no command a
 /// scope is reported (CSP is 0): Linux hosts take any bit of an I/O command but
 /// the first two for an effect that they do not know, and warn of it.
 pub(super) fn commands(discovery: bool) -> CommandEffects {
@@ -47,7 +47,7 @@ const CHANGES_CONTROLLER: u32 = 1 << 4;
 const SCOPE_NAMESPACE: u32 = 1 << 20;
 const SCOPE_CONTROLLER: u32 = 1 << 21;
 
-/// Feature Identifiers Supported and Effects, 12h (Base 2.0, 5.16.1.17).
+/// Feature Identifiers Supported and Effects, 12h (Base 2.1, 5.1.12.1.18).
 pub(super) fn write_features(features: &[FeatureId], window: &mut Window<'_>) {
     for fid in features {
         let entry = match *fid {

@@ -1,4 +1,4 @@
-//! Get and Set Features (Base 2.0, 5.15 and 5.27).
+//! Get and Set Features (Base 2.1, 5.1.11 and 5.1.25).
 
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{GetFeatures, NSID_ALL, Select, SetFeatures};
@@ -39,12 +39,10 @@ pub(super) const OF_IO: [FeatureId; 13] = [
     FeatureId::NAMESPACE_WRITE_PROTECTION,
 ];
 
-/// Features of a discovery controller (Base 2.0, 3.1.3.3).
-pub(super) const OF_DISCOVERY: [FeatureId; 3] = [
-    FeatureId::ASYNC_EVENT_CONFIG,
-    FeatureId::KEEP_ALIVE_TIMER,
-    FeatureId::HOST_IDENTIFIER,
-];
+/// Features of a discovery controller: with persistent connections these, and
+/// of ours no other one (Base 2.1, figure 32).
+pub(super) const OF_DISCOVERY: [FeatureId; 2] =
+    [FeatureId::ASYNC_EVENT_CONFIG, FeatureId::KEEP_ALIVE_TIMER];
 
 impl Admin<'_> {
     /// The features this controller has.
@@ -82,7 +80,7 @@ impl Admin<'_> {
         let cold = self.controller.lock();
         let (values, current) = match command.select {
             Select::Current => (cold.features.clone(), true),
-            // Base 2.0, 5.15: without a saved value the default is returned.
+            // Base 2.1, 5.1.11: without a saved value the default is returned.
             Select::Default | Select::Saved => (Features::new(limits, 0), false),
             Select::Capabilities => return Ok(Next::Done(capabilities(command.fid).bits().into())),
             Select::Reserved(_) => return Err(Failure::field(SEL)),
@@ -105,7 +103,7 @@ impl Admin<'_> {
                 return give(request, data_len(command.fid), Page::Feature(*command));
             }
             FeatureId::HOST_IDENTIFIER => {
-                // Base 2.0, 5.27.1.25: fabrics have 128-bit identifiers only.
+                // Base 2.1, 5.1.25.1.28: fabrics have 128-bit identifiers only.
                 if !is_extended_host_identifier(command.cdw11) && current {
                     return Err(Failure::field(CDW11));
                 }
@@ -137,7 +135,7 @@ impl Admin<'_> {
         command: &SetFeatures,
     ) -> Result<Next, Failure> {
         self.check(command.fid)?;
-        // Base 2.0, 5.27: no value of ours can be saved.
+        // Base 2.1, 5.1.25: no value of ours can be saved.
         if command.save {
             return Err(Failure::from(Status::FEATURE_NOT_SAVEABLE).at(SAVE));
         }
@@ -157,7 +155,7 @@ impl Admin<'_> {
                 request.stage = Stage::Feature(command.fid);
                 return Ok(Next::Data);
             }
-            // Base 2.0, 5.27.1.25: over fabrics Connect has set it, "the
+            // Base 2.1, 5.1.25.1.28: over fabrics Connect has set it, "the
             // command is aborted with Command Sequence Error".
             FeatureId::HOST_IDENTIFIER => return Err(Status::COMMAND_SEQUENCE_ERROR.into()),
             _ => {}
@@ -202,7 +200,7 @@ impl Admin<'_> {
         Ok(Next::Done(0))
     }
 
-    /// Base 2.0, 5.27.1.5: asked for before I/O queues are made.
+    /// Base 2.1, 5.1.25.2.1: asked for before I/O queues are made.
     fn set_queues(&self, cdw11: u32) -> Result<Next, Failure> {
         let asked =
             NumberOfQueues::from_dword(cdw11).map_err(|status| Failure::from(status).at(CDW11))?;
@@ -220,7 +218,8 @@ impl Admin<'_> {
         let before = cold.features.async_events;
         let events = cdw11 & self.async_events().bits();
         cold.features.async_events = events;
-        // What is critical already is told to who begins to listen.
+        // Base 2.1, 5.1.25.1.5: "if the condition for an event is true when the
+        // corresponding notice is enabled, then an event is sent to the host".
         let [fresh, ..] = (events & !before).to_le_bytes();
         let warnings = self.warnings(&cold.features);
         let fresh = warnings & CriticalWarning::from_bits_truncate(fresh);
@@ -274,7 +273,7 @@ impl Admin<'_> {
         let Ok((behavior, _)) = HostBehavior::read_from_prefix(data) else {
             return Err(Status::INTERNAL_ERROR.into());
         };
-        // Base 2.0, figure 332: ACRE, ETDAS and LBAFEE are 0 or 1; of the
+        // Host Behavior Support: ACRE, ETDAS and LBAFEE are 0 or 1; of the
         // others we keep nothing, since we support none of them.
         let known = [behavior.acre, behavior.etdas, behavior.lbafee];
         if known.iter().any(|value| *value > 1) {

@@ -1,4 +1,4 @@
-//! Identify (Base 2.0, 5.17; NVM 1.0, 4.1.5).
+//! Identify (Base 2.1, 5.1.13; NVM 1.0, 4.1.5).
 
 use nvmeof_wire::admin::{CSI_NVM, Cns, Identify, NSID_ALL};
 use nvmeof_wire::identify::capabilities::{Frmw, Fuses, Nwpc, Oacs};
@@ -36,7 +36,7 @@ const NSID_MAX: u32 = 0xffff_fffd;
 impl Admin<'_> {
     pub(super) fn check_identify(&self, command: &Identify) -> Result<(), Failure> {
         let cns = command.cns;
-        // Base 2.0, 3.1.3.3: a discovery controller has no namespaces.
+        // Base 2.1, 3.1.3.3: a discovery controller has no namespaces.
         let Some(sight) = self.controller.sight() else {
             return match cns {
                 Cns::CONTROLLER => Ok(()),
@@ -45,7 +45,11 @@ impl Admin<'_> {
         };
         let csi_matters = matches!(
             cns,
-            Cns::CSI_NAMESPACE | Cns::CSI_CONTROLLER | Cns::CSI_ACTIVE_NAMESPACES
+            Cns::CSI_NAMESPACE
+                | Cns::CSI_CONTROLLER
+                | Cns::CSI_ACTIVE_NAMESPACES
+                | Cns::CSI_ALLOCATED_NAMESPACES
+                | Cns::CSI_ALLOCATED_NAMESPACE
         );
         if csi_matters && command.csi != CSI_NVM {
             return Err(Failure::field(CSI));
@@ -58,14 +62,18 @@ impl Admin<'_> {
             Cns::NAMESPACE
             | Cns::CSI_NAMESPACE
             | Cns::INDEPENDENT_NAMESPACE
-            | Cns::ALLOCATED_NAMESPACE => {
+            | Cns::ALLOCATED_NAMESPACE
+            | Cns::CSI_ALLOCATED_NAMESPACE => {
                 let valid = (1..=self.highest(&sight)).contains(&command.nsid);
                 if valid { Ok(()) } else { Err(invalid) }
             }
             Cns::DESCRIPTORS | Cns::ATTACHED_CONTROLLERS => {
                 sight.get(command.nsid).map(|_| ()).ok_or(invalid)
             }
-            Cns::ACTIVE_NAMESPACES | Cns::CSI_ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => {
+            Cns::ACTIVE_NAMESPACES
+            | Cns::CSI_ACTIVE_NAMESPACES
+            | Cns::ALLOCATED_NAMESPACES
+            | Cns::CSI_ALLOCATED_NAMESPACES => {
                 if command.nsid <= NSID_MAX {
                     Ok(())
                 } else {
@@ -89,7 +97,9 @@ impl Admin<'_> {
             Cns::CONTROLLER => window.put(0, &self.io_controller(&sight, limits)),
             // Everything in it is zero for namespaces without protection
             // information.
-            Cns::CSI_NAMESPACE => window.put(0, &IdentifyNamespaceNvm::zeroed()),
+            Cns::CSI_NAMESPACE | Cns::CSI_ALLOCATED_NAMESPACE => {
+                window.put(0, &IdentifyNamespaceNvm::zeroed());
+            }
             Cns::CSI_CONTROLLER => window.put(0, &nvm_controller()),
             Cns::NAMESPACE => {
                 if let Some(seen) = seen {
@@ -116,7 +126,7 @@ impl Admin<'_> {
             Cns::ACTIVE_NAMESPACES | Cns::CSI_ACTIVE_NAMESPACES => {
                 window.put(0, &NamespaceList::after(command.nsid, nsids));
             }
-            Cns::ALLOCATED_NAMESPACES => {
+            Cns::ALLOCATED_NAMESPACES | Cns::CSI_ALLOCATED_NAMESPACES => {
                 let disabled = disabled.iter().map(|one| one.namespace.nsid);
                 let mut all: Vec<_> = nsids.chain(disabled).collect();
                 all.sort_unstable();
@@ -137,7 +147,7 @@ impl Admin<'_> {
                     .map(|one| one.cntlid);
                 window.put(0, &ControllerList::from_id(command.cntid, ours));
             }
-            // Base 2.0, 5.17.2.21: combinations of command sets, one bit for
+            // I/O Command Set data structure: combinations of command sets, one bit for
             // each. There is one combination: the NVM command set.
             Cns::COMMAND_SETS => window.put(0, &U64::new(1 << CSI_NVM)),
             _ => {}

@@ -1,4 +1,4 @@
-//! Get Log Page (Base 2.0, 5.16).
+//! Get Log Page (Base 2.1, 5.1.12).
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ impl Admin<'_> {
         if command.index_offset {
             return Err(Failure::field(OT));
         }
-        // Base 2.0, 5.16: the offset is a multiple of 4 and not beyond the
+        // Base 2.1, 5.1.12: the offset is a multiple of 4 and not beyond the
         // end of the log page.
         let beyond = self
             .page_len(command)
@@ -49,7 +49,7 @@ impl Admin<'_> {
         if command.lid == LogId::SMART && !whole {
             return Err(Failure::field(NSID));
         }
-        // Base 2.0, 5.16.1.6: the page is of an I/O command set, and there is
+        // Base 2.1, 5.1.12.1.6: the page is of an I/O command set, and there is
         // one.
         if command.lid == LogId::EFFECTS && command.csi != CSI_NVM {
             return Err(Failure::field(CSI));

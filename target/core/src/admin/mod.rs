@@ -68,7 +68,7 @@ impl Admin<'_> {
         }
     }
 
-    /// Base 2.0, 5.21: a Keep Alive without a timer is an error of the host's,
+    /// Base 2.1, 5.1.14: a Keep Alive without a timer is an error of the host's,
     /// which tells it that its time-out is not what it thinks.
     fn keep_alive(&self) -> Result<Next, Failure> {
         if self.controller.patience().is_none() {

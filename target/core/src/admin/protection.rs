@@ -1,4 +1,4 @@
-//! The Namespace Write Protection Config feature (Base 2.0, 5.27.1.28).
+//! The Namespace Write Protection Config feature (Base 2.1, 5.1.25.1.31).
 
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{GetFeatures, Select, SetFeatures};
@@ -14,7 +14,7 @@ use crate::sight::{Present, Seen};
 use crate::{Executed, IoKind, IoOp};
 
 impl Admin<'_> {
-    /// Get Features. The default is No Write Protect (Base 2.0, 8.12: "the
+    /// Get Features. The default is No Write Protect (Base 2.1, 8.1.16: "the
     /// initial state of a namespace"); nothing is saved by Set Features.
     pub(super) fn get_protection(&self, command: &GetFeatures) -> Result<Next, Failure> {
         let value = match command.select {

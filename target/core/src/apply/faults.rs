@@ -123,7 +123,7 @@ fn a_namespace_that_is_switched_off_is_allocated_and_not_active() {
     let applied = apply(&target, &[with_second(NamespaceState::Disabled), closed()]);
     assert_eq!(applied.changes[0].kind, ChangeKind::Added);
     let lists = |admin: &mut Host| {
-        [Cns::ACTIVE_NAMESPACES, Cns::ALLOCATED_NAMESPACES].map(|cns| {
+        [Cns::ACTIVE_NAMESPACES, Cns::CSI_ALLOCATED_NAMESPACES].map(|cns| {
             let list: NamespaceList = identify(admin, cns, 1);
             list.iter().collect::<Vec<_>>()
         })
@@ -133,7 +133,7 @@ fn a_namespace_that_is_switched_off_is_allocated_and_not_active() {
     assert_eq!(id.nn.get(), 2000, "the highest valid one");
     let invalid = Status::INVALID_NAMESPACE.with_dnr();
     assert_eq!(read(&mut host, 2000), invalid);
-    // Base 2.0, 5.17.2.1: "if the specified namespace is an inactive NSID, then
+    // Identify Namespace data structure: "if the specified namespace is an inactive NSID, then
     // the controller returns a zero filled data structure".
     let id = admin.identify(Cns::NAMESPACE, 2000);
     assert!(id.data.iter().all(|byte| *byte == 0));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Counts from 0 at a Controller Level Reset, and one more each time the content
-/// of the page changes (Base 2.0, 5.16.1.13).
+/// of the page changes (Base 2.1, 5.1.12.1.13).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AccessCounts {
     page: u64,

@@ -33,7 +33,7 @@ pub(crate) struct Features {
     pub(crate) clock: HostClock,
 }
 
-/// The time as the host counts it (Base 2.0, 5.27.1.11, Timestamp).
+/// The time as the host counts it (Base 2.1, 5.1.25.1.7, Timestamp).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HostClock {
     /// Milliseconds when it was set; `None`: it counts from the reset.
@@ -77,7 +77,7 @@ impl Features {
 }
 
 /// A keep alive timeout "rounded up to the nearest multiple of the
-/// granularity" (Base 2.0, 5.27.1.12). 0 switches keep-alive off.
+/// granularity" (Base 2.1, 5.1.25.1.8). 0 switches keep-alive off.
 pub(crate) fn rounded(kato_ms: u32) -> u32 {
     kato_ms
         .checked_next_multiple_of(KEEP_ALIVE_GRANULARITY_MS)

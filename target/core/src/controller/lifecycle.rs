@@ -24,16 +24,14 @@ pub(crate) struct Registers {
 /// once; the time covers a busy machine.
 const READY_MS: u32 = 10_000;
 
-/// The CAP property. Of CRMS, Base 2.2, figure 36 wants bit 0, ready with media,
-/// of each controller that is "compliant with NVM Express Base Specification,
-/// Revision 2.0 and later".
+/// The CAP property. CRMS.CRWMS "shall be set to '1' on controllers compliant with
+/// NVM Express Base Specification, Revision 2.0 and later" (Base 2.1, 3.1.4).
 pub(crate) fn cap(limits: &Limits) -> Cap {
-    Cap::new(limits.queue_depth, READY_MS, Cap::CSS_NVM).with_media()
+    Cap::new(limits.queue_depth, READY_MS, Cap::CSS_NVM).ready_with_media()
 }
 
-/// The CRTO property: CRWMT, the time to become ready with media, in units of
-/// 500 ms. It is the same as CAP.TO where it fits there.
-pub(crate) const CRTO: u32 = READY_MS.div_ceil(500);
+/// The CRTO property: the time of CAP.TO, in units of 500 ms (CRWMT).
+pub(crate) const CRTO: u32 = READY_MS / 500;
 
 impl Registers {
     pub(crate) fn cc(&self) -> Cc {
@@ -75,7 +73,7 @@ impl Registers {
             (true, false) => self.csts = Csts::empty(),
             (true, true) | (false, false) => {}
         }
-        // Base 2.0, 3.6: the shutdown status says complete when the shutdown
+        // Base 2.1, 3.6: the shutdown status says complete when the shutdown
         // is; flushing came before this.
         if matches!(self.cc.shutdown(), Shutdown::Normal | Shutdown::Abrupt) {
             self.csts |= Csts::SHST_COMPLETE;
@@ -88,7 +86,7 @@ fn is_valid(cc: Cc, discovery: bool) -> bool {
     // CAP.MPSMIN and MPSMAX say 4 KiB, CAP.AMS round robin, CAP.CSS the NVM
     // command set.
     let common = cc.page_shift() == 12 && cc.ams() == 0 && cc.css() == 0;
-    // Base 2.0, 3.1.3.5: IOSQES and IOCQES are of no meaning to a controller
+    // Controller Configuration (CC): IOSQES and IOCQES are of no meaning to a controller
     // without I/O queues.
     let sizes = (cc.iosqes(), cc.iocqes()) == (6, 4);
     common && (sizes || discovery)

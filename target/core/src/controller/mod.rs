@@ -176,8 +176,8 @@ impl Controller {
     }
 
     /// Whether the host was silent too long. Where any command proves that it
-    /// lives, it is when a whole interval passed without one (Base 2.0,
-    /// 3.9.3.2), so that a host that sends Keep Alive once in an interval need
+    /// lives, it is when a whole interval passed without one (Base 2.1,
+    /// 3.9.4), so that a host that sends Keep Alive once in an interval need
     /// not be punctual.
     pub(crate) fn has_expired(&self, now: Duration, by_traffic: bool) -> bool {
         if self.expires(by_traffic).is_none_or(|at| now < at) {
@@ -319,7 +319,7 @@ impl Controller {
         cold.registers.write_cc(cc, self.is_discovery());
         let reset = was_enabled && !cold.registers.is_enabled();
         if reset {
-            // Base 2.0, 3.7.2: a Controller Level Reset aborts commands,
+            // Base 2.1, 3.7.2: a Controller Level Reset aborts commands,
             // deletes I/O queues and resets features to their defaults, but
             // not the Keep Alive Timeout, which Connect set for the
             // association.

@@ -14,8 +14,7 @@ pub(crate) const MAX_REQUESTS: usize = 4;
 
 bitflags! {
     /// Kinds of events, by the bit that enables each in the Asynchronous
-    /// Event Configuration feature (Base 2.0, Figure "Asynchronous Event
-    /// Configuration").
+    /// Event Configuration feature (Base 2.1, 5.1.25.1.5).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub(crate) struct Kinds: u32 {
         /// SMART critical warning: temperature.
@@ -80,10 +79,11 @@ const ALL: [Notice; 6] = [
 ];
 
 impl Notice {
-    /// All that reading its log page clears, and that is masked until then. Of
-    /// errors and of SMART / health that is the whole type, which has one page;
-    /// notices have one each, so that a host which never reads one of them hears
-    /// of the others.
+    /// All that reading its log page clears, and that is masked until then. Base
+    /// 2.1, 5.1.2: "subsequent events of that event type are automatically masked".
+    /// Errors and SMART / health have one page for the type. Notices have one
+    /// each, and mask no other: Linux without multipath never reads the page of
+    /// asymmetric access, and would not hear of namespaces any more.
     fn group(self) -> Kinds {
         let its = ALL.iter().filter(|other| other.event.log == self.event.log);
         its.fold(Kinds::empty(), |kinds, other| kinds | other.kind)
@@ -96,7 +96,7 @@ pub(crate) struct Notices {
     /// Told to no one yet.
     pending: Kinds,
     /// Told; "subsequent events of that type are masked until the log page is
-    /// read" (Base 2.0, 5.2).
+    /// read" (Base 2.1, 5.1.2).
     masked: Kinds,
 }
 

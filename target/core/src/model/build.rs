@@ -279,7 +279,7 @@ fn check_ways(ports: &[Port], subsystems: &[Arc<Subsystem>]) -> Result<(), Model
     Ok(())
 }
 
-/// Base 2.0, 5.16.1.23, PORTID: "different NVM subsystem ports" have different
+/// Base 2.1, 5.1.12.3.1, PORTID: "different NVM subsystem ports" have different
 /// ones.
 fn check_ids(ports: &[Port]) -> Result<(), ModelError> {
     for (at, port) in ports.iter().enumerate() {
@@ -453,7 +453,7 @@ fn padded<const N: usize>(
     key: &'static str,
     text: &str,
 ) -> Result<Ascii<N>, ModelError> {
-    // Base 2.0, section 1.4.2: ASCII strings hold codes 20h to 7Eh.
+    // Base 2.1, 1.4.2: ASCII strings hold codes 20h to 7Eh.
     let printable = text.bytes().all(|byte| (0x20..=0x7e).contains(&byte));
     if printable && (1..=N).contains(&text.len()) {
         return Ok(Ascii::new(text));

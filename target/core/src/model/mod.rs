@@ -227,7 +227,7 @@ impl Subsystem {
     }
 
     /// The namespaces that are switched off, lowest number first: allocated and
-    /// not active (Base 2.0, 3.2.1.3). Their size is 0 blocks.
+    /// not active (Base 2.1, 3.2.1). Their size is 0 blocks.
     #[must_use]
     pub fn disabled(&self) -> &[Namespace] {
         &self.disabled

@@ -16,8 +16,8 @@ pub enum NamespaceState {
     /// What is behind it is gone: it stays active, and commands are answered
     /// Namespace Not Ready.
     Faulted,
-    /// An administrator switched it off: allocated and not active (Base 2.0,
-    /// 3.2.1.3). Its size is not known, and it has no disk.
+    /// An administrator switched it off: allocated and not active (Base 2.1,
+    /// 3.2.1). Its size is not known, and it has no disk.
     Disabled,
 }
 

@@ -1,4 +1,4 @@
-//! Abort (Base 2.0, 5.1): what was not begun is not done.
+//! Abort (Base 2.1, 5.1.1): what was not begun is not done.
 //!
 //! The admin queue holds the command and asks every reactor to look after its
 //! queues. The queue that it names looks for the command and says what became
@@ -23,7 +23,7 @@ pub(super) struct HeldAnswer {
     pub(super) result: u64,
 }
 
-/// Base 2.0, 5.1, dword 0 of the answer: bit 0 "cleared to 0: the command was
+/// Base 2.1, 5.1.1, dword 0 of the answer: bit 0 "cleared to 0: the command was
 /// aborted", "set to 1: was not".
 fn result(aborted: bool) -> u64 {
     u64::from(!aborted)

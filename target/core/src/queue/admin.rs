@@ -30,7 +30,7 @@ impl Queue {
         if controller.has_expired(now, by_traffic) {
             let patience = controller.patience().unwrap_or_default();
             let kato_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
-            // Base 2.0, 3.9.3: on expiry the controller sets CSTS.CFS, stops
+            // Base 2.1, 3.9: on expiry the controller sets CSTS.CFS, stops
             // processing commands and breaks the association.
             controller.lock().registers.fatal();
             let _ = self.leave();
@@ -66,7 +66,7 @@ impl Queue {
         let Role::Admin(controller) = &self.role else {
             return Err(Status::INTERNAL_ERROR.into());
         };
-        // Base 2.0, 3.5: until CSTS.RDY is set only Fabrics commands are
+        // Base 2.1, 3.5.2: until CSTS.RDY is set only Fabrics commands are
         // processed.
         if !controller.hot.is_ready() {
             return Err(Status::COMMAND_SEQUENCE_ERROR.into());

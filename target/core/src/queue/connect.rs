@@ -1,4 +1,4 @@
-//! The Connect command (Base 2.0, 6.3): how a queue gets a controller, and
+//! The Connect command (Base 2.1, 6.3): how a queue gets a controller, and
 //! every way to be refused.
 
 use std::fmt;
@@ -62,7 +62,7 @@ struct Who {
 }
 
 impl Queue {
-    /// A command on a queue that is not connected yet. Base 2.0, 6.3: any
+    /// A command on a queue that is not connected yet. Base 2.1, 6.3: any
     /// other command than Connect is aborted with Command Sequence Error; then
     /// the queue is closed, since whoever sent it is no host of ours yet.
     pub(super) fn begin_waiting(
@@ -281,7 +281,7 @@ impl Queue {
             refused
         };
         let controller = self.shared.registry.get(who.cntlid).ok_or_else(no_such)?;
-        // Base 2.0, 6.3: host NQN, host identifier and subsystem NQN are those
+        // Base 2.1, 6.3: host NQN, host identifier and subsystem NQN are those
         // of the admin queue's Connect.
         if controller.subnqn() != who.subnqn {
             let cause = format_args!("{}, but the controller is another's", who.subnqn);
@@ -381,7 +381,7 @@ fn check_data(data: &[u8]) -> Result<Who, Refused> {
     let hostnqn =
         Nqn::from_peer(&data.hostnqn).map_err(|error| Refused::parameter(HOSTNQN, error))?;
     let subnqn = Nqn::from_peer(&data.subnqn).map_err(|error| Refused::parameter(SUBNQN, error))?;
-    // Base 2.0, 5.27.1.25: a Host Identifier of 0 means that there is none,
+    // Base 2.1, 5.1.25.1.28: a Host Identifier of 0 means that there is none,
     // which fabrics do not allow.
     if data.hostid == [0; 16] {
         return Err(Refused::parameter(HOSTID, "zero, expected a UUID"));

@@ -1,4 +1,4 @@
-//! Fabrics commands other than Connect: properties and Disconnect (Base 2.0,
+//! Fabrics commands other than Connect: properties and Disconnect (Base 2.1,
 //! 6.4 to 6.6).
 
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Queue {
                 }
                 Err(Failure::from(Status::CONNECT_INCOMPATIBLE_FORMAT).at(ATTRIB))
             }
-            // Base 2.0, 6.4: "if the Disconnect command is submitted on the
+            // Base 2.1, 6.4: "if the Disconnect command is submitted on the
             // Admin Queue, then ... Invalid Queue Type".
             (FcType::DISCONNECT, _) => Err(Status::INVALID_QUEUE_TYPE.into()),
             (FcType::PROPERTY_GET | FcType::PROPERTY_SET, _) => {
@@ -78,7 +78,7 @@ impl Queue {
         sqe: &Sqe,
     ) -> Result<Next, Failure> {
         let access = PropertyAccess::parse(sqe);
-        // Base 2.0, 6.6 and figure 35: of what a fabrics host may write, CC is
+        // Base 2.1, 6.6 and figure 35: of what a fabrics host may write, CC is
         // all that we have.
         if access.property != Property::CC {
             return Err(Failure::field(OFST));
@@ -86,7 +86,7 @@ impl Queue {
         check_size(&access, PropertyValue::Dword(0))?;
         let [a, b, c, d, ..] = access.value.to_le_bytes();
         let cc = u32::from_le_bytes([a, b, c, d]);
-        // Base 2.0, 3.6.1: at a normal shutdown what is in volatile caches
+        // Base 2.1, 3.6.2: at a normal shutdown what is in volatile caches
         // becomes stable first.
         let flush = controller.lock().registers.starts_shutdown(cc);
         if flush
@@ -95,7 +95,7 @@ impl Queue {
         {
             return Ok(next);
         }
-        // Base 2.0, 3.9.3: the Keep Alive Timer starts when the controller is
+        // Base 2.1, 3.9: the Keep Alive Timer starts when the controller is
         // enabled.
         if Cc(cc).enabled() && !controller.lock().registers.is_enabled() {
             controller.hot.arm(now);
@@ -144,7 +144,7 @@ impl Queue {
     }
 }
 
-/// Base 2.0, 6.5: ATTRIB says the size of the property.
+/// Base 2.1, 6.5: ATTRIB says the size of the property.
 fn check_size(access: &PropertyAccess, value: PropertyValue) -> Result<(), Failure> {
     let eight = matches!(value, PropertyValue::Qword(_));
     if access.bad_size || access.eight_bytes != eight {

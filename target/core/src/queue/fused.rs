@@ -1,4 +1,4 @@
-//! Fused Compare and Write (Base 2.0, 3.4.2; NVM 1.0, 2.1.5 and 3.2.1).
+//! Fused Compare and Write (Base 2.1, 3.4.2; NVM 1.0, 2.1.5 and 3.2.1).
 //!
 //! The halves are two commands, next to each other on one queue. Both get their
 //! data; then the edge locks the range, and the first half has its turn. When it
@@ -52,7 +52,7 @@ impl Queue {
             }
             return next;
         }
-        // Base 2.0, 3.4.2: "if the controller does not receive the second
+        // Base 2.1, 3.4.2: "if the controller does not receive the second
         // command ... immediately after, the first is aborted with ... Command
         // Aborted due to Missing Fused Command".
         if waited {

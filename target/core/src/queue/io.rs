@@ -127,7 +127,7 @@ impl Joined {
         }
     }
 
-    /// Base 2.0, 3.2.1: a namespace id that is not active for the controller
+    /// Base 2.1, 3.2.1: a namespace id that is not active for the controller
     /// is refused.
     #[inline]
     pub(super) fn namespace(&self, nsid: u32) -> Result<&Namespace, Failure> {
@@ -228,8 +228,8 @@ impl Joined {
         Ok(verify_next(request, op))
     }
 
-    /// NVM 1.0, 3.2.2 and Base 2.0, 7.1: namespace FFFFFFFFh means all of
-    /// them, as VWC in Identify Controller says.
+    /// Base 2.1, 7.2: namespace FFFFFFFFh means all of them, as VWC in Identify
+    /// Controller says.
     fn flush(&self, request: &mut Request) -> Result<Next, Failure> {
         if request.nsid == NSID_ALL {
             return self.flush_from(request, 0, AfterFlush::Answer);
@@ -354,7 +354,7 @@ fn first_piece(left: IoOp) -> IoOp {
     }
 }
 
-/// Base 2.0, figure 94, Namespace Not Ready: "the namespace is not ready to be
+/// Base 2.1, 4.2.3, Namespace Not Ready: "the namespace is not ready to be
 /// accessed as a result of a condition other than a condition that is reported
 /// as an Asymmetric Namespace Access condition. The Do Not Retry bit indicates
 /// whether re-issuing the command at a later time may succeed": it may, when an

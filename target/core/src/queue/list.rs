@@ -1,6 +1,6 @@
 //! Data at several places of the host's memory: a last segment descriptor whose
-//! list of keyed descriptors is in the capsule (Base 2.0, 4.1.2; RDMA transport
-//! 1.0, 3.2.1).
+//! list of keyed descriptors is in the capsule (Base 2.1, 4.3.2; RDMA transport
+//! 1.0, 3.3).
 //!
 //! The list is checked once, when the command begins. It stays in the capsule,
 //! so that a command without one is not made larger by it.
@@ -39,7 +39,7 @@ impl Request {
         most: u8,
     ) -> Result<Option<u32>, Status> {
         let len = usize::try_from(len).map_err(|_| Status::INVALID_SGL_SEGMENT)?;
-        // Base 2.0, 4.1.2: the length of a segment is "a non-zero value" and "a
+        // Base 2.1, 4.3.2: the length of a segment is "a non-zero value" and "a
         // multiple of 16", or it is an Invalid SGL Segment Descriptor.
         if len == 0 || !len.is_multiple_of(SGL_LEN) {
             return Err(Status::INVALID_SGL_SEGMENT);
@@ -124,7 +124,7 @@ impl Request {
             left -= len;
             Remote { len, ..one.remote }
         });
-        // Base 2.0, 4.1.2: a data block of length 0 is no error.
+        // Base 2.1, 4.3.2: a data block of length 0 is no error.
         pieces.filter(|piece| piece.len > 0).collect()
     }
 }

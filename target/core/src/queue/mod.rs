@@ -571,7 +571,7 @@ fn common_checks(sqe: &Sqe) -> Result<(), Failure> {
     if sqe.is_fused() {
         return Err(Failure::field(1));
     }
-    // Base 2.0, figure 87, PSDT: "NVMe over Fabrics ... SGLs shall be used".
+    // Base 2.1, 4.1.1, PSDT: "NVMe over Fabrics ... SGLs shall be used".
     if !sqe.uses_sgl() {
         return Err(Failure::field(PSDT));
     }

@@ -185,8 +185,8 @@ impl Failure {
     }
 }
 
-/// Where in a command something is at fault, as the error log has it (Base 2.0,
-/// figure 206): the byte in bits 7:0, the bit of it in bits 10:8.
+/// Where in a command something is at fault, as the error log has it
+/// (Parameter Error Location): the byte in bits 7:0, the bit of it in bits 10:8.
 pub(crate) const fn bit(byte: u16, bit: u16) -> u16 {
     byte | bit << 8
 }
@@ -333,7 +333,7 @@ impl Request {
                 Ok(())
             }
             Sgl::LastSegment { .. } => Err(failed(Status::SGL_DESCRIPTOR_TYPE_INVALID)),
-            // Base 2.0, figure 96: "the total length of the data is less than
+            // Base 2.1, 4.2.3: "the total length of the data is less than
             // (or, where that is not supported, more than) the transfer".
             Sgl::Keyed { .. } | Sgl::InCapsule { .. } | Sgl::None => {
                 Err(failed(Status::DATA_SGL_LENGTH_INVALID))
@@ -341,7 +341,7 @@ impl Request {
         }
     }
 
-    /// Base 2.0, 4.1.2: the offset counts from the start of in-capsule data,
+    /// Base 2.1, 4.3.2: the offset counts from the start of in-capsule data,
     /// which follows the command since ICDOFF is 0.
     fn in_capsule(&self, offset: u64, len: u32) -> Result<Data, Failure> {
         let capsule_len = usize::try_from(self.capsule_len).unwrap_or(usize::MAX);
@@ -372,7 +372,7 @@ impl Request {
                 self.data = self.remote(Remote { addr, len, key });
                 Ok(())
             }
-            // A response capsule carries no data (RDMA transport, 2.2).
+            // A response capsule carries no data (RDMA transport 1.0, 3.3).
             Sgl::InCapsule { .. } | Sgl::LastSegment { .. } => {
                 Err(failed(Status::SGL_DESCRIPTOR_TYPE_INVALID))
             }

@@ -1,4 +1,4 @@
-//! Asynchronous Event Request (Base 2.0, 5.2).
+//! Asynchronous Event Request (Base 2.1, 5.1.2).
 
 use nvmeof_wire::admin::{GetLogPage, LogId, SetFeatures, bare};
 use nvmeof_wire::aer::AsyncEvent;

@@ -1,4 +1,4 @@
-//! Get and Set Features (Base 2.0, 5.15 and 5.27).
+//! Get and Set Features (Base 2.1, 5.1.11 and 5.1.25).
 
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{GetFeatures, Select, SetFeatures};
@@ -184,7 +184,7 @@ fn host_behavior_has_data_both_ways() {
     );
 }
 
-/// Base 2.0, 5.27.1.11 and figure 325.
+/// Base 2.1, 5.1.25.1.7.
 #[test]
 fn the_timestamp_goes_on_from_what_was_set_or_from_the_reset() {
     use std::time::Duration;
@@ -229,8 +229,9 @@ fn a_discovery_controller_has_few_features() {
         set(&mut host, FeatureId::KEEP_ALIVE_TIMER, 1000),
         Status::SUCCESS
     );
-    assert_eq!(
-        set(&mut host, FeatureId::NUMBER_OF_QUEUES, 0),
-        Status::INVALID_FIELD
-    );
+    for fid in [FeatureId::NUMBER_OF_QUEUES, FeatureId::HOST_IDENTIFIER] {
+        assert_eq!(set(&mut host, fid, 0), Status::INVALID_FIELD, "{fid:?}");
+        let answer = get(&mut host, fid, Select::Current);
+        assert_eq!(answer.status(), Status::INVALID_FIELD, "{fid:?}");
+    }
 }

@@ -1,4 +1,4 @@
-//! Identify (Base 2.0, 5.17).
+//! Identify (Base 2.1, 5.1.13).
 
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{Cns, Identify, NSID_ALL};
@@ -185,6 +185,7 @@ fn lists_start_after_the_namespace_given() {
         Cns::ACTIVE_NAMESPACES,
         Cns::ALLOCATED_NAMESPACES,
         Cns::CSI_ACTIVE_NAMESPACES,
+        Cns::CSI_ALLOCATED_NAMESPACES,
     ] {
         for (after, expected) in [(0, &[1, 3][..]), (1, &[3]), (3, &[]), (0xffff_fffd, &[])] {
             let list: NamespaceList = identify(&mut host, cns, after);
@@ -221,7 +222,13 @@ fn the_nvm_command_set_is_the_only_one() {
         (sets[0], sets[1..].iter().all(|byte| *byte == 0)),
         (1, true)
     );
-    for cns in [Cns::CSI_NAMESPACE, Cns::CSI_CONTROLLER] {
+    for cns in [
+        Cns::CSI_NAMESPACE,
+        Cns::CSI_CONTROLLER,
+        Cns::CSI_ACTIVE_NAMESPACES,
+        Cns::CSI_ALLOCATED_NAMESPACES,
+        Cns::CSI_ALLOCATED_NAMESPACE,
+    ] {
         assert_eq!(host.identify(cns, 1).status(), Status::SUCCESS);
         let mut zoned = Identify::new(cns, 1);
         zoned.csi = 2;

@@ -1,4 +1,4 @@
-//! Get Log Page (Base 2.0, 5.16).
+//! Get Log Page (Base 2.1, 5.1.12).
 
 use std::time::Duration;
 
@@ -111,7 +111,7 @@ fn failures_are_in_the_error_log_newest_first() {
     assert_eq!(none.ecnt.get(), 0);
 }
 
-/// Base 2.0, figure 206, Parameter Error Location: byte, and bit of it.
+/// Error Information log page, Parameter Error Location: byte, and bit of it.
 #[test]
 fn failures_name_the_field_that_is_at_fault() {
     let (mut host, mut queue) = Host::ready(&target());
@@ -200,7 +200,7 @@ fn effects_name_the_commands_that_are_served() {
     assert_eq!(answer.status(), Status::INVALID_FIELD);
 }
 
-/// Base 2.0, 5.16.1.17: FSUPP, NCC, CCC and the one scope of each.
+/// Base 2.1, 5.1.12.1.18: FSUPP, NCC, CCC and the one scope of each.
 #[test]
 fn effects_of_features_name_those_that_are_there_and_their_scope() {
     let (mut host, _) = Host::admin(&target());

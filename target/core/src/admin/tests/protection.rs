@@ -1,4 +1,4 @@
-//! Namespace Write Protection (Base 2.0, 5.27.1.28 and 8.12).
+//! Namespace Write Protection (Base 2.1, 5.1.25.1.31 and 8.1.16).
 
 use nvmeof_wire::admin::{Cns, GetFeatures, GetLogPage, LogId, Select, SetFeatures};
 use nvmeof_wire::aer::AsyncEvent;

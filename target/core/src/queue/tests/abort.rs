@@ -85,7 +85,7 @@ fn an_event_request_is_answered_before_its_abort() {
     assert_eq!(ordered(&mut first), None);
 }
 
-/// Base 2.0, 5.1 and ACL: Abort Command Limit Exceeded.
+/// Base 2.1, 5.1.1 and ACL: Abort Command Limit Exceeded.
 #[test]
 fn there_are_at_most_four_aborts() {
     let (mut first, _host) = Host::ready(&target());

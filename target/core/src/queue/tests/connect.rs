@@ -1,4 +1,4 @@
-//! Connect (Base 2.0, 6.3): each refusal has its status and offending field.
+//! Connect (Base 2.1, 6.3): each refusal has its status and offending field.
 
 use std::time::Duration;
 

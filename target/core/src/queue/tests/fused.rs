@@ -85,7 +85,7 @@ fn a_difference_is_told_and_the_second_half_fails() {
     assert!(second.is_over());
 }
 
-/// Base 2.0, 3.4.2.
+/// Base 2.1, 3.4.2.
 #[test]
 fn halves_without_a_partner_are_missing_one() {
     let (_admin, mut host) = Host::ready(&target());

@@ -1,4 +1,4 @@
-//! Keep Alive (Base 2.0, 3.9): by command, by traffic, and what happens when
+//! Keep Alive (Base 2.1, 3.9): by command, by traffic, and what happens when
 //! the host falls silent.
 
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn any_command_counts_with_traffic_based_keep_alive() {
     }
 }
 
-/// Base 2.0, 3.9.3.2: what counts is an interval, not the time since the last
+/// Base 2.1, 3.9.4: what counts is an interval, not the time since the last
 /// command.
 #[test]
 fn a_command_anywhere_in_an_interval_keeps_the_next_one() {

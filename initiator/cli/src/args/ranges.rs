@@ -1,0 +1,47 @@
+//! Runs of blocks on the command line, as `nvmeof dsm` and `nvmeof copy` take
+//! them.
+
+use clap::Args;
+use nvmeof_initiator::Range;
+
+use crate::failure::Failure;
+
+/// Runs of blocks: a first block and a number of each.
+#[derive(Args, Debug)]
+pub(crate) struct Ranges {
+    /// First blocks of the ranges, separated by commas
+    #[arg(
+        long,
+        alias = "slbs",
+        value_name = "LBA,..",
+        value_delimiter = ',',
+        required = true
+    )]
+    start_block: Vec<u64>,
+    /// Numbers of blocks of the ranges, counted from 1 (nvme copy counts from 0),
+    /// separated by commas
+    #[arg(long, alias = "blocks", value_name = "N,..", value_delimiter = ',', required = true,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    block_count: Vec<u32>,
+}
+
+impl Ranges {
+    /// The ranges, in the order given.
+    pub(crate) fn pairs(&self) -> Result<Vec<Range>, Failure> {
+        let (starts, counts) = (&self.start_block, &self.block_count);
+        if starts.len() != counts.len() {
+            return Err(Failure::new(format!(
+                "--start-block has {} values, --block-count has {}",
+                starts.len(),
+                counts.len()
+            ))
+            .with_remedy("give a number of blocks for each first block"));
+        }
+        let pairs = starts.iter().zip(counts);
+        let ranges = pairs.map(|(slba, count)| Range {
+            slba: *slba,
+            count: *count,
+        });
+        Ok(ranges.collect())
+    }
+}
