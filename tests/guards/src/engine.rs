@@ -123,6 +123,7 @@ impl End {
     }
 
     /// A turn, in which what was received into is posted again.
+    #[inline]
     pub(crate) fn receive(&mut self) -> usize {
         self.turn();
         let mut count = 0;
