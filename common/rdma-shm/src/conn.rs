@@ -14,7 +14,7 @@ use crate::given::Given;
 use crate::grant::Taken;
 use crate::inbound::{Inbound, Receiver, count};
 use crate::link::Link;
-use crate::message::{Message, Terms};
+use crate::message::{Message, Terms, WAKE_UP};
 use crate::outbound::Outbound;
 
 /// What a connection is doing.
@@ -249,7 +249,8 @@ impl Conn {
         };
         let put = self.outbound.transmit(channel, keys, self.taken.as_mut())?;
         if channel.tell() {
-            self.say(&Message::Wake);
+            // For each command, where a peer sleeps before each: no memory for it.
+            self.say_bytes(&WAKE_UP);
         }
         Ok(put)
     }
@@ -258,8 +259,12 @@ impl Conn {
     /// the peer has enough to wake up for; when the peer is gone, the socket
     /// tells that when it is read.
     pub(crate) fn say(&self, message: &Message) {
+        self.say_bytes(&message.to_bytes());
+    }
+
+    fn say_bytes(&self, message: &[u8]) {
         if let Some(link) = &self.link
-            && let Err(error) = link.send(&message.to_bytes(), None)
+            && let Err(error) = link.send(message, None)
         {
             tracing::trace!(qp = ?self.id, %error, "a message to the peer was not sent");
         }

@@ -13,6 +13,8 @@ const REQUEST: [u8; 8] = *b"\x01nvmshm2";
 const ACCEPT: u8 = 2;
 const REJECT: u8 = 3;
 const WAKE: u8 = 4;
+/// The bytes of [`Message::Wake`].
+pub(crate) const WAKE_UP: [u8; 1] = [WAKE];
 const BYE: u8 = 5;
 const FAULT: u8 = 6;
 const PROBE: u8 = 7;
@@ -132,7 +134,7 @@ impl Message {
                 out
             }
             Self::Reject(private_data) => [&[REJECT][..], private_data].concat(),
-            Self::Wake => vec![WAKE],
+            Self::Wake => WAKE_UP.to_vec(),
             Self::Bye => vec![BYE],
             Self::Probe => vec![PROBE],
             Self::Region { number, len } => {

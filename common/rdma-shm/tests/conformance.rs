@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_rdma::conformance::{End, Fabric};
+use nvmeof_rdma::layer::{Faults, Faulty, OneIn};
 use nvmeof_rdma::{Address, Provider};
 use nvmeof_rdma_shm::{Give, Shm, ShmConfig};
 use tempfile::TempDir;
@@ -18,6 +19,8 @@ struct OneHost {
     /// How long connections are looked at before they are left to wake-ups.
     spin: Duration,
     give: Give,
+    /// What goes wrong, within the contract; `None` without the layer for it.
+    faults: Option<Faults>,
     start: Instant,
 }
 
@@ -27,20 +30,33 @@ fn one_host(ring: usize, spin: Duration, give: Give) -> OneHost {
         ring,
         spin,
         give,
+        faults: None,
         start: Instant::now(),
+    }
+}
+
+/// The same below the layer that injects `faults`.
+fn faulty(give: Give, faults: Faults) -> OneHost {
+    OneHost {
+        faults: Some(faults),
+        ..one_host(512 << 10, Duration::from_micros(50), give)
     }
 }
 
 impl Fabric for OneHost {
     fn describe(&self) -> String {
         let Self {
-            ring, spin, give, ..
+            ring,
+            spin,
+            give,
+            faults,
+            ..
         } = self;
-        format!("rings of {ring} bytes, spinning for {spin:?}, memory to {give:?}")
+        format!("rings of {ring} bytes, spinning for {spin:?}, memory to {give:?}, {faults:?}")
     }
 
     fn pair(&mut self) -> (Box<dyn Provider>, Box<dyn Provider>) {
-        let make = || {
+        let make = || -> Box<dyn Provider> {
             let config = ShmConfig {
                 folder: self.folder.path().join("meet"),
                 ring: self.ring,
@@ -48,7 +64,11 @@ impl Fabric for OneHost {
                 give: self.give,
                 ..ShmConfig::default()
             };
-            Box::new(Shm::new(config).unwrap())
+            let shm = Shm::new(config).unwrap();
+            match &self.faults {
+                Some(faults) => Box::new(Faulty::new(shm, faults.clone())),
+                None => Box::new(shm),
+            }
         };
         (make(), make())
     }
@@ -73,9 +93,30 @@ impl Fabric for OneHost {
     }
 }
 
-nvmeof_rdma::conformance_suite!([
-    one_host(512 << 10, Duration::from_micros(50), Give::SameUser),
-    one_host(64 << 10, Duration::ZERO, Give::SameUser),
-    one_host(512 << 10, Duration::from_micros(50), Give::Never),
-    one_host(64 << 10, Duration::ZERO, Give::Never),
-]);
+nvmeof_rdma::conformance_suite!(
+    bare,
+    [
+        one_host(512 << 10, Duration::from_micros(50), Give::SameUser),
+        one_host(64 << 10, Duration::ZERO, Give::SameUser),
+        one_host(512 << 10, Duration::from_micros(50), Give::Never),
+        one_host(64 << 10, Duration::ZERO, Give::Never),
+    ]
+);
+
+// The layer keeps every promise of what is inside, memory that is lent included,
+// and events that come late break none.
+nvmeof_rdma::conformance_suite!(
+    faulty_without_faults,
+    [Give::SameUser, Give::Never].map(|give| faulty(give, Faults::default()))
+);
+nvmeof_rdma::conformance_suite!(
+    delayed,
+    [Give::SameUser, Give::Never].map(|give| {
+        let faults = Faults {
+            delay: OneIn(3),
+            delay_polls: 8,
+            ..Faults::default()
+        };
+        faulty(give, faults)
+    })
+);

@@ -92,7 +92,7 @@ const CAP_IPC_LOCK: u32 = 14;
 pub(crate) struct Fixed {
     table: bool,
     regions: Vec<FixedRegion>,
-    /// Memory of others; `None` without a table.
+    /// Memory of others; `None` without a table and where our own was too much.
     lent: Option<Lent>,
 }
 
@@ -140,7 +140,9 @@ impl Fixed {
             return told;
         }
         self.fill(submitter, &mut told);
-        self.lent = Some(Lent::new(first));
+        // The limit holds for all that the user's processes lock: where our own
+        // does not fit, others need what is left of it.
+        self.lent = told.why.is_none().then(|| Lent::new(first));
         told
     }
 

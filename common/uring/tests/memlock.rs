@@ -2,8 +2,10 @@
 //! limit holds for the whole process.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::sync::Arc;
+
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nvmeof_memory::{Pages, Pool, PoolLayout};
+use nvmeof_memory::{Foreign, Lender, Pages, Pool, PoolLayout, Shared};
 use nvmeof_uring::{LeftOut, Ring, RingConfig, WriteMode};
 
 const LIMIT: u64 = 1 << 20;
@@ -54,4 +56,19 @@ fn what_cannot_be_registered_is_used_without() {
         ring.reap(&mut done).unwrap();
     }
     assert!(done.iter().all(|done| done.result == Ok(4096)), "{done:?}");
+
+    // Where our own was too much, what others lend is not tried.
+    let shareable = PoolLayout {
+        count: 1,
+        stride: 4096,
+        lead: 0,
+    };
+    let peer = Pool::new(shareable, Pages::Shareable).unwrap();
+    let region = Foreign::default().map(peer.region().file().unwrap(), 4096, 4096);
+    let (marks, _) = Shared::create(4096).unwrap();
+    let lender = Lender::new(region.unwrap().unwrap(), Arc::new(marks), 0, Arc::new(()));
+    let buf = lender.lend(0, 0, 4096).unwrap();
+    ring.write(9, file, 0, buf, WriteMode::Normal).unwrap();
+    let fixed = usize::from(told.left_out == 0);
+    assert_eq!((ring.lent_pieces(), ring.lent_left_out()), (fixed, None));
 }

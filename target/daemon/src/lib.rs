@@ -50,6 +50,7 @@ pub use processors::{Seat, place};
 pub use reactor::{Reactor, ReactorConfig, ReactorError, Turn};
 pub use server::{ServeError, Server};
 pub use storage::{OpenDisks, Storage, StorageError, StorageOpenError};
+pub use thread::sleep;
 pub use watch::{
     Counters, Counts, Failed, Health, HostState, Latency, NamespaceState, QueueState, ReactorState,
     Sight, Snapshot, Watch,

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use nvmeof_backend::{Claim, CloseError, DiskId, Disks, Done, OpenError, Refused, Request, Why};
 use nvmeof_memory::Region;
-use nvmeof_uring::{RingConfig, RingError};
+use nvmeof_uring::{RingConfig, RingCounts, RingError};
 
 use crate::numbers::place_of;
 
@@ -80,6 +80,8 @@ pub struct OpenDisks {
     disks: Disks,
     /// By [`place_of`] their numbers.
     places: Vec<Option<OpenDisk>>,
+    /// Nothing is to be said of memory that is not registered, any more.
+    told: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -110,6 +112,7 @@ impl OpenDisks {
         let mut this = Self {
             disks: Disks::new(config)?,
             places: Vec::new(),
+            told: false,
         };
         for (number, claim) in (0..).zip(claims) {
             this.open_as(number, claim)?;
@@ -154,7 +157,30 @@ impl OpenDisks {
         &mut self,
         regions: impl IntoIterator<Item = &'a Region>,
     ) -> nvmeof_uring::Registered {
-        self.disks.register_regions(regions)
+        let registered = self.disks.register_regions(regions);
+        self.told = registered.left_out > 0;
+        registered
+    }
+
+    /// What the ring did, for tests.
+    #[must_use]
+    pub fn ring_counts(&self) -> RingCounts {
+        self.disks.ring().counts()
+    }
+
+    /// Says once that memory of hosts is used without being registered.
+    #[inline]
+    fn tell_what_is_left_out(&mut self) {
+        if !self.told
+            && let Some(why) = self.disks.ring().lent_left_out()
+        {
+            self.told = true;
+            tracing::warn!(
+                "memory that hosts on this machine lend is not registered with io_uring: disk \
+                 I/O with it works, but the kernel maps its pages again for each request, which \
+                 costs some processor time; {why}"
+            );
+        }
     }
 }
 
@@ -211,7 +237,9 @@ impl Storage for OpenDisks {
     }
 
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<bool, StorageError> {
-        Ok(self.disks.poll(done)?)
+        let any = self.disks.poll(done)?;
+        self.tell_what_is_left_out();
+        Ok(any)
     }
 
     fn may_sleep(&mut self) -> Result<bool, StorageError> {

@@ -129,11 +129,32 @@ impl<'a> Spending<'a> {
 /// How often the log is told at most; a reactor does not wake up for it.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
-/// Sleeps until something happens or `timeout` has passed.
-fn sleep<S: Storage>(reactor: &Reactor<S>, timeout: Option<Duration>) {
-    let mut fds: Vec<PollFd<'_>> = reactor.wait_fds().map(readable).collect();
+/// Descriptors for which a sleep needs no memory: those of so many providers,
+/// less the disks and the mailbox.
+const FEW: usize = 16;
+
+/// Sleeps until something happens or `timeout` has passed. A reactor that seldom
+/// finds work for its next turn sleeps for each command, so it allocates nothing.
+pub fn sleep<S: Storage>(reactor: &Reactor<S>, timeout: Option<Duration>) {
+    let mailbox = reactor.mailbox().wait_fd();
+    let mut few: [PollFd<'_>; FEW] = std::array::from_fn(|_| readable(mailbox));
+    let mut many = Vec::new();
+    let mut count = 0;
+    for fd in reactor.wait_fds() {
+        match few.get_mut(count) {
+            Some(place) => *place = readable(fd),
+            None => many.push(readable(fd)),
+        }
+        count += 1;
+    }
+    let fds = if many.is_empty() {
+        few.get_mut(..count).unwrap_or_default()
+    } else {
+        many.splice(..0, few);
+        &mut many
+    };
     // An interrupted sleep is a short one.
-    let _ = poll(&mut fds, poll_timeout(timeout));
+    let _ = poll(fds, poll_timeout(timeout));
     // The last is its mailbox.
     if fds.last().and_then(PollFd::any) != Some(false) {
         reactor.mailbox().silence();

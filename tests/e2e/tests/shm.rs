@@ -246,6 +246,49 @@ fn hosts_that_are_killed_leave_nothing() {
     target.stop();
 }
 
+/// KiB that the kernel has locked for io_uring in a process.
+fn locked(target: &Target) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", target.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
+    let words = line.unwrap_or_default().split_whitespace().next();
+    words.unwrap_or("0").parse().unwrap()
+}
+
+/// What it is when it does not change any more.
+fn settled(look: impl Fn() -> u64) -> u64 {
+    let mut last = look();
+    let same = || {
+        std::thread::sleep(Duration::from_millis(200));
+        let now = look();
+        (std::mem::replace(&mut last, now) == now).then_some(now)
+    };
+    eventually(same).unwrap()
+}
+
+/// The disk works in the host's own memory, which the target has locked
+/// meanwhile, and no longer than the host is there.
+#[test]
+fn memory_of_a_killed_host_is_let_go() {
+    let setup = Setup::new().provider("\"shm\"").file(16 * MIB);
+    let mut target = setup.start();
+    let _ = read(&target, &setup, "--block-count 1");
+    let own = settled(|| locked(&target));
+    let told = !target.lines(&["not registered with io_uring"]).is_empty();
+    for line in ["--rw randwrite --bs 128k", "--rw randread --bs 4k"] {
+        let bench = target.on(1, "bench").args(line).args("--runtime 60");
+        let mut bench = over_shm(bench.args("--iodepth 32"), &setup).start();
+        if !told {
+            let more = eventually(|| (locked(&target) > own).then_some(()));
+            assert!(more.is_some(), "{own} KiB as before: {}", target.log());
+        }
+        bench.kill();
+        let back = eventually(|| (locked(&target) <= own).then_some(()));
+        assert!(back.is_some(), "{} of {own} KiB", locked(&target));
+    }
+    target.must_be_well();
+    target.stop();
+}
+
 #[test]
 fn what_makes_shared_memory_impossible_is_told_at_the_start() {
     let setup = Setup::new().provider("\"shm\"").file(MIB);

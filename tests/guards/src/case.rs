@@ -1,6 +1,6 @@
 //! What is counted.
 
-use nvmeof_guards::{Engine, Stage};
+use nvmeof_guards::{Direction, Engine, Long, Stage};
 use nvmeof_initiator::Operation;
 
 /// One path.
@@ -20,6 +20,10 @@ enum Path {
     /// A Send of 64 bytes, a frame.
     EngineSend,
     EngineReceive,
+    /// 128 KiB, several frames: whoever writes or reads them.
+    Long(Direction),
+    /// And whose memory it is.
+    LongOwner(Direction),
 }
 
 /// Alone, and many in one turn.
@@ -34,6 +38,10 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         Path::Initiator(Operation::Write),
         Path::EngineSend,
         Path::EngineReceive,
+        Path::Long(Direction::Write),
+        Path::LongOwner(Direction::Write),
+        Path::Long(Direction::Read),
+        Path::LongOwner(Direction::Read),
     ];
     let cases = |path| DEPTHS.into_iter().map(move |depth| Case { path, depth });
     paths.into_iter().flat_map(cases)
@@ -55,18 +63,24 @@ impl Case {
             Path::Initiator(one) => format!("initiator-{}", operation(one)),
             Path::EngineSend => "engine-send".to_owned(),
             Path::EngineReceive => "engine-receive".to_owned(),
+            Path::Long(Direction::Write) => "engine-write-128k".to_owned(),
+            Path::LongOwner(Direction::Write) => "engine-written-128k".to_owned(),
+            Path::Long(Direction::Read) => "engine-read-128k".to_owned(),
+            Path::LongOwner(Direction::Read) => "engine-answer-128k".to_owned(),
         };
         format!("{path}-qd{}", self.depth)
     }
 
     /// The functions in which instructions are counted, and those that they
     /// call in which none are.
-    pub(crate) fn functions(self) -> [&'static str; 2] {
+    pub(crate) fn functions(self) -> &'static [&'static str] {
         match self.path {
-            Path::Target(_) => ["target_turn", "carry_for_target"],
-            Path::Initiator(_) => ["initiator_turn", "carry_for_initiator"],
-            Path::EngineSend => ["sender_turn", "carry_for_initiator"],
-            Path::EngineReceive => ["receiver_turn", "carry_for_target"],
+            Path::Target(_) => &["target_turn", "carry_for_target"],
+            Path::Initiator(_) => &["initiator_turn", "carry_for_initiator"],
+            Path::EngineSend => &["sender_turn", "carry_for_initiator"],
+            Path::EngineReceive => &["receiver_turn", "carry_for_target"],
+            Path::Long(_) => &["worker_turn", "worker_posts", "carry_for_initiator"],
+            Path::LongOwner(_) => &["owner_turn", "carry_for_target"],
         }
     }
 
@@ -82,6 +96,10 @@ impl Case {
             Path::EngineSend | Path::EngineReceive => {
                 let mut engine = Engine::new(false);
                 (0..rounds).for_each(|_| engine.round(depth));
+            }
+            Path::Long(direction) | Path::LongOwner(direction) => {
+                let mut long = Long::new(direction);
+                (0..rounds).for_each(|_| long.round(depth));
             }
         }
     }

@@ -18,7 +18,7 @@ const CONFIG: QpConfig = QpConfig {
     exposes: 16,
 };
 /// Bytes of each message: a command's.
-const BYTES: usize = 64;
+pub(crate) const BYTES: usize = 64;
 const NOW: Duration = Duration::ZERO;
 
 /// A sender and a receiver, connected.
@@ -27,52 +27,19 @@ pub struct Engine {
     receiver: End,
 }
 
-struct End {
-    provider: SoftRdma<PipeStreams>,
-    qp: QpId,
-    events: Vec<Event>,
+/// One side of a connection.
+pub(crate) struct End {
+    pub(crate) provider: SoftRdma<PipeStreams>,
+    pub(crate) qp: QpId,
+    pub(crate) events: Vec<Event>,
 }
 
 impl Engine {
     /// Both ends; with a CRC32c on every frame or without.
     #[must_use]
     pub fn new(crc: bool) -> Self {
-        let pipes = Pipes::default();
-        let config = SoftConfig {
-            crc,
-            ..SoftConfig::default()
-        };
-        let provider = |side| SoftRdma::new(pipes.endpoint(side), config.clone());
-        let (mut to, mut from) = (provider(Side::Target), provider(Side::Initiator));
-        let addr = Address::from((Ipv4Addr::LOCALHOST, 1));
-        to.listen(addr).unwrap();
-        let nothing = PrivateData::empty();
-        let qp = from.connect(addr, &CONFIG, &nothing, NOW).unwrap();
-        let mut events = Vec::with_capacity(512);
-        let mut accepted = None;
-        let mut stands = false;
-        while !stands {
-            for event in turned(&mut to, &mut events) {
-                if let Event::ConnectRequest(request) = event {
-                    to.prepare(request.qp, &CONFIG).unwrap();
-                    to.accept(request.qp, &nothing).unwrap();
-                    accepted = Some(request.qp);
-                }
-            }
-            let established = |event: &Event| matches!(event, Event::Established { .. });
-            stands = turned(&mut from, &mut events).any(|event| established(&event));
-        }
-        let mut receiver = End {
-            provider: to,
-            qp: accepted.unwrap(),
-            events: Vec::with_capacity(512),
-        };
+        let (sender, mut receiver) = connected(crc);
         receiver.post_recvs();
-        let sender = End {
-            provider: from,
-            qp,
-            events,
-        };
         Self { sender, receiver }
     }
 
@@ -87,6 +54,46 @@ impl Engine {
     }
 }
 
+/// Who connected, and who listened.
+pub(crate) fn connected(crc: bool) -> (End, End) {
+    let pipes = Pipes::default();
+    let config = SoftConfig {
+        crc,
+        ..SoftConfig::default()
+    };
+    let provider = |side| SoftRdma::new(pipes.endpoint(side), config.clone());
+    let (mut to, mut from) = (provider(Side::Target), provider(Side::Initiator));
+    let addr = Address::from((Ipv4Addr::LOCALHOST, 1));
+    to.listen(addr).unwrap();
+    let nothing = PrivateData::empty();
+    let qp = from.connect(addr, &CONFIG, &nothing, NOW).unwrap();
+    let mut events = Vec::with_capacity(512);
+    let mut accepted = None;
+    let mut stands = false;
+    while !stands {
+        for event in turned(&mut to, &mut events) {
+            if let Event::ConnectRequest(request) = event {
+                to.prepare(request.qp, &CONFIG).unwrap();
+                to.accept(request.qp, &nothing).unwrap();
+                accepted = Some(request.qp);
+            }
+        }
+        let established = |event: &Event| matches!(event, Event::Established { .. });
+        stands = turned(&mut from, &mut events).any(|event| established(&event));
+    }
+    let receiver = End {
+        provider: to,
+        qp: accepted.unwrap(),
+        events: Vec::with_capacity(512),
+    };
+    let sender = End {
+        provider: from,
+        qp,
+        events,
+    };
+    (sender, receiver)
+}
+
 fn turned<'a>(
     provider: &mut SoftRdma<PipeStreams>,
     events: &'a mut Vec<Event>,
@@ -97,7 +104,7 @@ fn turned<'a>(
 }
 
 impl End {
-    fn post_recvs(&mut self) {
+    pub(crate) fn post_recvs(&mut self) {
         let layout = PoolLayout {
             count: 256,
             stride: BYTES,
@@ -110,9 +117,30 @@ impl End {
         }
     }
 
-    fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         self.provider.submit(NOW);
         self.provider.poll(NOW, &mut self.events);
+    }
+
+    /// A turn, in which what was received into is posted again.
+    #[inline]
+    pub(crate) fn receive(&mut self) -> usize {
+        self.turn();
+        let mut count = 0;
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            match event {
+                Event::Received(received) if received.outcome.is_success() => {
+                    count += 1;
+                    let posted = self.provider.post_recv(self.qp, Tag(0), received.buf);
+                    posted.unwrap();
+                }
+                Event::Established { .. } | Event::Completion(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        self.events = events;
+        black_box(count)
     }
 }
 
@@ -135,20 +163,5 @@ fn sender_turn(end: &mut End, count: usize) {
 /// Receives, and posts what was received into again. Returns how many came.
 #[inline(never)]
 fn receiver_turn(end: &mut End) -> usize {
-    end.turn();
-    let mut count = 0;
-    let mut events = std::mem::take(&mut end.events);
-    for event in events.drain(..) {
-        match event {
-            Event::Received(received) if received.outcome.is_success() => {
-                count += 1;
-                let posted = end.provider.post_recv(end.qp, Tag(0), received.buf);
-                posted.unwrap();
-            }
-            Event::Established { .. } | Event::Completion(_) => {}
-            other => panic!("{other:?}"),
-        }
-    }
-    end.events = events;
-    black_box(count)
+    end.receive()
 }

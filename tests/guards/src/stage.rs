@@ -1,7 +1,8 @@
-//! Target and initiator on pipes: rounds of reads and writes.
+//! Target and initiator in one thread: rounds of reads and writes.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,13 +10,14 @@ use nvmeof_backend::{Claim, Spec};
 use nvmeof_initiator::polled::{AdminConfig, AdminQueue, Done, IoConfig, IoQueue};
 use nvmeof_initiator::{Blocks, Names, Nqn, Operation, QueueShape, SetupConfig};
 use nvmeof_memory::{Buf, ClassSpec, Pages, Pool, PoolLayout};
-use nvmeof_rdma::Address;
+use nvmeof_rdma::{Address, Provider};
+use nvmeof_rdma_shm::{Shm, ShmConfig};
 use nvmeof_rdma_soft::{SoftConfig, SoftRdma};
-use nvmeof_target::{Mailbox, OpenDisks, Reactor, ReactorConfig};
+use nvmeof_target::{Mailbox, OpenDisks, Reactor, ReactorConfig, sleep};
 use nvmeof_target_core::{Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
-use nvmeof_uring::RingConfig;
+use nvmeof_uring::{RingConfig, RingCounts};
 
-use crate::{PipeStreams, Pipes, Side};
+use crate::{Pipes, Side};
 
 const NQN: &str = "nqn.2026-11.org.example:guards";
 const ADDR: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 4420);
@@ -25,10 +27,23 @@ const BLOCK_SHIFT: u8 = 12;
 const BLOCKS: u64 = 1 << 20;
 /// Entries of the I/O queue.
 const QUEUE: u16 = 130;
-/// Turns after which whatever is to happen has happened.
+/// Turns after which whatever is to happen has happened, where nobody else has
+/// to do anything.
 const MOST_TURNS: u32 = 10_000;
+/// With a disk that needs its time.
+const MOST_TURNS_OF_DISK: u32 = 100_000_000;
 
-/// A target with a null device and an initiator with one I/O queue.
+/// What both sides are connected by.
+#[derive(Clone, Debug)]
+pub enum Medium {
+    /// The software engine on pipes.
+    Pipes(Pipes),
+    /// Shared memory; sockets are in that folder. The initiator gives its
+    /// buffers, so that the target's disk works in them.
+    Shm(PathBuf),
+}
+
+/// A target with one namespace and an initiator with one I/O queue.
 pub struct Stage {
     reactor: Reactor<OpenDisks>,
     /// Keeps the controller.
@@ -38,19 +53,50 @@ pub struct Stage {
     done: Vec<Done>,
     now: Duration,
     next: u64,
+    most_turns: u32,
 }
 
 /// A call that does not change the next one.
 const STEP: Duration = Duration::from_nanos(100);
 
+impl Medium {
+    fn provider(&self, side: Side) -> Box<dyn Provider> {
+        match self {
+            Self::Pipes(pipes) => {
+                let config = SoftConfig::default();
+                Box::new(SoftRdma::new(pipes.endpoint(side), config))
+            }
+            Self::Shm(folder) => {
+                let config = ShmConfig {
+                    folder: folder.clone(),
+                    ..ShmConfig::default()
+                };
+                Box::new(Shm::new(config).unwrap())
+            }
+        }
+    }
+
+    fn pages(&self) -> Pages {
+        match self {
+            Self::Pipes(_) => Pages::Normal,
+            Self::Shm(_) => Pages::Shareable,
+        }
+    }
+}
+
 impl Stage {
-    /// Both sides, connected.
+    /// Both sides on pipes, connected, with a null device.
     #[must_use]
     pub fn new() -> Self {
-        let pipes = Pipes::default();
-        let mut reactor = reactor(&pipes);
+        Self::on(&Medium::Pipes(Pipes::default()), &null())
+    }
+
+    /// The same with another medium and a disk of 4 GiB.
+    #[must_use]
+    pub fn on(medium: &Medium, disk: &Spec) -> Self {
+        let mut reactor = reactor(medium, disk);
         let mut now = Duration::ZERO;
-        let mut admin = admin(&pipes);
+        let mut admin = admin(medium);
         let mut done = Vec::with_capacity(usize::from(QUEUE));
         let info = settle(|| {
             now += STEP;
@@ -68,7 +114,7 @@ impl Stage {
             command_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),
         };
-        let provider = Box::new(provider(&pipes, Side::Initiator));
+        let provider = medium.provider(Side::Initiator);
         let mut queue = IoQueue::connect(provider, ADDR.into(), &info, config, now).unwrap();
         settle(|| {
             now += STEP;
@@ -81,7 +127,7 @@ impl Stage {
             stride: BYTES,
             lead: 0,
         };
-        let pool = Pool::new(layout, Pages::Normal).unwrap();
+        let pool = Pool::new(layout, medium.pages()).unwrap();
         queue.register(pool.region()).unwrap();
         Self {
             reactor,
@@ -91,6 +137,22 @@ impl Stage {
             done,
             now,
             next: 0,
+            most_turns: match disk {
+                Spec::Null { .. } => MOST_TURNS,
+                _ => MOST_TURNS_OF_DISK,
+            },
+        }
+    }
+
+    /// What the target's disks asked of io_uring.
+    pub fn ring_counts(&mut self) -> RingCounts {
+        self.reactor.storage_mut().ring_counts()
+    }
+
+    /// Has the target sleep if it would, but not for long.
+    pub fn doze(&mut self) {
+        if self.reactor.may_sleep().unwrap() {
+            sleep(&self.reactor, Some(Duration::ZERO));
         }
     }
 
@@ -104,7 +166,7 @@ impl Stage {
         mut initiator: impl FnMut(&mut dyn FnMut()),
     ) {
         initiator(&mut || self.initiator_turn(operation, depth));
-        for _ in 0..MOST_TURNS {
+        for _ in 0..self.most_turns {
             self.now += STEP;
             target(&mut || target_turn(&mut self.reactor, self.now));
             initiator(&mut || self.initiator_turn(operation, 0));
@@ -167,8 +229,8 @@ fn settle<T>(mut step: impl FnMut() -> Option<T>) -> T {
         .expect("both sides connect")
 }
 
-fn provider(pipes: &Pipes, side: Side) -> SoftRdma<PipeStreams> {
-    SoftRdma::new(pipes.endpoint(side), SoftConfig::default())
+fn null() -> Spec {
+    "null:4G".parse().unwrap()
 }
 
 fn names() -> Names {
@@ -179,7 +241,7 @@ fn names() -> Names {
     }
 }
 
-fn admin(pipes: &Pipes) -> AdminQueue {
+fn admin(medium: &Medium) -> AdminQueue {
     let config = AdminConfig {
         setup: SetupConfig {
             names: names(),
@@ -195,11 +257,11 @@ fn admin(pipes: &Pipes) -> AdminQueue {
         command_timeout: Duration::from_secs(30),
         connect_timeout: Duration::from_secs(10),
     };
-    let provider = Box::new(provider(pipes, Side::Initiator));
+    let provider = medium.provider(Side::Initiator);
     AdminQueue::connect(provider, ADDR.into(), config, Duration::ZERO).unwrap()
 }
 
-fn reactor(pipes: &Pipes) -> Reactor<OpenDisks> {
+fn reactor(medium: &Medium, disk: &Spec) -> Reactor<OpenDisks> {
     let namespace = NamespaceSpec {
         nsid: 1,
         blocks: BLOCKS,
@@ -226,13 +288,14 @@ fn reactor(pipes: &Pipes) -> Reactor<OpenDisks> {
         drain: Duration::from_secs(5),
     };
     let model = Model::build(limits, &[port], &[subsystem]).unwrap();
-    let spec: Spec = "null:4G".parse().unwrap();
-    let claim = Claim::take(&spec, None).unwrap();
+    let claim = Claim::take(disk, None).unwrap();
     let disks = OpenDisks::open(&[claim], RingConfig::default()).unwrap();
     let mailbox = Mailbox::new().unwrap();
     let peers = Arc::from([mailbox.clone()]);
     let mut reactor = Reactor::new(config, Target::new(model), disks, mailbox, peers).unwrap();
-    let provider = Box::new(provider(pipes, Side::Target));
+    let regions: Vec<_> = reactor.regions().cloned().collect();
+    reactor.storage_mut().register_regions(&regions);
+    let provider = medium.provider(Side::Target);
     let provider = reactor.add_provider(provider).unwrap();
     let addr = Address::from(ADDR);
     reactor.listen(provider, addr).unwrap();

@@ -2,10 +2,14 @@
 //! warm.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+use std::fs::File;
+
 use allocation_counter::{AllocationInfo, measure};
-use nvmeof_guards::{Engine, Stage};
+use nvmeof_backend::Spec;
+use nvmeof_guards::{Direction, Engine, Long, Medium, Pipes, Stage};
 use nvmeof_initiator::Operation;
 
+const OPERATIONS: [Operation; 2] = [Operation::Read, Operation::Write];
 /// Operations after which every queue and table has the size it needs: keys
 /// rest until 1024 others are free.
 const WARM: usize = 4096;
@@ -13,8 +17,7 @@ const WARM: usize = 4096;
 const COUNTED: usize = 4096;
 
 /// Calls of the allocator in each side's turns: target, initiator.
-fn calls(operation: Operation, depth: usize) -> (u64, u64) {
-    let mut stage = Stage::new();
+fn calls(stage: &mut Stage, operation: Operation, depth: usize) -> (u64, u64) {
     let count = |info: AllocationInfo| info.count_total;
     let (mut target, mut initiator) = (0, 0);
     let warm = WARM / depth;
@@ -38,15 +41,70 @@ fn the_counter_counts() {
 
 #[test]
 fn reads_and_writes_allocate_nothing() {
-    for operation in [Operation::Read, Operation::Write] {
+    for operation in OPERATIONS {
         for depth in [1, 16, 128] {
-            let (target, initiator) = calls(operation, depth);
-            assert_eq!(
-                (target, initiator),
-                (0, 0),
-                "allocations by target and initiator, {operation:?} at depth {depth}"
-            );
+            let calls = calls(&mut Stage::new(), operation, depth);
+            assert_eq!(calls, (0, 0), "{operation:?} at depth {depth}: {SIDES}");
         }
+    }
+}
+
+const SIDES: &str = "allocations by target and initiator";
+
+/// Commands that came while all slots of their queue were taken wait in a list,
+/// which gets its room, for as many as the queue has entries at most, when that
+/// first happens: doubled seven times, however many operations there are.
+const OF_ROOM: u64 = 8;
+
+/// Through shared memory, from a null device and from a file: there io_uring
+/// reads into the initiator's own buffers and writes from them, which it has
+/// registered.
+#[test]
+fn in_place_nothing_is_allocated_or_pinned_for_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    File::create(&path).unwrap().set_len(4 << 30).unwrap();
+    let file = Spec::File {
+        path,
+        readonly: false,
+    };
+    let disks = ["null:4G".parse().unwrap(), file];
+    for (disk, operation) in disks
+        .iter()
+        .flat_map(|disk| OPERATIONS.map(|op| (disk, op)))
+    {
+        for depth in [1, 64] {
+            let sockets = tempfile::tempdir().unwrap();
+            let medium = Medium::Shm(sockets.path().join("meet"));
+            let mut stage = Stage::on(&medium, disk);
+            let (target, initiator) = calls(&mut stage, operation, depth);
+            let what = format!("{operation:?} at depth {depth}, {disk}");
+            assert!(
+                target <= OF_ROOM && initiator == 0,
+                "{what}: {target}, {initiator}"
+            );
+            let counts = stage.ring_counts();
+            let all = match disk {
+                Spec::File { .. } => (WARM + COUNTED) as u64,
+                _ => 0,
+            };
+            assert_eq!((counts.operations, counts.not_fixed), (all, 0), "{what}");
+        }
+    }
+}
+
+/// With few commands at once a reactor may sleep before each.
+#[test]
+fn sleeps_allocate_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let medium = [
+        Medium::Pipes(Pipes::default()),
+        Medium::Shm(folder.path().join("meet")),
+    ];
+    for medium in medium {
+        let mut stage = Stage::on(&medium, &"null:4G".parse().unwrap());
+        let info = measure(|| (0..64).for_each(|_| stage.doze()));
+        assert_eq!(info.count_total, 0, "{medium:?}");
     }
 }
 
@@ -60,5 +118,17 @@ fn messages_allocate_nothing() {
         }
         let info = measure(|| (0..COUNTED / AT_ONCE).for_each(|_| engine.round(AT_ONCE)));
         assert_eq!(info.count_total, 0, "crc {crc}");
+    }
+}
+
+#[test]
+fn long_writes_and_reads_allocate_nothing() {
+    for direction in [Direction::Write, Direction::Read] {
+        let mut long = Long::new(direction);
+        for _ in 0..WARM / 16 {
+            long.round(16);
+        }
+        let info = measure(|| (0..64).for_each(|_| long.round(16)));
+        assert_eq!(info.count_total, 0, "{direction:?}");
     }
 }

@@ -25,6 +25,8 @@ pub struct Faults {
     pub refuse_recv: OneIn,
     /// Buffers that are not exposed.
     pub refuse_expose: OneIn,
+    /// Memory of the peer that is not lent.
+    pub refuse_map: OneIn,
     /// Regions that are not registered.
     pub refuse_register: OneIn,
     /// Posts after which the queue pair is disconnected.
@@ -34,7 +36,7 @@ pub struct Faults {
     /// For how many polls at most they are held back.
     pub delay_polls: u32,
     /// Faults at fixed places: the number of the call, counted from 0 over
-    /// all calls of `register`, `post_recv`, `post_shared_recv`, `post` and
-    /// `expose`.
+    /// all calls of `register`, `post_recv`, `post_shared_recv`, `post`, `expose`
+    /// and `map_remote`.
     pub script: Vec<(u64, Injected)>,
 }

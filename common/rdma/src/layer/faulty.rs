@@ -223,7 +223,13 @@ impl<P: Provider> Provider for Faulty<P> {
     }
 
     fn map_remote(&mut self, qp: QpId, remote: RemoteSlice, rights: Rights) -> Option<Buf> {
-        self.inner.map_remote(qp, remote, rights)
+        let fault = self.fault(self.faults.refuse_map, OneIn(0));
+        if fault == Some(Injected::Refuse) {
+            return None;
+        }
+        let buf = self.inner.map_remote(qp, remote, rights);
+        self.then_disconnect(fault, qp);
+        buf
     }
 
     fn local_addr(&self, qp: QpId) -> Option<Address> {

@@ -1,0 +1,139 @@
+//! Two software providers on pipes: payload of 128 KiB, which is several frames.
+
+use std::hint::black_box;
+
+use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
+use nvmeof_rdma::{Event, Inline, Provider as _, RemoteSlice, Rights, Tag, Work};
+
+use crate::engine::{BYTES, End, connected};
+
+/// Bytes of each payload.
+const LONG: usize = 128 << 10;
+/// Buffers of each side.
+const BUFS: usize = 16;
+/// The other side's memory is used from the first on, again and again.
+const TURNS: u32 = 100_000;
+
+/// Which way the payload goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// RDMA Writes, each with a Send behind it: a read's data and its answer.
+    Write,
+    /// RDMA Reads: a write's data.
+    Read,
+}
+
+/// One who works on the other's memory, connected.
+pub struct Long {
+    direction: Direction,
+    worker: End,
+    owner: End,
+    bufs: Vec<Buf>,
+    remotes: Vec<RemoteSlice>,
+}
+
+impl Long {
+    /// Both sides.
+    #[must_use]
+    pub fn new(direction: Direction) -> Self {
+        let (mut worker, mut owner) = connected(false);
+        owner.post_recvs();
+        let own = pool(&mut worker);
+        let others = pool(&mut owner);
+        let rights = Rights::REMOTE_READ | Rights::REMOTE_WRITE;
+        let expose = |buf| owner.provider.expose(owner.qp, buf, rights).unwrap();
+        let remotes = std::iter::from_fn(|| others.take()).map(expose).collect();
+        Self {
+            direction,
+            worker,
+            owner,
+            bufs: std::iter::from_fn(|| own.take()).collect(),
+            remotes,
+        }
+    }
+
+    /// Moves `count` payloads at once, 16 at most.
+    pub fn round(&mut self, count: usize) {
+        assert!(count <= BUFS, "as many as there are buffers");
+        let Self { worker, owner, .. } = self;
+        worker_posts(worker, self.direction, &mut self.bufs, &self.remotes, count);
+        let (mut done, mut heard) = (0, 0);
+        for _ in 0..TURNS {
+            heard += owner_turn(owner);
+            done += worker_turn(worker, &mut self.bufs);
+            let all = match self.direction {
+                Direction::Write => done == 2 * count && heard == count,
+                Direction::Read => done == count,
+            };
+            if all {
+                return;
+            }
+        }
+        panic!("{done} of {count} are done, and nothing happens");
+    }
+}
+
+fn pool(end: &mut End) -> Pool {
+    let layout = PoolLayout {
+        count: BUFS,
+        stride: LONG,
+        lead: 0,
+    };
+    let pool = Pool::new(layout, Pages::Normal).unwrap();
+    end.provider.register(pool.region()).unwrap();
+    pool
+}
+
+/// Posts the work of a round; what it costs counts as the worker's.
+#[inline(never)]
+fn worker_posts(
+    end: &mut End,
+    direction: Direction,
+    bufs: &mut Vec<Buf>,
+    remotes: &[RemoteSlice],
+    count: usize,
+) {
+    for &remote in remotes.iter().take(count) {
+        let local = bufs.pop().unwrap();
+        let work = match direction {
+            Direction::Write => Work::Write { local, remote },
+            Direction::Read => Work::Read { local, remote },
+        };
+        end.provider.post(end.qp, Tag(0), work).unwrap();
+        if direction == Direction::Write {
+            let answer = Work::Send {
+                head: Inline::new(&[7; BYTES]).unwrap(),
+                body: None,
+                invalidate: None,
+                solicited: false,
+            };
+            end.provider.post(end.qp, Tag(0), answer).unwrap();
+        }
+    }
+}
+
+/// Works, and takes back what is done. Returns how much that is.
+#[inline(never)]
+fn worker_turn(end: &mut End, bufs: &mut Vec<Buf>) -> usize {
+    end.turn();
+    let mut count = 0;
+    for event in end.events.drain(..) {
+        match event {
+            Event::Completion(done) if done.outcome.is_success() => {
+                count += 1;
+                bufs.extend(done.buf);
+            }
+            Event::Established { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    black_box(count)
+}
+
+/// Lets its memory be worked on. Returns how many messages came.
+#[inline(never)]
+fn owner_turn(end: &mut End) -> usize {
+    // The compiler must not make one function of this and the receiver's.
+    black_box(Direction::Read);
+    end.receive()
+}
