@@ -28,6 +28,7 @@ pub(crate) use api::{
 };
 pub(crate) use client::{CallError, Caller};
 pub(crate) use fault::Fault;
+pub(crate) use openapi::text as openapi;
 pub(crate) use routes::{finished, work};
 pub(crate) use serve::{Bounds, serve};
 
