@@ -16,6 +16,7 @@ mod control;
 mod ctl;
 mod disk_watch;
 mod failures;
+mod files;
 mod import;
 mod log;
 mod mailbox;
