@@ -50,6 +50,6 @@ pub use reactor::{Reactor, ReactorConfig, ReactorError, Turn};
 pub use server::{ServeError, Server};
 pub use storage::{OpenDisks, Storage, StorageError, StorageOpenError};
 pub use watch::{
-    Counters, Counts, Failed, Health, HostState, Latency, NamespaceState, QueueState, ReactorState,
-    Sight, Snapshot, Watch,
+    Counters, Counts, Descriptors, Failed, GroupState, Health, HostState, Latency, NamespaceState,
+    QueueState, ReactorState, Sight, Snapshot, Watch,
 };

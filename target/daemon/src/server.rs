@@ -11,6 +11,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nvmeof_backend::Claim;
 use nvmeof_rdma::Steering;
+use nvmeof_target_core::metrics::Ledger;
 use nvmeof_target_core::{ModelError, Target};
 use nvmeof_uring::RingConfig;
 
@@ -128,11 +129,12 @@ impl Server {
             .map_err(|error| start_error("eventfd", &error))?;
         let ended = Mailbox::new().map_err(|error| start_error("eventfd", &error))?;
         let failures = Failures::default();
+        let ledger = Ledger::default();
         let (sender, started) = mpsc::channel();
         let (mut threads, mut watched) = (Vec::new(), Vec::new());
         let places = seats.into_iter().zip(mailboxes.iter());
         for (at, ((seat, mailbox), providers)) in places.zip(reactors).enumerate() {
-            let counters = Arc::<Counters>::default();
+            let counters = Arc::new(Counters::new(&ledger, at));
             let start = Start {
                 seat,
                 config: buffers(&running, target.limits()),
@@ -161,13 +163,13 @@ impl Server {
             );
         }
         let names: Vec<ProviderName> = names.unwrap_or_default();
-        let watch = Watch::new(target.clone(), watched, &names);
+        let watch = Watch::new(target.clone(), watched, ledger, &names);
         let reactors = Reactors::new(Arc::clone(&mailboxes), names);
         let pool = Pool::new(config, &opened.claims)?;
         let manager = Manager::new(target, reactors, config, ports.clone(), pool);
         Ok(Self {
+            watch: Arc::new(watch.with_faults(manager.fault_counts())),
             manager: Arc::new(manager),
-            watch: Arc::new(watch),
             ports,
             mailboxes,
             failures,
