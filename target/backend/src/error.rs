@@ -230,6 +230,32 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// Whether it tells of the process or the machine at this moment, and nothing of
+    /// the storage: it may be gone when it is tried again.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::System { errno, .. } => Self::is_passing_errno(*errno),
+            Self::Memory(_) | Self::Ring { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// The same of what the kernel said.
+    pub(crate) fn is_passing_errno(errno: Errno) -> bool {
+        matches!(
+            errno,
+            Errno::EMFILE
+                | Errno::ENFILE
+                | Errno::ENOMEM
+                | Errno::ENOBUFS
+                | Errno::EINTR
+                | Errno::EAGAIN
+        )
+    }
+}
+
 /// A disk was not closed.
 #[derive(Debug, thiserror::Error)]
 pub enum CloseError {

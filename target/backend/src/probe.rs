@@ -129,7 +129,10 @@ pub(crate) fn answers(file: &File, geometry: &Geometry) -> bool {
     let middle = last / 2 - last / 2 % block;
     [0, middle, last].into_iter().any(|offset| {
         let offset = i64::try_from(offset).unwrap_or(i64::MAX);
-        pread(file, &mut buf, offset) == Ok(len)
+        match pread(file, &mut buf, offset) {
+            Ok(read) => read == len,
+            Err(errno) => OpenError::is_passing_errno(errno),
+        }
     })
 }
 

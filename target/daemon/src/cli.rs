@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::changes::Standing;
 use crate::config::{Config, ConfigError, DEFAULT_PORT};
-use crate::control::{Bound, Shared};
+use crate::control::{self, Bound, Shared};
 use crate::ctl::Ctl;
 use crate::import::Import;
 use crate::log;
@@ -50,6 +51,8 @@ enum Command {
     Top(Top),
     /// Make a configuration of what nvmetcli saved.
     Import(Import),
+    /// Print what the control socket takes and answers, as OpenAPI (JSON).
+    Openapi,
     #[command(flatten)]
     Manual(Manual),
 }
@@ -131,23 +134,32 @@ impl Cli {
             Command::Serve(serve) => serve.run(),
             Command::CheckConfig(check) => check.run(),
             Command::Ctl(ctl) => ctl.run(),
-            Command::Top(top) => match top.run() {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(why) => {
-                    eprintln!("nvmeof-target: {why}");
-                    FAILED.into()
-                }
-            },
+            Command::Top(top) => ended(top.run()),
             Command::Import(import) => import.run(),
-            Command::Manual(manual) => match manual.run(Self::command(), "8") {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => {
-                    eprintln!("nvmeof-target: {error}");
-                    FAILED.into()
-                }
-            },
+            Command::Openapi => ended(openapi().map_err(|error| error.to_string())),
+            Command::Manual(manual) => ended(
+                manual
+                    .run(Self::command(), "8")
+                    .map_err(|error| error.to_string()),
+            ),
         }
     }
+}
+
+/// The exit status of what failed for a reason, which is told, or did not.
+fn ended(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("nvmeof-target: {why}");
+            FAILED.into()
+        }
+    }
+}
+
+fn openapi() -> io::Result<()> {
+    let text = control::openapi()?;
+    io::stdout().lock().write_all(text.as_bytes())
 }
 
 impl Serve {

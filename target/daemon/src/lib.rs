@@ -16,6 +16,7 @@ mod control;
 mod ctl;
 mod disk_watch;
 mod failures;
+mod files;
 #[doc(hidden)]
 pub mod fuzzing;
 mod import;
@@ -52,6 +53,6 @@ pub use server::{ServeError, Server};
 pub use storage::{OpenDisks, Storage, StorageError, StorageOpenError};
 pub use thread::sleep;
 pub use watch::{
-    Counters, Counts, Failed, Health, HostState, Latency, NamespaceState, QueueState, ReactorState,
-    Sight, Snapshot, Watch,
+    Counters, Counts, Descriptors, Failed, GroupState, Health, HostState, Latency, NamespaceState,
+    QueueState, ReactorState, Sight, Snapshot, Watch,
 };

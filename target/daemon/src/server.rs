@@ -7,11 +7,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nvmeof_backend::Claim;
 use nvmeof_rdma::Steering;
+use nvmeof_target_core::metrics::Ledger;
 use nvmeof_target_core::{ModelError, Target};
 use nvmeof_uring::RingConfig;
 
@@ -19,6 +19,7 @@ use crate::changes::Keeper;
 use crate::config::{Config, ConfigError, ProviderName, Running, buffers};
 use crate::disk_watch::DiskWatch;
 use crate::failures::Failures;
+use crate::files;
 use crate::mailbox::{Mail, Mailbox};
 use crate::manage::{Manager, Pool, Reactors};
 use crate::ports::{self, Listening, Port, Ready};
@@ -114,7 +115,7 @@ impl Server {
         }
         let opened = config.open()?;
         let steering = Steering::new(count);
-        let files = raise_files(count, opened.claims.len(), &ports);
+        let files = files::raise(config, count, opened.claims.len(), &ports);
         let Listening { reactors, ports } = ports::listen(config, ports, &steering, files)?;
         let names = reactors.first().map(|readies| {
             let names = readies.iter().map(|ready| ready.name);
@@ -128,11 +129,12 @@ impl Server {
             .map_err(|error| start_error("eventfd", &error))?;
         let ended = Mailbox::new().map_err(|error| start_error("eventfd", &error))?;
         let failures = Failures::default();
+        let ledger = Ledger::default();
         let (sender, started) = mpsc::channel();
         let (mut threads, mut watched) = (Vec::new(), Vec::new());
         let places = seats.into_iter().zip(mailboxes.iter());
         for (at, ((seat, mailbox), providers)) in places.zip(reactors).enumerate() {
-            let counters = Arc::<Counters>::default();
+            let counters = Arc::new(Counters::new(&ledger, at));
             let start = Start {
                 seat,
                 config: buffers(&running, target.limits()),
@@ -161,13 +163,13 @@ impl Server {
             );
         }
         let names: Vec<ProviderName> = names.unwrap_or_default();
-        let watch = Watch::new(target.clone(), watched, &names);
+        let watch = Watch::new(target.clone(), watched, ledger, &names);
         let reactors = Reactors::new(Arc::clone(&mailboxes), names);
         let pool = Pool::new(config, &opened.claims)?;
         let manager = Manager::new(target, reactors, config, ports.clone(), pool);
         Ok(Self {
+            watch: Arc::new(watch.with_faults(manager.fault_counts())),
             manager: Arc::new(manager),
-            watch: Arc::new(watch),
             ports,
             mailboxes,
             failures,
@@ -319,11 +321,6 @@ fn reload(keeper: Option<Arc<Keeper>>) {
     }
 }
 
-/// Descriptors that are left for disks which come later, at most, and one in so
-/// many of those there may be.
-const SPARE_FILES: u64 = 16;
-const SPARE_SHARE: u64 = 64;
-
 fn start_error(what: &'static str, why: &dyn std::fmt::Display) -> ServeError {
     let why = why.to_string();
     ServeError::Start { what, why }
@@ -344,50 +341,13 @@ fn take_signals(config: &Config) -> Result<SignalFd, ServeError> {
         .map_err(|error| start_error("signalfd", &error))
 }
 
-/// Lets the process have as many descriptors as the system allows it, and
-/// returns how many connections each reactor may have with that: a connection
-/// is one descriptor, and running out of them would end connections that
-/// serve well.
-fn raise_files(reactors: usize, disks: usize, ports: &[Port]) -> u32 {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
-    // Where it is not allowed we live with what there is.
-    let limit = match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
-        Ok(()) => hard,
-        Err(_) => soft,
-    };
-    let devices = ports.iter().flat_map(|port| &port.parts);
-    let devices = devices.map(|part| part.devices.len()).sum();
-    let spare = SPARE_FILES.min(limit / SPARE_SHARE);
-    let spare = usize::try_from(spare).unwrap_or(usize::MAX);
-    connections(limit, reactors, disks.saturating_add(spare), devices)
-}
-
-/// Connections for each reactor with `limit` descriptors in all. Those of RDMA
-/// devices are no descriptors.
-fn connections(limit: u64, reactors: usize, disks: usize, devices: usize) -> u32 {
-    /// Standard streams, signals, and what libraries open for a moment.
-    const OF_PROCESS: usize = 32;
-    /// Epoll, ring, mailbox, listeners; epoll and connection events of RDMA
-    /// devices.
-    const OF_REACTOR: usize = 16;
-    /// An RDMA device: its context, events and completions.
-    const OF_DEVICE: usize = 4;
-    let reactors = reactors.max(1);
-    let others = OF_PROCESS + disks + reactors * (OF_REACTOR + disks + OF_DEVICE * devices);
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let each = limit.saturating_sub(others) / reactors;
-    u32::try_from(each.max(1)).unwrap_or(u32::MAX)
-}
-
 /// Disks that may be added while hosts are served, and others that are being
 /// closed meanwhile.
 const SPARE_DISKS: usize = 256;
 
 fn ring_config(claims: &[Claim], thread: Option<Duration>) -> RingConfig {
     // The kernel makes no table with more places than a process may have files.
-    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
-    let most = usize::try_from(limit).unwrap_or(usize::MAX);
-    let files = (claims.len() + SPARE_DISKS).min(most);
+    let files = (claims.len() + SPARE_DISKS).min(files::limit());
     RingConfig {
         files: u32::try_from(files).unwrap_or(u32::MAX),
         thread,
@@ -514,22 +474,6 @@ mod tests {
              [[subsystem.namespace]]\nnsid = 1\npath = \"null:1M\"\n"
         );
         Config::parse(Path::new("target.toml"), text).unwrap()
-    }
-
-    #[test]
-    fn connections_leave_descriptors_for_the_rest() {
-        assert_eq!(connections(1024, 1, 1, 0), 1024 - 32 - 1 - 17);
-        assert_eq!(connections(1024, 1, 1, 2), 1024 - 32 - 1 - 25);
-        assert_eq!(connections(1 << 20, 2, 0, 0), ((1 << 20) - 32 - 32) / 2);
-        assert_eq!(connections(10, 4, 9, 3), 1);
-        assert_eq!(connections(u64::MAX, 1, 0, 0), u32::MAX);
-    }
-
-    #[test]
-    fn descriptors_are_raised_to_what_is_allowed() {
-        raise_files(1, 1, &[]);
-        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        assert_eq!(soft, hard);
     }
 
     #[test]

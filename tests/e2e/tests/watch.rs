@@ -131,6 +131,126 @@ fn what_a_host_did_is_told_over_the_socket_and_over_tcp() {
 }
 
 #[test]
+fn what_asks_for_plain_text_gets_the_older_format() {
+    let setup = watched();
+    let target = setup.start();
+    let ask = |accept: &str| {
+        let mut stream = UnixStream::connect(setup.path("control.sock")).unwrap();
+        let head = format!("GET /metrics HTTP/1.1\r\nhost: a\r\naccept: {accept}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let plain = ask("text/plain;version=0.0.4");
+    assert!(
+        plain.contains("content-type: text/plain; version=0.0.4"),
+        "{plain}"
+    );
+    let type_of = "# TYPE nvmeof_target_reactor_turns_total counter\n";
+    assert!(
+        plain.contains(type_of) && !plain.contains("# EOF"),
+        "{plain}"
+    );
+    let both = ask("application/openmetrics-text;version=1.0.0,text/plain;q=0.5");
+    assert!(
+        both.contains("# TYPE nvmeof_target_reactor_turns counter\n"),
+        "{both}"
+    );
+    assert!(both.ends_with("# EOF\n"));
+    target.stop();
+}
+
+#[test]
+fn storage_that_is_gone_is_told_and_so_is_that_it_is_back() {
+    let setup = watched();
+    let target = setup.start();
+    let state = |state: &str, expected: f64| {
+        let labels = ["nsid=\"1\"", &format!("state=\"{state}\"")];
+        let name = "nvmeof_target_namespace_state";
+        let told = || sample(&over_socket(&setup, "/metrics").1, name, &labels);
+        let there = eventually(|| ((told() - expected).abs() < 0.5).then_some(()));
+        assert!(there.is_some(), "{state} is not {expected}");
+    };
+    state("ready", 1.0);
+    let image = std::fs::OpenOptions::new()
+        .write(true)
+        .open(setup.image_path(1))
+        .unwrap();
+    image.set_len(0).unwrap();
+    state("faulted", 1.0);
+    state("ready", 0.0);
+    let (_, text) = over_socket(&setup, "/metrics");
+    let faults = |cause| sample(&text, "nvmeof_target_namespace_faults_total", &[cause]);
+    assert!((faults("cause=\"size\"") - 1.0).abs() < 0.5 && faults("removed") < 0.5);
+    image.set_len(16 << 20).unwrap();
+    let mut ctl = target_command();
+    ctl.args(["ctl", "--socket"])
+        .arg(setup.path("control.sock"));
+    Run::new(ctl).args("namespace enable 1").ok();
+    state("ready", 1.0);
+    let group = ["group=\"1\"", "state=\"optimized\""];
+    let ana = sample(&text, "nvmeof_target_ana_state", &group);
+    assert!((ana - 1.0).abs() < 0.5);
+    target.stop();
+}
+
+#[test]
+fn running_out_of_descriptors_makes_no_disk_faulted() {
+    let setup = watched();
+    let mut target = setup.start();
+    let pid = target.pid();
+    let soft = |limit: &str| {
+        let mut prlimit = std::process::Command::new("prlimit");
+        prlimit
+            .arg(format!("--pid={pid}"))
+            .arg(format!("--nofile={limit}"));
+        assert!(prlimit.status().unwrap().success());
+    };
+    let (_, text) = over_socket(&setup, "/metrics");
+    let limit = sample(&text, "nvmeof_target_file_descriptors", &["limit"]);
+    let open = sample(&text, "nvmeof_target_file_descriptors", &["open"]);
+    assert!(open >= 10.0 && open < limit, "{open} of {limit}");
+    // It has more: no descriptor that is free is below the limit.
+    soft("5:");
+    let image = std::fs::OpenOptions::new()
+        .write(true)
+        .open(setup.image_path(1))
+        .unwrap();
+    image.set_len(32 << 20).unwrap();
+    let warned = target.wait_for_log("is looked at again");
+    assert!(warned.contains("EMFILE"), "{warned}");
+    soft(&format!("{limit}:"));
+    let size = || {
+        let (_, text) = over_socket(&setup, "/metrics");
+        sample(&text, "nvmeof_target_namespace_size_bytes", &[])
+    };
+    assert!(eventually(|| (size() > 33e6).then_some(())).is_some());
+    assert!(target.lines(&["faulted"]).is_empty(), "{}", target.log());
+    target.must_be_well();
+    target.stop();
+}
+
+#[test]
+fn the_description_of_the_socket_is_printed_and_has_a_manual_page() {
+    let mut command = target_command();
+    command.arg("openapi");
+    let printed = Run::new(command).ok();
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
+    assert_eq!(printed.stdout, std::fs::read(file).unwrap());
+    let words = |words: &[&str]| {
+        let mut command = target_command();
+        command.args(words);
+        Run::new(command).ok().text()
+    };
+    assert!(words(&["completions", "bash"]).contains("openapi"));
+    let folder = Setup::new().path("man");
+    let _ = words(&["man", folder.to_str().unwrap()]);
+    let page = std::fs::read_to_string(folder.join("nvmeof-target-openapi.8")).unwrap();
+    assert!(page.contains("OpenAPI"), "{page}");
+}
+
+#[test]
 fn a_healthy_target_says_so() {
     let setup = watched();
     let mut target = setup.start();

@@ -1,4 +1,4 @@
-//! Whose counters there are on one reactor, and when they are forgotten.
+//! Whose counters there are, and when they are forgotten.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,31 +8,43 @@ use nvmeof_wire::Nqn;
 
 use super::tally::{Tally, Totals};
 
-/// The counters of one reactor. Clones are the same book.
+/// What all reactors of a target counted. Clones are the same ledger.
 ///
-/// A host is forgotten some time after its last queue on that reactor went, and
-/// at once when there are too many such; a namespace when it is not served any
-/// more.
-#[derive(Clone, Debug, Default)]
-pub struct Book {
+/// A host is forgotten some time after its last queue went, wherever it was, and
+/// at once when there are too many such: those first that left the longest ago. A
+/// namespace is forgotten when it is not served any more. Either is forgotten on
+/// all reactors at the same time, so that the sum over them goes up, or begins
+/// again from zero, and never loses a part.
+#[derive(Clone, Debug)]
+pub struct Ledger {
     pages: Arc<Mutex<Pages>>,
 }
 
-#[derive(Debug, Default)]
-struct Pages {
-    namespaces: HashMap<(Nqn, u32), Page>,
-    hosts: HashMap<(Nqn, Nqn), Page>,
-    /// What was counted for hosts that are forgotten.
-    forgotten: Totals,
-    /// Counts the pages that were begun: the lowest is the oldest.
-    begun: u64,
+/// The counters of one reactor. Clones are the same book.
+#[derive(Clone, Debug)]
+pub struct Book {
+    ledger: Ledger,
+    reactor: usize,
 }
 
 #[derive(Debug)]
+struct Pages {
+    namespaces: HashMap<(Nqn, u32), Page>,
+    hosts: HashMap<(Nqn, Nqn), Page>,
+    /// What each reactor counted for hosts that are forgotten.
+    forgotten: Vec<Totals>,
+    /// Hosts that left and are remembered, at most.
+    most_unused: usize,
+    /// Counts what happens to pages, so that the lowest is the longest ago.
+    clock: u64,
+}
+
+#[derive(Debug, Default)]
 struct Page {
-    /// Queues that count here have it as well.
-    tally: Arc<Tally>,
-    begun: u64,
+    /// Of each reactor, where it counts here. Its queues that do have it as well.
+    tallies: Vec<Option<Arc<Tally>>>,
+    /// When a queue came or went the last time.
+    touched: u64,
     /// Since when no queue was seen that counts here.
     unused: Option<Duration>,
 }
@@ -58,7 +70,7 @@ pub enum Of {
         host: Nqn,
         /// Name of the subsystem.
         subsystem: Nqn,
-        /// Whether it has queues on this reactor.
+        /// Whether it has queues, on whatever reactor.
         connected: bool,
     },
     /// Commands of hosts that are forgotten. With those of all others it is
@@ -71,6 +83,8 @@ pub enum Of {
 pub struct Counted {
     /// Of what.
     pub of: Of,
+    /// On which reactor.
+    pub reactor: usize,
     /// How much.
     pub totals: Totals,
 }
@@ -80,26 +94,42 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 /// Hosts that left and are remembered, at most.
 pub(super) const MOST_UNUSED: usize = 128;
 
-impl Book {
-    /// Where commands in a namespace are counted.
-    pub(super) fn namespace(&self, subsystem: Nqn, nsid: u32) -> Arc<Tally> {
-        let mut pages = self.pages();
-        let begun = pages.next();
-        let page = pages.namespaces.entry((subsystem, nsid));
-        page.or_insert_with(|| Page::new(begun)).take()
+impl Default for Ledger {
+    fn default() -> Self {
+        Self::remembering(MOST_UNUSED)
+    }
+}
+
+impl Ledger {
+    /// That remembers so many hosts that left.
+    pub(super) fn remembering(most_unused: usize) -> Self {
+        let pages = Pages {
+            namespaces: HashMap::new(),
+            hosts: HashMap::new(),
+            forgotten: Vec::new(),
+            most_unused,
+            clock: 0,
+        };
+        Self {
+            pages: Arc::new(Mutex::new(pages)),
+        }
     }
 
-    /// Where commands of a host are counted.
-    pub(super) fn host(&self, host: Nqn, subsystem: Nqn) -> Arc<Tally> {
-        let mut pages = self.pages();
-        pages.make_room();
-        let begun = pages.next();
-        let page = pages.hosts.entry((host, subsystem));
-        page.or_insert_with(|| Page::new(begun)).take()
+    /// The book of a reactor.
+    #[must_use]
+    pub fn book(&self, reactor: usize) -> Book {
+        let forgotten = &mut self.pages().forgotten;
+        if forgotten.len() <= reactor {
+            forgotten.resize(reactor.saturating_add(1), Totals::default());
+        }
+        Book {
+            ledger: self.clone(),
+            reactor,
+        }
     }
 
-    /// Everything that was counted. `now` is the time of whoever asks; `serves`
-    /// says whether a subsystem has a namespace.
+    /// Everything that was counted, at one moment on all reactors. `now` is the
+    /// time of whoever asks; `serves` says whether a subsystem has a namespace.
     #[must_use]
     pub fn read(&self, now: Duration, serves: &dyn Fn(&Nqn, u32) -> bool) -> Vec<Counted> {
         let mut pages = self.pages();
@@ -107,26 +137,26 @@ impl Book {
         let namespaces = pages.namespaces.iter();
         let namespaces = namespaces
             .filter(|((subsystem, nsid), _)| serves(subsystem, *nsid))
-            .map(|((subsystem, nsid), page)| Counted {
-                of: Of::Namespace {
+            .flat_map(|((subsystem, nsid), page)| {
+                page.counted(Of::Namespace {
                     subsystem: *subsystem,
                     nsid: *nsid,
-                },
-                totals: Totals::of(&page.tally),
+                })
             });
-        let hosts = pages.hosts.iter().map(|((host, subsystem), page)| Counted {
-            of: Of::Host {
+        let hosts = pages.hosts.iter().flat_map(|((host, subsystem), page)| {
+            page.counted(Of::Host {
                 host: *host,
                 subsystem: *subsystem,
                 connected: page.is_used(),
-            },
-            totals: Totals::of(&page.tally),
+            })
         });
-        let forgotten = Counted {
+        let forgotten = pages.forgotten.iter().enumerate();
+        let forgotten = forgotten.map(|(reactor, totals)| Counted {
             of: Of::Forgotten,
-            totals: pages.forgotten.clone(),
-        };
-        namespaces.chain(hosts).chain([forgotten]).collect()
+            reactor,
+            totals: totals.clone(),
+        });
+        namespaces.chain(hosts).chain(forgotten).collect()
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {
@@ -135,20 +165,65 @@ impl Book {
     }
 }
 
-impl Pages {
-    fn next(&mut self) -> u64 {
-        self.begun += 1;
-        self.begun
+impl Default for Book {
+    /// Of a reactor that is alone.
+    fn default() -> Self {
+        Ledger::default().book(0)
+    }
+}
+
+impl Book {
+    /// What it is a part of.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
-    /// Whatever names hosts give themselves, one after the other, they are few.
-    fn make_room(&mut self) {
+    /// Where commands in a namespace are counted.
+    pub(super) fn namespace(&self, subsystem: Nqn, nsid: u32) -> Arc<Tally> {
+        let mut pages = self.ledger.pages();
+        let at = pages.tick();
+        let page = pages.namespaces.entry((subsystem, nsid)).or_default();
+        page.take(self.reactor, at)
+    }
+
+    /// Where commands of a host are counted.
+    pub(super) fn host(&self, host: Nqn, subsystem: Nqn) -> Arc<Tally> {
+        let mut pages = self.ledger.pages();
+        pages.make_room(&(host, subsystem));
+        let at = pages.tick();
+        let page = pages.hosts.entry((host, subsystem)).or_default();
+        page.take(self.reactor, at)
+    }
+
+    /// A queue of a host goes.
+    pub(super) fn left(&self, host: Nqn, subsystem: Nqn) {
+        let mut pages = self.ledger.pages();
+        let at = pages.tick();
+        if let Some(page) = pages.hosts.get_mut(&(host, subsystem)) {
+            page.touched = at;
+        }
+    }
+}
+
+impl Pages {
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// Makes room for a host. Whatever names hosts give themselves, one after the
+    /// other, they are few.
+    fn make_room(&mut self, comes: &(Nqn, Nqn)) {
+        if self.hosts.contains_key(comes) {
+            return;
+        }
         let unused = self.hosts.iter().filter(|(_, page)| !page.is_used());
-        if unused.clone().count() >= MOST_UNUSED {
-            let oldest = unused.min_by_key(|(_, page)| page.begun);
-            let oldest = oldest.map(|(names, _)| *names);
-            if let Some(page) = oldest.and_then(|names| self.hosts.remove(&names)) {
-                self.forgotten.add(&page.tally);
+        if unused.clone().count() >= self.most_unused {
+            let longest = unused.min_by_key(|(_, page)| page.touched);
+            let longest = longest.map(|(names, _)| *names);
+            if let Some(page) = longest.and_then(|names| self.hosts.remove(&names)) {
+                page.add_to(&mut self.forgotten);
             }
         }
     }
@@ -160,7 +235,7 @@ impl Pages {
         self.hosts.retain(|_, page| {
             let remembered = page.is_remembered(now);
             if !remembered {
-                forgotten.add(&page.tally);
+                page.add_to(forgotten);
             }
             remembered
         });
@@ -168,22 +243,45 @@ impl Pages {
 }
 
 impl Page {
-    fn new(begun: u64) -> Self {
-        Self {
-            tally: Arc::default(),
-            begun,
-            unused: None,
+    fn take(&mut self, reactor: usize, at: u64) -> Arc<Tally> {
+        self.unused = None;
+        self.touched = at;
+        if self.tallies.len() <= reactor {
+            self.tallies.resize(reactor.saturating_add(1), None);
+        }
+        let place = self.tallies.get_mut(reactor);
+        place.map_or_else(Arc::default, |place| {
+            Arc::clone(place.get_or_insert_default())
+        })
+    }
+
+    /// The reactors that counted here, and what.
+    fn tallies(&self) -> impl Iterator<Item = (usize, &Arc<Tally>)> {
+        let all = self.tallies.iter().enumerate();
+        all.filter_map(|(reactor, tally)| Some((reactor, tally.as_ref()?)))
+    }
+
+    fn counted(&self, of: Of) -> impl Iterator<Item = Counted> {
+        self.tallies().map(move |(reactor, tally)| Counted {
+            of,
+            reactor,
+            totals: Totals::of(tally),
+        })
+    }
+
+    /// Adds what each reactor counted to what it has.
+    fn add_to(&self, sums: &mut [Totals]) {
+        for (reactor, tally) in self.tallies() {
+            if let Some(sum) = sums.get_mut(reactor) {
+                sum.add(tally);
+            }
         }
     }
 
-    fn take(&mut self) -> Arc<Tally> {
-        self.unused = None;
-        Arc::clone(&self.tally)
-    }
-
-    /// Whether queues count here: new ones come under the lock of the book.
+    /// Whether queues count here: new ones come under the lock of the ledger.
     fn is_used(&self) -> bool {
-        Arc::strong_count(&self.tally) > 1
+        self.tallies()
+            .any(|(_, tally)| Arc::strong_count(tally) > 1)
     }
 
     fn is_remembered(&mut self, now: Duration) -> bool {

@@ -26,6 +26,7 @@ pub(crate) struct Meter {
 #[derive(Debug)]
 struct Joined {
     subsystem: Nqn,
+    name: Nqn,
     host: Arc<Tally>,
 }
 
@@ -37,8 +38,11 @@ impl Meter {
 
     /// A host connected the queue to a subsystem.
     pub(crate) fn join(&mut self, host: Nqn, subsystem: Nqn) {
-        let host = self.book.host(host, subsystem);
-        self.joined = Some(Joined { subsystem, host });
+        self.joined = Some(Joined {
+            subsystem,
+            name: host,
+            host: self.book.host(host, subsystem),
+        });
     }
 
     /// A command of an I/O queue is answered. `has` says whether the subsystem
@@ -121,6 +125,14 @@ impl Meter {
                 .insert(free, (nsid, tally.unwrap_or_default()));
             free
         });
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        if let Some(joined) = &self.joined {
+            self.book.left(joined.name, joined.subsystem);
+        }
     }
 }
 

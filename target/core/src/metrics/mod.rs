@@ -4,16 +4,19 @@
 //! each namespace, and what for each host. A counter is written by the one
 //! thread of its reactor and read by others when somebody asks, so that counting
 //! takes no instruction that other cores notice. What failed is looked up under
-//! a lock, which nobody else wants.
+//! a lock, which nobody else wants. All books are in one [`Ledger`], whose lock
+//! is taken when a queue comes or goes and when somebody asks.
 
 mod book;
+#[cfg(test)]
+mod falling;
 mod histogram;
 mod meter;
 mod tally;
 #[cfg(test)]
 mod tests;
 
-pub use book::{Book, Counted, Of};
+pub use book::{Book, Counted, Ledger, Of};
 pub use histogram::Latency;
 pub(crate) use meter::Meter;
 pub use tally::Totals;

@@ -48,7 +48,7 @@ fn command(opcode: Opcode, nsid: u32, slba: u64) -> Sqe {
 /// As long as the target of the tests serves them.
 fn read(book: &Book, seconds: u64) -> Vec<Counted> {
     let serves = |subsystem: &Nqn, nsid| subsystem.as_str() == DISK && [0, 1, 3].contains(&nsid);
-    book.read(Duration::from_secs(seconds), &serves)
+    book.ledger().read(Duration::from_secs(seconds), &serves)
 }
 
 fn forgotten(all: &[Counted]) -> &Totals {
@@ -212,13 +212,13 @@ fn a_namespace_that_is_not_served_is_not_shown_and_forgotten_when_nobody_counts(
     let (target, book) = (target(), Book::default());
     let (admin, mut queue) = ready(&target, &book);
     queue.read(command(io::READ, 1, 0), 1024);
-    let hidden = book.read(Duration::ZERO, &|_, _| false);
+    let hidden = book.ledger().read(Duration::ZERO, &|_, _| false);
     assert!(namespace(&hidden, 1).is_none());
     // The queue counts on where it did.
     queue.read(command(io::READ, 1, 0), 1024);
     assert_eq!(namespace(&read(&book, 0), 1).unwrap().bytes_read, 2048);
     drop((admin, queue));
     assert_eq!(namespace(&read(&book, 0), 1).unwrap().bytes_read, 2048);
-    let _ = book.read(Duration::ZERO, &|_, _| false);
+    let _ = book.ledger().read(Duration::ZERO, &|_, _| false);
     assert!(namespace(&read(&book, 0), 1).is_none());
 }

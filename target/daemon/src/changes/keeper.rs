@@ -294,9 +294,7 @@ impl Keeper {
     /// Lets go of a host.
     pub(crate) fn disconnect(&self, host: &Nqn, subsystem: Option<&Nqn>) -> Vec<Disconnected> {
         let lost = self.manager.disconnect(host, subsystem);
-        for one in &lost {
-            tracing::warn!("disconnected: {one}");
-        }
+        super::tell_lost("disconnected", &lost);
         lost
     }
 

@@ -23,6 +23,8 @@ pub(crate) use keeper::{Keeper, Standing};
 pub(crate) use resize::Resize;
 pub(crate) use store::replace;
 
+use nvmeof_target_core::Disconnected;
+
 use crate::config::ConfigError;
 use crate::manage::{ApplyError, Report};
 
@@ -45,15 +47,21 @@ impl Outcome {
         for change in &self.report.changes {
             tracing::info!("{what}: {change}");
         }
-        for lost in &self.report.disconnected {
-            tracing::warn!("{what}: disconnected: {lost}");
-        }
+        tell_lost(&format!("{what}: disconnected"), &self.report.disconnected);
         for remark in &self.report.remarks {
             tracing::warn!("{what}: {remark}");
         }
         for warning in &self.warnings {
             tracing::warn!("{what}: {warning}");
         }
+    }
+}
+
+/// Tells the log who lost a controller.
+fn tell_lost(what: &str, lost: &[Disconnected]) {
+    for one in lost {
+        let (host, subsystem, cntlid) = (&one.hostnqn, &one.subnqn, one.cntlid);
+        tracing::warn!(%host, %subsystem, cntlid, "{what}: {one}");
     }
 }
 

@@ -22,8 +22,8 @@ const WORKERS: usize = 8;
 const LAST: Duration = Duration::from_secs(2);
 
 impl Answering {
-    /// Answers with `router` whoever comes to what `listen` gives, on a thread
-    /// of that name.
+    /// Answers with `router` whoever comes to what `listen` gives and keeps to
+    /// `bounds`, on a thread of that name.
     ///
     /// # Errors
     /// When there is no thread or runtime for that.
@@ -31,6 +31,7 @@ impl Answering {
         name: &'static str,
         listen: impl FnOnce() -> io::Result<L> + Send + 'static,
         router: Router,
+        bounds: Bounds,
     ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -44,7 +45,7 @@ impl Answering {
                 runtime.block_on(async {
                     match listen() {
                         Ok(listener) => tokio::select! {
-                            () = serve(listener, router, Bounds::default()) => {}
+                            () = serve(listener, router, bounds) => {}
                             _ = stopped => {}
                         },
                         Err(error) => tracing::error!("the {name} socket: {error}"),

@@ -28,6 +28,7 @@ pub(crate) use api::{
 };
 pub(crate) use client::{CallError, Caller};
 pub(crate) use fault::Fault;
+pub(crate) use openapi::text as openapi;
 pub(crate) use routes::{finished, work};
 pub(crate) use serve::{Bounds, serve};
 
@@ -94,7 +95,7 @@ impl Bound {
         let router: Router = routes::router(shared);
         let listener = self.listener;
         let listen = move || tokio::net::UnixListener::from_std(listener);
-        let answering = Answering::start("control", listen, router)?;
+        let answering = Answering::start("control", listen, router, Bounds::managing())?;
         tracing::info!("managed at {}", self.file.path().display());
         Ok(Control {
             _answering: answering,

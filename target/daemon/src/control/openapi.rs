@@ -38,6 +38,14 @@ pub(crate) fn description() -> utoipa::openapi::OpenApi {
     Description::openapi()
 }
 
+/// The same as text: what is in docs/openapi.json.
+///
+/// # Errors
+/// When it is no JSON, which would be a mistake of ours.
+pub(crate) fn text() -> Result<String, serde_json::Error> {
+    Ok(description().to_pretty_json()? + "\n")
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
@@ -60,7 +68,7 @@ mod tests {
 
     #[test]
     fn the_committed_description_is_this_one() {
-        let now = description().to_pretty_json().unwrap() + "\n";
+        let now = text().unwrap();
         if std::env::var_os("NVMEOF_WRITE").is_some() {
             std::fs::write(FILE, &now).unwrap();
         }

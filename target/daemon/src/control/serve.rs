@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::http::{Request, StatusCode};
+use axum::http::{Request, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::serve::Listener;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -26,13 +26,16 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::fault::Fault;
+use crate::files;
 
 /// What a peer may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// Connections at once.
     pub(crate) connections: usize,
-    /// Bytes of a body.
+    /// Bytes of a head, 8192 at least.
+    pub(crate) head: usize,
+    /// Bytes of a body; 0: there is none.
     pub(crate) body: usize,
     /// How long a head may take, and then the body.
     pub(crate) read: Duration,
@@ -43,17 +46,35 @@ pub(crate) struct Bounds {
     pub(crate) grace: Duration,
 }
 
-impl Default for Bounds {
-    fn default() -> Self {
+impl Bounds {
+    /// Of those who manage the target: they send whole configurations.
+    pub(crate) fn managing() -> Self {
         Self {
-            connections: 64,
+            connections: files::managing(),
+            head: 64 << 10,
             body: 8 << 20,
             read: Duration::from_secs(10),
             write: Duration::from_secs(10),
             grace: Duration::from_millis(200),
         }
     }
+
+    /// Of those who only ask how it is, who may be anybody.
+    pub(crate) fn watching() -> Self {
+        Self {
+            connections: files::watching(),
+            head: LEAST_HEAD,
+            body: 0,
+            read: Duration::from_secs(5),
+            ..Self::managing()
+        }
+    }
 }
+
+/// What hyper takes of a head at least.
+const LEAST_HEAD: usize = 8 << 10;
+/// Fields of a head, at most.
+const FIELDS: usize = 64;
 
 /// A connection that is open.
 struct Open {
@@ -138,6 +159,8 @@ where
     };
     let http = http1::Builder::new()
         .timer(TokioTimer::new())
+        .max_buf_size(bounds.head.max(LEAST_HEAD))
+        .max_headers(FIELDS)
         .header_read_timeout(bounds.read)
         .keep_alive(false)
         .serve_connection(stream, service);
@@ -147,7 +170,7 @@ where
     };
     tokio::select! {
         ended = http => if let Err(error) = ended {
-            tracing::debug!("a control connection ended: {error}");
+            tracing::debug!("a connection ended: {error}");
         },
         () = too_long => tracing::debug!("a peer did not take its answer in time"),
     }
@@ -156,15 +179,15 @@ where
 /// The request with all of its body.
 async fn whole(request: Request<Incoming>, bounds: Bounds) -> Result<Request<Body>, Fault> {
     let (head, body) = request.into_parts();
+    // RFC 9110, "Expect": who asks first hears at once that it is too long, and
+    // sends nothing.
+    let asks = head.headers.contains_key(header::EXPECT);
+    if asks && body.size_hint().lower() > u64::try_from(bounds.body).unwrap_or(u64::MAX) {
+        return Err(too_long(bounds.body));
+    }
     match timeout(bounds.read, take(body, bounds.body)).await {
         Ok(Ok(Some(bytes))) => Ok(Request::from_parts(head, Body::from(bytes))),
-        Ok(Ok(None)) => Err(Fault::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            format!(
-                "the body is longer than the {} bytes it may have",
-                bounds.body
-            ),
-        )),
+        Ok(Ok(None)) => Err(too_long(bounds.body)),
         Ok(Err(error)) => Err(Fault::new(
             StatusCode::BAD_REQUEST,
             format!("the body could not be read: {error}"),
@@ -176,13 +199,24 @@ async fn whole(request: Request<Incoming>, bounds: Bounds) -> Result<Request<Bod
     }
 }
 
+fn too_long(most: usize) -> Fault {
+    let what = match most {
+        0 => "nothing here takes a body: send the request without one".to_owned(),
+        _ => format!("the body is longer than the {most} bytes it may have"),
+    };
+    Fault::new(StatusCode::PAYLOAD_TOO_LARGE, what)
+}
+
 /// How many times more than it may have of a body is thrown away, so that a
-/// peer which sends first and listens then hears that it is too long.
+/// peer which sends first and listens then hears that it is too long; and where
+/// there is none at all, so many bytes.
 const THROWN_AWAY: usize = 8;
+const THROWN_AWAY_AT_LEAST: usize = 64 << 10;
 
 /// The body; `None` when it is longer than `most`.
 async fn take(mut body: Incoming, most: usize) -> Result<Option<Bytes>, hyper::Error> {
     let (mut bytes, mut len) = (Vec::new(), 0_usize);
+    let thrown_away = most.saturating_mul(THROWN_AWAY).max(THROWN_AWAY_AT_LEAST);
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else {
             continue;
@@ -193,7 +227,7 @@ async fn take(mut body: Incoming, most: usize) -> Result<Option<Bytes>, hyper::E
         } else {
             bytes = Vec::new();
         }
-        if len > most.saturating_mul(THROWN_AWAY) {
+        if len > thrown_away {
             break;
         }
     }

@@ -25,6 +25,7 @@ struct Scene {
 
 const FEW: Bounds = Bounds {
     connections: 4,
+    head: 8 << 10,
     body: 1 << 20,
     read: Duration::from_millis(300),
     write: Duration::from_millis(300),
@@ -173,6 +174,76 @@ fn a_body_that_is_too_long_is_refused() {
     );
     let fits = json!("x".repeat(FEW.body - 2));
     assert_eq!(ask(&scene, "POST", "/echo", &fits).0, 200);
+}
+
+#[test]
+fn where_there_is_nothing_to_send_no_body_is_taken() {
+    let scene = Scene::new(Bounds {
+        body: 0,
+        read: Duration::from_secs(60),
+        ..FEW
+    });
+    let said = |head: &str, body: &[u8]| {
+        let head = format!("POST /echo HTTP/1.1\r\nhost: a\r\n{head}\r\n\r\n");
+        scene.says(&[head.as_bytes(), body].concat())
+    };
+    let long = vec![b'x'; 60 << 10];
+    for answer in [
+        said("content-length: 1", b"1"),
+        said("content-length: 61440", &long),
+        said("transfer-encoding: chunked", b"1\r\n1\r\n0\r\n\r\n"),
+        // Nothing is sent after that, and nothing waited for.
+        said("expect: 100-continue\r\ncontent-length: 9", b""),
+    ] {
+        assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+        assert!(answer.contains("without one"), "{answer}");
+    }
+    // A body of no bytes is none.
+    let nothing = said("content-length: 0", b"");
+    assert!(nothing.starts_with("HTTP/1.1 400 "), "{nothing}");
+}
+
+#[test]
+fn a_head_that_is_too_long_is_refused() {
+    let scene = Scene::new(Bounds {
+        read: Duration::from_secs(60),
+        ..FEW
+    });
+    let long = format!("x: {}\r\n", "y".repeat(FEW.head));
+    let many = "x: y\r\n".repeat(100);
+    for head in [long, many] {
+        let said = scene.says(format!("GET /slow HTTP/1.1\r\n{head}\r\n").as_bytes());
+        assert!(said.starts_with("HTTP/1.1 431 "), "{said}");
+    }
+}
+
+#[test]
+fn one_request_comes_over_a_connection() {
+    let scene = Scene::new(FEW);
+    let one = "POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\n";
+    let said = scene.says(format!("{one}1{one}2{one}3").as_bytes());
+    assert_eq!(said.matches("HTTP/1.1 200 ").count(), 1, "{said}");
+    assert!(said.to_lowercase().contains("connection: close"), "{said}");
+    assert!(said.ends_with("\r\n\r\n1"), "{said}");
+}
+
+#[test]
+fn a_byte_now_and_then_holds_nobody_up_and_comes_to_an_end() {
+    let scene = Scene::new(FEW);
+    let mut slow: Vec<_> = (0..3).map(|_| scene.connect()).collect();
+    let mut ended = 0;
+    for byte in b"POST /echo HTTP/1.1\r\nhost: a\r\n"
+        .iter()
+        .cycle()
+        .take(60)
+    {
+        for stream in &mut slow {
+            ended += usize::from(stream.write_all(&[*byte]).is_err());
+        }
+        assert_eq!(ask(&scene, "POST", "/echo", &json!(1)).0, 200);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(ended > 0, "somebody may take for ever to ask");
 }
 
 #[test]

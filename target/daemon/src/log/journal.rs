@@ -6,11 +6,16 @@
 //! well, because that is what `journalctl` shows.
 
 use std::fmt::{self, Write};
-use std::io;
-use std::os::fd::AsFd;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 use nix::sys::stat::fstat;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -21,8 +26,9 @@ use tracing_subscriber::layer::Context;
 const SOCKET: &str = "/run/systemd/journal/socket";
 /// What names of our own fields begin with.
 const PREFIX: &str = "NVMEOF_";
-/// Bytes of a text, at most. Longer ones would need a file to be passed.
-const LONGEST: usize = 16 << 10;
+/// Bytes of a text, at most: journald keeps no longer lines (journald.conf(5),
+/// LineMax=).
+const LONGEST: usize = 48 << 10;
 
 /// The journal.
 #[derive(Debug)]
@@ -73,7 +79,42 @@ impl<S: Subscriber> Layer<S> for Journal {
         let bytes = message.to_bytes(*event.metadata().level());
         // When it is full, or gone, the message is lost: what has to go on is
         // serving.
-        let _ = self.socket.send_to(&bytes, &self.path);
+        let _ = self.send(&bytes);
+    }
+}
+
+impl Journal {
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        match self.socket.send_to(bytes, &self.path) {
+            Err(error) if error.raw_os_error() == Some(Errno::EMSGSIZE as i32) => self.pass(bytes),
+            sent => sent.map(drop),
+        }
+    }
+
+    /// What no datagram holds goes into memory, of which the journal gets the
+    /// descriptor: "memfd with all seals set".
+    fn pass(&self, bytes: &[u8]) -> io::Result<()> {
+        let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_CLOEXEC;
+        let mut file = File::from(memfd_create("journal-message", flags)?);
+        file.write_all(bytes)?;
+        let seals = SealFlag::F_SEAL_SHRINK
+            | SealFlag::F_SEAL_GROW
+            | SealFlag::F_SEAL_WRITE
+            | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+        let fds = [file.as_raw_fd()];
+        let (message, to) = (
+            [ControlMessage::ScmRights(&fds)],
+            UnixAddr::new(&self.path)?,
+        );
+        sendmsg(
+            self.socket.as_raw_fd(),
+            &[],
+            &message,
+            MsgFlags::empty(),
+            Some(&to),
+        )?;
+        Ok(())
     }
 }
 
@@ -151,8 +192,10 @@ fn put(bytes: &mut Vec<u8>, name: &str, value: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use nix::sys::socket::{ControlMessageOwned, recvmsg};
     use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
 
     #[test]
     fn a_message_comes_with_its_fields() {
@@ -181,6 +224,52 @@ mod tests {
         let len = there.recv(&mut buf).unwrap();
         let expected = b"MESSAGE\n\x09\0\0\0\0\0\0\0two\nlines\nPRIORITY=6\n";
         assert!(buf[..len].starts_with(expected), "{:?}", &buf[..len]);
+    }
+
+    /// The next message, however it comes.
+    fn next(there: &UnixDatagram) -> Vec<u8> {
+        let (mut space, mut bytes) = (nix::cmsg_space!(std::os::fd::RawFd), vec![0; 1 << 20]);
+        let mut parts = [io::IoSliceMut::new(&mut bytes)];
+        let fd = there.as_raw_fd();
+        let got = recvmsg::<()>(fd, &mut parts, Some(&mut space), MsgFlags::empty()).unwrap();
+        let passed = got.cmsgs().unwrap().find_map(|one| match one {
+            ControlMessageOwned::ScmRights(fds) => fds.first().copied(),
+            _ => None,
+        });
+        let len = got.bytes;
+        match passed {
+            Some(fd) => std::fs::read(format!("/proc/self/fd/{fd}")).unwrap(),
+            None => bytes[..len].to_vec(),
+        }
+    }
+
+    #[test]
+    fn what_no_datagram_holds_comes_in_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let there = UnixDatagram::bind(&path).unwrap();
+        let journal = Journal::at(&path).unwrap();
+        nix::sys::socket::setsockopt(&journal.socket, nix::sys::socket::sockopt::SndBuf, &4096)
+            .unwrap();
+        assert!(next(&there).is_empty());
+        let log = tracing_subscriber::registry().with(journal);
+        let long = "ä\n".repeat(10_000);
+        tracing::subscriber::with_default(log, || {
+            tracing::warn!(host = "nqn.a", long, "much");
+            tracing::warn!("little");
+        });
+        let told = next(&there);
+        assert!(told.starts_with(b"MESSAGE\n"), "{}", told.len());
+        let field = [
+            b"NVMEOF_LONG\n".as_slice(),
+            &30_000_u64.to_le_bytes(),
+            long.as_bytes(),
+            b"\n",
+        ];
+        assert!(told.ends_with(&field.concat()));
+        let host = b"\nNVMEOF_HOST=nqn.a\n";
+        assert!(told.windows(host.len()).any(|part| part == host));
+        assert!(next(&there).starts_with(b"MESSAGE=little\n"));
     }
 
     #[test]

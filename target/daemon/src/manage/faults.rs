@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::MutexGuard;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use nvmeof_backend::{Claim, IoError, IoErrorKind, OpenError};
@@ -17,6 +16,7 @@ use nvmeof_wire::Nqn;
 use super::pool::{Disk, Held, Lost};
 use super::reactors::Failed;
 use super::{ApplyError, Manager, Report, State};
+use crate::watch::{Cause, FaultCounts};
 
 /// A namespace whose storage is gone. Displays as cause and remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,7 +40,7 @@ pub struct Faulted {
 /// Another size of a disk, or why it cannot be used any more.
 enum Finding {
     Resized(Claim),
-    Gone(String),
+    Gone(Cause, String),
 }
 
 /// A device that answers nothing twice, with so much time in between, is gone.
@@ -61,7 +61,12 @@ impl Manager {
     /// How often storage was gone since the start.
     #[must_use]
     pub fn faults_total(&self) -> u64 {
-        self.faults_total.load(Ordering::Relaxed)
+        self.fault_counts.total()
+    }
+
+    /// The same by namespace and cause.
+    pub(crate) fn fault_counts(&self) -> &FaultCounts {
+        &self.fault_counts
     }
 
     /// Serves a namespace again whose storage was gone and is back.
@@ -124,7 +129,7 @@ impl Manager {
                 .claim()
                 .map(|it| self.examine(number, it, failed.get(&number)));
             match found.flatten() {
-                Some(Finding::Gone(why)) => drop(gone.insert(number, why)),
+                Some(Finding::Gone(cause, why)) => drop(gone.insert(number, (cause, why))),
                 Some(Finding::Resized(claim)) => drop(resized.insert(number, claim)),
                 None => {}
             }
@@ -146,16 +151,23 @@ impl Manager {
             Ok(None) => {}
             // Somebody is making it longer: it will be whole blocks in the end.
             Err(OpenError::NotWholeBlocks { size, .. }) if size > claim.geometry().size => {}
-            Err(error) => return Some(Finding::Gone(error.to_string())),
+            // The disk is as it was: we could not look, or not open it once more.
+            Err(error) if error.is_passing() => {
+                tracing::warn!("{error}; the size of this disk is looked at again");
+            }
+            Err(error) => return Some(Finding::Gone(Cause::Size, error.to_string())),
         }
         let error = failed?;
-        let is_gone = match error.kind {
-            IoErrorKind::Removed => true,
+        let cause = match error.kind {
+            IoErrorKind::Removed => Some(Cause::Removed),
             // A bad block is not the whole disk.
-            IoErrorKind::Media | IoErrorKind::Other => self.answers_no_more(disk, claim),
-            _ => false,
+            IoErrorKind::Media | IoErrorKind::Other => {
+                let is_gone = self.answers_no_more(disk, claim);
+                is_gone.then_some(Cause::Unreadable)
+            }
+            _ => None,
         };
-        is_gone.then(|| Finding::Gone(error.to_string()))
+        cause.map(|cause| Finding::Gone(cause, error.to_string()))
     }
 
     /// Whether nothing of it could be read for a while.
@@ -178,11 +190,11 @@ impl Manager {
     }
 
     /// These disks are gone, each for a reason.
-    fn lose(&self, state: &mut State, gone: &BTreeMap<u32, String>) -> bool {
+    fn lose(&self, state: &mut State, gone: &BTreeMap<u32, (Cause, String)>) -> bool {
         let mut next = state.pool.disks().to_vec();
         let (mut old, mut revisions) = (Vec::new(), Vec::new());
         for disk in &mut next {
-            let (Some(why), Some(claim)) = (gone.get(&disk.number), disk.claim()) else {
+            let (Some((cause, why)), Some(claim)) = (gone.get(&disk.number), disk.claim()) else {
                 continue;
             };
             old.push((disk.number, claim.clone()));
@@ -193,7 +205,8 @@ impl Manager {
                 since: SystemTime::now(),
             });
             revisions.extend(revision(disk));
-            self.faults_total.fetch_add(1, Ordering::Relaxed);
+            let wanted = &disk.wanted;
+            self.fault_counts.add(&wanted.nqn, wanted.nsid, *cause);
             if let Some(faulted) = faulted(disk) {
                 let Faulted {
                     nqn, nsid, path, ..

@@ -17,7 +17,6 @@ mod report;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -32,6 +31,7 @@ pub use report::{ApplyError, Plan, Report};
 
 use crate::config::{Config, ConfigError};
 use crate::ports::Port;
+use crate::watch::FaultCounts;
 use doors::{Doors, NextDoors};
 use pool::{Disk, Prepared};
 
@@ -43,7 +43,7 @@ pub struct Manager {
     state: Mutex<State>,
     /// Disks that answered nothing, and since when.
     doubts: Mutex<BTreeMap<u32, Instant>>,
-    faults_total: AtomicU64,
+    fault_counts: FaultCounts,
 }
 
 /// What the daemon was made of, as far as the next configuration is compared
@@ -75,7 +75,7 @@ impl Manager {
             reactors,
             state: Mutex::new(state),
             doubts: Mutex::default(),
-            faults_total: AtomicU64::new(0),
+            fault_counts: FaultCounts::default(),
         }
     }
 

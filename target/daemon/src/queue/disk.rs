@@ -5,8 +5,13 @@ use nvmeof_memory::Buf;
 use nvmeof_target_core::{Action, Data, Event, Executed, IoKind, IoOp};
 
 use super::slots::{Job, Lent};
-use super::{Edge, Io, State};
+use super::{Edge, Io, State, of_peer};
 use crate::tag::{Place, Tag};
+
+/// A mistake of ours: disks are closed after the last command.
+#[derive(Debug, thiserror::Error)]
+#[error("the disk of a namespace is not open")]
+struct NotOpen;
 
 impl Edge {
     /// Runs `op` on its disk. Gives the next action when it ended at once.
@@ -42,7 +47,7 @@ impl Edge {
         match io.storage.submit(op.disk, request) {
             Ok(()) => {
                 if let Some(done) = io.storage.take_done(tag) {
-                    let failed = |error| failure_of(error, Some(op.disk), io);
+                    let failed = |error| self.failure_of(error, Some(op.disk), io);
                     let outcome = done.result.as_ref().map_or_else(failed, |()| Executed::Ok);
                     return self.step_executed(slot, outcome, done.buf, io);
                 }
@@ -61,7 +66,7 @@ impl Edge {
                 why: Why::NotOpen,
                 back,
             }) => {
-                tracing::error!(disk = op.disk, "the disk of a namespace is not open");
+                of_peer!(error, self, disk = op.disk, "{NotOpen}");
                 self.step_executed(slot, Executed::Failed, back.op.into_buf(), io)
             }
         }
@@ -75,7 +80,7 @@ impl Edge {
             Err(error) => {
                 let job = self.slots.get(slot);
                 let disk = job.and_then(|job| job.request.disk());
-                failure_of(error, disk, io)
+                self.failure_of(error, disk, io)
             }
         };
         if self.state == State::Closing {
@@ -210,22 +215,26 @@ fn equal(ours: &[u8], on_disk: &[u8]) -> bool {
     !ours.is_empty() && ours == on_disk
 }
 
-/// What the core is told of an operation on `disk` that failed. The log is told,
-/// too, and whoever looks after disks.
-#[cold]
-fn failure_of(error: &IoError, disk: Option<u32>, io: &mut Io<'_>) -> Executed {
-    if let (Some(disk), Some(failures)) = (disk, io.failures) {
-        failures.tell(disk, error);
-    }
-    if let Some(left_out) = io.disk_log.ask(io.now) {
-        tracing::error!(path = %error.path, offset = error.offset, left_out, "{error}");
-    }
-    match error.kind {
-        IoErrorKind::NoSpace => Executed::NoSpace,
-        IoErrorKind::ReadOnly => Executed::ReadOnly,
-        IoErrorKind::Removed => Executed::Gone,
-        IoErrorKind::Media | IoErrorKind::OutOfRange | IoErrorKind::Limits | IoErrorKind::Other => {
-            Executed::Failed
+impl Edge {
+    /// What the core is told of an operation on `disk` that failed. The log is
+    /// told, too, and whoever looks after disks.
+    #[cold]
+    fn failure_of(&self, error: &IoError, disk: Option<u32>, io: &mut Io<'_>) -> Executed {
+        if let (Some(disk), Some(failures)) = (disk, io.failures) {
+            failures.tell(disk, error);
+        }
+        if let Some(left_out) = io.disk_log.ask(io.now) {
+            let (path, offset) = (&error.path, error.offset);
+            of_peer!(error, self, %path, offset, left_out, "{error}");
+        }
+        match error.kind {
+            IoErrorKind::NoSpace => Executed::NoSpace,
+            IoErrorKind::ReadOnly => Executed::ReadOnly,
+            IoErrorKind::Removed => Executed::Gone,
+            IoErrorKind::Media
+            | IoErrorKind::OutOfRange
+            | IoErrorKind::Limits
+            | IoErrorKind::Other => Executed::Failed,
         }
     }
 }

@@ -176,6 +176,7 @@ macro_rules! of_peer {
         tracing::$level!(%peer, host, subsystem, cntlid, queue, $($text)+);
     }};
 }
+use of_peer;
 
 impl Edge {
     pub(crate) fn new(place: Place, link: Link, core: Core, seat: PortSeat) -> Self {

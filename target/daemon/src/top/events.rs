@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::watch::Snapshot;
+use crate::watch::{NamespaceState, Snapshot};
 
 /// The last of them.
 #[derive(Clone, Debug, Default)]
@@ -78,6 +78,14 @@ fn between(before: &Snapshot, now: &Snapshot) -> Vec<String> {
             .filter(|one| !new.contains(one))
             .map(|one| format!("{one} is gone")),
     );
+    for one in now.namespaces.iter().filter(|one| one.nsid > 0) {
+        let same = |it: &&NamespaceState| it.subsystem == one.subsystem && it.nsid == one.nsid;
+        let earlier = before.namespaces.iter().find(same);
+        if earlier.is_some_and(|earlier| earlier.state != one.state) {
+            let (subsystem, nsid, state) = (&one.subsystem, one.nsid, &one.state);
+            all.push(format!("{subsystem} namespace {nsid} is {state}"));
+        }
+    }
     for (one, earlier) in now.reactors.iter().zip(&before.reactors) {
         match (earlier.answered, one.answered) {
             (true, false) => all.push(format!("reactor {} does not answer", one.reactor)),

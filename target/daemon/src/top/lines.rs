@@ -115,7 +115,7 @@ pub(super) fn table(title: &str, rows: &[&Row]) -> Vec<Line> {
             short(row.errors),
         ];
         let text = line(&row.name, cells);
-        if row.errors > 0.0 {
+        if row.errors > 0.0 || row.faulted {
             alarm(text)
         } else {
             plain(text)

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use nix::sys::signal::{SigSet, Signal};
 
 use crate::control::Caller;
 use crate::watch::Snapshot;
@@ -74,8 +75,28 @@ impl Top {
         if !std::io::stdout().is_terminal() {
             return Err("standard output is no terminal; use --once".to_owned());
         }
+        put_right_in_the_end().map_err(|error| format!("signals: {error}"))?;
         screen::run(&mut look, interval)
     }
+}
+
+/// Whoever is told to end leaves the terminal as it was. Call it before there are
+/// other threads.
+fn put_right_in_the_end() -> std::io::Result<()> {
+    let mut set = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        set.add(signal);
+    }
+    set.thread_block()?;
+    let thread = std::thread::Builder::new().name("signals".to_owned());
+    thread.spawn(move || {
+        if let Ok(signal) = set.wait() {
+            ratatui::restore();
+            // As a shell says it.
+            std::process::exit(128 + signal as i32);
+        }
+    })?;
+    Ok(())
 }
 
 /// How the target is now.

@@ -41,6 +41,8 @@ pub(super) struct Row {
     pub(super) p99: Option<f64>,
     /// Commands in work.
     pub(super) commands: usize,
+    /// Whether what is behind it is gone.
+    pub(super) faulted: bool,
 }
 
 /// One thread.
@@ -76,9 +78,13 @@ impl Rates {
             let earlier = earlier.map(|it| it.counts.clone()).unwrap_or_default();
             let name = match one.nsid {
                 0 => format!("{} (none)", one.subsystem),
-                nsid => format!("{} {nsid}", one.subsystem),
+                nsid if one.is_ready() => format!("{} {nsid}", one.subsystem),
+                nsid => format!("{} {nsid} ({})", one.subsystem, one.state),
             };
-            since.row(name, &earlier, &one.counts, one.commands)
+            Row {
+                faulted: one.is_faulted(),
+                ..since.row(name, &earlier, &one.counts, one.commands)
+            }
         });
         let hosts = now.hosts.iter().map(|one| {
             let same = |it: &&crate::watch::HostState| {
@@ -133,6 +139,7 @@ impl Since {
             p50: quantile(0.5),
             p99: quantile(0.99),
             commands,
+            faulted: false,
         }
     }
 

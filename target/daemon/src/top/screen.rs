@@ -112,14 +112,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, shows: &Shows) {
     } = shows;
     let head = lines::head(rates, view);
     let high = u16::try_from(head.len()).unwrap_or(u16::MAX);
-    let areas = Layout::vertical([
-        Constraint::Length(high),
-        Constraint::Length(1),
-        Constraint::Min(6),
-        Constraint::Length(EVENTS),
-        Constraint::Length(1),
-    ]);
-    let [above, _, middle, below, last] = areas.areas(frame.area());
+    let [above, middle, below, last] = parts(frame.area(), high);
     show(frame, above, &head);
     rows(frame, middle, rates, view);
     let told: Vec<Line> = events.lines().take(EVENTS.into()).map(event).collect();
@@ -137,6 +130,33 @@ pub(super) fn draw(frame: &mut Frame<'_>, shows: &Shows) {
             kind: Kind::Head,
         }],
     );
+}
+
+/// Lines of a terminal on which there is room for everything.
+const ROOMY: u16 = 20;
+/// Lines of both tables, at least.
+const TABLES: u16 = 6;
+/// Lines of totals, which are there on the smallest terminal.
+const TOTALS: u16 = 3;
+
+/// Where the head is, which would like to be so `high`, then tables, events and
+/// keys. On a small terminal keys, events and threads give way, in the end all but
+/// totals.
+fn parts(area: Rect, high: u16) -> [Rect; 4] {
+    let is_roomy = area.height >= ROOMY;
+    let (events, gap) = if is_roomy { (EVENTS, 1) } else { (0, 0) };
+    let keys = u16::from(area.height > TABLES + TOTALS);
+    let left = area.height.saturating_sub(events + gap + keys);
+    let head = high.min(left.saturating_sub(TABLES).max(TOTALS)).min(left);
+    let areas = Layout::vertical([
+        Constraint::Length(head),
+        Constraint::Length(gap),
+        Constraint::Fill(1),
+        Constraint::Length(events),
+        Constraint::Length(keys),
+    ]);
+    let [above, _, middle, below, last] = areas.areas(area);
+    [above, middle, below, last]
 }
 
 /// Namespaces, and hosts below: each has half of the room, or what the other

@@ -46,8 +46,10 @@ fn namespace(nsid: u32, n: u64) -> NamespaceState {
         subsystem: DISK.to_owned(),
         nsid,
         bytes: 1 << 30,
+        state: "ready".to_owned(),
         commands: 3,
         counts: reads(n),
+        ..NamespaceState::default()
     }
 }
 
@@ -79,19 +81,63 @@ fn target(at: f64, n: u64) -> Snapshot {
         namespaces: vec![namespace(1, n / 2), namespace(2, n + n / 2)],
         hosts: vec![host],
         queues: vec![QueueState::default(); 2],
-        limits: BTreeMap::new(),
+        ..Snapshot::default()
     }
 }
 
 fn screen(shows: &Shows) -> Vec<String> {
-    let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+    screen_of(shows, 80, 24)
+}
+
+fn screen_of(shows: &Shows, columns: u16, lines: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(columns, lines)).unwrap();
     terminal.draw(|frame| draw(frame, shows)).unwrap();
     let buffer = terminal.backend().buffer().clone();
-    let rows = (0..24).map(|y| {
-        let row = (0..80).map(|x| buffer[(x, y)].symbol());
+    let rows = (0..lines).map(|y| {
+        let row = (0..columns).map(|x| buffer[(x, y)].symbol());
         row.collect::<String>().trim_end().to_owned()
     });
     rows.collect()
+}
+
+#[test]
+fn any_size_of_a_terminal_will_do() {
+    let (shows, _) = shows();
+    for (columns, lines) in [(40, 10), (80, 24), (200, 60), (12, 3), (1, 1)] {
+        let seen = screen_of(&shows, columns, lines);
+        assert!("nvmeof-target 0.1.0".starts_with(&seen[0]) || columns > 19);
+        assert_eq!(seen.len(), usize::from(lines));
+    }
+    let small = screen_of(&shows, 40, 10);
+    assert!(
+        small[0].starts_with("nvmeof-target 0.1.0  up "),
+        "{small:?}"
+    );
+    assert!(
+        small.iter().any(|line| line.starts_with("IOPS ")),
+        "{small:?}"
+    );
+    assert!(
+        small.iter().any(|line| line.contains("NAMESPACE")),
+        "{small:?}"
+    );
+}
+
+#[test]
+fn a_namespace_whose_storage_is_gone_stands_out() {
+    let (mut shows, mut before) = shows();
+    let mut gone = target(14.0, 25_000);
+    gone.namespaces[0].state = "faulted".to_owned();
+    shows.take(Ok(gone.clone()), &mut before);
+    let seen = screen(&shows).join("\n");
+    assert!(seen.contains("1 (faulted)"), "{seen}");
+    assert!(seen.contains("namespace 1 is faulted"), "{seen}");
+    let rows = lines::table("NAMESPACE", &shows.view.sorted(&shows.rates.namespaces));
+    let alarms = rows.iter().filter(|line| line.kind == lines::Kind::Alarm);
+    assert_eq!(alarms.count(), 1, "{rows:?}");
+    shows.take(Ok(target(16.0, 25_000)), &mut before);
+    let seen = screen(&shows).join("\n");
+    assert!(seen.contains("namespace 1 is ready"), "{seen}");
 }
 
 /// After two looks, two seconds from each other.

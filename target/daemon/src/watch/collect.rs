@@ -1,17 +1,20 @@
 //! Putting together what all reactors have and counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nvmeof_target_core::metrics::Of;
+use nvmeof_target_core::metrics::{Ledger, Of};
 use nvmeof_target_core::{Limit, Model, Target};
 use nvmeof_wire::Nqn;
 
 use super::counters::{Counters, End, Spent};
-use super::snapshot::{Counts, HostState, NamespaceState, QueueState, ReactorState, Snapshot};
-use super::{Health, Sight};
+use super::joined::Joined;
+use super::snapshot::{
+    Counts, Descriptors, GroupState, HostState, NamespaceState, QueueState, ReactorState, Snapshot,
+};
+use super::{FaultCounts, Health, Sight};
 use crate::config::ProviderName;
 use crate::mailbox::{Mailbox, Order};
 
@@ -20,13 +23,18 @@ use crate::mailbox::{Mailbox, Order};
 pub struct Watch {
     target: Target,
     reactors: Vec<Watched>,
+    /// What they counted.
+    ledger: Ledger,
+    /// What became of disks.
+    faults: FaultCounts,
     /// What the providers of each reactor are called, by their numbers.
     providers: Vec<&'static str>,
     started: Instant,
     started_at: SystemTime,
     patience: Duration,
-    /// The last one, and when collecting it began.
-    last: Mutex<Option<(Instant, Arc<Snapshot>)>>,
+    /// What every reactor says of itself; `None` of those that are silent.
+    sights: Joined<Vec<Option<Sight>>>,
+    snapshots: Joined<Snapshot>,
 }
 
 /// One reactor, as far as it is watched.
@@ -46,17 +54,32 @@ impl Watched {
 }
 
 impl Watch {
-    /// Of all reactors of `target`, which have these providers.
-    pub(crate) fn new(target: Target, reactors: Vec<Watched>, providers: &[ProviderName]) -> Self {
+    /// Of all reactors of `target`, which count in `ledger` and have these
+    /// providers.
+    pub(crate) fn new(
+        target: Target,
+        reactors: Vec<Watched>,
+        ledger: Ledger,
+        providers: &[ProviderName],
+    ) -> Self {
         Self {
             target,
             reactors,
+            ledger,
+            faults: FaultCounts::default(),
             providers: providers.iter().map(|name| name.name()).collect(),
             started: Instant::now(),
             started_at: SystemTime::now(),
             patience: PATIENCE,
-            last: Mutex::new(None),
+            sights: Joined::default(),
+            snapshots: Joined::default(),
         }
+    }
+
+    /// With what is counted of disks that are gone.
+    pub(crate) fn with_faults(mut self, faults: &FaultCounts) -> Self {
+        self.faults = faults.clone();
+        self
     }
 
     /// For how long a reactor may be silent.
@@ -73,28 +96,18 @@ impl Watch {
     /// are not asked more often for that.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        let asked = Instant::now();
-        // Who panicked left what was there before.
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((begun, snapshot)) = &*last
-            && *begun >= asked
-        {
-            return Arc::clone(snapshot);
-        }
-        let begun = Instant::now();
-        let snapshot = Arc::new(self.collect());
-        *last = Some((begun, Arc::clone(&snapshot)));
-        snapshot
+        self.snapshots.get(|| self.collect())
     }
 
-    /// Whether every reactor does something when it is told to.
+    /// Whether every reactor does something when it is told to. Those who ask at
+    /// the same time, for this or for a snapshot, have reactors asked once.
     #[must_use]
     pub fn health(&self) -> Health {
-        let sights = self.look();
+        let sights = self.sights.get(|| self.look());
         Health::of(sights.iter().map(Option::is_some))
     }
 
-    /// What every reactor says of itself; `None` of those that are silent.
+    /// Asks every reactor.
     fn look(&self) -> Vec<Option<Sight>> {
         let until = Instant::now() + self.patience;
         let asked: Vec<Receiver<Sight>> = self
@@ -114,18 +127,19 @@ impl Watch {
     }
 
     fn collect(&self) -> Snapshot {
-        let sights = self.look();
+        let sights = self.sights.get(|| self.look());
         let model = self.target.model();
         let now = self.started.elapsed();
-        let mut sum = Sum::of(&model);
-        let mut reactors = Vec::new();
-        for (number, (reactor, sight)) in self.reactors.iter().zip(&sights).enumerate() {
-            let mut state = state_of(number, &reactor.counters);
-            sum.count(&mut state, &reactor.counters, &model, now);
+        let reactors = self.reactors.iter().enumerate();
+        let mut reactors: Vec<_> = reactors
+            .map(|(number, reactor)| state_of(number, &reactor.counters))
+            .collect();
+        let mut sum = Sum::of(&model, &self.faults);
+        sum.count(&mut reactors, &self.ledger, &model, now);
+        for (state, sight) in reactors.iter_mut().zip(&*sights) {
             if let Some(sight) = sight {
-                self.see(&mut sum, &mut state, sight);
+                self.see(&mut sum, state, sight);
             }
-            reactors.push(state);
         }
         let hits = self.target.hits();
         let limits = Limit::ALL.into_iter();
@@ -140,6 +154,8 @@ impl Watch {
             namespaces: sum.namespaces.into_values().collect(),
             hosts: sum.hosts.into_values().collect(),
             queues: sum.queues,
+            groups: groups(&model),
+            descriptors: Descriptors::now(),
             limits: limits.collect(),
         }
     }
@@ -191,15 +207,21 @@ struct Sum {
 }
 
 impl Sum {
-    /// With every namespace that is served.
-    fn of(model: &Model) -> Self {
+    /// With every namespace there is.
+    fn of(model: &Model, faults: &FaultCounts) -> Self {
         let all = model.subsystems().iter().flat_map(|subsystem| {
             let nqn = subsystem.nqn.as_str().to_owned();
-            let namespaces = subsystem.namespaces().iter();
-            namespaces.map(move |one| NamespaceState {
+            let all = subsystem.namespaces().iter().chain(subsystem.disabled());
+            all.map(move |one| NamespaceState {
+                bytes: one.bytes(),
+                state: NamespaceState::name_of(one.state).to_owned(),
+                ana_group: one.ana_group,
+                faults: faults
+                    .of(&nqn, one.nsid)
+                    .map(|(cause, times)| (cause.to_owned(), times))
+                    .collect(),
                 subsystem: nqn.clone(),
                 nsid: one.nsid,
-                bytes: one.bytes(),
                 ..NamespaceState::default()
             })
         });
@@ -231,20 +253,25 @@ impl Sum {
         })
     }
 
-    /// Adds what a reactor counted.
+    /// Adds what reactors counted.
     fn count(
         &mut self,
-        state: &mut ReactorState,
-        counters: &Counters,
+        reactors: &mut [ReactorState],
+        ledger: &Ledger,
         model: &Model,
         now: Duration,
     ) {
         let serves = |subsystem: &Nqn, nsid| {
             let subsystem = model.subsystem(subsystem);
-            subsystem.is_some_and(|it| nsid == 0 || it.namespace(nsid).is_some())
+            subsystem.is_some_and(|it| {
+                let disabled = || it.disabled().iter().any(|one| one.nsid == nsid);
+                nsid == 0 || it.namespace(nsid).is_some() || disabled()
+            })
         };
-        for counted in counters.book.read(now, &serves) {
+        for counted in ledger.read(now, &serves) {
             let counts = Counts::from(&counted.totals);
+            let of_reactor = reactors.get_mut(counted.reactor);
+            let of_reactor = of_reactor.map(|state| &mut state.counts);
             match counted.of {
                 Of::Namespace { subsystem, nsid } => {
                     let subsystem = subsystem.as_str();
@@ -267,12 +294,29 @@ impl Sum {
                     let host = self.host(host.as_str(), subsystem.as_str());
                     host.connected |= connected;
                     host.counts.add(&counts);
-                    state.counts.add(&counts);
+                    of_reactor.into_iter().for_each(|it| it.add(&counts));
                 }
-                Of::Forgotten => state.counts.add(&counts),
+                Of::Forgotten => of_reactor.into_iter().for_each(|it| it.add(&counts)),
             }
         }
     }
+}
+
+/// The groups that something is said of, or that namespaces have, at each port.
+fn groups(model: &Model) -> Vec<GroupState> {
+    let subsystems = model.subsystems().iter();
+    let namespaces = subsystems.flat_map(|one| one.namespaces().iter().chain(one.disabled()));
+    let used: BTreeSet<u32> = namespaces.map(|one| one.ana_group).collect();
+    let ports = model.ports().iter().flat_map(|port| {
+        let said = port.ana_groups.iter().map(|group| group.id);
+        let all: BTreeSet<u32> = said.chain(used.iter().copied()).collect();
+        all.into_iter().map(|group| GroupState {
+            port: port.id,
+            group,
+            state: port.ana_state(group).name().to_owned(),
+        })
+    });
+    ports.collect()
 }
 
 /// A reactor without what is asked for, and without commands.

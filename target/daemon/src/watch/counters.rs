@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nvmeof_rdma::CloseReason;
-use nvmeof_target_core::metrics::Book;
+use nvmeof_target_core::metrics::{Book, Ledger};
 
 /// Counters of one reactor. Its thread writes, whoever watches reads.
 #[derive(Debug, Default)]
@@ -108,6 +108,14 @@ impl End {
 }
 
 impl Counters {
+    /// Of a reactor whose commands are counted in that ledger.
+    pub(crate) fn new(ledger: &Ledger, reactor: usize) -> Self {
+        Self {
+            book: ledger.book(reactor),
+            ..Self::default()
+        }
+    }
+
     /// The thread did this for so long.
     pub(crate) fn spent(&self, on: Spent, time: Duration) {
         add(self.time_ns.get(on as usize), ns(time));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Watch, routes};
 use crate::config::{Config, ConfigError};
-use crate::control::{Answering, finished};
+use crate::control::{Answering, Bounds, finished};
 
 /// A listener at which nobody is answered yet.
 pub(crate) struct Exporter {
@@ -50,7 +50,8 @@ impl Exporter {
     pub(crate) fn serve(self, watch: &Arc<Watch>) -> io::Result<Answering> {
         let address = self.listener.local_addr()?;
         let listen = move || tokio::net::TcpListener::from_std(self.listener);
-        let answering = Answering::start("metrics", listen, finished(routes(watch)))?;
+        let router = finished(routes(watch));
+        let answering = Answering::start("metrics", listen, router, Bounds::watching())?;
         tracing::info!("metrics at http://{address}/metrics");
         Ok(answering)
     }

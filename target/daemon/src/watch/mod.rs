@@ -7,10 +7,13 @@
 mod collect;
 mod counters;
 mod exporter;
+mod faults;
 mod health;
 pub(crate) mod http;
+mod joined;
 mod latency;
 mod openmetrics;
+mod plain;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -26,10 +29,14 @@ pub use counters::Counters;
 pub(crate) use counters::End;
 pub(crate) use counters::Spent;
 pub(crate) use exporter::Exporter;
+pub(crate) use faults::{Cause, FaultCounts};
 pub use health::Health;
 pub(crate) use http::routes;
 pub use latency::Latency;
-pub use snapshot::{Counts, Failed, HostState, NamespaceState, QueueState, ReactorState, Snapshot};
+pub use snapshot::{
+    Counts, Descriptors, Failed, GroupState, HostState, NamespaceState, QueueState, ReactorState,
+    Snapshot,
+};
 
 /// What a reactor has at one moment.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, MetricE
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{Counts, Latency, Snapshot};
+use super::{Counts, Descriptors, GroupState, Latency, NamespaceState, Snapshot};
 
 /// The beginning of every name.
 const PREFIX: &str = "nvmeof_target";
@@ -82,6 +82,24 @@ impl Out<'_> {
             None,
             [(vec![], count(snapshot.controllers))],
         )?;
+        let Descriptors { open, limit } = snapshot.descriptors;
+        let descriptors = [("open", open), ("limit", limit)];
+        self.gauges(
+            "file_descriptors",
+            "Descriptors that the process has open, and those that it may have",
+            None,
+            descriptors.map(|(kind, n)| (vec![label("kind", &kind)], count(n))),
+        )?;
+        let groups = snapshot.groups.iter().flat_map(|one| {
+            let place = [label("port", &one.port), label("group", &one.group)];
+            states(&place, &GroupState::STATES, &one.state)
+        });
+        self.gauges(
+            "ana_state",
+            "Whether a port reaches a group of namespaces in that state",
+            None,
+            groups,
+        )?;
         let limits = snapshot.limits.iter();
         self.counters(
             "limit_hits",
@@ -98,14 +116,39 @@ impl Out<'_> {
                 (labels, one)
             })
             .collect();
+        let there = labelled.iter().filter(|(_, one)| one.nsid > 0);
         self.gauges(
             "namespace_size",
-            "Size of a namespace",
+            "Size of a namespace; of one that is disabled it is not known",
             Some(Unit::Bytes),
-            labelled
-                .iter()
-                .filter(|(_, one)| one.nsid > 0)
+            there
+                .clone()
+                .filter(|(_, one)| one.bytes > 0)
                 .map(|(labels, one)| (labels.clone(), whole(one.bytes))),
+        )?;
+        self.gauges(
+            "namespace_state",
+            "Whether a namespace is in that state; faulted: what is behind it is gone",
+            None,
+            there
+                .clone()
+                .flat_map(|(labels, one)| states(labels, &NamespaceState::STATES, &one.state)),
+        )?;
+        self.gauges(
+            "namespace_ana_group",
+            "The group of a namespace, whose state ana_state tells",
+            None,
+            there
+                .clone()
+                .map(|(labels, one)| (labels.clone(), f64::from(one.ana_group))),
+        )?;
+        self.counters(
+            "namespace_faults",
+            "Times that what is behind a namespace was gone, by what told so",
+            there.flat_map(|(labels, one)| {
+                let faults = one.faults.iter();
+                faults.map(|(cause, n)| (and(labels, label("cause", cause)), *n))
+            }),
         )?;
         self.gauges(
             "namespace_commands_outstanding",
@@ -444,6 +487,15 @@ fn and(labels: &[Label], one: Label) -> Vec<Label> {
     let mut labels = labels.to_vec();
     labels.push(one);
     labels
+}
+
+/// A sample for each state: 1 for `now`, 0 for all others.
+fn states(labels: &[Label], all: &[&str], now: &str) -> Vec<Sample<f64>> {
+    let samples = all.iter().map(|state| {
+        let is_it = f64::from(u8::from(*state == now));
+        (and(labels, label("state", state)), is_it)
+    });
+    samples.collect()
 }
 
 #[allow(clippy::cast_precision_loss, reason = "gauges are floating point")]

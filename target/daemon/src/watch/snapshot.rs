@@ -29,6 +29,10 @@ pub struct Snapshot {
     pub hosts: Vec<HostState>,
     /// Queue pairs.
     pub queues: Vec<QueueState>,
+    /// Groups of namespaces, by port and number.
+    pub groups: Vec<GroupState>,
+    /// Descriptors of the process.
+    pub descriptors: Descriptors,
     /// How often peers ran into each limit, by configuration key.
     pub limits: BTreeMap<String, u64>,
 }
@@ -76,12 +80,39 @@ pub struct NamespaceState {
     pub subsystem: String,
     /// Its number.
     pub nsid: u32,
-    /// Size in bytes.
+    /// Size in bytes; 0 when it is not known.
     pub bytes: u64,
+    /// Whether hosts can use it: one of [`NamespaceState::STATES`], nothing for
+    /// number 0.
+    pub state: String,
+    /// Its group for asymmetric namespace access, 0 for none.
+    pub ana_group: u32,
+    /// How often what is behind it was gone, by cause.
+    pub faults: BTreeMap<String, u64>,
     /// Commands in work.
     pub commands: usize,
     /// Commands that were answered.
     pub counts: Counts,
+}
+
+/// A group of namespaces at one port.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct GroupState {
+    /// Number of the port.
+    pub port: u16,
+    /// Number of the group.
+    pub group: u32,
+    /// In which state the port reaches it: one of [`GroupState::STATES`].
+    pub state: String,
+}
+
+/// Descriptors of the process.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Descriptors {
+    /// Those that are open.
+    pub open: usize,
+    /// Those that it may have.
+    pub limit: usize,
 }
 
 /// One host of one subsystem.
@@ -148,6 +179,55 @@ pub struct Failed {
     pub name: String,
     /// How many.
     pub count: u64,
+}
+
+impl NamespaceState {
+    /// Each state there is.
+    pub const STATES: [&'static str; 3] = ["ready", "faulted", "disabled"];
+
+    /// Whether hosts can use it; also of number 0, which is none.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.state.is_empty() || self.state == "ready"
+    }
+
+    /// Whether what is behind it is gone.
+    #[must_use]
+    pub fn is_faulted(&self) -> bool {
+        self.state == "faulted"
+    }
+
+    /// A word for `state`.
+    pub(super) fn name_of(state: nvmeof_target_core::NamespaceState) -> &'static str {
+        match state {
+            nvmeof_target_core::NamespaceState::Ready => "ready",
+            nvmeof_target_core::NamespaceState::Faulted => "faulted",
+            nvmeof_target_core::NamespaceState::Disabled => "disabled",
+        }
+    }
+}
+
+impl GroupState {
+    /// Each state there is.
+    pub const STATES: [&'static str; 5] = [
+        "optimized",
+        "non-optimized",
+        "inaccessible",
+        "persistent-loss",
+        "change",
+    ];
+}
+
+impl Descriptors {
+    /// Those of this process.
+    pub(super) fn now() -> Self {
+        // With the one that is open meanwhile.
+        let open = std::fs::read_dir("/proc/self/fd").map(Iterator::count);
+        Self {
+            open: open.unwrap_or_default(),
+            limit: crate::files::limit(),
+        }
+    }
 }
 
 impl From<&Totals> for Counts {

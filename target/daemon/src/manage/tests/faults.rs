@@ -112,6 +112,11 @@ fn what_is_gone_is_faulted_until_it_is_enabled() {
     assert!(status.contains("2 namespaces (1 faulted)"), "{status}");
     assert!(!daemon.look_after(1, Some(Errno::EIO)), "it is known");
     assert_eq!(daemon.manager.faults_total(), 1);
+    let counted = daemon.manager.fault_counts().of(NQN, 1);
+    assert_eq!(
+        counted.collect::<Vec<_>>(),
+        [("removed", 0), ("unreadable", 0), ("size", 1)]
+    );
     // It is not back, which keeps nothing else from being changed.
     assert!(enable(&daemon, 1).unwrap_err().contains("0 bytes"));
     let more = [(1, a), (2, "ram:1M"), (3, "ram:2M")];

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nvmeof_rdma::Provider;
 use nvmeof_wire::cm::Request;
 use nvmeof_wire::fabrics::{Connect, disconnect};
@@ -125,4 +126,34 @@ fn a_connect_that_is_refused_names_who_asked() {
             .any(|line| line.contains("no controller 77 here")),
         "{lines:#?}"
     );
+}
+
+#[test]
+fn a_disk_that_fails_names_whose_command_that_was() {
+    let lines = logged(|| {
+        let mut bench = Bench::new(4);
+        let mut host = bench.host();
+        let (_admin, io) = ready(&mut bench, &mut host);
+        bench.reactor.storage_mut().fails = Some(Errno::EIO);
+        let sent = host.send_with(io, Io::new(1, 0, 8).to_sqe(WRITE), &[7; 4096]);
+        assert!(!run(&mut bench, &mut host, sent).0.status().is_success());
+    });
+    named(&lines, "write at byte 0 of memory failed", 1);
+}
+
+#[test]
+fn whoever_is_turned_away_is_named_by_address() {
+    let lines = logged(|| {
+        let mut bench = Bench::new(5);
+        let mut host = bench.host();
+        let mut wrong = Request::new(1, 128);
+        wrong.hsqsize = 1000.into();
+        host.open(bench.net.now(), &wrong);
+        bench.until(&mut [&mut host], |_, hosts| !hosts[0].closed.is_empty());
+    });
+    let line = lines
+        .iter()
+        .find(|line| line.contains("connection rejected"));
+    let line = line.unwrap_or_else(|| panic!("{lines:#?}"));
+    assert!(line.contains("peer=10.0.0.2:"), "{line}");
 }

@@ -20,6 +20,7 @@ fn counted(bench: &Bench) -> Vec<Counted> {
         .reactor
         .counters()
         .book
+        .ledger()
         .read(Duration::ZERO, &|_, _| true)
 }
 

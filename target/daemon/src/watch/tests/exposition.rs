@@ -43,11 +43,20 @@ pub(super) fn parse(text: &str) -> Vec<Family> {
             ["#", "TYPE", name, kind] => {
                 let family = families.last_mut().unwrap();
                 assert_eq!(family.name, name);
+                assert!(
+                    family.kind.is_empty() && family.samples.is_empty(),
+                    "{line}"
+                );
                 assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
                 kind.clone_into(&mut family.kind);
             }
             ["#", "UNIT", name, unit] => {
-                assert_eq!(families.last().unwrap().name, name);
+                let family = families.last().unwrap();
+                assert_eq!(family.name, name);
+                assert!(
+                    !family.kind.is_empty() && family.samples.is_empty(),
+                    "{line}"
+                );
                 assert!(name.ends_with(&format!("_{unit}")), "{line}");
             }
             _ => {
@@ -60,16 +69,75 @@ pub(super) fn parse(text: &str) -> Vec<Family> {
                 let allowed: &[&str] = match family.kind.as_str() {
                     "counter" => &["_total"],
                     "gauge" => &[""],
-                    _ => &["_bucket", "_count", "_sum"],
+                    "histogram" => &["_bucket", "_count", "_sum"],
+                    kind => panic!("{kind}: {line}"),
                 };
                 assert!(allowed.contains(&suffix), "{line}");
+                let counts = family.kind != "gauge";
+                assert!(
+                    !counts || sample.value.is_finite() && sample.value >= 0.0,
+                    "{line}"
+                );
                 let once = (sample.name.clone(), sample.labels.clone());
                 assert!(seen.insert(once), "twice: {line}");
                 family.samples.push(sample);
             }
         }
     }
+    families.iter().for_each(check);
     families
+}
+
+/// What goes for the samples of a family together.
+fn check(family: &Family) {
+    if family.kind != "histogram" {
+        return;
+    }
+    let mut left = &family.samples[..];
+    let mut seen = BTreeSet::new();
+    while let Some(first) = left.first() {
+        let its = |sample: &Sample| {
+            let mut labels = sample.labels.clone();
+            labels.remove("le");
+            labels
+        };
+        // "MetricPoints ... MUST NOT be interleaved": those of one set of labels
+        // follow each other.
+        let labels = its(first);
+        let len = left.iter().take_while(|one| its(one) == labels).count();
+        let (point, rest) = left.split_at(len);
+        assert!(seen.insert(labels), "interleaved: {first:?}");
+        check_histogram(&family.name, point);
+        left = rest;
+    }
+}
+
+/// Buckets with their bounds going up, each with what is in those before, one
+/// beyond all bounds, and then as many samples as that has.
+fn check_histogram(name: &str, point: &[Sample]) {
+    let of = |suffix: &str| {
+        let named = point
+            .iter()
+            .filter(|one| one.name == format!("{name}{suffix}"));
+        named.collect::<Vec<_>>()
+    };
+    let (buckets, counts, sums) = (of("_bucket"), of("_count"), of("_sum"));
+    let bounds: Vec<f64> = buckets
+        .iter()
+        .map(|one| one.labels["le"].parse().unwrap())
+        .collect();
+    assert!(bounds.is_sorted_by(|one, other| one < other), "{bounds:?}");
+    assert_eq!(bounds.last(), Some(&f64::INFINITY));
+    assert_eq!(buckets.last().unwrap().labels["le"], "+Inf");
+    assert!(
+        buckets.is_sorted_by(|one, other| one.value <= other.value),
+        "{buckets:?}"
+    );
+    assert_eq!((counts.len(), sums.len()), (1, 1));
+    assert!((counts[0].value - buckets.last().unwrap().value).abs() < 0.5);
+    for one in counts.iter().chain(&sums) {
+        assert!(!one.labels.contains_key("le"), "{one:?}");
+    }
 }
 
 fn is_name(name: &str) -> bool {
@@ -87,7 +155,7 @@ fn sample(line: &str) -> Sample {
         rest = inner;
         while !rest.starts_with('}') {
             let (key, after) = rest.split_once("=\"").unwrap_or_else(|| panic!("{line}"));
-            assert!(is_name(key), "{line}");
+            assert!(is_name(key) && !key.starts_with("__"), "{line}");
             let (value, after) = quoted(after).unwrap_or_else(|| panic!("{line}"));
             assert!(labels.insert(key.to_owned(), value).is_none(), "{line}");
             rest = after.strip_prefix(',').unwrap_or(after);
@@ -120,4 +188,33 @@ fn quoted(text: &str) -> Option<(String, &str)> {
         }
     }
     None
+}
+
+#[test]
+fn what_the_specification_forbids_is_found() {
+    let good = "# HELP a A.\n# TYPE a counter\na_total{b=\"c\"} 1\n\
+                # HELP h H.\n# TYPE h histogram\nh_bucket{le=\"1.0\"} 1\n\
+                h_bucket{le=\"+Inf\"} 2\nh_count 2\nh_sum 7.5\n# EOF\n";
+    assert_eq!(parse(good).len(), 2);
+    for (from, to) in [
+        ("# EOF\n", ""),
+        ("# TYPE a counter\n", ""),
+        ("# HELP h", "# HELP a"),
+        ("a_total", "a"),
+        ("} 1\n", "} -1\n"),
+        ("} 1\n", "} NaN\n"),
+        ("} 1\n", "} 1\na_total{b=\"c\"} 1\n"),
+        ("b=\"c\"", "b=\"\\c\""),
+        ("b=\"c\"", "__b=\"c\""),
+        ("h_bucket{le=\"+Inf\"} 2\n", ""),
+        ("h_bucket{le=\"+Inf\"} 2", "h_bucket{le=\"+Inf\"} 0"),
+        ("h_count 2", "h_count 3"),
+        ("h_sum 7.5\n", ""),
+        ("le=\"1.0\"", "le=\"1.0\",x=\"y\""),
+    ] {
+        let bad = good.replace(from, to);
+        assert_ne!(bad, good);
+        let found = std::panic::catch_unwind(|| parse(&bad).len());
+        assert!(found.is_err(), "{bad}");
+    }
 }

@@ -1,0 +1,37 @@
+//! When the process runs out of descriptors. A file of its own, since the
+//! limit is for the whole process.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fs::{File, OpenOptions};
+
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nvmeof_backend::{Claim, OpenError, Spec};
+
+#[test]
+fn a_disk_is_not_gone_because_there_are_no_descriptors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    File::create(&path).unwrap().set_len(1 << 20).unwrap();
+    let spec: Spec = path.to_str().unwrap().parse().unwrap();
+    let claim = Claim::take(&spec, None).unwrap();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(2 << 20).unwrap();
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    // The lowest number that is free is the first beyond the limit.
+    let free = std::os::fd::AsRawFd::as_raw_fd(&file.try_clone().unwrap());
+    setrlimit(Resource::RLIMIT_NOFILE, u64::try_from(free).unwrap(), hard).unwrap();
+    let told = claim.resized();
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+    let error = told.err().unwrap();
+    assert!(
+        matches!(&error, OpenError::System { errno, .. } if *errno == Errno::EMFILE),
+        "{error}"
+    );
+    assert!(error.is_passing());
+    let size = claim.resized().unwrap().unwrap().geometry().size;
+    assert_eq!(size, 2 << 20);
+    // What is wrong with the storage itself does not pass.
+    file.set_len(0).unwrap();
+    assert!(!claim.resized().err().unwrap().is_passing());
+}

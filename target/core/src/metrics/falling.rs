@@ -1,0 +1,200 @@
+//! Sums over all reactors go up, or begin again from zero, whatever hosts come,
+//! go and are forgotten.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvmeof_wire::{Nqn, Status};
+use proptest::prelude::*;
+
+use super::book::{Ledger, Of};
+use super::histogram::Took;
+use super::tally::Tally;
+use super::{Book, Operation, Totals};
+
+const REACTORS: usize = 3;
+const HOSTS: usize = 8;
+/// Hosts that left and are remembered.
+const FEW: usize = 3;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// A host connects a queue on a reactor.
+    Connect { host: usize, reactor: usize },
+    /// One of the queues that are there does so many commands.
+    Work { queue: usize, commands: u64 },
+    /// It goes.
+    Leave { queue: usize },
+    /// So much later somebody looks.
+    Look { seconds: u64 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (0..HOSTS, 0..REACTORS).prop_map(|(host, reactor)| Step::Connect { host, reactor }),
+        4 => (any::<usize>(), 1..9_u64)
+            .prop_map(|(queue, commands)| Step::Work { queue, commands }),
+        3 => any::<usize>().prop_map(|queue| Step::Leave { queue }),
+        2 => (0..700_u64).prop_map(|seconds| Step::Look { seconds }),
+    ]
+}
+
+fn nqn(host: usize) -> Nqn {
+    Nqn::new(&format!("nqn.2026-11.org.example:{host}")).unwrap()
+}
+
+struct Queue {
+    host: usize,
+    reactor: usize,
+    book: Book,
+    tally: Arc<Tally>,
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.book.left(nqn(self.host), nqn(0));
+    }
+}
+
+fn hosts_of(queues: &[Queue]) -> BTreeSet<usize> {
+    queues.iter().map(|queue| queue.host).collect()
+}
+
+/// What was done in truth.
+#[derive(Default)]
+struct Truth {
+    /// By each host so far.
+    done: BTreeMap<usize, u64>,
+    /// What that was whenever it had no queue at all: it may count from there.
+    away: BTreeMap<usize, BTreeSet<u64>>,
+    /// By each reactor.
+    reactors: [u64; REACTORS],
+    /// Hosts that were there at once, at most.
+    most: usize,
+}
+
+impl Truth {
+    fn may_be_told(&self, host: usize, told: u64) -> bool {
+        let done = self.done.get(&host).copied().unwrap_or_default();
+        let mut away = self.away.get(&host).into_iter().flatten();
+        told == done || away.any(|then| told == done - then)
+    }
+}
+
+fn look(ledger: &Ledger, now: Duration, queues: &[Queue], truth: &Truth) {
+    let of = |totals: &Totals| totals.operations(Operation::Admin);
+    let (mut hosts, mut reactors) = (BTreeMap::<usize, u64>::new(), [0; REACTORS]);
+    for one in ledger.read(now, &|_, _| true) {
+        reactors[one.reactor] += of(&one.totals);
+        if let Of::Host { host, .. } = one.of {
+            let host = (0..HOSTS).find(|it| nqn(*it) == host).unwrap();
+            *hosts.entry(host).or_default() += of(&one.totals);
+        }
+    }
+    assert_eq!(reactors, truth.reactors, "what a reactor did is never lost");
+    for (host, told) in &hosts {
+        assert!(
+            truth.may_be_told(*host, *told),
+            "{told} of host {host}, a part of what it did"
+        );
+    }
+    let there = hosts_of(queues);
+    assert!(there.iter().all(|host| hosts.contains_key(host)));
+    assert!(hosts.len() <= truth.most + FEW, "{hosts:?}");
+}
+
+proptest! {
+    #[test]
+    fn sums_over_reactors_never_lose_a_part(steps in prop::collection::vec(step(), 1..120)) {
+        let ledger = Ledger::remembering(FEW);
+        let books: Vec<Book> = (0..REACTORS).map(|reactor| ledger.book(reactor)).collect();
+        let (mut queues, mut truth) = (Vec::<Queue>::new(), Truth::default());
+        let mut now = Duration::ZERO;
+        for step in steps {
+            match step {
+                Step::Connect { host, reactor } => {
+                    let book = books[reactor].clone();
+                    let tally = book.host(nqn(host), nqn(0));
+                    queues.push(Queue { host, reactor, book, tally });
+                    truth.most = truth.most.max(hosts_of(&queues).len());
+                }
+                Step::Work { queue, commands } if !queues.is_empty() => {
+                    let at = queue % queues.len();
+                    let queue = &queues[at];
+                    for _ in 0..commands {
+                        let took = Took::new(Duration::ZERO);
+                        queue.tally.count(Operation::Admin, Status::SUCCESS, took);
+                    }
+                    *truth.done.entry(queue.host).or_default() += commands;
+                    truth.reactors[queue.reactor] += commands;
+                }
+                Step::Leave { queue } if !queues.is_empty() => {
+                    let host = queues.swap_remove(queue % queues.len()).host;
+                    if queues.iter().all(|queue| queue.host != host) {
+                        let done = truth.done.get(&host).copied().unwrap_or_default();
+                        truth.away.entry(host).or_default().insert(done);
+                    }
+                }
+                Step::Look { seconds } => {
+                    now += Duration::from_secs(seconds);
+                    look(&ledger, now, &queues, &truth);
+                }
+                Step::Work { .. } | Step::Leave { .. } => {}
+            }
+        }
+        look(&ledger, now, &queues, &truth);
+    }
+}
+
+#[test]
+fn a_host_that_is_still_somewhere_is_forgotten_nowhere() {
+    let ledger = Ledger::remembering(FEW);
+    let (one, other) = (ledger.book(0), ledger.book(1));
+    let took = Took::new(Duration::ZERO);
+    let stays = one.host(nqn(1), nqn(0));
+    let goes = other.host(nqn(1), nqn(0));
+    goes.count(Operation::Admin, Status::SUCCESS, took);
+    drop(goes);
+    let told = |seconds| {
+        let all = ledger.read(Duration::from_secs(seconds), &|_, _| true);
+        let its = all
+            .iter()
+            .filter(|one| matches!(one.of, Of::Host { host, .. } if host == nqn(1)));
+        its.map(|one| one.totals.operations(Operation::Admin))
+            .sum::<u64>()
+    };
+    assert_eq!((told(0), told(5000)), (1, 1));
+    // Nor because others come and go on the reactor where it was.
+    for n in 2..8 {
+        drop(other.host(nqn(n), nqn(0)));
+    }
+    assert_eq!(told(5000), 1);
+    drop(stays);
+    assert_eq!((told(6000), told(7000)), (1, 0));
+}
+
+#[test]
+fn who_left_the_longest_ago_is_forgotten_first() {
+    let ledger = Ledger::remembering(FEW);
+    let book = ledger.book(0);
+    let come = |host| book.host(nqn(host), nqn(0));
+    let leave = |host: usize, tally: Arc<Tally>| {
+        book.left(nqn(host), nqn(0));
+        drop(tally);
+    };
+    // It came first, and was there until a moment ago.
+    let first = come(1);
+    (2..=FEW).for_each(|host| leave(host, come(host)));
+    leave(1, first);
+    let _comes = come(5);
+    let there: BTreeSet<usize> = ledger
+        .read(Duration::ZERO, &|_, _| true)
+        .iter()
+        .filter_map(|one| match one.of {
+            Of::Host { host, .. } => (0..HOSTS).find(|it| nqn(*it) == host),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(there, BTreeSet::from([1, 3, 5]));
+}

@@ -1,0 +1,248 @@
+//! Who uses the control socket, or the port of metrics, badly: each gets a proper
+//! answer or none, and nobody is held up.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use nvmeof_e2e::{PATIENCE, Setup, Target, at_work, binary, goes_on, pattern, same_bytes};
+
+const MIB: usize = 1 << 20;
+
+/// One of both places at which HTTP is spoken.
+#[derive(Clone, Debug)]
+enum Door {
+    Control(PathBuf),
+    Metrics(SocketAddr),
+}
+
+trait Stream: Read + Write + Send {}
+impl<T: Read + Write + Send> Stream for T {}
+
+impl Door {
+    fn connect(&self) -> Box<dyn Stream> {
+        match self {
+            Self::Control(path) => {
+                let stream = UnixStream::connect(path).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                Box::new(stream)
+            }
+            Self::Metrics(address) => {
+                let stream = TcpStream::connect(address).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                Box::new(stream)
+            }
+        }
+    }
+
+    /// What is answered to `bytes`, to the end.
+    fn says(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect();
+        // Who is not listened to any more may be told so in the middle.
+        let _ = stream.write_all(bytes);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    fn must_answer(&self) {
+        let answer = self.says(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{self:?}: {answer}");
+    }
+}
+
+fn served() -> (Setup, Target, [Door; 2]) {
+    let setup = configured();
+    let mut target = setup.start();
+    let doors = doors(&setup, &mut target);
+    (setup, target, doors)
+}
+
+fn configured() -> Setup {
+    let setup = Setup::new();
+    let socket = setup.path("control.sock");
+    let head = format!(
+        "[control]\nsocket = '{}'\nstate = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+        socket.display()
+    );
+    setup.head(&head).file(MIB)
+}
+
+fn doors(setup: &Setup, target: &mut Target) -> [Door; 2] {
+    let line = target.wait_for_log("metrics at http://");
+    let (_, rest) = line.split_once("http://").unwrap();
+    let address = rest.split('/').next().unwrap().parse().unwrap();
+    [
+        Door::Control(setup.path("control.sock")),
+        Door::Metrics(address),
+    ]
+}
+
+/// A request with a head of these lines and a body.
+fn request(first: &str, lines: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!("{first} HTTP/1.1\r\nhost: a\r\n{lines}\r\n");
+    [head.as_bytes(), body].concat()
+}
+
+#[test]
+fn what_is_wrong_is_answered_with_its_status() {
+    let (_setup, mut target, doors) = served();
+    let long = format!("x: {}\r\n", "y".repeat(300 << 10));
+    let one = "content-length: 1\r\n";
+    for door in &doors {
+        let (of_control, body) = match door {
+            Door::Control(_) => (true, "400"),
+            Door::Metrics(_) => (false, "413"),
+        };
+        let plan = if of_control {
+            "POST /v1/plan"
+        } else {
+            "GET /metrics"
+        };
+        for (what, status) in [
+            (b"what is this?\r\n\r\n".to_vec(), "400"),
+            (b"GET / HTTP/9.9\r\n\r\n".to_vec(), "400"),
+            (request("GET /nothing", "", b""), "404"),
+            (request("DELETE /metrics", "", b""), "405"),
+            (request("POST /metrics", "", b""), "405"),
+            (request("GET /metrics", &long, b""), "431"),
+            (request("GET /metrics", &"x: y\r\n".repeat(200), b""), "431"),
+            (request(plan, one, b"{"), body),
+            (
+                request(
+                    plan,
+                    "transfer-encoding: chunked\r\n",
+                    b"1\r\n{\r\n0\r\n\r\n",
+                ),
+                body,
+            ),
+            (
+                request(
+                    plan,
+                    "content-length: 99999999999\r\nexpect: 100-continue\r\n",
+                    b"",
+                ),
+                "413",
+            ),
+        ] {
+            let answer = door.says(&what);
+            let shown = String::from_utf8_lossy(what.get(..what.len().min(200)).unwrap());
+            let expected = format!("HTTP/1.1 {status} ");
+            let answered = answer.lines().next().unwrap_or_default();
+            assert!(
+                answer.starts_with(&expected),
+                "{door:?} {shown:?}: {answered}"
+            );
+        }
+        door.must_answer();
+    }
+    // What changes something is answered at one door alone.
+    let [_, metrics] = &doors;
+    for path in ["POST /v1/drain", "GET /v1/status", "GET /openapi.json"] {
+        let answer = metrics.says(&request(path, "", b""));
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{path}: {answer}");
+    }
+    target.must_be_well();
+    target.stop();
+}
+
+#[test]
+fn bodies_are_bounded() {
+    let (_setup, mut target, doors) = served();
+    for door in &doors {
+        let (first, len) = match door {
+            Door::Control(_) => ("POST /v1/apply", 9 * MIB),
+            Door::Metrics(_) => ("GET /metrics", 32 << 10),
+        };
+        let head = format!("content-length: {len}\r\n");
+        let answer = door.says(&request(first, &head, &vec![b'x'; len]));
+        assert!(answer.starts_with("HTTP/1.1 413 "), "{door:?}: {answer}");
+        // One that never ends does.
+        let mut stream = door.connect();
+        let head = "transfer-encoding: chunked\r\n";
+        let _ = stream.write_all(&request(first, head, b""));
+        let chunk = [b"10000\r\n".as_slice(), &[b'x'; 0x10000], b"\r\n"].concat();
+        let taken = (0..4096).take_while(|_| stream.write_all(&chunk).is_ok());
+        assert!(taken.count() < 4096, "{door:?} takes everything");
+        door.must_answer();
+    }
+    target.must_be_well();
+    target.stop();
+}
+
+#[test]
+fn one_answer_is_given_to_requests_that_come_together() {
+    let (_setup, target, doors) = served();
+    for door in &doors {
+        let one = request("GET /healthz", "connection: keep-alive\r\n", b"");
+        let answer = door.says(&one.repeat(3)).to_lowercase();
+        assert_eq!(
+            answer.matches("http/1.1 200 ").count(),
+            1,
+            "{door:?}: {answer}"
+        );
+        assert!(answer.contains("connection: close"), "{door:?}: {answer}");
+    }
+    target.stop();
+}
+
+#[test]
+fn many_who_are_slow_hold_nobody_up() {
+    let (_setup, mut target, doors) = served();
+    let mut bench = at_work(&target);
+    for door in &doors {
+        let mut slow: Vec<_> = (0..150).map(|_| door.connect()).collect();
+        // A byte now and then, of a head or of a body.
+        let head = request("POST /v1/apply", "content-length: 100\r\n", b"");
+        for (at, stream) in slow.iter_mut().enumerate() {
+            let part = head.get(..head.len().min(at)).unwrap();
+            let _ = stream.write_all(part);
+        }
+        for byte in &head {
+            for stream in &mut slow {
+                let _ = stream.write_all(&[*byte]);
+            }
+            if byte == &b'\n' {
+                door.must_answer();
+                goes_on(&target, &mut bench);
+            }
+        }
+        // Who asks and does not listen is in nobody's way either.
+        let mut deaf: Vec<_> = (0..20).map(|_| door.connect()).collect();
+        for stream in &mut deaf {
+            let _ = stream.write_all(&request("GET /metrics", "", b""));
+        }
+        door.must_answer();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    bench.kill();
+    target.must_be_well();
+    target.stop();
+}
+
+#[test]
+fn of_few_descriptors_hosts_and_disks_keep_theirs() {
+    let setup = configured();
+    let mut command = Command::new("prlimit");
+    command.arg("--nofile=64:64").arg(binary("nvmeof-target"));
+    command.arg("serve").arg("--config").arg(setup.config());
+    let mut target = setup.start_as(&mut command);
+    let doors = doors(&setup, &mut target);
+    let mut silent: Vec<_> = doors
+        .iter()
+        .flat_map(|door| (0..40).map(|_| door.connect()))
+        .collect();
+    same_bytes(&target.read(1, 0, None), &pattern(1, MIB));
+    for stream in &mut silent {
+        let _ = stream.write_all(b"GET ");
+    }
+    doors.iter().for_each(Door::must_answer);
+    same_bytes(&target.read(1, 0, None), &pattern(1, MIB));
+    assert!(target.lines(&["EMFILE"]).is_empty(), "{}", target.log());
+    target.must_be_well();
+    target.stop();
+}
