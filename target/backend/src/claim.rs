@@ -125,6 +125,22 @@ impl Claim {
     /// # Errors
     /// [`OpenError`] when that size cannot be served.
     pub fn resized(&self) -> Result<Option<Self>, OpenError> {
+        let Some(file) = self.file() else {
+            return Ok(None);
+        };
+        let size = probe::size(self.name(), file)?;
+        if size == self.geometry().size {
+            return Ok(None);
+        }
+        self.with_size(size).map(Some)
+    }
+
+    /// The same with another size in bytes: of a file or block device as much as
+    /// that, whatever it has. Both have the one lock. Memory stays as it is.
+    ///
+    /// # Errors
+    /// [`OpenError`] when that size cannot be served.
+    pub fn with_size(&self, size: u64) -> Result<Self, OpenError> {
         let Claimed {
             identity,
             polled,
@@ -133,19 +149,15 @@ impl Claim {
             source: Source::File(file),
         } = &*self.inner
         else {
-            return Ok(None);
+            return Ok(self.clone());
         };
-        let size = probe::size(name, file)?;
-        if size == geometry.size {
-            return Ok(None);
-        }
         probe::servable(name, size, geometry.block_size)?;
         let file = probe::duplicate(name, file)?;
         let geometry = Geometry {
             size,
             ..geometry.clone()
         };
-        Ok(Some(Self {
+        Ok(Self {
             inner: Arc::new(Claimed {
                 identity: *identity,
                 polled: *polled,
@@ -153,7 +165,15 @@ impl Claim {
                 geometry,
                 source: Source::File(file),
             }),
-        }))
+        })
+    }
+
+    /// The file or block device; `None` for memory.
+    pub(crate) fn file(&self) -> Option<&File> {
+        match &self.inner.source {
+            Source::File(file) => Some(file),
+            Source::Ram(_) | Source::Null => None,
+        }
     }
 
     /// Whether anything of it can still be read: a block at its start, in its
@@ -176,10 +196,7 @@ impl Claim {
     /// Which file or device it is; `None` for memory, and where nothing tells.
     #[must_use]
     pub fn storage(&self) -> Option<Storage> {
-        let Source::File(file) = &self.inner.source else {
-            return None;
-        };
-        let metadata = file.metadata().ok()?;
+        let metadata = self.file()?.metadata().ok()?;
         Some(if metadata.file_type().is_block_device() {
             Storage::Device(metadata.rdev(), self.inner.geometry.size)
         } else {

@@ -23,6 +23,7 @@ mod polling;
 mod probe;
 mod ram;
 mod request;
+mod resize;
 mod size;
 mod spec;
 
@@ -33,5 +34,6 @@ pub use error::{CloseError, IoError, IoErrorKind, OpenError};
 pub use geometry::{BlockSize, Geometry};
 pub use polling::NoPolling;
 pub use request::{Done, Op, Refused, Request, Why};
+pub use resize::ResizeError;
 pub use size::{SizeError, parse_size};
 pub use spec::{Spec, SpecError};

@@ -3,7 +3,7 @@
 
 use nvmeof_wire::Nqn;
 
-use crate::control::{DocumentIn, HostIn};
+use crate::control::{DocumentIn, EditsIn, ForgetIn, HostIn};
 use crate::{changes, import};
 
 /// Reads a body of the control socket as each of the requests there are, and
@@ -12,9 +12,10 @@ use crate::{changes, import};
 pub fn control_body(body: &[u8]) -> usize {
     let host = serde_json::from_slice::<HostIn>(body).is_ok_and(|it| Nqn::new(&it.host).is_ok());
     let document = serde_json::from_slice::<DocumentIn>(body).is_ok();
-    let edits = serde_json::from_slice::<crate::control::EditsIn>(body).is_ok();
+    let edits = serde_json::from_slice::<EditsIn>(body).is_ok();
+    let forget = serde_json::from_slice::<ForgetIn>(body).is_ok();
     let resize = serde_json::from_slice::<changes::Resize>(body).is_ok();
-    [host, document, edits, resize]
+    [host, document, edits, forget, resize]
         .into_iter()
         .map(usize::from)
         .sum()
@@ -55,7 +56,7 @@ mod tests {
     #[test]
     fn what_is_good_is_taken_and_what_is_not_is_refused() {
         let add = br#"{"edits": [{"edit": "namespace_add", "path": "ram:1M"}]}"#;
-        assert_eq!(super::control_body(add), 1);
+        assert_eq!(super::control_body(add), 2);
         let text = super::edits(DOCUMENT, add);
         assert!(text.is_some_and(|text| text.contains("ram:1M")));
         assert_eq!(super::edits(DOCUMENT, b"{\"edits\": 1}"), None);

@@ -186,6 +186,126 @@ fn whatever_was_acknowledged_is_there_after_kill() {
 }
 
 #[test]
+fn a_host_at_work_finds_no_block_that_is_cut_off() {
+    let setup = managed().file(16 * MIB);
+    let mut target = setup.start();
+    for _ in 0..3 {
+        let bench = at_work(&target);
+        ctl(&setup, "namespace resize 1 4M --shrink").ok();
+        assert_eq!(fs::metadata(setup.image_path(1)).unwrap().len(), 4 << 20);
+        // It asks for blocks that are not there any more, and hears just that.
+        let ended = bench.end();
+        assert_eq!(ended.status, Some(1), "{ended}");
+        assert!(ended.stderr.contains("LBA Out of Range"), "{ended}");
+        ctl(&setup, "namespace resize 1 16M").ok();
+        assert_eq!(blocks(&target, 1), 16 << 11);
+    }
+    target.must_be_well();
+    target.stop();
+}
+
+#[test]
+fn a_refused_command_says_why_and_what_to_do() {
+    let setup = managed().file(MIB).namespace("ram:1M", "");
+    let target = setup.start();
+    let missing = setup.path("missing").display().to_string();
+    for (line, status, words) in [
+        (
+            &*format!("plan {missing}"),
+            1,
+            &["missing", "cannot be read"][..],
+        ),
+        (
+            &format!("apply {missing}"),
+            1,
+            &["missing", "cannot be read"],
+        ),
+        (
+            &format!("namespace add {missing}"),
+            2,
+            &["path: ", "no such file"],
+        ),
+        (
+            "namespace add ram:1M --nsid 1",
+            2,
+            &["a namespace 1 already"],
+        ),
+        ("namespace remove 7", 2, &["no namespace 7"]),
+        ("namespace resize 7", 2, &["no namespace 7"]),
+        ("namespace resize 2 2M", 2, &["memory", "other memory"]),
+        ("namespace resize 1 1000", 2, &["multiple of 4096"]),
+        ("namespace resize 1 much", 2, &["SIZE: "]),
+        ("namespace enable 7", 2, &["no namespace 7"]),
+        ("namespace disable 7", 2, &["no namespace 7"]),
+        (
+            "host allow nqn.2026-11.org.example:a",
+            2,
+            &["every host", "--only"],
+        ),
+        (
+            "host deny nqn.2026-11.org.example:a",
+            2,
+            &["every host", "--only"],
+        ),
+        ("port add 127.0.0.1", 2, &["traddr"]),
+        ("port remove 9", 2, &["no port 9"]),
+        (&format!("subsystem add {NQN}"), 2, &["already"]),
+        (
+            "subsystem remove nqn.2026-11.org.example:no",
+            2,
+            &["no subsystem"],
+        ),
+        ("ana set 1 best", 2, &["state", "best"]),
+        ("ana set 1 optimized --port 9", 2, &["no port 9"]),
+        ("referral add nowhere", 2, &["traddr"]),
+        (
+            "referral remove 10.0.0.9:4420",
+            2,
+            &["none at 10.0.0.9:4420"],
+        ),
+        ("disconnect no-name", 2, &["host: ", "no-name"]),
+        ("forget 1", 2, &["no change 1", "ctl changes"]),
+    ] {
+        ctl(&setup, line).fails(status, words);
+        assert_eq!(nsids(&target), [1, 2], "{line}");
+    }
+    let nobody = ctl(&setup, "disconnect nqn.2026-11.org.example:nobody").ok();
+    assert!(String::from_utf8_lossy(&nobody.stdout).contains("was not connected"));
+    // What is disabled, or in effect, or refused while nobody is served.
+    ctl(&setup, "namespace disable 1").ok();
+    ctl(&setup, "namespace resize 1 2M").fails(1, &["disabled", "enable it first"]);
+    ctl(&setup, "forget 1").fails(2, &["namespace disable 1", "is not put aside"]);
+    let listed = ctl(&setup, "changes").ok();
+    assert_eq!(
+        String::from_utf8_lossy(&listed.stdout)
+            .lines()
+            .next()
+            .unwrap(),
+        format!("1 namespace disable 1 of {NQN}")
+    );
+    ctl(&setup, "drain").ok();
+    ctl(&setup, "drain").ok();
+    for line in ["reload", "namespace enable 1", "namespace resize 1"] {
+        ctl(&setup, line).fails(1, &["is drained", "ctl resume"]);
+    }
+    ctl(&setup, "resume").ok();
+    let other = setup.path("other.toml");
+    let text = setup
+        .text()
+        .replace("[control]", "[limits]\nio_queues = 3\n[control]");
+    fs::write(&other, text).unwrap();
+    for verb in ["plan", "apply"] {
+        let said = ctl(&setup, &format!("{verb} {}", other.display())).ok();
+        let said = String::from_utf8_lossy(&said.stdout).replace("\n  ", " ");
+        assert!(
+            said.contains("warning: limits.io_queues stays as"),
+            "{said}"
+        );
+    }
+    target.stop();
+}
+
+#[test]
 fn a_document_is_planned_and_applied_as_a_whole() {
     let setup = managed().file(MIB);
     let target = setup.start();

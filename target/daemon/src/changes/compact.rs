@@ -3,6 +3,7 @@
 
 use super::document::Document;
 use super::edit::Edit;
+use super::effective::Aside;
 
 /// Adds `edit` to `edits`, which are made on `base` one after the other. What
 /// comes of them is the same as if it had just been put behind them.
@@ -15,6 +16,25 @@ pub(super) fn add(base: &Document, edits: &mut Vec<Edit>, edit: Edit) {
     if !edit.takes_away() || fits(base, edits, &edit) {
         edits.push(edit);
     }
+}
+
+/// Takes those out that are `aside` and add something, with all that are aside
+/// about what they add: they are to be behind what is in effect, so that they
+/// are nobody's in the way when they fit again.
+///
+/// What takes something away stays where it is: behind a later edit it would
+/// take away what that one added.
+pub(super) fn take_late(edits: &mut Vec<Edit>, aside: &[Aside]) -> Vec<Edit> {
+    let mut late: Vec<Edit> = Vec::new();
+    edits.retain(|edit| {
+        let follows = late.iter().any(|one| one.slot().holds(&edit.slot()));
+        let is_late = (follows || !edit.overrides()) && aside.iter().any(|one| one.edit == *edit);
+        if is_late {
+            late.push(edit.clone());
+        }
+        !is_late
+    });
+    late
 }
 
 fn fits(base: &Document, edits: &[Edit], edit: &Edit) -> bool {

@@ -1,12 +1,16 @@
 //! The document that is served: a base with edits made on it.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::broken::Broken;
 use super::document::Document;
 use super::edit::Edit;
+use super::settings;
 use super::state::{Applied, State};
 use crate::config::{Config, ConfigError};
 
@@ -16,15 +20,24 @@ pub(super) struct Base {
     /// What it is called in messages.
     pub(super) name: PathBuf,
     pub(super) text: String,
+    /// The administrator's file, which has the settings whatever was applied.
+    pub(super) file: Arc<AdminFile>,
+}
+
+/// The file that an administrator wrote.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct AdminFile {
+    pub(super) path: PathBuf,
+    pub(super) text: String,
 }
 
 /// A base with edits made on it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Effective {
     /// What it is called in messages.
     pub(super) name: PathBuf,
     pub(super) text: String,
-    pub(super) config: Config,
+    pub(super) config: Arc<Config>,
     /// Edits that do not fit at present.
     pub(super) aside: Vec<Aside>,
 }
@@ -44,24 +57,34 @@ const EDITED: &str = ", as `ctl show` prints it";
 
 impl Base {
     /// The administrator's file, or the document that took its place.
-    pub(super) fn of(state: &State, file: &Path, text: String) -> Self {
-        match &state.applied {
-            Some(Applied { name, text }) => Self {
-                name: name.into(),
-                text: text.clone(),
+    ///
+    /// # Errors
+    /// When the document is no TOML.
+    pub(super) fn of(state: &State, file: Arc<AdminFile>) -> Result<Self, ConfigError> {
+        let Some(Applied { name, text }) = &state.applied else {
+            return Ok(Self {
+                name: file.path.clone(),
+                text: file.text.clone(),
+                file,
+            });
+        };
+        let name = PathBuf::from(name);
+        let merged = settings::merged(text, (&file.path, &file.text));
+        let merged = merged.map_err(|what| ConfigError::plain(&name, what))?;
+        Ok(Self {
+            name: if merged.is_some() {
+                edited(&name)
+            } else {
+                name
             },
-            None => Self {
-                name: file.to_path_buf(),
-                text,
-            },
-        }
+            text: merged.unwrap_or_else(|| text.clone()),
+            file,
+        })
     }
 
     /// What it is called with edits made on it.
     pub(super) fn edited(&self) -> PathBuf {
-        let mut name = self.name.clone().into_os_string();
-        name.push(EDITED);
-        name.into()
+        edited(&self.name)
     }
 
     /// To be edited.
@@ -71,6 +94,17 @@ impl Base {
     pub(super) fn document(&self) -> Result<Document, ConfigError> {
         Document::parse(&self.text).map_err(|what| ConfigError::plain(&self.name, what))
     }
+}
+
+/// The name of a document that is not as somebody wrote it.
+fn edited(name: &Path) -> PathBuf {
+    let bytes = name.as_os_str().as_bytes();
+    if bytes.ends_with(EDITED.as_bytes()) {
+        return name.to_path_buf();
+    }
+    let mut name = name.as_os_str().to_owned();
+    name.push(EDITED);
+    name.into()
 }
 
 impl Effective {
@@ -84,7 +118,7 @@ impl Effective {
         let whole = Self {
             name: base.name.clone(),
             text: base.text.clone(),
-            config,
+            config: Arc::new(config),
             aside: Vec::new(),
         };
         if edits.is_empty() {
@@ -105,27 +139,46 @@ impl Effective {
             Ok(config) => Ok(Self {
                 name,
                 text,
-                config,
+                config: Arc::new(config),
                 aside,
             }),
-            Err(_) => Self::one_by_one(whole, base, edits, resting, |_| Ok(())),
+            Err(_) => Self::one_by_one(whole, base, edits, resting),
         }
     }
 
-    /// As [`of`](Self::of), with a look at what comes of each edit: those of
-    /// which `check` finds something wrong are put aside too.
+    /// As [`of`](Self::of), with edits put aside until nothing is `broken`: those
+    /// that made what is.
     ///
     /// # Errors
-    /// When the base by itself cannot be served.
-    pub(super) fn checked(
+    /// When something is broken that no edit made, or the base by itself cannot
+    /// be served.
+    pub(super) fn working(
         base: &Base,
         edits: &[Edit],
         resting: &[Aside],
-        check: impl Fn(&Config) -> Result<(), ConfigError>,
+        broken: impl Fn(&Config) -> Vec<Broken>,
     ) -> Result<Self, ConfigError> {
-        let alone = Self::of(base, &[], &[])?;
-        check(&alone.config)?;
-        Self::one_by_one(alone, base, edits, resting, check)
+        let mut aside = resting.to_vec();
+        loop {
+            let effective = Self::of(base, edits, &aside)?;
+            let mut found = broken(&effective.config).into_iter();
+            let Some(first) = found.next() else {
+                return Ok(effective);
+            };
+            for one in std::iter::once(first).chain(found) {
+                let new = |edit: &&Edit| !aside.iter().any(|known| known.edit == **edit);
+                let made = edits.iter().filter(|edit| one.is_of(edit));
+                let made: Vec<_> = made.filter(new).cloned().collect();
+                if made.is_empty() {
+                    return Err(one.error);
+                }
+                let why = one.error.what().to_owned();
+                aside.extend(made.into_iter().map(|edit| Aside {
+                    edit,
+                    why: why.clone(),
+                }));
+            }
+        }
     }
 
     fn one_by_one(
@@ -133,7 +186,6 @@ impl Effective {
         base: &Base,
         edits: &[Edit],
         resting: &[Aside],
-        check: impl Fn(&Config) -> Result<(), ConfigError>,
     ) -> Result<Self, ConfigError> {
         let mut document = base.document()?;
         for edit in edits {
@@ -145,12 +197,11 @@ impl Effective {
             let made = next.make(edit).map_err(|misfit| misfit.to_string());
             let config = made.and_then(|()| {
                 let config = Config::parse(&base.edited(), next.text());
-                let config = config.and_then(|config| check(&config).map(|()| config));
                 config.map_err(|error| error.what().to_owned())
             });
             match config {
                 Ok(config) => {
-                    whole.config = config;
+                    whole.config = Arc::new(config);
                     whole.name = base.edited();
                     whole.text = next.text();
                     document = next;

@@ -2,8 +2,9 @@
 //! refused is refused with words, what is taken makes a configuration.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use super::effective::{Base, Effective};
+use super::effective::{AdminFile, Base, Effective};
 use super::keeper::Kept;
 use super::state::State;
 use crate::control::EditsIn;
@@ -15,9 +16,9 @@ use crate::control::EditsIn;
 /// When what was taken cannot be written, read again and served.
 pub(crate) fn edits(document: &str, body: &[u8]) -> Option<String> {
     let EditsIn { edits, .. } = serde_json::from_slice(body).ok()?;
-    let base = base(document);
+    let base = Base::of(&State::new(), file(document)).ok()?;
     let kept = Kept::of(base.clone(), State::new()).ok()?;
-    let (state, _) = kept.edited(edits).ok()?;
+    let state = kept.edited(edits).ok()?.state;
     let effective = Effective::of(&base, &state.edits, &[]);
     let effective = effective.unwrap_or_else(|error| unreachable!("the base is good: {error}"));
     assert!(effective.aside.is_empty(), "{:?}", effective.aside);
@@ -33,22 +34,19 @@ pub(crate) fn edits(document: &str, body: &[u8]) -> Option<String> {
 /// # Panics
 /// When a change keeps from being served what could be without it.
 pub(crate) fn state(document: &str, bytes: &[u8]) -> Option<usize> {
-    let base = base(document);
     let state = State::parse(Path::new("state.json"), bytes).ok()?;
-    let base = Base::of(&state, &base.name, base.text);
+    let base = Base::of(&state, file(document)).ok()?;
     let alone = Effective::of(&base, &[], &[]);
     let kept = Kept::of(base, state);
     assert_eq!(kept.is_ok(), alone.is_ok(), "edits decide nothing");
     let kept = kept.ok()?;
-    kept.state
-        .edits
-        .len()
-        .checked_sub(kept.effective.aside.len())
+    let (all, aside) = (kept.state.edits.len(), kept.effective.aside.len());
+    all.checked_sub(aside)
 }
 
-fn base(document: &str) -> Base {
-    Base {
-        name: "target.toml".into(),
+fn file(document: &str) -> Arc<AdminFile> {
+    Arc::new(AdminFile {
+        path: "target.toml".into(),
         text: document.to_owned(),
-    }
+    })
 }

@@ -6,45 +6,58 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvmeof_target_core::Disconnected;
 use nvmeof_wire::Nqn;
 
-use super::compact;
-use super::document::Document;
+use super::document::{Document, misfit};
 use super::edit::Edit;
-use super::effective::{Aside, Base, Effective};
+use super::effective::{AdminFile, Aside, Base, Effective};
+use super::lock::Lock;
 use super::resize::{self, Resize};
-use super::state::{Applied, State};
+use super::state::State;
 use super::store::Real;
-use super::{ChangeError, Outcome};
+use super::{ChangeError, Outcome, compact, settings};
 use crate::config::{Config, ConfigError};
-use crate::manage::{DRAINED, Manager, Plan};
-use crate::ports;
-use crate::server::{ServeError, Server};
+use crate::manage::{Manager, Plan};
 
 /// What is served, and the way to change it so that it stays. Changes come one
 /// after the other, from whatever threads.
 pub(crate) struct Keeper {
     manager: Arc<Manager>,
-    /// The administrator's.
-    file: PathBuf,
-    state_file: Option<PathBuf>,
-    kept: Mutex<Kept>,
+    places: Places,
+    /// Whoever changes something has it until that is done.
+    changing: Mutex<()>,
+    /// What the last change left, for everybody.
+    kept: Mutex<Arc<Kept>>,
 }
 
-/// What is known before anything is served.
-pub(crate) struct Standing {
-    file: PathBuf,
-    state_file: Option<PathBuf>,
-    kept: Kept,
-}
-
+#[derive(Clone)]
 pub(super) struct Kept {
-    base: Base,
+    pub(super) base: Base,
     pub(super) state: State,
     pub(super) effective: Effective,
     /// Changes that named what could not be opened at the start. They are tried
     /// again when the file is read again.
-    resting: Vec<Aside>,
+    pub(super) resting: Vec<Aside>,
     /// Whether the state is in its file.
     saved: bool,
+}
+
+/// The document with more edits.
+pub(super) struct Edited {
+    pub(super) state: State,
+    /// The edits as they are kept.
+    edits: Vec<Edit>,
+    resting: Vec<Aside>,
+    /// Edits that were put aside, in whose place these are.
+    forgotten: Vec<Edit>,
+}
+
+/// The files it is about.
+pub(super) struct Places {
+    /// The administrator's.
+    pub(super) file: PathBuf,
+    /// Where changes are kept.
+    pub(super) state: Option<PathBuf>,
+    /// Keeps others from there.
+    pub(super) _lock: Option<Lock>,
 }
 
 /// What is served, as a document.
@@ -68,81 +81,6 @@ pub(crate) struct Shown {
     pub(crate) saved: bool,
 }
 
-impl Standing {
-    /// Reads the administrator's file and what was changed since.
-    ///
-    /// # Errors
-    /// [`ConfigError`] names file, line and key.
-    pub(crate) fn read(file: &Path) -> Result<Self, ConfigError> {
-        let (text, config) = read(file)?;
-        let state_file = config.control().state.clone();
-        let state = state_file.as_deref().map(State::load).transpose()?;
-        let state = state.unwrap_or_else(State::new);
-        let kept = Kept::of(Base::of(&state, file, text), state)?;
-        Ok(Self {
-            file: file.to_path_buf(),
-            state_file,
-            kept,
-        })
-    }
-
-    /// What is to be served.
-    pub(crate) fn config(&self) -> &Config {
-        &self.kept.effective.config
-    }
-
-    /// Serves it. A change made at run time that cannot be any more does not
-    /// keep the target from serving the rest.
-    ///
-    /// # Errors
-    /// When what cannot be is not to blame on such a change.
-    pub(crate) fn serve(mut self) -> Result<(Server, Keeper), ServeError> {
-        let server = match Server::start(self.config()) {
-            Err(ServeError::Config(error)) if !self.kept.state.edits.is_empty() => {
-                tracing::warn!("{error}; looking for the change that is to blame");
-                self.put_aside(|_| true).map_err(|_| error)?;
-                match Server::start(self.config()) {
-                    Err(ServeError::Config(error)) => {
-                        // Whether a port can be listened on is known only then.
-                        let is_port = |edit: &Edit| matches!(edit, Edit::PortAdd { .. });
-                        self.put_aside(|edit| !is_port(edit)).map_err(|_| error)?;
-                        Server::start(self.config())?
-                    }
-                    other => other?,
-                }
-            }
-            other => other?,
-        };
-        self.kept.tell();
-        let keeper = Keeper {
-            manager: Arc::clone(server.manager()),
-            file: self.file,
-            state_file: self.state_file,
-            kept: Mutex::new(self.kept),
-        };
-        Ok((server, keeper))
-    }
-
-    /// Puts changes aside that are not `possible`, or that name what cannot be
-    /// opened.
-    fn put_aside(&mut self, possible: impl Fn(&Edit) -> bool) -> Result<(), ConfigError> {
-        let kept = &mut self.kept;
-        let not = kept.state.edits.iter().filter(|edit| !possible(edit));
-        let not = not.map(|edit| Aside {
-            edit: edit.clone(),
-            why: "the address cannot be listened on".to_owned(),
-        });
-        let not: Vec<_> = not.collect();
-        let check = |config: &Config| {
-            ports::plan(config)?;
-            config.open().map(drop)
-        };
-        kept.effective = Effective::checked(&kept.base, &kept.state.edits, &not, check)?;
-        kept.resting = kept.effective.aside.clone();
-        Ok(())
-    }
-}
-
 impl Kept {
     /// The base with the edits of `state`, of which nothing is aside that fits.
     pub(super) fn of(base: Base, state: State) -> Result<Self, ConfigError> {
@@ -157,7 +95,7 @@ impl Kept {
     }
 
     /// Tells the log what is not as the administrator's file says.
-    fn tell(&self) {
+    pub(super) fn tell(&self) {
         if let Some(applied) = &self.state.applied {
             tracing::warn!(
                 "serving {}, which was applied at run time, instead of the configuration file; \
@@ -176,36 +114,52 @@ impl Kept {
 }
 
 impl Keeper {
+    /// Keeps what `manager` serves.
+    pub(super) fn new(manager: Arc<Manager>, places: Places, kept: Kept) -> Self {
+        Self {
+            manager,
+            places,
+            changing: Mutex::default(),
+            kept: Mutex::new(Arc::new(kept)),
+        }
+    }
+
     /// What serves.
     pub(crate) fn manager(&self) -> &Arc<Manager> {
         &self.manager
     }
 
-    /// What [`apply`](Self::apply) of this document would change.
+    /// What [`apply`](Self::apply) of this document would change, and what of it
+    /// would be left out.
     ///
     /// # Errors
     /// [`ConfigError`] names document, line and key.
-    pub(crate) fn plan(&self, name: &str, text: String) -> Result<Plan, ConfigError> {
-        let _kept = self.lock();
-        self.manager.plan(&Config::parse(Path::new(name), text)?)
+    pub(crate) fn plan(
+        &self,
+        name: &str,
+        text: String,
+    ) -> Result<(Plan, Vec<String>), ConfigError> {
+        let (_changing, kept) = self.change();
+        let left_out = kept.left_out(Path::new(name), &text)?;
+        let state = State::applied(name.to_owned(), text);
+        let base = Base::of(&state, Arc::clone(&kept.base.file))?;
+        let effective = Effective::of(&base, &[], &[])?;
+        Ok((self.manager.plan(&effective.config)?, left_out))
     }
 
     /// Serves this document from now on, in the place of the administrator's
-    /// file and of every change made since.
+    /// file and of every change made since. Settings stay those of the file.
     ///
     /// # Errors
     /// [`ChangeError`]; then nothing changed.
     pub(crate) fn apply(&self, name: String, text: String) -> Result<Outcome, ChangeError> {
-        let mut kept = self.lock();
-        let state = State {
-            applied: Some(Applied {
-                name: name.clone(),
-                text: text.clone(),
-            }),
-            ..State::new()
-        };
-        let name = name.into();
-        self.serve(&mut kept, Base { name, text }, state, Vec::new())
+        let (_changing, kept) = self.change();
+        let left_out = kept.left_out(Path::new(&name), &text)?;
+        let state = State::applied(name, text);
+        let base = Base::of(&state, Arc::clone(&kept.base.file))?;
+        let mut outcome = self.serve(base, state, Vec::new())?;
+        outcome.warnings.extend(left_out);
+        Ok(outcome)
     }
 
     /// Reads the administrator's file again and serves what it says, with the
@@ -215,19 +169,17 @@ impl Keeper {
     /// # Errors
     /// [`ChangeError`]; then nothing changed.
     pub(crate) fn reload(&self) -> Result<Outcome, ChangeError> {
-        let mut kept = self.lock();
-        let (text, _) = read(&self.file)?;
+        let (_changing, kept) = self.change();
+        let (file, _) = AdminFile::read(&self.places.file)?;
         let state = State {
             applied: None,
             ..kept.state.clone()
         };
-        let base = Base::of(&state, &self.file, text);
+        let base = Base::of(&state, file)?;
         let resting = kept.resting.clone();
         // What could not be opened may be there again.
-        match self.serve(&mut kept, base.clone(), state.clone(), Vec::new()) {
-            Err(ChangeError::Config(_)) if !resting.is_empty() => {
-                self.serve(&mut kept, base, state, resting)
-            }
+        match self.serve(base.clone(), state.clone(), Vec::new()) {
+            Err(ChangeError::Config(_)) if !resting.is_empty() => self.serve(base, state, resting),
             served => served,
         }
     }
@@ -237,10 +189,17 @@ impl Keeper {
     /// # Errors
     /// [`ChangeError`]; then nothing changed.
     pub(crate) fn edit(&self, edits: Vec<Edit>) -> Result<Outcome, ChangeError> {
-        let mut kept = self.lock();
-        let (state, edits) = kept.edited(edits)?;
-        let (base, resting) = (kept.base.clone(), kept.resting.clone());
-        let mut outcome = self.serve(&mut kept, base, state, resting)?;
+        let (_changing, kept) = self.change();
+        let Edited {
+            state,
+            edits,
+            resting,
+            forgotten,
+        } = kept.edited(edits)?;
+        let mut outcome = self.serve(kept.base.clone(), state, resting)?;
+        outcome.warnings.extend(forgotten.iter().map(|edit| {
+            format!("forgotten, since it was put aside and this takes its place: {edit}")
+        }));
         for edit in &edits {
             // What was faulted comes back, whatever is there now.
             if let Edit::NamespaceEnable {
@@ -263,10 +222,31 @@ impl Keeper {
     /// # Errors
     /// [`ChangeError`] as it would be.
     pub(crate) fn plan_edit(&self, edits: Vec<Edit>) -> Result<Plan, ChangeError> {
-        let kept = self.lock();
-        let (state, _) = kept.edited(edits)?;
-        let effective = Effective::of(&kept.base, &state.edits, &kept.resting)?;
+        let (_changing, kept) = self.change();
+        let Edited { state, resting, .. } = kept.edited(edits)?;
+        let effective = Effective::of(&kept.base, &state.edits, &resting)?;
         Ok(self.manager.plan(&effective.config)?)
+    }
+
+    /// Gives edits up that are put aside.
+    ///
+    /// # Errors
+    /// [`ChangeError`] when one is not; then nothing changed.
+    pub(crate) fn forget(&self, edits: &[Edit]) -> Result<Outcome, ChangeError> {
+        let (_changing, kept) = self.change();
+        let is_aside = |edit: &Edit| kept.effective.aside.iter().any(|one| one.edit == *edit);
+        if let Some(edit) = edits.iter().find(|edit| !is_aside(edit)) {
+            let what = "is not put aside; what is in effect is taken back by a change of its own";
+            return misfit("edits", what).map_err(|misfit| ChangeError::Misfit {
+                edit: edit.to_string(),
+                misfit,
+            });
+        }
+        let mut state = kept.state.clone();
+        state.edits.retain(|edit| !edits.contains(edit));
+        let mut resting = kept.resting.clone();
+        resting.retain(|one| !edits.contains(&one.edit));
+        self.serve(kept.base.clone(), state, resting)
     }
 
     /// A namespace is as large as its file or device is, which is made another
@@ -276,15 +256,9 @@ impl Keeper {
     /// [`ChangeError`]; then what is served did not change. A file that grew keeps
     /// its size: hosts may have written there already.
     pub(crate) fn resize(&self, resize: &Resize) -> Result<Outcome, ChangeError> {
-        let kept = self.lock();
-        // A file must not lose its end to a change that cannot be.
-        if self.manager.is_drained() {
-            return Err(ChangeError::Refused(DRAINED.to_owned()));
-        }
-        self.manager.plan(&kept.effective.config)?;
-        resize::make(&kept.effective.config, &kept.effective.text, resize)?;
+        let (_changing, kept) = self.change();
         Ok(Outcome {
-            report: self.manager.apply(&kept.effective.config)?,
+            report: resize::make(&self.manager, &kept.effective.text, resize)?,
             // The size is the file's: there is nothing to be kept.
             saved: true,
             ..Outcome::default()
@@ -304,7 +278,8 @@ impl Keeper {
     /// # Errors
     /// When a reactor did not answer.
     pub(crate) fn drain(&self) -> Result<Vec<Disconnected>, ChangeError> {
-        let kept = self.lock();
+        // It may take minutes: others are told so meanwhile.
+        let kept = self.kept();
         Ok(self.manager.drain(&kept.effective.config)?)
     }
 
@@ -313,7 +288,7 @@ impl Keeper {
     /// # Errors
     /// When a port cannot be listened on any more: none is then.
     pub(crate) fn resume(&self) -> Result<(), ChangeError> {
-        let kept = self.lock();
+        let (_changing, kept) = self.change();
         Ok(self.manager.resume(&kept.effective.config)?)
     }
 
@@ -322,8 +297,8 @@ impl Keeper {
     /// # Errors
     /// [`ChangeError`] when that cannot be, or there is no place for it.
     pub(crate) fn save(&self) -> Result<PathBuf, ChangeError> {
-        let mut kept = self.lock();
-        let Some(path) = &self.state_file else {
+        let (_changing, kept) = self.change();
+        let Some(path) = &self.places.state else {
             return Err(ChangeError::Refused(NO_STATE.to_owned()));
         };
         let saved = kept
@@ -331,15 +306,18 @@ impl Keeper {
             .prepare(&Real, path)
             .and_then(|pending| pending.commit());
         saved.map_err(ChangeError::Unsaved)?;
-        kept.saved = true;
+        self.becomes(Kept {
+            saved: true,
+            ..Kept::clone(&kept)
+        });
         Ok(path.clone())
     }
 
     /// What is served, as a document.
     pub(crate) fn show(&self) -> Shown {
-        let kept = self.lock();
+        let kept = self.kept();
         Shown {
-            file: self.file.clone(),
+            file: self.places.file.clone(),
             name: kept.effective.name.clone(),
             text: kept.effective.text.clone(),
             applied: kept
@@ -349,7 +327,7 @@ impl Keeper {
                 .map(|applied| applied.name.clone()),
             edits: kept.state.edits.clone(),
             aside: kept.effective.aside.clone(),
-            state: self.state_file.clone(),
+            state: self.places.state.clone(),
             saved: kept.saved,
         }
     }
@@ -357,15 +335,9 @@ impl Keeper {
     /// Serves `base` with the edits of `state` from now on, and keeps both. It
     /// is on the disk before anything changes, and in its place afterwards: who
     /// is told that it was done finds it after a crash.
-    fn serve(
-        &self,
-        kept: &mut Kept,
-        base: Base,
-        state: State,
-        resting: Vec<Aside>,
-    ) -> Result<Outcome, ChangeError> {
+    fn serve(&self, base: Base, state: State, resting: Vec<Aside>) -> Result<Outcome, ChangeError> {
         let effective = Effective::of(&base, &state.edits, &resting)?;
-        let prepared = match &self.state_file {
+        let prepared = match &self.places.state {
             Some(path) => Some(state.prepare(&Real, path).map_err(ChangeError::Unsaved)?),
             None => None,
         };
@@ -389,13 +361,13 @@ impl Keeper {
                 false
             }
         };
-        *kept = Kept {
+        self.becomes(Kept {
             base,
             state,
             effective,
             resting,
             saved,
-        };
+        });
         Ok(Outcome {
             report,
             edits: Vec::new(),
@@ -404,39 +376,82 @@ impl Keeper {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    /// The right to change something, and what there is to be changed. Waits
+    /// for whoever else is doing that.
+    fn change(&self) -> (MutexGuard<'_, ()>, Arc<Kept>) {
+        // There is nothing in it that a panic could leave half done.
+        let changing = self.changing.lock();
+        let changing = changing.unwrap_or_else(PoisonError::into_inner);
+        (changing, self.kept())
+    }
+
+    /// What the last change left. Waits for nobody.
+    fn kept(&self) -> Arc<Kept> {
         // It is replaced as a whole, after everything that can fail.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&kept)
+    }
+
+    fn becomes(&self, next: Kept) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        *kept = Arc::new(next);
     }
 }
 
 const NO_STATE: &str = "not saved: there is no control.state, so changes end with the process";
 
 impl Kept {
-    /// The state with these edits made as well, and the edits as they are kept.
-    pub(super) fn edited(&self, mut edits: Vec<Edit>) -> Result<(State, Vec<Edit>), ChangeError> {
+    /// The state with these edits made as well. What is aside comes behind them,
+    /// and goes where one of them is about the same.
+    pub(super) fn edited(&self, mut edits: Vec<Edit>) -> Result<Edited, ChangeError> {
         let mut document = Document::parse(&self.effective.text)
             .map_err(|what| ConfigError::plain(&self.effective.name, what))?;
         let base = self.base.document()?;
         let mut state = self.state.clone();
+        let mut late = compact::take_late(&mut state.edits, &self.effective.aside);
+        let mut forgotten = Vec::new();
         for edit in &mut edits {
             let made = document.settle(edit).and_then(|()| document.make(edit));
             made.map_err(|misfit| ChangeError::Misfit {
                 edit: edit.to_string(),
                 misfit,
             })?;
+            forgotten.extend(late.extract_if(.., |one| edit.slot().holds(&one.slot())));
             compact::add(&base, &mut state.edits, edit.clone());
         }
         // What is wrong with them shows here, and is not to be put aside.
         Config::parse(&self.base.edited(), document.text())?;
-        Ok((state, edits))
+        state.edits.extend(late);
+        let mut resting = self.resting.clone();
+        resting.retain(|one| !forgotten.contains(&one.edit));
+        Ok(Edited {
+            state,
+            edits,
+            resting,
+            forgotten,
+        })
+    }
+
+    /// What a document says of settings, which are those of the file.
+    fn left_out(&self, name: &Path, text: &str) -> Result<Vec<String>, ConfigError> {
+        let config = Config::parse(name, text.to_owned())?;
+        let AdminFile { path, text: file } = &*self.base.file;
+        let file = Config::parse(path, file.clone())?;
+        let left_out = settings::left_out(&config, text, &file);
+        left_out.map_err(|what| ConfigError::plain(name, what))
     }
 }
 
-/// The administrator's file, as text and checked.
-fn read(file: &Path) -> Result<(String, Config), ConfigError> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| ConfigError::plain(file, format!("cannot be read: {error}")))?;
-    let config = Config::parse(file, text.clone())?;
-    Ok((text, config))
+impl AdminFile {
+    /// The administrator's file, as text and checked.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names file, line and key.
+    pub(super) fn read(file: &Path) -> Result<(Arc<Self>, Config), ConfigError> {
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| ConfigError::plain(file, format!("cannot be read: {error}")))?;
+        let config = Config::parse(file, text.clone())?;
+        let path = file.to_path_buf();
+        Ok((Arc::new(Self { path, text }), config))
+    }
 }

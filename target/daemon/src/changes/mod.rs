@@ -4,13 +4,17 @@
 //! A change becomes part of that document first, which is then checked and
 //! served as a whole. The administrator's file is only read.
 
+mod broken;
 mod compact;
 mod document;
 mod edit;
 mod effective;
 pub(crate) mod fuzzing;
 mod keeper;
+mod lock;
 mod resize;
+mod settings;
+mod start;
 mod state;
 mod store;
 #[cfg(test)]
@@ -19,8 +23,9 @@ mod tests;
 pub(crate) use document::Misfit;
 pub(crate) use edit::{Edit, NamespaceAdd};
 pub(crate) use effective::Aside;
-pub(crate) use keeper::{Keeper, Standing};
+pub(crate) use keeper::Keeper;
 pub(crate) use resize::Resize;
+pub(crate) use start::Standing;
 pub(crate) use store::replace;
 
 use nvmeof_target_core::Disconnected;

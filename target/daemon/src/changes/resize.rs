@@ -1,15 +1,11 @@
 //! A namespace of another size: that of its file is changed, or looked at again.
 
-use std::fs::{File, OpenOptions};
-use std::path::Path;
-
-use nvmeof_backend::Spec;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::document::{Document, Misfit, misfit};
 use super::{ChangeError, Edit};
-use crate::config::{Config, ConfigError};
+use crate::manage::{Manager, NewSize, NotResized, Report};
 
 /// What size a namespace is to have.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
@@ -32,64 +28,47 @@ pub(crate) struct Resize {
 /// Every block size divides this.
 const UNIT: u64 = 4096;
 
-/// Makes the file of a namespace of `text` as large as is wanted.
+/// Makes a namespace of the document `text`, and its file, as large as is wanted.
 ///
 /// # Errors
-/// [`ChangeError`]; then the file is as it was.
-pub(super) fn make(config: &Config, text: &str, resize: &Resize) -> Result<(), ChangeError> {
+/// [`ChangeError`]; then what is served is as it was.
+pub(super) fn make(manager: &Manager, text: &str, resize: &Resize) -> Result<Report, ChangeError> {
     let refused = |misfit| ChangeError::Misfit {
         edit: format!("namespace resize {}", resize.nsid),
         misfit,
     };
-    let plain = |what| ConfigError::plain(config.path().unwrap_or(Path::new("")), what);
-    let document = Document::parse(text).map_err(plain)?;
-    let mut named = Edit::NamespaceRemove {
-        subsystem: resize.subsystem.clone(),
+    let document = Document::parse(text).or_else(|what| misfit("document", what));
+    let nqn = document.and_then(|document| resize.subsystem(&document));
+    let nqn = nqn.map_err(refused)?;
+    let size = resize
+        .size
+        .filter(|size| *size == 0 || !size.is_multiple_of(UNIT));
+    if let Some(size) = size {
+        let what = format!("{size}: must be a multiple of {UNIT} bytes");
+        return misfit("size", what).map_err(refused);
+    }
+    let done = manager.resize_one(NewSize {
+        nqn: &nqn,
         nsid: resize.nsid,
-    };
-    document.settle(&mut named).map_err(refused)?;
-    let path = document.path_of(&named).map_err(refused)?;
-    match resize.size {
-        None => Ok(()),
-        Some(size) => set(&path, size, resize.shrink).map_err(refused),
-    }
+        size: resize.size,
+        shrink: resize.shrink,
+    });
+    done.map_err(|error| match error {
+        NotResized::Apply(error) => error.into(),
+        NotResized::Unfit(key, what) => refused(Misfit { key, what }),
+    })
 }
 
-fn set(path: &str, size: u64, shrink: bool) -> Result<(), Misfit> {
-    let Ok(Spec::File { path, .. }) = path.parse::<Spec>() else {
-        let what = "memory cannot change its size without losing what is in it; remove the \
-                    namespace and add another";
-        return misfit("path", what);
-    };
-    if size == 0 || !size.is_multiple_of(UNIT) {
-        return misfit(
-            "size",
-            format!("{size}: must be a multiple of {UNIT} bytes"),
-        );
+impl Resize {
+    /// The subsystem that has the namespace.
+    fn subsystem(&self, document: &Document) -> Result<String, Misfit> {
+        let mut named = Edit::NamespaceRemove {
+            subsystem: self.subsystem.clone(),
+            nsid: self.nsid,
+        };
+        document.settle(&mut named)?;
+        document.path_of(&named)?;
+        let nqn = named.subsystem_mut().and_then(Option::take);
+        Ok(nqn.unwrap_or_default())
     }
-    let about = |error: std::io::Error| Misfit {
-        key: "path",
-        what: format!("{}: {error}", path.display()),
-    };
-    let file = OpenOptions::new().write(true).open(&path).map_err(about)?;
-    let metadata = file.metadata().map_err(about)?;
-    if !metadata.is_file() {
-        let what = "is no regular file: it has the size it has; resize without a size looks at it \
-                    again";
-        return misfit("path", format!("{}: {what}", path.display()));
-    }
-    let before = metadata.len();
-    if size < before && !shrink {
-        let what = format!(
-            "{size} is less than the {before} bytes it has, whose end would be lost; say shrink \
-             if that is meant"
-        );
-        return misfit("size", what);
-    }
-    set_len(&file, size).map_err(about)
-}
-
-fn set_len(file: &File, size: u64) -> std::io::Result<()> {
-    file.set_len(size)?;
-    file.sync_all()
 }

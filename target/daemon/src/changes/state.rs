@@ -78,6 +78,14 @@ impl State {
         }
     }
 
+    /// That a document was applied, and nothing was changed since.
+    pub(super) fn applied(name: String, text: String) -> Self {
+        Self {
+            applied: Some(Applied { name, text }),
+            ..Self::new()
+        }
+    }
+
     /// Makes it ready to be the file's content.
     ///
     /// # Errors

@@ -3,13 +3,17 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::OFlag;
+
 /// What a file system is asked for, so that a test can pull the plug.
 pub(crate) trait Files {
-    /// A file with that content, in the place of one that is there.
+    /// A new file with that content, where nothing is yet.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
     /// Its content is stable.
     fn sync(&self, path: &Path) -> io::Result<()>;
@@ -32,6 +36,8 @@ pub(crate) struct Real;
 pub(crate) struct Pending<'a, F: Files> {
     files: &'a F,
     path: PathBuf,
+    /// Where it is until then.
+    new: PathBuf,
     there: bool,
 }
 
@@ -44,17 +50,80 @@ pub(crate) fn prepare<'a, F: Files>(
     path: &Path,
     bytes: &[u8],
 ) -> io::Result<Pending<'a, F>> {
+    let (new, written) = write_new(files, path, bytes);
     let pending = Pending {
         files,
         path: path.to_path_buf(),
-        there: true,
+        new,
+        there: written.is_ok(),
     };
-    let new = pending.new_path();
-    files
-        .write(&new, bytes)
-        .and_then(|()| files.sync(&new))
-        .map_err(|error| about(&new, &error))?;
+    written
+        .and_then(|()| files.sync(&pending.new))
+        .map_err(|error| about(&pending.new, &error))?;
     Ok(pending)
+}
+
+/// How often another name is tried when there is something under the last one.
+const TRIES: u32 = 8;
+
+/// Writes a new file beside `path`; says which.
+fn write_new<F: Files>(files: &F, path: &Path, bytes: &[u8]) -> (PathBuf, io::Result<()>) {
+    let mut tried = 1;
+    loop {
+        let new = beside(path);
+        match files.write(&new, bytes) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tried < TRIES => {
+                tried += 1;
+            }
+            written => return (new, written),
+        }
+    }
+}
+
+/// A name in the same folder that nobody can foresee, so that nobody who may
+/// write the folder can have put something there.
+fn beside(path: &Path) -> PathBuf {
+    let random = RandomState::new().build_hasher().finish();
+    let mut name = new_prefix(path);
+    name.push(format!("{random:016x}"));
+    path.with_file_name(name)
+}
+
+/// What names of new content begin with.
+fn new_prefix(path: &Path) -> OsString {
+    let mut prefix = OsString::from(".");
+    prefix.push(path.file_name().unwrap_or_default());
+    prefix.push(".new-");
+    prefix
+}
+
+/// Takes away what writers of `path` left behind that were killed. Nobody else
+/// may be writing it.
+pub(crate) fn sweep(path: &Path) {
+    let prefix = new_prefix(path);
+    let Ok(entries) = fs::read_dir(folder_of(path)) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let random = name.as_bytes().strip_prefix(prefix.as_bytes());
+        let is_ours =
+            random.is_some_and(|it| it.len() == 16 && it.iter().all(u8::is_ascii_hexdigit));
+        if is_ours && let Err(error) = fs::remove_file(entry.path()) {
+            let path = entry.path();
+            tracing::warn!(
+                "{}: a leftover that cannot be removed: {error}",
+                path.display()
+            );
+        }
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    }
 }
 
 /// Replaces a file as a whole.
@@ -66,36 +135,26 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 impl<F: Files> Pending<'_, F> {
-    fn new_path(&self) -> PathBuf {
-        let mut name = OsString::from(self.path.file_name().unwrap_or_default());
-        name.push(".new");
-        self.path.with_file_name(name)
-    }
-
     /// The content takes its place, for good.
     ///
     /// # Errors
     /// With the file's name; then it may be the old or the new one.
     pub(crate) fn commit(mut self) -> io::Result<()> {
-        let folder = match self.path.parent() {
-            Some(folder) if folder != Path::new("") => folder,
-            _ => Path::new("."),
-        };
-        let renamed = self.files.rename(&self.new_path(), &self.path);
+        let folder = folder_of(&self.path);
+        let renamed = self.files.rename(&self.new, &self.path);
         renamed.map_err(|error| about(&self.path, &error))?;
-        let synced = self
-            .files
-            .sync_folder(folder)
-            .map_err(|error| about(folder, &error));
+        // Nothing has the other name any more.
         self.there = false;
-        synced
+        self.files
+            .sync_folder(folder)
+            .map_err(|error| about(folder, &error))
     }
 }
 
 impl<F: Files> Drop for Pending<'_, F> {
     fn drop(&mut self) {
         if self.there {
-            let _ = self.files.remove(&self.new_path());
+            let _ = self.files.remove(&self.new);
         }
     }
 }
@@ -108,8 +167,13 @@ impl Files for Real {
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         // Names of hosts are nobody's business but the target's.
         let mut options = OpenOptions::new();
-        let options = options.write(true).create(true).truncate(true).mode(0o600);
-        options.open(path)?.write_all(bytes)
+        let options = options.write(true).create_new(true).mode(0o600);
+        let mut file = options.custom_flags(OFlag::O_NOFOLLOW.bits()).open(path)?;
+        let written = file.write_all(bytes);
+        if written.is_err() {
+            drop(fs::remove_file(path));
+        }
+        written
     }
 
     fn sync(&self, path: &Path) -> io::Result<()> {
@@ -134,6 +198,7 @@ impl Files for Real {
 mod tests {
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeMap;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -179,6 +244,7 @@ mod tests {
     impl Files for Disk {
         fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
             self.step()?;
+            assert!(!self.seen.borrow().contains_key(path), "it is there");
             self.may_be(path, Some(Vec::new()));
             self.may_be(path, Some(bytes[..bytes.len() / 2].into()));
             self.seen
@@ -271,6 +337,43 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"3");
         let nowhere = folder.path().join("no").join("state.json");
         let error = prepare(&Real, &nowhere, b"1").unwrap_err().to_string();
-        assert!(error.contains("no/state.json.new"), "{error}");
+        assert!(error.contains("no/.state.json.new-"), "{error}");
+    }
+
+    #[test]
+    fn what_somebody_put_beside_it_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "theirs").unwrap();
+        std::os::unix::fs::symlink(&victim, folder.path().join("state.json.new")).unwrap();
+        replace(&path, b"1").unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        for there in [&victim, &link] {
+            let error = Real.write(there, b"ours").unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        }
+        assert_eq!(fs::read(&victim).unwrap(), b"theirs");
+        let mode = fs::symlink_metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_ne!(beside(&path), beside(&path));
+    }
+
+    #[test]
+    fn what_was_left_behind_is_taken_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        let of_another = folder.path().join(".other.json.new-0123456789abcdef");
+        let not_ours = folder.path().join(".state.json.new-backup");
+        for kept in [&path, &of_another, &not_ours] {
+            fs::write(kept, "1").unwrap();
+        }
+        // As after a kill.
+        std::mem::forget(prepare(&Real, &path, b"2").unwrap());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
+        sweep(&path);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+        assert!(path.exists() && of_another.exists() && not_ours.exists());
     }
 }

@@ -39,6 +39,17 @@ pub(crate) struct Served<'a> {
     pub(crate) is_lost: bool,
 }
 
+/// A namespace that cannot be opened.
+#[derive(Debug)]
+pub(crate) struct Unopenable {
+    /// Its subsystem.
+    pub(crate) nqn: String,
+    /// Its number.
+    pub(crate) nsid: u32,
+    /// Why.
+    pub(crate) error: ConfigError,
+}
+
 impl Wanted {
     /// Opens and locks it.
     pub(crate) fn take(&self) -> Result<Claim, OpenError> {
@@ -65,21 +76,47 @@ impl Config {
         Ok(Opened { claims })
     }
 
+    /// Tries to open every namespace that is enabled, and lets go of all again.
+    /// Returns those that cannot be.
+    pub(crate) fn unopenable(&self) -> Vec<Unopenable> {
+        // Held to the end: a file that is there twice can be opened once.
+        let mut claims = Vec::new();
+        let mut unopenable = Vec::new();
+        for (at, (nqn, raw)) in self.namespaces().enumerate() {
+            let wanted = self.wanted_of(nqn, raw);
+            let taken = wanted.and_then(|wanted| {
+                let taken = wanted.take();
+                taken.map_err(|error| self.disk_error(at, &error))
+            });
+            match taken {
+                Ok(claim) => claims.push(claim),
+                Err(error) => unopenable.push(Unopenable {
+                    nqn: nqn.to_owned(),
+                    nsid: *raw.nsid.get_ref(),
+                    error,
+                }),
+            }
+        }
+        unopenable
+    }
+
     /// What each namespace that is enabled is to be served from, in order.
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
     pub(crate) fn wanted(&self) -> Result<Vec<Wanted>, ConfigError> {
-        let of = |(nqn, raw): (&str, &RawNamespace)| {
-            Ok(Wanted {
-                nqn: nqn.to_owned(),
-                nsid: *raw.nsid.get_ref(),
-                spec: self.spec(raw)?,
-                block_size: block_size(raw),
-                polled: *raw.iopoll.get_ref(),
-            })
-        };
-        self.namespaces().map(of).collect()
+        let all = self.namespaces();
+        all.map(|(nqn, raw)| self.wanted_of(nqn, raw)).collect()
+    }
+
+    fn wanted_of(&self, nqn: &str, raw: &RawNamespace) -> Result<Wanted, ConfigError> {
+        Ok(Wanted {
+            nqn: nqn.to_owned(),
+            nsid: *raw.nsid.get_ref(),
+            spec: self.spec(raw)?,
+            block_size: block_size(raw),
+            polled: *raw.iopoll.get_ref(),
+        })
     }
 
     /// What is wrong with the disk of namespace number `at`, counted over those of

@@ -28,6 +28,14 @@ pub(crate) struct EditsIn {
     pub(crate) plan: bool,
 }
 
+/// Changes that are put aside, to be given up.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ForgetIn {
+    /// All of them go, or none.
+    pub(crate) edits: Vec<Edit>,
+}
+
 /// Whom to let go.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -110,6 +118,9 @@ pub(crate) struct StatusOut {
     pub(crate) serving: String,
     /// Whether all hosts were let go and nothing is listened on.
     pub(crate) drained: bool,
+    /// Why they were not, where a drain failed that was not taken back since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) not_drained: Option<String>,
     /// The administrator's file.
     pub(crate) file: String,
     /// The document that was applied in its place.

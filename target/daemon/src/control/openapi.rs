@@ -19,6 +19,7 @@ use crate::watch::http;
         routes::apply,
         routes::reload,
         routes::edits,
+        routes::forget,
         routes::resize,
         routes::disconnect,
         routes::drain,

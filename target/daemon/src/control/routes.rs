@@ -11,13 +11,13 @@ use nvmeof_wire::Nqn;
 use serde::de::DeserializeOwned;
 
 use super::api::{
-    ControllerOut, DocumentIn, DocumentOut, EditsIn, HostIn, LostOut, NamespaceOut, OutcomeOut,
-    PortOut, SavedOut, StatusOut, SubsystemOut,
+    ControllerOut, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, LostOut, NamespaceOut,
+    OutcomeOut, PortOut, SavedOut, StatusOut, SubsystemOut,
 };
 use super::fault::ErrorBody;
 use super::{Fault, Shared, openapi};
 use crate::changes::{ChangeError, Keeper, Outcome, Resize};
-use crate::manage::Plan;
+use crate::manage::{Drained, Plan};
 
 /// A path of [`ROUTES`]: what it is, and what answers there.
 type Route = (&'static str, fn() -> MethodRouter<Shared>);
@@ -30,6 +30,7 @@ pub(super) const ROUTES: &[Route] = &[
     ("/v1/apply", || post(apply)),
     ("/v1/reload", || post(reload)),
     ("/v1/edits", || post(edits)),
+    ("/v1/forget", || post(forget)),
     ("/v1/resize", || post(resize)),
     ("/v1/disconnect", || post(disconnect)),
     ("/v1/drain", || post(drain)),
@@ -109,8 +110,11 @@ pub(super) async fn plan(
     Body(document): Body<DocumentIn>,
 ) -> Answer<OutcomeOut> {
     ask(shared, move |keeper| {
-        let planned = keeper.plan(&document.name, document.text)?;
-        Ok(planned_out(&planned))
+        let (planned, left_out) = keeper.plan(&document.name, document.text)?;
+        Ok(OutcomeOut {
+            warnings: left_out,
+            ..planned_out(&planned)
+        })
     })
     .await
 }
@@ -160,6 +164,24 @@ pub(super) async fn edits(
             return Ok(planned_out(&keeper.plan_edit(edits)?));
         }
         changed("change", keeper.edit(edits))
+    })
+    .await
+}
+
+/// Gives changes up that are put aside: all of them, or nothing changes. Each is
+/// as `GET /v1/document` has it under `aside`.
+#[utoipa::path(
+    post,
+    path = "/v1/forget",
+    request_body = ForgetIn,
+    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody))
+)]
+pub(super) async fn forget(
+    State(shared): State<Shared>,
+    Body(ForgetIn { edits }): Body<ForgetIn>,
+) -> Answer<OutcomeOut> {
+    ask(shared, move |keeper| {
+        changed("forget", keeper.forget(&edits))
     })
     .await
 }
@@ -247,7 +269,7 @@ pub(super) async fn described() -> Json<utoipa::openapi::OpenApi> {
 
 fn status_of(keeper: &Keeper) -> StatusOut {
     let (shown, manager) = (keeper.show(), keeper.manager());
-    let model = manager.model();
+    let (model, drained) = (manager.model(), manager.drained());
     let subsystems = model.subsystems().iter().map(|one| SubsystemOut {
         nqn: one.nqn.to_string(),
         allowed_hosts: one.allowed_hosts.as_ref().map(|hosts| {
@@ -278,7 +300,8 @@ fn status_of(keeper: &Keeper) -> StatusOut {
     StatusOut {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         serving: manager.status(),
-        drained: manager.is_drained(),
+        drained: drained == Drained::Done,
+        not_drained: drained.failure().map(str::to_owned),
         file: shown.file.display().to_string(),
         applied: shown.applied,
         edits: shown.edits.len(),

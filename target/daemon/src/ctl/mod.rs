@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use crate::changes::{Edit, Resize};
 use crate::cli::{FAILED, USAGE};
 use crate::control::{
-    CallError, Caller, DocumentIn, DocumentOut, EditsIn, HostIn, LostOut, OutcomeOut, SavedOut,
-    StatusOut,
+    CallError, Caller, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, LostOut, OutcomeOut,
+    SavedOut, StatusOut,
 };
 use edits::{Ana, Host, Namespace, Port, Referral, Subsystem};
 
@@ -65,6 +65,10 @@ enum What {
     Apply(OfFile),
     /// Read the configuration file again, and keep the changes.
     Reload,
+    /// List the changes made at run time, with those put aside.
+    Changes,
+    /// Give up changes that are put aside.
+    Forget(Forget),
     /// Add, remove, resize, enable or disable a namespace.
     #[command(subcommand)]
     Namespace(Namespace),
@@ -97,6 +101,13 @@ enum What {
 struct OfFile {
     /// Configuration file (TOML), or - for standard input.
     file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct Forget {
+    /// Numbers, as `ctl changes` lists them.
+    #[arg(required = true, value_name = "NUMBER")]
+    numbers: Vec<usize>,
 }
 
 #[derive(Debug, Args)]
@@ -155,6 +166,8 @@ impl Ctl {
                 self.post("/v1/apply", &document(file)?, print::changed)
             }
             What::Reload => self.post("/v1/reload", &Value::Null, print::changed),
+            What::Changes => self.get("/v1/document", print::changes),
+            What::Forget(Forget { numbers }) => self.forget(numbers),
             What::Namespace(Namespace::Resize(resize)) => {
                 let size = resize.size.as_deref().map(parse_size).transpose();
                 let size = size.map_err(|error| Failed::Usage(format!("SIZE: {error}")))?;
@@ -199,6 +212,20 @@ impl Ctl {
         self.post("/v1/edits", &json!(EditsIn { edits, plan }), print::changed)
     }
 
+    /// Gives up changes by their numbers: what these are is said by the changes
+    /// themselves, so that nothing else goes when the list changed meanwhile.
+    fn forget(&self, numbers: &[usize]) -> Result<(), Failed> {
+        let document = self.caller().ask(Method::GET, "/v1/document", None)?;
+        let document: DocumentOut = self.parsed(document)?;
+        let of = |number: &usize| {
+            let at = number.checked_sub(1).and_then(|at| document.edits.get(at));
+            let none = || format!("there is no change {number}; see `ctl changes`");
+            at.cloned().ok_or_else(|| Failed::Usage(none()))
+        };
+        let edits = numbers.iter().map(of).collect::<Result<_, _>>()?;
+        self.post("/v1/forget", &json!(ForgetIn { edits }), print::changed)
+    }
+
     fn caller(&self) -> Caller {
         Caller::new(&self.socket, PATIENCE)
     }
@@ -230,15 +257,17 @@ impl Ctl {
         let text = if self.output_format == Format::Json {
             format!("{answer}\n")
         } else {
-            let parsed = serde_json::from_value(answer);
-            let parsed = parsed.map_err(|error| Failed::File {
-                file: self.socket.clone(),
-                why: format!("answers what this program does not know: {error}"),
-            })?;
-            text(&parsed)
+            text(&self.parsed(answer)?)
         };
         print::out(&text);
         Ok(())
+    }
+
+    fn parsed<T: DeserializeOwned>(&self, answer: Value) -> Result<T, Failed> {
+        serde_json::from_value(answer).map_err(|error| Failed::File {
+            file: self.socket.clone(),
+            why: format!("answers what this program does not know: {error}"),
+        })
     }
 
     /// Writes the configuration that is served to a file, on this side: with

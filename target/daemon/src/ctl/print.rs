@@ -32,6 +32,10 @@ pub(super) fn status(status: &StatusOut) -> String {
     let mut lines = Lines::default();
     let drained = if status.drained { ", drained" } else { "" };
     lines.add(0, &format!("nvmeof-target {}{drained}", status.version));
+    if let Some(why) = &status.not_drained {
+        let text = format!("NOT DRAINED: {why}; `ctl drain` tries again, `ctl resume` ends it");
+        lines.add(0, &text);
+    }
     lines.add(
         0,
         &format!(
@@ -102,9 +106,24 @@ pub(super) fn document(document: &DocumentOut) -> String {
     text
 }
 
+/// The changes made at run time, numbered as `ctl forget` wants them.
+pub(super) fn changes(document: &DocumentOut) -> String {
+    let mut lines = Lines::default();
+    if document.edits.is_empty() {
+        lines.add(0, "no changes");
+    }
+    for (number, edit) in (1..).zip(&document.edits) {
+        let aside = document.aside.iter().find(|one| one.edit == *edit);
+        let aside = aside.map(|one| format!(": put aside: {}", one.why));
+        lines.add(0, &format!("{number} {edit}{}", aside.unwrap_or_default()));
+    }
+    lines.text
+}
+
 pub(super) fn planned(outcome: &OutcomeOut) -> String {
     let mut lines = Lines::default();
     lines.changes("would change", outcome);
+    lines.warnings(outcome);
     lines.text
 }
 
@@ -112,9 +131,7 @@ pub(super) fn changed(outcome: &OutcomeOut) -> String {
     let mut lines = Lines::default();
     lines.changes("changed", outcome);
     lines.lost(&outcome.disconnected);
-    for warning in &outcome.warnings {
-        lines.add(0, &format!("warning: {warning}"));
-    }
+    lines.warnings(outcome);
     lines.text
 }
 
@@ -153,6 +170,12 @@ impl Lines {
         for change in &outcome.changes {
             let text = change.get("text").and_then(Value::as_str);
             self.add(0, text.unwrap_or_default());
+        }
+    }
+
+    fn warnings(&mut self, outcome: &OutcomeOut) {
+        for warning in &outcome.warnings {
+            self.add(0, &format!("warning: {warning}"));
         }
     }
 

@@ -6,7 +6,6 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::sync::MutexGuard;
 use std::time::{Duration, Instant, SystemTime};
 
 use nvmeof_backend::{Claim, IoError, IoErrorKind, OpenError};
@@ -15,7 +14,7 @@ use nvmeof_wire::Nqn;
 
 use super::pool::{Disk, Held, Lost};
 use super::reactors::Failed;
-use super::{ApplyError, Manager, Report, State};
+use super::{ApplyError, Changing, Manager, Report, State};
 use crate::watch::{Cause, FaultCounts};
 
 /// A namespace whose storage is gone. Displays as cause and remedy.
@@ -54,8 +53,7 @@ impl Manager {
     /// Namespaces whose storage is gone at this moment.
     #[must_use]
     pub fn faults(&self) -> Vec<Faulted> {
-        let state = self.lock();
-        state.pool.disks().iter().filter_map(faulted).collect()
+        self.seen().disks.iter().filter_map(faulted).collect()
     }
 
     /// How often storage was gone since the start.
@@ -121,7 +119,7 @@ impl Manager {
     /// that `failed`. Says whether anything changed.
     pub(crate) fn look_after(&self, failed: &BTreeMap<u32, IoError>) -> bool {
         // Without the lock: a device may take its time to answer.
-        let disks = self.lock().pool.disks().to_vec();
+        let disks = self.seen().disks;
         let (mut gone, mut resized) = (BTreeMap::new(), BTreeMap::new());
         for disk in &disks {
             let number = disk.number;
@@ -250,7 +248,7 @@ impl Manager {
     }
 
     /// Serves namespaces from `next` from now on: `fresh` is opened, `old` closed.
-    fn replace(
+    pub(super) fn replace(
         &self,
         state: &mut State,
         next: Vec<Disk>,
@@ -276,7 +274,7 @@ impl Manager {
     /// What is served, once disks that are gone are closed: until then they have
     /// the lock that whoever opens them again wants. One that hangs is not waited
     /// for.
-    pub(super) fn settled(&self) -> MutexGuard<'_, State> {
+    pub(super) fn settled(&self) -> Changing<'_> {
         let until = Instant::now() + CLOSING;
         loop {
             let mut state = self.lock();
@@ -290,7 +288,7 @@ impl Manager {
     }
 }
 
-fn faulted(disk: &Disk) -> Option<Faulted> {
+pub(super) fn faulted(disk: &Disk) -> Option<Faulted> {
     let Lost { why, since, .. } = disk.lost()?;
     Some(Faulted {
         nqn: disk.wanted.nqn.clone(),
@@ -302,7 +300,7 @@ fn faulted(disk: &Disk) -> Option<Faulted> {
 }
 
 /// What the model has to know of the disk's namespace.
-fn revision(disk: &Disk) -> Option<Revision> {
+pub(super) fn revision(disk: &Disk) -> Option<Revision> {
     let served = disk.served();
     let block_size = u64::from(served.geometry.block_size.bytes());
     Some(Revision {

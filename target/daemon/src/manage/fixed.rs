@@ -37,36 +37,34 @@ impl Fixed {
     /// # Errors
     /// [`ConfigError`] names file, line and key of the first that differs.
     pub(crate) fn check(&self, config: &Config) -> Result<(), ConfigError> {
+        match self.differing(config).first() {
+            Some((table, key)) => Err(config.table_error(table, key, REMEDY)),
+            None => Ok(()),
+        }
+    }
+
+    /// What `config` has otherwise: tables, and their keys.
+    pub(crate) fn differing(&self, config: &Config) -> Vec<(&'static str, &'static str)> {
         let new = Self::of(config);
-        let keys = [
+        let sqpoll = [("sqpoll", self.running.sqpoll != new.running.sqpoll)];
+        let mode = [("mode", self.socket_mode != new.socket_mode)];
+        let listen = [("listen", self.metrics.listen != new.metrics.listen)];
+        let tables = [
             ("limits", limit(&self.limits, &new.limits)),
             ("reactor", running(&self.running, &new.running)),
-            (
-                "storage",
-                differs("sqpoll", self.running.sqpoll != new.running.sqpoll),
-            ),
+            ("storage", differing(sqpoll)),
             ("shm", shm(&self.shm, &new.shm)),
-            ("unix", differs("mode", self.socket_mode != new.socket_mode)),
+            ("unix", differing(mode)),
             ("control", control(&self.control, &new.control)),
-            (
-                "metrics",
-                differs("listen", self.metrics.listen != new.metrics.listen),
-            ),
+            ("metrics", differing(listen)),
         ];
-        for (table, key) in keys {
-            if let Some(key) = key {
-                return Err(config.table_error(table, key, REMEDY));
-            }
-        }
-        Ok(())
+        let tables = tables.into_iter();
+        let all = tables.flat_map(|(table, keys)| keys.into_iter().map(move |key| (table, key)));
+        all.collect()
     }
 }
 
-fn differs(key: &'static str, differs: bool) -> Option<&'static str> {
-    differs.then_some(key)
-}
-
-fn limit(old: &Limits, new: &Limits) -> Option<&'static str> {
+fn limit(old: &Limits, new: &Limits) -> Vec<&'static str> {
     let Limits {
         queue_depth,
         io_queues,
@@ -83,7 +81,7 @@ fn limit(old: &Limits, new: &Limits) -> Option<&'static str> {
         port_connections,
         traffic_keep_alive,
     } = old;
-    first([
+    differing([
         ("queue_depth", *queue_depth != new.queue_depth),
         ("io_queues", *io_queues != new.io_queues),
         ("controllers", *controllers != new.controllers),
@@ -110,7 +108,7 @@ fn limit(old: &Limits, new: &Limits) -> Option<&'static str> {
     ])
 }
 
-fn running(old: &Running, new: &Running) -> Option<&'static str> {
+fn running(old: &Running, new: &Running) -> Vec<&'static str> {
     let Running {
         cores,
         polling,
@@ -120,7 +118,7 @@ fn running(old: &Running, new: &Running) -> Option<&'static str> {
         hugepages,
         shared_receives,
     } = old;
-    first([
+    differing([
         ("cores", *cores != new.cores),
         ("polling", *polling != new.polling),
         ("drain_s", *drain != new.drain),
@@ -130,8 +128,8 @@ fn running(old: &Running, new: &Running) -> Option<&'static str> {
     ])
 }
 
-fn shm(old: &ShmConfig, new: &ShmConfig) -> Option<&'static str> {
-    first([
+fn shm(old: &ShmConfig, new: &ShmConfig) -> Vec<&'static str> {
+    differing([
         ("folder", old.folder != new.folder),
         ("users", old.users != new.users),
         ("mode", old.mode != new.mode),
@@ -139,14 +137,14 @@ fn shm(old: &ShmConfig, new: &ShmConfig) -> Option<&'static str> {
     ])
 }
 
-fn control(old: &ControlConfig, new: &ControlConfig) -> Option<&'static str> {
+fn control(old: &ControlConfig, new: &ControlConfig) -> Vec<&'static str> {
     let ControlConfig {
         socket,
         mode,
         group,
         state,
     } = old;
-    first([
+    differing([
         ("socket", *socket != new.socket),
         ("mode", *mode != new.mode),
         ("group", *group != new.group),
@@ -154,7 +152,7 @@ fn control(old: &ControlConfig, new: &ControlConfig) -> Option<&'static str> {
     ])
 }
 
-fn first<const N: usize>(keys: [(&'static str, bool); N]) -> Option<&'static str> {
-    let mut differing = keys.into_iter().filter(|(_, differs)| *differs);
-    differing.next().map(|(key, _)| key)
+fn differing<const N: usize>(keys: [(&'static str, bool); N]) -> Vec<&'static str> {
+    let differing = keys.into_iter().filter(|(_, differs)| *differs);
+    differing.map(|(key, _)| key).collect()
 }

@@ -13,34 +13,41 @@ mod fixed;
 mod pool;
 mod reactors;
 mod report;
+mod resize;
+mod seen;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use nvmeof_target_core::{Applied, Model, Target};
 
-pub(crate) use drain::DRAINED;
+pub(crate) use drain::Drained;
 pub use faults::Faulted;
 pub(crate) use fixed::Fixed;
 pub(crate) use pool::Pool;
 pub(crate) use reactors::Reactors;
 pub use report::{ApplyError, Plan, Report};
+pub(crate) use resize::{NewSize, NotResized};
 
 use crate::config::{Config, ConfigError};
 use crate::ports::Port;
 use crate::watch::FaultCounts;
 use doors::{Doors, NextDoors};
 use pool::{Disk, Prepared};
+use seen::{Changing, Seen};
 
 /// What is served now, and the way to change it. Calls come one after the
 /// other, from whatever threads.
 pub struct Manager {
     target: Target,
     reactors: Reactors,
+    /// Whoever changes something has it until that is done.
     state: Mutex<State>,
+    /// What it was after the last change, for everybody else.
+    seen: Mutex<Seen>,
     /// Disks that answered nothing, and since when.
     doubts: Mutex<BTreeMap<u32, Instant>>,
     fault_counts: FaultCounts,
@@ -53,7 +60,7 @@ struct State {
     doors: Doors,
     pool: Pool,
     /// Whether all hosts were let go, and nothing is listened on.
-    drained: bool,
+    drained: Drained,
 }
 
 impl Manager {
@@ -68,11 +75,12 @@ impl Manager {
             fixed: Fixed::of(config),
             doors: Doors::new(config, ports),
             pool,
-            drained: false,
+            drained: Drained::No,
         };
         Self {
             target,
             reactors,
+            seen: Mutex::new(state.seen()),
             state: Mutex::new(state),
             doubts: Mutex::default(),
             fault_counts: FaultCounts::default(),
@@ -108,9 +116,7 @@ impl Manager {
     /// blame.
     pub fn apply(&self, config: &Config) -> Result<Report, ApplyError> {
         let mut state = self.settled();
-        if state.drained {
-            return Err(ApplyError::Refused(DRAINED.to_owned()));
-        }
+        state.drained.check()?;
         let (disks, mut doors) = state.prepare(config, &self.reactors)?;
         let applied = match self.begin(config, &disks, &mut doors) {
             Ok(applied) => applied,
@@ -167,42 +173,47 @@ impl Manager {
     /// Where hosts connect, and what serves them there.
     #[must_use]
     pub fn ports(&self) -> Vec<Port> {
-        self.lock().doors.ports().cloned().collect()
+        self.seen().ports
     }
 
     /// Namespaces served.
     #[must_use]
     pub fn namespaces(&self) -> usize {
-        self.lock().pool.len()
+        self.seen().disks.len()
     }
 
     /// What is served, in a few words.
     #[must_use]
     pub fn status(&self) -> String {
-        let state = self.lock();
-        let ports: Vec<_> = state
-            .doors
-            .ports()
+        let seen = self.seen();
+        let ports: Vec<_> = seen
+            .ports
+            .iter()
             .map(|port| format!("{} ({})", port.address, port.provider_names()))
             .collect();
-        let count = state.pool.len();
+        let count = seen.disks.len();
         let plural = if count == 1 { "" } else { "s" };
-        let disks = state.pool.disks().iter();
+        let disks = seen.disks.iter();
         let lost = match disks.filter(|disk| disk.lost().is_some()).count() {
             0 => String::new(),
             lost => format!(" ({lost} faulted)"),
         };
-        let drained = if state.drained { ", drained" } else { "" };
         format!(
-            "serving {count} namespace{plural}{lost} on {}{drained}",
-            ports.join(", ")
+            "serving {count} namespace{plural}{lost} on {}{}",
+            ports.join(", "),
+            seen.drained
         )
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Whoever panicked was about to change the target; what is written
-        // here is what was before or what is now.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The state, to be changed. Waits for whoever else is doing that.
+    fn lock(&self) -> Changing<'_> {
+        Changing::new(&self.state, &self.seen)
+    }
+
+    /// What the last change left. Waits for nobody.
+    fn seen(&self) -> Seen {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.clone()
     }
 }
 

@@ -145,11 +145,6 @@ impl Pool {
         })
     }
 
-    /// Namespaces served.
-    pub(crate) fn len(&self) -> usize {
-        self.disks.len()
-    }
-
     /// The disks, in the order of the namespaces.
     pub(super) fn disks(&self) -> &[Disk] {
         &self.disks
@@ -163,6 +158,11 @@ impl Pool {
     /// Whether a disk whose storage is gone is being closed.
     pub(super) fn is_losing(&self) -> bool {
         self.leaving.iter().any(|one| one.lost)
+    }
+
+    /// Whether that disk is being closed.
+    pub(super) fn is_closing(&self, number: u32) -> bool {
+        self.leaving.iter().any(|one| one.number == number)
     }
 
     /// Disks that are being closed.
@@ -221,13 +221,19 @@ impl Pool {
         prepared: &mut Prepared,
     ) -> Result<Disk, ConfigError> {
         let (claim, spec) = match kept {
+            // A size that cannot be served does not keep anything else from being
+            // changed.
             Some(Disk {
                 number,
                 held: Held::Open(claim),
                 wanted: was,
-            }) => match resized(config, at, &claim)? {
-                Some(resized) => (resized, was.spec),
-                None => {
+            }) => match claim.resized() {
+                Ok(Some(resized)) => (resized, was.spec),
+                same => {
+                    prepared.remarks.extend(same.err().map(|error| {
+                        let Wanted { nqn, nsid, .. } = wanted;
+                        format!("{nqn}: namespace {nsid} keeps the size it has: {error}")
+                    }));
                     return Ok(Disk {
                         number,
                         held: Held::Open(claim),

@@ -21,12 +21,15 @@ pub(crate) struct Reactors {
     mailboxes: Arc<[Mailbox]>,
     /// The providers that each of them has, by their numbers.
     providers: Vec<ProviderName>,
+    /// Within this time a reactor answers, unless it hangs.
+    patience: Duration,
 }
 
 /// One provider of one reactor.
 struct Remote<'a> {
     mailbox: &'a Mailbox,
     provider: usize,
+    patience: Duration,
     /// What it was told to listen on.
     listened: Option<(ListenerId, Address)>,
 }
@@ -44,9 +47,9 @@ pub(super) enum Failed {
     Disk(u32, OpenError),
     #[error(
         "a reactor did not answer within {} s; see the log for what it hangs in",
-        PATIENCE.as_secs()
+        .0.as_secs()
     )]
-    Silent,
+    Silent(Duration),
     #[error("the target is about to stop")]
     Ended,
 }
@@ -59,7 +62,19 @@ impl Reactors {
         Self {
             mailboxes,
             providers,
+            patience: PATIENCE,
         }
+    }
+
+    /// The same with another idea of when a reactor hangs.
+    #[cfg(test)]
+    pub(super) fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// Within this time a reactor answers, unless it hangs.
+    pub(super) fn patience(&self) -> Duration {
+        self.patience
     }
 
     /// Port number `at` of `config`, without those optional providers that do
@@ -114,7 +129,7 @@ impl Reactors {
         let answers: Vec<_> = remotes.map(|remote| remote.leave(port.address)).collect();
         let heard = answers
             .iter()
-            .filter_map(|answer| answer.recv_timeout(PATIENCE).ok());
+            .filter_map(|answer| answer.recv_timeout(self.patience).ok());
         heard.flatten().collect()
     }
 
@@ -122,6 +137,7 @@ impl Reactors {
         self.mailboxes.iter().map(move |mailbox| Remote {
             mailbox,
             provider,
+            patience: self.patience,
             listened: None,
         })
     }
@@ -142,14 +158,14 @@ impl Reactors {
                 hears
             })
             .collect();
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + self.patience;
         let mut result = Ok(());
         for hears in answers {
             let left = until.saturating_duration_since(Instant::now());
             match hears.recv_timeout(left) {
                 Ok(Ok(())) => {}
                 Ok(Err((disk, error))) => result = Err(Failed::Disk(disk, error)),
-                Err(RecvTimeoutError::Timeout) => result = Err(Failed::Silent),
+                Err(RecvTimeoutError::Timeout) => result = Err(Failed::Silent(self.patience)),
                 Err(RecvTimeoutError::Disconnected) => result = Err(Failed::Ended),
             }
         }
@@ -211,7 +227,7 @@ impl Listens for Remote<'_> {
             let source = std::io::Error::other("a reactor did not answer");
             ListenError::new(address, source)
         };
-        let heard = match hears.recv_timeout(PATIENCE) {
+        let heard = match hears.recv_timeout(self.patience) {
             // It answers in this very moment.
             Err(_) if settled.swap(true, Ordering::AcqRel) => hears.recv().map_err(silent),
             heard => heard.map_err(|_| silent(RecvError)),

@@ -2,8 +2,12 @@
 //! processes, in `tests/e2e`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod drain;
 mod faults;
+mod puppet;
+mod resize;
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -216,7 +220,8 @@ fn a_file_that_grew_is_a_namespace_that_did() {
     }
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(1000).unwrap();
-    assert!(daemon.apply(&a).unwrap_err().contains("1000"));
+    let report = daemon.manager.apply(&parse(&text(&a))).unwrap();
+    assert!(report.remarks[0].contains("1000"), "{report:?}");
     assert_eq!(daemon.served(), [(1, 2 << 20)]);
 }
 

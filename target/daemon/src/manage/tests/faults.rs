@@ -1,6 +1,5 @@
 //! Files that are cut, grow, go and come back under a daemon that serves them.
 
-use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 
 use nix::errno::Errno;

@@ -1,0 +1,136 @@
+//! Another size of a file that is served, by the descriptor that it is served by.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use crate::claim::Claim;
+
+/// The size of what is served cannot be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ResizeError {
+    /// There is no file.
+    #[error("memory cannot change its size without losing what is in it; take other memory")]
+    Memory,
+    /// It is a block device.
+    #[error("a block device has the size it has, which is looked at again when none is given")]
+    Device,
+    /// It was opened to be read.
+    #[error("it is served read only; change it by other means")]
+    ReadOnly,
+    /// The operating system refused.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+impl Claim {
+    /// Bytes that its file has at this moment, which may be another number than
+    /// it is served with.
+    ///
+    /// # Errors
+    /// [`ResizeError`] where its size cannot be changed.
+    pub fn file_len(&self) -> Result<u64, ResizeError> {
+        let metadata = self.file().ok_or(ResizeError::Memory)?.metadata()?;
+        if metadata.file_type().is_block_device() {
+            return Err(ResizeError::Device);
+        }
+        if self.geometry().readonly {
+            return Err(ResizeError::ReadOnly);
+        }
+        Ok(metadata.len())
+    }
+
+    /// Makes its file `len` bytes long, for good. Disks that are open keep the
+    /// size they have: see [`resized`](Self::resized).
+    ///
+    /// # Errors
+    /// [`ResizeError`]; then the file is as it was, unless it could not be made
+    /// stable (fsync(2)).
+    pub fn set_file_len(&self, len: u64) -> Result<(), ResizeError> {
+        self.file_len()?;
+        let file = self.file().ok_or(ResizeError::Memory)?;
+        file.set_len(len)?;
+        Ok(file.sync_all()?)
+    }
+
+    /// Whether `path` still leads to the file or device that is served: another
+    /// one may have taken its name.
+    ///
+    /// # Errors
+    /// When there is nothing under that name, or it cannot be looked at.
+    pub fn is_at(&self, path: &Path) -> io::Result<bool> {
+        let Some(file) = self.file() else {
+            return Ok(false);
+        };
+        let (served, named) = (file.metadata()?, std::fs::metadata(path)?);
+        let of = |it: &std::fs::Metadata| match it.file_type().is_block_device() {
+            true => (0, it.rdev()),
+            false => (it.dev(), it.ino()),
+        };
+        Ok(of(&served) == of(&named))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use crate::Spec;
+
+    use super::*;
+
+    fn take(path: &Path, readonly: bool) -> Claim {
+        let spec: Spec = path.display().to_string().parse().unwrap();
+        Claim::take(&spec.with_readonly(readonly), None).unwrap()
+    }
+
+    #[test]
+    fn the_served_file_is_changed_whatever_has_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("a"), folder.path().join("b"));
+        for path in [&path, &other] {
+            std::fs::File::create(path).unwrap().set_len(8192).unwrap();
+        }
+        let claim = take(&path, false);
+        assert!(claim.is_at(&path).unwrap() && !claim.is_at(&other).unwrap());
+        let link = folder.path().join("c");
+        std::fs::hard_link(&path, &link).unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        assert!(!claim.is_at(&path).unwrap() && claim.is_at(&link).unwrap());
+        claim.set_file_len(4096).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 8192);
+        assert_eq!(std::fs::metadata(&link).unwrap().len(), 4096);
+        std::fs::remove_file(&path).unwrap();
+        assert!(claim.is_at(&path).is_err());
+    }
+
+    #[test]
+    fn a_claim_of_another_size_serves_as_much_of_the_same_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        std::fs::File::create(&path).unwrap().set_len(8192).unwrap();
+        let claim = take(&path, false);
+        let less = claim.with_size(4096).unwrap();
+        assert_eq!(less.geometry().size, 4096);
+        assert_eq!(less.identity(), claim.identity());
+        // The file has all of its bytes, which it finds again.
+        let again = less.resized().unwrap().unwrap();
+        assert_eq!(again.geometry().size, 8192);
+        for bad in [0, 100] {
+            assert!(claim.with_size(bad).is_err());
+        }
+    }
+
+    #[test]
+    fn what_has_no_size_of_its_own_or_may_not_be_written_is_refused() {
+        let ram = Claim::take(&"ram:1M".parse().unwrap(), None).unwrap();
+        assert!(matches!(ram.set_file_len(0), Err(ResizeError::Memory)));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let claim = take(&path, true);
+        let refused = claim.set_file_len(8192);
+        assert!(matches!(refused, Err(ResizeError::ReadOnly)));
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 4096);
+    }
+}

@@ -1,0 +1,62 @@
+//! What of a configuration cannot be served on this machine at present, and
+//! which edit made it so.
+
+use nvmeof_rdma::Address;
+
+use super::edit::{Edit, NamespaceAdd};
+use crate::config::{Config, ConfigError};
+use crate::ports;
+
+/// One thing that cannot be served.
+#[derive(Debug)]
+pub(super) struct Broken {
+    thing: Thing,
+    pub(super) error: ConfigError,
+}
+
+#[derive(Debug)]
+enum Thing {
+    Namespace(String, u32),
+    Port(Address),
+}
+
+/// Everything that cannot be opened, and ports that nothing can serve. What was
+/// opened is let go again.
+pub(super) fn find(config: &Config) -> Vec<Broken> {
+    let disks = config.unopenable().into_iter().map(|one| Broken {
+        thing: Thing::Namespace(one.nqn, one.nsid),
+        error: one.error,
+    });
+    let ports = config.addresses().into_iter().enumerate();
+    let ports = ports.filter_map(|(at, address)| {
+        Some(Broken {
+            thing: Thing::Port(address),
+            error: ports::plan_one(config, at).err()?,
+        })
+    });
+    disks.chain(ports).collect()
+}
+
+impl Broken {
+    /// Whether that edit has it served.
+    pub(super) fn is_of(&self, edit: &Edit) -> bool {
+        match (&self.thing, edit) {
+            (Thing::Namespace(nqn, number), Edit::NamespaceAdd(add)) => {
+                let NamespaceAdd {
+                    subsystem, nsid, ..
+                } = add;
+                subsystem.as_deref() == Some(nqn) && *nsid == Some(*number)
+            }
+            (
+                Thing::Namespace(nqn, number),
+                Edit::NamespaceEnable {
+                    subsystem,
+                    nsid,
+                    enabled: true,
+                },
+            ) => subsystem.as_deref() == Some(nqn) && nsid == number,
+            (Thing::Port(at), Edit::PortAdd { address, .. }) => address.parse() == Ok(*at),
+            _ => false,
+        }
+    }
+}

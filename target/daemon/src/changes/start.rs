@@ -1,0 +1,92 @@
+//! From what is written to what is served: the start of the target.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::edit::Edit;
+use super::effective::{AdminFile, Aside, Base, Effective};
+use super::keeper::{Keeper, Kept, Places};
+use super::lock::Lock;
+use super::state::State;
+use super::{broken, store};
+use crate::config::{Config, ConfigError};
+use crate::server::{ServeError, Server};
+
+/// What is known before anything is served.
+pub(crate) struct Standing {
+    places: Places,
+    kept: Kept,
+}
+
+impl Standing {
+    /// Reads the administrator's file and what was changed since, which nobody
+    /// else changes as long as this is there.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names file, line and key.
+    pub(crate) fn read(file: &Path) -> Result<Self, ConfigError> {
+        let (admin, config) = AdminFile::read(file)?;
+        let path = config.control().state.as_deref();
+        let lock = path.map(|path| Lock::take(path, &config)).transpose()?;
+        if let Some(path) = path {
+            store::sweep(path);
+        }
+        let state = path.map(State::load).transpose()?;
+        let state = state.unwrap_or_else(State::new);
+        let kept = Kept::of(Base::of(&state, admin)?, state)?;
+        let places = Places {
+            file: file.to_path_buf(),
+            state: path.map(Path::to_path_buf),
+            _lock: lock.flatten(),
+        };
+        Ok(Self { places, kept })
+    }
+
+    /// What is to be served.
+    pub(crate) fn config(&self) -> &Config {
+        &self.kept.effective.config
+    }
+
+    /// Serves it. A change made at run time that cannot be any more does not
+    /// keep the target from serving the rest.
+    ///
+    /// # Errors
+    /// When what cannot be is not to blame on such a change.
+    pub(crate) fn serve(mut self) -> Result<(Server, Keeper), ServeError> {
+        let server = match Server::start(self.config()) {
+            Err(ServeError::Config(error)) if !self.kept.state.edits.is_empty() => {
+                tracing::warn!("{error}; looking for the change that is to blame");
+                self.put_aside(|_| true)?;
+                match Server::start(self.config()) {
+                    Err(ServeError::Config(error)) => {
+                        // Whether a port can be listened on is known only then.
+                        let is_port = |edit: &Edit| matches!(edit, Edit::PortAdd { .. });
+                        self.put_aside(|edit| !is_port(edit)).map_err(|_| error)?;
+                        Server::start(self.config())?
+                    }
+                    other => other?,
+                }
+            }
+            other => other?,
+        };
+        self.kept.tell();
+        let keeper = Keeper::new(Arc::clone(server.manager()), self.places, self.kept);
+        Ok((server, keeper))
+    }
+
+    /// Puts changes aside that are not `possible`, or that name what cannot be
+    /// opened.
+    fn put_aside(&mut self, possible: impl Fn(&Edit) -> bool) -> Result<(), ConfigError> {
+        let kept = &mut self.kept;
+        let not = kept.state.edits.iter().filter(|edit| !possible(edit));
+        let not = not.map(|edit| Aside {
+            edit: edit.clone(),
+            why: "the address cannot be listened on".to_owned(),
+        });
+        let not: Vec<_> = not.collect();
+        let (base, edits) = (&kept.base, &kept.state.edits);
+        kept.effective = Effective::working(base, edits, &not, broken::find)?;
+        kept.resting = kept.effective.aside.clone();
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! A manager over a reactor that does what a test says.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::*;
+use crate::config::ProviderName;
+use crate::mailbox::{Mailbox, Order};
+use crate::ports;
+
+/// For an answer that comes.
+pub(super) const LONG: Duration = Duration::from_secs(120);
+/// For one that does not.
+pub(super) const SHORT: Duration = Duration::from_secs(2);
+
+/// What the reactor does with orders until it is dropped.
+pub(super) struct Puppet {
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A manager of a target with that configuration, whose only reactor is the
+/// owner of the mailbox and hangs when it does not answer for so long.
+pub(super) fn manager(text: &str, patience: Duration) -> (Arc<Manager>, Mailbox) {
+    let config = parse(text);
+    let opened = config.open().unwrap();
+    let ports = ports::plan(&config).unwrap();
+    let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
+    let target = Target::new(config.model(&opened, &specs).unwrap());
+    let mailbox = Mailbox::new().unwrap();
+    let mailboxes: Arc<[Mailbox]> = [mailbox.clone()].into();
+    let reactors = Reactors::new(mailboxes, vec![ProviderName::Iwarp]);
+    let pool = Pool::new(&config, &opened.claims).unwrap();
+    let reactors = reactors.with_patience(patience);
+    let manager = Manager::new(target, reactors, &config, ports, pool);
+    (Arc::new(manager), mailbox)
+}
+
+impl Puppet {
+    /// Has `act` do what the manager orders.
+    pub(super) fn new(mailbox: Mailbox, mut act: impl FnMut(Order) + Send + 'static) -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&ended);
+        let thread = std::thread::spawn(move || {
+            while !told.load(Ordering::Acquire) {
+                mailbox.take_orders().into_iter().for_each(&mut act);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Self {
+            ended,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Puppet {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}

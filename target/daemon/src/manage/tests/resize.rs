@@ -1,0 +1,218 @@
+//! A namespace whose file is made another size.
+
+use std::os::fd::AsRawFd;
+use std::sync::Mutex as Shared;
+
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nvmeof_target_core::NamespaceState;
+
+use super::puppet::{LONG, Puppet, SHORT, manager};
+use super::*;
+use crate::mailbox::Order;
+
+fn to(nsid: u32, size: u64) -> NewSize<'static> {
+    NewSize {
+        nqn: NQN,
+        nsid,
+        size: Some(size),
+        shrink: true,
+    }
+}
+
+fn len(path: &Path) -> u64 {
+    std::fs::metadata(path).unwrap().len()
+}
+
+fn bytes(manager: &Manager) -> u64 {
+    manager.model().subsystems()[0].namespaces()[0].bytes()
+}
+
+/// A file of 4 MiB, and a configuration that serves it.
+fn scene() -> (TempDir, PathBuf, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.img");
+    let file = std::fs::File::create(&path).unwrap();
+    file.set_len(4 << 20).unwrap();
+    let text = text(&[(1, path.to_str().unwrap())]).replace("[0, 0]", "[0]");
+    (folder, path, text)
+}
+
+#[test]
+fn a_file_is_cut_after_the_last_command_and_grows_before_the_first() {
+    let (_folder, path, text) = scene();
+    let (manager, mailbox) = manager(&text, LONG);
+    // What the reactor finds when it is told to open and to close disks.
+    let seen = Arc::new(Shared::new(Vec::new()));
+    let (sees, its, at) = (Arc::clone(&seen), Arc::clone(&manager), path.clone());
+    let puppet = Puppet::new(mailbox, move |order| {
+        let mib = |bytes: u64| bytes >> 20;
+        let note = |what| {
+            let found = (what, mib(bytes(&its)), mib(len(&at)));
+            sees.lock().unwrap().push(found);
+        };
+        match order {
+            Order::Open { answer, .. } => {
+                note("open");
+                let _ = answer.send(Ok(()));
+            }
+            Order::Close { disks, answer } => {
+                note("close");
+                for (disk, _) in disks {
+                    let _ = answer.send(disk);
+                }
+            }
+            _ => {}
+        }
+    });
+    let report = manager.resize_one(to(1, 1 << 20)).unwrap();
+    assert_eq!((report.changes.len(), report.remarks.len()), (1, 0));
+    assert_eq!((bytes(&manager), len(&path)), (1 << 20, 1 << 20));
+    let _ = manager.resize_one(to(1, 2 << 20)).unwrap();
+    assert_eq!((bytes(&manager), len(&path)), (2 << 20, 2 << 20));
+    drop(puppet);
+    let seen = seen.lock().unwrap();
+    // Namespace and file: smaller is the namespace first, larger the file.
+    let small = [("open", 4, 4), ("close", 1, 4)];
+    assert_eq!(seen[..2], small);
+    assert_eq!(seen[2], ("open", 1, 2));
+}
+
+#[test]
+fn nothing_is_cut_while_a_command_may_want_it() {
+    let (_folder, path, text) = scene();
+    let (manager, mailbox) = manager(&text, SHORT);
+    // Commands in work do not end.
+    let closing = Arc::new(Shared::new(Vec::new()));
+    let waits = Arc::clone(&closing);
+    let _puppet = Puppet::new(mailbox, move |order| match order {
+        Order::Open { answer, .. } => drop(answer.send(Ok(()))),
+        Order::Close { answer, .. } => waits.lock().unwrap().push(answer),
+        _ => {}
+    });
+    let error = manager.resize_one(to(1, 1 << 20)).unwrap_err().to_string();
+    assert!(
+        error.contains("did not end") && error.contains("nothing was cut"),
+        "{error}"
+    );
+    assert_eq!((bytes(&manager), len(&path)), (4 << 20, 4 << 20));
+}
+
+#[test]
+fn a_file_that_cannot_be_cut_leaves_the_namespace_as_it_was() {
+    let file = memfd_create("a", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let text = text(&[(1, path.to_str().unwrap())]).replace("[0, 0]", "[0]");
+    let file = std::fs::File::from(file);
+    file.set_len(4 << 20).unwrap();
+    let (manager, mailbox) = manager(&text, LONG);
+    let _puppet = Puppet::new(mailbox, move |order| match order {
+        Order::Open { answer, .. } => drop(answer.send(Ok(()))),
+        Order::Close { disks, answer } => {
+            // Sealed a moment before, it cannot be cut any more.
+            let seals = FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK);
+            fcntl(&file, seals).unwrap();
+            for (disk, _) in disks {
+                let _ = answer.send(disk);
+            }
+        }
+        _ => {}
+    });
+    let error = manager.resize_one(to(1, 1 << 20)).unwrap_err().to_string();
+    assert!(error.contains("nothing was cut off"), "{error}");
+    assert_eq!((bytes(&manager), len(&path)), (4 << 20, 4 << 20));
+}
+
+#[test]
+fn another_file_with_the_name_is_not_touched() {
+    let daemon = Daemon::start(&[]);
+    let path = daemon.file("a.img", 1 << 20);
+    let a = [(1, path.to_str().unwrap())];
+    daemon.apply(&a).unwrap();
+    let other = daemon.file("b.img", 2 << 20);
+    let served = daemon.folder.path().join("served");
+    std::fs::hard_link(&path, &served).unwrap();
+    std::fs::rename(&other, &path).unwrap();
+    for size in [4 << 20, 1 << 19] {
+        let error = daemon.manager.resize_one(to(1, size)).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("another file has this name"), "{error}");
+        assert_eq!((len(&path), len(&served)), (2 << 20, 1 << 20));
+    }
+    std::fs::remove_file(&path).unwrap();
+    assert!(daemon.manager.resize_one(to(1, 4 << 20)).is_err());
+    // Its name back.
+    std::fs::rename(&served, &path).unwrap();
+    let _ = daemon.manager.resize_one(to(1, 4 << 20)).unwrap();
+    assert_eq!((len(&path), daemon.served()), (4 << 20, vec![(1, 4 << 20)]));
+}
+
+#[test]
+fn what_is_read_only_disabled_faulted_or_memory_keeps_its_size() {
+    let daemon = Daemon::start(&[]);
+    let path = daemon.file("a.img", 1 << 20);
+    let other = daemon.file("b.img", 1 << 20);
+    let a = path.to_str().unwrap();
+    let good = text(&[(1, "ram:1M"), (2, a)]);
+    let error = |nsid| {
+        let resized = daemon.manager.resize_one(to(nsid, 4 << 20));
+        assert_eq!(len(&path), 1 << 20);
+        resized.unwrap_err().to_string()
+    };
+    let apply = |text: &str| daemon.manager.apply(&parse(text)).unwrap();
+    let _ = apply(&good);
+    assert!(error(1).contains("memory"));
+    let _ = apply(&(good.clone() + "readonly = true\n"));
+    assert!(error(2).contains("read only"), "{}", error(2));
+    let _ = apply(&(good + "enabled = false\n"));
+    assert!(error(2).contains("disabled"), "{}", error(2));
+    let b = text(&[(2, other.to_str().unwrap())]) + "readonly = true\n";
+    let _ = apply(&b);
+    assert!(error(2).contains("read only"), "{}", error(2));
+    let _ = apply(&text(&[]));
+    let _ = apply(&text(&[(2, a)]));
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(0)
+        .unwrap();
+    assert!(daemon.manager.look_after(&BTreeMap::new()));
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(1 << 20)
+        .unwrap();
+    let model = daemon.manager.model();
+    let state = model.subsystems()[0].namespaces()[0].state;
+    assert_eq!(state, NamespaceState::Faulted);
+    assert!(error(2).contains("namespace enable"), "{}", error(2));
+}
+
+#[test]
+fn a_file_of_half_a_block_keeps_nothing_else_from_being_changed() {
+    let daemon = Daemon::start(&[]);
+    let path = daemon.file("a.img", 1 << 20);
+    let a = path.to_str().unwrap();
+    daemon.apply(&[(1, a)]).unwrap();
+    for size in [(1 << 20) + 100, 1000] {
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(size).unwrap();
+        for more in [&[(1, a), (2, "ram:1M")][..], &[(1, a)]] {
+            let report = daemon.manager.apply(&parse(&text(more))).unwrap();
+            assert_eq!(report.changes.len(), 1, "{report:?}");
+            let remark = &report.remarks[0];
+            assert!(remark.contains(&size.to_string()), "{remark}");
+            assert!(remark.contains("namespace 1"), "{remark}");
+        }
+        // Who asks for just that one hears of it.
+        let looked = daemon.manager.resize_one(NewSize {
+            size: None,
+            ..to(1, 0)
+        });
+        let error = looked.unwrap_err().to_string();
+        assert!(error.contains(&size.to_string()), "{error}");
+        assert_eq!(daemon.served(), [(1, 1 << 20)]);
+    }
+}
