@@ -47,5 +47,6 @@ pub use model::{
     Model, ModelError, Namespace, NamespaceSpec, NamespaceState, Place, Port, PortAddress,
     PortSpec, Referral, ReferralSpec, Revision, Subject, Subsystem, SubsystemSpec, Traddr, derived,
 };
+pub use protection::{KeepProtections, KeptProtection};
 pub use queue::{News, Queue, Request};
 pub use target::{PortSeat, Refusal, Target};

@@ -8,7 +8,7 @@ use nvmeof_wire::Nqn;
 use nvmeof_wire::features::WriteProtection;
 
 use crate::health::Health;
-use crate::protection::{Asked, Fixed, Protections};
+use crate::protection::{Asked, Fixed, KeptProtection, Protections};
 use crate::sight::{Present, Sight, Viewer};
 
 /// A subsystem over all models that have its name. Its controllers hold this,
@@ -112,6 +112,21 @@ impl Live {
         undone.then(|| self.renew(&mut state))
     }
 
+    /// Which namespaces hosts write protected for good.
+    pub(crate) fn kept_protections(&self) -> Vec<KeptProtection> {
+        self.lock().protections.kept()
+    }
+
+    /// A namespace is write protected as it was before. False when it is not there.
+    pub(crate) fn restore_protection(&self, kept: KeptProtection) -> bool {
+        let mut state = self.lock();
+        state.protections.restore(kept);
+        let subsystem = Arc::clone(&state.configured.subsystem);
+        state.protections.keep_those_of(&subsystem);
+        self.renew(&mut state);
+        state.protections.kept().contains(&kept)
+    }
+
     /// Makes what follows from the model and from what hosts set. Returns what
     /// it was.
     fn renew(&self, state: &mut State) -> Present {
@@ -175,7 +190,7 @@ mod tests {
     #[test]
     fn all_queues_of_a_controller_have_the_same_sight() {
         let target = target();
-        let nqn = subsystem().nqn.parse().unwrap();
+        let nqn = Nqn::new(&subsystem().nqn).unwrap();
         let live = Arc::clone(target.shared.served().live(&nqn).unwrap());
         let viewer = |name| Arc::new(Viewer::new(Nqn::new(name).unwrap(), None));
         let (host, other) = (

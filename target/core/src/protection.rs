@@ -8,17 +8,80 @@
 //!                   ▼
 //!       Until Power Cycle ──► No Write Protect, when the target is started again
 //! ```
+//! Base 2.1, 8.1.16.1, figure 621: Write Protect is persistent across power cycles,
+//! so whoever starts the target keeps it ([`KeepProtections`]) and brings it back
+//! ([`Target::restore_protection`]).
+//!
 //! A namespace that is read only by configuration is in the state Write Protect
 //! and stays there. Permanent Write Protect is not supported: nothing here could
 //! keep an administrator from undoing it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{fmt, io};
 
+use nvmeof_wire::Nqn;
 use nvmeof_wire::features::WriteProtection;
 
+use crate::live::Live;
 use crate::sight::Present;
-use crate::{Namespace, Subsystem};
+use crate::{Namespace, Subsystem, Target};
+
+/// Keeps which namespaces hosts write protected, for when the target is started
+/// again.
+pub trait KeepProtections: fmt::Debug + Send + Sync {
+    /// Of that subsystem these namespaces are in the state Write Protect, and no
+    /// others. Called by a reactor, which waits, before the host is answered that
+    /// asked for it: rarely, but for no longer than a small file takes to be
+    /// written.
+    ///
+    /// # Errors
+    /// When it cannot be kept. The host is told that its command failed.
+    fn keep(&self, subsystem: &Nqn, namespaces: &[KeptProtection]) -> io::Result<()>;
+}
+
+/// A namespace that a host write protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptProtection {
+    /// Its number.
+    pub nsid: u32,
+    /// Its identifier: another namespace with that number is not protected.
+    pub uuid: [u8; 16],
+}
+
+/// Where that is kept, if anywhere.
+#[derive(Debug, Default)]
+pub(crate) struct Keeper(Mutex<Option<Arc<dyn KeepProtections>>>);
+
+impl Keeper {
+    /// Keeps what hosts set of that subsystem.
+    pub(crate) fn keep(&self, live: &Live) -> io::Result<()> {
+        // Nothing is left half done when a holder panics. It is held meanwhile, so
+        // that what is newer is kept later.
+        let keeper = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*keeper {
+            Some(keeper) => keeper.keep(&live.nqn, &live.kept_protections()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Target {
+    /// Keeps there what hosts write protect from now on.
+    pub fn keep_protections_in(&self, keeper: Arc<dyn KeepProtections>) {
+        let place = &self.shared.keeper.0;
+        *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper);
+    }
+
+    /// What was kept is so again: call it before hosts connect. False when there
+    /// is no such namespace any more.
+    #[must_use]
+    pub fn restore_protection(&self, subsystem: &Nqn, kept: KeptProtection) -> bool {
+        let served = self.shared.served();
+        let live = served.live(subsystem);
+        live.is_some_and(|live| live.restore_protection(kept))
+    }
+}
 
 /// The states that hosts set.
 #[derive(Clone, Debug, Default)]
@@ -119,6 +182,30 @@ impl Protections {
             self.states.remove(&nsid);
         }
         undone
+    }
+
+    /// Those that outlive the target.
+    pub(crate) fn kept(&self) -> Vec<KeptProtection> {
+        let all = self.states.iter();
+        let kept = all.filter(|(_, set)| set.stable && set.state == WriteProtection::PROTECTED);
+        kept.map(|(nsid, set)| KeptProtection {
+            nsid: *nsid,
+            uuid: set.uuid,
+        })
+        .collect()
+    }
+
+    /// One of them is there again.
+    pub(crate) fn restore(&mut self, kept: KeptProtection) {
+        self.asked += 1;
+        let set = Protected {
+            uuid: kept.uuid,
+            state: WriteProtection::PROTECTED,
+            since: self.asked,
+            last: self.asked,
+            stable: true,
+        };
+        self.states.insert(kept.nsid, set);
     }
 
     /// Forgets the states of namespaces that are not there any more.

@@ -8,6 +8,7 @@ use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request as CmRequest};
 
 use crate::generations::Generations;
 use crate::live::Live;
+use crate::protection::Keeper;
 use crate::registry::Registry;
 use crate::seats::{Seat, Seats, Taken};
 use crate::sight::Present;
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) hosts: Seats,
     /// Connections, by the port that they came by.
     ports: Seats,
+    /// Keeps what hosts write protect.
+    pub(crate) keeper: Keeper,
 }
 
 /// A connection's place at its port, until it is dropped.
@@ -92,6 +95,7 @@ impl Target {
                 hits: Hits::default(),
                 hosts: Seats::default(),
                 ports: Seats::default(),
+                keeper: Keeper::default(),
                 served: Mutex::new(served),
                 limits,
             }),

@@ -27,6 +27,7 @@ mod numbers;
 mod polling;
 mod ports;
 mod processors;
+mod protections;
 mod queue;
 mod reactor;
 mod server;

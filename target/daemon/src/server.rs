@@ -28,7 +28,7 @@ use crate::service::{self, Watchdog};
 use crate::storage::{OpenDisks, StorageError, StorageOpenError};
 use crate::thread::{self, Clock};
 use crate::watch::{Counters, Watch, Watched};
-use crate::{Reactor, ReactorConfig};
+use crate::{Reactor, ReactorConfig, protections};
 
 /// Signals that come so close to each other are one.
 const TOGETHER: Duration = Duration::from_millis(500);
@@ -123,6 +123,9 @@ impl Server {
         });
         let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
         let target = Target::new(config.model(&opened, &specs)?);
+        if let Some(state) = &config.control().state {
+            protections::keep_beside(state, &target)?;
+        }
         let mailboxes: Arc<[Mailbox]> = (0..count)
             .map(|_| Mailbox::new())
             .collect::<Result<_, _>>()

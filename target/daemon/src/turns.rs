@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-/// A host: its identifier, or zero before it said who it is.
-pub(crate) type HostId = [u8; 16];
+/// A host: the number of its account, or zero before it said who it is.
+pub(crate) type HostId = u64;
 
 /// Things that wait, of several hosts. What one host has keeps its order.
 #[derive(Debug)]
@@ -115,8 +115,8 @@ impl<T> Turns<T> {
 mod tests {
     use super::*;
 
-    const A: HostId = [1; 16];
-    const B: HostId = [2; 16];
+    const A: HostId = 1;
+    const B: HostId = 2;
 
     /// Everything, one for each turn.
     fn served(turns: &mut Turns<u32>) -> Vec<u32> {
@@ -135,7 +135,7 @@ mod tests {
             turns.push(A, thing);
         }
         turns.push(B, 10);
-        turns.push([3; 16], 20);
+        turns.push(3, 20);
         turns.push(B, 11);
         assert_eq!(turns.hosts(), 3);
         let mut all: Vec<_> = turns.iter().copied().collect();
@@ -166,7 +166,7 @@ mod tests {
         turns.push(B, 1);
         assert_eq!(turns.remove(A, |thing| *thing == 1), Some(1));
         assert_eq!(turns.remove(A, |thing| *thing == 1), None);
-        assert_eq!(turns.remove([3; 16], |_| true), None);
+        assert_eq!(turns.remove(3, |_| true), None);
         assert_eq!(turns.remove(B, |_| true), Some(1));
         assert_eq!(served(&mut turns), [0, 2]);
         assert!(turns.is_empty());

@@ -68,7 +68,7 @@ impl Admin<'_> {
             self.tell_all(live, before);
         }
         let Some(asked) = protecting.asked else {
-            return Ok(Next::Done(0));
+            return self.keep(live);
         };
         let disk = namespace.disk;
         request.stage = Stage::Protect { disk, asked };
@@ -92,10 +92,18 @@ impl Admin<'_> {
             self.tell_all(live, &before);
         }
         match outcome {
-            Executed::Ok => Ok(Next::Done(0)),
+            Executed::Ok => self.keep(live),
             Executed::Gone => Err(not_ready()),
             _ => Err(status_of(IoKind::Settle, outcome).into()),
         }
+    }
+
+    /// What is answered is there again when the target is started anew. The host
+    /// may try again.
+    fn keep(&self, live: &Live) -> Result<Next, Failure> {
+        let kept = self.shared.keeper.keep(live);
+        kept.map(|()| Next::Done(0))
+            .map_err(|_| Failure::transient(Status::INTERNAL_ERROR))
     }
 
     /// NSATTR of Identify Namespace changed: whoever has a controller of the

@@ -135,6 +135,7 @@ impl Queue {
             Role::Io(self.join(&who, entries)?)
         };
         self.role = role;
+        self.scarce = Vec::new();
         self.sq.entries = entries;
         self.sq.no_flow_control = connect.cattr & CATTR_NO_SQ_FLOW != 0;
         let Some(controller) = self.controller() else {
@@ -259,7 +260,7 @@ impl Queue {
                 Err(Limit::HostQueues)
             } else if taken.weight > limits.host_commands {
                 Err(Limit::HostCommands)
-            } else if taken.seats > 1 && self.scarce {
+            } else if self.scarce.contains(&who.hostnqn) {
                 Err(Limit::HostMemory)
             } else {
                 Ok(())

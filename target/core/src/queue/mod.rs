@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_wire::opcode;
-use nvmeof_wire::{Cqe, Sqe, Status};
+use nvmeof_wire::{Cqe, Nqn, Sqe, Status};
 
 pub(crate) use io::{flush_of, not_ready, status_of};
 pub use request::Request;
@@ -77,8 +77,8 @@ pub struct Queue {
     port: Option<PortAddress>,
     /// Why the edge has no room for the queue, if it has none.
     no_room: Option<String>,
-    /// Whether what the edge has room for is left to hosts that have no queue.
-    scarce: bool,
+    /// Hosts for which the edge has no room.
+    scarce: Vec<Nqn>,
     sq: SubmissionQueue,
     meter: Meter,
     /// Asynchronous Event Requests that wait, oldest first.
@@ -154,7 +154,7 @@ impl Queue {
             bounds: Bounds::of(&shared.limits, shared.limits.in_capsule),
             port: None,
             no_room: None,
-            scarce: false,
+            scarce: Vec::new(),
             sq: SubmissionQueue {
                 head: 0,
                 entries,
@@ -195,12 +195,10 @@ impl Queue {
         Some((controller.hostnqn.as_str(), subnqn, controller.cntlid))
     }
 
-    /// The identifier of its host, which all queues of that host have (Fabrics
-    /// 1.1, section 3.3, figure 19: HOSTID); zero until it is connected.
+    /// The name of its host, once connected.
     #[must_use]
-    pub fn host(&self) -> [u8; 16] {
-        self.controller()
-            .map_or([0; 16], |controller| controller.hostid)
+    pub fn hostnqn(&self) -> Option<Nqn> {
+        self.controller().map(|controller| controller.hostnqn)
     }
 
     /// Whether a Connect succeeded.
@@ -216,10 +214,10 @@ impl Queue {
         self.no_room = room.err();
     }
 
-    /// Tells whether the room is so scarce that hosts which have an I/O queue get
-    /// no other one.
-    pub fn set_scarce(&mut self, scarce: bool) {
-        self.scarce = scarce;
+    /// Tells which hosts have their part of the room, or would take what is left
+    /// for those who have none: they get no other I/O queue.
+    pub fn set_scarce(&mut self, hosts: Vec<Nqn>) {
+        self.scarce = hosts;
     }
 
     /// The address of ours that the host reached: what it is told to connect

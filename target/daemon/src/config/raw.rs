@@ -106,8 +106,8 @@ pub(super) struct RawLimits {
     ///
     /// Default: `131072`
     host_commands: Option<u32>,
-    /// Percent of the buffers of each thread that one host may hold while there are others, and
-    /// of those for commands at all times: 1 to 100.
+    /// Percent of the buffers of each thread that one host may hold while there are others: 1 to
+    /// 100. Below 100 a host that is alone leaves room for one queue of another.
     ///
     /// Default: `75`
     host_memory: Option<u8>,

@@ -98,13 +98,13 @@ impl Edge {
     fn take_from_backlog(&mut self, slot: Place, io: &mut Io<'_>) -> bool {
         let queue = self.place;
         let tag = Tag { queue, slot }.to_bits();
+        let host = self.host();
         let Some(job) = self.slots.get(slot) else {
             return false;
         };
         if !job.request.is_one_operation() {
             return false;
         }
-        let host = self.core.host();
         let Some((_, request)) = io.backlog.remove(host, |(_, one)| one.tag == tag) else {
             return false;
         };

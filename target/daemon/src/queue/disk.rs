@@ -41,7 +41,7 @@ impl Edge {
         // What waits longer goes first.
         if !io.backlog.is_empty() {
             self.on_disk += 1;
-            io.backlog.push(self.core.host(), (op.disk, request));
+            io.backlog.push(self.host(), (op.disk, request));
             return None;
         }
         match io.storage.submit(op.disk, request) {
@@ -59,7 +59,7 @@ impl Edge {
                 back,
             }) => {
                 self.on_disk += 1;
-                io.backlog.push(self.core.host(), (op.disk, back));
+                io.backlog.push(self.host(), (op.disk, back));
                 None
             }
             Err(Refused {

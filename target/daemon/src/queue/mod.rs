@@ -34,8 +34,8 @@ use crate::reactor::earlier;
 use crate::storage::Storage;
 use crate::tag::{Place, Tag};
 use crate::turns::Turns;
-pub(crate) use account::Accounts;
-use account::{Account, provide};
+use account::{Account, Provided, provide};
+pub(crate) use account::{Accounts, KINDS, Left};
 use fused::Pair;
 use nvmeof_rdma::Sparingly;
 pub(crate) use quiesce::Waiting;
@@ -125,6 +125,8 @@ pub(crate) struct Edge {
     state: State,
     /// What its host holds, once that is known.
     account: Option<Rc<Account>>,
+    /// Capsules of its receives, as far as they count there.
+    capsules: u32,
     /// Its place at its port.
     _seat: PortSeat,
 }
@@ -201,6 +203,7 @@ impl Edge {
             transfers: Vec::new(),
             state: State::Open,
             account: None,
+            capsules: 0,
             _seat: seat,
         }
     }
@@ -323,7 +326,7 @@ impl Edge {
         if let Some(job) = self.slots.get(slot)
             && let Some(action) = job.hungry.take()
         {
-            if !provide(job, &action, self.account.as_deref(), io) {
+            if provide(job, &action, self.account.as_deref(), io) != Provided::Yes {
                 job.hungry = Some(action);
                 return false;
             }
@@ -339,7 +342,8 @@ impl Edge {
     /// Ends the command in `slot`.
     #[inline]
     fn free(&mut self, slot: Place) {
-        if let (Some(charge), Some(account)) = (self.slots.free(slot), &self.account) {
+        let charge = self.slots.free(slot);
+        if let Some(account) = &self.account {
             account.release(charge);
         }
     }
@@ -348,7 +352,7 @@ impl Edge {
     fn list(&mut self, io: &mut Io<'_>) {
         if !self.listed && !self.hungry.is_empty() {
             self.listed = true;
-            io.hungry.push(self.core.host(), self.place);
+            io.hungry.push(self.host(), self.place);
         }
     }
 
@@ -434,10 +438,6 @@ impl Edge {
     /// The queue pair is gone. Says whether every reactor has to poll its
     /// queues.
     pub(crate) fn closed(self, reason: &CloseReason, now: Duration, log: &mut Sparingly) -> bool {
-        if let Some(account) = &self.account {
-            let charges = self.slots.charges();
-            charges.for_each(|charge| account.release(charge));
-        }
         // A host that takes a queue down lives. That we do says nothing.
         if *reason == CloseReason::Peer {
             self.core.hear(now);

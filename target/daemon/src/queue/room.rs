@@ -28,8 +28,9 @@ impl Edge {
         if free >= needed {
             room.extend((0..needed).map_while(|_| io.capsules.take()));
         }
-        let spared = io.accounts.spared(io.capsules.count());
-        self.core.set_scarce(free < needed + spared);
+        if self.core.qid() > 0 {
+            self.core.set_scarce(io.accounts.without_room(needed, free));
+        }
         self.core.set_room(if room.len() == needed {
             Ok(())
         } else {
@@ -47,7 +48,9 @@ impl Edge {
         let Some(Room(bufs)) = room.filter(|_| self.core.is_connected()) else {
             return;
         };
-        self.account = Some(io.accounts.of(self.core.host()));
+        // Those of admin queues are kept for them.
+        let counted = if self.is_admin() { 0 } else { bufs.len() };
+        self.open_account(counted, io);
         self.slots.grow(self.core.entries());
         self.receives.grow(self.core.entries(), io.shared);
         for buf in bufs {

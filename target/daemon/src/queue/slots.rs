@@ -7,7 +7,7 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Classes};
 use nvmeof_target_core::{Action, Data, IoKind, IoOp, Remote, Request};
 
-use super::account::Charge;
+use super::account::{Charge, Held};
 use crate::tag::Place;
 
 /// The commands of one queue pair.
@@ -43,7 +43,7 @@ pub(super) struct Job {
     /// Which buffer is somewhere else.
     pub(super) lent: Lent,
     /// What its host's account says of its buffers.
-    pub(super) charge: Option<Charge>,
+    pub(super) charge: Charge,
     /// What waits for a buffer, or for an RDMA Read that may be begun.
     pub(super) hungry: Option<Action>,
     /// When it is its turn to write, if it waits for a lock.
@@ -103,12 +103,13 @@ impl Slots {
 
     /// Ends the job in that place: its buffers go back to their pools. Returns
     /// what its host's account says of them.
-    pub(super) fn free(&mut self, place: Place) -> Option<Charge> {
-        let slot = self.slots.get_mut(usize::from(place.index))?;
-        if !slot.taken || slot.generation != place.generation {
-            return None;
-        }
-        let charge = slot.job.charge.take();
+    pub(super) fn free(&mut self, place: Place) -> Charge {
+        let slot = self.slots.get_mut(usize::from(place.index));
+        let its = |slot: &&mut Slot| slot.taken && slot.generation == place.generation;
+        let Some(slot) = slot.filter(its) else {
+            return Charge::NONE;
+        };
+        let charge = std::mem::replace(&mut slot.job.charge, Charge::NONE);
         slot.job.clear();
         slot.taken = false;
         slot.generation = slot.generation.wrapping_add(1);
@@ -118,7 +119,26 @@ impl Slots {
 
     /// What accounts say of the buffers of all jobs.
     pub(super) fn charges(&self) -> impl Iterator<Item = Charge> {
-        self.slots.iter().filter_map(|slot| slot.job.charge)
+        self.slots.iter().map(|slot| slot.job.charge)
+    }
+
+    /// The buffers that disks have, of a queue that is gone.
+    pub(super) fn on_disk(&self) -> Vec<(Place, Held)> {
+        let all = (0u16..).zip(&self.slots).filter(|(_, slot)| slot.taken);
+        let lent = all.filter_map(|(index, slot)| {
+            let job = &slot.job;
+            let held = match job.lent {
+                // The provider had it, and gave it back.
+                _ if job.on_wire.is_some() => None,
+                Lent::None => None,
+                Lent::Capsule => Some(Held::Capsule),
+                Lent::Data => job.charge.held(false),
+                Lent::Spare | Lent::Piece => job.charge.held(true),
+            };
+            let generation = slot.generation;
+            Some((Place { index, generation }, held?))
+        });
+        lent.collect()
     }
 
     /// The place of the command of that identifier, which is not answered yet.
@@ -259,77 +279,62 @@ impl Job {
         }
     }
 
-    /// Whether `action` needs a buffer that the job has not.
-    pub(super) fn needs(&self, action: &Action) -> bool {
-        match action {
-            Action::Pull { spare, .. } => {
-                self.data.is_none() || (*spare > 0 && self.spare.is_none())
+    /// Bytes of the buffers that `action` needs and the job has not: of that for
+    /// its data, and of the second one.
+    #[inline]
+    pub(super) fn lacks(&self, action: &Action) -> [Option<u32>; 2] {
+        let [data, spare] = match action {
+            Action::Pull { remote, spare } => {
+                [Some(remote.len), Some(*spare).filter(|len| *len > 0)]
             }
-            Action::Produce { .. } => self.data.is_none(),
+            Action::Produce { len } => [Some(*len), None],
             Action::Execute(op) => match op.kind {
-                IoKind::Read => self.data.is_none(),
-                IoKind::Compare | IoKind::Fetch { .. } => self.spare.is_none(),
-                IoKind::Write => self.misaligned && self.data.is_none(),
-                _ => false,
+                IoKind::Read => [buffer_len(op), None],
+                IoKind::Write if self.misaligned => [buffer_len(op), None],
+                IoKind::Compare => [None, buffer_len(op)],
+                IoKind::Fetch { pages } => [None, Some(u32::from(pages) * IoKind::PAGE)],
+                _ => [None, None],
             },
             Action::PullBehind { .. }
             | Action::Fuse
             | Action::Respond(_)
             | Action::Hold
-            | Action::Close(_) => false,
-        }
-    }
-
-    /// Bytes of the longest buffer that `action` needs.
-    #[inline]
-    pub(super) fn wants(action: &Action) -> usize {
-        let len = match action {
-            Action::Pull { remote, spare } => remote.len.max(*spare),
-            Action::Produce { len } => *len,
-            Action::Execute(op) => match op.kind {
-                IoKind::Fetch { pages } => u32::from(pages) * IoKind::PAGE,
-                _ => buffer_len(op).unwrap_or(0),
-            },
-            _ => 0,
+            | Action::Close(_) => [None, None],
         };
-        usize::try_from(len).unwrap_or(usize::MAX)
+        [
+            data.filter(|_| self.data.is_none()),
+            spare.filter(|_| self.spare.is_none()),
+        ]
     }
 
-    /// The longer of its buffers.
+    /// Whether `action` needs a buffer that the job has not.
     #[inline]
-    pub(super) fn longest(&self) -> Option<&Buf> {
-        self.spare.as_ref().or(self.data.as_ref())
+    pub(super) fn needs(&self, action: &Action) -> bool {
+        self.lacks(action) != [None, None]
     }
 
     /// Takes the buffers that `action` needs. False, and nothing is taken,
     /// when they cannot be had now.
+    #[inline]
     pub(super) fn provide(&mut self, action: &Action, buffers: &Classes) -> bool {
-        match action {
-            Action::Pull { remote, spare } => {
-                let pulled = fill(&mut self.data, remote.len, buffers);
-                if pulled && *spare > 0 && !fill(&mut self.spare, *spare, buffers) {
-                    self.data = None;
-                    return false;
-                }
-                pulled
+        let [data, spare] = self.lacks(action);
+        if let Some(len) = data {
+            self.data = take(len, buffers);
+            if self.data.is_none() {
+                return false;
             }
-            Action::Produce { len } => fill(&mut self.data, *len, buffers),
-            Action::Execute(op) => match (op.kind, buffer_len(op)) {
-                (IoKind::Read, Some(len)) => fill(&mut self.data, len, buffers),
-                (IoKind::Compare, Some(len)) => fill(&mut self.spare, len, buffers),
-                (IoKind::Fetch { pages }, _) => {
-                    let room = u32::from(pages) * IoKind::PAGE;
-                    fill(&mut self.spare, room, buffers)
-                }
-                (IoKind::Write, Some(len)) if self.misaligned => fill(&mut self.data, len, buffers),
-                _ => true,
-            },
-            Action::PullBehind { .. }
-            | Action::Fuse
-            | Action::Respond(_)
-            | Action::Hold
-            | Action::Close(_) => true,
         }
+        if let Some(len) = spare {
+            self.spare = take(len, buffers);
+            if self.spare.is_none() {
+                // Nobody waits for a buffer while holding one.
+                if data.is_some() {
+                    self.data = None;
+                }
+                return false;
+            }
+        }
+        true
     }
 }
 
@@ -337,11 +342,6 @@ fn buffer_len(op: &IoOp) -> Option<u32> {
     u32::try_from(op.len).ok()
 }
 
-fn fill(place: &mut Option<Buf>, len: u32, buffers: &Classes) -> bool {
-    if place.is_none()
-        && let Ok(len) = usize::try_from(len)
-    {
-        *place = buffers.take(len);
-    }
-    place.is_some()
+fn take(len: u32, buffers: &Classes) -> Option<Buf> {
+    buffers.take(usize::try_from(len).ok()?)
 }

@@ -5,8 +5,8 @@ use nvmeof_rdma::{Inline, PostError, RemoteKey, RemoteSlice, Work};
 use nvmeof_target_core::{Action, Event, Remote, Response};
 use nvmeof_wire::sqe::SQE_LEN;
 
-use super::account::provide;
-use super::slots::{Job, Lent};
+use super::account::{Provided, provide};
+use super::slots::Lent;
 use super::{Edge, Io};
 use crate::tag::Place;
 
@@ -81,13 +81,15 @@ impl Edge {
         }
         // Whoever came first gets the next buffer.
         let first = io.hungry.is_empty() && self.hungry.is_empty();
-        let gets_one = first && provide(job, action, self.account.as_deref(), io);
-        if gets_one || !job.needs(action) {
+        let provided = match first {
+            true => provide(job, action, self.account.as_deref(), io),
+            false => Provided::NotNow,
+        };
+        if provided == Provided::Yes || !job.needs(action) {
             return false;
         }
-        if first && let Some(account) = &self.account {
-            io.accounts
-                .count_if_full(account, Job::wants(action), io.buffers);
+        if provided == Provided::Part {
+            io.accounts.count_full();
         }
         self.hungry.push_back(slot);
         self.list(io);

@@ -34,7 +34,8 @@ impl<S: Storage> Reactor<S> {
             edge.executed(tag.slot, done, io);
         });
         if there.is_none() {
-            self.queues.executed(tag.queue);
+            self.queues.executed(tag.queue, tag.slot);
+            self.accounts.tidy();
         }
     }
 

@@ -10,6 +10,7 @@ mod locks;
 mod orders;
 mod queues;
 mod sight;
+mod sizes;
 #[cfg(test)]
 mod tests;
 
@@ -19,10 +20,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_backend::{Done, Request as DiskRequest};
-use nvmeof_memory::{ClassSpec, Classes, Pages, Pool, PoolError, PoolLayout, Region};
+use nvmeof_memory::{ClassSpec, Classes, Pages, Pool, PoolLayout, Region};
 use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider, Steering};
 use nvmeof_target_core::{Limits, News, Target};
-use nvmeof_wire::fabrics::CONNECT_DATA_LEN;
 
 use crate::failures::Failures;
 use crate::mailbox::{Mail, Mailbox};
@@ -38,6 +38,9 @@ use locks::Locked;
 use nvmeof_rdma::Sparingly;
 use orders::Leaving;
 use queues::Queues;
+pub use sizes::ReactorError;
+pub(crate) use sizes::{LONGEST_AT_ONCE, capsule_stride};
+use sizes::{PAGE, SQE_LEN};
 
 /// Sizes of one reactor.
 #[derive(Clone, Debug)]
@@ -136,35 +139,6 @@ pub(crate) fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<
     one.into_iter().chain(other).min()
 }
 
-/// The data of a capsule lie on a page boundary, for disks that want that.
-const PAGE: usize = 4096;
-const SQE_LEN: usize = nvmeof_wire::sqe::SQE_LEN;
-/// Buffers of the longest kind that one command may need: a compare's.
-pub(crate) const LONGEST_AT_ONCE: usize = 2;
-
-/// Bytes from one capsule to the next: the command before a page boundary,
-/// the data behind it. The data of a Connect fit in any case, since they are
-/// pulled there.
-pub(crate) fn capsule_stride(in_capsule: usize) -> usize {
-    PAGE + in_capsule.max(CONNECT_DATA_LEN).next_multiple_of(PAGE)
-}
-
-/// A reactor cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum ReactorError {
-    /// Memory.
-    #[error(transparent)]
-    Buffers(#[from] PoolError),
-    /// Some commands would wait for ever.
-    #[error("there are {there} buffers of {max_transfer} bytes or more, at least 2 are needed")]
-    TooFewLongest {
-        /// Buffers there are.
-        there: usize,
-        /// Longest data of a command.
-        max_transfer: usize,
-    },
-}
-
 impl<S: Storage> Reactor<S> {
     /// A reactor that listens nowhere yet. `peers` has the mailboxes of all
     /// reactors that share `target`; `mailbox` is this one's.
@@ -180,15 +154,7 @@ impl<S: Storage> Reactor<S> {
     ) -> Result<Self, ReactorError> {
         let limits = target.limits().clone();
         let in_capsule = usize::try_from(limits.in_capsule).unwrap_or(0);
-        let max_transfer = usize::try_from(limits.max_transfer).unwrap_or(usize::MAX);
-        let longest = config.data.iter().filter(|class| class.len >= max_transfer);
-        let there = longest.map(|class| class.count).sum();
-        if there < LONGEST_AT_ONCE {
-            return Err(ReactorError::TooFewLongest {
-                there,
-                max_transfer,
-            });
-        }
+        sizes::check(&config, &limits)?;
         let layout = PoolLayout {
             count: config.capsules,
             stride: capsule_stride(in_capsule),
@@ -197,7 +163,7 @@ impl<S: Storage> Reactor<S> {
         let capsules = Pool::new(layout, config.pages)?;
         let buffers = Classes::new(&config.data, config.pages)?;
         let capsules_kept = (config.capsules / 16).min(2 * usize::from(Limits::ADMIN_DEPTH));
-        let accounts = Accounts::new(target.clone(), &buffers);
+        let accounts = Accounts::new(target.clone(), &buffers, config.capsules);
         let locked = Locked::new(target.locks().join());
         Ok(Self {
             config,

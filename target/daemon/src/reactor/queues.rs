@@ -6,7 +6,7 @@ use std::ops::Range;
 use nvmeof_rdma::{Lightened, QpId};
 use nvmeof_target_core::RangeLock;
 
-use crate::queue::Edge;
+use crate::queue::{Edge, Left};
 use crate::tag::Place;
 
 /// Queue pairs by place and by the provider's name for them.
@@ -30,6 +30,8 @@ struct Entry {
     on_disk: u32,
     /// Locks that they are done under.
     locks: Vec<RangeLock>,
+    /// Their buffers, in its host's account.
+    left: Option<Left>,
 }
 
 impl Queues {
@@ -81,8 +83,10 @@ impl Queues {
         entry.lightened = None;
         entry.generation = entry.generation.wrapping_add(1);
         entry.on_disk = edge.on_disk;
+        let left = edge.close_account();
         if entry.on_disk > 0 {
             entry.locks = edge.take_locks();
+            entry.left = left;
         }
         if entry.on_disk == 0 {
             self.free.push_back(place.index);
@@ -90,15 +94,20 @@ impl Queues {
         Some(edge)
     }
 
-    /// A disk operation of a queue that is gone ended.
-    pub(super) fn executed(&mut self, place: Place) {
+    /// A disk operation of a queue that is gone ended, which was for the command
+    /// in `slot` of it.
+    pub(super) fn executed(&mut self, place: Place, slot: Place) {
         if let Some(entry) = self.entries.get_mut(usize::from(place.index))
             && entry.generation == place.generation.wrapping_add(1)
             && entry.on_disk > 0
         {
             entry.on_disk -= 1;
+            if let Some(left) = &mut entry.left {
+                left.release(slot);
+            }
             if entry.on_disk == 0 {
                 entry.locks.clear();
+                entry.left = None;
                 self.free.push_back(place.index);
             }
         }

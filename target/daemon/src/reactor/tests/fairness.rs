@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use nvmeof_rdma::Provider;
+use nvmeof_memory::ClassSpec;
+use nvmeof_rdma::{Provider, QpId};
 use nvmeof_target_core::{Limit, Limits};
 use nvmeof_wire::Sqe;
 use nvmeof_wire::fabrics::Connect;
@@ -11,6 +12,7 @@ use nvmeof_wire::opcode::{Opcode, io};
 
 use super::host::{Host, Sent, admin, connect, establish, ready, run, try_connect};
 use super::{Bench, few_buffers, limits};
+use crate::ReactorConfig;
 
 /// Where one host may hold every buffer: who waits has to have its turn.
 fn by_turns(seed: u64) -> Bench {
@@ -218,6 +220,186 @@ fn a_host_holds_its_part_of_the_buffers_and_no_more() {
     }
     bench.run_for(&mut [&mut greedy], pause);
     assert_eq!(bench.reactor.free_buffers().0, 0);
+}
+
+/// A host's part is its own under whatever identifiers it calls itself, and stays
+/// so when it goes and comes back while disks have its buffers.
+#[test]
+fn a_host_does_not_escape_its_account() {
+    let mut bench = Bench::new(60);
+    let (mut greedy, mut modest) = (bench.host(), bench.host());
+    let (_, qp) = ready(&mut bench, &mut greedy);
+    let (_, its) = ready(&mut bench, &mut modest);
+    let pause = Duration::from_millis(10);
+    bench.reactor.storage_mut().hold = true;
+    let read = |host: &mut Host, qp| host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
+    for _ in 0..8 {
+        read(&mut greedy, qp);
+    }
+    bench.run_for(&mut [&mut greedy, &mut modest], pause);
+    assert_eq!(bench.reactor.storage_mut().in_flight(), 8);
+    greedy.provider.disconnect(qp);
+    bench.run_for(&mut [&mut greedy, &mut modest], pause);
+    // The same name, another identifier.
+    greedy.id[15] = 99;
+    let (_, second) = ready(&mut bench, &mut greedy);
+    for _ in 0..60 {
+        read(&mut greedy, second);
+    }
+    bench.run_for(&mut [&mut greedy, &mut modest], pause);
+    let held = bench.reactor.storage_mut().in_flight();
+    assert_eq!(held, 12, "three quarters of 16");
+    let own = read(&mut modest, its);
+    bench.run_for(&mut [&mut greedy, &mut modest], pause);
+    assert_eq!(bench.reactor.storage_mut().in_flight(), 13);
+    // The disk gives back what the first queue had: the second gets it.
+    bench.reactor.storage_mut().hold = false;
+    bench.reactor.turn(bench.net.now()).unwrap();
+    bench.reactor.storage_mut().hold = true;
+    bench.run_for(&mut [&mut greedy, &mut modest], pause);
+    assert_eq!(bench.reactor.storage_mut().in_flight(), 12);
+    bench.reactor.storage_mut().hold = false;
+    assert!(run(&mut bench, &mut modest, own).0.status().is_success());
+}
+
+/// A host that uses the identifier of another has its own part, not the other's.
+#[test]
+fn a_host_does_not_get_into_the_account_of_another() {
+    let mut bench = Bench::new(61);
+    let (mut liar, mut honest) = (bench.host(), bench.host());
+    liar.id = [honest.id[0]; 16];
+    liar.name = Some(50);
+    let (_, qp) = ready(&mut bench, &mut liar);
+    let (_, its) = ready(&mut bench, &mut honest);
+    bench.reactor.storage_mut().hold = true;
+    let read = |host: &mut Host, qp| host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
+    for _ in 0..60 {
+        read(&mut liar, qp);
+    }
+    let pause = Duration::from_millis(10);
+    bench.run_for(&mut [&mut liar, &mut honest], pause);
+    assert_eq!(bench.reactor.storage_mut().in_flight(), 12);
+    for _ in 0..4 {
+        read(&mut honest, its);
+    }
+    bench.run_for(&mut [&mut liar, &mut honest], pause);
+    // With the short ones gone, the first gets its part of the longer ones as well.
+    assert_eq!(bench.reactor.storage_mut().in_flight(), 12 + 4 + 3);
+}
+
+/// A compare holds two buffers, and both count.
+#[test]
+fn every_buffer_of_a_command_counts() {
+    let mut config = few_buffers();
+    config.data[1].count = 16;
+    let mut bench = Bench::with(62, config);
+    let (mut greedy, mut modest) = (bench.host(), bench.host());
+    let (_, qp) = ready(&mut bench, &mut greedy);
+    ready(&mut bench, &mut modest);
+    bench.reactor.storage_mut().hold = true;
+    for _ in 0..10 {
+        greedy.send_with(qp, command(io::COMPARE, 0, 512), &vec![0; 256 << 10]);
+    }
+    bench.run_for(&mut [&mut greedy, &mut modest], Duration::from_secs(1));
+    assert_eq!(
+        bench.reactor.storage_mut().in_flight(),
+        6,
+        "of 16, 12 are its part"
+    );
+    assert_eq!(bench.reactor.free_buffers().0, 16 + 4);
+    bench.reactor.storage_mut().hold = false;
+    bench.run_for(&mut [&mut greedy, &mut modest], Duration::from_secs(1));
+    assert_eq!(bench.reactor.free_buffers().0, 32);
+}
+
+/// As many kinds as there may be are told apart.
+#[test]
+fn each_kind_of_buffer_has_its_own_part() {
+    let mut config = few_buffers();
+    config.data = (0..8)
+        .map(|shift| ClassSpec {
+            len: 2048 << shift,
+            count: 8,
+        })
+        .collect();
+    let mut bench = Bench::with(63, config.clone());
+    let (mut greedy, mut modest) = (bench.host(), bench.host());
+    let (_, cntlid) = admin(&mut bench, &mut greedy, 0);
+    let queues = [1, 2].map(|qid| {
+        let queue = Connect::new(qid, 32, 0);
+        connect(&mut bench, &mut greedy, &queue, cntlid).0
+    });
+    ready(&mut bench, &mut modest);
+    bench.reactor.storage_mut().hold = true;
+    // The two longest kinds, of 128 and 256 KiB.
+    for (queue, blocks) in queues.into_iter().zip([256u32, 512]) {
+        for _ in 0..8 {
+            let data = vec![0; blocks as usize * 512];
+            greedy.send_with(queue, command(io::READ, 0, blocks), &data);
+        }
+    }
+    bench.run_for(&mut [&mut greedy, &mut modest], Duration::from_secs(1));
+    assert_eq!(bench.reactor.storage_mut().in_flight(), 6 + 6);
+    config.data.push(ClassSpec {
+        len: 1 << 20,
+        count: 2,
+    });
+    let made = crate::Reactor::new(
+        config,
+        bench.reactor.target.clone(),
+        super::memory::MemoryDisks::new(1, 512),
+        bench.reactor.mailbox().clone(),
+        std::sync::Arc::from([]),
+    );
+    let refused = crate::ReactorError::TooManyKinds { there: 9 };
+    assert_eq!(
+        made.err().map(|error| error.to_string()),
+        Some(refused.to_string())
+    );
+}
+
+/// What a lone host cannot have is one queue of the next, not a quarter of all.
+#[test]
+fn a_lone_host_gets_all_but_the_next_ones_queue() {
+    let limits = Limits {
+        queue_depth: 32,
+        host_memory: 50,
+        ..Limits::default()
+    };
+    let config = ReactorConfig {
+        capsules: 256,
+        ..few_buffers()
+    };
+    let mut bench = Bench::limited(64, config, limits);
+    let mut large = bench.host();
+    let (_, cntlid) = admin(&mut bench, &mut large, 0);
+    let mut queues = 0;
+    for qid in 1..=6 {
+        let connect = Connect::new(qid, 32, 0);
+        let request = nvmeof_wire::cm::Request::new(qid, 32);
+        let queue = establish(&mut bench, &mut large, &request);
+        let cqe = try_connect(&mut bench, &mut large, queue, &connect, cntlid);
+        if !cqe.status().is_success() {
+            large.provider.disconnect(queue);
+            break;
+        }
+        queues += 1;
+    }
+    // Of 256 capsules its admin queue has 32, 16 are kept for those of others, and
+    // 64 are for another host. With half of all for others it would get 2.
+    assert_eq!(queues, 4);
+    let mut other = bench.host();
+    let (_, qp) = ready_with(&mut bench, &mut other, 32);
+    let read = other.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
+    assert!(run(&mut bench, &mut other, read).0.status().is_success());
+}
+
+fn ready_with(bench: &mut Bench, host: &mut Host, entries: u16) -> (QpId, QpId) {
+    let (first, cntlid) = admin(bench, host, 0);
+    (
+        first,
+        connect(bench, host, &Connect::new(1, entries, 0), cntlid).0,
+    )
 }
 
 /// What others hold does not keep a host from connecting, from being told that

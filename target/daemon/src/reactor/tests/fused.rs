@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use nvmeof_rdma::{Provider, QpId};
 use nvmeof_wire::admin::Abort;
 use nvmeof_wire::fabrics::Connect;
+use nvmeof_wire::nvm::{Copy, DatasetManagement};
 use nvmeof_wire::opcode::{Opcode, io};
 use nvmeof_wire::sqe::PSDT_SGL;
 use nvmeof_wire::{Sgl, Sqe, Status};
@@ -249,4 +250,58 @@ fn a_command_between_the_halves_is_not_aborted() {
     let missing = [Status::ABORTED_MISSING_FUSED; 2];
     assert_eq!(statuses(&mut bench, &mut host, [compare, write]), missing);
     assert_eq!(bench.reactor.storage_mut().disks[0][0], 0);
+}
+
+/// Whatever changes blocks waits for the pair that has them, not only a write.
+#[test]
+fn every_command_that_changes_the_blocks_waits_for_the_pair() {
+    let trim = DatasetManagement {
+        nsid: 1,
+        ranges: 1,
+        deallocate: true,
+    };
+    let copy = Copy {
+        nsid: 1,
+        slba: 4,
+        ranges: 1,
+        format: 0,
+        protected: false,
+        fua: false,
+    };
+    let range = [&[0; 4][..], &1u32.to_le_bytes(), &4u64.to_le_bytes()].concat();
+    let source = [&[0; 8][..], &1000u64.to_le_bytes(), &[0; 16]].concat();
+    let rows: [(Sqe, &[u8]); 4] = [
+        (command(io::WRITE, 4, 1), &[0; 512]),
+        (command(io::WRITE_ZEROES, 4, 1), &[]),
+        (trim.to_sqe(), &range),
+        (copy.to_sqe(), &source),
+    ];
+    for (sqe, data) in rows {
+        let mut bench = Bench::new(58);
+        let (mut host, mut other) = (bench.host(), bench.host());
+        let (_, qp) = ready(&mut bench, &mut host);
+        let (_, its) = ready(&mut bench, &mut other);
+        let storage = bench.reactor.storage_mut();
+        storage.disks[0][4 * 512..5 * 512].fill(9);
+        storage.hold = true;
+        let pair = swap(&mut host, qp, 4, &[9; 512], &[5; 512], true);
+        settle(&mut bench, &mut [&mut host, &mut other]);
+        assert_eq!(bench.reactor.storage_mut().in_flight(), 1, "the compare");
+        let change = match data {
+            [] => other.send(its, sqe, &[]),
+            data => other.send_with(its, sqe, data),
+        };
+        settle(&mut bench, &mut [&mut host, &mut other]);
+        // The disk does what it has, again and again.
+        for _ in 0..6 {
+            bench.reactor.storage_mut().hold = false;
+            bench.reactor.turn(bench.net.now()).unwrap();
+            bench.reactor.storage_mut().hold = true;
+            settle(&mut bench, &mut [&mut host, &mut other]);
+        }
+        assert_eq!(statuses(&mut bench, &mut host, pair), [Status::SUCCESS; 2]);
+        assert!(other.take(change).unwrap().0.status().is_success());
+        let disk = &bench.reactor.storage_mut().disks[0];
+        assert_eq!(disk[4 * 512], 0, "{:?} came between", sqe.opcode);
+    }
 }

@@ -22,6 +22,8 @@ pub(in super::super) struct Host {
     pub(in super::super) provider: Sim,
     /// Its identifier.
     pub(in super::super) id: [u8; 16],
+    /// The number in its name, if that is not the first of its identifier.
+    pub(in super::super) name: Option<u8>,
     target: Address,
     pool: Pool,
     long: Pool,
@@ -60,6 +62,7 @@ impl Host {
         Self {
             provider,
             id: [7; 16],
+            name: None,
             target,
             pool,
             long,
@@ -231,7 +234,8 @@ pub(in super::super) fn try_connect(
     cntlid: u16,
 ) -> Cqe {
     let name = |text: &str| Nqn::new(text).unwrap();
-    let hostnqn = name(&format!("nqn.2026-11.org.example:host{}", host.id[0]));
+    let number = host.name.unwrap_or(host.id[0]);
+    let hostnqn = name(&format!("nqn.2026-11.org.example:host{number}"));
     let data = ConnectData::new(host.id, cntlid, &name(NQN), &hostnqn);
     let sent = host.send_with(qp, connect.to_sqe(), data.as_bytes());
     run(bench, host, sent).0

@@ -1,0 +1,212 @@
+//! Which namespaces hosts write protected, in a file beside that of what was changed
+//! at run time: an administrator changes one and hosts the other.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nvmeof_target_core::{KeepProtections, KeptProtection, Target};
+use nvmeof_wire::Nqn;
+use serde::{Deserialize, Serialize};
+
+use crate::changes::replace;
+use crate::config::ConfigError;
+
+/// The format of the file.
+const VERSION: u32 = 1;
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Book {
+    version: u32,
+    /// By the names of their subsystems.
+    protected: BTreeMap<String, Vec<Entry>>,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    nsid: u32,
+    /// 32 hexadecimal digits.
+    uuid: String,
+}
+
+/// The file and what is in it.
+#[derive(Debug)]
+struct File {
+    path: PathBuf,
+    book: Mutex<Book>,
+}
+
+/// Namespaces are protected in `target` as they were when it was last stopped, and
+/// it is kept what hosts protect from now on. `state` is the file beside which that
+/// is.
+///
+/// # Errors
+/// [`ConfigError`] says what is wrong with the file and what to do.
+pub(crate) fn keep_beside(state: &Path, target: &Target) -> Result<(), ConfigError> {
+    let path = path_beside(state);
+    let book = read(&path)?;
+    for (subsystem, entries) in &book.protected {
+        let Ok(subsystem) = Nqn::new(subsystem) else {
+            continue;
+        };
+        for kept in entries.iter().filter_map(Entry::kept) {
+            // What is not there any more need not be protected.
+            let there = target.restore_protection(&subsystem, kept);
+            tracing::debug!(%subsystem, nsid = kept.nsid, there, "was write protected by a host");
+        }
+    }
+    let book = Mutex::new(book);
+    target.keep_protections_in(Arc::new(File { path, book }));
+    Ok(())
+}
+
+fn path_beside(state: &Path) -> PathBuf {
+    let mut name = OsString::from(state.file_name().unwrap_or_default());
+    name.push(".protected");
+    state.with_file_name(name)
+}
+
+fn read(path: &Path) -> Result<Book, ConfigError> {
+    let wrong = |what: String| {
+        let what = format!(
+            "{what}; repair it, or move it away to have none of the namespaces protected that \
+             hosts protected"
+        );
+        ConfigError::plain(path, what)
+    };
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(Book {
+                version: VERSION,
+                protected: BTreeMap::new(),
+            });
+        }
+        Err(error) => return Err(wrong(format!("cannot be read: {error}"))),
+    };
+    let book: Book =
+        serde_json::from_slice(&bytes).map_err(|error| wrong(format!("is damaged: {error}")))?;
+    let entries = || book.protected.values().flatten();
+    if book.version != VERSION || entries().any(|entry| entry.kept().is_none()) {
+        return Err(wrong("is damaged, or of another version".to_owned()));
+    }
+    Ok(book)
+}
+
+impl Entry {
+    fn of(kept: &KeptProtection) -> Self {
+        Self {
+            nsid: kept.nsid,
+            uuid: format!("{:032x}", u128::from_be_bytes(kept.uuid)),
+        }
+    }
+
+    fn kept(&self) -> Option<KeptProtection> {
+        let uuid = u128::from_str_radix(&self.uuid, 16).ok()?;
+        Some(KeptProtection {
+            nsid: self.nsid,
+            uuid: uuid.to_be_bytes(),
+        })
+    }
+}
+
+impl KeepProtections for File {
+    fn keep(&self, subsystem: &Nqn, namespaces: &[KeptProtection]) -> io::Result<()> {
+        // Nothing is left half done when a holder panics.
+        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut new = book.clone();
+        let entries: Vec<Entry> = namespaces.iter().map(Entry::of).collect();
+        if entries.is_empty() {
+            new.protected.remove(subsystem.as_str());
+        } else {
+            new.protected.insert(subsystem.as_str().to_owned(), entries);
+        }
+        if new == *book {
+            return Ok(());
+        }
+        let mut bytes = serde_json::to_vec_pretty(&new)?;
+        bytes.push(b'\n');
+        if let Err(error) = replace(&self.path, &bytes) {
+            tracing::error!("what a host write protected cannot be kept: {error}");
+            return Err(error);
+        }
+        *book = new;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nvmeof_target_core::{Limits, Model, NamespaceSpec, SubsystemSpec};
+
+    use super::*;
+
+    const DISK: &str = "nqn.2026-11.org.example:disk";
+
+    fn target() -> Target {
+        let namespace = |nsid| NamespaceSpec {
+            nsid,
+            blocks: 1000,
+            disk: nsid,
+            uuid: Some([u8::try_from(nsid).unwrap(); 16]),
+            ..NamespaceSpec::default()
+        };
+        let subsystem = SubsystemSpec {
+            nqn: DISK.into(),
+            namespaces: vec![namespace(1), namespace(2)],
+            ..SubsystemSpec::default()
+        };
+        Target::new(Model::build(Limits::default(), &[], &[subsystem]).unwrap())
+    }
+
+    #[test]
+    fn what_is_kept_is_protected_when_the_target_is_started_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state.json");
+        keep_beside(&state, &target()).unwrap();
+        let file = path_beside(&state);
+        assert!(!file.exists(), "nothing is to be kept");
+        let book = Mutex::new(read(&file).unwrap());
+        let path = file.clone();
+        let keeper = File { path, book };
+        let nqn = Nqn::new(DISK).unwrap();
+        let kept = |nsid| KeptProtection {
+            nsid,
+            uuid: [1; 16],
+        };
+        keeper.keep(&nqn, &[kept(1), kept(2)]).unwrap();
+        let again = read(&file).unwrap();
+        assert_eq!(again, *keeper.book.lock().unwrap());
+        let entries: Vec<_> = again.protected.values().flatten().collect();
+        let kept: Vec<_> = entries.iter().filter_map(|entry| entry.kept()).collect();
+        assert_eq!(kept.len(), 2);
+        // The second is another namespace than the one that was protected.
+        let target = target();
+        assert!(target.restore_protection(&nqn, kept[0]));
+        assert!(!target.restore_protection(&nqn, kept[1]));
+        keep_beside(&state, &target).unwrap();
+        keeper.keep(&nqn, &[]).unwrap();
+        assert!(read(&file).unwrap().protected.is_empty());
+    }
+
+    #[test]
+    fn a_file_that_is_damaged_is_not_taken_for_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state.json");
+        let file = path_beside(&state);
+        for text in [
+            "{",
+            r#"{"version": 2, "protected": {}}"#,
+            r#"{"version": 1, "protected": {"n": [{"nsid": 1, "uuid": "x"}]}}"#,
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let error = keep_beside(&state, &target()).unwrap_err().to_string();
+            assert!(error.contains("is damaged"), "{error}");
+            assert!(error.contains("state.json.protected"), "{error}");
+        }
+    }
+}

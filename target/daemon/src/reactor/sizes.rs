@@ -1,0 +1,61 @@
+//! Sizes of a reactor's buffers, and which of them cannot be.
+
+use nvmeof_memory::PoolError;
+use nvmeof_target_core::Limits;
+use nvmeof_wire::fabrics::CONNECT_DATA_LEN;
+
+use super::ReactorConfig;
+use crate::queue::KINDS;
+
+/// The data of a capsule lie on a page boundary, for disks that want that.
+pub(super) const PAGE: usize = 4096;
+pub(super) const SQE_LEN: usize = nvmeof_wire::sqe::SQE_LEN;
+/// Buffers of the longest kind that one command may need: a compare's.
+pub(crate) const LONGEST_AT_ONCE: usize = 2;
+
+/// Bytes from one capsule to the next: the command before a page boundary,
+/// the data behind it. The data of a Connect fit in any case, since they are
+/// pulled there.
+pub(crate) fn capsule_stride(in_capsule: usize) -> usize {
+    PAGE + in_capsule.max(CONNECT_DATA_LEN).next_multiple_of(PAGE)
+}
+
+/// A reactor cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ReactorError {
+    /// Memory.
+    #[error(transparent)]
+    Buffers(#[from] PoolError),
+    /// Some commands would wait for ever.
+    #[error("there are {there} buffers of {max_transfer} bytes or more, at least 2 are needed")]
+    TooFewLongest {
+        /// Buffers there are.
+        there: usize,
+        /// Longest data of a command.
+        max_transfer: usize,
+    },
+    /// Some kinds would not be told apart.
+    #[error("there are {there} kinds of buffers, no more than {KINDS} are told apart")]
+    TooManyKinds {
+        /// Kinds there are.
+        there: usize,
+    },
+}
+
+/// Whether a reactor of these sizes can serve every command.
+pub(super) fn check(config: &ReactorConfig, limits: &Limits) -> Result<(), ReactorError> {
+    let max_transfer = usize::try_from(limits.max_transfer).unwrap_or(usize::MAX);
+    let longest = config.data.iter().filter(|class| class.len >= max_transfer);
+    let there = longest.map(|class| class.count).sum();
+    if there < LONGEST_AT_ONCE {
+        return Err(ReactorError::TooFewLongest {
+            there,
+            max_transfer,
+        });
+    }
+    let there = config.data.len();
+    if there > KINDS {
+        return Err(ReactorError::TooManyKinds { there });
+    }
+    Ok(())
+}
