@@ -146,7 +146,7 @@ fn groups_and_hosts_of_namespaces() {
     }
     let group = |id| AnaGroup {
         id,
-        state: nvmeof_wire::log::ana::AnaState::CHANGE,
+        state: AnaState::CHANGE,
     };
     for groups in [vec![group(0)], vec![group(129)], vec![group(2), group(2)]] {
         let port = PortSpec {
