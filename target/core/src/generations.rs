@@ -160,6 +160,10 @@ mod tests {
             trsvcid: 4421,
             ..port()
         };
+        let twice = SubsystemSpec {
+            allowed_hosts: vec![FRIEND.into(), FRIEND.into()],
+            ..closed()
+        };
         let for_nobody = SubsystemSpec {
             allowed_hosts: vec![],
             ..closed()
@@ -183,6 +187,7 @@ mod tests {
             ),
             (model(&[port()], &[subsystem(), closed()]), [3, 6]),
             (model(&[state], &[subsystem(), closed()]), [3, 6]),
+            (model(&[port()], &[subsystem(), twice]), [3, 6]),
             (model(&[port()], &[subsystem(), for_nobody]), [3, 7]),
             (model(&[port()], &[subsystem()]), [3, 7]),
             (model(&[port()], &[]), [4, 8]),

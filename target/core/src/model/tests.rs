@@ -1,6 +1,8 @@
 //! Every refusal of a description.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
+use nvmeof_wire::log::ana::AnaState;
+
 use super::*;
 use crate::testing::{DISK, namespace, port, subsystem};
 
@@ -144,7 +146,7 @@ fn groups_and_hosts_of_namespaces() {
     }
     let group = |id| AnaGroup {
         id,
-        state: nvmeof_wire::log::ana::AnaState::CHANGE,
+        state: AnaState::CHANGE,
     };
     for groups in [vec![group(0)], vec![group(129)], vec![group(2), group(2)]] {
         let port = PortSpec {
@@ -261,4 +263,20 @@ fn a_subsystem_that_names_no_host_lets_nobody_in() {
     let model = build(Limits::default(), &[port()], &[spec]).unwrap();
     let one = &model.subsystems()[0];
     assert!(!one.allows(&Nqn::new(DISK).unwrap()));
+}
+
+#[test]
+fn in_which_order_groups_are_given_makes_no_difference() {
+    let group = |id| AnaGroup {
+        id,
+        state: AnaState::INACCESSIBLE,
+    };
+    let of = |ids: [u32; 2]| {
+        let port = PortSpec {
+            ana_groups: ids.map(group).to_vec(),
+            ..port()
+        };
+        Model::build(Limits::default(), &[port], &[]).unwrap()
+    };
+    assert_eq!(of([2, 3]).ports(), of([3, 2]).ports());
 }

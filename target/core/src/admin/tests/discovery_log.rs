@@ -112,6 +112,7 @@ fn the_log_names_itself_and_others() {
     let eflags: Vec<_> = all.iter().map(DiscoveryEntry::eflags).collect();
     let none = EntryFlags::empty();
     assert_eq!(eflags, [EntryFlags::EPCSD, none, none, none, none]);
+    assert_eq!(all[1].treq(), Treq::DISABLE_SQFC);
     let elsewhere = all[2];
     assert_eq!(elsewhere.tsas.prtype, RdmaProviderType::NOT_SPECIFIED);
     assert_eq!(elsewhere.treq(), Treq::empty());

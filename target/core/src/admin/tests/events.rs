@@ -184,6 +184,7 @@ fn storage_that_is_gone_is_a_critical_warning_and_an_event() {
     assert_eq!(smart(&mut host), CriticalWarning::NDR);
     // It is an event when it comes up, not as long as it lasts.
     hold(&mut host);
+    enable(&mut host, AsyncEventConfig::SMART_RELIABILITY);
     assert_eq!(event(&mut host), None);
     assert_eq!((event(&mut deaf), event(&mut elsewhere)), (None, None));
     assert_eq!(smart(&mut elsewhere), CriticalWarning::empty());
