@@ -368,6 +368,13 @@ mod tests {
         drop((barrier, one));
         assert!(two.settle_barriers(|storage| storage == 1));
         assert!(second.is_quiet() && !first.is_quiet());
+        drop(two.barrier(3));
+        let mut asked = Vec::new();
+        let _ = two.settle_barriers(|storage| {
+            asked.push(storage);
+            true
+        });
+        assert_eq!(asked, [1], "of those that are there");
         drop(two);
         assert!(first.is_quiet(), "who is gone is not waited for");
     }

@@ -271,6 +271,32 @@ mod tests {
     }
 
     #[test]
+    fn another_namespace_of_the_same_number_is_not_protected() {
+        let (mut all, namespace) = one();
+        let other = Namespace {
+            uuid: [9; 16],
+            ..namespace.clone()
+        };
+        let first = all.set(&namespace, PROTECTED).unwrap().unwrap();
+        assert_eq!(all.kept(), [], "it is not granted yet");
+        all.settle(1, first, true);
+        assert_eq!(all.kept().len(), 1);
+        assert_eq!(all.of(&other), WriteProtection::NONE);
+        assert!(all.set(&other, PROTECTED).unwrap().is_some());
+        all.keep_those_of(&crate::testing::target().model().subsystems()[0]);
+        assert_eq!(all.of(&other), WriteProtection::NONE);
+        let fixed = Namespace {
+            readonly: true,
+            ..namespace
+        };
+        assert_eq!(
+            all.set(&fixed, PROTECTED),
+            Ok(None),
+            "nothing to make stable"
+        );
+    }
+
+    #[test]
     fn a_request_has_no_say_in_what_began_after_it() {
         let (mut all, namespace) = one();
         let early = all.set(&namespace, PROTECTED).unwrap().unwrap();

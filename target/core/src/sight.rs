@@ -220,3 +220,13 @@ fn numbers<'a>(
     all.dedup();
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_both_come_once_and_in_order() {
+        assert_eq!(numbers([2, 3].iter(), [1, 3].iter()), [1, 2, 3]);
+    }
+}

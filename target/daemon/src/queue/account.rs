@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     const PARTS: Parts = Parts {
-        most: 300,
+        most: 100,
         newcomer: 60,
     };
 

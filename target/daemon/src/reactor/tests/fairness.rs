@@ -291,7 +291,7 @@ fn a_host_does_not_get_into_the_account_of_another() {
 #[test]
 fn every_buffer_of_a_command_counts() {
     let mut config = few_buffers();
-    config.data[1].count = 16;
+    config.data[1].count = 15;
     let mut bench = Bench::with(62, config);
     let (mut greedy, mut modest) = (bench.host(), bench.host());
     let (_, qp) = ready(&mut bench, &mut greedy);
@@ -303,13 +303,26 @@ fn every_buffer_of_a_command_counts() {
     bench.run_for(&mut [&mut greedy, &mut modest], Duration::from_secs(1));
     assert_eq!(
         bench.reactor.storage_mut().in_flight(),
-        6,
-        "of 16, 12 are its part"
+        5,
+        "of 15, 11 are its part"
     );
-    assert_eq!(bench.reactor.free_buffers().0, 16 + 4);
+    assert_eq!(bench.reactor.free_buffers().0, 16 + 5);
     bench.reactor.storage_mut().hold = false;
     bench.run_for(&mut [&mut greedy, &mut modest], Duration::from_secs(1));
-    assert_eq!(bench.reactor.free_buffers().0, 32);
+    assert_eq!(bench.reactor.free_buffers().0, 31);
+}
+
+/// A command that takes more than its host's part of a kind is served all the same.
+#[test]
+fn a_part_is_enough_for_any_one_command() {
+    let mut config = few_buffers();
+    config.data[1].count = 2;
+    let mut bench = Bench::with(65, config);
+    let (mut one, mut other) = (bench.host(), bench.host());
+    let (_, qp) = ready(&mut bench, &mut one);
+    ready(&mut bench, &mut other);
+    let compare = one.send_with(qp, command(io::COMPARE, 0, 512), &vec![0; 256 << 10]);
+    assert!(run(&mut bench, &mut one, compare).0.status().is_success());
 }
 
 /// As many kinds as there may be are told apart.
