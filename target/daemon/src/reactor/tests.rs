@@ -160,7 +160,7 @@ impl Bench {
     pub(super) fn late(seed: u64) -> (Self, Arc<AtomicBool>) {
         let keeps = Arc::new(AtomicBool::new(false));
         let late = |sim| -> Box<dyn Provider> { Box::new(late::Late::new(sim, &keeps)) };
-        let bench = Self::over(seed, few_buffers(), Limits::default(), late);
+        let bench = Self::over(seed, few_buffers(), limits(), late);
         (bench, keeps)
     }
 

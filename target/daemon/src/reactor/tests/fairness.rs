@@ -377,7 +377,7 @@ fn a_lone_host_gets_all_but_the_next_ones_queue() {
     let limits = Limits {
         queue_depth: 32,
         host_memory: 50,
-        ..Limits::default()
+        ..limits()
     };
     let config = ReactorConfig {
         capsules: 256,
