@@ -1,16 +1,14 @@
 //! Makes calls fail and queue pairs die that would not, by chance or script.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Region};
 
 use super::{Dice, Faults, Injected, OneIn};
 use crate::{
-    Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
-    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
-    SrqId, Tag, Work,
+    Address, ConnectError, Event, ExposeError, PostError, PrivateData, Provider, QpConfig, QpId,
+    Refused, RemoteSlice, Rights, SrqId, Tag, Work,
 };
 
 /// A provider that misbehaves within the contract: whoever uses it must cope.
@@ -81,13 +79,9 @@ impl<P: Provider> Faulty<P> {
 }
 
 impl<P: Provider> Provider for Faulty<P> {
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
-
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
+    crate::forward!(inner: limits name listen unlisten local_addr peer_may_invalidate
+        peer_works_in_place prepare accept reject share_receives withdraw disconnect
+        wait_fd);
 
     fn register(&mut self, region: &Region) -> Result<(), io::Error> {
         match self.fault(self.faults.refuse_register, OneIn(0)) {
@@ -97,14 +91,6 @@ impl<P: Provider> Provider for Faulty<P> {
             )),
             _ => self.inner.register(region),
         }
-    }
-
-    fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
-        self.inner.listen(addr)
-    }
-
-    fn unlisten(&mut self, listener: ListenerId) {
-        self.inner.unlisten(listener);
     }
 
     fn connect(
@@ -118,18 +104,6 @@ impl<P: Provider> Provider for Faulty<P> {
         self.inner.connect(addr, config, private_data, now)
     }
 
-    fn prepare(&mut self, qp: QpId, config: &QpConfig) -> Result<(), PostError> {
-        self.inner.prepare(qp, config)
-    }
-
-    fn accept(&mut self, qp: QpId, private_data: &PrivateData) -> Result<(), PostError> {
-        self.inner.accept(qp, private_data)
-    }
-
-    fn reject(&mut self, qp: QpId, private_data: &PrivateData) -> Result<(), PostError> {
-        self.inner.reject(qp, private_data)
-    }
-
     fn post_recv(&mut self, qp: QpId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {
         let fault = self.fault(self.faults.refuse_recv, self.faults.disconnect);
         if fault == Some(Injected::Refuse) {
@@ -140,10 +114,6 @@ impl<P: Provider> Provider for Faulty<P> {
         let result = self.inner.post_recv(qp, tag, buf);
         self.then_disconnect(fault, qp);
         result
-    }
-
-    fn share_receives(&mut self, qp: QpId, recvs: u32, entries: u32) -> Option<SharedReceives> {
-        self.inner.share_receives(qp, recvs, entries)
     }
 
     fn post_shared_recv(&mut self, srq: SrqId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {
@@ -184,14 +154,6 @@ impl<P: Provider> Provider for Faulty<P> {
         result
     }
 
-    fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
-        self.inner.withdraw(key)
-    }
-
-    fn disconnect(&mut self, qp: QpId) {
-        self.inner.disconnect(qp);
-    }
-
     fn submit(&mut self, now: Duration) {
         self.now = now;
         self.inner.submit(now);
@@ -214,14 +176,6 @@ impl<P: Provider> Provider for Faulty<P> {
         true
     }
 
-    fn peer_may_invalidate(&self, qp: QpId) -> bool {
-        self.inner.peer_may_invalidate(qp)
-    }
-
-    fn peer_works_in_place(&self, qp: QpId, buf: &Buf) -> bool {
-        self.inner.peer_works_in_place(qp, buf)
-    }
-
     fn map_remote(&mut self, qp: QpId, remote: RemoteSlice, rights: Rights) -> Option<Buf> {
         let fault = self.fault(self.faults.refuse_map, OneIn(0));
         if fault == Some(Injected::Refuse) {
@@ -230,14 +184,6 @@ impl<P: Provider> Provider for Faulty<P> {
         let buf = self.inner.map_remote(qp, remote, rights);
         self.then_disconnect(fault, qp);
         buf
-    }
-
-    fn local_addr(&self, qp: QpId) -> Option<Address> {
-        self.inner.local_addr(qp)
-    }
-
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.wait_fd()
     }
 
     fn next_deadline(&self) -> Option<Duration> {

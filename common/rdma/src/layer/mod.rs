@@ -4,12 +4,14 @@
 //! * [`Faulty`] makes things fail that may fail by the contract.
 //! * [`Sharing`] adds shared receive queues.
 //!
-//! Any of them fits around any provider.
+//! Any of them fits around any provider. What one does not change it leaves to
+//! [`forward!`](crate::forward).
 
 mod boxed;
 mod dice;
 mod faults;
 mod faulty;
+mod forward;
 mod sharing;
 mod trace;
 

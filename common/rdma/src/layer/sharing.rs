@@ -4,15 +4,13 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout, Region, RegionId};
 
 use crate::{
-    Address, CloseReason, ConnectError, Event, ExposeError, Fault, Limits, ListenError, ListenerId,
-    Outcome, PostError, PrivateData, Provider, QpConfig, QpId, Received, Refused, RemoteKey,
-    RemoteSlice, Rights, SharedReceives, SrqId, Tag, Work,
+    CloseReason, Event, Fault, Outcome, PostError, Provider, QpConfig, QpId, Received, Refused,
+    SharedReceives, SrqId, Tag,
 };
 
 /// A provider whose queue pairs can draw from one shared receive queue. A
@@ -191,36 +189,14 @@ impl<P: Provider> Sharing<P> {
 }
 
 impl<P: Provider> Provider for Sharing<P> {
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
-
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
+    crate::forward!(inner: limits name listen unlisten connect local_addr
+        peer_may_invalidate peer_works_in_place map_remote accept reject post expose
+        withdraw disconnect submit wait_fd);
 
     fn register(&mut self, region: &Region) -> Result<(), io::Error> {
         self.inner.register(region)?;
         self.regions.push(region.id());
         Ok(())
-    }
-
-    fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
-        self.inner.listen(addr)
-    }
-
-    fn unlisten(&mut self, listener: ListenerId) {
-        self.inner.unlisten(listener);
-    }
-
-    fn connect(
-        &mut self,
-        addr: Address,
-        config: &QpConfig,
-        private_data: &PrivateData,
-        now: Duration,
-    ) -> Result<QpId, ConnectError> {
-        self.inner.connect(addr, config, private_data, now)
     }
 
     fn prepare(&mut self, qp: QpId, config: &QpConfig) -> Result<(), PostError> {
@@ -233,14 +209,6 @@ impl<P: Provider> Provider for Sharing<P> {
             self.requested.remove(&qp);
         }
         result
-    }
-
-    fn accept(&mut self, qp: QpId, private_data: &PrivateData) -> Result<(), PostError> {
-        self.inner.accept(qp, private_data)
-    }
-
-    fn reject(&mut self, qp: QpId, private_data: &PrivateData) -> Result<(), PostError> {
-        self.inner.reject(qp, private_data)
     }
 
     fn post_recv(&mut self, qp: QpId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {
@@ -281,31 +249,6 @@ impl<P: Provider> Provider for Sharing<P> {
         Ok(())
     }
 
-    fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>> {
-        self.inner.post(qp, tag, work)
-    }
-
-    fn expose(
-        &mut self,
-        qp: QpId,
-        buf: Buf,
-        rights: Rights,
-    ) -> Result<RemoteSlice, Refused<Buf, ExposeError>> {
-        self.inner.expose(qp, buf, rights)
-    }
-
-    fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
-        self.inner.withdraw(key)
-    }
-
-    fn disconnect(&mut self, qp: QpId) {
-        self.inner.disconnect(qp);
-    }
-
-    fn submit(&mut self, now: Duration) {
-        self.inner.submit(now);
-    }
-
     fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool {
         let mut worked = self.deliver(events);
         let mut seen = std::mem::take(&mut self.seen);
@@ -315,26 +258,6 @@ impl<P: Provider> Provider for Sharing<P> {
         }
         self.seen = seen;
         worked
-    }
-
-    fn peer_may_invalidate(&self, qp: QpId) -> bool {
-        self.inner.peer_may_invalidate(qp)
-    }
-
-    fn peer_works_in_place(&self, qp: QpId, buf: &Buf) -> bool {
-        self.inner.peer_works_in_place(qp, buf)
-    }
-
-    fn map_remote(&mut self, qp: QpId, remote: RemoteSlice, rights: Rights) -> Option<Buf> {
-        self.inner.map_remote(qp, remote, rights)
-    }
-
-    fn local_addr(&self, qp: QpId) -> Option<Address> {
-        self.inner.local_addr(qp)
-    }
-
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.wait_fd()
     }
 
     fn next_deadline(&self) -> Option<Duration> {

@@ -2,16 +2,15 @@
 
 use std::collections::VecDeque;
 use std::fmt::{self, Display};
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Region};
 
 use crate::{
-    Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
-    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
-    SrqId, Tag, Work,
+    Address, ConnectError, Event, ExposeError, ListenError, ListenerId, PostError, PrivateData,
+    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, SrqId, Tag,
+    Work,
 };
 
 /// The last lines of a trace. Clones share them.
@@ -93,13 +92,8 @@ impl<P: Provider> Trace<P> {
 }
 
 impl<P: Provider> Provider for Trace<P> {
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
-
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
+    crate::forward!(inner: limits name local_addr peer_may_invalidate
+        peer_works_in_place map_remote wait_fd next_deadline);
 
     fn register(&mut self, region: &Region) -> Result<(), std::io::Error> {
         let result = self.inner.register(region);
@@ -241,30 +235,6 @@ impl<P: Provider> Provider for Trace<P> {
             self.line(format_args!("{}", EventLine(event)));
         }
         progress
-    }
-
-    fn peer_may_invalidate(&self, qp: QpId) -> bool {
-        self.inner.peer_may_invalidate(qp)
-    }
-
-    fn peer_works_in_place(&self, qp: QpId, buf: &Buf) -> bool {
-        self.inner.peer_works_in_place(qp, buf)
-    }
-
-    fn map_remote(&mut self, qp: QpId, remote: RemoteSlice, rights: Rights) -> Option<Buf> {
-        self.inner.map_remote(qp, remote, rights)
-    }
-
-    fn local_addr(&self, qp: QpId) -> Option<Address> {
-        self.inner.local_addr(qp)
-    }
-
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.wait_fd()
-    }
-
-    fn next_deadline(&self) -> Option<Duration> {
-        self.inner.next_deadline()
     }
 }
 
