@@ -94,6 +94,8 @@ pub(crate) struct Fixed {
     regions: Vec<FixedRegion>,
     /// Memory of others; `None` without a table and where our own was too much.
     lent: Option<Lent>,
+    /// Pieces of it, at most.
+    places: u16,
 }
 
 #[derive(Debug)]
@@ -105,6 +107,14 @@ struct FixedRegion {
 }
 
 impl Fixed {
+    /// Nothing yet, and later no more than `lent` pieces of memory of others.
+    pub(crate) fn new(lent: u16) -> Self {
+        Self {
+            places: lent.min(PLACES),
+            ..Self::default()
+        }
+    }
+
     /// Registers as much of `regions`, in this order, as the kernel lets us,
     /// instead of what was registered before.
     pub(crate) fn register<'a>(
@@ -133,7 +143,7 @@ impl Fixed {
             told.why = Some(LeftOut::Kernel(Errno::E2BIG));
             return told;
         };
-        let table = u32::from(first) + u32::from(PLACES);
+        let table = u32::from(first) + u32::from(self.places);
         self.table = submitter.register_buffers_sparse(table).is_ok();
         if !self.table {
             told.why = Some(LeftOut::OldKernel);
@@ -142,7 +152,7 @@ impl Fixed {
         self.fill(submitter, &mut told);
         // The limit holds for all that the user's processes lock: where our own
         // does not fit, others need what is left of it.
-        self.lent = told.why.is_none().then(|| Lent::new(first));
+        self.lent = told.why.is_none().then(|| Lent::new(first, self.places));
         told
     }
 

@@ -11,9 +11,16 @@ use crate::fixed::{clear_piece, locked_memory_limit, register_piece};
 /// Bytes of a piece. Registering takes and locks its pages, which keeps others
 /// waiting meanwhile: less than a millisecond for so many. A hugepage is one.
 pub(crate) const PIECE: u64 = 2 << 20;
-/// Pieces that are registered at once. Whoever lends decides what is locked for
-/// it, so there is an end: 1 GiB. What is beyond that is used without.
+/// Pieces that one ring registers at once, at most: 1 GiB. Whoever lends decides
+/// what is locked for it, so there is an end. What is beyond that is used without.
 pub(crate) const PLACES: u16 = 512;
+/// Part of them that one region may have, so that others find places as well.
+const OF_ONE: usize = 4;
+/// Turns in which the kernel is not asked again after it refused a piece.
+const PATIENCE: u16 = 4096;
+/// Pieces that are let go in one turn: each takes the kernel some time, during
+/// which everybody waits.
+const IN_A_TURN: usize = 16;
 
 /// The pieces that are registered, in places of the kernel's table that were
 /// left free for them.
@@ -22,9 +29,12 @@ pub(crate) struct Lent {
     /// By region and number.
     pieces: Vec<Piece>,
     free: Vec<u16>,
-    /// Why the kernel took no further one. It is not asked again until some are
-    /// let go.
+    /// Most of one region.
+    of_one: usize,
+    /// Why the kernel took no further one, until it does or some are let go.
     refused: Option<LeftOut>,
+    /// Turns until it is asked again.
+    patience: u16,
     /// The limit on locked memory in bytes.
     limit: Option<u64>,
     /// Which one is looked at next, whether its memory is still there.
@@ -43,12 +53,14 @@ struct Piece {
 }
 
 impl Lent {
-    /// Uses the places from `first` on.
-    pub(crate) fn new(first: u16) -> Self {
+    /// Uses `places` places from `first` on.
+    pub(crate) fn new(first: u16, places: u16) -> Self {
         Self {
-            pieces: Vec::with_capacity(usize::from(PLACES)),
-            free: (first..).take(usize::from(PLACES)).collect(),
+            pieces: Vec::with_capacity(places.into()),
+            free: (first..).take(places.into()).collect(),
+            of_one: usize::from(places).div_ceil(OF_ONE),
             refused: None,
+            patience: 0,
             limit: locked_memory_limit(),
             next: 0,
         }
@@ -70,7 +82,14 @@ impl Lent {
             return self.pieces.get(at).map(|piece| piece.place);
         }
         // Nothing that takes long: all that is lent beyond the end comes here.
-        if self.refused.is_some() || self.free.is_empty() {
+        if self.patience > 0 || self.free.is_empty() {
+            return None;
+        }
+        let first = self.pieces.partition_point(|piece| piece.region < wanted.0);
+        let end = self
+            .pieces
+            .partition_point(|piece| piece.region <= wanted.0);
+        if end.saturating_sub(first) >= self.of_one {
             return None;
         }
         self.register(submitter, buf, number)
@@ -78,7 +97,7 @@ impl Lent {
 
     #[cold]
     fn register(&mut self, submitter: &Submitter<'_>, buf: &Buf, number: u64) -> Option<u16> {
-        self.let_go(submitter);
+        self.let_go(submitter, IN_A_TURN);
         let place = *self.free.last()?;
         let memory = buf.memory();
         let start = number.checked_mul(PIECE)?;
@@ -90,10 +109,12 @@ impl Lent {
             register_piece(submitter, place, memory.addr().checked_add(start)?, len)
         };
         if let Err(errno) = registered {
+            self.patience = PATIENCE;
             self.refused = Some(LeftOut::of(errno, self.limit));
             return None;
         }
         self.free.pop();
+        self.refused = None;
         let piece = Piece {
             region: memory.id(),
             number,
@@ -105,35 +126,40 @@ impl Lent {
         Some(place)
     }
 
-    /// Looks at one of the pieces, and lets go of all whose memory nobody has
-    /// any more if that is one.
+    /// A turn: looks at one of the pieces, and lets go of some whose memory nobody
+    /// has any more if that is one.
     #[inline]
     pub(crate) fn look(&mut self, submitter: &Submitter<'_>) {
+        self.patience = self.patience.saturating_sub(1);
         if self.pieces.is_empty() {
             return;
         }
         self.next = (self.next + 1) % self.pieces.len();
         let gone = self.pieces.get(self.next).map(|piece| &piece.memory);
         if gone.is_some_and(WeakRegion::is_gone) {
-            self.let_go(submitter);
+            self.let_go(submitter, IN_A_TURN);
         }
     }
 
-    /// Lets go of the pieces whose memory nobody has any more. An operation has
-    /// its buffer, and that its region: so none uses them.
-    pub(crate) fn let_go(&mut self, submitter: &Submitter<'_>) {
+    /// Lets go of the pieces whose memory nobody has any more, as many as `most`.
+    /// An operation has its buffer, and that its region: so none uses them.
+    pub(crate) fn let_go(&mut self, submitter: &Submitter<'_>, most: usize) {
+        let mut left = most;
         let Self {
             pieces,
             free,
             refused,
+            patience,
             ..
         } = self;
         pieces.retain(|piece| {
-            let gone = piece.memory.is_gone();
+            let gone = left > 0 && piece.memory.is_gone();
+            left -= usize::from(gone);
             // A place that could not be cleared is not used again.
             if gone && clear_piece(submitter, piece.place).is_ok() {
                 free.push(piece.place);
                 *refused = None;
+                *patience = 0;
             }
             !gone
         });
@@ -183,9 +209,10 @@ mod tests {
         let ring = IoUring::new(8).unwrap();
         let (lender, leaving) = (lender(), lender());
         let buf = lender.lend(0, 0, 4096).unwrap();
-        let mut lent = Lent::new(0);
+        let mut lent = Lent::new(0, PLACES);
         assert_eq!(lent.place(&ring.submitter(), &buf), None);
         assert_eq!(lent.refused(), Some(LeftOut::Kernel(Errno::ENXIO)));
+        assert_eq!(lent.patience, PATIENCE);
         // From now on it would take it.
         ring.submitter().register_buffers_sparse(8).unwrap();
         assert_eq!(lent.place(&ring.submitter(), &buf), None);
@@ -206,17 +233,63 @@ mod tests {
     }
 
     #[test]
+    fn what_was_refused_is_asked_for_again_after_a_while() {
+        let ring = IoUring::new(8).unwrap();
+        let lender = lender();
+        let buf = lender.lend(0, 0, 4096).unwrap();
+        let mut lent = Lent::new(0, PLACES);
+        assert_eq!(lent.place(&ring.submitter(), &buf), None);
+        let table = PLACES.into();
+        ring.submitter().register_buffers_sparse(table).unwrap();
+        (1..PATIENCE).for_each(|_| lent.look(&ring.submitter()));
+        assert_eq!(lent.place(&ring.submitter(), &buf), None);
+        lent.look(&ring.submitter());
+        assert!(lent.place(&ring.submitter(), &buf).is_some());
+        assert_eq!(lent.refused(), None);
+    }
+
+    #[test]
+    fn one_region_leaves_places_to_others_and_a_turn_lets_go_of_few() {
+        let ring = IoUring::new(8).unwrap();
+        ring.submitter()
+            .register_buffers_sparse(PLACES.into())
+            .unwrap();
+        let (mine, other) = (lender(), lender());
+        let mut lent = Lent::new(0, PLACES);
+        let region = mine.region();
+        for number in 1..=lent.of_one as u64 {
+            let place = lent.free.pop().unwrap();
+            lent.pieces.push(Piece {
+                region: region.id(),
+                number,
+                place,
+                memory: region.downgrade(),
+            });
+        }
+        let buf = mine.lend(0, 0, 4096).unwrap();
+        assert_eq!(lent.place(&ring.submitter(), &buf), None);
+        let others = other.lend(0, 0, 4096).unwrap();
+        assert!(lent.place(&ring.submitter(), &others).is_some());
+        drop((mine, buf));
+        lent.next = 0;
+        lent.look(&ring.submitter());
+        assert_eq!(lent.count(), lent.of_one + 1 - IN_A_TURN);
+        lent.let_go(&ring.submitter(), usize::MAX);
+        assert_eq!(lent.count(), 1);
+    }
+
+    #[test]
     fn more_than_the_limit_is_not_tried() {
         let ring = IoUring::new(8).unwrap();
         let table = u32::from(PLACES);
         ring.submitter().register_buffers_sparse(table).unwrap();
         let lender = lender();
         let buf = lender.lend(0, 4096, 1).unwrap();
-        let mut lent = Lent::new(0);
+        let mut lent = Lent::new(0, PLACES);
         lent.limit = Some(8191);
         assert_eq!(lent.place(&ring.submitter(), &buf), None);
         assert_eq!(lent.refused(), Some(LeftOut::Limit(8191)));
-        let mut lent = Lent::new(0);
+        let mut lent = Lent::new(0, PLACES);
         lent.limit = Some(8192);
         let empty = lender.lend(1, 0, 0).unwrap();
         assert_eq!(lent.place(&ring.submitter(), &empty), None);

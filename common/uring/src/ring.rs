@@ -113,7 +113,7 @@ impl Ring {
             wake,
             armed: false,
             files: Files::new(config.files),
-            fixed: Fixed::default(),
+            fixed: Fixed::new(config.lent),
             counts: RingCounts::default(),
             config,
             polled: None,
@@ -320,7 +320,7 @@ impl Ring {
     /// A sleep may be long, and memory of those who left is to be free.
     fn let_go_of_lent(&mut self) {
         if let Some(lent) = self.fixed.lent_mut() {
-            lent.let_go(&self.ring.submitter());
+            lent.let_go(&self.ring.submitter(), usize::MAX);
         }
         if let Some(polled) = &mut self.polled {
             polled.ring_mut().let_go_of_lent();

@@ -6,6 +6,8 @@ use std::time::Duration;
 use io_uring::{IoUring, Probe, opcode};
 use nix::errno::Errno;
 
+use crate::lent::PLACES;
+
 /// Sizes of a ring, fixed when it is made. Where the limit on locked memory
 /// leaves no room for queues this long, they are shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +24,9 @@ pub struct RingConfig {
     /// no system call (`SQPOLL`). It looks for them all the time and sleeps when
     /// none came for so long. `None`: the calls of the ring's owner hand over.
     pub thread: Option<Duration>,
+    /// Pieces of 2 MiB of memory that other processes lend which are fixed buffers
+    /// at once, at most; no more than 512.
+    pub lent: u16,
 }
 
 impl Default for RingConfig {
@@ -31,6 +36,7 @@ impl Default for RingConfig {
             in_flight: 4096,
             files: 256,
             thread: None,
+            lent: PLACES,
         }
     }
 }

@@ -34,6 +34,7 @@ fn small_ring() -> Ring {
         in_flight: 16,
         files: 4,
         thread: None,
+        ..RingConfig::default()
     };
     Ring::new(config).unwrap()
 }

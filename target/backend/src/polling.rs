@@ -55,6 +55,7 @@ pub(crate) fn check(file: &File, geometry: &Geometry) -> Result<(), NoPolling> {
         in_flight: 1,
         files: 1,
         thread: None,
+        ..RingConfig::default()
     };
     let mut ring = Ring::new(config).map_err(PolledError::from)?;
     let id = ring.add_polled_file(duplicate)?;

@@ -149,7 +149,7 @@ impl Server {
                 peers: Arc::clone(&mailboxes),
                 failures: failures.clone(),
                 counters: Arc::clone(&counters),
-                ring: ring_config(&opened.claims, running.sqpoll),
+                ring: ring_config(&opened.claims, &running, mailboxes.len()),
                 first: at == 0,
             };
             watched.push(Watched::new(mailbox.clone(), counters));
@@ -348,12 +348,17 @@ fn take_signals(config: &Config) -> Result<SignalFd, ServeError> {
 /// closed meanwhile.
 const SPARE_DISKS: usize = 256;
 
-fn ring_config(claims: &[Claim], thread: Option<Duration>) -> RingConfig {
+/// Pieces of memory of hosts that are registered with io_uring at once, by all
+/// reactors together: 1 GiB.
+const LENT: usize = 512;
+
+fn ring_config(claims: &[Claim], running: &Running, reactors: usize) -> RingConfig {
     // The kernel makes no table with more places than a process may have files.
     let files = (claims.len() + SPARE_DISKS).min(files::limit());
     RingConfig {
         files: u32::try_from(files).unwrap_or(u32::MAX),
-        thread,
+        thread: running.sqpoll,
+        lent: u16::try_from(LENT / reactors.max(1)).unwrap_or_default(),
         ..RingConfig::default()
     }
 }

@@ -209,6 +209,11 @@ fn the_commands_for_a_target_that_runs_work() {
     }
 }
 
+/// Stands in for the program that comes with Prometheus where that is not
+/// installed: looks whether it would be given metrics.
+const PROMTOOL: &str = "command -v promtool >/dev/null || \
+                        promtool() { grep nvmeof_target_info; }\n";
+
 /// Types commands of a document to a target that runs, in one shell. What takes
 /// a terminal has one, and is ended there with `q`.
 fn types_to_a_target(document: &str, commands: &[String]) {
@@ -223,7 +228,7 @@ fn types_to_a_target(document: &str, commands: &[String]) {
     );
     let setup = setup.head(&head);
     let target = setup.start();
-    let mut script = String::from("set -e -o pipefail\n");
+    let mut script = format!("set -e -o pipefail\n{PROMTOOL}");
     for command in commands {
         let command = command
             .replace("/srv/second.img", &second.display().to_string())

@@ -37,6 +37,11 @@ if [ -d $nvmet ]; then
     done
 fi
 [ -z "$(losetup -nl)" ] || losetup -D
+# Disks of null_blk that a scenario made, and the module with its own.
+for folder in /sys/kernel/config/nullb/*/; do
+    [ ! -d "$folder" ] || rmdir "$folder"
+done
+[ ! -d /sys/module/null_blk ] || modprobe -r null_blk
 # A scenario may have taken a device away.
 for device in rxe0:rxe:dm0 siw0:siw:dm1; do
     IFS=: read -r name kind interface <<<"$device"

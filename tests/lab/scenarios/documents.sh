@@ -76,4 +76,6 @@ in_it systemctl daemon-reload
 # From nothing to a disk in use, and back to nothing.
 follow docs/quick-start.md
 ! active || fail "it runs, although it was removed"
+in_it dpkg -P nvmeof
+rm -r /var/lib/nvmeof
 systemd_stop

@@ -44,7 +44,7 @@ ana_is() {
 # write NAME DEVICE DEPTH : writes and verifies all the while.
 write() {
     fio --name="$1" --filename="$2" --rw=randwrite --bs=4k --iodepth="$3" --size=24M \
-        --loops=1000 --time_based --runtime=40 --verify=crc32c --verify_fatal=1 \
+        --loops=1000 --time_based --runtime=60 --verify=crc32c --verify_fatal=1 \
         --verify_backlog=512 --ioengine=io_uring --direct=1 --output-format=json \
         --aux-path="$WORK" --output="$OUT/$1.json" 2>"$OUT/$1.err"
 }
@@ -143,7 +143,7 @@ gone 2 || fail "the second namespace came back"
 # The host itself is denied: its connections end, and it stays out.
 ctl host allow --only "$host" --subsystem "$NQN"
 ctl host deny "$host" --subsystem "$NQN"
-wait_for 2 target_logged "host.*$host.*(not in allowed_hosts|disconnected)|disconnected.*$host"
+wait_for 20 target_logged "host.*$host.*(not in allowed_hosts|disconnected)|disconnected.*$host"
 expect_fail initiator id-ctrl -q "$host" >/dev/null
 disconnect
 target_stop

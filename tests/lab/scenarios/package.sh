@@ -62,7 +62,7 @@ in_it nvmeof-target ctl status
 # A reload returns when it is done, and fails where the file is wrong.
 printf '\n[[subsystem.namespace]]\nnsid = 2\npath = "ram:16M"\n' >>"$CONF"
 in_it systemctl reload nvmeof-target
-wait_for 2 device 2
+wait_for 20 device 2
 cp "$CONF" "$WORK/right"
 echo 'colour = "red"' >>"$CONF"
 expect_fail in_it systemctl reload nvmeof-target >/dev/null
