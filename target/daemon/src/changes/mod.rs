@@ -26,7 +26,7 @@ pub(crate) use effective::Aside;
 pub(crate) use keeper::Keeper;
 pub(crate) use resize::Resize;
 pub(crate) use start::Standing;
-pub(crate) use store::replace;
+pub(crate) use store::{Readers, replace};
 
 use nvmeof_target_core::Disconnected;
 
