@@ -19,6 +19,7 @@ mod state;
 mod store;
 #[cfg(test)]
 mod tests;
+mod waking;
 
 pub(crate) use document::Misfit;
 pub(crate) use edit::{Edit, NamespaceAdd};
