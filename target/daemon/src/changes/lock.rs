@@ -64,8 +64,8 @@ fn unlocked(state: &Path, error: &io::Error) -> String {
             let user = User::from_uid(uid).ok().flatten();
             let owner = user.map_or_else(|| uid.to_string(), |user| user.name);
             format!(
-                "{what}; the file is {owner}'s: remove it when no target of {owner} runs, and start \
-                 this one again"
+                "{what}; the file is {owner}'s: remove it when no target of {owner} runs, and \
+                 start this one again"
             )
         }
         _ => what,
