@@ -193,6 +193,7 @@ impl Serve {
         let shared = Shared {
             keeper: Arc::clone(&keeper),
             watch: Arc::clone(server.watch()),
+            tell: service::status,
         };
         let control = bound.map(|bound| bound.serve(&shared)).transpose();
         let _control = control.map_err(|error| ServeError::Start {

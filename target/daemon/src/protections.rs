@@ -11,7 +11,7 @@ use nvmeof_target_core::{KeepProtections, KeptProtection, Target};
 use nvmeof_wire::Nqn;
 use serde::{Deserialize, Serialize};
 
-use crate::changes::replace;
+use crate::changes::{Readers, replace};
 use crate::config::ConfigError;
 
 /// The format of the file.
@@ -130,7 +130,7 @@ impl KeepProtections for File {
         }
         let mut bytes = serde_json::to_vec_pretty(&new)?;
         bytes.push(b'\n');
-        if let Err(error) = replace(&self.path, &bytes) {
+        if let Err(error) = replace(&self.path, &bytes, Readers::Owner) {
             tracing::error!("what a host write protected cannot be kept: {error}");
             return Err(error);
         }

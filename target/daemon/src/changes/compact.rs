@@ -18,7 +18,7 @@ pub(super) fn add(base: &Document, edits: &mut Vec<Edit>, edit: Edit) {
     }
 }
 
-/// Takes those out that are `aside` and add something, with all that are aside
+/// Takes those out that are `aside` and only add something, with all that are aside
 /// about what they add: they are to be behind what is in effect, so that they
 /// are nobody's in the way when they fit again.
 ///
@@ -28,7 +28,7 @@ pub(super) fn take_late(edits: &mut Vec<Edit>, aside: &[Aside]) -> Vec<Edit> {
     let mut late: Vec<Edit> = Vec::new();
     edits.retain(|edit| {
         let follows = late.iter().any(|one| one.slot().holds(&edit.slot()));
-        let is_late = (follows || !edit.overrides()) && aside.iter().any(|one| one.edit == *edit);
+        let is_late = (follows || edit.only_adds()) && aside.iter().any(|one| one.edit == *edit);
         if is_late {
             late.push(edit.clone());
         }

@@ -54,12 +54,12 @@ impl Document {
     }
 
     /// Fills in what `edit` leaves to the document: its subsystem where there
-    /// is but one, the number of a new namespace, the address of a port that
-    /// is given by its number.
+    /// is but one, the number of a new namespace, which is none that one of
+    /// `aside` may have again, the address of a port that is given by its number.
     ///
     /// # Errors
     /// [`Misfit`] when that cannot be known.
-    pub(super) fn settle(&self, edit: &mut Edit) -> Result<(), Misfit> {
+    pub(super) fn settle(&self, edit: &mut Edit, aside: &[Edit]) -> Result<(), Misfit> {
         if let Some(subsystem) = edit.subsystem_mut()
             && subsystem.is_none()
         {
@@ -67,8 +67,7 @@ impl Document {
         }
         match edit {
             Edit::NamespaceAdd(add) if add.nsid.is_none() => {
-                let nqn = add.subsystem.as_deref().unwrap_or_default();
-                add.nsid = Some(self.free_nsid(nqn)?);
+                add.nsid = Some(self.free_nsid(add, aside)?);
             }
             Edit::PortAdd { address, .. } => *address = parsed(address)?.to_string(),
             Edit::PortRemove { address }
@@ -94,11 +93,31 @@ impl Document {
         }
     }
 
-    fn free_nsid(&self, nqn: &str) -> Result<u32, Misfit> {
+    /// The number of a new namespace: that of the same one, if it was put `aside`.
+    fn free_nsid(&self, new: &NamespaceAdd, aside: &[Edit]) -> Result<u32, Misfit> {
+        let nqn = new.subsystem.as_deref().unwrap_or_default();
         let subsystem = self.subsystem(nqn)?;
         let used: Vec<i64> = tables(subsystem, NAMESPACE).filter_map(nsid_of).collect();
-        let free = (1_u32..).find(|nsid| !used.contains(&i64::from(*nsid)));
-        free.map_or_else(|| misfit("nsid", "there is no free number"), Ok)
+        let is_used = |nsid: u32| used.contains(&i64::from(nsid));
+        let same = aside.iter().find_map(|edit| match edit {
+            Edit::NamespaceAdd(one) => {
+                let numbered = NamespaceAdd {
+                    nsid: one.nsid,
+                    ..new.clone()
+                };
+                one.nsid.filter(|nsid| numbered == *one && !is_used(*nsid))
+            }
+            _ => None,
+        });
+        // Hosts know a namespace by its number: none finds another's data there.
+        let promised = |nsid| {
+            aside
+                .iter()
+                .any(|one| one.slot() == Slot::Namespace(nqn, nsid))
+        };
+        let free = |nsid: &u32| !is_used(*nsid) && !promised(*nsid);
+        let found = same.or_else(|| (1_u32..).find(free));
+        found.map_or_else(|| misfit("nsid", "there is no free number"), Ok)
     }
 
     /// The address of the port that `name` is the number or the address of.

@@ -204,6 +204,32 @@ impl Edit {
         )
     }
 
+    /// Whether nothing that was there before is other afterwards. `host allow any`
+    /// takes the place of a list.
+    pub(super) fn only_adds(&self) -> bool {
+        match self {
+            Self::HostAllow { host, .. } => host != ANY,
+            edit => !edit.overrides(),
+        }
+    }
+
+    /// Whether an edit that was put aside is forgotten when this one is made:
+    /// it is about the same.
+    pub(super) fn displaces(&self, aside: &Self) -> bool {
+        let (its, other) = (self.slot(), aside.slot());
+        match (&its, &other) {
+            // A new subsystem says which hosts may connect, and nothing of
+            // namespaces.
+            (Slot::Subsystem(_), Slot::Namespace(..) | Slot::Enabled(..)) if !self.overrides() => {
+                false
+            }
+            (Slot::Subsystem(_), Slot::Host(..)) if !self.overrides() => {
+                its.holds(&other) && !aside.only_adds()
+            }
+            _ => its.holds(&other),
+        }
+    }
+
     /// Whether it takes away what has to be there.
     pub(super) fn takes_away(&self) -> bool {
         matches!(

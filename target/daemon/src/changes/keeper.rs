@@ -13,6 +13,7 @@ use super::lock::Lock;
 use super::resize::{self, Resize};
 use super::state::State;
 use super::store::Real;
+use super::waking::told;
 use super::{ChangeError, Outcome, compact, settings};
 use crate::config::{Config, ConfigError};
 use crate::manage::{Manager, Plan};
@@ -44,8 +45,8 @@ pub(super) struct Kept {
 pub(super) struct Edited {
     pub(super) state: State,
     /// The edits as they are kept.
-    edits: Vec<Edit>,
-    resting: Vec<Aside>,
+    pub(super) edits: Vec<Edit>,
+    pub(super) resting: Vec<Aside>,
     /// Edits that were put aside, in whose place these are.
     forgotten: Vec<Edit>,
 }
@@ -94,8 +95,8 @@ impl Kept {
         })
     }
 
-    /// Tells the log what is not as the administrator's file says.
-    pub(super) fn tell(&self) {
+    /// Tells the log of a document in the place of the administrator's file.
+    pub(super) fn tell_applied(&self) {
         if let Some(applied) = &self.state.applied {
             tracing::warn!(
                 "serving {}, which was applied at run time, instead of the configuration file; \
@@ -103,6 +104,10 @@ impl Kept {
                 applied.name
             );
         }
+    }
+
+    /// Tells the log of changes.
+    pub(super) fn tell_edits(&self) {
         let (all, aside) = (self.state.edits.len(), self.effective.aside.len());
         if all > 0 {
             tracing::info!("{} changes made at run time are in effect", all - aside);
@@ -176,12 +181,8 @@ impl Keeper {
             ..kept.state.clone()
         };
         let base = Base::of(&state, file)?;
-        let resting = kept.resting.clone();
         // What could not be opened may be there again.
-        match self.serve(base.clone(), state.clone(), Vec::new()) {
-            Err(ChangeError::Config(_)) if !resting.is_empty() => self.serve(base, state, resting),
-            served => served,
-        }
+        self.serve_waking(&base, &state, &[], &kept.resting)
     }
 
     /// Makes edits, all of them or none.
@@ -190,16 +191,19 @@ impl Keeper {
     /// [`ChangeError`]; then nothing changed.
     pub(crate) fn edit(&self, edits: Vec<Edit>) -> Result<Outcome, ChangeError> {
         let (_changing, kept) = self.change();
+        let edited = kept.edited(edits)?;
+        let waking = kept.waking(&edited)?;
         let Edited {
             state,
             edits,
             resting,
             forgotten,
-        } = kept.edited(edits)?;
-        let mut outcome = self.serve(kept.base.clone(), state, resting)?;
-        outcome.warnings.extend(forgotten.iter().map(|edit| {
-            format!("forgotten, since it was put aside and this takes its place: {edit}")
-        }));
+        } = edited;
+        let mut outcome = self.serve_waking(&kept.base, &state, &resting, &waking)?;
+        let aside = &self.kept().effective.aside;
+        let made = waking.iter().map(|one| &one.edit);
+        let made = made.filter(|edit| !aside.iter().any(|one| one.edit == **edit));
+        outcome.warnings.extend(told(&forgotten, made));
         for edit in &edits {
             // What was faulted comes back, whatever is there now.
             if let Edit::NamespaceEnable {
@@ -208,24 +212,43 @@ impl Keeper {
                 enabled: true,
             } = edit
             {
-                let enabled = self.manager.enable(nqn, *nsid)?;
-                outcome.report.changes.extend(enabled.changes);
-                outcome.report.remarks.clear();
+                // What comes of that is said instead.
+                outcome.report.forget_fault(nqn, *nsid);
+                match self.manager.enable(nqn, *nsid) {
+                    Ok(enabled) => outcome.report.changes.extend(enabled.changes),
+                    // Everything else is done.
+                    Err(error) => outcome.warnings.push(format!("{edit}: {error}")),
+                }
             }
         }
         outcome.edits = edits;
         Ok(outcome)
     }
 
-    /// What [`edit`](Self::edit) would change.
+    /// What [`edit`](Self::edit) would change, and what would become of edits
+    /// that were put aside.
     ///
     /// # Errors
     /// [`ChangeError`] as it would be.
-    pub(crate) fn plan_edit(&self, edits: Vec<Edit>) -> Result<Plan, ChangeError> {
+    pub(crate) fn plan_edit(&self, edits: Vec<Edit>) -> Result<(Plan, Vec<String>), ChangeError> {
         let (_changing, kept) = self.change();
-        let Edited { state, resting, .. } = kept.edited(edits)?;
-        let effective = Effective::of(&kept.base, &state.edits, &resting)?;
-        Ok(self.manager.plan(&effective.config)?)
+        let edited = kept.edited(edits)?;
+        let waking = kept.waking(&edited)?;
+        let plan = |resting: &[Aside]| {
+            let effective = Effective::of(&kept.base, &edited.state.edits, resting)?;
+            self.manager.plan(&effective.config)
+        };
+        let resting = edited.resting;
+        match plan(&resting) {
+            Err(_) if !waking.is_empty() => {
+                let plan = plan(&[resting, waking].concat())?;
+                Ok((plan, told(&edited.forgotten, [])))
+            }
+            planned => {
+                let made = waking.iter().map(|one| &one.edit);
+                Ok((planned?, told(&edited.forgotten, made)))
+            }
+        }
     }
 
     /// Gives edits up that are put aside.
@@ -335,7 +358,12 @@ impl Keeper {
     /// Serves `base` with the edits of `state` from now on, and keeps both. It
     /// is on the disk before anything changes, and in its place afterwards: who
     /// is told that it was done finds it after a crash.
-    fn serve(&self, base: Base, state: State, resting: Vec<Aside>) -> Result<Outcome, ChangeError> {
+    pub(super) fn serve(
+        &self,
+        base: Base,
+        state: State,
+        resting: Vec<Aside>,
+    ) -> Result<Outcome, ChangeError> {
         let effective = Effective::of(&base, &state.edits, &resting)?;
         let prepared = match &self.places.state {
             Some(path) => Some(state.prepare(&Real, path).map_err(ChangeError::Unsaved)?),
@@ -411,12 +439,14 @@ impl Kept {
         let mut late = compact::take_late(&mut state.edits, &self.effective.aside);
         let mut forgotten = Vec::new();
         for edit in &mut edits {
-            let made = document.settle(edit).and_then(|()| document.make(edit));
+            let made = document
+                .settle(edit, &late)
+                .and_then(|()| document.make(edit));
             made.map_err(|misfit| ChangeError::Misfit {
                 edit: edit.to_string(),
                 misfit,
             })?;
-            forgotten.extend(late.extract_if(.., |one| edit.slot().holds(&one.slot())));
+            forgotten.extend(late.extract_if(.., |one| edit.displaces(one)));
             compact::add(&base, &mut state.edits, edit.clone());
         }
         // What is wrong with them shows here, and is not to be put aside.

@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
+use nix::unistd::{Uid, User};
 
 use crate::config::{Config, ConfigError};
 
@@ -42,24 +43,47 @@ impl Lock {
             }
             // Nothing can be saved there either, which is told when it is tried.
             Err(error) => {
-                tracing::warn!(
-                    "{}: cannot be locked, so that nothing keeps a second target from it: {error}",
-                    state.display()
-                );
+                tracing::warn!("{}", unlocked(state, &error));
                 Ok(None)
             }
         }
     }
 }
 
-/// The locked file; `None` when somebody else has it.
-fn hold(state: &Path) -> io::Result<Option<File>> {
+/// What is said of a lock that cannot be had.
+fn unlocked(state: &Path, error: &io::Error) -> String {
+    let path = beside(state);
+    let what = format!(
+        "{}: nothing keeps a second target from the changes: {error}",
+        path.display()
+    );
+    // A target that somebody else ran leaves its lock behind.
+    match std::fs::symlink_metadata(&path) {
+        Ok(it) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let uid = Uid::from_raw(it.uid());
+            let user = User::from_uid(uid).ok().flatten();
+            let owner = user.map_or_else(|| uid.to_string(), |user| user.name);
+            format!(
+                "{what}; the file is {owner}'s: remove it when no target of {owner} runs, and \
+                 start this one again"
+            )
+        }
+        _ => what,
+    }
+}
+
+fn beside(state: &Path) -> PathBuf {
     let mut name = OsString::from(state.file_name().unwrap_or_default());
     name.push(".lock");
+    state.with_file_name(name)
+}
+
+/// The locked file; `None` when somebody else has it.
+fn hold(state: &Path) -> io::Result<Option<File>> {
     let mut options = OpenOptions::new();
     let options = options.write(true).create(true).truncate(false).mode(0o600);
     let options = options.custom_flags(OFlag::O_NOFOLLOW.bits());
-    let file = options.open(state.with_file_name(name))?;
+    let file = options.open(beside(state))?;
     for _ in 0..TRIES {
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),
@@ -68,4 +92,29 @@ fn hold(state: &Path) -> io::Result<Option<File>> {
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_somebody_else_left_is_told_with_its_owner_and_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state.json");
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        let said = unlocked(&state, &denied);
+        assert!(said.contains("state.json.lock: nothing keeps"), "{said}");
+        assert!(!said.contains("remove it"), "{said}");
+        drop(hold(&state).unwrap());
+        let me = Uid::current();
+        let me = User::from_uid(me)
+            .unwrap()
+            .map_or(me.to_string(), |user| user.name);
+        let said = unlocked(&state, &denied);
+        assert!(
+            said.contains(&format!("the file is {me}'s: remove it")),
+            "{said}"
+        );
+    }
 }

@@ -19,6 +19,7 @@ mod state;
 mod store;
 #[cfg(test)]
 mod tests;
+mod waking;
 
 pub(crate) use document::Misfit;
 pub(crate) use edit::{Edit, NamespaceAdd};
@@ -26,7 +27,7 @@ pub(crate) use effective::Aside;
 pub(crate) use keeper::Keeper;
 pub(crate) use resize::Resize;
 pub(crate) use start::Standing;
-pub(crate) use store::replace;
+pub(crate) use store::{Readers, replace};
 
 use nvmeof_target_core::Disconnected;
 

@@ -66,7 +66,7 @@ impl Resize {
             subsystem: self.subsystem.clone(),
             nsid: self.nsid,
         };
-        document.settle(&mut named)?;
+        document.settle(&mut named, &[])?;
         document.path_of(&named)?;
         let nqn = named.subsystem_mut().and_then(Option::take);
         Ok(nqn.unwrap_or_default())

@@ -33,12 +33,15 @@ impl Standing {
         }
         let state = path.map(State::load).transpose()?;
         let state = state.unwrap_or_else(State::new);
-        let kept = Kept::of(Base::of(&state, admin)?, state)?;
         let places = Places {
             file: file.to_path_buf(),
             state: path.map(Path::to_path_buf),
             _lock: lock.flatten(),
         };
+        let applied = state.applied.is_some();
+        let base = Base::of(&state, admin);
+        let kept = base.and_then(|base| Kept::of(base, state));
+        let kept = kept.map_err(|error| places.blamed(applied, error))?;
         Ok(Self { places, kept })
     }
 
@@ -53,7 +56,21 @@ impl Standing {
     /// # Errors
     /// When what cannot be is not to blame on such a change.
     pub(crate) fn serve(mut self) -> Result<(Server, Keeper), ServeError> {
-        let server = match Server::start(self.config()) {
+        // Before anything that may fail because of it.
+        self.kept.tell_applied();
+        let applied = self.kept.state.applied.is_some();
+        let server = self.start().map_err(|error| match error {
+            ServeError::Config(error) => self.places.blamed(applied, error).into(),
+            other => other,
+        })?;
+        self.kept.tell_edits();
+        let keeper = Keeper::new(Arc::clone(server.manager()), self.places, self.kept);
+        Ok((server, keeper))
+    }
+
+    /// Starts the server, without changes that cannot be.
+    fn start(&mut self) -> Result<Server, ServeError> {
+        match Server::start(self.config()) {
             Err(ServeError::Config(error)) if !self.kept.state.edits.is_empty() => {
                 tracing::warn!("{error}; looking for the change that is to blame");
                 self.put_aside(|_| true)?;
@@ -62,16 +79,13 @@ impl Standing {
                         // Whether a port can be listened on is known only then.
                         let is_port = |edit: &Edit| matches!(edit, Edit::PortAdd { .. });
                         self.put_aside(|edit| !is_port(edit)).map_err(|_| error)?;
-                        Server::start(self.config())?
+                        Server::start(self.config())
                     }
-                    other => other?,
+                    other => other,
                 }
             }
-            other => other?,
-        };
-        self.kept.tell();
-        let keeper = Keeper::new(Arc::clone(server.manager()), self.places, self.kept);
-        Ok((server, keeper))
+            other => other,
+        }
     }
 
     /// Puts changes aside that are not `possible`, or that name what cannot be
@@ -88,5 +102,15 @@ impl Standing {
         kept.effective = Effective::working(base, edits, &not, broken::find)?;
         kept.resting = kept.effective.aside.clone();
         Ok(())
+    }
+}
+
+impl Places {
+    /// The error with the way out, when it is about a document that was applied.
+    fn blamed(&self, applied: bool, error: ConfigError) -> ConfigError {
+        match &self.state {
+            Some(state) if applied => error.of_applied(state, &self.file),
+            _ => error,
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::edit::Edit;
-use super::store::{self, Files, Pending};
+use super::store::{self, Files, Pending, Readers};
 use crate::config::ConfigError;
 
 /// The format of the file that we write.
@@ -97,7 +97,7 @@ impl State {
     ) -> io::Result<Pending<'a, F>> {
         let mut bytes = serde_json::to_vec_pretty(self)?;
         bytes.push(b'\n');
-        store::prepare(files, path, &bytes)
+        store::prepare(files, path, &bytes, Readers::Owner)
     }
 }
 

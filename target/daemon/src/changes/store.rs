@@ -6,15 +6,16 @@ use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 
 /// What a file system is asked for, so that a test can pull the plug.
 pub(crate) trait Files {
-    /// A new file with that content, where nothing is yet.
-    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
+    /// A new file with that content, where nothing is yet. Those may read it who
+    /// may read `old`, or those of `readers` where there is no such file.
+    fn write(&self, path: &Path, bytes: &[u8], old: &Path, readers: Readers) -> io::Result<()>;
     /// Its content is stable.
     fn sync(&self, path: &Path) -> io::Result<()>;
     /// `from` takes the place of `to`.
@@ -23,6 +24,15 @@ pub(crate) trait Files {
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
     /// It is gone.
     fn remove(&self, path: &Path) -> io::Result<()>;
+}
+
+/// Who may read a file that is new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readers {
+    /// Its owner: names of hosts are nobody's business but the target's.
+    Owner,
+    /// Everybody whom the umask leaves, as of other files that people write.
+    Everybody,
 }
 
 /// The machine's.
@@ -49,8 +59,9 @@ pub(crate) fn prepare<'a, F: Files>(
     files: &'a F,
     path: &Path,
     bytes: &[u8],
+    readers: Readers,
 ) -> io::Result<Pending<'a, F>> {
-    let (new, written) = write_new(files, path, bytes);
+    let (new, written) = write_new(files, path, bytes, readers);
     let pending = Pending {
         files,
         path: path.to_path_buf(),
@@ -67,11 +78,16 @@ pub(crate) fn prepare<'a, F: Files>(
 const TRIES: u32 = 8;
 
 /// Writes a new file beside `path`; says which.
-fn write_new<F: Files>(files: &F, path: &Path, bytes: &[u8]) -> (PathBuf, io::Result<()>) {
+fn write_new<F: Files>(
+    files: &F,
+    path: &Path,
+    bytes: &[u8],
+    readers: Readers,
+) -> (PathBuf, io::Result<()>) {
     let mut tried = 1;
     loop {
         let new = beside(path);
-        match files.write(&new, bytes) {
+        match files.write(&new, bytes, path, readers) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tried < TRIES => {
                 tried += 1;
             }
@@ -126,12 +142,13 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Replaces a file as a whole.
+/// Replaces a file as a whole, with its owner and mode; one that is new is for
+/// `readers`.
 ///
 /// # Errors
 /// With the file's name; then it may be the old or the new one.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    prepare(&Real, path, bytes)?.commit()
+pub(crate) fn replace(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
+    prepare(&Real, path, bytes, readers)?.commit()
 }
 
 impl<F: Files> Pending<'_, F> {
@@ -163,13 +180,31 @@ fn about(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
+/// Gives `file` owner, group and mode of the `old` one, as far as we may.
+fn become_like(file: &File, old: &fs::Metadata) -> io::Result<()> {
+    let new = file.metadata()?;
+    if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+        // Only root gives files away; a group of ours is good anyway.
+        let _ = fchown(file, Some(old.uid()), Some(old.gid()))
+            .or_else(|_| fchown(file, None, Some(old.gid())));
+    }
+    // chown(2) clears bits of the mode, so it comes first.
+    file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o777))
+}
+
 impl Files for Real {
-    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        // Names of hosts are nobody's business but the target's.
+    fn write(&self, path: &Path, bytes: &[u8], old: &Path, readers: Readers) -> io::Result<()> {
+        let old = fs::metadata(old).ok().filter(fs::Metadata::is_file);
+        let mode = match readers {
+            Readers::Everybody if old.is_none() => 0o644,
+            // Nobody else reads it before it is as the old one.
+            _ => 0o600,
+        };
         let mut options = OpenOptions::new();
-        let options = options.write(true).create_new(true).mode(0o600);
+        let options = options.write(true).create_new(true).mode(mode);
         let mut file = options.custom_flags(OFlag::O_NOFOLLOW.bits()).open(path)?;
-        let written = file.write_all(bytes);
+        let liked = old.map_or(Ok(()), |old| become_like(&file, &old));
+        let written = liked.and_then(|()| file.write_all(bytes));
         if written.is_err() {
             drop(fs::remove_file(path));
         }
@@ -198,7 +233,6 @@ impl Files for Real {
 mod tests {
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeMap;
-    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -242,7 +276,7 @@ mod tests {
     }
 
     impl Files for Disk {
-        fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        fn write(&self, path: &Path, bytes: &[u8], _: &Path, _: Readers) -> io::Result<()> {
             self.step()?;
             assert!(!self.seen.borrow().contains_key(path), "it is there");
             self.may_be(path, Some(Vec::new()));
@@ -305,7 +339,8 @@ mod tests {
         for left in 0..=STEPS + 1 {
             let disk = Disk::with(path, b"old content");
             disk.left.set(left);
-            let done = prepare(&disk, path, b"new content").and_then(Pending::commit);
+            let done =
+                prepare(&disk, path, b"new content", Readers::Owner).and_then(Pending::commit);
             assert_eq!(done.is_ok(), left >= STEPS, "after {left} steps");
             let stable = disk.stable.borrow();
             for content in &stable[path] {
@@ -326,7 +361,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         for (bytes, wanted) in [(b"1", true), (b"2", false), (b"3", true)] {
-            let pending = prepare(&Real, &path, bytes).unwrap();
+            let pending = prepare(&Real, &path, bytes, Readers::Owner).unwrap();
             if wanted {
                 pending.commit().unwrap();
             } else {
@@ -336,7 +371,9 @@ mod tests {
         }
         assert_eq!(fs::read(&path).unwrap(), b"3");
         let nowhere = folder.path().join("no").join("state.json");
-        let error = prepare(&Real, &nowhere, b"1").unwrap_err().to_string();
+        let error = prepare(&Real, &nowhere, b"1", Readers::Owner)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("no/.state.json.new-"), "{error}");
     }
 
@@ -347,17 +384,44 @@ mod tests {
         let victim = folder.path().join("victim");
         fs::write(&victim, "theirs").unwrap();
         std::os::unix::fs::symlink(&victim, folder.path().join("state.json.new")).unwrap();
-        replace(&path, b"1").unwrap();
+        replace(&path, b"1", Readers::Owner).unwrap();
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&victim, &link).unwrap();
         for there in [&victim, &link] {
-            let error = Real.write(there, b"ours").unwrap_err();
+            let error = Real
+                .write(there, b"ours", &path, Readers::Owner)
+                .unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         }
         assert_eq!(fs::read(&victim).unwrap(), b"theirs");
         let mode = fs::symlink_metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_ne!(beside(&path), beside(&path));
+    }
+
+    #[test]
+    fn who_could_read_the_old_one_can_read_the_new_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("target.toml");
+        let access = |path: &Path| {
+            let it = fs::metadata(path).unwrap();
+            (it.mode() & 0o777, it.uid(), it.gid())
+        };
+        // As the umask has it.
+        let plain = folder.path().join("plain");
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create_new(true).mode(0o644);
+        drop(options.open(&plain).unwrap());
+        replace(&path, b"1", Readers::Everybody).unwrap();
+        assert_eq!(access(&path), access(&plain));
+        for (mode, readers) in [(0o640, Readers::Everybody), (0o604, Readers::Owner)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            // Root may give it away.
+            let _ = fchown(File::open(&path).unwrap(), Some(1), Some(2));
+            let before = access(&path);
+            replace(&path, b"2", readers).unwrap();
+            assert_eq!((access(&path), before.0), (before, mode));
+        }
     }
 
     #[test]
@@ -370,7 +434,7 @@ mod tests {
             fs::write(kept, "1").unwrap();
         }
         // As after a kill.
-        std::mem::forget(prepare(&Real, &path, b"2").unwrap());
+        std::mem::forget(prepare(&Real, &path, b"2", Readers::Owner).unwrap());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
         sweep(&path);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);

@@ -45,6 +45,19 @@ impl ConfigError {
         }
     }
 
+    /// The same about a document that was applied in the place of `file` and is
+    /// kept in `state`.
+    #[must_use]
+    pub(crate) fn of_applied(mut self, state: &Path, file: &Path) -> Self {
+        let Self { what, .. } = &self;
+        self.what = format!(
+            "{what}; applied at run time, kept in {}; move it away to serve {}",
+            state.display(),
+            file.display()
+        );
+        self
+    }
+
     /// The file.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {

@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) keeper: Arc<Keeper>,
     /// What tells how it is.
     pub(crate) watch: Arc<Watch>,
+    /// Tells the service manager what is served, after every change.
+    pub(crate) tell: fn(&str),
 }
 
 /// The socket, which listens; nobody is answered yet.

@@ -111,10 +111,7 @@ pub(super) async fn plan(
 ) -> Answer<OutcomeOut> {
     ask(shared, move |keeper| {
         let (planned, left_out) = keeper.plan(&document.name, document.text)?;
-        Ok(OutcomeOut {
-            warnings: left_out,
-            ..planned_out(&planned)
-        })
+        Ok(planned_out(&planned, left_out))
     })
     .await
 }
@@ -131,7 +128,7 @@ pub(super) async fn apply(
     State(shared): State<Shared>,
     Body(document): Body<DocumentIn>,
 ) -> Answer<OutcomeOut> {
-    ask(shared, move |keeper| {
+    change(shared, move |keeper| {
         changed("apply", keeper.apply(document.name, document.text))
     })
     .await
@@ -145,7 +142,7 @@ pub(super) async fn apply(
     responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody))
 )]
 pub(super) async fn reload(State(shared): State<Shared>) -> Answer<OutcomeOut> {
-    ask(shared, |keeper| changed("reload", keeper.reload())).await
+    change(shared, |keeper| changed("reload", keeper.reload())).await
 }
 
 /// Changes single things: all of them, or nothing changes.
@@ -159,13 +156,14 @@ pub(super) async fn edits(
     State(shared): State<Shared>,
     Body(EditsIn { edits, plan }): Body<EditsIn>,
 ) -> Answer<OutcomeOut> {
-    ask(shared, move |keeper| {
-        if plan {
-            return Ok(planned_out(&keeper.plan_edit(edits)?));
-        }
-        changed("change", keeper.edit(edits))
-    })
-    .await
+    if plan {
+        return ask(shared, move |keeper| {
+            let (planned, warnings) = keeper.plan_edit(edits)?;
+            Ok(planned_out(&planned, warnings))
+        })
+        .await;
+    }
+    change(shared, move |keeper| changed("change", keeper.edit(edits))).await
 }
 
 /// Gives changes up that are put aside: all of them, or nothing changes. Each is
@@ -180,7 +178,7 @@ pub(super) async fn forget(
     State(shared): State<Shared>,
     Body(ForgetIn { edits }): Body<ForgetIn>,
 ) -> Answer<OutcomeOut> {
-    ask(shared, move |keeper| {
+    change(shared, move |keeper| {
         changed("forget", keeper.forget(&edits))
     })
     .await
@@ -197,7 +195,7 @@ pub(super) async fn resize(
     State(shared): State<Shared>,
     Body(wanted): Body<Resize>,
 ) -> Answer<OutcomeOut> {
-    ask(shared, move |keeper| {
+    change(shared, move |keeper| {
         changed("resize", keeper.resize(&wanted))
     })
     .await
@@ -214,7 +212,7 @@ pub(super) async fn disconnect(
     State(shared): State<Shared>,
     Body(HostIn { host, subsystem }): Body<HostIn>,
 ) -> Answer<LostOut> {
-    ask(shared, move |keeper| {
+    change(shared, move |keeper| {
         let host = nqn("host", &host)?;
         let subsystem = subsystem.map(|name| nqn("subsystem", &name)).transpose()?;
         Ok(keeper.disconnect(&host, subsystem.as_ref())[..].into())
@@ -230,7 +228,7 @@ pub(super) async fn disconnect(
     responses((status = 200, body = LostOut), (status = "4XX", body = ErrorBody))
 )]
 pub(super) async fn drain(State(shared): State<Shared>) -> Answer<LostOut> {
-    ask(shared, |keeper| Ok(keeper.drain()?[..].into())).await
+    change(shared, |keeper| Ok(keeper.drain()?[..].into())).await
 }
 
 /// Lets hosts come again after they were let go.
@@ -240,7 +238,7 @@ pub(super) async fn drain(State(shared): State<Shared>) -> Answer<LostOut> {
     responses((status = 200, body = StatusOut), (status = "4XX", body = ErrorBody))
 )]
 pub(super) async fn resume(State(shared): State<Shared>) -> Answer<StatusOut> {
-    ask(shared, |keeper| {
+    change(shared, |keeper| {
         keeper.resume()?;
         Ok(status_of(keeper))
     })
@@ -314,9 +312,10 @@ fn status_of(keeper: &Keeper) -> StatusOut {
     }
 }
 
-fn planned_out(plan: &Plan) -> OutcomeOut {
+fn planned_out(plan: &Plan, warnings: Vec<String>) -> OutcomeOut {
     OutcomeOut {
         changes: plan.to_json_list(),
+        warnings,
         ..OutcomeOut::default()
     }
 }
@@ -337,6 +336,21 @@ fn changed(what: &str, outcome: Result<Outcome, ChangeError>) -> Result<OutcomeO
 
 fn nqn(key: &str, name: &str) -> Result<Nqn, Fault> {
     Nqn::new(name).map_err(|error| Fault::wrong(key, &format!("{name:?}: {error}")))
+}
+
+/// Has the keeper change something, which the service manager hears of: what is
+/// served may be other after what failed, too.
+async fn change<T: Send + 'static>(
+    shared: Shared,
+    answer: impl FnOnce(&Keeper) -> Result<T, Fault> + Send + 'static,
+) -> Answer<T> {
+    let tell = shared.tell;
+    ask(shared, move |keeper| {
+        let answer = answer(keeper);
+        tell(&keeper.manager().status());
+        answer
+    })
+    .await
 }
 
 /// Has the keeper answer, on a thread of its own: that may take a while.

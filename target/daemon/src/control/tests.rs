@@ -8,12 +8,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use axum::Json;
+use axum::extract::State;
 use axum::http::Method;
 use axum::routing::{get, post};
 use serde_json::{Value, json};
 
-use super::routes::{Body, finished, work};
+use super::routes::{Body, drain, edits, finished, resume, status, work};
 use super::*;
+use crate::changes::{Edit, NamespaceAdd, Standing};
 use tokio::sync::oneshot;
 
 /// A server with a router of its own, on a thread of its own.
@@ -312,4 +314,54 @@ fn the_socket_is_for_its_owner_and_goes_in_the_end() {
     let nobody = Caller::new(&socket, Duration::from_secs(1));
     let error = nobody.ask(Method::GET, "/", None).unwrap_err().to_string();
     assert!(error.contains("does the target run?"), "{error}");
+}
+
+#[test]
+fn the_service_manager_hears_of_every_change() {
+    static TOLD: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("target.toml");
+    let text = "[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\nprovider = \"iwarp\"\n\
+                [[subsystem]]\nnqn = \"nqn.2026-11.org.example:disk\"\nallow_any_host = true\n";
+    std::fs::write(&file, text).unwrap();
+    let (server, keeper) = Standing::read(&file).unwrap().serve().unwrap();
+    let shared = Shared {
+        keeper: Arc::new(keeper),
+        watch: Arc::clone(server.watch()),
+        tell: |status| TOLD.lock().unwrap().push(status.to_owned()),
+    };
+    let shared = || State(shared.clone());
+    let told = || std::mem::take(&mut *TOLD.lock().unwrap());
+    let add = |plan| {
+        let add = NamespaceAdd {
+            path: "ram:1M".into(),
+            ..NamespaceAdd::default()
+        };
+        let edits = vec![Edit::NamespaceAdd(add)];
+        Body(EditsIn { edits, plan })
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        status(shared()).await.map(drop).unwrap();
+        edits(shared(), add(true)).await.map(drop).unwrap();
+        assert_eq!(told(), Vec::<String>::new());
+        edits(shared(), add(false)).await.map(drop).unwrap();
+        let said = told().concat();
+        assert!(
+            said.starts_with("serving 1 namespace on 127.0.0.1:"),
+            "{said}"
+        );
+        drain(shared()).await.map(drop).unwrap();
+        let said = told().concat();
+        assert!(said.contains("drained"), "{said}");
+        edits(shared(), add(false)).await.map(drop).unwrap_err();
+        resume(shared()).await.map(drop).unwrap();
+        let said = told();
+        assert_eq!(said.len(), 2);
+        assert!(!said[1].contains("drained"), "{said:?}");
+    });
+    server.stop();
+    server.run().unwrap();
 }

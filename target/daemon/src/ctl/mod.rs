@@ -16,7 +16,7 @@ use nvmeof_backend::parse_size;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::changes::{Edit, Resize};
+use crate::changes::{Edit, Readers, Resize, replace};
 use crate::cli::{FAILED, USAGE};
 use crate::control::{
     CallError, Caller, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, LostOut, OutcomeOut,
@@ -285,7 +285,8 @@ impl Ctl {
         if !force && file.exists() {
             return Err(wrong("is there already; --force replaces it".to_owned()));
         }
-        crate::changes::replace(file, text.as_bytes()).map_err(|error| wrong(error.to_string()))?;
+        let replaced = replace(file, text.as_bytes(), Readers::Everybody);
+        replaced.map_err(|error| wrong(error.to_string()))?;
         let saved = json!({ "file": file.display().to_string() });
         self.print(saved, |saved: &SavedOut| {
             format!("saved to {}\n", saved.file)

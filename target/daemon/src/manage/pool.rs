@@ -51,6 +51,8 @@ pub(crate) struct Lost {
 struct Leaving {
     number: u32,
     claim: WeakClaim,
+    /// The claim's, which is known when it has ended, too.
+    identity: u64,
     wanted: Wanted,
     closing: Closing,
     /// Whether its storage is gone: nobody is to have it again.
@@ -126,6 +128,11 @@ fn another() -> String {
         .to_owned()
 }
 
+/// What is said of a namespace that stays faulted, for a reason.
+pub(super) fn still_faulted(nqn: &str, nsid: u32, why: &str) -> String {
+    format!("{nqn}: namespace {nsid} is still faulted: {why}")
+}
+
 impl Pool {
     /// What reactors opened at the start, under the numbers 0, 1, 2 and so on.
     pub(crate) fn new(config: &Config, claims: &[Claim]) -> Result<Self, ConfigError> {
@@ -160,9 +167,9 @@ impl Pool {
         self.leaving.iter().any(|one| one.lost)
     }
 
-    /// Whether that disk is being closed.
-    pub(super) fn is_closing(&self, number: u32) -> bool {
-        self.leaving.iter().any(|one| one.number == number)
+    /// Whether a disk of that claim is being closed, whatever size it had.
+    pub(super) fn is_closing(&self, identity: u64) -> bool {
+        self.leaving.iter().any(|one| one.identity == identity)
     }
 
     /// Disks that are being closed.
@@ -252,7 +259,7 @@ impl Pool {
                 (broken, Some(lost)) => {
                     let Wanted { nqn, nsid, .. } = wanted;
                     let why = broken.err().map_or_else(another, |error| error.to_string());
-                    let remark = format!("{nqn}: namespace {nsid} is still faulted: {why}");
+                    let remark = still_faulted(nqn, *nsid, &why);
                     prepared.remarks.push(remark);
                     let wanted = wanted.clone();
                     return Ok(Disk {
@@ -354,10 +361,10 @@ impl Pool {
         for (number, closing) in closing {
             let its = |disk: &&Disk| disk.number == number;
             let claim = disks.iter().find(its).and_then(|disk| {
-                let claim = disk.claim()?.downgrade();
-                Some((claim, disk.wanted.clone()))
+                let claim = disk.claim()?;
+                Some((claim.downgrade(), claim.identity(), disk.wanted.clone()))
             });
-            if let Some((claim, wanted)) = claim {
+            if let Some((claim, identity, wanted)) = claim {
                 let lost = self
                     .disks
                     .iter()
@@ -366,6 +373,7 @@ impl Pool {
                 self.leaving.push(Leaving {
                     number,
                     claim,
+                    identity,
                     wanted,
                     closing,
                     lost,

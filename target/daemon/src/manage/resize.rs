@@ -124,9 +124,8 @@ impl Manager {
     ) -> Result<Report, ApplyError> {
         let smaller = claim.with_size(size);
         let smaller = smaller.map_err(|error| wanted.refused(&error))?;
-        let old = state.pool.disks().get(at).map(|disk| disk.number);
         let mut report = Report::from(self.swap(state, at, &smaller, wanted)?);
-        let cut = if self.wait_closed(state, old) {
+        let cut = if self.wait_closed(state, claim.identity()) {
             smaller
                 .set_file_len(size)
                 .map_err(|error| error.to_string())
@@ -154,13 +153,14 @@ impl Manager {
         }
     }
 
-    /// Waits until reactors have closed that disk, which they do when no command
-    /// has it any more.
-    fn wait_closed(&self, state: &mut State, disk: Option<u32>) -> bool {
+    /// Waits until reactors have closed every disk of that claim that nobody is
+    /// served from any more, which they do when no command has it. There may be
+    /// several: one that an earlier try left behind as well.
+    fn wait_closed(&self, state: &mut State, identity: u64) -> bool {
         let until = Instant::now() + self.reactors.patience();
         loop {
             state.pool.collect();
-            if !disk.is_some_and(|number| state.pool.is_closing(number)) {
+            if !state.pool.is_closing(identity) {
                 return true;
             }
             if Instant::now() >= until {

@@ -68,14 +68,24 @@ fn bytes_of(daemon: &Daemon, nsid: u32) -> u64 {
 fn a_later_change_wins_over_one_that_was_put_aside() {
     let scene = Scene::new();
     let (daemon, file) = with_one_aside(&scene);
-    // Another one with its number, and one with its file.
-    let outcome = daemon.edit(add("ram:2M")).unwrap();
+    // Another one with its number.
+    let two = Edit::NamespaceAdd(NamespaceAdd {
+        nsid: Some(2),
+        path: "ram:2M".into(),
+        ..NamespaceAdd::default()
+    });
+    let forgotten = |warnings: &[String]| {
+        let told = warnings.iter().any(|one| one.contains("forgotten"));
+        assert!(told, "{warnings:?}");
+    };
+    let (planned, warnings) = daemon.keeper.plan_edit(vec![two.clone()]).unwrap();
+    assert_eq!(planned.changes.len(), 1);
+    forgotten(&warnings);
+    forgotten(&daemon.edit(two).unwrap().warnings);
     assert_eq!(
         (daemon.nsids(), bytes_of(&daemon, 2)),
         (vec![1, 2], 2 << 20)
     );
-    let forgotten = outcome.warnings.iter().any(|one| one.contains("forgotten"));
-    assert!(forgotten, "{:?}", outcome.warnings);
     std::fs::rename(scene.path("elsewhere"), &file).unwrap();
     let _ = daemon.keeper.reload().unwrap();
     assert_eq!(bytes_of(&daemon, 2), 2 << 20);
@@ -85,6 +95,168 @@ fn a_later_change_wins_over_one_that_was_put_aside() {
         (bytes_of(&daemon, 2), daemon.keeper.show().aside),
         (2 << 20, vec![])
     );
+}
+
+#[test]
+fn a_new_namespace_takes_no_number_that_one_may_have_again() {
+    let scene = Scene::new();
+    let (daemon, file) = with_one_aside(&scene);
+    let (_, planned) = daemon.keeper.plan_edit(vec![add("ram:2M")]).unwrap();
+    assert_eq!(planned, Vec::<String>::new());
+    let outcome = daemon.edit(add("ram:2M")).unwrap();
+    assert_eq!(daemon.nsids(), [1, 3]);
+    assert!(
+        !outcome.warnings.iter().any(|one| one.contains("forgotten")),
+        "{:?}",
+        outcome.warnings
+    );
+    std::fs::rename(scene.path("elsewhere"), &file).unwrap();
+    let _ = daemon.keeper.reload().unwrap();
+    let sizes = [2, 3].map(|nsid| bytes_of(&daemon, nsid));
+    assert_eq!((daemon.nsids(), sizes), (vec![1, 2, 3], [1 << 20, 2 << 20]));
+}
+
+#[test]
+fn what_was_put_aside_of_a_subsystem_is_there_again_with_it() {
+    const OTHER: &str = "nqn.2026-11.org.example:other";
+    let scene = Scene::new();
+    let ours = scene.text(&[(1, "ram:1M")], "allow_any_host = true");
+    let other = format!("[[subsystem]]\nnqn = \"{OTHER}\"\nallowed_hosts = [\"{HOST}\"]\n");
+    std::fs::write(scene.path("target.toml"), format!("{ours}{other}")).unwrap();
+    let daemon = scene.start();
+    let (b, c) = (scene.file("b.img", 1 << 20), scene.file("c.img", 1 << 20));
+    let of = |nsid, path: &str| {
+        Edit::NamespaceAdd(NamespaceAdd {
+            subsystem: Some(OTHER.into()),
+            nsid: Some(nsid),
+            path: path.to_owned(),
+            ..NamespaceAdd::default()
+        })
+    };
+    let host = |name: &str| format!("{HOST}-{name}");
+    let allow = |name: &str| Edit::HostAllow {
+        subsystem: Some(OTHER.into()),
+        host: host(name),
+    };
+    let deny = Edit::HostDeny {
+        subsystem: Some(OTHER.into()),
+        host: HOST.to_owned(),
+    };
+    let edits = vec![of(5, &b), of(6, &c), allow("x"), deny];
+    let _ = daemon.keeper.edit(edits).unwrap();
+    // The administrator has it no more.
+    std::fs::write(scene.path("target.toml"), ours).unwrap();
+    let _ = daemon.keeper.reload().unwrap();
+    assert_eq!(daemon.keeper.show().aside.len(), 4);
+    std::fs::remove_file(&c).unwrap();
+    let again = || {
+        vec![Edit::SubsystemAdd {
+            nqn: OTHER.into(),
+            serial: None,
+            model: None,
+            hosts: vec![HOST.to_owned(), host("y")],
+        }]
+    };
+    assert!(daemon.keeper.plan_edit(again()).is_ok());
+    let outcome = daemon.keeper.edit(again()).unwrap();
+    let made = outcome.warnings.iter().filter(|one| one.contains("again"));
+    assert_eq!(made.count(), 2, "{:?}", outcome.warnings);
+    let check = |daemon: &Daemon| {
+        let model = daemon.keeper.manager().model();
+        let its = &model.subsystems()[1];
+        let nsids: Vec<_> = its.namespaces().iter().map(|one| one.nsid).collect();
+        let hosts = its.allowed_hosts.as_ref().unwrap();
+        let mut hosts: Vec<_> = hosts.iter().map(ToString::to_string).collect();
+        hosts.sort();
+        assert_eq!(nsids, [5]);
+        assert_eq!(hosts, [HOST.to_owned(), host("x"), host("y")]);
+        // The file that is gone, and what would take away what is new.
+        let aside = daemon.keeper.show().aside;
+        assert_eq!(aside.len(), 2, "{aside:?}");
+        let missing = aside.iter().any(|one| one.why.contains("no such file"));
+        assert!(missing, "{aside:?}");
+    };
+    check(&daemon);
+    drop(daemon);
+    check(&scene.start());
+}
+
+#[test]
+fn what_can_be_is_there_again_without_the_rest() {
+    let scene = Scene::new();
+    let daemon = scene.start();
+    let files = ["b.img", "c.img", "d.img"].map(|name| scene.file(name, 1 << 20));
+    let _ = daemon
+        .keeper
+        .edit(files.iter().map(|file| add(file)).collect())
+        .unwrap();
+    drop(daemon);
+    for file in &files {
+        std::fs::remove_file(file).unwrap();
+    }
+    let daemon = scene.start();
+    assert_eq!(daemon.nsids(), [1]);
+    let _ = scene.file("c.img", 1 << 20);
+    let outcome = daemon.keeper.reload().unwrap();
+    assert_eq!(
+        (daemon.nsids(), outcome.report.changes.len()),
+        (vec![1, 3], 1)
+    );
+    assert!(outcome.saved, "{outcome:?}");
+    let told = outcome
+        .warnings
+        .iter()
+        .filter(|one| one.contains("put aside"));
+    assert_eq!(told.count(), 2, "{:?}", outcome.warnings);
+    for file in &files {
+        let _ = scene.file(file, 1 << 20);
+    }
+    let _ = daemon.keeper.reload().unwrap();
+    assert_eq!(daemon.nsids(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_namespace_that_cannot_come_back_keeps_nothing_else_from_being_done() {
+    let scene = Scene::new();
+    let files = ["a.img", "b.img"].map(|name| scene.file(name, 1 << 20));
+    scene.write(&[(1, &files[0]), (2, &files[1])], "allow_any_host = true");
+    let daemon = scene.start();
+    let sized = |file: &str, len| {
+        let file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
+        file.set_len(len).unwrap();
+    };
+    for file in &files {
+        sized(file, 0);
+    }
+    let look = || daemon.keeper.manager().look_after(&Default::default());
+    assert!(look());
+    let enable = Edit::NamespaceEnable {
+        subsystem: None,
+        nsid: 1,
+        enabled: true,
+    };
+    let outcome = daemon
+        .keeper
+        .edit(vec![enable.clone(), add("ram:1M")])
+        .unwrap();
+    assert_eq!((daemon.nsids(), outcome.saved), (vec![1, 2, 3], true));
+    assert_eq!(outcome.edits.len(), 2);
+    let [warning] = &outcome.warnings[..] else {
+        panic!("{outcome:?}");
+    };
+    assert!(
+        warning.contains("namespace enable 1") && warning.contains("0 bytes"),
+        "{warning}"
+    );
+    let [remark] = &outcome.report.remarks[..] else {
+        panic!("{outcome:?}");
+    };
+    assert!(remark.contains("namespace 2 is still faulted"), "{remark}");
+    // What comes back leaves what is said of others.
+    sized(&files[0], 1 << 20);
+    let outcome = daemon.edit(enable).unwrap();
+    assert_eq!(outcome.warnings, Vec::<String>::new());
+    assert_eq!(outcome.report.remarks.len(), 1, "{outcome:?}");
 }
 
 #[test]
@@ -186,6 +358,39 @@ fn what_an_edit_removed_need_not_be_there_when_another_cannot_be() {
         error.contains("a.img") && error.contains("no such file"),
         "{error}"
     );
+}
+
+#[test]
+fn an_applied_document_that_cannot_be_served_is_told_with_the_way_out() {
+    let scene = Scene::new();
+    let daemon = scene.start();
+    let file = scene.file("b.img", 1 << 20);
+    let other = scene.text(&[(1, &file)], "allow_any_host = true");
+    let _ = daemon.keeper.apply("other.toml".into(), other).unwrap();
+    let _ = daemon.edit(add("ram:1M")).unwrap();
+    drop(daemon);
+    std::fs::remove_file(&file).unwrap();
+    let standing = Standing::read(&scene.path("target.toml")).unwrap();
+    let error = standing.serve().map(drop).unwrap_err().to_string();
+    let state = scene.path("kept/state.json");
+    let words = format!(
+        "; applied at run time, kept in {}; move it away to serve {}",
+        state.display(),
+        scene.path("target.toml").display()
+    );
+    assert!(
+        error.starts_with("other.toml") && error.contains("no such file"),
+        "{error}"
+    );
+    assert!(error.ends_with(&words), "{error}");
+    // So is one that says what no document can say any more.
+    let damaged = scene.state().replace("allow_any_host", "allow_no_host");
+    std::fs::write(&state, damaged).unwrap();
+    let error = Standing::read(&scene.path("target.toml")).map(drop);
+    let error = error.unwrap_err().to_string();
+    assert!(error.ends_with(&words), "{error}");
+    std::fs::remove_file(&state).unwrap();
+    assert_eq!(scene.start().nsids(), [1]);
 }
 
 #[test]

@@ -99,6 +99,38 @@ fn nothing_is_cut_while_a_command_may_want_it() {
 }
 
 #[test]
+fn nothing_is_cut_while_a_command_of_an_earlier_try_may_want_it() {
+    let (_folder, path, text) = scene();
+    let (manager, mailbox) = manager(&text, SHORT);
+    // Commands in work on the first disk do not end, those on others do.
+    let stalled = Arc::new(Shared::new(Vec::new()));
+    let stalls = Arc::clone(&stalled);
+    let _puppet = Puppet::new(mailbox, move |order| match order {
+        Order::Open { answer, .. } => drop(answer.send(Ok(()))),
+        Order::Close { disks, answer } => {
+            for (disk, claim) in disks {
+                if disk == 0 {
+                    stalls.lock().unwrap().push((answer.clone(), claim));
+                } else {
+                    let _ = answer.send(disk);
+                }
+            }
+        }
+        _ => {}
+    });
+    for _ in 0..2 {
+        let error = manager.resize_one(to(1, 1 << 20)).unwrap_err().to_string();
+        assert!(error.contains("nothing was cut"), "{error}");
+        assert_eq!((bytes(&manager), len(&path)), (4 << 20, 4 << 20));
+    }
+    for (answer, _) in stalled.lock().unwrap().drain(..) {
+        answer.send(0).unwrap();
+    }
+    let _ = manager.resize_one(to(1, 1 << 20)).unwrap();
+    assert_eq!((bytes(&manager), len(&path)), (1 << 20, 1 << 20));
+}
+
+#[test]
 fn a_file_that_cannot_be_cut_leaves_the_namespace_as_it_was() {
     let file = memfd_create("a", MFdFlags::MFD_ALLOW_SEALING).unwrap();
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
