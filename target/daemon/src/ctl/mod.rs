@@ -22,6 +22,8 @@ use crate::control::{
     CallError, Caller, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, LostOut, OutcomeOut,
     SavedOut, StatusOut,
 };
+pub(crate) use print::wrapped;
+
 use edits::{Ana, Host, Namespace, Port, Referral, Subsystem};
 
 /// Asks and changes a target that runs, over its control socket.

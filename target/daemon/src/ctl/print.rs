@@ -191,7 +191,7 @@ impl Lines {
 }
 
 /// The text in lines of 80 columns.
-fn wrapped(text: &str) -> String {
+pub(crate) fn wrapped(text: &str) -> String {
     text.lines().map(|line| wrapped_at(0, line)).collect()
 }
 

@@ -2,6 +2,7 @@
 
 use super::rates::{Rates, Reactor, Row};
 use super::view::View;
+use crate::ctl::wrapped;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +64,8 @@ pub(super) fn head(rates: &Rates, view: &View) -> Vec<Line> {
         total.commands,
     );
     let mut lines = vec![plain(first), plain(second), plain(third)];
-    lines.extend(view.trouble.iter().map(|why| alarm(why.clone())));
+    let trouble = view.trouble.as_deref().map(wrapped).unwrap_or_default();
+    lines.extend(trouble.lines().map(|line| alarm(line.to_owned())));
     lines.push(plain(String::new()));
     let titles = [
         "REACTOR", "working", "polling", "queues", "in work", "IOPS", "waiting",

@@ -376,6 +376,22 @@ fn numbers_are_short() {
     assert_eq!(lines::ended("abcd", 4), "abcd");
 }
 
+/// The end of a message is the remedy.
+#[test]
+fn what_is_wrong_is_told_to_the_end() {
+    let rates = Rates::between(&target(10.0, 1000), &target(12.0, 2000));
+    let mut view = View::default();
+    let long = "/a/folder/with/a/long/name".repeat(3);
+    view.trouble = Some(format!(
+        "{long}: there is no such socket; name one with --socket"
+    ));
+    let shown = lines::all(&rates, &view);
+    let alarms = shown.iter().filter(|line| line.kind == lines::Kind::Alarm);
+    let alarms: Vec<_> = alarms.map(|line| line.text.trim()).collect();
+    let rest = "there is no such socket; name one with --socket";
+    assert_eq!(alarms, [format!("{long}:").as_str(), rest]);
+}
+
 #[test]
 fn errors_are_shown() {
     let mut failing = target(12.0, 25_000);
