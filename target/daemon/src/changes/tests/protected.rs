@@ -82,3 +82,20 @@ fn a_removal_that_cannot_be_kept_is_told() {
     let told = outcome.warnings.join(" ");
     assert!(told.contains("write protected"), "{told}");
 }
+
+/// Nobody else writes there as long as the file of changes is locked.
+#[test]
+fn what_a_kill_left_of_the_book_is_taken_away_by_who_has_the_lock() {
+    let scene = Scene::new();
+    let left = scene.path("kept/.state.json.protected.new-0123456789abcdef");
+    std::fs::write(&left, "1").unwrap();
+    drop(scene.start());
+    assert!(!left.exists());
+    // Where it cannot be locked, it stays.
+    let lock = scene.path("kept/state.json.lock");
+    std::fs::remove_file(&lock).unwrap();
+    std::fs::create_dir(&lock).unwrap();
+    std::fs::write(&left, "1").unwrap();
+    drop(scene.start());
+    assert!(left.exists());
+}
