@@ -81,6 +81,8 @@ impl Target {
         if model.limits() != self.limits() {
             return Err(LimitsChanged);
         }
+        // What hosts set goes along with what is served.
+        let _book = self.shared.keeper.open();
         // Held until all of it is done: a Connect sees what was before and is
         // found among the controllers below, or sees what is now.
         let mut served = self.shared.served();
@@ -89,22 +91,35 @@ impl Target {
             return Ok(Applied::default());
         }
         let mut before: BTreeMap<Nqn, Present> = BTreeMap::new();
-        let live: Vec<_> = presents(&model)
+        let mut waiting = std::mem::take(&mut served.waiting);
+        let live: Vec<Arc<Live>> = presents(&model)
             .map(|present| match served.live(&present.subsystem.nqn) {
                 Some(live) => {
                     before.insert(live.nqn, live.replace(present));
                     Arc::clone(live)
                 }
-                None => Arc::new(Live::new(present)),
+                None => {
+                    let set = waiting.remove(&present.subsystem.nqn);
+                    Arc::new(Live::new(present, set.unwrap_or_default()))
+                }
             })
+            .collect();
+        let gone = served.live.iter();
+        let gone: Vec<_> = gone
+            .filter(|live| !before.contains_key(&live.nqn))
+            .map(|live| (live.nqn, live.retire()))
             .collect();
         let generations = served.generations.after(&served.model, &model);
         let next = Served {
             model: Arc::new(model),
             live,
             generations,
+            waiting,
         };
         let old = std::mem::replace(&mut *served, next).generations;
+        for (subsystem, set) in gone {
+            served.wait_for(subsystem, set);
+        }
         let mut disconnected = Vec::new();
         for controller in self.shared.registry.all() {
             if let Some(why) = lost(&served, &controller) {

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvmeof_wire::Nqn;
 use nvmeof_wire::features::WriteProtection;
 
+use crate::Subsystem;
 use crate::health::Health;
-use crate::protection::{Asked, Fixed, KeptProtection, Protections};
+use crate::protection::{Asked, Keeper, KeptProtection, Protections, Refused};
 use crate::sight::{Present, Sight, Viewer};
 
 /// A subsystem over all models that have its name. Its controllers hold this,
@@ -30,6 +31,8 @@ struct State {
     protections: Protections,
     /// What follows from both.
     current: Present,
+    /// Whether it is not served any more. What hosts set is elsewhere then.
+    retired: bool,
 }
 
 /// What came of [`Live::protect`].
@@ -52,15 +55,16 @@ pub(crate) struct View {
 }
 
 impl Live {
-    pub(crate) fn new(present: Present) -> Self {
+    pub(crate) fn new(present: Present, protections: Protections) -> Self {
         Self {
             nqn: present.subsystem.nqn,
             health: Arc::default(),
             generation: AtomicU64::new(0),
             state: Mutex::new(State {
-                configured: present.clone(),
-                protections: Protections::default(),
-                current: present,
+                current: protections.over(&present),
+                configured: present,
+                protections,
+                retired: false,
             }),
         }
     }
@@ -73,9 +77,16 @@ impl Live {
     /// It is `present` from now on. Returns what it was.
     pub(crate) fn replace(&self, present: Present) -> Present {
         let mut state = self.lock();
-        state.protections.keep_those_of(&present.subsystem);
         state.configured = present;
         self.renew(&mut state)
+    }
+
+    /// It is not served any more. Returns what hosts set, which nobody changes here
+    /// from now on.
+    pub(crate) fn retire(&self) -> Protections {
+        let mut state = self.lock();
+        state.retired = true;
+        state.protections.clone()
     }
 
     /// The state of write protection of a namespace; `None` when it is not there.
@@ -85,46 +96,77 @@ impl Live {
         Some(state.protections.of(namespace))
     }
 
-    /// A host wants that state for a namespace, which has it from here on; `None`
-    /// when the namespace is not there.
+    /// A host wants that state for a namespace, which has it from here on. What
+    /// needs nothing to be made stable is in the book of `keeper` before it is so.
+    ///
+    /// # Errors
+    /// [`Refused`]; then nothing changed.
     pub(crate) fn protect(
         &self,
+        keeper: &Keeper,
         nsid: u32,
         to: WriteProtection,
-    ) -> Option<Result<Protecting, Fixed>> {
-        let mut state = self.lock();
-        let subsystem = Arc::clone(&state.configured.subsystem);
-        let namespace = subsystem.namespace(nsid)?;
-        let was = state.protections.of(namespace);
-        let asked = match state.protections.set(namespace, to) {
-            Ok(asked) => asked,
-            Err(fixed) => return Some(Err(fixed)),
-        };
-        let before = (was != to).then(|| self.renew(&mut state));
-        Some(Ok(Protecting { before, asked }))
+    ) -> Result<Protecting, Refused> {
+        let book = keeper.open();
+        let (subsystem, mut next) = self.protections().ok_or(Refused::Gone)?;
+        let namespace = subsystem.namespace(nsid).ok_or(Refused::Gone)?;
+        let was = next.of(namespace);
+        let asked = next.set(namespace, to)?;
+        if asked.is_none() {
+            book.keep(&self.nqn, &next).map_err(|_| Refused::NotKept)?;
+        }
+        let before = self.set(next, was != to);
+        Ok(Protecting { before, asked })
     }
 
     /// What was written before is `stable`, or cannot be made so. Returns what
-    /// the subsystem was if a namespace of it is not protected any more.
-    pub(crate) fn protected(&self, nsid: u32, asked: Asked, stable: bool) -> Option<Present> {
+    /// the subsystem was if a namespace of it is not protected any more, and whether
+    /// the request is granted: not when the book of `keeper` cannot be written.
+    pub(crate) fn protected(
+        &self,
+        keeper: &Keeper,
+        nsid: u32,
+        asked: Asked,
+        stable: bool,
+    ) -> (Option<Present>, bool) {
+        let book = keeper.open();
+        let Some((_, was)) = self.protections() else {
+            return (None, false);
+        };
+        let mut next = was.clone();
+        let mut undone = next.settle(nsid, asked, stable);
+        let granted = stable && book.keep(&self.nqn, &next).is_ok();
+        if stable && !granted {
+            next = was;
+            undone = next.settle(nsid, asked, false);
+        }
+        (self.set(next, undone), granted)
+    }
+
+    /// What hosts set, and of what; `None` when it is not served any more. Only who
+    /// has the book open may change it.
+    pub(crate) fn protections(&self) -> Option<(Arc<Subsystem>, Protections)> {
+        let state = self.lock();
+        let subsystem = || Arc::clone(&state.configured.subsystem);
+        (!state.retired).then(|| (subsystem(), state.protections.clone()))
+    }
+
+    /// Hosts set that. Returns what it was if namespaces are in `other` states now.
+    /// Only for who has the book open.
+    pub(crate) fn set(&self, protections: Protections, other: bool) -> Option<Present> {
         let mut state = self.lock();
-        let undone = state.protections.settle(nsid, asked, stable);
-        undone.then(|| self.renew(&mut state))
+        state.protections = protections;
+        other.then(|| self.renew(&mut state))
     }
 
-    /// Which namespaces hosts write protected for good.
-    pub(crate) fn kept_protections(&self) -> Vec<KeptProtection> {
-        self.lock().protections.kept()
-    }
-
-    /// A namespace is write protected as it was before. False when it is not there.
+    /// A namespace is write protected as it was before, when it is there. Returns
+    /// whether it is.
     pub(crate) fn restore_protection(&self, kept: KeptProtection) -> bool {
         let mut state = self.lock();
         state.protections.restore(kept);
-        let subsystem = Arc::clone(&state.configured.subsystem);
-        state.protections.keep_those_of(&subsystem);
         self.renew(&mut state);
-        state.protections.kept().contains(&kept)
+        let namespace = state.configured.subsystem.namespace(kept.nsid);
+        namespace.is_some_and(|namespace| namespace.uuid == kept.uuid)
     }
 
     /// Makes what follows from the model and from what hosts set. Returns what

@@ -12,20 +12,24 @@
 //! so whoever starts the target keeps it ([`KeepProtections`]) and brings it back
 //! ([`Target::restore_protection`]).
 //!
+//! What a host set belongs to the namespace, by subsystem, number and identifier,
+//! whether that is served at present or not: a file may be missing for a while, or a
+//! document leave it out. It ends when a host takes it back, or when an administrator
+//! says that the namespace is no more ([`Target::forget_protection`]).
+//!
 //! A namespace that is read only by configuration is in the state Write Protect
 //! and stays there. Permanent Write Protect is not supported: nothing here could
 //! keep an administrator from undoing it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, io};
 
 use nvmeof_wire::Nqn;
 use nvmeof_wire::features::WriteProtection;
 
-use crate::live::Live;
 use crate::sight::Present;
-use crate::{Namespace, Subsystem, Target};
+use crate::{Namespace, Target};
 
 /// Keeps which namespaces hosts write protected, for when the target is started
 /// again.
@@ -53,14 +57,24 @@ pub struct KeptProtection {
 #[derive(Debug, Default)]
 pub(crate) struct Keeper(Mutex<Option<Arc<dyn KeepProtections>>>);
 
+/// The book, in which nobody else writes meanwhile. Whoever changes what hosts set
+/// has it open from before it looks at that until it is done: what is newer is kept
+/// later, and what cannot be kept is not so.
+pub(crate) struct Book<'a>(MutexGuard<'a, Option<Arc<dyn KeepProtections>>>);
+
 impl Keeper {
+    /// Waits for whoever has it open.
+    pub(crate) fn open(&self) -> Book<'_> {
+        // Nothing is left half done when a holder panics.
+        Book(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Book<'_> {
     /// Keeps what hosts set of that subsystem.
-    pub(crate) fn keep(&self, live: &Live) -> io::Result<()> {
-        // Nothing is left half done when a holder panics. It is held meanwhile, so
-        // that what is newer is kept later.
-        let keeper = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*keeper {
-            Some(keeper) => keeper.keep(&live.nqn, &live.kept_protections()),
+    pub(crate) fn keep(&self, subsystem: &Nqn, all: &Protections) -> io::Result<()> {
+        match &*self.0 {
+            Some(keeper) => keeper.keep(subsystem, &all.kept()),
             None => Ok(()),
         }
     }
@@ -69,33 +83,67 @@ impl Keeper {
 impl Target {
     /// Keeps there what hosts write protect from now on.
     pub fn keep_protections_in(&self, keeper: Arc<dyn KeepProtections>) {
-        let place = &self.shared.keeper.0;
-        *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper);
+        *self.shared.keeper.open().0 = Some(keeper);
     }
 
     /// What was kept is so again: call it before hosts connect. False when there
-    /// is no such namespace any more.
-    #[must_use]
+    /// is no such namespace at present: it is protected when it comes.
     pub fn restore_protection(&self, subsystem: &Nqn, kept: KeptProtection) -> bool {
-        let served = self.shared.served();
-        let live = served.live(subsystem);
-        live.is_some_and(|live| live.restore_protection(kept))
+        let _book = self.shared.keeper.open();
+        let mut served = self.shared.served();
+        if let Some(live) = served.live(subsystem) {
+            return live.restore_protection(kept);
+        }
+        served.waiting.entry(*subsystem).or_default().restore(kept);
+        false
+    }
+
+    /// What hosts set of the namespace with that number, or of all of the subsystem,
+    /// is forgotten: an administrator removed it, and one that comes later is not
+    /// protected. Afterwards every reactor has to poll its queues, as after
+    /// [`apply`](Self::apply): one may be there again already, and hosts are told.
+    ///
+    /// # Errors
+    /// When that cannot be kept; then nothing changed.
+    pub fn forget_protection(&self, subsystem: &Nqn, nsid: Option<u32>) -> io::Result<()> {
+        let book = self.shared.keeper.open();
+        let mut served = self.shared.served();
+        let live = served.live(subsystem).map(Arc::clone);
+        let waiting = served.waiting.get(subsystem).cloned();
+        let set = live.as_ref().and_then(|live| live.protections());
+        let Some(mut all) = set.map(|(_, all)| all).or(waiting) else {
+            return Ok(());
+        };
+        if !all.forget(nsid) {
+            return Ok(());
+        }
+        book.keep(subsystem, &all)?;
+        let Some(live) = live else {
+            served.wait_for(*subsystem, all);
+            return Ok(());
+        };
+        if let Some(before) = live.set(all, true) {
+            self.shared.tell_all(&live.nqn, &before);
+        }
+        Ok(())
     }
 }
 
 /// The states that hosts set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Protections {
-    /// Of namespaces that are protected, by their numbers.
-    states: BTreeMap<u32, Protected>,
+    /// Of namespaces that are protected, also while they are not there.
+    states: BTreeMap<Key, Protected>,
     /// Counts requests for a protected state.
     asked: u64,
 }
 
+/// The number of a namespace and its identifier: another one with that number is not
+/// protected.
+type Key = (u32, [u8; 16]);
+
 #[derive(Clone, Copy, Debug)]
 struct Protected {
-    /// Of the namespace: another one with its number is not protected.
-    uuid: [u8; 16],
     state: WriteProtection,
     /// The request since which it is protected, and the last one for that.
     since: u64,
@@ -116,13 +164,30 @@ pub(crate) struct Asked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fixed;
 
+/// Why nothing came of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// There is no such namespace.
+    Gone,
+    /// The state cannot be changed.
+    Fixed,
+    /// It could not be kept.
+    NotKept,
+}
+
+impl From<Fixed> for Refused {
+    fn from(_: Fixed) -> Self {
+        Self::Fixed
+    }
+}
+
 impl Protections {
     /// The state of a namespace.
     pub(crate) fn of(&self, namespace: &Namespace) -> WriteProtection {
-        match self.states.get(&namespace.nsid) {
+        match self.states.get(&(namespace.nsid, namespace.uuid)) {
             _ if namespace.readonly => WriteProtection::PROTECTED,
-            Some(set) if set.uuid == namespace.uuid => set.state,
-            _ => WriteProtection::NONE,
+            Some(set) => set.state,
+            None => WriteProtection::NONE,
         }
     }
 
@@ -148,22 +213,21 @@ impl Protections {
         if namespace.readonly {
             return Ok(None);
         }
+        let key = (namespace.nsid, namespace.uuid);
         if to == WriteProtection::NONE {
-            self.states.remove(&namespace.nsid);
+            self.states.remove(&key);
             return Ok(None);
         }
         self.asked += 1;
-        let (own, uuid) = (self.asked, namespace.uuid);
-        let before = self.states.get(&namespace.nsid);
-        let before = before.filter(|set| set.uuid == uuid);
+        let own = self.asked;
+        let before = self.states.get(&key);
         let set = Protected {
-            uuid,
             state: to,
             since: before.map_or(own, |set| set.since),
             last: own,
             stable: before.is_some_and(|set| set.stable),
         };
-        self.states.insert(namespace.nsid, set);
+        self.states.insert(key, set);
         let since = set.since;
         Ok((!set.stable).then_some(Asked { since, own }))
     }
@@ -172,14 +236,16 @@ impl Protections {
     /// whether the namespace is not protected any more: not because of a request
     /// that others came after, nor when one of those for the same was granted.
     pub(crate) fn settle(&mut self, nsid: u32, asked: Asked, stable: bool) -> bool {
-        let set = self.states.get_mut(&nsid);
-        let Some(set) = set.filter(|set| set.since == asked.since) else {
+        let mut states = self.states.iter_mut();
+        let found = states.find(|(key, set)| key.0 == nsid && set.since == asked.since);
+        let Some((key, set)) = found else {
             return false;
         };
+        let key = *key;
         set.stable |= stable;
         let undone = !set.stable && set.last == asked.own;
         if undone {
-            self.states.remove(&nsid);
+            self.states.remove(&key);
         }
         undone
     }
@@ -188,9 +254,9 @@ impl Protections {
     pub(crate) fn kept(&self) -> Vec<KeptProtection> {
         let all = self.states.iter();
         let kept = all.filter(|(_, set)| set.stable && set.state == WriteProtection::PROTECTED);
-        kept.map(|(nsid, set)| KeptProtection {
+        kept.map(|((nsid, uuid), _)| KeptProtection {
             nsid: *nsid,
-            uuid: set.uuid,
+            uuid: *uuid,
         })
         .collect()
     }
@@ -199,24 +265,26 @@ impl Protections {
     pub(crate) fn restore(&mut self, kept: KeptProtection) {
         self.asked += 1;
         let set = Protected {
-            uuid: kept.uuid,
             state: WriteProtection::PROTECTED,
             since: self.asked,
             last: self.asked,
             stable: true,
         };
-        self.states.insert(kept.nsid, set);
+        self.states.insert((kept.nsid, kept.uuid), set);
     }
 
-    /// Forgets the states of namespaces that are not there any more.
-    pub(crate) fn keep_those_of(&mut self, subsystem: &Subsystem) {
-        self.states.retain(|nsid, set| {
-            // One that is switched off may be switched on again.
-            let mut disabled = subsystem.disabled().iter();
-            let off = || disabled.find(|one| one.nsid == *nsid);
-            let there = subsystem.namespace(*nsid).or_else(off);
-            there.is_some_and(|namespace| namespace.uuid == set.uuid)
-        });
+    /// Forgets the states of the namespace with that number, or of all. Says whether
+    /// there were any.
+    fn forget(&mut self, nsid: Option<u32>) -> bool {
+        let before = self.states.len();
+        self.states
+            .retain(|(of, _), _| nsid.is_some_and(|nsid| nsid != *of));
+        self.states.len() != before
+    }
+
+    /// Whether no namespace is protected, there or not.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.states.is_empty()
     }
 
     /// What is served with those namespaces read only that hosts protected.
@@ -283,8 +351,12 @@ mod tests {
         assert_eq!(all.kept().len(), 1);
         assert_eq!(all.of(&other), WriteProtection::NONE);
         assert!(all.set(&other, PROTECTED).unwrap().is_some());
-        all.keep_those_of(&crate::testing::target().model().subsystems()[0]);
-        assert_eq!(all.of(&other), WriteProtection::NONE);
+        assert_eq!(all.of(&namespace), PROTECTED, "which may come back");
+        assert_eq!(all.kept().len(), 1);
+        assert!(!all.forget(Some(2)) && all.forget(Some(1)));
+        for one in [&namespace, &other] {
+            assert_eq!(all.of(one), WriteProtection::NONE);
+        }
         let fixed = Namespace {
             readonly: true,
             ..namespace

@@ -1,5 +1,6 @@
 //! The whole target: what reactors share.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request as CmRequest};
 
 use crate::generations::Generations;
 use crate::live::Live;
-use crate::protection::Keeper;
+use crate::protection::{Keeper, Protections};
 use crate::registry::Registry;
 use crate::seats::{Seat, Seats, Taken};
 use crate::sight::Present;
@@ -50,12 +51,22 @@ pub(crate) struct Served {
     pub(crate) live: Vec<Arc<Live>>,
     /// Counts what the discovery log of each host has been.
     pub(crate) generations: Generations,
+    /// What hosts set of subsystems that are not there at present.
+    pub(crate) waiting: BTreeMap<Nqn, Protections>,
 }
 
 impl Served {
     /// The subsystem of that name.
     pub(crate) fn live(&self, nqn: &Nqn) -> Option<&Arc<Live>> {
         self.live.iter().find(|live| live.nqn == *nqn)
+    }
+
+    /// That is what hosts set of a subsystem that is not there.
+    pub(crate) fn wait_for(&mut self, subsystem: Nqn, protections: Protections) {
+        self.waiting.remove(&subsystem);
+        if !protections.is_empty() {
+            self.waiting.insert(subsystem, protections);
+        }
     }
 }
 
@@ -65,6 +76,16 @@ impl Shared {
     pub(crate) fn served(&self) -> MutexGuard<'_, Served> {
         // Nothing is left half done when a holder panics.
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// NSATTR of Identify Namespace changed: whoever has a controller of the
+    /// subsystem may want to know.
+    pub(crate) fn tell_all(&self, subsystem: &Nqn, before: &Present) {
+        for controller in self.registry.all() {
+            if controller.subnqn() == *subsystem {
+                controller.becomes_from(before);
+            }
+        }
     }
 }
 
@@ -81,10 +102,12 @@ impl Target {
     /// Serves `model`.
     #[must_use]
     pub fn new(model: Model) -> Self {
-        let live = presents(&model).map(|present| Arc::new(Live::new(present)));
+        let live =
+            presents(&model).map(|present| Arc::new(Live::new(present, Protections::default())));
         let served = Served {
             live: live.collect(),
             generations: Generations::new(),
+            waiting: BTreeMap::new(),
             model: Arc::new(model),
         };
         let limits = served.model.limits().clone();

@@ -1,5 +1,11 @@
 //! Which namespaces hosts write protected, in a file beside that of what was changed
 //! at run time: an administrator changes one and hosts the other.
+//!
+//! The book is what counts, also for a namespace that is not served at present, since
+//! its file is missing for example: it is protected as soon as it comes. An entry
+//! leaves the book when a host takes its protection back, or when an administrator
+//! removes the namespace or its subsystem by name. A document that does not have it
+//! says nothing of hosts.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -37,7 +43,14 @@ struct Entry {
 #[derive(Debug)]
 struct File {
     path: PathBuf,
-    book: Mutex<Book>,
+    content: Mutex<Content>,
+}
+
+#[derive(Debug)]
+struct Content {
+    book: Book,
+    /// Whether the file may be another: it could not be written the last time.
+    unsure: bool,
 }
 
 /// Namespaces are protected in `target` as they were when it was last stopped, and
@@ -54,17 +67,16 @@ pub(crate) fn keep_beside(state: &Path, target: &Target) -> Result<(), ConfigErr
             continue;
         };
         for kept in entries.iter().filter_map(Entry::kept) {
-            // What is not there any more need not be protected.
             let there = target.restore_protection(&subsystem, kept);
             tracing::debug!(%subsystem, nsid = kept.nsid, there, "was write protected by a host");
         }
     }
-    let book = Mutex::new(book);
-    target.keep_protections_in(Arc::new(File { path, book }));
+    target.keep_protections_in(Arc::new(File::new(path, book)));
     Ok(())
 }
 
-fn path_beside(state: &Path) -> PathBuf {
+/// The book beside the file of changes.
+pub(crate) fn path_beside(state: &Path) -> PathBuf {
     let mut name = OsString::from(state.file_name().unwrap_or_default());
     name.push(".protected");
     state.with_file_name(name)
@@ -114,27 +126,43 @@ impl Entry {
     }
 }
 
+impl File {
+    fn new(path: PathBuf, book: Book) -> Self {
+        let unsure = false;
+        Self {
+            path,
+            content: Mutex::new(Content { book, unsure }),
+        }
+    }
+}
+
 impl KeepProtections for File {
     fn keep(&self, subsystem: &Nqn, namespaces: &[KeptProtection]) -> io::Result<()> {
         // Nothing is left half done when a holder panics.
-        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut new = book.clone();
+        let content = self.content.lock();
+        let mut content = content.unwrap_or_else(PoisonError::into_inner);
+        let mut new = content.book.clone();
         let entries: Vec<Entry> = namespaces.iter().map(Entry::of).collect();
         if entries.is_empty() {
             new.protected.remove(subsystem.as_str());
         } else {
             new.protected.insert(subsystem.as_str().to_owned(), entries);
         }
-        if new == *book {
+        if new == content.book && !content.unsure {
             return Ok(());
         }
         let mut bytes = serde_json::to_vec_pretty(&new)?;
         bytes.push(b'\n');
         if let Err(error) = replace(&self.path, &bytes, Readers::Owner) {
             tracing::error!("what a host write protected cannot be kept: {error}");
+            // It may have taken its place all the same.
+            content.unsure = true;
             return Err(error);
         }
-        *book = new;
+        *content = Content {
+            book: new,
+            unsure: false,
+        };
         Ok(())
     }
 }
@@ -170,9 +198,7 @@ mod tests {
         keep_beside(&state, &target()).unwrap();
         let file = path_beside(&state);
         assert!(!file.exists(), "nothing is to be kept");
-        let book = Mutex::new(read(&file).unwrap());
-        let path = file.clone();
-        let keeper = File { path, book };
+        let keeper = File::new(file.clone(), read(&file).unwrap());
         let nqn = Nqn::new(DISK).unwrap();
         let kept = |nsid| KeptProtection {
             nsid,
@@ -180,7 +206,7 @@ mod tests {
         };
         keeper.keep(&nqn, &[kept(1), kept(2)]).unwrap();
         let again = read(&file).unwrap();
-        assert_eq!(again, *keeper.book.lock().unwrap());
+        assert_eq!(again, keeper.content.lock().unwrap().book);
         let entries: Vec<_> = again.protected.values().flatten().collect();
         let kept: Vec<_> = entries.iter().filter_map(|entry| entry.kept()).collect();
         assert_eq!(kept.len(), 2);
@@ -191,6 +217,27 @@ mod tests {
         keep_beside(&state, &target).unwrap();
         keeper.keep(&nqn, &[]).unwrap();
         assert!(read(&file).unwrap().protected.is_empty());
+    }
+
+    #[test]
+    fn a_file_that_could_not_be_written_is_written_the_next_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("kept");
+        std::fs::create_dir(&inner).unwrap();
+        let file = path_beside(&inner.join("state.json"));
+        let keeper = File::new(file.clone(), read(&file).unwrap());
+        let nqn = Nqn::new(DISK).unwrap();
+        let kept = KeptProtection {
+            nsid: 1,
+            uuid: [1; 16],
+        };
+        keeper.keep(&nqn, &[kept]).unwrap();
+        std::fs::rename(&inner, folder.path().join("elsewhere")).unwrap();
+        keeper.keep(&nqn, &[]).unwrap_err();
+        std::fs::create_dir(&inner).unwrap();
+        // As before, but who knows what is there.
+        keeper.keep(&nqn, &[kept]).unwrap();
+        assert_eq!(read(&file).unwrap().protected.len(), 1);
     }
 
     #[test]

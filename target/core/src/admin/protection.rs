@@ -8,9 +8,9 @@ use super::features::{SEL, capabilities};
 use super::{Admin, CDW10, CDW11, NSID};
 use crate::controller::Serves;
 use crate::live::Live;
-use crate::protection::Asked;
+use crate::protection::{Asked, Refused};
 use crate::queue::{Failure, Next, Request, Stage, flush_of, not_ready, status_of};
-use crate::sight::{Present, Seen};
+use crate::sight::Seen;
 use crate::{Executed, IoKind, IoOp};
 
 impl Admin<'_> {
@@ -59,16 +59,18 @@ impl Admin<'_> {
         if to != WriteProtection::NONE && !namespace.is_ready() {
             return Err(not_ready());
         }
-        let protecting = live
-            .protect(command.nsid, to)
-            .ok_or(no_namespace())?
-            .map_err(|_| Failure::from(Status::FEATURE_NOT_CHANGEABLE).at(CDW10))?;
+        let protecting = live.protect(&self.shared.keeper, command.nsid, to);
+        let protecting = protecting.map_err(|refused| match refused {
+            Refused::Gone => no_namespace(),
+            Refused::Fixed => Failure::from(Status::FEATURE_NOT_CHANGEABLE).at(CDW10),
+            Refused::NotKept => not_kept(),
+        })?;
         // At once: the queue may go before what was written is stable.
         if let Some(before) = &protecting.before {
-            self.tell_all(live, before);
+            self.shared.tell_all(&live.nqn, before);
         }
         let Some(asked) = protecting.asked else {
-            return self.keep(live);
+            return Ok(Next::Done(0));
         };
         let disk = namespace.disk;
         request.stage = Stage::Protect { disk, asked };
@@ -88,31 +90,15 @@ impl Admin<'_> {
     ) -> Result<Next, Failure> {
         let live = self.live()?;
         let stable = outcome == Executed::Ok;
-        if let Some(before) = live.protected(nsid, asked, stable) {
-            self.tell_all(live, &before);
+        let (before, granted) = live.protected(&self.shared.keeper, nsid, asked, stable);
+        if let Some(before) = before {
+            self.shared.tell_all(&live.nqn, &before);
         }
         match outcome {
-            Executed::Ok => self.keep(live),
+            Executed::Ok if granted => Ok(Next::Done(0)),
+            Executed::Ok => Err(not_kept()),
             Executed::Gone => Err(not_ready()),
             _ => Err(status_of(IoKind::Settle, outcome).into()),
-        }
-    }
-
-    /// What is answered is there again when the target is started anew. The host
-    /// may try again.
-    fn keep(&self, live: &Live) -> Result<Next, Failure> {
-        let kept = self.shared.keeper.keep(live);
-        kept.map(|()| Next::Done(0))
-            .map_err(|_| Failure::transient(Status::INTERNAL_ERROR))
-    }
-
-    /// NSATTR of Identify Namespace changed: whoever has a controller of the
-    /// subsystem may want to know.
-    fn tell_all(&self, live: &Live, before: &Present) {
-        for controller in self.shared.registry.all() {
-            if controller.subnqn() == live.nqn {
-                controller.becomes_from(before);
-            }
         }
     }
 
@@ -129,6 +115,12 @@ impl Admin<'_> {
             Serves::Discovery => Err(Failure::field(CDW10)),
         }
     }
+}
+
+/// What is answered is there again when the target is started anew, and this could
+/// not be kept. The host may try again.
+fn not_kept() -> Failure {
+    Failure::transient(Status::INTERNAL_ERROR)
 }
 
 fn no_namespace() -> Failure {

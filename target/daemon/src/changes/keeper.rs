@@ -220,9 +220,28 @@ impl Keeper {
                     Err(error) => outcome.warnings.push(format!("{edit}: {error}")),
                 }
             }
+            outcome.warnings.extend(self.unprotect(edit));
         }
         outcome.edits = edits;
         Ok(outcome)
+    }
+
+    /// What hosts write protected is so no longer if `edit` removed it. Says why not.
+    fn unprotect(&self, edit: &Edit) -> Option<String> {
+        let (subsystem, nsid) = match edit {
+            Edit::SubsystemRemove { nqn } => (nqn, None),
+            Edit::NamespaceRemove {
+                subsystem: Some(nqn),
+                nsid,
+            } => (nqn, Some(*nsid)),
+            _ => return None,
+        };
+        let subsystem = Nqn::new(subsystem).ok()?;
+        let forgotten = self.manager.forget_protection(&subsystem, nsid);
+        let error = forgotten.err()?;
+        Some(format!(
+            "what hosts write protected of it is so again when it is added again: {error}"
+        ))
     }
 
     /// What [`edit`](Self::edit) would change, and what would become of edits

@@ -10,6 +10,7 @@ use super::lock::Lock;
 use super::state::State;
 use super::{broken, store};
 use crate::config::{Config, ConfigError};
+use crate::protections;
 use crate::server::{ServeError, Server};
 
 /// What is known before anything is served.
@@ -28,15 +29,18 @@ impl Standing {
         let (admin, config) = AdminFile::read(file)?;
         let path = config.control().state.as_deref();
         let lock = path.map(|path| Lock::take(path, &config)).transpose()?;
-        if let Some(path) = path {
+        let lock = lock.flatten();
+        // Without the lock somebody else may be writing.
+        if let Some(path) = path.filter(|_| lock.is_some()) {
             store::sweep(path);
+            store::sweep(&protections::path_beside(path));
         }
         let state = path.map(State::load).transpose()?;
         let state = state.unwrap_or_else(State::new);
         let places = Places {
             file: file.to_path_buf(),
             state: path.map(Path::to_path_buf),
-            _lock: lock.flatten(),
+            _lock: lock,
         };
         let applied = state.applied.is_some();
         let base = Base::of(&state, admin);

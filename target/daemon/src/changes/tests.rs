@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 mod aside;
+mod protected;
 
 use std::fmt::Write;
 use std::path::PathBuf;

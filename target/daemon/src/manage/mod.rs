@@ -19,10 +19,12 @@ mod seen;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use nvmeof_target_core::{Applied, Model, Target};
+use nvmeof_wire::Nqn;
 
 pub(crate) use drain::Drained;
 pub use faults::Faulted;
@@ -162,6 +164,17 @@ impl Manager {
             doors.unlisten(&self.reactors);
         }
         applied
+    }
+
+    /// The namespace with that number, or all of the subsystem, was removed by an
+    /// administrator: what hosts set of it goes with it.
+    ///
+    /// # Errors
+    /// When that cannot be kept; then it stays.
+    pub(crate) fn forget_protection(&self, subsystem: &Nqn, nsid: Option<u32>) -> io::Result<()> {
+        self.target.forget_protection(subsystem, nsid)?;
+        self.reactors.poll_all();
+        Ok(())
     }
 
     /// What is served at this moment.

@@ -1,7 +1,6 @@
 //! Namespace Write Protection (Base 2.1, 5.1.25.1.31 and 8.1.16).
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+mod kept;
 
 use nvmeof_wire::admin::{Cns, GetFeatures, GetLogPage, LogId, Select, SetFeatures};
 use nvmeof_wire::aer::AsyncEvent;
@@ -21,7 +20,7 @@ use crate::testing::{
 };
 use crate::{
     Action, Event, Executed, IoKind, KeepProtections, KeptProtection, NamespaceSpec,
-    NamespaceState, News, Order, Request,
+    NamespaceState, News, Order, Request, SubsystemSpec,
 };
 
 const FRIEND: &str = "nqn.2026-11.org.example:friend";
@@ -265,7 +264,7 @@ fn a_namespace_is_protected_by_one_controller_of_all() {
     set(&mut other, 1, WriteProtection::PROTECTED);
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
     assert_eq!(state(&mut admin, 1), WriteProtection::PROTECTED);
-    // It is gone with the namespace.
+    // It is the namespace's, also while that is not there.
     let rest = NamespaceSpec {
         readonly: true,
         ..namespace(3)
@@ -274,7 +273,8 @@ fn a_namespace_is_protected_by_one_controller_of_all() {
     spec.namespaces = vec![rest];
     let _ = apply(&target, &[spec, closed()]);
     let _ = apply(&target, &[subsystem(), closed()]);
-    assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
+    assert_eq!(state(&mut admin, 1), WriteProtection::PROTECTED);
+    assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
 }
 
 /// A command that is on its way while others are.
@@ -374,67 +374,4 @@ fn a_namespace_that_is_not_ready_is_not_protected_now() {
     assert_eq!(answer.cqe.status(), Status::NAMESPACE_NOT_READY);
     assert_eq!(admin.ops.len(), 1, "no disk");
     assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
-}
-
-/// What was kept last, and how often it was; it may be refused.
-#[derive(Debug, Default)]
-struct Book {
-    kept: Mutex<(usize, Vec<KeptProtection>)>,
-    full: AtomicBool,
-}
-
-impl KeepProtections for Book {
-    fn keep(&self, subsystem: &Nqn, namespaces: &[KeptProtection]) -> std::io::Result<()> {
-        assert_eq!(subsystem.as_str(), crate::testing::DISK);
-        if self.full.load(Ordering::Relaxed) {
-            return Err(std::io::ErrorKind::StorageFull.into());
-        }
-        let mut kept = self.kept.lock().unwrap();
-        *kept = (kept.0 + 1, namespaces.to_vec());
-        Ok(())
-    }
-}
-
-/// Base 2.1, 8.1.16.1, figure 621: of the states that there are, Write Protect is
-/// persistent across power cycles.
-#[test]
-fn what_is_protected_for_good_is_kept_before_it_is_answered() {
-    let target = target();
-    let book = Arc::new(Book::default());
-    target.keep_protections_in(Arc::clone(&book) as Arc<dyn KeepProtections>);
-    let (mut admin, _) = Host::admin(&target);
-    let numbers = || {
-        let kept = book.kept.lock().unwrap();
-        let nsids: Vec<_> = kept.1.iter().map(|one| one.nsid).collect();
-        (kept.0, nsids)
-    };
-    let (request, _) = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
-    assert_eq!(numbers(), (0, vec![]), "it may still fail");
-    assert!(end(&mut admin, request, Executed::Ok).is_success());
-    assert_eq!(numbers(), (1, vec![1]));
-    let kept = book.kept.lock().unwrap().1[0];
-    // Started again.
-    let again = crate::testing::target();
-    let nqn = Nqn::new(crate::testing::DISK).unwrap();
-    assert!(again.restore_protection(&nqn, kept));
-    assert!(!again.restore_protection(&nqn, KeptProtection { nsid: 2, ..kept }));
-    let (mut after, mut queue) = Host::ready(&again);
-    assert_eq!(state(&mut after, 1), WriteProtection::PROTECTED);
-    assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
-    set(&mut after, 1, WriteProtection::NONE);
-    assert_eq!(write(&mut queue), Status::SUCCESS);
-    // The states that are not.
-    set(&mut admin, 1, WriteProtection::UNTIL_POWER_CYCLE);
-    assert_eq!(numbers(), (2, vec![]));
-    // And what cannot be kept is not granted.
-    book.full.store(true, Ordering::Relaxed);
-    let mut spec = subsystem();
-    spec.namespaces[0].uuid = Some([9; 16]);
-    let _ = apply(&target, &[spec, closed()]);
-    let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
-    assert_eq!(answer.cqe.status(), Status::INTERNAL_ERROR);
-    book.full.store(false, Ordering::Relaxed);
-    let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
-    assert_eq!(answer.status(), Status::SUCCESS);
-    assert_eq!(numbers(), (3, vec![1]));
 }
