@@ -105,11 +105,11 @@ impl Live {
     }
 
     /// What was written before is `stable`, or cannot be made so. Returns what
-    /// the subsystem was if a namespace of it is not protected any more.
+    /// the subsystem was if a namespace of it is in another state now.
     pub(crate) fn protected(&self, nsid: u32, asked: Asked, stable: bool) -> Option<Present> {
         let mut state = self.lock();
-        let undone = state.protections.settle(nsid, asked, stable);
-        undone.then(|| self.renew(&mut state))
+        let differs = state.protections.settle(nsid, asked, stable);
+        differs.then(|| self.renew(&mut state))
     }
 
     /// Which namespaces hosts write protected for good.
