@@ -120,7 +120,7 @@ impl Live {
     }
 
     /// What was written before is `stable`, or cannot be made so. Returns what
-    /// the subsystem was if a namespace of it is not protected any more, and whether
+    /// the subsystem was if a namespace of it is in another state now, and whether
     /// the request is granted: not when the book of `keeper` cannot be written.
     pub(crate) fn protected(
         &self,

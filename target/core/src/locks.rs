@@ -9,10 +9,11 @@
 //!  ask ── each reactor: nothing is being written ──► granted ── drop ──► gone
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The locks of one target.
 #[derive(Clone, Debug, Default)]
@@ -35,16 +36,17 @@ struct Table {
     next: u64,
     /// Oldest first.
     locks: Vec<Lock>,
-    barriers: Vec<Behind>,
+    /// By their numbers.
+    barriers: BTreeMap<u64, Behind>,
 }
 
 /// A [`Barrier`].
 #[derive(Debug)]
 struct Behind {
-    id: u64,
     storage: u64,
-    /// Reactors that may still have something begun for it.
-    waits_for: BTreeSet<u64>,
+    /// Reactors that may still have something begun for it, and when they first
+    /// heard of it, if they did.
+    waits_for: BTreeMap<u64, Option<Duration>>,
 }
 
 #[derive(Debug)]
@@ -196,31 +198,40 @@ impl LockMember {
         let mut table = self.inner.table();
         let id = table.next;
         table.next += 1;
-        let waits_for = table.members.clone();
-        table.barriers.push(Behind {
-            id,
-            storage,
-            waits_for,
-        });
+        let waits_for = table.members.iter().map(|member| (*member, None));
+        let waits_for = waits_for.collect();
+        table.barriers.insert(id, Behind { storage, waits_for });
         self.inner.changed(&table);
         let inner = Arc::clone(&self.inner);
         Barrier { inner, id }
     }
 
-    /// As [`settle`](Self::settle), of each barrier that waits for this reactor:
-    /// whether something was begun here that will write to its storage.
+    /// As [`settle`](Self::settle), of each barrier that waits for this reactor.
+    /// `oldest` says since when there is something here that will write to a
+    /// storage, if there is. What was begun after the reactor first heard of a
+    /// barrier is not waited for: somebody may begin more for ever.
     #[must_use]
-    pub fn settle_barriers(&self, mut writes: impl FnMut(u64) -> bool) -> bool {
+    pub fn settle_barriers(
+        &self,
+        now: Duration,
+        mut oldest: impl FnMut(u64) -> Option<Duration>,
+    ) -> bool {
         let mut table = self.inner.table();
         let (mut waits, mut changed) = (false, false);
-        for one in &mut table.barriers {
-            if one.waits_for.contains(&self.number) {
-                if writes(one.storage) {
-                    waits = true;
-                } else {
-                    one.waits_for.remove(&self.number);
-                    changed = true;
-                }
+        // Looked for once for each storage, however many barriers there are.
+        let mut known = BTreeMap::new();
+        for one in table.barriers.values_mut() {
+            let Some(heard) = one.waits_for.get_mut(&self.number) else {
+                continue;
+            };
+            let heard = *heard.get_or_insert(now);
+            let storage = one.storage;
+            let since = *known.entry(storage).or_insert_with(|| oldest(storage));
+            if since.is_some_and(|since| since <= heard) {
+                waits = true;
+            } else {
+                one.waits_for.remove(&self.number);
+                changed = true;
             }
         }
         if changed {
@@ -237,7 +248,7 @@ impl Drop for LockMember {
         for lock in &mut table.locks {
             lock.waits_for.remove(&self.number);
         }
-        for one in &mut table.barriers {
+        for one in table.barriers.values_mut() {
             one.waits_for.remove(&self.number);
         }
         self.inner.changed(&table);
@@ -249,16 +260,14 @@ impl Barrier {
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let table = self.inner.table();
-        let mut all = table.barriers.iter();
-        let own = all.find(|one| one.id == self.id);
+        let own = table.barriers.get(&self.id);
         own.is_none_or(|own| own.waits_for.is_empty())
     }
 }
 
 impl Drop for Barrier {
     fn drop(&mut self) {
-        let mut table = self.inner.table();
-        table.barriers.retain(|one| one.id != self.id);
+        self.inner.table().barriers.remove(&self.id);
     }
 }
 
@@ -350,6 +359,25 @@ mod tests {
         assert!(lock.is_held());
     }
 
+    const NOW: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn a_barrier_does_not_wait_for_what_was_begun_after_it() {
+        let locks = Locks::default();
+        let (one, two) = (locks.join(), locks.join());
+        let barrier = one.barrier(7);
+        let after = |ms| NOW + Duration::from_millis(ms);
+        assert!(!one.settle_barriers(NOW, |_| None));
+        // The other hears of it later: until then it knows of no protection.
+        assert!(two.settle_barriers(after(1), |_| Some(after(1))));
+        let later = two.barrier(7);
+        assert!(two.settle_barriers(after(3), |_| Some(after(1))));
+        assert!(!barrier.is_quiet());
+        // That one is done, and there is always another.
+        assert!(two.settle_barriers(after(4), |_| Some(after(2))));
+        assert!(barrier.is_quiet() && !later.is_quiet());
+    }
+
     #[test]
     fn a_barrier_waits_for_every_reactor_and_keeps_nobody_from_writing() {
         let locks = Locks::default();
@@ -358,23 +386,26 @@ mod tests {
         let barrier = one.barrier(7);
         assert_ne!(two.version(), before);
         assert!(one.is_idle() && !one.blocks(7, &(0..512), &mut None));
-        assert!(!one.settle_barriers(|_| false) && !barrier.is_quiet());
+        assert!(!one.settle_barriers(NOW, |_| None) && !barrier.is_quiet());
         let version = one.version();
-        assert!(two.settle_barriers(|storage| storage == 7) && !barrier.is_quiet());
+        let of = |its| move |storage| (storage == its).then_some(NOW);
+        assert!(two.settle_barriers(NOW, of(7)) && !barrier.is_quiet());
         assert_eq!(one.version(), version, "nothing new");
-        assert!(!two.settle_barriers(|storage| storage != 7) && barrier.is_quiet());
+        assert!(!two.settle_barriers(NOW, of(8)) && barrier.is_quiet());
         assert_ne!(one.version(), version);
         let (first, second) = (one.barrier(1), one.barrier(2));
         drop((barrier, one));
-        assert!(two.settle_barriers(|storage| storage == 1));
+        assert!(two.settle_barriers(NOW, of(1)));
         assert!(second.is_quiet() && !first.is_quiet());
         drop(two.barrier(3));
         let mut asked = Vec::new();
-        let _ = two.settle_barriers(|storage| {
+        let others = [two.barrier(1), two.barrier(1)];
+        let _ = two.settle_barriers(NOW, |storage| {
             asked.push(storage);
-            true
+            Some(NOW)
         });
-        assert_eq!(asked, [1], "of those that are there");
+        assert_eq!(asked, [1], "of those that are there, and once");
+        drop(others);
         drop(two);
         assert!(first.is_quiet(), "who is gone is not waited for");
     }

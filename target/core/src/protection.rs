@@ -144,12 +144,15 @@ type Key = (u32, [u8; 16]);
 
 #[derive(Clone, Copy, Debug)]
 struct Protected {
+    /// What was asked for last, which is in force.
     state: WriteProtection,
-    /// The request since which it is protected, and the last one for that.
+    /// The request since which it is protected.
     since: u64,
-    last: u64,
-    /// Whether what was written before it was protected is stable.
-    stable: bool,
+    /// Requests for that or for more that nothing came of yet.
+    open: u64,
+    /// The last one of those that were granted. If there is one, what was written
+    /// before the namespace was protected is stable.
+    granted: Option<Asked>,
 }
 
 /// A request for a protected state. It is granted when what was written before is
@@ -158,6 +161,7 @@ struct Protected {
 pub(crate) struct Asked {
     since: u64,
     own: u64,
+    to: WriteProtection,
 }
 
 /// The state of the namespace cannot be changed.
@@ -220,21 +224,34 @@ impl Protections {
         }
         self.asked += 1;
         let own = self.asked;
-        let before = self.states.get(&key);
-        let set = Protected {
-            state: to,
-            since: before.map_or(own, |set| set.since),
-            last: own,
-            stable: before.is_some_and(|set| set.stable),
+        let mut set = match self.states.get(&key) {
+            Some(before) => *before,
+            None => Protected {
+                state: to,
+                since: own,
+                open: 0,
+                granted: None,
+            },
         };
-        self.states.insert(key, set);
         let since = set.since;
-        Ok((!set.stable).then_some(Asked { since, own }))
+        let asked = Asked { since, own, to };
+        set.state = to;
+        let granted = set.granted.is_some();
+        if granted {
+            set.granted = Some(asked);
+        } else {
+            set.open += 1;
+        }
+        self.states.insert(key, set);
+        Ok((!granted).then_some(asked))
     }
 
-    /// What was written before `asked` is `stable` now, or cannot be made so. Says
-    /// whether the namespace is not protected any more: not because of a request
-    /// that others came after, nor when one of those for the same was granted.
+    /// What was written before `asked` is `stable` now, or cannot be made so: call
+    /// it once for each. Says whether the namespace is in another state than before.
+    ///
+    /// Only the last request since the namespace is protected undoes anything: as
+    /// long as there is another, that one may be granted, and what it was answered
+    /// has to be so. A namespace is then as the last one that was granted wanted.
     pub(crate) fn settle(&mut self, nsid: u32, asked: Asked, stable: bool) -> bool {
         let mut states = self.states.iter_mut();
         let found = states.find(|(key, set)| key.0 == nsid && set.since == asked.since);
@@ -242,18 +259,34 @@ impl Protections {
             return false;
         };
         let key = *key;
-        set.stable |= stable;
-        let undone = !set.stable && set.last == asked.own;
-        if undone {
-            self.states.remove(&key);
+        set.open = set.open.saturating_sub(1);
+        if stable && set.granted.is_none_or(|granted| granted.own < asked.own) {
+            set.granted = Some(asked);
         }
-        undone
+        if set.open > 0 {
+            return false;
+        }
+        let before = set.state;
+        match set.granted {
+            Some(granted) => {
+                set.state = granted.to;
+                set.state != before
+            }
+            None => {
+                self.states.remove(&key);
+                true
+            }
+        }
     }
 
     /// Those that outlive the target.
     pub(crate) fn kept(&self) -> Vec<KeptProtection> {
         let all = self.states.iter();
-        let kept = all.filter(|(_, set)| set.stable && set.state == WriteProtection::PROTECTED);
+        let kept = all.filter(|(_, set)| {
+            // Another one that is asked for may not be granted.
+            set.granted
+                .is_some_and(|granted| granted.to == WriteProtection::PROTECTED)
+        });
         kept.map(|((nsid, uuid), _)| KeptProtection {
             nsid: *nsid,
             uuid: *uuid,
@@ -264,11 +297,16 @@ impl Protections {
     /// One of them is there again.
     pub(crate) fn restore(&mut self, kept: KeptProtection) {
         self.asked += 1;
+        let (own, to) = (self.asked, WriteProtection::PROTECTED);
         let set = Protected {
-            state: WriteProtection::PROTECTED,
-            since: self.asked,
-            last: self.asked,
-            stable: true,
+            state: to,
+            since: own,
+            open: 0,
+            granted: Some(Asked {
+                since: own,
+                own,
+                to,
+            }),
         };
         self.states.insert((kept.nsid, kept.uuid), set);
     }
@@ -329,13 +367,48 @@ mod tests {
         assert_eq!(all.of(&namespace), PROTECTED, "the second may be granted");
         assert!(all.settle(1, second, false));
         assert_eq!(all.of(&namespace), WriteProtection::NONE);
-        // One that was granted stays, whatever comes of those after it.
+    }
+
+    /// In whichever order they end: what is answered is so.
+    #[test]
+    fn a_request_that_is_granted_is_in_force() {
+        let (mut all, namespace) = one();
         let first = all.set(&namespace, PROTECTED).unwrap().unwrap();
+        let second = all.set(&namespace, PROTECTED).unwrap().unwrap();
+        assert!(!all.settle(1, second, false), "the first may be granted");
+        assert!(!all.settle(1, first, true));
+        assert_eq!(all.of(&namespace), PROTECTED);
+        assert_eq!(all.kept().len(), 1);
+    }
+
+    #[test]
+    fn what_was_granted_stays_when_more_than_that_is_not() {
         let until = WriteProtection::UNTIL_POWER_CYCLE;
+        for first_ends_first in [true, false] {
+            let (mut all, namespace) = one();
+            let first = all.set(&namespace, PROTECTED).unwrap().unwrap();
+            let second = all.set(&namespace, until).unwrap().unwrap();
+            if first_ends_first {
+                assert!(!all.settle(1, first, true));
+                assert_eq!(all.of(&namespace), until);
+                assert_eq!(all.kept().len(), 1, "it may be all that there is");
+                assert!(all.settle(1, second, false), "another state");
+            } else {
+                assert!(!all.settle(1, second, false));
+                assert!(all.settle(1, first, true), "another state");
+            }
+            assert_eq!(all.of(&namespace), PROTECTED);
+            assert_eq!(all.kept().len(), 1);
+            assert_eq!(all.set(&namespace, until), Ok(None), "all of it is stable");
+            assert_eq!(all.of(&namespace), until);
+            assert_eq!(all.kept(), []);
+        }
+        // The later one was granted: the one before it has no say.
+        let (mut all, namespace) = one();
+        let first = all.set(&namespace, PROTECTED).unwrap().unwrap();
         let second = all.set(&namespace, until).unwrap().unwrap();
-        assert!(!all.settle(1, first, true) && !all.settle(1, second, false));
+        assert!(!all.settle(1, second, true) && !all.settle(1, first, true));
         assert_eq!(all.of(&namespace), until);
-        assert_eq!(all.set(&namespace, until), Ok(None), "all of it is stable");
     }
 
     #[test]

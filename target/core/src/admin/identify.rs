@@ -224,10 +224,15 @@ impl Admin<'_> {
     fn io_controller(&self, sight: &Sight, limits: &Limits) -> IdentifyController {
         let subsystem = sight.subsystem();
         let mut oncs = Oncs::NVMCMPS | Oncs::SSFS | Oncs::TSS | Oncs::NVMVFYS | Oncs::NVMCPYS;
-        if subsystem.namespaces().iter().any(|one| one.deallocate) {
+        // Not of those that are there for other hosts alone.
+        let any = |can: fn(&Namespace) -> bool| {
+            let mut seen = sight.seen().iter();
+            seen.any(|one| can(&one.namespace))
+        };
+        if any(|one| one.deallocate) {
             oncs |= Oncs::NVMDSMSV;
         }
-        if subsystem.namespaces().iter().any(|one| one.write_zeroes) {
+        if any(|one| one.write_zeroes) {
             oncs |= Oncs::NVMWZSV;
         }
         // Ports of the subsystem are those that lead to it.

@@ -190,19 +190,20 @@ impl Controller {
         !heard
     }
 
-    /// Notes a failed command.
-    pub(crate) fn note(&self, entry: ErrorEntry) {
+    /// Notes a failed command. Says whether there is an event to tell now that
+    /// there was not before.
+    pub(crate) fn note(&self, entry: ErrorEntry) -> bool {
         let mut cold = self.lock();
         cold.errors.push(entry);
         // "A transient error occurred that is specific to a particular set of
         // commands": a host cannot know that it is not to blame.
-        if entry.status.is(Status::INTERNAL_ERROR) {
-            self.raise(&mut cold, INTERNAL_ERROR);
-        }
+        let internal = entry.status.is(Status::INTERNAL_ERROR);
+        let news = internal && self.raise(&mut cold, INTERNAL_ERROR);
         drop(cold);
         if let Serves::Nvm(live) = &self.serves {
             live.health.error_entry();
         }
+        news
     }
 
     /// The subsystem is another than `before`: tells the host of what it sees
@@ -235,11 +236,13 @@ impl Controller {
         self.raise(&mut self.lock(), DISCOVERY_CHANGED);
     }
 
-    /// Raises an event, if the host wants to know of such.
-    pub(crate) fn raise(&self, cold: &mut Cold, notice: Notice) {
+    /// Raises an event, if the host wants to know of such. Says whether there is
+    /// more to tell than before.
+    pub(crate) fn raise(&self, cold: &mut Cold, notice: Notice) -> bool {
         let enabled = cold.features.async_events;
-        cold.notices.raise(notice, enabled);
+        let news = cold.notices.raise(notice, enabled);
         self.hot.set_event(cold.notices.is_ready());
+        news
     }
 
     /// These critical warnings came up, or the host wants to hear of them now.

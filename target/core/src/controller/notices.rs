@@ -101,12 +101,16 @@ pub(crate) struct Notices {
 }
 
 impl Notices {
-    /// Something happened that the host may want to know.
-    pub(crate) fn raise(&mut self, notice: Notice, enabled: u32) {
+    /// Something happened that the host may want to know. Says whether there is
+    /// more to tell than before.
+    pub(crate) fn raise(&mut self, notice: Notice, enabled: u32) -> bool {
         let always = notice.kind == Kinds::INTERNAL_ERROR;
-        if always || enabled & notice.kind.bits() != 0 {
-            self.pending |= notice.kind;
+        if !always && enabled & notice.kind.bits() == 0 {
+            return false;
         }
+        let before = self.pending | self.masked;
+        self.pending |= notice.kind;
+        !before.contains(notice.kind)
     }
 
     /// The host read a log page without asking to retain the event.

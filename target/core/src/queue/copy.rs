@@ -40,6 +40,11 @@ impl Copying {
         self.extent.disk
     }
 
+    /// Whether it is about to write a piece.
+    pub(super) fn is_storing(&self) -> bool {
+        self.storing
+    }
+
     /// Whether its disk may be writing some of `bytes` for it: at most a piece.
     pub(super) fn may_write(&self, bytes: &Range<u64>) -> bool {
         let start = self.to << self.extent.block_shift;

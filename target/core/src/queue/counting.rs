@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_wire::Status;
-
 use super::{Failure, News, Queue, Request, Role};
 use crate::Response;
 use crate::controller::errors::ErrorEntry;
@@ -46,11 +44,7 @@ impl Queue {
             return;
         };
         let controller = Arc::clone(controller);
-        // The admin queue has an event to tell.
-        if failure.status.is(Status::INTERNAL_ERROR) {
-            self.news |= News::POLL_ALL;
-        }
-        controller.note(ErrorEntry {
+        let tells = controller.note(ErrorEntry {
             count: 0,
             sqid: self.qid,
             cid: request.cid,
@@ -59,5 +53,10 @@ impl Queue {
             lba: request.lba,
             nsid: request.nsid,
         });
+        // The admin queue has an event to tell. Not each time: a host that has
+        // commands of a disk fail would have every reactor look after all queues.
+        if tells {
+            self.news |= News::POLL_ALL;
+        }
     }
 }

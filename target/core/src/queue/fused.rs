@@ -245,6 +245,17 @@ impl Request {
         overlaps && is_it(disk)
     }
 
+    /// The disk that may be changing for it now, if it is the disk's turn.
+    #[must_use]
+    pub fn changing(&self) -> Option<u32> {
+        match self.stage {
+            Stage::Disk(op) if op.changes() => Some(op.disk),
+            Stage::Trim { extent, .. } => Some(extent.disk),
+            Stage::Copy(copying) if copying.is_storing() => Some(copying.disk()),
+            _ => None,
+        }
+    }
+
     /// Whether it was begun, is not answered, and was or will be one that changes
     /// what a disk holds of which `is_it` says that it is the one.
     #[must_use]

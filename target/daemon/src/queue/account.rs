@@ -9,12 +9,13 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use nvmeof_memory::{Buf, Classes};
 use nvmeof_target_core::{Action, Limit, Limits, Target};
 use nvmeof_wire::Nqn;
 
-use super::slots::Job;
+use super::slots::{Changing, Job};
 use super::{Edge, Io};
 use crate::tag::Place;
 use crate::turns::HostId;
@@ -50,6 +51,7 @@ pub(crate) struct Left {
     account: Rc<Account>,
     /// By the slot that it is of.
     held: Vec<(Place, Held)>,
+    changing: Vec<Changing>,
 }
 
 /// One buffer.
@@ -274,10 +276,20 @@ impl Charge {
 impl Left {
     /// The disk gave back what it had of `slot`.
     pub(crate) fn release(&mut self, slot: Place) {
+        self.changing.retain(|one| one.slot != slot);
         if let Some(at) = self.held.iter().position(|(place, _)| *place == slot) {
             let (_, held) = self.held.swap_remove(at);
             self.account.release_held(held);
         }
+    }
+}
+
+impl Left {
+    /// When the oldest command was begun for which a disk may be changing of which
+    /// `is_it` says that it is the one.
+    pub(crate) fn oldest_write(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
+        let its = self.changing.iter().filter(|one| is_it(one.disk));
+        its.map(|one| one.began).min()
     }
 }
 
@@ -332,7 +344,12 @@ impl Edge {
             .charges()
             .for_each(|charge| account.release(charge));
         account.return_capsules(self.capsules);
-        Some(Left { account, held })
+        let changing = self.slots.changing();
+        Some(Left {
+            account,
+            held,
+            changing,
+        })
     }
 }
 

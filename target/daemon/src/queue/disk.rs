@@ -84,6 +84,8 @@ impl Edge {
             }
         };
         if self.state == State::Closing {
+            // The disk has nothing of it any more.
+            self.free(slot);
             return;
         }
         if let Some(action) = self.step_executed(slot, outcome, done.buf, io) {

@@ -218,16 +218,16 @@ impl Edge {
 
     /// Locks changed: what waits for one in `slot` is tried again.
     pub(crate) fn try_again(&mut self, slot: Place, io: &mut Io<'_>) {
+        // Its host may be back and have written something newer.
+        if self.state == State::Closing {
+            return;
+        }
         let Some(job) = self.slots.get(slot) else {
             return;
         };
         let Some(action) = job.hungry.take() else {
             return;
         };
-        // Its host may be back and have written something newer.
-        if self.state == State::Closing {
-            return;
-        }
         if io.locks.is_idle() {
             job.turn = None;
         }

@@ -2,6 +2,7 @@
 //! nothing that was begun will write to a disk any more.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use nvmeof_target_core::{Action, Barrier, IoKind, IoOp};
 
@@ -26,11 +27,16 @@ pub(crate) struct Settling {
 }
 
 impl Waiting {
-    /// A command for which there is nothing left to wait, if there is one.
-    pub(crate) fn take_settled(&mut self) -> Option<Settling> {
-        let mut all = self.settling.iter();
-        let at = all.position(|one| one.barrier.is_quiet())?;
-        Some(self.settling.swap_remove(at))
+    /// Commands for which there is nothing left to wait.
+    pub(crate) fn take_settled(&mut self) -> Vec<Settling> {
+        let settled = self.settling.extract_if(.., |one| one.barrier.is_quiet());
+        settled.collect()
+    }
+
+    /// The queue is gone: nobody is answered. Otherwise a host that comes, asks and
+    /// goes would fill the memory while something is waited for.
+    pub(crate) fn forget(&mut self, gone: &Edge) {
+        self.settling.retain(|one| one.queue != gone.place);
     }
 }
 
@@ -60,9 +66,9 @@ impl Edge {
         self.settle(io);
     }
 
-    /// Whether a command was begun here that will write to a disk of which `is_it`
-    /// says that it is the one.
-    pub(crate) fn will_write(&self, is_it: &impl Fn(u32) -> bool) -> bool {
-        self.slots.will_write(is_it)
+    /// When the oldest command was begun here that will write to a disk of which
+    /// `is_it` says that it is the one.
+    pub(crate) fn oldest_write(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
+        self.slots.oldest_write(is_it)
     }
 }

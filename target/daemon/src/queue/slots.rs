@@ -56,6 +56,15 @@ pub(super) struct Job {
     pub(super) on_wire: Option<Duration>,
 }
 
+/// What a disk may be changing for a command.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Changing {
+    pub(super) slot: Place,
+    pub(super) disk: u32,
+    /// When the command was begun.
+    pub(super) began: Duration,
+}
+
 /// Which buffer of a job the disk has, or a Connect's data are pulled into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Lent {
@@ -174,11 +183,32 @@ impl Slots {
         })
     }
 
-    /// Whether one of the commands will write to a disk of which `is_it` says that
-    /// it is the one.
-    pub(super) fn will_write(&self, is_it: &impl Fn(u32) -> bool) -> bool {
-        let mut taken = self.slots.iter().filter(|slot| slot.taken);
-        taken.any(|slot| slot.job.request.will_write(is_it))
+    /// When the oldest of the commands was begun that will write to a disk of which
+    /// `is_it` says that it is the one.
+    pub(super) fn oldest_write(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
+        // Most queues have nothing in work.
+        if self.in_use() == 0 {
+            return None;
+        }
+        let taken = self.slots.iter().filter(|slot| slot.taken);
+        let write = taken.filter(|slot| slot.job.request.will_write(is_it));
+        write.map(|slot| slot.job.began).min()
+    }
+
+    /// What disks may be changing, of a queue that is gone.
+    pub(super) fn changing(&self) -> Vec<Changing> {
+        let all = (0u16..).zip(&self.slots).filter(|(_, slot)| slot.taken);
+        // What waits for something did not get to its disk.
+        let begun = all.filter(|(_, slot)| slot.job.hungry.is_none());
+        let changing = begun.filter_map(|(index, slot)| {
+            let generation = slot.generation;
+            Some(Changing {
+                slot: Place { index, generation },
+                disk: slot.job.request.changing()?,
+                began: slot.job.began,
+            })
+        });
+        changing.collect()
     }
 
     /// How many commands in work there are of each namespace that has any.

@@ -52,16 +52,18 @@ impl<S: Storage> Reactor<S> {
         let settle = |lock, locked, bytes: &_| {
             queues.may_write(lock, &|disk| storage.identity(disk) == locked, bytes)
         };
-        let begun = |settled| queues.will_write(&|disk| storage.identity(disk) == settled);
+        let oldest = |settled| queues.oldest_write(&|disk| storage.identity(disk) == settled);
         let member = &self.locked.member;
-        self.locked.awaited = member.settle(settle) | member.settle_barriers(begun);
+        self.locked.awaited = member.settle(settle) | member.settle_barriers(now, oldest);
         for _ in 0..self.locked.waiting.locked_out.len() {
             if let Some((queue, slot)) = self.locked.waiting.locked_out.pop_front() {
                 self.with_queue(queue, now, |edge, io| edge.try_again(slot, io));
             }
         }
-        while let Some(settled) = self.locked.waiting.take_settled() {
-            self.with_queue(settled.queue, now, |edge, io| edge.settled(&settled, io));
+        if self.locked.member.version() != before {
+            for settled in self.locked.waiting.take_settled() {
+                self.with_queue(settled.queue, now, |edge, io| edge.settled(&settled, io));
+            }
         }
         // Others may be asleep. That they are told what they know does no harm.
         if self.locked.member.version() != before {

@@ -442,6 +442,7 @@ impl<S: Storage> Reactor<S> {
     fn closed(&mut self, provider: usize, mut edge: Edge, reason: &CloseReason, now: Duration) {
         let receives = std::mem::replace(&mut edge.receives, Receives::Own);
         self.shared.leave(&receives);
+        self.locked.waiting.forget(&edge);
         self.counters.closed(reason);
         // Gives back its buffers, of which others may be short.
         if edge.closed(reason, now, &mut self.connect_log) {

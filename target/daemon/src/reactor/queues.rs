@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
+use std::time::Duration;
 
 use nvmeof_rdma::{Lightened, QpId};
 use nvmeof_target_core::RangeLock;
@@ -30,8 +31,16 @@ struct Entry {
     on_disk: u32,
     /// Locks that they are done under.
     locks: Vec<RangeLock>,
-    /// Their buffers, in its host's account.
+    /// Their buffers, in its host's account, and what they may be changing.
     left: Option<Left>,
+}
+
+impl Entry {
+    /// As [`Queues::oldest_write`], of a queue that is gone. One disk that answers
+    /// nothing, or a read, keeps nobody waiting who asks for another.
+    fn oldest_left(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
+        self.left.as_ref().and_then(|left| left.oldest_write(is_it))
+    }
 }
 
 impl Queues {
@@ -115,7 +124,7 @@ impl Queues {
 
     /// Whether a disk of which `is_it` says that it is the one may be writing some
     /// of `bytes`, but under a lock, or will before it is the turn of `lock`. Of
-    /// queues that are gone it is not known what.
+    /// queues that are gone it is not known which bytes.
     pub(super) fn may_write(
         &self,
         lock: u64,
@@ -124,17 +133,18 @@ impl Queues {
     ) -> bool {
         self.entries.iter().any(|entry| match &entry.edge {
             Some(edge) => edge.may_write(lock, is_it, bytes),
-            None => entry.on_disk > 0,
+            None => entry.oldest_left(is_it).is_some(),
         })
     }
 
-    /// Whether a command was begun that will write to a disk of which `is_it` says
-    /// that it is the one. Of queues that are gone it is not known what disks have.
-    pub(super) fn will_write(&self, is_it: &impl Fn(u32) -> bool) -> bool {
-        self.entries.iter().any(|entry| match &entry.edge {
-            Some(edge) => edge.will_write(is_it),
-            None => entry.on_disk > 0,
-        })
+    /// When the oldest command was begun that will write to a disk of which `is_it`
+    /// says that it is the one.
+    pub(super) fn oldest_write(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
+        let each = self.entries.iter().filter_map(|entry| match &entry.edge {
+            Some(edge) => edge.oldest_write(is_it),
+            None => entry.oldest_left(is_it),
+        });
+        each.min()
     }
 
     /// Places that are taken now.

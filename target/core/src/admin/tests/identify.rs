@@ -111,6 +111,14 @@ fn only_what_is_there_is_promised() {
     };
     let (mut host, _) = Host::admin(&target_of(keeps));
     assert_eq!(of(&mut host).oncs.get() & Oncs::NVMDSMSV.bits(), 0);
+    // What is there for another host says nothing of what this one may do.
+    let hidden = crate::NamespaceSpec {
+        hosts: Some(vec!["nqn.2026-11.org.example:friend".into()]),
+        ..namespace(1)
+    };
+    let (mut host_of_none, _) = Host::admin(&target_of(hidden));
+    let oncs = of(&mut host_of_none).oncs.get();
+    assert_eq!(oncs & (Oncs::NVMDSMSV | Oncs::NVMWZSV).bits(), 0);
     let nvm: IdentifyControllerNvm = identify(&mut host, Cns::CSI_CONTROLLER, 0);
     assert_eq!(nvm.wzsl, 13);
     assert_eq!((nvm.vsl, nvm.wusl), (13, 0));

@@ -20,7 +20,7 @@ use crate::testing::{
 };
 use crate::{
     Action, Event, Executed, IoKind, KeepProtections, KeptProtection, NamespaceSpec,
-    NamespaceState, News, Order, Request, SubsystemSpec,
+    NamespaceState, News, Order, Request,
 };
 
 const FRIEND: &str = "nqn.2026-11.org.example:friend";
@@ -314,6 +314,14 @@ fn a_request_that_fails_takes_nothing_from_another_host() {
     assert_eq!(state(&mut one, 1), protected);
     assert!(end(&mut two, second, Executed::Ok).is_success());
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
+    // In whichever order they are answered.
+    set(&mut one, 1, WriteProtection::NONE);
+    let (first, _) = begin_set(&mut one, 1, protected);
+    let (second, _) = begin_set(&mut two, 1, protected);
+    let status = end(&mut two, second, Executed::Failed);
+    assert_eq!(status.kind(), Status::WRITE_FAULT);
+    assert!(end(&mut one, first, Executed::Ok).is_success());
+    assert_eq!(state(&mut one, 1), protected);
     // Nor does one that failed bring back what was before.
     assert_eq!(
         set(&mut one, 1, WriteProtection::NONE).status(),

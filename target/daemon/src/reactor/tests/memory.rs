@@ -13,6 +13,8 @@ pub(in super::super) struct MemoryDisks {
     pub(in super::super) bytes_read: usize,
     /// Nothing ends while this is set.
     pub(in super::super) hold: bool,
+    /// But for so many, the oldest first.
+    pub(in super::super) lets_go: usize,
     /// Room for requests.
     pub(in super::super) room: usize,
     waiting: Vec<(u32, Request)>,
@@ -30,6 +32,7 @@ impl MemoryDisks {
             flushes: 0,
             bytes_read: 0,
             hold: false,
+            lets_go: 0,
             room: usize::MAX,
             waiting: Vec::new(),
             fails: None,
@@ -105,10 +108,11 @@ impl Storage for MemoryDisks {
     }
 
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<bool, StorageError> {
+        let mut count = self.waiting.len();
         if self.hold {
-            return Ok(false);
+            count = count.min(std::mem::take(&mut self.lets_go));
         }
-        let waiting = std::mem::take(&mut self.waiting);
+        let waiting: Vec<_> = self.waiting.drain(..count).collect();
         let any = !waiting.is_empty();
         for (disk, request) in waiting {
             let tag = request.tag;

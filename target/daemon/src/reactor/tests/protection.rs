@@ -130,10 +130,11 @@ fn every_reactor_has_to_agree() {
     let asked = protect(&mut host, admin);
     settle(&mut bench, &mut [&mut host]);
     assert!(host.take(asked).is_none());
-    assert!(other.settle_barriers(|storage| storage == 0));
+    let now = bench.net.now();
+    assert!(other.settle_barriers(now, |storage| (storage == 0).then_some(now)));
     settle(&mut bench, &mut [&mut host]);
     assert!(host.take(asked).is_none());
-    assert!(!other.settle_barriers(|_| false));
+    assert!(!other.settle_barriers(now, |_| None));
     assert!(run(&mut bench, &mut host, asked).0.status().is_success());
 }
 
@@ -158,4 +159,92 @@ fn hosts_that_go_meanwhile_keep_nobody_waiting() {
     let asked = protect(&mut third, admin);
     assert!(run(&mut bench, &mut third, asked).0.status().is_success());
     assert_eq!(bench.reactor.storage_mut().flushes, 1);
+}
+
+/// A disk may hang. Who asks for another, or of the same when nothing is written to
+/// it, does not wait for queues that are gone.
+#[test]
+fn what_a_queue_left_on_a_disk_counts_for_that_and_if_it_is_written() {
+    for (opcode, writes) in [(io::READ, false), (io::WRITE, true)] {
+        let mut bench = Bench::new(74);
+        let mut host = bench.host();
+        let (_, qp) = ready(&mut bench, &mut host);
+        bench.reactor.storage_mut().hold = true;
+        // The first is done, in either case a read remains.
+        host.send_with(qp, command(io::WRITE, 4, 1), &[9; 512]);
+        settle(&mut bench, &mut [&mut host]);
+        host.send_with(qp, command(io::READ, 4, 1), &[0; 512]);
+        host.send_with(qp, command(opcode, 4, 1), &[9; 512]);
+        settle(&mut bench, &mut [&mut host]);
+        assert_eq!(bench.reactor.storage_mut().in_flight(), 3);
+        host.provider.disconnect(qp);
+        settle(&mut bench, &mut [&mut host]);
+        let other = bench.reactor.target.locks().join();
+        let barriers = [0, 1].map(|storage| other.barrier(storage));
+        let locks = [0, 1].map(|storage| other.ask(storage, 0..512));
+        assert!(!other.settle_barriers(bench.net.now(), |_| None));
+        assert!(!other.settle(|_, _, _| false));
+        settle(&mut bench, &mut []);
+        assert_eq!(barriers.each_ref().map(|one| one.is_quiet()), [false, true]);
+        assert_eq!(locks.each_ref().map(|one| one.is_held()), [false, true]);
+        bench.reactor.storage_mut().lets_go = 1;
+        settle(&mut bench, &mut []);
+        assert_eq!(bench.reactor.storage_mut().in_flight(), 2);
+        assert_eq!(barriers[0].is_quiet(), !writes);
+        assert_eq!(locks[0].is_held(), !writes);
+    }
+}
+
+/// Another host may permit writes again at once, and never be without one.
+#[test]
+fn writes_that_were_begun_later_are_not_waited_for() {
+    for leaves in [false, true] {
+        let mut bench = Bench::new(75);
+        let mut host = bench.host();
+        let (_, qp) = ready(&mut bench, &mut host);
+        let other = bench.reactor.target.locks().join();
+        bench.reactor.storage_mut().hold = true;
+        host.send_with(qp, command(io::WRITE, 4, 1), &[9; 512]);
+        settle(&mut bench, &mut [&mut host]);
+        let barrier = other.barrier(0);
+        assert!(!other.settle_barriers(bench.net.now(), |_| None));
+        settle(&mut bench, &mut [&mut host]);
+        host.send_with(qp, command(io::WRITE, 4, 1), &[8; 512]);
+        settle(&mut bench, &mut [&mut host]);
+        if leaves {
+            host.provider.disconnect(qp);
+            settle(&mut bench, &mut [&mut host]);
+        }
+        assert!(!barrier.is_quiet());
+        bench.reactor.storage_mut().lets_go = 1;
+        settle(&mut bench, &mut [&mut host]);
+        assert_eq!(bench.reactor.storage_mut().in_flight(), 1);
+        assert!(barrier.is_quiet());
+    }
+}
+
+/// Otherwise a host that comes, asks and goes fills the memory.
+#[test]
+fn of_a_queue_that_is_gone_nothing_waits() {
+    let mut bench = Bench::new(76);
+    let mut host = bench.host();
+    let (admin, _) = ready(&mut bench, &mut host);
+    let other = bench.reactor.target.locks().join();
+    let asked = protect(&mut host, admin);
+    settle(&mut bench, &mut [&mut host]);
+    assert!(host.take(asked).is_none());
+    let mut waits = Vec::new();
+    let now = bench.net.now();
+    let _ = other.settle_barriers(now, |storage| {
+        waits.push(storage);
+        Some(now)
+    });
+    assert_eq!(waits, [0]);
+    host.provider.disconnect(admin);
+    settle(&mut bench, &mut [&mut host]);
+    let _ = other.settle_barriers(now, |storage| {
+        waits.push(storage);
+        None
+    });
+    assert_eq!(waits, [0], "nobody asks any more");
 }
