@@ -88,6 +88,7 @@ impl Target {
 
     /// What was kept is so again: call it before hosts connect. False when there
     /// is no such namespace at present: it is protected when it comes.
+    #[must_use]
     pub fn restore_protection(&self, subsystem: &Nqn, kept: KeptProtection) -> bool {
         let _book = self.shared.keeper.open();
         let mut served = self.shared.served();
