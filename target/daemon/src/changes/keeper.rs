@@ -118,6 +118,11 @@ impl Kept {
     }
 }
 
+/// The book of what hosts write protected cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("what hosts write protected of it is so again when it is added again: {0}")]
+struct StillProtected(std::io::Error);
+
 impl Keeper {
     /// Keeps what `manager` serves.
     pub(super) fn new(manager: Arc<Manager>, places: Places, kept: Kept) -> Self {
@@ -238,10 +243,7 @@ impl Keeper {
         };
         let subsystem = Nqn::new(subsystem).ok()?;
         let forgotten = self.manager.forget_protection(&subsystem, nsid);
-        let error = forgotten.err()?;
-        Some(format!(
-            "what hosts write protected of it is so again when it is added again: {error}"
-        ))
+        Some(StillProtected(forgotten.err()?).to_string())
     }
 
     /// What [`edit`](Self::edit) would change, and what would become of edits
