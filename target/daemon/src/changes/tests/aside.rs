@@ -116,6 +116,22 @@ fn a_new_namespace_takes_no_number_that_one_may_have_again() {
     assert_eq!((daemon.nsids(), sizes), (vec![1, 2, 3], [1 << 20, 2 << 20]));
 }
 
+/// Waits until this process has the file open no more.
+fn wait_until_closed(path: &str) {
+    let is_open = || {
+        let all = std::fs::read_dir("/proc/self/fd").unwrap();
+        let mut all = all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        all.any(|file| file == std::path::Path::new(path))
+    };
+    for _ in 0..1000 {
+        if !is_open() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("{path} is still open");
+}
+
 #[test]
 fn what_was_put_aside_of_a_subsystem_is_there_again_with_it() {
     const OTHER: &str = "nqn.2026-11.org.example:other";
@@ -148,6 +164,8 @@ fn what_was_put_aside_of_a_subsystem_is_there_again_with_it() {
     std::fs::write(scene.path("target.toml"), ours).unwrap();
     let _ = daemon.keeper.reload().unwrap();
     assert_eq!(daemon.keeper.show().aside.len(), 4);
+    // One that is being closed can be taken up again.
+    wait_until_closed(&c);
     std::fs::remove_file(&c).unwrap();
     let again = || {
         vec![Edit::SubsystemAdd {
