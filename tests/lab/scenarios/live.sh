@@ -6,7 +6,7 @@ source /lab/guest/lib.sh
 
 # What is taken away on purpose.
 dmesg_expect 'nvme nvme[0-9]+: .*(failed|rejected|error|[Rr]econnect|dying|resetting|creating|ANA group|rescanning)'
-dmesg_expect 'no usable path|nvme_rdma|Connect for subsystem|(siw|rxe)[0-9]*: |capacity change'
+dmesg_expect 'no usable path|callbacks suppressed|nvme_rdma|Connect for subsystem|(siw|rxe)[0-9]*: |capacity change'
 
 # ctl ARGUMENT... : changes the running target.
 ctl() {
