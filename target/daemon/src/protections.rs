@@ -8,7 +8,6 @@
 //! says nothing of hosts.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +16,7 @@ use nvmeof_target_core::{KeepProtections, KeptProtection, Target};
 use nvmeof_wire::Nqn;
 use serde::{Deserialize, Serialize};
 
-use crate::changes::{Readers, replace};
+use crate::changes::{Readers, replace, with_ending};
 use crate::config::ConfigError;
 
 /// The format of the file.
@@ -77,9 +76,7 @@ pub(crate) fn keep_beside(state: &Path, target: &Target) -> Result<(), ConfigErr
 
 /// The book beside the file of changes.
 pub(crate) fn path_beside(state: &Path) -> PathBuf {
-    let mut name = OsString::from(state.file_name().unwrap_or_default());
-    name.push(".protected");
-    state.with_file_name(name)
+    with_ending(state, ".protected")
 }
 
 fn read(path: &Path) -> Result<Book, ConfigError> {

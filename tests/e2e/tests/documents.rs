@@ -113,13 +113,19 @@ fn the_commands_of_users_work() {
                 script.push_str(&ready(port));
             }
         }
-        let folder = binary("nvmeof").parent().unwrap().canonicalize().unwrap();
-        let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
-        let mut shell = Command::new("bash");
-        shell.current_dir(setup.path("")).env("PATH", path);
-        shell.args(["-c", &script]);
+        let mut shell = shell(&script);
+        shell.current_dir(setup.path(""));
         Run::new(shell).ok();
     }
+}
+
+/// A shell that finds our programs, and runs `script`.
+fn shell(script: &str) -> Command {
+    let folder = binary("nvmeof").parent().unwrap().canonicalize().unwrap();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let mut shell = Command::new("bash");
+    shell.env("PATH", path).args(["-c", script]);
+    shell
 }
 
 /// Waits until the target answers: a person reads meanwhile.
@@ -244,11 +250,8 @@ fn types_to_a_target(document: &str, commands: &[String]) {
         script.push_str(&line);
         script.push('\n');
     }
-    let folder = binary("nvmeof").parent().unwrap().canonicalize().unwrap();
-    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
-    let mut shell = Command::new("bash");
-    shell.env("PATH", path).env("NVMEOF_CONTROL", &socket);
-    shell.args(["-c", &script]);
+    let mut shell = shell(&script);
+    shell.env("NVMEOF_CONTROL", &socket);
     let ended = Run::new(shell).ok();
     assert!(!ended.stdout.is_empty(), "{document}: {script}");
     target.stop();

@@ -1,6 +1,5 @@
 //! The file of changes belongs to one target.
 
-use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -10,6 +9,7 @@ use std::time::Duration;
 use nix::fcntl::OFlag;
 use nix::unistd::{Uid, User};
 
+use super::store::with_ending;
 use crate::config::{Config, ConfigError};
 
 /// Keeps other targets from the file of changes until it is dropped, or the
@@ -73,9 +73,7 @@ fn unlocked(state: &Path, error: &io::Error) -> String {
 }
 
 fn beside(state: &Path) -> PathBuf {
-    let mut name = OsString::from(state.file_name().unwrap_or_default());
-    name.push(".lock");
-    state.with_file_name(name)
+    with_ending(state, ".lock")
 }
 
 /// The locked file; `None` when somebody else has it.

@@ -27,7 +27,7 @@ pub(crate) use effective::Aside;
 pub(crate) use keeper::Keeper;
 pub(crate) use resize::Resize;
 pub(crate) use start::Standing;
-pub(crate) use store::{Readers, replace};
+pub(crate) use store::{Readers, replace, with_ending};
 
 use nvmeof_target_core::Disconnected;
 

@@ -135,6 +135,13 @@ pub(crate) fn sweep(path: &Path) {
     }
 }
 
+/// The file in the same folder whose name goes on with `ending`.
+pub(crate) fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = OsString::from(path.file_name().unwrap_or_default());
+    name.push(ending);
+    path.with_file_name(name)
+}
+
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if folder != Path::new("") => folder,

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use nvmeof_rdma::{Provider, QpId};
+use nvmeof_target_core::LockMember;
 use nvmeof_wire::admin::SetFeatures;
 use nvmeof_wire::features::{FeatureId, WriteProtection};
 use nvmeof_wire::opcode::io;
@@ -40,6 +41,23 @@ fn protect_behind(bench: &mut Bench, hosts: &mut [Host; 2], sqe: Sqe, data: &[u8
     let asked = protect(host, admin);
     settle(bench, &mut [host, other]);
     [before, asked]
+}
+
+/// A bench with a host, and a reactor that says nothing by itself.
+fn with_another_reactor(seed: u64) -> (Bench, Host, LockMember) {
+    let mut bench = Bench::new(seed);
+    let host = bench.host();
+    let other = bench.reactor.target.locks().join();
+    (bench, host, other)
+}
+
+/// Asks for protection, which is not granted while the other reactor is silent.
+fn protect_alone(bench: &mut Bench, host: &mut Host) -> (QpId, Sent) {
+    let (admin, _) = ready(bench, host);
+    let asked = protect(host, admin);
+    settle(bench, &mut [host]);
+    assert!(host.take(asked).is_none());
+    (admin, asked)
 }
 
 #[test]
@@ -123,13 +141,8 @@ fn a_write_whose_data_are_on_their_way_is_waited_for() {
 
 #[test]
 fn every_reactor_has_to_agree() {
-    let mut bench = Bench::new(72);
-    let mut host = bench.host();
-    let (admin, _) = ready(&mut bench, &mut host);
-    let other = bench.reactor.target.locks().join();
-    let asked = protect(&mut host, admin);
-    settle(&mut bench, &mut [&mut host]);
-    assert!(host.take(asked).is_none());
+    let (mut bench, mut host, other) = with_another_reactor(72);
+    let (_, asked) = protect_alone(&mut bench, &mut host);
     let now = bench.net.now();
     assert!(other.settle_barriers(now, |storage| (storage == 0).then_some(now)));
     settle(&mut bench, &mut [&mut host]);
@@ -226,13 +239,8 @@ fn writes_that_were_begun_later_are_not_waited_for() {
 /// Otherwise a host that comes, asks and goes fills the memory.
 #[test]
 fn of_a_queue_that_is_gone_nothing_waits() {
-    let mut bench = Bench::new(76);
-    let mut host = bench.host();
-    let (admin, _) = ready(&mut bench, &mut host);
-    let other = bench.reactor.target.locks().join();
-    let asked = protect(&mut host, admin);
-    settle(&mut bench, &mut [&mut host]);
-    assert!(host.take(asked).is_none());
+    let (mut bench, mut host, other) = with_another_reactor(76);
+    let (admin, _) = protect_alone(&mut bench, &mut host);
     let mut waits = Vec::new();
     let now = bench.net.now();
     let _ = other.settle_barriers(now, |storage| {
