@@ -6,23 +6,21 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{Termios, tcgetattr};
 use nix::unistd::{Pid, ttyname};
 use nvmeof_e2e::{Setup, Target, eventually, target_command};
+use vt100::{Parser, Screen};
 
 const MIB: usize = 1 << 20;
-/// What has a terminal show another screen, and the one before again.
-const ENTERS: &str = "\u{1b}[?1049h";
-const LEAVES: &str = "\u{1b}[?1049l";
 
 /// The view on a terminal of its own.
 struct Terminal {
     keys: File,
-    seen: Arc<Mutex<Vec<u8>>>,
+    /// What somebody in front of it sees.
+    shown: Arc<Mutex<Parser>>,
     /// The end that programs have.
     slave: File,
     before: Termios,
@@ -51,61 +49,49 @@ impl Terminal {
         command.arg(setup.path("control.sock")).env("TERM", "xterm");
         command.stdin(end()).stdout(end()).stderr(end());
         let top = command.spawn().unwrap();
-        let seen = Arc::<Mutex<Vec<u8>>>::default();
-        let (into, mut from) = (Arc::clone(&seen), master.try_clone().unwrap());
+        let shown = Arc::new(Mutex::new(Parser::new(rows, columns, 0)));
+        let (into, mut from) = (Arc::clone(&shown), master.try_clone().unwrap());
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(len) = from.read(&mut bytes) {
-                into.lock()
-                    .unwrap()
-                    .extend_from_slice(bytes.get(..len).unwrap());
+                into.lock().unwrap().process(bytes.get(..len).unwrap());
             }
         });
         Self {
             keys: master,
-            seen,
+            shown,
             slave,
             before,
             top,
         }
     }
 
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.seen.lock().unwrap()).into_owned()
+    fn sees<T>(&self, what: impl Fn(&Screen) -> T) -> T {
+        what(self.shown.lock().unwrap().screen())
     }
 
-    /// Waits until this was shown after the first `from` bytes. Words in new places
-    /// come one by one.
-    fn shows(&self, from: usize, words: &str) {
-        let there = || {
-            self.text()
-                .get(from..)
-                .is_some_and(|text| text.contains(words))
-        };
-        let shown = eventually(|| there().then_some(()));
-        assert!(shown.is_some(), "{words}: {:?}", self.text());
-    }
-
-    /// Waits until the word is drawn when all is: after a resize. Otherwise only
-    /// characters are that differ from those before at their place.
-    fn draws(&self, word: &str) {
-        let mut columns = 80;
-        let drawn = eventually(|| {
-            columns = if columns == 80 { 81 } else { 80 };
-            let before = self.text().len();
-            self.resize(columns, 24);
-            std::thread::sleep(Duration::from_millis(200));
-            let text = self.text();
-            text.get(before..)?.contains(word).then_some(())
-        });
-        assert!(drawn.is_some(), "{word}: {:?}", self.text());
+    /// Waits until the view's screen has these words.
+    fn shows(&self, words: &str) {
+        let words = squeezed(words);
+        let there = |screen: &Screen| screen.alternate_screen() && text(screen).contains(&words);
+        let shown = eventually(|| self.sees(there).then_some(()));
+        assert!(
+            shown.is_some(),
+            "{words}: {:?}",
+            self.sees(Screen::contents)
+        );
     }
 
     fn press(&mut self, key: &[u8]) {
         self.keys.write_all(key).unwrap();
     }
 
+    /// What is seen from then on was drawn from then on.
     fn resize(&self, columns: u16, rows: u16) {
+        let mut shown = self.shown.lock().unwrap();
+        shown.screen_mut().set_size(rows, columns);
+        shown.process(b"\x1b[2J");
+        drop(shown);
         let path = ttyname(&self.slave).unwrap();
         let mut stty = Command::new("stty");
         stty.arg("-F").arg(path);
@@ -117,8 +103,9 @@ impl Terminal {
     /// Ends by itself, and the terminal is what it was. Gives the exit status.
     fn ends(&mut self) -> Option<i32> {
         let status = eventually(|| self.top.try_wait().unwrap());
-        let status = status.unwrap_or_else(|| panic!("it goes on: {:?}", self.text()));
-        self.shows(0, LEAVES);
+        let status = status.unwrap_or_else(|| panic!("it goes on: {:?}", self.sees(text)));
+        let left = eventually(|| (!self.sees(Screen::alternate_screen)).then_some(()));
+        assert!(left.is_some(), "{:?}", self.sees(text));
         assert!(tcgetattr(self.slave.as_fd()).unwrap() == self.before);
         status.code()
     }
@@ -129,6 +116,15 @@ impl Drop for Terminal {
         let _ = self.top.kill();
         let _ = self.top.wait();
     }
+}
+
+/// Without spaces: words that a narrow screen cuts in two are whole.
+fn text(screen: &Screen) -> String {
+    squeezed(&screen.contents())
+}
+
+fn squeezed(text: &str) -> String {
+    text.split_whitespace().collect()
 }
 
 fn watched() -> (Setup, Target) {
@@ -149,8 +145,8 @@ fn the_view_is_there_until_a_key_ends_it() {
         (b"\x1b", (120, 50)),
     ] {
         let mut terminal = Terminal::start(&setup, size.0, size.1);
-        for words in [ENTERS, "nvmeof-target", "IOPS", "NAMESPACE"] {
-            terminal.shows(0, words);
+        for words in ["nvmeof-target", "IOPS", "NAMESPACE"] {
+            terminal.shows(words);
         }
         terminal.press(key);
         assert_eq!(terminal.ends(), Some(0), "{key:?}");
@@ -162,13 +158,12 @@ fn the_view_is_there_until_a_key_ends_it() {
 fn another_size_is_filled_and_keys_go_on() {
     let (setup, target) = watched();
     let mut terminal = Terminal::start(&setup, 80, 24);
-    terminal.shows(0, "REACTOR");
+    terminal.shows("REACTOR");
     terminal.press(b"p");
-    terminal.shows(0, "PAUSED");
+    terminal.shows("PAUSED");
     for (columns, rows) in [(40, 10), (20, 3), (100, 30)] {
-        let before = terminal.text().len();
         terminal.resize(columns, rows);
-        terminal.shows(before, "nvmeof-target");
+        terminal.shows("nvmeof-target");
     }
     terminal.press(b"q");
     assert_eq!(terminal.ends(), Some(0));
@@ -180,7 +175,7 @@ fn a_signal_leaves_the_terminal_as_it_was() {
     let (setup, target) = watched();
     for (signal, status) in [(Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
         let mut terminal = Terminal::start(&setup, 80, 24);
-        terminal.shows(0, "REACTOR");
+        terminal.shows("REACTOR");
         // setsid(1) became it: it led no group.
         let pid = Pid::from_raw(i32::try_from(terminal.top.id()).unwrap());
         kill(pid, signal).unwrap();
@@ -193,11 +188,11 @@ fn a_signal_leaves_the_terminal_as_it_was() {
 fn a_target_that_goes_away_is_told_and_waited_for() {
     let (setup, target) = watched();
     let mut terminal = Terminal::start(&setup, 80, 24);
-    terminal.shows(0, "REACTOR");
+    terminal.shows("REACTOR");
     target.stop();
-    terminal.draws("socket;");
+    terminal.shows("there is no such socket; does the target run?");
     let target = setup.start();
-    terminal.draws("started");
+    terminal.shows("the target was started again");
     terminal.press(b"q");
     assert_eq!(terminal.ends(), Some(0));
     target.stop();

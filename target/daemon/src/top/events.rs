@@ -38,13 +38,13 @@ impl Events {
     reason = "seconds that a program runs"
 )]
 fn clock(now: &Snapshot) -> String {
-    let seconds = now.started.saturating_add(now.uptime.max(0.0) as u64);
+    let seconds = (now.started + now.uptime).max(0.0) as u64;
     let (hours, minutes) = (seconds / 3600 % 24, seconds / 60 % 60);
     format!("{hours:02}:{minutes:02}:{:02}", seconds % 60)
 }
 
 fn between(before: &Snapshot, now: &Snapshot) -> Vec<String> {
-    if before.started != now.started {
+    if !now.goes_on(before) {
         return vec!["the target was started again".to_owned()];
     }
     let mut all = Vec::new();

@@ -65,8 +65,11 @@ impl Rates {
     pub(super) fn between(before: &Snapshot, now: &Snapshot) -> Self {
         // One that was started again has nothing in common with what it was.
         let nothing = Snapshot::default();
-        let again = before.started != now.started || now.uptime < before.uptime;
-        let before = if again { &nothing } else { before };
+        let before = if now.goes_on(before) {
+            before
+        } else {
+            &nothing
+        };
         let seconds = (now.uptime - before.uptime).max(f64::MIN_POSITIVE);
         let since = Since { seconds };
         let total = since.row(String::new(), &before.totals(), &now.totals(), 0);

@@ -74,7 +74,7 @@ fn target(at: f64, n: u64) -> Snapshot {
     };
     Snapshot {
         version: "0.1.0".to_owned(),
-        started: 1_700_000_000,
+        started: 1_700_000_000.0,
         uptime: at,
         controllers: 1,
         reactors: vec![reactor(0, 0.5), reactor(1, 0.125)],
@@ -276,8 +276,8 @@ fn a_target_that_does_not_answer_leaves_what_was_seen() {
     assert_eq!(seen[3], "nobody listens there");
     assert!(seen.iter().any(|line| line.contains("18.0k")), "{seen:#?}");
     // It is there again, and was started anew meanwhile.
-    let mut again = target(1.0, 10);
-    again.started += 100;
+    let mut again = target(13.0, 130);
+    again.started += 0.3;
     shows.take(Ok(again), &mut before);
     let seen = screen(&shows);
     assert_eq!(seen[3], "");

@@ -147,7 +147,7 @@ impl Watch {
         let since_1970 = self.started_at.duration_since(UNIX_EPOCH);
         Snapshot {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            started: since_1970.unwrap_or_default().as_secs(),
+            started: since_1970.unwrap_or_default().as_secs_f64(),
             uptime: now.as_secs_f64(),
             controllers: self.target.controllers(),
             reactors,

@@ -69,12 +69,11 @@ impl Out<'_> {
             None,
             [(vec![version], 1.0)],
         )?;
-        let started = whole(snapshot.started);
         self.gauges(
             "start_time",
             "When the target was started, since 1970",
             Some(Unit::Seconds),
-            [(vec![], started)],
+            [(vec![], snapshot.started)],
         )?;
         self.gauges(
             "controllers",

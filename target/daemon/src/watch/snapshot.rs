@@ -14,8 +14,9 @@ use super::Latency;
 pub struct Snapshot {
     /// Version of the program.
     pub version: String,
-    /// Since when it runs, in seconds since 1970.
-    pub started: u64,
+    /// Since when it runs, in seconds since 1970. One that was started again within a
+    /// second is told from the one before by the fraction.
+    pub started: f64,
     /// For how long it runs, in seconds.
     pub uptime: f64,
     /// Controllers that hosts have connected.
@@ -309,6 +310,12 @@ impl Snapshot {
         let mut all = Counts::default();
         self.reactors.iter().for_each(|one| all.add(&one.counts));
         all
+    }
+
+    /// Whether it is the run of before, not one that was started since.
+    #[must_use]
+    pub fn goes_on(&self, before: &Self) -> bool {
+        self.started.total_cmp(&before.started).is_eq() && self.uptime >= before.uptime
     }
 
     /// How long it ran.

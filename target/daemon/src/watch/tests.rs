@@ -54,7 +54,7 @@ fn counts() -> Counts {
 fn full() -> Snapshot {
     Snapshot {
         version: "1.2.3".to_owned(),
-        started: 1_700_000_000,
+        started: 1_700_000_000.0,
         uptime: 12.5,
         controllers: 1,
         reactors: vec![ReactorState {
