@@ -3,6 +3,7 @@
 mod abort;
 mod account;
 mod disk;
+mod due;
 mod fused;
 mod in_place;
 mod quiesce;
@@ -59,6 +60,10 @@ pub(crate) struct Io<'a> {
     pub(crate) shared: &'a mut SharedQueues,
     /// Queues with commands that wait for a buffer, each once.
     pub(crate) hungry: &'a mut Turns<Place>,
+    /// Queues with commands that wait to be begun, each once.
+    pub(crate) due: &'a mut Turns<Place>,
+    /// How many commands may still be begun in this turn before hosts take turns.
+    pub(crate) at_once: &'a mut u32,
     /// Disk operations that found no room.
     pub(crate) backlog: &'a mut Turns<(u32, DiskRequest)>,
     /// Locks on ranges of disks, and commands that wait for those of others.
@@ -112,9 +117,11 @@ pub(crate) struct Edge {
     hungry: VecDeque<Place>,
     /// Whether the reactor knows that there are any.
     listed: bool,
+    /// Whether the reactor is to have it begin commands that wait.
+    due: bool,
     /// Operations that disks have of this queue.
     pub(crate) on_disk: u32,
-    /// Capsules that came while no slot was free.
+    /// Capsules that came while no slot was free, or while it was the turn of others.
     waiting: VecDeque<Capsule>,
     /// Answers to commands that were held, waiting for a slot.
     parked: VecDeque<Response>,
@@ -196,6 +203,7 @@ impl Edge {
             pulls: VecDeque::new(),
             hungry: VecDeque::new(),
             listed: false,
+            due: false,
             on_disk: 0,
             waiting: VecDeque::new(),
             parked: VecDeque::new(),
@@ -260,7 +268,7 @@ impl Edge {
             return self.abandon(&why, io);
         }
         // Almost always nothing waits.
-        if self.state == State::Open && self.begins_at_once() {
+        if self.state == State::Open && self.begins_at_once() && !self.takes_turns(io) {
             self.begin(capsule, io);
         } else {
             self.waiting.push_back(capsule);
@@ -485,9 +493,9 @@ impl Edge {
         while self.state != State::Closing && !self.slots.is_full() {
             if let Some(response) = self.parked.pop_front() {
                 self.answer_held(&response, io);
-            } else if self.state == State::Open
-                && let Some(capsule) = self.waiting.pop_front()
-            {
+            } else if self.state != State::Open || self.waits_for_turn(io) {
+                break;
+            } else if let Some(capsule) = self.waiting.pop_front() {
                 self.begin(capsule, io);
             } else {
                 break;

@@ -5,6 +5,7 @@ mod accept;
 mod attention;
 mod disks;
 mod drain;
+mod fair;
 mod let_go;
 mod locks;
 mod orders;
@@ -90,6 +91,10 @@ pub struct Reactor<S> {
     unconnected: VecDeque<Place>,
     /// Queues with commands that wait for a buffer. Some may be gone.
     hungry: Turns<Place>,
+    /// Queues with commands that wait for their hosts' turn. Some may be gone.
+    due: Turns<Place>,
+    /// Commands that this turn may begin before hosts take turns.
+    at_once: u32,
     /// Disk operations that found no room.
     backlog: Turns<(u32, DiskRequest)>,
     locked: Locked,
@@ -184,6 +189,8 @@ impl<S: Storage> Reactor<S> {
             steering: None,
             unconnected: VecDeque::new(),
             hungry: Turns::default(),
+            due: Turns::default(),
+            at_once: 0,
             backlog: Turns::default(),
             locked,
             timer: None,
@@ -310,7 +317,9 @@ impl<S: Storage> Reactor<S> {
         }
         // First what hosts sent, then whether they were silent too long: we
         // may be the one who did not look.
+        self.allow_at_once();
         did_work |= self.poll_providers(now);
+        did_work |= self.begin_due(now);
         if mail.contains(Mail::POLL) || self.timer.is_some_and(|timer| now >= timer) {
             self.look_after_queues(now);
         }
@@ -468,6 +477,8 @@ impl<S: Storage> Reactor<S> {
             capsules_kept: self.capsules_kept,
             shared: &mut self.shared,
             hungry: &mut self.hungry,
+            due: &mut self.due,
+            at_once: &mut self.at_once,
             backlog: &mut self.backlog,
             locks: &self.locked.member,
             waiting: &mut self.locked.waiting,
@@ -490,37 +501,6 @@ impl<S: Storage> Reactor<S> {
         let provider = self.queues.get(place)?.provider;
         let (queues, mut io) = self.split(provider, now)?;
         Some(act(queues.get(place)?, &mut io))
-    }
-
-    /// Gives buffers to commands that wait for them: one to each host, whose
-    /// queues take turns, then another to each, so that none of them waits for
-    /// all that another sent, over however many queues.
-    fn feed(&mut self, now: Duration) -> bool {
-        let mut fed = false;
-        // Hosts in a row for which there was nothing.
-        let mut without = 0;
-        while without < self.hungry.hosts() {
-            without += 1;
-            if self.feed_host(now) {
-                (fed, without) = (true, 0);
-            }
-            self.hungry.pass();
-        }
-        fed
-    }
-
-    /// Gives a buffer to the first queue, of those of the host whose turn it
-    /// is, for which there is one.
-    fn feed_host(&mut self, now: Duration) -> bool {
-        for _ in 0..self.hungry.of_first() {
-            let Some(queue) = self.hungry.pop() else {
-                break;
-            };
-            if self.with_queue(queue, now, |edge, io| edge.feed(io)) == Some(true) {
-                return true;
-            }
-        }
-        false
     }
 
     /// Polls every queue, closes those whose host takes too long, and finds

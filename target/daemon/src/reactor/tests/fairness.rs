@@ -489,3 +489,72 @@ fn long_commands_pause_for_others() {
     }
     assert_eq!(bench.reactor.free_buffers().0, 20);
 }
+
+/// What hosts sent arrives, and the reactor does not look.
+fn arrive(bench: &mut Bench, hosts: &mut [&mut Host]) {
+    let end = bench.net.now() + Duration::from_millis(10);
+    while bench.net.now() < end {
+        let now = bench.net.now();
+        let turned = hosts.iter_mut().map(|host| host.turn(now));
+        let busy = turned.fold(false, |any, one| any | one);
+        if !busy && !bench.net.advance_to_next(Some(end)) {
+            break;
+        }
+    }
+}
+
+/// What a host sends while the reactor does not look is not all begun before another
+/// has its turn, though buffers and disks have room for it.
+#[test]
+fn commands_of_hosts_are_begun_in_turns() {
+    let mut config = few_buffers();
+    (config.capsules, config.data[0].count) = (4096, 2048);
+    let mut bench = Bench::with(9, config);
+    let (mut greedy, mut modest) = (bench.host(), bench.host());
+    let (_, cntlid) = admin(&mut bench, &mut greedy, 0);
+    let queues = (1..11).map(|qid| {
+        let connect_to = Connect::new(qid, 32, 0);
+        connect(&mut bench, &mut greedy, &connect_to, cntlid).0
+    });
+    let queues: Vec<_> = queues.collect();
+    let (_, qp) = ready_with(&mut bench, &mut modest, 128);
+    bench.reactor.storage_mut().hold = true;
+    let zero = |host: &mut Host, qp, slba| host.send(qp, command(io::WRITE_ZEROES, slba, 8), &[]);
+    let much = queues.iter().cycle().take(10 * 30);
+    let much: Vec<_> = much.map(|queue| zero(&mut greedy, *queue, 0)).collect();
+    let little: Vec<_> = (0..30).map(|_| zero(&mut modest, qp, 8)).collect();
+    arrive(&mut bench, &mut [&mut greedy, &mut modest]);
+    let turn = bench.reactor.turn(bench.net.now()).unwrap();
+    assert!(turn.did_work, "there is more");
+    let begun = [0, 8].map(|slba| bench.reactor.storage_mut().in_flight_at(slba * 512));
+    // 64 as they came, 64 in turns.
+    assert_eq!(begun[1], 30, "{begun:?}");
+    assert!((80..=110).contains(&begun[0]), "{begun:?}");
+    bench.reactor.storage_mut().hold = false;
+    let mut left = [much, little];
+    bench.until(&mut [&mut greedy, &mut modest], |_, hosts| {
+        for (host, left) in hosts.iter_mut().zip(&mut left) {
+            left.retain(|sent| host.take(*sent).is_none());
+        }
+        left.iter().all(Vec::is_empty)
+    });
+    assert_eq!(bench.reactor.free_buffers().0, 2048 + 4);
+    assert!(bench.reactor.due.is_empty());
+}
+
+/// A host alone does not wait for anybody.
+#[test]
+fn all_commands_of_a_lone_host_are_begun_at_once() {
+    let mut config = few_buffers();
+    config.data[0].count = 512;
+    let mut bench = Bench::with(10, config);
+    let mut host = bench.host();
+    let (_, qp) = ready_with(&mut bench, &mut host, 256);
+    bench.reactor.storage_mut().hold = true;
+    for _ in 0..255 {
+        host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
+    }
+    arrive(&mut bench, &mut [&mut host]);
+    bench.reactor.turn(bench.net.now()).unwrap();
+    assert_eq!(bench.reactor.storage_mut().in_flight(), 255);
+}

@@ -56,7 +56,7 @@ fn pool(len: usize, count: usize) -> Pool {
 
 impl Host {
     pub(in super::super) fn new(mut provider: Sim, target: Address) -> Self {
-        let (pool, long) = (pool(8192, 1024), pool(256 << 10, 16));
+        let (pool, long) = (pool(8192, 2048), pool(256 << 10, 16));
         provider.register(pool.region()).unwrap();
         provider.register(long.region()).unwrap();
         Self {

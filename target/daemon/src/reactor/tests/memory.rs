@@ -45,6 +45,13 @@ impl MemoryDisks {
         self.waiting.len()
     }
 
+    /// What was begun there and is not done.
+    pub(in super::super) fn in_flight_at(&self, offset: u64) -> usize {
+        let all = self.waiting.iter();
+        let there = all.filter(|(_, request)| request.op.range().0 == offset);
+        there.count()
+    }
+
     fn execute(&mut self, disk: u32, op: Op) -> Option<nvmeof_memory::Buf> {
         let disk = &mut self.disks[usize::try_from(disk).unwrap()];
         let range = |offset: u64, len: usize| {

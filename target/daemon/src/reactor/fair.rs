@@ -1,0 +1,66 @@
+//! What hosts wait for goes to each of them in turn: to begin commands, and buffers.
+
+use std::time::Duration;
+
+use super::Reactor;
+use crate::storage::Storage;
+
+/// Commands that one turn begins as they come. While no more come no host waits for
+/// another, and nothing is to be divided.
+const AT_ONCE: u32 = 64;
+/// Commands that hosts begin in one turn, one host after the other: so that disks and
+/// providers are looked at again soon, however many wait.
+const IN_TURN: usize = 64;
+
+impl<S: Storage> Reactor<S> {
+    /// A turn begins.
+    pub(super) fn allow_at_once(&mut self) {
+        // Who waits is before those who come now.
+        self.at_once = if self.due.is_empty() { AT_ONCE } else { 0 };
+    }
+
+    /// Has queues begin commands that wait: some of one host, then some of the next.
+    /// Says whether any was, or still waits.
+    pub(super) fn begin_due(&mut self, now: Duration) -> bool {
+        let mut begun = 0;
+        while begun < IN_TURN
+            && let Some(place) = self.due.pop()
+        {
+            let more = self.with_queue(place, now, |edge, io| edge.begin_due(io));
+            begun += more.unwrap_or_default();
+            self.due.pass();
+        }
+        begun > 0 || !self.due.is_empty()
+    }
+
+    /// Gives buffers to commands that wait for them: one to each host, whose
+    /// queues take turns, then another to each, so that none of them waits for
+    /// all that another sent, over however many queues.
+    pub(super) fn feed(&mut self, now: Duration) -> bool {
+        let mut fed = false;
+        // Hosts in a row for which there was nothing.
+        let mut without = 0;
+        while without < self.hungry.hosts() {
+            without += 1;
+            if self.feed_host(now) {
+                (fed, without) = (true, 0);
+            }
+            self.hungry.pass();
+        }
+        fed
+    }
+
+    /// Gives a buffer to the first queue, of those of the host whose turn it
+    /// is, for which there is one.
+    fn feed_host(&mut self, now: Duration) -> bool {
+        for _ in 0..self.hungry.of_first() {
+            let Some(queue) = self.hungry.pop() else {
+                break;
+            };
+            if self.with_queue(queue, now, |edge, io| edge.feed(io)) == Some(true) {
+                return true;
+            }
+        }
+        false
+    }
+}
