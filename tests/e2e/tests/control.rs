@@ -138,6 +138,13 @@ fn a_namespace_is_switched_off_and_its_group_becomes_inaccessible() {
     let setup = managed().file(MIB).file(MIB);
     let target = setup.start();
     ctl(&setup, "namespace disable 2").ok();
+    let states = ask(&setup, "status")["subsystems"][0]["namespaces"].take();
+    let state = |nsid: u32| {
+        let all = states.as_array().unwrap().iter();
+        let mut its = all.filter(|one| one["nsid"] == nsid);
+        its.next().unwrap()["state"].clone()
+    };
+    assert_eq!((state(1), state(2)), ("ready".into(), "disabled".into()));
     assert_eq!(nsids(&target), [1]);
     ctl(&setup, "namespace enable 2").ok();
     same_bytes(&target.read(2, 0, None), &pattern(2, MIB));

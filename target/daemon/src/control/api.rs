@@ -166,12 +166,18 @@ pub(crate) struct SubsystemOut {
 pub(crate) struct NamespaceOut {
     /// Its number.
     pub(crate) nsid: u32,
-    /// Its size in bytes.
+    /// Its size in bytes; 0 where it is switched off, and not known.
     pub(crate) bytes: u64,
     /// Bytes of a logical block.
     pub(crate) block_size: u32,
-    /// Whether writes are refused.
+    /// Whether writes are refused by configuration.
     pub(crate) readonly: bool,
+    /// `ready`; `faulted`: its storage is gone; `disabled`: it is switched off.
+    pub(crate) state: String,
+    /// Its group for asymmetric namespace access.
+    pub(crate) ana_group: u32,
+    /// Hosts that it is there for; none at all stands for all that may connect.
+    pub(crate) hosts: Option<Vec<String>>,
 }
 
 /// A controller that a host has connected.

@@ -24,8 +24,8 @@ use socket2::{Domain, Socket, Type};
 
 pub(crate) use answering::Answering;
 pub(crate) use api::{
-    DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, Lost, LostOut, OutcomeOut, SavedOut,
-    StatusOut,
+    DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, Lost, LostOut, NamespaceOut, OutcomeOut,
+    SavedOut, StatusOut,
 };
 pub(crate) use client::{CallError, Caller};
 pub(crate) use fault::Fault;

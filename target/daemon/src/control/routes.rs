@@ -7,6 +7,7 @@ use axum::extract::{FromRequest, Request, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
+use nvmeof_target_core::Subsystem;
 use nvmeof_wire::Nqn;
 use serde::de::DeserializeOwned;
 
@@ -18,6 +19,7 @@ use super::fault::ErrorBody;
 use super::{Fault, Shared, openapi};
 use crate::changes::{ChangeError, Keeper, Outcome, Resize};
 use crate::manage::{Drained, Plan};
+use crate::watch::NamespaceState;
 
 /// A path of [`ROUTES`]: what it is, and what answers there.
 type Route = (&'static str, fn() -> MethodRouter<Shared>);
@@ -265,25 +267,34 @@ pub(super) async fn described() -> Json<utoipa::openapi::OpenApi> {
     Json(openapi::description())
 }
 
+fn names(all: &[Nqn]) -> Vec<String> {
+    all.iter().map(ToString::to_string).collect()
+}
+
+/// Those that are switched off as well, in order.
+fn namespaces(subsystem: &Subsystem) -> Vec<NamespaceOut> {
+    let all = subsystem.namespaces().iter().chain(subsystem.disabled());
+    let told = all.map(|namespace| NamespaceOut {
+        nsid: namespace.nsid,
+        bytes: namespace.bytes(),
+        block_size: namespace.block_size(),
+        readonly: namespace.readonly,
+        state: NamespaceState::name_of(namespace.state).to_owned(),
+        ana_group: namespace.ana_group,
+        hosts: namespace.hosts.as_deref().map(names),
+    });
+    let mut told: Vec<_> = told.collect();
+    told.sort_unstable_by_key(|one| one.nsid);
+    told
+}
+
 fn status_of(keeper: &Keeper) -> StatusOut {
     let (shown, manager) = (keeper.show(), keeper.manager());
     let (model, drained) = (manager.model(), manager.drained());
     let subsystems = model.subsystems().iter().map(|one| SubsystemOut {
         nqn: one.nqn.to_string(),
-        allowed_hosts: one.allowed_hosts.as_ref().map(|hosts| {
-            let names = hosts.iter().map(ToString::to_string);
-            names.collect()
-        }),
-        namespaces: one
-            .namespaces()
-            .iter()
-            .map(|namespace| NamespaceOut {
-                nsid: namespace.nsid,
-                bytes: namespace.bytes(),
-                block_size: namespace.block_size(),
-                readonly: namespace.readonly,
-            })
-            .collect(),
+        allowed_hosts: one.allowed_hosts.as_deref().map(names),
+        namespaces: namespaces(one),
     });
     let ports = manager.ports().into_iter().map(|port| PortOut {
         address: port.address.to_string(),

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use serde_json::{Value, json};
 
 use super::{CallError, DocumentOut, Failed, LostOut, OutcomeOut, StatusOut};
-use crate::control::Lost;
+use crate::control::{Lost, NamespaceOut};
 
 /// Columns of a line.
 const COLUMNS: usize = 80;
@@ -76,12 +76,12 @@ pub(super) fn status(status: &StatusOut) -> String {
                 .for_each(|host| lines.add(2, &format!("host {host}"))),
         }
         for one in &subsystem.namespaces {
-            let readonly = if one.readonly { ", read only" } else { "" };
-            let text = format!(
-                "namespace {}: {} bytes, blocks of {}{readonly}",
-                one.nsid, one.bytes, one.block_size
-            );
-            lines.add(2, &text);
+            lines.add(2, &namespace(one));
+            let hosts = one.hosts.iter().flatten();
+            hosts.for_each(|host| lines.add(4, &format!("only for {host}")));
+            if one.hosts.as_ref().is_some_and(Vec::is_empty) {
+                lines.add(4, "for no host");
+            }
         }
         for one in status
             .controllers
@@ -96,6 +96,26 @@ pub(super) fn status(status: &StatusOut) -> String {
         }
     }
     lines.text
+}
+
+fn namespace(one: &NamespaceOut) -> String {
+    let mut text = match one.state.as_str() {
+        "disabled" => format!("namespace {}: DISABLED", one.nsid),
+        _ => format!(
+            "namespace {}: {} bytes, blocks of {}",
+            one.nsid, one.bytes, one.block_size
+        ),
+    };
+    if one.readonly {
+        text.push_str(", read only");
+    }
+    if one.ana_group != 1 {
+        let _ = write!(text, ", ANA group {}", one.ana_group);
+    }
+    if one.state == "faulted" {
+        text.push_str(", FAULTED");
+    }
+    text
 }
 
 pub(super) fn document(document: &DocumentOut) -> String {

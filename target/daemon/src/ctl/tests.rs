@@ -84,3 +84,30 @@ fn each_command_is_an_edit() {
         assert_eq!(edits(line), expected, "{line}");
     }
 }
+
+#[test]
+fn a_status_says_what_is_not_as_usual_of_a_namespace() {
+    let namespace = |nsid: u32, state: &str, hosts: Value| {
+        json!({"nsid": nsid, "bytes": 4096, "block_size": 512, "readonly": nsid == 2,
+            "state": state, "ana_group": nsid, "hosts": hosts})
+    };
+    let namespaces = [
+        namespace(1, "ready", Value::Null),
+        namespace(2, "faulted", json!(["nqn.a", "nqn.b"])),
+        namespace(3, "disabled", json!([])),
+    ];
+    let status = json!({"version": "1", "serving": "", "drained": false, "file": "f",
+        "applied": null, "edits": 0, "aside": 0, "state": "s", "saved": true, "ports": [],
+        "controllers": [], "subsystems": [
+            {"nqn": "nqn.s", "allowed_hosts": null, "namespaces": namespaces}]});
+    let text = print::status(&serde_json::from_value(status).unwrap());
+    let (_, shown) = text.split_once("every host may connect\n").unwrap();
+    let expected = "  namespace 1: 4096 bytes, blocks of 512
+  namespace 2: 4096 bytes, blocks of 512, read only, ANA group 2, FAULTED
+    only for nqn.a
+    only for nqn.b
+  namespace 3: DISABLED, ANA group 3
+    for no host
+";
+    assert_eq!(shown, expected);
+}

@@ -199,7 +199,7 @@ impl NamespaceState {
     }
 
     /// A word for `state`.
-    pub(super) fn name_of(state: nvmeof_target_core::NamespaceState) -> &'static str {
+    pub(crate) fn name_of(state: nvmeof_target_core::NamespaceState) -> &'static str {
         match state {
             nvmeof_target_core::NamespaceState::Ready => "ready",
             nvmeof_target_core::NamespaceState::Faulted => "faulted",
