@@ -67,8 +67,19 @@ impl Admin<'_> {
                 let valid = (1..=self.highest(&sight)).contains(&command.nsid);
                 if valid { Ok(()) } else { Err(invalid) }
             }
-            Cns::DESCRIPTORS | Cns::ATTACHED_CONTROLLERS => {
-                sight.get(command.nsid).map(|_| ()).ok_or(invalid)
+            Cns::DESCRIPTORS => sight.get(command.nsid).map(|_| ()).ok_or(invalid),
+            // Base 2.1, 5.1.13.2.11: it is about allocated namespaces, active or
+            // not; "if the NSID field is set to FFFFFFFFh, then ... Invalid Field in
+            // Command".
+            Cns::ATTACHED_CONTROLLERS if command.nsid == NSID_ALL => Err(Failure::field(NSID)),
+            Cns::ATTACHED_CONTROLLERS => {
+                let its = |one: Seen| one.namespace.nsid == command.nsid;
+                let there = sight.get(command.nsid).is_some() || self.disabled(&sight).any(its);
+                if there {
+                    Ok(())
+                } else {
+                    Err(self.no_namespace(&sight, command.nsid))
+                }
             }
             Cns::ACTIVE_NAMESPACES
             | Cns::CSI_ACTIVE_NAMESPACES
@@ -134,16 +145,16 @@ impl Admin<'_> {
             }
             Cns::ATTACHED_CONTROLLERS | Cns::CONTROLLERS => {
                 let subsystem = sight.subsystem();
-                // Of one namespace those that it is there for.
-                let namespace = match command.cns {
-                    Cns::ATTACHED_CONTROLLERS => subsystem.namespace(command.nsid),
-                    _ => None,
-                };
+                // Of one namespace those that it is there for: nobody, when it is
+                // switched off.
+                let namespace = subsystem.namespace(command.nsid);
+                let of_all = command.cns == Cns::CONTROLLERS;
+                let has = |host| of_all || namespace.is_some_and(|one| one.is_for(host));
                 let all = self.shared.registry.all();
                 let ours = all
                     .iter()
                     .filter(|one| one.subnqn() == subsystem.nqn)
-                    .filter(|one| namespace.is_none_or(|it| it.is_for(&one.hostnqn)))
+                    .filter(|one| has(&one.hostnqn))
                     .map(|one| one.cntlid);
                 window.put(0, &ControllerList::from_id(command.cntid, ours));
             }
@@ -170,6 +181,18 @@ impl Admin<'_> {
         let seen = sight.seen().iter().map(|one| one.namespace.nsid);
         let disabled = self.disabled(sight).map(|one| one.namespace.nsid);
         seen.chain(disabled).fold(NAMESPACES, u32::max)
+    }
+
+    /// Why a command about one namespace fails, when it is not there for this host.
+    /// Base 2.1, 3.2.1.2 to 3.2.1.5: "an inactive NSID" is "Invalid Field in Command",
+    /// "an invalid NSID" is "Invalid Namespace or Format", where a command says nothing
+    /// else.
+    pub(super) fn no_namespace(&self, sight: &Sight, nsid: u32) -> Failure {
+        if (1..=self.highest(sight)).contains(&nsid) {
+            Failure::field(NSID)
+        } else {
+            Failure::from(Status::INVALID_NAMESPACE).at(NSID)
+        }
     }
 
     /// What all our controllers have in common.
