@@ -54,7 +54,7 @@ expect_fields "id-ctrl" "{
     vid: 0, ssvid: 0, sn: \"LAB-0001            \",
     mn: \"a disk of the lab                       \",
     cmic: 10, mdts: 8, cntlid: $(cat "/sys/class/nvme/$CTRL/cntlid"), ver: 131072,
-    oaes: 2304, ctratt: 65, cntrltype: 1, oacs: 0, acl: 3, aerl: 3, frmw: 3, lpa: 6,
+    oaes: 2304, ctratt: 65, cntrltype: 1, oacs: 0, acl: 3, aerl: 3, frmw: 3, lpa: 7,
     elpe: 63, npss: 0, avscc: 0, kas: 10, sqes: 102, cqes: 68, maxcmd: 256, nn: 1024,
     oncs: 477, fuses: 1, fna: 0, vwc: 7, awun: 0, awupf: 0, nwpc: 3, sgls: 1048581,
     mnan: 1024, anatt: 10, anacap: 31, anagrpmax: 128, nanagrpid: 128,
@@ -117,6 +117,10 @@ after=$(json smart-log)
 expect_fields "smart-log after 1 MiB each" "{host_write_commands: 16, data_units_written: 3,
     host_read_commands: $(($(field .host_read_commands <<<"$before") + 8))}" "$after"
 expect_ge "data units read" 3 "$(field .data_units_read <<<"$after")"
+expect_fields "smart-log of namespace 1" '{host_write_commands: 16, data_units_written: 3,
+    media_errors: 0, temperature: 298}' "$(json smart-log -n 1)"
+expect_fields "smart-log of namespace 2" '{host_write_commands: 0, data_units_written: 0}' \
+    "$(json smart-log -n 2)"
 
 expect_eq "error-log of a new controller" 0 "$(json error-log | field '[.errors[].error_count] | add')"
 expect_eq "entries of error-log" 64 "$(json error-log | field '.errors | length')"
@@ -136,6 +140,8 @@ expect_eq "media errors in smart-log" 0 "$(smart media_errors)"
 
 said=$(expect_fail nvme id-ns "/dev/$CTRL" -n 1025)
 expect_match "id-ns of no namespace" 'Invalid Namespace' "$said"
+said=$(expect_fail nvme smart-log "/dev/$CTRL" -n 3)
+expect_match "smart-log of no namespace" 'Invalid Field' "$said"
 
 firmware=$(field '.fr | sub(" +$"; "")' <<<"$controller")
 slots=$(json fw-log | field ".$CTRL")

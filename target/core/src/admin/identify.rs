@@ -277,7 +277,7 @@ impl Admin<'_> {
             // One firmware slot, which is read only.
             frmw: Frmw::FFSRO.bits() | 1 << 1,
             // Not MLPS: it promises the scope of each command in log page 05h.
-            lpa: (Lpa::CSES | Lpa::LPEDS).bits(),
+            lpa: (Lpa::SMARTS | Lpa::CSES | Lpa::LPEDS).bits(),
             sqes: entry_sizes(6, 6),
             cqes: entry_sizes(4, 4),
             nn: nn.into(),
