@@ -66,13 +66,15 @@ expect_fields "list-ns" '{nsid_list: [{nsid: 1}, {nsid: 2}]}' "$(json list-ns)"
 expect_fields "list-ctrl" "{num_ctrl: 1, ctrl_list: [{ctrl_id: $(field .cntlid <<<"$controller")}]}" \
     "$(json list-ctrl)"
 
-same='nsfeat: 2, nlbaf: 0, flbas: 0, mc: 0, dpc: 0, dps: 0, nmic: 1, rescap: 0,
+same='nlbaf: 0, flbas: 0, mc: 0, dpc: 0, dps: 0, nmic: 1, rescap: 0,
     dlfeat: 9, nsattr: 0, anagrpid: 1'
 one=$(nvme id-ns "$disk1" -o json)
 expect_fields "id-ns 1" "{$same, nsze: 131072, ncap: 131072, nuse: 131072, nvmcap: 67108864,
+    nsfeat: 18, npwg: 7, npwa: 7, npdg: 7, npda: 7, nows: 7,
     eui64: \"0000000000000000\", lbafs: [{ms: 0, ds: 9, rp: 0}]}" "$one"
 two=$(json id-ns -n 2)
 expect_fields "id-ns 2" "{$same, nsze: 4096, ncap: 4096, nuse: 4096, nvmcap: 16777216,
+    nsfeat: 2,
     nguid: \"$nguid\", eui64: \"$eui64\", lbafs: [{ms: 0, ds: 12, rp: 0}]}" "$two"
 expect_fields "cmdset-ind-id-ns" '{nsfeat: 0, nmic: 1, nsattr: 0, nstat: 1}' \
     "$(json cmdset-ind-id-ns -n 2)"
@@ -93,7 +95,8 @@ queue=/sys/block/${disk1##*/}/queue
 # could: 256 pages are all that siw does.
 expect_match "Linux: max_hw_sectors_kb" '^(1020|1024)$' "$(cat "$queue/max_hw_sectors_kb")"
 for pair in logical_block_size=512 'write_cache=write back' fua=1 \
-    write_zeroes_max_bytes=33554432 discard_granularity=512; do
+    write_zeroes_max_bytes=33554432 discard_granularity=512 physical_block_size=512 \
+    minimum_io_size=4096 optimal_io_size=4096; do
     expect_eq "Linux: ${pair%=*}" "${pair#*=}" "$(cat "$queue/${pair%=*}")"
 done
 expect_ge "Linux: discard_max_bytes" 67108864 "$(cat "$queue/discard_max_bytes")"
@@ -266,6 +269,38 @@ expect_eq "namespaces after ns-rescan" "$disk1" "$(device 1)"
 dd if="$disk1" of=/dev/null bs=4k count=1 iflag=direct status=none
 disconnect
 target_stop
+
+# --- what a device tells of itself, hosts are told
+
+# Physical blocks of 4 KiB; the best writes have 32 KiB, and 64 KiB are freed at a time.
+modprobe sd_mod
+modprobe scsi_debug dev_size_mb=64 sector_size=512 physblk_exp=3 opt_blks=64 \
+    lbpu=1 lbpws=1 lbprz=1 unmap_granularity=128
+there=/sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/block
+wait_for 10 eval "ls $there"
+block=$(eval "ls $there")
+wait_for 10 test -b "/dev/$block"
+told() {
+    cat "/sys/block/$block/queue/$1"
+}
+expect_eq "the device" "512 4096 4096 32768 65536" "$(told logical_block_size) \
+$(told physical_block_size) $(told minimum_io_size) $(told optimal_io_size) $(told discard_granularity)"
+config "/dev/$block"
+target_start
+connect
+wait_for 10 device 1
+expect_fields "id-ns of a device" '{nsfeat: 18, nsze: 131072, npwg: 7, npwa: 7, npdg: 127,
+    npda: 127, nows: 63}' "$(json id-ns -n 1)"
+queue=/sys/block/$(basename "$(device 1)")/queue
+for name in logical_block_size minimum_io_size optimal_io_size; do
+    expect_eq "Linux: $name" "$(told $name)" "$(cat "$queue/$name")"
+done
+# What Linux takes for a physical block is written as a whole or not at all, which is
+# more than is promised (AWUPF).
+expect_eq "Linux: physical_block_size" 512 "$(cat "$queue/physical_block_size")"
+disconnect
+target_stop
+wait_for 10 modprobe -r scsi_debug
 
 # --- the same names and other limits after a restart
 

@@ -114,19 +114,19 @@ impl Admin<'_> {
             Cns::CSI_CONTROLLER => window.put(0, &nvm_controller()),
             Cns::NAMESPACE => {
                 if let Some(seen) = seen {
-                    window.put(0, &nvm_namespace(seen));
+                    window.put(0, &nvm_namespace(seen, limits));
                 }
             }
             Cns::ALLOCATED_NAMESPACE => {
                 let mut disabled = disabled.iter();
                 let its = |one: &&Seen| one.namespace.nsid == command.nsid;
                 if let Some(seen) = seen.or_else(|| disabled.find(its)) {
-                    window.put(0, &nvm_namespace(seen));
+                    window.put(0, &nvm_namespace(seen, limits));
                 }
             }
             Cns::INDEPENDENT_NAMESPACE => {
                 if let Some(seen) = seen {
-                    window.put(0, &independent_namespace(seen));
+                    window.put(0, &independent_namespace(seen, limits));
                 }
             }
             Cns::DESCRIPTORS => {
@@ -344,7 +344,7 @@ fn zero_based(count: usize) -> u8 {
     u8::try_from(count - 1).unwrap_or(u8::MAX)
 }
 
-fn nvm_namespace(seen: &Seen) -> IdentifyNamespace {
+fn nvm_namespace(seen: &Seen, limits: &Limits) -> IdentifyNamespace {
     let namespace = &seen.namespace;
     let mut dlfeat = Dlfeat::empty();
     if namespace.deallocate {
@@ -369,12 +369,14 @@ fn nvm_namespace(seen: &Seen) -> IdentifyNamespace {
         eui64: namespace.eui64.unwrap_or_default(),
         ..IdentifyNamespace::with_format(namespace.blocks, namespace.block_shift)
     };
+    let preferred = &namespace.preferred;
+    preferred.describe(&mut id, namespace.block_shift, limits.max_transfer);
     access::describe_namespace(&mut id, namespace.ana_group, seen.state);
     id
 }
 
-fn independent_namespace(seen: &Seen) -> IdentifyNamespaceIndependent {
-    let mut independent = IdentifyNamespaceIndependent::of(&nvm_namespace(seen));
+fn independent_namespace(seen: &Seen, limits: &Limits) -> IdentifyNamespaceIndependent {
+    let mut independent = IdentifyNamespaceIndependent::of(&nvm_namespace(seen, limits));
     if !seen.namespace.volatile_cache {
         independent.nsfeat |= CommonFeatures::VWCNP.bits();
     }

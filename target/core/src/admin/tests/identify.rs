@@ -17,7 +17,7 @@ use super::discovery;
 use crate::testing::{
     DISK, Host, connect_data, namespace, port, subsystem, target, target_of, target_with,
 };
-use crate::{Limits, Model, NamespaceState, Target};
+use crate::{Limits, Model, NamespaceState, Preferred, Target};
 
 fn identify<T: FromBytes>(host: &mut Host, cns: Cns, nsid: u32) -> T {
     let answer = host.identify(cns, nsid);
@@ -167,6 +167,34 @@ fn namespaces_have_their_sizes() {
     }
     let id: IdentifyNamespaceIndependent = identify(&mut host, Cns::INDEPENDENT_NAMESPACE, 3);
     assert_eq!((id.nsattr, id.nmic, id.nstat), (1, 1, 1));
+}
+
+#[test]
+fn preferred_sizes_are_told_of_the_namespace_that_has_them() {
+    let mut spec = subsystem();
+    spec.namespaces[0].preferred = Preferred {
+        write: 4096,
+        deallocate: 65536,
+        optimal_write: 1 << 20,
+    };
+    // 1 MiB is what a command carries here, and less there.
+    for (max_transfer, nows) in [(1 << 20, 2047), (512 << 10, 7)] {
+        let limits = Limits {
+            max_transfer,
+            ..Limits::default()
+        };
+        let model = Model::build(limits, &[port()], &[spec.clone()]).unwrap();
+        let (mut host, _) = Host::admin(&Target::new(model));
+        for cns in [Cns::NAMESPACE, Cns::ALLOCATED_NAMESPACE] {
+            let id: IdentifyNamespace = identify(&mut host, cns, 1);
+            assert_eq!(id.nsfeat(), Nsfeat::NSABP | Nsfeat::OPTPERF);
+            assert_eq!((id.npwg.get(), id.npwa.get()), (7, 7));
+            assert_eq!((id.npdg.get(), id.npda.get()), (127, 127));
+            assert_eq!(id.nows.get(), nows);
+            let other: IdentifyNamespace = identify(&mut host, cns, 3);
+            assert_eq!((other.nsfeat(), other.npwg.get()), (Nsfeat::NSABP, 0));
+        }
+    }
 }
 
 #[test]
