@@ -11,7 +11,7 @@ use crate::file::FileDisk;
 use crate::null::NullDisk;
 use crate::polling::{self, NoPolling};
 use crate::ram::{RamDisk, RamStore};
-use crate::{Backend, BlockSize, Geometry, OpenError, Spec, probe};
+use crate::{Backend, BlockSize, Geometry, Hints, OpenError, Spec, probe};
 
 /// The right to serve a [`Spec`]: a file is open and locked, so that no second
 /// target and no second namespace serves it; the bytes of a RAM disk are
@@ -153,8 +153,10 @@ impl Claim {
         };
         probe::servable(name, size, geometry.block_size)?;
         let file = probe::duplicate(name, file)?;
+        // A device that has another size by now may have changed otherwise, too.
         let geometry = Geometry {
             size,
+            hints: Hints::of(&file, geometry.block_size, geometry.deallocate_zeroes),
             ..geometry.clone()
         };
         Ok(Self {
@@ -264,7 +266,8 @@ fn in_memory(
     Ok(Geometry {
         size,
         block_size,
-        optimal_io: 4096,
+        // Memory takes anything alike.
+        hints: Hints::default(),
         buffer_alignment: 1,
         readonly,
         deallocate_zeroes: false,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 
-use crate::{IoError, IoErrorKind, Op};
+use crate::{Hints, IoError, IoErrorKind, Op};
 
 /// Bytes of a logical block: what requests are multiples of. Nothing above a
 /// page of memory, which is as far as every host goes.
@@ -49,9 +49,8 @@ pub struct Geometry {
     pub size: u64,
     /// What offsets and lengths are multiples of.
     pub block_size: BlockSize,
-    /// Bytes that reads and writes are best aligned to and multiples of; a
-    /// multiple of the block size.
-    pub optimal_io: u32,
+    /// In which sizes it is written and freed best.
+    pub hints: Hints,
     /// Bytes the address of every buffer must be a multiple of; 1 when any
     /// will do.
     pub buffer_alignment: u32,

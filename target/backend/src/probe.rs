@@ -2,22 +2,20 @@
 
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, fallocate, fcntl};
-use nix::sys::stat::{major, minor};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use nix::sys::uio::pread;
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_uring::direct_alignment;
 
-use crate::{BlockSize, Geometry, OpenError};
+use crate::hints::queue_value;
+use crate::{BlockSize, Geometry, Hints, OpenError};
 
-/// Largest `optimal_io` believed, in bytes.
-const OPTIMAL_MOST: u64 = 1 << 20;
 /// How often a lock that somebody holds is tried, and how long after the last
 /// time.
 const LOCK_TRIES: u32 = 40;
@@ -58,12 +56,11 @@ pub(crate) fn open(
 
     let access = choose_access(&file, device, block_size, size);
     let deallocate_zeroes = !readonly && can_deallocate(&file, size, device.then_some(&told));
-    let block = u64::from(block_size.bytes());
-    let optimal = told.blksize().clamp(block, OPTIMAL_MOST);
+    let block = block_size.bytes();
     let geometry = Geometry {
         size,
         block_size,
-        optimal_io: u32::try_from(optimal - optimal % block).unwrap_or(block_size.bytes()),
+        hints: Hints::of(&file, block_size, deallocate_zeroes),
         buffer_alignment: access.as_ref().map_or(1, |direct| direct.memory),
         readonly,
         deallocate_zeroes,
@@ -215,7 +212,7 @@ fn choose_block_size(
     asked: Option<BlockSize>,
     device: Option<&Metadata>,
 ) -> Result<BlockSize, OpenError> {
-    let logical = device.and_then(|device| queue_limit(device, "logical_block_size"));
+    let logical = device.and_then(|device| queue_value(device, "queue/logical_block_size"));
     let logical = u32::try_from(logical.unwrap_or(512)).unwrap_or(u32::MAX);
     let suits = |size: &BlockSize| size.bytes() >= logical;
     let suitable = || BlockSize::ALL.into_iter().find(suits);
@@ -228,16 +225,6 @@ fn choose_block_size(
         });
     }
     Ok(asked)
-}
-
-/// A number the kernel tells about a block device's queue, for a partition
-/// that of the whole device. Source: Documentation/ABI/stable/sysfs-block.
-fn queue_limit(device: &Metadata, name: &str) -> Option<u64> {
-    let (major, minor) = (major(device.rdev()), minor(device.rdev()));
-    ["", "../"].iter().find_map(|up| {
-        let path = format!("/sys/dev/block/{major}:{minor}/{up}queue/{name}");
-        std::fs::read_to_string(path).ok()?.trim().parse().ok()
-    })
 }
 
 /// What direct I/O on a file asks of buffers.
@@ -314,7 +301,7 @@ fn try_read(file: &File, block: u32, memory: u32, size: u64) -> Option<()> {
 /// Whether punching holes works and leaves zeroes.
 fn can_deallocate(file: &File, size: u64, device: Option<&Metadata>) -> bool {
     if let Some(device) = device {
-        return queue_limit(device, "write_zeroes_max_bytes").is_some_and(|most| most > 0);
+        return queue_value(device, "queue/write_zeroes_max_bytes").is_some_and(|most| most > 0);
     }
     // Behind the end there is nothing to lose, and the answer is the same.
     let behind = size.checked_next_multiple_of(1 << 20);

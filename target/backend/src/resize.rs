@@ -113,6 +113,8 @@ mod tests {
         let less = claim.with_size(4096).unwrap();
         assert_eq!(less.geometry().size, 4096);
         assert_eq!(less.identity(), claim.identity());
+        let hints = less.geometry().hints;
+        assert!(hints == claim.geometry().hints && hints.write.is_some());
         // The file has all of its bytes, which it finds again.
         let again = less.resized().unwrap().unwrap();
         assert_eq!(again.geometry().size, 8192);

@@ -41,12 +41,18 @@ struct Tally {
     writes: AtomicU64,
 }
 
-/// What was read and written.
+/// What was read and written, by the commands that SMART means (NVM Command Set 1.2,
+/// 1.4.2.7 to 1.4.2.10).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
+    /// SMART Data Units Read Commands: "Compare command, Read command, and Verify
+    /// command".
     pub(crate) bytes_read: u64,
+    /// User Data Out Commands: "Copy command and Write command".
     pub(crate) bytes_written: u64,
+    /// SMART Host Read Commands: "Compare command, Copy command, and Read command".
     pub(crate) reads: u64,
+    /// User Data Out Commands.
     pub(crate) writes: u64,
 }
 
@@ -169,6 +175,19 @@ impl Counting {
     #[inline]
     pub(crate) fn written(&mut self, bytes: u64) {
         add(&self.tally.writes, 1);
+        add(&self.tally.bytes_written, bytes);
+    }
+
+    /// A Verify read `bytes`.
+    pub(crate) fn verified(&mut self, bytes: u64) {
+        add(&self.tally.bytes_read, bytes);
+    }
+
+    /// A Copy wrote `bytes`, and is done with them or has more to write.
+    pub(crate) fn stored(&mut self, bytes: u64, is_done: bool) {
+        let commands = u64::from(is_done);
+        add(&self.tally.reads, commands);
+        add(&self.tally.writes, commands);
         add(&self.tally.bytes_written, bytes);
     }
 

@@ -45,7 +45,8 @@ pub use locks::{Barrier, LockMember, Locks, RangeLock};
 pub use model::{
     AnaGroup, Carrier, Change, ChangeKind, DEFAULT_ANA_GROUP, Discovery, DiscoverySpec, Fabric,
     Model, ModelError, Namespace, NamespaceSpec, NamespaceState, Place, Port, PortAddress,
-    PortSpec, Referral, ReferralSpec, Revision, Subject, Subsystem, SubsystemSpec, Traddr, derived,
+    PortSpec, Preferred, Referral, ReferralSpec, Revision, Subject, Subsystem, SubsystemSpec,
+    Traddr, derived,
 };
 pub use protection::{KeepProtections, KeptProtection};
 pub use queue::{News, Queue, Request};

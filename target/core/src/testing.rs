@@ -17,6 +17,7 @@ use nvmeof_wire::registers::{Cc, Property, PropertyValue};
 use nvmeof_wire::{Cqe, Nqn, Sgl, Sqe, Status};
 use zerocopy::IntoBytes;
 
+use crate::metrics::Book;
 use crate::{
     Action, AnaGroup, Applied, Event, Executed, Fabric, IoOp, Limits, Model, NamespaceSpec, Order,
     PortAddress, PortSpec, Queue, Request, SubsystemSpec, Target, Traddr,
@@ -231,6 +232,19 @@ impl Host {
     pub(crate) fn ready(target: &Target) -> (Self, Self) {
         let (admin, cntlid) = Self::admin(target);
         (admin, Self::io(target, 1, cntlid))
+    }
+
+    /// A queue that counts in that book, and its controller, which is ready.
+    pub(crate) fn counted(target: &Target, book: &Book, qid: u16, cntlid: u16) -> (Self, u16) {
+        let mut host = Self::open(target, qid, 32);
+        host.queue.count_in(book);
+        let answer = host.connect(&Connect::new(qid, 32, 0), &connect_data(cntlid));
+        assert_eq!(answer.status(), Status::SUCCESS);
+        let cntlid = u16::try_from(answer.result()).unwrap();
+        if qid == 0 {
+            assert_eq!(host.set_cc(Cc::ENABLE.0).status(), Status::SUCCESS);
+        }
+        (host, cntlid)
     }
 
     /// The same of a host of that name that came by that port.

@@ -54,7 +54,7 @@ expect_fields "id-ctrl" "{
     vid: 0, ssvid: 0, sn: \"LAB-0001            \",
     mn: \"a disk of the lab                       \",
     cmic: 10, mdts: 8, cntlid: $(cat "/sys/class/nvme/$CTRL/cntlid"), ver: 131072,
-    oaes: 2304, ctratt: 65, cntrltype: 1, oacs: 0, acl: 3, aerl: 3, frmw: 3, lpa: 6,
+    oaes: 2304, ctratt: 65, cntrltype: 1, oacs: 0, acl: 3, aerl: 3, frmw: 3, lpa: 7,
     elpe: 63, npss: 0, avscc: 0, kas: 10, sqes: 102, cqes: 68, maxcmd: 256, nn: 1024,
     oncs: 477, fuses: 1, fna: 0, vwc: 7, awun: 0, awupf: 0, nwpc: 3, sgls: 1048581,
     mnan: 1024, anatt: 10, anacap: 31, anagrpmax: 128, nanagrpid: 128,
@@ -66,13 +66,15 @@ expect_fields "list-ns" '{nsid_list: [{nsid: 1}, {nsid: 2}]}' "$(json list-ns)"
 expect_fields "list-ctrl" "{num_ctrl: 1, ctrl_list: [{ctrl_id: $(field .cntlid <<<"$controller")}]}" \
     "$(json list-ctrl)"
 
-same='nsfeat: 2, nlbaf: 0, flbas: 0, mc: 0, dpc: 0, dps: 0, nmic: 1, rescap: 0,
+same='nlbaf: 0, flbas: 0, mc: 0, dpc: 0, dps: 0, nmic: 1, rescap: 0,
     dlfeat: 9, nsattr: 0, anagrpid: 1'
 one=$(nvme id-ns "$disk1" -o json)
 expect_fields "id-ns 1" "{$same, nsze: 131072, ncap: 131072, nuse: 131072, nvmcap: 67108864,
+    nsfeat: 18, npwg: 7, npwa: 7, npdg: 7, npda: 7, nows: 7,
     eui64: \"0000000000000000\", lbafs: [{ms: 0, ds: 9, rp: 0}]}" "$one"
 two=$(json id-ns -n 2)
 expect_fields "id-ns 2" "{$same, nsze: 4096, ncap: 4096, nuse: 4096, nvmcap: 16777216,
+    nsfeat: 2,
     nguid: \"$nguid\", eui64: \"$eui64\", lbafs: [{ms: 0, ds: 12, rp: 0}]}" "$two"
 expect_fields "cmdset-ind-id-ns" '{nsfeat: 0, nmic: 1, nsattr: 0, nstat: 1}' \
     "$(json cmdset-ind-id-ns -n 2)"
@@ -93,7 +95,8 @@ queue=/sys/block/${disk1##*/}/queue
 # could: 256 pages are all that siw does.
 expect_match "Linux: max_hw_sectors_kb" '^(1020|1024)$' "$(cat "$queue/max_hw_sectors_kb")"
 for pair in logical_block_size=512 'write_cache=write back' fua=1 \
-    write_zeroes_max_bytes=33554432 discard_granularity=512; do
+    write_zeroes_max_bytes=33554432 discard_granularity=512 physical_block_size=512 \
+    minimum_io_size=4096 optimal_io_size=4096; do
     expect_eq "Linux: ${pair%=*}" "${pair#*=}" "$(cat "$queue/${pair%=*}")"
 done
 expect_ge "Linux: discard_max_bytes" 67108864 "$(cat "$queue/discard_max_bytes")"
@@ -117,6 +120,10 @@ after=$(json smart-log)
 expect_fields "smart-log after 1 MiB each" "{host_write_commands: 16, data_units_written: 3,
     host_read_commands: $(($(field .host_read_commands <<<"$before") + 8))}" "$after"
 expect_ge "data units read" 3 "$(field .data_units_read <<<"$after")"
+expect_fields "smart-log of namespace 1" '{host_write_commands: 16, data_units_written: 3,
+    media_errors: 0, temperature: 298}' "$(json smart-log -n 1)"
+expect_fields "smart-log of namespace 2" '{host_write_commands: 0, data_units_written: 0}' \
+    "$(json smart-log -n 2)"
 
 expect_eq "error-log of a new controller" 0 "$(json error-log | field '[.errors[].error_count] | add')"
 expect_eq "entries of error-log" 64 "$(json error-log | field '.errors | length')"
@@ -136,6 +143,8 @@ expect_eq "media errors in smart-log" 0 "$(smart media_errors)"
 
 said=$(expect_fail nvme id-ns "/dev/$CTRL" -n 1025)
 expect_match "id-ns of no namespace" 'Invalid Namespace' "$said"
+said=$(expect_fail nvme smart-log "/dev/$CTRL" -n 3)
+expect_match "smart-log of no namespace" 'Invalid Field' "$said"
 
 firmware=$(field '.fr | sub(" +$"; "")' <<<"$controller")
 slots=$(json fw-log | field ".$CTRL")
@@ -260,6 +269,38 @@ expect_eq "namespaces after ns-rescan" "$disk1" "$(device 1)"
 dd if="$disk1" of=/dev/null bs=4k count=1 iflag=direct status=none
 disconnect
 target_stop
+
+# --- what a device tells of itself, hosts are told
+
+# Physical blocks of 4 KiB; the best writes have 32 KiB, and 64 KiB are freed at a time.
+modprobe sd_mod
+modprobe scsi_debug dev_size_mb=64 sector_size=512 physblk_exp=3 opt_blks=64 \
+    lbpu=1 lbpws=1 lbprz=1 unmap_granularity=128
+there=/sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/block
+wait_for 10 eval "ls $there"
+block=$(eval "ls $there")
+wait_for 10 test -b "/dev/$block"
+told() {
+    cat "/sys/block/$block/queue/$1"
+}
+expect_eq "the device" "512 4096 4096 32768 65536" "$(told logical_block_size) \
+$(told physical_block_size) $(told minimum_io_size) $(told optimal_io_size) $(told discard_granularity)"
+config "/dev/$block"
+target_start
+connect
+wait_for 10 device 1
+expect_fields "id-ns of a device" '{nsfeat: 18, nsze: 131072, npwg: 7, npwa: 7, npdg: 127,
+    npda: 127, nows: 63}' "$(json id-ns -n 1)"
+queue=/sys/block/$(basename "$(device 1)")/queue
+for name in logical_block_size minimum_io_size optimal_io_size; do
+    expect_eq "Linux: $name" "$(told $name)" "$(cat "$queue/$name")"
+done
+# What Linux takes for a physical block is written as a whole or not at all, which is
+# more than is promised (AWUPF).
+expect_eq "Linux: physical_block_size" 512 "$(cat "$queue/physical_block_size")"
+disconnect
+target_stop
+wait_for 10 modprobe -r scsi_debug
 
 # --- the same names and other limits after a restart
 

@@ -67,8 +67,19 @@ impl Admin<'_> {
                 let valid = (1..=self.highest(&sight)).contains(&command.nsid);
                 if valid { Ok(()) } else { Err(invalid) }
             }
-            Cns::DESCRIPTORS | Cns::ATTACHED_CONTROLLERS => {
-                sight.get(command.nsid).map(|_| ()).ok_or(invalid)
+            Cns::DESCRIPTORS => sight.get(command.nsid).map(|_| ()).ok_or(invalid),
+            // Base 2.1, 5.1.13.2.11: it is about allocated namespaces, active or
+            // not; "if the NSID field is set to FFFFFFFFh, then ... Invalid Field in
+            // Command".
+            Cns::ATTACHED_CONTROLLERS if command.nsid == NSID_ALL => Err(Failure::field(NSID)),
+            Cns::ATTACHED_CONTROLLERS => {
+                let its = |one: Seen| one.namespace.nsid == command.nsid;
+                let there = sight.get(command.nsid).is_some() || self.disabled(&sight).any(its);
+                if there {
+                    Ok(())
+                } else {
+                    Err(self.no_namespace(&sight, command.nsid))
+                }
             }
             Cns::ACTIVE_NAMESPACES
             | Cns::CSI_ACTIVE_NAMESPACES
@@ -103,19 +114,19 @@ impl Admin<'_> {
             Cns::CSI_CONTROLLER => window.put(0, &nvm_controller()),
             Cns::NAMESPACE => {
                 if let Some(seen) = seen {
-                    window.put(0, &nvm_namespace(seen));
+                    window.put(0, &nvm_namespace(seen, limits));
                 }
             }
             Cns::ALLOCATED_NAMESPACE => {
                 let mut disabled = disabled.iter();
                 let its = |one: &&Seen| one.namespace.nsid == command.nsid;
                 if let Some(seen) = seen.or_else(|| disabled.find(its)) {
-                    window.put(0, &nvm_namespace(seen));
+                    window.put(0, &nvm_namespace(seen, limits));
                 }
             }
             Cns::INDEPENDENT_NAMESPACE => {
                 if let Some(seen) = seen {
-                    window.put(0, &independent_namespace(seen));
+                    window.put(0, &independent_namespace(seen, limits));
                 }
             }
             Cns::DESCRIPTORS => {
@@ -134,16 +145,16 @@ impl Admin<'_> {
             }
             Cns::ATTACHED_CONTROLLERS | Cns::CONTROLLERS => {
                 let subsystem = sight.subsystem();
-                // Of one namespace those that it is there for.
-                let namespace = match command.cns {
-                    Cns::ATTACHED_CONTROLLERS => subsystem.namespace(command.nsid),
-                    _ => None,
-                };
+                // Of one namespace those that it is there for: nobody, when it is
+                // switched off.
+                let namespace = subsystem.namespace(command.nsid);
+                let of_all = command.cns == Cns::CONTROLLERS;
+                let has = |host| of_all || namespace.is_some_and(|one| one.is_for(host));
                 let all = self.shared.registry.all();
                 let ours = all
                     .iter()
                     .filter(|one| one.subnqn() == subsystem.nqn)
-                    .filter(|one| namespace.is_none_or(|it| it.is_for(&one.hostnqn)))
+                    .filter(|one| has(&one.hostnqn))
                     .map(|one| one.cntlid);
                 window.put(0, &ControllerList::from_id(command.cntid, ours));
             }
@@ -170,6 +181,18 @@ impl Admin<'_> {
         let seen = sight.seen().iter().map(|one| one.namespace.nsid);
         let disabled = self.disabled(sight).map(|one| one.namespace.nsid);
         seen.chain(disabled).fold(NAMESPACES, u32::max)
+    }
+
+    /// Why a command about one namespace fails, when it is not there for this host.
+    /// Base 2.1, 3.2.1.2 to 3.2.1.5: "an inactive NSID" is "Invalid Field in Command",
+    /// "an invalid NSID" is "Invalid Namespace or Format", where a command says nothing
+    /// else.
+    pub(super) fn no_namespace(&self, sight: &Sight, nsid: u32) -> Failure {
+        if (1..=self.highest(sight)).contains(&nsid) {
+            Failure::field(NSID)
+        } else {
+            Failure::from(Status::INVALID_NAMESPACE).at(NSID)
+        }
     }
 
     /// What all our controllers have in common.
@@ -254,7 +277,7 @@ impl Admin<'_> {
             // One firmware slot, which is read only.
             frmw: Frmw::FFSRO.bits() | 1 << 1,
             // Not MLPS: it promises the scope of each command in log page 05h.
-            lpa: (Lpa::CSES | Lpa::LPEDS).bits(),
+            lpa: (Lpa::SMARTS | Lpa::CSES | Lpa::LPEDS).bits(),
             sqes: entry_sizes(6, 6),
             cqes: entry_sizes(4, 4),
             nn: nn.into(),
@@ -321,7 +344,7 @@ fn zero_based(count: usize) -> u8 {
     u8::try_from(count - 1).unwrap_or(u8::MAX)
 }
 
-fn nvm_namespace(seen: &Seen) -> IdentifyNamespace {
+fn nvm_namespace(seen: &Seen, limits: &Limits) -> IdentifyNamespace {
     let namespace = &seen.namespace;
     let mut dlfeat = Dlfeat::empty();
     if namespace.deallocate {
@@ -346,12 +369,14 @@ fn nvm_namespace(seen: &Seen) -> IdentifyNamespace {
         eui64: namespace.eui64.unwrap_or_default(),
         ..IdentifyNamespace::with_format(namespace.blocks, namespace.block_shift)
     };
+    let preferred = &namespace.preferred;
+    preferred.describe(&mut id, namespace.block_shift, limits.max_transfer);
     access::describe_namespace(&mut id, namespace.ana_group, seen.state);
     id
 }
 
-fn independent_namespace(seen: &Seen) -> IdentifyNamespaceIndependent {
-    let mut independent = IdentifyNamespaceIndependent::of(&nvm_namespace(seen));
+fn independent_namespace(seen: &Seen, limits: &Limits) -> IdentifyNamespaceIndependent {
+    let mut independent = IdentifyNamespaceIndependent::of(&nvm_namespace(seen, limits));
     if !seen.namespace.volatile_cache {
         independent.nsfeat |= CommonFeatures::VWCNP.bits();
     }

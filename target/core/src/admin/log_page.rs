@@ -10,7 +10,7 @@ use nvmeof_wire::log::supported::PageSupport;
 use nvmeof_wire::log::{ErrorEntry, FirmwareSlots, SmartLog, SupportedPages};
 use nvmeof_wire::{Ascii, Status};
 
-use super::{Admin, CDW10, CDW12, NSID, Window, effects, log_pages};
+use super::{Admin, CDW10, CDW12, Window, effects, log_pages};
 use crate::controller::warnings::COMPOSITE_TEMPERATURE;
 use crate::controller::{Cold, Serves, errors};
 use crate::discovery::{self, Asker};
@@ -44,10 +44,8 @@ impl Admin<'_> {
         if !command.offset.is_multiple_of(4) || beyond {
             return Err(Failure::field(CDW12));
         }
-        // LPA says that there is no SMART page of a single namespace.
-        let whole = command.nsid == 0 || command.nsid == NSID_ALL;
-        if command.lid == LogId::SMART && !whole {
-            return Err(Failure::field(NSID));
+        if command.lid == LogId::SMART {
+            self.check_smart(command.nsid)?;
         }
         // Base 2.1, 5.1.12.1.6: the page is of an I/O command set, and there is
         // one.
@@ -59,6 +57,17 @@ impl Admin<'_> {
             .ok()
             .filter(|len| *len <= max)
             .ok_or(Failure::field(NUMDL))
+    }
+
+    /// Base 2.1, figure 202: of 0h and FFFFFFFFh the page is the controller's, of any
+    /// other identifier that namespace's (LPA, SMARTS), if it is active.
+    fn check_smart(&self, nsid: u32) -> Result<(), Failure> {
+        match self.controller.sight() {
+            Some(sight) if !is_whole(nsid) && sight.get(nsid).is_none() => {
+                Err(self.no_namespace(&sight, nsid))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Length of a page in bytes; `None` for the discovery log, whose length
@@ -86,7 +95,7 @@ impl Admin<'_> {
                 window.put(0, &page);
             }
             LogId::ERROR => write_errors(&self.controller.lock(), window),
-            LogId::SMART => window.put(0, &self.smart()),
+            LogId::SMART => window.put(0, &self.smart(command.nsid)),
             LogId::FIRMWARE => {
                 window.put(0, &FirmwareSlots::single(Ascii::new(FIRMWARE)));
             }
@@ -120,11 +129,19 @@ impl Admin<'_> {
         }
     }
 
-    fn smart(&self) -> SmartLog {
+    /// The page of a namespace has what was done in it. All the rest is said of
+    /// the controller: warnings, for one, "for the state of the controller".
+    fn smart(&self, nsid: u32) -> SmartLog {
         let Serves::Nvm(live) = &self.controller.serves else {
             return SmartLog::zeroed();
         };
-        let counts = live.health.counts(self.now);
+        let mut counts = live.health.counts(self.now);
+        if !is_whole(nsid) {
+            let totals = self.ledger.namespace(&live.nqn, nsid);
+            counts.moved = totals.done();
+            counts.media_errors = totals.media_errors();
+            counts.error_entries = totals.failures();
+        }
         let features = self.controller.lock().features.clone();
         let warnings = self.warnings(&features);
         SmartLog {
@@ -146,6 +163,11 @@ impl Admin<'_> {
             ..SmartLog::zeroed()
         }
     }
+}
+
+/// Whether that identifier stands for the controller, not for one namespace.
+fn is_whole(nsid: u32) -> bool {
+    nsid == 0 || nsid == NSID_ALL
 }
 
 /// What is supported of the discovery log: not entries of subsystems that the

@@ -19,6 +19,7 @@ use nvmeof_wire::{Sqe, Status};
 pub(crate) use window::Window;
 
 use crate::controller::Controller;
+use crate::metrics::Ledger;
 use crate::model::Local;
 use crate::queue::{Failure, Next, Page, Request, Stage};
 use crate::target::Shared;
@@ -30,6 +31,8 @@ pub(crate) struct Admin<'a> {
     pub(crate) capsule_len: u32,
     pub(crate) shared: &'a Shared,
     pub(crate) controller: &'a Controller,
+    /// What all reactors counted.
+    pub(crate) ledger: &'a Ledger,
     /// The address of ours that the host reached, if it is known.
     pub(crate) local: Option<Local>,
 }

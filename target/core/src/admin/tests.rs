@@ -13,6 +13,7 @@ mod features;
 mod identify;
 mod log_page;
 mod protection;
+mod smart;
 
 use nvmeof_wire::Nqn;
 use nvmeof_wire::opcode::Opcode;

@@ -16,7 +16,9 @@ use nvmeof_wire::{Nqn, Status};
 use zerocopy::FromBytes;
 
 use crate::testing::{DISK, Host, apply, closed, namespace, subsystem, target};
-use crate::{ChangeKind, Executed, NamespaceSpec, NamespaceState, Revision, SubsystemSpec, Target};
+use crate::{
+    ChangeKind, Executed, NamespaceSpec, NamespaceState, Preferred, Revision, SubsystemSpec, Target,
+};
 
 fn identify<T: FromBytes>(host: &mut Host, cns: Cns, nsid: u32) -> T {
     let answer = host.identify(cns, nsid);
@@ -37,11 +39,41 @@ fn revise(target: &Target, blocks: u64, state: NamespaceState) -> Vec<ChangeKind
         nsid: 1,
         disk: 11,
         blocks,
+        preferred: Preferred::default(),
         state,
     };
     let applied = target.apply(target.model().revised(&[revision])).unwrap();
     assert_eq!(applied.disconnected, []);
     applied.changes.into_iter().map(|one| one.kind).collect()
+}
+
+/// Of storage that came back or has another size.
+#[test]
+fn preferred_sizes_are_those_of_the_present_storage() {
+    let target = target();
+    let (mut admin, _host) = Host::ready(&target);
+    let revision = Revision {
+        nqn: Nqn::new(DISK).unwrap(),
+        nsid: 1,
+        disk: 10,
+        blocks: 1000,
+        preferred: Preferred {
+            write: 4096,
+            ..Preferred::default()
+        },
+        state: NamespaceState::Ready,
+    };
+    let applied = target.apply(target.model().revised(&[revision])).unwrap();
+    let [change] = &applied.changes[..] else {
+        panic!("{applied:?}");
+    };
+    let line = change.to_string();
+    assert!(
+        line.ends_with("namespace 1 has another preferred size"),
+        "{line}"
+    );
+    let id: IdentifyNamespace = identify(&mut admin, Cns::NAMESPACE, 1);
+    assert_eq!((id.npwg.get(), id.nows.get()), (7, 7));
 }
 
 #[test]

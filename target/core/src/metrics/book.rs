@@ -159,6 +159,18 @@ impl Ledger {
         namespaces.chain(hosts).chain(forgotten).collect()
     }
 
+    /// What all reactors counted of one namespace; nothing when no queue used it.
+    pub(crate) fn namespace(&self, subsystem: &Nqn, nsid: u32) -> Totals {
+        let pages = self.pages();
+        let mut totals = Totals::default();
+        if let Some(page) = pages.namespaces.get(&(*subsystem, nsid)) {
+            for (_, tally) in page.tallies() {
+                totals.add(tally);
+            }
+        }
+        totals
+    }
+
     fn pages(&self) -> MutexGuard<'_, Pages> {
         // Nothing is left half done when a holder panics.
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)

@@ -8,7 +8,7 @@ use nvmeof_wire::{Nqn, Status};
 
 use super::histogram::Took;
 use super::tally::Tally;
-use super::{Book, Class, Operation};
+use super::{Book, Class, Ledger, Operation};
 use crate::{Data, Remote, Request};
 
 /// Counts the commands of one queue, from when it is connected.
@@ -93,9 +93,34 @@ impl Meter {
                 Some(class @ (Class::Read | Class::Write)) if status.is_success() => {
                     tally.moved(class, moved(request), took);
                 }
-                _ => tally.count(operation, status, took),
+                _ => {
+                    tally.count(operation, status, took);
+                    if operation == Operation::Compare && status.is_success() {
+                        tally.touched(operation, moved(request));
+                    }
+                }
             }
         }
+    }
+
+    /// A command whose data stay here read or wrote `bytes` of a namespace.
+    #[cold]
+    pub(crate) fn stayed(
+        &mut self,
+        operation: Operation,
+        nsid: u32,
+        bytes: u64,
+        has: impl Fn(u32) -> bool,
+    ) {
+        self.turn_to(nsid, has);
+        if let Some((_, tally)) = self.namespaces.get(self.last) {
+            tally.touched(operation, bytes);
+        }
+    }
+
+    /// What all reactors counted.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        self.book.ledger()
     }
 
     /// A command of any other queue is answered.

@@ -8,6 +8,7 @@ use nvmeof_wire::Status;
 
 use super::histogram::{Histogram, Latency, Took};
 use super::{Class, Operation};
+use crate::health::Moved;
 
 const OPERATIONS: usize = Operation::ALL.len();
 const CLASSES: usize = Class::ALL.len();
@@ -18,9 +19,19 @@ pub(super) struct Tally {
     classes: [PerClass; CLASSES],
     /// But for reads and writes, which are a class of their own.
     operations: [AtomicU64; OPERATIONS],
-    /// Commands that failed, by type and code of their status: as many kinds as
-    /// there are in `Status`.
-    failed: Mutex<BTreeMap<u16, u64>>,
+    /// Data that Compare and Verify read.
+    bytes_checked: AtomicU64,
+    /// Data that Copy wrote.
+    bytes_copied: AtomicU64,
+    failed: Mutex<Failed>,
+}
+
+/// Commands that failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Failed {
+    /// By type and code of their status: as many kinds as there are in `Status`.
+    statuses: BTreeMap<u16, u64>,
+    operations: [u64; OPERATIONS],
 }
 
 #[derive(Debug, Default)]
@@ -38,8 +49,10 @@ pub struct Totals {
     pub bytes_read: u64,
     /// Bytes that Write commands took from hosts.
     pub bytes_written: u64,
+    bytes_checked: u64,
+    bytes_copied: u64,
     latency: [Latency; CLASSES],
-    failed: BTreeMap<u16, u64>,
+    failed: Failed,
 }
 
 impl Tally {
@@ -65,11 +78,25 @@ impl Tally {
             add(count, 1);
         }
         if !status.is_success() {
-            *self.failed().entry(status.kind().to_field()).or_default() += 1;
+            let mut failed = self.failed();
+            let kind = status.kind().to_field();
+            *failed.statuses.entry(kind).or_default() += 1;
+            if let Some(count) = failed.operations.get_mut(operation as usize) {
+                *count += 1;
+            }
         }
     }
 
-    fn failed(&self) -> MutexGuard<'_, BTreeMap<u16, u64>> {
+    /// A command but Read and Write read or wrote so many bytes of blocks.
+    pub(super) fn touched(&self, operation: Operation, bytes: u64) {
+        match operation {
+            Operation::Compare | Operation::Verify => add(&self.bytes_checked, bytes),
+            Operation::Copy => add(&self.bytes_copied, bytes),
+            _ => {}
+        }
+    }
+
+    fn failed(&self) -> MutexGuard<'_, Failed> {
         // Nothing is left half done when a holder panics.
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -91,8 +118,42 @@ impl Totals {
     /// How many failed with each status; the status without More and Do Not
     /// Retry.
     pub fn failed(&self) -> impl Iterator<Item = (Status, u64)> {
-        let all = self.failed.iter();
+        let all = self.failed.statuses.iter();
         all.map(|(status, count)| (Status::from_field(*status), *count))
+    }
+
+    /// What was done, as SMART counts it.
+    pub(crate) fn done(&self) -> Moved {
+        let succeeded = |of| {
+            let failed = self.failed.operations.get(of as usize);
+            self.operations(of)
+                .wrapping_sub(failed.copied().unwrap_or_default())
+        };
+        let sum = |all: &[Operation]| {
+            let all = all.iter().map(|of| succeeded(*of));
+            all.fold(0, u64::wrapping_add)
+        };
+        Moved {
+            bytes_read: self.bytes_read.wrapping_add(self.bytes_checked),
+            bytes_written: self.bytes_written.wrapping_add(self.bytes_copied),
+            reads: sum(&[Operation::Read, Operation::Compare, Operation::Copy]),
+            writes: sum(&[Operation::Write, Operation::Copy]),
+        }
+    }
+
+    /// How many failed because blocks could not be read or written.
+    pub(crate) fn media_errors(&self) -> u64 {
+        let media = |status: &Status| {
+            status.is(Status::UNRECOVERED_READ_ERROR) || status.is(Status::WRITE_FAULT)
+        };
+        let all = self.failed().filter(|(status, _)| media(status));
+        all.map(|(_, count)| count).fold(0, u64::wrapping_add)
+    }
+
+    /// How many failed: each made an entry of an error log.
+    pub(crate) fn failures(&self) -> u64 {
+        let all = self.failed().map(|(_, count)| count);
+        all.fold(0, u64::wrapping_add)
     }
 
     pub(super) fn of(tally: &Tally) -> Self {
@@ -116,8 +177,18 @@ impl Totals {
         for (to, from) in self.latency.iter_mut().zip(&tally.classes) {
             from.times.add_to(to);
         }
-        for (status, count) in tally.failed().iter() {
-            *self.failed.entry(*status).or_default() += count;
+        for (to, from) in [
+            (&mut self.bytes_checked, &tally.bytes_checked),
+            (&mut self.bytes_copied, &tally.bytes_copied),
+        ] {
+            *to = to.wrapping_add(get(from));
+        }
+        let failed = tally.failed();
+        for (status, count) in &failed.statuses {
+            *self.failed.statuses.entry(*status).or_default() += count;
+        }
+        for (to, from) in self.failed.operations.iter_mut().zip(failed.operations) {
+            *to = to.wrapping_add(from);
         }
     }
 }

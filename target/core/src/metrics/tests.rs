@@ -8,31 +8,17 @@
 
 use std::time::Duration;
 
-use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::nvm::{Io, IoFlags, flush};
 use nvmeof_wire::opcode::{Opcode, io};
-use nvmeof_wire::registers::Cc;
 use nvmeof_wire::{Nqn, Sqe, Status};
 
 use super::{Book, Class, Counted, Of, Operation, Totals};
-use crate::testing::{DISK, HOST, Host, connect_data, target};
+use crate::testing::{DISK, HOST, Host, target};
 use crate::{Executed, Target};
 
-fn open(target: &Target, book: &Book, qid: u16, cntlid: u16) -> (Host, u16) {
-    let mut host = Host::open(target, qid, 32);
-    host.queue.count_in(book);
-    let answer = host.connect(&Connect::new(qid, 32, 0), &connect_data(cntlid));
-    assert_eq!(answer.status(), Status::SUCCESS);
-    let cntlid = u16::try_from(answer.result()).unwrap();
-    if qid == 0 {
-        assert_eq!(host.set_cc(Cc::ENABLE.0).status(), Status::SUCCESS);
-    }
-    (host, cntlid)
-}
-
 fn ready(target: &Target, book: &Book) -> (Host, Host) {
-    let (admin, cntlid) = open(target, book, 0, 0xffff);
-    (admin, open(target, book, 1, cntlid).0)
+    let (admin, cntlid) = Host::counted(target, book, 0, 0xffff);
+    (admin, Host::counted(target, book, 1, cntlid).0)
 }
 
 fn command(opcode: Opcode, nsid: u32, slba: u64) -> Sqe {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nvmeof_wire::{Ascii, Nqn};
 
 use super::{AnaGroup, Carrier, DEFAULT_ANA_GROUP, Discovery, Model, ModelError, Namespace};
-use super::{NamespaceState, Place, Port, Subsystem, Traddr, ana, derive};
+use super::{NamespaceState, Place, Port, Preferred, Subsystem, Traddr, ana, derive};
 use crate::Limits;
 
 /// Describes a port.
@@ -86,6 +86,8 @@ pub struct NamespaceSpec {
     pub write_zeroes: bool,
     /// Whether written data may be lost with the power until it is flushed.
     pub volatile_cache: bool,
+    /// In which sizes the disk is written and freed best.
+    pub preferred: Preferred,
     /// Its group for asymmetric namespace access, 1 to 128.
     pub ana_group: u32,
     /// The hosts that it is there for; `None`: for all that may connect.
@@ -109,6 +111,7 @@ impl Default for NamespaceSpec {
             deallocate: false,
             write_zeroes: false,
             volatile_cache: false,
+            preferred: Preferred::default(),
             ana_group: DEFAULT_ANA_GROUP,
             hosts: None,
         }
@@ -424,6 +427,7 @@ fn namespace(
         deallocate: spec.deallocate,
         write_zeroes: spec.write_zeroes,
         volatile_cache: spec.volatile_cache,
+        preferred: spec.preferred,
         ana_group: ana::check(place, "ana_group", spec.ana_group)?,
         hosts: hosts(place, spec)?,
     })

@@ -277,6 +277,9 @@ fn namespace(old: &Namespace, new: &Namespace) -> Option<ChangeKind> {
     if old.readonly != new.readonly {
         return changed("readonly");
     }
+    if old.preferred != new.preferred {
+        return changed("preferred size");
+    }
     if old.ana_group != new.ana_group {
         return changed("ana_group");
     }

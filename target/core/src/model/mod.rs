@@ -9,6 +9,7 @@ mod derive;
 mod difference;
 mod discovery;
 mod error;
+mod preferred;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ pub use derive::derived;
 pub use difference::{Change, ChangeKind, Subject};
 pub use discovery::{Discovery, DiscoverySpec, Referral, ReferralSpec};
 pub use error::{ModelError, Place};
+pub use preferred::Preferred;
 pub use state::{NamespaceState, Revision};
 pub(crate) use traddr::Local;
 pub use traddr::Traddr;
@@ -133,6 +135,8 @@ pub struct Namespace {
     pub write_zeroes: bool,
     /// Whether written data may be lost with the power until it is flushed.
     pub volatile_cache: bool,
+    /// In which sizes the disk is written and freed best.
+    pub preferred: Preferred,
     /// Its group for asymmetric namespace access.
     pub ana_group: u32,
     /// The hosts that it is there for; `None`: for all that may connect.

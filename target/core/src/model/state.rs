@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nvmeof_wire::Nqn;
 
-use super::{Model, Namespace, Subsystem};
+use super::{Model, Namespace, Preferred, Subsystem};
 
 /// Whether hosts can use a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct Revision {
     pub disk: u32,
     /// Size in logical blocks from now on.
     pub blocks: u64,
+    /// In which sizes its disk is written and freed best from now on.
+    pub preferred: Preferred,
     /// Whether hosts can use it.
     pub state: NamespaceState,
 }
@@ -68,6 +70,7 @@ impl Subsystem {
             if revision.blocks > 0 && revision.blocks <= i64::MAX as u64 >> namespace.block_shift {
                 namespace.blocks = revision.blocks;
             }
+            namespace.preferred = revision.preferred;
             namespace.state = revision.state;
         }
     }

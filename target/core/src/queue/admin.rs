@@ -129,6 +129,7 @@ impl Queue {
             capsule_len: self.bounds.capsule,
             shared: &self.shared,
             controller,
+            ledger: self.meter.ledger(),
             local: self.local,
         }
     }

@@ -52,6 +52,12 @@ impl Copying {
         self.storing && piece.start < bytes.end && bytes.start < piece.end
     }
 
+    /// Bytes of the piece that it is at; `data` are its ranges.
+    pub(super) fn piece_len(&self, data: &[u8]) -> Result<u64, Failure> {
+        let range: CopyRange = entry_at(data, self.at)?;
+        Ok(u64::from(piece(*self, &range)) << self.extent.block_shift)
+    }
+
     /// Bytes of the buffer.
     pub(crate) fn room(&self) -> u32 {
         u32::from(self.pages) * IoKind::PAGE

@@ -15,6 +15,7 @@ use super::request::{AfterFlush, Extent, Failure, Next, Request, Stage, bit};
 use crate::controller::Controller;
 use crate::health::Counting;
 use crate::live::{Live, View};
+use crate::metrics::{Meter, Operation};
 use crate::seats::Seat;
 use crate::sight::{Seen, Sight};
 use crate::{CloseCause, Executed, IoKind, IoOp, Limits, Namespace};
@@ -270,12 +271,31 @@ impl Joined {
         Ok(Next::Data)
     }
 
+    /// A Verify read a piece.
+    #[cold]
+    fn verified(&mut self, request: &Request, bytes: u64, meter: &mut Meter) {
+        self.counting.verified(bytes);
+        meter.stayed(Operation::Verify, request.nsid, bytes, |nsid| {
+            self.namespace(nsid).is_ok()
+        });
+    }
+
+    /// A Copy wrote a piece, which may be its last one.
+    #[cold]
+    fn stored(&mut self, request: &Request, bytes: u64, is_last: bool, meter: &mut Meter) {
+        self.counting.stored(bytes, is_last);
+        meter.stayed(Operation::Copy, request.nsid, bytes, |nsid| {
+            self.namespace(nsid).is_ok()
+        });
+    }
+
     /// A disk operation ended.
     pub(super) fn executed(
         &mut self,
         request: &mut Request,
         outcome: Executed,
         data: &[u8],
+        meter: &mut Meter,
     ) -> Result<Next, Failure> {
         let kind = match request.stage {
             Stage::Disk(op) | Stage::Verify(op) => op.kind,
@@ -308,6 +328,7 @@ impl Joined {
             Stage::Verify(left) => {
                 let done = first_piece(left).len;
                 let (offset, len) = (left.offset + done, left.len - done);
+                self.verified(request, done, meter);
                 if len == 0 {
                     return Ok(Next::Done(0));
                 }
@@ -320,7 +341,14 @@ impl Joined {
                     },
                 ))
             }
-            Stage::Copy(copying) => copy::copied(request, copying, data),
+            Stage::Copy(copying) => {
+                let next = copy::copied(request, copying, data)?;
+                if copying.is_storing() {
+                    let bytes = copying.piece_len(data)?;
+                    self.stored(request, bytes, matches!(next, Next::Done(_)), meter);
+                }
+                Ok(next)
+            }
             Stage::Trim {
                 command,
                 extent,

@@ -346,7 +346,7 @@ impl Queue {
             Event::Executed { outcome, data } => match (&mut self.role, request.stage) {
                 (Role::Io(joined), _) => {
                     joined.counting.is_at(now);
-                    joined.executed(request, outcome, data)
+                    joined.executed(request, outcome, data, &mut self.meter)
                 }
                 (Role::Admin(_), Stage::FlushAll { .. }) => self.shutdown_flushed(request),
                 (Role::Admin(_), Stage::Protect { asked, .. }) => {

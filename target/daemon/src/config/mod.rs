@@ -24,7 +24,7 @@ use nvmeof_rdma::{Address, PollingConfig};
 use nvmeof_rdma_shm::ShmConfig;
 use nvmeof_target_core::{
     Carrier, Limits, Model, ModelError, NamespaceSpec, NamespaceState, Place, PortAddress,
-    PortSpec, SubsystemSpec, Traddr, derived,
+    PortSpec, Preferred, SubsystemSpec, Traddr, derived,
 };
 
 pub use control::ControlConfig;
@@ -33,7 +33,7 @@ pub(crate) use cores::MOST_REACTORS;
 pub use error::ConfigError;
 pub use metrics::MetricsConfig;
 pub use open::Opened;
-pub(crate) use open::{Served, Wanted};
+pub(crate) use open::{Served, Wanted, preferred};
 use provider::Wrong;
 pub use provider::{Choice, ProviderName};
 use raw::{RawConfig, RawNamespace, RawSubsystem};
@@ -395,6 +395,7 @@ impl Config {
             deallocate: false,
             write_zeroes: false,
             volatile_cache: false,
+            preferred: Preferred::default(),
             ana_group: raw.ana_group(),
             hosts: raw.hosts(),
         })

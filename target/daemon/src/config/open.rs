@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use nvmeof_backend::{BlockSize, Claim, Geometry, OpenError, Spec};
-use nvmeof_target_core::{Model, NamespaceSpec, NamespaceState, PortSpec};
+use nvmeof_backend::{BlockSize, Claim, Geometry, Hints, OpenError, Spec};
+use nvmeof_target_core::{Model, NamespaceSpec, NamespaceState, PortSpec, Preferred};
 use toml::Spanned;
 
 use super::raw::RawNamespace;
@@ -249,6 +249,16 @@ fn fill_in(spec: &mut NamespaceSpec, disk: Served<'_>) {
     spec.deallocate = geometry.deallocate_zeroes;
     spec.write_zeroes = !geometry.readonly;
     spec.volatile_cache = geometry.volatile_write_cache;
+    spec.preferred = preferred(&geometry.hints);
+}
+
+/// The sizes of which hosts are told.
+pub(crate) fn preferred(hints: &Hints) -> Preferred {
+    Preferred {
+        write: hints.write.unwrap_or(0),
+        deallocate: hints.deallocate.unwrap_or(0),
+        optimal_write: hints.optimal_write.unwrap_or(0),
+    }
 }
 
 /// Device and number of a file, by whatever path it is named.

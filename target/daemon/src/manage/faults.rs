@@ -15,6 +15,7 @@ use nvmeof_wire::Nqn;
 use super::pool::{Disk, Held, Lost};
 use super::reactors::Failed;
 use super::{ApplyError, Changing, Manager, Report, State};
+use crate::config::preferred;
 use crate::watch::{Cause, FaultCounts};
 
 /// A namespace whose storage is gone. Displays as cause and remedy.
@@ -308,6 +309,7 @@ pub(super) fn revision(disk: &Disk) -> Option<Revision> {
         nsid: disk.wanted.nsid,
         disk: served.number,
         blocks: served.geometry.size / block_size,
+        preferred: preferred(&served.geometry.hints),
         state: if served.is_lost {
             NamespaceState::Faulted
         } else {

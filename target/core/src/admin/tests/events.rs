@@ -156,6 +156,7 @@ fn storage_is(target: &Target, state: NamespaceState) {
         nsid: 1,
         disk: 11,
         blocks: 1000,
+        preferred: crate::Preferred::default(),
         state,
     };
     let applied = target.apply(target.model().revised(&[revision])).unwrap();

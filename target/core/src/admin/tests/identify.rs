@@ -17,7 +17,7 @@ use super::discovery;
 use crate::testing::{
     DISK, Host, connect_data, namespace, port, subsystem, target, target_of, target_with,
 };
-use crate::{Limits, Model, Target};
+use crate::{Limits, Model, NamespaceState, Preferred, Target};
 
 fn identify<T: FromBytes>(host: &mut Host, cns: Cns, nsid: u32) -> T {
     let answer = host.identify(cns, nsid);
@@ -170,6 +170,34 @@ fn namespaces_have_their_sizes() {
 }
 
 #[test]
+fn preferred_sizes_are_told_of_the_namespace_that_has_them() {
+    let mut spec = subsystem();
+    spec.namespaces[0].preferred = Preferred {
+        write: 4096,
+        deallocate: 65536,
+        optimal_write: 1 << 20,
+    };
+    // 1 MiB is what a command carries here, and less there.
+    for (max_transfer, nows) in [(1 << 20, 2047), (512 << 10, 7)] {
+        let limits = Limits {
+            max_transfer,
+            ..Limits::default()
+        };
+        let model = Model::build(limits, &[port()], &[spec.clone()]).unwrap();
+        let (mut host, _) = Host::admin(&Target::new(model));
+        for cns in [Cns::NAMESPACE, Cns::ALLOCATED_NAMESPACE] {
+            let id: IdentifyNamespace = identify(&mut host, cns, 1);
+            assert_eq!(id.nsfeat(), Nsfeat::NSABP | Nsfeat::OPTPERF);
+            assert_eq!((id.npwg.get(), id.npwa.get()), (7, 7));
+            assert_eq!((id.npdg.get(), id.npda.get()), (127, 127));
+            assert_eq!(id.nows.get(), nows);
+            let other: IdentifyNamespace = identify(&mut host, cns, 3);
+            assert_eq!((other.nsfeat(), other.npwg.get()), (Nsfeat::NSABP, 0));
+        }
+    }
+}
+
+#[test]
 fn identifiers_are_given_and_the_same_in_both_places() {
     let (mut host, _) = Host::admin(&target());
     let list: DescriptorList = identify(&mut host, Cns::DESCRIPTORS, 1);
@@ -218,8 +246,66 @@ fn controllers_of_the_subsystem_are_listed() {
     let answer = host.read(from_second.to_sqe(), 4096);
     let list = ControllerList::read_from_bytes(&answer.data).unwrap();
     assert_eq!(list.iter().collect::<Vec<_>>(), [second]);
-    let answer = host.identify(Cns::ATTACHED_CONTROLLERS, 2);
-    assert_eq!(answer.status(), Status::INVALID_NAMESPACE);
+    // Base 2.1, 3.2.1: inactive, and invalid. 5.1.13.2.11: FFFFFFFFh.
+    for (nsid, status) in [
+        (2, Status::INVALID_FIELD),
+        (NSID_ALL, Status::INVALID_FIELD),
+        (0, Status::INVALID_NAMESPACE),
+        (1025, Status::INVALID_NAMESPACE),
+    ] {
+        let answer = host.identify(Cns::ATTACHED_CONTROLLERS, nsid);
+        assert_eq!(answer.status(), status, "{nsid}");
+    }
+}
+
+/// Base 2.1, 3.2.1: "allocated" and not active for any controller.
+#[test]
+fn a_namespace_that_is_switched_off_is_allocated_and_attached_to_nobody() {
+    let off = crate::NamespaceSpec {
+        state: NamespaceState::Disabled,
+        ..namespace(2)
+    };
+    let hidden = crate::NamespaceSpec {
+        hosts: Some(vec!["nqn.2026-11.org.example:friend".into()]),
+        state: NamespaceState::Disabled,
+        ..namespace(4)
+    };
+    let mut spec = subsystem();
+    spec.namespaces.extend([off, hidden]);
+    let model = Model::build(Limits::default(), &[port()], &[spec]).unwrap();
+    let (mut host, cntlid) = Host::admin(&Target::new(model));
+    let attached = |host: &mut Host, nsid| -> Vec<u16> {
+        let list: ControllerList = identify(host, Cns::ATTACHED_CONTROLLERS, nsid);
+        list.iter().collect()
+    };
+    assert_eq!(attached(&mut host, 1), [cntlid]);
+    assert_eq!(attached(&mut host, 2), []);
+    let list: NamespaceList = identify(&mut host, Cns::ALLOCATED_NAMESPACES, 0);
+    assert_eq!(list.iter().collect::<Vec<_>>(), [1, 2, 3]);
+    // The structure of the allocated namespace has all but its size, which nobody
+    // knows; that of the active one is "a zero filled data structure".
+    let id: IdentifyNamespace = identify(&mut host, Cns::ALLOCATED_NAMESPACE, 2);
+    assert_eq!((id.nsze.get(), id.nvmcap.get(), id.nmic), (0, 0, 1));
+    assert_eq!(id.format().unwrap().block_len(), Some(512));
+    assert!(id.nguid != [0; 16] && id.anagrpid.get() == 1);
+    for (cns, nsid) in [
+        (Cns::NAMESPACE, 2),
+        (Cns::INDEPENDENT_NAMESPACE, 2),
+        (Cns::CSI_NAMESPACE, 2),
+        (Cns::CSI_ALLOCATED_NAMESPACE, 2),
+        // Of other hosts alone: unallocated, as this one sees it.
+        (Cns::ALLOCATED_NAMESPACE, 4),
+    ] {
+        let answer = host.identify(cns, nsid);
+        assert_eq!(answer.status(), Status::SUCCESS, "{cns:?}");
+        assert!(answer.data.iter().all(|byte| *byte == 0), "{cns:?}");
+    }
+    for (cns, nsid, status) in [
+        (Cns::ATTACHED_CONTROLLERS, 4, Status::INVALID_FIELD),
+        (Cns::DESCRIPTORS, 2, Status::INVALID_NAMESPACE),
+    ] {
+        assert_eq!(host.identify(cns, nsid).status(), status, "{cns:?}");
+    }
 }
 
 #[test]

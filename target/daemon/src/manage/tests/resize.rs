@@ -5,6 +5,7 @@ use std::sync::Mutex as Shared;
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::statvfs::statvfs;
 use nvmeof_target_core::NamespaceState;
 
 use super::puppet::{LONG, Puppet, SHORT, manager};
@@ -28,6 +29,12 @@ fn bytes(manager: &Manager) -> u64 {
     manager.model().subsystems()[0].namespaces()[0].bytes()
 }
 
+/// In which sizes it is written best, as hosts are told.
+fn granularity(manager: &Manager) -> u64 {
+    let preferred = manager.model().subsystems()[0].namespaces()[0].preferred;
+    preferred.write.into()
+}
+
 /// A file of 4 MiB, and a configuration that serves it.
 fn scene() -> (TempDir, PathBuf, String) {
     let folder = tempfile::tempdir().unwrap();
@@ -42,6 +49,8 @@ fn scene() -> (TempDir, PathBuf, String) {
 fn a_file_is_cut_after_the_last_command_and_grows_before_the_first() {
     let (_folder, path, text) = scene();
     let (manager, mailbox) = manager(&text, LONG);
+    let block = statvfs(&path).unwrap().fragment_size();
+    assert_eq!(granularity(&manager), block);
     // What the reactor finds when it is told to open and to close disks.
     let seen = Arc::new(Shared::new(Vec::new()));
     let (sees, its, at) = (Arc::clone(&seen), Arc::clone(&manager), path.clone());
@@ -70,6 +79,7 @@ fn a_file_is_cut_after_the_last_command_and_grows_before_the_first() {
     assert_eq!((bytes(&manager), len(&path)), (1 << 20, 1 << 20));
     let _ = manager.resize_one(to(1, 2 << 20)).unwrap();
     assert_eq!((bytes(&manager), len(&path)), (2 << 20, 2 << 20));
+    assert_eq!(granularity(&manager), block);
     drop(puppet);
     let seen = seen.lock().unwrap();
     // Namespace and file: smaller is the namespace first, larger the file.

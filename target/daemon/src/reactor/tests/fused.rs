@@ -208,6 +208,7 @@ fn a_lock_is_on_what_is_behind_the_disk() {
         nsid: 1,
         disk: 1,
         blocks: 2048,
+        preferred: nvmeof_target_core::Preferred::default(),
         state: nvmeof_target_core::NamespaceState::Ready,
     };
     let target = &bench.reactor.target;

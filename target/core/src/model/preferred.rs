@@ -1,0 +1,109 @@
+//! In which sizes hosts had better write and free a namespace, and how Identify says
+//! it (NVM 1.0, 4.1.5.1 and 5.8.2).
+
+use nvmeof_wire::identify::IdentifyNamespace;
+use nvmeof_wire::identify::namespace::Nsfeat;
+
+/// In which sizes a namespace is written and freed best, in bytes; 0 where nothing
+/// is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Preferred {
+    /// Granularity and alignment of writes.
+    pub write: u32,
+    /// Granularity and alignment of deallocating.
+    pub deallocate: u32,
+    /// Size of the fastest writes.
+    pub optimal_write: u32,
+}
+
+impl Preferred {
+    /// Says it in `id`, whose blocks have 2^`block_shift` bytes, where that helps a host:
+    /// NPWG, NPWA, NPDG, NPDA and NOWS with the bit that they are there. `mdts` is
+    /// the longest transfer in bytes.
+    ///
+    /// A size is left out that is no multiple of the block, is more than its field can
+    /// say, or that no command can have: NPWG and NOWS "should be less than or equal to
+    /// Maximum Data Transfer Size". Fields of 16 bits have no value for what is not
+    /// known. One block (0h), for granularities, promises nothing; as the size of the
+    /// fastest writes it would be wrong, and there it is NPWG.
+    pub(crate) fn describe(&self, id: &mut IdentifyNamespace, block_shift: u8, mdts: u32) {
+        let blocks = |bytes: u32| {
+            let whole = bytes > 0 && bytes.trailing_zeros() >= u32::from(block_shift);
+            let zero_based = (bytes >> block_shift).checked_sub(1).filter(|_| whole)?;
+            u16::try_from(zero_based).ok()
+        };
+        let transferable = |bytes: u32| blocks(bytes).filter(|_| bytes <= mdts);
+        let write = transferable(self.write).unwrap_or(0);
+        let deallocate = blocks(self.deallocate).unwrap_or(0);
+        // "The value of this field should be a multiple of Namespace Preferred Write
+        // Granularity."
+        let granule = u32::from(write) + 1;
+        let optimal = transferable(self.optimal_write);
+        let optimal = optimal.filter(|blocks| (u32::from(*blocks) + 1).is_multiple_of(granule));
+        let optimal = optimal.unwrap_or(write);
+        if (write, deallocate, optimal) == (0, 0, 0) {
+            return;
+        }
+        id.nsfeat |= Nsfeat::OPTPERF.bits();
+        (id.npwg, id.npwa) = (write.into(), write.into());
+        (id.npdg, id.npda) = (deallocate.into(), deallocate.into());
+        id.nows = optimal.into();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MDTS: u32 = 1 << 20;
+
+    /// NPWG, NPWA, NPDG, NPDA and NOWS, if they are there.
+    fn said(sizes: [u32; 3], block_shift: u8) -> Option<[u16; 5]> {
+        let [write, deallocate, optimal_write] = sizes;
+        let preferred = Preferred {
+            write,
+            deallocate,
+            optimal_write,
+        };
+        let mut id = IdentifyNamespace::with_format(1000, block_shift);
+        preferred.describe(&mut id, block_shift, MDTS);
+        let all = [id.npwg, id.npwa, id.npdg, id.npda, id.nows];
+        let all = all.map(|one| one.get());
+        let there = id.nsfeat().contains(Nsfeat::OPTPERF);
+        assert!(there || all == [0; 5], "reserved");
+        there.then_some(all)
+    }
+
+    #[test]
+    fn preferred_sizes_are_blocks_counted_from_zero() {
+        assert_eq!(said([4096, 65536, 131_072], 9), Some([7, 7, 127, 127, 255]));
+        assert_eq!(said([4096, 65536, 131_072], 12), Some([0, 0, 15, 15, 31]));
+        assert_eq!(
+            said([1 << 20, 0, 1 << 20], 9),
+            Some([2047, 2047, 0, 0, 2047])
+        );
+        assert_eq!(said([0, 32 << 20, 0], 9), Some([0, 0, 65535, 65535, 0]));
+        assert_eq!(said([65536, 0, 196_608], 9), Some([127, 127, 0, 0, 383]));
+    }
+
+    #[test]
+    fn the_fastest_writes_have_the_granularity_where_nothing_is_known() {
+        assert_eq!(said([4096, 0, 0], 9), Some([7, 7, 0, 0, 7]));
+        assert_eq!(said([0, 4096, 0], 9), Some([0, 0, 7, 7, 0]));
+        // No multiple of the granularity.
+        assert_eq!(said([4096, 0, 6144], 9), Some([7, 7, 0, 0, 7]));
+    }
+
+    #[test]
+    fn preferred_sizes_that_cannot_be_said_are_left_out() {
+        assert_eq!(said([0, 0, 0], 9), None, "nothing is known");
+        assert_eq!(said([512, 512, 512], 9), None, "anything will do");
+        assert_eq!(said([4096, 4096, 4096], 12), None);
+        // Smaller than a block, no multiple, too long for a command or the field.
+        assert_eq!(said([512, 2048, 1024], 12), None);
+        assert_eq!(said([4097, 6145, 1], 9), None);
+        assert_eq!(said([2 << 20, 64 << 20, 3 << 20], 9), None);
+        assert_eq!(said([u32::MAX, u32::MAX, u32::MAX], 9), None);
+        assert_eq!(said([4096, 64 << 20, 2 << 20], 9), Some([7, 7, 0, 0, 7]));
+    }
+}
