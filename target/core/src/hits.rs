@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum Limit {
     /// Controllers of all hosts.
     Controllers,
+    /// Identifiers that controllers of one subsystem may have.
+    ControllerIds,
     /// Controllers of one host.
     HostControllers,
     /// I/O queues of one host.
@@ -33,8 +35,9 @@ pub struct Hits {
 
 impl Limit {
     /// All there are.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Controllers,
+        Self::ControllerIds,
         Self::HostControllers,
         Self::HostQueues,
         Self::HostCommands,
@@ -49,6 +52,7 @@ impl Limit {
     pub fn key(self) -> &'static str {
         match self {
             Self::Controllers => "limits.controllers",
+            Self::ControllerIds => "subsystem.cntlid_max",
             Self::HostControllers => "limits.host_controllers",
             Self::HostQueues => "limits.host_queues",
             Self::HostCommands => "limits.host_commands",
@@ -96,6 +100,6 @@ mod tests {
             }
         }
         let counts = Limit::ALL.map(|limit| hits.get(limit));
-        assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
     }
 }

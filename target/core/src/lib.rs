@@ -43,10 +43,10 @@ pub use hits::{Hits, Limit};
 pub use limits::Limits;
 pub use locks::{Barrier, LockMember, Locks, RangeLock};
 pub use model::{
-    AnaGroup, Carrier, Change, ChangeKind, DEFAULT_ANA_GROUP, Discovery, DiscoverySpec, Fabric,
-    Model, ModelError, Namespace, NamespaceSpec, NamespaceState, Place, Port, PortAddress,
-    PortSpec, Preferred, Referral, ReferralSpec, Revision, Subject, Subsystem, SubsystemSpec,
-    Traddr, derived,
+    AnaGroup, Carrier, Change, ChangeKind, ControllerIds, DEFAULT_ANA_GROUP, Discovery,
+    DiscoverySpec, Fabric, Model, ModelError, Namespace, NamespaceSpec, NamespaceState, Place,
+    Port, PortAddress, PortSpec, Preferred, Referral, ReferralSpec, Revision, Subject, Subsystem,
+    SubsystemSpec, Traddr, derived,
 };
 pub use protection::{KeepProtections, KeptProtection};
 pub use queue::{News, Queue, Request};

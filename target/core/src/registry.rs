@@ -1,14 +1,19 @@
 //! The controllers that are connected, over all reactors. The lock is taken
 //! when queues connect and go, never for a command.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmeof_wire::Nqn;
 
 use crate::controller::Controller;
+use crate::model::{Choice, ControllerIds};
 use crate::{Limit, Limits};
 
 const DISCOVERY: usize = Limits::DISCOVERY_CONTROLLERS as usize;
+/// Ranges of identifiers of which it is known which one was given last. A target
+/// has as many as its subsystems have; others are from before it was changed.
+const RANGES: usize = 1024;
 
 /// Controllers by their identifier.
 #[derive(Debug)]
@@ -21,11 +26,12 @@ struct Inner {
     /// Controllers that serve namespaces, at most, and those of one host.
     nvm: usize,
     of_host: usize,
-    /// Controller `cntlid` is at `cntlid - 1`.
-    places: Vec<Option<Arc<Controller>>>,
-    /// Where the search for a free place starts, so that an identifier is
+    /// Those there are. No two have the same identifier, whatever subsystem they are
+    /// of.
+    controllers: BTreeMap<u16, Arc<Controller>>,
+    /// Where in each range the search for a free identifier starts, so that one is
     /// not used again soon.
-    next: usize,
+    next: BTreeMap<ControllerIds, u16>,
 }
 
 impl Registry {
@@ -36,8 +42,8 @@ impl Registry {
             inner: Mutex::new(Inner {
                 nvm: count.into(),
                 of_host: of_host.into(),
-                places: vec![None; usize::from(count) + DISCOVERY],
-                next: 0,
+                controllers: BTreeMap::new(),
+                next: BTreeMap::new(),
             }),
         }
     }
@@ -47,15 +53,16 @@ impl Registry {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds what `make` makes of the identifier given to it, for `host`. The error
-    /// says of what there are too many.
+    /// Adds what `make` makes of the identifier given to it, which is one of
+    /// `choice`, for `host`. The error says of what there are too many.
     pub(crate) fn add(
         &self,
         host: &Nqn,
+        choice: &Choice<'_>,
         make: impl FnOnce(u16) -> Controller,
     ) -> Result<Arc<Controller>, Limit> {
         let mut inner = self.lock();
-        let there = inner.places.iter().flatten();
+        let there = inner.controllers.values();
         let (mut all, mut its) = (0, 0);
         for one in there.filter(|one| !one.is_discovery()) {
             all += 1;
@@ -67,74 +74,69 @@ impl Registry {
         if its >= inner.of_host {
             return Err(Limit::HostControllers);
         }
-        inner.add(make).ok_or(Limit::Controllers)
+        inner.add(choice, make).ok_or(Limit::ControllerIds)
     }
 
     /// Adds a discovery controller. When there are as many as may be, the one
     /// that was silent longest is lost. Says whether one was.
     pub(crate) fn add_discovery(
         &self,
+        choice: &Choice<'_>,
         make: impl FnOnce(u16) -> Controller,
     ) -> (Option<Arc<Controller>>, bool) {
         let mut inner = self.lock();
-        let discovery = inner.places.iter_mut().filter(|place| {
-            let there = place.as_ref();
-            there.is_some_and(|one| one.is_discovery())
-        });
-        let all: Vec<_> = discovery.collect();
-        let mut gave_way = false;
-        if all.len() >= DISCOVERY
-            && let Some(longest) = all
-                .into_iter()
-                .min_by_key(|place| place.as_ref().map(|one| one.hot.heard()))
-            && let Some(lost) = longest.take()
-        {
-            gave_way = lost.hot.lose();
+        let there = inner.controllers.values();
+        let all: Vec<_> = there.filter(|one| one.is_discovery()).collect();
+        let mut longest = None;
+        if all.len() >= DISCOVERY {
+            let silent = all.into_iter().min_by_key(|one| one.hot.heard());
+            longest = silent.map(|one| one.cntlid);
         }
-        (inner.add(make), gave_way)
+        let lost = longest.and_then(|cntlid| inner.controllers.remove(&cntlid));
+        let gave_way = lost.is_some_and(|lost| lost.hot.lose());
+        (inner.add(choice, make), gave_way)
     }
 
     /// The controller of that identifier.
     pub(crate) fn get(&self, cntlid: u16) -> Option<Arc<Controller>> {
-        let at = usize::from(cntlid).checked_sub(1)?;
-        self.lock().places.get(at)?.clone()
+        self.lock().controllers.get(&cntlid).cloned()
     }
 
     /// Forgets a controller and frees its identifier.
     pub(crate) fn remove(&self, controller: &Arc<Controller>) {
-        let Some(at) = usize::from(controller.cntlid).checked_sub(1) else {
-            return;
-        };
-        if let Some(place) = self.lock().places.get_mut(at)
-            && place
-                .as_ref()
-                .is_some_and(|there| Arc::ptr_eq(there, controller))
-        {
-            *place = None;
+        let mut inner = self.lock();
+        let there = inner.controllers.get(&controller.cntlid);
+        if there.is_some_and(|there| Arc::ptr_eq(there, controller)) {
+            inner.controllers.remove(&controller.cntlid);
         }
     }
 
     /// Controllers there are now.
     pub(crate) fn all(&self) -> Vec<Arc<Controller>> {
-        self.lock().places.iter().flatten().cloned().collect()
+        self.lock().controllers.values().cloned().collect()
     }
 
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
-        self.lock().places.iter().flatten().count()
+        self.lock().controllers.len()
     }
 }
 
 impl Inner {
-    fn add(&mut self, make: impl FnOnce(u16) -> Controller) -> Option<Arc<Controller>> {
-        let count = self.places.len();
-        let at = (self.next..count)
-            .chain(0..self.next)
-            .find(|at| self.places.get(*at).is_some_and(Option::is_none))?;
-        let cntlid = u16::try_from(at + 1).ok()?;
+    fn add(
+        &mut self,
+        choice: &Choice<'_>,
+        make: impl FnOnce(u16) -> Controller,
+    ) -> Option<Arc<Controller>> {
+        let start = self.next.get(&choice.ids).copied().unwrap_or_default();
+        let taken = |cntlid| self.controllers.contains_key(&cntlid);
+        let cntlid = choice.first_free(start, taken)?;
         let controller = Arc::new(make(cntlid));
-        *self.places.get_mut(at)? = Some(Arc::clone(&controller));
-        self.next = (at + 1) % count;
+        self.controllers.insert(cntlid, Arc::clone(&controller));
+        if self.next.len() >= RANGES && !self.next.contains_key(&choice.ids) {
+            self.next.clear();
+        }
+        self.next.insert(choice.ids, cntlid.saturating_add(1));
         Some(controller)
     }
 }

@@ -52,6 +52,33 @@ fn one_host_has_so_many_controllers_and_queues() {
     target.stop();
 }
 
+/// What two targets that serve one subsystem together need: no two controllers of it
+/// have the same identifier.
+#[test]
+fn two_targets_of_a_subsystem_give_different_identifiers() {
+    let serving = |min: u16, max: u16| {
+        let keys = format!("allow_any_host = true\ncntlid_min = {min}\ncntlid_max = {max}");
+        Setup::new().access(&keys).file(MIB).start()
+    };
+    let mut targets = [serving(1, 2), serving(1000, 1999)];
+    let mut peers = Vec::new();
+    for (target, expected) in [(0, 1), (0, 2), (1, 1000), (1, 1001)] {
+        let (peer, cntlid) = Peer::connected(targets[target].address(), 0, 0xffff);
+        assert_eq!(cntlid, expected);
+        peers.push(peer);
+    }
+    let [few, many] = &targets;
+    few.nvmeof("id-ctrl").fails(1, &["limit"]);
+    told(few, &["controller identifiers", "1 to 2", "cntlid_max"]);
+    let seen = many.nvmeof("id-ctrl").json();
+    assert_eq!(seen["cntlid"], 1002);
+    drop(peers);
+    let free = eventually(|| (few.nvmeof("id-ctrl").end().status == Some(0)).then_some(()));
+    assert!(free.is_some(), "{}", few.log());
+    targets.iter_mut().for_each(Target::must_be_well);
+    targets.into_iter().for_each(Target::stop);
+}
+
 #[test]
 fn a_port_has_so_many_connections() {
     let setup = Setup::new()

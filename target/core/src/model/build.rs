@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nvmeof_wire::{Ascii, Nqn};
 
 use super::{AnaGroup, Carrier, DEFAULT_ANA_GROUP, Discovery, Model, ModelError, Namespace};
-use super::{NamespaceState, Place, Port, Preferred, Subsystem, Traddr, ana, derive};
+use super::{NamespaceState, Place, Port, Preferred, Subsystem, Traddr, ana, cntlids, derive};
 use crate::Limits;
 
 /// Describes a port.
@@ -55,6 +55,10 @@ pub struct SubsystemSpec {
     pub allow_any_host: bool,
     /// Hosts that may connect; nobody may when neither is given.
     pub allowed_hosts: Vec<String>,
+    /// Lowest identifier of its controllers, 1 to 65519; 1 when not given.
+    pub cntlid_min: Option<u32>,
+    /// Highest identifier of its controllers, 1 to 65519; 65519 when not given.
+    pub cntlid_max: Option<u32>,
     /// Its namespaces.
     pub namespaces: Vec<NamespaceSpec>,
 }
@@ -148,6 +152,7 @@ impl Model {
         Ok(Self {
             limits,
             ports: ports.into(),
+            kept_ids: cntlids::kept(subsystems.iter().map(|one| &**one)).into(),
             subsystems,
             discovery: Discovery::default(),
         })
@@ -341,6 +346,7 @@ fn subsystem(
         nqn,
         serial,
         model_number,
+        controller_ids: cntlids::checked(place, spec.cntlid_min, spec.cntlid_max)?,
         allowed_hosts: allowed_hosts(place, spec)?,
         namespaces,
         disabled,

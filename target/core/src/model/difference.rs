@@ -186,6 +186,10 @@ fn subsystem(old: &Subsystem, new: &Subsystem, changes: &mut Vec<Change>) {
         Some("serial")
     } else if old.model_number != new.model_number {
         Some("model")
+    } else if old.controller_ids.min() != new.controller_ids.min() {
+        Some("cntlid_min")
+    } else if old.controller_ids.max() != new.controller_ids.max() {
+        Some("cntlid_max")
     } else {
         None
     };

@@ -5,6 +5,7 @@ mod address;
 mod ana;
 mod build;
 mod capsules;
+mod cntlids;
 mod derive;
 mod difference;
 mod discovery;
@@ -25,6 +26,8 @@ pub use address::PortAddress;
 pub(crate) use ana::MAX_GROUP;
 pub use ana::{AnaGroup, DEFAULT_ANA_GROUP};
 pub use build::{NamespaceSpec, PortSpec, SubsystemSpec};
+pub(crate) use cntlids::Choice;
+pub use cntlids::ControllerIds;
 pub use derive::derived;
 pub use difference::{Change, ChangeKind, Subject};
 pub use discovery::{Discovery, DiscoverySpec, Referral, ReferralSpec};
@@ -42,6 +45,8 @@ pub struct Model {
     limits: Limits,
     ports: Arc<[Port]>,
     subsystems: Vec<Arc<Subsystem>>,
+    /// Controller identifiers that are for some subsystems alone.
+    kept_ids: Arc<[ControllerIds]>,
     discovery: Discovery,
 }
 
@@ -99,6 +104,9 @@ pub struct Subsystem {
     pub serial: Ascii<20>,
     /// Model number, ASCII padded with spaces.
     pub model_number: Ascii<40>,
+    /// Identifiers that its controllers have. Those that are connected keep theirs
+    /// when these are others.
+    pub controller_ids: ControllerIds,
     /// Hosts that may connect; `None` lets every host.
     pub allowed_hosts: Option<Vec<Nqn>>,
     /// Those that are active, ordered by namespace id.

@@ -18,7 +18,7 @@ use super::{News, Queue, Role, common_checks};
 use crate::controller::{Controller, Features, Serves};
 use crate::seats::{Seat, Taken};
 use crate::target::Served;
-use crate::{CloseCause, Data, Limit, PortAddress};
+use crate::{CloseCause, ControllerIds, Data, Limit, PortAddress};
 
 // Fields of the command and of its data that can be at fault, in bytes.
 const RECFMT: InvalidParameter = InvalidParameter::InCommand(40);
@@ -202,6 +202,8 @@ impl Queue {
         let served = self.shared.served();
         let serves = serves(&served, who, self.port.as_ref())?;
         let finds = matches!(serves, Serves::Discovery);
+        let subsystem = served.model.subsystem(&who.subnqn).map(|one| &**one);
+        let choice = served.model.controller_ids(subsystem.filter(|_| !finds));
         let features = Features::new(limits, connect.kato.get());
         let (hostnqn, hostid) = (who.hostnqn, who.hostid);
         // One that is not there by now is about to close the connection.
@@ -213,16 +215,31 @@ impl Queue {
         };
         let registry = &self.shared.registry;
         let (added, gave_way) = if finds {
-            let (added, gave_way) = registry.add_discovery(make);
-            (added.ok_or(Limit::Controllers), gave_way)
+            let (added, gave_way) = registry.add_discovery(&choice, make);
+            (added.ok_or(Limit::ControllerIds), gave_way)
         } else {
-            (registry.add(&who.hostnqn, make), false)
+            (registry.add(&who.hostnqn, &choice, make), false)
         };
+        let ids = choice.ids;
         drop(served);
         if gave_way {
             self.news |= News::POLL_ALL;
         }
-        added.map_err(|limit| self.too_many(limit, who))
+        added.map_err(|limit| match limit {
+            Limit::ControllerIds => self.no_identifier(ids),
+            limit => self.too_many(limit, who),
+        })
+    }
+
+    /// Refuses a Connect because the subsystem has no controller identifier left.
+    fn no_identifier(&self, ids: ControllerIds) -> Refused {
+        let cause = format_args!(
+            "all controller identifiers of this subsystem, {ids}, are in use; raise its \
+             cntlid_max or lower its cntlid_min, to what no other target gives that serves it"
+        );
+        self.shared.hits.add(Limit::ControllerIds);
+        let failure = Failure::transient(Status::CONNECT_CONTROLLER_BUSY);
+        Refused::new(failure, cause)
     }
 
     /// Refuses a Connect because of `limit`, which is counted. The host may try

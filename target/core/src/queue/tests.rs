@@ -9,6 +9,7 @@
 mod abort;
 mod capsule;
 mod cm;
+mod cntlids;
 mod connect;
 mod fused;
 mod io;

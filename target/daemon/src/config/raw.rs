@@ -170,6 +170,15 @@ pub(super) struct RawSubsystem {
     ///
     /// Default: `"nvmeof"`
     model: Option<Spanned<String>>,
+    /// Lowest identifier of its controllers: 1 to 65519. Targets that serve one subsystem
+    /// together have to give different ones.
+    ///
+    /// Default: `1`
+    cntlid_min: Option<Spanned<u32>>,
+    /// Highest identifier of its controllers: `cntlid_min` to 65519.
+    ///
+    /// Default: `65519`
+    cntlid_max: Option<Spanned<u32>>,
     /// Whether every host may connect.
     ///
     /// Default: `false`
@@ -263,6 +272,8 @@ impl RawConfig {
             nqn: spanned(nqn),
             serial: None,
             model: None,
+            cntlid_min: None,
+            cntlid_max: None,
             allow_any_host: Spanned::new(0..0, true),
             allowed_hosts: None,
             namespace,
@@ -362,10 +373,13 @@ impl RawSubsystem {
         let text = |spanned: &Option<Spanned<String>>| {
             spanned.as_ref().map(|spanned| spanned.get_ref().clone())
         };
+        let number = |spanned: &Option<Spanned<u32>>| spanned.as_ref().map(|one| *one.get_ref());
         SubsystemSpec {
             nqn: self.nqn.get_ref().clone(),
             serial: text(&self.serial),
             model: text(&self.model),
+            cntlid_min: number(&self.cntlid_min),
+            cntlid_max: number(&self.cntlid_max),
             allow_any_host: *self.allow_any_host.get_ref(),
             allowed_hosts: self.hosts().map(|host| host.get_ref().clone()).collect(),
             namespaces,
@@ -387,6 +401,8 @@ impl RawSubsystem {
             "nqn" => self.nqn.span(),
             "serial" => self.serial.as_ref()?.span(),
             "model" => self.model.as_ref()?.span(),
+            "cntlid_min" => self.cntlid_min.as_ref()?.span(),
+            "cntlid_max" => self.cntlid_max.as_ref()?.span(),
             "allow_any_host" => self.allow_any_host.span(),
             "allowed_hosts" => {
                 let mut hosts = self.hosts();

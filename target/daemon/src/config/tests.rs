@@ -103,6 +103,8 @@ state = "change"
 nqn = "nqn.2026-11.org.example:disk"
 serial = "123"
 model = "a disk"
+cntlid_min = 100
+cntlid_max = 199
 allowed_hosts = ["nqn.2026-11.org.example:host"]
 [[subsystem.namespace]]
 nsid = 1
@@ -149,6 +151,8 @@ enabled = false
     let opened = config.open().unwrap();
     let model = config.model(&opened, &[]).unwrap();
     let subsystem = model.subsystems().first().unwrap();
+    let ids = subsystem.controller_ids;
+    assert_eq!((ids.min(), ids.max()), (100, 199));
     let namespace = subsystem.namespace(1).unwrap();
     assert_eq!((namespace.blocks, namespace.readonly), (1 << 18, true));
     let disabled: Vec<_> = subsystem.disabled().iter().map(|it| it.nsid).collect();
@@ -197,6 +201,18 @@ fn values_that_cannot_be_are_named_with_their_line() {
         &refused("= true", "= false"),
         6,
         &["allowed_hosts", "allow_any_host"],
+    );
+    let ids = |min, max| {
+        let keys = format!("= true\ncntlid_min = {min}\ncntlid_max = {max}");
+        refused("= true", &keys)
+    };
+    let words = ["cntlid_min = 0", "1 to 65519"];
+    assert_names(&ids(0, 9), 9, &words);
+    assert_names(&ids(1, 65_520), 10, &["cntlid_max = 65520", "1 to 65519"]);
+    assert_names(
+        &ids(20, 10),
+        9,
+        &["cntlid_min = 20", "cntlid_max, which is 10"],
     );
     let uuid = "block_size = 512\nuuid = \"00000000-0000-0000-0000-000000000000\"";
     assert_names(&refused("block_size = 512", uuid), 13, &["uuid", "32"]);

@@ -1,5 +1,6 @@
 //! Subsystems of a saved configuration, their namespaces and hosts.
 
+use nvmeof_target_core::ControllerIds;
 use nvmeof_wire::Nqn;
 use uuid::Uuid;
 
@@ -23,6 +24,9 @@ pub(super) struct Subsystem {
     pub(super) nqn: String,
     pub(super) serial: Option<String>,
     pub(super) model: Option<String>,
+    /// Lowest and highest identifier of its controllers, where those are not all.
+    pub(super) cntlid_min: Option<u16>,
+    pub(super) cntlid_max: Option<u16>,
     pub(super) allow_any_host: bool,
     pub(super) allowed_hosts: Vec<String>,
     /// Queues of one controller, where that is not the default.
@@ -76,6 +80,7 @@ fn subsystem(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
     let serial = printable(&mut attr, "serial", SERIAL, report);
     let model = printable(&mut attr, "model", MODEL, report);
     let queues = queues(&mut attr, report);
+    let (cntlid_min, cntlid_max) = controller_ids(&mut attr, report);
     attributes(&mut attr, report);
     attr.finish(report);
     let allowed_hosts = hosts(object, report);
@@ -92,6 +97,8 @@ fn subsystem(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
         nqn,
         serial,
         model,
+        cntlid_min,
+        cntlid_max,
         allow_any_host,
         allowed_hosts,
         queues,
@@ -125,15 +132,26 @@ fn queues(attr: &mut Object<'_>, report: &mut Report) -> Option<u16> {
     (i64::from(most) != DEFAULT).then_some(most)
 }
 
+/// The lowest and the highest identifier of controllers, where they are not the
+/// lowest and the highest there are.
+fn controller_ids(attr: &mut Object<'_>, report: &mut Report) -> (Option<u16>, Option<u16>) {
+    let all = ControllerIds::default();
+    let mut one = |key, most: u16| {
+        let number = attr.number(key, report)?;
+        let fits = u16::try_from(number).ok().filter(|it| all.contains(*it));
+        if fits.is_none() {
+            let what = format!("{number} is no identifier of a controller");
+            let remedy = "where several targets serve this subsystem, give each its own, 1 to \
+                          65519: cntlid_min and cntlid_max";
+            report.lost(&attr.place(key), &what, remedy);
+        }
+        fits.filter(|it| *it != most)
+    };
+    (one("cntlid_min", all.min()), one("cntlid_max", all.max()))
+}
+
 /// Attributes that only have a default here.
 fn attributes(attr: &mut Object<'_>, report: &mut Report) {
-    let lowest = attr.number("cntlid_min", report).unwrap_or(1);
-    let highest = attr.number("cntlid_max", report).unwrap_or(0xffef);
-    if lowest > 1 || highest < 0xffef {
-        let what = format!("controllers are not numbered from {lowest} to {highest}");
-        let remedy = "where several targets serve this subsystem, let this one serve it alone";
-        report.lost(&attr.place("cntlid_min"), &what, remedy);
-    }
     if attr.switch("pi_enable", report) == Some(true) {
         no_protection(&attr.place("pi_enable"), report);
     }

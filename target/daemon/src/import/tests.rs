@@ -183,8 +183,13 @@ fn what_cannot_come_along_is_told_with_its_place_and_a_remedy() {
         ),
         (
             "/subsystems/0/attr/cntlid_min",
-            json!("100"),
+            json!("0"),
             "subsystems[0].attr.cntlid_min",
+        ),
+        (
+            "/subsystems/0/attr/cntlid_max",
+            json!("65520"),
+            "subsystems[0].attr.cntlid_max",
         ),
         (
             "/subsystems/0/attr/pi_enable",
@@ -271,6 +276,38 @@ fn what_hosts_are_told_otherwise_is_noted() {
             "{found}"
         );
     }
+}
+
+/// Targets that serve one subsystem together give different identifiers.
+#[test]
+fn controllers_are_numbered_as_before() {
+    let mut saved: Value = serde_json::from_str(SAVED).unwrap();
+    let attr = &mut saved["subsystems"][1]["attr"];
+    (attr["cntlid_min"], attr["cntlid_max"]) = (json!("100"), json!(199));
+    let (text, report) = import(&saved, &small_blocks);
+    assert_eq!(report.losses(), 0, "{}", told(&report));
+    let table = imported(&text);
+    let of = |at: usize, key| {
+        table["subsystem"][at]
+            .get(key)
+            .and_then(toml::Value::as_integer)
+    };
+    assert_eq!(
+        [of(1, "cntlid_min"), of(1, "cntlid_max")],
+        [Some(100), Some(199)]
+    );
+    assert_eq!([of(0, "cntlid_min"), of(0, "cntlid_max")], [None, None]);
+    Config::parse(Path::new("configuration"), text).unwrap();
+    // The kernel does not take that, but a file may have it.
+    saved["subsystems"][1]["attr"]["cntlid_max"] = json!(99);
+    let bytes = serde_json::to_vec(&saved).unwrap();
+    let (_, report) = converted(Path::new("saved"), &bytes, Disks(&small_blocks)).unwrap();
+    assert_eq!(report.losses(), 1, "{}", told(&report));
+    assert!(
+        told(&report).contains("is more than cntlid_max"),
+        "{}",
+        told(&report)
+    );
 }
 
 #[test]

@@ -93,6 +93,15 @@ fn out_subsystem(subsystem: &Subsystem, has_ana: bool, line: &mut impl FnMut(&st
             line(&format!("{key} = {}", quoted(value)));
         }
     }
+    let ids = [
+        ("cntlid_min", subsystem.cntlid_min),
+        ("cntlid_max", subsystem.cntlid_max),
+    ];
+    for (key, value) in ids {
+        if let Some(value) = value {
+            line(&format!("{key} = {value}"));
+        }
+    }
     if subsystem.allow_any_host {
         line("allow_any_host = true");
     } else {

@@ -1,0 +1,261 @@
+//! The controller identifiers that a subsystem gives, so that targets which serve
+//! one subsystem together give different ones.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use super::build::wrong;
+use super::{Model, ModelError, Place, Subsystem};
+
+/// Identifiers of controllers, from the lowest to the highest of them. The default
+/// is all there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ControllerIds {
+    min: u16,
+    max: u16,
+}
+
+/// The identifiers that a new controller may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice<'a> {
+    pub(crate) ids: ControllerIds,
+    /// Those that others were told to give: only when there is nothing else. In
+    /// order, with something between each two.
+    pub(crate) kept: &'a [ControllerIds],
+}
+
+impl ControllerIds {
+    /// Base 2.1, 3.1.2: FFF0h to FFFFh are reserved. Nobody gives 0, which Linux
+    /// takes for none.
+    pub const ALL: Self = Self {
+        min: 1,
+        max: 0xffef,
+    };
+
+    /// The lowest.
+    #[must_use]
+    pub fn min(self) -> u16 {
+        self.min
+    }
+
+    /// The highest.
+    #[must_use]
+    pub fn max(self) -> u16 {
+        self.max
+    }
+
+    /// Whether that is one of them.
+    #[must_use]
+    pub fn contains(self, cntlid: u16) -> bool {
+        (self.min..=self.max).contains(&cntlid)
+    }
+}
+
+impl Default for ControllerIds {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
+impl fmt::Display for ControllerIds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to {}", self.min, self.max)
+    }
+}
+
+impl Choice<'_> {
+    /// The first that is not taken, looked for from `start` on and then from the
+    /// lowest, which it is as well when `start` is none of them.
+    pub(crate) fn first_free(&self, start: u16, taken: impl Fn(u16) -> bool) -> Option<u16> {
+        let ControllerIds { min, max } = self.ids;
+        let start = if self.ids.contains(start) { start } else { min };
+        let parts = || [start..=max, min..=start.saturating_sub(1)];
+        let mut first = parts().into_iter();
+        first
+            .find_map(|part| free(part, self.kept, &taken))
+            .or_else(|| parts().into_iter().find_map(|part| free(part, &[], &taken)))
+    }
+}
+
+/// The first of `ids` that is neither taken nor kept. Takes as many steps as there
+/// are taken ones and ranges that are kept.
+fn free(
+    ids: RangeInclusive<u16>,
+    kept: &[ControllerIds],
+    taken: impl Fn(u16) -> bool,
+) -> Option<u16> {
+    let mut at = *ids.start();
+    while at <= *ids.end() {
+        let next = kept.partition_point(|one| one.max < at);
+        if let Some(one) = kept.get(next).filter(|one| one.contains(at)) {
+            at = one.max;
+        } else if !taken(at) {
+            return Some(at);
+        }
+        at = at.checked_add(1)?;
+    }
+    None
+}
+
+impl Model {
+    /// Which identifier a controller of `subsystem` may have; `None`: a discovery
+    /// controller. Whoever may give all leaves alone what others may, who may give
+    /// few.
+    pub(crate) fn controller_ids(&self, subsystem: Option<&Subsystem>) -> Choice<'_> {
+        let ids = subsystem.map_or(ControllerIds::ALL, |subsystem| subsystem.controller_ids);
+        let kept: &[_] = match ids {
+            ControllerIds::ALL => &self.kept_ids,
+            _ => &[],
+        };
+        Choice { ids, kept }
+    }
+}
+
+/// What subsystems give that do not give all: in order, with something between each
+/// two.
+pub(super) fn kept<'a>(subsystems: impl Iterator<Item = &'a Subsystem>) -> Vec<ControllerIds> {
+    let all = subsystems.map(|subsystem| subsystem.controller_ids);
+    let mut all: Vec<_> = all.filter(|ids| *ids != ControllerIds::ALL).collect();
+    all.sort_unstable();
+    let mut joined: Vec<ControllerIds> = Vec::new();
+    for ids in all {
+        match joined.last_mut() {
+            Some(last) if ids.min <= last.max.saturating_add(1) => {
+                last.max = last.max.max(ids.max);
+            }
+            _ => joined.push(ids),
+        }
+    }
+    joined
+}
+
+/// Checks what a subsystem at `place` is to give; what is not said is all.
+pub(super) fn checked(
+    place: Place,
+    min: Option<u32>,
+    max: Option<u32>,
+) -> Result<ControllerIds, ModelError> {
+    let ControllerIds {
+        min: low,
+        max: high,
+    } = ControllerIds::ALL;
+    let one = |key, value: Option<u32>, default| {
+        let given = value.unwrap_or_else(|| u32::from(default));
+        let fits = u16::try_from(given).ok();
+        fits.filter(|one| (low..=high).contains(one))
+            .ok_or_else(|| wrong(place, key, given, &format!("must be {low} to {high}")))
+    };
+    let (min, max) = (one("cntlid_min", min, low)?, one("cntlid_max", max, high)?);
+    if min > max {
+        let why = format!("is more than cntlid_max, which is {max}; give one that is not");
+        return Err(wrong(place, "cntlid_min", min, &why));
+    }
+    Ok(ControllerIds { min, max })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::{port, subsystem};
+    use crate::{Limits, SubsystemSpec};
+
+    fn ids(min: u16, max: u16) -> ControllerIds {
+        ControllerIds { min, max }
+    }
+
+    fn spec(name: usize, min: Option<u32>, max: Option<u32>) -> SubsystemSpec {
+        SubsystemSpec {
+            nqn: format!("nqn.2026-11.org.example:{name}"),
+            cntlid_min: min,
+            cntlid_max: max,
+            ..subsystem()
+        }
+    }
+
+    fn built(specs: &[SubsystemSpec]) -> Result<Model, ModelError> {
+        Model::build(Limits::default(), &[port()], specs)
+    }
+
+    #[test]
+    fn a_subsystem_gives_the_identifiers_that_were_said() {
+        let of = |min, max| -> Result<_, ModelError> {
+            let model = built(&[spec(1, min, max)])?;
+            Ok(model.subsystems()[0].controller_ids)
+        };
+        assert_eq!(of(None, None).unwrap(), ids(1, 65_519));
+        assert_eq!(of(Some(100), None).unwrap(), ids(100, 65_519));
+        assert_eq!(of(None, Some(99)).unwrap(), ids(1, 99));
+        assert_eq!(of(Some(7), Some(7)).unwrap(), ids(7, 7));
+        let rows = [
+            (Some(0), None, "cntlid_min"),
+            (Some(65_520), None, "cntlid_min"),
+            (Some(70_000), None, "cntlid_min"),
+            (None, Some(65_520), "cntlid_max"),
+            (None, Some(0), "cntlid_max"),
+            (Some(100), Some(99), "cntlid_min"),
+        ];
+        for (min, max, key) in rows {
+            let error = of(min, max).unwrap_err();
+            assert_eq!(error.place, Place::Subsystem(0));
+            assert_eq!(error.key, key, "{min:?} {max:?}");
+        }
+    }
+
+    #[test]
+    fn what_others_were_told_to_give_is_theirs() {
+        let model = built(&[
+            spec(1, Some(200), Some(300)),
+            spec(2, None, None),
+            spec(3, Some(1), Some(2)),
+            spec(4, Some(3), Some(4)),
+            spec(5, Some(250), Some(260)),
+        ]);
+        let model = model.unwrap();
+        let choice = |at: usize| model.controller_ids(model.subsystems().get(at).map(|it| &**it));
+        assert_eq!(choice(1).kept, [ids(1, 4), ids(200, 300)]);
+        assert_eq!(choice(9).ids, ControllerIds::ALL);
+        assert_eq!(choice(9).kept, choice(1).kept);
+        assert!(choice(0).kept.is_empty());
+        assert_eq!(choice(1).first_free(1, |_| false), Some(5));
+        assert_eq!(choice(1).first_free(200, |_| false), Some(301));
+        assert_eq!(choice(2).first_free(2, |_| false), Some(2));
+        // Rather one of theirs than none.
+        let all = Choice {
+            ids: ids(1, 4),
+            kept: choice(1).kept,
+        };
+        assert_eq!(all.first_free(3, |_| false), Some(3));
+    }
+
+    proptest! {
+        /// One is found if there is one, and it is the next behind the start.
+        #[test]
+        fn the_next_that_is_free_is_found(
+            min in 1..40u16,
+            len in 0..20u16,
+            start in 0..70u16,
+            taken in prop::collection::btree_set(1..60u16, 0..60),
+            kept in prop::collection::vec((1..60u16, 0..10u16), 0..4),
+        ) {
+            let mine = ids(min, min + len);
+            let specs: Vec<_> = kept.iter().zip(0..).map(|((min, len), name)| {
+                let (min, max) = (u32::from(*min), u32::from(min + len));
+                spec(name, Some(min), Some(max))
+            }).collect();
+            let model = built(&specs).unwrap();
+            let theirs = model.controller_ids(None).kept;
+            let found = Choice { ids: mine, kept: theirs }
+                .first_free(start, |one| taken.contains(&one));
+            let start = if mine.contains(start) { start } else { min };
+            let order: Vec<u16> = (start..=min + len).chain(min..start).collect();
+            let free = |one: &&u16| !taken.contains(one);
+            let its = |one: &u16| kept.iter().any(|(low, len)| (*low..=low + len).contains(one));
+            let alone = |one: &&u16| !its(one);
+            let best = order.iter().filter(free).find(alone);
+            let expected = best.or_else(|| order.iter().find(free));
+            prop_assert_eq!(found.as_ref(), expected);
+        }
+    }
+}

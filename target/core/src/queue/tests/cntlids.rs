@@ -1,0 +1,166 @@
+//! Which identifiers controllers get, where subsystems give some alone.
+
+use std::collections::BTreeSet;
+
+use nvmeof_wire::fabrics::{Connect, ConnectData};
+use nvmeof_wire::{Nqn, Status};
+use proptest::prelude::*;
+
+use crate::testing::{DISK, Host, apply, connect_data, port, subsystem};
+use crate::{Limit, Limits, Model, SubsystemSpec, Target};
+
+const PLAIN: &str = "nqn.2026-11.org.example:plain";
+const OTHER: &str = "nqn.2026-11.org.example:other";
+
+fn giving(nqn: &str, min: u32, max: u32) -> SubsystemSpec {
+    SubsystemSpec {
+        nqn: nqn.into(),
+        cntlid_min: Some(min),
+        cntlid_max: Some(max),
+        ..subsystem()
+    }
+}
+
+fn served(subsystems: &[SubsystemSpec]) -> Target {
+    let limits = Limits {
+        controllers: 40,
+        host_controllers: 40,
+        ..Limits::default()
+    };
+    Target::new(Model::build(limits, &[port()], subsystems).unwrap())
+}
+
+fn to(subsystem: &str) -> ConnectData {
+    let mut data = connect_data(0xffff);
+    data.subnqn = Nqn::new(subsystem).unwrap().to_field();
+    data
+}
+
+fn controller_of(target: &Target, subsystem: &str) -> (Host, u16) {
+    Host::admin_with(target, 0, &to(subsystem))
+}
+
+#[test]
+fn controllers_have_identifiers_of_their_subsystem() {
+    let target = served(&[giving(DISK, 100, 102), giving(OTHER, 2, 9)]);
+    let (_first, one) = controller_of(&target, DISK);
+    let (second, two) = controller_of(&target, DISK);
+    let (_other, its) = controller_of(&target, OTHER);
+    assert_eq!([one, two, its], [100, 101, 2]);
+    let _io = Host::io(&target, 1, one);
+    // Not the one that is free again, as long as there are others.
+    drop(second);
+    let (third, three) = controller_of(&target, DISK);
+    assert_eq!(three, 102);
+    let (_fourth, four) = controller_of(&target, DISK);
+    assert_eq!(four, 101);
+    drop(third);
+    assert_eq!(controller_of(&target, DISK).1, 102);
+}
+
+#[test]
+fn when_none_is_left_the_host_may_try_again() {
+    let target = served(&[giving(DISK, 7, 8)]);
+    let (first, _) = controller_of(&target, DISK);
+    let (_second, _) = controller_of(&target, DISK);
+    let mut third = Host::open(&target, 0, 32);
+    let answer = third.connect(&Connect::new(0, 32, 0), &to(DISK));
+    assert_eq!(answer.status(), Status::CONNECT_CONTROLLER_BUSY);
+    assert!(!answer.cqe.status().dnr());
+    let remark = third.queue.take_remark().unwrap();
+    for words in ["7 to 8", "raise its cntlid_max", DISK] {
+        assert!(remark.contains(words), "{remark}");
+    }
+    assert_eq!(target.hits().get(Limit::ControllerIds), 1);
+    drop(first);
+    let answer = third.connect(&Connect::new(0, 32, 0), &to(DISK));
+    assert_eq!((answer.status(), answer.result()), (Status::SUCCESS, 7));
+}
+
+/// Whoever may give all identifiers leaves alone those that are all another
+/// subsystem may give, and so do discovery controllers, which anybody may have.
+#[test]
+fn nobody_takes_the_few_of_another_subsystem() {
+    let plain = SubsystemSpec {
+        nqn: PLAIN.into(),
+        ..subsystem()
+    };
+    let target = served(&[plain, giving(DISK, 1, 3), giving(OTHER, 5, 6)]);
+    let mut hosts = Vec::new();
+    let mut given = |subsystem: &str| {
+        let (host, cntlid) = controller_of(&target, subsystem);
+        hosts.push(host);
+        cntlid
+    };
+    let discovery = nvmeof_wire::nqn::DISCOVERY;
+    let others = [PLAIN, discovery, PLAIN, discovery].map(&mut given);
+    assert_eq!(others, [4, 7, 8, 9]);
+    assert_eq!([DISK, DISK, DISK].map(&mut given), [1, 2, 3]);
+    assert_eq!([OTHER, OTHER].map(&mut given), [5, 6]);
+}
+
+#[test]
+fn who_is_connected_keeps_the_identifier_when_the_range_changes() {
+    let target = served(&[giving(DISK, 1, 3)]);
+    let (mut admin, cntlid) = controller_of(&target, DISK);
+    let applied = apply(&target, &[giving(DISK, 20, 29)]);
+    assert!(applied.disconnected.is_empty(), "{applied:?}");
+    let told: Vec<_> = applied.changes.iter().map(ToString::to_string).collect();
+    assert_eq!(told, [format!("subsystem {DISK} has another cntlid_min")]);
+    // It goes on, gets queues, and its number stays taken.
+    assert_eq!(admin.csts() & 1, 1);
+    let _io = Host::io(&target, 1, cntlid);
+    assert_eq!(controller_of(&target, DISK).1, 20);
+    let applied = apply(&target, &[giving(DISK, 20, 21)]);
+    let told: Vec<_> = applied.changes.iter().map(ToString::to_string).collect();
+    assert_eq!(told, [format!("subsystem {DISK} has another cntlid_max")]);
+    let _ = apply(&target, &[giving(DISK, 1, 3)]);
+    let [_two, _three] = [2, 3].map(|expected| {
+        let (host, cntlid) = controller_of(&target, DISK);
+        assert_eq!(cntlid, expected);
+        host
+    });
+    let mut late = Host::open(&target, 0, 32);
+    let answer = late.connect(&Connect::new(0, 32, 0), &to(DISK));
+    assert_eq!(answer.status(), Status::CONNECT_CONTROLLER_BUSY);
+}
+
+proptest! {
+    /// Whoever comes and goes: each controller has an identifier of its subsystem
+    /// that no other controller has, and is refused only when there is none.
+    #[test]
+    fn identifiers_are_unique_and_in_range(
+        ranges in prop::collection::vec((1..12u32, 0..8u32), 3),
+        steps in prop::collection::vec((0..4usize, 0..5usize), 1..80),
+    ) {
+        let names = [DISK, OTHER, PLAIN, nvmeof_wire::nqn::DISCOVERY];
+        let specs = names.iter().zip(&ranges);
+        let specs: Vec<_> = specs
+            .map(|(nqn, (min, len))| giving(nqn, *min, min + len))
+            .collect();
+        let target = served(&specs);
+        let mut all: Vec<(usize, u16, Host)> = Vec::new();
+        for (which, action) in steps {
+            if action == 0 {
+                if !all.is_empty() {
+                    all.remove(which % all.len());
+                }
+                continue;
+            }
+            let mut host = Host::open(&target, 0, 32);
+            let answer = host.connect(&Connect::new(0, 32, 0), &to(names[which]));
+            let ids = ranges.get(which).map_or(1..=65_519, |(min, len)| *min..=min + len);
+            let taken: BTreeSet<u32> = all.iter().map(|(_, id, _)| u32::from(*id)).collect();
+            if answer.status() == Status::CONNECT_CONTROLLER_BUSY {
+                prop_assert!(all.len() == 40 || ids.clone().all(|id| taken.contains(&id)));
+                continue;
+            }
+            prop_assert_eq!(answer.status(), Status::SUCCESS);
+            let cntlid = u16::try_from(answer.result()).unwrap();
+            prop_assert!(ids.contains(&u32::from(cntlid)), "{cntlid} of {ids:?}");
+            prop_assert!(!taken.contains(&u32::from(cntlid)), "{cntlid} twice");
+            all.push((which, cntlid, host));
+        }
+        prop_assert_eq!(target.controllers(), all.len());
+    }
+}
