@@ -21,6 +21,10 @@ pub enum Limit {
     HostMemory,
     /// Connections that came by one port.
     PortConnections,
+    /// Commands that may be outstanding by one port.
+    PortCommands,
+    /// Buffers of a reactor that hosts of one port hold.
+    PortMemory,
     /// Connections without a Connect command.
     Unconnected,
     /// Capsule buffers of a reactor.
@@ -35,7 +39,7 @@ pub struct Hits {
 
 impl Limit {
     /// All there are.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Controllers,
         Self::ControllerIds,
         Self::HostControllers,
@@ -43,6 +47,8 @@ impl Limit {
         Self::HostCommands,
         Self::HostMemory,
         Self::PortConnections,
+        Self::PortCommands,
+        Self::PortMemory,
         Self::Unconnected,
         Self::Capsules,
     ];
@@ -58,6 +64,8 @@ impl Limit {
             Self::HostCommands => "limits.host_commands",
             Self::HostMemory => "limits.host_memory",
             Self::PortConnections => "limits.port_connections",
+            Self::PortCommands => "limits.port_commands",
+            Self::PortMemory => "limits.port_memory",
             Self::Unconnected => "limits.unconnected",
             Self::Capsules => "reactor.buffer_memory",
         }
@@ -100,6 +108,6 @@ mod tests {
             }
         }
         let counts = Limit::ALL.map(|limit| hits.get(limit));
-        assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
     }
 }

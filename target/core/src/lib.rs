@@ -49,5 +49,5 @@ pub use model::{
     SubsystemSpec, Traddr, derived,
 };
 pub use protection::{KeepProtections, KeptProtection};
-pub use queue::{News, Queue, Request};
+pub use queue::{News, Queue, Request, Scarce};
 pub use target::{PortSeat, Refusal, Target};

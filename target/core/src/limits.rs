@@ -38,8 +38,15 @@ pub struct Limits {
     /// Of the buffers of each reactor, how many percent one host may hold while
     /// there are others, 1 to 100.
     pub host_memory: u8,
-    /// Connections that may have come by one port.
+    /// Connections that may have come by one port, which are its queues: each queue
+    /// is a connection.
     pub port_connections: u32,
+    /// Commands that may be outstanding by one port: the entries of all I/O queues
+    /// that came by it together.
+    pub port_commands: u32,
+    /// Of the buffers of each reactor, how many percent those who came by one port
+    /// may hold together while there are some of other ports, 1 to 100.
+    pub port_memory: u8,
     /// Whether any command proves that the host lives (CTRATT.TBKAS), or only
     /// the Keep Alive command does.
     pub traffic_keep_alive: bool,
@@ -124,6 +131,8 @@ impl Default for Limits {
             host_commands: 128 << 10,
             host_memory: 75,
             port_connections: 8192,
+            port_commands: 512 << 10,
+            port_memory: 90,
             traffic_keep_alive: true,
         }
     }

@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) hosts: Seats,
     /// Connections, by the port that they came by.
     ports: Seats,
+    /// I/O queues by port; what they weigh are commands.
+    pub(crate) port_queues: Seats,
     /// Keeps what hosts write protect.
     pub(crate) keeper: Keeper,
 }
@@ -118,6 +120,7 @@ impl Target {
                 hits: Hits::default(),
                 hosts: Seats::default(),
                 ports: Seats::default(),
+                port_queues: Seats::default(),
                 keeper: Keeper::default(),
                 served: Mutex::new(served),
                 limits,

@@ -80,8 +80,8 @@ pub(crate) struct Scene {
 }
 
 /// Room for the crowd, and for those that are busy.
-const ROOM: &str =
-    "[limits]\nio_queues = 32\nhost_memory = 100\n\n[reactor]\nbuffer_memory = \"256M\"\n\n";
+const ROOM: &str = "[limits]\nio_queues = 32\nhost_memory = 100\nport_memory = 100\n\n\
+                    [reactor]\nbuffer_memory = \"256M\"\n\n";
 /// Entries of each I/O queue that is idle.
 const IDLE_SIZE: u16 = 8;
 

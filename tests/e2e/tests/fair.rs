@@ -52,6 +52,29 @@ fn one_host_has_so_many_controllers_and_queues() {
     target.stop();
 }
 
+#[test]
+fn a_port_has_so_many_commands() {
+    let setup = Setup::new()
+        .head("[limits]\nqueue_depth = 64\nport_commands = 100")
+        .file(MIB);
+    let mut target = setup.start();
+    let bench = |queues: u32| {
+        let args = format!("--rw randread --io-queues {queues} --iodepth 63 --runtime 20");
+        target.on(1, "bench").args(&args)
+    };
+    bench(2).fails(1, &["limit"]);
+    told(
+        &target,
+        &["port 127.0.0.1:", "100 commands", "limits.port_commands"],
+    );
+    let mut busy = bench(1).start();
+    told(&target, &["queue 1 of controller 2", "connected"]);
+    assert!(busy.runs());
+    busy.kill();
+    target.must_be_well();
+    target.stop();
+}
+
 /// What two targets that serve one subsystem together need: no two controllers of it
 /// have the same identifier.
 #[test]

@@ -61,7 +61,8 @@ fn in_use(target: &Target) -> u64 {
 
 /// A target with a reactor on each of these cores.
 fn start(cores: &[usize]) -> Target {
-    let head = format!("[limits]\nhost_memory = 100\n[reactor]\ncores = {cores:?}\n");
+    let head =
+        format!("[limits]\nhost_memory = 100\nport_memory = 100\n[reactor]\ncores = {cores:?}\n");
     Setup::new().head(&head).namespace("null:1G", "").start()
 }
 

@@ -184,6 +184,8 @@ fn check_limits(limits: &Limits) -> Result<(), ModelError> {
     between("host_commands", limits.host_commands, depth, 1 << 26)?;
     between("host_memory", limits.host_memory.into(), 1, 100)?;
     between("port_connections", limits.port_connections, 2, 1 << 20)?;
+    between("port_commands", limits.port_commands, depth, 1 << 26)?;
+    between("port_memory", limits.port_memory.into(), 1, 100)?;
     // Identify Controller, MDTS: "a value of 0h indicates that there is no
     // maximum", so a single page of 4096 bytes cannot be said.
     between("max_transfer", limits.max_transfer, 8192, 16 << 20)?;

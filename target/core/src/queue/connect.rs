@@ -12,11 +12,11 @@ use nvmeof_wire::fabrics::{
 use nvmeof_wire::{Nqn, Sqe, Status, opcode};
 use zerocopy::FromBytes;
 
-use super::io::Joined;
+use super::io::{Joined, Seats};
 use super::request::{Failure, Next, Request, Stage};
-use super::{News, Queue, Role, common_checks};
+use super::{News, Queue, Role, Scarce, common_checks};
 use crate::controller::{Controller, Features, Serves};
-use crate::seats::{Seat, Taken};
+use crate::seats::Taken;
 use crate::target::Served;
 use crate::{CloseCause, ControllerIds, Data, Limit, PortAddress};
 
@@ -135,7 +135,7 @@ impl Queue {
             Role::Io(self.join(&who, entries)?)
         };
         self.role = role;
-        self.scarce = Vec::new();
+        self.scarce = Scarce::default();
         self.sq.entries = entries;
         self.sq.no_flow_control = connect.cattr & CATTR_NO_SQ_FLOW != 0;
         let Some(controller) = self.controller() else {
@@ -196,6 +196,9 @@ impl Queue {
             let cause = format_args!("{:#06x}, expected 0xffff on the admin queue", who.cntlid);
             return Err(Refused::parameter(CNTLID, cause));
         }
+        if self.scarce.port {
+            return Err(self.too_many(Limit::PortMemory, who));
+        }
         let limits = &self.shared.limits;
         // Until the controller can be found: whoever changes what is served
         // looks for it there.
@@ -237,57 +240,104 @@ impl Queue {
             "all controller identifiers of this subsystem, {ids}, are in use; raise its \
              cntlid_max or lower its cntlid_min, to what no other target gives that serves it"
         );
-        self.shared.hits.add(Limit::ControllerIds);
+        self.busy(Limit::ControllerIds, cause)
+    }
+
+    /// Controller Busy because of `limit`, which is counted. The host may try again:
+    /// some may be free by then.
+    fn busy(&self, limit: Limit, cause: impl fmt::Display) -> Refused {
+        self.shared.hits.add(limit);
         let failure = Failure::transient(Status::CONNECT_CONTROLLER_BUSY);
         Refused::new(failure, cause)
     }
 
-    /// Refuses a Connect because of `limit`, which is counted. The host may try
-    /// again: some may be free by then.
+    /// Refuses a Connect because of `limit`.
     fn too_many(&self, limit: Limit, who: &Who) -> Refused {
-        self.shared.hits.add(limit);
         let limits = &self.shared.limits;
-        let (most, what) = match limit {
-            Limit::HostControllers => (limits.host_controllers.into(), "controllers"),
-            Limit::HostQueues => (limits.host_queues.into(), "I/O queues"),
-            Limit::HostCommands => (limits.host_commands, "commands outstanding on its queues"),
-            _ => (limits.controllers.into(), "controllers"),
+        let host = format_args!("host {}", who.hostnqn);
+        let has_more = |most: u32, what| {
+            let cause = format_args!("{host} would have more than {most} {what}; raise {limit}");
+            self.busy(limit, cause)
         };
-        let cause = match limit {
-            Limit::HostMemory => format!(
-                "host {} has queues, and the capsule buffers that are left are kept for others \
-                 ({limit} = {}); raise reactor.buffer_memory, or that",
-                who.hostnqn, limits.host_memory
-            ),
-            Limit::Controllers => format!("all {most} {what} are in use"),
-            _ => format!("host {} would have more than {most} {what}", who.hostnqn),
+        let kept_for = |whose: fmt::Arguments<'_>, others, percent| {
+            let cause = format_args!(
+                "{whose} has queues, and the capsule buffers that are left are kept for {others} \
+                 ({limit} = {percent}); raise reactor.buffer_memory, or that"
+            );
+            self.busy(limit, cause)
         };
-        let failure = Failure::transient(Status::CONNECT_CONTROLLER_BUSY);
         match limit {
-            Limit::HostMemory => Refused::new(failure, cause),
-            _ => Refused::new(failure, format_args!("{cause}; raise {limit}")),
+            Limit::HostControllers => has_more(limits.host_controllers.into(), "controllers"),
+            Limit::HostQueues => has_more(limits.host_queues.into(), "I/O queues"),
+            Limit::HostCommands => {
+                has_more(limits.host_commands, "commands outstanding on its queues")
+            }
+            Limit::HostMemory => kept_for(host, "others", limits.host_memory),
+            Limit::PortCommands => {
+                let (port, most) = (self.port_name(), limits.port_commands);
+                let cause = format_args!(
+                    "port {port} would have more than {most} commands outstanding on the queues \
+                     that came by it; raise {limit}"
+                );
+                self.busy(limit, cause)
+            }
+            Limit::PortMemory => {
+                let port = self.port_name();
+                let whose = format_args!("port {port}");
+                kept_for(whose, "hosts of other ports", limits.port_memory)
+            }
+            _ => {
+                let most = limits.controllers;
+                let cause = format_args!("all {most} controllers are in use; raise {limit}");
+                self.busy(limit, cause)
+            }
         }
     }
 
-    /// A place for this queue among those of its host.
-    fn seat(&self, who: &Who, entries: u16) -> Result<Seat, Refused> {
-        let limits = &self.shared.limits;
-        let fits = |taken: Taken| {
+    /// What the port is called in a message; only queues that came by a known one
+    /// run into its limits.
+    fn port_name(&self) -> String {
+        let port = self.port.as_ref();
+        port.map_or_else(String::new, ToString::to_string)
+    }
+
+    /// Places for this queue among those of its host and of its port.
+    fn seats(&self, who: &Who, entries: u16) -> Result<Seats, Refused> {
+        let (shared, limits) = (&self.shared, &self.shared.limits);
+        let host = |taken: Taken| {
             if taken.seats > limits.host_queues.into() {
                 Err(Limit::HostQueues)
             } else if taken.weight > limits.host_commands {
                 Err(Limit::HostCommands)
-            } else if self.scarce.contains(&who.hostnqn) {
+            } else if self.scarce.hosts.contains(&who.hostnqn) {
                 Err(Limit::HostMemory)
             } else {
                 Ok(())
             }
         };
-        let seat = self
-            .shared
+        let port = |taken: Taken| {
+            if taken.weight > limits.port_commands {
+                Err(Limit::PortCommands)
+            } else if self.scarce.port {
+                Err(Limit::PortMemory)
+            } else {
+                Ok(())
+            }
+        };
+        let of_host = shared
             .hosts
-            .take(who.hostnqn.as_str(), entries.into(), fits);
-        seat.map_err(|limit| self.too_many(limit, who))
+            .take(who.hostnqn.as_str(), entries.into(), host);
+        let of_host = of_host.map_err(|limit| self.too_many(limit, who))?;
+        let of_port = self.port.as_ref().map(|at| {
+            let taken = shared
+                .port_queues
+                .take(&at.to_string(), entries.into(), port);
+            taken.map_err(|limit| self.too_many(limit, who))
+        });
+        Ok(Seats {
+            _host: of_host,
+            _port: of_port.transpose()?,
+        })
     }
 
     fn join(&self, who: &Who, entries: u16) -> Result<Joined, Refused> {
@@ -324,8 +374,8 @@ impl Queue {
             let cause = "a discovery controller has no I/O queues";
             return Err(Refused::parameter(QID, cause));
         };
-        let seat = self.seat(who, entries)?;
-        let joined = Joined::new(Arc::clone(&controller), live, &self.shared.limits, seat);
+        let seats = self.seats(who, entries)?;
+        let joined = Joined::new(Arc::clone(&controller), live, &self.shared.limits, seats);
         let mut cold = controller.lock();
         if !controller.hot.is_ready() {
             let cause = "the controller is not enabled";

@@ -34,8 +34,14 @@ pub(super) struct Joined {
     pub(super) piece: u8,
     /// Whether any command proves that the host lives.
     traffic_keep_alive: bool,
-    /// Its place among the queues of its host.
-    _seat: Seat,
+    _seats: Seats,
+}
+
+/// A queue's places among those of its host and, where that is known, of its port.
+#[derive(Debug)]
+pub(super) struct Seats {
+    pub(super) _host: Seat,
+    pub(super) _port: Option<Seat>,
 }
 
 // Where fields of a command begin, in bytes.
@@ -50,7 +56,7 @@ impl Joined {
         controller: Arc<Controller>,
         live: &Arc<Live>,
         limits: &Limits,
-        seat: Seat,
+        seats: Seats,
     ) -> Self {
         Self {
             epoch: controller.hot.epoch(),
@@ -60,7 +66,7 @@ impl Joined {
             max_transfer: limits.max_transfer,
             piece: limits.piece(),
             traffic_keep_alive: limits.traffic_keep_alive,
-            _seat: seat,
+            _seats: seats,
         }
     }
 

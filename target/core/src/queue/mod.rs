@@ -77,8 +77,8 @@ pub struct Queue {
     port: Option<PortAddress>,
     /// Why the edge has no room for the queue, if it has none.
     no_room: Option<String>,
-    /// Hosts for which the edge has no room.
-    scarce: Vec<Nqn>,
+    /// For whom the edge has no room.
+    scarce: Scarce,
     sq: SubmissionQueue,
     meter: Meter,
     /// Asynchronous Event Requests that wait, oldest first.
@@ -92,6 +92,16 @@ pub struct Queue {
     closing: Option<CloseCause>,
     news: News,
     remark: Option<String>,
+}
+
+/// Who has their part of the room, or would take what is left for those who have
+/// none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scarce {
+    /// Such hosts.
+    pub hosts: Vec<Nqn>,
+    /// Whether all that came by the queue's port do, together.
+    pub port: bool,
 }
 
 /// What the queue is connected to.
@@ -154,7 +164,7 @@ impl Queue {
             bounds: Bounds::of(&shared.limits, shared.limits.in_capsule),
             port: None,
             no_room: None,
-            scarce: Vec::new(),
+            scarce: Scarce::default(),
             sq: SubmissionQueue {
                 head: 0,
                 entries,
@@ -214,10 +224,9 @@ impl Queue {
         self.no_room = room.err();
     }
 
-    /// Tells which hosts have their part of the room, or would take what is left
-    /// for those who have none: they get no other I/O queue.
-    pub fn set_scarce(&mut self, hosts: Vec<Nqn>) {
-        self.scarce = hosts;
+    /// Tells who gets no other queue: hosts no I/O queue, a port none at all.
+    pub fn set_scarce(&mut self, scarce: Scarce) {
+        self.scarce = scarce;
     }
 
     /// The address of ours that the host reached: what it is told to connect
@@ -238,6 +247,12 @@ impl Queue {
         let in_capsule = self.shared.served().model.in_capsule_at(&port);
         self.bounds = Bounds::of(&self.shared.limits, in_capsule);
         self.port = Some(port);
+    }
+
+    /// The port that the host came by, as far as it was told.
+    #[must_use]
+    pub fn port(&self) -> Option<&PortAddress> {
+        self.port.as_ref()
     }
 
     /// Bytes that the capsule of a command may have (IOCCSZ): what the receives

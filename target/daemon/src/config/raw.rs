@@ -111,10 +111,21 @@ pub(super) struct RawLimits {
     ///
     /// Default: `75`
     host_memory: Option<u8>,
-    /// Connections that came by one port: 2 to 1048576.
+    /// Connections that came by one port: 2 to 1048576. Each queue is one.
     ///
     /// Default: `8192`
     port_connections: Option<u32>,
+    /// Commands that may be outstanding by one port, the entries of all I/O queues that came by
+    /// it: `queue_depth` to 67108864.
+    ///
+    /// Default: `524288`
+    port_commands: Option<u32>,
+    /// Percent of the buffers of each thread that the hosts of one port may hold together while
+    /// there are hosts of other ports: 1 to 100. Below 100 those of a port that is alone leave
+    /// room for one queue by another.
+    ///
+    /// Default: `90`
+    port_memory: Option<u8>,
     /// Whether any command proves that a host lives (CTRATT.TBKAS), or only Keep Alive does.
     ///
     /// Default: `true`
@@ -323,6 +334,8 @@ impl RawLimits {
             host_commands: self.host_commands.unwrap_or(default.host_commands),
             host_memory: self.host_memory.unwrap_or(default.host_memory),
             port_connections: self.port_connections.unwrap_or(default.port_connections),
+            port_commands: self.port_commands.unwrap_or(default.port_commands),
+            port_memory: self.port_memory.unwrap_or(default.port_memory),
             traffic_keep_alive: self
                 .traffic_keep_alive
                 .unwrap_or(default.traffic_keep_alive),

@@ -78,6 +78,8 @@ host_queues = 6
 host_commands = 777
 host_memory = 50
 port_connections = 88
+port_commands = 999
+port_memory = 60
 traffic_keep_alive = false
 [reactor]
 cores = [0, 1]
@@ -135,6 +137,7 @@ enabled = false
     assert_eq!((limits.host_controllers, limits.host_queues), (5, 6));
     assert_eq!((limits.host_commands, limits.host_memory), (777, 50));
     assert_eq!(limits.port_connections, 88);
+    assert_eq!((limits.port_commands, limits.port_memory), (999, 60));
     let running = config.running();
     assert_eq!(running.cores, Cores::On(vec![0, 1]));
     assert_eq!(running.sqpoll, Some(Duration::from_millis(7)));

@@ -79,6 +79,8 @@ fn limit(old: &Limits, new: &Limits) -> Vec<&'static str> {
         host_commands,
         host_memory,
         port_connections,
+        port_commands,
+        port_memory,
         traffic_keep_alive,
     } = old;
     differing([
@@ -101,6 +103,8 @@ fn limit(old: &Limits, new: &Limits) -> Vec<&'static str> {
             "port_connections",
             *port_connections != new.port_connections,
         ),
+        ("port_commands", *port_commands != new.port_commands),
+        ("port_memory", *port_memory != new.port_memory),
         (
             "traffic_keep_alive",
             *traffic_keep_alive != new.traffic_keep_alive,

@@ -1,5 +1,5 @@
-//! What hosts hold of one reactor's buffers, so that none holds all of them
-//! while there are others.
+//! What hosts, and all that came by one port together, hold of one reactor's
+//! buffers, so that none holds all of them while there are others.
 //!
 //! A host is whom its name says (Host NQN), as for the controllers and queues that
 //! it may have: that is what it is let in by. Host Identifiers are not asked for
@@ -12,9 +12,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Classes};
-use nvmeof_target_core::{Action, Limit, Limits, Target};
+use nvmeof_target_core::{Action, Limit, PortAddress, Scarce, Target};
 use nvmeof_wire::Nqn;
 
+use super::parts::Most;
 use super::slots::{Changing, Job};
 use super::{Edge, Io};
 use crate::tag::Place;
@@ -22,19 +23,29 @@ use crate::turns::HostId;
 
 /// The accounts of one reactor.
 pub(crate) struct Accounts {
-    hosts: BTreeMap<Nqn, Rc<Account>>,
-    /// The number of the next account.
+    hosts: BTreeMap<Nqn, (HostId, Rc<Holding>)>,
+    /// Few: as many as hosts came by.
+    ports: Vec<(PortAddress, Rc<Holding>)>,
+    /// The number of the next host.
     next: HostId,
-    /// Of each kind of buffer how many one host may hold, shortest first.
-    most: [u32; KINDS],
-    capsules: Parts,
+    /// What one host may hold, and what those of one port may.
+    of_host: Most,
+    of_port: Most,
     target: Target,
 }
 
-/// What one host holds: buffers of each kind, and capsules to receive into.
-#[derive(Debug)]
+/// What one queue's buffers are counted in: its host's holding and its port's.
+#[derive(Clone, Debug)]
 pub(crate) struct Account {
     number: HostId,
+    host: Rc<Holding>,
+    /// Where it is known by which port it came.
+    port: Option<Rc<Holding>>,
+}
+
+/// What somebody holds: buffers of each kind, and capsules to receive into.
+#[derive(Debug, Default)]
+struct Holding {
     held: [Cell<u32>; KINDS],
     capsules: Cell<u32>,
 }
@@ -44,11 +55,11 @@ pub(crate) struct Account {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Charge([u8; 2]);
 
-/// What disks have of a queue that is gone. It stays in its host's account until
-/// it is back.
+/// What disks have of a queue that is gone. It stays in its account until it is
+/// back.
 #[derive(Debug)]
 pub(crate) struct Left {
-    account: Rc<Account>,
+    account: Account,
     /// By the slot that it is of.
     held: Vec<(Place, Held)>,
     changing: Vec<Changing>,
@@ -62,23 +73,14 @@ pub(super) enum Held {
     Data(u8),
 }
 
-/// How the capsules of a reactor are divided.
-#[derive(Clone, Copy, Debug)]
-struct Parts {
-    /// Of all, how many one host may have while there are others.
-    most: usize,
-    /// Those that are left to a host which has none.
-    newcomer: usize,
-}
-
 /// What came of asking for buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Provided {
     Yes,
     /// There are not enough.
     NotNow,
-    /// The host has its part of them.
-    Part,
+    /// The host has its part of them, or those of its port have: by that limit.
+    Part(Limit),
 }
 
 /// Kinds of buffers for data that there may be.
@@ -91,38 +93,44 @@ impl Accounts {
     /// many capsules.
     pub(crate) fn new(target: Target, buffers: &Classes, capsules: usize) -> Self {
         let limits = target.limits();
-        let percent = usize::from(limits.host_memory);
-        let mut most = [u32::MAX; KINDS];
-        for (most, count) in most.iter_mut().zip(buffers.counts()) {
-            // Who may have all of a kind may have longer ones besides.
-            if percent < 100 {
-                let part = (count * percent / 100).max(1);
-                *most = u32::try_from(part).unwrap_or(u32::MAX);
-            }
-        }
         Self {
             hosts: BTreeMap::new(),
+            ports: Vec::new(),
             next: 1,
-            most,
-            capsules: Parts::of(limits, capsules),
+            of_host: Most::of(limits.host_memory, limits, buffers, capsules),
+            of_port: Most::of(limits.port_memory, limits, buffers, capsules),
             target,
         }
     }
 
-    /// That of a host, as long as somebody has it.
-    pub(crate) fn of(&mut self, host: &Nqn) -> Rc<Account> {
-        let account = self.hosts.entry(*host).or_insert_with(|| {
+    /// That of a host which came by `port`, as long as somebody has it.
+    pub(crate) fn of(&mut self, host: &Nqn, port: Option<&PortAddress>) -> Account {
+        let (number, host) = self.hosts.entry(*host).or_insert_with(|| {
             let number = self.next;
             self.next += 1;
-            Rc::new(Account::new(number))
+            (number, Rc::default())
         });
-        Rc::clone(account)
+        let (number, host) = (*number, Rc::clone(host));
+        let port = port.map(|at| match self.holding_of(at) {
+            Some(holding) => Rc::clone(holding),
+            None => {
+                let holding = Rc::default();
+                self.ports.push((at.clone(), Rc::clone(&holding)));
+                holding
+            }
+        });
+        Account { number, host, port }
     }
 
-    /// Forgets hosts of which nothing is left.
+    fn holding_of(&self, port: &PortAddress) -> Option<&Rc<Holding>> {
+        let its = self.ports.iter().find(|(at, _)| at == port);
+        its.map(|(_, holding)| holding)
+    }
+
+    /// Forgets hosts and ports of which nothing is left.
     pub(crate) fn tidy(&mut self) {
-        self.hosts
-            .retain(|_, account| Rc::strong_count(account) > 1);
+        self.hosts.retain(|_, (_, host)| Rc::strong_count(host) > 1);
+        self.ports.retain(|(_, port)| Rc::strong_count(port) > 1);
     }
 
     /// Whether there is more than one host: otherwise nobody else would have what
@@ -132,25 +140,84 @@ impl Accounts {
         self.hosts.len() > 1
     }
 
-    /// The hosts that get no other queue which takes `needed` capsules while so
-    /// many are `free`.
-    pub(super) fn without_room(&self, needed: usize, free: usize) -> Vec<Nqn> {
-        let several = self.are_several();
-        let full = self.hosts.iter().filter(|(_, account)| {
-            let held = usize::try_from(account.capsules.get()).unwrap_or(usize::MAX);
-            !self.capsules.allow(held, several, needed, free)
-        });
-        full.map(|(host, _)| *host).collect()
+    /// Whether there are hosts of more than one port.
+    fn are_several_ports(&self) -> bool {
+        self.ports.len() > 1
     }
 
-    /// Whether a host may hold these buffers as well: no more of a kind than its
-    /// part, but whatever one command takes if it has none of it.
-    fn allow(&self, account: &Account, charge: Charge) -> bool {
+    /// Who gets no other queue by `port` which takes `needed` capsules while so many
+    /// are `free`.
+    pub(super) fn without_room(
+        &self,
+        port: Option<&PortAddress>,
+        needed: usize,
+        free: usize,
+    ) -> Scarce {
+        // Those that those of other ports are left are not there for anybody of one
+        // that has some.
+        let its = port.and_then(|at| self.holding_of(at));
+        let its = its.map_or(0, |its| its.capsules());
+        let parts = &self.of_port.capsules;
+        let port = !parts.allow(its, self.are_several_ports(), needed, free);
+        let free = free.saturating_sub(parts.kept_from(its));
+        let several = self.are_several();
+        let full = self.hosts.iter().filter(|(_, (_, host))| {
+            let parts = &self.of_host.capsules;
+            !parts.allow(host.capsules(), several, needed, free)
+        });
+        let hosts = full.map(|(name, _)| *name).collect();
+        Scarce { hosts, port }
+    }
+
+    /// The same of an admin queue, which every host gets: but those of a port to which
+    /// hosts came already leave what a host of another port needs for an I/O queue
+    /// besides, so `free` are those that are not kept for admin queues.
+    pub(super) fn without_admin_room(
+        &self,
+        port: Option<&PortAddress>,
+        needed: usize,
+        free: usize,
+    ) -> Scarce {
+        let newcomer = self.of_port.capsules.newcomer;
+        let there = port.is_some_and(|at| self.holding_of(at).is_some());
+        Scarce {
+            hosts: Vec::new(),
+            port: there && newcomer > 0 && free < needed.saturating_add(newcomer),
+        }
+    }
+
+    /// Whether these buffers may be held as well: no more of a kind than the part of
+    /// the host and that of its port, but whatever one command takes if there are
+    /// none of it. The error is the limit that says no.
+    fn allow(&self, account: &Account, charge: Charge) -> Result<(), Limit> {
+        if !account.host.may_take(charge, &self.of_host) {
+            return Err(Limit::HostMemory);
+        }
+        // What a port has is its own to use as long as nobody came by another.
+        match &account.port {
+            Some(port) if self.are_several_ports() && !port.may_take(charge, &self.of_port) => {
+                Err(Limit::PortMemory)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts it when a command has to wait because of that part.
+    #[cold]
+    pub(super) fn count_full(&self, limit: Limit) {
+        self.target.hits().add(limit);
+    }
+}
+
+impl Holding {
+    fn capsules(&self) -> usize {
+        usize::try_from(self.capsules.get()).unwrap_or(usize::MAX)
+    }
+
+    fn may_take(&self, charge: Charge, most: &Most) -> bool {
         charge.0.iter().all(|kind| {
-            let (Some(held), Some(most)) = (
-                account.held.get(usize::from(*kind)),
-                self.most.get(usize::from(*kind)),
-            ) else {
+            let at = usize::from(*kind);
+            let (Some(held), Some(most)) = (self.held.get(at), most.held.get(at)) else {
                 return true;
             };
             let more = charge.0.iter().filter(|other| *other == kind).count();
@@ -159,65 +226,50 @@ impl Accounts {
         })
     }
 
-    /// Counts it when a command has to wait because its host has its part.
-    #[cold]
-    pub(super) fn count_full(&self) {
-        self.target.hits().add(Limit::HostMemory);
-    }
-}
-
-impl Parts {
-    fn of(limits: &Limits, capsules: usize) -> Self {
-        let percent = usize::from(limits.host_memory.min(100));
-        let others = capsules * (100 - percent) / 100;
-        // An admin queue and an I/O queue, as long as they may be.
-        let one = usize::from(limits.queue_depth) + usize::from(Limits::ADMIN_DEPTH);
-        Self {
-            most: capsules - others,
-            newcomer: others.min(one),
-        }
-    }
-
-    /// Whether a host that holds so many may have `needed` more of those that are
-    /// `free`; `several`: it is not alone. Alone it may have all of them but what
-    /// the next one needs, which cannot be taken back from a queue by then.
-    fn allow(&self, held: usize, several: bool, needed: usize, free: usize) -> bool {
-        let part = !several || held.saturating_add(needed) <= self.most;
-        held == 0 || (part && free >= needed.saturating_add(self.newcomer))
-    }
-}
-
-impl Account {
-    fn new(number: HostId) -> Self {
-        Self {
-            number,
-            held: Default::default(),
-            capsules: Cell::new(0),
-        }
-    }
-
-    /// What its host is called where hosts take turns.
-    #[inline]
-    pub(super) fn number(&self) -> HostId {
-        self.number
-    }
-
-    /// The host has so many capsules more.
-    pub(super) fn take_capsules(&self, count: u32) {
-        self.capsules.set(self.capsules.get().saturating_add(count));
-    }
-
-    /// It gave them back.
-    pub(super) fn return_capsules(&self, count: u32) {
-        self.capsules.set(self.capsules.get().saturating_sub(count));
-    }
-
     fn take(&self, charge: Charge) {
         for kind in charge.0 {
             if let Some(held) = self.held.get(usize::from(kind)) {
                 held.set(held.get() + 1);
             }
         }
+    }
+
+    fn release(&self, kind: u8) {
+        if let Some(held) = self.held.get(usize::from(kind)) {
+            held.set(held.get().saturating_sub(1));
+        }
+    }
+}
+
+impl Account {
+    /// What its host is called where hosts take turns.
+    #[inline]
+    pub(super) fn number(&self) -> HostId {
+        self.number
+    }
+
+    /// Those that its buffers are counted for.
+    fn holdings(&self) -> impl Iterator<Item = &Holding> {
+        let port = self.port.iter().map(|port| &**port);
+        port.chain([&*self.host])
+    }
+
+    /// It has so many capsules more.
+    pub(super) fn take_capsules(&self, count: u32) {
+        self.holdings().for_each(|one| {
+            one.capsules.set(one.capsules.get().saturating_add(count));
+        });
+    }
+
+    /// It gave them back.
+    pub(super) fn return_capsules(&self, count: u32) {
+        self.holdings().for_each(|one| {
+            one.capsules.set(one.capsules.get().saturating_sub(count));
+        });
+    }
+
+    fn take(&self, charge: Charge) {
+        self.holdings().for_each(|one| one.take(charge));
     }
 
     /// It gave all of it back.
@@ -229,9 +281,7 @@ impl Account {
     }
 
     fn release_one(&self, kind: u8) {
-        if let Some(held) = self.held.get(usize::from(kind)) {
-            held.set(held.get().saturating_sub(1));
-        }
+        self.holdings().for_each(|one| one.release(kind));
     }
 }
 
@@ -315,7 +365,17 @@ impl Edge {
     /// it, and none before it said who it is.
     #[inline]
     pub(super) fn host(&self) -> HostId {
-        self.account.as_deref().map_or(0, Account::number)
+        self.account.as_ref().map_or(0, Account::number)
+    }
+
+    /// Counts it when a command of the queue has to wait because its host or its port
+    /// has its part: once for all that wait one behind the other.
+    pub(super) fn note_full(&mut self, provided: Provided, io: &Io<'_>) {
+        if let Provided::Part(limit) = provided
+            && self.full.replace(limit) != Some(limit)
+        {
+            io.accounts.count_full(limit);
+        }
     }
 
     /// The queue is connected and takes `capsules` for its receives.
@@ -323,7 +383,7 @@ impl Edge {
         let Some(host) = self.core.hostnqn() else {
             return;
         };
-        let account = io.accounts.of(&host);
+        let account = io.accounts.of(&host, self.core.port());
         self.capsules = u32::try_from(capsules).unwrap_or(u32::MAX);
         account.take_capsules(self.capsules);
         self.account = Some(account);
@@ -384,14 +444,14 @@ fn provide_part(job: &mut Job, action: &Action, account: &Account, io: &Io<'_>) 
     ];
     // What a command gave back between two pieces stays in the account.
     let more = Charge::of(taken, io.buffers).beyond(job.charge);
-    if !io.accounts.allow(account, more) {
+    if let Err(limit) = io.accounts.allow(account, more) {
         if data {
             job.data = None;
         }
         if spare {
             job.spare = None;
         }
-        return Provided::Part;
+        return Provided::Part(limit);
     }
     account.take(more);
     job.charge = job.charge.with(more);
@@ -400,33 +460,7 @@ fn provide_part(job: &mut Job, action: &Action, account: &Account, io: &Io<'_>) 
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    const PARTS: Parts = Parts {
-        most: 100,
-        newcomer: 60,
-    };
-
-    #[test]
-    fn the_next_host_is_left_a_queue_or_what_the_percentage_says() {
-        let limits = |host_memory| Limits {
-            host_memory,
-            queue_depth: 256,
-            ..Limits::default()
-        };
-        let rows = [
-            (75, 4096, 3072, 256 + 32),
-            (75, 256, 192, 64),
-            (100, 4096, 4096, 0),
-            (1, 1000, 10, 256 + 32),
-        ];
-        for (percent, count, most, newcomer) in rows {
-            let parts = Parts::of(&limits(percent), count);
-            assert_eq!((parts.most, parts.newcomer), (most, newcomer), "{percent}");
-        }
-    }
 
     #[test]
     fn a_buffer_of_each_kind_is_counted_once() {
@@ -434,47 +468,20 @@ mod tests {
         assert_eq!(charge.beyond(Charge::NONE), charge);
         assert_eq!(charge.beyond(Charge([3, NO_KIND])), Charge([NO_KIND, 7]));
         assert_eq!(Charge([1, NO_KIND]).with(Charge([NO_KIND, 7])), charge);
-        let account = Account::new(1);
+        let account = Account {
+            number: 1,
+            host: Rc::default(),
+            port: Some(Rc::default()),
+        };
         account.take(charge);
         account.take(Charge([7, 7]));
-        let held: Vec<u32> = account.held.iter().map(Cell::get).collect();
-        assert_eq!(held, [0, 1, 0, 0, 0, 0, 0, 3]);
+        for holding in account.holdings() {
+            let held: Vec<u32> = holding.held.iter().map(Cell::get).collect();
+            assert_eq!(held, [0, 1, 0, 0, 0, 0, 0, 3]);
+        }
         account.release(charge);
         account.release(Charge::NONE);
-        assert_eq!(account.held.get(7).map(Cell::get), Some(2));
-    }
-
-    proptest! {
-        /// Whatever hosts ask for in whatever order: one that is alone gets all
-        /// but what the next one needs, one with others no more than its part, and
-        /// what is left for those who have nothing only those take.
-        #[test]
-        fn whoever_comes_finds_something_left(
-            steps in prop::collection::vec((0..4usize, 1..60usize, 0..5u8), 1..200),
-        ) {
-            let (mut held, mut first) = ([0usize; 4], [0usize; 4]);
-            for (host, needed, leaves) in steps {
-                let free = 400 - held.iter().sum::<usize>();
-                if leaves == 0 {
-                    (held[host], first[host]) = (0, 0);
-                    continue;
-                }
-                let others = held.iter().zip(0..).any(|(held, at)| *held > 0 && at != host);
-                let allowed = PARTS.allow(held[host], others, needed, free);
-                if held[host] == 0 {
-                    prop_assert!(allowed, "refused to a host that has nothing");
-                    if needed <= free {
-                        (held[host], first[host]) = (needed, needed);
-                    }
-                } else if allowed {
-                    held[host] += needed;
-                    prop_assert!(!others || held[host] <= PARTS.most);
-                } else if !others {
-                    prop_assert!(free < needed + PARTS.newcomer, "refused for nobody");
-                }
-                let left = 400 - held.iter().sum::<usize>();
-                prop_assert!(left + first.iter().sum::<usize>() >= PARTS.newcomer);
-            }
-        }
+        let left = account.holdings().map(|one| one.held.get(7).map(Cell::get));
+        assert_eq!(left.collect::<Vec<_>>(), [Some(2), Some(2)]);
     }
 }

@@ -6,6 +6,7 @@ mod disk;
 mod due;
 mod fused;
 mod in_place;
+mod parts;
 mod quiesce;
 mod receives;
 mod room;
@@ -17,7 +18,6 @@ mod transfer;
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::IpAddr;
-use std::rc::Rc;
 use std::time::Duration;
 
 use nvmeof_backend::Request as DiskRequest;
@@ -27,7 +27,7 @@ use nvmeof_rdma::{
     WorkKind,
 };
 use nvmeof_target_core::{
-    Action, CloseCause, Data, LockMember, News, Order, PortSeat, Queue as Core, Response,
+    Action, CloseCause, Data, Limit, LockMember, News, Order, PortSeat, Queue as Core, Response,
 };
 
 use crate::failures::Failures;
@@ -119,6 +119,8 @@ pub(crate) struct Edge {
     listed: bool,
     /// Whether the reactor is to have it begin commands that wait.
     due: bool,
+    /// The limit that the first of them waits for, once that was counted.
+    full: Option<Limit>,
     /// Operations that disks have of this queue.
     pub(crate) on_disk: u32,
     /// Capsules that came while no slot was free, or while it was the turn of others.
@@ -131,7 +133,7 @@ pub(crate) struct Edge {
     transfers: Vec<Transfer>,
     state: State,
     /// What its host holds, once that is known.
-    account: Option<Rc<Account>>,
+    account: Option<Account>,
     /// Capsules of its receives, as far as they count there.
     capsules: u32,
     /// Its place at its port.
@@ -204,6 +206,7 @@ impl Edge {
             hungry: VecDeque::new(),
             listed: false,
             due: false,
+            full: None,
             on_disk: 0,
             waiting: VecDeque::new(),
             parked: VecDeque::new(),
@@ -334,10 +337,13 @@ impl Edge {
         if let Some(job) = self.slots.get(slot)
             && let Some(action) = job.hungry.take()
         {
-            if provide(job, &action, self.account.as_deref(), io) != Provided::Yes {
+            let provided = provide(job, &action, self.account.as_ref(), io);
+            if provided != Provided::Yes {
                 job.hungry = Some(action);
+                self.note_full(provided, io);
                 return false;
             }
+            self.full = None;
             self.hungry.pop_front();
             self.perform(slot, action, io);
             self.settle(io);

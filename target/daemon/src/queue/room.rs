@@ -23,14 +23,21 @@ impl Edge {
             0 => 0,
             _ => io.capsules_kept,
         };
-        let free = io.capsules.available().saturating_sub(kept);
+        let available = io.capsules.available();
+        let free = available.saturating_sub(kept);
         let mut room = Vec::new();
         if free >= needed {
             room.extend((0..needed).map_while(|_| io.capsules.take()));
         }
-        if self.core.qid() > 0 {
-            self.core.set_scarce(io.accounts.without_room(needed, free));
-        }
+        let port = self.core.port();
+        let scarce = match self.core.qid() {
+            0 => {
+                let free = available.saturating_sub(io.capsules_kept);
+                io.accounts.without_admin_room(port, needed, free)
+            }
+            _ => io.accounts.without_room(port, needed, free),
+        };
+        self.core.set_scarce(scarce);
         self.core.set_room(if room.len() == needed {
             Ok(())
         } else {

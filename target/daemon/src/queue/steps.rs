@@ -82,15 +82,13 @@ impl Edge {
         // Whoever came first gets the next buffer.
         let first = io.hungry.is_empty() && self.hungry.is_empty();
         let provided = match first {
-            true => provide(job, action, self.account.as_deref(), io),
+            true => provide(job, action, self.account.as_ref(), io),
             false => Provided::NotNow,
         };
         if provided == Provided::Yes || !job.needs(action) {
             return false;
         }
-        if provided == Provided::Part {
-            io.accounts.count_full();
-        }
+        self.note_full(provided, io);
         self.hungry.push_back(slot);
         self.list(io);
         true

@@ -20,6 +20,7 @@ mod log;
 mod memory;
 mod metrics;
 mod orders;
+mod ports;
 mod protection;
 mod providers;
 mod shared;
@@ -144,6 +145,23 @@ impl Bench {
             drained: false,
             hosts: 1,
         }
+    }
+
+    /// Listens on the other port as well, over a provider of its own.
+    pub(super) fn listen_on_second(&mut self) -> Address {
+        let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 1, 1));
+        let provider = self.net.endpoint(ip, SoftConfig::default());
+        let provider = self.reactor.add_provider(Box::new(provider)).unwrap();
+        let address = SocketAddr::new(ip, 4420).into();
+        self.reactor.listen(provider, address).unwrap()
+    }
+
+    /// A host that comes by that address.
+    pub(super) fn host_by(&mut self, address: Address) -> host::Host {
+        let first = std::mem::replace(&mut self.address, address);
+        let host = self.host();
+        self.address = first;
+        host
     }
 
     /// A host of its own address.

@@ -1,11 +1,11 @@
-//! What one host may have, so that there is something left for others.
+//! What one host and one port may have, so that there is something left for others.
 
 use nvmeof_wire::Status;
 use nvmeof_wire::fabrics::{Connect, ConnectData};
 use nvmeof_wire::registers::Cc;
 
-use crate::testing::{Host, connect_data, target_with};
-use crate::{Limit, Limits, Model, Target};
+use crate::testing::{Host, connect_data, port, target_with};
+use crate::{Limit, Limits, Model, PortAddress, Scarce, Target};
 
 const OTHER: &[u8] = b"nqn.2026-11.org.example:other";
 
@@ -117,4 +117,102 @@ fn a_port_has_so_many_connections() {
     assert_eq!(target.hits().get(Limit::PortConnections), 1);
     drop(seats);
     assert!(target.port_seat("10.0.0.1:4420").is_ok());
+}
+
+/// A controller and an I/O queue of that many entries of a host that came by port
+/// `number`, which may be none.
+fn queue_at(
+    target: &Target,
+    number: Option<u16>,
+    entries: u16,
+    data: &dyn Fn(u16) -> ConnectData,
+    scarce: &Scarce,
+) -> ([Host; 2], Status) {
+    let at = |host: &mut Host| {
+        if let Some(number) = number {
+            let traddr = port().traddr;
+            let trsvcid = 4419 + number;
+            host.queue.set_port(PortAddress { traddr, trsvcid });
+        }
+    };
+    let mut admin = Host::open(target, 0, 32);
+    at(&mut admin);
+    let answer = admin.connect(&Connect::new(0, 32, 0), &data(0xffff));
+    let cntlid = u16::try_from(answer.result()).unwrap();
+    assert_eq!(admin.set_cc(Cc::ENABLE.0).status(), Status::SUCCESS);
+    let mut host = Host::open(target, 1, entries);
+    at(&mut host);
+    host.queue.set_scarce(scarce.clone());
+    let status = host.connect(&Connect::new(1, entries, 0), &data(cntlid));
+    ([admin, host], status.status())
+}
+
+/// However many hosts come by one port: what is outstanding by it has an end, and
+/// those of other ports are not concerned.
+#[test]
+fn a_port_has_so_many_commands() {
+    let target = target_with(Limits {
+        controllers: 8,
+        host_controllers: 8,
+        port_commands: 300,
+        queue_depth: 128,
+        ..Limits::default()
+    });
+    let none = Scarce::default();
+    let first = |cntlid| connect_data(cntlid);
+    let (one, status) = queue_at(&target, Some(1), 128, &first, &none);
+    assert_eq!(status, Status::SUCCESS);
+    let (_two, status) = queue_at(&target, Some(1), 128, &of_other, &none);
+    assert_eq!(status, Status::SUCCESS);
+    // And may try again: without DNR.
+    let ([_, mut third], status) = queue_at(&target, Some(1), 45, &of_other, &none);
+    assert_eq!(status, Status::CONNECT_CONTROLLER_BUSY);
+    let remark = third.queue.take_remark().unwrap();
+    for words in ["port 127.0.0.1:4420", "300", "raise limits.port_commands"] {
+        assert!(remark.contains(words), "{remark}");
+    }
+    let hits = || [Limit::PortCommands, Limit::HostCommands].map(|one| target.hits().get(one));
+    assert_eq!(hits(), [1, 0]);
+    let (_a, status) = queue_at(&target, Some(1), 44, &of_other, &none);
+    assert_eq!(status, Status::SUCCESS);
+    for elsewhere in [Some(2), None] {
+        let (_b, status) = queue_at(&target, elsewhere, 128, &of_other, &none);
+        assert_eq!(status, Status::SUCCESS, "{elsewhere:?}");
+    }
+    drop(one);
+    let (_c, status) = queue_at(&target, Some(1), 128, &of_other, &none);
+    assert_eq!(status, Status::SUCCESS);
+    assert_eq!(hits(), [1, 0]);
+}
+
+/// A queue that its port has no room for is refused, an admin queue too, and its
+/// host is not to blame.
+#[test]
+fn what_is_left_is_kept_for_other_ports() {
+    let target = target_with(Limits::default());
+    let first = |cntlid| connect_data(cntlid);
+    let scarce = Scarce {
+        hosts: Vec::new(),
+        port: true,
+    };
+    let ([_admin, mut host], status) = queue_at(&target, Some(1), 32, &first, &scarce);
+    assert_eq!(status, Status::CONNECT_CONTROLLER_BUSY);
+    let remark = host.queue.take_remark().unwrap();
+    for words in [
+        "port 127.0.0.1:4420 has queues",
+        "kept for hosts of other ports",
+        "limits.port_memory = 90",
+        "raise reactor.buffer_memory",
+    ] {
+        assert!(remark.contains(words), "{remark}");
+    }
+    let mut other = Host::open(&target, 0, 32);
+    other.queue.set_scarce(scarce);
+    let answer = other.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
+    assert_eq!(answer.status(), Status::CONNECT_CONTROLLER_BUSY);
+    other.queue.set_scarce(Scarce::default());
+    let answer = other.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
+    assert_eq!(answer.status(), Status::SUCCESS);
+    let hits = [Limit::PortMemory, Limit::HostMemory].map(|one| target.hits().get(one));
+    assert_eq!(hits, [2, 0]);
 }

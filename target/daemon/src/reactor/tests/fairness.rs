@@ -11,8 +11,16 @@ use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::{Opcode, io};
 
 use super::host::{Host, Sent, admin, connect, establish, ready, run, try_connect};
-use super::{Bench, few_buffers, limits};
+use super::{Bench, few_buffers};
 use crate::ReactorConfig;
+
+/// What the hosts of one port may have together is of no concern here.
+fn limits() -> Limits {
+    Limits {
+        port_memory: 100,
+        ..super::limits()
+    }
+}
 
 /// Where one host may hold every buffer: who waits has to have its turn.
 fn by_turns(seed: u64) -> Bench {
@@ -23,7 +31,7 @@ fn by_turns(seed: u64) -> Bench {
     Bench::limited(seed, few_buffers(), limits)
 }
 
-fn command(opcode: Opcode, slba: u64, blocks: u32) -> Sqe {
+pub(super) fn command(opcode: Opcode, slba: u64, blocks: u32) -> Sqe {
     Io::new(1, slba, blocks).to_sqe(opcode)
 }
 
@@ -407,7 +415,8 @@ fn a_lone_host_gets_all_but_the_next_ones_queue() {
     assert!(run(&mut bench, &mut other, read).0.status().is_success());
 }
 
-fn ready_with(bench: &mut Bench, host: &mut Host, entries: u16) -> (QpId, QpId) {
+/// A controller and I/O queue 1 of that many entries.
+pub(super) fn ready_with(bench: &mut Bench, host: &mut Host, entries: u16) -> (QpId, QpId) {
     let (first, cntlid) = admin(bench, host, 0);
     (
         first,
@@ -421,7 +430,7 @@ fn ready_with(bench: &mut Bench, host: &mut Host, entries: u16) -> (QpId, QpId) 
 fn a_host_connects_and_is_kept_alive_while_others_have_everything() {
     let mut config = few_buffers();
     config.capsules = 256;
-    let mut bench = Bench::with(7, config);
+    let mut bench = Bench::limited(7, config, limits());
     bench.reactor.storage_mut().hold = true;
     let mut greedy = bench.host();
     let (_, cntlid) = admin(&mut bench, &mut greedy, 0);

@@ -244,11 +244,16 @@ pub(in super::super) fn try_connect(
 /// A controller that is enabled: its admin queue and its identifier.
 pub(in super::super) fn admin(bench: &mut Bench, host: &mut Host, kato: u32) -> (QpId, u16) {
     let (qp, cntlid) = connect(bench, host, &Connect::new(0, 32, kato), 0xffff);
+    enable(bench, host, qp);
+    (qp, cntlid)
+}
+
+/// Enables the controller of that admin queue.
+pub(in super::super) fn enable(bench: &mut Bench, host: &mut Host, qp: QpId) {
     let enable = PropertyAccess::set(Property::CC, PropertyValue::Dword(Cc::ENABLE.0));
     let sent = host.send(qp, enable, &[]);
     let (cqe, _) = run(bench, host, sent);
     assert!(cqe.status().is_success());
-    (qp, cntlid)
 }
 
 /// A controller and I/O queue 1.

@@ -1,8 +1,5 @@
 //! Several providers on one reactor, and hosts of little means.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-
-use nvmeof_rdma_soft::SoftConfig;
 use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::{Opcode, io};
 use nvmeof_wire::{Sqe, cm::Request};
@@ -17,18 +14,10 @@ fn blocks(opcode: Opcode, slba: u64) -> Sqe {
 #[test]
 fn hosts_of_different_providers_do_not_meet() {
     let mut bench = Bench::new(1);
-    let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 1, 1));
-    let second = bench.net.endpoint(ip, SoftConfig::default());
-    let second = bench.reactor.add_provider(Box::new(second)).unwrap();
-    let first = bench.address;
-    let address = bench
-        .reactor
-        .listen(second, SocketAddr::new(ip, first.port().unwrap()).into())
-        .unwrap();
-    assert_eq!(address.port(), first.port());
+    let address = bench.listen_on_second();
+    assert_eq!(address.port(), bench.address.port());
     let mut one = bench.host();
-    bench.address = address;
-    let mut other = bench.host();
+    let mut other = bench.host_by(address);
     let (_, a) = ready(&mut bench, &mut one);
     let (_, b) = ready(&mut bench, &mut other);
     // Both providers number their queue pairs alike.
