@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use nvmeof_wire::Cqe;
 
+use crate::Keeping;
+
 /// Memory of the host that a command names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
@@ -45,6 +47,9 @@ pub enum Action {
         /// Bytes.
         len: u32,
     },
+    /// Wait until it is kept or cannot be, then [`Event::Kept`]. It may take as long
+    /// as a file that hangs: everything else goes on.
+    Keep(Keeping),
     /// Send the answer. Nothing more happens to this request.
     Respond(Response),
     /// Nothing to do: the answer comes later as an
@@ -85,6 +90,11 @@ pub enum Event<'a> {
     Turn,
     /// A buffer of the length asked for.
     Room(&'a mut [u8]),
+    /// It is known whether it was kept.
+    Kept {
+        /// Whether it was.
+        kept: bool,
+    },
 }
 
 /// How a disk operation ended.

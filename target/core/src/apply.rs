@@ -81,8 +81,6 @@ impl Target {
         if model.limits() != self.limits() {
             return Err(LimitsChanged);
         }
-        // What hosts set goes along with what is served.
-        let _book = self.shared.keeper.open();
         // Held until all of it is done: a Connect sees what was before and is
         // found among the controllers below, or sees what is now.
         let mut served = self.shared.served();

@@ -48,6 +48,6 @@ pub use model::{
     Port, PortAddress, PortSpec, Preferred, Referral, ReferralSpec, Revision, Subject, Subsystem,
     SubsystemSpec, Traddr, derived,
 };
-pub use protection::{KeepProtections, KeptProtection};
+pub use protection::{KeepProtections, Keeping, KeptProtection, NotKept, ToKeep};
 pub use queue::{News, Queue, Request, Scarce};
 pub use target::{PortSeat, Refusal, Target};

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvmeof_wire::Nqn;
 use nvmeof_wire::features::WriteProtection;
 
-use crate::Subsystem;
 use crate::health::Health;
-use crate::protection::{Asked, Keeper, KeptProtection, Protections, Refused};
+use crate::protection::{
+    Asked, Desk, Keeping, KeptProtection, Open, Protections, Refused, Settled, Step,
+};
 use crate::sight::{Present, Sight, Viewer};
 
 /// A subsystem over all models that have its name. Its controllers hold this,
@@ -35,13 +36,33 @@ struct State {
     retired: bool,
 }
 
-/// What came of [`Live::protect`].
+/// What came of [`Live::protect`] and [`Live::protected`].
 #[derive(Clone, Debug)]
 pub(crate) struct Protecting {
     /// What the subsystem was, if it is another now.
     pub(crate) before: Option<Present>,
-    /// The request, if it is not granted yet.
-    pub(crate) asked: Option<Asked>,
+    /// What becomes of the request.
+    pub(crate) next: Granting,
+}
+
+/// How far a request is.
+#[derive(Clone, Debug)]
+pub(crate) enum Granting {
+    /// It is as asked for.
+    Granted,
+    /// What was written before is to be made stable.
+    Settle(Asked),
+    /// It is to be kept.
+    Keep(Keeping),
+    /// Nothing comes of it.
+    Refused,
+}
+
+impl Granting {
+    /// It has its place at that desk, if there is anybody.
+    fn at(desk: &mut Open<'_>, subsystem: &Nqn) -> Self {
+        desk.keep(subsystem).map_or(Self::Refused, Self::Keep)
+    }
 }
 
 /// What one queue or controller sees at present. Looking whether it is still that costs a
@@ -96,67 +117,80 @@ impl Live {
         Some(state.protections.of(namespace))
     }
 
-    /// A host wants that state for a namespace, which has it from here on. What
-    /// needs nothing to be made stable is in the book of `keeper` before it is so.
+    /// A host wants that state for a namespace, which is protected from here on if it
+    /// is to be. What has to be kept before that is granted has its place at `desk`.
     ///
     /// # Errors
     /// [`Refused`]; then nothing changed.
     pub(crate) fn protect(
         &self,
-        keeper: &Keeper,
+        desk: &Desk,
         nsid: u32,
         to: WriteProtection,
     ) -> Result<Protecting, Refused> {
-        let book = keeper.open();
-        let (subsystem, mut next) = self.protections().ok_or(Refused::Gone)?;
-        let namespace = subsystem.namespace(nsid).ok_or(Refused::Gone)?;
-        let was = next.of(namespace);
-        let asked = next.set(namespace, to)?;
-        if asked.is_none() {
-            book.keep(&self.nqn, &next).map_err(|_| Refused::NotKept)?;
+        let mut desk = desk.open();
+        let mut state = self.lock();
+        if state.retired {
+            return Err(Refused::Gone);
         }
-        let before = self.set(next, was != to);
-        Ok(Protecting { before, asked })
+        let State {
+            configured,
+            protections,
+            ..
+        } = &mut *state;
+        let namespace = configured.subsystem.namespace(nsid).ok_or(Refused::Gone)?;
+        let was = protections.of(namespace);
+        let step = protections.set(namespace, to)?;
+        let changed = protections.of(namespace) != was;
+        let next = match step {
+            Step::Done => Granting::Granted,
+            Step::Settle(asked) => Granting::Settle(asked),
+            Step::Keep => Granting::at(&mut desk, &self.nqn),
+        };
+        let before = changed.then(|| self.renew(&mut state));
+        Ok(Protecting { before, next })
     }
 
-    /// What was written before is `stable`, or cannot be made so. Returns what
-    /// the subsystem was if a namespace of it is in another state now, and whether
-    /// the request is granted: not when the book of `keeper` cannot be written.
+    /// What was written before is `stable`, or cannot be made so.
     pub(crate) fn protected(
         &self,
-        keeper: &Keeper,
+        desk: &Desk,
         nsid: u32,
         asked: Asked,
         stable: bool,
-    ) -> (Option<Present>, bool) {
-        let book = keeper.open();
-        let Some((_, was)) = self.protections() else {
-            return (None, false);
-        };
-        let mut next = was.clone();
-        let mut undone = next.settle(nsid, asked, stable);
-        let granted = stable && book.keep(&self.nqn, &next).is_ok();
-        if stable && !granted {
-            next = was;
-            undone = next.settle(nsid, asked, false);
-        }
-        (self.set(next, undone), granted)
-    }
-
-    /// What hosts set, and of what; `None` when it is not served any more. Only who
-    /// has the book open may change it.
-    pub(crate) fn protections(&self) -> Option<(Arc<Subsystem>, Protections)> {
-        let state = self.lock();
-        let subsystem = || Arc::clone(&state.configured.subsystem);
-        (!state.retired).then(|| (subsystem(), state.protections.clone()))
-    }
-
-    /// Hosts set that. Returns what it was if namespaces are in `other` states now.
-    /// Only for who has the book open.
-    pub(crate) fn set(&self, protections: Protections, other: bool) -> Option<Present> {
+    ) -> Protecting {
+        let mut desk = desk.open();
         let mut state = self.lock();
-        state.protections = protections;
-        other.then(|| self.renew(&mut state))
+        if state.retired {
+            let (before, next) = (None, Granting::Refused);
+            return Protecting { before, next };
+        }
+        let Settled { changed, keep } = state.protections.settle(nsid, asked, stable);
+        let next = match stable {
+            true if keep => Granting::at(&mut desk, &self.nqn),
+            true => Granting::Granted,
+            false => Granting::Refused,
+        };
+        let before = changed.then(|| self.renew(&mut state));
+        Protecting { before, next }
+    }
+
+    /// As [`Protections::forget`].
+    pub(crate) fn forget_protection(&self, nsid: Option<u32>) -> bool {
+        self.lock().protections.forget(nsid)
+    }
+
+    /// As [`Protections::begin_write`].
+    pub(crate) fn begin_write(&self) -> Vec<KeptProtection> {
+        self.lock().protections.begin_write()
+    }
+
+    /// That was `written`, or could not be. Returns what the subsystem was if a
+    /// namespace of it is in another state now.
+    pub(crate) fn kept(&self, written: bool) -> Option<Present> {
+        let mut state = self.lock();
+        let changed = state.protections.kept(written);
+        changed.then(|| self.renew(&mut state))
     }
 
     /// A namespace is write protected as it was before, when it is there. Returns

@@ -9,7 +9,7 @@ use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request as CmRequest};
 
 use crate::generations::Generations;
 use crate::live::Live;
-use crate::protection::{Keeper, Protections};
+use crate::protection::{Desk, Protections};
 use crate::registry::Registry;
 use crate::seats::{Seat, Seats, Taken};
 use crate::sight::Present;
@@ -35,8 +35,8 @@ pub(crate) struct Shared {
     ports: Seats,
     /// I/O queues by port; what they weigh are commands.
     pub(crate) port_queues: Seats,
-    /// Keeps what hosts write protect.
-    pub(crate) keeper: Keeper,
+    /// Where what hosts write protect waits to be kept.
+    pub(crate) desk: Desk,
 }
 
 /// A connection's place at its port, until it is dropped.
@@ -121,7 +121,7 @@ impl Target {
                 hosts: Seats::default(),
                 ports: Seats::default(),
                 port_queues: Seats::default(),
-                keeper: Keeper::default(),
+                desk: Desk::default(),
                 served: Mutex::new(served),
                 limits,
             }),

@@ -6,7 +6,10 @@
     reason = "tests"
 )]
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nvmeof_wire::admin::{Cns, Identify};
@@ -19,8 +22,9 @@ use zerocopy::IntoBytes;
 
 use crate::metrics::Book;
 use crate::{
-    Action, AnaGroup, Applied, Event, Executed, Fabric, IoOp, Limits, Model, NamespaceSpec, Order,
-    PortAddress, PortSpec, Queue, Request, SubsystemSpec, Target, Traddr,
+    Action, AnaGroup, Applied, Event, Executed, Fabric, IoOp, KeepProtections, KeptProtection,
+    Limits, Model, NamespaceSpec, Order, PortAddress, PortSpec, Queue, Request, SubsystemSpec,
+    Target, Traddr,
 };
 
 pub(crate) const DISK: &str = "nqn.2026-11.org.example:disk";
@@ -79,7 +83,45 @@ pub(crate) fn closed() -> SubsystemSpec {
 }
 
 pub(crate) fn target_with(limits: Limits) -> Target {
+    let target = without_keeper(limits);
+    target.keep_protections_in(Arc::new(KeptBook::default()));
+    target
+}
+
+/// One that offers hosts no write protection, since nobody keeps it.
+pub(crate) fn without_keeper(limits: Limits) -> Target {
     Target::new(Model::build(limits, &[port()], &[subsystem(), closed()]).unwrap())
+}
+
+/// Keeps what hosts write protect.
+#[derive(Debug, Default)]
+pub(crate) struct KeptBook {
+    /// What was kept last of each subsystem, and how often something was written.
+    pub(crate) kept: Mutex<(usize, BTreeMap<Nqn, Vec<KeptProtection>>)>,
+    /// Whether nothing can be written.
+    pub(crate) full: AtomicBool,
+}
+
+impl KeepProtections for KeptBook {
+    // Who waits for it calls `write`.
+    fn wake(&self) {}
+}
+
+impl KeptBook {
+    /// Writes what is to be kept by now.
+    pub(crate) fn write(&self, target: &Target) {
+        while let Some(to_keep) = target.to_keep() {
+            if self.full.load(Ordering::Relaxed) {
+                to_keep.end(Err(std::io::ErrorKind::StorageFull.into()));
+                continue;
+            }
+            let mut kept = self.kept.lock().unwrap();
+            kept.0 += 1;
+            kept.1.extend(to_keep.changes().iter().cloned());
+            drop(kept);
+            to_keep.end(Ok(()));
+        }
+    }
 }
 
 /// Serves other subsystems from now on. What hosts lost by it is returned.
@@ -137,6 +179,9 @@ pub(crate) struct Host {
     pub(crate) outcomes: Vec<Executed>,
     /// Disk operations that were asked for.
     pub(crate) ops: Vec<IoOp>,
+    target: Target,
+    /// Where what it protects is written.
+    pub(crate) book: Arc<KeptBook>,
 }
 
 /// How a command ended.
@@ -197,6 +242,8 @@ impl Host {
             next_cid: 1,
             outcomes: Vec::new(),
             ops: Vec::new(),
+            target: target.clone(),
+            book: Arc::default(),
         }
     }
 
@@ -320,6 +367,11 @@ impl Host {
         self.finish(cid, request, action, remote, in_capsule)
     }
 
+    /// A command goes on to its end that was begun without.
+    pub(crate) fn end(&mut self, request: Request, action: Action) -> Answer {
+        answered(self.finish(request.cid(), request, action, &[], &[]))
+    }
+
     fn finish(
         &mut self,
         cid: u16,
@@ -380,6 +432,13 @@ impl Host {
                         data: if pushes { buffer } else { Vec::new() },
                         invalidate: response.invalidate,
                     });
+                }
+                Action::Keep(keeping) => {
+                    assert!(keeping.outcome().is_none());
+                    self.book.write(&self.target);
+                    let kept = keeping.outcome().unwrap().is_ok();
+                    self.queue
+                        .step(self.now, &mut request, Event::Kept { kept })
                 }
                 Action::PullBehind { .. } | Action::Fuse => {
                     panic!("half of a fused operation")

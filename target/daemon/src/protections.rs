@@ -10,14 +10,17 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use nvmeof_target_core::{KeepProtections, KeptProtection, Target};
+use nvmeof_target_core::{KeptProtection, Target};
 use nvmeof_wire::Nqn;
 use serde::{Deserialize, Serialize};
 
 use crate::changes::{Readers, replace, with_ending};
 use crate::config::ConfigError;
+use keeper::Write;
+pub(crate) use keeper::{Keeper, Keeping};
+
+mod keeper;
 
 /// The format of the file.
 const VERSION: u32 = 1;
@@ -40,25 +43,19 @@ struct Entry {
 
 /// The file and what is in it.
 #[derive(Debug)]
-struct File {
+pub(crate) struct File {
     path: PathBuf,
-    content: Mutex<Content>,
-}
-
-#[derive(Debug)]
-struct Content {
     book: Book,
     /// Whether the file may be another: it could not be written the last time.
     unsure: bool,
 }
 
 /// Namespaces are protected in `target` as they were when it was last stopped, and
-/// it is kept what hosts protect from now on. `state` is the file beside which that
-/// is.
+/// hosts may protect them. `state` is the file beside which that is kept.
 ///
 /// # Errors
 /// [`ConfigError`] says what is wrong with the file and what to do.
-pub(crate) fn keep_beside(state: &Path, target: &Target) -> Result<(), ConfigError> {
+pub(crate) fn beside(state: &Path, target: &Target) -> Result<Keeper<File>, ConfigError> {
     let path = path_beside(state);
     let book = read(&path)?;
     for (subsystem, entries) in &book.protected {
@@ -70,8 +67,7 @@ pub(crate) fn keep_beside(state: &Path, target: &Target) -> Result<(), ConfigErr
             tracing::debug!(%subsystem, nsid = kept.nsid, there, "was write protected by a host");
         }
     }
-    target.keep_protections_in(Arc::new(File::new(path, book)));
-    Ok(())
+    Ok(Keeper::of(File::new(path, book), target))
 }
 
 /// The book beside the file of changes.
@@ -126,26 +122,22 @@ impl Entry {
 impl File {
     fn new(path: PathBuf, book: Book) -> Self {
         let unsure = false;
-        Self {
-            path,
-            content: Mutex::new(Content { book, unsure }),
-        }
+        Self { path, book, unsure }
     }
 }
 
-impl KeepProtections for File {
-    fn keep(&self, subsystem: &Nqn, namespaces: &[KeptProtection]) -> io::Result<()> {
-        // Nothing is left half done when a holder panics.
-        let content = self.content.lock();
-        let mut content = content.unwrap_or_else(PoisonError::into_inner);
-        let mut new = content.book.clone();
-        let entries: Vec<Entry> = namespaces.iter().map(Entry::of).collect();
-        if entries.is_empty() {
-            new.protected.remove(subsystem.as_str());
-        } else {
-            new.protected.insert(subsystem.as_str().to_owned(), entries);
+impl Write for File {
+    fn write(&mut self, changes: &[(Nqn, Vec<KeptProtection>)]) -> io::Result<()> {
+        let mut new = self.book.clone();
+        for (subsystem, namespaces) in changes {
+            let entries: Vec<Entry> = namespaces.iter().map(Entry::of).collect();
+            if entries.is_empty() {
+                new.protected.remove(subsystem.as_str());
+            } else {
+                new.protected.insert(subsystem.as_str().to_owned(), entries);
+            }
         }
-        if new == content.book && !content.unsure {
+        if new == self.book && !self.unsure {
             return Ok(());
         }
         let mut bytes = serde_json::to_vec_pretty(&new)?;
@@ -153,13 +145,10 @@ impl KeepProtections for File {
         if let Err(error) = replace(&self.path, &bytes, Readers::Owner) {
             tracing::error!("what a host write protected cannot be kept: {error}");
             // It may have taken its place all the same.
-            content.unsure = true;
+            self.unsure = true;
             return Err(error);
         }
-        *content = Content {
-            book: new,
-            unsure: false,
-        };
+        (self.book, self.unsure) = (new, false);
         Ok(())
     }
 }
@@ -192,18 +181,18 @@ mod tests {
     fn what_is_kept_is_protected_when_the_target_is_started_again() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state.json");
-        keep_beside(&state, &target()).unwrap();
+        let _ = beside(&state, &target()).unwrap();
         let file = path_beside(&state);
         assert!(!file.exists(), "nothing is to be kept");
-        let keeper = File::new(file.clone(), read(&file).unwrap());
+        let mut written = File::new(file.clone(), read(&file).unwrap());
         let nqn = Nqn::new(DISK).unwrap();
         let kept = |nsid| KeptProtection {
             nsid,
             uuid: [1; 16],
         };
-        keeper.keep(&nqn, &[kept(1), kept(2)]).unwrap();
+        written.write(&[(nqn, vec![kept(1), kept(2)])]).unwrap();
         let again = read(&file).unwrap();
-        assert_eq!(again, keeper.content.lock().unwrap().book);
+        assert_eq!(again, written.book);
         let entries: Vec<_> = again.protected.values().flatten().collect();
         let kept: Vec<_> = entries.iter().filter_map(|entry| entry.kept()).collect();
         assert_eq!(kept.len(), 2);
@@ -211,8 +200,8 @@ mod tests {
         let target = target();
         assert!(target.restore_protection(&nqn, kept[0]));
         assert!(!target.restore_protection(&nqn, kept[1]));
-        keep_beside(&state, &target).unwrap();
-        keeper.keep(&nqn, &[]).unwrap();
+        let _ = beside(&state, &target).unwrap();
+        written.write(&[(nqn, vec![])]).unwrap();
         assert!(read(&file).unwrap().protected.is_empty());
     }
 
@@ -222,18 +211,18 @@ mod tests {
         let inner = folder.path().join("kept");
         std::fs::create_dir(&inner).unwrap();
         let file = path_beside(&inner.join("state.json"));
-        let keeper = File::new(file.clone(), read(&file).unwrap());
+        let mut written = File::new(file.clone(), read(&file).unwrap());
         let nqn = Nqn::new(DISK).unwrap();
         let kept = KeptProtection {
             nsid: 1,
             uuid: [1; 16],
         };
-        keeper.keep(&nqn, &[kept]).unwrap();
+        written.write(&[(nqn, vec![kept])]).unwrap();
         std::fs::rename(&inner, folder.path().join("elsewhere")).unwrap();
-        keeper.keep(&nqn, &[]).unwrap_err();
+        written.write(&[(nqn, vec![])]).unwrap_err();
         std::fs::create_dir(&inner).unwrap();
         // As before, but who knows what is there.
-        keeper.keep(&nqn, &[kept]).unwrap();
+        written.write(&[(nqn, vec![kept])]).unwrap();
         assert_eq!(read(&file).unwrap().protected.len(), 1);
     }
 
@@ -248,7 +237,7 @@ mod tests {
             r#"{"version": 1, "protected": {"n": [{"nsid": 1, "uuid": "x"}]}}"#,
         ] {
             std::fs::write(&file, text).unwrap();
-            let error = keep_beside(&state, &target()).unwrap_err().to_string();
+            let error = beside(&state, &target()).map(drop).unwrap_err().to_string();
             assert!(error.contains("is damaged"), "{error}");
             assert!(error.contains("state.json.protected"), "{error}");
         }

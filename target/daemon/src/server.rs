@@ -64,6 +64,8 @@ pub struct Server {
     /// Where reactors tell of disks that fail.
     failures: Failures,
     threads: Vec<JoinHandle<Result<(), ServeError>>>,
+    /// Keeps what hosts write protect.
+    _keeping: Option<protections::Keeping>,
     /// Rings when a reactor ended.
     ended: Mailbox,
     signals: SignalFd,
@@ -123,13 +125,16 @@ impl Server {
         });
         let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
         let target = Target::new(config.model(&opened, &specs)?);
-        if let Some(state) = &config.control().state {
-            protections::keep_beside(state, &target)?;
-        }
+        let state = config.control().state.as_ref();
+        let keeper = state.map(|state| protections::beside(state, &target));
+        let keeper = keeper.transpose()?;
         let mailboxes: Arc<[Mailbox]> = (0..count)
             .map(|_| Mailbox::new())
             .collect::<Result<_, _>>()
             .map_err(|error| start_error("eventfd", &error))?;
+        let keeping = keeper.map(|keeper| keeper.start(Arc::clone(&mailboxes)));
+        let keeping = keeping.transpose();
+        let keeping = keeping.map_err(|error| start_error("thread", &error))?;
         let ended = Mailbox::new().map_err(|error| start_error("eventfd", &error))?;
         let failures = Failures::default();
         let ledger = Ledger::default();
@@ -177,6 +182,7 @@ impl Server {
             mailboxes,
             failures,
             threads,
+            _keeping: keeping,
             ended,
             signals,
         })

@@ -17,6 +17,8 @@ configure() {
     namespace 1 "$WORK/d1"
     namespace 2 "$WORK/d2" 'block_size = 4096' "uuid = \"$uuid\"" \
         "nguid = \"$nguid\"" "eui64 = \"$eui64\""
+    # Where it is kept what hosts write protect, without which they may not.
+    printf '\n[control]\nstate = "%s"\n' "$WORK/state.json" >>"$CONFIG"
     printf '\n[limits]\n' >>"$CONFIG"
     printf '%s\n' "$@" >>"$CONFIG"
 }

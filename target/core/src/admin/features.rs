@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::{Admin, CDW10, CDW11, NSID, Window, give};
 use crate::controller::notices::Kinds;
 use crate::controller::{Features, HostClock, warnings};
-use crate::queue::{Failure, Next, Page, Request, Stage, bit};
+use crate::queue::{Epoch, Failure, Next, Page, Request, Stage, bit};
 
 // Where fields of the commands are.
 pub(super) const SEL: u16 = 41;
@@ -36,6 +36,7 @@ pub(super) const OF_IO: [FeatureId; 13] = [
     FeatureId::KEEP_ALIVE_TIMER,
     FeatureId::HOST_BEHAVIOR,
     FeatureId::HOST_IDENTIFIER,
+    // The last one: see `Admin::features`.
     FeatureId::NAMESPACE_WRITE_PROTECTION,
 ];
 
@@ -47,11 +48,21 @@ pub(super) const OF_DISCOVERY: [FeatureId; 2] =
 impl Admin<'_> {
     /// The features this controller has.
     pub(super) fn features(&self) -> &'static [FeatureId] {
-        if self.controller.is_discovery() {
-            &OF_DISCOVERY
-        } else {
-            &OF_IO
+        match &OF_IO {
+            _ if self.controller.is_discovery() => &OF_DISCOVERY,
+            all if self.protects() => all,
+            [others @ .., FeatureId::NAMESPACE_WRITE_PROTECTION] => others,
+            all => all,
         }
+    }
+
+    /// Whether hosts may write protect namespaces. Write Protect is persistent across
+    /// power cycles (Base 2.1, 8.1.16.1, figure 621), which is true where somebody
+    /// keeps it. Write Protect Until Power Cycle would be true without, but a
+    /// controller that has not the former has none: bit 0 of NWPC is of both No Write
+    /// Protect and Write Protect, and the other states may come in addition.
+    pub(super) fn protects(&self) -> bool {
+        self.shared.desk.has_keeper()
     }
 
     /// Whether the controller has the feature at all.
@@ -152,7 +163,11 @@ impl Admin<'_> {
             FeatureId::ASYNC_EVENT_CONFIG => return self.set_async_events(command.cdw11),
             FeatureId::HOST_BEHAVIOR | FeatureId::TIMESTAMP => {
                 request.takes(data_len(command.fid))?;
-                request.stage = Stage::Feature(command.fid);
+                let epoch = Epoch::default();
+                request.stage = Stage::Feature {
+                    fid: command.fid,
+                    epoch,
+                };
                 return Ok(Next::Data);
             }
             // Base 2.1, 5.1.25.1.28: over fabrics Connect has set it, "the

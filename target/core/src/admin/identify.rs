@@ -293,7 +293,10 @@ impl Admin<'_> {
             // a loss of power.
             awun: 0.into(),
             awupf: 0.into(),
-            nwpc: (Nwpc::NWPWPS | Nwpc::WPUPCS).bits(),
+            nwpc: match self.protects() {
+                true => (Nwpc::NWPWPS | Nwpc::WPUPCS).bits(),
+                false => 0,
+            },
             acwu: 0.into(),
             // Copy descriptor format 0h.
             cdfs: 1.into(),

@@ -10,18 +10,21 @@ mod protection;
 pub(crate) mod tests;
 mod window;
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use nvmeof_wire::admin::{GetFeatures, GetLogPage, IDENTIFY_LEN, Identify, LogId, SetFeatures};
 use nvmeof_wire::opcode::{Opcode, admin};
 use nvmeof_wire::{Sqe, Status};
 
+pub(crate) use protection::kept;
 pub(crate) use window::Window;
 
+use crate::Keeping;
 use crate::controller::Controller;
 use crate::metrics::Ledger;
 use crate::model::Local;
-use crate::queue::{Failure, Next, Page, Request, Stage};
+use crate::queue::{Epoch, Failure, Next, Page, Request, Stage};
 use crate::target::Shared;
 
 /// An admin queue's controller, for the time of one command.
@@ -35,6 +38,8 @@ pub(crate) struct Admin<'a> {
     pub(crate) ledger: &'a Ledger,
     /// The address of ours that the host reached, if it is known.
     pub(crate) local: Option<Local>,
+    /// Its place in what is to be kept, if it has one.
+    pub(crate) keeping: Cell<Option<Keeping>>,
 }
 
 /// What a discovery controller answers (Base 2.1, figure 28), besides Fabrics
@@ -115,7 +120,8 @@ impl Admin<'_> {
 /// The command gives `len` bytes that [`Admin::produce`] makes.
 fn give(request: &mut Request, len: u32, page: Page) -> Result<Next, Failure> {
     request.gives(len)?;
-    request.stage = Stage::Produce(page);
+    let epoch = Epoch::default();
+    request.stage = Stage::Produce { page, epoch };
     Ok(Next::Produce(len))
 }
 

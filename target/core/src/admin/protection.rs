@@ -7,9 +7,9 @@ use nvmeof_wire::features::WriteProtection;
 use super::features::{SEL, capabilities};
 use super::{Admin, CDW10, CDW11, NSID};
 use crate::controller::Serves;
-use crate::live::Live;
+use crate::live::{Granting, Live};
 use crate::protection::{Asked, Refused};
-use crate::queue::{Failure, Next, Request, Stage, flush_of, not_ready, status_of};
+use crate::queue::{Epoch, Failure, Next, Request, Stage, flush_of, not_ready, status_of};
 use crate::sight::Seen;
 use crate::{Executed, IoKind, IoOp};
 
@@ -59,46 +59,61 @@ impl Admin<'_> {
         if to != WriteProtection::NONE && !namespace.is_ready() {
             return Err(not_ready());
         }
-        let protecting = live.protect(&self.shared.keeper, command.nsid, to);
+        let protecting = live.protect(&self.shared.desk, command.nsid, to);
         let protecting = protecting.map_err(|refused| match refused {
             Refused::Gone => no_namespace(),
             Refused::Fixed => Failure::from(Status::FEATURE_NOT_CHANGEABLE).at(CDW10),
-            Refused::NotKept => not_kept(),
         })?;
         // At once: the queue may go before what was written is stable.
         if let Some(before) = &protecting.before {
             self.shared.tell_all(&live.nqn, before);
         }
-        let Some(asked) = protecting.asked else {
-            return Ok(Next::Done(0));
-        };
-        let disk = namespace.disk;
-        request.stage = Stage::Protect { disk, asked };
-        Ok(Next::Execute(IoOp {
-            kind: IoKind::Settle,
-            ..flush_of(&namespace)
-        }))
+        match protecting.next {
+            Granting::Settle(asked) => {
+                let disk = namespace.disk;
+                let epoch = Epoch::default();
+                request.stage = Stage::Protect { disk, asked, epoch };
+                Ok(Next::Execute(IoOp {
+                    kind: IoKind::Settle,
+                    ..flush_of(&namespace)
+                }))
+            }
+            granting => self.granted(request, granting),
+        }
     }
 
     /// What was written before is stable now, or cannot be made so: then the
     /// namespace is not protected either, unless others want it to be.
     pub(crate) fn protected(
         &self,
-        nsid: u32,
+        request: &mut Request,
         asked: Asked,
         outcome: Executed,
     ) -> Result<Next, Failure> {
         let live = self.live()?;
         let stable = outcome == Executed::Ok;
-        let (before, granted) = live.protected(&self.shared.keeper, nsid, asked, stable);
-        if let Some(before) = before {
+        let protecting = live.protected(&self.shared.desk, request.nsid, asked, stable);
+        if let Some(before) = protecting.before {
             self.shared.tell_all(&live.nqn, &before);
         }
         match outcome {
-            Executed::Ok if granted => Ok(Next::Done(0)),
-            Executed::Ok => Err(not_kept()),
+            Executed::Ok => self.granted(request, protecting.next),
             Executed::Gone => Err(not_ready()),
             _ => Err(status_of(IoKind::Settle, outcome).into()),
+        }
+    }
+
+    /// It is as asked for, or will be when that is kept.
+    fn granted(&self, request: &mut Request, granting: Granting) -> Result<Next, Failure> {
+        match granting {
+            Granting::Granted => Ok(Next::Done(0)),
+            Granting::Keep(keeping) => {
+                let epoch = Epoch::default();
+                request.stage = Stage::Keep { epoch };
+                self.keeping.set(Some(keeping));
+                Ok(Next::Keep)
+            }
+            Granting::Settle(_) | Granting::Refused => Err(not_kept()),
         }
     }
 
@@ -117,8 +132,16 @@ impl Admin<'_> {
     }
 }
 
-/// What is answered is there again when the target is started anew, and this could
-/// not be kept. The host may try again.
+/// What is answered is there again when the target is started anew.
+pub(crate) fn kept(kept: bool) -> Result<Next, Failure> {
+    if kept {
+        Ok(Next::Done(0))
+    } else {
+        Err(not_kept())
+    }
+}
+
+/// This could not be kept. The host may try again.
 fn not_kept() -> Failure {
     Failure::transient(Status::INTERNAL_ERROR)
 }

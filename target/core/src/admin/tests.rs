@@ -13,6 +13,7 @@ mod features;
 mod identify;
 mod log_page;
 mod protection;
+mod reset;
 mod smart;
 
 use nvmeof_wire::Nqn;

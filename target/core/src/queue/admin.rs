@@ -1,5 +1,6 @@
 //! The admin queue's own part: its commands, held requests, keep-alive.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,13 +9,13 @@ use nvmeof_wire::features::FeatureId;
 use nvmeof_wire::opcode::{self, admin};
 use nvmeof_wire::{Sqe, Status};
 
-use super::request::{Failure, Next, Page, Request};
+use super::request::{Epoch, Failure, Next, Page, Request, Stage};
 use super::{News, Queue, Role};
-use crate::admin::Admin;
+use crate::admin::{self as commands, Admin};
 use crate::controller::Controller;
 use crate::controller::notices::MAX_REQUESTS;
 use crate::protection::Asked;
-use crate::{CloseCause, Executed, Order, Response};
+use crate::{CloseCause, Event, Executed, Order, Response};
 
 impl Queue {
     pub(super) fn poll_admin(
@@ -60,6 +61,21 @@ impl Queue {
         request: &mut Request,
         sqe: &Sqe,
     ) -> Result<Next, Failure> {
+        let Role::Admin(controller) = &self.role else {
+            return Err(Status::INTERNAL_ERROR.into());
+        };
+        let epoch = Epoch::of(controller);
+        let next = self.start_admin(now, request, sqe);
+        request.stage.begin_in(epoch);
+        next
+    }
+
+    fn start_admin(
+        &mut self,
+        now: Duration,
+        request: &mut Request,
+        sqe: &Sqe,
+    ) -> Result<Next, Failure> {
         if sqe.opcode == opcode::FABRICS {
             return self.fabrics(now, request, sqe);
         }
@@ -91,7 +107,9 @@ impl Queue {
                 {
                     controller.hot.arm(now);
                 }
-                let next = self.admin_of(controller, now).begin(request, sqe);
+                let admin = self.admin_of(controller, now);
+                let next = admin.begin(request, sqe);
+                self.keeping = admin.keeping.into_inner();
                 // Other controllers may have been told, which their queues tell.
                 if next.is_ok()
                     && sqe.opcode == admin::SET_FEATURES
@@ -105,20 +123,57 @@ impl Queue {
         }
     }
 
-    /// What was written to a namespace before a host protected it is stable, or
-    /// cannot be made so.
-    pub(super) fn protected(
+    /// Something happened to a command of the admin queue. `None` when that was not
+    /// asked for.
+    #[cold]
+    pub(super) fn step_admin(
         &mut self,
         now: Duration,
-        request: &Request,
+        request: &mut Request,
+        event: Event<'_>,
+    ) -> Option<Result<Next, Failure>> {
+        let Role::Admin(controller) = &self.role else {
+            return None;
+        };
+        let outlived = is_outlived(controller, request);
+        Some(match (event, request.stage) {
+            (Event::Executed { outcome, .. }, Stage::Protect { asked, .. }) => {
+                self.protected(now, request, asked, outcome)
+            }
+            (Event::Executed { .. } | Event::Kept { .. } | Event::Room(_), _) if outlived => {
+                Ok(Next::Hold)
+            }
+            (Event::Executed { .. }, Stage::FlushAll { .. }) => self.shutdown_flushed(request),
+            (Event::Kept { kept }, Stage::Keep { .. }) => commands::kept(kept),
+            (Event::Room(out), Stage::Produce { page, .. }) => {
+                self.produce(now, &page, out).map(|()| Next::Done(0))
+            }
+            _ => return None,
+        })
+    }
+
+    /// What was written to a namespace before a host protected it is stable, or
+    /// cannot be made so.
+    fn protected(
+        &mut self,
+        now: Duration,
+        request: &mut Request,
         asked: Asked,
         outcome: Executed,
     ) -> Result<Next, Failure> {
         let Role::Admin(controller) = &self.role else {
             return Err(Status::INTERNAL_ERROR.into());
         };
+        let (began, epoch) = (request.stage.epoch(), Epoch::of(controller));
         let admin = self.admin_of(controller, now);
-        let next = admin.protected(request.nsid, asked, outcome);
+        // Also after a reset: others may count on it.
+        let mut next = admin.protected(request, asked, outcome);
+        self.keeping = admin.keeping.into_inner();
+        request.stage.begin_in(epoch);
+        if began != Some(epoch) {
+            self.keeping = None;
+            next = Ok(Next::Hold);
+        }
         self.news |= News::POLL_ALL;
         next
     }
@@ -131,18 +186,22 @@ impl Queue {
             controller,
             ledger: self.meter.ledger(),
             local: self.local,
+            keeping: Cell::default(),
         }
     }
 
-    pub(super) fn produce(
-        &mut self,
-        now: Duration,
-        page: &Page,
-        out: &mut [u8],
-    ) -> Result<(), Failure> {
+    fn produce(&mut self, now: Duration, page: &Page, out: &mut [u8]) -> Result<(), Failure> {
         match &self.role {
             Role::Admin(controller) => self.admin_of(controller, now).produce(page, out),
             _ => Err(Status::INTERNAL_ERROR.into()),
         }
     }
+}
+
+/// Whether the controller was reset since that admin command began. Base 2.1, 3.7.2:
+/// "the controller stops processing any outstanding Admin or I/O commands", so that it
+/// is not answered, and has no effect besides that which it had.
+pub(super) fn is_outlived(controller: &Controller, request: &Request) -> bool {
+    let began = request.stage.epoch();
+    began.is_some_and(|began| began != Epoch::of(controller))
 }

@@ -9,7 +9,7 @@ use nvmeof_wire::registers::{Cc, Property, PropertyValue, Vs};
 use nvmeof_wire::{Sqe, Status};
 
 use super::io::flush_next;
-use super::request::{AfterFlush, Failure, Next, Request, Stage};
+use super::request::{AfterFlush, Epoch, Failure, Next, Request, Stage};
 use super::{News, Queue, Role};
 use crate::controller::{Controller, lifecycle};
 
@@ -91,7 +91,15 @@ impl Queue {
         let flush = controller.lock().registers.starts_shutdown(cc);
         if flush
             && let Some(sight) = controller.sight()
-            && let Some(next) = flush_next(&sight, request, 0, AfterFlush::WriteCc(cc))
+            && let Some(next) = flush_next(
+                &sight,
+                request,
+                0,
+                AfterFlush::WriteCc {
+                    cc,
+                    epoch: Epoch::of(controller),
+                },
+            )
         {
             return Ok(next);
         }
@@ -120,7 +128,7 @@ impl Queue {
         {
             return Ok(next);
         }
-        if let AfterFlush::WriteCc(cc) = then {
+        if let AfterFlush::WriteCc { cc, .. } = then {
             self.write_cc(&controller, cc);
         }
         Ok(Next::Done(0))

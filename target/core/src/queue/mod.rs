@@ -30,13 +30,13 @@ use nvmeof_wire::{Cqe, Nqn, Sqe, Status};
 
 pub(crate) use io::{flush_of, not_ready, status_of};
 pub use request::Request;
-pub(crate) use request::{Bounds, Failure, Next, Page, Stage, bit};
+pub(crate) use request::{Bounds, Epoch, Failure, Next, Page, Stage, bit};
 
 use crate::controller::{Controller, Serves};
 use crate::metrics::Meter;
 use crate::model::{Local, PortAddress};
 use crate::target::Shared;
-use crate::{Action, CloseCause, Data, Event, Order, Remote, Response};
+use crate::{Action, CloseCause, Data, Event, Keeping, Order, Remote, Response};
 use abort::HeldAnswer;
 use fused::FirstHalf;
 use io::{Joined, ranges};
@@ -92,6 +92,8 @@ pub struct Queue {
     closing: Option<CloseCause>,
     news: News,
     remark: Option<String>,
+    /// The place of the present command in what is to be kept, until the edge has it.
+    keeping: Option<Keeping>,
 }
 
 /// Who has their part of the room, or would take what is left for those who have
@@ -178,6 +180,7 @@ impl Queue {
             closing: None,
             news: News::DEADLINE,
             remark: None,
+            keeping: None,
             shared,
         }
     }
@@ -358,21 +361,16 @@ impl Queue {
     pub fn step(&mut self, now: Duration, request: &mut Request, event: Event<'_>) -> Action {
         let next = match event {
             Event::Pulled(data) => self.pulled(now, request, data),
-            Event::Executed { outcome, data } => match (&mut self.role, request.stage) {
-                (Role::Io(joined), _) => {
+            Event::Turn => return self.turn(request),
+            event => match (&mut self.role, event) {
+                (Role::Io(joined), Event::Executed { outcome, data }) => {
                     joined.counting.is_at(now);
                     joined.executed(request, outcome, data, &mut self.meter)
                 }
-                (Role::Admin(_), Stage::FlushAll { .. }) => self.shutdown_flushed(request),
-                (Role::Admin(_), Stage::Protect { asked, .. }) => {
-                    self.protected(now, request, asked, outcome)
-                }
-                _ => return self.out_of_step(request),
-            },
-            Event::Turn => return self.turn(request),
-            Event::Room(out) => match request.stage {
-                Stage::Produce(page) => self.produce(now, &page, out).map(|()| Next::Done(0)),
-                _ => return self.out_of_step(request),
+                (_, event) => match self.step_admin(now, request, event) {
+                    Some(next) => next,
+                    None => return self.out_of_step(request),
+                },
             },
         };
         self.act(request, next)
@@ -450,7 +448,10 @@ impl Queue {
     ) -> Result<Next, Failure> {
         match request.stage {
             Stage::Connect(connect) => self.connect(now, &connect, data),
-            Stage::Feature(fid) => match &self.role {
+            Stage::Feature { fid, .. } => match &self.role {
+                Role::Admin(controller) if admin::is_outlived(controller, request) => {
+                    Ok(Next::Hold)
+                }
                 Role::Admin(controller) => self.admin_of(controller, now).set_data(fid, data),
                 _ => Err(Status::INTERNAL_ERROR.into()),
             },
@@ -471,6 +472,10 @@ impl Queue {
             Ok(Next::Execute(op)) => Action::Execute(op),
             Ok(Next::Fuse) => Action::Fuse,
             Ok(Next::Produce(len)) => Action::Produce { len },
+            Ok(Next::Keep) => match self.keeping.take() {
+                Some(keeping) => Action::Keep(keeping),
+                None => self.out_of_step(request),
+            },
             Ok(Next::Hold) => {
                 request.stage = Stage::Over;
                 Action::Hold
@@ -478,11 +483,11 @@ impl Queue {
             Ok(Next::Data) => self.out_of_step(request),
             Ok(Next::Done(result)) => {
                 let push = match (&request.data, request.stage) {
-                    (Data::Remote(remote), Stage::Produce(_)) => Some(*remote),
+                    (Data::Remote(remote), Stage::Produce { .. }) => Some(*remote),
                     (Data::Remote(remote), Stage::Disk(op)) if op.kind == crate::IoKind::Read => {
                         Some(*remote)
                     }
-                    (Data::List { .. }, Stage::Produce(_)) => Some(request.whole()),
+                    (Data::List { .. }, Stage::Produce { .. }) => Some(request.whole()),
                     (Data::List { .. }, Stage::Disk(op)) if op.kind == crate::IoKind::Read => {
                         Some(request.whole())
                     }

@@ -10,6 +10,7 @@ use nvmeof_wire::sqe::SQE_LEN;
 use nvmeof_wire::{Sgl, Sqe, Status};
 
 use super::copy::Copying;
+use crate::controller::Controller;
 use crate::protection::Asked;
 use crate::{Data, IoKind, IoOp, Limits, Remote};
 
@@ -53,10 +54,16 @@ pub(crate) enum Stage {
     /// The data of a Connect.
     Connect(Connect),
     /// The data of Set Features.
-    Feature(FeatureId),
+    Feature { fid: FeatureId, epoch: Epoch },
     /// The disk, which makes stable what was written to a namespace before a host
     /// asked for its protection.
-    Protect { disk: u32, asked: Asked },
+    Protect {
+        disk: u32,
+        asked: Asked,
+        epoch: Epoch,
+    },
+    /// Whoever keeps what hosts protect.
+    Keep { epoch: Epoch },
     /// The data of a write or compare, then the disk.
     Transfer(IoOp),
     /// One half of a fused operation: its data, then its turn.
@@ -84,7 +91,51 @@ pub(crate) enum Stage {
         then: AfterFlush,
     },
     /// A buffer for the answer's data.
-    Produce(Page),
+    Produce { page: Page, epoch: Epoch },
+}
+
+/// Up to which reset of its controller an admin command is answered: the last digits
+/// of the controller's epoch when it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Epoch(u16);
+
+impl Epoch {
+    pub(super) fn of(controller: &Controller) -> Self {
+        let [a, b, ..] = controller.hot.epoch().to_le_bytes();
+        Self(u16::from_le_bytes([a, b]))
+    }
+}
+
+impl Stage {
+    /// The command began in that epoch, if it is one that may outlive it.
+    pub(super) fn begin_in(&mut self, began: Epoch) {
+        match self {
+            Self::Feature { epoch, .. }
+            | Self::Protect { epoch, .. }
+            | Self::Keep { epoch }
+            | Self::Produce { epoch, .. }
+            | Self::FlushAll {
+                then: AfterFlush::WriteCc { epoch, .. },
+                ..
+            } => *epoch = began,
+            _ => {}
+        }
+    }
+
+    /// In which it began.
+    pub(super) fn epoch(&self) -> Option<Epoch> {
+        match self {
+            Self::Feature { epoch, .. }
+            | Self::Protect { epoch, .. }
+            | Self::Keep { epoch }
+            | Self::Produce { epoch, .. }
+            | Self::FlushAll {
+                then: AfterFlush::WriteCc { epoch, .. },
+                ..
+            } => Some(*epoch),
+            _ => None,
+        }
+    }
 }
 
 /// The blocks of a namespace at the moment when a command was begun. The
@@ -104,7 +155,7 @@ pub(crate) enum AfterFlush {
     /// The answer.
     Answer,
     /// CC is written with this value: it asks for a shutdown.
-    WriteCc(u32),
+    WriteCc { cc: u32, epoch: Epoch },
 }
 
 /// Data that the core makes.
@@ -124,6 +175,8 @@ pub(crate) enum Next {
     /// One half of a fused operation has its data.
     Fuse,
     Produce(u32),
+    /// It has its place in what is to be kept.
+    Keep,
     Hold,
     /// Answered with this result.
     Done(u64),
@@ -236,7 +289,11 @@ impl Request {
             Stage::Copy(copying) => Some(copying.disk()),
             Stage::Ranges(_, extent) | Stage::Trim { extent, .. } => Some(extent.disk),
             Stage::FlushAll { disk, .. } | Stage::Protect { disk, .. } => Some(disk),
-            Stage::Over | Stage::Connect(_) | Stage::Feature(_) | Stage::Produce(_) => None,
+            Stage::Over
+            | Stage::Connect(_)
+            | Stage::Feature { .. }
+            | Stage::Keep { .. }
+            | Stage::Produce { .. } => None,
         }
     }
 

@@ -16,7 +16,7 @@ use super::store::Real;
 use super::waking::told;
 use super::{ChangeError, Outcome, compact, settings};
 use crate::config::{Config, ConfigError};
-use crate::manage::{Manager, Plan};
+use crate::manage::{Manager, NotForgotten, Plan};
 
 /// What is served, and the way to change it so that it stays. Changes come one
 /// after the other, from whatever threads.
@@ -121,7 +121,7 @@ impl Kept {
 /// The book of what hosts write protected cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("what hosts write protected of it is so again when it is added again: {0}")]
-struct StillProtected(std::io::Error);
+struct StillProtected(NotForgotten);
 
 impl Keeper {
     /// Keeps what `manager` serves.

@@ -19,11 +19,10 @@ mod seen;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use nvmeof_target_core::{Applied, Model, Target};
+use nvmeof_target_core::{Applied, Model, NotKept, Target};
 use nvmeof_wire::Nqn;
 
 pub(crate) use drain::Drained;
@@ -63,6 +62,24 @@ struct State {
     pool: Pool,
     /// Whether all hosts were let go, and nothing is listened on.
     drained: Drained,
+}
+
+/// How long whoever removes a namespace waits until it is kept that hosts' write
+/// protection goes with it.
+const FORGET: Duration = Duration::from_secs(10);
+
+/// What hosts write protected stays so, for all that is known.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotForgotten {
+    /// It cannot be written.
+    #[error(transparent)]
+    NotKept(#[from] NotKept),
+    /// It is not written yet.
+    #[error(
+        "the file beside `[control] state` was not written within {} s, and may be yet",
+        FORGET.as_secs()
+    )]
+    NotYet,
 }
 
 impl Manager {
@@ -170,11 +187,18 @@ impl Manager {
     /// administrator: what hosts set of it goes with it.
     ///
     /// # Errors
-    /// When that cannot be kept; then it stays.
-    pub(crate) fn forget_protection(&self, subsystem: &Nqn, nsid: Option<u32>) -> io::Result<()> {
-        self.target.forget_protection(subsystem, nsid)?;
-        self.reactors.poll_all();
-        Ok(())
+    /// When that cannot be kept; then it stays. Or when it is not known whether it
+    /// was, since the file hangs: it goes when it is written.
+    pub(crate) fn forget_protection(
+        &self,
+        subsystem: &Nqn,
+        nsid: Option<u32>,
+    ) -> Result<(), NotForgotten> {
+        let Some(keeping) = self.target.forget_protection(subsystem, nsid) else {
+            return Ok(());
+        };
+        let kept = keeping.wait(FORGET).ok_or(NotForgotten::NotYet)?;
+        Ok(kept?)
     }
 
     /// What is served at this moment.

@@ -265,7 +265,7 @@ fn changes_from_several_threads_come_one_after_the_other() {
         if state.pool.leaving() == 0 {
             return;
         }
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
     }
     panic!("{} disks are still open", state.pool.leaving());
 }

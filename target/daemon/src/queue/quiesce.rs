@@ -1,10 +1,10 @@
-//! Commands that wait for other commands: for a lock to go or to be held, or until
-//! nothing that was begun will write to a disk any more.
+//! Commands that wait for others: for a lock to go or to be held, until nothing that
+//! was begun will write to a disk any more, or for whoever keeps what hosts protect.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use nvmeof_target_core::{Action, Barrier, IoKind, IoOp};
+use nvmeof_target_core::{Action, Barrier, Event, IoKind, IoOp, Keeping};
 
 use super::{Edge, Io, State};
 use crate::tag::Place;
@@ -15,6 +15,7 @@ pub(crate) struct Waiting {
     /// Commands that wait for a lock: queue and slot.
     pub(crate) locked_out: VecDeque<(Place, Place)>,
     settling: Vec<Settling>,
+    keeping: Vec<ToBeKept>,
 }
 
 /// A command that waits for what was begun before it.
@@ -26,17 +27,38 @@ pub(crate) struct Settling {
     barrier: Barrier,
 }
 
+/// A command that waits until what it asked for is kept.
+#[derive(Debug)]
+pub(crate) struct ToBeKept {
+    pub(crate) queue: Place,
+    slot: Place,
+    keeping: Keeping,
+}
+
 impl Waiting {
+    /// Commands of which it is known whether they were kept.
+    pub(crate) fn take_kept(&mut self) -> Vec<ToBeKept> {
+        let kept = self.keeping.extract_if(.., |one| one.keeping.is_over());
+        kept.collect()
+    }
+
     /// Commands for which there is nothing left to wait.
     pub(crate) fn take_settled(&mut self) -> Vec<Settling> {
         let settled = self.settling.extract_if(.., |one| one.barrier.is_quiet());
         settled.collect()
     }
 
+    /// Commands that wait until they are kept.
+    #[cfg(test)]
+    pub(crate) fn to_be_kept(&self) -> usize {
+        self.keeping.len()
+    }
+
     /// The queue is gone: nobody is answered. Otherwise a host that comes, asks and
     /// goes would fill the memory while something is waited for.
     pub(crate) fn forget(&mut self, gone: &Edge) {
         self.settling.retain(|one| one.queue != gone.place);
+        self.keeping.retain(|one| one.queue != gone.place);
     }
 }
 
@@ -63,6 +85,32 @@ impl Edge {
             ..settled.op
         };
         self.perform(settled.slot, Action::Execute(flush), io);
+        self.settle(io);
+    }
+
+    /// Has the command in `slot` wait until it is kept. Somebody else does that, who
+    /// may hang: nothing of the reactor's waits.
+    #[cold]
+    pub(super) fn keep(&mut self, slot: Place, keeping: Keeping, io: &mut Io<'_>) {
+        io.waiting.keeping.push(ToBeKept {
+            queue: self.place,
+            slot,
+            keeping,
+        });
+    }
+
+    /// It is known whether it was kept.
+    pub(crate) fn kept(&mut self, kept: &ToBeKept, io: &mut Io<'_>) {
+        let (ToBeKept { slot, keeping, .. }, false) = (kept, self.is_closing()) else {
+            return;
+        };
+        let kept = matches!(keeping.outcome(), Some(Ok(())));
+        let Some(job) = self.slots.get(*slot) else {
+            return;
+        };
+        let event = Event::Kept { kept };
+        let action = self.core.step(io.now, &mut job.request, event);
+        self.perform(*slot, action, io);
         self.settle(io);
     }
 

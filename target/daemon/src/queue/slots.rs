@@ -327,6 +327,7 @@ impl Job {
             },
             Action::PullBehind { .. }
             | Action::Fuse
+            | Action::Keep(_)
             | Action::Respond(_)
             | Action::Hold
             | Action::Close(_) => [None, None],

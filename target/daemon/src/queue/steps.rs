@@ -45,6 +45,7 @@ impl Edge {
                     };
                     self.core.step(io.now, &mut job.request, Event::Room(data))
                 }
+                Action::Keep(keeping) => return self.keep(slot, keeping, io),
                 Action::Hold => return self.hold(slot, io),
                 Action::Close(cause) => return self.close(&cause, io),
             };
@@ -56,7 +57,7 @@ impl Edge {
     fn waits(&mut self, slot: Place, action: &Action, io: &mut Io<'_>) -> bool {
         if matches!(
             action,
-            Action::Respond(_) | Action::Hold | Action::Close(_) | Action::Fuse
+            Action::Respond(_) | Action::Hold | Action::Keep(_) | Action::Close(_) | Action::Fuse
         ) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! This reactor's part in the locks on ranges of disks.
+//! This reactor's part in the locks on ranges of disks, and commands that wait.
 
 use std::time::Duration;
 
@@ -70,6 +70,13 @@ impl<S: Storage> Reactor<S> {
             Mailbox::send_all(&self.peers, Mail::LOCKS);
         }
         self.locked.member.version() != self.locked.seen
+    }
+
+    /// Commands go on that waited until what they asked for is kept.
+    pub(super) fn go_on_kept(&mut self, now: Duration) {
+        for kept in self.locked.waiting.take_kept() {
+            self.with_queue(kept.queue, now, |edge, io| edge.kept(&kept, io));
+        }
     }
 }
 

@@ -504,9 +504,11 @@ impl<S: Storage> Reactor<S> {
     }
 
     /// Polls every queue, closes those whose host takes too long, and finds
-    /// out when to do so again.
+    /// out when to do so again. First go on commands of which it is known whether
+    /// what they asked for was kept.
     fn look_after_queues(&mut self, now: Duration) {
         self.timer = None;
+        self.go_on_kept(now);
         let stall = self.config.stall;
         for place in self.queues.places() {
             self.with_queue(place, now, |edge, io| {

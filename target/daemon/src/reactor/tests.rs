@@ -14,6 +14,7 @@ mod fairness;
 mod fused;
 mod host;
 mod io;
+mod keeping;
 mod late;
 mod lists;
 mod log;
@@ -35,10 +36,14 @@ use nvmeof_rdma::layer::Sharing;
 use nvmeof_rdma::{Address, Provider};
 use nvmeof_rdma_sim::{Sim, SimConfig, SimNet};
 use nvmeof_rdma_soft::SoftConfig;
-use nvmeof_target_core::{Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
+use nvmeof_target_core::{
+    Fabric, KeepProtections, KeptProtection, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec,
+    Target, ToKeep,
+};
 
 use super::{Reactor, ReactorConfig};
 use crate::Mailbox;
+use crate::mailbox::Mail;
 use memory::MemoryDisks;
 
 pub(super) const NQN: &str = "nqn.2026-11.org.example:disk";
@@ -51,6 +56,20 @@ pub(super) struct Bench {
     pub(super) address: Address,
     pub(super) drained: bool,
     hosts: u8,
+    /// Whether what hosts protect is kept at once; if not, by [`keep`](Self::keep).
+    pub(super) keeps: bool,
+    /// What was kept last.
+    pub(super) book: Vec<KeptProtection>,
+    /// How often something was.
+    pub(super) kept: usize,
+}
+
+/// Who waits for it calls [`Bench::keep`].
+#[derive(Debug)]
+struct NobodyWakes;
+
+impl KeepProtections for NobodyWakes {
+    fn wake(&self) {}
 }
 
 fn namespace(nsid: u32) -> NamespaceSpec {
@@ -132,7 +151,9 @@ impl Bench {
         let mailbox = Mailbox::new().unwrap();
         let peers = Arc::from([mailbox.clone()]);
         let disks = MemoryDisks::new(1, BLOCKS * 512);
-        let mut reactor = Reactor::new(config, Target::new(model), disks, mailbox, peers).unwrap();
+        let target = Target::new(model);
+        target.keep_protections_in(Arc::new(NobodyWakes));
+        let mut reactor = Reactor::new(config, target, disks, mailbox, peers).unwrap();
         let provider = net.endpoint(ip, SoftConfig::default());
         let provider = reactor.add_provider(wrap(provider)).unwrap();
         let address = reactor
@@ -144,6 +165,9 @@ impl Bench {
             address,
             drained: false,
             hosts: 1,
+            keeps: true,
+            book: Vec::new(),
+            kept: 0,
         }
     }
 
@@ -162,6 +186,23 @@ impl Bench {
         let host = self.host();
         self.address = first;
         host
+    }
+
+    /// What is to be kept is, or cannot be.
+    pub(super) fn keep(&mut self, result: std::io::Result<()>) {
+        if let Some(to_keep) = self.reactor.target.to_keep() {
+            self.keep_that(to_keep, result);
+        }
+    }
+
+    pub(super) fn keep_that(&mut self, to_keep: ToKeep, result: std::io::Result<()>) {
+        if result.is_ok() {
+            self.kept += 1;
+            let (_, all) = to_keep.changes().last().unwrap();
+            self.book.clone_from(all);
+        }
+        to_keep.end(result);
+        self.reactor.mailbox().send(Mail::POLL);
     }
 
     /// A host of its own address.
@@ -190,6 +231,9 @@ impl Bench {
         mut done: impl FnMut(&mut Self, &mut [&mut host::Host]) -> bool,
     ) {
         for _ in 0..200_000 {
+            if self.keeps {
+                self.keep(Ok(()));
+            }
             let now = self.net.now();
             let turn = self.reactor.turn(now).unwrap();
             self.drained |= turn.drained;

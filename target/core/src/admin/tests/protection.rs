@@ -20,7 +20,7 @@ use crate::testing::{
 };
 use crate::{
     Action, Event, Executed, IoKind, KeepProtections, KeptProtection, NamespaceSpec,
-    NamespaceState, News, Order, Request,
+    NamespaceState, News, Order, Request, Target,
 };
 
 const FRIEND: &str = "nqn.2026-11.org.example:friend";
@@ -291,10 +291,8 @@ fn begin_set(host: &mut Host, nsid: u32, state: WriteProtection) -> (Request, Ac
 
 fn end(host: &mut Host, mut request: Request, outcome: Executed) -> Status {
     let event = Event::Executed { outcome, data: &[] };
-    match host.queue.step(host.now, &mut request, event) {
-        Action::Respond(response) => response.cqe.status(),
-        other => panic!("{other:?}"),
-    }
+    let action = host.queue.step(host.now, &mut request, event);
+    host.end(request, action).cqe.status()
 }
 
 /// What one host wants does not depend on what becomes of another's request.

@@ -47,7 +47,7 @@ impl Daemon {
                 return;
             }
             drop(state);
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(5));
         }
         panic!("disks are still open");
     }

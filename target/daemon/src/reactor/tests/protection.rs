@@ -15,15 +15,19 @@ use super::host::{Host, Sent, ready, run};
 use super::io::command;
 
 fn protect(host: &mut Host, admin: QpId) -> Sent {
+    set(host, admin, WriteProtection::PROTECTED)
+}
+
+pub(super) fn set(host: &mut Host, admin: QpId, to: WriteProtection) -> Sent {
     let fid = FeatureId::NAMESPACE_WRITE_PROTECTION;
     let command = SetFeatures {
         nsid: 1,
-        ..SetFeatures::new(fid, WriteProtection::PROTECTED.to_dword())
+        ..SetFeatures::new(fid, to.to_dword())
     };
     host.send(admin, command.to_sqe(), &[])
 }
 
-fn settle(bench: &mut Bench, hosts: &mut [&mut Host]) {
+pub(super) fn settle(bench: &mut Bench, hosts: &mut [&mut Host]) {
     bench.run_for(hosts, Duration::from_millis(100));
 }
 

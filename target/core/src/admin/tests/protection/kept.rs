@@ -1,35 +1,63 @@
 //! What outlives the namespace that is served, and the target.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::SubsystemSpec;
+use crate::testing::{DISK, KeptBook, without_keeper};
+use crate::{Keeping, Limits, SubsystemSpec};
 
-/// What was kept last, and how often it was; it may be refused.
-#[derive(Debug, Default)]
-struct Book {
-    kept: Mutex<(usize, Vec<KeptProtection>)>,
-    full: AtomicBool,
+/// A target, and where what hosts protect of its subsystem is kept.
+struct Scene {
+    target: Target,
+    book: Arc<KeptBook>,
 }
 
-impl KeepProtections for Book {
-    fn keep(&self, subsystem: &Nqn, namespaces: &[KeptProtection]) -> std::io::Result<()> {
-        assert_eq!(subsystem.as_str(), crate::testing::DISK);
-        if self.full.load(Ordering::Relaxed) {
-            return Err(std::io::ErrorKind::StorageFull.into());
-        }
-        let mut kept = self.kept.lock().unwrap();
-        *kept = (kept.0 + 1, namespaces.to_vec());
-        Ok(())
+fn scene() -> Scene {
+    let (target, book) = (target(), Arc::<KeptBook>::default());
+    target.keep_protections_in(Arc::clone(&book) as Arc<dyn KeepProtections>);
+    Scene { target, book }
+}
+
+fn nqn() -> Nqn {
+    Nqn::new(DISK).unwrap()
+}
+
+impl Scene {
+    fn admin(&self) -> Host {
+        let (mut admin, _) = Host::admin(&self.target);
+        admin.book = Arc::clone(&self.book);
+        admin
     }
-}
 
-impl Book {
+    fn ready(&self) -> (Host, Host) {
+        let (mut admin, queue) = Host::ready(&self.target);
+        admin.book = Arc::clone(&self.book);
+        (admin, queue)
+    }
+
+    fn full(&self, full: bool) {
+        self.book.full.store(full, Ordering::Relaxed);
+    }
+
+    /// What was kept last.
+    fn kept(&self) -> Vec<KeptProtection> {
+        let kept = self.book.kept.lock().unwrap();
+        kept.1.get(&nqn()).cloned().unwrap_or_default()
+    }
+
     /// How often something was kept, and the namespaces of the last time.
     fn numbers(&self) -> (usize, Vec<u32>) {
-        let kept = self.kept.lock().unwrap();
-        (kept.0, kept.1.iter().map(|one| one.nsid).collect())
+        let times = self.book.kept.lock().unwrap().0;
+        (times, self.kept().iter().map(|one| one.nsid).collect())
+    }
+
+    /// An administrator removes namespaces. Says whether that is kept, if there is
+    /// anything to be kept.
+    fn forget(&self, nsid: Option<u32>) -> Option<bool> {
+        let keeping = self.target.forget_protection(&nqn(), nsid)?;
+        self.book.write(&self.target);
+        Some(keeping.outcome().unwrap().is_ok())
     }
 }
 
@@ -37,21 +65,18 @@ impl Book {
 /// persistent across power cycles.
 #[test]
 fn what_is_protected_for_good_is_kept_before_it_is_answered() {
-    let target = target();
-    let book = Arc::new(Book::default());
-    target.keep_protections_in(Arc::clone(&book) as Arc<dyn KeepProtections>);
-    let (mut admin, _) = Host::admin(&target);
-    let numbers = || book.numbers();
+    let scene = scene();
+    let mut admin = scene.admin();
+    let numbers = || scene.numbers();
     let (request, _) = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
     assert_eq!(numbers(), (0, vec![]), "it may still fail");
     assert!(end(&mut admin, request, Executed::Ok).is_success());
     assert_eq!(numbers(), (1, vec![1]));
-    let kept = book.kept.lock().unwrap().1[0];
+    let kept = scene.kept()[0];
     // Started again.
-    let again = crate::testing::target();
-    let nqn = Nqn::new(crate::testing::DISK).unwrap();
-    assert!(again.restore_protection(&nqn, kept));
-    assert!(!again.restore_protection(&nqn, KeptProtection { nsid: 2, ..kept }));
+    let again = target();
+    assert!(again.restore_protection(&nqn(), kept));
+    assert!(!again.restore_protection(&nqn(), KeptProtection { nsid: 2, ..kept }));
     let (mut after, mut queue) = Host::ready(&again);
     assert_eq!(state(&mut after, 1), WriteProtection::PROTECTED);
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
@@ -61,13 +86,13 @@ fn what_is_protected_for_good_is_kept_before_it_is_answered() {
     set(&mut admin, 1, WriteProtection::UNTIL_POWER_CYCLE);
     assert_eq!(numbers(), (2, vec![]));
     // And what cannot be kept is not granted.
-    book.full.store(true, Ordering::Relaxed);
+    scene.full(true);
     let mut spec = subsystem();
     spec.namespaces[0].uuid = Some([9; 16]);
-    let _ = apply(&target, &[spec, closed()]);
+    let _ = apply(&scene.target, &[spec, closed()]);
     let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
     assert_eq!(answer.cqe.status(), Status::INTERNAL_ERROR);
-    book.full.store(false, Ordering::Relaxed);
+    scene.full(false);
     let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
     assert_eq!(answer.status(), Status::SUCCESS);
     assert_eq!(numbers(), (3, vec![1]));
@@ -77,57 +102,55 @@ fn what_is_protected_for_good_is_kept_before_it_is_answered() {
 /// there again.
 #[test]
 fn what_is_protected_is_so_again_when_it_comes_back() {
-    let target = target();
-    let book = Arc::new(Book::default());
-    target.keep_protections_in(Arc::clone(&book) as Arc<dyn KeepProtections>);
-    let nqn = Nqn::new(crate::testing::DISK).unwrap();
+    let scene = scene();
+    let target = &scene.target;
     let again = |without: &[SubsystemSpec]| {
-        let _ = apply(&target, without);
-        let _ = apply(&target, &[subsystem(), closed()]);
-        let (mut admin, mut queue) = Host::ready(&target);
+        let _ = apply(target, without);
+        let _ = apply(target, &[subsystem(), closed()]);
+        let (mut admin, mut queue) = scene.ready();
         (state(&mut admin, 1), write(&mut queue))
     };
     let protected = (
         WriteProtection::PROTECTED,
         Status::NAMESPACE_WRITE_PROTECTED,
     );
-    let (mut admin, _) = Host::admin(&target);
+    let mut admin = scene.admin();
     set(&mut admin, 1, WriteProtection::PROTECTED);
     let mut spec = subsystem();
     spec.namespaces.remove(0);
     assert_eq!(again(&[spec.clone(), closed()]), protected);
     assert_eq!(again(&[closed()]), protected);
     // What hosts set of others meanwhile takes nothing from it.
-    let _ = apply(&target, &[closed()]);
+    let _ = apply(target, &[closed()]);
     let mut other = spec.clone();
     other.namespaces[0].readonly = false;
-    let _ = apply(&target, &[other.clone(), closed()]);
-    let (mut admin, _) = Host::admin(&target);
+    let _ = apply(target, &[other.clone(), closed()]);
+    let mut admin = scene.admin();
     let nsid = other.namespaces[0].nsid;
     set(&mut admin, nsid, WriteProtection::PROTECTED);
-    assert_eq!(book.numbers().1, [1, nsid]);
+    assert_eq!(scene.numbers().1, [1, nsid]);
     set(&mut admin, nsid, WriteProtection::NONE);
-    assert_eq!(book.numbers().1, [1]);
+    assert_eq!(scene.numbers().1, [1]);
     // Nor is another one protected that has its number.
     let mut another = subsystem();
     another.namespaces[0].uuid = Some([9; 16]);
-    let _ = apply(&target, &[another, closed()]);
+    let _ = apply(target, &[another, closed()]);
     assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
     assert_eq!(again(&[closed()]), protected);
     // Unless an administrator says that it is no more.
     for (without, nsid) in [([spec, closed()].to_vec(), Some(1)), (vec![closed()], None)] {
-        let _ = apply(&target, &without);
-        target.forget_protection(&nqn, Some(2)).unwrap();
-        assert_eq!(book.numbers().1, [1]);
-        book.full.store(true, Ordering::Relaxed);
-        assert!(target.forget_protection(&nqn, nsid).is_err());
+        let _ = apply(target, &without);
+        assert_eq!(scene.forget(Some(2)), None);
+        assert_eq!(scene.numbers().1, [1]);
+        scene.full(true);
+        assert_eq!(scene.forget(nsid), Some(false));
         assert_eq!(again(&without), protected, "it is kept still");
-        let _ = apply(&target, &without);
-        book.full.store(false, Ordering::Relaxed);
-        target.forget_protection(&nqn, nsid).unwrap();
-        assert_eq!(book.numbers().1, []);
+        let _ = apply(target, &without);
+        scene.full(false);
+        assert_eq!(scene.forget(nsid), Some(true));
+        assert_eq!(scene.numbers().1, []);
         assert_eq!(again(&without), (WriteProtection::NONE, Status::SUCCESS));
-        let (mut admin, _) = Host::admin(&target);
+        let mut admin = scene.admin();
         set(&mut admin, 1, WriteProtection::PROTECTED);
     }
 }
@@ -136,22 +159,22 @@ fn what_is_protected_is_so_again_when_it_comes_back() {
 #[test]
 fn what_was_protected_before_the_start_waits_for_its_namespace() {
     let uuid = target().model().subsystems()[0].namespace(1).unwrap().uuid;
-    let nqn = Nqn::new(crate::testing::DISK).unwrap();
     let mut without = subsystem();
     without.namespaces.remove(0);
     for before in [vec![closed()], vec![without, closed()]] {
-        let target = target();
-        let _ = apply(&target, &before);
-        assert!(!target.restore_protection(&nqn, KeptProtection { nsid: 1, uuid }));
-        let _ = apply(&target, &[subsystem(), closed()]);
-        let (mut admin, mut queue) = Host::ready(&target);
+        let scene = scene();
+        let target = &scene.target;
+        let _ = apply(target, &before);
+        assert!(!target.restore_protection(&nqn(), KeptProtection { nsid: 1, uuid }));
+        let _ = apply(target, &[subsystem(), closed()]);
+        let (mut admin, mut queue) = scene.ready();
         assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
         // One that is there again when it is forgotten is as new.
         let enable = SetFeatures::new(FeatureId::ASYNC_EVENT_CONFIG, AsyncEventConfig::NSAN.bits());
         admin.plain(enable.to_sqe());
         let request = nvmeof_wire::admin::bare(nvmeof_wire::opcode::admin::ASYNC_EVENT_REQUEST);
         admin.run(request, &[], &[]);
-        target.forget_protection(&nqn, Some(1)).unwrap();
+        assert_eq!(scene.forget(Some(1)), Some(true));
         assert!(admin.queue.poll(admin.now).is_some(), "hosts are told");
         assert_eq!(write(&mut queue), Status::SUCCESS);
     }
@@ -160,11 +183,9 @@ fn what_was_protected_before_the_start_waits_for_its_namespace() {
 /// The host hears that nothing came of it.
 #[test]
 fn what_cannot_be_kept_is_as_it_was() {
-    let target = target();
-    let book = Arc::new(Book::default());
-    target.keep_protections_in(Arc::clone(&book) as Arc<dyn KeepProtections>);
-    let (mut admin, mut queue) = Host::ready(&target);
-    let full = |full| book.full.store(full, Ordering::Relaxed);
+    let scene = scene();
+    let (mut admin, mut queue) = scene.ready();
+    let full = |full| scene.full(full);
     full(true);
     let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
     assert_eq!(answer.cqe.status(), Status::INTERNAL_ERROR);
@@ -183,4 +204,181 @@ fn what_cannot_be_kept_is_as_it_was() {
     let answer = set(&mut admin, 1, WriteProtection::NONE);
     assert_eq!(answer.status(), Status::SUCCESS);
     assert_eq!(write(&mut queue), Status::SUCCESS);
+}
+
+/// A command that waits to be kept, and its place.
+fn begin_keep(host: &mut Host, state: WriteProtection) -> (Request, Keeping) {
+    let (mut request, mut action) = begin_set(host, 1, state);
+    if let Action::Execute(_) = action {
+        let (outcome, data) = (Executed::Ok, &[][..]);
+        let event = Event::Executed { outcome, data };
+        action = host.queue.step(host.now, &mut request, event);
+    }
+    match action {
+        Action::Keep(keeping) => (request, keeping),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What becomes of it when it is known.
+fn after_keep(host: &mut Host, (mut request, keeping): (Request, Keeping)) -> Action {
+    let kept = keeping.outcome().unwrap().is_ok();
+    host.queue
+        .step(host.now, &mut request, Event::Kept { kept })
+}
+
+fn is_answered(action: &Action, status: Status) -> bool {
+    matches!(action, Action::Respond(response) if response.cqe.status() == status)
+}
+
+/// Whoever keeps it may hang for ever. Nothing else waits for that.
+#[test]
+fn only_the_command_waits_until_it_is_kept() {
+    let scene = scene();
+    let (mut admin, mut queue) = scene.ready();
+    let waits = begin_keep(&mut admin, WriteProtection::PROTECTED);
+    // Taken, and not written.
+    let in_work = scene.target.to_keep().unwrap();
+    let later = begin_keep(&mut admin, WriteProtection::NONE);
+    assert!(scene.target.to_keep().is_none(), "one after the other");
+    assert_eq!(state(&mut admin, 1), WriteProtection::PROTECTED);
+    assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
+    let _ = apply(&scene.target, &[closed()]);
+    let _ = apply(&scene.target, &[subsystem(), closed()]);
+    let forgotten = scene.target.forget_protection(&nqn(), Some(1)).unwrap();
+    let (mut other, mut queue) = scene.ready();
+    assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
+    assert!(other.identify(Cns::CONTROLLER, 0).data.len() == 4096);
+    for (_, keeping) in [&waits, &later] {
+        assert!(keeping.outcome().is_none());
+    }
+    assert!(forgotten.wait(std::time::Duration::ZERO).is_none());
+    in_work.end(Ok(()));
+    assert!(waits.1.outcome().unwrap().is_ok());
+    assert!(later.1.outcome().is_none());
+    scene.book.write(&scene.target);
+    assert!(forgotten.wait(std::time::Duration::MAX).unwrap().is_ok());
+    assert_eq!(write(&mut queue), Status::SUCCESS);
+}
+
+/// However many hosts ask: there is one write of them all.
+#[test]
+fn requests_that_wait_are_kept_together() {
+    let scene = scene();
+    let mut admins = [scene.admin(), scene.admin()];
+    let first = begin_keep(&mut admins[0], WriteProtection::PROTECTED);
+    let in_work = scene.target.to_keep().unwrap();
+    let mut waiting = Vec::new();
+    for _ in 0..100 {
+        for state in [WriteProtection::NONE, WriteProtection::PROTECTED] {
+            waiting.push(begin_keep(&mut admins[1], state));
+        }
+    }
+    in_work.end(Ok(()));
+    assert!(is_answered(
+        &after_keep(&mut admins[0], first),
+        Status::SUCCESS
+    ));
+    assert!(waiting.iter().all(|(_, one)| one.outcome().is_none()));
+    scene.book.write(&scene.target);
+    assert_eq!(scene.numbers(), (1, vec![1]));
+    for one in waiting {
+        let answered = is_answered(&after_keep(&mut admins[1], one), Status::SUCCESS);
+        assert!(answered);
+    }
+    assert!(scene.target.to_keep().is_none());
+}
+
+/// Whoever waits hears of it also when the keeper goes, and the queue may be gone.
+#[test]
+fn a_keeper_that_goes_has_not_kept_it() {
+    let scene = scene();
+    let (mut admin, mut queue) = scene.ready();
+    let mut lost = scene.admin();
+    let waits = begin_keep(&mut admin, WriteProtection::PROTECTED);
+    let _ = begin_keep(&mut lost, WriteProtection::PROTECTED);
+    drop(lost);
+    drop(scene.target.to_keep());
+    let action = after_keep(&mut admin, waits);
+    assert!(is_answered(&action, Status::INTERNAL_ERROR), "{action:?}");
+    assert_eq!(write(&mut queue), Status::SUCCESS);
+    // Of a queue that went what it asked for is kept.
+    let mut lost = scene.admin();
+    let _ = begin_keep(&mut lost, WriteProtection::PROTECTED);
+    drop(lost);
+    scene.book.write(&scene.target);
+    assert_eq!(state(&mut admin, 1), WriteProtection::PROTECTED);
+    assert_eq!(scene.numbers(), (1, vec![1]));
+}
+
+/// A change that comes while one is written is in the next one, also when the
+/// subsystem goes and comes meanwhile.
+#[test]
+fn what_is_being_written_goes_along_with_the_subsystem() {
+    for written in [true, false] {
+        let scene = scene();
+        let mut admin = scene.admin();
+        let _ = begin_keep(&mut admin, WriteProtection::PROTECTED);
+        let in_work = scene.target.to_keep().unwrap();
+        let _ = apply(&scene.target, &[closed()]);
+        let result = written.then_some(());
+        in_work.end(result.ok_or_else(|| std::io::ErrorKind::StorageFull.into()));
+        let _ = apply(&scene.target, &[subsystem(), closed()]);
+        let expected = match written {
+            true => WriteProtection::PROTECTED,
+            false => WriteProtection::NONE,
+        };
+        assert_eq!(state(&mut scene.admin(), 1), expected);
+    }
+}
+
+/// Base 2.1, 3.7.2: commands that are outstanding are not answered after a reset.
+#[test]
+fn a_command_that_waits_over_a_reset_is_not_answered() {
+    let scene = scene();
+    let mut admin = scene.admin();
+    let waits = begin_keep(&mut admin, WriteProtection::PROTECTED);
+    let (mut settles, action) = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
+    assert!(matches!(action, Action::Keep(_)), "{action:?}");
+    admin.set_cc(0);
+    admin.set_cc(Cc::ENABLE.0);
+    scene.book.write(&scene.target);
+    let action = after_keep(&mut admin, waits);
+    assert!(matches!(action, Action::Hold), "{action:?}");
+    let kept = Event::Kept { kept: true };
+    let action = admin.queue.step(admin.now, &mut settles, kept);
+    assert!(matches!(action, Action::Hold), "{action:?}");
+    assert_eq!(state(&mut admin, 1), WriteProtection::PROTECTED, "it is so");
+    set(&mut admin, 1, WriteProtection::NONE);
+    // What was written is made stable meanwhile.
+    let (mut request, _) = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
+    admin.set_cc(0);
+    admin.set_cc(Cc::ENABLE.0);
+    let (outcome, data) = (Executed::Failed, &[][..]);
+    let event = Event::Executed { outcome, data };
+    let action = admin.queue.step(admin.now, &mut request, event);
+    assert!(matches!(action, Action::Hold), "{action:?}");
+    assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
+    // One that comes later is.
+    let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
+    assert_eq!(answer.status(), Status::SUCCESS);
+}
+
+/// Base 2.1, 8.1.16.1, figure 621: without a place where it is kept it would not be
+/// so after a restart.
+#[test]
+fn where_nothing_is_kept_hosts_are_not_told_that_it_is() {
+    let (mut admin, _) = Host::admin(&without_keeper(Limits::default()));
+    let id = admin.identify(Cns::CONTROLLER, 0);
+    let id = IdentifyController::read_from_bytes(&id.data).ok().unwrap();
+    assert_eq!(id.nwpc, 0);
+    for state in [WriteProtection::NONE, WriteProtection::PROTECTED] {
+        let answer = set(&mut admin, 1, state);
+        assert_eq!(answer.status(), Status::INVALID_FIELD);
+    }
+    let answer = get(&mut admin, 1, Select::Current);
+    assert_eq!(answer.status(), Status::INVALID_FIELD);
+    let effects = GetLogPage::new(LogId::FEATURE_EFFECTS, 0, 0, 1024);
+    let effects = admin.read(effects.to_sqe(), 1024).data;
+    assert_eq!(effects[0x84 * 4..][..4], [0; 4]);
 }

@@ -1,0 +1,128 @@
+//! The thread, and one who writes when he is told to.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use nvmeof_target_core::{Keeping as Waiting, Limits, Model, NamespaceSpec, SubsystemSpec};
+
+use super::*;
+
+const DISK: &str = "nqn.2026-11.org.example:disk";
+/// Longer than anything here takes that ends at all.
+const LONG: Duration = Duration::from_secs(600);
+
+/// Says what it is to write, and waits for what comes of it.
+struct Slow {
+    begun: Sender<Vec<usize>>,
+    ends: Receiver<io::Result<()>>,
+}
+
+impl Write for Slow {
+    fn write(&mut self, changes: &[(Nqn, Vec<KeptProtection>)]) -> io::Result<()> {
+        let counts = changes.iter().map(|(_, all)| all.len()).collect();
+        self.begun.send(counts).unwrap();
+        let ended = self.ends.recv();
+        ended.unwrap_or_else(|_| Err(io::Error::other("the test ended")))
+    }
+}
+
+struct Scene {
+    target: Target,
+    mailbox: Mailbox,
+    begun: Receiver<Vec<usize>>,
+    end: Sender<io::Result<()>>,
+    keeping: Keeping,
+}
+
+/// Two namespaces, both protected.
+fn scene() -> Scene {
+    let namespace = |nsid: u8| NamespaceSpec {
+        nsid: nsid.into(),
+        blocks: 1000,
+        disk: nsid.into(),
+        uuid: Some([nsid; 16]),
+        ..NamespaceSpec::default()
+    };
+    let subsystem = SubsystemSpec {
+        nqn: DISK.into(),
+        namespaces: vec![namespace(1), namespace(2)],
+        ..SubsystemSpec::default()
+    };
+    let target = Target::new(Model::build(Limits::default(), &[], &[subsystem]).unwrap());
+    for nsid in [1, 2] {
+        let uuid = [u8::try_from(nsid).unwrap(); 16];
+        assert!(target.restore_protection(&nqn(), KeptProtection { nsid, uuid }));
+    }
+    let ((begins, begun), (end, ends)) = (channel(), channel());
+    let slow = Slow {
+        begun: begins,
+        ends,
+    };
+    let mailbox = Mailbox::new().unwrap();
+    let keeper = Keeper::of(slow, &target);
+    let keeping = keeper.start(Arc::from([mailbox.clone()])).unwrap();
+    Scene {
+        target,
+        mailbox,
+        begun,
+        end,
+        keeping,
+    }
+}
+
+fn nqn() -> Nqn {
+    Nqn::new(DISK).unwrap()
+}
+
+impl Scene {
+    fn forget(&self, nsid: u32) -> Waiting {
+        self.target.forget_protection(&nqn(), Some(nsid)).unwrap()
+    }
+}
+
+#[test]
+fn what_comes_while_something_is_written_is_in_the_next_write() {
+    let scene = scene();
+    let first = scene.forget(1);
+    assert_eq!(scene.begun.recv(), Ok(vec![1]));
+    // Nobody waits for the one who writes.
+    let later: Vec<_> = (0..500).map(|_| scene.forget(2)).collect();
+    assert!(first.outcome().is_none());
+    assert!(!scene.mailbox.holds(Mail::POLL));
+    scene.end.send(Ok(())).unwrap();
+    assert!(first.wait(LONG).unwrap().is_ok());
+    assert_eq!(scene.begun.recv(), Ok(vec![0]));
+    assert!(scene.mailbox.holds(Mail::POLL), "reactors go on");
+    assert!(later.iter().all(|one| !one.is_over()));
+    scene.end.send(Ok(())).unwrap();
+    assert!(later.iter().all(|one| one.wait(LONG).unwrap().is_ok()));
+    assert!(scene.target.forget_protection(&nqn(), None).is_none());
+    assert!(scene.begun.try_recv().is_err(), "one write of all");
+}
+
+#[test]
+fn who_waits_hears_why_it_is_not_kept() {
+    let scene = scene();
+    let waits = scene.forget(1);
+    scene.end.send(Err(io::Error::other("no room"))).unwrap();
+    assert_eq!(
+        waits.wait(LONG).unwrap().unwrap_err().to_string(),
+        "no room"
+    );
+    let again = scene.forget(1);
+    scene.end.send(Ok(())).unwrap();
+    assert!(again.wait(LONG).unwrap().is_ok());
+}
+
+#[test]
+fn a_target_ends_while_its_file_hangs() {
+    let scene = scene();
+    let waits = scene.forget(1);
+    assert_eq!(scene.begun.recv(), Ok(vec![1]));
+    let Scene { keeping, end, .. } = scene;
+    drop(keeping);
+    assert!(waits.outcome().is_none());
+    // The thread that was left behind ends when the file does not hang any more.
+    end.send(Ok(())).unwrap();
+    assert!(waits.wait(LONG).unwrap().is_ok());
+}
