@@ -1,0 +1,132 @@
+//! What a host write protects, and a target that is killed at any moment.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use nvmeof_e2e::{Peer, Setup, Target, eventually};
+use nvmeof_wire::admin::{GetFeatures, Select, SetFeatures};
+use nvmeof_wire::fabrics::PropertyAccess;
+use nvmeof_wire::features::{FeatureId, WriteProtection};
+use nvmeof_wire::registers::{Cc, Property, PropertyValue};
+use nvmeof_wire::{Cqe, Sqe, Status};
+
+const FID: FeatureId = FeatureId::NAMESPACE_WRITE_PROTECTION;
+const NONE: WriteProtection = WriteProtection::NONE;
+const PROTECTED: WriteProtection = WriteProtection::PROTECTED;
+
+/// A target that keeps what hosts protect.
+fn setup() -> Setup {
+    let setup = Setup::new().file(1 << 20);
+    let state = setup.path("state.json");
+    setup.head(&format!("[control]\nstate = '{}'\n", state.display()))
+}
+
+/// An admin queue that is connected and enabled.
+fn admin(target: &Target) -> Peer {
+    let (mut peer, _) = Peer::connected(target.address(), 0, 0xffff);
+    let enable = PropertyAccess::set(Property::CC, PropertyValue::Dword(Cc::ENABLE.0));
+    assert!(ask(&mut peer, enable).status().is_success());
+    peer
+}
+
+fn ask(peer: &mut Peer, sqe: Sqe) -> Cqe {
+    peer.capsule(&sqe.to_bytes());
+    peer.response()
+}
+
+fn command(cid: u16, to: WriteProtection) -> Sqe {
+    let command = SetFeatures {
+        nsid: 1,
+        ..SetFeatures::new(FID, to.to_dword())
+    };
+    let mut sqe = command.to_sqe();
+    sqe.cid = cid.into();
+    sqe
+}
+
+fn state(peer: &mut Peer) -> WriteProtection {
+    let command = GetFeatures {
+        fid: FID,
+        select: Select::Current,
+        cdw11: 0,
+        nsid: 1,
+    };
+    let answer = ask(peer, command.to_sqe());
+    assert!(answer.status().is_success(), "{answer:?}");
+    WriteProtection::from_dword(answer.dw0())
+}
+
+#[test]
+fn what_was_answered_is_so_after_a_kill() {
+    let setup = setup();
+    let mut target = setup.start();
+    for to in [PROTECTED, NONE, PROTECTED, PROTECTED, NONE] {
+        let answer = ask(&mut admin(&target), command(1, to));
+        assert!(answer.status().is_success(), "{answer:?}");
+        target.kill();
+        target = setup.start();
+        assert_eq!(state(&mut admin(&target)), to);
+    }
+    target.stop();
+}
+
+/// Of commands that are on their way either may come of each, but what was answered
+/// before they were sent is not undone by anything else.
+#[test]
+fn a_kill_in_the_middle_loses_nothing_that_was_answered() {
+    let setup = setup();
+    let mut target = setup.start();
+    for answers in 0..12 {
+        let mut peer = admin(&target);
+        let before = state(&mut peer);
+        // All of them want the same, so that any that is answered settles it.
+        let to = if before == NONE { PROTECTED } else { NONE };
+        for cid in 0..12 {
+            peer.capsule(&command(cid, to).to_bytes());
+        }
+        for _ in 0..answers {
+            assert!(peer.response().status().is_success());
+        }
+        target.kill();
+        target = setup.start();
+        let after = state(&mut admin(&target));
+        assert!(after == to || (answers == 0 && after == before));
+    }
+    target.stop();
+}
+
+#[test]
+fn hosts_hear_that_it_cannot_be_kept_and_go_on() {
+    let setup = setup();
+    let mut target = setup.start();
+    let mut peer = admin(&target);
+    // Nothing takes the place of a folder.
+    let book = setup.path("state.json.protected");
+    std::fs::create_dir(&book).unwrap();
+    let answer = ask(&mut peer, command(1, PROTECTED));
+    assert_eq!(answer.status(), Status::INTERNAL_ERROR);
+    assert_eq!(state(&mut peer), NONE);
+    target.write(1, 0, &[7; 512]);
+    let told = eventually(|| {
+        let words = ["what a host write protected cannot be kept"];
+        (!target.lines(&words).is_empty()).then_some(())
+    });
+    assert!(told.is_some(), "{}", target.log());
+    std::fs::remove_dir(&book).unwrap();
+    let answer = ask(&mut peer, command(2, PROTECTED));
+    assert!(answer.status().is_success(), "{answer:?}");
+    target.must_be_well();
+    target.stop();
+}
+
+#[test]
+fn without_a_place_to_keep_it_it_is_refused() {
+    let setup = Setup::new().file(1 << 20);
+    let target = setup.start();
+    let answer = ask(&mut admin(&target), command(1, PROTECTED));
+    assert_eq!(answer.status().kind(), Status::INVALID_FIELD);
+    target.stop();
+}
