@@ -2,9 +2,11 @@
 //! discovery subsystem.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
-use nvmeof_target_core::{AnaGroup, Fabric, Limits, Model, NamespaceSpec, NamespaceState};
+use nvmeof_target_core::{
+    AnaGroup, Fabric, KeepProtections, Limits, Model, NamespaceSpec, NamespaceState,
+};
 use nvmeof_target_core::{PortAddress, PortSpec, SubsystemSpec, Target};
 use nvmeof_wire::log::ana::AnaState;
 
@@ -123,7 +125,17 @@ fn namespace(nsid: u32, block_size: u32) -> NamespaceSpec {
 /// A target that nobody talked to.
 #[must_use]
 pub fn served() -> Target {
-    Target::new(MODEL.clone())
+    let target = Target::new(MODEL.clone());
+    target.keep_protections_in(Arc::new(NobodyWakes));
+    target
+}
+
+/// Whoever has a target looks for himself what is to be kept.
+#[derive(Debug)]
+struct NobodyWakes;
+
+impl KeepProtections for NobodyWakes {
+    fn wake(&self) {}
 }
 
 /// What an administrator may turn it into, and back.

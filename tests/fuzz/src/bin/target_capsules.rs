@@ -10,7 +10,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use nvmeof_fuzz::{CLOSED, HIDDEN, HOST, READ_ONLY, SUBSYSTEM, Script, other, port, served};
 use nvmeof_target_core::{
-    Action, Event, Executed, IoKind, IoOp, Order, Queue, Request, Response, Target,
+    Action, Event, Executed, IoKind, IoOp, Order, Queue, Request, Response, Target, ToKeep,
 };
 use nvmeof_wire::cm;
 use nvmeof_wire::fabrics::{Connect, ConnectData, PropertyAccess};
@@ -29,6 +29,7 @@ fuzz_target!(|input: &[u8]| {
         now: Duration::from_secs(1),
         lanes: Vec::new(),
         changed: None,
+        in_work: None,
     };
     if !script.byte().is_multiple_of(4) {
         host.connect();
@@ -53,6 +54,8 @@ struct Host {
     /// Whether an administrator changed what is served, and has not changed it
     /// back.
     changed: Option<bool>,
+    /// What hosts protect, on its way to be kept.
+    in_work: Option<ToKeep>,
 }
 
 /// One queue and what is going on there.
@@ -111,8 +114,10 @@ impl Host {
     fn turn(&mut self, script: &mut Script<'_>) {
         let at = script.index(self.lanes.len());
         let what = script.byte();
-        if what >= 0xf0 {
-            return self.change();
+        match what {
+            0xf0.. => return self.change(),
+            0xe0..0xf0 => return self.keep(what),
+            _ => {}
         }
         match what % 8 {
             0 => self.open(cm::Request::new(script.byte().into(), 8).as_bytes()),
@@ -147,6 +152,17 @@ impl Host {
         (0..self.lanes.len()).for_each(|at| self.poll(at));
     }
 
+    /// Whoever keeps what hosts protect takes what there is, or has kept it or not.
+    fn keep(&mut self, how: u8) {
+        let full = || Err(std::io::ErrorKind::StorageFull.into());
+        match self.in_work.take() {
+            Some(to_keep) if how.is_multiple_of(4) => to_keep.end(full()),
+            Some(to_keep) => to_keep.end(Ok(())),
+            None => self.in_work = self.target.to_keep(),
+        }
+        (0..self.lanes.len()).for_each(|at| self.poll(at));
+    }
+
     fn begin(&mut self, at: usize, capsule: &[u8]) {
         let Some(lane) = self.lanes.get_mut(at) else {
             return;
@@ -173,6 +189,12 @@ impl Host {
         let (mut request, action) = lane.pending.swap_remove(which);
         let mut buffer;
         let event = match &action {
+            Action::Keep(keeping) => match keeping.outcome() {
+                Some(outcome) => Event::Kept {
+                    kept: outcome.is_ok(),
+                },
+                None => return lane.pending.push((request, action)),
+            },
             Action::Fuse => Event::Turn,
             Action::Pull { remote, .. } | Action::PullBehind { remote } => {
                 buffer = script.filled(remote.len as usize);
@@ -209,7 +231,7 @@ impl Host {
         let max_transfer = self.target.limits().max_transfer;
         let lane = &mut self.lanes[at];
         match action {
-            Action::Fuse => lane.pending.push((request, action)),
+            Action::Fuse | Action::Keep(_) => lane.pending.push((request, action)),
             Action::PullBehind { remote } => {
                 assert!(remote.len <= 4096, "{remote:?}");
                 lane.pending.push((request, action));
