@@ -124,6 +124,12 @@ impl File {
         let unsure = false;
         Self { path, book, unsure }
     }
+
+    fn put(&self, book: &Book) -> io::Result<()> {
+        let mut bytes = serde_json::to_vec_pretty(book)?;
+        bytes.push(b'\n');
+        replace(&self.path, &bytes, Readers::Owner)
+    }
 }
 
 impl Write for File {
@@ -140,12 +146,14 @@ impl Write for File {
         if new == self.book && !self.unsure {
             return Ok(());
         }
-        let mut bytes = serde_json::to_vec_pretty(&new)?;
-        bytes.push(b'\n');
-        if let Err(error) = replace(&self.path, &bytes, Readers::Owner) {
+        if let Err(error) = self.put(&new) {
             tracing::error!("what a host write protected cannot be kept: {error}");
-            // It may have taken its place all the same.
+            // It may have taken its place all the same, and hosts were told what is in
+            // the one before.
             self.unsure = true;
+            if self.put(&self.book).is_ok() {
+                self.unsure = false;
+            }
             return Err(error);
         }
         (self.book, self.unsure) = (new, false);

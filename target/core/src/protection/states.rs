@@ -45,6 +45,9 @@ struct Protected {
     next: Option<Asked>,
     in_work: Option<Asked>,
     kept: Option<Asked>,
+    /// Whether that is so: a write of something else that failed may have taken its
+    /// place all the same.
+    sure: bool,
 }
 
 /// A request. One for a protected state is granted when what was written before is
@@ -186,6 +189,8 @@ impl Protections {
             let asked = set.in_work.take()?;
             if written {
                 set.is_kept(asked);
+            } else if set.kept.is_some_and(|kept| kept.to != asked.to) {
+                set.sure = false;
             }
             Some(*key)
         });
@@ -270,6 +275,7 @@ impl Protected {
             next: None,
             in_work: None,
             kept: None,
+            sure: true,
         }
     }
 
@@ -288,7 +294,7 @@ impl Protected {
             return Step::Settle(asked);
         }
         let on_its_way = self.next.is_some() || self.in_work.is_some();
-        if !on_its_way && self.kept.is_some_and(|kept| kept.to == to) {
+        if self.sure && !on_its_way && self.kept.is_some_and(|kept| kept.to == to) {
             self.kept = Some(asked);
             return Step::Done;
         }
@@ -300,6 +306,7 @@ impl Protected {
     fn is_kept(&mut self, asked: Asked) {
         let protects = asked.to != WriteProtection::NONE;
         self.kept = protects.then_some(asked);
+        self.sure = true;
         // What came before has no say any more.
         self.next = self.next.filter(|next| next.own > asked.own);
         if !protects && self.last < asked.own {

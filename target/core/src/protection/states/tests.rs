@@ -286,3 +286,24 @@ fn requests_that_pile_up_take_no_room() {
     assert_eq!(write(&mut all, true), (1, false));
     assert_eq!(all.set(&namespace, PROTECTED), Ok(Step::Done));
 }
+
+/// What could not be written may be in the file all the same: what is answered next is
+/// written again, though it is what was kept before.
+#[test]
+fn what_may_be_kept_no_more_is_kept_again() {
+    for other in [NONE, UNTIL] {
+        let (mut all, namespace) = protected();
+        assert_eq!(all.set(&namespace, other), Ok(Step::Keep));
+        write(&mut all, false);
+        assert_eq!(all.of(&namespace), PROTECTED);
+        assert_eq!(all.set(&namespace, PROTECTED), Ok(Step::Keep), "{other:?}");
+        assert_eq!(write(&mut all, true), (1, false));
+        assert_eq!(all.set(&namespace, PROTECTED), Ok(Step::Done));
+    }
+    // One of the same is in either file.
+    let (mut all, namespace) = protected();
+    all.set(&namespace, NONE).unwrap();
+    assert_eq!(all.set(&namespace, PROTECTED), Ok(Step::Keep));
+    write(&mut all, false);
+    assert_eq!(all.set(&namespace, PROTECTED), Ok(Step::Done));
+}
