@@ -93,7 +93,8 @@ fn multiple(told: u64, granularity: Option<u32>, block_size: BlockSize) -> Optio
 
 /// A number the kernel tells about a block device, by its path below the device. A
 /// partition has a place of its own, and the queue of the whole device.
-/// Source: Documentation/ABI/stable/sysfs-block.
+/// A negative one, which stands for misaligned, is the largest. Source:
+/// Documentation/ABI/stable/sysfs-block.
 pub(crate) fn queue_value(device: &Metadata, name: &str) -> Option<u64> {
     let (major, minor) = (major(device.rdev()), minor(device.rdev()));
     let ups: &[&str] = match name.starts_with("queue/") {
@@ -102,7 +103,12 @@ pub(crate) fn queue_value(device: &Metadata, name: &str) -> Option<u64> {
     };
     ups.iter().find_map(|up| {
         let path = format!("/sys/dev/block/{major}:{minor}/{up}{name}");
-        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+        let text = std::fs::read_to_string(path).ok()?;
+        match text.trim() {
+            // Of stacked devices that do not fit together.
+            text if text.starts_with('-') => Some(u64::MAX),
+            text => text.parse().ok(),
+        }
     })
 }
 

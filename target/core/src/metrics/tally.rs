@@ -127,7 +127,8 @@ impl Totals {
         let succeeded = |of| {
             let failed = self.failed.operations.get(of as usize);
             self.operations(of)
-                .wrapping_sub(failed.copied().unwrap_or_default())
+                // One may fail between the two looks.
+                .saturating_sub(failed.copied().unwrap_or_default())
         };
         let sum = |all: &[Operation]| {
             let all = all.iter().map(|of| succeeded(*of));
