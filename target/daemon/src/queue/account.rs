@@ -12,10 +12,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Classes};
-use nvmeof_target_core::{Action, Limit, PortAddress, Scarce, Target};
+use nvmeof_target_core::{Action, Limit, Port, PortAddress, Scarce, Target};
 use nvmeof_wire::Nqn;
 
-use super::parts::Most;
+use super::parts::{Most, Parts};
 use super::slots::{Changing, Job};
 use super::{Edge, Io};
 use crate::tag::Place;
@@ -140,26 +140,48 @@ impl Accounts {
         self.hosts.len() > 1
     }
 
-    /// Whether there are hosts of more than one port.
+    /// Whether hosts of more than one port have I/O queues.
     fn are_several_ports(&self) -> bool {
-        self.ports.len() > 1
+        let mut in_use = self.ports.iter().filter(|(_, port)| port.capsules() > 0);
+        in_use.nth(1).is_some()
+    }
+
+    /// How capsules are divided between ports: none are kept when all ports that there
+    /// are have theirs.
+    fn parts_of_ports(&self) -> Parts {
+        let has_some = |port: &Port| {
+            let its = |(at, _): &&(PortAddress, _)| port.is_at(at);
+            let holding = self.ports.iter().find(its);
+            holding.is_some_and(|(_, holding)| holding.capsules() > 0)
+        };
+        let parts = self.of_port.capsules;
+        match self.target.model().ports().iter().all(has_some) {
+            true => parts.without_newcomers(),
+            false => parts,
+        }
     }
 
     /// Who gets no other queue by `port` which takes `needed` capsules while so many
-    /// are `free`.
+    /// are `free` besides those `kept` for admin queues.
     pub(super) fn without_room(
         &self,
         port: Option<&PortAddress>,
         needed: usize,
         free: usize,
+        kept: usize,
     ) -> Scarce {
         // Those that those of other ports are left are not there for anybody of one
         // that has some.
         let its = port.and_then(|at| self.holding_of(at));
         let its = its.map_or(0, |its| its.capsules());
-        let parts = &self.of_port.capsules;
+        let parts = self.parts_of_ports();
+        let for_others = parts.kept_from(its);
+        // Those that are kept are for a port that has none as well, so the others'
+        // admin queues get some more.
+        let for_admin = if for_others > 0 { kept } else { 0 };
+        let free = free.saturating_sub(for_admin);
         let port = !parts.allow(its, self.are_several_ports(), needed, free);
-        let free = free.saturating_sub(parts.kept_from(its));
+        let free = free.saturating_sub(for_others);
         let several = self.are_several();
         let full = self.hosts.iter().filter(|(_, (_, host))| {
             let parts = &self.of_host.capsules;
@@ -171,14 +193,15 @@ impl Accounts {
 
     /// The same of an admin queue, which every host gets: but those of a port to which
     /// hosts came already leave what a host of another port needs for an I/O queue
-    /// besides, so `free` are those that are not kept for admin queues.
+    /// besides, so `free` are those that are not kept for admin queues. I/O queues
+    /// leave more than that, so that there are some for these.
     pub(super) fn without_admin_room(
         &self,
         port: Option<&PortAddress>,
         needed: usize,
         free: usize,
     ) -> Scarce {
-        let newcomer = self.of_port.capsules.newcomer;
+        let newcomer = self.parts_of_ports().newcomer;
         let there = port.is_some_and(|at| self.holding_of(at).is_some());
         Scarce {
             hosts: Vec::new(),

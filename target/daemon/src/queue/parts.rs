@@ -51,6 +51,12 @@ impl Parts {
         }
     }
 
+    /// When everybody who may come has some.
+    pub(super) fn without_newcomers(self) -> Self {
+        let newcomer = 0;
+        Self { newcomer, ..self }
+    }
+
     /// Whether one that holds so many may have `needed` more of those that are
     /// `free`; `several`: it is not alone. Alone it may have all of them but what
     /// the next one needs, which cannot be taken back from a queue by then.

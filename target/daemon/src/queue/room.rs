@@ -35,7 +35,7 @@ impl Edge {
                 let free = available.saturating_sub(io.capsules_kept);
                 io.accounts.without_admin_room(port, needed, free)
             }
-            _ => io.accounts.without_room(port, needed, free),
+            _ => io.accounts.without_room(port, needed, free, kept),
         };
         self.core.set_scarce(scarce);
         self.core.set_room(if room.len() == needed {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use nvmeof_rdma::layer::{Faults, Faulty, Injected, Sharing};
 use nvmeof_rdma::{Provider, QpId};
+use nvmeof_target_core::Limits;
 use nvmeof_wire::admin::bare;
 use nvmeof_wire::cm::Request;
 use nvmeof_wire::fabrics::Connect;
@@ -20,7 +21,12 @@ fn bench(seed: u64, shared_receives: u32) -> Bench {
         shared_receives,
         ..few_buffers()
     };
-    Bench::with(seed, config)
+    // Nothing is kept for those who come by another port.
+    let limits = Limits {
+        port_memory: 100,
+        ..limits()
+    };
+    Bench::limited(seed, config, limits)
 }
 
 fn free(bench: &Bench) -> usize {
