@@ -265,13 +265,6 @@ impl Queue {
         self.bounds.capsule
     }
 
-    /// The host was heard otherwise than by a command.
-    pub fn hear(&self, now: Duration) {
-        if let Some(controller) = self.controller() {
-            controller.hot.hear(now);
-        }
-    }
-
     /// Whether [`take_news`](Self::take_news) has any.
     #[inline]
     #[must_use]

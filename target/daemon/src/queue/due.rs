@@ -12,10 +12,11 @@ const TOGETHER: usize = 4;
 
 impl Edge {
     /// Whether a command that comes now has to wait for its host's turn. Those of who
-    /// did not say yet who it is do not.
+    /// did not say yet who it is do not, nor do admin commands, of which there are few:
+    /// a Keep Alive has come when it is there.
     #[inline]
     pub(super) fn takes_turns(&self, io: &mut Io<'_>) -> bool {
-        if !io.accounts.are_several() || self.account.is_none() {
+        if !io.accounts.are_several() || self.account.is_none() || self.is_admin() {
             return false;
         }
         let all_begun = *io.at_once == 0;

@@ -274,6 +274,7 @@ impl Edge {
         if self.state == State::Open && self.begins_at_once() && !self.takes_turns(io) {
             self.begin(capsule, io);
         } else {
+            self.core.hear_command(io.now);
             self.waiting.push_back(capsule);
         }
         self.settle(io);

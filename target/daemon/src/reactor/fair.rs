@@ -20,7 +20,7 @@ impl<S: Storage> Reactor<S> {
     }
 
     /// Has queues begin commands that wait: some of one host, then some of the next.
-    /// Says whether any was, or still waits.
+    /// Says whether any was.
     pub(super) fn begin_due(&mut self, now: Duration) -> bool {
         let mut begun = 0;
         while begun < IN_TURN
@@ -30,7 +30,7 @@ impl<S: Storage> Reactor<S> {
             begun += more.unwrap_or_default();
             self.due.pass();
         }
-        begun > 0 || !self.due.is_empty()
+        begun > 0
     }
 
     /// Gives buffers to commands that wait for them: one to each host, whose
