@@ -59,6 +59,13 @@ dd if="$WORK/data" of="$(device 1)" bs=1M oflag=direct status=none
 
 in_it nvmeof-target ctl status
 
+# The journal knows who it is about.
+entry=$(in_it journalctl -u nvmeof-target -o json -n 1 NVMEOF_HOST="$(cat /etc/nvme/hostnqn)")
+expect_fields "what the journal knows of a host" "{NVMEOF_SUBSYSTEM: \"$NQN\"}" "$entry"
+for key in NVMEOF_PEER NVMEOF_QUEUE; do
+    expect_match "$key" '.' "$(field ".$key // empty" <<<"$entry")"
+done
+
 # A reload returns when it is done, and fails where the file is wrong.
 printf '\n[[subsystem.namespace]]\nnsid = 2\npath = "ram:16M"\n' >>"$CONF"
 in_it systemctl reload nvmeof-target
@@ -72,6 +79,14 @@ active || fail "a reload that was refused stopped the target"
 cp "$WORK/right" "$CONF"
 in_it systemctl reload nvmeof-target
 
+# What is changed while it runs is there after the upgrade and the reboot.
+in_it nvmeof-target ctl namespace add ram:16M --nsid 3
+wait_for 20 device 3
+nvme set-feature "/dev/$CTRL" -f 0x84 -n 1 -V 1
+changed() {
+    in_it nvmeof-target ctl status | grep -q 'namespace 3: 16777216 bytes'
+}
+
 # The next version: same process no more, same configuration, same data.
 cp "$CONF" "$WORK/mine"
 old=$(main_pid)
@@ -83,12 +98,16 @@ expect_match "version" "-2$" "$(in_it dpkg-query -W -f '${Version}' nvmeof-targe
 wait_for 60 controller_is live
 expect_eq "data after the upgrade" "$(checksum "$WORK/data")" \
     "$(dd if="$(device 1)" bs=1M count=4 iflag=direct status=none | sha256sum | cut -d' ' -f1)"
+changed || fail "what was changed is gone after the upgrade"
+expect_match "protected after the upgrade" 'value:(0x)?0*1$' \
+    "$(nvme get-feature "/dev/$CTRL" -f 0x84 -n 1 | grep -o 'value:.*')"
 disconnect
 
 # After a reboot it is there by itself; disabled, it stays so through an upgrade.
 systemd_stop
 systemd_start
 wait_for 60 active
+changed || fail "what was changed is gone after the reboot"
 in_it systemctl disable --now nvmeof-target
 in_it dpkg --force-confold -i /lab/packages/nvmeof-target_*-2_*.deb
 expect_eq "enabled" disabled "$(in_it systemctl is-enabled nvmeof-target || true)"
@@ -100,10 +119,13 @@ in_it systemctl start nvmeof-target
 in_it dpkg -r nvmeof-target
 ! active || fail "it runs without its package"
 [ -f "$CONF" ] || fail "removing took the configuration"
-echo '{}' >/var/lib/nvmeof/state.json
+touch /var/lib/nvmeof/.state.json.new-left-over
+for kept in state.json state.json.lock state.json.protected; do
+    [ -e /var/lib/nvmeof/$kept ] || fail "there is no $kept"
+done
 in_it dpkg -P nvmeof-target nvmeof
 [ ! -e "$CONF" ] || fail "purging left the configuration"
-[ ! -e /var/lib/nvmeof/state.json ] || fail "purging left the state"
+expect_eq "what purging left" disk.img "$(ls -A /var/lib/nvmeof)"
 [ -s /var/lib/nvmeof/disk.img ] || fail "purging took an image"
 rm -r /var/lib/nvmeof
 left=$(find /etc /usr /var/lib/nvmeof -xdev 2>/dev/null | grep -i nvmeof || true)
