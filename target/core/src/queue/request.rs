@@ -109,21 +109,18 @@ impl Epoch {
 impl Stage {
     /// The command began in that epoch, if it is one that may outlive it.
     pub(super) fn begin_in(&mut self, began: Epoch) {
-        match self {
-            Self::Feature { epoch, .. }
-            | Self::Protect { epoch, .. }
-            | Self::Keep { epoch }
-            | Self::Produce { epoch, .. }
-            | Self::FlushAll {
-                then: AfterFlush::WriteCc { epoch, .. },
-                ..
-            } => *epoch = began,
-            _ => {}
+        if let Some(epoch) = self.epoch_mut() {
+            *epoch = began;
         }
     }
 
     /// In which it began.
-    pub(super) fn epoch(&self) -> Option<Epoch> {
+    pub(super) fn epoch(mut self) -> Option<Epoch> {
+        self.epoch_mut().copied()
+    }
+
+    /// Of those that may outlive the epoch in which they began.
+    fn epoch_mut(&mut self) -> Option<&mut Epoch> {
         match self {
             Self::Feature { epoch, .. }
             | Self::Protect { epoch, .. }
@@ -132,7 +129,7 @@ impl Stage {
             | Self::FlushAll {
                 then: AfterFlush::WriteCc { epoch, .. },
                 ..
-            } => Some(*epoch),
+            } => Some(epoch),
             _ => None,
         }
     }

@@ -500,9 +500,10 @@ impl Edge {
         while self.state != State::Closing && !self.slots.is_full() {
             if let Some(response) = self.parked.pop_front() {
                 self.answer_held(&response, io);
-            } else if self.state != State::Open || self.waits_for_turn(io) {
-                break;
-            } else if let Some(capsule) = self.waiting.pop_front() {
+            } else if self.state == State::Open
+                && !self.waits_for_turn(io)
+                && let Some(capsule) = self.waiting.pop_front()
+            {
                 self.begin(capsule, io);
             } else {
                 break;
