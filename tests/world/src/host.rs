@@ -6,13 +6,12 @@ use std::time::Duration;
 use nvmeof_initiator::polled::{AdminConfig, AdminQueue, Call, Done, IoConfig, IoQueue};
 use nvmeof_initiator::polled::{SubmitError, Work};
 use nvmeof_initiator_core::{Names, QueueShape, SetupConfig};
-use nvmeof_memory::{Buf, ClassSpec, Classes, Pages};
+use nvmeof_memory::{Buf, ClassSpec, Classes};
 use nvmeof_rdma::layer::{Dice, Faults, Faulty};
 use nvmeof_rdma::{Address, Provider, Refused};
-use nvmeof_rdma_sim::SimNet;
-use nvmeof_rdma_soft::SoftConfig;
 use nvmeof_wire::Nqn;
 
+use crate::medium::Medium;
 use crate::plan::{HostShape, LONGEST_BUFFER};
 
 /// One host. Its buffers outlive its connections.
@@ -21,8 +20,7 @@ pub(crate) struct Host {
     pub(crate) ip: IpAddr,
     number: usize,
     target: Address,
-    crc: bool,
-    net: SimNet,
+    medium: Medium,
     pub(crate) buffers: Classes,
     pub(crate) dice: Dice,
     state: State,
@@ -78,19 +76,17 @@ impl Host {
     pub(crate) fn new(
         number: usize,
         shape: HostShape,
-        net: &SimNet,
+        medium: &Medium,
         target: Address,
-        crc: bool,
         seed: u64,
     ) -> Self {
         Self {
             shape,
-            ip: IpAddr::from([10, 0, 0, u8::try_from(2 + number).unwrap()]),
+            ip: IpAddr::from([127, 0, 0, u8::try_from(2 + number).unwrap()]),
             number,
             target,
-            crc,
-            net: net.clone(),
-            buffers: Classes::new(&BUFFERS, Pages::Normal).unwrap(),
+            medium: medium.clone(),
+            buffers: Classes::new(&BUFFERS, medium.pages()).unwrap(),
             dice: Dice::new(seed),
             state: State::Down {
                 until: Duration::ZERO,
@@ -103,15 +99,9 @@ impl Host {
     }
 
     fn provider(&mut self) -> Box<dyn Provider> {
-        let config = SoftConfig {
-            crc: self.crc,
-            handshake: Duration::from_secs(1),
-            linger: Duration::from_millis(100),
-            ..SoftConfig::default()
-        };
-        let endpoint = self.net.endpoint(self.ip, config);
+        let endpoint = self.medium.provider(self.ip);
         if self.well_behaved || self.shape.faults == Faults::default() {
-            return Box::new(endpoint);
+            return endpoint;
         }
         let seed = self.dice.roll();
         Box::new(Faulty::new(
@@ -401,10 +391,12 @@ impl Host {
         }
     }
 
-    /// The process dies: everything is gone at once.
+    /// The process dies: everything is gone at once, its memory too, which the
+    /// target may be using.
     pub(crate) fn crash(&mut self, now: Duration) {
         let down = self.down(now);
         self.change(down);
+        self.buffers = Classes::new(&BUFFERS, self.medium.pages()).unwrap();
     }
 
     /// Providers do nothing wrong from the next connection on.

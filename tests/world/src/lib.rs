@@ -19,6 +19,7 @@
 mod content;
 mod disk;
 mod host;
+mod medium;
 mod oracle;
 mod plan;
 mod trace;

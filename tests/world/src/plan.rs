@@ -16,6 +16,8 @@ pub(crate) struct Plan {
     pub(crate) hosts: Vec<HostShape>,
     pub(crate) limits: Limits,
     pub(crate) net: SimConfig,
+    /// Whether hosts share memory with the target, and not a network.
+    pub(crate) by_memory: bool,
     /// Whether frames carry a checksum.
     pub(crate) crc: bool,
     pub(crate) temper: Temper,
@@ -105,6 +107,24 @@ pub(crate) enum Fault {
     Refuse(u32),
 }
 
+impl Fault {
+    /// This one, or what comes closest to it where there is no network.
+    fn without_network(self) -> Self {
+        match self {
+            Self::Reset(host)
+            | Self::Cut(host, _)
+            | Self::HalfClose { host, .. }
+            | Self::HostCrash { host, .. } => Self::HostCrash {
+                host,
+                silent: false,
+            },
+            Self::Corruption(how_long) => Self::BadDisk(how_long),
+            Self::Refuse(_) => Self::TargetCrash,
+            other => other,
+        }
+    }
+}
+
 /// Most bytes of payload of one call.
 pub(crate) const LONGEST: u64 = LONGEST_BUFFER as u64;
 /// The same as a length in memory.
@@ -138,6 +158,7 @@ impl Plan {
             },
             hosts,
             net: net(dice),
+            by_memory: by_memory(seed),
             crc,
             temper: calm(dice),
             target_buffers: 1 + dice.below(12),
@@ -165,6 +186,12 @@ impl Plan {
         plan.removals.extend(unreachable);
         plan.removals.sort_by_key(|(after, _)| *after);
         plan.cut_into_segments();
+        if plan.by_memory {
+            plan.net.chances = SimChances::default();
+            for (_, fault) in &mut plan.faults {
+                *fault = fault.without_network();
+            }
+        }
         if plan.is_peaceful() {
             // However many calls wait for a slow disk.
             for host in &mut plan.hosts {
@@ -296,6 +323,11 @@ pub(crate) fn calm(dice: &mut Dice) -> Temper {
 fn shared_receives(seed: u64) -> u32 {
     let mut dice = Dice::new(seed ^ 0x7372_7100);
     [0, 0, 8, 64, 350][dice.below(5)]
+}
+
+/// By dice of their own as well.
+fn by_memory(seed: u64) -> bool {
+    Dice::new(seed ^ 0x7368_6d00).happens(OneIn(5))
 }
 
 /// By dice of their own as well.

@@ -11,13 +11,13 @@ use nvmeof_memory::{ClassSpec, Pages};
 use nvmeof_rdma::layer::{Dice, Faults, Faulty, Sharing};
 use nvmeof_rdma::{Address, Provider};
 use nvmeof_rdma_sim::SimNet;
-use nvmeof_rdma_soft::SoftConfig;
 use nvmeof_target::{Mailbox, Reactor, ReactorConfig};
 use nvmeof_target_core::{AnaGroup, Fabric, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
 use nvmeof_wire::log::ana::AnaState;
 
 use crate::disk::{DiskHandle, Disks};
 use crate::host::{Host, SUBNQN};
+use crate::medium::Medium;
 use crate::oracle::{OpId, Oracle, Wrong};
 use crate::plan::Plan;
 use crate::trace::Trace;
@@ -33,7 +33,9 @@ mod trouble;
 /// Everything there is in one run.
 pub(crate) struct World {
     plan: Plan,
+    /// Time passes in it, whatever the medium is.
     net: SimNet,
+    medium: Medium,
     disks: Disks,
     target: Target,
     /// `None` between two runs of the target.
@@ -101,7 +103,8 @@ enum Undo {
     AddNamespace(away::What),
 }
 
-const TARGET_IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+/// Of this host, as it has to be for who meets there in shared memory.
+const TARGET_IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const PORT: u16 = 4420;
 /// No call takes longer than this, whatever happens.
 const LONGEST_CALL: Duration = Duration::from_secs(60);
@@ -120,12 +123,19 @@ impl World {
         let mut dice = Dice::new(seed);
         let net = SimNet::new(dice.roll(), plan.net.clone());
         let temper = plan.temper.clone();
+        let medium = match plan.by_memory {
+            true => Medium::memory(),
+            false => Medium::Net {
+                net: net.clone(),
+                crc: plan.crc,
+            },
+        };
         let disks = Disks::new(net.clone(), dice.roll(), &plan.disks, temper);
         let hosts: Vec<Host> = (0..)
             .zip(&plan.hosts)
             .map(|(at, shape)| {
                 let addr = Address::from((TARGET_IP, PORT + port_of(&plan, at)));
-                Host::new(at, shape.clone(), &net, addr, plan.crc, dice.roll())
+                Host::new(at, shape.clone(), &medium, addr, dice.roll())
             })
             .collect();
         let mut world = Self {
@@ -134,6 +144,7 @@ impl World {
             made: vec![0; hosts.len()],
             plan,
             net,
+            medium,
             disks,
             reactor: None,
             all_free: (0, 0),
@@ -342,14 +353,7 @@ impl World {
     }
 
     fn target_provider(&mut self) -> Box<dyn Provider> {
-        let config = SoftConfig {
-            crc: self.plan.crc,
-            handshake: Duration::from_secs(1),
-            linger: Duration::from_millis(100),
-            ..SoftConfig::default()
-        };
-        let endpoint = self.net.endpoint(TARGET_IP, config);
-        let mut endpoint: Box<dyn Provider> = Box::new(endpoint);
+        let mut endpoint = self.medium.provider(TARGET_IP);
         if self.plan.shared_receives > 0 {
             // Places for all that hosts may send and more.
             let sharing = Sharing::new(endpoint, 2048, 3 * 4096).unwrap();

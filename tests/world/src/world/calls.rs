@@ -23,7 +23,10 @@ impl World {
         let mut progress = progress.map_err(Wrong)?;
         if self.hosts[at].changes != changes {
             let state = self.hosts[at].phase();
-            let why = without_addresses(&std::mem::take(&mut self.hosts[at].why));
+            let why = self
+                .medium
+                .without_place(&std::mem::take(&mut self.hosts[at].why));
+            let why = without_addresses(&why);
             self.say(format_args!("host {at} is {state} {why}"));
         }
         if self.phase == Phase::Work {
@@ -103,7 +106,7 @@ impl World {
         match &done.result {
             Ok(_) => self.say(format_args!("call {id} is done")),
             Err(error) => {
-                let error = without_addresses(&error.to_string());
+                let error = without_addresses(&self.medium.without_place(&error.to_string()));
                 self.say(format_args!("call {id} ends: {error}"));
             }
         }
