@@ -19,6 +19,8 @@ pub enum Limit {
     HostCommands,
     /// Buffers of a reactor that one host holds.
     HostMemory,
+    /// Controllers of hosts that came by one port.
+    PortControllers,
     /// Connections that came by one port.
     PortConnections,
     /// Commands that may be outstanding by one port.
@@ -39,13 +41,14 @@ pub struct Hits {
 
 impl Limit {
     /// All there are.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Controllers,
         Self::ControllerIds,
         Self::HostControllers,
         Self::HostQueues,
         Self::HostCommands,
         Self::HostMemory,
+        Self::PortControllers,
         Self::PortConnections,
         Self::PortCommands,
         Self::PortMemory,
@@ -63,6 +66,7 @@ impl Limit {
             Self::HostQueues => "limits.host_queues",
             Self::HostCommands => "limits.host_commands",
             Self::HostMemory => "limits.host_memory",
+            Self::PortControllers => "limits.port_controllers",
             Self::PortConnections => "limits.port_connections",
             Self::PortCommands => "limits.port_commands",
             Self::PortMemory => "limits.port_memory",
@@ -108,6 +112,6 @@ mod tests {
             }
         }
         let counts = Limit::ALL.map(|limit| hits.get(limit));
-        assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+        assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
     }
 }

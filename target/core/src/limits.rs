@@ -30,6 +30,11 @@ pub struct Limits {
     pub unconnected: u16,
     /// Of [`controllers`](Self::controllers), how many one host may have.
     pub host_controllers: u16,
+    /// Of [`controllers`](Self::controllers), how many may have come by one port while
+    /// the model has others. What that leaves is shared out to those others, and kept
+    /// for each until it has its share: a controller that is there cannot be taken
+    /// back from its host. A port that is alone has all.
+    pub port_controllers: u16,
     /// I/O queues that one host may have, over all its controllers.
     pub host_queues: u16,
     /// Commands that one host may have outstanding: the entries of all its I/O
@@ -127,6 +132,7 @@ impl Default for Limits {
             connect_timeout: Duration::from_secs(10),
             unconnected: 64,
             host_controllers: 48,
+            port_controllers: 56,
             host_queues: 1024,
             host_commands: 128 << 10,
             host_memory: 75,

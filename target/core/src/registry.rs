@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvmeof_wire::Nqn;
 
 use crate::controller::Controller;
-use crate::model::{Choice, ControllerIds};
+use crate::model::{Choice, ControllerIds, Port, PortAddress};
 use crate::{Limit, Limits};
 
 const DISCOVERY: usize = Limits::DISCOVERY_CONTROLLERS as usize;
@@ -23,9 +23,11 @@ pub(crate) struct Registry {
 
 #[derive(Debug)]
 struct Inner {
-    /// Controllers that serve namespaces, at most, and those of one host.
+    /// Controllers that serve namespaces, at most, those of one host, and those by
+    /// one port.
     nvm: usize,
     of_host: usize,
+    of_port: usize,
     /// Those there are. No two have the same identifier, whatever subsystem they are
     /// of.
     controllers: BTreeMap<u16, Arc<Controller>>,
@@ -34,14 +36,24 @@ struct Inner {
     next: BTreeMap<ControllerIds, u16>,
 }
 
+/// The way that a host came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way<'a> {
+    /// Its port, if that is known.
+    pub(crate) port: Option<&'a PortAddress>,
+    /// All ports there are.
+    pub(crate) ports: &'a [Port],
+}
+
 impl Registry {
-    /// Room for `count` controllers, of which one host has `of_host`, and for
-    /// discovery controllers besides.
-    pub(crate) fn new(count: u16, of_host: u16) -> Self {
+    /// Room for as many controllers as `limits` say, and for discovery controllers
+    /// besides.
+    pub(crate) fn new(limits: &Limits) -> Self {
         Self {
             inner: Mutex::new(Inner {
-                nvm: count.into(),
-                of_host: of_host.into(),
+                nvm: limits.controllers.into(),
+                of_host: limits.host_controllers.into(),
+                of_port: limits.port_controllers.into(),
                 controllers: BTreeMap::new(),
                 next: BTreeMap::new(),
             }),
@@ -54,10 +66,12 @@ impl Registry {
     }
 
     /// Adds what `make` makes of the identifier given to it, which is one of
-    /// `choice`, for `host`. The error says of what there are too many.
+    /// `choice`, for `host`, which came that way. The error says of what there are too
+    /// many.
     pub(crate) fn add(
         &self,
         host: &Nqn,
+        way: &Way<'_>,
         choice: &Choice<'_>,
         make: impl FnOnce(u16) -> Controller,
     ) -> Result<Arc<Controller>, Limit> {
@@ -73,6 +87,9 @@ impl Registry {
         }
         if its >= inner.of_host {
             return Err(Limit::HostControllers);
+        }
+        if !inner.leaves_others_theirs(all, way) {
+            return Err(Limit::PortControllers);
         }
         inner.add(choice, make).ok_or(Limit::ControllerIds)
     }
@@ -123,6 +140,35 @@ impl Registry {
 }
 
 impl Inner {
+    /// Whether one more by that port, of `all` that there are, leaves those of other
+    /// ports what is kept for them.
+    fn leaves_others_theirs(&self, all: usize, way: &Way<'_>) -> bool {
+        let Some(its) = way.port else {
+            return true;
+        };
+        let others = way.ports.iter().filter(|port| !port.is_at(its));
+        let others: Vec<_> = others.collect();
+        if others.is_empty() {
+            return true;
+        }
+        let kept = self.nvm.saturating_sub(self.of_port);
+        let each = (kept / others.len()).min(self.of_port);
+        let has = self.by_port(|at| at == its);
+        let for_others = others.iter().map(|port| {
+            let has = self.by_port(|at| port.is_at(at));
+            each.saturating_sub(has)
+        });
+        // Its own share nobody takes from it, however many ports there are.
+        has < self.of_port && (has < each || all + for_others.sum::<usize>() < self.nvm)
+    }
+
+    /// Controllers that serve namespaces by such a port.
+    fn by_port(&self, is_it: impl Fn(&PortAddress) -> bool) -> usize {
+        let nvm = self.controllers.values().filter(|one| !one.is_discovery());
+        let its = |one: &&Arc<Controller>| one.viewer.port.as_ref().is_some_and(&is_it);
+        nvm.filter(its).count()
+    }
+
     fn add(
         &mut self,
         choice: &Choice<'_>,

@@ -115,7 +115,7 @@ impl Target {
         let limits = served.model.limits().clone();
         Self {
             shared: Arc::new(Shared {
-                registry: Registry::new(limits.controllers, limits.host_controllers),
+                registry: Registry::new(&limits),
                 locks: Locks::default(),
                 hits: Hits::default(),
                 hosts: Seats::default(),

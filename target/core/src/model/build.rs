@@ -179,6 +179,8 @@ fn check_limits(limits: &Limits) -> Result<(), ModelError> {
     between("unconnected", limits.unconnected.into(), 1, 4096)?;
     let host_controllers = limits.host_controllers.into();
     between("host_controllers", host_controllers, 1, 4096)?;
+    let port_controllers = limits.port_controllers.into();
+    between("port_controllers", port_controllers, 1, 4096)?;
     between("host_queues", limits.host_queues.into(), 1, u16::MAX.into())?;
     // One queue of the longest kind at least.
     between("host_commands", limits.host_commands, depth, 1 << 26)?;

@@ -16,6 +16,7 @@ use super::io::{Joined, Seats};
 use super::request::{Failure, Next, Request, Stage};
 use super::{News, Queue, Role, Scarce, common_checks};
 use crate::controller::{Controller, Features, Serves};
+use crate::registry::Way;
 use crate::seats::Taken;
 use crate::target::Served;
 use crate::{CloseCause, ControllerIds, Data, Limit, PortAddress};
@@ -221,7 +222,11 @@ impl Queue {
             let (added, gave_way) = registry.add_discovery(&choice, make);
             (added.ok_or(Limit::ControllerIds), gave_way)
         } else {
-            (registry.add(&who.hostnqn, &choice, make), false)
+            let way = Way {
+                port: self.port.as_ref(),
+                ports: served.model.ports(),
+            };
+            (registry.add(&who.hostnqn, &way, &choice, make), false)
         };
         let ids = choice.ids;
         drop(served);
@@ -273,6 +278,16 @@ impl Queue {
                 has_more(limits.host_commands, "commands outstanding on its queues")
             }
             Limit::HostMemory => kept_for(host, "others", limits.host_memory),
+            Limit::PortControllers => {
+                let (port, all) = (self.port_name(), limits.controllers);
+                let most = limits.port_controllers;
+                let cause = format_args!(
+                    "port {port} has its part of the {all} controllers, and those that are left \
+                     are kept for hosts of other ports ({limit} = {most}); raise \
+                     limits.controllers, or that"
+                );
+                self.busy(limit, cause)
+            }
             Limit::PortCommands => {
                 let (port, most) = (self.port_name(), limits.port_commands);
                 let cause = format_args!(

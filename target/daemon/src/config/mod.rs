@@ -5,6 +5,7 @@ mod ana;
 mod control;
 mod cores;
 mod error;
+mod limits;
 mod metrics;
 mod open;
 mod provider;

@@ -74,6 +74,7 @@ max_descriptors = 1
 connect_timeout_s = 3
 unconnected = 16
 host_controllers = 5
+port_controllers = 7
 host_queues = 6
 host_commands = 777
 host_memory = 50
@@ -135,6 +136,7 @@ enabled = false
     );
     assert_eq!(limits.unconnected, 16);
     assert_eq!((limits.host_controllers, limits.host_queues), (5, 6));
+    assert_eq!(limits.port_controllers, 7);
     assert_eq!((limits.host_commands, limits.host_memory), (777, 50));
     assert_eq!(limits.port_connections, 88);
     assert_eq!((limits.port_commands, limits.port_memory), (999, 60));

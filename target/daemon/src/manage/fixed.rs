@@ -75,6 +75,7 @@ fn limit(old: &Limits, new: &Limits) -> Vec<&'static str> {
         connect_timeout,
         unconnected,
         host_controllers,
+        port_controllers,
         host_queues,
         host_commands,
         host_memory,
@@ -95,6 +96,10 @@ fn limit(old: &Limits, new: &Limits) -> Vec<&'static str> {
         (
             "host_controllers",
             *host_controllers != new.host_controllers,
+        ),
+        (
+            "port_controllers",
+            *port_controllers != new.port_controllers,
         ),
         ("host_queues", *host_queues != new.host_queues),
         ("host_commands", *host_commands != new.host_commands),

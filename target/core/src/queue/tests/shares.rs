@@ -1,10 +1,11 @@
 //! What one host and one port may have, so that there is something left for others.
 
-use nvmeof_wire::Status;
 use nvmeof_wire::fabrics::{Connect, ConnectData};
+use nvmeof_wire::log::ana::AnaState;
 use nvmeof_wire::registers::Cc;
+use nvmeof_wire::{Nqn, Status};
 
-use crate::testing::{Host, connect_data, port, target_with};
+use crate::testing::{Host, connect_data, port, port_in, subsystem, target_with};
 use crate::{Limit, Limits, Model, PortAddress, Scarce, Target};
 
 const OTHER: &[u8] = b"nqn.2026-11.org.example:other";
@@ -69,6 +70,107 @@ fn one_host_does_not_get_every_controller() {
     drop(first);
     let (_, status, _) = admin(&target, &connect_data(0xffff));
     assert_eq!(status, Status::SUCCESS);
+}
+
+/// A host of that name that came by port `number` asks for a controller.
+fn one_by(target: &Target, number: u16, name: &str) -> (Host, Status) {
+    let mut data = connect_data(0xffff);
+    data.hostnqn = Nqn::new(name).unwrap().to_field();
+    let mut host = Host::open(target, 0, 32);
+    host.queue.set_port(PortAddress {
+        traddr: port().traddr,
+        trsvcid: 4419 + number,
+    });
+    let status = host.connect(&Connect::new(0, 32, 0), &data).status();
+    (host, status)
+}
+
+/// Hosts of ports that are there, each of another name and by a port of `by`, as long
+/// as they get controllers. How many do.
+fn come(target: &Target, by: &[u16], kept: &mut Vec<Host>) -> usize {
+    let before = kept.len();
+    for (at, number) in by.iter().cycle().enumerate() {
+        let name = format!("nqn.2026-11.org.example:made-up-{before}-{at}");
+        let (host, status) = one_by(target, *number, &name);
+        if status != Status::SUCCESS {
+            assert_eq!(status, Status::CONNECT_CONTROLLER_BUSY);
+            break;
+        }
+        kept.push(host);
+    }
+    kept.len() - before
+}
+
+fn with_ports(limits: Limits, count: u16) -> Target {
+    let ports: Vec<_> = (1..=count)
+        .map(|number| port_in(number, AnaState::OPTIMIZED))
+        .collect();
+    Target::new(Model::build(limits, &ports, &[subsystem()]).unwrap())
+}
+
+#[test]
+fn hosts_of_one_port_do_not_get_every_controller() {
+    let limits = Limits {
+        controllers: 16,
+        port_controllers: 12,
+        ..Limits::default()
+    };
+    let target = with_ports(limits, 2);
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    assert_eq!(come(&target, &[1], &mut first), 12);
+    let hits = || [Limit::PortControllers, Limit::Controllers].map(|one| target.hits().get(one));
+    assert_eq!(hits(), [1, 0]);
+    // And may try again: without DNR.
+    let (mut late, _) = one_by(&target, 1, "nqn.2026-11.org.example:late");
+    let remark = late.queue.take_remark().unwrap();
+    for words in [
+        "port 127.0.0.1:4420 has its part of the 16 controllers",
+        "limits.port_controllers = 12",
+        "raise limits.controllers",
+    ] {
+        assert!(remark.contains(words), "{remark}");
+    }
+    assert_eq!(come(&target, &[2], &mut second), 4);
+    assert_eq!(hits(), [2, 1]);
+    // What becomes free is for whoever comes, but for the share of each.
+    first.truncate(10);
+    assert_eq!(come(&target, &[2], &mut second), 2);
+    second.truncate(1);
+    first.truncate(9);
+    assert_eq!(come(&target, &[1], &mut first), 3);
+}
+
+#[test]
+fn a_port_that_is_alone_has_every_controller() {
+    let limits = Limits {
+        controllers: 16,
+        port_controllers: 12,
+        ..Limits::default()
+    };
+    assert_eq!(come(&with_ports(limits, 1), &[1], &mut Vec::new()), 16);
+}
+
+/// However hosts of some ports are divided among them, each other port has its share.
+#[test]
+fn each_port_has_its_share_of_what_others_leave() {
+    let limits = Limits {
+        controllers: 16,
+        port_controllers: 10,
+        ..Limits::default()
+    };
+    let target = with_ports(limits.clone(), 4);
+    let mut kept = Vec::new();
+    assert_eq!(come(&target, &[1, 2], &mut kept), 12);
+    assert_eq!(come(&target, &[3], &mut kept), 2);
+    assert_eq!(come(&target, &[4], &mut kept), 2);
+    // More ports than are kept: nobody is refused for the sake of nobody.
+    let few = Limits {
+        controllers: 4,
+        port_controllers: 3,
+        ..limits
+    };
+    let target = with_ports(few, 4);
+    assert_eq!(come(&target, &[1], &mut Vec::new()), 3);
 }
 
 #[test]
