@@ -40,7 +40,7 @@ pub use action::{
 pub use apply::{Applied, Disconnected, LimitsChanged, Why};
 pub use connected::Connected;
 pub use hits::{Hits, Limit};
-pub use limits::Limits;
+pub use limits::{Limits, OfPort};
 pub use locks::{Barrier, LockMember, Locks, RangeLock};
 pub use model::{
     AnaGroup, Carrier, Change, ChangeKind, ControllerIds, DEFAULT_ANA_GROUP, Discovery,

@@ -45,16 +45,46 @@ pub struct Limits {
     pub host_memory: u8,
     /// Connections that may have come by one port, which are its queues: each queue
     /// is a connection.
-    pub port_connections: u32,
+    pub port_connections: OfPort,
     /// Commands that may be outstanding by one port: the entries of all I/O queues
     /// that came by it together.
-    pub port_commands: u32,
+    pub port_commands: OfPort,
     /// Of the buffers of each reactor, how many percent those who came by one port
     /// may hold together while there are some of other ports, 1 to 100.
     pub port_memory: u8,
     /// Whether any command proves that the host lives (CTRATT.TBKAS), or only
     /// the Keep Alive command does.
     pub traffic_keep_alive: bool,
+}
+
+/// What hosts may have by one port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfPort {
+    /// While it is the only one of the model.
+    pub alone: u32,
+    /// While there are others.
+    pub beside_others: u32,
+}
+
+impl OfPort {
+    /// The same in any case.
+    #[must_use]
+    pub const fn always(most: u32) -> Self {
+        Self {
+            alone: most,
+            beside_others: most,
+        }
+    }
+
+    /// How much that is with so many ports.
+    #[must_use]
+    pub fn with_ports(self, ports: usize) -> u32 {
+        if ports > 1 {
+            self.beside_others
+        } else {
+            self.alone
+        }
+    }
 }
 
 impl Limits {
@@ -87,8 +117,64 @@ impl Limits {
     /// Bytes of all source ranges of a Copy command (MCL), and of one of them
     /// (MSSRL) as far as that field can say it.
     pub const MAX_COPY: u64 = 64 << 20;
+    /// Commands of one host, or by one port, that can be configured.
+    pub const MOST_COMMANDS: u32 = 1 << 26;
+    /// Connections by one port that can be configured.
+    pub const MOST_CONNECTIONS: u32 = 1 << 20;
     /// Bytes that are read at once for a command whose data stay here.
     const PIECE: u32 = 128 << 10;
+
+    /// Connections that one port without others may have at least, where nobody says
+    /// how many: other limits bound them.
+    const LONE_PORT: u32 = 8192;
+    /// Controllers with all that they may have which are left to one host or port in
+    /// any case, where there are as many: few controllers are not for many.
+    const AT_LEAST: u32 = 4;
+
+    /// The same with what is one host's part, or one port's, of the controllers, the
+    /// queues and the commands that there may be; `threads` of them receive
+    /// connections, each so many that are [`unconnected`](Self::unconnected).
+    ///
+    /// A host has three quarters of the controllers and of the queues, so that two of
+    /// them leave each other something, and half of the commands, since hosts hardly
+    /// have all their queues as long as they may be. A port has more, for several hosts:
+    /// seven eighths of the controllers, three quarters of queues and commands; but all
+    /// of it while it is alone.
+    #[must_use]
+    pub fn shared_out(self, threads: u32) -> Self {
+        let all = u32::from(self.controllers);
+        let least = all.min(Self::AT_LEAST);
+        let three_quarters = all - all / 4;
+        let queues = |controllers: u32| controllers.saturating_mul(self.io_queues.into());
+        let depth = u32::from(self.queue_depth);
+        let commands = |controllers| queues(controllers).saturating_mul(depth);
+        // Those that are not connected yet, and as many that are closing.
+        let others = 2u32.saturating_mul(self.unconnected.into());
+        let others = others.saturating_mul(threads);
+        let others = others.saturating_add(Self::DISCOVERY_CONTROLLERS.into());
+        let connections = |controllers| {
+            let admin_and_io = queues(controllers).saturating_add(controllers);
+            admin_and_io.saturating_add(others)
+        };
+        let of_port = three_quarters.max(least);
+        Self {
+            host_controllers: self.controllers - self.controllers / 4,
+            port_controllers: self.controllers - self.controllers / 8,
+            host_queues: u16::try_from(queues(three_quarters)).unwrap_or(u16::MAX),
+            host_commands: commands(all.div_ceil(2).max(least)).min(Self::MOST_COMMANDS),
+            port_connections: OfPort {
+                alone: connections(all)
+                    .max(Self::LONE_PORT)
+                    .min(Self::MOST_CONNECTIONS),
+                beside_others: connections(of_port).min(Self::MOST_CONNECTIONS),
+            },
+            port_commands: OfPort {
+                alone: commands(all).min(Self::MOST_COMMANDS),
+                beside_others: commands(of_port).min(Self::MOST_COMMANDS),
+            },
+            ..self
+        }
+    }
 
     /// Blocks of one source range of a Copy command (MSSRL), and of all
     /// together (MCL), where a block has 2 to `block_shift` bytes.
@@ -131,15 +217,80 @@ impl Default for Limits {
             max_descriptors: Self::DESCRIPTORS,
             connect_timeout: Duration::from_secs(10),
             unconnected: 64,
-            host_controllers: 48,
-            port_controllers: 56,
-            host_queues: 1024,
-            host_commands: 128 << 10,
+            host_controllers: 0,
+            port_controllers: 0,
+            host_queues: 0,
+            host_commands: 0,
             host_memory: 75,
-            port_connections: 8192,
-            port_commands: 512 << 10,
+            port_connections: OfPort::always(0),
+            port_commands: OfPort::always(0),
             port_memory: 90,
             traffic_keep_alive: true,
         }
+        .shared_out(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(controllers: u16, io_queues: u16, queue_depth: u16) -> Limits {
+        let limits = Limits {
+            controllers,
+            io_queues,
+            queue_depth,
+            ..Limits::default()
+        };
+        limits.shared_out(1)
+    }
+
+    /// Each is less than what the others together let one have.
+    #[test]
+    fn parts_are_less_than_there_is() {
+        let limits = Limits::default();
+        assert_eq!((limits.host_controllers, limits.port_controllers), (48, 56));
+        assert_eq!(limits.host_queues, 48 * 16);
+        assert_eq!(limits.host_commands, 128 << 10);
+        assert!(limits.host_commands < 48 * 16 * 256);
+        let port = OfPort {
+            alone: 64 * 16 * 256,
+            beside_others: 48 * 16 * 256,
+        };
+        assert_eq!(limits.port_commands, port);
+        let port = OfPort {
+            alone: 8192,
+            beside_others: 48 * 17 + 64 + 2 * 64,
+        };
+        assert_eq!(limits.port_connections, port);
+        assert_eq!(
+            [0, 1, 2].map(|ports| port.with_ports(ports)),
+            [8192, 8192, 1008]
+        );
+    }
+
+    /// Where there are few controllers one host has use for all of them.
+    #[test]
+    fn few_controllers_have_all_their_queues() {
+        for controllers in 1..=4 {
+            let limits = with(controllers, 16, 256);
+            let its = u32::from(limits.host_controllers) * 16;
+            assert!(u32::from(limits.host_queues) >= its);
+            assert!(limits.host_commands >= its * 256);
+            assert!(limits.port_commands.beside_others >= its * 256);
+        }
+        assert_eq!(with(1, 1, 2).host_commands, 2);
+    }
+
+    /// More than could be configured is nobody's part.
+    #[test]
+    fn parts_of_much_can_be_configured() {
+        let limits = with(4096, 1024, 1024).shared_out(256);
+        assert_eq!(limits.host_queues, u16::MAX);
+        assert_eq!(limits.host_commands, Limits::MOST_COMMANDS);
+        let most = OfPort::always(Limits::MOST_COMMANDS);
+        assert_eq!(limits.port_commands, most);
+        let most = OfPort::always(Limits::MOST_CONNECTIONS);
+        assert_eq!(limits.port_connections, most);
     }
 }

@@ -196,7 +196,8 @@ impl Target {
     /// # Errors
     /// [`Refusal`] when as many came by it as may.
     pub fn port_seat(&self, port: &str) -> Result<PortSeat, Refusal> {
-        let most = self.limits().port_connections;
+        let ports = self.shared.served().model.ports().len();
+        let most = self.limits().port_connections.with_ports(ports);
         let fits = |taken: Taken| (taken.seats <= most).then_some(()).ok_or(());
         let taken = self.shared.ports.take(port, 0, fits);
         taken.map(|seat| PortSeat { _seat: seat }).map_err(|()| {

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use nvmeof_manual::Manual;
 use nvmeof_rdma::Address;
+use nvmeof_target_core::Limits;
 use serde_json::{Value, json};
 
 use crate::changes::Standing;
@@ -257,6 +259,7 @@ impl CheckConfig {
         let mut remarks = config.try_open()?;
         remarks.extend(ports::unused_devices(&config, &ports));
         Ok(Checked {
+            limits: config.limits(),
             ports,
             seats,
             remarks,
@@ -266,6 +269,7 @@ impl CheckConfig {
     fn print(&self, checked: &Result<Checked, ConfigError>) {
         match checked {
             Ok(Checked {
+                limits,
                 ports,
                 seats,
                 remarks,
@@ -280,6 +284,9 @@ impl CheckConfig {
                 for (number, seat) in seats.iter().enumerate() {
                     println!("reactor {number}: {seat}");
                 }
+                for (key, most) in shares(limits, ports.len()) {
+                    println!("limits.{key} = {most}");
+                }
             }
             Err(error) => eprintln!("nvmeof-target: {error}"),
         }
@@ -289,6 +296,7 @@ impl CheckConfig {
         let file = self.file.display().to_string();
         let outcome = match checked {
             Ok(Checked {
+                limits,
                 ports,
                 seats,
                 remarks,
@@ -298,6 +306,7 @@ impl CheckConfig {
                 "remarks": remarks,
                 "ports": ports.iter().map(port_json).collect::<Vec<_>>(),
                 "reactors": seats.iter().map(seat_json).collect::<Vec<_>>(),
+                "limits": shares(limits, ports.len()).into_iter().collect::<BTreeMap<_, _>>(),
             }),
             Err(error) => json!({
                 "file": file,
@@ -312,11 +321,35 @@ impl CheckConfig {
 
 /// What a good configuration does here.
 struct Checked {
+    limits: Limits,
     ports: Vec<Port>,
     /// Of each reactor.
     seats: Vec<Seat>,
     /// What was remarkable.
     remarks: Vec<String>,
+}
+
+/// What one host and one port may have where there are so many ports, by key: of some
+/// that follows from others.
+fn shares(limits: &Limits, ports: usize) -> [(&'static str, u32); 8] {
+    let of_port = if ports > 1 {
+        limits.port_controllers
+    } else {
+        limits.controllers
+    };
+    [
+        ("host_controllers", limits.host_controllers.into()),
+        ("host_queues", limits.host_queues.into()),
+        ("host_commands", limits.host_commands),
+        ("host_memory", limits.host_memory.into()),
+        ("port_controllers", of_port.into()),
+        (
+            "port_connections",
+            limits.port_connections.with_ports(ports),
+        ),
+        ("port_commands", limits.port_commands.with_ports(ports)),
+        ("port_memory", limits.port_memory.into()),
+    ]
 }
 
 fn seat_json(seat: &Seat) -> Value {

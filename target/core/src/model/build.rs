@@ -183,10 +183,16 @@ fn check_limits(limits: &Limits) -> Result<(), ModelError> {
     between("port_controllers", port_controllers, 1, 4096)?;
     between("host_queues", limits.host_queues.into(), 1, u16::MAX.into())?;
     // One queue of the longest kind at least.
-    between("host_commands", limits.host_commands, depth, 1 << 26)?;
+    let commands = |key, most| between(key, most, depth, Limits::MOST_COMMANDS);
+    commands("host_commands", limits.host_commands)?;
     between("host_memory", limits.host_memory.into(), 1, 100)?;
-    between("port_connections", limits.port_connections, 2, 1 << 20)?;
-    between("port_commands", limits.port_commands, depth, 1 << 26)?;
+    let (connections, of_port) = (limits.port_connections, limits.port_commands);
+    for most in [connections.alone, connections.beside_others] {
+        between("port_connections", most, 2, Limits::MOST_CONNECTIONS)?;
+    }
+    for most in [of_port.alone, of_port.beside_others] {
+        commands("port_commands", most)?;
+    }
     between("port_memory", limits.port_memory.into(), 1, 100)?;
     // Identify Controller, MDTS: "a value of 0h indicates that there is no
     // maximum", so a single page of 4096 bytes cannot be said.

@@ -289,7 +289,8 @@ impl Queue {
                 self.busy(limit, cause)
             }
             Limit::PortCommands => {
-                let (port, most) = (self.port_name(), limits.port_commands);
+                let ports = self.shared.served().model.ports().len();
+                let (port, most) = (self.port_name(), limits.port_commands.with_ports(ports));
                 let cause = format_args!(
                     "port {port} would have more than {most} commands outstanding on the queues \
                      that came by it; raise {limit}"
@@ -330,8 +331,9 @@ impl Queue {
                 Ok(())
             }
         };
+        let ports = shared.served().model.ports().len();
         let port = |taken: Taken| {
-            if taken.weight > limits.port_commands {
+            if taken.weight > limits.port_commands.with_ports(ports) {
                 Err(Limit::PortCommands)
             } else if self.scarce.port {
                 Err(Limit::PortMemory)

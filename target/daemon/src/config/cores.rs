@@ -19,6 +19,17 @@ pub enum Cores {
     Auto(Option<usize>),
 }
 
+impl Cores {
+    /// Reactors there are at most.
+    pub(super) fn most(&self) -> usize {
+        match self {
+            Self::Anywhere(count) | Self::Auto(Some(count)) => *count,
+            Self::On(cores) => cores.len(),
+            Self::Auto(None) => MOST_REACTORS,
+        }
+    }
+}
+
 /// The value of `reactor.cores`: `"auto"`, processors and ranges of them in a
 /// text as systemd's `CPUAffinity=` has them (`"0-3,8"`), or an array of
 /// numbers and such texts.

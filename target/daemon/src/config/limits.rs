@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nvmeof_target_core::Limits;
+use nvmeof_target_core::{Limits, OfPort};
 use serde::Deserialize;
 
 use super::raw::Size;
@@ -47,35 +47,32 @@ pub(super) struct RawLimits {
     ///
     /// Default: `64`
     unconnected: Option<u16>,
-    /// Controllers that one host may have: 1 to 4096. Left out: three quarters of
+    /// Controllers that one host may have: 1 to `controllers`. Left out: three quarters of
     /// `controllers`.
     host_controllers: Option<u16>,
     /// Controllers of hosts that came by one port: 1 to `controllers`. It counts while there are
     /// other ports; what it leaves is kept for those, in equal shares, so that hosts of one port
     /// do not take all, whatever names they give. Left out: seven eighths of `controllers`.
     port_controllers: Option<u16>,
-    /// I/O queues that one host may have, over all its controllers: 1 to 65535.
-    ///
-    /// Default: `1024`
+    /// I/O queues that one host may have, over all its controllers: 1 to 65535. Left out: three
+    /// quarters of all there may be, which are `controllers` times `io_queues`.
     host_queues: Option<u16>,
     /// Commands that one host may have outstanding, the entries of all its I/O queues:
-    /// `queue_depth` to 67108864.
-    ///
-    /// Default: `131072`
+    /// `queue_depth` to 67108864. Left out: half of all there may be, which are `controllers`
+    /// times `io_queues` times `queue_depth`, but those of four controllers at least.
     host_commands: Option<u32>,
     /// Percent of the buffers of each thread that one host may hold while there are others: 1 to
     /// 100. Below 100 a host that is alone leaves room for one queue of another.
     ///
     /// Default: `75`
     host_memory: Option<u8>,
-    /// Connections that came by one port: 2 to 1048576. Each queue is one.
-    ///
-    /// Default: `8192`
+    /// Connections that came by one port: 2 to 1048576. Each queue is one. Left out, and while
+    /// there are other ports: those of three quarters of the `controllers`, but of four at least,
+    /// and those without a Connect. A port that is alone has all there may be.
     port_connections: Option<u32>,
     /// Commands that may be outstanding by one port, the entries of all I/O queues that came by
-    /// it: `queue_depth` to 67108864.
-    ///
-    /// Default: `524288`
+    /// it: `queue_depth` to 67108864. Left out, and while there are other ports: three quarters of
+    /// all there may be, but those of four controllers at least. A port that is alone has all.
     port_commands: Option<u32>,
     /// Percent of the buffers of each thread that the hosts of one port may hold together while
     /// there are hosts of other ports: 1 to 100. Below 100 those of a port that is alone leave
@@ -90,10 +87,11 @@ pub(super) struct RawLimits {
 }
 
 impl RawLimits {
-    pub(super) fn to_limits(&self) -> Limits {
+    /// The sizes, with so many threads that receive connections.
+    pub(super) fn to_limits(&self, threads: u32) -> Limits {
         let default = Limits::default();
         let bytes = |size: Option<Size>, default: u32| size.map_or(default, Size::bytes);
-        Limits {
+        let limits = Limits {
             queue_depth: self.queue_depth.unwrap_or(default.queue_depth),
             io_queues: self.io_queues.unwrap_or(default.io_queues),
             controllers: self.controllers.unwrap_or(default.controllers),
@@ -104,32 +102,49 @@ impl RawLimits {
                 .connect_timeout_s
                 .map_or(default.connect_timeout, |s| Duration::from_secs(s.into())),
             unconnected: self.unconnected.unwrap_or(default.unconnected),
-            host_controllers: self.host_controllers(),
-            port_controllers: self.port_controllers(),
-            host_queues: self.host_queues.unwrap_or(default.host_queues),
-            host_commands: self.host_commands.unwrap_or(default.host_commands),
             host_memory: self.host_memory.unwrap_or(default.host_memory),
-            port_connections: self.port_connections.unwrap_or(default.port_connections),
-            port_commands: self.port_commands.unwrap_or(default.port_commands),
             port_memory: self.port_memory.unwrap_or(default.port_memory),
             traffic_keep_alive: self
                 .traffic_keep_alive
                 .unwrap_or(default.traffic_keep_alive),
+            ..default
+        };
+        self.parts(&limits.shared_out(threads))
+    }
+
+    /// What one host or one port may have is what was said, or its part.
+    fn parts(&self, part: &Limits) -> Limits {
+        Limits {
+            host_controllers: self.host_controllers.unwrap_or(part.host_controllers),
+            port_controllers: self.port_controllers.unwrap_or(part.port_controllers),
+            host_queues: self.host_queues.unwrap_or(part.host_queues),
+            host_commands: self.host_commands.unwrap_or(part.host_commands),
+            port_connections: self
+                .port_connections
+                .map_or(part.port_connections, OfPort::always),
+            port_commands: self
+                .port_commands
+                .map_or(part.port_commands, OfPort::always),
+            ..part.clone()
         }
     }
-}
 
-impl RawLimits {
-    /// Unless it is said, three quarters of all.
-    fn host_controllers(&self) -> u16 {
+    /// Whether the values go together. The error names the key.
+    pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         let all = self.controllers.unwrap_or(Limits::default().controllers);
-        self.host_controllers
-            .unwrap_or_else(|| (all - all / 4).max(1))
-    }
-
-    /// Unless it is said, seven eighths of all.
-    fn port_controllers(&self) -> u16 {
-        let all = self.controllers.unwrap_or(Limits::default().controllers);
-        self.port_controllers.unwrap_or(all - all / 8)
+        let of_all = [
+            ("host_controllers", self.host_controllers),
+            ("port_controllers", self.port_controllers),
+        ];
+        for (key, given) in of_all {
+            if let Some(given) = given.filter(|given| *given > all) {
+                let what = format!(
+                    "{given} is more than all there may be, limits.controllers = {all}; raise \
+                     that, or lower this"
+                );
+                return Err((key, what));
+            }
+        }
+        Ok(())
     }
 }

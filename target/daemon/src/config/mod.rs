@@ -168,6 +168,8 @@ impl Config {
         let subsystems = self.subsystem_specs(|_| ())?;
         let ports: Vec<_> = self.addresses().into_iter().map(without_carriers).collect();
         self.build(&ports, &subsystems)?;
+        let limits = self.raw.limits.get_ref().check();
+        limits.map_err(|(key, what)| self.table_error("limits", key, &what))?;
         let wrong = |wrong: Wrong| self.error_at(wrong.at, &wrong.what);
         for port in &self.raw.port {
             port.get_ref().check_service().map_err(wrong)?;
@@ -235,7 +237,9 @@ impl Config {
     /// Sizes of the target.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        self.raw.limits.get_ref().to_limits()
+        let threads = self.running().cores.most();
+        let threads = u32::try_from(threads).unwrap_or(u32::MAX);
+        self.raw.limits.get_ref().to_limits(threads)
     }
 
     /// How reactors are run.

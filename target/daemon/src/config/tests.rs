@@ -6,6 +6,8 @@ mod ports;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use nvmeof_target_core::OfPort;
+
 use super::*;
 
 const GOOD: &str = r#"[[port]]
@@ -59,6 +61,35 @@ fn the_example_is_good_and_what_it_leaves_out_has_defaults() {
     assert_eq!(parse(&few).unwrap().limits().host_controllers, 6);
     let without_port = parse(&GOOD.replace("trsvcid = 4420\n", "")).unwrap();
     assert_eq!(without_port.addresses(), config.addresses());
+}
+
+/// What one may have is a part of what there is, unless it is said.
+#[test]
+fn parts_follow_what_there_is() {
+    let limits = |keys: &str| {
+        let text = GOOD.replace("[[port]]", &format!("[limits]\n{keys}\n[[port]]"));
+        parse(&text).map(|config| config.limits())
+    };
+    let few = limits("controllers = 8\nio_queues = 2\nqueue_depth = 32").unwrap();
+    assert_eq!((few.host_controllers, few.port_controllers), (6, 7));
+    assert_eq!((few.host_queues, few.host_commands), (12, 256));
+    assert_eq!(
+        (few.port_commands.alone, few.port_commands.beside_others),
+        (512, 384)
+    );
+    let many = limits("controllers = 4096\nio_queues = 1024\nqueue_depth = 1024").unwrap();
+    assert_eq!(many.host_commands, Limits::MOST_COMMANDS);
+    let said = limits("controllers = 8\nhost_queues = 100\nport_commands = 256").unwrap();
+    assert_eq!(
+        (said.host_queues, said.port_commands),
+        (100, OfPort::always(256))
+    );
+    for key in ["host_controllers", "port_controllers"] {
+        let error = limits(&format!("controllers = 8\n{key} = 9")).unwrap_err();
+        let said = format!("limits.{key}: 9");
+        assert_names(&error.to_string(), 3, &[&said, "limits.controllers = 8"]);
+        assert!(limits(&format!("controllers = 8\n{key} = 8")).is_ok());
+    }
 }
 
 #[test]
@@ -138,8 +169,9 @@ enabled = false
     assert_eq!((limits.host_controllers, limits.host_queues), (5, 6));
     assert_eq!(limits.port_controllers, 7);
     assert_eq!((limits.host_commands, limits.host_memory), (777, 50));
-    assert_eq!(limits.port_connections, 88);
-    assert_eq!((limits.port_commands, limits.port_memory), (999, 60));
+    assert_eq!(limits.port_connections, OfPort::always(88));
+    assert_eq!(limits.port_commands, OfPort::always(999));
+    assert_eq!(limits.port_memory, 60);
     let running = config.running();
     assert_eq!(running.cores, Cores::On(vec![0, 1]));
     assert_eq!(running.sqpoll, Some(Duration::from_millis(7)));

@@ -6,7 +6,7 @@ use nvmeof_wire::registers::Cc;
 use nvmeof_wire::{Nqn, Status};
 
 use crate::testing::{Host, connect_data, port, port_in, subsystem, target_with};
-use crate::{Limit, Limits, Model, PortAddress, Scarce, Target};
+use crate::{Limit, Limits, Model, OfPort, PortAddress, Scarce, Target};
 
 const OTHER: &[u8] = b"nqn.2026-11.org.example:other";
 
@@ -207,7 +207,7 @@ fn one_host_does_not_get_every_queue_and_command() {
 #[test]
 fn a_port_has_so_many_connections() {
     let limits = Limits {
-        port_connections: 2,
+        port_connections: OfPort::always(2),
         ..Limits::default()
     };
     let model = Model::build(limits, &[], &[]).unwrap();
@@ -256,7 +256,7 @@ fn a_port_has_so_many_commands() {
     let target = target_with(Limits {
         controllers: 8,
         host_controllers: 8,
-        port_commands: 300,
+        port_commands: OfPort::always(300),
         queue_depth: 128,
         ..Limits::default()
     });
@@ -285,6 +285,37 @@ fn a_port_has_so_many_commands() {
     let (_c, status) = queue_at(&target, Some(1), 128, &of_other, &none);
     assert_eq!(status, Status::SUCCESS);
     assert_eq!(hits(), [1, 0]);
+}
+
+/// What is a port's part only while there are others.
+#[test]
+fn a_port_that_is_alone_has_every_command_and_connection() {
+    let of_port = OfPort {
+        alone: 300,
+        beside_others: 128,
+    };
+    let limits = Limits {
+        queue_depth: 128,
+        port_commands: of_port,
+        port_connections: of_port,
+        ..Limits::default()
+    };
+    for (ports, queues) in [(1, 2), (2, 1)] {
+        let target = with_ports(limits.clone(), ports);
+        let none = Scarce::default();
+        let all: Vec<_> = (0..queues)
+            .map(|_| queue_at(&target, Some(1), 128, &of_other, &none))
+            .collect();
+        assert!(all.iter().all(|(_, status)| *status == Status::SUCCESS));
+        let (_more, status) = queue_at(&target, Some(1), 128, &of_other, &none);
+        assert_eq!(status, Status::CONNECT_CONTROLLER_BUSY, "{ports}");
+        let mut seats = (0..1000).map_while(|_| target.port_seat("a").ok());
+        let most = of_port.with_ports(usize::from(ports));
+        assert_eq!(
+            seats.by_ref().collect::<Vec<_>>().len(),
+            usize::try_from(most).unwrap()
+        );
+    }
 }
 
 /// A queue that its port has no room for is refused, an admin queue too, and its
