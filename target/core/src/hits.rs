@@ -27,6 +27,8 @@ pub enum Limit {
     PortCommands,
     /// Buffers of a reactor that hosts of one port hold.
     PortMemory,
+    /// Discovery controllers of all hosts.
+    DiscoveryControllers,
     /// Connections without a Connect command.
     Unconnected,
     /// Capsule buffers of a reactor.
@@ -41,7 +43,7 @@ pub struct Hits {
 
 impl Limit {
     /// All there are.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Controllers,
         Self::ControllerIds,
         Self::HostControllers,
@@ -52,6 +54,7 @@ impl Limit {
         Self::PortConnections,
         Self::PortCommands,
         Self::PortMemory,
+        Self::DiscoveryControllers,
         Self::Unconnected,
         Self::Capsules,
     ];
@@ -70,6 +73,7 @@ impl Limit {
             Self::PortConnections => "limits.port_connections",
             Self::PortCommands => "limits.port_commands",
             Self::PortMemory => "limits.port_memory",
+            Self::DiscoveryControllers => "limits.discovery_controllers",
             Self::Unconnected => "limits.unconnected",
             Self::Capsules => "reactor.buffer_memory",
         }
@@ -112,6 +116,6 @@ mod tests {
             }
         }
         let counts = Limit::ALL.map(|limit| hits.get(limit));
-        assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+        assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]);
     }
 }

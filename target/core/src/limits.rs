@@ -13,6 +13,10 @@ pub struct Limits {
     pub io_queues: u16,
     /// Controllers over all hosts and subsystems.
     pub controllers: u16,
+    /// Discovery controllers, which anybody may have and which therefore do not count
+    /// as [`controllers`](Self::controllers). When one more comes one of them goes:
+    /// of whoever has most by one port, the one that was silent longest.
+    pub discovery_controllers: u16,
     /// Longest data of one command in bytes: a power of two, 8192 or more.
     pub max_transfer: u32,
     /// In-capsule data of one command in bytes: a multiple of 16.
@@ -92,10 +96,6 @@ impl Limits {
     pub const MAX_QUEUE_DEPTH: u16 = 1024;
     /// Entries of an admin queue, at most.
     pub const ADMIN_DEPTH: u16 = 32;
-    /// Discovery controllers, which anybody may have and which therefore do
-    /// not count as [`controllers`](Self::controllers). The one that was
-    /// silent longest goes when one more comes.
-    pub const DISCOVERY_CONTROLLERS: u16 = 64;
     /// Longest Write Zeroes command in bytes.
     pub const MAX_WRITE_ZEROES: u64 = 32 << 20;
     /// Longest Verify command in bytes.
@@ -151,7 +151,7 @@ impl Limits {
         // Those that are not connected yet, and as many that are closing.
         let others = 2u32.saturating_mul(self.unconnected.into());
         let others = others.saturating_mul(threads);
-        let others = others.saturating_add(Self::DISCOVERY_CONTROLLERS.into());
+        let others = others.saturating_add(self.discovery_controllers.into());
         let connections = |controllers| {
             let admin_and_io = queues(controllers).saturating_add(controllers);
             admin_and_io.saturating_add(others)
@@ -212,6 +212,7 @@ impl Default for Limits {
             queue_depth: 256,
             io_queues: 16,
             controllers: 64,
+            discovery_controllers: 64,
             max_transfer: 1 << 20,
             in_capsule: 4096,
             max_descriptors: Self::DESCRIPTORS,

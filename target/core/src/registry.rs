@@ -1,6 +1,7 @@
 //! The controllers that are connected, over all reactors. The lock is taken
 //! when queues connect and go, never for a command.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +11,6 @@ use crate::controller::Controller;
 use crate::model::{Choice, ControllerIds, Port, PortAddress};
 use crate::{Limit, Limits};
 
-const DISCOVERY: usize = Limits::DISCOVERY_CONTROLLERS as usize;
 /// Ranges of identifiers of which it is known which one was given last. A target
 /// has as many as its subsystems have; others are from before it was changed.
 const RANGES: usize = 1024;
@@ -28,6 +28,8 @@ struct Inner {
     nvm: usize,
     of_host: usize,
     of_port: usize,
+    /// Discovery controllers, at most.
+    discovery: usize,
     /// Those there are. No two have the same identifier, whatever subsystem they are
     /// of.
     controllers: BTreeMap<u16, Arc<Controller>>,
@@ -54,6 +56,7 @@ impl Registry {
                 nvm: limits.controllers.into(),
                 of_host: limits.host_controllers.into(),
                 of_port: limits.port_controllers.into(),
+                discovery: limits.discovery_controllers.into(),
                 controllers: BTreeMap::new(),
                 next: BTreeMap::new(),
             }),
@@ -94,24 +97,20 @@ impl Registry {
         inner.add(choice, make).ok_or(Limit::ControllerIds)
     }
 
-    /// Adds a discovery controller. When there are as many as may be, the one
-    /// that was silent longest is lost. Says whether one was.
+    /// Adds a discovery controller for `host`, which came by `port`. When there are as
+    /// many as may be, one of them is lost; returns it as well.
     pub(crate) fn add_discovery(
         &self,
+        host: &Nqn,
+        port: Option<&PortAddress>,
         choice: &Choice<'_>,
         make: impl FnOnce(u16) -> Controller,
-    ) -> (Option<Arc<Controller>>, bool) {
+    ) -> (Option<Arc<Controller>>, Option<Arc<Controller>>) {
         let mut inner = self.lock();
-        let there = inner.controllers.values();
-        let all: Vec<_> = there.filter(|one| one.is_discovery()).collect();
-        let mut longest = None;
-        if all.len() >= DISCOVERY {
-            let silent = all.into_iter().min_by_key(|one| one.hot.heard());
-            longest = silent.map(|one| one.cntlid);
-        }
-        let lost = longest.and_then(|cntlid| inner.controllers.remove(&cntlid));
-        let gave_way = lost.is_some_and(|lost| lost.hot.lose());
-        (inner.add(choice, make), gave_way)
+        let lost = inner.gives_way(host, port);
+        let lost = lost.and_then(|cntlid| inner.controllers.remove(&cntlid));
+        let lost = lost.filter(|lost| lost.hot.lose());
+        (inner.add(choice, make), lost)
     }
 
     /// The controller of that identifier.
@@ -160,6 +159,34 @@ impl Inner {
         });
         // Its own share nobody takes from it, however many ports there are.
         has < self.of_port && (has < each || all + for_others.sum::<usize>() < self.nvm)
+    }
+
+    /// Which discovery controller is lost when one more comes, of `host` by `port`: of
+    /// whoever has most by one port, so that nobody drives out others by having many;
+    /// where several have as many, of those who came by the port with most, so that
+    /// made-up names drive out nobody who came by another; the one that was silent
+    /// longest. Two ports of a host count apart: a host with a controller by each
+    /// does nothing unusual.
+    fn gives_way(&self, host: &Nqn, port: Option<&PortAddress>) -> Option<u16> {
+        let there = self.controllers.values().filter(|one| one.is_discovery());
+        let all: Vec<_> = there.collect();
+        if all.len() < self.discovery {
+            return None;
+        }
+        let (mut by_port, mut by_host) = (BTreeMap::new(), BTreeMap::new());
+        let whose = |one: &Arc<Controller>| (one.viewer.port.clone(), one.hostnqn);
+        let newest = (port.cloned(), *host);
+        for (port, host) in all.iter().map(|one| whose(one)).chain([newest]) {
+            *by_port.entry(port.clone()).or_insert(0usize) += 1;
+            *by_host.entry((port, host)).or_insert(0usize) += 1;
+        }
+        let longest = all.into_iter().min_by_key(|one| {
+            let its = whose(one);
+            let of_port = by_port.get(&its.0).copied();
+            let of_host = by_host.get(&its).copied();
+            (Reverse(of_host), Reverse(of_port), one.hot.heard())
+        });
+        longest.map(|one| one.cntlid)
     }
 
     /// Controllers that serve namespaces by such a port.

@@ -7,7 +7,7 @@ use super::{Port, Traddr};
 
 /// Where a port is. No two ports of a model are at the same place, so this
 /// finds a port again in the next model.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortAddress {
     /// Address.
     pub traddr: Traddr,

@@ -176,6 +176,8 @@ fn check_limits(limits: &Limits) -> Result<(), ModelError> {
     between("queue_depth", depth, 2, Limits::MAX_QUEUE_DEPTH.into())?;
     between("io_queues", limits.io_queues.into(), 1, 1024)?;
     between("controllers", limits.controllers.into(), 1, 4096)?;
+    let discovery = limits.discovery_controllers.into();
+    between("discovery_controllers", discovery, 1, 4096)?;
     between("unconnected", limits.unconnected.into(), 1, 4096)?;
     let host_controllers = limits.host_controllers.into();
     between("host_controllers", host_controllers, 1, 4096)?;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 /// The transport address of a port.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Traddr {
     /// An IP address; unspecified stands for all of this machine.
     Ip(IpAddr),

@@ -130,10 +130,11 @@ impl Queue {
             let failure = Failure::transient(Status::CONNECT_CONTROLLER_BUSY);
             return Err(Refused::new(failure, missing));
         }
-        let role = if self.qid == 0 {
-            Role::Admin(self.new_controller(now, connect, &who)?)
+        let (role, gave_way) = if self.qid == 0 {
+            let (controller, lost) = self.new_controller(now, connect, &who)?;
+            (Role::Admin(controller), lost)
         } else {
-            Role::Io(self.join(&who, entries)?)
+            (Role::Io(self.join(&who, entries)?), None)
         };
         self.role = role;
         self.scarce = Scarce::default();
@@ -146,10 +147,11 @@ impl Queue {
         let cntlid = controller.cntlid;
         self.meter.join(who.hostnqn, who.subnqn);
         let connected = match self.qid {
-            0 => format!(
-                "controller {cntlid} of {} connected by {}",
-                who.subnqn, who.hostnqn
-            ),
+            0 => {
+                let gave_way = gave_way.map_or_else(String::new, |lost| self.told_lost(&lost));
+                let (subsystem, host) = (who.subnqn, who.hostnqn);
+                format!("controller {cntlid} of {subsystem} connected by {host}{gave_way}")
+            }
             qid => format!("queue {qid} of controller {cntlid} connected, {entries} entries"),
         };
         self.remark(connected);
@@ -186,12 +188,13 @@ impl Queue {
             })
     }
 
+    /// Returns the discovery controller as well that gave way to it, if one did.
     fn new_controller(
         &mut self,
         now: Duration,
         connect: &Connect,
         who: &Who,
-    ) -> Result<Arc<Controller>, Refused> {
+    ) -> Result<(Arc<Controller>, Option<Arc<Controller>>), Refused> {
         // Identify Controller, FCATTR: this is the dynamic controller model.
         if who.cntlid != CNTLID_DYNAMIC {
             let cause = format_args!("{:#06x}, expected 0xffff on the admin queue", who.cntlid);
@@ -218,25 +221,39 @@ impl Queue {
             controller
         };
         let registry = &self.shared.registry;
-        let (added, gave_way) = if finds {
-            let (added, gave_way) = registry.add_discovery(&choice, make);
-            (added.ok_or(Limit::ControllerIds), gave_way)
+        let port = self.port.as_ref();
+        let (added, lost) = if finds {
+            let (added, lost) = registry.add_discovery(&hostnqn, port, &choice, make);
+            (added.ok_or(Limit::ControllerIds), lost)
         } else {
-            let way = Way {
-                port: self.port.as_ref(),
-                ports: served.model.ports(),
-            };
-            (registry.add(&who.hostnqn, &way, &choice, make), false)
+            let ports = served.model.ports();
+            let way = Way { port, ports };
+            (registry.add(&hostnqn, &way, &choice, make), None)
         };
         let ids = choice.ids;
         drop(served);
-        if gave_way {
+        if lost.is_some() {
+            self.shared.hits.add(Limit::DiscoveryControllers);
             self.news |= News::POLL_ALL;
         }
-        added.map_err(|limit| match limit {
+        let added = added.map_err(|limit| match limit {
             Limit::ControllerIds => self.no_identifier(ids),
             limit => self.too_many(limit, who),
-        })
+        });
+        Ok((added?, lost))
+    }
+
+    /// What the log says of the discovery controller that another one took the place
+    /// of.
+    fn told_lost(&self, lost: &Controller) -> String {
+        let (limit, most) = (
+            Limit::DiscoveryControllers,
+            self.shared.limits.discovery_controllers,
+        );
+        let Controller {
+            cntlid, hostnqn, ..
+        } = lost;
+        format!("; discovery controller {cntlid} of {hostnqn} gave way ({limit} = {most})")
     }
 
     /// Refuses a Connect because the subsystem has no controller identifier left.

@@ -23,6 +23,11 @@ pub(super) struct RawLimits {
     ///
     /// Default: `64`
     controllers: Option<u16>,
+    /// Discovery controllers, which do not count as `controllers`: 1 to 4096. When one more
+    /// comes one of them goes: of whoever has most by one port, the one silent longest.
+    ///
+    /// Default: `64`
+    discovery_controllers: Option<u16>,
     /// Longest data of one command (MDTS): a power of two, 8K to 16M.
     ///
     /// Default: `"1M"`
@@ -95,6 +100,9 @@ impl RawLimits {
             queue_depth: self.queue_depth.unwrap_or(default.queue_depth),
             io_queues: self.io_queues.unwrap_or(default.io_queues),
             controllers: self.controllers.unwrap_or(default.controllers),
+            discovery_controllers: self
+                .discovery_controllers
+                .unwrap_or(default.discovery_controllers),
             max_transfer: bytes(self.max_transfer, default.max_transfer),
             in_capsule: bytes(self.in_capsule, default.in_capsule),
             max_descriptors: self.max_descriptors.unwrap_or(default.max_descriptors),

@@ -99,6 +99,7 @@ fn every_key_there_is_can_be_set() {
 queue_depth = 256
 io_queues = 2
 controllers = 8
+discovery_controllers = 9
 max_transfer = "1M"
 in_capsule = 8192
 max_descriptors = 1
@@ -168,6 +169,7 @@ enabled = false
     assert_eq!(limits.unconnected, 16);
     assert_eq!((limits.host_controllers, limits.host_queues), (5, 6));
     assert_eq!(limits.port_controllers, 7);
+    assert_eq!(limits.discovery_controllers, 9);
     assert_eq!((limits.host_commands, limits.host_memory), (777, 50));
     assert_eq!(limits.port_connections, OfPort::always(88));
     assert_eq!(limits.port_commands, OfPort::always(999));

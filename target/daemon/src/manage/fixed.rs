@@ -69,6 +69,7 @@ fn limit(old: &Limits, new: &Limits) -> Vec<&'static str> {
         queue_depth,
         io_queues,
         controllers,
+        discovery_controllers,
         max_transfer,
         in_capsule,
         max_descriptors,
@@ -88,6 +89,10 @@ fn limit(old: &Limits, new: &Limits) -> Vec<&'static str> {
         ("queue_depth", *queue_depth != new.queue_depth),
         ("io_queues", *io_queues != new.io_queues),
         ("controllers", *controllers != new.controllers),
+        (
+            "discovery_controllers",
+            *discovery_controllers != new.discovery_controllers,
+        ),
         ("max_transfer", *max_transfer != new.max_transfer),
         ("in_capsule", *in_capsule != new.in_capsule),
         ("max_descriptors", *max_descriptors != new.max_descriptors),

@@ -7,8 +7,8 @@ use nvmeof_wire::registers::Cc;
 use nvmeof_wire::{Nqn, Status, admin, opcode};
 use zerocopy::IntoBytes;
 
-use crate::testing::{Answer, CLOSED, Host, connect_data, keyed, target, target_with};
-use crate::{CloseCause, Limits};
+use crate::testing::{Answer, CLOSED, Host, connect_data, keyed, port, target, target_with};
+use crate::{CloseCause, Limit, Limits, PortAddress, Target};
 
 fn assert_parameter(answer: &Answer, field: InvalidParameter) {
     assert_eq!(answer.status(), Status::CONNECT_INVALID_PARAMETERS);
@@ -248,7 +248,7 @@ fn discovery() -> ConnectData {
 #[test]
 fn discovery_controllers_give_way_to_each_other_and_take_no_others_place() {
     let target = target();
-    let most = Limits::DISCOVERY_CONTROLLERS;
+    let most = target.limits().discovery_controllers;
     let mut all: Vec<_> = (0..most)
         .map(|_| Host::admin_with(&target, 0, &discovery()).0)
         .collect();
@@ -268,6 +268,57 @@ fn discovery_controllers_give_way_to_each_other_and_take_no_others_place() {
         .collect();
     assert_eq!(lost, [7]);
     assert_eq!(target.controllers(), usize::from(most) + 3);
+}
+
+/// A host of that name by port `number`, which has a discovery controller now.
+fn finder(target: &Target, number: u16, name: &str) -> Host {
+    let mut data = discovery();
+    data.hostnqn = Nqn::new(name).unwrap().to_field();
+    let mut host = Host::open(target, 0, 32);
+    host.queue.set_port(PortAddress {
+        traddr: port().traddr,
+        trsvcid: 4419 + number,
+    });
+    let answer = host.connect(&Connect::new(0, 32, 0), &data);
+    assert_eq!(answer.status(), Status::SUCCESS);
+    host
+}
+
+#[test]
+fn a_host_with_many_discovery_controllers_loses_its_own() {
+    let target = target();
+    let mut patient = finder(&target, 1, "nqn.2026-11.org.example:patient");
+    let mut kept = Vec::new();
+    let most = usize::from(target.limits().discovery_controllers);
+    for at in 0..200 {
+        let mut chatty = finder(&target, 1, "nqn.2026-11.org.example:chatty");
+        let remark = chatty.queue.take_remark().unwrap();
+        let gave_way = "of nqn.2026-11.org.example:chatty gave way \
+                        (limits.discovery_controllers = 64)";
+        assert_eq!(remark.contains(gave_way), at + 1 >= most, "{remark}");
+        kept.push(chatty);
+    }
+    assert_eq!(patient.close_cause(), None);
+    assert_eq!(target.controllers(), most);
+    let hits = u64::try_from(201 - most).unwrap();
+    assert_eq!(target.hits().get(Limit::DiscoveryControllers), hits);
+    // Another one that comes takes no patient one's place either.
+    let _late = finder(&target, 1, "nqn.2026-11.org.example:late");
+    assert_eq!(patient.close_cause(), None);
+}
+
+/// Made-up names cannot be told from others, but the port that they come by can.
+#[test]
+fn made_up_names_by_one_port_drive_out_nobody_of_another() {
+    let target = target();
+    // One with a controller by each port is no more to blame than one with one.
+    let mut first = finder(&target, 1, "nqn.2026-11.org.example:patient");
+    let mut second = finder(&target, 2, "nqn.2026-11.org.example:patient");
+    let _kept: Vec<_> = (0..200)
+        .map(|at| finder(&target, 1, &format!("nqn.2026-11.org.example:made-up-{at}")))
+        .collect();
+    assert_eq!(second.close_cause(), None);
+    assert!(first.close_cause().is_some(), "it was silent longest");
 }
 
 #[test]
