@@ -10,8 +10,8 @@ use nvmeof_wire::opcode::io;
 use nvmeof_wire::{Sqe, Status};
 use zerocopy::FromBytes;
 
+use super::copy;
 use super::request::{AfterFlush, Extent, Failure, Next, Request, Stage, bit};
-use super::{Queue, Role, copy};
 use crate::controller::Controller;
 use crate::health::Counting;
 use crate::live::{Live, View};
@@ -50,23 +50,6 @@ pub(super) const CDW10: u16 = 40;
 pub(super) const CDW12: u16 = 48;
 /// Bits 29:26 of dword 12.
 const PRINFO: u16 = bit(51, 2);
-
-impl Queue {
-    /// The host was heard otherwise than by a command.
-    pub fn hear(&self, now: Duration) {
-        if let Some(controller) = self.controller() {
-            controller.hot.hear(now);
-        }
-    }
-
-    /// A command came and is not begun yet: where any of them counts (TBKAS), the host
-    /// was heard by it.
-    pub fn hear_command(&self, now: Duration) {
-        if let Role::Io(joined) = &self.role {
-            joined.hear(now);
-        }
-    }
-}
 
 impl Joined {
     pub(super) fn new(

@@ -14,6 +14,7 @@ mod copy;
 mod counting;
 mod fabrics;
 mod fused;
+mod hearing;
 mod io;
 mod list;
 mod request;
@@ -39,6 +40,7 @@ use crate::target::Shared;
 use crate::{Action, CloseCause, Data, Event, Keeping, Order, Remote, Response};
 use abort::HeldAnswer;
 use fused::FirstHalf;
+use hearing::heard_by;
 use io::{Joined, ranges};
 
 bitflags::bitflags! {
@@ -324,10 +326,7 @@ impl Queue {
                     let cntlid = controller.cntlid;
                     return self.close_now(CloseCause::ControllerGone { cntlid });
                 }
-                let keeps_alive = sqe.opcode == opcode::admin::KEEP_ALIVE;
-                if keeps_alive || self.shared.limits.traffic_keep_alive {
-                    controller.hot.hear(now);
-                }
+                heard_by(controller, &self.shared.limits, sqe.opcode, now);
                 common_checks(sqe).and_then(|()| self.begin_admin(now, request, sqe))
             }
             Role::Waiting {

@@ -4,7 +4,7 @@
 //! a command waits for some of each of the others then, not for all that another sent
 //! over however many queues.
 
-use super::{Edge, Io, State};
+use super::{Capsule, Edge, Io, State};
 
 /// Commands that one queue begins when it is its host's turn: few, so that others do
 /// not wait, but more than one, which would cost each of them a turn of its own.
@@ -12,16 +12,33 @@ const TOGETHER: usize = 4;
 
 impl Edge {
     /// Whether a command that comes now has to wait for its host's turn. Those of who
-    /// did not say yet who it is do not, nor do admin commands, of which there are few:
-    /// a Keep Alive has come when it is there.
+    /// did not say yet who it is do not: few connections are there without a Connect,
+    /// each with one command. All others do, also those that enable a controller:
+    /// admin queues can carry a flood as any other.
     #[inline]
     pub(super) fn takes_turns(&self, io: &mut Io<'_>) -> bool {
-        if !io.accounts.are_several() || self.account.is_none() || self.is_admin() {
+        if !io.accounts.are_several() || self.account.is_none() {
             return false;
         }
         let all_begun = *io.at_once == 0;
         *io.at_once = io.at_once.saturating_sub(1);
         all_begun
+    }
+
+    /// A command came whose turn it is not, or that finds others before it: its host was
+    /// heard by it, whenever it is begun. A Keep Alive is answered at once where it is
+    /// the next: its host takes us for dead that waits too long for that. One of a
+    /// queue in each turn, so that these are no flood either.
+    #[cold]
+    pub(super) fn put_off(&mut self, capsule: Capsule, io: &mut Io<'_>) {
+        let bytes = capsule.buf.get(..capsule.len).unwrap_or_default();
+        let is_next = self.state == State::Open && self.begins_at_once();
+        if self.core.hear_command(io.now, bytes) && is_next && self.kept_alive != Some(io.now) {
+            self.kept_alive = Some(io.now);
+            self.begin(capsule, io);
+        } else {
+            self.waiting.push_back(capsule);
+        }
     }
 
     /// Whether what waits has to wait for its host's turn, which it gets.

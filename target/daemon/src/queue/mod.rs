@@ -23,8 +23,8 @@ use std::time::Duration;
 use nvmeof_backend::Request as DiskRequest;
 use nvmeof_memory::{Buf, Classes, Pool};
 use nvmeof_rdma::{
-    CloseReason, Completion, ListenerId, Peer, PostError, Provider, QpId, Received, Tag as RdmaTag,
-    WorkKind,
+    CloseReason, Completion, ListenerId, Peer, PostError, Provider, QpId, Received, Sparingly,
+    Tag as RdmaTag, WorkKind,
 };
 use nvmeof_target_core::{
     Action, CloseCause, Data, Limit, LockMember, News, Order, PortSeat, Queue as Core, Response,
@@ -38,7 +38,6 @@ use crate::turns::Turns;
 use account::{Account, Provided, provide};
 pub(crate) use account::{Accounts, KINDS, Left};
 use fused::Pair;
-use nvmeof_rdma::Sparingly;
 pub(crate) use quiesce::Waiting;
 pub(crate) use receives::{Receives, SharedQueues};
 use slots::Slots;
@@ -119,6 +118,8 @@ pub(crate) struct Edge {
     listed: bool,
     /// Whether the reactor is to have it begin commands that wait.
     due: bool,
+    /// When a Keep Alive was last begun although it was not its host's turn.
+    kept_alive: Option<Duration>,
     /// The limit that the first of them waits for, once that was counted.
     full: Option<Limit>,
     /// Operations that disks have of this queue.
@@ -206,6 +207,7 @@ impl Edge {
             hungry: VecDeque::new(),
             listed: false,
             due: false,
+            kept_alive: None,
             full: None,
             on_disk: 0,
             waiting: VecDeque::new(),
@@ -274,8 +276,7 @@ impl Edge {
         if self.state == State::Open && self.begins_at_once() && !self.takes_turns(io) {
             self.begin(capsule, io);
         } else {
-            self.core.hear_command(io.now);
-            self.waiting.push_back(capsule);
+            self.put_off(capsule, io);
         }
         self.settle(io);
     }
@@ -398,7 +399,6 @@ impl Edge {
         self.slots.longest_on_wire()
     }
 
-    /// Begins no new command, and closes when those in work are done.
     /// Whether it is an admin queue.
     pub(crate) fn is_admin(&self) -> bool {
         self.core.qid() == 0
@@ -414,6 +414,7 @@ impl Edge {
         self.slots.uses(disk)
     }
 
+    /// Begins no new command, and closes when those in work are done.
     pub(crate) fn drain(&mut self, io: &mut Io<'_>) {
         if self.state == State::Open {
             self.state = State::Draining;

@@ -25,6 +25,7 @@ mod ports;
 mod protection;
 mod providers;
 mod shared;
+mod turns;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -500,7 +500,7 @@ fn long_commands_pause_for_others() {
 }
 
 /// What hosts sent arrives, and the reactor does not look.
-fn arrive(bench: &mut Bench, hosts: &mut [&mut Host]) {
+pub(super) fn arrive(bench: &mut Bench, hosts: &mut [&mut Host]) {
     let end = bench.net.now() + Duration::from_millis(10);
     while bench.net.now() < end {
         let now = bench.net.now();

@@ -1,0 +1,106 @@
+//! Admin commands wait for their host's turn as others do, and a Keep Alive counts
+//! from when it came.
+
+use std::time::Duration;
+
+use nvmeof_rdma::QpId;
+use nvmeof_target_core::Limits;
+use nvmeof_wire::admin::{GetFeatures, Select, bare};
+use nvmeof_wire::features::FeatureId;
+use nvmeof_wire::opcode::{admin as opcode, io};
+
+use super::fairness::{arrive, command, ready_with};
+use super::host::{Host, Sent, admin};
+use super::{Bench, few_buffers, limits};
+
+/// Commands that a reactor begins in one turn where there are several hosts: as they
+/// come, and in turns, of which the last may begin some more.
+const IN_ONE_TURN: usize = 64 + 64 + 3;
+/// Commands that an admin queue has outstanding.
+const OUTSTANDING: usize = 31;
+
+fn with_room(seed: u64, limits: Limits) -> Bench {
+    let mut config = few_buffers();
+    config.capsules = 4096;
+    Bench::limited(seed, config, limits)
+}
+
+/// So many commands over each of these admin queues.
+fn flood(host: &mut Host, queues: &[QpId], each: usize) -> Vec<Sent> {
+    let get = GetFeatures {
+        fid: FeatureId::NUMBER_OF_QUEUES,
+        select: Select::Current,
+        cdw11: 0,
+        nsid: 0,
+    };
+    let all = queues.iter().cycle().take(each * queues.len());
+    all.map(|queue| host.send(*queue, get.to_sqe(), &[])).collect()
+}
+
+fn answered(host: &mut Host, sent: &mut Vec<Sent>) -> usize {
+    let before = sent.len();
+    sent.retain(|sent| host.take(*sent).is_none());
+    before - sent.len()
+}
+
+#[test]
+fn a_flood_of_admin_commands_keeps_nobody_from_his_turn() {
+    let mut bench = with_room(90, limits());
+    let (mut greedy, mut modest) = (bench.host(), bench.host());
+    let queues: Vec<_> = (0..6)
+        .map(|_| admin(&mut bench, &mut greedy, 0).0)
+        .collect();
+    let (_, qp) = ready_with(&mut bench, &mut modest, 128);
+    bench.reactor.storage_mut().hold = true;
+    let mut much = flood(&mut greedy, &queues, OUTSTANDING);
+    arrive(&mut bench, &mut [&mut greedy]);
+    let one = modest.send(qp, command(io::WRITE_ZEROES, 8, 8), &[]);
+    arrive(&mut bench, &mut [&mut modest]);
+    let turn = bench.reactor.turn(bench.net.now()).unwrap();
+    assert!(turn.did_work, "there is more");
+    let begun = bench.reactor.storage_mut().in_flight_at(8 * 512);
+    assert_eq!(begun, 1, "it has its turn in this one");
+    arrive(&mut bench, &mut [&mut greedy]);
+    let in_time = answered(&mut greedy, &mut much);
+    assert!((64..=IN_ONE_TURN).contains(&in_time), "{in_time}");
+    bench.reactor.storage_mut().hold = false;
+    bench.until(&mut [&mut greedy, &mut modest], |_, hosts| {
+        answered(hosts[0], &mut much);
+        much.is_empty() && hosts[1].take(one).is_some()
+    });
+    assert!(bench.reactor.due.is_empty());
+}
+
+/// Where it alone counts, and by its own queue's flood, while two others have theirs.
+#[test]
+fn a_keep_alive_behind_a_flood_counts_from_when_it_came() {
+    let limits = Limits {
+        traffic_keep_alive: false,
+        ..limits()
+    };
+    let mut bench = with_room(91, limits);
+    let mut hosts = [bench.host(), bench.host()];
+    let queues = hosts
+        .each_mut()
+        .map(|host| [(); 3].map(|()| admin(&mut bench, host, 0).0));
+    let mut lively = bench.host();
+    let (queue, _) = admin(&mut bench, &mut lively, 1000);
+    for (host, queues) in hosts.iter_mut().zip(queues) {
+        flood(host, &queues, OUTSTANDING);
+        arrive(&mut bench, &mut [host]);
+    }
+    flood(&mut lively, &[queue], OUTSTANDING - 1);
+    let alive = lively.send(queue, bare(opcode::KEEP_ALIVE), &[]);
+    let end = bench.net.now() + Duration::from_secs(2);
+    while bench.net.now() < end {
+        arrive(&mut bench, &mut [&mut lively]);
+    }
+    let turn = bench.reactor.turn(bench.net.now()).unwrap();
+    assert!(turn.did_work);
+    arrive(&mut bench, &mut [&mut lively]);
+    assert!(lively.take(alive).is_none(), "it waits");
+    let [first, second] = &mut hosts;
+    bench.until(&mut [first, second, &mut lively], |_, hosts| {
+        hosts[2].take(alive).is_some_and(|(cqe, _)| cqe.status().is_success())
+    });
+}
