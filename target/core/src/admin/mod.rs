@@ -40,6 +40,8 @@ pub(crate) struct Admin<'a> {
     pub(crate) local: Option<Local>,
     /// Its place in what is to be kept, if it has one.
     pub(crate) keeping: Cell<Option<Keeping>>,
+    /// Whether controllers were told of a change, which their queues tell hosts.
+    pub(crate) told: Cell<bool>,
 }
 
 /// What a discovery controller answers (Base 2.1, figure 28), besides Fabrics

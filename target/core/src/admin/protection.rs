@@ -10,7 +10,7 @@ use crate::controller::Serves;
 use crate::live::{Granting, Live};
 use crate::protection::{Asked, Refused};
 use crate::queue::{Epoch, Failure, Next, Request, Stage, flush_of, not_ready, status_of};
-use crate::sight::Seen;
+use crate::sight::{Present, Seen};
 use crate::{Executed, IoKind, IoOp};
 
 impl Admin<'_> {
@@ -66,7 +66,7 @@ impl Admin<'_> {
         })?;
         // At once: the queue may go before what was written is stable.
         if let Some(before) = &protecting.before {
-            self.shared.tell_all(&live.nqn, before);
+            self.tell_all(live, before);
         }
         match protecting.next {
             Granting::Settle(asked) => {
@@ -94,13 +94,19 @@ impl Admin<'_> {
         let stable = outcome == Executed::Ok;
         let protecting = live.protected(&self.shared.desk, request.nsid, asked, stable);
         if let Some(before) = protecting.before {
-            self.shared.tell_all(&live.nqn, &before);
+            self.tell_all(live, &before);
         }
         match outcome {
             Executed::Ok => self.granted(request, protecting.next),
             Executed::Gone => Err(not_ready()),
             _ => Err(status_of(IoKind::Settle, outcome).into()),
         }
+    }
+
+    /// Who has a controller of the subsystem may see another state than `before`.
+    fn tell_all(&self, live: &Live, before: &Present) {
+        self.shared.tell_all(&live.nqn, before);
+        self.told.set(true);
     }
 
     /// It is as asked for, or will be when that is kept.

@@ -109,14 +109,9 @@ impl Queue {
                 }
                 let admin = self.admin_of(controller, now);
                 let next = admin.begin(request, sqe);
-                self.keeping = admin.keeping.into_inner();
-                // Other controllers may have been told, which their queues tell.
-                if next.is_ok()
-                    && sqe.opcode == admin::SET_FEATURES
-                    && SetFeatures::parse(sqe).fid == FeatureId::NAMESPACE_WRITE_PROTECTION
-                {
-                    self.news |= News::POLL_ALL;
-                }
+                let (keeping, told) = (admin.keeping.into_inner(), admin.told.get());
+                self.keeping = keeping;
+                self.tell_others(told);
                 next
             }
             _ => self.admin_of(controller, now).begin(request, sqe),
@@ -168,14 +163,24 @@ impl Queue {
         let admin = self.admin_of(controller, now);
         // Also after a reset: others may count on it.
         let mut next = admin.protected(request, asked, outcome);
-        self.keeping = admin.keeping.into_inner();
+        let (keeping, told) = (admin.keeping.into_inner(), admin.told.get());
+        self.keeping = keeping;
         request.stage.begin_in(epoch);
         if began != Some(epoch) {
             self.keeping = None;
             next = Ok(Next::Hold);
         }
-        self.news |= News::POLL_ALL;
+        self.tell_others(told);
         next
+    }
+
+    /// Whether other controllers were told something, which their queues tell. Not each
+    /// time: a host that asks for what is so already would have every reactor look
+    /// after all queues.
+    fn tell_others(&mut self, told: bool) {
+        if told {
+            self.news |= News::POLL_ALL;
+        }
     }
 
     pub(super) fn admin_of<'a>(&'a self, controller: &'a Controller, now: Duration) -> Admin<'a> {
@@ -187,6 +192,7 @@ impl Queue {
             ledger: self.meter.ledger(),
             local: self.local,
             keeping: Cell::default(),
+            told: Cell::default(),
         }
     }
 

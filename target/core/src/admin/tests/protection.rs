@@ -182,7 +182,10 @@ fn every_host_of_the_subsystem_hears_of_it() {
     for state in [WriteProtection::PROTECTED, WriteProtection::NONE] {
         let _ = admin.queue.take_news();
         set(&mut admin, 1, state);
-        assert!(admin.queue.take_news().contains(News::POLL_ALL));
+        // That it may be written again is known when it is kept, and whoever keeps it
+        // tells all.
+        let at_once = state == WriteProtection::PROTECTED;
+        assert_eq!(admin.queue.take_news().contains(News::POLL_ALL), at_once);
         let Some(Order::Respond(response)) = other.queue.poll(other.now) else {
             panic!("no event of {state:?}");
         };
@@ -194,8 +197,13 @@ fn every_host_of_the_subsystem_hears_of_it() {
             [1, 0, 0, 0, 0, 0, 0, 0]
         );
         other.run(request, &[], &[]);
-        // Nothing changes when it is that already.
+        // Nothing changes when it is that already, and nobody has to look.
+        let _ = admin.queue.take_news();
         set(&mut admin, 1, state);
+        assert!(
+            !admin.queue.take_news().contains(News::POLL_ALL),
+            "{state:?}"
+        );
         assert!(other.queue.poll(other.now).is_none());
     }
 }

@@ -34,7 +34,8 @@ fn flood(host: &mut Host, queues: &[QpId], each: usize) -> Vec<Sent> {
         nsid: 0,
     };
     let all = queues.iter().cycle().take(each * queues.len());
-    all.map(|queue| host.send(*queue, get.to_sqe(), &[])).collect()
+    all.map(|queue| host.send(*queue, get.to_sqe(), &[]))
+        .collect()
 }
 
 fn answered(host: &mut Host, sent: &mut Vec<Sent>) -> usize {
@@ -101,6 +102,8 @@ fn a_keep_alive_behind_a_flood_counts_from_when_it_came() {
     assert!(lively.take(alive).is_none(), "it waits");
     let [first, second] = &mut hosts;
     bench.until(&mut [first, second, &mut lively], |_, hosts| {
-        hosts[2].take(alive).is_some_and(|(cqe, _)| cqe.status().is_success())
+        hosts[2]
+            .take(alive)
+            .is_some_and(|(cqe, _)| cqe.status().is_success())
     });
 }
