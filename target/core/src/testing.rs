@@ -266,7 +266,7 @@ impl Host {
         host.into_admin(0, data)
     }
 
-    fn into_admin(self, kato: u32, data: &ConnectData) -> (Self, u16) {
+    pub(crate) fn into_admin(self, kato: u32, data: &ConnectData) -> (Self, u16) {
         let mut host = self;
         let answer = host.connect(&Connect::new(0, 32, kato), data);
         assert_eq!(answer.status(), Status::SUCCESS, "{answer:?}");

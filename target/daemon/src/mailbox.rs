@@ -164,6 +164,12 @@ impl Mailbox {
         std::mem::take(&mut self.inner.orders().waiting)
     }
 
+    /// Whether it is the same mailbox.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Puts `mail` in and wakes the reactor up.
     pub fn send(&self, mail: Mail) {
         self.inner.mail.fetch_or(mail.bits(), Ordering::AcqRel);

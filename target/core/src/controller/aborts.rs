@@ -12,8 +12,9 @@ pub(crate) struct Aborts {
 /// What becomes of an Abort command that was just begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// It waits until the queue says what became of its command.
-    Waits,
+    /// It waits until the queue, which that reactor has, says what became of its
+    /// command.
+    Waits { at: u16 },
     /// There is no such queue (any more): nothing is aborted.
     NoQueue,
     /// As many wait as may.

@@ -10,7 +10,7 @@ pub(crate) mod lifecycle;
 pub(crate) mod notices;
 pub(crate) mod warnings;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -42,6 +42,8 @@ pub(crate) struct Controller {
     pub(crate) cntlid: u16,
     pub(crate) hostnqn: Nqn,
     pub(crate) hostid: [u8; 16],
+    /// Which reactor has the admin queue.
+    pub(crate) home: u16,
     /// How the host sees the subsystem.
     pub(crate) viewer: Arc<Viewer>,
     /// What it saw when an admin command looked last.
@@ -72,8 +74,8 @@ pub(crate) struct Cold {
     pub(crate) changed: ChangedList,
     /// Changes of asymmetric namespace access since the last reset.
     pub(crate) access: AccessCounts,
-    /// I/O queues that are connected.
-    pub(crate) queues: BTreeSet<u16>,
+    /// I/O queues that are connected, and which reactor has each.
+    pub(crate) queues: BTreeMap<u16, u16>,
 }
 
 /// Discovery controllers of hosts that asked for no keep-alive are given up
@@ -99,6 +101,7 @@ impl Controller {
             cntlid,
             hostnqn,
             hostid,
+            home: 0,
             viewer,
             view,
             serves,
@@ -111,7 +114,7 @@ impl Controller {
                 aborts: Aborts::default(),
                 changed: ChangedList::default(),
                 access: AccessCounts::default(),
-                queues: BTreeSet::new(),
+                queues: BTreeMap::new(),
             }),
         }
     }
@@ -268,14 +271,18 @@ impl Controller {
         let mut cold = self.lock();
         // Under the lock under which a queue leaves: one that is there now says
         // when it goes what became of its commands, another one never would.
-        if sqid != 0 && !cold.queues.contains(&sqid) {
+        let at = match sqid {
+            0 => Some(self.home),
+            _ => cold.queues.get(&sqid).copied(),
+        };
+        let Some(at) = at else {
             return Asked::NoQueue;
-        }
+        };
         if !cold.aborts.ask(by, sqid, cid) {
             return Asked::TooMany;
         }
         self.hot.set_aborts(true);
-        Asked::Waits
+        Asked::Waits { at }
     }
 
     /// The next command that queue `sqid` is to look for and to abort.

@@ -1,8 +1,9 @@
 //! Abort (Base 2.1, 5.1.1): what was not begun is not done.
 //!
-//! The admin queue holds the command and asks every reactor to look after its
-//! queues. The queue that it names looks for the command and says what became
-//! of it; the admin queue answers.
+//! The admin queue holds the command and has the reactor of the queue that it names
+//! look after its queues. That queue looks for the command and says what became of
+//! it; the reactor of the admin queue is told, and that answers. No other reactor has
+//! to look: a host may abort as often as it likes.
 
 use std::time::Duration;
 
@@ -14,6 +15,13 @@ use super::{News, Queue, Role};
 use crate::controller::Controller;
 use crate::controller::aborts::Asked;
 use crate::{Action, Order, Response};
+
+/// Where a queue is, and where others are that have something to do.
+#[derive(Debug, Default)]
+pub(super) struct Home {
+    pub(super) reactor: u16,
+    calls: Vec<u16>,
+}
 
 /// What a command that was held is answered with.
 #[derive(Clone, Copy, Debug)]
@@ -56,8 +64,8 @@ impl Queue {
         match controller.ask_abort(request.cid, sqid, cid) {
             Asked::NoQueue => Ok(Next::Done(result(false))),
             Asked::TooMany => Err(Failure::transient(Status::ABORT_LIMIT_EXCEEDED)),
-            Asked::Waits => {
-                self.news |= News::POLL_ALL;
+            Asked::Waits { at } => {
+                self.call(sqid, at);
                 Ok(Next::Hold)
             }
         }
@@ -113,8 +121,30 @@ impl Queue {
         let qid = self.qid;
         if let Some(controller) = self.controller() {
             controller.lock().aborts.tell(qid, cid, aborted);
-            self.news |= News::POLL_ALL;
+            let at = controller.home;
+            self.call(0, at);
         }
+    }
+
+    /// Has queue `qid` of the controller polled, which the reactor `at` has.
+    fn call(&mut self, qid: u16, at: u16) {
+        if qid == self.qid {
+            self.news |= News::POLL;
+        } else {
+            self.home.calls.push(at);
+            self.news |= News::CALL;
+        }
+    }
+
+    /// Which reactor has this queue, by its place among those that share the target.
+    /// Call it before the queue is connected.
+    pub fn set_home(&mut self, reactor: u16) {
+        self.home.reactor = reactor;
+    }
+
+    /// Reactors that are to poll their queues.
+    pub fn take_calls(&mut self) -> Vec<u16> {
+        std::mem::take(&mut self.home.calls)
     }
 }
 

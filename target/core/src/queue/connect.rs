@@ -214,9 +214,10 @@ impl Queue {
         let features = Features::new(limits, connect.kato.get());
         let (hostnqn, hostid) = (who.hostnqn, who.hostid);
         // One that is not there by now is about to close the connection.
-        let port = self.port.clone();
+        let (port, home) = (self.port.clone(), self.home.reactor);
         let make = |cntlid| {
-            let controller = Controller::new(cntlid, hostnqn, hostid, port, serves, features);
+            let mut controller = Controller::new(cntlid, hostnqn, hostid, port, serves, features);
+            controller.home = home;
             controller.hot.arm(now);
             controller
         };
@@ -421,10 +422,11 @@ impl Queue {
             let cause = format_args!("{}, but {granted} I/O queues were granted", self.qid);
             return Err(Refused::parameter(QID, cause));
         }
-        if !cold.queues.insert(self.qid) {
+        if cold.queues.contains_key(&self.qid) {
             let cause = format_args!("queue {} is connected already", self.qid);
             return Err(Refused::parameter(QID, cause));
         }
+        cold.queues.insert(self.qid, self.home.reactor);
         drop(cold);
         Ok(joined)
     }

@@ -104,7 +104,7 @@ impl Joined {
         }
         let mut cold = self.controller.lock();
         cold.aborts.gone(qid);
-        cold.queues.remove(&qid)
+        cold.queues.remove(&qid).is_some()
     }
 
     /// Whether the controller serves commands.

@@ -38,7 +38,7 @@ use crate::metrics::Meter;
 use crate::model::{Local, PortAddress};
 use crate::target::Shared;
 use crate::{Action, CloseCause, Data, Event, Keeping, Order, Remote, Response};
-use abort::HeldAnswer;
+use abort::{HeldAnswer, Home};
 use fused::FirstHalf;
 use hearing::heard_by;
 use io::{Joined, ranges};
@@ -57,6 +57,8 @@ bitflags::bitflags! {
         const DEADLINE = 1 << 2;
         /// There is a [`Queue::take_remark`] for the log.
         const REMARK = 1 << 3;
+        /// Those of [`Queue::take_calls`] have to poll their queues.
+        const CALL = 1 << 4;
     }
 }
 
@@ -71,6 +73,7 @@ pub struct Queue {
     role: Role,
     /// Whether the controller was left already.
     left: bool,
+    home: Home,
     /// The address of ours that the host reached, if it is known.
     local: Option<Local>,
     /// What the capsules of its commands may be.
@@ -164,6 +167,7 @@ impl Queue {
                 connecting: false,
             },
             left: false,
+            home: Home::default(),
             local: None,
             bounds: Bounds::of(&shared.limits, shared.limits.in_capsule),
             port: None,

@@ -13,10 +13,10 @@ mod room;
 mod sight;
 mod slots;
 mod steps;
+mod telling;
 mod transfer;
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -31,7 +31,6 @@ use nvmeof_target_core::{
 };
 
 use crate::failures::Failures;
-use crate::reactor::earlier;
 use crate::storage::Storage;
 use crate::tag::{Place, Tag};
 use crate::turns::Turns;
@@ -70,6 +69,8 @@ pub(crate) struct Io<'a> {
     pub(crate) waiting: &'a mut Waiting,
     /// What the reactor has to do after the call.
     pub(crate) news: &'a mut News,
+    /// Reactors that are to look after their queues, by their places.
+    pub(crate) calls: &'a mut Vec<u16>,
     /// When the reactor polls its queues next.
     pub(crate) timer: &'a mut Option<Duration>,
     /// Whoever looks after disks that fail.
@@ -471,15 +472,6 @@ impl Edge {
         self.core.close()
     }
 
-    /// A line in the log about a connection that nobody was let in on: few,
-    /// however many such connections there are.
-    fn tell_of_stranger(&self, what: fmt::Arguments<'_>, now: Duration, log: &mut Sparingly) {
-        if let Some(left_out) = log.ask(now) {
-            let (peer, queue) = (self.peer, self.core.qid());
-            tracing::warn!(%peer, queue, left_out, "not connected to a controller: {what}");
-        }
-    }
-
     fn tag(&self, slot: Place) -> RdmaTag {
         let queue = self.place;
         RdmaTag(Tag { queue, slot }.to_bits())
@@ -517,25 +509,6 @@ impl Edge {
         if self.state == State::Draining && self.slots.in_use() == 0 && !self.core.is_needed() {
             self.state = State::Closing;
             io.provider.disconnect(self.qp);
-        }
-    }
-
-    fn tell(&mut self, news: News, io: &mut Io<'_>) {
-        if news.contains(News::REMARK)
-            && let Some(remark) = self.core.take_remark()
-        {
-            if self.core.is_connected() {
-                of_peer!(info, self, "{remark}");
-            } else {
-                self.tell_of_stranger(format_args!("{remark}"), io.now, io.connect_log);
-            }
-        }
-        if news.contains(News::DEADLINE) {
-            *io.timer = earlier(*io.timer, self.next_deadline());
-        }
-        *io.news |= news;
-        if news.contains(News::POLL) {
-            self.poll(io);
         }
     }
 

@@ -67,6 +67,7 @@ impl<S: Storage> Reactor<S> {
         let port = port.ok_or_else(|| Target::no_room("its port was removed".to_owned()))?;
         let (mut core, accept) = self.target.queue(&request.private_data, now)?;
         core.set_port(port_address(port));
+        core.set_home(self.number);
         if request.reads_out == 0 {
             return Err(Target::no_reads());
         }

@@ -73,6 +73,8 @@ pub struct Reactor<S> {
     mailbox: Mailbox,
     /// Every reactor that shares the target.
     peers: Arc<[Mailbox]>,
+    /// Which of them this one is.
+    number: u16,
     capsules: Pool,
     /// How many of them I/O queues leave to admin queues.
     capsules_kept: usize,
@@ -101,6 +103,8 @@ pub struct Reactor<S> {
     /// When queues are to be polled next. Earlier than needed does no harm.
     timer: Option<Duration>,
     news: News,
+    /// Reactors that are to look after their queues.
+    calls: Vec<u16>,
     stage: Stage,
     let_go: LetGo,
     /// Disks that are to be closed.
@@ -170,6 +174,8 @@ impl<S: Storage> Reactor<S> {
         let capsules_kept = (config.capsules / 16).min(2 * usize::from(Limits::ADMIN_DEPTH));
         let accounts = Accounts::new(target.clone(), &buffers, config.capsules);
         let locked = Locked::new(target.locks().join());
+        let number = peers.iter().position(|peer| peer.is(&mailbox));
+        let number = number.and_then(|number| u16::try_from(number).ok());
         Ok(Self {
             config,
             target,
@@ -179,6 +185,7 @@ impl<S: Storage> Reactor<S> {
             storage,
             mailbox,
             peers,
+            number: number.unwrap_or_default(),
             capsules,
             capsules_kept,
             capsule_len: SQE_LEN + in_capsule,
@@ -195,6 +202,7 @@ impl<S: Storage> Reactor<S> {
             locked,
             timer: None,
             news: News::empty(),
+            calls: Vec::new(),
             stage: Stage::Serving,
             let_go: LetGo::default(),
             leaving: Vec::new(),
@@ -485,6 +493,7 @@ impl<S: Storage> Reactor<S> {
             locks: &self.locked.member,
             waiting: &mut self.locked.waiting,
             news: &mut self.news,
+            calls: &mut self.calls,
             timer: &mut self.timer,
             failures: self.failures.as_ref(),
             disk_log: &mut self.disk_log,
@@ -529,13 +538,26 @@ impl<S: Storage> Reactor<S> {
         }
     }
 
+    /// Queues of those reactors have something to do.
+    fn call(&mut self, reactors: &[u16], now: Duration) {
+        for at in reactors {
+            match self.peers.get(usize::from(*at)) {
+                Some(peer) if *at != self.number => peer.send(Mail::POLL),
+                _ => self.look_after_queues(now),
+            }
+        }
+    }
+
     /// Deals with what queues said besides: controllers that changed.
     fn tell_peers(&mut self, now: Duration) {
         while !self.news.is_empty() {
             let news = std::mem::take(&mut self.news);
+            let calls = std::mem::take(&mut self.calls);
             if news.contains(News::POLL_ALL) {
                 Mailbox::send_all(&self.peers, Mail::POLL);
                 self.look_after_queues(now);
+            } else {
+                self.call(&calls, now);
             }
         }
     }

@@ -1,12 +1,13 @@
 //! Abort, over the queues of a controller.
 
 use nvmeof_wire::admin::{Abort, bare};
+use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::{admin, io};
 use nvmeof_wire::{Sqe, Status};
 
 use crate::controller::aborts::Asked;
-use crate::testing::{Host, Outcome, keyed, target};
+use crate::testing::{Host, Outcome, connect_data, keyed, target};
 use crate::{Action, Order, Request};
 
 fn write(cid: u16) -> Sqe {
@@ -49,6 +50,9 @@ fn what_has_not_started_is_aborted_and_both_are_answered() {
         .begin(host.now, &write(77).to_bytes(), &mut request);
     assert!(matches!(action, Action::Pull { .. }));
     held(&mut first, Abort { sqid: 1, cid: 77 }.to_sqe());
+    let news = first.queue.take_news();
+    assert!(news.contains(crate::News::CALL) && !news.contains(crate::News::POLL_ALL));
+    assert_eq!(first.queue.take_calls(), [0]);
     assert_eq!(ordered(&mut first), None, "nobody has looked yet");
     assert_eq!(looked_for(&mut host), Some(77));
     assert_eq!(looked_for(&mut host), None);
@@ -58,10 +62,36 @@ fn what_has_not_started_is_aborted_and_both_are_answered() {
     assert_eq!(response.cqe.cid.get(), 77);
     assert_eq!(response.cqe.status(), Status::ABORT_REQUESTED);
     assert!(request.is_over());
+    let _ = host.queue.take_news();
     host.queue.aborted(77, true);
-    assert!(host.queue.take_news().contains(crate::News::POLL_ALL));
+    assert_eq!(host.queue.take_news(), crate::News::CALL);
+    assert_eq!(host.queue.take_calls(), [0]);
     assert_eq!(ordered(&mut first), Some((Status::SUCCESS, 0)));
     assert_eq!(ordered(&mut first), None);
+}
+
+/// Only the reactor that has the other queue is called, and for a command of the admin
+/// queue none is.
+#[test]
+fn reactors_that_have_nothing_to_do_with_it_are_not_called() {
+    let target = target();
+    let mut first = Host::open(&target, 0, 32);
+    first.queue.set_home(3);
+    let (mut first, cntlid) = first.into_admin(0, &connect_data(0xffff));
+    let mut host = Host::open(&target, 1, 128);
+    host.queue.set_home(5);
+    let answer = host.connect(&Connect::new(1, 128, 0), &connect_data(cntlid));
+    assert_eq!(answer.status(), Status::SUCCESS);
+    held(&mut first, Abort { sqid: 1, cid: 5 }.to_sqe());
+    assert_eq!(first.queue.take_calls(), [5]);
+    assert_eq!(looked_for(&mut host), Some(5));
+    host.queue.aborted(5, false);
+    assert_eq!(host.queue.take_calls(), [3]);
+    assert_eq!(ordered(&mut first), Some((Status::SUCCESS, 1)));
+    let _ = first.queue.take_news();
+    held(&mut first, Abort { sqid: 0, cid: 5 }.to_sqe());
+    assert_eq!(first.queue.take_news(), crate::News::POLL);
+    assert!(first.queue.take_calls().is_empty());
 }
 
 #[test]

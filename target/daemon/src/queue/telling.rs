@@ -1,0 +1,49 @@
+//! What a queue tells the log and its reactor.
+
+use std::fmt;
+use std::time::Duration;
+
+use nvmeof_rdma::Sparingly;
+use nvmeof_target_core::News;
+
+use super::{Edge, Io, of_peer};
+use crate::reactor::earlier;
+
+impl Edge {
+    /// Does what the core wants besides its action.
+    pub(super) fn tell(&mut self, news: News, io: &mut Io<'_>) {
+        if news.contains(News::REMARK)
+            && let Some(remark) = self.core.take_remark()
+        {
+            if self.core.is_connected() {
+                of_peer!(info, self, "{remark}");
+            } else {
+                self.tell_of_stranger(format_args!("{remark}"), io.now, io.connect_log);
+            }
+        }
+        if news.contains(News::DEADLINE) {
+            *io.timer = earlier(*io.timer, self.next_deadline());
+        }
+        if news.contains(News::CALL) {
+            io.calls.extend(self.core.take_calls());
+        }
+        *io.news |= news;
+        if news.contains(News::POLL) {
+            self.poll(io);
+        }
+    }
+
+    /// A line in the log about a connection that nobody was let in on: few,
+    /// however many such connections there are.
+    pub(super) fn tell_of_stranger(
+        &self,
+        what: fmt::Arguments<'_>,
+        now: Duration,
+        log: &mut Sparingly,
+    ) {
+        if let Some(left_out) = log.ask(now) {
+            let (peer, queue) = (self.peer, self.core.qid());
+            tracing::warn!(%peer, queue, left_out, "not connected to a controller: {what}");
+        }
+    }
+}
