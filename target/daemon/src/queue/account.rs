@@ -150,9 +150,8 @@ impl Accounts {
     /// are have theirs.
     fn parts_of_ports(&self) -> Parts {
         let has_some = |port: &Port| {
-            let its = |(at, _): &&(PortAddress, _)| port.is_at(at);
-            let holding = self.ports.iter().find(its);
-            holding.is_some_and(|(_, holding)| holding.capsules() > 0)
+            let holding = self.holding_of(&port.address());
+            holding.is_some_and(|holding| holding.capsules() > 0)
         };
         let parts = self.of_port.capsules;
         match self.target.model().ports().iter().all(has_some) {
