@@ -90,7 +90,9 @@ impl Peer {
         Self::queue_sized(address, qid, SIZE)
     }
 
-    fn queue_sized(address: SocketAddr, qid: u16, size: u16) -> Self {
+    /// The same with `size` entries.
+    #[must_use]
+    pub fn queue_sized(address: SocketAddr, qid: u16, size: u16) -> Self {
         let mut peer = Self::connect(address);
         peer.say(&request(Request::new(qid, size).as_bytes()));
         let reply = peer.hear(20);

@@ -119,6 +119,7 @@ fn io_queues_leave_capsules_to_admin_queues() {
     let reject = Reject::parse(&more.rejected[0].1).unwrap();
     assert_eq!(reject.status, RejectStatus::NO_RESOURCES);
     assert_eq!(bench.reactor.free_buffers().1, 4);
+    assert_eq!(bench.reactor.target.hits().get(Limit::Capsules), 1);
     let mut admin = bench.host();
     establish(&mut bench, &mut admin, &Request::new(0, 32));
 }
