@@ -21,12 +21,13 @@ pub enum Cores {
 
 impl Cores {
     /// Reactors there are at most.
-    pub(super) fn most(&self) -> usize {
-        match self {
+    pub(crate) fn most(&self) -> u32 {
+        let most = match self {
             Self::Anywhere(count) | Self::Auto(Some(count)) => *count,
             Self::On(cores) => cores.len(),
             Self::Auto(None) => MOST_REACTORS,
-        }
+        };
+        u32::try_from(most).unwrap_or(u32::MAX)
     }
 }
 

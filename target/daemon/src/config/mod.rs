@@ -238,7 +238,6 @@ impl Config {
     #[must_use]
     pub fn limits(&self) -> Limits {
         let threads = self.running().cores.most();
-        let threads = u32::try_from(threads).unwrap_or(u32::MAX);
         self.raw.limits.get_ref().to_limits(threads)
     }
 

@@ -50,7 +50,7 @@ impl Fixed {
         let mode = [("mode", self.socket_mode != new.socket_mode)];
         let listen = [("listen", self.metrics.listen != new.metrics.listen)];
         let tables = [
-            ("limits", limit(&self.limits, &new.limits)),
+            ("limits", limit(&self.followed(&new), &new.limits)),
             ("reactor", running(&self.running, &new.running)),
             ("storage", differing(sqpoll)),
             ("shm", shm(&self.shm, &new.shm)),
@@ -62,6 +62,42 @@ impl Fixed {
         let all = tables.flat_map(|(table, keys)| keys.into_iter().map(move |key| (table, key)));
         all.collect()
     }
+}
+
+impl Fixed {
+    /// Its limits, with those that follow from others as they follow from `new`:
+    /// nobody changed these.
+    fn followed(&self, new: &Self) -> Limits {
+        let parts = |fixed: &Self| fixed.limits.clone().shared_out(fixed.running.cores.most());
+        let (was, is) = (parts(self), parts(new));
+        let old = &self.limits;
+        Limits {
+            host_controllers: follow(
+                old.host_controllers,
+                was.host_controllers,
+                is.host_controllers,
+            ),
+            port_controllers: follow(
+                old.port_controllers,
+                was.port_controllers,
+                is.port_controllers,
+            ),
+            host_queues: follow(old.host_queues, was.host_queues, is.host_queues),
+            host_commands: follow(old.host_commands, was.host_commands, is.host_commands),
+            port_connections: follow(
+                old.port_connections,
+                was.port_connections,
+                is.port_connections,
+            ),
+            port_commands: follow(old.port_commands, was.port_commands, is.port_commands),
+            ..old.clone()
+        }
+    }
+}
+
+/// What `old` is when it follows from others as it did.
+fn follow<T: Copy + PartialEq>(old: T, was: T, is: T) -> T {
+    if old == was { is } else { old }
 }
 
 fn limit(old: &Limits, new: &Limits) -> Vec<&'static str> {
@@ -169,4 +205,33 @@ fn control(old: &ControlConfig, new: &ControlConfig) -> Vec<&'static str> {
 fn differing<const N: usize>(keys: [(&'static str, bool); N]) -> Vec<&'static str> {
     let differing = keys.into_iter().filter(|(_, differs)| *differs);
     differing.map(|(key, _)| key).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn config(head: &str) -> Config {
+        let rest = "[[port]]\ntraddr = \"127.0.0.1\"\nprovider = \"iwarp\"\n";
+        Config::parse(Path::new("target.toml"), format!("{head}{rest}")).unwrap()
+    }
+
+    /// What follows from a key that changed is not named besides it.
+    #[test]
+    fn only_what_somebody_changed_differs() {
+        let before = Fixed::of(&config("[limits]\nhost_queues = 9\n"));
+        let differing = |head: &str| before.differing(&config(head));
+        assert!(differing("[limits]\nhost_queues = 9\n").is_empty());
+        let more = "[limits]\nhost_queues = 9\ncontrollers = 128\n[reactor]\ncount = 2\n";
+        assert_eq!(
+            differing(more),
+            [("limits", "controllers"), ("reactor", "cores")]
+        );
+        let given = "[limits]\nhost_queues = 9\nport_commands = 4096\n";
+        assert_eq!(differing(given), [("limits", "port_commands")]);
+        let left_out = [("limits", "host_queues")];
+        assert_eq!(differing(""), left_out);
+    }
 }
