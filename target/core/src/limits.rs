@@ -163,9 +163,7 @@ impl Limits {
             host_queues: u16::try_from(queues(three_quarters)).unwrap_or(u16::MAX),
             host_commands: commands(all.div_ceil(2).max(least)).min(Self::MOST_COMMANDS),
             port_connections: OfPort {
-                alone: connections(all)
-                    .max(Self::LONE_PORT)
-                    .min(Self::MOST_CONNECTIONS),
+                alone: connections(all).clamp(Self::LONE_PORT, Self::MOST_CONNECTIONS),
                 beside_others: connections(of_port).min(Self::MOST_CONNECTIONS),
             },
             port_commands: OfPort {
