@@ -127,6 +127,9 @@ impl Limits {
     /// Connections that one port without others may have at least, where nobody says
     /// how many: other limits bound them.
     const LONE_PORT: u32 = 8192;
+    /// Commands that a host has at least, if its controllers can have so many, where
+    /// nobody says how many: a host that is alone is not refused for others.
+    const LONE_HOST: u32 = 128 << 10;
     /// Controllers with all that they may have which are left to one host or port in
     /// any case, where there are as many: few controllers are not for many.
     const AT_LEAST: u32 = 4;
@@ -135,16 +138,22 @@ impl Limits {
     /// queues and the commands that there may be; `threads` of them receive
     /// connections, each so many that are [`unconnected`](Self::unconnected).
     ///
-    /// A host has three quarters of the controllers and of the queues, so that two of
-    /// them leave each other something, and half of the commands, since hosts hardly
-    /// have all their queues as long as they may be. A port has more, for several hosts:
-    /// seven eighths of the controllers, three quarters of queues and commands; but all
-    /// of it while it is alone.
+    /// Of the controllers a host has what [`host_controllers`](Self::host_controllers)
+    /// says, and else three quarters, so that two of them leave each other something; of
+    /// the queues what these can have; and half of the commands, since hosts hardly have
+    /// all their queues as long as they may be. A port has more, for several hosts: what
+    /// [`port_controllers`](Self::port_controllers) says or seven eighths, their queues,
+    /// and three quarters of the commands these can have; but all of it while it is
+    /// alone. `None` of a controllers' part: it is not said.
     #[must_use]
-    pub fn shared_out(self, threads: u32) -> Self {
+    pub fn shared_out(self, threads: u32, (of_host, of_port): (Option<u16>, Option<u16>)) -> Self {
         let all = u32::from(self.controllers);
         let least = all.min(Self::AT_LEAST);
-        let three_quarters = all - all / 4;
+        let host_controllers = of_host.unwrap_or(self.controllers - self.controllers / 4);
+        let eighth = self.controllers.div_ceil(8);
+        let port_controllers = of_port.unwrap_or((self.controllers - eighth).max(1));
+        let by_host = u32::from(host_controllers);
+        let by_port = u32::from(port_controllers).max(least);
         let queues = |controllers: u32| controllers.saturating_mul(self.io_queues.into());
         let depth = u32::from(self.queue_depth);
         let commands = |controllers| queues(controllers).saturating_mul(depth);
@@ -156,19 +165,22 @@ impl Limits {
             let admin_and_io = queues(controllers).saturating_add(controllers);
             admin_and_io.saturating_add(others)
         };
-        let of_port = three_quarters.max(least);
+        let half = commands(all.div_ceil(2).max(least));
         Self {
-            host_controllers: self.controllers - self.controllers / 4,
-            port_controllers: self.controllers - self.controllers / 8,
-            host_queues: u16::try_from(queues(three_quarters)).unwrap_or(u16::MAX),
-            host_commands: commands(all.div_ceil(2).max(least)).min(Self::MOST_COMMANDS),
+            host_controllers,
+            port_controllers,
+            host_queues: u16::try_from(queues(by_host)).unwrap_or(u16::MAX),
+            host_commands: half
+                .max(commands(by_host).min(Self::LONE_HOST))
+                .min(Self::MOST_COMMANDS),
             port_connections: OfPort {
                 alone: connections(all).clamp(Self::LONE_PORT, Self::MOST_CONNECTIONS),
-                beside_others: connections(of_port).min(Self::MOST_CONNECTIONS),
+                beside_others: connections(by_port).min(Self::MOST_CONNECTIONS),
             },
             port_commands: OfPort {
                 alone: commands(all).min(Self::MOST_COMMANDS),
-                beside_others: commands(of_port).min(Self::MOST_COMMANDS),
+                beside_others: commands((by_port - by_port / 4).max(least))
+                    .min(Self::MOST_COMMANDS),
             },
             ..self
         }
@@ -226,7 +238,7 @@ impl Default for Limits {
             port_memory: 90,
             traffic_keep_alive: true,
         }
-        .shared_out(1)
+        .shared_out(1, (None, None))
     }
 }
 
@@ -241,10 +253,11 @@ mod tests {
             queue_depth,
             ..Limits::default()
         };
-        limits.shared_out(1)
+        limits.shared_out(1, (None, None))
     }
 
-    /// Each is less than what the others together let one have.
+    /// Of commands less than the queues can have that one may have; of queues just
+    /// those that its controllers can have.
     #[test]
     fn parts_are_less_than_there_is() {
         let limits = Limits::default();
@@ -254,17 +267,17 @@ mod tests {
         assert!(limits.host_commands < 48 * 16 * 256);
         let port = OfPort {
             alone: 64 * 16 * 256,
-            beside_others: 48 * 16 * 256,
+            beside_others: 42 * 16 * 256,
         };
         assert_eq!(limits.port_commands, port);
         let port = OfPort {
             alone: 8192,
-            beside_others: 48 * 17 + 64 + 2 * 64,
+            beside_others: 56 * 17 + 64 + 2 * 64,
         };
         assert_eq!(limits.port_connections, port);
         assert_eq!(
             [0, 1, 2].map(|ports| port.with_ports(ports)),
-            [8192, 8192, 1008]
+            [8192, 8192, 1144]
         );
     }
 
@@ -281,10 +294,40 @@ mod tests {
         assert_eq!(with(1, 1, 2).host_commands, 2);
     }
 
+    /// Whoever lets a host or a port have more controllers lets them have their queues.
+    #[test]
+    fn parts_follow_those_of_the_controllers() {
+        let limits = Limits::default().shared_out(1, (Some(64), Some(64)));
+        assert_eq!(limits.host_queues, 64 * 16);
+        assert!(limits.port_connections.beside_others >= 64 * 17);
+        let few = Limits::default().shared_out(1, (Some(2), Some(3)));
+        assert_eq!((few.host_controllers, few.port_controllers), (2, 3));
+        assert_eq!(few.host_queues, 2 * 16);
+    }
+
+    /// A host that is alone has the queues of its controllers, as long as they may be.
+    #[test]
+    fn a_host_is_not_refused_for_the_sake_of_nobody() {
+        for controllers in [8, 16, 32] {
+            let limits = with(controllers, 16, 256);
+            let its = u32::from(limits.host_controllers) * 16 * 256;
+            assert!(limits.host_commands >= its, "{controllers}");
+        }
+    }
+
+    /// Something is kept for other ports as soon as there are two controllers.
+    #[test]
+    fn one_port_does_not_have_all() {
+        for controllers in 2..=64 {
+            assert!(with(controllers, 16, 256).port_controllers < controllers);
+        }
+        assert_eq!(with(1, 16, 256).port_controllers, 1);
+    }
+
     /// More than could be configured is nobody's part.
     #[test]
     fn parts_of_much_can_be_configured() {
-        let limits = with(4096, 1024, 1024).shared_out(256);
+        let limits = with(4096, 1024, 1024).shared_out(256, (None, None));
         assert_eq!(limits.host_queues, u16::MAX);
         assert_eq!(limits.host_commands, Limits::MOST_COMMANDS);
         let most = OfPort::always(Limits::MOST_COMMANDS);

@@ -151,14 +151,16 @@ impl Inner {
             return true;
         }
         let kept = self.nvm.saturating_sub(self.of_port);
-        let each = (kept / others.len()).min(self.of_port);
+        // Where less is kept than there are ports, who comes first has it.
+        let each = (kept / others.len()).max(1).min(self.of_port);
         let has = self.by_port(|at| at == its);
         let for_others = others.iter().map(|port| {
             let has = self.by_port(|at| port.is_at(at));
             each.saturating_sub(has)
         });
+        let for_others = for_others.sum::<usize>().min(kept);
         // Its own share nobody takes from it, however many ports there are.
-        has < self.of_port && (has < each || all + for_others.sum::<usize>() < self.nvm)
+        has < self.of_port && (has < each || all + for_others < self.nvm)
     }
 
     /// Which discovery controller is lost when one more comes, of `host` by `port`: of

@@ -184,5 +184,5 @@ fn parts_that_nobody_gave_are_shown() {
         assert!(text.lines().any(|one| one == line), "{line}: {text}");
     }
     let json: Value = check().json();
-    assert_eq!(json["limits"]["host_commands"], 256, "{json}");
+    assert_eq!(json["limits"]["host_commands"], 384, "{json}");
 }

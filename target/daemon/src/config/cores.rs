@@ -1,5 +1,8 @@
 //! On which processors reactors run, as it is configured.
 
+use std::num::NonZero;
+use std::thread::available_parallelism;
+
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
@@ -20,14 +23,14 @@ pub enum Cores {
 }
 
 impl Cores {
-    /// Reactors there are at most.
-    pub(crate) fn most(&self) -> u32 {
-        let most = match self {
+    /// Reactors there are, as far as that is known before they are placed.
+    pub(crate) fn count(&self) -> u32 {
+        let count = match self {
             Self::Anywhere(count) | Self::Auto(Some(count)) => *count,
             Self::On(cores) => cores.len(),
-            Self::Auto(None) => MOST_REACTORS,
+            Self::Auto(None) => available_parallelism().map_or(1, NonZero::get),
         };
-        u32::try_from(most).unwrap_or(u32::MAX)
+        u32::try_from(count.min(MOST_REACTORS)).unwrap_or(u32::MAX)
     }
 }
 

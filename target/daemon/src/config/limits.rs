@@ -59,12 +59,13 @@ pub(super) struct RawLimits {
     /// other ports; what it leaves is kept for those, in equal shares, so that hosts of one port
     /// do not take all, whatever names they give. Left out: seven eighths of `controllers`.
     port_controllers: Option<u16>,
-    /// I/O queues that one host may have, over all its controllers: 1 to 65535. Left out: three
-    /// quarters of all there may be, which are `controllers` times `io_queues`.
+    /// I/O queues that one host may have, over all its controllers: 1 to 65535. Left out: as
+    /// many as its controllers can have, `host_controllers` times `io_queues`.
     host_queues: Option<u16>,
     /// Commands that one host may have outstanding, the entries of all its I/O queues:
     /// `queue_depth` to 67108864. Left out: half of all there may be, which are `controllers`
-    /// times `io_queues` times `queue_depth`, but those of four controllers at least.
+    /// times `io_queues` times `queue_depth`, but 131072 at least, or all that its controllers
+    /// can have.
     host_commands: Option<u32>,
     /// Percent of the buffers of each thread that one host may hold while there are others: 1 to
     /// 100. Below 100 a host that is alone leaves room for one queue of another.
@@ -72,12 +73,13 @@ pub(super) struct RawLimits {
     /// Default: `75`
     host_memory: Option<u8>,
     /// Connections that came by one port: 2 to 1048576. Each queue is one. Left out, and while
-    /// there are other ports: those of three quarters of the `controllers`, but of four at least,
-    /// and those without a Connect. A port that is alone has all there may be.
+    /// there are other ports: those of `port_controllers`, but of four at least, of discovery
+    /// controllers, and those without a Connect. A port that is alone has all there may be.
     port_connections: Option<u32>,
     /// Commands that may be outstanding by one port, the entries of all I/O queues that came by
     /// it: `queue_depth` to 67108864. Left out, and while there are other ports: three quarters of
-    /// all there may be, but those of four controllers at least. A port that is alone has all.
+    /// what `port_controllers` can have, but those of four controllers at least. A port that is
+    /// alone has all.
     port_commands: Option<u32>,
     /// Percent of the buffers of each thread that the hosts of one port may hold together while
     /// there are hosts of other ports: 1 to 100. Below 100 those of a port that is alone leave
@@ -117,14 +119,13 @@ impl RawLimits {
                 .unwrap_or(default.traffic_keep_alive),
             ..default
         };
-        self.parts(&limits.shared_out(threads))
+        let of_controllers = (self.host_controllers, self.port_controllers);
+        self.parts(&limits.shared_out(threads, of_controllers))
     }
 
-    /// What one host or one port may have is what was said, or its part.
+    /// What else one host or one port may have is what was said, or its part.
     fn parts(&self, part: &Limits) -> Limits {
         Limits {
-            host_controllers: self.host_controllers.unwrap_or(part.host_controllers),
-            port_controllers: self.port_controllers.unwrap_or(part.port_controllers),
             host_queues: self.host_queues.unwrap_or(part.host_queues),
             host_commands: self.host_commands.unwrap_or(part.host_commands),
             port_connections: self

@@ -237,7 +237,7 @@ impl Config {
     /// Sizes of the target.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        let threads = self.running().cores.most();
+        let threads = self.running().cores.count();
         self.raw.limits.get_ref().to_limits(threads)
     }
 

@@ -72,7 +72,7 @@ fn parts_follow_what_there_is() {
     };
     let few = limits("controllers = 8\nio_queues = 2\nqueue_depth = 32").unwrap();
     assert_eq!((few.host_controllers, few.port_controllers), (6, 7));
-    assert_eq!((few.host_queues, few.host_commands), (12, 256));
+    assert_eq!((few.host_queues, few.host_commands), (12, 384));
     assert_eq!(
         (few.port_commands.alone, few.port_commands.beside_others),
         (512, 384)

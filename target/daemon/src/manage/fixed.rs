@@ -68,20 +68,30 @@ impl Fixed {
     /// Its limits, with those that follow from others as they follow from `new`:
     /// nobody changed these.
     fn followed(&self, new: &Self) -> Limits {
-        let parts = |fixed: &Self| fixed.limits.clone().shared_out(fixed.running.cores.most());
-        let (was, is) = (parts(self), parts(new));
+        let parts = |fixed: &Self, of_controllers| {
+            let limits = fixed.limits.clone();
+            limits.shared_out(fixed.running.cores.count(), of_controllers)
+        };
         let old = &self.limits;
+        // The others follow from these two.
+        let (was, is) = (parts(self, (None, None)), parts(new, (None, None)));
+        let host_controllers = follow(
+            old.host_controllers,
+            was.host_controllers,
+            is.host_controllers,
+        );
+        let port_controllers = follow(
+            old.port_controllers,
+            was.port_controllers,
+            is.port_controllers,
+        );
+        let of_controllers =
+            |limits: &Limits| (Some(limits.host_controllers), Some(limits.port_controllers));
+        let was = parts(self, of_controllers(old));
+        let is = parts(new, of_controllers(&new.limits));
         Limits {
-            host_controllers: follow(
-                old.host_controllers,
-                was.host_controllers,
-                is.host_controllers,
-            ),
-            port_controllers: follow(
-                old.port_controllers,
-                was.port_controllers,
-                is.port_controllers,
-            ),
+            host_controllers,
+            port_controllers,
             host_queues: follow(old.host_queues, was.host_queues, is.host_queues),
             host_commands: follow(old.host_commands, was.host_commands, is.host_commands),
             port_connections: follow(
@@ -231,6 +241,8 @@ mod tests {
         );
         let given = "[limits]\nhost_queues = 9\nport_commands = 4096\n";
         assert_eq!(differing(given), [("limits", "port_commands")]);
+        let less = "[limits]\nhost_queues = 9\nhost_controllers = 8\n";
+        assert_eq!(differing(less), [("limits", "host_controllers")]);
         let left_out = [("limits", "host_queues")];
         assert_eq!(differing(""), left_out);
     }

@@ -539,8 +539,11 @@ impl<S: Storage> Reactor<S> {
     }
 
     /// Queues of those reactors have something to do.
-    fn call(&mut self, reactors: &[u16], now: Duration) {
-        for at in reactors {
+    fn call(&mut self, mut reactors: Vec<u16>, now: Duration) {
+        // Once, however many commands of a host ask for it.
+        reactors.sort_unstable();
+        reactors.dedup();
+        for at in &reactors {
             match self.peers.get(usize::from(*at)) {
                 Some(peer) if *at != self.number => peer.send(Mail::POLL),
                 _ => self.look_after_queues(now),
@@ -557,7 +560,7 @@ impl<S: Storage> Reactor<S> {
                 Mailbox::send_all(&self.peers, Mail::POLL);
                 self.look_after_queues(now);
             } else {
-                self.call(&calls, now);
+                self.call(calls, now);
             }
         }
     }

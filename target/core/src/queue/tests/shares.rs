@@ -163,14 +163,16 @@ fn each_port_has_its_share_of_what_others_leave() {
     assert_eq!(come(&target, &[1, 2], &mut kept), 12);
     assert_eq!(come(&target, &[3], &mut kept), 2);
     assert_eq!(come(&target, &[4], &mut kept), 2);
-    // More ports than are kept: nobody is refused for the sake of nobody.
+    // Less is kept than there are ports: one of them has it.
     let few = Limits {
         controllers: 4,
         port_controllers: 3,
         ..limits
     };
     let target = with_ports(few, 4);
-    assert_eq!(come(&target, &[1], &mut Vec::new()), 3);
+    let mut kept = Vec::new();
+    assert_eq!(come(&target, &[1], &mut kept), 3);
+    assert_eq!(come(&target, &[2, 3], &mut kept), 1);
 }
 
 #[test]
