@@ -125,7 +125,8 @@ pub struct IoOp {
     pub kind: IoKind,
     /// First byte.
     pub offset: u64,
-    /// Bytes; 0 for a flush.
+    /// Bytes. A flush is of all the disk, whatever it says here: 0, or what it is
+    /// done for.
     pub len: u64,
     /// Whether the data must be on stable storage when it is done.
     pub fua: bool,

@@ -12,7 +12,7 @@ use nvmeof_wire::{Sqe, Status};
 
 use super::io::{CDW12, Joined, writable};
 use super::request::{Failure, Next, Request, Stage};
-use super::{PSDT, Queue, Role, common_checks};
+use super::{PSDT, Queue, Role, commit, common_checks};
 use crate::{Action, Data, IoKind, IoOp, Limits};
 
 /// The first half of a fused operation, when it was the last command.
@@ -151,8 +151,11 @@ impl Queue {
         let Stage::Fusing(op) = request.stage else {
             return self.out_of_step(request);
         };
-        request.stage = Stage::Disk(op);
-        self.act(request, Ok(Next::Execute(op)))
+        let next = match op.kind {
+            IoKind::Compare if op.fua => commit::first(request, op),
+            _ => commit::committed(request, op),
+        };
+        self.act(request, Ok(next))
     }
 }
 

@@ -10,8 +10,8 @@ use nvmeof_wire::opcode::io;
 use nvmeof_wire::{Sqe, Status};
 use zerocopy::FromBytes;
 
-use super::copy;
 use super::request::{AfterFlush, Extent, Failure, Next, Request, Stage, bit};
+use super::{commit, copy};
 use crate::controller::Controller;
 use crate::health::Counting;
 use crate::live::{Live, View};
@@ -182,6 +182,9 @@ impl Joined {
     fn read(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
         let (_, op) = self.range(request, sqe, IoKind::Read)?;
         request.gives(self.transferable(&op)?)?;
+        if op.fua {
+            return Ok(commit::first(request, op));
+        }
         request.stage = Stage::Disk(op);
         Ok(Next::Execute(op))
     }
@@ -198,7 +201,11 @@ impl Joined {
     fn compare(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
         let (_, op) = self.range(request, sqe, IoKind::Compare)?;
         request.takes(self.transferable(&op)?)?;
-        request.stage = Stage::Transfer(op);
+        request.stage = if op.fua {
+            Stage::Commit(op)
+        } else {
+            Stage::Transfer(op)
+        };
         Ok(Next::Data)
     }
 
@@ -232,7 +239,10 @@ impl Joined {
         if op.len > Limits::MAX_VERIFY {
             return Err(Failure::field(CDW12));
         }
-        Ok(verify_next(request, op))
+        Ok(match op.fua {
+            true => commit::first(request, op),
+            false => verify_next(request, op),
+        })
     }
 
     /// Base 2.1, 7.2: namespace FFFFFFFFh means all of them, as VWC in Identify
@@ -331,6 +341,7 @@ impl Joined {
                 }
                 Ok(Next::Done(0))
             }
+            Stage::Commit(op) => Ok(commit::committed(request, op)),
             Stage::Verify(left) => {
                 let done = first_piece(left).len;
                 let (offset, len) = (left.offset + done, left.len - done);
@@ -372,7 +383,7 @@ impl Joined {
 }
 
 /// Reads the first piece of `left`, of which at least one block is left.
-fn verify_next(request: &mut Request, left: IoOp) -> Next {
+pub(super) fn verify_next(request: &mut Request, left: IoOp) -> Next {
     request.stage = Stage::Verify(left);
     Next::Execute(first_piece(left))
 }

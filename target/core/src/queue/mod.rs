@@ -9,6 +9,7 @@
 
 mod abort;
 mod admin;
+mod commit;
 mod connect;
 mod copy;
 mod counting;
@@ -456,6 +457,7 @@ impl Queue {
                 request.stage = Stage::Disk(op);
                 Ok(Next::Execute(op))
             }
+            Stage::Commit(op) => Ok(commit::first(request, op)),
             Stage::Copy(copying) => copy::ranges(request, copying, data),
             Stage::Ranges(command, extent) => ranges(request, command, extent, data),
             _ => Err(Status::INTERNAL_ERROR.into()),

@@ -68,6 +68,9 @@ pub(crate) enum Stage {
     Transfer(IoOp),
     /// One half of a fused operation: its data, then its turn.
     Fusing(IoOp),
+    /// The data of a compare, if this is one; then the disk, which commits what it
+    /// has in a volatile cache; then this operation.
+    Commit(IoOp),
     /// The disk.
     Disk(IoOp),
     /// The disk, for the first piece of what is left to verify.
@@ -280,9 +283,11 @@ impl Request {
     #[must_use]
     pub fn disk(&self) -> Option<u32> {
         match self.stage {
-            Stage::Transfer(op) | Stage::Fusing(op) | Stage::Disk(op) | Stage::Verify(op) => {
-                Some(op.disk)
-            }
+            Stage::Transfer(op)
+            | Stage::Fusing(op)
+            | Stage::Commit(op)
+            | Stage::Disk(op)
+            | Stage::Verify(op) => Some(op.disk),
             Stage::Copy(copying) => Some(copying.disk()),
             Stage::Ranges(_, extent) | Stage::Trim { extent, .. } => Some(extent.disk),
             Stage::FlushAll { disk, .. } | Stage::Protect { disk, .. } => Some(disk),
@@ -325,11 +330,10 @@ impl Request {
     /// Bytes of the second buffer that it needs besides the one for its data.
     pub(crate) fn spare(&self) -> u32 {
         match (&self.stage, &self.data) {
-            (Stage::Transfer(op), Data::Remote(Remote { len, .. }) | Data::List { len, .. })
-                if op.kind == IoKind::Compare =>
-            {
-                *len
-            }
+            (
+                Stage::Transfer(op) | Stage::Commit(op),
+                Data::Remote(Remote { len, .. }) | Data::List { len, .. },
+            ) if op.kind == IoKind::Compare => *len,
             (Stage::Copy(copying), _) => copying.room(),
             _ => 0,
         }

@@ -10,6 +10,7 @@ mod abort;
 mod capsule;
 mod cm;
 mod cntlids;
+mod commit;
 mod connect;
 mod fused;
 mod io;

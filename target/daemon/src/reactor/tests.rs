@@ -9,6 +9,7 @@
 
 mod aborting;
 mod before_connect;
+mod commit;
 mod connections;
 mod fairness;
 mod fused;

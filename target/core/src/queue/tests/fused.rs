@@ -6,10 +6,10 @@ use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::{Opcode, io};
 use nvmeof_wire::registers::{Cc, Property};
 use nvmeof_wire::sqe::PSDT_SGL;
-use nvmeof_wire::{Sgl, Status};
+use nvmeof_wire::{Sgl, Sqe, Status};
 
 use crate::testing::{Host, keyed, target};
-use crate::{Action, Event, Executed, IoKind, Request};
+use crate::{Action, Event, Executed, IoKind, IoOp, Request};
 
 const FIRST: u8 = 1;
 const SECOND: u8 = 2;
@@ -17,15 +17,19 @@ const SECOND: u8 = 2;
 /// Begins a command of `blocks` blocks, whose data are in its capsule.
 fn begin(host: &mut Host, fuse: u8, opcode: Opcode, slba: u64, blocks: u32) -> (Request, Action) {
     let range = Io::new(1, slba, blocks);
-    let mut sqe = range.to_sqe(opcode);
+    half(host, fuse, range.to_sqe(opcode), blocks * 512)
+}
+
+/// The same of a command with `len` bytes.
+pub(super) fn half(host: &mut Host, fuse: u8, mut sqe: Sqe, len: u32) -> (Request, Action) {
     sqe.flags = PSDT_SGL | fuse;
-    let len = blocks * 512;
-    sqe.dptr = match opcode {
-        io::READ => keyed(usize::try_from(len).unwrap()).to_descriptor(),
+    let bytes = usize::try_from(len).unwrap();
+    sqe.dptr = match sqe.opcode {
+        io::READ => keyed(bytes).to_descriptor(),
         _ => Sgl::InCapsule { offset: 0, len }.to_descriptor(),
     };
     let mut capsule = sqe.to_bytes().to_vec();
-    capsule.resize(64 + usize::try_from(len).unwrap(), 0xee);
+    capsule.resize(64 + bytes, 0xee);
     let mut request = Request::default();
     let action = host.queue.begin(host.now, &capsule, &mut request);
     (request, action)
@@ -38,14 +42,14 @@ fn status(action: Action) -> Status {
     }
 }
 
-fn turn(host: &mut Host, request: &mut Request) -> IoKind {
+pub(super) fn turn(host: &mut Host, request: &mut Request) -> IoOp {
     match host.queue.step(host.now, request, Event::Turn) {
-        Action::Execute(op) => op.kind,
+        Action::Execute(op) => op,
         other => panic!("{other:?}"),
     }
 }
 
-fn executed(host: &mut Host, request: &mut Request, outcome: Executed) -> Status {
+pub(super) fn executed(host: &mut Host, request: &mut Request, outcome: Executed) -> Status {
     let event = Event::Executed { outcome, data: &[] };
     status(host.queue.step(host.now, request, event))
 }
@@ -58,12 +62,12 @@ fn compare_and_write_have_their_turn_one_after_the_other() {
     let (mut second, action) = begin(&mut host, SECOND, io::WRITE, 8, 8);
     assert!(matches!(action, Action::Fuse) && second.is_second_half());
     assert_eq!(host.queue.take_unfused(), None);
-    assert_eq!(turn(&mut host, &mut first), IoKind::Compare);
+    assert_eq!(turn(&mut host, &mut first).kind, IoKind::Compare);
     assert_eq!(
         executed(&mut host, &mut first, Executed::Ok),
         Status::SUCCESS
     );
-    assert_eq!(turn(&mut host, &mut second), IoKind::Write);
+    assert_eq!(turn(&mut host, &mut second).kind, IoKind::Write);
     let its = |disk| disk == 10;
     assert!(second.may_write(its, &(8191..8192)) && !second.may_write(its, &(0..4096)));
     assert_eq!(

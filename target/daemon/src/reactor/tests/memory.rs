@@ -10,6 +10,8 @@ use crate::storage::{Storage, StorageError};
 pub(in super::super) struct MemoryDisks {
     pub(in super::super) disks: Vec<Vec<u8>>,
     pub(in super::super) flushes: usize,
+    /// What was done, in order.
+    pub(in super::super) verbs: Vec<&'static str>,
     pub(in super::super) bytes_read: usize,
     /// Nothing ends while this is set.
     pub(in super::super) hold: bool,
@@ -30,6 +32,7 @@ impl MemoryDisks {
         Self {
             disks: vec![vec![0; usize::try_from(len).unwrap()]; count],
             flushes: 0,
+            verbs: Vec::new(),
             bytes_read: 0,
             hold: false,
             lets_go: 0,
@@ -123,6 +126,7 @@ impl Storage for MemoryDisks {
         let any = !waiting.is_empty();
         for (disk, request) in waiting {
             let tag = request.tag;
+            self.verbs.push(request.op.verb());
             if let Some(errno) = self.fails {
                 let error = IoError {
                     kind: IoErrorKind::of(errno),
