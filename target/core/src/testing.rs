@@ -53,7 +53,6 @@ pub(crate) fn namespace(nsid: u32) -> NamespaceSpec {
         blocks: 1000,
         disk: nsid * 10,
         deallocate: true,
-        write_zeroes: true,
         volatile_cache: true,
         ..NamespaceSpec::default()
     }

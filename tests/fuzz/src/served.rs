@@ -116,7 +116,6 @@ fn namespace(nsid: u32, block_size: u32) -> NamespaceSpec {
         block_size,
         disk: nsid,
         deallocate: true,
-        write_zeroes: true,
         volatile_cache: true,
         ..NamespaceSpec::default()
     }

@@ -267,7 +267,6 @@ fn reactor(medium: &Medium, disk: &Spec) -> Reactor<OpenDisks> {
         blocks: BLOCKS,
         block_size: 1 << BLOCK_SHIFT,
         deallocate: true,
-        write_zeroes: true,
         ..NamespaceSpec::default()
     };
     let port = PortSpec::new(IpAddr::V4(ADDR.0), ADDR.1, vec![Fabric::Iwarp.into()]);

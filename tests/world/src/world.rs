@@ -403,7 +403,6 @@ fn model(plan: &Plan, away: &Away) -> Model {
         block_size: u32::try_from(shape.block_size).unwrap(),
         disk: u32::try_from(disk).unwrap(),
         deallocate: shape.deallocate,
-        write_zeroes: true,
         volatile_cache: shape.volatile,
         ana_group: nsid,
         ..NamespaceSpec::default()

@@ -246,18 +246,6 @@ impl Admin<'_> {
 
     fn io_controller(&self, sight: &Sight, limits: &Limits) -> IdentifyController {
         let subsystem = sight.subsystem();
-        let mut oncs = Oncs::NVMCMPS | Oncs::SSFS | Oncs::TSS | Oncs::NVMVFYS | Oncs::NVMCPYS;
-        // Not of those that are there for other hosts alone.
-        let any = |can: fn(&Namespace) -> bool| {
-            let mut seen = sight.seen().iter();
-            seen.any(|one| can(&one.namespace))
-        };
-        if any(|one| one.deallocate) {
-            oncs |= Oncs::NVMDSMSV;
-        }
-        if any(|one| one.write_zeroes) {
-            oncs |= Oncs::NVMWZSV;
-        }
         // Ports of the subsystem are those that lead to it.
         let served = self.shared.served();
         let ports = served.model.ports().iter();
@@ -281,7 +269,7 @@ impl Admin<'_> {
             sqes: entry_sizes(6, 6),
             cqes: entry_sizes(4, 4),
             nn: nn.into(),
-            oncs: oncs.bits().into(),
+            oncs: OPTIONAL.bits().into(),
             fuses: Fuses::FCWS.bits().into(),
             // A namespace with a cache may come at any time, and a host that was
             // told that there is none would not flush it. Which namespaces have
@@ -307,6 +295,18 @@ impl Admin<'_> {
         id
     }
 }
+
+/// Optional commands and what goes with them (ONCS). Of every namespace, whichever
+/// there are: hosts read it once, and namespaces come and change while they are there.
+/// A disk that gives no space back has nothing to do for Dataset Management, which is
+/// "advisory" (NVM 1.0, 3.2.3), and backends write the zeroes that they cannot make.
+const OPTIONAL: Oncs = Oncs::NVMCMPS
+    .union(Oncs::NVMDSMSV)
+    .union(Oncs::NVMWZSV)
+    .union(Oncs::SSFS)
+    .union(Oncs::TSS)
+    .union(Oncs::NVMVFYS)
+    .union(Oncs::NVMCPYS);
 
 /// Highest namespace id that is valid at least, whether there are namespaces or
 /// not: some hosts read it once, and never look at one beyond it that comes later.

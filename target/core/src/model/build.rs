@@ -86,8 +86,6 @@ pub struct NamespaceSpec {
     pub disk: u32,
     /// Whether the disk can give up space.
     pub deallocate: bool,
-    /// Whether the disk writes zeroes without being sent them.
-    pub write_zeroes: bool,
     /// Whether written data may be lost with the power until it is flushed.
     pub volatile_cache: bool,
     /// In which sizes the disk is written and freed best.
@@ -113,7 +111,6 @@ impl Default for NamespaceSpec {
             state: NamespaceState::Ready,
             disk: 0,
             deallocate: false,
-            write_zeroes: false,
             volatile_cache: false,
             preferred: Preferred::default(),
             ana_group: DEFAULT_ANA_GROUP,
@@ -443,7 +440,6 @@ fn namespace(
         state: spec.state,
         disk: spec.disk,
         deallocate: spec.deallocate,
-        write_zeroes: spec.write_zeroes,
         volatile_cache: spec.volatile_cache,
         preferred: spec.preferred,
         ana_group: ana::check(place, "ana_group", spec.ana_group)?,

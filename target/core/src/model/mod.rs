@@ -138,9 +138,6 @@ pub struct Namespace {
     pub disk: u32,
     /// Whether the disk can give up space.
     pub deallocate: bool,
-    /// Whether the disk writes zeroes without being sent them; Write Zeroes is
-    /// refused when it does not.
-    pub write_zeroes: bool,
     /// Whether written data may be lost with the power until it is flushed.
     pub volatile_cache: bool,
     /// In which sizes the disk is written and freed best.

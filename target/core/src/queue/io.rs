@@ -214,9 +214,6 @@ impl Joined {
         let kind = IoKind::WriteZeroes { deallocate };
         let (namespace, mut op) = self.range(request, sqe, kind)?;
         writable(namespace)?;
-        if !namespace.write_zeroes {
-            return Err(Failure::from(Status::INVALID_OPCODE).at(0));
-        }
         // NVM 1.0, 4.1.5.2, WZSL: "if the host submits a command that exceeds
         // this transfer size, then the command is aborted with ... Invalid
         // Field in Command".

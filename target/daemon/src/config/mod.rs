@@ -397,7 +397,6 @@ impl Config {
             },
             disk: 0,
             deallocate: false,
-            write_zeroes: false,
             volatile_cache: false,
             preferred: Preferred::default(),
             ana_group: raw.ana_group(),

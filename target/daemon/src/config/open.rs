@@ -247,7 +247,6 @@ fn fill_in(spec: &mut NamespaceSpec, disk: Served<'_>) {
     spec.block_size = block_size;
     spec.readonly |= geometry.readonly;
     spec.deallocate = geometry.deallocate_zeroes;
-    spec.write_zeroes = !geometry.readonly;
     spec.volatile_cache = geometry.volatile_write_cache;
     spec.preferred = preferred(&geometry.hints);
 }

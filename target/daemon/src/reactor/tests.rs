@@ -80,7 +80,6 @@ fn namespace(nsid: u32) -> NamespaceSpec {
         blocks: BLOCKS,
         disk: nsid - 1,
         deallocate: true,
-        write_zeroes: true,
         volatile_cache: true,
         ..NamespaceSpec::default()
     }

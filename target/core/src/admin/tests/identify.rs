@@ -9,15 +9,15 @@ use nvmeof_wire::identify::{
     IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, Lpa,
     NamespaceIdentifiers, NamespaceList, Oncs, Sgls,
 };
-use nvmeof_wire::nvm::Io;
+use nvmeof_wire::nvm::{DatasetManagement, DsmRange, Io};
 use nvmeof_wire::opcode::io;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::discovery;
 use crate::testing::{
-    DISK, Host, connect_data, namespace, port, subsystem, target, target_of, target_with,
+    DISK, Host, apply, connect_data, namespace, port, subsystem, target, target_of, target_with,
 };
-use crate::{Limits, Model, NamespaceState, Preferred, Target};
+use crate::{IoKind, Limits, Model, NamespaceState, Preferred, Target};
 
 fn identify<T: FromBytes>(host: &mut Host, cns: Cns, nsid: u32) -> T {
     let answer = host.identify(cns, nsid);
@@ -104,21 +104,6 @@ fn only_what_is_there_is_promised() {
             .unwrap();
         assert_eq!(id.lpa & Lpa::MLPS.bits(), 0, "no scopes in log page 05h");
     }
-    assert_ne!(of(&mut host).oncs.get() & Oncs::NVMDSMSV.bits(), 0);
-    let keeps = crate::NamespaceSpec {
-        deallocate: false,
-        ..namespace(1)
-    };
-    let (mut host, _) = Host::admin(&target_of(keeps));
-    assert_eq!(of(&mut host).oncs.get() & Oncs::NVMDSMSV.bits(), 0);
-    // What is there for another host says nothing of what this one may do.
-    let hidden = crate::NamespaceSpec {
-        hosts: Some(vec!["nqn.2026-11.org.example:friend".into()]),
-        ..namespace(1)
-    };
-    let (mut host_of_none, _) = Host::admin(&target_of(hidden));
-    let oncs = of(&mut host_of_none).oncs.get();
-    assert_eq!(oncs & (Oncs::NVMDSMSV | Oncs::NVMWZSV).bits(), 0);
     let nvm: IdentifyControllerNvm = identify(&mut host, Cns::CSI_CONTROLLER, 0);
     assert_eq!(nvm.wzsl, 13);
     assert_eq!((nvm.vsl, nvm.wusl), (13, 0));
@@ -137,6 +122,66 @@ fn only_what_is_there_is_promised() {
     assert!(id.fuses().contains(Fuses::FCWS));
     assert_eq!(id.cdfs.get(), 1);
     assert_eq!((id.awun.get(), id.awupf.get(), id.acwu.get()), (0, 0, 0));
+}
+
+/// Hosts read it once, and namespaces come and change while they are there.
+#[test]
+fn what_is_promised_does_not_depend_on_the_namespaces_of_the_moment() {
+    let nothing = crate::NamespaceSpec {
+        readonly: true,
+        deallocate: false,
+        volatile_cache: false,
+        block_size: 4096,
+        ..namespace(7)
+    };
+    let hidden = crate::NamespaceSpec {
+        hosts: Some(vec!["nqn.2026-11.org.example:friend".into()]),
+        ..namespace(1)
+    };
+    let off = crate::NamespaceSpec {
+        state: NamespaceState::Disabled,
+        ..namespace(9)
+    };
+    let targets = [
+        target_of(namespace(1)),
+        target_of(nothing),
+        target_of(hidden),
+    ];
+    let mut pages = targets.map(|target| {
+        let answer = Host::admin(&target).0.identify(Cns::CONTROLLER, 0);
+        answer.data
+    });
+    let mut spec = subsystem();
+    spec.namespaces = vec![off];
+    let model = Model::build(Limits::default(), &[port()], &[spec]).unwrap();
+    let target = Target::new(model);
+    let (mut admin, cntlid) = Host::admin(&target);
+    let of_none = admin.identify(Cns::CONTROLLER, 0).data;
+    for page in &mut pages {
+        assert_eq!(*page, of_none);
+    }
+    let id = IdentifyController::read_from_bytes(&of_none).ok().unwrap();
+    let promised = Oncs::NVMDSMSV | Oncs::NVMWZSV;
+    assert!(Oncs::from_bits_retain(id.oncs.get()).contains(promised));
+    // One that comes later, whose disk gives no space back, keeps the promise.
+    let mut spec = subsystem();
+    spec.namespaces = vec![crate::NamespaceSpec {
+        deallocate: false,
+        ..namespace(1)
+    }];
+    let _ = apply(&target, &[spec]);
+    let mut queue = Host::io(&target, 1, cntlid);
+    let zeroes = Io::new(1, 0, 8).to_sqe(io::WRITE_ZEROES);
+    assert_eq!(queue.plain(zeroes).status(), Status::SUCCESS);
+    let trim = DatasetManagement {
+        nsid: 1,
+        ranges: 1,
+        deallocate: true,
+    };
+    let answer = queue.write(trim.to_sqe(), DsmRange::new(0, 8).as_bytes());
+    assert_eq!(answer.status(), Status::SUCCESS);
+    let kinds: Vec<_> = queue.ops.iter().map(|op| op.kind).collect();
+    assert_eq!(kinds, [IoKind::WriteZeroes { deallocate: false }]);
 }
 
 #[test]

@@ -169,17 +169,6 @@ fn write_zeroes_has_a_limit_of_its_own() {
 }
 
 #[test]
-fn a_disk_that_writes_no_zeroes_is_not_asked_to() {
-    let one = crate::NamespaceSpec {
-        write_zeroes: false,
-        ..namespace(1)
-    };
-    let (_admin, mut host) = Host::ready(&target_of(one));
-    let answer = host.plain(plain(io::WRITE_ZEROES, 1, 0, 1));
-    assert_eq!(answer.status(), Status::INVALID_OPCODE);
-}
-
-#[test]
 fn write_zeroes_may_deallocate() {
     let (_admin, mut host) = Host::ready(&target());
     let flags = IoFlags::DEALLOCATE | IoFlags::FUA;
