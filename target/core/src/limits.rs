@@ -100,9 +100,6 @@ impl Limits {
     pub const MAX_WRITE_ZEROES: u64 = 32 << 20;
     /// Longest Verify command in bytes.
     pub const MAX_VERIFY: u64 = 32 << 20;
-    /// Blocks of one range of a Dataset Management command (DMRSL), and of all
-    /// its ranges together (DMSL).
-    pub const MAX_TRIM: u32 = u32::MAX;
     /// Bytes of a fused Compare and Write, at most: what every capsule has room
     /// for, so that none of its halves waits for a buffer.
     pub const MAX_FUSED: u32 = 4096;

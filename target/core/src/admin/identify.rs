@@ -326,11 +326,10 @@ fn nvm_controller() -> IdentifyControllerNvm {
         wzsl: const { pages(Limits::MAX_WRITE_ZEROES) },
         // Write Uncorrectable is not supported.
         wusl: 0,
-        // What the field can say. A command has at most one range more, which
-        // is served too: hosts that do not read this structure send as many.
-        dmrl: u8::MAX,
-        dmrsl: Limits::MAX_TRIM.into(),
-        dmsl: u64::from(Limits::MAX_TRIM).into(),
+        // DMRL, DMRSL and DMSL are zero. NVM 1.0, 3.2.3.1: "the controller shall set all
+        // three processing limit fields ... to non-zero values or shall clear all three",
+        // and with NVMDSMSV zero is that it "does not report any processing limits".
+        // DMRL is 1's based, so that 255 would leave out the last of 256 ranges.
         ..IdentifyControllerNvm::zeroed()
     }
 }

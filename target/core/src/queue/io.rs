@@ -431,10 +431,8 @@ pub(super) fn ranges(
     extent: Extent,
     data: &[u8],
 ) -> Result<Next, Failure> {
-    let mut blocks = 0u64;
     for at in 0..command.ranges {
         let range = entry_at::<DsmRange>(data, at)?;
-        blocks += u64::from(range.blocks.get());
         let slba = range.slba.get();
         let op = extent.bytes(slba, range.blocks.get(), IoKind::Deallocate);
         if op.is_none() {
@@ -442,12 +440,9 @@ pub(super) fn ranges(
             return Err(Status::LBA_OUT_OF_RANGE.into());
         }
     }
-    // NVM 1.0, 3.2.3, Command Size Limit Exceeded: "one or more of the Dataset
-    // Management processing limits ... was exceeded". Of DMRL and DMRSL none
-    // can be.
-    if blocks > Limits::MAX_TRIM.into() {
-        return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.into());
-    }
+    // Not Command Size Limit Exceeded, however many blocks. NVM 1.0, figure 43: "the
+    // controller shall not return this status value if bit 2 is set to '1' in the
+    // Optional NVM Command Support field".
     // NVM 1.0, 3.2.3: everything but Deallocate is a hint.
     if !command.deallocate || !extent.deallocate {
         return Ok(Next::Done(0));

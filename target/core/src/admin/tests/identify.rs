@@ -107,8 +107,9 @@ fn only_what_is_there_is_promised() {
     let nvm: IdentifyControllerNvm = identify(&mut host, Cns::CSI_CONTROLLER, 0);
     assert_eq!(nvm.wzsl, 13);
     assert_eq!((nvm.vsl, nvm.wusl), (13, 0));
+    // NVM 1.0, 3.2.3.1: all three, or none.
     let dsm = (nvm.dmrl, nvm.dmrsl.get(), nvm.dmsl.get());
-    assert_eq!(dsm, (255, u32::MAX, u64::from(u32::MAX)));
+    assert_eq!(dsm, (0, 0, 0));
     let one: IdentifyNamespace = identify(&mut host, Cns::NAMESPACE, 1);
     let copy = (one.msrc, one.mssrl.get(), one.mcl.get());
     assert_eq!(copy, (127, 65535, 131_072));
