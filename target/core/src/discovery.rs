@@ -26,12 +26,13 @@ pub(crate) struct Asker<'a> {
     pub(crate) extended: bool,
 }
 
-/// Writes the log page of that generation that the host sees.
+/// Writes the log page of that generation that the host sees. Gives its length in
+/// bytes.
 pub(crate) fn write(
     (model, generation): (&Model, u64),
     asker: &Asker<'_>,
     window: &mut Window<'_>,
-) {
+) -> u64 {
     let Asker {
         hostnqn,
         local,
@@ -85,6 +86,7 @@ pub(crate) fn write(
     }
     header.dlpf = flags.bits();
     page.window.put(0, &header);
+    page.end()
 }
 
 /// The page as far as it is written.

@@ -10,7 +10,7 @@ use nvmeof_wire::log::supported::PageSupport;
 use nvmeof_wire::log::{ErrorEntry, FirmwareSlots, SmartLog, SupportedPages};
 use nvmeof_wire::{Ascii, Status};
 
-use super::{Admin, CDW10, CDW12, Window, effects, log_pages};
+use super::{Admin, CDW10, CDW12, NSID, Window, effects, log_pages};
 use crate::controller::warnings::COMPOSITE_TEMPERATURE;
 use crate::controller::{Cold, Serves, errors};
 use crate::discovery::{self, Asker};
@@ -36,17 +36,14 @@ impl Admin<'_> {
         if command.index_offset {
             return Err(Failure::field(OT));
         }
-        // Base 2.1, 5.1.12: the offset is a multiple of 4 and not beyond the
-        // end of the log page.
-        let beyond = self
-            .page_len(command)
-            .is_some_and(|len| command.offset > len);
-        if !command.offset.is_multiple_of(4) || beyond {
+        // Base 2.1, figure 199: the offset is a multiple of 4, and "if the host
+        // specifies an offset ... that is greater than the size of the log page
+        // requested ..., then the controller shall abort the command with a status of
+        // Invalid Field in Command".
+        if !command.offset.is_multiple_of(4) || command.offset > self.page_len(command) {
             return Err(Failure::field(CDW12));
         }
-        if command.lid == LogId::SMART {
-            self.check_smart(command.nsid)?;
-        }
+        self.check_log_nsid(command)?;
         // Base 2.1, 5.1.12.1.6: the page is of an I/O command set, and there is
         // one.
         if command.lid == LogId::EFFECTS && command.csi != CSI_NVM {
@@ -59,29 +56,37 @@ impl Admin<'_> {
             .ok_or(Failure::field(NUMDL))
     }
 
-    /// Base 2.1, figure 202: of 0h and FFFFFFFFh the page is the controller's, of any
-    /// other identifier that namespace's (LPA, SMARTS), if it is active.
-    fn check_smart(&self, nsid: u32) -> Result<(), Failure> {
+    /// Base 2.1, 5.1.12.1: "for log pages with a scope of NVM subsystem or controller (as
+    /// shown in Figure 202), the controller shall abort commands that specify namespace
+    /// identifiers other than 0h or FFFFFFFFh with a status code of Invalid Field in
+    /// Command". With any other the SMART page is that namespace's (LPA, SMARTS), if it is
+    /// active.
+    fn check_log_nsid(&self, command: &GetLogPage) -> Result<(), Failure> {
+        let nsid = command.nsid;
         match self.controller.sight() {
-            Some(sight) if !is_whole(nsid) && sight.get(nsid).is_none() => {
-                Err(self.no_namespace(&sight, nsid))
-            }
-            _ => Ok(()),
+            _ if is_whole(nsid) => Ok(()),
+            Some(sight) if command.lid == LogId::SMART => match sight.get(nsid) {
+                Some(_) => Ok(()),
+                None => Err(self.no_namespace(&sight, nsid)),
+            },
+            _ => Err(Failure::field(NSID)),
         }
     }
 
-    /// Length of a page in bytes; `None` for the discovery log, whose length
-    /// depends on the host.
-    fn page_len(&self, command: &GetLogPage) -> Option<u64> {
+    /// Length of a page in bytes.
+    fn page_len(&self, command: &GetLogPage) -> u64 {
         let len = match command.lid {
-            LogId::ANA => return Some(self.access_len(command)),
+            LogId::ANA => return self.access_len(command),
+            LogId::DISCOVERY => {
+                return self.write_discovery(command, &mut Window::new(0, &mut []));
+            }
             LogId::SUPPORTED | LogId::FEATURE_EFFECTS => 1024,
             LogId::ERROR => errors::CAPACITY * ERROR_ENTRY_LEN,
             LogId::SMART | LogId::FIRMWARE => 512,
             LogId::CHANGED_NAMESPACES | LogId::EFFECTS => 4096,
-            _ => return None,
+            _ => 0,
         };
-        u64::try_from(len).ok()
+        len as u64
     }
 
     pub(super) fn write_log_page(&self, command: &GetLogPage, window: &mut Window<'_>) {
@@ -110,23 +115,28 @@ impl Admin<'_> {
             }
             LogId::FEATURE_EFFECTS => effects::write_features(self.features(), window),
             LogId::DISCOVERY => {
-                let Viewer { hostnqn, port, .. } = &*self.controller.viewer;
-                let served = self.shared.served();
-                let model = Arc::clone(&served.model);
-                let generation = served.generations.of(hostnqn);
-                drop(served);
-                let lsp = DiscoveryLsp::from_bits_retain(command.lsp);
-                let only = port.as_ref().filter(|_| lsp.contains(DiscoveryLsp::PLEO));
-                let asker = Asker {
-                    hostnqn,
-                    local: self.local,
-                    only,
-                    extended: lsp.contains(DiscoveryLsp::EXTDLPE),
-                };
-                discovery::write((&model, generation), &asker, window);
+                self.write_discovery(command, window);
             }
             _ => {}
         }
+    }
+
+    /// Gives the length of the page, which depends on the host, in bytes.
+    fn write_discovery(&self, command: &GetLogPage, window: &mut Window<'_>) -> u64 {
+        let Viewer { hostnqn, port, .. } = &*self.controller.viewer;
+        let served = self.shared.served();
+        let model = Arc::clone(&served.model);
+        let generation = served.generations.of(hostnqn);
+        drop(served);
+        let lsp = DiscoveryLsp::from_bits_retain(command.lsp);
+        let only = port.as_ref().filter(|_| lsp.contains(DiscoveryLsp::PLEO));
+        let asker = Asker {
+            hostnqn,
+            local: self.local,
+            only,
+            extended: lsp.contains(DiscoveryLsp::EXTDLPE),
+        };
+        discovery::write((&model, generation), &asker, window)
     }
 
     /// The page of a namespace has what was done in it. All the rest is said of

@@ -65,6 +65,32 @@ fn name(field: &[u8; 256]) -> String {
     Nqn::from_field(field).unwrap().as_str().to_owned()
 }
 
+/// Base 2.1, figure 199: "greater than the size of the log page requested".
+#[test]
+fn nothing_is_read_beyond_the_end_of_the_log() {
+    let target = Target::new(model(&with_name_and_referrals()));
+    let mut host = asked_by(&target, FINDER, 0);
+    let mut read = |offset, lsp: DiscoveryLsp| {
+        let mut command = GetLogPage::new(LogId::DISCOVERY, 0, offset, 1024);
+        command.lsp = lsp.bits();
+        host.read(command.to_sqe(), 1024)
+    };
+    for lsp in [DiscoveryLsp::empty(), DiscoveryLsp::EXTDLPE] {
+        let header = read(0, lsp).data;
+        let header = DiscoveryHeader::read_from_bytes(&header).ok().unwrap();
+        let end = match lsp.is_empty() {
+            true => 1024 + header.numrec.get() * 1024,
+            false => header.tdlpl.get().into(),
+        };
+        let last = read(end - 4, lsp);
+        assert_eq!((last.status(), last.data[1023]), (Status::SUCCESS, 0));
+        assert_eq!(read(end, lsp).status(), Status::SUCCESS);
+        for beyond in [end + 4, 1 << 40] {
+            assert_eq!(read(beyond, lsp).status(), Status::INVALID_FIELD);
+        }
+    }
+}
+
 #[test]
 fn either_name_leads_to_a_discovery_controller_that_tells_its_own() {
     let target = Target::new(model(&with_name_and_referrals()));

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use nvmeof_wire::Status;
-use nvmeof_wire::admin::{Cns, GetFeatures, GetLogPage, Identify, LogId, Select, SetFeatures};
+use nvmeof_wire::admin::{
+    Cns, GetFeatures, GetLogPage, Identify, LogId, NSID_ALL, Select, SetFeatures,
+};
 use nvmeof_wire::features::FeatureId;
 use nvmeof_wire::log::discovery::TransportType;
 use nvmeof_wire::log::discovery::{AddressFamily, RdmaProviderType, RdmaTsas};
@@ -107,6 +109,33 @@ fn failures_are_in_the_error_log_newest_first() {
     assert_eq!(older.cid, failed.cqe.cid);
     assert!(older.status().is(Status::LBA_OUT_OF_RANGE));
     assert_eq!(none.ecnt.get(), 0);
+}
+
+/// Base 2.1, 5.1.12.1: of pages of the controller and of the subsystem.
+#[test]
+fn pages_are_of_no_namespace() {
+    let target = target();
+    let (host, _) = Host::admin(&target);
+    for mut host in [host, discovery(&target)] {
+        let supported: SupportedPages = page(&mut host, LogId::SUPPORTED);
+        for lid in supported.iter() {
+            for (nsid, status) in [
+                (0, Status::SUCCESS),
+                (NSID_ALL, Status::SUCCESS),
+                (2, Status::INVALID_FIELD),
+                (0xffff_fffe, Status::INVALID_FIELD),
+                (1, Status::INVALID_FIELD),
+            ] {
+                let of_namespaces = lid == LogId::SMART;
+                if of_namespaces && !matches!(nsid, 0 | NSID_ALL) {
+                    continue;
+                }
+                let command = GetLogPage::new(lid, nsid, 0, 512);
+                let answer = host.read(command.to_sqe(), 512);
+                assert_eq!(answer.status(), status, "{lid:?} {nsid}");
+            }
+        }
+    }
 }
 
 /// Error Information log page, Parameter Error Location: byte, and bit of it.
