@@ -78,6 +78,12 @@ impl Status {
         Self(self.0 | MORE)
     }
 
+    /// The same, without More: what a host decides by.
+    #[must_use]
+    pub const fn without_more(self) -> Self {
+        Self(self.0 & !MORE)
+    }
+
     /// Whether the command would fail again if it were repeated.
     #[must_use]
     pub const fn dnr(self) -> bool {
@@ -237,6 +243,7 @@ mod tests {
             status.to_string(),
             "Compare Failure (status 0x285, do not retry)"
         );
+        assert_eq!(status.without_more(), Status::COMPARE_FAILURE.with_dnr());
         assert!(Status::from_field(0x8000).is_success());
     }
 

@@ -107,7 +107,7 @@ fn hosts_hear_that_it_cannot_be_kept_and_go_on() {
     let book = setup.path("state.json.protected");
     std::fs::create_dir(&book).unwrap();
     let answer = ask(&mut peer, command(1, PROTECTED));
-    assert_eq!(answer.status(), Status::INTERNAL_ERROR);
+    assert_eq!(answer.status().without_more(), Status::INTERNAL_ERROR);
     assert_eq!(state(&mut peer), NONE);
     target.write(1, 0, &[7; 512]);
     let told = eventually(|| {

@@ -456,6 +456,11 @@ impl<P: Provider> Fake<P> {
             Some(cid) if queue.qid > 0 && sqe.opcode != opcode::FABRICS => cid,
             _ => sqe.cid.get(),
         };
+        // As controllers do that have an error log.
+        let status = match status.is_success() {
+            true => status,
+            false => status.with_dnr().with_more(),
+        };
         let cqe = Cqe::new(cid, queue.sqhd, status, result);
         let invalidate = match Sgl::parse(&sqe.dptr) {
             Ok(Sgl::Keyed {

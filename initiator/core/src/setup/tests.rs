@@ -180,7 +180,7 @@ fn refusals_say_what_is_wrong_and_what_to_do() {
             "nvmeof discover -t rdma -a 192.0.2.1 -s 4420",
         ),
         (
-            (Status::CONNECT_INVALID_HOST.with_dnr(), 0),
+            (Status::CONNECT_INVALID_HOST.with_dnr().with_more(), 0),
             "host `nqn.2026-11.org.example:host` is not allowed",
             "`allowed_hosts`",
         ),

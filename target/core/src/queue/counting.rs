@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use nvmeof_wire::Status;
+
 use super::{Failure, News, Queue, Request, Role};
 use crate::Response;
 use crate::controller::errors::ErrorEntry;
@@ -38,17 +40,20 @@ impl Queue {
         }
     }
 
-    /// Puts a failure in the controller's error log.
-    pub(super) fn note(&mut self, request: &Request, failure: Failure) {
+    /// Puts a failure in the controller's error log, if there is a controller. Gives
+    /// the status to answer with. Base 2.1, 4.2.3, More: "there is more status information
+    /// for this command as part of the Error Information log page".
+    pub(super) fn note(&mut self, request: &Request, failure: Failure) -> Status {
         let Some(controller) = self.controller() else {
-            return;
+            return failure.status;
         };
+        let status = failure.status.with_more();
         let controller = Arc::clone(controller);
         let tells = controller.note(ErrorEntry {
             count: 0,
             sqid: self.qid,
             cid: request.cid,
-            status: failure.status,
+            status,
             location: failure.location,
             lba: request.lba,
             nsid: request.nsid,
@@ -58,5 +63,6 @@ impl Queue {
         if tells {
             self.news |= News::POLL_ALL;
         }
+        status
     }
 }

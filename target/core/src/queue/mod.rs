@@ -499,8 +499,8 @@ impl Queue {
                 self.answer(request, None, Status::SUCCESS, 0)
             }
             Err(failure) => {
-                self.note(request, failure);
-                self.answer(request, None, failure.status, failure.result)
+                let status = self.note(request, failure);
+                self.answer(request, None, status, failure.result)
             }
         }
     }

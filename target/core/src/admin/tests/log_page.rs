@@ -6,6 +6,7 @@ use nvmeof_wire::Status;
 use nvmeof_wire::admin::{
     Cns, GetFeatures, GetLogPage, Identify, LogId, NSID_ALL, Select, SetFeatures,
 };
+use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::features::FeatureId;
 use nvmeof_wire::log::discovery::TransportType;
 use nvmeof_wire::log::discovery::{AddressFamily, RdmaProviderType, RdmaTsas};
@@ -109,6 +110,33 @@ fn failures_are_in_the_error_log_newest_first() {
     assert_eq!(older.cid, failed.cqe.cid);
     assert!(older.status().is(Status::LBA_OUT_OF_RANGE));
     assert_eq!(none.ecnt.get(), 0);
+}
+
+/// Base 2.1, 4.2.3, More.
+#[test]
+fn an_answer_says_that_the_error_log_has_more() {
+    let (mut host, mut queue) = Host::ready(&target());
+    let beyond = Io::new(1, 5000, 1).to_sqe(io::READ);
+    let last = |host: &mut Host| -> ErrorEntry {
+        let [newest]: [ErrorEntry; 1] = page(host, LogId::ERROR);
+        newest
+    };
+    let failed = queue.read(beyond, 512).cqe.status();
+    assert!(failed.more() && failed.dnr());
+    assert_eq!(last(&mut host).status(), failed);
+    queue.outcomes = vec![Executed::Gone];
+    let failed = queue.read(Io::new(1, 0, 1).to_sqe(io::READ), 512);
+    assert!(failed.cqe.status().more() && !failed.cqe.status().dnr());
+    let failed = host.plain(nvmeof_wire::Sqe::new(nvmeof_wire::opcode::Opcode(0xff)));
+    assert!(failed.cqe.status().more());
+    assert_eq!(last(&mut host).status(), failed.cqe.status());
+    // Where nothing was noted nothing is said.
+    let fine = queue.read(Io::new(1, 0, 1).to_sqe(io::READ), 512);
+    assert_eq!(fine.cqe.status().to_field(), 0);
+    let mut stranger = Host::open(&target(), 0, 32);
+    let refused = Connect::new(0, 32, 0).to_sqe();
+    let refused = stranger.write(refused, &[0; 1024]).cqe.status();
+    assert!(!refused.is_success() && !refused.more());
 }
 
 /// Base 2.1, 5.1.12.1: of pages of the controller and of the subsystem.
