@@ -11,6 +11,7 @@ mod aborting;
 mod before_connect;
 mod commit;
 mod connections;
+mod depth;
 mod fairness;
 mod fused;
 mod host;

@@ -33,6 +33,8 @@ pub(in super::super) struct Host {
     pub(in super::super) closed: Vec<(QpId, CloseReason)>,
     pub(in super::super) answers: HashMap<(QpId, u16), Cqe>,
     exposed: HashMap<(QpId, u16), RemoteKey>,
+    /// Receives of each queue pair: entries of its longest queue.
+    pub(in super::super) depth: u16,
     /// RDMA Reads it answers at once.
     pub(in super::super) reads_in: u32,
     pub(in super::super) wake_at: Option<Duration>,
@@ -56,7 +58,7 @@ fn pool(len: usize, count: usize) -> Pool {
 
 impl Host {
     pub(in super::super) fn new(mut provider: Sim, target: Address) -> Self {
-        let (pool, long) = (pool(8192, 2048), pool(256 << 10, 16));
+        let (pool, long) = (pool(8192, 4096), pool(256 << 10, 16));
         provider.register(pool.region()).unwrap();
         provider.register(long.region()).unwrap();
         Self {
@@ -72,6 +74,7 @@ impl Host {
             closed: Vec::new(),
             answers: HashMap::new(),
             exposed: HashMap::new(),
+            depth: 128,
             reads_in: 32,
             wake_at: None,
         }
@@ -113,18 +116,18 @@ impl Host {
 
     pub(in super::super) fn open_raw(&mut self, now: Duration, private_data: &[u8]) -> QpId {
         let config = QpConfig {
-            recvs: 128,
-            sends: 256,
+            recvs: self.depth.into(),
+            sends: u32::from(self.depth) * 2,
             reads_out: 1,
             reads_in: self.reads_in,
-            exposes: 64,
+            exposes: (self.depth / 2).into(),
         };
         let private_data = PrivateData::new(private_data).unwrap();
         let qp = self
             .provider
             .connect(self.target, &config, &private_data, now)
             .unwrap();
-        for _ in 0..128 {
+        for _ in 0..self.depth {
             let mut buf = self.pool.take().unwrap();
             buf.set_len(64).unwrap();
             self.provider.post_recv(qp, Tag(0), buf).unwrap();
