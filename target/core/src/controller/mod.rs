@@ -158,6 +158,13 @@ impl Controller {
     }
 
     /// How long the host may stay silent; `None` for ever.
+    ///
+    /// RDMA 1.0, 3.4: "the RDMA Transport requires the use of the Keep Alive Feature",
+    /// which every controller has therefore. Base 2.1, 5.1.25.1.8: with KATO "cleared to
+    /// 0h ... the Keep Alive Timer is disabled". A host may ask for that here: Keep Alive
+    /// Timeout Invalid is what 0h may be refused with, but Linux hosts connect with it
+    /// (`nvme discover`, `nvme connect --keep-alive-tmo=0`), and Linux' own target
+    /// takes it. Such a controller lasts as long as its connection.
     pub(crate) fn patience(&self) -> Option<Duration> {
         let kato_ms = self.lock().features.kato_ms;
         match (kato_ms, &self.serves) {
