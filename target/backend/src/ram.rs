@@ -15,6 +15,9 @@ const CHUNK: usize = 1 << 20;
 
 /// The bytes of a RAM disk. Memory is taken when it is first written, and what
 /// was never written reads as zero.
+///
+/// A chunk is let go only when the next one is locked, so that nobody comes in between:
+/// whoever reads what is written at the same time sees all of it or nothing.
 pub(crate) struct RamStore {
     chunks: Vec<RwLock<Option<Box<[u8]>>>>,
 }
@@ -30,25 +33,26 @@ impl RamStore {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) {
-        let mut rest = into;
+        let (mut rest, mut before) = (into, None);
         for (n, within) in pieces(offset, rest.len() as u64) {
             let Some((piece, later)) = rest.split_at_mut_checked(within.len()) else {
                 return;
             };
             let chunk = self.chunks.get(n).map(RwLock::read);
             let chunk = chunk.map(|chunk| chunk.unwrap_or_else(PoisonError::into_inner));
+            drop(before.take());
             let bytes = chunk.as_deref().and_then(Option::as_deref);
             match bytes.and_then(|bytes| bytes.get(within)) {
                 Some(bytes) => piece.copy_from_slice(bytes),
                 None => piece.fill(0),
             }
-            rest = later;
+            (rest, before) = (later, chunk);
         }
     }
 
     /// On error tells the first byte that was not written.
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), u64> {
-        let mut rest = from;
+        let (mut rest, mut before) = (from, None);
         for (n, within) in pieces(offset, from.len() as u64) {
             let (Some((piece, later)), Some(chunk)) =
                 (rest.split_at_checked(within.len()), self.chunks.get(n))
@@ -56,6 +60,7 @@ impl RamStore {
                 return Ok(());
             };
             let mut chunk = chunk.write().unwrap_or_else(PoisonError::into_inner);
+            drop(before.take());
             let short = |_: TryReserveError| offset + (from.len() - rest.len()) as u64;
             let bytes = match &mut *chunk {
                 Some(bytes) => bytes,
@@ -64,23 +69,26 @@ impl RamStore {
             if let Some(bytes) = bytes.get_mut(within) {
                 bytes.copy_from_slice(piece);
             }
-            rest = later;
+            (rest, before) = (later, Some(chunk));
         }
         Ok(())
     }
 
     /// Makes the range read as zero, giving whole chunks back.
     fn clear(&self, offset: u64, len: u64) {
+        let mut before = None;
         for (n, within) in pieces(offset, len) {
             let Some(chunk) = self.chunks.get(n) else {
                 return;
             };
             let mut chunk = chunk.write().unwrap_or_else(PoisonError::into_inner);
+            drop(before.take());
             if within.len() == CHUNK {
                 *chunk = None;
             } else if let Some(bytes) = chunk.as_mut().and_then(|it| it.get_mut(within)) {
                 bytes.fill(0);
             }
+            before = Some(chunk);
         }
     }
 }
