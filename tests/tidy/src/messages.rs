@@ -1,45 +1,46 @@
 //! The messages that a person may see, taken from the sources, and
 //! `docs/troubleshooting.md`, which has each of them.
 //!
-//! A message is the text of an `#[error("...")]`; and, in files whose errors are
-//! written where they arise, every text that is a sentence. What is put in when
-//! the program runs is `…` here and there.
+//! A message is the text of an `#[error("...")]`, of an `error!` or of a `warn!`; and,
+//! in files whose errors are written where they arise, every text that is a sentence.
+//! What is put in when the program runs is `…` here and there.
+
+mod no_trouble;
 
 use std::collections::BTreeSet;
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use crate::Problem;
+use no_trouble::NO_TROUBLE;
 
 /// Spaces that make a text a sentence.
 const SENTENCE: usize = 3;
 
-/// Sentences that tell of no trouble.
-const NO_TROUBLE: &[&str] = &[
-    "target … …",
-    "namespace … of subsystem …",
-    "uuid, nguid or eui64",
-    "… has another …",
-    "the discovery subsystem has another nqn",
-    "… has … bytes, … before",
-    "… may not connect any more",
-    "port …: ANA group …",
-    "… is …, … before",
-    "the referral to …",
-    "serving … namespace…… on ……",
-    "… is there again",
-    "…: iwarp (software, for this host)",
-    "iwarp (software, over TCP)",
-    "shm (this host, through shared memory)",
-    "… port …: …",
-    "processor … (memory node …)",
-    "reload: … (…)",
-];
-
 /// Macros whose texts go to the log as they are, to be read there.
 const LOGGING: &[&str] = &["trace", "debug", "info"];
+/// Macros and functions whose texts only a bug of ours shows, or that are a remedy.
+const NO_MESSAGE: &[&str] = &[
+    "assert",
+    "assert_eq",
+    "debug_assert",
+    "debug_assert_eq",
+    "expect",
+    "panic",
+    "unreachable",
+    "with_remedy",
+];
+/// Keys of attributes whose texts are no messages: comments, and what `--help` says.
+const TOLD_OTHERWISE: &[&str] = &[
+    "after_help",
+    "description",
+    "doc",
+    "help",
+    "override_usage",
+    "reason",
+];
 
-/// The messages of `#[error("...")]` in a source file.
+/// The messages of `#[error("...")]`, `error!` and `warn!` in a source file.
 ///
 /// # Errors
 /// A file that is no Rust.
@@ -47,7 +48,7 @@ pub fn declared(source: &str) -> Result<BTreeSet<String>, Problem> {
     let mut found = BTreeSet::new();
     let tokens = parse(source)?;
     walk(tokens, &mut |path, literal| {
-        if path == "error" {
+        if ["error", "warn"].contains(&path) {
             found.extend(template(literal).filter(|text| says_something(text)));
         }
     });
@@ -62,7 +63,10 @@ pub fn sentences(source: &str) -> Result<BTreeSet<String>, Problem> {
     let mut found = BTreeSet::new();
     let tokens = parse(source)?;
     walk(tokens, &mut |path, literal| {
-        if ["doc", "reason"].contains(&path) || LOGGING.contains(&path) {
+        if [TOLD_OTHERWISE, LOGGING, NO_MESSAGE]
+            .concat()
+            .contains(&path)
+        {
             return;
         }
         let is_message = |text: &String| {
@@ -121,22 +125,23 @@ fn parse(source: &str) -> Result<TokenStream, Problem> {
 }
 
 /// Calls `each` with every literal, and with what it stands in: the name before
-/// the parentheses or after the `#[`, or nothing. Modules of tests are left out.
+/// the parentheses or after the `#[`, or nothing. Modules of tests are left out, and
+/// functions that say what to do: no remedy needs another.
 fn walk(tokens: TokenStream, each: &mut impl FnMut(&str, &str)) {
     within(tokens, "", each);
 }
 
 fn within(tokens: TokenStream, around: &str, each: &mut impl FnMut(&str, &str)) {
-    let (mut name, mut is_test) = (String::new(), false);
+    let (mut name, mut left_out) = (String::new(), false);
     for token in tokens {
         match token {
-            TokenTree::Ident(ident) => name = ident.to_string(),
+            TokenTree::Ident(ident) => {
+                let before = std::mem::replace(&mut name, ident.to_string());
+                left_out |= before == "fn" && name.ends_with("remedy");
+            }
             TokenTree::Literal(literal) => {
-                let place = if ["doc", "reason"].contains(&name.as_str()) {
-                    &name
-                } else {
-                    around
-                };
+                // What a name is given is not of what stands around both.
+                let place = if name.is_empty() { around } else { &name };
                 each(place, &literal.to_string());
             }
             TokenTree::Punct(punct) => {
@@ -150,11 +155,11 @@ fn within(tokens: TokenStream, around: &str, each: &mut impl FnMut(&str, &str)) 
                 let text = group.stream().to_string();
                 let attribute = group.delimiter() == Delimiter::Bracket;
                 if attribute && text.replace(' ', "") == "cfg(test)" {
-                    is_test = true;
+                    left_out = true;
                     continue;
                 }
-                if group.delimiter() == Delimiter::Brace && is_test {
-                    is_test = false;
+                if group.delimiter() == Delimiter::Brace && left_out {
+                    left_out = false;
                     continue;
                 }
                 let around = match group.delimiter() {
@@ -222,7 +227,11 @@ mod tests {
             tracing::info!("all is well as it should");
             wrong("key: must be 1 to 2");
             wrong(&format!("must be {low} to {high}, {{really}}"));
+            tracing::warn!(device = "x", "it is slow: {why}");
+            list.get(0).expect("a list is never empty here");
         }
+        #[command(after_help = "how to use it well")]
+        fn unasked_remedy() -> &'static str { "do this and that then" }
         #[cfg(test)]
         mod tests { fn t() { wrong("this is only a test"); } }
     "#;
@@ -233,7 +242,7 @@ mod tests {
 
     #[test]
     fn messages_are_found_where_they_are() {
-        let expected = set(&["…: is not there; make …", "in two lines"]);
+        let expected = set(&["…: is not there; make …", "in two lines", "it is slow: …"]);
         assert_eq!(declared(CODE).unwrap(), expected);
         let sentences = sentences(CODE).unwrap();
         assert!(sentences.contains("key: must be 1 to 2"), "{sentences:?}");
@@ -241,7 +250,7 @@ mod tests {
             sentences.contains("must be … to …, {really}"),
             "{sentences:?}"
         );
-        assert_eq!(sentences.len(), 3, "{sentences:?}");
+        assert_eq!(sentences.len(), 4, "{sentences:?}");
     }
 
     #[test]

@@ -70,15 +70,36 @@ fn every_feature_names_tests_that_are_there() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// Folders whose `#[error]` a person may see.
+/// Folders whose `#[error]`, `error!` and `warn!` a person may see.
 const DECLARED: &[&str] = &["common", "target", "initiator"];
-/// Files whose errors are written where they arise.
+/// Files and folders whose errors are written where they arise. What `import` says of
+/// single items has its remedy with it, so that its folder is not among them.
 const WRITTEN: &[&str] = &[
+    "common/rdma-verbs/src",
+    "common/uring/src",
+    "initiator/cli/src",
+    "initiator/client/src",
+    "initiator/core/src",
     "target/core/src/model",
+    "target/core/src/queue/connect.rs",
+    "target/core/src/queue/fabrics.rs",
+    "target/core/src/target.rs",
+    "target/daemon/src/changes",
     "target/daemon/src/config",
+    "target/daemon/src/control",
+    "target/daemon/src/ctl",
     "target/daemon/src/manage",
     "target/daemon/src/ports",
     "target/daemon/src/processors.rs",
+    "target/daemon/src/protections.rs",
+    "target/daemon/src/queue/receives.rs",
+    "target/daemon/src/queue/room.rs",
+    "target/daemon/src/reactor",
+    "target/daemon/src/server.rs",
+    "target/daemon/src/service.rs",
+    "target/daemon/src/storage.rs",
+    "target/daemon/src/top/mod.rs",
+    "target/daemon/src/watch/exporter.rs",
 ];
 
 #[test]
@@ -86,7 +107,10 @@ fn every_message_has_a_remedy() {
     let root = tree::root();
     let in_program = |file: &&PathBuf| {
         let text = file.to_string_lossy();
-        text.contains("/src/") && !text.contains("tests") && !text.contains("rdma-sim")
+        text.contains("/src/")
+            && !["tests", "rdma-sim", "fuzzing"]
+                .iter()
+                .any(|one| text.contains(one))
     };
     let mut all = BTreeSet::new();
     for folder in DECLARED {
