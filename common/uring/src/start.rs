@@ -1,6 +1,7 @@
 //! Starting a ring: what the kernel offers, and words for when it refuses.
 
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use io_uring::{IoUring, Probe, opcode};
@@ -81,11 +82,21 @@ pub enum RingError {
     },
     /// Something else forbids it.
     #[error(
-        "this process may not use io_uring (EPERM) though the sysctl \
-         kernel.io_uring_disabled allows it: a seccomp filter forbids it; allow io_uring_setup, \
-         io_uring_enter and io_uring_register in it (docker: --security-opt seccomp=...)"
+        "this process may not use io_uring ({0}), and no sysctl of this kernel forbids it: a \
+         seccomp filter or a security module does; allow io_uring_setup, io_uring_enter and \
+         io_uring_register there (docker: --security-opt seccomp=FILE, systemd: \
+         SystemCallFilter=@aio)"
     )]
-    Forbidden,
+    Forbidden(Errno),
+    /// The sysctl may forbid it, or something else.
+    #[error(
+        "this process may not use io_uring ({0}), and cannot see why, since /proc/sys is hidden \
+         from it; look with `sysctl kernel.io_uring_disabled` outside its sandbox: with 1 or 2 run \
+         `sysctl -w kernel.io_uring_disabled=0` as root, and put that line into a file in \
+         /etc/sysctl.d; otherwise allow io_uring_setup, io_uring_enter and io_uring_register in \
+         its seccomp filter"
+    )]
+    Unseen(Errno),
     /// It gives no thread to who is not trusted.
     #[error(
         "the kernel gives this process no thread that takes disk operations ({0}); leave \
@@ -168,7 +179,11 @@ pub(crate) fn start(
     };
     let made = best(config, modes, polls);
     let (ring, mode) = made.map_err(|errno| match explain(errno, entries) {
-        RingError::Forbidden | RingError::Setup { .. } if wants_thread => RingError::Thread(errno),
+        RingError::Forbidden(_) | RingError::Unseen(_) | RingError::Setup { .. }
+            if wants_thread && starts_without_thread(config, polls) =>
+        {
+            RingError::Thread(errno)
+        }
         other => other,
     })?;
     let mut probe = Probe::new();
@@ -188,6 +203,12 @@ pub(crate) fn start(
         RingError::FileTable { files, errno }
     })?;
     Ok((ring, mode))
+}
+
+/// Whether it is the thread that the kernel does not give, and not the ring.
+fn starts_without_thread(config: RingConfig, polls: bool) -> bool {
+    let thread = None;
+    best(RingConfig { thread, ..config }, &MODES, polls).is_ok()
 }
 
 /// A ring of the size asked for, or of the largest that locked memory allows:
@@ -253,17 +274,51 @@ fn idle_ms(idle: Option<Duration>) -> u32 {
     u32::try_from(ms).unwrap_or(u32::MAX).max(1)
 }
 
-fn explain(errno: Errno, entries: u32) -> RingError {
-    let sysctl = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
-    explain_with(errno, entries, sysctl.ok().as_deref())
+/// What the sysctl `kernel.io_uring_disabled` says. Linux 6.6 was the first to have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sysctl {
+    /// Only the group in `kernel.io_uring_group` (1) or nobody (2) may make a ring.
+    Disabled(u8),
+    /// It lets everybody, or this kernel has none.
+    Allows,
+    /// This process does not see it: `ProcSubset=pid` of a systemd unit and some
+    /// containers hide `/proc/sys`.
+    Hidden,
 }
 
-fn explain_with(errno: Errno, entries: u32, sysctl: Option<&str>) -> RingError {
-    match (errno, sysctl.map(str::trim)) {
+impl Sysctl {
+    fn read() -> Self {
+        let kernel = Path::new("/proc/sys/kernel");
+        match std::fs::read_to_string(kernel.join("io_uring_disabled")) {
+            Ok(text) => Self::parse(&text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && kernel.is_dir() => {
+                Self::Allows
+            }
+            Err(_) => Self::Hidden,
+        }
+    }
+
+    fn parse(text: &str) -> Self {
+        match text.trim() {
+            "0" => Self::Allows,
+            "1" => Self::Disabled(1),
+            "2" => Self::Disabled(2),
+            _ => Self::Hidden,
+        }
+    }
+}
+
+fn explain(errno: Errno, entries: u32) -> RingError {
+    explain_with(errno, entries, Sysctl::read())
+}
+
+fn explain_with(errno: Errno, entries: u32, sysctl: Sysctl) -> RingError {
+    match (errno, sysctl) {
         (Errno::ENOSYS, _) => RingError::Missing,
-        (Errno::EPERM, Some("1")) => RingError::Disabled { value: 1 },
-        (Errno::EPERM, Some("2")) => RingError::Disabled { value: 2 },
-        (Errno::EPERM | Errno::EACCES, _) => RingError::Forbidden,
+        (Errno::EPERM, Sysctl::Disabled(value)) => RingError::Disabled { value },
+        (Errno::EPERM, Sysctl::Hidden) => RingError::Unseen(errno),
+        // The sysctl says EPERM, EACCES comes from elsewhere.
+        (Errno::EPERM | Errno::EACCES, _) => RingError::Forbidden(errno),
         (Errno::ENOMEM, _) => RingError::LockedMemory { entries },
         (errno, _) => RingError::Setup { entries, errno },
     }
@@ -281,18 +336,35 @@ mod tests {
 
     #[test]
     fn a_refusal_names_what_to_change() {
+        let (allows, hidden) = (Sysctl::Allows, Sysctl::Hidden);
         for (errno, sysctl, words) in [
-            (Errno::EPERM, Some("2\n"), "kernel.io_uring_disabled=0"),
-            (Errno::EPERM, Some("1\n"), "kernel.io_uring_group"),
-            (Errno::EPERM, Some("0\n"), "seccomp"),
-            (Errno::EPERM, None, "seccomp"),
-            (Errno::ENOMEM, Some("0\n"), "ulimit -l"),
-            (Errno::ENOSYS, None, "CONFIG_IO_URING"),
-            (Errno::EMFILE, None, "EMFILE"),
+            (
+                Errno::EPERM,
+                Sysctl::parse("2\n"),
+                "kernel.io_uring_disabled=0",
+            ),
+            (Errno::EPERM, Sysctl::parse("1\n"), "kernel.io_uring_group"),
+            (Errno::EPERM, Sysctl::parse("0\n"), "seccomp"),
+            (Errno::EPERM, allows, "no sysctl of this kernel forbids it"),
+            (Errno::EACCES, Sysctl::parse("2\n"), "security module"),
+            (Errno::EPERM, hidden, "/proc/sys is hidden"),
+            (Errno::EPERM, hidden, "sysctl kernel.io_uring_disabled"),
+            (Errno::EPERM, Sysctl::parse("?"), "cannot see why"),
+            (Errno::ENOMEM, allows, "ulimit -l"),
+            (Errno::ENOSYS, hidden, "CONFIG_IO_URING"),
+            (Errno::EMFILE, hidden, "EMFILE"),
         ] {
             let message = explain_with(errno, 8, sysctl).to_string();
             assert!(message.contains(words), "{errno}: {message}");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_not_said_to_allow() {
+        let message = explain_with(Errno::EPERM, 8, Sysctl::Hidden).to_string();
+        assert!(!message.contains("no sysctl of this kernel"), "{message}");
+        // Both must be named, since both are possible.
+        assert!(message.contains("seccomp"), "{message}");
     }
 
     #[test]
