@@ -64,6 +64,8 @@ pub struct Server {
     /// Where reactors tell of disks that fail.
     failures: Failures,
     threads: Vec<JoinHandle<Result<(), ServeError>>>,
+    /// How long commands in work may take when it stops.
+    drain: Duration,
     /// Keeps what hosts write protect.
     _keeping: Option<protections::Keeping>,
     /// Rings when a reactor ended.
@@ -176,6 +178,7 @@ impl Server {
         let pool = Pool::new(config, &opened.claims)?;
         let manager = Manager::new(target, reactors, config, ports.clone(), pool);
         Ok(Self {
+            drain: config.running().drain,
             watch: Arc::new(watch.with_faults(manager.fault_counts())),
             manager: Arc::new(manager),
             ports,
@@ -249,7 +252,7 @@ impl Server {
                     .and_then(|number| Signal::try_from(number).ok())
                     .map_or("signal", Signal::as_str);
                 tracing::info!("{name}: stopping; commands in work are finished first");
-                service::stopping();
+                service::stopping(self.drain);
             }
             // One that failed takes the others along: half a target is worse
             // than none, since hosts keep waiting for it.

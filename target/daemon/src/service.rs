@@ -17,10 +17,27 @@ pub(crate) fn status(status: &str) {
     tell(&[NotifyState::Status(status)]);
 }
 
-/// No new connection is taken from now on.
-pub(crate) fn stopping() {
+/// No new connection is taken from now on; commands in work have `drain` to end.
+pub(crate) fn stopping(drain: Duration) {
     let status = "stopping; commands in work are finished first";
-    tell(&[NotifyState::Stopping, NotifyState::Status(status)]);
+    tell(&[
+        NotifyState::Stopping,
+        NotifyState::Status(status),
+        NotifyState::ExtendTimeoutUsec(longest_stop_us(drain)),
+    ]);
+}
+
+/// What is neither commands, connections nor flushes: files are closed, memory is
+/// given back.
+const REST: Duration = Duration::from_secs(30);
+
+/// How long a stop takes at most, in microseconds. sd_notify(3): "A service timeout will
+/// occur if the message isn't received, but only if the runtime of the current state is
+/// beyond the original maximum times of ... TimeoutStopSec=": it makes none shorter.
+fn longest_stop_us(drain: Duration) -> u32 {
+    // Commands end, connections close and disks are flushed: each has that long.
+    let longest = drain.saturating_mul(3).saturating_add(REST);
+    u32::try_from(longest.as_micros()).unwrap_or(u32::MAX)
 }
 
 /// The configuration is read again from now on, until [`ready`].
@@ -132,6 +149,14 @@ mod tests {
         assert!(!live(&boxes), "the second did not take its mail");
         let _ = boxes.each_ref().map(Mailbox::take);
         assert!(live(&boxes), "it goes on");
+    }
+
+    #[test]
+    fn a_stop_may_take_as_long_as_its_three_parts() {
+        let seconds = |drain| longest_stop_us(Duration::from_secs(drain)) / 1_000_000;
+        // 600 is the longest that the configuration takes.
+        assert_eq!([0, 5, 120, 600].map(seconds), [30, 45, 390, 1830]);
+        assert_eq!(longest_stop_us(Duration::MAX), u32::MAX);
     }
 
     #[test]

@@ -54,6 +54,35 @@ fn the_service_manager_hears_of_readiness_life_and_stopping() {
     assert!(stopping.contains("STATUS=stopping"), "{stopping}");
 }
 
+/// The unit's own time is for the default of `reactor.drain_s`. Whoever sets that
+/// higher must not have the target killed in the middle of it.
+#[test]
+fn the_service_manager_is_asked_to_wait_as_long_as_commands_may_take() {
+    let unit = std::fs::read_to_string(shipped("nvmeof-target.service")).unwrap();
+    let limit = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("TimeoutStopSec="));
+    let limit: u64 = limit.unwrap().parse().unwrap();
+    for (lines, drain_s) in [("", 5), ("[reactor]\ndrain_s = 120\n", 120)] {
+        let setup = Setup::new().file(1 << 20).head(lines);
+        let socket = setup.path("notify");
+        let manager = UnixDatagram::bind(&socket).unwrap();
+        manager.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut command = setup.command();
+        command.env("NOTIFY_SOCKET", &socket);
+        setup.start_as(&mut command).stop();
+        let stopping = hear(&manager, "STOPPING=1");
+        let asked = stopping
+            .lines()
+            .find_map(|line| line.strip_prefix("EXTEND_TIMEOUT_USEC="));
+        let asked = asked.unwrap_or_else(|| panic!("{stopping}"));
+        let asked = asked.parse::<u64>().unwrap() / 1_000_000;
+        // Commands, connections and disks have as long each.
+        assert!(asked > 3 * drain_s, "{asked} s for {drain_s}");
+        assert_eq!(asked <= limit, drain_s == 5, "{asked} s of {limit}");
+    }
+}
+
 #[test]
 fn without_a_service_manager_nothing_is_told() {
     let setup = Setup::new().file(1 << 20);

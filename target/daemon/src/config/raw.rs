@@ -73,7 +73,8 @@ pub(super) struct RawReactor {
     /// Microseconds that a thread looks for work at most before it sleeps: 0 to 1000000. Left
     /// out: what `polling` says.
     spin_us: Option<u32>,
-    /// Seconds that commands in work may take when the target stops: 0 to 600.
+    /// Seconds that commands in work may take when the target stops: 0 to 600. Closing
+    /// connections and the last flush of disks have as long each; systemd is asked to wait.
     ///
     /// Default: `5`
     drain_s: Option<u32>,
