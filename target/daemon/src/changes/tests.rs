@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 mod aside;
+mod at_once;
 mod protected;
 
 use std::fmt::Write;
@@ -353,30 +354,6 @@ fn a_document_takes_the_place_of_the_file_until_the_next_reload() {
     let outcome = daemon.keeper.reload().unwrap();
     assert_eq!((daemon.nsids(), outcome.warnings.len()), (vec![1], 1));
     assert_eq!(daemon.keeper.show().applied, None);
-}
-
-#[test]
-fn changes_of_many_at_once_are_all_made() {
-    let scene = Scene::new();
-    let daemon = scene.start();
-    std::thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| {
-                let made = daemon.edit(add("ram:1M")).unwrap();
-                let Edit::NamespaceAdd(one) = &made.edits[0] else {
-                    panic!("{made:?}");
-                };
-                let other = daemon.edit(add("null:1M")).unwrap();
-                assert_eq!(other.edits.len(), 1);
-                daemon.edit(remove(one.nsid.unwrap())).unwrap();
-            });
-        }
-    });
-    assert_eq!(daemon.nsids().len(), 9);
-    assert_eq!(daemon.keeper.show().edits.len(), 8);
-    let shown = daemon.keeper.show();
-    drop(daemon);
-    assert_eq!(scene.start().keeper.show().text, shown.text);
 }
 
 #[test]

@@ -243,7 +243,7 @@ fn a_namespace_becomes_read_only_and_back_on_the_same_disk() {
 }
 
 #[test]
-fn changes_from_several_threads_come_one_after_the_other() {
+fn documents_from_several_threads_leave_no_disk_of_those_before() {
     let daemon = Daemon::start(&[]);
     std::thread::scope(|scope| {
         for nsid in 1..=4 {

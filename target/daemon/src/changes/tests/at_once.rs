@@ -1,0 +1,123 @@
+//! Changes that several threads make at the same time.
+
+use std::collections::BTreeMap;
+use std::sync::Barrier;
+
+use super::*;
+
+/// Threads, each with a document of its own.
+const THREADS: u32 = 6;
+/// How often each applies it.
+const ROUNDS: usize = 8;
+/// Namespaces of a document; their numbers tell whose it is.
+const NAMESPACES: u32 = 4;
+
+/// The thread whose document has these namespaces, all of them and no other. 0 is the
+/// configuration file.
+fn author(nsids: &[u32]) -> u32 {
+    let whose = nsids.first().map_or(0, |first| first / 100);
+    assert_eq!(nsids, of(whose), "half of a document");
+    whose
+}
+
+fn of(author: u32) -> Vec<u32> {
+    match author {
+        0 => vec![1],
+        author => (0..NAMESPACES).map(|at| author * 100 + at).collect(),
+    }
+}
+
+/// Whose document took the place of whose, going by the namespaces that came and went.
+fn step(outcome: &Outcome) -> Option<(u32, u32)> {
+    let changes = outcome.report.to_json_list();
+    let nsids = |end: &str| -> Vec<u32> {
+        let texts = changes.iter().filter_map(|one| one["text"].as_str());
+        let its = texts.filter_map(|text| text.split_once("namespace ")?.1.strip_suffix(end));
+        let mut nsids: Vec<_> = its.map(|nsid| nsid.parse().unwrap()).collect();
+        nsids.sort_unstable();
+        nsids
+    };
+    let (gone, come) = (nsids(" is removed"), nsids(" is added"));
+    if changes.is_empty() {
+        return None;
+    }
+    Some((author(&gone), author(&come)))
+}
+
+#[test]
+fn documents_applied_at_once_are_served_one_after_the_other() {
+    let scene = Scene::new();
+    let daemon = scene.start();
+    let document = |author: u32| {
+        let namespaces: Vec<_> = of(author).iter().map(|nsid| (*nsid, "ram:1M")).collect();
+        scene.text(&namespaces, "allow_any_host = true")
+    };
+    let together = Barrier::new(usize::try_from(THREADS).unwrap());
+    let outcomes: Vec<(u32, Outcome)> = std::thread::scope(|scope| {
+        let threads = (1..=THREADS).map(|author| {
+            let (daemon, document, together) = (&daemon, &document, &together);
+            scope.spawn(move || {
+                let text = document(author);
+                let apply = |_| {
+                    together.wait();
+                    let name = format!("{author}.toml");
+                    (author, daemon.keeper.apply(name, text.clone()).unwrap())
+                };
+                (0..ROUNDS).map(apply).collect::<Vec<_>>()
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    let last = author(&daemon.nsids());
+    assert_ne!(last, 0, "one of them is served");
+    // Each is told of one whole document that went and of its own that came; all
+    // steps together lead from the file to the last one: every document was left as
+    // often as it came, but for those two.
+    let mut balance = BTreeMap::<u32, i64>::new();
+    for (author, outcome) in &outcomes {
+        assert!(outcome.saved && outcome.warnings.is_empty(), "{outcome:?}");
+        if let Some((from, to)) = step(outcome) {
+            assert_eq!(to, *author, "{outcome:?}");
+            *balance.entry(from).or_default() -= 1;
+            *balance.entry(to).or_default() += 1;
+        }
+    }
+    balance.retain(|_, sum| *sum != 0);
+    assert_eq!(balance, [(0, -1), (last, 1)].into());
+    // What is saved is what is served.
+    let shown = daemon.keeper.show();
+    assert_eq!(shown.text, document(last));
+    assert_eq!(shown.applied, Some(format!("{last}.toml")));
+    drop(daemon);
+    let daemon = scene.start();
+    assert_eq!(daemon.keeper.show().text, shown.text);
+    assert_eq!(author(&daemon.nsids()), last);
+}
+
+#[test]
+fn changes_of_many_at_once_are_all_made() {
+    let scene = Scene::new();
+    let daemon = scene.start();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let made = daemon.edit(add("ram:1M")).unwrap();
+                let Edit::NamespaceAdd(one) = &made.edits[0] else {
+                    panic!("{made:?}");
+                };
+                let other = daemon.edit(add("null:1M")).unwrap();
+                assert_eq!(other.edits.len(), 1);
+                daemon.edit(remove(one.nsid.unwrap())).unwrap();
+            });
+        }
+    });
+    assert_eq!(daemon.nsids().len(), 9);
+    assert_eq!(daemon.keeper.show().edits.len(), 8);
+    let shown = daemon.keeper.show();
+    drop(daemon);
+    assert_eq!(scene.start().keeper.show().text, shown.text);
+}
