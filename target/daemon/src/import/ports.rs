@@ -299,8 +299,13 @@ fn referrals_of(object: &mut Object<'_>, report: &mut Report) -> Vec<Referral> {
         let enabled = referral.switch("enable", report);
         referral.skip(&["name"]);
         let mut addr = referral.object("addr", report);
-        let port_id = addr.number("portid", report);
-        let port_id = port_id.and_then(|id| u16::try_from(id).ok());
+        let place_of_id = addr.place("portid");
+        let number = addr.number("portid", report);
+        let port_id = number.and_then(|id| u16::try_from(id).ok());
+        if number.is_some() && port_id.is_none() {
+            let remedy = "give the referral a port_id of 1 to 65535";
+            report.lost(&place_of_id, "is no number of a port", remedy);
+        }
         let reached = reached(&mut addr, report);
         addr.finish(report);
         referral.finish(report);

@@ -171,6 +171,21 @@ fn what_cannot_come_along_is_told_with_its_place_and_a_remedy() {
             "ports[0].referrals[0].addr.trtype",
         ),
         (
+            "/ports/0/referrals/0/addr/traddr",
+            json!("finder.example"),
+            "ports[0].referrals[0].addr.traddr",
+        ),
+        (
+            "/ports/0/referrals/0/addr/portid",
+            json!("65536"),
+            "ports[0].referrals[0].addr.portid",
+        ),
+        (
+            "/ports/0/referrals/0/enable",
+            json!("perhaps"),
+            "ports[0].referrals[0].enable",
+        ),
+        (
             "/ports/0/subsystems/0",
             json!("nqn.2026-11.org.example:gone"),
             "ports[0].subsystems",
@@ -276,6 +291,44 @@ fn what_hosts_are_told_otherwise_is_noted() {
             "{found}"
         );
     }
+}
+
+/// Every referral of the file is either in the configuration or told of.
+#[test]
+fn referrals_come_along_or_are_told_of() {
+    let referral = |traddr: &str, enable: u8| {
+        let addr = json!({
+            "adrfam": "ipv4", "portid": "0", "traddr": traddr, "treq": "not specified",
+            "trsvcid": "8009", "trtype": "rdma",
+        });
+        json!({ "addr": addr, "enable": enable, "name": "finder" })
+    };
+    let all = json!([
+        referral("192.0.2.7", 1),
+        referral("192.0.2.8", 0),
+        referral("192.0.2.9", 1),
+        // The same twice is one.
+        referral("192.0.2.7", 1),
+    ]);
+    let (text, report) = import(&saved_with("/ports/0/referrals", all), &small_blocks);
+    assert_eq!(report.losses(), 0, "{}", told(&report));
+    let table = imported(&text);
+    let carried = table["referral"].as_array().unwrap().iter();
+    let carried: Vec<_> = carried.map(|one| one["traddr"].as_str().unwrap()).collect();
+    assert_eq!(carried, ["192.0.2.7", "192.0.2.9"]);
+    let ids = table["referral"].as_array().unwrap().iter();
+    assert!(
+        ids.clone().all(|one| one.get("port_id").is_none()),
+        "{text}"
+    );
+    let told = told(&report);
+    assert!(
+        told.contains("note: ports[0].referrals[1]: is not enabled; add a [[referral]]"),
+        "{told}"
+    );
+    // There are two ports, and each tells of all of them.
+    assert!(told.contains("each referral on every port"), "{told}");
+    Config::parse(Path::new("configuration"), text).unwrap();
 }
 
 /// Targets that serve one subsystem together give different identifiers.
