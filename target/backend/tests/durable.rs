@@ -8,6 +8,7 @@
     reason = "tests"
 )]
 
+use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -81,17 +82,17 @@ struct Loop {
 
 impl Loop {
     /// `None`, with a word why, where there are no loop devices for us.
-    fn new(size: u64, sector: u32) -> Option<Self> {
+    fn new(of: &str, size: u64, sector: u32) -> Option<Self> {
         let file = file(size);
         let made = Command::new("losetup")
             .args(["--find", "--show", "--direct-io=on", "--sector-size"])
             .arg(sector.to_string())
             .arg(file.path())
             .output();
-        let made = made.ok().filter(|made| made.status.success());
-        let Some(made) = made else {
-            eprintln!("no loop device of {sector} byte sectors to be had: nothing was checked");
-            return None;
+        let made = match made {
+            Ok(made) if made.status.success() => made,
+            Ok(made) => return skipped(of, sector, String::from_utf8_lossy(&made.stderr).trim()),
+            Err(error) => return skipped(of, sector, &error.to_string()),
         };
         let device = String::from_utf8(made.stdout).unwrap().trim().into();
         Some(Self {
@@ -109,6 +110,17 @@ impl Loop {
     }
 }
 
+/// Says which test checked nothing, and why. What `eprintln!` prints is shown only of
+/// tests that fail; this is shown of any.
+fn skipped(of: &str, sector: u32, why: &str) -> Option<Loop> {
+    let _ = writeln!(
+        std::io::stderr(),
+        "SKIPPED {of}: no loop device with sectors of {sector} bytes, which root can make \
+         where the kernel has them: losetup: {why}"
+    );
+    None
+}
+
 impl Drop for Loop {
     fn drop(&mut self) {
         let _ = Command::new("losetup")
@@ -120,7 +132,7 @@ impl Drop for Loop {
 
 #[test]
 fn flush_and_fua_reach_the_device() {
-    let Some(device) = Loop::new(4 << 20, 512) else {
+    let Some(device) = Loop::new("flush_and_fua_reach_the_device", 4 << 20, 512) else {
         return;
     };
     let claim = claim(&device.device, None).unwrap();
@@ -153,7 +165,7 @@ fn flush_and_fua_reach_the_device() {
 #[test]
 fn block_devices_keep_the_contract() {
     for (sector, block_size) in [(512, BlockSize::B512), (4096, BlockSize::B4096)] {
-        let Some(device) = Loop::new(4 << 20, sector) else {
+        let Some(device) = Loop::new("block_devices_keep_the_contract", 4 << 20, sector) else {
             return;
         };
         let disk = claim(&device.device, None).unwrap();
