@@ -102,8 +102,10 @@ fn namespace(one: &NamespaceOut) -> String {
     let mut text = match one.state.as_str() {
         "disabled" => format!("namespace {}: DISABLED", one.nsid),
         _ => format!(
-            "namespace {}: {} bytes, blocks of {}",
-            one.nsid, one.bytes, one.block_size
+            "namespace {}: {}, blocks of {}",
+            one.nsid,
+            size(one.bytes),
+            one.block_size
         ),
     };
     if one.readonly {
@@ -116,6 +118,16 @@ fn namespace(one: &NamespaceOut) -> String {
         text.push_str(", FAULTED");
     }
     text
+}
+
+/// As the configuration has it: in the largest unit of which it is a whole number.
+fn size(bytes: u64) -> String {
+    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
+    let whole = |(shift, _): &(u32, &str)| bytes > 0 && bytes.trailing_zeros() >= *shift;
+    match units.into_iter().find(whole) {
+        Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
+        None => format!("{bytes} bytes"),
+    }
 }
 
 pub(super) fn document(document: &DocumentOut) -> String {
@@ -187,9 +199,29 @@ impl Lines {
         if outcome.changes.is_empty() {
             self.add(0, &format!("nothing {verb}"));
         }
-        for change in &outcome.changes {
+        for changes in outcome
+            .changes
+            .chunk_by(|a, b| its_subsystem(a) == its_subsystem(b))
+        {
+            self.changes_of_one(changes);
+        }
+    }
+
+    /// Changes that follow each other and are in one subsystem, whose name is long: where
+    /// there are several it is said once.
+    fn changes_of_one(&mut self, changes: &[Value]) {
+        let nqn = changes.first().and_then(its_subsystem);
+        let nqn = nqn.filter(|_| changes.len() > 1);
+        if let Some(nqn) = nqn {
+            self.add(0, &format!("subsystem {nqn}"));
+        }
+        for change in changes {
             let text = change.get("text").and_then(Value::as_str);
-            self.add(0, text.unwrap_or_default());
+            let text = text.unwrap_or_default();
+            match nqn.and_then(|nqn| text.strip_prefix(nqn)?.strip_prefix(": ")) {
+                Some(rest) => self.add(2, rest),
+                None => self.add(0, text),
+            }
         }
     }
 
@@ -208,6 +240,14 @@ impl Lines {
             self.add(0, &text);
         }
     }
+}
+
+/// The subsystem that a change is in; one of the subsystem itself is in none.
+fn its_subsystem(change: &Value) -> Option<&str> {
+    let subject = change.get("subject")?;
+    let nqn = subject.get("subsystem")?.as_str()?;
+    let is_in = subject.get("namespace").is_some() || subject.get("host").is_some();
+    is_in.then_some(nqn)
 }
 
 /// The text in lines of 80 columns.
@@ -242,6 +282,36 @@ fn wrapped_at(indent: usize, text: &str) -> String {
 #[cfg(test)]
 mod print_tests {
     use super::*;
+
+    #[test]
+    fn a_size_is_said_in_the_largest_unit_that_it_is_whole_in() {
+        let said = [0, 512, 1 << 10, 3 << 20, 1536 << 20, 5 << 40].map(size);
+        assert_eq!(said, ["0 bytes", "512 bytes", "1K", "3M", "1536M", "5T"]);
+        assert_eq!(size(u64::MAX), "18446744073709551615 bytes");
+    }
+
+    #[test]
+    fn the_name_of_a_subsystem_is_said_once_for_all_that_changes_in_it() {
+        let change = |nqn: &str, nsid: u32| {
+            json!({
+                "subject": { "subsystem": nqn, "namespace": nsid },
+                "text": format!("{nqn}: namespace {nsid} is added"),
+            })
+        };
+        let (long, port) = (
+            "n".repeat(200),
+            json!({ "text": "port 1.2.3.4:5 is added" }),
+        );
+        let outcome = OutcomeOut {
+            changes: vec![port, change(&long, 1), change(&long, 2), change("other", 1)],
+            ..OutcomeOut::default()
+        };
+        let expected = format!(
+            "port 1.2.3.4:5 is added\nsubsystem\n  {long}\n  namespace 1 is added\n  \
+             namespace 2 is added\nother: namespace 1 is added\n"
+        );
+        assert_eq!(planned(&outcome), expected);
+    }
 
     #[test]
     fn lines_are_no_longer_than_a_terminal() {

@@ -102,8 +102,8 @@ fn a_status_says_what_is_not_as_usual_of_a_namespace() {
             {"nqn": "nqn.s", "allowed_hosts": null, "namespaces": namespaces}]});
     let text = print::status(&serde_json::from_value(status).unwrap());
     let (_, shown) = text.split_once("every host may connect\n").unwrap();
-    let expected = "  namespace 1: 4096 bytes, blocks of 512
-  namespace 2: 4096 bytes, blocks of 512, read only, ANA group 2, FAULTED
+    let expected = "  namespace 1: 4K, blocks of 512
+  namespace 2: 4K, blocks of 512, read only, ANA group 2, FAULTED
     only for nqn.a
     only for nqn.b
   namespace 3: DISABLED, ANA group 3

@@ -41,7 +41,7 @@ pub(super) const NO_TROUBLE: &[&str] = &[
     "every host may connect",
     "no host may connect",
     "in the place of …; `ctl reload` goes back",
-    "namespace …: … bytes, blocks of …",
+    "namespace …: …, blocks of …",
     "forgotten, since it was put aside and this takes its place: …",
     "made again, since it was put aside and fits now: …",
     "stopping; commands in work are finished first",
