@@ -132,7 +132,10 @@ impl Document {
         });
         match found.and_then(|(_, port)| address_of(port)) {
             Some(address) => Ok(address),
-            None => misfit(PORT, format!("there is no port {number}")),
+            None => {
+                let what = format!("there is no port {number}; `ctl show` has them in order");
+                misfit(PORT, what)
+            }
         }
     }
 
@@ -240,7 +243,10 @@ impl Document {
     ) -> Result<(), Misfit> {
         let all = tables_mut(self.toml.as_table_mut(), SUBSYSTEM)?;
         if all.iter().any(|table| is(table, "nqn", nqn)) {
-            return misfit("nqn", format!("there is a subsystem {nqn} already"));
+            return misfit(
+                "nqn",
+                format!("there is a subsystem {nqn} already; remove it first"),
+            );
         }
         let mut table = Table::new();
         table.insert("nqn", value(nqn));
@@ -260,7 +266,11 @@ impl Document {
         let all = tables_mut(subsystem, NAMESPACE)?;
         let nsid = i64::from(add.nsid.unwrap_or_default());
         if all.iter().any(|table| nsid_of(table) == Some(nsid)) {
-            return misfit("nsid", format!("there is a namespace {nsid} already"));
+            let what = format!(
+                "there is a namespace {nsid} already; remove it first, or leave --nsid out for \
+                 the first free number"
+            );
+            return misfit("nsid", what);
         }
         let mut table = Table::new();
         table.insert("nsid", value(nsid));
@@ -290,7 +300,10 @@ impl Document {
         let all = tables_mut(self.toml.as_table_mut(), PORT)?;
         let there = all.iter().any(|table| address_of(table) == Some(wanted));
         if there && wanted.port() != Some(0) {
-            return misfit("traddr", format!("there is a port {address} already"));
+            return misfit(
+                "traddr",
+                format!("there is a port {address} already; remove it first"),
+            );
         }
         match provider {
             [] => {}
@@ -318,7 +331,7 @@ impl Document {
         if all.iter().any(|table| address_of(table) == Some(wanted)) {
             return misfit(
                 "traddr",
-                format!("there is a referral to {address} already"),
+                format!("there is a referral to {address} already; remove it first"),
             );
         }
         insert(&mut table, "port_id", port_id.map(i64::from));
@@ -334,7 +347,7 @@ impl Document {
         if remove(all, |table| address_of(table) == Some(wanted)) {
             return Ok(());
         }
-        misfit(key, format!("there is none at {address}"))
+        none_at(key, address)
     }
 
     fn set_ana(&mut self, address: Option<&str>, group: u32, state: &str) -> Result<(), Misfit> {
@@ -361,7 +374,7 @@ impl Document {
             groups.push(table);
         }
         match address {
-            Some(address) if !any => misfit(PORT, format!("there is none at {address}")),
+            Some(address) if !any => none_at(PORT, address),
             _ => Ok(()),
         }
     }
@@ -408,16 +421,28 @@ fn deny(subsystem: &mut Table, host: &str) -> Result<(), Misfit> {
     });
     match at {
         Some(_) => Ok(()),
-        None => misfit(HOSTS, format!("{host} may not connect anyway")),
+        None => {
+            let what = format!("{host} may not connect anyway; `ctl status` shows who may");
+            misfit(HOSTS, what)
+        }
     }
 }
 
 fn no_subsystem<T>(nqn: &str) -> Result<T, Misfit> {
-    misfit(SUBSYSTEM, format!("there is no subsystem {nqn}"))
+    let what = format!("there is no subsystem {nqn}; `ctl status` shows those there are");
+    misfit(SUBSYSTEM, what)
 }
 
 fn no_namespace<T>(nsid: u32) -> Result<T, Misfit> {
-    misfit("nsid", format!("there is no namespace {nsid}"))
+    let what = format!("there is no namespace {nsid}; `ctl status` shows those there are");
+    misfit("nsid", what)
+}
+
+fn none_at<T>(key: &'static str, address: &str) -> Result<T, Misfit> {
+    misfit(
+        key,
+        format!("there is none at {address}; `ctl show` has those there are"),
+    )
 }
 
 /// Writes lists of tables that stand in one line as tables of their own.

@@ -171,7 +171,7 @@ pub(super) fn lost(lost: &LostOut) -> String {
     let mut lines = Lines::default();
     lines.lost(&lost.disconnected);
     if lost.disconnected.is_empty() {
-        lines.add(0, "it was not connected");
+        lines.add(0, "it was not connected; `ctl status` shows who is");
     }
     lines.text
 }
