@@ -1,0 +1,173 @@
+//! A target that is killed while it saves what it was told to serve.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "tests"
+)]
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nvmeof_e2e::{Setup, Target};
+use serde_json::{Value, json};
+
+/// How often it is killed.
+const ROUNDS: u32 = 100;
+/// Namespaces of one document: with some of them it would be half of it.
+const NAMESPACES: u64 = 3;
+/// Within this time of the first save of a round it is killed: a dozen saves.
+const WITHIN_US: u64 = 40_000;
+
+/// Numbers that follow from one seed (xorshift64*, Vigna 2016).
+struct Dice(u64);
+
+impl Dice {
+    /// From `NVMEOF_SEED`, which repeats a run, or the clock. Says which.
+    fn new() -> Self {
+        let given = std::env::var("NVMEOF_SEED").ok();
+        let given = given.map(|seed| seed.parse().unwrap());
+        let clock = || {
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap()
+                .as_nanos()
+        };
+        let seed = given.unwrap_or_else(|| u64::try_from(clock() % u128::from(u64::MAX)).unwrap());
+        eprintln!("NVMEOF_SEED={seed}");
+        Self(seed.max(1))
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16) % end
+    }
+}
+
+/// One request and its whole answer; `None` when the target was killed meanwhile.
+fn ask(socket: &Path, method: &str, path: &str, body: &str) -> Option<String> {
+    let mut stream = UnixStream::connect(socket).ok()?;
+    let len = body.len();
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len}\r\n\r\n");
+    stream.write_all(format!("{head}{body}").as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    assert!(head.starts_with("HTTP/1.1 200 "), "{answer}");
+    let whole = serde_json::from_str::<Value>(body).is_ok();
+    whole.then(|| body.to_owned())
+}
+
+/// The document number `number`; 0 is the configuration file.
+fn document(setup: &Setup, number: u64) -> String {
+    let mut text = setup.text();
+    for nsid in nsids(number) {
+        let head = "[[subsystem.namespace]]";
+        writeln!(text, "{head}\nnsid = {nsid}\npath = 'null:1M'").unwrap();
+    }
+    text
+}
+
+fn nsids(number: u64) -> Vec<u64> {
+    let of = |at| (number - 1) * NAMESPACES + at + 1;
+    match number {
+        0 => Vec::new(),
+        _ => (0..NAMESPACES).map(of).collect(),
+    }
+}
+
+/// The number of the document that is served, of which nothing may be missing.
+fn served(socket: &Path, target: &Target) -> u64 {
+    let status = ask(socket, "GET", "/v1/status", "");
+    let status = status.unwrap_or_else(|| panic!("no answer:\n{}", target.log()));
+    let status: Value = serde_json::from_str(&status).unwrap();
+    let all = status["subsystems"][0]["namespaces"].as_array().unwrap();
+    let found: Vec<u64> = all
+        .iter()
+        .map(|one| one["nsid"].as_u64().unwrap())
+        .collect();
+    let number = found.last().map_or(0, |last| last.div_ceil(NAMESPACES));
+    assert_eq!(
+        found,
+        nsids(number),
+        "half of a document:\n{}",
+        target.log()
+    );
+    let name = (number > 0).then(|| format!("{number}.toml"));
+    assert_eq!(status["applied"], json!(name), "{status}");
+    number
+}
+
+/// Applies one document after the other until the target is gone. Returns the last that
+/// was acknowledged.
+fn apply_until_killed(setup: &Setup, socket: &Path, mut number: u64) -> u64 {
+    loop {
+        let (name, text) = (format!("{}.toml", number + 1), document(setup, number + 1));
+        let body = json!({ "name": name, "text": text }).to_string();
+        let Some(answer) = ask(socket, "POST", "/v1/apply", &body) else {
+            return number;
+        };
+        assert!(answer.contains("\"saved\":true"), "{answer}");
+        number += 1;
+    }
+}
+
+#[test]
+fn whenever_it_is_killed_it_starts_with_the_old_document_or_the_new_one() {
+    let setup = Setup::new();
+    let (socket, kept) = (setup.path("control.sock"), setup.path("kept"));
+    fs::create_dir(&kept).unwrap();
+    let head = format!(
+        "[control]\nsocket = '{}'\nstate = '{}'\n[reactor]\ncount = 1\nbuffer_memory = '8M'\n",
+        socket.display(),
+        kept.join("state.json").display()
+    );
+    let setup = setup.head(&head);
+    let mut dice = Dice::new();
+    let (mut acknowledged, mut unfinished) = (0, 0);
+    for round in 0..ROUNDS {
+        let mut target = setup.start();
+        let number = served(&socket, &target);
+        let was = acknowledged..=acknowledged + 1;
+        assert!(
+            was.contains(&number),
+            "round {round}: {number}, not one of {was:?}"
+        );
+        // What a writer left behind that was killed is taken away.
+        let mut files: Vec<_> = fs::read_dir(&kept).unwrap().map(|it| it.unwrap()).collect();
+        files.retain(|file| file.file_name().to_string_lossy().contains(".new"));
+        assert!(files.is_empty(), "round {round}: {files:?}");
+        let wait = Duration::from_micros(dice.below(WITHIN_US));
+        acknowledged = std::thread::scope(|scope| {
+            let changes = scope.spawn(|| apply_until_killed(&setup, &socket, number));
+            std::thread::sleep(wait);
+            target.kill();
+            changes.join().unwrap()
+        });
+        let left = fs::read_dir(&kept)
+            .unwrap()
+            .map(|it| it.unwrap().file_name());
+        let left = left.filter(|name| name.to_string_lossy().contains(".new"));
+        unfinished += left.count();
+    }
+    let target = setup.start();
+    let number = served(&socket, &target);
+    assert!(
+        (acknowledged..=acknowledged + 1).contains(&number),
+        "{number}"
+    );
+    assert!(
+        number > u64::from(ROUNDS) / 4,
+        "only {number} saves were made"
+    );
+    eprintln!("{number} documents; {unfinished} of {ROUNDS} kills left a file half way");
+    assert!(unfinished > 0, "no kill came while a state was being saved");
+    target.stop();
+}
