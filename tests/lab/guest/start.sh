@@ -99,8 +99,20 @@ blocked() {
     dmesg >"$1/dmesg"
 }
 
+# clock_is_right : whether a second is a second. The kernel measures how fast the
+# processor's counter runs in a few milliseconds of its boot, which goes wrong, by a factor
+# of ten at times, when the emulator gets no processor just then. It measures again for a
+# whole second, and says so where both agree; where they do not it goes on with the first.
+clock_is_right() {
+    dmesg | grep 'tsc: Refined TSC clocksource calibration' >/dev/null
+}
+
 serve() {
     local word name provider limit
+    if ! clock_is_right; then
+        tell clock
+        power_off
+    fi
     stand_ins
     cat /proc/mounts >/run/lab/mounts
     tell ready "$(uname -r)" "$(</proc/uptime)"

@@ -13,6 +13,9 @@ pub(crate) enum Event {
     },
     /// It cannot run scenarios.
     Broken(String),
+    /// A second of its clock is not a second, so it cannot run scenarios either;
+    /// another guest may be right.
+    WrongClock,
     /// Why the scenario fails.
     Reason(String),
     /// A figure that the scenario measured.
@@ -39,6 +42,7 @@ impl Event {
         Some(match word {
             "ready" => Self::Ready { kernel: text() },
             "broken" => Self::Broken(text()),
+            "clock" => Self::WrongClock,
             "reason" => Self::Reason(text()),
             "record" => Self::Record(text(), text()),
             "ran" => Self::Ran(text()),
@@ -70,6 +74,7 @@ mod tests {
             Event::parse("record\tiops\t8700"),
             Some(Event::Record("iops".to_owned(), "8700".to_owned()))
         );
+        assert_eq!(Event::parse("clock\r\n"), Some(Event::WrongClock));
         let end = Event::parse("end\t0\t1\t").unwrap();
         assert!(matches!(end, Event::End { left, .. } if left.is_empty()));
     }

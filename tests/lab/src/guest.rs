@@ -15,6 +15,9 @@ use crate::scenario::Machine;
 /// A boot takes 5 seconds; a machine that has other work is slower.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
+/// Guests that may have a wrong clock one after the other.
+const CLOCKS: u32 = 4;
+
 /// What every guest of a run has in common.
 #[derive(Clone, Debug)]
 pub(crate) struct Blueprint {
@@ -103,6 +106,29 @@ impl Blueprint {
 
     /// Boots a guest that runs scenarios; `number` tells guests apart.
     pub(crate) fn boot(&self, number: u32, machine: Machine) -> Result<Guest, Trouble> {
+        for _ in 0..CLOCKS {
+            let mut guest = self.start(number, machine)?;
+            match guest.next(Instant::now() + BOOT_LIMIT) {
+                Ok(Event::Ready { kernel }) => {
+                    guest.kernel = kernel;
+                    return Ok(guest);
+                }
+                Ok(Event::WrongClock) => {}
+                Ok(Event::Broken(why)) => {
+                    return Err(died(&guest.console, &format!("is not usable: {why}")));
+                }
+                Ok(other) => return Err(died(&guest.console, &format!("says {other:?}"))),
+                Err(why) => return Err(died(&guest.console, &why)),
+            }
+        }
+        Err(Trouble::Failed(format!(
+            "{CLOCKS} guests one after the other took too long or too short a time for a second; \
+             is this machine busy with other things?"
+        )))
+    }
+
+    /// The emulator, whose guest has yet to say that it is ready.
+    fn start(&self, number: u32, machine: Machine) -> Result<Guest, Trouble> {
         let console = self.folder.join(format!("guest-{number}.console"));
         let mut qemu = self.machine(Purpose::Serve, machine);
         qemu.arg("-serial")
@@ -123,23 +149,14 @@ impl Blueprint {
             });
         }
         let orders = child.stdin.take();
-        let mut guest = Guest {
+        Ok(Guest {
             child,
             orders,
             events,
             console,
             machine,
             kernel: String::new(),
-        };
-        match guest.next(Instant::now() + BOOT_LIMIT) {
-            Ok(Event::Ready { kernel }) => guest.kernel = kernel,
-            Ok(Event::Broken(why)) => {
-                return Err(died(&guest.console, &format!("is not usable: {why}")));
-            }
-            Ok(other) => return Err(died(&guest.console, &format!("says {other:?}"))),
-            Err(why) => return Err(died(&guest.console, &why)),
-        }
-        Ok(guest)
+        })
     }
 }
 

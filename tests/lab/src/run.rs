@@ -219,7 +219,7 @@ impl Watched {
     /// Returns whether the case is over.
     fn hear(&mut self, event: Event) -> bool {
         match event {
-            Event::Ready { .. } | Event::Broken(_) => {}
+            Event::Ready { .. } | Event::Broken(_) | Event::WrongClock => {}
             Event::Reason(why) => {
                 self.reason.get_or_insert(why);
             }
