@@ -78,3 +78,29 @@ for in_capsule in 4096 0 16384; do
     disconnect
     target_stop
 done
+
+# The longest queues there are. Linux takes 1024 entries for an answer and makes no more
+# than 256 over RDMA (NVME_RDMA_MAX_QUEUE_SIZE); with these it has more to do than a queue
+# can take. Ours has 1023 commands in one queue.
+dmesg_expect 'ctrl sqsize 1024 > max queue size 256, clamping down'
+rm -f "$WORK"/d?
+config "$(disk d1 16M)"
+printf '\n[limits]\nqueue_depth = 1024\n' >>"$CONFIG"
+target_start
+connect --queue-size=1024 --nr-io-queues=1
+expect_eq "CAP.MQES" 1023 $(($(nvme show-regs "/dev/$CTRL" -o json | field .cap) & 0xffff))
+entries=$(cat "/sys/class/nvme/$CTRL/sqsize")
+record "entries of Linux" $((entries + 1))
+expect_eq "entries of Linux" 255 "$entries"
+fio --name=deep --filename="$(device 1)" --rw=randwrite --bs=4k --iodepth=1100 \
+    --size=16M --ioengine=io_uring --direct=1 --verify=crc32c --verify_fatal=1 \
+    --aux-path="$WORK" --output-format=json --output="$OUT/deep.json" 2>"$OUT/deep.err" ||
+    fail "1100 requests at once: $(fio_complaint "$OUT/deep.json")"
+expect_eq "the job that wrote and verified" 16777216 \
+    "$(fio_report "$OUT/deep.json" | field '.jobs[0] | select(.error == 0) | .read.io_bytes')"
+cmp "$(device 1)" "$WORK/d1" || fail "the backing file has other content"
+disconnect
+initiator bench --namespace-id 1 --rw randrw --iodepth 1023 --io-queues 1 --runtime 2 \
+    -o json >"$WORK/bench"
+expect_eq "errors with 1023 commands in one queue" 0 "$(field '.errors // 0' <"$WORK/bench")"
+target_stop
