@@ -1,6 +1,6 @@
 #!/bin/bash
-# about: the Debian packages: install, serve under systemd, upgrade with the configuration kept, reboot, remove, purge
-# providers: iwarp
+# about: the Debian packages: install, serve files and a block device under systemd, watchdog, upgrade with the configuration kept, reboot, remove, purge
+# providers: iwarp verbs-rxe
 # timeout: 400
 # packages: yes
 source /lab/guest/lib.sh
@@ -42,7 +42,7 @@ cat >"$CONF" <<TOML
 [[port]]
 traddr = "$ADDRESS"
 trsvcid = $PORT
-provider = "iwarp"
+provider = "$ENGINE"
 [[subsystem]]
 nqn = "$NQN"
 allow_any_host = true
@@ -53,7 +53,7 @@ TOML
 in_it nvmeof-target check-config "$CONF"
 in_it systemctl restart nvmeof-target
 in_it systemctl status --no-pager nvmeof-target
-connect
+connect --reconnect-delay=1
 dd if=/dev/urandom of="$WORK/data" bs=1M count=4 status=none
 dd if="$WORK/data" of="$(device 1)" bs=1M oflag=direct status=none
 
@@ -78,6 +78,61 @@ expect_match "why the reload failed" "target.toml.*colour" \
 active || fail "a reload that was refused stopped the target"
 cp "$WORK/right" "$CONF"
 in_it systemctl reload nvmeof-target
+
+# A block device needs the drop-in that comes along, where it is named; another one stays
+# closed, though the group of the service may open it.
+drop_ins=/etc/systemd/system/nvmeof-target.service.d
+mkdir -p $drop_ins
+block=$(losetup --find --show "$(disk d4 16M)")
+closed=$(losetup --find --show "$(disk d5 16M)")
+# As udev does it elsewhere.
+chgrp disk "$block" "$closed"
+chmod 660 "$block" "$closed"
+expect_match "a block device without the drop-in" 'no permission to open it' \
+    "$(expect_fail in_it nvmeof-target ctl namespace add "$block" --nsid 4)"
+dpkg-deb --fsys-tarfile /lab/packages/nvmeof-target_*-1_*.deb |
+    tar -xO ./usr/share/doc/nvmeof-target/examples/block-device.conf |
+    sed "s|^DeviceAllow=/dev/nvme1n1 |DeviceAllow=$block |" >$drop_ins/block-device.conf
+expect_match "the drop-in" "DeviceAllow=$block rw" "$(<$drop_ins/block-device.conf)"
+in_it systemctl daemon-reload
+in_it systemctl restart nvmeof-target
+in_it nvmeof-target ctl namespace add "$block" --nsid 4
+expect_match "a block device that is not named" 'no permission to open it' \
+    "$(expect_fail in_it nvmeof-target ctl namespace add "$closed" --nsid 5)"
+wait_for 60 device 4
+dd if="$WORK/data" of="$(device 4)" bs=1M oflag=direct status=none
+cmp -n 4194304 "$WORK/data" "$block" || fail "what was written is not on the block device"
+in_it nvmeof-target ctl namespace remove 4
+losetup -d "$block" "$closed"
+
+# A target that hangs is killed and started again by systemd; the host comes again, and
+# its I/O goes on.
+printf '[Service]\nWatchdogSec=3\n' >$drop_ins/watchdog.conf
+in_it systemctl daemon-reload
+in_it systemctl restart nvmeof-target
+wait_for 60 controller_is live
+fio --name=watchdog --filename="$(device 1)" --offset=8M --size=16M --rw=randwrite --bs=4k \
+    --iodepth=4 --ioengine=libaio --direct=1 --verify=crc32c --verify_fatal=1 \
+    --verify_backlog=64 --time_based --runtime=12 >"$OUT/watchdog.log" 2>&1 &
+fio=$!
+sleep 2
+old=$(main_pid)
+in_it kill -STOP "$old"
+restarted() {
+    [ "$(in_it systemctl show -P NRestarts nvmeof-target)" = 1 ] && active
+}
+wait_for 30 restarted
+[ "$(main_pid)" != "$old" ] || fail "the process that hung is still there"
+expect_match "why it was restarted" 'Watchdog timeout' \
+    "$(in_it journalctl -u nvmeof-target -n 40 -o cat)"
+status=0
+wait "$fio" || status=$?
+[ "$status" = 0 ] || fail "I/O over the restart: $(tail -n 3 "$OUT/watchdog.log")"
+wait_for 60 controller_is live
+rm -r $drop_ins
+in_it systemctl daemon-reload
+in_it systemctl restart nvmeof-target
+wait_for 60 controller_is live
 
 # What is changed while it runs is there after the upgrade and the reboot.
 in_it nvmeof-target ctl namespace add ram:16M --nsid 3
