@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: a disk that is deleted under a host is faulted, comes back, and hurts no other namespace
+# about: a disk that is deleted under a host is faulted: the host is warned, it is counted, it comes back with ctl and hurts no other namespace
 # providers: iwarp verbs-rxe
 # timeout: 300
 source /lab/guest/lib.sh
@@ -19,10 +19,40 @@ make_disk() {
 }
 make_disk
 
+# ctl ARGUMENT... : asks or changes the running target.
+ctl() {
+    nvmeof-target ctl --socket "$WORK/control.sock" "$@"
+}
+# faults : how often the target counted that namespace 2 was gone, for whatever cause.
+faults() {
+    local web
+    exec {web}<>/dev/tcp/127.0.0.1/9400
+    printf 'GET /metrics HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n' >&"$web"
+    awk '/^nvmeof_target_namespace_faults_total\{.*nsid="2"/ { all += $NF }
+        END { print all + 0 }' <&"$web"
+    exec {web}>&-
+}
+# state_is STATE : of namespace 2, as the target tells it.
+state_is() {
+    [ "$(ctl status -o json | field '.subsystems[0].namespaces[1].state')" = "$1" ]
+}
+warnings() {
+    nvme smart-log "/dev/$CTRL" -o json | field .critical_warning
+}
+
 config "$(disk d1 64M)" /dev/nullb0
+printf '\n[control]\nsocket = "%s"\n\n[metrics]\nlisten = "127.0.0.1:9400"\n' \
+    "$WORK/control.sock" >>"$CONFIG"
 target_start
 connect
 wait_for 10 device 2
+# Linux asks for no SMART warnings: its own notices (900h) and that of reliability (4h).
+nvme set-feature "/dev/$CTRL" -f 0xb -V 0x904
+udevadm monitor --kernel --property --subsystem-match=nvme >"$WORK/events" &
+monitor=$!
+expect_eq "warnings before" 0 "$(warnings)"
+expect_eq "faults before" 0 "$(faults)"
+state_is ready || fail "namespace 2 is not ready"
 fio --name=other --filename="$(device 1)" --rw=randwrite --bs=4k --iodepth=8 --ioengine=libaio \
     --direct=1 --verify=crc32c --verify_backlog=64 --time_based --runtime=25 --size=32M \
     >"$OUT/other.log" 2>&1 &
@@ -40,9 +70,26 @@ wait "$gone" || status=$?
 expect_fail dd if="$(device 2)" of=/dev/null bs=4k count=1 iflag=direct >/dev/null
 [ -d "/proc/$other" ] || fail "the other namespace was hurt: $(tail -n 3 "$OUT/other.log")"
 
+# Told to whoever asks, to whoever watches, and to the host: an event of SMART (1) that
+# says that the reliability is degraded (0), with the page to read (02h).
+state_is faulted || fail "the target does not say that namespace 2 is faulted"
+expect_match "status" 'namespace 2: [^'$'\n'']*FAULTED' "$(ctl status)"
+expect_eq "faults" 1 "$(faults)"
+wait_for 10 grep -q 'NVME_AEN=0x020001' "$WORK/events"
+kill "$monitor"
+expect_eq "critical warnings: reliability" 4 "$(warnings)"
+
+# It comes back when it is there and an administrator says so.
+expect_match "enabled while the disk is gone" '/dev/nullb0' \
+    "$(expect_fail ctl namespace enable 2)"
 make_disk
-kill -HUP "$TARGET"
-wait_for 10 target_logged 'namespace 2 is there again'
+sleep 1
+state_is faulted || fail "what has the name of the disk was served without a word"
+ctl namespace enable 2
+target_logged 'namespace 2 is there again' || fail "the log does not say that it is back"
+state_is ready || fail "namespace 2 is not back"
+expect_eq "faults at the end" 1 "$(faults)"
+expect_eq "critical warnings at the end" 0 "$(warnings)"
 dd if=/dev/urandom of="$WORK/data" bs=64k count=1 status=none
 dd if="$WORK/data" of="$(device 2)" bs=64k oflag=direct status=none
 cmp -n 65536 "$WORK/data" /dev/nullb0 || fail "what was written is not on the disk"
