@@ -17,6 +17,7 @@
     reason = "a test that cannot go on has failed; some calls only check"
 )]
 
+mod control;
 mod fio;
 mod image;
 mod observe;
@@ -27,6 +28,7 @@ mod setup;
 mod target;
 mod work;
 
+pub use control::{ask, ctl, managed};
 pub use fio::{Jobs, engine};
 pub use image::{image, pattern, same_bytes};
 pub use observe::{cpu_seconds, fds, is_root, own_kib, rss_kib};

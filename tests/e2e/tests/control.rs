@@ -13,38 +13,12 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use nvmeof_e2e::{
-    HOST, NQN, Run, Setup, at_work, blocks, goes_on, nsids, pattern, same_bytes, target_command,
+    HOST, NQN, Run, ask, at_work, blocks, ctl, goes_on, managed, nsids, pattern, same_bytes,
+    target_command,
 };
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
-
-/// A target with a control socket and a place for its state.
-fn managed() -> Setup {
-    let setup = Setup::new();
-    let head = format!(
-        "[control]\nsocket = '{}'\nstate = '{}'\n",
-        setup.path("control.sock").display(),
-        setup.path("state.json").display()
-    );
-    setup.head(&head)
-}
-
-/// `nvmeof-target ctl` with these words.
-fn ctl(setup: &Setup, line: &str) -> Run {
-    let mut command = target_command();
-    command
-        .arg("ctl")
-        .arg("--socket")
-        .arg(setup.path("control.sock"));
-    Run::new(command).args(line)
-}
-
-/// The same, which prints JSON.
-fn ask(setup: &Setup, line: &str) -> Value {
-    let ended = ctl(setup, &format!("-o json {line}")).ok();
-    serde_json::from_slice(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {ended}"))
-}
 
 #[test]
 fn a_host_at_work_sees_namespaces_come_grow_and_go() {

@@ -163,7 +163,9 @@ fn within(tokens: TokenStream, around: &str, each: &mut impl FnMut(&str, &str)) 
                     continue;
                 }
                 let around = match group.delimiter() {
-                    Delimiter::Parenthesis if !name.is_empty() => name.clone(),
+                    Delimiter::Parenthesis if !name.is_empty() => {
+                        level_of(&group.stream()).unwrap_or_else(|| name.clone())
+                    }
                     // What is chosen among for a place in a message.
                     Delimiter::Brace => String::new(),
                     _ => around.to_owned(),
@@ -172,6 +174,20 @@ fn within(tokens: TokenStream, around: &str, each: &mut impl FnMut(&str, &str)) 
                 name.clear();
             }
         }
+    }
+}
+
+/// The level that a macro of ours is told first, as in `of_peer!(warn, self, "...")`.
+fn level_of(arguments: &TokenStream) -> Option<String> {
+    let mut tokens = arguments.clone().into_iter();
+    match (tokens.next(), tokens.next()) {
+        (Some(TokenTree::Ident(level)), Some(TokenTree::Punct(comma))) => {
+            let is_level = ["error", "warn", "info", "debug"]
+                .iter()
+                .any(|one| level == one);
+            (is_level && comma.as_char() == ',').then(|| level.to_string())
+        }
+        _ => None,
     }
 }
 
@@ -228,6 +244,8 @@ mod tests {
             wrong("key: must be 1 to 2");
             wrong(&format!("must be {low} to {high}, {{really}}"));
             tracing::warn!(device = "x", "it is slow: {why}");
+            of_peer!(warn, self, "it is gone: {why}");
+            of_peer!(info, self, "it is back as it was");
             list.get(0).expect("a list is never empty here");
         }
         #[command(after_help = "how to use it well")]
@@ -242,7 +260,12 @@ mod tests {
 
     #[test]
     fn messages_are_found_where_they_are() {
-        let expected = set(&["…: is not there; make …", "in two lines", "it is slow: …"]);
+        let expected = set(&[
+            "…: is not there; make …",
+            "in two lines",
+            "it is slow: …",
+            "it is gone: …",
+        ]);
         assert_eq!(declared(CODE).unwrap(), expected);
         let sentences = sentences(CODE).unwrap();
         assert!(sentences.contains("key: must be 1 to 2"), "{sentences:?}");
@@ -250,7 +273,7 @@ mod tests {
             sentences.contains("must be … to …, {really}"),
             "{sentences:?}"
         );
-        assert_eq!(sentences.len(), 4, "{sentences:?}");
+        assert_eq!(sentences.len(), 5, "{sentences:?}");
     }
 
     #[test]

@@ -1,0 +1,303 @@
+//! Every verb of `nvmeof-target ctl`: what it prints for people and for programs, and
+//! what it says where it cannot be done.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use nvmeof_e2e::{HOST, NQN, Setup, Target, ask, ctl, managed, nsids};
+use serde_json::Value;
+
+/// The commands of the table in docs/managing.md, without their arguments.
+fn documented() -> BTreeSet<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/managing.md");
+    let document = fs::read_to_string(path).unwrap();
+    let (_, table) = document.split_once("| `nvmeof-target ctl` | |").unwrap();
+    let rows = table
+        .lines()
+        .skip(1)
+        .take_while(|line| line.starts_with('|'));
+    let mut found = BTreeSet::new();
+    for row in rows.filter(|row| row.starts_with("| `")) {
+        let cell = row.trim_start_matches("| ").split(" | ").next().unwrap();
+        let mut noun = "";
+        for command in cell
+            .split('`')
+            .filter(|part| part.starts_with(char::is_lowercase))
+        {
+            let words: Vec<_> = command.split(' ').filter(|word| is_verb(word)).collect();
+            // `namespace enable NSID`, `disable NSID`: the first word is of both.
+            match words[..] {
+                [first, second] => {
+                    noun = first;
+                    found.insert(format!("{first} {second}"));
+                }
+                [only] if noun.is_empty() => {
+                    found.insert(only.to_owned());
+                }
+                [only] => {
+                    found.insert(format!("{noun} {only}"));
+                }
+                _ => panic!("{row}"),
+            }
+        }
+    }
+    found
+}
+
+/// Whether it is no argument: those are in capitals there.
+fn is_verb(word: &str) -> bool {
+    word.starts_with(char::is_lowercase)
+}
+
+/// People read lines of 80 columns; only a name that is longer by itself is not cut.
+#[track_caller]
+fn is_for_people(text: &str) {
+    for line in text.lines() {
+        let one_word = !line.trim_start().contains(' ');
+        assert!(line.chars().count() <= 80 || one_word, "{line}");
+    }
+    assert!(!text.trim().is_empty(), "nothing was printed");
+}
+
+/// Runs both lines, the second for programs; returns what each printed.
+#[track_caller]
+fn both(setup: &Setup, people: &str, programs: &str) -> (String, Value) {
+    let text = ctl(setup, people).ok().text();
+    // The document is as its author wrote it.
+    if people != "show" {
+        is_for_people(&text);
+    }
+    let json = ask(setup, programs);
+    assert!(json.is_object(), "{json}");
+    (text, json)
+}
+
+/// Two changes that are put aside, since the file has those namespaces by now.
+fn put_two_aside(setup: &Setup) {
+    for nsid in [21, 22] {
+        ctl(setup, &format!("namespace add null:1M --nsid {nsid}")).ok();
+    }
+    let mut text = setup.text();
+    for nsid in [21, 22] {
+        text += &format!("[[subsystem.namespace]]\nnsid = {nsid}\npath = 'ram:1M'\n");
+    }
+    fs::write(setup.path("target.toml"), text).unwrap();
+    ctl(setup, "reload").ok();
+}
+
+#[test]
+fn every_verb_is_done_for_people_and_for_programs() {
+    let setup = managed().file(4 << 20);
+    let target = setup.start();
+    let path = |name: &str| setup.path(name).display().to_string();
+    let other = setup.path("other.toml");
+    let more = "[[subsystem.namespace]]\nnsid = 9\npath = 'ram:1M'\n";
+    fs::write(&other, setup.text() + more).unwrap();
+    let (plan, apply) = (
+        format!("plan {}", other.display()),
+        format!("apply {}", other.display()),
+    );
+    let (first, second) = (
+        "nqn.2026-11.org.example:first",
+        "nqn.2026-11.org.example:second",
+    );
+    let sockets = [path("a.sock"), path("b.sock")];
+    let in_place = |line: &str, name: &str| line.replace('@', name);
+    let sub = |line: &str| (in_place(line, first), in_place(line, second));
+    let pairs: Vec<(String, String)> = vec![
+        twice("status"),
+        twice("show"),
+        twice(&plan),
+        twice(&apply),
+        twice("reload"),
+        two(
+            "namespace add ram:1M --nsid 11",
+            "namespace add ram:1M --nsid 12",
+        ),
+        two("namespace resize 1 8M", "namespace resize 1"),
+        two("namespace disable 11", "namespace disable 12"),
+        two("namespace enable 11", "namespace enable 12"),
+        two("namespace remove 11", "namespace remove 12"),
+        two(
+            &format!("host allow --only {HOST}"),
+            &format!("host allow {first}"),
+        ),
+        two(&format!("host deny {HOST}"), &format!("host deny {first}")),
+        twice("host allow any"),
+        two(
+            &format!("port add unix:{}", sockets[0]),
+            &format!("port add unix:{}", sockets[1]),
+        ),
+        two(&format!("port remove unix:{}", sockets[0]), "port remove 2"),
+        sub("subsystem add @ --host any"),
+        sub("subsystem remove @"),
+        two("ana set 1 non-optimized", "ana set 1 optimized --port 1"),
+        two("referral add 10.0.0.9:4420", "referral add 10.0.0.10:8009"),
+        two(
+            "referral remove 10.0.0.9:4420",
+            "referral remove 10.0.0.10:8009",
+        ),
+        twice(&format!("disconnect {HOST}")),
+        twice("changes"),
+        twice("drain"),
+        twice("resume"),
+        twice("save"),
+        two(
+            &format!("save {}", path("a.toml")),
+            &format!("save {}", path("b.toml")),
+        ),
+    ];
+    let mut done = BTreeSet::new();
+    for (people, programs) in &pairs {
+        both(&setup, people, programs);
+        done.insert(verb(people));
+    }
+    put_two_aside(&setup);
+    let (text, json) = both(&setup, "changes", "changes");
+    let unwrapped = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for nsid in [21, 22] {
+        let why = format!("put aside: nsid: there is a namespace {nsid} already");
+        assert!(unwrapped.contains(&why), "{text}");
+    }
+    assert_eq!(json["aside"].as_array().unwrap().len(), 2, "{json}");
+    let numbers = numbers_of_aside(&json);
+    // The first is gone before the second is asked for.
+    let lines = numbers.map(|number| format!("forget {number}"));
+    both(&setup, &lines[0], &lines[1]);
+    done.insert("forget".to_owned());
+    let (_, json) = both(&setup, "changes", "changes");
+    assert_eq!(json["aside"], Value::Array(Vec::new()), "{json}");
+    assert_eq!(done, documented(), "the verbs of docs/managing.md");
+    assert_eq!(nsids(&target), [1, 21, 22]);
+    target.stop();
+}
+
+fn twice(line: &str) -> (String, String) {
+    two(line, line)
+}
+
+fn two(people: &str, programs: &str) -> (String, String) {
+    (people.to_owned(), programs.to_owned())
+}
+
+/// The words of a line that are no arguments, as in the documentation.
+fn verb(line: &str) -> String {
+    let words: Vec<_> = line.split(' ').collect();
+    let nouns = ["namespace", "host", "port", "subsystem", "ana", "referral"];
+    let len = if nouns.contains(&words[0]) { 2 } else { 1 };
+    words[..len].join(" ")
+}
+
+/// The numbers of the two changes that are put aside; that of the second once the
+/// first is gone.
+fn numbers_of_aside(document: &Value) -> [usize; 2] {
+    let aside = document["aside"].as_array().unwrap();
+    let edits = document["edits"].as_array().unwrap().iter();
+    let is_aside = |edit: &Value| aside.iter().any(|one| one["edit"] == *edit);
+    let numbers = (1..).zip(edits).filter(|(_, edit)| is_aside(edit));
+    let numbers: Vec<usize> = numbers.map(|(number, _)| number).collect();
+    assert_eq!(numbers.len(), 2, "{document}");
+    [numbers[0], numbers[1] - 1]
+}
+
+/// What is not there is named, with what shows those that are.
+#[test]
+fn who_names_what_is_not_there_is_told_where_to_look() {
+    let friend = "nqn.2026-11.org.example:friend";
+    let access = format!("allowed_hosts = ['{HOST}']");
+    let setup = managed().access(&access).file(1 << 20);
+    let target = setup.start();
+    let (status, show) = ("`ctl status` shows", "`ctl show` has");
+    let nqn = "nqn.2026-11.org.example:no";
+    let strange = setup.path("strange.toml");
+    fs::write(&strange, setup.text() + "colour = 'blue'\n").unwrap();
+    for (line, words) in [
+        ("namespace remove 7", ["no namespace 7", status]),
+        ("namespace resize 7", ["no namespace 7", status]),
+        ("namespace enable 7", ["no namespace 7", status]),
+        ("namespace disable 7", ["no namespace 7", status]),
+        (
+            &*format!("namespace add ram:1M --subsystem {nqn}"),
+            ["no subsystem", status],
+        ),
+        (
+            &format!("namespace remove 1 --subsystem {nqn}"),
+            ["no subsystem", status],
+        ),
+        (
+            &format!("host allow {friend} --subsystem {nqn}"),
+            ["no subsystem", status],
+        ),
+        (
+            &format!("host deny {friend}"),
+            ["may not connect anyway", status],
+        ),
+        (&format!("subsystem remove {nqn}"), ["no subsystem", status]),
+        (
+            &format!("subsystem add {NQN}"),
+            ["already", "remove it first"],
+        ),
+        (
+            "namespace add ram:1M --nsid 1",
+            ["already", "leave --nsid out"],
+        ),
+        ("port remove 9", ["no port 9", show]),
+        ("port remove 10.0.0.9:4420", ["none at 10.0.0.9:4420", show]),
+        ("ana set 1 optimized --port 9", ["no port 9", show]),
+        (
+            "ana set 1 optimized --port 10.0.0.9:4420",
+            ["none at 10.0.0.9:4420", show],
+        ),
+        (
+            "referral remove 10.0.0.9:4420",
+            ["none at 10.0.0.9:4420", show],
+        ),
+        ("forget 3", ["no change 3", "see `ctl changes`"]),
+        (
+            &format!("plan {}", strange.display()),
+            ["colour", "expected one of"],
+        ),
+        (
+            &format!("apply {}", strange.display()),
+            ["colour", "expected one of"],
+        ),
+    ] {
+        let said = ctl(&setup, line).fails(2, &words);
+        is_for_people(&said.stderr);
+        is_refused_for_programs(&setup, line);
+        assert_eq!(status_of(&setup, &target), [1], "{line}");
+    }
+    let nobody = ctl(&setup, &format!("disconnect {friend}")).ok().text();
+    assert!(
+        nobody.contains("not connected") && nobody.contains(status),
+        "{nobody}"
+    );
+    target.stop();
+}
+
+/// The error is JSON on standard output, and the same message.
+#[track_caller]
+fn is_refused_for_programs(setup: &Setup, line: &str) {
+    let ended = ctl(setup, &format!("-o json {line}")).end();
+    assert_eq!(ended.status, Some(2), "{ended}");
+    let json: Value =
+        serde_json::from_slice(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {ended}"));
+    let message = json["error"]["message"].as_str().unwrap_or_default();
+    assert!(!message.is_empty(), "{ended}");
+}
+
+/// The namespaces that the target says it serves.
+fn status_of(setup: &Setup, target: &Target) -> Vec<u64> {
+    let json = ask(setup, "status");
+    let all = json["subsystems"][0]["namespaces"].as_array();
+    let all = all.unwrap_or_else(|| panic!("{json}: {}", target.log()));
+    all.iter()
+        .map(|one| one["nsid"].as_u64().unwrap())
+        .collect()
+}
