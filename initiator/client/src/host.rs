@@ -233,10 +233,13 @@ impl Host {
         let controller = self.connect(options).await?;
         let mut reader = DiscoveryReader::new();
         while let Some(command) = reader.poll_command() {
-            let data = controller.admin_read(command).await?;
-            reader
-                .handle_data(&data)
-                .map_err(|error| Error::setup(addr, 0, error))?;
+            let wrong = |error| Error::setup(addr, 0, error);
+            match controller.admin_read(command).await {
+                Ok(data) => reader.handle_data(&data).map_err(wrong)?,
+                Err(Error::Command(failed))
+                    if reader.handle_failure(failed.status).map_err(wrong)? => {}
+                Err(error) => return Err(error),
+            }
         }
         controller.disconnect().await;
         Ok(Discovery {

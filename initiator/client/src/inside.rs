@@ -89,7 +89,7 @@ impl Namespace {
 
     /// Most blocks of one command, by a field of the controller's NVM command set
     /// limits: "a power of two in units of the minimum memory page size" (NVM 1.0,
-    /// section 4.1.5.2). 0, or no such limits, is no limit.
+    /// section 4.1.5.4). 0, or no such limits, is no limit.
     pub(crate) async fn most_blocks(&self, field: impl Fn(&IdentifyControllerNvm) -> u8) -> u64 {
         let controller = self.controller();
         // Controllers before NVMe 2.0 do not know the structure.

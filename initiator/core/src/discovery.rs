@@ -1,6 +1,7 @@
 //! Reading the discovery log page, which may change while it is read (NVMe Base
 //! 2.0, section 5.16.1.23).
 
+use nvmeof_wire::Status;
 use nvmeof_wire::admin::LogId;
 use nvmeof_wire::log::DiscoveryEntry;
 use nvmeof_wire::log::discovery::{DISCOVERY_ENTRY_LEN, DISCOVERY_HEADER_LEN, DiscoveryPage};
@@ -89,6 +90,20 @@ impl DiscoveryReader {
                 Ok(())
             }
         }
+    }
+
+    /// Takes that the command failed so. Says whether reading goes on: a page that has
+    /// become shorter ends before what was to be read next, which "shall" be refused
+    /// with Invalid Field (Base 2.1, 5.1.12, figure 199). It is read from its start then.
+    ///
+    /// # Errors
+    /// [`SetupError::Garbled`] when the page changes all the time.
+    pub fn handle_failure(&mut self, status: Status) -> Result<bool, SetupError> {
+        let beyond = !self.page.is_empty() && status.kind() == Status::INVALID_FIELD;
+        if beyond {
+            self.start_over()?;
+        }
+        Ok(beyond)
     }
 
     fn start_over(&mut self) -> Result<(), SetupError> {
@@ -192,6 +207,31 @@ mod tests {
         }
         assert_eq!(ports(&reader), ["3"]);
         assert_eq!(reader.generation(), 2);
+    }
+
+    /// Reading `page` from an offset beyond its end fails.
+    #[test]
+    fn a_page_that_becomes_shorter_is_read_again() {
+        let names: Vec<String> = (0..9).map(|n| n.to_string()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let (long, short) = (page(1, &names), page(2, &["3"]));
+        let mut reader = DiscoveryReader::new();
+        for _ in 0..2 {
+            let command = reader.poll_command().unwrap();
+            reader.handle_data(&answer(&command, &long)).unwrap();
+        }
+        let refused = Status::INVALID_FIELD.with_dnr().with_more();
+        assert!(reader.handle_failure(refused).unwrap());
+        while let Some(command) = reader.poll_command() {
+            reader.handle_data(&answer(&command, &short)).unwrap();
+        }
+        assert_eq!(ports(&reader), ["3"]);
+        // Nothing else is a reason to read again, and at its start none is.
+        let mut reader = DiscoveryReader::new();
+        assert!(!reader.handle_failure(refused).unwrap());
+        let command = reader.poll_command().unwrap();
+        reader.handle_data(&answer(&command, &long)).unwrap();
+        assert!(!reader.handle_failure(Status::INTERNAL_ERROR).unwrap());
     }
 
     #[test]

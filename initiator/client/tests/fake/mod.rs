@@ -459,7 +459,7 @@ impl<P: Provider> Fake<P> {
         // As controllers do that have an error log.
         let status = match status.is_success() {
             true => status,
-            false => status.with_dnr().with_more(),
+            false => status.with_more(),
         };
         let cqe = Cqe::new(cid, queue.sqhd, status, result);
         let invalidate = match Sgl::parse(&sqe.dptr) {

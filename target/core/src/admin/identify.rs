@@ -319,7 +319,7 @@ fn mdts(max_transfer: u32) -> u8 {
     u8::try_from((max_transfer / 4096).ilog2()).unwrap_or(u8::MAX)
 }
 
-/// Limits of commands without a transfer (NVM 1.0, 4.1.5.2).
+/// Limits of commands without a transfer (NVM 1.0, 4.1.5.4).
 fn nvm_controller() -> IdentifyControllerNvm {
     IdentifyControllerNvm {
         vsl: const { pages(Limits::MAX_VERIFY) },
