@@ -63,7 +63,7 @@ expect_fields "id-ctrl" "{
     subnqn: \"$NQN\", ioccsz: 260, iorcsz: 1, icdoff: 0, fcatt: 0,
     msdbd: 16, ofcs: 1
 }" "$controller"
-expect_fields "nvm-id-ctrl" '{vsl: 13, wzsl: 13, dmrl: 255, dmsl: 4294967295}' "$(json nvm-id-ctrl)"
+expect_fields "nvm-id-ctrl" '{vsl: 13, wzsl: 13, dmrl: 0, dmsl: 0}' "$(json nvm-id-ctrl)"
 expect_fields "list-ns" '{nsid_list: [{nsid: 1}, {nsid: 2}]}' "$(json list-ns)"
 expect_fields "list-ctrl" "{num_ctrl: 1, ctrl_list: [{ctrl_id: $(field .cntlid <<<"$controller")}]}" \
     "$(json list-ctrl)"
@@ -134,9 +134,9 @@ expect_match "a read beyond the end" 'LBA Out of Range' "$said"
 said=$(expect_fail nvme get-feature "/dev/$CTRL" -f 0x33)
 expect_match "a feature that is not there" 'Invalid Field' "$said"
 errors=$(json error-log -e 3)
-expect_fields "newest error" '{error_count: 2, sqid: 0, status_field: 16386,
+expect_fields "newest error" '{error_count: 2, sqid: 0, status_field: 24578,
     parm_error_location: 40, lba: 0}' "$(field '.errors[0]' <<<"$errors")"
-expect_fields "first error" '{error_count: 1, status_field: 16512, parm_error_location: 40,
+expect_fields "first error" '{error_count: 1, status_field: 24704, parm_error_location: 40,
     lba: 131072, nsid: 1}' "$(field '.errors[1]' <<<"$errors")"
 expect_ge "queue of the first error" 1 "$(field '.errors[1].sqid' <<<"$errors")"
 expect_eq "entry after the last error" 0 "$(field '.errors[2].error_count' <<<"$errors")"

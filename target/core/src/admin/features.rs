@@ -45,6 +45,10 @@ pub(super) const OF_IO: [FeatureId; 13] = [
 pub(super) const OF_DISCOVERY: [FeatureId; 2] =
     [FeatureId::ASYNC_EVENT_CONFIG, FeatureId::KEEP_ALIVE_TIMER];
 
+/// Base 2.1, 5.1.25.1.8: for transports that require Keep Alive "(e.g., RDMA and TCP), the
+/// default value for this field is 1D4C0h". A Connect says what it is in use.
+const DEFAULT_KATO_MS: u32 = 0x1_d4c0;
+
 impl Admin<'_> {
     /// The features this controller has.
     pub(super) fn features(&self) -> &'static [FeatureId] {
@@ -92,7 +96,7 @@ impl Admin<'_> {
         let (values, current) = match command.select {
             Select::Current => (cold.features.clone(), true),
             // Base 2.1, 5.1.11: without a saved value the default is returned.
-            Select::Default | Select::Saved => (Features::new(limits, 0), false),
+            Select::Default | Select::Saved => (Features::new(limits, DEFAULT_KATO_MS), false),
             Select::Capabilities => return Ok(Next::Done(capabilities(command.fid).bits().into())),
             Select::Reserved(_) => return Err(Failure::field(SEL)),
         };

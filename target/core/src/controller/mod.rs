@@ -164,7 +164,8 @@ impl Controller {
     /// 0h ... the Keep Alive Timer is disabled". A host may ask for that here: Keep Alive
     /// Timeout Invalid is what 0h may be refused with, but Linux hosts connect with it
     /// (`nvme discover`, `nvme connect --keep-alive-tmo=0`), and Linux' own target
-    /// takes it. Such a controller lasts as long as its connection.
+    /// takes it. Such an I/O controller lasts as long as its connection; a
+    /// discovery controller whose host is silent for two minutes goes.
     pub(crate) fn patience(&self) -> Option<Duration> {
         let kato_ms = self.lock().features.kato_ms;
         match (kato_ms, &self.serves) {

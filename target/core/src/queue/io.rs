@@ -214,7 +214,7 @@ impl Joined {
         let kind = IoKind::WriteZeroes { deallocate };
         let (namespace, mut op) = self.range(request, sqe, kind)?;
         writable(namespace)?;
-        // NVM 1.0, 4.1.5.2, WZSL: "if the host submits a command that exceeds
+        // NVM 1.0, 4.1.5.4, WZSL: "if the host submits a command that exceeds
         // this transfer size, then the command is aborted with ... Invalid
         // Field in Command".
         if op.len > Limits::MAX_WRITE_ZEROES {
@@ -225,12 +225,12 @@ impl Joined {
         Ok(Next::Execute(op))
     }
 
-    /// NVM 1.0, 3.2.6: Verify reads the blocks "without transferring any data
+    /// NVM 1.0, 3.2.5: Verify reads the blocks "without transferring any data
     /// or metadata to the host".
     fn verify(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
         let pages = self.piece;
         let (_, op) = self.range(request, sqe, IoKind::Fetch { pages })?;
-        // NVM 1.0, 4.1.5.2, VSL: "if the host submits a Verify command that
+        // NVM 1.0, 4.1.5.4, VSL: "if the host submits a Verify command that
         // exceeds this limit, then the command is aborted with ... Invalid
         // Field in Command".
         if op.len > Limits::MAX_VERIFY {
@@ -322,6 +322,10 @@ impl Joined {
             }
             let failure = match outcome {
                 Executed::Gone => not_ready(),
+                // Who reads is not told that it may not write.
+                Executed::ReadOnly if matches!(request.stage, Stage::Commit(_)) => {
+                    Status::WRITE_FAULT.into()
+                }
                 _ => Failure::from(status_of(kind, outcome)),
             };
             return Err(match request.stage {

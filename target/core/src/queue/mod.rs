@@ -27,8 +27,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_wire::opcode;
-use nvmeof_wire::{Cqe, Nqn, Sqe, Status};
+use nvmeof_wire::{Cqe, Nqn, Sqe, Status, opcode};
 
 pub(crate) use io::{flush_of, not_ready, status_of};
 pub use request::Request;

@@ -74,6 +74,7 @@ fn what_cannot_be_committed_is_not_read() {
     let rows = [
         (Executed::Failed, Status::WRITE_FAULT),
         (Executed::NoSpace, Status::CAPACITY_EXCEEDED),
+        (Executed::ReadOnly, Status::WRITE_FAULT),
         (Executed::Gone, Status::NAMESPACE_NOT_READY),
     ];
     for (opcode, _) in reading(0) {
