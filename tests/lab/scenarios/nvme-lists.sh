@@ -114,7 +114,7 @@ done <<'EOF'
 4 ffff
 7 f000f
 0xb 0
-0xf 0
+0xf 1d4c0
 0x16 0
 EOF
 expect_match "no such SEL" 'Invalid Field' \
