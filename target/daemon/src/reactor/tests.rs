@@ -56,6 +56,8 @@ const BLOCKS: u64 = 2048;
 pub(super) struct Bench {
     pub(super) net: SimNet,
     pub(super) reactor: Reactor<MemoryDisks>,
+    /// The mailbox of another reactor of the target, the first, which has nothing.
+    pub(super) other: Mailbox,
     pub(super) address: Address,
     pub(super) drained: bool,
     hosts: u8,
@@ -151,7 +153,8 @@ impl Bench {
         };
         let model = Model::build(limits, &ports, &[subsystem]).unwrap();
         let mailbox = Mailbox::new().unwrap();
-        let peers = Arc::from([mailbox.clone()]);
+        let other = Mailbox::new().unwrap();
+        let peers = Arc::from([other.clone(), mailbox.clone()]);
         let disks = MemoryDisks::new(1, BLOCKS * 512);
         let target = Target::new(model);
         target.keep_protections_in(Arc::new(NobodyWakes));
@@ -164,6 +167,7 @@ impl Bench {
         Self {
             net,
             reactor,
+            other,
             address,
             drained: false,
             hosts: 1,

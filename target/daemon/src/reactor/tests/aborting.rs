@@ -11,6 +11,7 @@ use nvmeof_wire::opcode::io;
 use super::Bench;
 use super::host::{Host, Sent, admin, connect, ready, run};
 use super::io::command;
+use crate::mailbox::Mail;
 
 /// Aborts `sent` of queue 1: whether it was.
 fn abort(bench: &mut Bench, host: &mut Host, admin: nvmeof_rdma::QpId, sent: Sent) -> bool {
@@ -22,6 +23,22 @@ fn abort(bench: &mut Bench, host: &mut Host, admin: nvmeof_rdma::QpId, sent: Sen
     let (cqe, _) = run(bench, host, sent);
     assert!(cqe.status().is_success());
     cqe.dw0() & 1 == 0
+}
+
+/// Whose queues are all here: nobody else has to look for them.
+#[test]
+fn an_abort_calls_no_other_reactor() {
+    let mut bench = Bench::new(47);
+    let mut host = bench.host();
+    let (admin, qp) = ready(&mut bench, &mut host);
+    bench.reactor.storage_mut().hold = true;
+    let read = host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
+    settle(&mut bench, &mut host);
+    let _ = bench.other.take();
+    assert!(!abort(&mut bench, &mut host, admin, read), "it runs");
+    assert_eq!(bench.other.take(), Mail::empty());
+    bench.reactor.storage_mut().hold = false;
+    assert!(run(&mut bench, &mut host, read).0.status().is_success());
 }
 
 fn settle(bench: &mut Bench, host: &mut Host) {

@@ -72,6 +72,31 @@ fn a_flood_of_admin_commands_keeps_nobody_from_his_turn() {
     assert!(bench.reactor.due.is_empty());
 }
 
+/// Others have what a turn begins, before it and after; a Keep Alive that nothing of its
+/// queue is before is begun with it all the same, one of them.
+#[test]
+fn one_keep_alive_is_begun_when_it_comes() {
+    let mut bench = with_room(92, limits());
+    let mut hosts: Vec<Host> = (0..20).map(|_| bench.host()).collect();
+    let queues: Vec<_> = hosts
+        .iter_mut()
+        .map(|host| admin(&mut bench, host, 0).0)
+        .collect();
+    let mut lively = bench.host();
+    let (queue, _) = admin(&mut bench, &mut lively, 1000);
+    for (host, queue) in hosts.iter_mut().zip(queues) {
+        flood(host, &[queue], OUTSTANDING);
+        arrive(&mut bench, &mut [host]);
+    }
+    let alive = [(); 2].map(|()| lively.send(queue, bare(opcode::KEEP_ALIVE), &[]));
+    arrive(&mut bench, &mut [&mut lively]);
+    let turn = bench.reactor.turn(bench.net.now()).unwrap();
+    assert!(turn.did_work);
+    arrive(&mut bench, &mut [&mut lively]);
+    let begun = alive.map(|alive| lively.take(alive).is_some());
+    assert_eq!(begun, [true, false]);
+}
+
 /// Where it alone counts, and by its own queue's flood, while two others have theirs.
 #[test]
 fn a_keep_alive_behind_a_flood_counts_from_when_it_came() {
