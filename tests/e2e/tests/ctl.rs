@@ -270,7 +270,7 @@ fn who_names_what_is_not_there_is_told_where_to_look() {
     ] {
         let said = ctl(&setup, line).fails(2, &words);
         is_for_people(&said.stderr);
-        is_refused_for_programs(&setup, line);
+        is_refused_for_programs(&setup, line, &words);
         assert_eq!(status_of(&setup, &target), [1], "{line}");
     }
     let nobody = ctl(&setup, &format!("disconnect {friend}")).ok().text();
@@ -283,13 +283,15 @@ fn who_names_what_is_not_there_is_told_where_to_look() {
 
 /// The error is JSON on standard output, and the same message.
 #[track_caller]
-fn is_refused_for_programs(setup: &Setup, line: &str) {
+fn is_refused_for_programs(setup: &Setup, line: &str, words: &[&str]) {
     let ended = ctl(setup, &format!("-o json {line}")).end();
     assert_eq!(ended.status, Some(2), "{ended}");
     let json: Value =
         serde_json::from_slice(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {ended}"));
     let message = json["error"]["message"].as_str().unwrap_or_default();
-    assert!(!message.is_empty(), "{ended}");
+    for word in words {
+        assert!(message.contains(word), "{word}: {ended}");
+    }
 }
 
 /// The namespaces that the target says it serves.

@@ -12,7 +12,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nvmeof_e2e::{Setup, Target};
 use serde_json::{Value, json};
@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 const ROUNDS: u32 = 100;
 /// Namespaces of one document: with some of them it would be half of it.
 const NAMESPACES: u64 = 3;
-/// Within this time of the first save of a round it is killed: a dozen saves.
-const WITHIN_US: u64 = 40_000;
+/// Within the time of so many saves it is killed, as long as one takes here.
+const WITHIN: u32 = 4;
 
 /// Numbers that follow from one seed (xorshift64*, Vigna 2016).
 struct Dice(u64);
@@ -105,18 +105,24 @@ fn served(socket: &Path, target: &Target) -> u64 {
     number
 }
 
+/// Applies that document. False when the target was killed meanwhile.
+fn apply(setup: &Setup, socket: &Path, number: u64) -> bool {
+    let (name, text) = (format!("{number}.toml"), document(setup, number));
+    let body = json!({ "name": name, "text": text }).to_string();
+    let Some(answer) = ask(socket, "POST", "/v1/apply", &body) else {
+        return false;
+    };
+    assert!(answer.contains("\"saved\":true"), "{answer}");
+    true
+}
+
 /// Applies one document after the other until the target is gone. Returns the last that
 /// was acknowledged.
 fn apply_until_killed(setup: &Setup, socket: &Path, mut number: u64) -> u64 {
-    loop {
-        let (name, text) = (format!("{}.toml", number + 1), document(setup, number + 1));
-        let body = json!({ "name": name, "text": text }).to_string();
-        let Some(answer) = ask(socket, "POST", "/v1/apply", &body) else {
-            return number;
-        };
-        assert!(answer.contains("\"saved\":true"), "{answer}");
+    while apply(setup, socket, number + 1) {
         number += 1;
     }
+    number
 }
 
 #[test]
@@ -144,9 +150,12 @@ fn whenever_it_is_killed_it_starts_with_the_old_document_or_the_new_one() {
         let mut files: Vec<_> = fs::read_dir(&kept).unwrap().map(|it| it.unwrap()).collect();
         files.retain(|file| file.file_name().to_string_lossy().contains(".new"));
         assert!(files.is_empty(), "round {round}: {files:?}");
-        let wait = Duration::from_micros(dice.below(WITHIN_US));
+        let begin = Instant::now();
+        assert!(apply(&setup, &socket, number + 1), "{}", target.log());
+        let within = u64::try_from((begin.elapsed() * WITHIN).as_micros()).unwrap();
+        let wait = Duration::from_micros(dice.below(within.max(1)));
         acknowledged = std::thread::scope(|scope| {
-            let changes = scope.spawn(|| apply_until_killed(&setup, &socket, number));
+            let changes = scope.spawn(|| apply_until_killed(&setup, &socket, number + 1));
             std::thread::sleep(wait);
             target.kill();
             changes.join().unwrap()
@@ -162,10 +171,6 @@ fn whenever_it_is_killed_it_starts_with_the_old_document_or_the_new_one() {
     assert!(
         (acknowledged..=acknowledged + 1).contains(&number),
         "{number}"
-    );
-    assert!(
-        number > u64::from(ROUNDS) / 4,
-        "only {number} saves were made"
     );
     eprintln!("{number} documents; {unfinished} of {ROUNDS} kills left a file half way");
     assert!(unfinished > 0, "no kill came while a state was being saved");
