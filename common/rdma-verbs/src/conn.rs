@@ -159,6 +159,8 @@ pub(crate) struct Link {
     /// Longest message in bytes.
     pub(crate) max_message: u32,
     pub(crate) iwarp: bool,
+    /// The device is Linux siw.
+    pub(crate) siw: bool,
     /// Room for heads of messages that do not fit in the request.
     pub(crate) heads: Heads,
     /// Its own protection domain, where it has one.

@@ -5,12 +5,19 @@
 //! that nothing was made (`SIW_INVAL_UOBJ_KEY`, which is that number on both
 //! sides). A process meets it as soon as it has more than half a megabyte of
 //! queues. So each process holds one large queue there that nobody uses.
+//!
+//! Every hundred segments of a queue pair, its work passes from the system call
+//! that posted it to a thread of the kernel (`SQ_USER_MAXBURST`). That thread may
+//! begin before the call has ended, still takes itself for it (`in_syscall`), and
+//! copies a short message from that address of whatever process was there before
+//! (`siw_try_1seg`): the peer gets foreign bytes, or the connection ends with
+//! "cannot do this work". A message of two segments is taken by its pages instead.
 
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::mailbox::lock;
-use crate::sys::{CompletionChannel, CompletionQueue, ContextKey};
+use crate::sys::{CompletionChannel, CompletionQueue, ContextKey, Payload, Segment, SendOp};
 
 /// `SIW_VENDOR_ID`.
 pub(crate) const VENDOR: u32 = 0x0062_6d74;
@@ -19,6 +26,25 @@ pub(crate) const VENDOR: u32 = 0x0062_6d74;
 const CURSED: u32 = 0x90000;
 /// Bytes of one completion in the queue (`struct siw_cqe`), at least.
 const COMPLETION: u32 = 32;
+
+/// What is longer is never copied in a hurry: siw has less room than this beside a
+/// header (`MAX_HDR_INLINE`).
+const SHORT: u32 = 64;
+
+/// Has a short message that lies in memory consist of two segments.
+pub(crate) fn in_two(op: &mut SendOp<'_>) {
+    let (SendOp::Send { payload, .. } | SendOp::Write { payload, .. }) = op else {
+        return;
+    };
+    let Payload::Memory(parts) = payload else {
+        return;
+    };
+    if let [Some(only), None] | [None, Some(only)] = *parts
+        && only.len <= SHORT
+    {
+        *parts = [Some(only), Some(Segment { len: 0, ..only })];
+    }
+}
 
 /// A queue over the cursed place.
 pub(crate) type Blocker = Arc<CompletionQueue>;
@@ -38,4 +64,55 @@ pub(crate) fn block(key: ContextKey, channel: &Arc<CompletionChannel>) -> io::Re
     let queue = CompletionQueue::new(channel, 2 * CURSED / COMPLETION, usize::MAX)?;
     blockers.push((key, Arc::downgrade(&queue)));
     Ok(queue)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(op: &SendOp<'_>) -> Vec<(u64, u32)> {
+        let (SendOp::Send { payload, .. } | SendOp::Write { payload, .. }) = op else {
+            return Vec::new();
+        };
+        match payload {
+            Payload::Memory(parts) => parts.iter().flatten().map(|it| (it.addr, it.len)).collect(),
+            Payload::Inline(bytes) => vec![(0, u32::try_from(bytes.len()).unwrap())],
+        }
+    }
+
+    fn segment(addr: u64, len: u32) -> Segment {
+        Segment { addr, len, key: 7 }
+    }
+
+    /// Linux 6.12, siw_qp_tx.c, `siw_try_1seg`: one segment of at most
+    /// `MAX_HDR_INLINE` bytes is what a thread copies from the wrong process.
+    #[test]
+    fn short_messages_have_two_segments() {
+        let after = |payload| {
+            let mut send = SendOp::Send {
+                payload,
+                invalidate: Some(3),
+                solicited: false,
+            };
+            let mut write = SendOp::Write {
+                payload,
+                addr: 1,
+                key: 2,
+            };
+            in_two(&mut send);
+            in_two(&mut write);
+            assert_eq!(parts(&send), parts(&write));
+            parts(&send)
+        };
+        let (short, long) = (segment(4096, 16), segment(4096, 65));
+        for payload in [[Some(short), None], [None, Some(short)]] {
+            assert_eq!(after(Payload::Memory(payload)), [(4096, 16), (4096, 0)]);
+        }
+        // What has two already, is long, or lies in the request stays.
+        let both = [Some(short), Some(segment(8192, 8))];
+        assert_eq!(after(Payload::Memory(both)), [(4096, 16), (8192, 8)]);
+        assert_eq!(after(Payload::Memory([Some(long), None])), [(4096, 65)]);
+        assert_eq!(after(Payload::Memory([None; 2])), []);
+        assert_eq!(after(Payload::Inline(&[0; 16])), [(0, 16)]);
+    }
 }

@@ -347,6 +347,7 @@ impl Verbs {
             extra,
             max_message: adapter.max_message,
             iwarp: adapter.attr.iwarp,
+            siw: adapter.attr.vendor_id == siw::VENDOR,
             heads,
             domain,
             send_chain: SendChain::new(),

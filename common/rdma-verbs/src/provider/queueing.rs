@@ -9,6 +9,7 @@ use super::Verbs;
 use crate::adapter::Adapter;
 use crate::conn::{Conn, Link, Phase, RecvItem, SendItem, WorkId};
 use crate::domain::Domain;
+use crate::siw;
 use crate::sys::{INLINE, MemoryRegion, Payload, Piece, Segment, SendOp, SendRequest};
 use crate::words::io_reason;
 
@@ -386,7 +387,7 @@ fn chain_send(
 
 /// Writes a request down and puts it into the chain, which has room.
 /// `signalled` reads are done by their own completion only.
-pub(super) fn chain(conn: &mut Conn, item: SendItem, op: SendOp<'_>, signalled: bool) {
+pub(super) fn chain(conn: &mut Conn, item: SendItem, mut op: SendOp<'_>, signalled: bool) {
     let alone = signalled && matches!(op, SendOp::Read { .. });
     let number = conn.sends.push(item, alone);
     if let Some(link) = &mut conn.link {
@@ -395,6 +396,9 @@ pub(super) fn chain(conn: &mut Conn, item: SendItem, op: SendOp<'_>, signalled: 
         // after a later completion says that the work is done. Pages of work
         // that raises one are copied.
         let copied = link.iwarp && op.sends_memory();
+        if link.siw {
+            siw::in_two(&mut op);
+        }
         link.send_chain.push(SendRequest {
             id: WorkId::of(conn.id, false, number),
             signalled: signalled || copied,
