@@ -17,6 +17,7 @@
 
 mod disk;
 mod event;
+mod excerpt;
 mod figures;
 mod guest;
 mod image;
@@ -290,12 +291,10 @@ fn run_all(
         versions: versions(&blueprint.image, kernel),
         cases,
     };
-    for finding in &results.cases {
-        if let (Some(reason), Some(kept)) = (&finding.reason, &finding.kept) {
-            let (scenario, provider) = (&finding.scenario, finding.provider);
-            say(&format!("\n{scenario}@{provider}: {reason}"));
-            say(&format!("  logs: {}", kept.display()));
-        }
+    for (heading, kept) in results.cases.iter().flat_map(Finding::failures) {
+        say(&format!("\n{heading}"));
+        excerpt::excerpt(kept).iter().for_each(|line| say(line));
+        say(&format!("  logs: {}", kept.display()));
     }
     if !arguments.scenarios.is_empty() {
         for line in results.cases.iter().flat_map(Finding::figure_lines) {
@@ -317,7 +316,7 @@ fn run_all(
             .map_err(|error| Trouble::Failed(format!("no JSON: {error}")))?;
         println!("{json}");
     }
-    if results.failed() == 0 && !arguments.keep {
+    if !results.keeps_logs() {
         remove(&blueprint.folder)?;
     }
     Ok(results)

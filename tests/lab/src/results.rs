@@ -1,7 +1,7 @@
 //! What a run found out, as data (`-o json`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -38,11 +38,20 @@ pub(crate) struct Finding {
     /// Logs and console, if they were kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) kept: Option<PathBuf>,
+    /// The same of when it was tried first and failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) first_kept: Option<PathBuf>,
 }
 
 impl Results {
     pub(crate) fn failed(&self) -> usize {
         self.cases.iter().filter(|case| !case.passed).count()
+    }
+
+    /// Whether somebody may want to read what is in the run's folder.
+    pub(crate) fn keeps_logs(&self) -> bool {
+        let keeps = |case: &Finding| case.kept.is_some() || case.first_kept.is_some();
+        self.cases.iter().any(keeps)
     }
 
     /// What was compared with a yardstick, in the order of the cases.
@@ -99,6 +108,19 @@ impl Finding {
         lines
     }
 
+    /// Each time it failed: what to say about it, and where the logs are.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = (String, &Path)> {
+        let name = format!("{}@{}", self.scenario, self.provider);
+        let times = [
+            (", when tried first", &self.first_time, &self.first_kept),
+            ("", &self.reason, &self.kept),
+        ];
+        times.into_iter().filter_map(move |(when, reason, kept)| {
+            let (reason, kept) = (reason.as_ref()?, kept.as_ref()?);
+            Some((format!("{name}{when}: {reason}"), kept.as_path()))
+        })
+    }
+
     /// Its row in the table.
     pub(crate) fn row(&self) -> String {
         let word = match (self.passed, &self.first_time) {
@@ -135,6 +157,7 @@ pub(crate) fn example(passed: bool) -> Finding {
         figures: BTreeMap::new(),
         commands: vec!["nvme list".to_owned()],
         kept: None,
+        first_kept: None,
     }
 }
 
@@ -158,6 +181,25 @@ mod tests {
         };
         assert!(second.row().contains("2nd ok"), "{}", second.row());
         assert!(second.row().ends_with("the guest hangs"));
+    }
+
+    #[test]
+    fn each_failure_has_its_logs() {
+        let (first, second) = (PathBuf::from("/first"), PathBuf::from("/second"));
+        let finding = Finding {
+            first_time: Some("the guest hangs".to_owned()),
+            first_kept: Some(first.clone()),
+            kept: Some(second.clone()),
+            ..example(false)
+        };
+        let failures: Vec<_> = finding.failures().collect();
+        let [(heading, folder), (again, other)] = failures.as_slice() else {
+            panic!("{failures:?}");
+        };
+        assert_eq!(heading, "smoke@iwarp, when tried first: the guest hangs");
+        assert!(again.starts_with("smoke@iwarp: line 3"), "{again}");
+        assert_eq!((*folder, *other), (first.as_path(), second.as_path()));
+        assert_eq!(example(true).failures().count(), 0);
     }
 
     #[test]
@@ -197,6 +239,7 @@ mod tests {
             cases: vec![example(true), example(false)],
         };
         assert_eq!(results.failed(), 1);
+        assert!(!results.keeps_logs());
         let json = serde_json::to_value(&results).unwrap();
         assert_eq!(json["versions"]["kernel"], "6.12");
         assert_eq!(json["cases"][0]["commands"][0], "nvme list");

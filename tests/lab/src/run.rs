@@ -111,11 +111,13 @@ impl Board<'_> {
                 // slow. What fails twice is broken; what fails once is told.
                 drop(fit);
                 let folder = self.blueprint.folder.join(case.name());
-                drop(fs::rename(&folder, folder.with_extension("first")));
+                let first_kept = folder.with_extension("first");
+                drop(fs::rename(&folder, &first_kept));
                 fit = self.boot(case.scenario.machine)?;
                 let first = finding.reason.take();
                 (finding, usable) = self.attempt(&mut fit, &case);
                 finding.first_time = first;
+                finding.first_kept = Some(first_kept);
             }
             (self.tell)(&finding);
             locked(&self.findings).push(finding);
@@ -157,6 +159,7 @@ impl Board<'_> {
             figures: watched.figures,
             commands: watched.commands,
             kept: None,
+            first_kept: None,
         };
         if !finding.passed || self.keep {
             keep_console(guest.console(), &folder);
