@@ -301,6 +301,15 @@ since_begin() {
     awk '/lab: begin/ { n = 0 } { line[n++] = $0 } END { for (i = 0; i < n; i++) print line[i] }'
 }
 
+# undisturbed CONTROLLER : fails if that controller ever lost its connections, also where
+# such lines of others are expected.
+undisturbed() {
+    local lost
+    lost=$(dmesg --notime | since_begin |
+        grep -E "nvme $1: .*([Rr]econnect|resetting|error recovery|timeout|dying)") || return 0
+    fail "$1 lost its connections: ${lost%%$'\n'*}"
+}
+
 # check_dmesg : fails on errors, and on warnings that concern us, since the
 # beginning of the scenario. Runs by itself at the end.
 check_dmesg() {

@@ -66,13 +66,14 @@ until_true() {
 }
 
 # times EVENT : milliseconds from when the target was asked until the event, and until it
-# was seen, or "none". What was noticed by itself before took no time.
+# was seen, or "none". An event from before was about something else, unless the target
+# may have noticed by itself (BY_ITSELF=yes): that took no time.
 times() {
-    awk -v event="$CTRL: NVME_AEN=$1" '
+    awk -v event="$CTRL: NVME_AEN=$1" -v early="${BY_ITSELF:-}" '
         function since(at) { return !at ? "none" : at > asked ? int(at - asked) : 0 }
         { match($0, /[0-9]+\.[0-9]+:/); at = substr($0, RSTART, RLENGTH) * 1000 }
         /sys_connect\(/ && !asked { asked = at }
-        index($0, event) && !heard { heard = at }
+        index($0, event) && (asked || early) && !heard { heard = at }
         /tracing_mark_write: seen/ { seen = at }
         END { if (asked) print since(heard), since(seen) }' $trace/trace
 }
@@ -173,7 +174,7 @@ cmp -n 4194304 "$third" "$WORK/d3" || fail "the added namespace has other data"
 seen "namespace resized" "$namespace_changed" 'blocks_are 3 65536' \
     ctl namespace resize 3 32M --subsystem "$NQN"
 truncate -s 48M "$WORK/d3"
-seen "file grown" "$namespace_changed" 'blocks_are 3 98304' \
+BY_ITSELF=yes seen "file grown" "$namespace_changed" 'blocks_are 3 98304' \
     ctl namespace resize 3 --subsystem "$NQN"
 
 # A block device that grows: the target looks when it is told to.
@@ -186,7 +187,7 @@ grow() {
     losetup -c "$block"
     ctl namespace resize 4 --subsystem "$NQN"
 }
-seen "block device grown" "$namespace_changed" 'blocks_are 4 49152' grow
+BY_ITSELF=yes seen "block device grown" "$namespace_changed" 'blocks_are 4 49152' grow
 dd if=/dev/urandom of="$(device 4)" bs=1M seek=20 count=2 oflag=direct status=none
 cmp -i 20M -n 2097152 "$(device 4)" "$block" || fail "the device has other data where it grew"
 seen "block device removed" "$namespace_changed" 'gone 4' \
@@ -212,6 +213,7 @@ seen "ANA state of the other host back" "$access_changed" 'ana_is 2 optimized' \
 
 # The other host is denied in the middle of its I/O, while ours goes on.
 [ -d "/proc/$their_io" ] || fail "the other host's I/O ended before it was denied"
+undisturbed "$theirs"
 seen "host denied" - denied ctl host deny "$other" --subsystem "$NQN-other"
 CTRL=$ours
 expect_match "what the denied host is told" 'not in allowed_hosts|not allowed|Connect Invalid Host' \
@@ -231,6 +233,8 @@ PORT=4421 expect_fail initiator id-ctrl -q "$host" >/dev/null
 touch "$WORK/changed"
 wait "$our_io" || fail "$(fio_complaint "$OUT/ours.json")"
 expect_eq "errors of fio" 0 "$(fio_report "$OUT/ours.json" | field '.jobs[0].error')"
+
+undisturbed "$ours"
 
 echo 0 >$trace/events/enable
 

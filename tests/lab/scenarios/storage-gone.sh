@@ -102,6 +102,7 @@ status=0
 wait "$other" || status=$?
 expect_eq "exit status of the other host's fio" 0 "$status"
 expect_eq "bytes of namespace 1" $((96 << 20)) "$(blockdev --getsize64 "$(device 1)")"
+undisturbed "$CTRL"
 disconnect
 target_stop
 rmdir "$nullb"
