@@ -90,11 +90,11 @@ pub enum RingError {
     Forbidden(Errno),
     /// The sysctl may forbid it, or something else.
     #[error(
-        "this process may not use io_uring ({0}), and cannot see why, since /proc/sys is hidden \
-         from it; look with `sysctl kernel.io_uring_disabled` outside its sandbox: with 1 or 2 run \
-         `sysctl -w kernel.io_uring_disabled=0` as root, and put that line into a file in \
-         /etc/sysctl.d; otherwise allow io_uring_setup, io_uring_enter and io_uring_register in \
-         its seccomp filter"
+        "this process may not use io_uring ({0}), and cannot see why: kernel.io_uring_disabled is \
+         hidden from it or none of 0, 1, 2; look with `sysctl kernel.io_uring_disabled` outside \
+         its sandbox: with 1 or 2 run `sysctl -w kernel.io_uring_disabled=0` as root, and put \
+         that line into a file in /etc/sysctl.d; otherwise allow io_uring_setup, io_uring_enter \
+         and io_uring_register in its seccomp filter"
     )]
     Unseen(Errno),
     /// It gives no thread to who is not trusted.
@@ -347,9 +347,9 @@ mod tests {
             (Errno::EPERM, Sysctl::parse("0\n"), "seccomp"),
             (Errno::EPERM, allows, "no sysctl of this kernel forbids it"),
             (Errno::EACCES, Sysctl::parse("2\n"), "security module"),
-            (Errno::EPERM, hidden, "/proc/sys is hidden"),
+            (Errno::EPERM, hidden, "is hidden from it"),
             (Errno::EPERM, hidden, "sysctl kernel.io_uring_disabled"),
-            (Errno::EPERM, Sysctl::parse("?"), "cannot see why"),
+            (Errno::EPERM, Sysctl::parse("3"), "none of 0, 1, 2"),
             (Errno::ENOMEM, allows, "ulimit -l"),
             (Errno::ENOSYS, hidden, "CONFIG_IO_URING"),
             (Errno::EMFILE, hidden, "EMFILE"),

@@ -453,7 +453,7 @@ fn size_or_zero(text: &str) -> Result<u32, String> {
     let bytes = number.checked_mul(1 << shift);
     bytes
         .and_then(|bytes| u32::try_from(bytes).ok())
-        .ok_or_else(|| format!("`{text}` is more than 4 GiB"))
+        .ok_or_else(|| format!("`{text}` is too large: it must be less than 4 GiB"))
 }
 
 #[cfg(test)]

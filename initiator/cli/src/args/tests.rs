@@ -98,6 +98,7 @@ fn sizes_have_units() {
     for bad in ["", "k", "4x", "-1", "0", "4g", "99999999999999999999g"] {
         assert!(size(bad).is_err(), "{bad}");
     }
+    assert!(size("4g").unwrap_err().contains("less than 4 GiB"));
     assert_eq!(size_or_zero("0"), Ok(0));
     assert_eq!((byte("2"), byte("0x70")), (Ok(2), Ok(0x70)));
     assert!(byte("256").is_err());
