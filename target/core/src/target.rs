@@ -80,6 +80,11 @@ impl Shared {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Ports that are served, which share what there may be of queues and commands.
+    pub(crate) fn port_count(&self) -> usize {
+        self.served().model.ports().len()
+    }
+
     /// NSATTR of Identify Namespace changed: whoever has a controller of the
     /// subsystem may want to know.
     pub(crate) fn tell_all(&self, subsystem: &Nqn, before: &Present) {
@@ -196,7 +201,7 @@ impl Target {
     /// # Errors
     /// [`Refusal`] when as many came by it as may.
     pub fn port_seat(&self, port: &str) -> Result<PortSeat, Refusal> {
-        let ports = self.shared.served().model.ports().len();
+        let ports = self.shared.port_count();
         let most = self.limits().port_connections.with_ports(ports);
         let fits = |taken: Taken| (taken.seats <= most).then_some(()).ok_or(());
         let taken = self.shared.ports.take(port, 0, fits);

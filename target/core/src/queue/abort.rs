@@ -131,9 +131,14 @@ impl Queue {
         if qid == self.qid {
             self.news |= News::POLL;
         } else {
-            self.home.calls.push(at);
-            self.news |= News::CALL;
+            self.call_reactor(at);
         }
+    }
+
+    /// Has a reactor poll all its queues.
+    pub(super) fn call_reactor(&mut self, at: u16) {
+        self.home.calls.push(at);
+        self.news |= News::CALL;
     }
 
     /// Which reactor has this queue, by its place among those that share the target.

@@ -233,9 +233,10 @@ impl Queue {
         };
         let ids = choice.ids;
         drop(served);
-        if lost.is_some() {
+        if let Some(lost) = &lost {
             self.shared.hits.add(Limit::DiscoveryControllers);
-            self.news |= News::POLL_ALL;
+            // It has no queue but its admin queue.
+            self.call_reactor(lost.home);
         }
         let added = added.map_err(|limit| match limit {
             Limit::ControllerIds => self.no_identifier(ids),
@@ -307,7 +308,7 @@ impl Queue {
                 self.busy(limit, cause)
             }
             Limit::PortCommands => {
-                let ports = self.shared.served().model.ports().len();
+                let ports = self.shared.port_count();
                 let (port, most) = (self.port_name(), limits.port_commands.with_ports(ports));
                 let cause = format_args!(
                     "port {port} would have more than {most} commands outstanding on the queues \
@@ -349,7 +350,7 @@ impl Queue {
                 Ok(())
             }
         };
-        let ports = shared.served().model.ports().len();
+        let ports = shared.port_count();
         let port = |taken: Taken| {
             if taken.weight > limits.port_commands.with_ports(ports) {
                 Err(Limit::PortCommands)

@@ -250,7 +250,12 @@ fn discovery_controllers_give_way_to_each_other_and_take_no_others_place() {
     let target = target();
     let most = target.limits().discovery_controllers;
     let mut all: Vec<_> = (0..most)
-        .map(|_| Host::admin_with(&target, 0, &discovery()).0)
+        .map(|at| {
+            let mut host = Host::open(&target, 0, 32);
+            host.queue.set_home(if at == 7 { 3 } else { 1 });
+            host.connect(&Connect::new(0, 32, 0), &discovery());
+            host
+        })
         .collect();
     for (at, host) in (0u32..).zip(&mut all) {
         // Number 7 was silent longest.
@@ -259,9 +264,13 @@ fn discovery_controllers_give_way_to_each_other_and_take_no_others_place() {
     }
     let _nvm: Vec<_> = (0..3).map(|_| Host::admin(&target)).collect();
     let mut newest = Host::open(&target, 0, 32);
+    newest.queue.set_home(5);
     let answer = newest.connect(&Connect::new(0, 32, 0), &discovery());
     assert_eq!(answer.status(), Status::SUCCESS);
-    assert!(newest.queue.take_news().contains(crate::News::POLL_ALL));
+    // Only the reactor of the one that goes has something to do.
+    let news = newest.queue.take_news();
+    assert!(news.contains(crate::News::CALL) && !news.contains(crate::News::POLL_ALL));
+    assert_eq!(newest.queue.take_calls(), [3]);
     let lost: Vec<_> = (0..)
         .zip(&mut all)
         .filter_map(|(at, host)| host.close_cause().map(|_| at))
