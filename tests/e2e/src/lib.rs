@@ -20,6 +20,7 @@
 mod control;
 mod fio;
 mod image;
+mod metrics;
 mod observe;
 mod patience;
 mod peer;
@@ -31,6 +32,7 @@ mod work;
 pub use control::{ask, ctl, managed};
 pub use fio::{Jobs, engine};
 pub use image::{image, pattern, same_bytes};
+pub use metrics::{exchange, over_socket, sample};
 pub use observe::{cpu_seconds, fds, is_root, own_kib, rss_kib};
 pub use patience::{PATIENCE, eventually};
 pub use peer::{Peer, connect, connect_capsule, request};

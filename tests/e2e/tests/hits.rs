@@ -7,11 +7,9 @@
 )]
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 
 use nvmeof_e2e::{
-    HOST, NQN, PATIENCE, Peer, Run, Setup, Target, connect_capsule, eventually, request,
+    HOST, NQN, Peer, Run, Setup, Target, connect_capsule, eventually, over_socket, request,
     target_command,
 };
 use nvmeof_wire::cm::Request;
@@ -47,12 +45,7 @@ fn limited(limits: &str) -> Setup {
 
 /// How often each limit was hit, as `/metrics` tells it.
 fn hits(setup: &Setup) -> BTreeMap<String, u64> {
-    let mut stream = UnixStream::connect(setup.path("control.sock")).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let ask = "GET /metrics HTTP/1.1\r\nhost: target\r\nconnection: close\r\n\r\n";
-    stream.write_all(ask.as_bytes()).unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
+    let (_, text) = over_socket(setup, "/metrics");
     let each = text.lines().filter_map(|line| {
         let rest = line.strip_prefix("nvmeof_target_limit_hits_total{limit=\"")?;
         let (key, value) = rest.split_once("\"} ")?;

@@ -11,7 +11,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
-use nvmeof_e2e::{HOST, NQN, PATIENCE, Run, Setup, Target, eventually, target_command};
+use nvmeof_e2e::{
+    HOST, NQN, PATIENCE, Run, Setup, Target, eventually, exchange, over_socket, sample,
+    target_command,
+};
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
@@ -27,42 +30,12 @@ fn watched() -> Setup {
     setup.head(&head).file(16 * MIB)
 }
 
-/// The head and the body of what comes back.
-fn exchange(mut stream: impl Read + Write, path: &str) -> (String, String) {
-    let request = format!("GET {path} HTTP/1.1\r\nhost: target\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).unwrap();
-    let text = String::from_utf8(bytes).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    (head.to_lowercase(), body.to_owned())
-}
-
-fn over_socket(setup: &Setup, path: &str) -> (String, String) {
-    let stream = UnixStream::connect(setup.path("control.sock")).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    exchange(stream, path)
-}
-
 fn over_tcp(target: &mut Target, path: &str) -> (String, String) {
     let line = target.wait_for_log("metrics at http://");
     let (_, rest) = line.split_once("http://").unwrap();
     let stream = TcpStream::connect(rest.split('/').next().unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     exchange(stream, path)
-}
-
-/// The value of the only sample with that name and these labels.
-fn sample(text: &str, name: &str, labels: &[&str]) -> f64 {
-    let its = |line: &&str| {
-        let mut words = line.split(['{', ' ']);
-        words.next() == Some(name) && labels.iter().all(|label| line.contains(label))
-    };
-    let found: Vec<&str> = text.lines().filter(its).collect();
-    let [line] = found[..] else {
-        panic!("{name} {labels:?}: {found:?} in\n{text}");
-    };
-    line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 #[test]
