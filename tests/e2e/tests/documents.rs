@@ -6,6 +6,9 @@
     reason = "tests"
 )]
 
+#[path = "documents/spans.rs"]
+mod spans;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
