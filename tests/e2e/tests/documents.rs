@@ -6,6 +6,8 @@
     reason = "tests"
 )]
 
+#[path = "documents/metrics.rs"]
+mod metrics;
 #[path = "documents/spans.rs"]
 mod spans;
 
