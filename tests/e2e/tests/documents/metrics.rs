@@ -1,10 +1,8 @@
 //! The metrics that documents name, in their tables and in PromQL.
 
 use std::collections::BTreeSet;
-use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixStream;
 
-use nvmeof_e2e::{PATIENCE, managed};
+use nvmeof_e2e::{managed, over_socket};
 
 use crate::{all_documents, read};
 
@@ -17,12 +15,7 @@ const PREFIX: &str = "nvmeof_target_";
 fn told() -> BTreeSet<String> {
     let setup = managed().file(1 << 20);
     let target = setup.start();
-    let mut stream = UnixStream::connect(setup.path("control.sock")).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let request = "GET /metrics HTTP/1.1\r\nhost: target\r\nconnection: close\r\n\r\n";
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let (_, answer) = over_socket(&setup, "/metrics");
     target.stop();
     let families = answer.lines().filter_map(|line| {
         let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
