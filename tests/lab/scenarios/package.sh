@@ -23,9 +23,15 @@ expect_eq "its capabilities" "CapEff: 0000000000000000" \
     "$(in_it grep CapEff "/proc/$(main_pid)/status" | tr -s '\t ' ' ')"
 expect_eq "its folder" "750 nvmeof nvmeof" "$(in_it stat -c '%a %U %G' /var/lib/nvmeof)"
 expect_match "status" "serving 0 namespaces" "$(in_it systemctl show -P StatusText nvmeof-target)"
+completions=/usr/share/bash-completion/completions
 for file in /usr/share/man/man8/nvmeof-target.8.gz /usr/share/man/man1/nvmeof.1.gz \
-    /usr/share/bash-completion/completions/nvmeof; do
+    $completions/nvmeof{,-target} /usr/share/zsh/vendor-completions/_nvmeof{,-target} \
+    /usr/share/fish/vendor_completions.d/nvmeof{,-target}.fish; do
     [ -s $file ] || grep -qs 'path-exclude' /etc/dpkg/dpkg.cfg.d/* || fail "$file is missing"
+done
+for program in nvmeof nvmeof-target; do
+    expect_match "bash completes $program" "^complete .* $program\$" \
+        "$(bash -c "source $completions/$program && complete -p $program")"
 done
 
 # How much it can reach; systemd's own measure.
