@@ -5,6 +5,7 @@
 //! item that is not understood is never taken for one that gives hosts more.
 
 mod disks;
+mod limits;
 mod ports;
 mod report;
 mod saved;
@@ -216,6 +217,7 @@ fn convert(saved: &Value, disks: Disks<'_>, report: &mut Report) -> Option<Carri
         subsystems,
     };
     carried.keep_what_is_reached(report);
+    carried.tell_of_limits(report);
     if carried.ports.is_empty() {
         let remedy = "add a [[port]] with traddr = \"127.0.0.1\", for example";
         report.lost("ports", "no port can be served", remedy);
@@ -266,23 +268,11 @@ impl Carried {
         groups.iter().any(|group| *group > 1) || self.ports.iter().any(differs)
     }
 
-    /// Entries of the longest queue over all ports.
-    fn queue_depth(&self) -> Option<u16> {
-        self.ports.iter().filter_map(|it| it.queue_size).max()
-    }
-
     /// Bytes of in-capsule data of the port with the most, where that is more than
     /// usual.
     fn long_capsules(&self) -> Option<u32> {
         let all = self.ports.iter().filter_map(|it| it.in_capsule);
         all.max().filter(|bytes| *bytes > ports::IN_CAPSULE)
-    }
-
-    /// Queues of one controller over all subsystems, where all say less than
-    /// the kernel's default.
-    fn io_queues(&self) -> Option<u16> {
-        let all: Option<Vec<u16>> = self.subsystems.iter().map(|it| it.queues).collect();
-        all.and_then(|all| all.into_iter().max())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use super::limits::KERNEL_ENTRIES;
 use super::report::{Report, quoted};
 use super::saved::Object;
 use crate::config::DEFAULT_PORT;
@@ -20,8 +21,8 @@ pub(super) struct Port {
     pub(super) trsvcid: u16,
     /// Bytes of in-capsule data, where that is not the default.
     pub(super) in_capsule: Option<u32>,
-    /// Entries of the longest queue, where that is not the default.
-    pub(super) queue_size: Option<u16>,
+    /// Entries of the longest queue that the kernel's target took.
+    pub(super) queue_size: i64,
     /// States of the ANA groups that the file names.
     pub(super) ana: BTreeMap<u32, AnaState>,
     /// Names of the subsystems that hosts find there.
@@ -218,14 +219,13 @@ fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
     })
 }
 
-/// In-capsule data in bytes and entries of a queue, where they are not what
-/// the kernel takes by default, which it shows as -1.
-fn parameters(object: &mut Object<'_>, report: &mut Report) -> (Option<u32>, Option<u16>) {
+/// In-capsule data in bytes, where that is not what the kernel takes by default,
+/// and entries of a queue. It shows -1 where nothing was said.
+fn parameters(object: &mut Object<'_>, report: &mut Report) -> (Option<u32>, i64) {
     let mut param = object.object("param", report);
     let in_capsule = in_capsule(&mut param, report);
     let queue = param.number("max_queue_size", report);
-    let queue = queue.filter(|entries| *entries > 0);
-    let queue_size = queue.map(|entries| u16::try_from(entries.clamp(2, 1024)).unwrap_or(1024));
+    let queue_size = queue.filter(|it| *it >= 0).unwrap_or(KERNEL_ENTRIES);
     if param.switch("pi_enable", report) == Some(true) {
         no_protection(&param.place("pi_enable"), report);
     }

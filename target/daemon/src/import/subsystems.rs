@@ -5,6 +5,7 @@ use nvmeof_wire::Nqn;
 use uuid::Uuid;
 
 use super::disks::Disks;
+use super::limits::KERNEL_QUEUES;
 use super::ports::no_protection;
 use super::report::{Report, quoted};
 use super::saved::Object;
@@ -29,8 +30,8 @@ pub(super) struct Subsystem {
     pub(super) cntlid_max: Option<u16>,
     pub(super) allow_any_host: bool,
     pub(super) allowed_hosts: Vec<String>,
-    /// Queues of one controller, where that is not the default.
-    pub(super) queues: Option<u16>,
+    /// Queues of one controller that the kernel's target took.
+    pub(super) queues: i64,
     pub(super) namespaces: Vec<Namespace>,
 }
 
@@ -79,7 +80,7 @@ fn subsystem(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
     let allow_any_host = attr.switch("allow_any_host", report).unwrap_or(false);
     let serial = printable(&mut attr, "serial", SERIAL, report);
     let model = printable(&mut attr, "model", MODEL, report);
-    let queues = queues(&mut attr, report);
+    let queues = attr.number("qid_max", report).unwrap_or(KERNEL_QUEUES);
     let (cntlid_min, cntlid_max) = controller_ids(&mut attr, report);
     attributes(&mut attr, report);
     attr.finish(report);
@@ -122,14 +123,6 @@ fn printable(
         report.lost(&attr.place(key), &what, &remedy);
     }
     (fits && !text.is_empty()).then(|| text.to_owned())
-}
-
-/// `None` for the kernel's default, which is more than a host makes.
-fn queues(attr: &mut Object<'_>, report: &mut Report) -> Option<u16> {
-    const DEFAULT: i64 = 128;
-    let most = attr.number("qid_max", report)?;
-    let most = u16::try_from(most.clamp(1, 1024)).ok()?;
-    (i64::from(most) != DEFAULT).then_some(most)
 }
 
 /// The lowest and the highest identifier of controllers, where they are not the

@@ -6,6 +6,8 @@
     reason = "tests"
 )]
 
+mod limits;
+
 use std::path::Path;
 
 use proptest::prelude::*;

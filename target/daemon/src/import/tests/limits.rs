@@ -1,0 +1,121 @@
+//! Limits that the kernel has for each and this target for all: the configuration
+//! has the greatest, and whoever is served with another number is told of.
+
+use super::*;
+
+/// A number of two objects of the file: `None` where it says nothing.
+type Numbers = [Option<i64>; 2];
+
+/// The file of this folder with these numbers.
+fn saved_with_numbers(queues: Numbers, entries: Numbers) -> Value {
+    let mut saved: Value = serde_json::from_str(SAVED).unwrap();
+    let mut put = |at: &str, key: &str, number: Option<i64>| {
+        let object = saved.pointer_mut(at).unwrap().as_object_mut().unwrap();
+        object.remove(key);
+        if let Some(number) = number {
+            object.insert(key.to_owned(), json!(number.to_string()));
+        }
+    };
+    for (at, number) in queues.into_iter().enumerate() {
+        put(&format!("/subsystems/{at}/attr"), "qid_max", number);
+    }
+    for (at, number) in entries.into_iter().enumerate() {
+        put(&format!("/ports/{at}/param"), "max_queue_size", number);
+    }
+    saved
+}
+
+/// What the configuration says of `key`, and the remarks that name a place with it.
+fn limit(saved: &Value, key: &str, place: &str) -> (Option<i64>, Vec<String>) {
+    let (text, report) = import(saved, &small_blocks);
+    assert_eq!(report.losses(), 0, "{}", told(&report));
+    Config::parse(Path::new("configuration"), text.clone()).unwrap();
+    let limits = imported(&text).get("limits").cloned();
+    let number = limits.and_then(|limits| limits.get(key)?.as_integer());
+    let about = report.remarks.iter().filter(|it| it.place.ends_with(place));
+    let about = about.map(|it| format!("{}: {}", it.place, it.what));
+    (number, about.collect())
+}
+
+/// One case: numbers of the file, the limit of the configuration, the notes.
+type Case<'a> = (Numbers, Option<i64>, &'a [&'a str]);
+
+/// Without a number, or with 128, the kernel's target takes what hosts make, up to
+/// 128; this one has 16 where nothing is said.
+#[test]
+fn queues_of_a_controller_that_become_others_are_noted() {
+    let cases: [Case<'_>; 8] = [
+        ([Some(32), Some(32)], Some(32), &[]),
+        ([Some(32), Some(8)], Some(32), &["[1] 8 to 32"]),
+        ([None, None], None, &["[0] 128 to 16, and so 1 more"]),
+        ([Some(128), None], None, &["[0] 128 to 16, and so 1 more"]),
+        // The greatest that is said, also beside one that says nothing.
+        ([Some(32), None], Some(32), &["[1] 128 to 32"]),
+        ([Some(4), None], None, &["[0] 4 to 16", "[1] 128 to 16"]),
+        (
+            [Some(5000); 2],
+            Some(1024),
+            &["[0] 5000 to 1024, and so 1 more"],
+        ),
+        ([Some(0), Some(16)], Some(16), &["[0] 0 to 16"]),
+    ];
+    for (numbers, wanted, notes) in cases {
+        let saved = saved_with_numbers(numbers, [None, None]);
+        let got = limit(&saved, "io_queues", "qid_max");
+        let note = |note: &&str| {
+            let (place, change) = note.split_once(' ').unwrap();
+            let change = change.replace(" to ", " I/O queues of a controller become ");
+            format!("subsystems{place}.attr.qid_max: {change}")
+        };
+        assert_eq!(
+            got,
+            (wanted, notes.iter().map(note).collect()),
+            "{numbers:?}"
+        );
+    }
+}
+
+/// The kernel's target takes 128 over RDMA where nothing is said, and shows -1.
+#[test]
+fn entries_of_a_queue_that_become_others_are_noted() {
+    let cases: [Case<'_>; 7] = [
+        ([Some(64), Some(64)], Some(64), &[]),
+        ([None, Some(-1)], Some(128), &[]),
+        ([Some(64), Some(-1)], Some(128), &["[0] 64 to 128"]),
+        ([Some(256), None], Some(256), &["[1] 128 to 256"]),
+        ([Some(32), Some(64)], Some(64), &["[0] 32 to 64"]),
+        (
+            [Some(5000); 2],
+            Some(1024),
+            &["[0] 5000 to 1024, and so 1 more"],
+        ),
+        ([Some(0), Some(1)], Some(2), &["[0] 0 to 2", "[1] 1 to 2"]),
+    ];
+    for (numbers, wanted, notes) in cases {
+        let saved = saved_with_numbers([Some(16); 2], numbers);
+        let got = limit(&saved, "queue_depth", "max_queue_size");
+        let note = |note: &&str| {
+            let (place, change) = note.split_once(' ').unwrap();
+            let change = change.replace(" to ", " entries of a queue become ");
+            format!("ports{place}.param.max_queue_size: {change}")
+        };
+        assert_eq!(
+            got,
+            (wanted, notes.iter().map(note).collect()),
+            "{numbers:?}"
+        );
+    }
+}
+
+/// What is left out is served with no number at all.
+#[test]
+fn limits_are_those_of_what_is_served() {
+    let mut saved = saved_with_numbers([Some(4), Some(64)], [Some(32), Some(512)]);
+    saved["ports"][1]["addr"]["trtype"] = json!("tcp");
+    saved["ports"][0]["subsystems"] = json!(["nqn.2026-11.org.example:mail"]);
+    let (text, report) = import(&saved, &small_blocks);
+    let limits = &imported(&text)["limits"];
+    let limits = ["io_queues", "queue_depth"].map(|key| limits[key].as_integer());
+    assert_eq!(limits, [Some(4), Some(32)]);
+    assert!(!told(&report).contains(" become "), "{}", told(&report));
+}
