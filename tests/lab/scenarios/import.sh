@@ -8,6 +8,13 @@ NVMET=/sys/kernel/config/nvmet
 MAIL=nqn.2026-11.org.example:mail
 BUILD=nqn.2026-11.org.example:build
 SECOND=4421
+# A host that only the second subsystem takes.
+STRANGER=nqn.2026-11.org.example:stranger
+STRANGER_ID=1ab00000-0000-4000-8000-00000000f002
+
+# Of the host that is refused, by either target: Connect Invalid Host, DNR.
+dmesg_expect "Connect for subsystem $MAIL is not allowed, hostnqn: $STRANGER\$"
+dmesg_expect 'failed to connect queue: 0 ret=16772'
 
 # attributes FOLDER GROUP : as nvmetcli saves them: those that can be written, as
 # the kernel shows them.
@@ -42,13 +49,20 @@ group_json() {
     jq -n --argjson ana "$(attributes "$1" ana)" --argjson grpid "${1##*/}" '{$ana, $grpid}'
 }
 
+referral_json() {
+    jq -n --argjson addr "$(attributes "$1" addr)" --argjson enable "$(cat "$1/enable")" \
+        --arg name "${1##*/}" '{$addr, $enable, $name}'
+}
+
 port_json() {
-    local group
+    local group referral
     jq -n --argjson addr "$(attributes "$1" addr)" --argjson param "$(attributes "$1" param)" \
         --argjson portid "${1##*/}" --argjson subsystems "$(names "$1/subsystems")" \
         --argjson ana_groups "$(for group in "$1"/ana_groups/*; do
             group_json "$group"
-        done | jq -s .)" '{$addr, $param, $portid, $subsystems, $ana_groups, referrals: []}'
+        done | jq -s .)" --argjson referrals "$(for referral in "$1"/referrals/*/; do
+            [ ! -d "$referral" ] || referral_json "${referral%/}"
+        done | jq -s .)" '{$addr, $param, $portid, $subsystems, $ana_groups, $referrals}'
 }
 
 # save : what `nvmetcli save` writes.
@@ -61,10 +75,11 @@ save() {
         '{$hosts, $ports, $subsystems}'
 }
 
-# serve_namespace SUBSYSTEM NSID PATH GROUP
+# serve_namespace SUBSYSTEM NSID PATH GROUP NGUID
 serve_namespace() {
     local namespace=$NVMET/subsystems/$1/namespaces/$2
     mkdir "$namespace"
+    echo "$5" >"$namespace/device_nguid"
     echo -n "$3" >"$namespace/device_path"
     echo "$4" >"$namespace/ana_grpid"
     echo 1 >"$namespace/enable"
@@ -84,9 +99,64 @@ serve_port() {
     done
 }
 
+# serve_referral PORT-ID : to a discovery service that is not there.
+serve_referral() {
+    local referral=$NVMET/ports/$1/referrals/other
+    mkdir "$referral"
+    echo rdma >"$referral/addr_trtype"
+    echo ipv4 >"$referral/addr_adrfam"
+    echo 192.0.2.7 >"$referral/addr_traddr"
+    echo 8009 >"$referral/addr_trsvcid"
+    echo 9 >"$referral/addr_portid"
+    echo 1 >"$referral/enable"
+}
+
 # paths COUNT : whether the controller CTRL has so many namespaces.
 paths() {
     [ "$(find -L "/sys/class/nvme/$CTRL" -maxdepth 1 -name 'nvme*n*' | wc -l)" = "$1" ]
+}
+
+# groups : of the controller CTRL that have namespaces, a line each.
+groups() {
+    nvme ana-log "/dev/$CTRL" -o json | jq -r '."ANA DESC LIST "[] | select(.nnsids > 0) |
+        "group \(.grpid) \(.state): \([.NSIDS[].nsid] | sort)"' | sort
+}
+
+# referrals : what the discovery log of the first port has of them, a line each.
+referrals() {
+    nvme discover -t rdma -a "$ADDRESS" -s "$PORT" -o json | jq -r '.records[] |
+        select(.subtype | contains("referral")) |
+        "\(.trtype) \(.adrfam) \(.traddr) \(.trsvcid) port \(.portid)"'
+}
+
+# refuse_stranger : nvme connect of that host fails, and says so.
+refuse_stranger() {
+    local said
+    said=$(expect_fail nvme connect -t rdma -a "$ADDRESS" -s "$PORT" -n "$MAIL" \
+        -q "$STRANGER" -I "$STRANGER_ID")
+    echo "$said"
+    [ -n "$said" ] || fail "nvme connect says nothing"
+}
+
+# refusals : how often Linux said that the host is not allowed.
+refusals() {
+    dmesg | since_begin | grep -c "is not allowed, hostnqn: $STRANGER" || true
+}
+
+# fill NSID : random data all over a namespace of the controller CTRL; prints their sum.
+fill() {
+    local disk
+    wait_for 20 device "$1"
+    disk=$(device "$1")
+    head -c "$(blockdev --getsize64 "$disk")" /dev/urandom >"$WORK/data"
+    dd if="$WORK/data" of="$disk" bs=1M oflag=direct conv=fsync status=none
+    checksum "$WORK/data"
+}
+
+# sum_of NSID : of what is read from a namespace of the controller CTRL.
+sum_of() {
+    wait_for 20 device "$1"
+    checksum "$(device "$1")"
 }
 
 # seen : what a host sees of both subsystems through both ports, a line each.
@@ -99,9 +169,12 @@ seen() {
             echo "$nqn $service" "$(tr -d ' ' <"/sys/class/nvme/$CTRL/serial")" \
                 "$(tr -d ' ' <"/sys/class/nvme/$CTRL/model")"
             for path in /sys/class/nvme/"$CTRL"/nvme*n*; do
-                echo "$(cat "$path/nsid") $(cat "$path/uuid") group $(cat "$path/ana_grpid")" \
-                    "$(cat "$path/ana_state") blocks of $(cat "$path/queue/logical_block_size")"
+                echo "$(cat "$path/nsid") $(cat "$path/uuid") $(cat "$path/nguid")" \
+                    "group $(cat "$path/ana_grpid") $(cat "$path/ana_state")" \
+                    "$(cat "$path/size") sectors," \
+                    "blocks of $(cat "$path/queue/logical_block_size")"
             done | sort
+            groups
             nvme disconnect -d "$CTRL" >&2
         done
     done
@@ -119,9 +192,10 @@ echo 1 >"$NVMET/subsystems/$BUILD/attr_allow_any_host"
 # Groups are there when a port has them.
 serve_port 1 "$PORT"
 serve_port 2 "$SECOND"
-serve_namespace "$MAIL" 1 "$(disk mail-1 64M)" 1
-serve_namespace "$MAIL" 2 "$(disk mail-2 32M)" 2
-serve_namespace "$BUILD" 1 "$(disk build 16M)" 1
+serve_referral 1
+serve_namespace "$MAIL" 1 "$(disk mail-1 64M)" 1 ef90689c-6c46-d44c-89c1-4067801309a1
+serve_namespace "$MAIL" 2 "$(disk mail-2 16M)" 2 ef90689c-6c46-d44c-89c1-4067801309a2
+serve_namespace "$BUILD" 1 "$(disk build 8M)" 1 ef90689c-6c46-d44c-89c1-4067801309a3
 echo non-optimized >"$NVMET/ports/1/ana_groups/2/ana_state"
 echo inaccessible >"$NVMET/ports/2/ana_groups/2/ana_state"
 
@@ -133,24 +207,52 @@ mount "$(device 1)" "$WORK/mounted"
 dd if=/dev/urandom of="$WORK/mounted/letter" bs=1M count=4 status=none
 sum=$(checksum "$WORK/mounted/letter")
 umount "$WORK/mounted"
+mail=$(fill 2)
 nvme disconnect -n "$MAIL"
+connect -n "$BUILD"
+build=$(fill 1)
+nvme disconnect -n "$BUILD"
 
 theirs=$(seen)
+their_referrals=$(referrals)
+expect_eq "referrals of the kernel's target" 'rdma ipv4 192.0.2.7 8009 port 9' "$their_referrals"
+refuse_stranger
+their_refusals=$(refusals)
+expect_ge "refusals by the kernel's target" 1 "$their_refusals"
 save >"$OUT/nvmet.json"
 rm $NVMET/ports/*/subsystems/*
+rmdir $NVMET/ports/*/referrals/*
 rmdir $NVMET/ports/*/ana_groups/2 $NVMET/ports/*
 nvmeof-target import "$OUT/nvmet.json" --output "$CONFIG" >"$OUT/import.log" 2>&1 ||
     fail "$(tail -n 1 "$OUT/import.log")"
 expect_eq "items that are not carried over" "" "$(grep 'not carried over' "$OUT/import.log" || true)"
+# Nobody said how many queues: the kernel's target has 128, and so many entries of each.
+expect_match "note of the queues of a controller" \
+    'note: .*attr\.qid_max: 128 I/O queues of a controller become 16, and so 1 more' \
+    "$(<"$OUT/import.log")"
+expect_eq "notes of the entries of queues" "" "$(grep max_queue_size "$OUT/import.log" || true)"
 cp "$CONFIG" "$OUT/"
 rmdir $NVMET/subsystems/*/namespaces/*
 nvmeof-target check-config "$CONFIG"
 target_start
 expect_eq "what hosts see" "$theirs" "$(seen)"
+expect_eq "referrals" "$their_referrals" "$(referrals)"
+
+# Who was refused is, and told why; who was not is not.
+refuse_stranger
+expect_ge "refusals by both" $((their_refusals + 1)) "$(refusals)"
+target_logged "host $STRANGER is not in allowed_hosts of $MAIL" ||
+    fail "the target does not say whom it refused"
+connect -n "$BUILD" -q "$STRANGER" -I "$STRANGER_ID"
+nvme disconnect -n "$BUILD"
 
 connect -n "$MAIL"
 mount "$(device 1)" "$WORK/mounted"
 expect_eq "the letter" "$sum" "$(checksum "$WORK/mounted/letter")"
 umount "$WORK/mounted"
+expect_eq "what was written to namespace 2" "$mail" "$(sum_of 2)"
 nvme disconnect -n "$MAIL"
+connect -n "$BUILD"
+expect_eq "what was written to the second subsystem" "$build" "$(sum_of 1)"
+nvme disconnect -n "$BUILD"
 target_stop
