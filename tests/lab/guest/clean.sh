@@ -32,7 +32,9 @@ stop '.*'
 nvmet=/sys/kernel/config/nvmet
 if [ -d $nvmet ]; then
     rm -f $nvmet/ports/*/subsystems/* $nvmet/subsystems/*/allowed_hosts/*
-    for folder in "$nvmet"/subsystems/*/namespaces/* "$nvmet"/{subsystems,ports,hosts}/*; do
+    # Group 1 of a port goes with it.
+    for folder in "$nvmet"/ports/*/{referrals/*,ana_groups/[!1]*} \
+        "$nvmet"/subsystems/*/namespaces/* "$nvmet"/{subsystems,ports,hosts}/*; do
         [ ! -d "$folder" ] || rmdir "$folder"
     done
 fi
