@@ -14,14 +14,18 @@ use nvmeof_e2e::{Peer, Setup, cpu_seconds, eventually, managed, over_socket, sam
 
 const MIB: usize = 1 << 20;
 
-/// Seconds that a thread worked, polled and slept.
-fn spent(setup: &Setup) -> [f64; 3] {
+/// Of a thread that works, polls and sleeps: seconds of each, or how often it did.
+fn of_states(setup: &Setup, name: &str) -> [f64; 3] {
     let (_, text) = over_socket(setup, "/metrics");
     ["working", "polling", "asleep"].map(|state| {
         let state = format!("state=\"{state}\"");
-        let name = "nvmeof_target_reactor_time_seconds_total";
-        sample(&text, name, &[&state, "reactor=\"0\""])
+        let name = format!("nvmeof_target_reactor_{name}_total");
+        sample(&text, &name, &[&state, "reactor=\"0\""])
     })
+}
+
+fn spent(setup: &Setup) -> [f64; 3] {
+    of_states(setup, "time_seconds")
 }
 
 /// What a target with these lines for its only thread does in two seconds in which
@@ -63,6 +67,20 @@ fn a_thread_that_looks_for_work_says_so() {
     // What it says that it was not asleep is what it used, but for what others took.
     assert!(used > 0.0 && used <= wall + 0.1, "{used}: {told}");
     assert!(polling > 0.1, "{told}");
+}
+
+#[test]
+fn turns_are_counted_by_what_was_done_in_them() {
+    let setup = managed().file(MIB);
+    let target = setup.start();
+    let before = of_states(&setup, "turns");
+    target.write(1, 0, &[1; 4096]);
+    let after = of_states(&setup, "turns");
+    // To connect and to write takes several turns, and in between it sleeps at least
+    // until the host's process is there.
+    let [working, _, asleep] = [0, 1, 2].map(|at| after[at] - before[at]);
+    assert!(working >= 2.0, "{before:?} {after:?}");
+    assert!(asleep >= 1.0, "{before:?} {after:?}");
 }
 
 #[test]
