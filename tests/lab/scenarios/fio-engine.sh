@@ -29,7 +29,11 @@ some=randread-4k-qd16,write-128k-qd16,mixed-trim-flush,verify-crc32c-qd32,verify
 jobs=$some,persist-write
 engine=$some,verify-trim,persist-write
 # All where the engine does not need the guest's device; there all would take minutes.
-[ "$PROVIDER" != iwarp ] || jobs=$(all_jobs) engine=$jobs
+if [ "$PROVIDER" = iwarp ]; then
+    jobs=$(all_jobs)
+    # One is about the page cache, which is the kernel's.
+    engine=$(tr , '\n' <<<"$jobs" | grep -vx verify-buffered | paste -sd ,)
+fi
 
 # What one writes the other reads.
 export ROUND=1
