@@ -8,6 +8,9 @@
 //! ```text
 //!  ask ── each reactor: nothing is being written ──► granted ── drop ──► gone
 //! ```
+//!
+//! Of a write that is on its way already nobody is asked: what begins later waits
+//! until it is over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -34,8 +37,12 @@ struct Inner {
 struct Table {
     members: BTreeSet<u64>,
     next: u64,
-    /// Oldest first.
-    locks: Vec<Lock>,
+    /// By storage, then by their numbers, which is oldest first: a disk that is slow
+    /// costs only those who write to it.
+    locks: BTreeMap<u64, BTreeMap<u64, Lock>>,
+    /// Those that were asked for and that a reactor may have to say something about:
+    /// storage and number.
+    asked: BTreeSet<(u64, u64)>,
     /// By their numbers.
     barriers: BTreeMap<u64, Behind>,
 }
@@ -51,11 +58,11 @@ struct Behind {
 
 #[derive(Debug)]
 struct Lock {
-    id: u64,
-    storage: u64,
     bytes: Range<u64>,
     /// Reactors that may still be writing in it.
     waits_for: BTreeSet<u64>,
+    /// Whether somebody waits for it to go.
+    is_in_the_way: bool,
 }
 
 /// One reactor's part in the locks. It counts until it is dropped.
@@ -69,6 +76,7 @@ pub struct LockMember {
 #[derive(Debug)]
 pub struct RangeLock {
     inner: Arc<Inner>,
+    storage: u64,
     id: u64,
 }
 
@@ -82,8 +90,41 @@ pub struct Barrier {
 }
 
 impl Lock {
-    fn overlaps(&self, storage: u64, bytes: &Range<u64>) -> bool {
-        self.storage == storage && self.bytes.start < bytes.end && bytes.start < self.bytes.end
+    fn overlaps(&self, bytes: &Range<u64>) -> bool {
+        self.bytes.start < bytes.end && bytes.start < self.bytes.end
+    }
+}
+
+impl Table {
+    fn number(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        number
+    }
+
+    /// Whether one of the locks that were there before number `id` covers some of
+    /// `bytes`.
+    fn is_taken(&mut self, storage: u64, id: u64, bytes: &Range<u64>) -> bool {
+        let locks = self.locks.get_mut(&storage);
+        let mut older = locks.into_iter().flat_map(|locks| locks.range_mut(..id));
+        match older.find(|(_, lock)| lock.overlaps(bytes)) {
+            Some((_, lock)) => {
+                lock.is_in_the_way = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Reactor `number` is not waited for any more.
+    fn leave(&mut self, number: u64) {
+        self.members.remove(&number);
+        for lock in self.locks.values_mut().flat_map(BTreeMap::values_mut) {
+            lock.waits_for.remove(&number);
+        }
+        for one in self.barriers.values_mut() {
+            one.waits_for.remove(&number);
+        }
     }
 }
 
@@ -92,8 +133,7 @@ impl Locks {
     #[must_use]
     pub fn join(&self) -> LockMember {
         let mut table = self.inner.table();
-        let number = table.next;
-        table.next += 1;
+        let number = table.number();
         table.members.insert(number);
         LockMember {
             inner: Arc::clone(&self.inner),
@@ -108,10 +148,16 @@ impl Inner {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends a change of the table.
-    fn changed(&self, table: &Table) {
-        self.there.store(table.locks.len(), Ordering::Release);
+    /// Ends a change of the table that others have to look at.
+    fn changed(&self) {
         self.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn add(&self, table: &mut Table, storage: u64, lock: Lock) -> u64 {
+        let id = table.number();
+        table.locks.entry(storage).or_default().insert(id, lock);
+        self.there.fetch_add(1, Ordering::Release);
+        id
     }
 }
 
@@ -138,18 +184,32 @@ impl LockMember {
     #[must_use]
     pub fn ask(&self, storage: u64, bytes: Range<u64>) -> RangeLock {
         let mut table = self.inner.table();
-        let id = table.next;
-        table.next += 1;
-        let waits_for = table.members.clone();
-        table.locks.push(Lock {
-            id,
-            storage,
+        let lock = Lock {
             bytes,
-            waits_for,
-        });
-        self.inner.changed(&table);
+            waits_for: table.members.clone(),
+            is_in_the_way: false,
+        };
+        let id = self.inner.add(&mut table, storage, lock);
+        table.asked.insert((storage, id));
+        self.inner.changed();
         let inner = Arc::clone(&self.inner);
-        RangeLock { inner, id }
+        RangeLock { inner, storage, id }
+    }
+
+    /// Keeps writes out of `bytes` of `storage` that begin from now on: something that
+    /// nobody waits for any more is still being written there. It is not waited until
+    /// what was begun before is over, so it is never [held](RangeLock::is_held).
+    #[must_use]
+    pub fn keep_out(&self, storage: u64, bytes: Range<u64>) -> RangeLock {
+        let mut table = self.inner.table();
+        let lock = Lock {
+            bytes,
+            waits_for: BTreeSet::new(),
+            is_in_the_way: false,
+        };
+        let id = self.inner.add(&mut table, storage, lock);
+        let inner = Arc::clone(&self.inner);
+        RangeLock { inner, storage, id }
     }
 
     /// Whether a write of `bytes` of `storage` has to wait for a lock. If so it gets
@@ -157,12 +217,9 @@ impl LockMember {
     #[must_use]
     pub fn blocks(&self, storage: u64, bytes: &Range<u64>, turn: &mut Option<u64>) -> bool {
         let mut table = self.inner.table();
-        let before = turn.unwrap_or(u64::MAX);
-        let mut older = table.locks.iter().take_while(|lock| lock.id < before);
-        let blocked = older.any(|lock| lock.overlaps(storage, bytes));
+        let blocked = table.is_taken(storage, turn.unwrap_or(u64::MAX), bytes);
         if blocked && turn.is_none() {
-            *turn = Some(table.next);
-            table.next += 1;
+            *turn = Some(table.number());
         }
         blocked
     }
@@ -173,19 +230,22 @@ impl LockMember {
     #[must_use]
     pub fn settle(&self, mut writes: impl FnMut(u64, u64, &Range<u64>) -> bool) -> bool {
         let mut table = self.inner.table();
+        let Table { asked, locks, .. } = &mut *table;
         let (mut waits, mut changed) = (false, false);
-        for lock in &mut table.locks {
-            if lock.waits_for.contains(&self.number) {
-                if writes(lock.id, lock.storage, &lock.bytes) {
-                    waits = true;
-                } else {
-                    lock.waits_for.remove(&self.number);
-                    changed = true;
-                }
+        for (storage, id) in asked.iter() {
+            let lock = locks.get_mut(storage).and_then(|locks| locks.get_mut(id));
+            let Some(lock) = lock.filter(|lock| lock.waits_for.contains(&self.number)) else {
+                continue;
+            };
+            if writes(*id, *storage, &lock.bytes) {
+                waits = true;
+            } else {
+                lock.waits_for.remove(&self.number);
+                changed = true;
             }
         }
         if changed {
-            self.inner.changed(&table);
+            self.inner.changed();
         }
         waits
     }
@@ -196,12 +256,11 @@ impl LockMember {
     #[must_use]
     pub fn barrier(&self, storage: u64) -> Barrier {
         let mut table = self.inner.table();
-        let id = table.next;
-        table.next += 1;
+        let id = table.number();
         let waits_for = table.members.iter().map(|member| (*member, None));
         let waits_for = waits_for.collect();
         table.barriers.insert(id, Behind { storage, waits_for });
-        self.inner.changed(&table);
+        self.inner.changed();
         let inner = Arc::clone(&self.inner);
         Barrier { inner, id }
     }
@@ -235,7 +294,7 @@ impl LockMember {
             }
         }
         if changed {
-            self.inner.changed(&table);
+            self.inner.changed();
         }
         waits
     }
@@ -243,15 +302,8 @@ impl LockMember {
 
 impl Drop for LockMember {
     fn drop(&mut self) {
-        let mut table = self.inner.table();
-        table.members.remove(&self.number);
-        for lock in &mut table.locks {
-            lock.waits_for.remove(&self.number);
-        }
-        for one in table.barriers.values_mut() {
-            one.waits_for.remove(&self.number);
-        }
-        self.inner.changed(&table);
+        self.inner.table().leave(self.number);
+        self.inner.changed();
     }
 }
 
@@ -272,24 +324,41 @@ impl Drop for Barrier {
 }
 
 impl RangeLock {
-    /// Whether it is held: every reactor agreed, and older ones of the same
-    /// bytes are gone.
+    /// Whether it is held: it was [asked for](LockMember::ask), every reactor agreed,
+    /// and older ones of the same bytes are gone.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        let table = self.inner.table();
-        let mut older = table.locks.iter().take_while(|lock| lock.id != self.id);
-        let own = table.locks.iter().find(|lock| lock.id == self.id);
-        own.is_some_and(|own| {
-            own.waits_for.is_empty() && !older.any(|it| it.overlaps(own.storage, &own.bytes))
-        })
+        let mut table = self.inner.table();
+        let own = table
+            .locks
+            .get(&self.storage)
+            .and_then(|locks| locks.get(&self.id));
+        let Some(bytes) = own
+            .filter(|own| own.waits_for.is_empty())
+            .map(|own| own.bytes.clone())
+        else {
+            return false;
+        };
+        table.asked.contains(&(self.storage, self.id))
+            && !table.is_taken(self.storage, self.id, &bytes)
     }
 }
 
 impl Drop for RangeLock {
     fn drop(&mut self) {
         let mut table = self.inner.table();
-        table.locks.retain(|lock| lock.id != self.id);
-        self.inner.changed(&table);
+        let asked = table.asked.remove(&(self.storage, self.id));
+        let Some(locks) = table.locks.get_mut(&self.storage) else {
+            return;
+        };
+        let own = locks.remove(&self.id);
+        if locks.is_empty() {
+            table.locks.remove(&self.storage);
+        }
+        self.inner.there.fetch_sub(1, Ordering::Release);
+        if asked || own.is_some_and(|own| own.is_in_the_way) {
+            self.inner.changed();
+        }
     }
 }
 
@@ -347,6 +416,38 @@ mod tests {
         assert_eq!(turn, Some(waiting));
         assert!(!member.settle(|_, _, _| false));
         assert!(second.is_held());
+    }
+
+    /// It asks nobody, and nobody has anything to look at until somebody waits.
+    #[test]
+    fn what_is_on_its_way_keeps_out_what_begins_later() {
+        let locks = Locks::default();
+        let (one, two) = (locks.join(), locks.join());
+        let before = two.version();
+        let ghosts = [0..512, 512..1024].map(|bytes| one.keep_out(7, bytes));
+        assert!(!two.is_idle() && two.version() == before);
+        assert!(!two.settle(|_, _, _| true), "nobody is asked");
+        assert!(!ghosts[0].is_held());
+        let mut turn = None;
+        assert!(two.blocks(7, &(0..100), &mut turn));
+        assert!(!two.blocks(8, &(0..1024), &mut None));
+        assert!(!two.blocks(7, &(1024..2048), &mut None));
+        // One that begins to be on its way only now is not in the way of what waits.
+        let later = one.keep_out(7, 0..512);
+        let lock = two.ask(7, 512..1024);
+        assert!(!one.settle(|_, _, _| false) && !two.settle(|_, _, _| false));
+        assert!(!lock.is_held(), "one of them is older");
+        let [first, second] = ghosts;
+        let before = two.version();
+        drop(first);
+        assert_ne!(two.version(), before, "somebody waits for it");
+        assert!(!two.blocks(7, &(0..100), &mut turn));
+        drop(second);
+        assert!(lock.is_held());
+        drop(lock);
+        let before = two.version();
+        drop(later);
+        assert!(two.version() == before && two.is_idle());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! for and are never mistaken for those of an earlier user of the same place.
 
 /// A place in a table, and how often it was given to someone before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) index: u16,
     pub(crate) generation: u16,

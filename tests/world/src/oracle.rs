@@ -14,7 +14,8 @@
 //!
 //! Writes that overlap in time may take effect in either order, block by block.
 //! A write that failed may have changed any of its blocks. One whose answer
-//! was lost may do so until it is known that nobody works on it any more.
+//! was lost may do so until it is known that nobody works on it any more, but once
+//! the target has let go of its queue not after a newer one was acknowledged.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -48,6 +49,8 @@ struct Candidate {
     value: Value,
     /// When the write was over; `None` while it may still take effect.
     ended: Option<u64>,
+    /// Since when writes that start are done after it, if they are done.
+    first: Option<u64>,
     /// Whether it is known to have taken effect, and not lost in a crash.
     acked: bool,
     /// Since when no read may return it.
@@ -64,6 +67,8 @@ struct Op {
     epoch: u32,
     /// Its answer was lost: it may still take effect.
     lost: bool,
+    /// The target has let go of its queue.
+    let_go: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +100,7 @@ impl Oracle {
             op: 0,
             value: ZEROES,
             ended: Some(0),
+            first: Some(0),
             acked: true,
             stale: None,
             superseded: false,
@@ -121,6 +127,7 @@ impl Oracle {
             range,
             epoch: self.epoch,
             lost: false,
+            let_go: false,
         };
         self.ops.insert(id, op);
         id
@@ -169,6 +176,7 @@ impl Oracle {
             op: id,
             value: if zeroes { ZEROES } else { id },
             ended: None,
+            first: None,
             acked: false,
             stale: None,
             superseded: false,
@@ -286,14 +294,13 @@ impl Oracle {
             let Some(mine) = block.0.iter_mut().find(|one| one.op == id) else {
                 continue;
             };
-            mine.ended.get_or_insert(now);
+            mine.over(now);
             // A crash since then may have undone it, unless it was durable.
             if !same_epoch && !fua {
                 continue;
             }
             mine.acked |= same_epoch;
-            let before = |one: &&mut Candidate| one.ended.is_some_and(|at| at < id);
-            for one in block.0.iter_mut().filter(before) {
+            for one in block.0.iter_mut().filter(|one| one.is_before(id)) {
                 one.stale.get_or_insert(now);
                 one.superseded |= fua;
             }
@@ -303,7 +310,7 @@ impl Oracle {
     fn over(&mut self, id: OpId, op: &Op, now: u64) {
         for block in self.span(op.ns, op.range.clone()) {
             for one in block.0.iter_mut().filter(|one| one.op == id) {
-                one.ended.get_or_insert(now);
+                one.over(now);
             }
         }
     }
@@ -315,7 +322,7 @@ impl Oracle {
         self.epoch += 1;
         for block in self.blocks.iter_mut().flatten() {
             for one in &mut block.0 {
-                one.ended.get_or_insert(now);
+                one.over(now);
                 one.acked = false;
                 if !one.superseded {
                     one.stale = None;
@@ -323,6 +330,31 @@ impl Oracle {
             }
         }
         self.ops.retain(|_, op| !op.lost);
+    }
+
+    /// The target has let go of all queues of writes whose answers were lost: what it
+    /// is asked for from now on comes after them.
+    pub(crate) fn let_go(&mut self) {
+        let now = self.tick();
+        let fresh = self.ops.iter_mut().filter(|(_, op)| op.lost && !op.let_go);
+        let fresh: Vec<(OpId, Op)> = fresh
+            .map(|(id, op)| {
+                op.let_go = true;
+                (*id, op.clone())
+            })
+            .collect();
+        for (id, op) in fresh {
+            for block in self.span(op.ns, op.range) {
+                for one in block.0.iter_mut().filter(|one| one.op == id) {
+                    one.first.get_or_insert(now);
+                }
+            }
+        }
+    }
+
+    /// Whether the target may still have the queue of a write whose answer was lost.
+    pub(crate) fn has_not_let_go(&self) -> bool {
+        self.ops.values().any(|op| op.lost && !op.let_go)
     }
 
     /// Nobody works on a write any more whose answer was lost.
@@ -367,6 +399,18 @@ impl Oracle {
     }
 }
 
+impl Candidate {
+    fn over(&mut self, now: u64) {
+        self.ended.get_or_insert(now);
+        self.first.get_or_insert(now);
+    }
+
+    /// Whether a write that started at `start` is done after it.
+    fn is_before(&self, start: u64) -> bool {
+        self.first.is_some_and(|since| since < start)
+    }
+}
+
 impl Block {
     /// What a read that started at `start` and ends now may return.
     fn readable(&self, start: u64) -> impl Iterator<Item = &Candidate> {
@@ -381,7 +425,7 @@ impl Block {
             return;
         };
         for one in &mut self.0 {
-            one.superseded |= one.ended.is_some_and(|at| at < newest);
+            one.superseded |= one.is_before(newest);
         }
     }
 

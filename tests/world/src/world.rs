@@ -286,8 +286,26 @@ impl World {
         if now > LONGEST_RUN {
             return Err(Wrong(format!("no end after {LONGEST_RUN:?}")));
         }
+        self.follow_lost_writes();
         self.settle(now);
         Ok(())
+    }
+
+    /// Once the target has no queue pairs but those that hosts have, what it begins
+    /// comes after what was asked for over others.
+    fn follow_lost_writes(&mut self) {
+        if self.oracle.has_not_let_go() && self.has_only_settled_queue_pairs() {
+            self.say(format_args!("the target has let go of lost writes"));
+            self.oracle.let_go();
+        }
+    }
+
+    /// Whether all hosts are connected or not, and the target has their queue pairs
+    /// and no others.
+    fn has_only_settled_queue_pairs(&self) -> bool {
+        let pairs: Option<usize> = self.hosts.iter().map(Host::settled_queue_pairs).sum();
+        let there = self.reactor.as_ref().map(Reactor::queue_pairs);
+        pairs.is_some() && pairs == there
     }
 
     /// Writes whose answer was lost cannot come any more once all queue pairs
@@ -300,10 +318,8 @@ impl World {
         if self.oracle.unsettled() == 0 || now < self.stable.0 + SETTLED_AFTER {
             return;
         }
-        let pairs: Option<usize> = self.hosts.iter().map(Host::settled_queue_pairs).sum();
-        let there = self.reactor.as_ref().map(Reactor::queue_pairs);
         let old = self.disks.oldest().is_some_and(|at| at <= self.stable.0);
-        if pairs.is_some() && pairs == there && !old {
+        if self.has_only_settled_queue_pairs() && !old {
             let unsettled = self.oracle.unsettled();
             self.say(format_args!("{unsettled} lost writes are settled"));
             self.oracle.settle();

@@ -45,11 +45,11 @@ impl Copying {
         self.storing
     }
 
-    /// Whether its disk may be writing some of `bytes` for it: at most a piece.
-    pub(super) fn may_write(&self, bytes: &Range<u64>) -> bool {
+    /// The bytes that its disk may be writing for it: at most a piece.
+    pub(super) fn storing(&self) -> Option<Range<u64>> {
         let start = self.to << self.extent.block_shift;
         let piece = start..start + u64::from(self.room());
-        self.storing && piece.start < bytes.end && bytes.start < piece.end
+        self.storing.then_some(piece)
     }
 
     /// Bytes of the piece that it is at; `data` are its ranges.

@@ -4,6 +4,7 @@
 //! data; then the edge locks the range, and the first half has its turn. When it
 //! found the blocks to be as expected, the second has its own.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use nvmeof_wire::opcode::{self, Opcode, io};
@@ -235,26 +236,24 @@ impl Request {
     /// `is_it` says that it is the one. More often true than it is, where the
     /// bytes are not known here.
     #[must_use]
-    pub fn may_write(&self, is_it: impl Fn(u32) -> bool, bytes: &std::ops::Range<u64>) -> bool {
-        let (disk, overlaps) = match self.stage {
-            Stage::Disk(op) => (op.disk, op.changes() && op.overlaps(bytes)),
-            Stage::Trim { extent, blocks, .. } => {
-                let op = extent.bytes(self.lba, blocks, IoKind::Deallocate);
-                (extent.disk, op.is_some_and(|op| op.overlaps(bytes)))
-            }
-            Stage::Copy(copying) => (copying.disk(), copying.may_write(bytes)),
-            _ => return false,
-        };
-        overlaps && is_it(disk)
+    pub fn may_write(&self, is_it: impl Fn(u32) -> bool, bytes: &Range<u64>) -> bool {
+        let changing = self.changing();
+        changing.is_some_and(|(disk, own)| {
+            own.start < bytes.end && bytes.start < own.end && is_it(disk)
+        })
     }
 
-    /// The disk that may be changing for it now, if it is the disk's turn.
+    /// The disk that may be changing for it now, if it is the disk's turn, and at
+    /// most which bytes of it.
     #[must_use]
-    pub fn changing(&self) -> Option<u32> {
+    pub fn changing(&self) -> Option<(u32, Range<u64>)> {
         match self.stage {
-            Stage::Disk(op) if op.changes() => Some(op.disk),
-            Stage::Trim { extent, .. } => Some(extent.disk),
-            Stage::Copy(copying) if copying.is_storing() => Some(copying.disk()),
+            Stage::Disk(op) if op.changes() => Some((op.disk, op.bytes())),
+            Stage::Trim { extent, blocks, .. } => {
+                let op = extent.bytes(self.lba, blocks, IoKind::Deallocate)?;
+                Some((extent.disk, op.bytes()))
+            }
+            Stage::Copy(copying) => Some((copying.disk(), copying.storing()?)),
             _ => None,
         }
     }

@@ -9,14 +9,14 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Duration;
 
 use nvmeof_memory::{Buf, Classes};
 use nvmeof_target_core::{Action, Limit, Port, PortAddress, Scarce, Target};
 use nvmeof_wire::Nqn;
 
+use super::lingering::Lingering;
 use super::parts::{Most, Parts};
-use super::slots::{Changing, Job};
+use super::slots::Job;
 use super::{Edge, Io};
 use crate::tag::Place;
 use crate::turns::HostId;
@@ -62,7 +62,7 @@ pub(crate) struct Left {
     account: Account,
     /// By the slot that it is of.
     held: Vec<(Place, Held)>,
-    changing: Vec<Changing>,
+    lingering: Lingering,
 }
 
 /// One buffer.
@@ -348,7 +348,7 @@ impl Charge {
 impl Left {
     /// The disk gave back what it had of `slot`.
     pub(crate) fn release(&mut self, slot: Place) {
-        self.changing.retain(|one| one.slot != slot);
+        self.lingering.is_over(slot);
         if let Some(at) = self.held.iter().position(|(place, _)| *place == slot) {
             let (_, held) = self.held.swap_remove(at);
             self.account.release_held(held);
@@ -357,11 +357,9 @@ impl Left {
 }
 
 impl Left {
-    /// When the oldest command was begun for which a disk may be changing of which
-    /// `is_it` says that it is the one.
-    pub(crate) fn oldest_write(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
-        let its = self.changing.iter().filter(|one| is_it(one.disk));
-        its.map(|one| one.began).min()
+    /// What disks may be changing.
+    pub(crate) fn lingering(&self) -> &Lingering {
+        &self.lingering
     }
 }
 
@@ -426,11 +424,10 @@ impl Edge {
             .charges()
             .for_each(|charge| account.release(charge));
         account.return_capsules(self.capsules);
-        let changing = self.slots.changing();
         Some(Left {
             account,
             held,
-            changing,
+            lingering: std::mem::take(&mut self.lingering),
         })
     }
 }

@@ -75,6 +75,7 @@ impl Edge {
     /// A disk operation ended.
     pub(crate) fn executed(&mut self, slot: Place, done: Done, io: &mut Io<'_>) {
         self.on_disk = self.on_disk.saturating_sub(1);
+        self.lingering.is_over(slot);
         let outcome = match &done.result {
             Ok(()) => Executed::Ok,
             Err(error) => {

@@ -6,6 +6,7 @@ mod disk;
 mod due;
 mod fused;
 mod in_place;
+mod lingering;
 mod parts;
 mod quiesce;
 mod receives;
@@ -37,6 +38,7 @@ use crate::turns::Turns;
 use account::{Account, Provided, provide};
 pub(crate) use account::{Accounts, KINDS, Left};
 use fused::Pair;
+pub(crate) use lingering::Lingering;
 pub(crate) use quiesce::Waiting;
 pub(crate) use receives::{Receives, SharedQueues};
 use slots::Slots;
@@ -131,6 +133,8 @@ pub(crate) struct Edge {
     parked: VecDeque<Response>,
     /// Fused operations in work, oldest first.
     pairs: Vec<Pair>,
+    /// Writes that newer ones wait for.
+    lingering: Lingering,
     /// Data that go to or come from several places of the host's memory.
     transfers: Vec<Transfer>,
     state: State,
@@ -214,6 +218,7 @@ impl Edge {
             waiting: VecDeque::new(),
             parked: VecDeque::new(),
             pairs: Vec::new(),
+            lingering: Lingering::default(),
             transfers: Vec::new(),
             state: State::Open,
             account: None,
@@ -442,9 +447,15 @@ impl Edge {
             } else {
                 self.tell_of_stranger(format_args!("closing: {why}"), io.now, io.connect_log);
             }
-            self.state = State::Closing;
-            io.provider.disconnect(self.qp);
+            self.shut(io);
         }
+    }
+
+    fn shut(&mut self, io: &mut Io<'_>) {
+        self.state = State::Closing;
+        // Before its host can know.
+        self.keep_newer_out(io);
+        io.provider.disconnect(self.qp);
     }
 
     /// It was not accepted: nothing is left but to wait for the provider.
@@ -507,8 +518,7 @@ impl Edge {
             self.tell(news, io);
         }
         if self.state == State::Draining && self.slots.in_use() == 0 && !self.core.is_needed() {
-            self.state = State::Closing;
-            io.provider.disconnect(self.qp);
+            self.shut(io);
         }
     }
 
@@ -561,8 +571,7 @@ impl Edge {
             }
             _ => of_peer!(warn, self, "closing: {cause}"),
         }
-        self.state = State::Closing;
-        io.provider.disconnect(self.qp);
+        self.shut(io);
     }
 
     /// Our own mistake: ends this connection and nothing else.

@@ -57,10 +57,10 @@ pub(super) struct Job {
 }
 
 /// What a disk may be changing for a command.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Changing {
-    pub(super) slot: Place,
     pub(super) disk: u32,
+    pub(super) bytes: Range<u64>,
     /// When the command was begun.
     pub(super) began: Duration,
 }
@@ -195,18 +195,21 @@ impl Slots {
         write.map(|slot| slot.job.began).min()
     }
 
-    /// What disks may be changing, of a queue that is gone.
-    pub(super) fn changing(&self) -> Vec<Changing> {
+    /// What disks may be changing for the commands that were begun until `until`.
+    pub(super) fn changing(&self, until: Duration) -> Vec<(Place, Changing)> {
+        // Most queues have nothing in work.
+        if self.in_use() == 0 {
+            return Vec::new();
+        }
         let all = (0u16..).zip(&self.slots).filter(|(_, slot)| slot.taken);
         // What waits for something did not get to its disk.
-        let begun = all.filter(|(_, slot)| slot.job.hungry.is_none());
+        let begun = all.filter(|(_, slot)| slot.job.hungry.is_none() && slot.job.began <= until);
         let changing = begun.filter_map(|(index, slot)| {
             let generation = slot.generation;
-            Some(Changing {
-                slot: Place { index, generation },
-                disk: slot.job.request.changing()?,
-                began: slot.job.began,
-            })
+            let (disk, bytes) = slot.job.request.changing()?;
+            let began = slot.job.began;
+            let place = Place { index, generation };
+            Some((place, Changing { disk, bytes, began }))
         });
         changing.collect()
     }

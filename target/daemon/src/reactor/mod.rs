@@ -446,6 +446,9 @@ impl<S: Storage> Reactor<S> {
         match event {
             Event::ConnectRequest(request) => self.accept(provider, &request, now),
             Event::Closed { qp, reason } => {
+                if let Some(place) = self.queues.place(provider, qp) {
+                    self.with_queue(place, now, Edge::keep_newer_out);
+                }
                 if let Some(edge) = self.queues.remove(provider, qp) {
                     self.closed(provider, edge, &reason, now);
                 }
@@ -525,6 +528,7 @@ impl<S: Storage> Reactor<S> {
             self.with_queue(place, now, |edge, io| {
                 edge.poll(io);
                 edge.give_up_lone_half(io);
+                edge.keep_out_of_slow(io);
                 let waits = edge.longest_on_wire();
                 if waits.is_some_and(|since| now.saturating_sub(since) >= stall) {
                     edge.abandon("the host did not take or give the data of a command", io);

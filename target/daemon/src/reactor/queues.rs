@@ -7,7 +7,7 @@ use std::time::Duration;
 use nvmeof_rdma::{Lightened, QpId};
 use nvmeof_target_core::RangeLock;
 
-use crate::queue::{Edge, Left};
+use crate::queue::{Edge, Left, Lingering};
 use crate::tag::Place;
 
 /// Queue pairs by place and by the provider's name for them.
@@ -36,10 +36,10 @@ struct Entry {
 }
 
 impl Entry {
-    /// As [`Queues::oldest_write`], of a queue that is gone. One disk that answers
-    /// nothing, or a read, keeps nobody waiting who asks for another.
-    fn oldest_left(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
-        self.left.as_ref().and_then(|left| left.oldest_write(is_it))
+    /// What disks may be changing of a queue that is gone. One that answers nothing,
+    /// or a read, keeps nobody waiting who asks for another.
+    fn lingering(&self) -> Option<&Lingering> {
+        self.left.as_ref().map(Left::lingering)
     }
 }
 
@@ -123,8 +123,7 @@ impl Queues {
     }
 
     /// Whether a disk of which `is_it` says that it is the one may be writing some
-    /// of `bytes`, but under a lock, or will before it is the turn of `lock`. Of
-    /// queues that are gone it is not known which bytes.
+    /// of `bytes`, but under a lock, or will before it is the turn of `lock`.
     pub(super) fn may_write(
         &self,
         lock: u64,
@@ -133,7 +132,9 @@ impl Queues {
     ) -> bool {
         self.entries.iter().any(|entry| match &entry.edge {
             Some(edge) => edge.may_write(lock, is_it, bytes),
-            None => entry.oldest_left(is_it).is_some(),
+            None => entry
+                .lingering()
+                .is_some_and(|left| left.may_write(is_it, bytes)),
         })
     }
 
@@ -142,7 +143,7 @@ impl Queues {
     pub(super) fn oldest_write(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
         let each = self.entries.iter().filter_map(|entry| match &entry.edge {
             Some(edge) => edge.oldest_write(is_it),
-            None => entry.oldest_left(is_it),
+            None => entry.lingering().and_then(|left| left.oldest(is_it)),
         });
         each.min()
     }

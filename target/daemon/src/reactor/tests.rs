@@ -18,6 +18,7 @@ mod host;
 mod io;
 mod keeping;
 mod late;
+mod lingering;
 mod lists;
 mod log;
 mod memory;

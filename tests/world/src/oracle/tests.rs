@@ -141,3 +141,27 @@ fn compares_are_checked_both_ways() {
     let compare = oracle.begin_read(0, 0..1);
     assert!(oracle.end_read(compare, &[ZEROES]).is_err());
 }
+
+/// Once the target has let go of its queue, a write whose answer was lost is done before
+/// one that starts then is acknowledged, but not before one that had started.
+#[test]
+fn a_lost_write_does_not_undo_what_was_written_after_the_target_let_go_of_it() {
+    let mut oracle = oracle();
+    let lost = oracle.begin_write(0, 0..1, false, false);
+    oracle.end(lost, Ending::Lost).unwrap();
+    let between = write(&mut oracle, false);
+    assert!(oracle.has_not_let_go());
+    assert!(may_read(&mut oracle, between));
+    assert!(may_read(&mut oracle, lost), "as late as that");
+    let straddling = oracle.begin_write(0, 0..1, false, false);
+    oracle.let_go();
+    assert!(!oracle.has_not_let_go());
+    oracle.end(straddling, Ending::Done).unwrap();
+    assert!(may_read(&mut oracle, straddling));
+    assert!(may_read(&mut oracle, lost), "as late as that");
+    let after = write(&mut oracle, true);
+    assert!(may_read(&mut oracle, after));
+    assert!(!may_read(&mut oracle, lost));
+    oracle.crash();
+    assert!(!may_read(&mut oracle, lost), "nor after a crash");
+}

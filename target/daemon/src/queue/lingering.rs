@@ -1,0 +1,81 @@
+//! Writes that disks still have though their host may wait for them no more: it sends
+//! them again by another queue and then writes something newer, which the old ones must
+//! not undo. So newer writes of the same bytes wait until they are over, whoever sends
+//! them.
+//!
+//! That begins when the queue is lost. A host may know sooner than we do that it is, so
+//! it begins for a write that takes long, too.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use nvmeof_target_core::RangeLock;
+
+use super::slots::Changing;
+use super::{Edge, Io};
+use crate::tag::Place;
+
+/// Those of one queue, by the slots of their commands.
+#[derive(Debug, Default)]
+pub(crate) struct Lingering(BTreeMap<Place, One>);
+
+#[derive(Debug)]
+struct One {
+    changing: Changing,
+    _lock: RangeLock,
+}
+
+/// A host that finds a queue dead has waited longer for an answer.
+const SLOW: Duration = Duration::from_secs(1);
+
+impl Lingering {
+    /// The disk has nothing of the command in `slot` any more.
+    #[inline]
+    pub(super) fn is_over(&mut self, slot: Place) {
+        // Almost always there are none.
+        if !self.0.is_empty() {
+            self.0.remove(&slot);
+        }
+    }
+
+    /// Whether a disk of which `is_it` says that it is the one may be writing some of
+    /// `bytes`.
+    pub(crate) fn may_write(&self, is_it: &impl Fn(u32) -> bool, bytes: &Range<u64>) -> bool {
+        let mut all = self.0.values().map(|one| &one.changing);
+        all.any(|one| one.bytes.start < bytes.end && bytes.start < one.bytes.end && is_it(one.disk))
+    }
+
+    /// When the oldest command was begun for which a disk may be changing of which
+    /// `is_it` says that it is the one.
+    pub(crate) fn oldest(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
+        let all = self.0.values().map(|one| &one.changing);
+        let its = all.filter(|one| is_it(one.disk));
+        its.map(|one| one.began).min()
+    }
+}
+
+impl Edge {
+    /// The queue is lost: newer writes wait for what disks may be changing for it.
+    pub(crate) fn keep_newer_out(&mut self, io: &mut Io<'_>) {
+        self.keep_out_of(io.now, io);
+    }
+
+    /// The same of what takes long.
+    pub(crate) fn keep_out_of_slow(&mut self, io: &mut Io<'_>) {
+        if let Some(until) = io.now.checked_sub(SLOW) {
+            self.keep_out_of(until, io);
+        }
+    }
+
+    fn keep_out_of(&mut self, until: Duration, io: &mut Io<'_>) {
+        for (slot, changing) in self.slots.changing(until) {
+            self.lingering.0.entry(slot).or_insert_with(|| One {
+                _lock: io
+                    .locks
+                    .keep_out(io.storage.identity(changing.disk), changing.bytes.clone()),
+                changing,
+            });
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Writes that a disk still has for a queue that is lost: what is written later is not
+//! undone by them.
+
+use std::time::Duration;
+
+use nvmeof_rdma::Provider;
+use nvmeof_wire::fabrics::Connect;
+use nvmeof_wire::nvm::{DatasetManagement, DsmRange};
+use nvmeof_wire::opcode::io;
+use zerocopy::IntoBytes;
+
+use super::Bench;
+use super::host::{Host, Sent, admin, connect, ready};
+use super::io::command;
+
+const A_WHILE: Duration = Duration::from_millis(100);
+
+fn hold(bench: &mut Bench, hold: bool) {
+    bench.reactor.storage_mut().hold = hold;
+}
+
+fn in_flight(bench: &mut Bench) -> usize {
+    bench.reactor.storage_mut().in_flight()
+}
+
+/// Waits until all of them are answered well.
+fn all_answered(bench: &mut Bench, hosts: &mut [&mut Host], mut left: Vec<(usize, Sent)>) {
+    bench.until(hosts, |_, hosts| {
+        left.retain(|(host, sent)| match hosts[*host].take(*sent) {
+            Some((cqe, _)) => {
+                assert!(cqe.status().is_success());
+                false
+            }
+            None => true,
+        });
+        left.is_empty()
+    });
+}
+
+#[test]
+fn newer_writes_wait_for_those_of_a_queue_that_is_gone() {
+    let mut bench = Bench::new(80);
+    let (mut gone, mut host) = (bench.host(), bench.host());
+    let (_, qp) = ready(&mut bench, &mut gone);
+    let (_, qp2) = ready(&mut bench, &mut host);
+    let locks = bench.reactor.target.locks().join();
+    hold(&mut bench, true);
+    gone.send_with(qp, command(io::WRITE, 4, 2), &[1; 1024]);
+    gone.send(qp, command(io::WRITE_ZEROES, 8, 1), &[]);
+    let (trim, range) = trim(&[(12, 1)]);
+    gone.send_with(qp, trim, &range);
+    gone.send_with(qp, command(io::READ, 20, 1), &[0; 512]);
+    bench.run_for(&mut [&mut gone, &mut host], A_WHILE);
+    assert_eq!(in_flight(&mut bench), 4);
+    assert!(locks.is_idle(), "an answer may come yet");
+    gone.provider.disconnect(qp);
+    bench.run_for(&mut [&mut gone, &mut host], A_WHILE);
+    assert!(!locks.is_idle());
+
+    let mut wait = Vec::new();
+    for slba in [5, 8, 12] {
+        wait.push((
+            1,
+            host.send_with(qp2, command(io::WRITE, slba, 1), &[7; 512]),
+        ));
+    }
+    bench.run_for(&mut [&mut gone, &mut host], A_WHILE);
+    assert_eq!(in_flight(&mut bench), 4, "they wait");
+    // Elsewhere, and where there is only a read, and who only reads: not.
+    wait.push((1, host.send_with(qp2, command(io::WRITE, 6, 1), &[8; 512])));
+    wait.push((1, host.send_with(qp2, command(io::WRITE, 20, 1), &[9; 512])));
+    wait.push((1, host.send_with(qp2, command(io::READ, 4, 1), &[0; 512])));
+    bench.run_for(&mut [&mut gone, &mut host], A_WHILE);
+    assert_eq!(in_flight(&mut bench), 7);
+
+    hold(&mut bench, false);
+    all_answered(&mut bench, &mut [&mut gone, &mut host], wait);
+    let disk = &bench.reactor.storage_mut().disks[0];
+    let first = [4, 5, 6, 8, 12, 20].map(|block: usize| disk[block * 512]);
+    assert_eq!(first, [1, 7, 8, 7, 7, 9]);
+    assert!(locks.is_idle(), "and none is left");
+}
+
+/// A host that is silent may know that its queue is lost before we do, or learn it from
+/// what we do.
+#[test]
+fn a_queue_that_is_given_up_keeps_newer_writes_out_at_once() {
+    let mut bench = Bench::new(81);
+    let (mut silent, mut host) = (bench.host(), bench.host());
+    let (_, cntlid) = admin(&mut bench, &mut silent, 500);
+    let (qp, _) = connect(&mut bench, &mut silent, &Connect::new(1, 4, 0), cntlid);
+    let (_, qp2) = ready(&mut bench, &mut host);
+    let locks = bench.reactor.target.locks().join();
+    hold(&mut bench, true);
+    silent.send_with(qp, command(io::WRITE, 4, 1), &[1; 512]);
+    bench.run_for(&mut [&mut silent, &mut host], A_WHILE);
+    assert!(in_flight(&mut bench) == 1 && locks.is_idle());
+    // Nobody looks at the host's side: the queue pair stays where it is.
+    bench.until(&mut [&mut host], |_, _| !locks.is_idle());
+    let write = host.send_with(qp2, command(io::WRITE, 4, 1), &[7; 512]);
+    bench.run_for(&mut [&mut host], A_WHILE);
+    assert_eq!(in_flight(&mut bench), 1);
+    hold(&mut bench, false);
+    all_answered(&mut bench, &mut [&mut host], vec![(0, write)]);
+    assert_eq!(bench.reactor.storage_mut().disks[0][4 * 512], 7);
+    assert!(locks.is_idle());
+}
+
+/// One whose host may have given it up: another queue is not told.
+#[test]
+fn newer_writes_wait_for_one_that_takes_long() {
+    let mut bench = Bench::new(82);
+    let (mut slow, mut host) = (bench.host(), bench.host());
+    let (_, qp) = ready(&mut bench, &mut slow);
+    let (_, qp2) = ready(&mut bench, &mut host);
+    let locks = bench.reactor.target.locks().join();
+    hold(&mut bench, true);
+    let (trim, ranges) = trim(&[(4, 1), (40, 1)]);
+    let trim = slow.send_with(qp, trim, &ranges);
+    bench.run_for(&mut [&mut slow, &mut host], Duration::from_millis(500));
+    assert!(locks.is_idle());
+    bench.run_for(&mut [&mut slow, &mut host], Duration::from_secs(2));
+    let write = host.send_with(qp2, command(io::WRITE, 4, 1), &[7; 512]);
+    let next = host.send_with(qp2, command(io::WRITE, 40, 1), &[8; 512]);
+    bench.run_for(&mut [&mut slow, &mut host], A_WHILE);
+    assert_eq!(in_flight(&mut bench), 2, "of one range after the other");
+    hold(&mut bench, false);
+    all_answered(
+        &mut bench,
+        &mut [&mut slow, &mut host],
+        vec![(0, trim), (1, write), (1, next)],
+    );
+    assert_eq!(bench.reactor.storage_mut().disks[0][4 * 512], 7);
+    assert!(locks.is_idle());
+}
+
+fn trim(ranges: &[(u64, u32)]) -> (nvmeof_wire::Sqe, Vec<u8>) {
+    let command = DatasetManagement {
+        nsid: 1,
+        ranges: u16::try_from(ranges.len()).unwrap(),
+        deallocate: true,
+    };
+    let ranges = ranges
+        .iter()
+        .flat_map(|(slba, blocks)| DsmRange::new(*slba, *blocks).as_bytes().to_vec());
+    (command.to_sqe(), ranges.collect())
+}
