@@ -198,7 +198,7 @@ fn what_a_queue_left_on_a_disk_counts_for_that_and_if_it_is_written() {
         settle(&mut bench, &mut [&mut host]);
         let other = bench.reactor.target.locks().join();
         let barriers = [0, 1].map(|storage| other.barrier(storage));
-        let locks = [0, 1].map(|storage| other.ask(storage, 0..512));
+        let locks = [0, 1].map(|storage| other.ask(storage, 2048..2560));
         assert!(!other.settle_barriers(bench.net.now(), |_| None));
         assert!(!other.settle(|_, _, _| false));
         settle(&mut bench, &mut []);
