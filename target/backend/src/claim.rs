@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use nvmeof_uring::Ring;
 
 use crate::file::FileDisk;
+use crate::losses::{Losses, Lost};
 use crate::null::NullDisk;
 use crate::polling::{self, NoPolling};
 use crate::ram::{RamDisk, RamStore};
@@ -40,6 +41,7 @@ struct Claimed {
     name: Arc<str>,
     geometry: Geometry,
     source: Source,
+    losses: Arc<Losses>,
 }
 
 /// Which file or device it is: the same after a mount or when it is opened again,
@@ -87,6 +89,11 @@ impl Claim {
                 (geometry, Source::Null)
             }
         };
+        let storage = match &source {
+            Source::File(file) => storage_of(file, &geometry),
+            Source::Ram(_) | Source::Null => None,
+        };
+        let losses = storage.map_or_else(Losses::fresh, |storage| Losses::of(&name, storage));
         Ok(Self {
             inner: Arc::new(Claimed {
                 identity: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -94,6 +101,7 @@ impl Claim {
                 name,
                 geometry,
                 source,
+                losses,
             }),
         })
     }
@@ -147,6 +155,7 @@ impl Claim {
             name,
             geometry,
             source: Source::File(file),
+            losses,
         } = &*self.inner
         else {
             return Ok(self.clone());
@@ -166,6 +175,7 @@ impl Claim {
                 name: Arc::clone(name),
                 geometry,
                 source: Source::File(file),
+                losses: Arc::clone(losses),
             }),
         })
     }
@@ -198,12 +208,14 @@ impl Claim {
     /// Which file or device it is; `None` for memory, and where nothing tells.
     #[must_use]
     pub fn storage(&self) -> Option<Storage> {
-        let metadata = self.file()?.metadata().ok()?;
-        Some(if metadata.file_type().is_block_device() {
-            Storage::Device(metadata.rdev(), self.inner.geometry.size)
-        } else {
-            Storage::File(metadata.ino())
-        })
+        storage_of(self.file()?, &self.inner.geometry)
+    }
+
+    /// How often it may have lost what was answered as done, since it was first opened
+    /// in this process.
+    #[must_use]
+    pub fn lost(&self) -> Lost {
+        self.inner.losses.now()
     }
 
     /// The same without holding it.
@@ -233,12 +245,16 @@ impl Claim {
             geometry,
             source,
             polled,
+            losses,
             ..
         } = &*self.inner;
         let (name, geometry) = (Arc::clone(name), geometry.clone());
         Ok(match source {
             // A duplicate shares the lock and the way of access.
-            Source::File(file) => Box::new(FileDisk::open(ring, file, name, geometry, *polled)?),
+            Source::File(file) => {
+                let losses = Arc::clone(losses);
+                Box::new(FileDisk::open(ring, file, name, geometry, *polled, losses)?)
+            }
             Source::Ram(store) => Box::new(RamDisk::new(Arc::clone(store), name, geometry)),
             Source::Null => Box::new(NullDisk::new(name, geometry)),
         })
@@ -252,6 +268,16 @@ impl WeakClaim {
         let inner = self.inner.upgrade()?;
         Some(Claim { inner })
     }
+}
+
+/// Which file or device that is, if anything tells.
+fn storage_of(file: &File, geometry: &Geometry) -> Option<Storage> {
+    let metadata = file.metadata().ok()?;
+    Some(if metadata.file_type().is_block_device() {
+        Storage::Device(metadata.rdev(), geometry.size)
+    } else {
+        Storage::File(metadata.ino())
+    })
 }
 
 /// The geometry of a disk that is not a file.

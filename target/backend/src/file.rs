@@ -14,6 +14,7 @@ use nvmeof_uring as uring;
 use nvmeof_uring::{FileId, PolledError, Ring, WriteMode};
 use slab::Slab;
 
+use crate::losses::Losses;
 use crate::polling::NoPolling;
 use crate::probe;
 use crate::{Backend, Geometry, Io, IoError, IoErrorKind, Op, OpenError, Refused, Request, Why};
@@ -34,6 +35,7 @@ pub(crate) struct FileDisk {
     /// Requests taken at most.
     most: usize,
     zeroes: Zeroes,
+    losses: Arc<Losses>,
 }
 
 struct Active {
@@ -50,6 +52,7 @@ impl FileDisk {
         name: Arc<str>,
         geometry: Geometry,
         polled: bool,
+        losses: Arc<Losses>,
     ) -> Result<Self, OpenError> {
         let duplicate = probe::duplicate(&name, file)?;
         let full = |source| OpenError::Ring {
@@ -78,6 +81,7 @@ impl FileDisk {
             in_ring: 0,
             most,
             zeroes: Zeroes::default(),
+            losses,
         })
     }
 
@@ -104,12 +108,17 @@ impl FileDisk {
             let restored = buf.set_view(view);
             debug_assert!(restored.is_ok(), "the view it came with");
         }
-        let result = result.map_err(|(kind, errno)| IoError {
-            kind,
-            errno,
-            verb: job.verb(),
-            path: Arc::clone(&self.name),
-            offset: job.position(),
+        let result = result.map_err(|(kind, errno)| {
+            if job.loses_earlier(kind, self.geometry.direct) {
+                self.losses.add();
+            }
+            IoError {
+                kind,
+                errno,
+                verb: job.verb(),
+                path: Arc::clone(&self.name),
+                offset: job.position(),
+            }
         });
         io.done(tag, buf, result);
     }

@@ -114,3 +114,57 @@ fn a_disk_answers_as_long_as_anything_of_it_can_be_read() {
     assert!(other.answers());
     assert_ne!(other.identity(), claim.identity());
 }
+
+/// The kernel says once that what was written cannot be made stable, to one who asks.
+#[test]
+fn what_a_failed_flush_lost_is_counted_for_all_who_have_the_file() {
+    for dir in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
+        let (file, claim) = file_in(dir);
+        let cached = !claim.geometry().direct;
+        let zeroes = |fua| Op::WriteZeroes {
+            offset: 0,
+            len: 4096,
+            may_deallocate: false,
+            fua,
+        };
+        let mut bench = Bench::new(&claim, Keeps::Bytes, |backend| {
+            let script = [Errno::EIO; 7].into_iter().chain([Errno::ENODEV]);
+            let script = script.map(Fault::Kernel).collect();
+            Box::new(Faulty::new(backend, Plan::Script(script)))
+        });
+        let write = |bench: &Bench, fua| {
+            let (offset, buf) = (4096, bench.buf(512, 9));
+            Op::Write { offset, buf, fua }
+        };
+        let mut count = 0;
+        let mut fails = |bench: &mut Bench, op, loses| {
+            let before = format!("{op:?}");
+            let error = bench.err(op);
+            count += u64::from(loses);
+            assert_eq!(claim.lost().count, count, "{dir}: {error}: {before}");
+        };
+        fails(&mut bench, Op::Flush, true);
+        let op = write(&bench, false);
+        fails(&mut bench, op, false);
+        let op = write(&bench, true);
+        fails(&mut bench, op, cached);
+        let op = read(&bench, 0, 512);
+        fails(&mut bench, op, false);
+        fails(&mut bench, zeroes(false), false);
+        fails(&mut bench, zeroes(true), cached);
+        fails(&mut bench, Op::Flush, true);
+        let op = read(&bench, 0, 512);
+        fails(&mut bench, op, cached);
+        bench.ok(Op::Flush);
+        // With another size, and opened again.
+        let lost = claim.lost();
+        assert_eq!(claim.with_size(8192).unwrap().lost(), lost);
+        drop((bench, claim));
+        let (path, readonly) = (file.path().to_owned(), false);
+        let again = Claim::take(&Spec::File { path, readonly }, None).unwrap();
+        assert_eq!(again.lost(), lost);
+        let (_file, other) = file_in(dir);
+        assert_eq!(other.lost().count, 0);
+        assert_ne!(other.lost().storage, lost.storage);
+    }
+}

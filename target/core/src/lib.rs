@@ -33,6 +33,7 @@ mod sight;
 mod target;
 #[cfg(test)]
 mod testing;
+mod writers;
 
 pub use action::{
     Action, CloseCause, Data, Event, Executed, IoKind, IoOp, Order, Remote, Response,
@@ -51,3 +52,4 @@ pub use model::{
 pub use protection::{KeepProtections, Keeping, KeptProtection, NotKept, ToKeep};
 pub use queue::{News, Queue, Request, Scarce};
 pub use target::{PortSeat, Refusal, Target};
+pub use writers::Writers;

@@ -13,7 +13,7 @@ use crate::protection::{Desk, Protections};
 use crate::registry::Registry;
 use crate::seats::{Seat, Seats, Taken};
 use crate::sight::Present;
-use crate::{Hits, Limit, Limits, Locks, Model, Queue};
+use crate::{Hits, Limit, Limits, Locks, Model, Queue, Writers};
 
 /// What hosts are served. Clones are the same target; each reactor has one.
 #[derive(Clone, Debug)]
@@ -28,6 +28,7 @@ pub(crate) struct Shared {
     served: Mutex<Served>,
     pub(crate) registry: Registry,
     pub(crate) locks: Locks,
+    writers: Writers,
     pub(crate) hits: Hits,
     /// I/O queues of hosts, by their names; what they weigh are commands.
     pub(crate) hosts: Seats,
@@ -122,6 +123,7 @@ impl Target {
             shared: Arc::new(Shared {
                 registry: Registry::new(&limits),
                 locks: Locks::default(),
+                writers: Writers::default(),
                 hits: Hits::default(),
                 hosts: Seats::default(),
                 ports: Seats::default(),
@@ -149,6 +151,12 @@ impl Target {
     #[must_use]
     pub fn locks(&self) -> &Locks {
         &self.shared.locks
+    }
+
+    /// The hosts that wrote to a storage, which all reactors share.
+    #[must_use]
+    pub fn writers(&self) -> &Writers {
+        &self.shared.writers
     }
 
     /// Controllers that hosts have connected at this moment.

@@ -3,7 +3,9 @@
 
 use std::os::fd::BorrowedFd;
 
-use nvmeof_backend::{Claim, CloseError, DiskId, Disks, Done, OpenError, Refused, Request, Why};
+use nvmeof_backend::{
+    Claim, CloseError, DiskId, Disks, Done, Lost, OpenError, Refused, Request, Why,
+};
 use nvmeof_memory::Region;
 use nvmeof_uring::{RingConfig, RingCounts, RingError};
 
@@ -37,6 +39,14 @@ pub trait Storage {
     /// file has too: one that was opened when the file had another size.
     fn identity(&self, disk: u32) -> u64 {
         disk.into()
+    }
+
+    /// How often it may have lost what it had answered as done.
+    fn lost(&self, disk: u32) -> Lost {
+        Lost {
+            storage: disk.into(),
+            count: 0,
+        }
     }
 
     /// Takes a request. It comes out of [`poll`](Self::poll) or
@@ -84,12 +94,11 @@ pub struct OpenDisks {
     told: bool,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct OpenDisk {
     number: u32,
     id: DiskId,
-    /// Of its claim.
-    identity: u64,
+    claim: Claim,
 }
 
 /// Disks could not be opened for a reactor.
@@ -128,12 +137,8 @@ impl OpenDisks {
         }
         if let Some(place) = self.places.get_mut(at) {
             debug_assert!(place.is_none(), "numbers are given once");
-            let identity = claim.identity();
-            *place = Some(OpenDisk {
-                number,
-                id,
-                identity,
-            });
+            let claim = claim.clone();
+            *place = Some(OpenDisk { number, id, claim });
         }
         Ok(())
     }
@@ -219,7 +224,13 @@ impl Storage for OpenDisks {
     }
 
     fn identity(&self, disk: u32) -> u64 {
-        self.place(disk).map_or(u64::MAX, |open| open.identity)
+        let open = self.place(disk);
+        open.map_or(u64::MAX, |open| open.claim.identity())
+    }
+
+    fn lost(&self, disk: u32) -> Lost {
+        let open = self.place(disk);
+        open.map_or_else(Lost::default, |open| open.claim.lost())
     }
 
     fn submit(&mut self, disk: u32, request: Request) -> Result<(), Refused<Request>> {

@@ -152,6 +152,19 @@ impl Job {
         self.fua
     }
 
+    /// Whether what others wrote before, and were told was done, may be lost when it
+    /// fails with `kind`: with it failed to become stable what a device or the page
+    /// cache had of them. Direct writes fail for themselves alone.
+    pub(super) fn loses_earlier(&self, kind: IoErrorKind, direct: bool) -> bool {
+        match self.what {
+            What::Flush | What::WriteZeroes(Way::Sync) => true,
+            // The cache of what is gone is gone.
+            _ if kind == IoErrorKind::Removed => !direct,
+            What::Write(_) | What::WriteZeroes(_) => self.fua && !direct,
+            What::Read(_) | What::Deallocate => false,
+        }
+    }
+
     /// Puts what is not done in view.
     pub(super) fn aim(&self, mut buf: Buf) -> Buf {
         if let (Some(view), Ok(moved)) = (self.view(), usize::try_from(self.moved)) {

@@ -16,6 +16,8 @@ pub enum Fault {
     None,
     /// It fails with this error and nothing is done.
     Error(Errno),
+    /// The kernel answers its next operation with this error.
+    Kernel(Errno),
     /// The next transfer that ends moved only half of it, in whole blocks.
     /// (Disks without transfers, RAM and null, cannot do that.)
     Short,
@@ -48,6 +50,8 @@ pub struct Faulty {
     dice: Dice,
     /// Transfers to cut short.
     short: u32,
+    /// What the kernel answers next.
+    kernel: VecDeque<Errno>,
 }
 
 impl Faulty {
@@ -64,6 +68,7 @@ impl Faulty {
             plan,
             dice: Dice::new(seed),
             short: 0,
+            kernel: VecDeque::new(),
         }
     }
 
@@ -101,6 +106,7 @@ impl Backend for Faulty {
         match self.next() {
             Fault::None => {}
             Fault::Short => self.short += 1,
+            Fault::Kernel(errno) => self.kernel.push_back(errno),
             Fault::Error(errno) => {
                 let (offset, _) = request.op.range();
                 let error = IoError {
@@ -118,6 +124,9 @@ impl Backend for Faulty {
     }
 
     fn complete(&mut self, mut done: uring::Done, io: &mut Io<'_>) {
+        if let Some(errno) = self.kernel.pop_front() {
+            done.result = Err(errno);
+        }
         let block = self.geometry().block_size.bytes();
         if let Ok(bytes) = &mut done.result
             && self.short > 0

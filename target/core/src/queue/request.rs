@@ -299,6 +299,20 @@ impl Request {
         }
     }
 
+    /// The disk that is being flushed because the host sent a Flush.
+    #[must_use]
+    pub fn flushes(&self) -> Option<u32> {
+        match self.stage {
+            Stage::Disk(op) if op.kind == IoKind::Flush => Some(op.disk),
+            Stage::FlushAll {
+                disk,
+                then: AfterFlush::Answer,
+                ..
+            } => Some(disk),
+            _ => None,
+        }
+    }
+
     /// Becomes the command `sqe` at the start of `capsule`.
     pub(crate) fn start(&mut self, sqe: &Sqe, capsule: &[u8], bounds: Bounds) {
         // Field by field: the rest of a stage or of data that were nothing is

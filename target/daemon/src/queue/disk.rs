@@ -16,6 +16,14 @@ struct NotOpen;
 impl Edge {
     /// Runs `op` on its disk. Gives the next action when it ended at once.
     pub(super) fn execute(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) -> Option<Action> {
+        let stable;
+        let op = match self.is_known_to_write(op, io) {
+            true => op,
+            false => {
+                stable = IoOp { fua: true, ..*op };
+                &stable
+            }
+        };
         // Almost never is anything locked.
         if op.kind != IoKind::Read
             && !(io.locks.is_idle() && self.pairs.is_empty())
@@ -102,6 +110,9 @@ impl Edge {
         buf: Option<Buf>,
         io: &mut Io<'_>,
     ) -> Option<Action> {
+        if buf.is_none() {
+            outcome = self.flushed(slot, outcome, io);
+        }
         let job = self.slots.get(slot)?;
         let piece = job.lent == Lent::Piece;
         if let Some(on_disk) = job.take_back(buf)

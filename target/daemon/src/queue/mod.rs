@@ -7,6 +7,7 @@ mod due;
 mod fused;
 mod in_place;
 mod lingering;
+mod losses;
 mod parts;
 mod quiesce;
 mod receives;
@@ -29,6 +30,7 @@ use nvmeof_rdma::{
 };
 use nvmeof_target_core::{
     Action, CloseCause, Data, Limit, LockMember, News, Order, PortSeat, Queue as Core, Response,
+    Writers,
 };
 
 use crate::failures::Failures;
@@ -66,6 +68,8 @@ pub(crate) struct Io<'a> {
     pub(crate) at_once: &'a mut u32,
     /// Disk operations that found no room.
     pub(crate) backlog: &'a mut Turns<(u32, DiskRequest)>,
+    /// Who is to be told of what disks lose.
+    pub(crate) writers: &'a Writers,
     /// Locks on ranges of disks, and commands that wait for those of others.
     pub(crate) locks: &'a LockMember,
     pub(crate) waiting: &'a mut Waiting,
@@ -133,6 +137,8 @@ pub(crate) struct Edge {
     parked: VecDeque<Response>,
     /// Fused operations in work, oldest first.
     pairs: Vec<Pair>,
+    /// Disks that its host is known to write to.
+    written: Vec<u32>,
     /// Writes that newer ones wait for.
     lingering: Lingering,
     /// Data that go to or come from several places of the host's memory.
@@ -218,6 +224,7 @@ impl Edge {
             waiting: VecDeque::new(),
             parked: VecDeque::new(),
             pairs: Vec::new(),
+            written: Vec::new(),
             lingering: Lingering::default(),
             transfers: Vec::new(),
             state: State::Open,

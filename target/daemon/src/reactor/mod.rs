@@ -493,6 +493,7 @@ impl<S: Storage> Reactor<S> {
             due: &mut self.due,
             at_once: &mut self.at_once,
             backlog: &mut self.backlog,
+            writers: self.target.writers(),
             locks: &self.locked.member,
             waiting: &mut self.locked.waiting,
             news: &mut self.news,

@@ -21,6 +21,7 @@ mod late;
 mod lingering;
 mod lists;
 mod log;
+mod losses;
 mod memory;
 mod metrics;
 mod orders;

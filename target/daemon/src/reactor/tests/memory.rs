@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use nix::errno::Errno;
-use nvmeof_backend::{Done, IoError, IoErrorKind, Op, Refused, Request, Why};
+use nvmeof_backend::{Done, IoError, IoErrorKind, Lost, Op, Refused, Request, Why};
 
 use crate::storage::{Storage, StorageError};
 
@@ -25,6 +25,8 @@ pub(in super::super) struct MemoryDisks {
     /// Whether all of them are the same storage.
     pub(in super::super) same: bool,
     pub(in super::super) closed: Vec<u32>,
+    /// Flushes that failed.
+    lost: u64,
 }
 
 impl MemoryDisks {
@@ -41,6 +43,7 @@ impl MemoryDisks {
             fails: None,
             same: false,
             closed: Vec::new(),
+            lost: 0,
         }
     }
 
@@ -107,6 +110,13 @@ impl Storage for MemoryDisks {
         if self.same { 0 } else { disk.into() }
     }
 
+    fn lost(&self, disk: u32) -> Lost {
+        Lost {
+            storage: self.identity(disk),
+            count: self.lost,
+        }
+    }
+
     fn submit(&mut self, disk: u32, request: Request) -> Result<(), Refused<Request>> {
         assert!(!self.closed.contains(&disk), "disk {disk} is closed");
         if self.waiting.len() >= self.room {
@@ -128,6 +138,7 @@ impl Storage for MemoryDisks {
             let tag = request.tag;
             self.verbs.push(request.op.verb());
             if let Some(errno) = self.fails {
+                self.lost += u64::from(matches!(request.op, Op::Flush));
                 let error = IoError {
                     kind: IoErrorKind::of(errno),
                     errno,

@@ -1,0 +1,104 @@
+//! How often a storage may have lost what was answered as done.
+//!
+//! The kernel tells one who asks for stable storage that it could not be had, and forgets
+//! it then (fsync(2)): whoever asks next hears that all is well. So it is counted here,
+//! for those who wrote and did not ask.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::Storage;
+
+/// A count that only grows. It goes on when the same file or device is opened again.
+#[derive(Debug)]
+pub(crate) struct Losses {
+    number: u64,
+    count: AtomicU64,
+}
+
+/// Such a count at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Of what it is: no other file, device or memory of this process has it.
+    pub storage: u64,
+    /// How often.
+    pub count: u64,
+}
+
+/// One that is counted on if it is opened again.
+struct Known {
+    name: Arc<str>,
+    storage: Storage,
+    losses: Arc<Losses>,
+}
+
+static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+impl Losses {
+    /// Of something that nobody opens again.
+    pub(crate) fn fresh() -> Arc<Self> {
+        Arc::new(Self {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            count: AtomicU64::new(0),
+        })
+    }
+
+    /// Of that file or device, under that name.
+    pub(crate) fn of(name: &Arc<str>, storage: Storage) -> Arc<Self> {
+        // Nothing is left half done when a holder panics.
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of what nobody has and where nothing was lost there is nothing to know.
+        known.retain(|one| Arc::strong_count(&one.losses) > 1 || one.losses.now().count > 0);
+        let its = |one: &&Known| one.storage == storage && one.name == *name;
+        if let Some(one) = known.iter().find(its) {
+            return Arc::clone(&one.losses);
+        }
+        let losses = Self::fresh();
+        known.push(Known {
+            name: Arc::clone(name),
+            storage,
+            losses: Arc::clone(&losses),
+        });
+        losses
+    }
+
+    /// Once more.
+    pub(crate) fn add(&self) {
+        self.count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn now(&self) -> Lost {
+        Lost {
+            storage: self.number,
+            count: self.count.load(Ordering::Acquire),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_lost_is_known_when_it_is_opened_again() {
+        let [name, other] = ["/disks/a", "/disks/b"].map(Arc::<str>::from);
+        let file = Storage::File(0xa_0000_0001);
+        let losses = Losses::of(&name, file);
+        assert_eq!(losses.now().count, 0);
+        losses.add();
+        let before = losses.now();
+        assert_eq!(before.count, 1);
+        drop(losses);
+        assert_eq!(Losses::of(&name, file).now(), before);
+        for another in [
+            Losses::of(&other, file),
+            Losses::of(&name, Storage::File(0xa_0000_0002)),
+            Losses::of(&name, Storage::Device(0xa_0000_0001, 512)),
+            Losses::fresh(),
+        ] {
+            assert_eq!(another.now().count, 0);
+            assert_ne!(another.now().storage, before.storage);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What a disk loses is told to all hosts that wrote.
+
+use nix::errno::Errno;
+use nvmeof_rdma::{Provider, QpId};
+use nvmeof_wire::opcode::io;
+use nvmeof_wire::{Sqe, Status};
+
+use super::host::{Host, ready, run};
+use super::io::command;
+use super::{Bench, few_buffers};
+use crate::ReactorConfig;
+
+fn flush(bench: &mut Bench, host: &mut Host, qp: QpId, nsid: u32) -> Status {
+    let sqe = Sqe {
+        nsid: nsid.into(),
+        ..command(io::FLUSH, 0, 1)
+    };
+    let sent = host.send(qp, sqe, &[]);
+    run(bench, host, sent).0.status()
+}
+
+fn write(bench: &mut Bench, host: &mut Host, qp: QpId) {
+    let sent = host.send_with(qp, command(io::WRITE, 4, 1), &[1; 512]);
+    assert!(run(bench, host, sent).0.status().is_success());
+}
+
+#[test]
+fn every_host_that_wrote_is_told_once_that_a_flush_failed() {
+    let config = ReactorConfig {
+        capsules: 1024,
+        ..few_buffers()
+    };
+    let mut bench = Bench::with(83, config);
+    let (mut host, mut other, mut reader) = (bench.host(), bench.host(), bench.host());
+    let (_, qp) = ready(&mut bench, &mut host);
+    let (_, its) = ready(&mut bench, &mut other);
+    let (_, readers) = ready(&mut bench, &mut reader);
+    write(&mut bench, &mut host, qp);
+    write(&mut bench, &mut other, its);
+    let sent = reader.send_with(readers, command(io::READ, 4, 1), &[0; 512]);
+    assert!(run(&mut bench, &mut reader, sent).0.status().is_success());
+
+    let told = Status::WRITE_FAULT;
+    bench.reactor.storage_mut().fails = Some(Errno::EIO);
+    assert_eq!(flush(&mut bench, &mut host, qp, 1).kind(), told);
+    bench.reactor.storage_mut().fails = None;
+    assert!(
+        flush(&mut bench, &mut host, qp, 1).is_success(),
+        "it was told"
+    );
+    assert!(
+        flush(&mut bench, &mut reader, readers, 1).is_success(),
+        "it wrote nothing"
+    );
+    // It left and is back, and asks for all namespaces.
+    other.provider.disconnect(its);
+    bench.run_for(&mut [&mut other], std::time::Duration::from_millis(100));
+    let (_, its) = ready(&mut bench, &mut other);
+    let status = flush(&mut bench, &mut other, its, u32::MAX);
+    assert_eq!(status.kind(), told);
+    assert!(
+        status.dnr(),
+        "or the host sends it again and is told that all is well"
+    );
+    assert!(flush(&mut bench, &mut other, its, u32::MAX).is_success());
+    assert!(flush(&mut bench, &mut other, its, 1).is_success());
+}
+
+/// Nobody hears what becomes of a Flush whose queue is gone.
+#[test]
+fn who_asked_is_told_as_well_if_it_was_not_answered() {
+    let mut bench = Bench::new(84);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    write(&mut bench, &mut host, qp);
+    bench.reactor.storage_mut().hold = true;
+    host.send(qp, command(io::FLUSH, 0, 1), &[]);
+    let a_while = std::time::Duration::from_millis(100);
+    bench.run_for(&mut [&mut host], a_while);
+    host.provider.disconnect(qp);
+    bench.run_for(&mut [&mut host], a_while);
+    let storage = bench.reactor.storage_mut();
+    (storage.hold, storage.fails) = (false, Some(Errno::EIO));
+    bench.run_for(&mut [&mut host], a_while);
+    bench.reactor.storage_mut().fails = None;
+    let (_, qp) = ready(&mut bench, &mut host);
+    assert_eq!(
+        flush(&mut bench, &mut host, qp, 1).kind(),
+        Status::WRITE_FAULT
+    );
+    assert!(flush(&mut bench, &mut host, qp, 1).is_success());
+}
+
+/// A disk that is gone for a while has the host send its Flush again, which is no answer.
+#[test]
+fn a_flush_that_is_to_be_sent_again_tells_nothing() {
+    let mut bench = Bench::new(85);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    write(&mut bench, &mut host, qp);
+    bench.reactor.storage_mut().fails = Some(Errno::ENODEV);
+    let status = flush(&mut bench, &mut host, qp, 1);
+    assert_eq!(status.kind(), Status::NAMESPACE_NOT_READY);
+    bench.reactor.storage_mut().fails = None;
+    assert_eq!(
+        flush(&mut bench, &mut host, qp, 1).kind(),
+        Status::WRITE_FAULT
+    );
+    assert!(flush(&mut bench, &mut host, qp, 1).is_success());
+}
