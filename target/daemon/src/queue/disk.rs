@@ -17,12 +17,11 @@ impl Edge {
     /// Runs `op` on its disk. Gives the next action when it ended at once.
     pub(super) fn execute(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) -> Option<Action> {
         let stable;
-        let op = match self.is_known_to_write(op, io) {
-            true => op,
-            false => {
-                stable = IoOp { fua: true, ..*op };
-                &stable
-            }
+        let op = if op.kind == IoKind::Read || self.written.is_last(op.disk) {
+            op
+        } else {
+            stable = self.as_writer(op, io);
+            &stable
         };
         // Almost never is anything locked.
         if op.kind != IoKind::Read

@@ -1,39 +1,64 @@
 //! Hosts are told of what disks lose: those that wrote, when they flush.
 
+use std::collections::BTreeSet;
+
 use nvmeof_target_core::{Executed, IoKind, IoOp};
 
 use super::{Edge, Io, of_peer};
 use crate::tag::Place;
 
+/// The disks that the host of a queue is known to write to.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// The one it wrote to last.
+    last: Option<u32>,
+    all: BTreeSet<u32>,
+}
+
 /// Disks that a queue remembers; a file that grows again and again is as many of them.
 const MOST: usize = 1024;
 
-impl Edge {
-    /// Whether the host is known to write to the disk of `op`, if that is a write which
-    /// may be lost after it was answered. If not it has to be made stable first.
+impl Written {
     #[inline]
-    pub(super) fn is_known_to_write(&mut self, op: &IoOp, io: &Io<'_>) -> bool {
+    pub(super) fn is_last(&self, disk: u32) -> bool {
+        self.last == Some(disk)
+    }
+
+    fn remember(&mut self, disk: u32) {
+        if self.all.len() >= MOST {
+            self.all.clear();
+        }
+        self.all.insert(disk);
+        self.last = Some(disk);
+    }
+}
+
+impl Edge {
+    /// `op` as it is executed. If it is a write that may be lost after it was answered,
+    /// its host is known to write from here on; when it cannot be, what it writes is made
+    /// stable first.
+    #[cold]
+    pub(super) fn as_writer(&mut self, op: &IoOp, io: &Io<'_>) -> IoOp {
         let may_be_lost = match op.kind {
             IoKind::Write | IoKind::Store | IoKind::WriteZeroes { .. } => !op.fua,
             _ => false,
         };
-        !may_be_lost || self.written.contains(&op.disk) || self.remember(op.disk, io)
+        let fua = op.fua || (may_be_lost && !self.is_known_to_write(op.disk, io));
+        IoOp { fua, ..*op }
     }
 
-    #[cold]
-    fn remember(&mut self, disk: u32, io: &Io<'_>) -> bool {
-        let Some(host) = self.core.hostnqn() else {
-            return true;
-        };
-        let lost = io.storage.lost(disk);
-        let known = io.writers.join(lost.storage, &host, lost.count);
-        if known {
-            if self.written.len() >= MOST {
-                self.written.clear();
+    fn is_known_to_write(&mut self, disk: u32, io: &Io<'_>) -> bool {
+        if !self.written.all.contains(&disk) {
+            let Some(host) = self.core.hostnqn() else {
+                return true;
+            };
+            let lost = io.storage.lost(disk);
+            if !io.writers.join(lost.storage, &host, lost.count) {
+                return false;
             }
-            self.written.push(disk);
         }
-        known
+        self.written.remember(disk);
+        true
     }
 
     /// What the host is told of the disk's operation for the command in `slot`, which

@@ -41,6 +41,7 @@ use account::{Account, Provided, provide};
 pub(crate) use account::{Accounts, KINDS, Left};
 use fused::Pair;
 pub(crate) use lingering::Lingering;
+use losses::Written;
 pub(crate) use quiesce::Waiting;
 pub(crate) use receives::{Receives, SharedQueues};
 use slots::Slots;
@@ -138,7 +139,7 @@ pub(crate) struct Edge {
     /// Fused operations in work, oldest first.
     pairs: Vec<Pair>,
     /// Disks that its host is known to write to.
-    written: Vec<u32>,
+    written: Written,
     /// Writes that newer ones wait for.
     lingering: Lingering,
     /// Data that go to or come from several places of the host's memory.
@@ -224,7 +225,7 @@ impl Edge {
             waiting: VecDeque::new(),
             parked: VecDeque::new(),
             pairs: Vec::new(),
-            written: Vec::new(),
+            written: Written::default(),
             lingering: Lingering::default(),
             transfers: Vec::new(),
             state: State::Open,
