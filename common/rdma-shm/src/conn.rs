@@ -92,6 +92,8 @@ pub(crate) struct Conn {
     /// Why it ends, once it is known. In phase Running the peer said it, and
     /// what is in its ring still counts.
     pub(crate) reason: Option<CloseReason>,
+    /// Since when it is in phase Busy.
+    pub(crate) busy_since: Option<Duration>,
     /// When something happened last.
     pub(crate) worked: Duration,
     /// Whether it is looked at in each poll.
@@ -119,6 +121,7 @@ impl Conn {
             outbound: Outbound::new(),
             deadline: None,
             reason: None,
+            busy_since: None,
             worked: Duration::ZERO,
             hot: false,
             listed: false,

@@ -64,6 +64,11 @@ impl Link {
         Ok(getsockopt(&self.socket, PeerCredentials)?.uid())
     }
 
+    /// The peer's process, when it connected or began to listen.
+    pub(crate) fn process(&self) -> io::Result<i32> {
+        Ok(getsockopt(&self.socket, PeerCredentials)?.pid())
+    }
+
     /// What keeps the socket open: the peer finds its end when nobody has one.
     pub(crate) fn keep(&self) -> Arc<Socket> {
         Arc::clone(&self.socket)

@@ -326,6 +326,36 @@ fn nothing_comes_back_before_the_peer_lets_go() {
     }
 }
 
+/// It may be stopped for ever.
+#[test]
+fn a_peer_that_does_not_let_go_is_looked_at_now_and_then() {
+    let mut pair = Pair::new(Give::SameUser);
+    let slice = pair.a.expose(7, Rights::all());
+    pair.settle();
+    let mapped = pair.b.map(slice, Rights::all()).unwrap();
+    pair.a.provider.disconnect(pair.a.qp);
+    pair.turn_until(|pair| pair.b.is_closed());
+    let mut now = pair.start.elapsed();
+    let end = now + Duration::from_secs(60);
+    let mut looks = 0;
+    while now < end {
+        let provider = &mut pair.a.provider;
+        provider.poll(now, &mut pair.a.events);
+        now = provider.next_deadline().unwrap().max(now);
+        looks += 1;
+    }
+    assert!(
+        !pair.a.is_closed() && (240..300).contains(&looks),
+        "{looks}"
+    );
+    drop(mapped);
+    let Side {
+        provider, events, ..
+    } = &mut pair.a;
+    provider.poll(now, events);
+    assert!(pair.a.is_closed());
+}
+
 #[test]
 fn a_side_that_is_gone_leaves_the_memory_to_who_uses_it() {
     // The owner goes: what is used is there until it is let go.

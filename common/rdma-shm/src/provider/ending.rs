@@ -132,7 +132,7 @@ impl Core {
             // the peer's device may do for a while.
             conn.phase = Phase::Busy;
             conn.reason = Some(reason);
-            self.set_deadline(conn, Some(self.now.saturating_add(LOOK_AGAIN)));
+            self.look_again(conn);
             return;
         }
         if conn.phase.is_pending() {
@@ -154,6 +154,18 @@ impl Core {
         }
     }
 
+    /// Looks later whether the peer lets go. A disk takes a moment; who does not let
+    /// go for long was stopped, or its disk hangs, and somebody has to know.
+    fn look_again(&mut self, conn: &mut Conn) {
+        let since = *conn.busy_since.get_or_insert(self.now);
+        let waited = self.now.saturating_sub(since);
+        let next = (waited / 4).clamp(LOOK_SOON, LOOK_LATE);
+        if waited < TELL_AFTER && waited.saturating_add(next) >= TELL_AFTER {
+            tell(conn);
+        }
+        self.set_deadline(conn, Some(self.now.saturating_add(next)));
+    }
+
     /// Takes back what the peer of a connection was granted, and says which
     /// keys it uses nevertheless.
     pub(super) fn still_used(&self, conn: &Conn) -> Vec<u32> {
@@ -166,6 +178,22 @@ impl Core {
     }
 }
 
-/// How often it is looked whether a peer lets go of memory, if it does not say
+/// The log learns which process keeps a connection from ending.
+fn tell(conn: &Conn) {
+    let process = conn.link.as_ref().and_then(|link| link.process().ok());
+    let process = process.unwrap_or_default();
+    tracing::warn!(
+        process,
+        "a process on this machine still uses memory of ours, though its connection is over: \
+         what was asked for over it ends when that does; is it stopped, or its disk? \
+         `kill -CONT {process}` has it go on, its end gives the memory back"
+    );
+}
+
+/// How soon it is looked first whether a peer lets go of memory, if it does not say
 /// so by ending its side.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const LOOK_SOON: Duration = Duration::from_millis(5);
+/// And how late at last.
+const LOOK_LATE: Duration = Duration::from_millis(250);
+/// A disk that answers does so sooner.
+const TELL_AFTER: Duration = Duration::from_secs(2);
