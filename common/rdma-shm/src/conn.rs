@@ -94,6 +94,8 @@ pub(crate) struct Conn {
     pub(crate) reason: Option<CloseReason>,
     /// Since when it is in phase Busy.
     pub(crate) busy_since: Option<Duration>,
+    /// Whether the log knows that it is there for long.
+    pub(crate) busy_told: bool,
     /// When something happened last.
     pub(crate) worked: Duration,
     /// Whether it is looked at in each poll.
@@ -122,6 +124,7 @@ impl Conn {
             deadline: None,
             reason: None,
             busy_since: None,
+            busy_told: false,
             worked: Duration::ZERO,
             hot: false,
             listed: false,

@@ -93,7 +93,7 @@ impl Claim {
             Source::File(file) => storage_of(file, &geometry),
             Source::Ram(_) | Source::Null => None,
         };
-        let losses = storage.map_or_else(Losses::fresh, |storage| Losses::of(&name, storage));
+        let losses = storage.map_or_else(Losses::of_memory, |storage| Losses::of(&name, storage));
         Ok(Self {
             inner: Arc::new(Claimed {
                 identity: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -216,6 +216,11 @@ impl Claim {
     #[must_use]
     pub fn lost(&self) -> Lost {
         self.inner.losses.now()
+    }
+
+    /// Something of it may have been lost.
+    pub(crate) fn add_loss(&self) {
+        self.inner.losses.add();
     }
 
     /// The same without holding it.

@@ -4,6 +4,7 @@
 //! it then (fsync(2)): whoever asks next hears that all is well. So it is counted here,
 //! for those who wrote and did not ask.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,7 +20,8 @@ pub(crate) struct Losses {
 /// Such a count at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// Of what it is: no other file, device or memory of this process has it.
+    /// Of what it is: no other file or device of this process has it. 0 for memory,
+    /// which loses nothing.
     pub storage: u64,
     /// How often.
     pub count: u64,
@@ -33,28 +35,42 @@ struct Known {
 }
 
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
-static NEXT: AtomicU64 = AtomicU64::new(0);
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// The numbers of what is open, and of what was and lost something.
+#[must_use]
+pub fn counted() -> BTreeSet<u64> {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    forget(&mut known);
+    known.iter().map(|one| one.losses.number).collect()
+}
+
+/// Of what nobody has and where nothing was lost there is nothing to know.
+fn forget(known: &mut Vec<Known>) {
+    known.retain(|one| Arc::strong_count(&one.losses) > 1 || one.losses.now().count > 0);
+}
 
 impl Losses {
-    /// Of something that nobody opens again.
-    pub(crate) fn fresh() -> Arc<Self> {
-        Arc::new(Self {
-            number: NEXT.fetch_add(1, Ordering::Relaxed),
-            count: AtomicU64::new(0),
-        })
+    /// Of memory, which loses nothing.
+    pub(crate) fn of_memory() -> Arc<Self> {
+        Self::numbered(0)
+    }
+
+    fn numbered(number: u64) -> Arc<Self> {
+        let count = AtomicU64::new(0);
+        Arc::new(Self { number, count })
     }
 
     /// Of that file or device, under that name.
     pub(crate) fn of(name: &Arc<str>, storage: Storage) -> Arc<Self> {
         // Nothing is left half done when a holder panics.
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        // Of what nobody has and where nothing was lost there is nothing to know.
-        known.retain(|one| Arc::strong_count(&one.losses) > 1 || one.losses.now().count > 0);
+        forget(&mut known);
         let its = |one: &&Known| one.storage == storage && one.name == *name;
         if let Some(one) = known.iter().find(its) {
             return Arc::clone(&one.losses);
         }
-        let losses = Self::fresh();
+        let losses = Self::numbered(NEXT.fetch_add(1, Ordering::Relaxed));
         known.push(Known {
             name: Arc::clone(name),
             storage,
@@ -95,10 +111,17 @@ mod tests {
             Losses::of(&other, file),
             Losses::of(&name, Storage::File(0xa_0000_0002)),
             Losses::of(&name, Storage::Device(0xa_0000_0001, 512)),
-            Losses::fresh(),
+            Losses::of_memory(),
         ] {
             assert_eq!(another.now().count, 0);
             assert_ne!(another.now().storage, before.storage);
         }
+        assert!(counted().contains(&before.storage));
+        let number = Losses::of(&other, file).now().storage;
+        drop(Losses::of(&name, file));
+        assert!(
+            !counted().contains(&number),
+            "nobody has it, and nothing was lost"
+        );
     }
 }

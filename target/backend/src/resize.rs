@@ -50,7 +50,9 @@ impl Claim {
         self.file_len()?;
         let file = self.file().ok_or(ResizeError::Memory)?;
         file.set_len(len)?;
-        Ok(file.sync_all()?)
+        // What hosts wrote is made stable with it, and it is told once that this failed.
+        file.sync_all().inspect_err(|_| self.add_loss())?;
+        Ok(())
     }
 
     /// Whether `path` still leads to the file or device that is served: another

@@ -128,7 +128,8 @@ fn what_a_failed_flush_lost_is_counted_for_all_who_have_the_file() {
             fua,
         };
         let mut bench = Bench::new(&claim, Keeps::Bytes, |backend| {
-            let script = [Errno::EIO; 7].into_iter().chain([Errno::ENODEV]);
+            let script = [Errno::EIO; 7].into_iter();
+            let script = script.chain([Errno::ENODEV, Errno::ENODEV, Errno::ENOSPC]);
             let script = script.map(Fault::Kernel).collect();
             Box::new(Faulty::new(backend, Plan::Script(script)))
         });
@@ -154,7 +155,11 @@ fn what_a_failed_flush_lost_is_counted_for_all_who_have_the_file() {
         fails(&mut bench, zeroes(true), cached);
         fails(&mut bench, Op::Flush, true);
         let op = read(&bench, 0, 512);
+        fails(&mut bench, op, false);
+        let op = write(&bench, false);
         fails(&mut bench, op, cached);
+        let op = write(&bench, true);
+        fails(&mut bench, op, false);
         bench.ok(Op::Flush);
         // With another size, and opened again.
         let lost = claim.lost();

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -37,8 +37,8 @@ struct Inner {
 struct Table {
     members: BTreeSet<u64>,
     next: u64,
-    /// By storage, then by their numbers, which is oldest first: a disk that is slow
-    /// costs only those who write to it.
+    /// By storage, then by their numbers, which is oldest first: who writes to another
+    /// storage has nothing to look through.
     locks: BTreeMap<u64, BTreeMap<u64, Lock>>,
     /// Those that were asked for and that a reactor may have to say something about:
     /// storage and number.
@@ -59,6 +59,8 @@ struct Behind {
 #[derive(Debug)]
 struct Lock {
     bytes: Range<u64>,
+    /// When that was begun, if it is for something that is on its way already.
+    keeps_out: Option<Duration>,
     /// Reactors that may still be writing in it.
     waits_for: BTreeSet<u64>,
     /// Whether somebody waits for it to go.
@@ -102,12 +104,16 @@ impl Table {
         number
     }
 
-    /// Whether one of the locks that were there before number `id` covers some of
-    /// `bytes`.
-    fn is_taken(&mut self, storage: u64, id: u64, bytes: &Range<u64>) -> bool {
-        let locks = self.locks.get_mut(&storage);
-        let mut older = locks.into_iter().flat_map(|locks| locks.range_mut(..id));
-        match older.find(|(_, lock)| lock.overlaps(bytes)) {
+    /// Whether one of the locks covers some of `bytes` of which `counts` says that it
+    /// counts, by its number.
+    fn is_taken(
+        &mut self,
+        storage: u64,
+        bytes: &Range<u64>,
+        counts: impl Fn(u64, &Lock) -> bool,
+    ) -> bool {
+        let mut locks = self.locks.get_mut(&storage).into_iter().flatten();
+        match locks.find(|(id, lock)| counts(**id, lock) && lock.overlaps(bytes)) {
             Some((_, lock)) => {
                 lock.is_in_the_way = true;
                 true
@@ -166,9 +172,9 @@ impl LockMember {
     #[inline]
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        // Nothing is read that the lock would have to come before: who asks for
-        // one waits for this reactor to look at the version.
-        self.inner.there.load(Ordering::Relaxed) == 0
+        // Who asks for a lock waits for this reactor to look at the version. Who keeps
+        // others out does not, but says so before the host can send anything newer.
+        self.inner.there.load(Ordering::Acquire) == 0
     }
 
     /// Counts changes: when it is another than before, waiting writes and wishes
@@ -186,6 +192,7 @@ impl LockMember {
         let mut table = self.inner.table();
         let lock = Lock {
             bytes,
+            keeps_out: None,
             waits_for: table.members.clone(),
             is_in_the_way: false,
         };
@@ -200,24 +207,37 @@ impl LockMember {
     /// nobody waits for any more is still being written there. It is not waited until
     /// what was begun before is over, so it is never [held](RangeLock::is_held).
     #[must_use]
-    pub fn keep_out(&self, storage: u64, bytes: Range<u64>) -> RangeLock {
+    pub fn keep_out(&self, storage: u64, bytes: Range<u64>, began: Duration) -> RangeLock {
         let mut table = self.inner.table();
         let lock = Lock {
             bytes,
+            keeps_out: Some(began),
             waits_for: BTreeSet::new(),
             is_in_the_way: false,
         };
         let id = self.inner.add(&mut table, storage, lock);
+        // Whoever hears of the loss, and has a newer write sent, sees it.
+        fence(Ordering::SeqCst);
         let inner = Arc::clone(&self.inner);
         RangeLock { inner, storage, id }
     }
 
     /// Whether a write of `bytes` of `storage` has to wait for a lock. If so it gets
-    /// its `turn`: locks that are asked for later wait for the write.
+    /// its `turn`: locks that are asked for later wait for the write. What is on its way
+    /// does not, if it was begun before the write was, whenever that is said.
     #[must_use]
-    pub fn blocks(&self, storage: u64, bytes: &Range<u64>, turn: &mut Option<u64>) -> bool {
+    pub fn blocks(
+        &self,
+        storage: u64,
+        bytes: &Range<u64>,
+        began: Duration,
+        turn: &mut Option<u64>,
+    ) -> bool {
         let mut table = self.inner.table();
-        let blocked = table.is_taken(storage, turn.unwrap_or(u64::MAX), bytes);
+        let before = turn.unwrap_or(u64::MAX);
+        let blocked = table.is_taken(storage, bytes, |id, lock| {
+            id < before || lock.keeps_out.is_some_and(|its| its <= began)
+        });
         if blocked && turn.is_none() {
             *turn = Some(table.number());
         }
@@ -340,7 +360,7 @@ impl RangeLock {
             return false;
         };
         table.asked.contains(&(self.storage, self.id))
-            && !table.is_taken(self.storage, self.id, &bytes)
+            && !table.is_taken(self.storage, &bytes, |id, _| id < self.id)
     }
 }
 
@@ -380,11 +400,11 @@ mod tests {
         assert!(!lock.is_held());
         assert!(!two.settle(|_, _, _| false));
         assert!(lock.is_held());
-        assert!(two.blocks(7, &(511..1000), &mut None));
-        assert!(!two.blocks(7, &(512..1000), &mut None));
-        assert!(!two.blocks(8, &(0..512), &mut None));
+        assert!(two.blocks(7, &(511..1000), NOW, &mut None));
+        assert!(!two.blocks(7, &(512..1000), NOW, &mut None));
+        assert!(!two.blocks(8, &(0..512), NOW, &mut None));
         drop(lock);
-        assert!(two.is_idle() && !two.blocks(7, &(0..512), &mut None));
+        assert!(two.is_idle() && !two.blocks(7, &(0..512), NOW, &mut None));
     }
 
     #[test]
@@ -405,14 +425,14 @@ mod tests {
         let member = Locks::default().join();
         let first = member.ask(1, 0..512);
         let mut turn = None;
-        assert!(member.blocks(1, &(0..512), &mut turn));
+        assert!(member.blocks(1, &(0..512), NOW, &mut turn));
         let waiting = turn.unwrap();
         let second = member.ask(1, 0..512);
         assert!(member.settle(|lock, _, _| waiting < lock));
         assert!(first.is_held());
         drop(first);
         assert!(!second.is_held(), "the write has its turn");
-        assert!(!member.blocks(1, &(0..512), &mut turn));
+        assert!(!member.blocks(1, &(0..512), NOW, &mut turn));
         assert_eq!(turn, Some(waiting));
         assert!(!member.settle(|_, _, _| false));
         assert!(second.is_held());
@@ -424,16 +444,14 @@ mod tests {
         let locks = Locks::default();
         let (one, two) = (locks.join(), locks.join());
         let before = two.version();
-        let ghosts = [0..512, 512..1024].map(|bytes| one.keep_out(7, bytes));
+        let ghosts = [0..512, 512..1024].map(|bytes| one.keep_out(7, bytes, NOW));
         assert!(!two.is_idle() && two.version() == before);
         assert!(!two.settle(|_, _, _| true), "nobody is asked");
         assert!(!ghosts[0].is_held());
         let mut turn = None;
-        assert!(two.blocks(7, &(0..100), &mut turn));
-        assert!(!two.blocks(8, &(0..1024), &mut None));
-        assert!(!two.blocks(7, &(1024..2048), &mut None));
-        // One that begins to be on its way only now is not in the way of what waits.
-        let later = one.keep_out(7, 0..512);
+        assert!(two.blocks(7, &(0..100), NOW, &mut turn));
+        assert!(!two.blocks(8, &(0..1024), NOW, &mut None));
+        assert!(!two.blocks(7, &(1024..2048), NOW, &mut None));
         let lock = two.ask(7, 512..1024);
         assert!(!one.settle(|_, _, _| false) && !two.settle(|_, _, _| false));
         assert!(!lock.is_held(), "one of them is older");
@@ -441,12 +459,20 @@ mod tests {
         let before = two.version();
         drop(first);
         assert_ne!(two.version(), before, "somebody waits for it");
-        assert!(!two.blocks(7, &(0..100), &mut turn));
+        // Another of which that is said only now: it was there before as well.
+        let begun_later = one.keep_out(7, 0..512, NOW + Duration::from_secs(1));
+        assert!(!two.blocks(7, &(0..100), NOW, &mut turn));
+        drop(begun_later);
+        let slow = one.keep_out(7, 0..512, NOW);
+        assert!(two.blocks(7, &(0..100), NOW, &mut turn));
+        drop(slow);
+        assert!(!two.blocks(7, &(0..100), NOW, &mut turn));
         drop(second);
         assert!(lock.is_held());
         drop(lock);
+        let nobody_waits = one.keep_out(7, 0..512, NOW);
         let before = two.version();
-        drop(later);
+        drop(nobody_waits);
         assert!(two.version() == before && two.is_idle());
     }
 
@@ -486,7 +512,7 @@ mod tests {
         let before = two.version();
         let barrier = one.barrier(7);
         assert_ne!(two.version(), before);
-        assert!(one.is_idle() && !one.blocks(7, &(0..512), &mut None));
+        assert!(one.is_idle() && !one.blocks(7, &(0..512), NOW, &mut None));
         assert!(!one.settle_barriers(NOW, |_| None) && !barrier.is_quiet());
         let version = one.version();
         let of = |its| move |storage| (storage == its).then_some(NOW);

@@ -44,7 +44,7 @@ pub trait Storage {
     /// How often it may have lost what it had answered as done.
     fn lost(&self, disk: u32) -> Lost {
         Lost {
-            storage: disk.into(),
+            storage: u64::from(disk) + 1,
             count: 0,
         }
     }

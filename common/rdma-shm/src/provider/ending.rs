@@ -160,7 +160,8 @@ impl Core {
         let since = *conn.busy_since.get_or_insert(self.now);
         let waited = self.now.saturating_sub(since);
         let next = (waited / 4).clamp(LOOK_SOON, LOOK_LATE);
-        if waited < TELL_AFTER && waited.saturating_add(next) >= TELL_AFTER {
+        if waited >= TELL_AFTER && !conn.busy_told {
+            conn.busy_told = true;
             tell(conn);
         }
         self.set_deadline(conn, Some(self.now.saturating_add(next)));

@@ -158,10 +158,19 @@ impl Job {
     pub(super) fn loses_earlier(&self, kind: IoErrorKind, direct: bool) -> bool {
         match self.what {
             What::Flush | What::WriteZeroes(Way::Sync) => true,
-            // The cache of what is gone is gone.
-            _ if kind == IoErrorKind::Removed => !direct,
-            What::Write(_) | What::WriteZeroes(_) => self.fua && !direct,
             What::Read(_) | What::Deallocate => false,
+            What::Write(_) | What::WriteZeroes(_) if direct => false,
+            What::Write(_) | What::WriteZeroes(_) => match kind {
+                // The cache of what is gone is gone.
+                IoErrorKind::Removed => true,
+                // It takes the error of others.
+                IoErrorKind::Media | IoErrorKind::Other => self.fua,
+                // It did not come to that.
+                IoErrorKind::NoSpace
+                | IoErrorKind::ReadOnly
+                | IoErrorKind::OutOfRange
+                | IoErrorKind::Limits => false,
+            },
         }
     }
 

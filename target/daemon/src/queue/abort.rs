@@ -67,6 +67,10 @@ impl Edge {
             return false;
         }
         let waited = self.take_from_rows(slot) || self.take_from_backlog(slot, io);
+        if waited {
+            let queue = self.place;
+            io.waiting.locked_out.retain(|one| *one != (queue, slot));
+        }
         if waited
             && let Some(job) = self.slots.get(slot)
             && let Action::Respond(response) = self.core.abort(&mut job.request)
@@ -110,6 +114,7 @@ impl Edge {
         };
         self.on_disk = self.on_disk.saturating_sub(1);
         drop(job.take_back(request.op.into_buf()));
+        self.lingering.is_over(slot);
         true
     }
 }

@@ -168,7 +168,9 @@ impl Edge {
         };
         match pair.second {
             Some(second) if pair.first == slot && success => {
-                if let Some(action) = self.turn(second, io) {
+                if self.state != State::Closing
+                    && let Some(action) = self.turn(second, io)
+                {
                     self.perform(second, action, io);
                 }
             }
@@ -205,7 +207,12 @@ impl Edge {
                         .get_or_insert_with(|| io.locks.ask(storage, op.bytes()))
                         .is_held()
             }
-            None => op.changes() && io.locks.blocks(storage, &op.bytes(), &mut job.turn),
+            None => {
+                op.changes() && {
+                    io.locks
+                        .blocks(storage, &op.bytes(), job.began, &mut job.turn)
+                }
+            }
         };
         if locked {
             job.hungry = Some(Action::Execute(*op));

@@ -71,9 +71,11 @@ impl Edge {
     fn keep_out_of(&mut self, until: Duration, io: &mut Io<'_>) {
         for (slot, changing) in self.slots.changing(until) {
             self.lingering.0.entry(slot).or_insert_with(|| One {
-                _lock: io
-                    .locks
-                    .keep_out(io.storage.identity(changing.disk), changing.bytes.clone()),
+                _lock: io.locks.keep_out(
+                    io.storage.identity(changing.disk),
+                    changing.bytes.clone(),
+                    changing.began,
+                ),
                 changing,
             });
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use nvmeof_backend::Lost;
 use nvmeof_target_core::{Executed, IoKind, IoOp};
 
 use super::{Edge, Io, of_peer};
@@ -13,6 +14,8 @@ pub(super) struct Written {
     /// The one it wrote to last.
     last: Option<u32>,
     all: BTreeSet<u32>,
+    /// Flushes whose answers say that something was lost, until they went out.
+    telling: Vec<(Place, Lost)>,
 }
 
 /// Disks that a queue remembers; a file that grows again and again is as many of them.
@@ -53,7 +56,12 @@ impl Edge {
                 return true;
             };
             let lost = io.storage.lost(disk);
-            if !io.writers.join(lost.storage, &host, lost.count) {
+            let Lost { storage, count } = lost;
+            if storage != 0
+                && !io
+                    .writers
+                    .join(storage, &host, count, nvmeof_backend::counted)
+            {
                 return false;
             }
         }
@@ -77,17 +85,42 @@ impl Edge {
         let Some(host) = self.core.hostnqn() else {
             return outcome;
         };
-        let owed = io.writers.tell(lost.storage, &host, lost.count);
-        if !owed || outcome != Executed::Ok {
-            return outcome;
+        if outcome == Executed::Ok {
+            if !io.writers.owes(lost.storage, &host, lost.count) {
+                return outcome;
+            }
+            of_peer!(
+                warn,
+                self,
+                disk,
+                "a Flush is answered with an error: the disk failed to make stable what was \
+                 written before, and this host wrote to it"
+            );
         }
-        of_peer!(
-            warn,
-            self,
-            disk,
-            "a Flush is answered with an error: the disk failed to make stable what was written \
-             before, and this host wrote some of it"
-        );
-        Executed::Failed
+        self.written.telling.push((slot, lost));
+        match outcome {
+            Executed::Ok => Executed::Failed,
+            other => other,
+        }
+    }
+
+    /// The answer to the command in `slot` went out.
+    #[inline]
+    pub(super) fn answered(&mut self, slot: Place, io: &Io<'_>) {
+        // Almost always nothing is lost.
+        if !self.written.telling.is_empty() {
+            self.tell_lost(slot, io);
+        }
+    }
+
+    #[cold]
+    fn tell_lost(&mut self, slot: Place, io: &Io<'_>) {
+        let told = self.written.telling.extract_if(.., |(its, _)| *its == slot);
+        let told: Vec<(Place, Lost)> = told.collect();
+        if let Some(host) = self.core.hostnqn() {
+            for (_, lost) in told {
+                io.writers.tell(lost.storage, &host, lost.count);
+            }
+        }
     }
 }

@@ -325,7 +325,10 @@ impl Edge {
         }
         let slot = Tag::from_bits(completion.tag.0).slot;
         match completion.kind {
-            WorkKind::Send => self.free(slot),
+            WorkKind::Send => {
+                self.answered(slot, io);
+                self.free(slot);
+            }
             WorkKind::Write if self.transfers.is_empty() => {}
             WorkKind::Write => self.written(slot, completion.buf, io),
             WorkKind::Read if self.transfers.is_empty() => self.pulled(slot, completion.buf, io),

@@ -57,6 +57,7 @@ impl Waiting {
     /// The queue is gone: nobody is answered. Otherwise a host that comes, asks and
     /// goes would fill the memory while something is waited for.
     pub(crate) fn forget(&mut self, gone: &Edge) {
+        self.locked_out.retain(|(queue, _)| *queue != gone.place);
         self.settling.retain(|one| one.queue != gone.place);
         self.keeping.retain(|one| one.queue != gone.place);
     }

@@ -160,6 +160,7 @@ impl Edge {
     /// A read ended: the next one may begin.
     pub(super) fn pull_more(&mut self, io: &mut Io<'_>) {
         while self.reads_left > 0
+            && !self.is_closing()
             && let Some(slot) = self.pulls.pop_front()
         {
             if let Some(action) = self.slots.get(slot).and_then(|job| job.hungry.take()) {

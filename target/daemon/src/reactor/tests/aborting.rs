@@ -14,7 +14,12 @@ use super::io::command;
 use crate::mailbox::Mail;
 
 /// Aborts `sent` of queue 1: whether it was.
-fn abort(bench: &mut Bench, host: &mut Host, admin: nvmeof_rdma::QpId, sent: Sent) -> bool {
+pub(super) fn abort(
+    bench: &mut Bench,
+    host: &mut Host,
+    admin: nvmeof_rdma::QpId,
+    sent: Sent,
+) -> bool {
     let abort = Abort {
         sqid: 1,
         cid: sent.cid,

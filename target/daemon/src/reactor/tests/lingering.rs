@@ -10,6 +10,7 @@ use nvmeof_wire::opcode::io;
 use zerocopy::IntoBytes;
 
 use super::Bench;
+use super::aborting::abort;
 use super::host::{Host, Sent, admin, connect, ready};
 use super::io::command;
 
@@ -131,6 +132,28 @@ fn newer_writes_wait_for_one_that_takes_long() {
         vec![(0, trim), (1, write), (1, next)],
     );
     assert_eq!(bench.reactor.storage_mut().disks[0][4 * 512], 7);
+    assert!(locks.is_idle());
+}
+
+/// It waited long for room on its disk, and does not get there.
+#[test]
+fn a_write_that_is_aborted_keeps_nobody_out() {
+    let mut bench = Bench::new(86);
+    let mut host = bench.host();
+    let (admin, qp) = ready(&mut bench, &mut host);
+    let locks = bench.reactor.target.locks().join();
+    bench.reactor.storage_mut().room = 1;
+    hold(&mut bench, true);
+    let first = host.send_with(qp, command(io::WRITE, 4, 1), &[1; 512]);
+    bench.run_for(&mut [&mut host], A_WHILE);
+    let second = host.send_with(qp, command(io::WRITE, 8, 1), &[2; 512]);
+    bench.run_for(&mut [&mut host], Duration::from_secs(3));
+    assert!(!locks.is_idle());
+    assert!(abort(&mut bench, &mut host, admin, second));
+    let third = host.send_with(qp, command(io::WRITE, 8, 1), &[3; 512]);
+    hold(&mut bench, false);
+    all_answered(&mut bench, &mut [&mut host], vec![(0, first), (0, third)]);
+    assert_eq!(bench.reactor.storage_mut().disks[0][8 * 512], 3);
     assert!(locks.is_idle());
 }
 

@@ -112,7 +112,7 @@ impl Storage for MemoryDisks {
 
     fn lost(&self, disk: u32) -> Lost {
         Lost {
-            storage: self.identity(disk),
+            storage: self.identity(disk) + 1,
             count: self.lost,
         }
     }
