@@ -152,13 +152,12 @@ impl IoOp {
     pub fn bytes(&self) -> Range<u64> {
         self.offset..self.offset + self.len
     }
+}
 
-    /// Whether some of them are among `bytes` of the same disk.
-    #[must_use]
-    pub fn overlaps(&self, bytes: &Range<u64>) -> bool {
-        let own = self.bytes();
-        own.start < bytes.end && bytes.start < own.end
-    }
+/// Whether two ranges of bytes of one disk have some in common.
+#[must_use]
+pub fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
 }
 
 /// What to do to a disk.

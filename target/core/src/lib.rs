@@ -36,7 +36,7 @@ mod testing;
 mod writers;
 
 pub use action::{
-    Action, CloseCause, Data, Event, Executed, IoKind, IoOp, Order, Remote, Response,
+    Action, CloseCause, Data, Event, Executed, IoKind, IoOp, Order, Remote, Response, overlap,
 };
 pub use apply::{Applied, Disconnected, LimitsChanged, Why};
 pub use connected::Connected;

@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::overlap;
+
 /// The locks of one target.
 #[derive(Clone, Debug, Default)]
 pub struct Locks {
@@ -91,12 +93,6 @@ pub struct Barrier {
     id: u64,
 }
 
-impl Lock {
-    fn overlaps(&self, bytes: &Range<u64>) -> bool {
-        self.bytes.start < bytes.end && bytes.start < self.bytes.end
-    }
-}
-
 impl Table {
     fn number(&mut self) -> u64 {
         let number = self.next;
@@ -113,7 +109,7 @@ impl Table {
         counts: impl Fn(u64, &Lock) -> bool,
     ) -> bool {
         let mut locks = self.locks.get_mut(&storage).into_iter().flatten();
-        match locks.find(|(id, lock)| counts(**id, lock) && lock.overlaps(bytes)) {
+        match locks.find(|(id, lock)| counts(**id, lock) && overlap(&lock.bytes, bytes)) {
             Some((_, lock)) => {
                 lock.is_in_the_way = true;
                 true

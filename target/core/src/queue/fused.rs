@@ -14,7 +14,7 @@ use nvmeof_wire::{Sqe, Status};
 use super::io::{CDW12, Joined, writable};
 use super::request::{Failure, Next, Request, Stage};
 use super::{PSDT, Queue, Role, commit, common_checks};
-use crate::{Action, Data, IoKind, IoOp, Limits};
+use crate::{Action, Data, IoKind, IoOp, Limits, overlap};
 
 /// The first half of a fused operation, when it was the last command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,9 +238,7 @@ impl Request {
     #[must_use]
     pub fn may_write(&self, is_it: impl Fn(u32) -> bool, bytes: &Range<u64>) -> bool {
         let changing = self.changing();
-        changing.is_some_and(|(disk, own)| {
-            own.start < bytes.end && bytes.start < own.end && is_it(disk)
-        })
+        changing.is_some_and(|(disk, own)| overlap(&own, bytes) && is_it(disk))
     }
 
     /// The disk that may be changing for it now, if it is the disk's turn, and at

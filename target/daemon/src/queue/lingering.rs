@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use nvmeof_target_core::RangeLock;
+use nvmeof_target_core::{RangeLock, overlap};
 
 use super::slots::Changing;
 use super::{Edge, Io};
@@ -43,7 +43,7 @@ impl Lingering {
     /// `bytes`.
     pub(crate) fn may_write(&self, is_it: &impl Fn(u32) -> bool, bytes: &Range<u64>) -> bool {
         let mut all = self.0.values().map(|one| &one.changing);
-        all.any(|one| one.bytes.start < bytes.end && bytes.start < one.bytes.end && is_it(one.disk))
+        all.any(|one| overlap(&one.bytes, bytes) && is_it(one.disk))
     }
 
     /// When the oldest command was begun for which a disk may be changing of which
