@@ -207,6 +207,8 @@ pub(crate) struct Conn {
     pub(crate) reason_is_own: bool,
     /// Work was flushed and nothing said why yet.
     pub(crate) unexplained: bool,
+    /// It is said that it ends.
+    pub(crate) left: bool,
     pub(crate) deadline: Option<Duration>,
     /// Stood when it began to end.
     pub(crate) was_connected: bool,
@@ -248,6 +250,7 @@ impl Conn {
             reason: None,
             reason_is_own: false,
             unexplained: false,
+            left: false,
             deadline: None,
             was_connected: false,
             exposed: false,

@@ -59,6 +59,8 @@ pub struct Verbs {
     listed: Vec<QpId>,
     /// Queue pairs to tear down.
     ending: Vec<QpId>,
+    /// Those that stood, until it is said that they do not any more.
+    leaving: Vec<QpId>,
     deadlines: BTreeSet<(Duration, QpId)>,
     /// Addresses whose listener lost its device, and when to try again.
     lost: Vec<(Duration, SocketAddr)>,
@@ -171,6 +173,7 @@ impl Verbs {
             adapters: Vec::new(),
             listed: Vec::new(),
             ending: Vec::new(),
+            leaving: Vec::new(),
             deadlines: BTreeSet::new(),
             lost: Vec::new(),
             later: Vec::new(),

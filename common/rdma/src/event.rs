@@ -30,6 +30,13 @@ pub enum Event {
     Received(Received),
     /// A send, write or read came back.
     Completion(Completion),
+    /// An established connection is over, though work may still come back: the peer left,
+    /// or is told that it has to. Said at once if [`Event::Closed`] does not follow at
+    /// once; [`disconnect`](crate::Provider::disconnect) does not cause it.
+    Ending {
+        /// Queue pair.
+        qp: QpId,
+    },
     /// The queue pair is gone. Its last event.
     Closed {
         /// Queue pair.
@@ -99,9 +106,10 @@ impl Event {
             Self::ConnectRequest(request) => request.qp,
             Self::Received(received) => received.qp,
             Self::Completion(completion) => completion.qp,
-            Self::Established { qp, .. } | Self::Rejected { qp, .. } | Self::Closed { qp, .. } => {
-                *qp
-            }
+            Self::Established { qp, .. }
+            | Self::Rejected { qp, .. }
+            | Self::Ending { qp }
+            | Self::Closed { qp, .. } => *qp,
         }
     }
 }

@@ -42,8 +42,9 @@ pub struct Tag(pub u64);
 ///  Event::Established │               Event::Established
 ///     │               │                  │          │
 ///     ▼               ▼                  ▼          ▼
-///  disconnect(), the peer's, or a fault: every work request comes back,
-///  then Event::Closed, the last event of a queue pair, always and once.
+///  disconnect(), the peer's, or a fault: Event::Ending if that takes a
+///  while and we did not ask for it, every work request comes back, then
+///  Event::Closed, the last event of a queue pair, always and once.
 /// ```
 ///
 /// # Promises of every provider

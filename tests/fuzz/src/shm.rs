@@ -267,6 +267,7 @@ impl Ours {
                     self.established = true;
                 }
                 Event::Rejected { .. } => assert!(!self.established, "rejected when it stood"),
+                Event::Ending { .. } => assert!(self.established, "it never stood"),
             }
         }
     }

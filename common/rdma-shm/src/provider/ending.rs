@@ -75,9 +75,15 @@ impl Core {
     }
 
     /// The peer said that it ends, or is gone. What is in its ring counts.
-    pub(super) fn peer_ends(&mut self, conn: &mut Conn, reason: CloseReason) {
+    pub(super) fn peer_ends(
+        &mut self,
+        conn: &mut Conn,
+        reason: CloseReason,
+        events: &mut Vec<Event>,
+    ) {
         if conn.reason.is_none() {
             conn.reason = Some(reason);
+            events.push(Event::Ending { qp: conn.id });
             self.linger(conn);
         }
     }
@@ -95,7 +101,7 @@ impl Core {
         let reason = match conn.phase {
             Phase::Running => {
                 let error = error.unwrap_or_else(|| gone("the peer's process is gone"));
-                return self.peer_ends(conn, network(&error));
+                return self.peer_ends(conn, network(&error), events);
             }
             Phase::AwaitReply => network(&error.unwrap_or_else(|| {
                 gone("the peer closed before it replied; its log may tell why")

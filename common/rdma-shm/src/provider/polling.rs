@@ -291,9 +291,9 @@ impl Core {
         match (conn.phase, message) {
             (Phase::AwaitReply, reply) => self.on_reply(conn, reply, events),
             (Phase::Running | Phase::Ending, Message::Wake) => self.heat(conn),
-            (Phase::Running, Message::Bye) => self.peer_ends(conn, CloseReason::Peer),
+            (Phase::Running, Message::Bye) => self.peer_ends(conn, CloseReason::Peer, events),
             (Phase::Running, Message::Fault(fault)) => {
-                self.peer_ends(conn, CloseReason::Terminated(fault));
+                self.peer_ends(conn, CloseReason::Terminated(fault), events);
             }
             // Nobody reads any more what we would still put.
             (Phase::Ending, Message::Bye | Message::Fault(_)) => {

@@ -150,6 +150,8 @@ impl Side {
                     assert!(self.recvs.is_empty() && self.works.is_empty());
                     self.closed = Some(reason);
                 }
+                // Its peer left, and there may be something in the ring yet.
+                Event::Ending { .. } => {}
                 other => panic!("{other:?}"),
             }
         }

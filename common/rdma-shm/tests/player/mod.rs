@@ -246,6 +246,7 @@ impl Player {
             }
             Event::Established { qp, .. } => self.start(qp),
             Event::Rejected { .. } => panic!("rejected"),
+            Event::Ending { .. } => {}
             Event::Received(received) => {
                 assert_eq!(self.recvs.pop_front(), Some(received.tag));
                 if self.done(&received.outcome) {

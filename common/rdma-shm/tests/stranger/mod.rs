@@ -81,6 +81,7 @@ impl Host {
     pub(crate) fn event(&mut self) -> Event {
         loop {
             let mut events = self.poll();
+            events.retain(|event| !matches!(event, Event::Ending { .. }));
             assert!(events.len() < 2, "{events:?}");
             if let Some(event) = events.pop() {
                 return event;

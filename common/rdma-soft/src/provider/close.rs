@@ -37,6 +37,10 @@ impl<S: Streams> SoftRdma<S> {
         if conn.broken {
             self.finish(conn, events);
         } else {
+            // The peer may know long before all that is queued for it went out.
+            if conn.phase == Phase::Running {
+                events.push(Event::Ending { qp: conn.id });
+            }
             self.start_ending(conn);
         }
     }

@@ -399,8 +399,6 @@ impl<S: Streams> SoftRdma<S> {
         let ord = reads.map_or(conn.config.reads_out, |reads| {
             conn.config.reads_out.min(u32::from(reads.ird))
         });
-        conn.start(ord, self.payload_limit(conn));
-        self.listen_for_first(conn);
         if let Some(reads) = reads
             && reads.ord != READS_UNSAID
             && u32::from(reads.ord) > conn.config.reads_in
@@ -413,6 +411,8 @@ impl<S: Streams> SoftRdma<S> {
             self.end_fault(conn, WireFault::new(codes::MPA_IRD, text), events);
             return;
         }
+        conn.start(ord, self.payload_limit(conn));
+        self.listen_for_first(conn);
         events.push(Event::Established {
             qp: conn.id,
             private_data,

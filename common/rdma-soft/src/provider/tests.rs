@@ -143,6 +143,8 @@ impl Raw {
             CloseReason::PeerFault(fault) => assert_eq!(fault.code, code, "{fault}"),
             other => panic!("{other}"),
         }
+        let ending = |event: &Event| matches!(event, Event::Ending { qp: its } if *its == qp);
+        assert!(raw.events.iter().any(ending), "the peer may know first");
         assert_eq!(raw.pool.available(), 7, "the receive is in the events");
     }
 }

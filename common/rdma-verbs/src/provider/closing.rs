@@ -56,11 +56,21 @@ impl Verbs {
         if conn.phase.is_pending() {
             self.pending = self.pending.saturating_sub(1);
         }
+        Self::note_leaving(&mut self.leaving, conn);
         conn.was_connected = conn.phase.is_connected();
         conn.phase = Phase::Ending;
         conn.reason.get_or_insert(reason);
         Self::set_deadline(&mut self.deadlines, conn, None);
         self.ending.push(qp);
+    }
+
+    /// A connection that stood is over: its owner learns that at the end of the poll,
+    /// however long it takes to tear down.
+    pub(super) fn note_leaving(leaving: &mut Vec<QpId>, conn: &mut Conn) {
+        if conn.phase == Phase::Running && !conn.left {
+            conn.left = true;
+            leaving.push(conn.id);
+        }
     }
 
     pub(super) fn wind_down(&mut self, qp: QpId) {
@@ -98,6 +108,7 @@ impl Verbs {
         if iwarp || conn.sends.is_empty() {
             return self.end(qp, CloseReason::Peer);
         }
+        Self::note_leaving(&mut self.leaving, conn);
         conn.phase = Phase::Draining;
         conn.reason.get_or_insert(CloseReason::Peer);
         let deadline = self.now + LAST_WORDS;

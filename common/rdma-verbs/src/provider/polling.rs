@@ -50,6 +50,8 @@ impl Verbs {
             worked |= self.arm(events);
         }
         worked |= self.expire();
+        let leaving = self.leaving.drain(..);
+        events.extend(leaving.map(|qp| Event::Ending { qp }));
         worked |= self.end_some(events);
         worked || events.len() > before
     }
@@ -398,6 +400,7 @@ impl Verbs {
             return;
         }
         conn.unexplained = true;
+        Self::note_leaving(&mut self.leaving, conn);
         let iwarp = conn.link.as_ref().is_some_and(|link| link.iwarp);
         if iwarp {
             // The end of the stream flushes too. Connection management will

@@ -24,6 +24,7 @@ struct Account {
     /// Something came back undone: from then on nothing succeeds.
     recvs_ended: bool,
     work_ended: bool,
+    ending: bool,
     closed: bool,
 }
 
@@ -134,6 +135,11 @@ impl Ledger {
             }
             Event::Received(received) => account.received(received),
             Event::Completion(completion) => account.completed(completion),
+            Event::Ending { .. } => {
+                assert!(account.established, "it never stood: {event:?}");
+                assert!(!account.ending, "said twice: {event:?}");
+                account.ending = true;
+            }
             Event::Closed { .. } => {
                 assert!(
                     account.recvs.is_empty() && account.work.is_empty(),

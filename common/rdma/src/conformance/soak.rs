@@ -201,6 +201,7 @@ impl Soak {
                     (Event::Completion(completion), Some(conn)) => {
                         Self::completed(conn, end, completion, &rig.leeway());
                     }
+                    (Event::Ending { .. }, Some(conn)) => assert!(conn.ending, "at {end:?}"),
                     (Event::Closed { reason, .. }, Some(conn)) => {
                         let good = matches!(reason, CloseReason::Local | CloseReason::Peer);
                         assert!(conn.ending && good, "closed at {end:?}: {reason}");

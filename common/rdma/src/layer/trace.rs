@@ -292,6 +292,7 @@ impl Display for EventLine<'_> {
                 "tag {:#x} => {:?} {:?}",
                 completion.tag.0, completion.kind, completion.outcome
             ),
+            Event::Ending { .. } => write!(f, "=> Ending"),
             Event::Closed { reason, .. } => write!(f, "=> Closed: {reason}"),
         }
     }

@@ -304,7 +304,7 @@ impl Connection {
             Event::Received(received) => self.on_received(received, done),
             Event::Completion(completion) => self.on_completion(completion, done),
             Event::Closed { reason, .. } => self.on_closed(reason, done),
-            Event::ConnectRequest(_) => {}
+            Event::ConnectRequest(_) | Event::Ending { .. } => {}
         }
     }
 

@@ -463,10 +463,17 @@ impl Edge {
     }
 
     fn shut(&mut self, io: &mut Io<'_>) {
-        self.state = State::Closing;
         // Before its host can know.
-        self.keep_newer_out(io);
+        self.end(io);
         io.provider.disconnect(self.qp);
+    }
+
+    /// The connection is over, or will be: nothing more is begun.
+    pub(crate) fn end(&mut self, io: &mut Io<'_>) {
+        if self.state != State::Closing {
+            self.state = State::Closing;
+            self.keep_newer_out(io);
+        }
     }
 
     /// It was not accepted: nothing is left but to wait for the provider.

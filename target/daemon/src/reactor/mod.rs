@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use nvmeof_backend::{Done, Request as DiskRequest};
 use nvmeof_memory::{ClassSpec, Classes, Pages, Pool, PoolLayout, Region};
-use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider, Steering};
+use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider, QpId, Steering};
 use nvmeof_target_core::{Limits, News, Target};
 
 use crate::failures::Failures;
@@ -445,10 +445,9 @@ impl<S: Storage> Reactor<S> {
     fn handle(&mut self, provider: usize, event: Event, now: Duration) {
         match event {
             Event::ConnectRequest(request) => self.accept(provider, &request, now),
+            Event::Ending { qp } => self.end(provider, qp, now),
             Event::Closed { qp, reason } => {
-                if let Some(place) = self.queues.place(provider, qp) {
-                    self.with_queue(place, now, Edge::keep_newer_out);
-                }
+                self.end(provider, qp, now);
                 if let Some(edge) = self.queues.remove(provider, qp) {
                     self.closed(provider, edge, &reason, now);
                 }
@@ -458,6 +457,12 @@ impl<S: Storage> Reactor<S> {
             | Event::Completion(_)
             | Event::Established { .. }
             | Event::Rejected { .. } => {}
+        }
+    }
+
+    fn end(&mut self, provider: usize, qp: QpId, now: Duration) {
+        if let Some(place) = self.queues.place(provider, qp) {
+            self.with_queue(place, now, Edge::end);
         }
     }
 

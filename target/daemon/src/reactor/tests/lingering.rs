@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use nvmeof_rdma::Provider;
+use nvmeof_rdma::{Event, Provider};
 use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::nvm::{DatasetManagement, DsmRange};
 use nvmeof_wire::opcode::io;
@@ -105,6 +105,33 @@ fn a_queue_that_is_given_up_keeps_newer_writes_out_at_once() {
     all_answered(&mut bench, &mut [&mut host], vec![(0, write)]);
     assert_eq!(bench.reactor.storage_mut().disks[0][4 * 512], 7);
     assert!(locks.is_idle());
+}
+
+/// Its host knows, and the provider takes its time to take it down.
+#[test]
+fn a_queue_whose_connection_ends_begins_nothing_more() {
+    let mut bench = Bench::new(84);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    let locks = bench.reactor.target.locks().join();
+    hold(&mut bench, true);
+    host.send_with(qp, command(io::WRITE, 4, 1), &[1; 512]);
+    bench.run_for(&mut [&mut host], A_WHILE);
+    assert!(in_flight(&mut bench) == 1 && locks.is_idle());
+    let now = bench.net.now();
+    for place in bench.reactor.queues.places() {
+        let edge = bench.reactor.queues.get(place);
+        let qp = edge.map(|edge| edge.qp).unwrap();
+        bench.reactor.handle(0, Event::Ending { qp }, now);
+    }
+    assert!(!locks.is_idle());
+    let late = host.send_with(qp, command(io::WRITE, 4, 1), &[2; 512]);
+    bench.run_for(&mut [&mut host], A_WHILE);
+    assert_eq!(in_flight(&mut bench), 1, "that came too late");
+    hold(&mut bench, false);
+    bench.until(&mut [&mut host], |_, _| locks.is_idle());
+    assert!(host.take(late).is_none());
+    assert_eq!(bench.reactor.storage_mut().disks[0][4 * 512], 1);
 }
 
 /// One whose host may have given it up: another queue is not told.
