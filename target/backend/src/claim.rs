@@ -304,5 +304,6 @@ fn in_memory(
         deallocate_zeroes: false,
         volatile_write_cache: false,
         direct: false,
+        fua_alone: true,
     })
 }

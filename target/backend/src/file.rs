@@ -109,7 +109,7 @@ impl FileDisk {
             debug_assert!(restored.is_ok(), "the view it came with");
         }
         let result = result.map_err(|(kind, errno)| {
-            if job.loses_earlier(kind, self.geometry.direct) {
+            if job.loses_earlier(kind, self.geometry.fua_alone) {
                 self.losses.add();
             }
             IoError {

@@ -63,6 +63,9 @@ pub struct Geometry {
     pub volatile_write_cache: bool,
     /// Reads and writes go past the page cache of the kernel.
     pub direct: bool,
+    /// A write that must be durable is made so by itself. When not, all that was written
+    /// before is made durable with it, and fails with it.
+    pub fua_alone: bool,
 }
 
 impl Geometry {

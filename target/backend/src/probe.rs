@@ -66,6 +66,7 @@ pub(crate) fn open(
         deallocate_zeroes,
         volatile_write_cache: true,
         direct: access.is_ok(),
+        fua_alone: access.is_ok() && device && has_fua(&told),
     };
     let name = path.display();
     match access {
@@ -296,6 +297,12 @@ fn try_read(file: &File, block: u32, memory: u32, size: u64) -> Option<()> {
     let last = i64::try_from(size - u64::from(block)).ok()?;
     let read = pread(file, &mut buf, last).ok()?;
     (read == block_len).then_some(())
+}
+
+/// Whether a block device can make one write durable. What can not flushes its whole
+/// cache then, and a file system its journal. Source: Documentation/ABI/stable/sysfs-block.
+fn has_fua(device: &Metadata) -> bool {
+    queue_value(device, "queue/fua") == Some(1)
 }
 
 /// Whether punching holes works and leaves zeroes.

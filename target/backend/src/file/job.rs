@@ -154,23 +154,21 @@ impl Job {
 
     /// Whether what others wrote before, and were told was done, may be lost when it
     /// fails with `kind`: with it failed to become stable what a device or the page
-    /// cache had of them. Direct writes fail for themselves alone.
-    pub(super) fn loses_earlier(&self, kind: IoErrorKind, direct: bool) -> bool {
-        match self.what {
-            What::Flush | What::WriteZeroes(Way::Sync) => true,
-            What::Read(_) | What::Deallocate => false,
-            What::Write(_) | What::WriteZeroes(_) if direct => false,
-            What::Write(_) | What::WriteZeroes(_) => match kind {
-                // The cache of what is gone is gone.
-                IoErrorKind::Removed => true,
-                // It takes the error of others.
-                IoErrorKind::Media | IoErrorKind::Other => self.fua,
-                // It did not come to that.
-                IoErrorKind::NoSpace
-                | IoErrorKind::ReadOnly
-                | IoErrorKind::OutOfRange
-                | IoErrorKind::Limits => false,
-            },
+    /// cache had of them. `fua_alone` says whether a durable write is made so without
+    /// that.
+    pub(super) fn loses_earlier(&self, kind: IoErrorKind, fua_alone: bool) -> bool {
+        let changes = matches!(self.what, What::Write(_) | What::WriteZeroes(_));
+        match kind {
+            _ if matches!(self.what, What::Flush | What::WriteZeroes(Way::Sync)) => true,
+            // The cache of what is gone is gone.
+            IoErrorKind::Removed => true,
+            // It takes the error of others.
+            IoErrorKind::Media | IoErrorKind::Other => changes && self.fua && !fua_alone,
+            // It did not come to that.
+            IoErrorKind::NoSpace
+            | IoErrorKind::ReadOnly
+            | IoErrorKind::OutOfRange
+            | IoErrorKind::Limits => false,
         }
     }
 

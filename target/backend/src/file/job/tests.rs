@@ -53,6 +53,19 @@ fn zeroes_fall_back_until_something_works_and_remember_it() {
 }
 
 #[test]
+fn others_lose_nothing_by_a_write_that_is_made_durable_by_itself() {
+    for fua in [false, true] {
+        let job = zero_job(false, fua);
+        for kind in [IoErrorKind::Media, IoErrorKind::Other] {
+            assert_eq!(job.loses_earlier(kind, false), fua, "{kind:?}");
+            assert!(!job.loses_earlier(kind, true), "{kind:?}");
+        }
+        assert!(!job.loses_earlier(IoErrorKind::NoSpace, false));
+        assert!(job.loses_earlier(IoErrorKind::Removed, true));
+    }
+}
+
+#[test]
 fn durable_zeroes_are_synchronised() {
     let len = 8192;
     for (may_deallocate, first) in [
