@@ -64,8 +64,8 @@ impl Verbs {
         self.ending.push(qp);
     }
 
-    /// A connection that stood is over: its owner learns that at the end of the poll,
-    /// however long it takes to tear down.
+    /// A connection that stood is over: its owner learns that when queue pairs are torn
+    /// down next, however long this one takes.
     pub(super) fn note_leaving(leaving: &mut Vec<QpId>, conn: &mut Conn) {
         if conn.phase == Phase::Running && !conn.left {
             conn.left = true;
@@ -162,6 +162,8 @@ impl Verbs {
     /// kernel, and when many go at once the others are not to wait for all.
     /// Returns whether there were any.
     pub(super) fn end_some(&mut self, events: &mut Vec<Event>) -> bool {
+        let leaving = self.leaving.drain(..);
+        events.extend(leaving.map(|qp| Event::Ending { qp }));
         let some = self.ending.len().min(ENDS_AT_ONCE);
         let ending: Vec<QpId> = self.ending.drain(..some).collect();
         for qp in &ending {

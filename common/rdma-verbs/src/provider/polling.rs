@@ -50,8 +50,6 @@ impl Verbs {
             worked |= self.arm(events);
         }
         worked |= self.expire();
-        let leaving = self.leaving.drain(..);
-        events.extend(leaving.map(|qp| Event::Ending { qp }));
         worked |= self.end_some(events);
         worked || events.len() > before
     }
