@@ -98,6 +98,22 @@ impl<T> Turns<T> {
         Some(thing)
     }
 
+    /// Takes all things of `host` that `wanted` says yes to out of the row.
+    pub(crate) fn remove_all(&mut self, host: HostId, wanted: impl Fn(&T) -> bool) -> VecDeque<T> {
+        let Some(place) = self.hosts.iter().position(|(one, _)| *one == host) else {
+            return VecDeque::new();
+        };
+        let Some((host, things)) = self.hosts.remove(place) else {
+            return VecDeque::new();
+        };
+        let (out, left): (VecDeque<T>, VecDeque<T>) = things.into_iter().partition(wanted);
+        self.len -= out.len();
+        if !left.is_empty() {
+            self.hosts.insert(place, (host, left));
+        }
+        out
+    }
+
     /// It is the next host's turn.
     pub(crate) fn pass(&mut self) {
         let Some((host, things)) = self.hosts.pop_front() else {
@@ -170,6 +186,15 @@ mod tests {
         assert_eq!(turns.remove(B, |_| true), Some(1));
         assert_eq!(served(&mut turns), [0, 2]);
         assert!(turns.is_empty());
+        for thing in 0..6 {
+            turns.push(A, thing);
+            turns.push(B, thing);
+        }
+        assert_eq!(turns.remove_all(A, |thing| *thing % 2 == 0), [0, 2, 4]);
+        assert_eq!(turns.remove_all(B, |_| true).len(), 6);
+        assert!(turns.remove_all(B, |_| true).is_empty());
+        assert_eq!((turns.len(), turns.hosts()), (3, 1));
+        assert_eq!(served(&mut turns), [1, 3, 5]);
     }
 
     #[test]

@@ -13,8 +13,8 @@ use std::time::Duration;
 use nvmeof_target_core::{RangeLock, overlap};
 
 use super::slots::Changing;
-use super::{Edge, Io};
-use crate::tag::Place;
+use super::{DiskRequest, Edge, Io, State};
+use crate::tag::{Place, Tag};
 
 /// Those of one queue, by the slots of their commands.
 #[derive(Debug, Default)]
@@ -56,12 +56,29 @@ impl Lingering {
 }
 
 impl Edge {
-    /// The queue is lost: newer writes wait for what disks may be changing for it.
-    pub(crate) fn keep_newer_out(&mut self, io: &mut Io<'_>) {
-        self.keep_out_of(io.now, io);
+    /// The connection is over, or will be: nothing more is begun, and newer writes wait
+    /// for what disks may be changing for it.
+    pub(crate) fn end(&mut self, io: &mut Io<'_>) {
+        if self.state != State::Closing {
+            self.state = State::Closing;
+            self.leave_backlog(io);
+            self.keep_out_of(io.now, io);
+        }
     }
 
-    /// The same of what takes long.
+    /// What waits for room on its disk does not get there any more.
+    fn leave_backlog(&mut self, io: &mut Io<'_>) {
+        let (host, queue) = (self.host(), self.place);
+        let its = |(_, one): &(u32, DiskRequest)| Tag::from_bits(one.tag).queue == queue;
+        for (_, request) in io.backlog.remove_all(host, its) {
+            self.on_disk = self.on_disk.saturating_sub(1);
+            let slot = Tag::from_bits(request.tag).slot;
+            self.lingering.is_over(slot);
+            self.free(slot);
+        }
+    }
+
+    /// Newer writes wait for what takes long.
     pub(crate) fn keep_out_of_slow(&mut self, io: &mut Io<'_>) {
         if let Some(until) = io.now.checked_sub(SLOW) {
             self.keep_out_of(until, io);

@@ -468,14 +468,6 @@ impl Edge {
         io.provider.disconnect(self.qp);
     }
 
-    /// The connection is over, or will be: nothing more is begun.
-    pub(crate) fn end(&mut self, io: &mut Io<'_>) {
-        if self.state != State::Closing {
-            self.state = State::Closing;
-            self.keep_newer_out(io);
-        }
-    }
-
     /// It was not accepted: nothing is left but to wait for the provider.
     pub(crate) fn turn_away(&mut self) {
         self.state = State::Closing;

@@ -162,6 +162,32 @@ fn newer_writes_wait_for_one_that_takes_long() {
     assert!(locks.is_idle());
 }
 
+#[test]
+fn what_waits_for_room_on_its_disk_goes_with_its_queue() {
+    let mut bench = Bench::new(87);
+    let (mut gone, mut host) = (bench.host(), bench.host());
+    let (_, qp) = ready(&mut bench, &mut gone);
+    let (_, qp2) = ready(&mut bench, &mut host);
+    let locks = bench.reactor.target.locks().join();
+    bench.reactor.storage_mut().room = 1;
+    hold(&mut bench, true);
+    gone.send_with(qp, command(io::WRITE, 4, 1), &[1; 512]);
+    bench.run_for(&mut [&mut gone, &mut host], A_WHILE);
+    gone.send_with(qp, command(io::WRITE, 8, 1), &[2; 512]);
+    let write = host.send_with(qp2, command(io::WRITE, 12, 1), &[3; 512]);
+    bench.run_for(&mut [&mut gone, &mut host], A_WHILE);
+    assert_eq!(bench.reactor.backlog.len(), 2);
+    gone.provider.disconnect(qp);
+    bench.run_for(&mut [&mut gone, &mut host], A_WHILE);
+    assert_eq!(bench.reactor.backlog.len(), 1, "that of the other host");
+    hold(&mut bench, false);
+    all_answered(&mut bench, &mut [&mut gone, &mut host], vec![(1, write)]);
+    let disk = &bench.reactor.storage_mut().disks[0];
+    let first = [4, 8, 12].map(|block: usize| disk[block * 512]);
+    assert_eq!(first, [1, 0, 3]);
+    assert!(locks.is_idle());
+}
+
 /// It waited long for room on its disk, and does not get there.
 #[test]
 fn a_write_that_is_aborted_keeps_nobody_out() {
