@@ -342,7 +342,7 @@ impl Side {
                     assert!(self.out.is_empty(), "work is lost: {:?}", self.out);
                     self.closed = true;
                 }
-                Event::Established { .. } | Event::Rejected { .. } => {}
+                Event::Established { .. } | Event::Rejected { .. } | Event::Ending { .. } => {}
             }
         }
         self.events = events;
