@@ -29,5 +29,5 @@ pub use files::{FileId, FileTableFull};
 pub use fixed::{LeftOut, Registered};
 pub use operation::{Refused, Why, WriteMode};
 pub use polled::PolledError;
-pub use ring::{Done, Ring, RingCounts, Stray};
+pub use ring::{Done, Ring, RingCounts, Stray, Waker};
 pub use start::{Mode, RingConfig, RingError};

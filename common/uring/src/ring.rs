@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use io_uring::{IoUring, opcode, squeue, types};
@@ -32,7 +33,7 @@ pub struct Ring {
     mode: Mode,
     slots: Slots,
     /// Told by the kernel when something is done, while `armed`.
-    wake: EventFd,
+    wake: Arc<EventFd>,
     armed: bool,
     pub(crate) files: Files,
     pub(crate) fixed: Fixed,
@@ -67,6 +68,18 @@ pub struct RingCounts {
     pub not_fixed: u64,
     /// System calls that handed operations over or asked for what is done.
     pub enters: u64,
+}
+
+/// Ends a sleep of the thread of a [`Ring`], or its next one.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<EventFd>);
+
+impl Waker {
+    /// Has it look what there is to do.
+    pub fn wake(&self) {
+        // It fails when it was called 2^64 - 2 times in vain: it is readable then.
+        let _ = self.0.write(1);
+    }
 }
 
 /// The kernel completed something that is not in flight: a bug, here or there.
@@ -110,7 +123,7 @@ impl Ring {
             ring,
             mode,
             slots: Slots::new(config.in_flight.clamp(1, longest)),
-            wake,
+            wake: Arc::new(wake),
             armed: false,
             files: Files::new(config.files),
             fixed: Fixed::new(config.lent),
@@ -315,6 +328,12 @@ impl Ring {
     #[must_use]
     pub fn wait_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
+    }
+
+    /// Makes [`wait_fd`](Self::wait_fd) readable from another thread.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        Waker(Arc::clone(&self.wake))
     }
 
     /// A sleep may be long, and memory of those who left is to be free.

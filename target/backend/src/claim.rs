@@ -12,6 +12,7 @@ use crate::losses::{Losses, Lost};
 use crate::null::NullDisk;
 use crate::polling::{self, NoPolling};
 use crate::ram::{RamDisk, RamStore};
+use crate::syncs::Begun;
 use crate::{Backend, BlockSize, Geometry, Hints, OpenError, Spec, probe};
 
 /// The right to serve a [`Spec`]: a file is open and locked, so that no second
@@ -221,6 +222,11 @@ impl Claim {
     /// Something of it may have been lost.
     pub(crate) fn add_loss(&self) {
         self.inner.losses.add();
+    }
+
+    /// It is made stable until that is dropped.
+    pub(crate) fn begin_sync(&self) -> Begun {
+        Begun::begin(&self.inner.losses)
     }
 
     /// The same without holding it.

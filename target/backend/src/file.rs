@@ -1,5 +1,6 @@
 //! Files and block devices, through io_uring.
 
+mod flushing;
 mod job;
 mod zeroes;
 
@@ -17,7 +18,9 @@ use slab::Slab;
 use crate::losses::Losses;
 use crate::polling::NoPolling;
 use crate::probe;
+use crate::syncs::{Begun, LostMeanwhile};
 use crate::{Backend, Geometry, Io, IoError, IoErrorKind, Op, OpenError, Refused, Request, Why};
+use flushing::Flushing;
 use job::{Job, Next, Step};
 use zeroes::Zeroes;
 
@@ -36,6 +39,7 @@ pub(crate) struct FileDisk {
     most: usize,
     zeroes: Zeroes,
     losses: Arc<Losses>,
+    flushing: Flushing,
 }
 
 struct Active {
@@ -43,6 +47,17 @@ struct Active {
     job: Job,
     /// The request's buffer, while it is not in the ring.
     buf: Option<Buf>,
+    /// When it makes more stable than what it writes.
+    begun: Option<Begun>,
+}
+
+impl Active {
+    /// A write begins in a storage where a durable one makes stable what was written before.
+    fn begin(&mut self, losses: &Arc<Losses>) {
+        if self.job.fua() && self.begun.is_none() {
+            self.begun = Some(Begun::begin(losses));
+        }
+    }
 }
 
 impl FileDisk {
@@ -82,6 +97,7 @@ impl FileDisk {
             most,
             zeroes: Zeroes::default(),
             losses,
+            flushing: Flushing::new(ring.waker()),
         })
     }
 
@@ -90,35 +106,55 @@ impl FileDisk {
         let Some(active) = self.active.get_mut(slot as usize) else {
             return;
         };
-        match start(active, slot, self.file, &mut self.zeroes, io) {
+        let losses = (!self.geometry.fua_alone).then_some(&self.losses);
+        match start(active, slot, self.file, &mut self.zeroes, losses, io) {
             Ok(()) => self.in_ring += 1,
             Err(Cannot::Yet) => self.again.push_back(slot),
-            Err(Cannot::Ever(errno)) => {
-                let kind = IoErrorKind::of(errno);
-                self.finish(slot, Err((kind, errno)), io);
+            Err(Cannot::Together) => {
+                self.flushing.ask(slot);
+                self.flush(io);
             }
+            Err(Cannot::Ever(errno)) => self.fail(slot, IoErrorKind::of(errno), errno, io),
+        }
+    }
+
+    /// It failed by itself.
+    fn fail(&mut self, slot: u32, kind: IoErrorKind, errno: Errno, io: &mut Io<'_>) {
+        let active = self.active.get(slot as usize);
+        if active.is_some_and(|it| it.job.loses_earlier(kind, self.geometry.fua_alone)) {
+            self.losses.add();
+        }
+        self.finish(slot, Err((kind, errno)), io);
+    }
+
+    /// It is done.
+    fn succeed(&mut self, slot: u32, io: &mut Io<'_>) {
+        let active = self.active.get_mut(slot as usize);
+        // A direct write that fails says so itself.
+        let begun = active.and_then(|it| it.begun.take_if(|_| !self.geometry.direct));
+        match begun {
+            Some(begun) => self.settle(begun, vec![slot], io),
+            None => self.finish(slot, Ok(()), io),
         }
     }
 
     fn finish(&mut self, slot: u32, result: Result<(), (IoErrorKind, Errno)>, io: &mut Io<'_>) {
-        let Some(Active { tag, job, mut buf }) = self.active.try_remove(slot as usize) else {
+        let Some(Active {
+            tag, job, mut buf, ..
+        }) = self.active.try_remove(slot as usize)
+        else {
             return;
         };
         if let (Some(buf), Some(view)) = (&mut buf, job.view()) {
             let restored = buf.set_view(view);
             debug_assert!(restored.is_ok(), "the view it came with");
         }
-        let result = result.map_err(|(kind, errno)| {
-            if job.loses_earlier(kind, self.geometry.fua_alone) {
-                self.losses.add();
-            }
-            IoError {
-                kind,
-                errno,
-                verb: job.verb(),
-                path: Arc::clone(&self.name),
-                offset: job.position(),
-            }
+        let result = result.map_err(|(kind, errno)| IoError {
+            kind,
+            errno,
+            verb: job.verb(),
+            path: Arc::clone(&self.name),
+            offset: job.position(),
         });
         io.done(tag, buf, result);
     }
@@ -127,6 +163,8 @@ impl FileDisk {
 enum Cannot {
     /// Something must end first.
     Yet,
+    /// It is done for all that ask.
+    Together,
     /// The request failed.
     Ever(Errno),
 }
@@ -137,6 +175,7 @@ fn start(
     slot: u32,
     file: FileId,
     zeroes: &mut Zeroes,
+    losses: Option<&Arc<Losses>>,
     io: &mut Io<'_>,
 ) -> Result<(), Cannot> {
     let position = active.job.position();
@@ -145,8 +184,12 @@ fn start(
     } else {
         WriteMode::Normal
     };
-    let started = match active.job.step(zeroes) {
-        step @ (Step::Read | Step::Write) => {
+    let step = active.job.step(zeroes);
+    if let (Step::Write | Step::WriteZeroes { .. }, Some(losses)) = (step, losses) {
+        active.begin(losses);
+    }
+    let started = match step {
+        Step::Read | Step::Write => {
             let buf = active.buf.take().ok_or(Cannot::Ever(Errno::EFAULT))?;
             let buf = active.job.aim(buf);
             let started = if step == Step::Read {
@@ -159,7 +202,7 @@ fn start(
                 refused.why
             })
         }
-        Step::Sync => io.fdatasync(slot, file).map_err(|it| it.why),
+        Step::Sync => return Err(Cannot::Together),
         Step::Punch { len } => {
             let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
             io.fallocate(slot, file, punch, position, len)
@@ -214,7 +257,13 @@ impl Backend for FileDisk {
         }
         let job = Job::new(&op, self.geometry.block_size);
         let buf = op.into_buf();
-        let slot = self.active.insert(Active { tag, job, buf });
+        let begun = None;
+        let slot = self.active.insert(Active {
+            tag,
+            job,
+            buf,
+            begun,
+        });
         // `most` is far below that: the ring counts in 32 bits too.
         let slot = u32::try_from(slot).unwrap_or(u32::MAX);
         self.go_on(slot, io);
@@ -226,6 +275,9 @@ impl Backend for FileDisk {
         let Ok(slot) = u32::try_from(done.tag) else {
             return;
         };
+        if slot == flushing::SLOT {
+            return self.flushed(done.result, io);
+        }
         let Some(active) = self.active.get_mut(slot as usize) else {
             return;
         };
@@ -238,7 +290,8 @@ impl Backend for FileDisk {
             .job
             .advance(done.result, &mut self.zeroes, &self.name)
         {
-            Next::Done(result) => self.finish(slot, result, io),
+            Next::Done(Ok(())) => self.succeed(slot, io),
+            Next::Done(Err((kind, errno))) => self.fail(slot, kind, errno, io),
             Next::Step => self.go_on(slot, io),
             Next::Later => self.again.push_back(slot),
         }
@@ -251,10 +304,12 @@ impl Backend for FileDisk {
             };
             self.go_on(slot, io);
         }
+        self.flush(io);
+        self.answer_settled(io);
     }
 
     fn waiting(&self) -> bool {
-        self.in_ring == 0 && !self.again.is_empty()
+        self.in_ring == 0 && (!self.again.is_empty() || self.flushing.is_due())
     }
 
     fn in_flight(&self) -> usize {

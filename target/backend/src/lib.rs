@@ -28,6 +28,7 @@ mod request;
 mod resize;
 mod size;
 mod spec;
+mod syncs;
 
 pub use backend::{Backend, Io};
 pub use claim::{Claim, Storage, WeakClaim};

@@ -9,12 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Storage;
+use crate::syncs::Syncs;
 
 /// A count that only grows. It goes on when the same file or device is opened again.
 #[derive(Debug)]
 pub(crate) struct Losses {
     number: u64,
     count: AtomicU64,
+    syncs: Syncs,
 }
 
 /// Such a count at one moment.
@@ -57,8 +59,11 @@ impl Losses {
     }
 
     fn numbered(number: u64) -> Arc<Self> {
-        let count = AtomicU64::new(0);
-        Arc::new(Self { number, count })
+        Arc::new(Self {
+            number,
+            count: AtomicU64::new(0),
+            syncs: Syncs::default(),
+        })
     }
 
     /// Of that file or device, under that name.
@@ -82,6 +87,11 @@ impl Losses {
     /// Once more.
     pub(crate) fn add(&self) {
         self.count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// What makes it stable at this moment.
+    pub(crate) fn syncs(&self) -> &Syncs {
+        &self.syncs
     }
 
     pub(crate) fn now(&self) -> Lost {

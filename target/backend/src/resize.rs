@@ -51,6 +51,7 @@ impl Claim {
         let file = self.file().ok_or(ResizeError::Memory)?;
         file.set_len(len)?;
         // What hosts wrote is made stable with it, and it is told once that this failed.
+        let _begun = self.begin_sync();
         file.sync_all().inspect_err(|_| self.add_loss())?;
         Ok(())
     }

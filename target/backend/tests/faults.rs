@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use nix::errno::Errno;
-use nvmeof_backend::conformance::{Bench, Keeps};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nvmeof_backend::conformance::{Bench, Keeps, Wrap};
 use nvmeof_backend::layer::{Fault, Faulty, Plan};
-use nvmeof_backend::{Claim, IoErrorKind, Op, Spec};
+use nvmeof_backend::{Backend, Claim, IoErrorKind, Op, Spec};
 use tempfile::NamedTempFile;
 
 fn file_in(dir: &str) -> (NamedTempFile, Claim) {
@@ -171,5 +172,145 @@ fn what_a_failed_flush_lost_is_counted_for_all_who_have_the_file() {
         let (_file, other) = file_in(dir);
         assert_eq!(other.lost().count, 0);
         assert_ne!(other.lost().storage, lost.storage);
+    }
+}
+
+fn answered(backend: Box<dyn Backend>, errnos: &[Errno]) -> Box<dyn Backend> {
+    let script = errnos.iter().copied().map(Fault::Kernel).collect();
+    Box::new(Faulty::new(backend, Plan::Script(script)))
+}
+
+fn failing_once(backend: Box<dyn Backend>) -> Box<dyn Backend> {
+    answered(backend, &[Errno::EIO])
+}
+
+fn flush(bench: &mut Bench) {
+    bench.submit(Op::Flush, &mut Vec::new());
+    bench.disks.kick().unwrap();
+}
+
+/// Looks for what is done for as long as the kernel needs for anything that it was given.
+fn done_by_now(bench: &mut Bench) -> Vec<Result<(), IoErrorKind>> {
+    let mut done = Vec::new();
+    for _ in 0..20 {
+        bench.disks.poll(&mut done).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let results = done.into_iter().map(|done| done.result);
+    results.map(|it| it.map_err(|error| error.kind)).collect()
+}
+
+/// Of two that flush at the same time one is told, and that may be the one who lost nothing.
+#[test]
+fn a_flush_is_answered_after_those_beside_it_and_fails_with_them() {
+    let wraps: [(Wrap, _, _); 2] = [
+        (|backend| backend, Ok(()), 0),
+        (failing_once, Err(IoErrorKind::Media), 1),
+    ];
+    for (wrap, expected, lost) in wraps {
+        let (_file, claim) = file_in(env!("CARGO_TARGET_TMPDIR"));
+        let mut first = Bench::new(&claim, Keeps::Bytes, wrap);
+        let mut other = Bench::new(&claim, Keeps::Bytes, |backend| backend);
+        flush(&mut first);
+        flush(&mut other);
+        assert_eq!(done_by_now(&mut other), [], "the first has not come back");
+        assert!(other.disks.may_sleep().unwrap());
+        let mut done = Vec::new();
+        while done.is_empty() {
+            first.turn(&mut done);
+        }
+        assert_eq!(done[0].result.clone().map_err(|it| it.kind), expected);
+        let mut fds = [PollFd::new(other.disks.wait_fd(), PollFlags::POLLIN)];
+        assert_eq!(
+            poll(&mut fds, PollTimeout::ZERO),
+            Ok(1),
+            "its thread is woken"
+        );
+        done.clear();
+        while done.is_empty() {
+            other.turn(&mut done);
+        }
+        assert_eq!(done[0].result.clone().map_err(|it| it.kind), expected);
+        assert_eq!(claim.lost().count, lost, "once");
+        other.ok(Op::Flush);
+        first.ok(Op::Flush);
+    }
+}
+
+/// In the page cache a durable write can take the error of a flush, and the other way round.
+#[test]
+fn a_durable_write_is_answered_after_a_flush_beside_it() {
+    for dir in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
+        let (_file, claim) = file_in(dir);
+        let mut first = Bench::new(&claim, Keeps::Bytes, failing_once);
+        let mut other = Bench::new(&claim, Keeps::Bytes, |backend| backend);
+        flush(&mut first);
+        let (offset, fua, buf) = (4096, true, other.buf(512, 9));
+        other.submit(Op::Write { offset, buf, fua }, &mut Vec::new());
+        // A direct one fails by itself.
+        let is_direct = claim.geometry().direct;
+        let expected: &[_] = if is_direct { &[Ok(())] } else { &[] };
+        assert_eq!(done_by_now(&mut other), expected);
+        assert_eq!(done_by_now(&mut first), [Err(IoErrorKind::Media)]);
+        let expected: &[_] = if is_direct {
+            &[]
+        } else {
+            &[Err(IoErrorKind::Media)]
+        };
+        assert_eq!(done_by_now(&mut other), expected);
+        assert_eq!(claim.lost().count, 1);
+        assert_eq!(other.pool.available(), other.pool.count());
+    }
+}
+
+#[test]
+fn a_flush_waits_for_durable_writes_beside_it() {
+    for dir in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
+        let (_file, claim) = file_in(dir);
+        let mut first = Bench::new(&claim, Keeps::Bytes, failing_once);
+        let mut other = Bench::new(&claim, Keeps::Bytes, |backend| backend);
+        let (offset, fua, buf) = (4096, true, first.buf(512, 9));
+        first.submit(Op::Write { offset, buf, fua }, &mut Vec::new());
+        first.disks.kick().unwrap();
+        flush(&mut other);
+        assert_eq!(done_by_now(&mut other), []);
+        assert_eq!(done_by_now(&mut first), [Err(IoErrorKind::Media)]);
+        assert_eq!(done_by_now(&mut other), [Err(IoErrorKind::Media)]);
+        // A reactor that is gone keeps nobody waiting.
+        flush(&mut first);
+        flush(&mut other);
+        assert_eq!(done_by_now(&mut other), []);
+        drop(first);
+        assert_eq!(done_by_now(&mut other), [Ok(())]);
+    }
+}
+
+#[test]
+fn those_who_flush_while_one_does_share_the_next() {
+    // What it works with, how many of ten are well, operations, and what is lost.
+    let wraps: [(Wrap, _, _, _); 4] = [
+        (|backend| backend, 10, 2, 0),
+        (failing_once, 9, 2, 1),
+        (|backend| answered(backend, &[Errno::EINTR]), 10, 3, 0),
+        // All but the first one fail, together.
+        (
+            |backend| answered(backend, &[Errno::EINTR, Errno::EIO]),
+            1,
+            3,
+            1,
+        ),
+    ];
+    for (wrap, well, operations, lost) in wraps {
+        let (_file, claim) = file_in(env!("CARGO_TARGET_TMPDIR"));
+        let mut bench = Bench::new(&claim, Keeps::Bytes, wrap);
+        for _ in 0..10 {
+            flush(&mut bench);
+        }
+        assert_eq!(bench.disks.in_flight(), 10);
+        let done = done_by_now(&mut bench);
+        assert_eq!(done.len(), 10);
+        assert_eq!(done.iter().filter(|it| it.is_ok()).count(), well);
+        assert_eq!(bench.disks.ring().counts().operations, operations);
+        assert_eq!(claim.lost().count, lost);
     }
 }

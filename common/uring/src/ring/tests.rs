@@ -80,6 +80,27 @@ fn every_mode_works_wakes_and_drains() {
 }
 
 #[test]
+fn a_sleep_is_ended_from_another_thread_and_the_next_one_begins() {
+    let mut ring = Ring::new(RingConfig::default()).unwrap();
+    let readable = |ring: &Ring, timeout| {
+        let mut fds = [PollFd::new(ring.wait_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, timeout) == Ok(1)
+    };
+    // Before the sleep or in it.
+    for sleeps in [false, true] {
+        assert!(!sleeps || ring.arm());
+        let waker = ring.waker();
+        std::thread::spawn(move || waker.wake()).join().unwrap();
+        assert!(ring.arm());
+        assert!(readable(&ring, PollTimeout::NONE));
+        ring.submit().unwrap();
+        assert!(ring.arm());
+        assert!(!readable(&ring, PollTimeout::ZERO), "once");
+        ring.submit().unwrap();
+    }
+}
+
+#[test]
 fn a_completion_of_nothing_is_an_error_after_the_others() {
     let mut ring = Ring::new(RingConfig::default()).unwrap();
     let foreign = opcode::Nop::new().build().user_data(7 << 32 | 3);
