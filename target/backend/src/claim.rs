@@ -55,6 +55,16 @@ pub enum Storage {
     Device(u64, u64),
 }
 
+impl Storage {
+    /// Whether the same file or device may have been both, with another size.
+    pub(crate) fn is_of(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Device(this, _), Self::Device(that, _)) => this == that,
+            (this, that) => this == that,
+        }
+    }
+}
+
 enum Source {
     File(File),
     Ram(Arc<RamStore>),

@@ -71,7 +71,7 @@ impl Losses {
         // Nothing is left half done when a holder panics.
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         forget(&mut known);
-        let its = |one: &&Known| one.storage == storage && one.name == *name;
+        let its = |one: &&Known| one.storage.is_of(storage) && one.name == *name;
         if let Some(one) = known.iter().find(its) {
             return Arc::clone(&one.losses);
         }
@@ -121,12 +121,18 @@ mod tests {
             Losses::of(&other, file),
             Losses::of(&name, Storage::File(0xa_0000_0002)),
             Losses::of(&name, Storage::Device(0xa_0000_0001, 512)),
+            Losses::of(&name, Storage::Device(0xa_0000_0002, 512)),
             Losses::of_memory(),
         ] {
             assert_eq!(another.now().count, 0);
             assert_ne!(another.now().storage, before.storage);
         }
         assert!(counted().contains(&before.storage));
+        // A device that has another size by now.
+        let [smaller, larger] = [512, 1024].map(|size| Storage::Device(0xa_0000_0003, size));
+        let losses = Losses::of(&name, smaller);
+        losses.add();
+        assert_eq!(Losses::of(&name, larger).now(), losses.now());
         let number = Losses::of(&other, file).now().storage;
         drop(Losses::of(&name, file));
         assert!(

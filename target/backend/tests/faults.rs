@@ -1,6 +1,8 @@
 //! What goes wrong underneath comes out as an error that names the place.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
+use std::time::Duration;
+
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_backend::conformance::{Bench, Keeps, Wrap};
@@ -189,15 +191,23 @@ fn flush(bench: &mut Bench) {
     bench.disks.kick().unwrap();
 }
 
-/// Looks for what is done for as long as the kernel needs for anything that it was given.
-fn done_by_now(bench: &mut Bench) -> Vec<Result<(), IoErrorKind>> {
+/// What the next `count` come to.
+fn done(bench: &mut Bench, count: usize) -> Vec<Result<(), IoErrorKind>> {
     let mut done = Vec::new();
-    for _ in 0..20 {
-        bench.disks.poll(&mut done).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(1));
+    while done.len() < count {
+        bench.turn(&mut done);
     }
     let results = done.into_iter().map(|done| done.result);
     results.map(|it| it.map_err(|error| error.kind)).collect()
+}
+
+/// Looks in vain for what is done, for as long as the kernel needs for it.
+fn assert_waits(bench: &mut Bench) {
+    let mut done = Vec::new();
+    for _ in 0..20 {
+        assert!(!bench.disks.poll(&mut done).unwrap(), "{done:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Of two that flush at the same time one is told, and that may be the one who lost nothing.
@@ -213,24 +223,16 @@ fn a_flush_is_answered_after_those_beside_it_and_fails_with_them() {
         let mut other = Bench::new(&claim, Keeps::Bytes, |backend| backend);
         flush(&mut first);
         flush(&mut other);
-        assert_eq!(done_by_now(&mut other), [], "the first has not come back");
+        assert_waits(&mut other);
         assert!(other.disks.may_sleep().unwrap());
-        let mut done = Vec::new();
-        while done.is_empty() {
-            first.turn(&mut done);
-        }
-        assert_eq!(done[0].result.clone().map_err(|it| it.kind), expected);
+        assert_eq!(done(&mut first, 1), [expected]);
         let mut fds = [PollFd::new(other.disks.wait_fd(), PollFlags::POLLIN)];
         assert_eq!(
             poll(&mut fds, PollTimeout::ZERO),
             Ok(1),
             "its thread is woken"
         );
-        done.clear();
-        while done.is_empty() {
-            other.turn(&mut done);
-        }
-        assert_eq!(done[0].result.clone().map_err(|it| it.kind), expected);
+        assert_eq!(done(&mut other, 1), [expected]);
         assert_eq!(claim.lost().count, lost, "once");
         other.ok(Op::Flush);
         first.ok(Op::Flush);
@@ -247,17 +249,14 @@ fn a_durable_write_is_answered_after_a_flush_beside_it() {
         flush(&mut first);
         let (offset, fua, buf) = (4096, true, other.buf(512, 9));
         other.submit(Op::Write { offset, buf, fua }, &mut Vec::new());
-        // A direct one fails by itself.
-        let is_direct = claim.geometry().direct;
-        let expected: &[_] = if is_direct { &[Ok(())] } else { &[] };
-        assert_eq!(done_by_now(&mut other), expected);
-        assert_eq!(done_by_now(&mut first), [Err(IoErrorKind::Media)]);
-        let expected: &[_] = if is_direct {
-            &[]
+        if claim.geometry().direct {
+            assert_eq!(done(&mut other, 1), [Ok(())], "it fails by itself");
+            assert_eq!(done(&mut first, 1), [Err(IoErrorKind::Media)]);
         } else {
-            &[Err(IoErrorKind::Media)]
-        };
-        assert_eq!(done_by_now(&mut other), expected);
+            assert_waits(&mut other);
+            assert_eq!(done(&mut first, 1), [Err(IoErrorKind::Media)]);
+            assert_eq!(done(&mut other, 1), [Err(IoErrorKind::Media)]);
+        }
         assert_eq!(claim.lost().count, 1);
         assert_eq!(other.pool.available(), other.pool.count());
     }
@@ -273,15 +272,15 @@ fn a_flush_waits_for_durable_writes_beside_it() {
         first.submit(Op::Write { offset, buf, fua }, &mut Vec::new());
         first.disks.kick().unwrap();
         flush(&mut other);
-        assert_eq!(done_by_now(&mut other), []);
-        assert_eq!(done_by_now(&mut first), [Err(IoErrorKind::Media)]);
-        assert_eq!(done_by_now(&mut other), [Err(IoErrorKind::Media)]);
+        assert_waits(&mut other);
+        assert_eq!(done(&mut first, 1), [Err(IoErrorKind::Media)]);
+        assert_eq!(done(&mut other, 1), [Err(IoErrorKind::Media)]);
         // A reactor that is gone keeps nobody waiting.
         flush(&mut first);
         flush(&mut other);
-        assert_eq!(done_by_now(&mut other), []);
+        assert_waits(&mut other);
         drop(first);
-        assert_eq!(done_by_now(&mut other), [Ok(())]);
+        assert_eq!(done(&mut other, 1), [Ok(())]);
     }
 }
 
@@ -307,8 +306,7 @@ fn those_who_flush_while_one_does_share_the_next() {
             flush(&mut bench);
         }
         assert_eq!(bench.disks.in_flight(), 10);
-        let done = done_by_now(&mut bench);
-        assert_eq!(done.len(), 10);
+        let done = done(&mut bench, 10);
         assert_eq!(done.iter().filter(|it| it.is_ok()).count(), well);
         assert_eq!(bench.disks.ring().counts().operations, operations);
         assert_eq!(claim.lost().count, lost);
