@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
@@ -166,6 +167,21 @@ fn another_size_is_filled_and_keys_go_on() {
         terminal.shows("nvmeof-target");
     }
     terminal.press(b"q");
+    assert_eq!(terminal.ends(), Some(0));
+    target.stop();
+}
+
+#[test]
+fn a_key_beside_another_size_is_not_lost() {
+    let (setup, target) = watched();
+    let mut terminal = Terminal::start(&setup, 80, 24);
+    terminal.shows("REACTOR");
+    // The view waits for its answer, so that it finds both at once.
+    target.signal(Signal::SIGSTOP);
+    std::thread::sleep(Duration::from_secs(1));
+    terminal.resize(100, 30);
+    terminal.press(b"q");
+    target.signal(Signal::SIGCONT);
     assert_eq!(terminal.ends(), Some(0));
     target.stop();
 }
