@@ -17,6 +17,10 @@ enum Path {
     Target(Operation),
     /// A call to its result.
     Initiator(Operation),
+    /// The same two through shared memory, where the target works in the initiator's
+    /// buffers.
+    ShmTarget(Operation),
+    ShmInitiator(Operation),
     /// A Send of 64 bytes, a frame.
     EngineSend,
     EngineReceive,
@@ -36,6 +40,10 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         Path::Target(Operation::Write),
         Path::Initiator(Operation::Read),
         Path::Initiator(Operation::Write),
+        Path::ShmTarget(Operation::Read),
+        Path::ShmTarget(Operation::Write),
+        Path::ShmInitiator(Operation::Read),
+        Path::ShmInitiator(Operation::Write),
         Path::EngineSend,
         Path::EngineReceive,
         Path::Long(Direction::Write),
@@ -61,6 +69,8 @@ impl Case {
         let path = match self.path {
             Path::Target(one) => format!("target-{}", operation(one)),
             Path::Initiator(one) => format!("initiator-{}", operation(one)),
+            Path::ShmTarget(one) => format!("shm-target-{}", operation(one)),
+            Path::ShmInitiator(one) => format!("shm-initiator-{}", operation(one)),
             Path::EngineSend => "engine-send".to_owned(),
             Path::EngineReceive => "engine-receive".to_owned(),
             Path::Long(Direction::Write) => "engine-write-128k".to_owned(),
@@ -77,6 +87,8 @@ impl Case {
         match self.path {
             Path::Target(_) => &["target_turn", "carry_for_target"],
             Path::Initiator(_) => &["initiator_turn", "carry_for_initiator"],
+            Path::ShmTarget(_) => &["target_turn"],
+            Path::ShmInitiator(_) => &["initiator_turn"],
             Path::EngineSend => &["sender_turn", "carry_for_initiator"],
             Path::EngineReceive => &["receiver_turn", "carry_for_target"],
             Path::Long(_) => &["worker_turn", "worker_posts", "carry_for_initiator"],
@@ -88,10 +100,10 @@ impl Case {
         let depth = usize::from(self.depth);
         match self.path {
             Path::Target(operation) | Path::Initiator(operation) => {
-                let mut stage = Stage::new();
-                for _ in 0..rounds {
-                    stage.round(operation, depth, |turn| turn(), |turn| turn());
-                }
+                rounds_on(&mut Stage::new(), operation, depth, rounds);
+            }
+            Path::ShmTarget(operation) | Path::ShmInitiator(operation) => {
+                rounds_on(&mut Stage::shm(), operation, depth, rounds);
             }
             Path::EngineSend | Path::EngineReceive => {
                 let mut engine = Engine::new(false);
@@ -102,6 +114,12 @@ impl Case {
                 (0..rounds).for_each(|_| long.round(depth));
             }
         }
+    }
+}
+
+fn rounds_on(stage: &mut Stage, operation: Operation, depth: usize, rounds: u32) {
+    for _ in 0..rounds {
+        stage.round(operation, depth, |turn| turn(), |turn| turn());
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! What is counted here, instructions by `nvmeof-guards` and allocations by a
 //! test, does not depend on how busy the machine is. It is the code that runs
-//! in production, but for the sockets: their place is taken by [`Pipes`]. Shared
-//! memory ([`Medium::Shm`]) and disks are as in production.
+//! in production, but for the sockets where instructions are counted: their place is
+//! taken by [`Pipes`]. Shared memory ([`Medium::Shm`]) and disks are as in production.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::unwrap_used,
@@ -23,4 +23,4 @@ mod stage;
 pub use engine::Engine;
 pub use long::{Direction, Long};
 pub use pipes::{PipeStreams, Pipes, Side};
-pub use stage::{Medium, Stage};
+pub use stage::{Medium, Stage, Submit};

@@ -1,20 +1,23 @@
 //! Target and initiator in one thread: rounds of reads and writes.
 
+use std::collections::VecDeque;
 use std::hint::black_box;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_backend::{Claim, Spec};
-use nvmeof_initiator::polled::{AdminConfig, AdminQueue, Done, IoConfig, IoQueue};
+use nvmeof_initiator::polled::{AdminConfig, AdminQueue, Call, Done, IoConfig, IoQueue};
 use nvmeof_initiator::{Blocks, Names, Nqn, Operation, QueueShape, SetupConfig};
 use nvmeof_memory::{Buf, ClassSpec, Pages, Pool, PoolLayout};
 use nvmeof_rdma::{Address, Provider};
 use nvmeof_rdma_shm::{Shm, ShmConfig};
 use nvmeof_rdma_soft::{SoftConfig, SoftRdma};
 use nvmeof_target::{Mailbox, OpenDisks, Reactor, ReactorConfig, sleep};
-use nvmeof_target_core::{Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
+use nvmeof_target_core::{
+    Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target, Traddr,
+};
 use nvmeof_uring::{RingConfig, RingCounts};
 
 use crate::{Pipes, Side};
@@ -30,17 +33,29 @@ const QUEUE: u16 = 130;
 /// Turns after which whatever is to happen has happened, where nobody else has
 /// to do anything.
 const MOST_TURNS: u32 = 10_000;
-/// With a disk that needs its time.
-const MOST_TURNS_OF_DISK: u32 = 100_000_000;
+/// With a disk or a kernel that needs its time.
+const MOST_TURNS_OF_OTHERS: u32 = 100_000_000;
 
 /// What both sides are connected by.
 #[derive(Clone, Debug)]
 pub enum Medium {
     /// The software engine on pipes.
     Pipes(Pipes),
+    /// Any provider, made anew for each queue, and where the target listens. What is
+    /// counted has only what it needs: more would change what the compiler makes of it.
+    Other(fn() -> Box<dyn Provider>, Address),
     /// Shared memory; sockets are in that folder. The initiator gives its
     /// buffers, so that the target's disk works in them.
     Shm(PathBuf),
+}
+
+/// How calls are handed to the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Submit {
+    /// One by one.
+    Each,
+    /// All of a round at once.
+    Batch,
 }
 
 /// A target with one namespace and an initiator with one I/O queue.
@@ -49,12 +64,17 @@ pub struct Stage {
     /// Keeps the controller.
     _admin: AdminQueue,
     queue: IoQueue,
+    submit: Submit,
     bufs: Vec<Buf>,
+    calls: VecDeque<Call>,
     done: Vec<Done>,
     now: Duration,
     next: u64,
     most_turns: u32,
 }
+
+/// Milliseconds in which both sides do what they do once in a while.
+const SETTLING: u32 = 100;
 
 /// A call that does not change the next one.
 const STEP: Duration = Duration::from_nanos(100);
@@ -66,6 +86,7 @@ impl Medium {
                 let config = SoftConfig::default();
                 Box::new(SoftRdma::new(pipes.endpoint(side), config))
             }
+            Self::Other(provider, _) => provider(),
             Self::Shm(folder) => {
                 let config = ShmConfig {
                     folder: folder.clone(),
@@ -76,9 +97,17 @@ impl Medium {
         }
     }
 
+    /// Where the target listens.
+    fn address(&self) -> Address {
+        match self {
+            Self::Other(_, address) => *address,
+            Self::Pipes(_) | Self::Shm(_) => ADDR.into(),
+        }
+    }
+
     fn pages(&self) -> Pages {
         match self {
-            Self::Pipes(_) => Pages::Normal,
+            Self::Pipes(_) | Self::Other(..) => Pages::Normal,
             Self::Shm(_) => Pages::Shareable,
         }
     }
@@ -88,7 +117,22 @@ impl Stage {
     /// Both sides on pipes, connected, with a null device.
     #[must_use]
     pub fn new() -> Self {
-        Self::on(&Medium::Pipes(Pipes::default()), &null())
+        Self::on(&Medium::Pipes(Pipes::default()), &Self::null())
+    }
+
+    /// Both sides connected through shared memory, with a null device.
+    #[must_use]
+    pub fn shm() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let medium = Medium::Shm(folder.path().join("meet"));
+        // Sockets are of no use once both are connected.
+        Self::on(&medium, &Self::null())
+    }
+
+    /// A null device for [`on`](Self::on).
+    #[must_use]
+    pub fn null() -> Spec {
+        "null:4G".parse().unwrap()
     }
 
     /// The same with another medium and a disk of 4 GiB.
@@ -115,7 +159,7 @@ impl Stage {
             connect_timeout: Duration::from_secs(10),
         };
         let provider = medium.provider(Side::Initiator);
-        let mut queue = IoQueue::connect(provider, ADDR.into(), &info, config, now).unwrap();
+        let mut queue = IoQueue::connect(provider, medium.address(), &info, config, now).unwrap();
         settle(|| {
             now += STEP;
             queue.poll(now, &mut done);
@@ -129,19 +173,32 @@ impl Stage {
         };
         let pool = Pool::new(layout, medium.pages()).unwrap();
         queue.register(pool.region()).unwrap();
+        // Time enough for the target to take the initiator's memory, where it does.
+        for _ in 0..SETTLING {
+            now += Duration::from_millis(1);
+            turn(&mut reactor, now);
+            queue.poll(now, &mut done);
+        }
         Self {
             reactor,
             _admin: admin,
             queue,
+            submit: Submit::Each,
             bufs: std::iter::from_fn(|| pool.take()).collect(),
+            calls: VecDeque::with_capacity(usize::from(QUEUE)),
             done,
             now,
             next: 0,
-            most_turns: match disk {
-                Spec::Null { .. } => MOST_TURNS,
-                _ => MOST_TURNS_OF_DISK,
+            most_turns: match (medium, disk) {
+                (Medium::Pipes(_) | Medium::Shm(_), Spec::Null { .. }) => MOST_TURNS,
+                _ => MOST_TURNS_OF_OTHERS,
             },
         }
+    }
+
+    /// Hands calls to the queue as said from now on.
+    pub fn submits(&mut self, submit: Submit) {
+        self.submit = submit;
     }
 
     /// What the target's disks asked of io_uring.
@@ -199,8 +256,20 @@ impl Stage {
             self.next += 1;
             let buf = self.bufs.pop();
             assert!(buf.is_some(), "as many buffers as the queue is deep");
+            if self.submit == Submit::Batch {
+                let call = Call::new(blocks.into(), buf, self.next);
+                self.calls.push_back(call);
+                continue;
+            }
             let taken = self.queue.submit(blocks, buf, self.next, self.now);
             assert!(taken.is_ok(), "the queue has room");
+        }
+        if !self.calls.is_empty() {
+            let taken = self.queue.submit_batch(&mut self.calls, self.now);
+            assert!(
+                taken.is_ok_and(|taken| taken == submit),
+                "the queue has room"
+            );
         }
         black_box(self.queue.poll(self.now, &mut self.done));
     }
@@ -224,13 +293,9 @@ fn turn(reactor: &mut Reactor<OpenDisks>, now: Duration) -> bool {
 
 /// Calls until there is an answer.
 fn settle<T>(mut step: impl FnMut() -> Option<T>) -> T {
-    (0..MOST_TURNS)
+    (0..MOST_TURNS_OF_OTHERS)
         .find_map(|_| step())
         .expect("both sides connect")
-}
-
-fn null() -> Spec {
-    "null:4G".parse().unwrap()
 }
 
 fn names() -> Names {
@@ -258,7 +323,7 @@ fn admin(medium: &Medium) -> AdminQueue {
         connect_timeout: Duration::from_secs(10),
     };
     let provider = medium.provider(Side::Initiator);
-    AdminQueue::connect(provider, ADDR.into(), config, Duration::ZERO).unwrap()
+    AdminQueue::connect(provider, medium.address(), config, Duration::ZERO).unwrap()
 }
 
 fn reactor(medium: &Medium, disk: &Spec) -> Reactor<OpenDisks> {
@@ -269,7 +334,12 @@ fn reactor(medium: &Medium, disk: &Spec) -> Reactor<OpenDisks> {
         deallocate: true,
         ..NamespaceSpec::default()
     };
-    let port = PortSpec::new(IpAddr::V4(ADDR.0), ADDR.1, vec![Fabric::Iwarp.into()]);
+    let address = medium.address();
+    let (traddr, trsvcid) = match address {
+        Address::Ip(ip) => (ip.ip().into(), ip.port()),
+        Address::Unix(_) => (Traddr::Host(address.to_string().into()), 0),
+    };
+    let port = PortSpec::new(traddr, trsvcid, vec![Fabric::Iwarp.into()]);
     let subsystem = SubsystemSpec {
         nqn: NQN.to_owned(),
         allow_any_host: true,
@@ -296,7 +366,6 @@ fn reactor(medium: &Medium, disk: &Spec) -> Reactor<OpenDisks> {
     reactor.storage_mut().register_regions(&regions);
     let provider = medium.provider(Side::Target);
     let provider = reactor.add_provider(provider).unwrap();
-    let addr = Address::from(ADDR);
-    reactor.listen(provider, addr).unwrap();
+    reactor.listen(provider, address).unwrap();
     reactor
 }

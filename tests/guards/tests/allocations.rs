@@ -3,11 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::fs::File;
+use std::net::TcpListener;
 
 use allocation_counter::{AllocationInfo, measure};
 use nvmeof_backend::Spec;
-use nvmeof_guards::{Direction, Engine, Long, Medium, Pipes, Stage};
-use nvmeof_initiator::Operation;
+use nvmeof_guards::{Direction, Engine, Long, Medium, Pipes, Stage, Submit};
+use nvmeof_initiator::{Address, Operation};
+use nvmeof_rdma::Provider;
+use nvmeof_rdma_iwarp::IwarpConfig;
 
 const OPERATIONS: [Operation; 2] = [Operation::Read, Operation::Write];
 /// Operations after which every queue and table has the size it needs: keys
@@ -41,15 +44,56 @@ fn the_counter_counts() {
 
 #[test]
 fn reads_and_writes_allocate_nothing() {
-    for operation in OPERATIONS {
+    for (operation, submit) in both_ways() {
         for depth in [1, 16, 128] {
-            let calls = calls(&mut Stage::new(), operation, depth);
-            assert_eq!(calls, (0, 0), "{operation:?} at depth {depth}: {SIDES}");
+            let mut stage = Stage::new();
+            stage.submits(submit);
+            let calls = calls(&mut stage, operation, depth);
+            let what = format!("{operation:?} at depth {depth}, {submit:?}");
+            assert_eq!(calls, (0, 0), "{what}: {SIDES}");
         }
     }
 }
 
+/// Reads and writes, handed over one by one and together.
+fn both_ways() -> impl Iterator<Item = (Operation, Submit)> {
+    let ways = [Submit::Each, Submit::Batch];
+    OPERATIONS
+        .into_iter()
+        .flat_map(move |operation| ways.map(|way| (operation, way)))
+}
+
 const SIDES: &str = "allocations by target and initiator";
+
+/// Software iWARP over TCP and Unix sockets.
+fn sockets() -> Box<dyn Provider> {
+    Box::new(nvmeof_rdma_iwarp::new(IwarpConfig::default()).unwrap())
+}
+
+/// A port that is free now.
+fn free() -> Address {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().into()
+}
+
+#[test]
+fn over_sockets_reads_and_writes_allocate_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let unix = format!("unix:{}", folder.path().join("nvmeof.sock").display());
+    let unix: Address = unix.parse().unwrap();
+    for addr in [None, Some(unix)] {
+        for (operation, submit) in both_ways() {
+            for depth in [1, 16, 128] {
+                let addr = addr.unwrap_or_else(free);
+                let mut stage = Stage::on(&Medium::Other(sockets, addr), &Stage::null());
+                stage.submits(submit);
+                let calls = calls(&mut stage, operation, depth);
+                let what = format!("{addr}, {operation:?} at depth {depth}, {submit:?}");
+                assert_eq!(calls, (0, 0), "{what}: {SIDES}");
+            }
+        }
+    }
+}
 
 /// Commands that came while all slots of their queue were taken wait in a list,
 /// which gets its room, for as many as the queue has entries at most, when that
@@ -68,7 +112,7 @@ fn in_place_nothing_is_allocated_or_pinned_for_each() {
         path,
         readonly: false,
     };
-    let disks = ["null:4G".parse().unwrap(), file];
+    let disks = [Stage::null(), file];
     for (disk, operation) in disks
         .iter()
         .flat_map(|disk| OPERATIONS.map(|op| (disk, op)))
@@ -102,7 +146,7 @@ fn sleeps_allocate_nothing() {
         Medium::Shm(folder.path().join("meet")),
     ];
     for medium in medium {
-        let mut stage = Stage::on(&medium, &"null:4G".parse().unwrap());
+        let mut stage = Stage::on(&medium, &Stage::null());
         let info = measure(|| (0..64).for_each(|_| stage.doze()));
         assert_eq!(info.count_total, 0, "{medium:?}");
     }

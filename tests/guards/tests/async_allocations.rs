@@ -6,8 +6,8 @@ use std::path::Path;
 
 use allocation_counter::measure;
 use nvmeof_initiator::{
-    Buf, ConnectOptions, Controller, Host, HostConfig, Identity, Namespace, Nqn, Transport,
-    WriteOptions,
+    Buf, ConnectOptions, Controller, Host, HostConfig, Identity, Namespace, Nqn, RouteOptions,
+    Transport, WriteOptions,
 };
 use nvmeof_rdma::Address;
 use nvmeof_target::{Config, Server};
@@ -20,10 +20,13 @@ const OPERATIONS: u64 = 2048;
 /// or two were seen, however many operations there are.
 const OF_RUNTIME: u64 = 8;
 
-/// A null device over TCP, with its reactor on a thread of its own.
-fn serve() -> (Server, Address) {
+/// A null device, with its reactor on a thread of its own. Sockets of shared memory
+/// are in `folder`.
+fn serve(provider: &str, folder: &Path) -> (Server, Address) {
+    let folder = folder.display();
     let text = format!(
-        "[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\nprovider = \"iwarp\"\n\
+        "[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\nprovider = \"{provider}\"\n\
+         [shm]\nfolder = \"{folder}\"\n\
          [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
          [[subsystem.namespace]]\nnsid = 1\npath = \"null:1G\"\nblock_size = 4096\n"
     );
@@ -33,13 +36,17 @@ fn serve() -> (Server, Address) {
     (server, address)
 }
 
-async fn connect(addr: Address) -> Controller {
+async fn connect(addr: Address, transport: Transport, folder: &Path) -> Controller {
     let identity = Identity::of_name(Nqn::new("nqn.2026-11.org.example:host").unwrap());
     let mut options = ConnectOptions::new(addr, Nqn::new(NQN).unwrap());
     // Every turn of its own would be counted: time is not what this is about.
     options.keep_alive = std::time::Duration::ZERO;
     let config = HostConfig {
-        transport: Transport::Iwarp,
+        transport,
+        route_options: RouteOptions {
+            shm_folder: Some(folder.to_owned()),
+            ..RouteOptions::default()
+        },
         ..HostConfig::new(identity)
     };
     Host::new(config).unwrap().connect(options).await.unwrap()
@@ -59,12 +66,23 @@ async fn work(namespace: &Namespace, mut buf: Buf) -> Buf {
 
 #[test]
 fn awaited_reads_and_writes_allocate_nothing() {
-    let (server, addr) = serve();
+    allocate_nothing("iwarp", Transport::Iwarp);
+}
+
+#[test]
+fn awaited_reads_and_writes_allocate_nothing_in_shared_memory() {
+    allocate_nothing("shm", Transport::Shm);
+}
+
+fn allocate_nothing(provider: &str, transport: Transport) {
+    let folder = tempfile::tempdir().unwrap();
+    let sockets = folder.path().join("meet");
+    let (server, addr) = serve(provider, &sockets);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    let controller = runtime.block_on(connect(addr));
+    let controller = runtime.block_on(connect(addr, transport, &sockets));
     let namespace = runtime.block_on(controller.namespace(1)).unwrap();
     let mut bufs = [(); 4].map(|()| Some(controller.alloc(4096).unwrap()));
     let mut counted = None;
