@@ -1,5 +1,6 @@
 //! Cores: which there are, and starting a process on one of them.
 
+use std::fs;
 use std::process::{Child, Command};
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -30,6 +31,14 @@ impl Cores {
     pub(crate) fn are_two(self) -> bool {
         self.target != self.initiator
     }
+
+    /// The same with the sides changed.
+    pub(crate) fn swapped(self) -> Self {
+        Self {
+            target: self.initiator,
+            initiator: self.target,
+        }
+    }
 }
 
 /// All that we may use.
@@ -48,12 +57,7 @@ fn trouble(doing: &str, errno: nix::errno::Errno) -> Trouble {
 /// Starts a process that stays on `cores`, with all its threads.
 pub(crate) fn spawn(cores: &[usize], command: &mut Command) -> Result<Child, Trouble> {
     let ours = sched_getaffinity(SELF).map_err(|errno| trouble("ask for our cores", errno))?;
-    let mut some = CpuSet::new();
-    let mut set = cores.iter().map(|core| some.set(*core));
-    set.find(Result::is_err)
-        .unwrap_or(Ok(()))
-        .and_then(|()| sched_setaffinity(SELF, &some))
-        .map_err(|errno| trouble(&format!("run on the cores {cores:?}"), errno))?;
+    stay(SELF, cores)?;
     // A child starts where its parent's thread may run.
     let child = command.spawn();
     sched_setaffinity(SELF, &ours).map_err(|errno| trouble("go back to our cores", errno))?;
@@ -61,6 +65,31 @@ pub(crate) fn spawn(cores: &[usize], command: &mut Command) -> Result<Child, Tro
         let program = command.get_program().to_string_lossy();
         Trouble::SetUp(format!("cannot start `{program}`: {error}"))
     })
+}
+
+/// Has a process go on on `cores`, with all threads that it has now.
+pub(crate) fn shift(process: u32, cores: &[usize]) -> Result<(), Trouble> {
+    let threads = format!("/proc/{process}/task");
+    let all = fs::read_dir(&threads);
+    let all = all.map_err(|error| Trouble::file("read", threads.as_ref(), &error))?;
+    let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    for thread in numbers {
+        match stay(Pid::from_raw(thread), cores) {
+            // It is gone by now.
+            Err(_) if !fs::exists(format!("{threads}/{thread}")).unwrap_or(false) => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn stay(thread: Pid, cores: &[usize]) -> Result<(), Trouble> {
+    let mut some = CpuSet::new();
+    let mut set = cores.iter().map(|core| some.set(*core));
+    set.find(Result::is_err)
+        .unwrap_or(Ok(()))
+        .and_then(|()| sched_setaffinity(thread, &some))
+        .map_err(|errno| trouble(&format!("run on the cores {cores:?}"), errno))
 }
 
 #[cfg(test)]
@@ -81,6 +110,23 @@ mod tests {
         let text = String::from_utf8(output.unwrap().stdout).unwrap();
         assert_eq!(text.split_whitespace().nth(1), Some(&*core.to_string()));
         assert_eq!(allowed().unwrap(), before);
+    }
+
+    #[test]
+    fn a_process_goes_on_elsewhere() {
+        let Cores { target, initiator } = Cores::find().unwrap();
+        let mut command = Command::new("sleep");
+        let mut child = spawn(&[target], command.arg("60")).unwrap();
+        let pid = child.id();
+        shift(pid, &[initiator]).unwrap();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let list = status
+            .lines()
+            .find(|line| line.starts_with("Cpus_allowed_list"));
+        assert_eq!(list, Some(&*format!("Cpus_allowed_list:\t{initiator}")));
+        assert!(shift(pid, &[initiator]).is_err(), "it is gone");
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod disturbance;
 mod document;
 mod machine;
 mod process;
+mod profile;
 mod results;
 mod run;
 mod sample;
@@ -73,6 +74,9 @@ struct Arguments {
     /// A foreign target to measure in turn with ours, both with our initiator
     #[arg(long, value_name = "CMD")]
     peer_target: Option<String>,
+    /// Say where the time goes, by perf(1), of what does not reach its figure
+    #[arg(long)]
+    profile: bool,
     /// Measure also what needs more processor cores than there are
     #[arg(long)]
     force: bool,

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{Trouble, cores};
+use crate::Trouble;
+use crate::cores::{self, Cores};
 
 /// How long a server may take until it says where it listens.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -17,6 +18,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
+    cores: Vec<usize>,
     log: PathBuf,
     /// What it said when it was ready.
     line: String,
@@ -38,6 +40,7 @@ impl Server {
         let child = cores::spawn(cores, command)?;
         let mut server = Self {
             child,
+            cores: cores.to_owned(),
             log: log.to_owned(),
             line: String::new(),
         };
@@ -82,6 +85,17 @@ impl Server {
         self.child.id()
     }
 
+    /// Whoever had the core of one side has that of the other from now on.
+    pub(crate) fn swap(&mut self, sides: Cores) -> Result<(), Trouble> {
+        for core in &mut self.cores {
+            *core = match *core {
+                target if target == sides.target => sides.initiator,
+                _ => sides.target,
+            };
+        }
+        cores::shift(self.id(), &self.cores)
+    }
+
     /// Fails when it ended.
     pub(crate) fn must_run(&mut self) -> Result<(), Trouble> {
         match self.child.try_wait() {
@@ -121,7 +135,7 @@ mod tests {
 
     fn shell(script: &str, name: &str) -> Result<Server, Trouble> {
         let log = std::env::temp_dir().join(format!("bench-{}-{name}", std::process::id()));
-        let core = cores::Cores::find().unwrap().target;
+        let core = Cores::find().unwrap().target;
         let server = Server::start(Command::new("sh").args(["-c", script]), &[core], &log, "on");
         fs::remove_file(log).unwrap();
         server

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::Trouble;
 use crate::contestant::Contestant;
 use crate::machine::Machine;
+use crate::profile::Sides;
 use crate::sample::Sample;
 use crate::stage::DISTURBED;
 use crate::work::{Metric, Work};
@@ -29,6 +30,8 @@ pub(crate) struct Row {
     /// Whether the machine has fewer cores than the work needs. Nothing is
     /// measured then, or what there is by force.
     pub(crate) lacks_cores: bool,
+    /// Where the time of ours goes, if that was asked and the figure is not reached.
+    pub(crate) profile: Option<Sides>,
 }
 
 /// Of several rounds.
@@ -60,6 +63,7 @@ impl Row {
             work,
             samples: samples.collect(),
             lacks_cores: false,
+            profile: None,
         }
     }
 
@@ -123,6 +127,16 @@ impl Row {
         Spread::of(self.ratios(contestant, self.figure()))
     }
 
+    /// Ours, if it was measured and does not reach a figure.
+    pub(crate) fn missed(&self) -> Option<Contestant> {
+        let mut ours = self.others().filter(|one| !one.is_foreign());
+        ours.find(|one| {
+            let figure = self.work.is_met(self.ratio(*one).median);
+            let tail = self.work.is_tail_met(self.tail(*one).median);
+            !self.lacks_cores && (figure == Some(false) || tail == Some(false))
+        })
+    }
+
     /// The same of the 99th percentile of the latency.
     pub(crate) fn tail(&self, contestant: Contestant) -> Spread {
         Spread::of(self.ratios(contestant, |sample| sample.p99_us))
@@ -162,6 +176,7 @@ impl Row {
             "queues": self.work.queues(),
             "slices": self.work.slices(),
             "lacks_cores": self.lacks_cores,
+            "profile": self.profile,
             "yardstick": self.yardstick().name(),
             "contestants": contestants.collect::<serde_json::Map<_, _>>(),
         })

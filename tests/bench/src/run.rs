@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::contestant::Contestant;
 use crate::cores::{self, Cores};
 use crate::machine::Machine;
+use crate::profile::must_have_perf;
 use crate::results::{Results, Row};
 use crate::scene::{Kind, Programs, Scene, Setting};
 use crate::work::{About, Disk, IDLE_SECONDS, Work};
@@ -45,7 +46,10 @@ pub(crate) fn run(arguments: &Arguments, works: Vec<Work>) -> Result<Results, Tr
         let mut rows: Vec<&mut Row> = rows.iter_mut().filter(mine).collect();
         let works: Vec<Work> = rows.iter().map(|row| row.work).collect();
         let mut scene = setting.open(kind, &works)?;
-        let measured = measure(&mut scene, &mut rows, kind.rounds(rounds), &bar);
+        let mut measured = measure(&mut scene, &mut rows, kind.rounds(rounds), &bar);
+        if arguments.profile {
+            measured = measured.and_then(|()| profile(&scene, &mut rows));
+        }
         measured.map_err(|trouble| {
             let said = scene.said();
             Trouble::Failed(format!("{trouble}\nour processes said:\n{said}"))
@@ -87,6 +91,9 @@ fn prepare(setting: &Setting<'_>, rows: &[Row]) -> Result<(), Trouble> {
                 .to_owned(),
         ));
     }
+    if setting.arguments.profile {
+        must_have_perf()?;
+    }
     let folder = &setting.arguments.folder;
     fs::create_dir_all(folder).map_err(|error| Trouble::file("create", folder, &error))?;
     if measured.any(|row| row.work.disk == Disk::File) {
@@ -115,6 +122,9 @@ fn measure(
     bar: &ProgressBar,
 ) -> Result<(), Trouble> {
     for round in 1..=rounds {
+        if round > 1 {
+            scene.swap()?;
+        }
         if bar.is_hidden() {
             let work = rows.first().map(|row| row.work.name());
             let first = work.unwrap_or_default();
@@ -132,6 +142,16 @@ fn measure(
                 taken.push(sample);
                 bar.inc(1);
             }
+        }
+    }
+    Ok(())
+}
+
+/// Says where the time goes of what does not reach its figure.
+fn profile(scene: &Scene, rows: &mut [&mut Row]) -> Result<(), Trouble> {
+    for row in rows.iter_mut().filter(|row| !row.work.is_idle()) {
+        if let Some(ours) = row.missed() {
+            row.profile = Some(scene.stage.profile(ours, &row.work)?);
         }
     }
     Ok(())

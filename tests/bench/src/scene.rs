@@ -228,6 +228,7 @@ impl Setting<'_> {
             unix_bare: self.unix("unix-bare"),
             shm_folder: self.shm_folder(),
             file: self.file(),
+            perf: self.arguments.folder.clone(),
             initiator: self.programs.initiator.clone(),
             yardstick: self.programs.yardstick.clone(),
             peer: self.arguments.peer.clone(),
@@ -265,6 +266,20 @@ impl Scene {
     fn new(mut stage: Stage, servers: Vec<Server>) -> Self {
         stage.servers = servers.iter().map(Server::id).collect();
         Self { stage, servers }
+    }
+
+    /// Changes the cores of the two sides, where each has one: interrupts of a disk
+    /// or of a neighbour may come to one of them only.
+    pub(crate) fn swap(&mut self) -> Result<(), Trouble> {
+        let sides = self.stage.cores;
+        if !sides.are_two() || self.stage.initiators != [sides.initiator] {
+            return Ok(());
+        }
+        let mut servers = self.servers.iter_mut();
+        servers.try_for_each(|server| server.swap(sides))?;
+        self.stage.cores = sides.swapped();
+        self.stage.initiators = vec![self.stage.cores.initiator];
+        Ok(())
     }
 
     /// That everybody is still there.

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::contestant::Contestant;
 use crate::cores::{self, Cores};
 use crate::disturbance::{Snapshot, processor_time};
+use crate::profile::{self, Sides};
 use crate::sample::{Sample, sample};
 use crate::work::{IDLE_PERCENT, Placement, Work};
 use crate::{Trouble, scene};
@@ -40,6 +41,8 @@ pub(crate) struct Stage {
     pub(crate) shm_folder: PathBuf,
     /// The file behind the works on a file.
     pub(crate) file: PathBuf,
+    /// Where samples of profiles go.
+    pub(crate) perf: PathBuf,
     /// `nvmeof`.
     pub(crate) initiator: PathBuf,
     /// `nvmeof-yardstick`.
@@ -58,6 +61,8 @@ pub(crate) struct Stage {
 
 /// More than this, in percent of a core, and a measurement is disturbed.
 pub(crate) const DISTURBED: f64 = 10.0;
+/// How long samples are taken for a profile.
+const PROFILED: Duration = Duration::from_secs(1);
 
 impl Stage {
     /// A round of a work: a sample of each contestant, taken in turn; the least
@@ -127,10 +132,7 @@ impl Stage {
         time: Duration,
     ) -> Result<Sample, Trouble> {
         let mut command = self.command(contestant, work, time);
-        let cores = match work.placement {
-            Placement::Apart => self.initiators.as_slice(),
-            Placement::Together => &[self.cores.target],
-        };
+        let cores = self.initiators_of(work);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -148,6 +150,33 @@ impl Stage {
                 String::from_utf8_lossy(&output.stdout),
                 String::from_utf8_lossy(&output.stderr),
             ))),
+        }
+    }
+
+    /// Where the time of ours goes: of our target's process and of our initiator's.
+    pub(crate) fn profile(&self, ours: Contestant, work: &Work) -> Result<Sides, Trouble> {
+        let mut targets = self.servers.iter();
+        let target = match ours {
+            Contestant::Crowd | Contestant::TwoReactors => targets.nth(1),
+            _ => targets.next(),
+        };
+        let target = *target.ok_or_else(|| Trouble::SetUp("no target runs".to_owned()))?;
+        let files = ["target", "initiator"].map(|side| {
+            let name = format!("{}-{side}.perf", work.name());
+            self.perf.join(name)
+        });
+        let [of_target, of_initiator] = &files;
+        let watch = profile::watch(target, PROFILED, of_target)?;
+        let command = self.command(ours, work, PROFILED);
+        profile::run(&command, self.initiators_of(work), of_initiator)?;
+        profile::ended(watch)?;
+        Ok([profile::read(of_target)?, profile::read(of_initiator)?])
+    }
+
+    fn initiators_of(&self, work: &Work) -> &[usize] {
+        match work.placement {
+            Placement::Apart => &self.initiators,
+            Placement::Together => std::slice::from_ref(&self.cores.target),
         }
     }
 
@@ -321,6 +350,7 @@ mod tests {
             unix_bare: "unix:/bare".to_owned(),
             shm_folder: "a folder".into(),
             file: "a file".into(),
+            perf: PathBuf::from("/perf"),
             initiator: "nvmeof".into(),
             yardstick: "nvmeof-yardstick".into(),
             peer: Some(peer.to_owned()),

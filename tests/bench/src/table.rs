@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::contestant::Contestant;
+use crate::profile::{PARTS, Profile};
 use crate::results::{Results, Row, Spread};
 use crate::sample::Sample;
 use crate::work::{Metric, Work};
@@ -29,7 +30,68 @@ pub(crate) fn text(results: &Results) -> String {
     if !disturbed.is_empty() {
         let _ = writeln!(text, "\n{disturbed}");
     }
+    let profiles = profiles(results);
+    if !profiles.is_empty() {
+        text.push_str("\nWhere the time goes, percent of the samples of a process:\n\n");
+        profile_text(&mut text, PROFILE_HEAD);
+        for cells in &profiles {
+            profile_text(&mut text, cells.each_ref().map(String::as_str));
+        }
+    }
     text
+}
+
+/// Where the time goes of what does not reach its figure: a line for each side of a
+/// work, percent of the samples of its process. Nothing if that was not asked.
+pub(crate) fn profiles(results: &Results) -> Vec<[String; 9]> {
+    let all = results.rows.iter();
+    let profiled = all.filter_map(|row| Some((row.work.name(), row.profile.as_ref()?)));
+    let lines = profiled.flat_map(|(name, sides)| {
+        let sides = ["target", "initiator"].into_iter().zip(sides);
+        sides.map(move |(side, profile)| profile_line(&name, side, profile))
+    });
+    lines.collect()
+}
+
+fn profile_line(work: &str, side: &str, profile: &Profile) -> [String; 9] {
+    let [a, b, c, d, e, f] = PARTS.map(|part| format!("{:.0}", profile.percent_of(part)));
+    let largest = match &profile.largest {
+        Some((function, count)) => format!("{:.0} {function}", profile.percent(*count)),
+        None => String::new(),
+    };
+    [work.to_owned(), side.to_owned(), a, b, c, d, e, f, largest]
+}
+
+/// What is above them.
+pub(crate) const PROFILE_HEAD: [&str; 9] = [
+    "work",
+    "side",
+    "kernel",
+    "bytes",
+    "provider",
+    "commands",
+    "disk",
+    "other",
+    "largest function",
+];
+
+fn profile_text(text: &mut String, cells: [&str; 9]) {
+    let [
+        work,
+        side,
+        kernel,
+        bytes,
+        provider,
+        commands,
+        disk,
+        other,
+        _,
+    ] = cells;
+    // The largest function has no place in 80 columns; documents have it.
+    let line = format!(
+        "{work:26} {side:9} {kernel:>6} {bytes:>5} {provider:>8} {commands:>8} {disk:>4} {other:>5}"
+    );
+    let _ = writeln!(text, "{line}");
 }
 
 fn line(text: &mut String, [work, yardstick, ours, ratio, spread, goal]: [&str; 6]) {
@@ -50,6 +112,18 @@ pub(crate) fn markdown(results: &Results) -> String {
     let disturbed = results.disturbed();
     if !disturbed.is_empty() {
         let _ = writeln!(text, "\n{disturbed}");
+    }
+    let profiles = profiles(results);
+    if !profiles.is_empty() {
+        text.push_str(
+            "\nWhere the time goes of what does not reach its figure, in percent of the \
+             samples of a process:\n\n",
+        );
+        let _ = writeln!(text, "| {} |", PROFILE_HEAD.join(" | "));
+        let _ = writeln!(text, "|{}", " --- |".repeat(PROFILE_HEAD.len()));
+        for cells in &profiles {
+            let _ = writeln!(text, "| {} |", cells.join(" | "));
+        }
     }
     text
 }
@@ -130,8 +204,11 @@ fn figure(work: &Work, sample: &Sample) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::machine::Machine;
+    use crate::profile::Part;
     use crate::{results, work};
 
     fn all() -> Results {
@@ -177,6 +254,34 @@ mod tests {
                    | ≥0.95 not |\n\
                    |   p99 latency | 20 us | 23 us | 1.25 | 1.11-1.43 | ≤1.15 not |\n";
         assert!(text.contains(row), "{text}");
+    }
+
+    #[test]
+    fn what_misses_its_figure_may_have_a_profile() {
+        assert!(!text(&all()).contains("percent of"));
+        let mut results = all();
+        let side = Profile {
+            samples: 8,
+            parts: BTreeMap::from([(Part::Kernel, 6), (Part::Disk, 2)]),
+            largest: Some(("_copy_to_iter".to_owned(), 4)),
+        };
+        for row in &mut results.rows {
+            row.profile = row.missed().map(|_| [side.clone(), Profile::default()]);
+        }
+        let text = text(&results);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+        let document = markdown(&results);
+        let line =
+            "| null-randread-4k-qd16 | target | 75 | 0 | 0 | 0 | 25 | 0 | 50 _copy_to_iter |";
+        assert!(document.contains(line), "{document}");
+        // It has no figure to reach.
+        assert!(
+            !document.contains("| null-randread-4k-qd4 | target |"),
+            "{document}"
+        );
     }
 
     #[test]
