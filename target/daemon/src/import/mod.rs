@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use nvmeof_wire::Nqn;
 use serde_json::{Value, json};
 
 use crate::config::Config;
@@ -103,6 +104,8 @@ pub(crate) enum ImportError {
 /// What comes along.
 #[derive(Debug, Default)]
 pub(crate) struct Carried {
+    /// Name of the discovery subsystem, if it has one of its own.
+    discovery: Option<Nqn>,
     ports: Vec<Port>,
     referrals: Vec<Referral>,
     subsystems: Vec<Subsystem>,
@@ -207,11 +210,13 @@ fn convert(saved: &Value, disks: Disks<'_>, report: &mut Report) -> Option<Carri
         return None;
     }
     let mut root = Object::new(String::new(), saved, report)?;
+    let discovery = subsystems::read_discovery(&mut root, report);
     let (ports, referrals) = ports::read(&mut root, report);
     let subsystems = subsystems::read(&mut root, disks, report);
     subsystems::read_hosts(&mut root, report);
     root.finish(report);
     let mut carried = Carried {
+        discovery,
         ports,
         referrals,
         subsystems,

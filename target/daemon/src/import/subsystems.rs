@@ -68,6 +68,25 @@ pub(super) fn read(root: &mut Object<'_>, disks: Disks<'_>, report: &mut Report)
     all
 }
 
+/// The name of the discovery subsystem, which the kernel shows whether it is the one that
+/// all have or one of its own.
+pub(super) fn read_discovery(root: &mut Object<'_>, report: &mut Report) -> Option<Nqn> {
+    let mut discovery = root.object("discovery", report);
+    let name = discovery.text("nqn", report);
+    let place = discovery.place("nqn");
+    discovery.finish(report);
+    let name = name?;
+    match Nqn::new(name.trim()) {
+        Ok(nqn) if nqn == Nqn::discovery() => None,
+        Ok(nqn) => Some(nqn),
+        Err(error) => {
+            let what = format!("{} is no name of a subsystem: {error}", quoted(&name));
+            report.lost(&place, &what, "hosts ask for the name that all have");
+            None
+        }
+    }
+}
+
 fn subsystem(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> Option<Subsystem> {
     let place = object.own_place().to_owned();
     let nqn = object.text("nqn", report).unwrap_or_default();
@@ -86,7 +105,11 @@ fn subsystem(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
     attr.finish(report);
     let allowed_hosts = hosts(object, report);
     for mut passthru in object.objects("passthru", report) {
-        if passthru.switch("enable", report) == Some(true) {
+        let enabled = passthru.switch("enable", report);
+        let path = passthru.object("device", report).text("path", report);
+        // nvmetcli does not save whether it is enabled: then it is if it has a device.
+        let has_device = path.is_some_and(|path| !["", "(null)"].contains(&path.trim()));
+        if enabled.unwrap_or(has_device) {
             let what = "passing commands through to an NVMe controller is not there";
             let remedy = "serve its namespaces as block devices: [[subsystem.namespace]] with path";
             report.lost(passthru.own_place(), what, remedy);

@@ -139,6 +139,21 @@ fn numbers_may_be_numbers_or_text() {
 }
 
 #[test]
+fn a_discovery_subsystem_may_have_a_name_of_its_own() {
+    let (usual, _) = import(
+        &saved_with("/discovery/nqn", json!(nvmeof_wire::nqn::DISCOVERY)),
+        &small_blocks,
+    );
+    assert!(!usual.contains("[discovery]"), "{usual}");
+    let own = "nqn.2026-11.org.example:finder";
+    let (text, _) = import(&saved_with("/discovery/nqn", json!(own)), &small_blocks);
+    assert!(
+        text.contains(&format!("[discovery]\nnqn = \"{own}\"")),
+        "{text}"
+    );
+}
+
+#[test]
 fn what_cannot_come_along_is_told_with_its_place_and_a_remedy() {
     let dhchap =
         json!([{"nqn": "a", "dhchap": {"key": "DHHC-1:00:c2VjcmV0:", "hash": "hmac(sha256)"}}]);
@@ -259,6 +274,12 @@ fn what_cannot_come_along_is_told_with_its_place_and_a_remedy() {
             "subsystems[0].namespaces",
         ),
         ("/subsystems/1", json!(7), "subsystems[1]"),
+        ("/discovery/nqn", json!(""), "discovery.nqn"),
+        (
+            "/subsystems/0/passthru/0/device/path",
+            json!("/dev/nvme0"),
+            "subsystems[0].passthru[0]",
+        ),
     ];
     for (pointer, value, place) in cases {
         let (text, report) = import(&saved_with(pointer, value), &small_blocks);

@@ -30,6 +30,10 @@ pub(super) fn of(carried: &Carried) -> String {
             }
         }
     }
+    if let Some(nqn) = &carried.discovery {
+        line("\n[discovery]");
+        line(&format!("nqn = {}", quoted(nqn.as_str())));
+    }
     let has_ana = carried.has_ana();
     for port in &carried.ports {
         line("");
