@@ -43,6 +43,8 @@ pub struct Disconnected {
     pub hostnqn: Nqn,
     /// The subsystem.
     pub subnqn: Nqn,
+    /// Who has the other end of its admin queue, in words, as the edge told.
+    pub peer: Arc<str>,
     /// Why.
     pub why: Why,
 }
@@ -123,12 +125,7 @@ impl Target {
             if let Some(why) = lost(&served, &controller) {
                 self.shared.registry.remove(&controller);
                 controller.hot.lose();
-                disconnected.push(Disconnected {
-                    cntlid: controller.cntlid,
-                    hostnqn: controller.hostnqn,
-                    subnqn: controller.subnqn(),
-                    why,
-                });
+                disconnected.push(Disconnected::of(&controller, why));
             } else if let Some(before) = before.get(&controller.subnqn()) {
                 controller.becomes_from(before);
             } else if controller.is_discovery() {
@@ -142,6 +139,18 @@ impl Target {
             changes,
             disconnected,
         })
+    }
+}
+
+impl Disconnected {
+    pub(crate) fn of(controller: &Controller, why: Why) -> Self {
+        Self {
+            cntlid: controller.cntlid,
+            hostnqn: controller.hostnqn,
+            subnqn: controller.subnqn(),
+            peer: Arc::clone(&controller.peer),
+            why,
+        }
     }
 }
 
@@ -178,6 +187,7 @@ impl fmt::Display for Disconnected {
             cntlid,
             hostnqn,
             subnqn,
+            peer: _,
             why,
         } = self;
         write!(f, "controller {cntlid} of {subnqn}, host {hostnqn}: {why}")

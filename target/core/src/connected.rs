@@ -1,5 +1,7 @@
 //! Who is connected, and letting go of whom somebody wants to be gone.
 
+use std::sync::Arc;
+
 use nvmeof_wire::Nqn;
 
 use crate::Target;
@@ -14,6 +16,8 @@ pub struct Connected {
     pub hostnqn: Nqn,
     /// The subsystem; that of discovery for a discovery controller.
     pub subnqn: Nqn,
+    /// Who has the other end of its admin queue, in words, as the edge told.
+    pub peer: Arc<str>,
     /// I/O queues that are connected.
     pub io_queues: usize,
 }
@@ -28,6 +32,7 @@ impl Target {
             cntlid: controller.cntlid,
             hostnqn: controller.hostnqn,
             subnqn: controller.subnqn(),
+            peer: Arc::clone(&controller.peer),
             io_queues: controller.lock().queues.len(),
         })
         .collect()
@@ -42,19 +47,13 @@ impl Target {
         // No Connect comes in between: it holds this until it is registered.
         let _served = self.shared.served();
         for controller in self.shared.registry.all() {
-            let subnqn = controller.subnqn();
-            let wanted = subsystem.is_none_or(|name| *name == subnqn);
+            let wanted = subsystem.is_none_or(|name| *name == controller.subnqn());
             if controller.hostnqn != *host || !wanted {
                 continue;
             }
             self.shared.registry.remove(&controller);
             controller.hot.lose();
-            lost.push(Disconnected {
-                cntlid: controller.cntlid,
-                hostnqn: controller.hostnqn,
-                subnqn,
-                why: Why::Asked,
-            });
+            lost.push(Disconnected::of(&controller, Why::Asked));
         }
         lost
     }

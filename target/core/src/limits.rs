@@ -15,7 +15,8 @@ pub struct Limits {
     pub controllers: u16,
     /// Discovery controllers, which anybody may have and which therefore do not count
     /// as [`controllers`](Self::controllers). When one more comes one of them goes:
-    /// of whoever has most by one port, the one that was silent longest.
+    /// of whoever has more than two by one port, else of those who came by the port with
+    /// most, the one that was silent longest.
     pub discovery_controllers: u16,
     /// Longest data of one command in bytes: a power of two, 8192 or more.
     pub max_transfer: u32,

@@ -103,11 +103,11 @@ impl Live {
     }
 
     /// It is not served any more. Returns what hosts set, which nobody changes here
-    /// from now on.
+    /// from now on. Those whose requests are not stable yet lose their controllers.
     pub(crate) fn retire(&self) -> Protections {
         let mut state = self.lock();
         state.retired = true;
-        state.protections.clone()
+        state.protections.clone().without_open()
     }
 
     /// The state of write protection of a namespace; `None` when it is not there.

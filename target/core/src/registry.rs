@@ -15,6 +15,10 @@ use crate::{Limit, Limits};
 /// has as many as its subsystems have; others are from before it was changed.
 const RANGES: usize = 1024;
 
+/// Discovery controllers that a host has by one port without being conspicuous: one that
+/// stays, and one that somebody opens besides, to look.
+const USUAL: usize = 2;
+
 /// Controllers by their identifier.
 #[derive(Debug)]
 pub(crate) struct Registry {
@@ -164,11 +168,12 @@ impl Inner {
     }
 
     /// Which discovery controller is lost when one more comes, of `host` by `port`: of
-    /// whoever has most by one port, so that nobody drives out others by having many;
-    /// where several have as many, of those who came by the port with most, so that
-    /// made-up names drive out nobody who came by another; the one that was silent
-    /// longest. Two ports of a host count apart: a host with a controller by each
-    /// does nothing unusual.
+    /// whoever has most by one port, if that is more than hosts usually have, so that
+    /// nobody drives out others by having many; else of those who came by the port with
+    /// most, so that each port has its part and made-up names drive out nobody who came
+    /// by another; of them, of whoever has most; the one that was silent longest. Two
+    /// ports of a host count apart: a host with controllers by each does nothing
+    /// unusual.
     fn gives_way(&self, host: &Nqn, port: Option<&PortAddress>) -> Option<u16> {
         let there = self.controllers.values().filter(|one| one.is_discovery());
         let all: Vec<_> = there.collect();
@@ -186,7 +191,9 @@ impl Inner {
             let its = whose(one);
             let of_port = by_port.get(&its.0).copied();
             let of_host = by_host.get(&its).copied();
-            (Reverse(of_host), Reverse(of_port), one.hot.heard())
+            let beyond = of_host.map(|has| has.saturating_sub(USUAL));
+            let most = (Reverse(beyond), Reverse(of_port), Reverse(of_host));
+            (most, one.hot.heard())
         });
         longest.map(|one| one.cntlid)
     }

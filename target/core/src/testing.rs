@@ -228,12 +228,16 @@ pub(crate) fn connect_data_of(host: &str, cntlid: u16) -> ConnectData {
     ConnectData::new(HOST_ID, cntlid, &nqn(DISK), &nqn(host))
 }
 
+/// Where hosts come from.
+pub(crate) const PEER: &str = "192.0.2.7:40001";
+
 impl Host {
     /// A queue pair that is not connected to a controller.
     pub(crate) fn open(target: &Target, qid: u16, entries: u16) -> Self {
         let request = CmRequest::new(qid, entries);
-        let (queue, accept) = target.queue(request.as_bytes(), NOW).unwrap();
+        let (mut queue, accept) = target.queue(request.as_bytes(), NOW).unwrap();
         assert_eq!(accept.crqsize.get(), entries);
+        queue.set_peer(PEER);
         Self {
             queue,
             now: NOW,

@@ -17,7 +17,7 @@ use nvmeof_wire::admin::{GetFeatures, GetLogPage, IDENTIFY_LEN, Identify, LogId,
 use nvmeof_wire::opcode::{Opcode, admin};
 use nvmeof_wire::{Sqe, Status};
 
-pub(crate) use protection::kept;
+pub(crate) use protection::{give_up, kept};
 pub(crate) use window::Window;
 
 use crate::Keeping;
@@ -38,6 +38,13 @@ pub(crate) struct Admin<'a> {
     pub(crate) ledger: &'a Ledger,
     /// The address of ours that the host reached, if it is known.
     pub(crate) local: Option<Local>,
+    /// What it leaves to its queue.
+    pub(crate) left: Left,
+}
+
+/// What a command leaves to its queue to do.
+#[derive(Default)]
+pub(crate) struct Left {
     /// Its place in what is to be kept, if it has one.
     pub(crate) keeping: Cell<Option<Keeping>>,
     /// Whether controllers were told of a change, which their queues tell hosts.

@@ -6,11 +6,12 @@ use nvmeof_wire::features::WriteProtection;
 
 use super::features::{SEL, capabilities};
 use super::{Admin, CDW10, CDW11, NSID};
-use crate::controller::Serves;
+use crate::controller::{Controller, Serves};
 use crate::live::{Granting, Live};
 use crate::protection::{Asked, Refused};
 use crate::queue::{Epoch, Failure, Next, Request, Stage, flush_of, not_ready, status_of};
 use crate::sight::{Present, Seen};
+use crate::target::Shared;
 use crate::{Executed, IoKind, IoOp};
 
 impl Admin<'_> {
@@ -70,6 +71,8 @@ impl Admin<'_> {
         }
         match protecting.next {
             Granting::Settle(asked) => {
+                let waits = (command.nsid, asked);
+                self.controller.lock().protecting.push(waits);
                 let disk = namespace.disk;
                 let epoch = Epoch::default();
                 request.stage = Stage::Protect { disk, asked, epoch };
@@ -91,6 +94,7 @@ impl Admin<'_> {
         outcome: Executed,
     ) -> Result<Next, Failure> {
         let live = self.live()?;
+        let asked = is_open(self.controller, asked).ok_or(not_kept())?;
         let stable = outcome == Executed::Ok;
         let protecting = live.protected(&self.shared.desk, request.nsid, asked, stable);
         if let Some(before) = protecting.before {
@@ -106,7 +110,7 @@ impl Admin<'_> {
     /// Who has a controller of the subsystem may see another state than `before`.
     fn tell_all(&self, live: &Live, before: &Present) {
         self.shared.tell_all(&live.nqn, before);
-        self.told.set(true);
+        self.left.told.set(true);
     }
 
     /// It is as asked for, or will be when that is kept.
@@ -116,7 +120,7 @@ impl Admin<'_> {
             Granting::Keep(keeping) => {
                 let epoch = Epoch::default();
                 request.stage = Stage::Keep { epoch };
-                self.keeping.set(Some(keeping));
+                self.left.keeping.set(Some(keeping));
                 Ok(Next::Keep)
             }
             Granting::Settle(_) | Granting::Refused => Err(not_kept()),
@@ -136,6 +140,42 @@ impl Admin<'_> {
             Serves::Discovery => Err(Failure::field(CDW10)),
         }
     }
+}
+
+/// The request, if nothing came of it yet; nothing else may come of it then.
+fn is_open(controller: &Controller, asked: Asked) -> Option<Asked> {
+    let protecting = &mut controller.lock().protecting;
+    let at = protecting.iter().position(|(_, one)| *one == asked)?;
+    Some(protecting.swap_remove(at).1)
+}
+
+/// Nothing comes of those requests of the controller whose outcome is not known: what was
+/// written before may not be stable and nothing is kept, and there is nobody to hear
+/// that. Otherwise a namespace would stay protected that no host was told is, also when
+/// others are told that it is not. Says whether controllers were told of a change.
+pub(crate) fn give_up(
+    shared: &Shared,
+    controller: &Controller,
+    is_it: impl Fn(Asked) -> bool,
+) -> bool {
+    let Serves::Nvm(live) = &controller.serves else {
+        return false;
+    };
+    // Its lock is free again below: the controller is one of those that are told.
+    let open: Vec<_> = {
+        let protecting = &mut controller.lock().protecting;
+        let open = protecting.extract_if(.., |(_, asked)| is_it(*asked));
+        open.collect()
+    };
+    let mut told = false;
+    for (nsid, asked) in open {
+        let protecting = live.protected(&shared.desk, nsid, asked, false);
+        if let Some(before) = &protecting.before {
+            shared.tell_all(&live.nqn, before);
+            told = true;
+        }
+    }
+    told
 }
 
 /// What is answered is there again when the target is started anew.

@@ -20,8 +20,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;
 use crate::testing::{
-    CLOSED, DISK, HOST, Host, NOW, apply, apply_with, change_a_namespace, closed, connect_data,
-    keyed, namespace, port, subsystem, target,
+    CLOSED, DISK, HOST, Host, NOW, PEER, apply, apply_with, change_a_namespace, closed,
+    connect_data, keyed, namespace, port, subsystem, target,
 };
 use crate::{
     Action, ChangeKind, CloseCause, Event, Executed, IoKind, Limits, Order, Request, SubsystemSpec,
@@ -169,6 +169,7 @@ fn a_subsystem_that_goes_takes_its_controllers_along() {
             cntlid,
             hostnqn: nqn(HOST),
             subnqn: nqn(DISK),
+            peer: PEER.into(),
             why: Why::SubsystemRemoved,
         }]
     );

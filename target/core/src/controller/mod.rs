@@ -26,6 +26,7 @@ pub(crate) use hot::Hot;
 use crate::Limits;
 use crate::live::{Live, View};
 use crate::model::PortAddress;
+use crate::protection::Asked as Protecting;
 use crate::sight::{Present, Sight, Viewer};
 use aborts::{Aborts, Asked};
 use access::AccessCounts;
@@ -44,6 +45,8 @@ pub(crate) struct Controller {
     pub(crate) hostid: [u8; 16],
     /// Which reactor has the admin queue.
     pub(crate) home: u16,
+    /// Who has the other end of it, in words: see [`Queue::set_peer`](crate::Queue).
+    pub(crate) peer: Arc<str>,
     /// How the host sees the subsystem.
     pub(crate) viewer: Arc<Viewer>,
     /// What it saw when an admin command looked last.
@@ -74,6 +77,9 @@ pub(crate) struct Cold {
     pub(crate) changed: ChangedList,
     /// Changes of asymmetric namespace access since the last reset.
     pub(crate) access: AccessCounts,
+    /// Requests to write protect a namespace, by its number, for which what was written
+    /// before is being made stable.
+    pub(crate) protecting: Vec<(u32, Protecting)>,
     /// I/O queues that are connected, and which reactor has each.
     pub(crate) queues: BTreeMap<u16, u16>,
 }
@@ -102,6 +108,7 @@ impl Controller {
             hostnqn,
             hostid,
             home: 0,
+            peer: Arc::default(),
             viewer,
             view,
             serves,
@@ -114,6 +121,7 @@ impl Controller {
                 aborts: Aborts::default(),
                 changed: ChangedList::default(),
                 access: AccessCounts::default(),
+                protecting: Vec::new(),
                 queues: BTreeMap::new(),
             }),
         }

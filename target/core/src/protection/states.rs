@@ -167,6 +167,18 @@ impl Protections {
         Settled { changed, keep }
     }
 
+    /// What is left when nothing comes of requests for which something has to become
+    /// stable.
+    pub(crate) fn without_open(mut self) -> Self {
+        self.states.retain(|_, set| {
+            set.open = 0;
+            let state = set.in_force();
+            set.state = state.unwrap_or(set.state);
+            state.is_some()
+        });
+        self
+    }
+
     /// What is to be written now of what outlives the target. Call
     /// [`kept`](Self::kept) when it was.
     pub(crate) fn begin_write(&mut self) -> Vec<KeptProtection> {

@@ -12,6 +12,7 @@ use nvmeof_wire::{Sqe, Status};
 
 use super::request::{Failure, Next, Request, Stage};
 use super::{News, Queue, Role};
+use crate::admin::give_up;
 use crate::controller::Controller;
 use crate::controller::aborts::Asked;
 use crate::{Action, Order, Response};
@@ -99,6 +100,11 @@ impl Queue {
     /// Answers a command for which nothing was done but that it was begun, with
     /// Command Abort Requested.
     pub fn abort(&mut self, request: &mut Request) -> Action {
+        if let (Stage::Protect { asked, .. }, Role::Admin(controller)) = (request.stage, &self.role)
+            && give_up(&self.shared, controller, |one| one == asked)
+        {
+            self.news |= News::POLL_ALL;
+        }
         self.answer(request, None, Status::ABORT_REQUESTED, 0)
     }
 

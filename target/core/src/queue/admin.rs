@@ -1,6 +1,5 @@
 //! The admin queue's own part: its commands, held requests, keep-alive.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use nvmeof_wire::{Sqe, Status};
 
 use super::request::{Epoch, Failure, Next, Page, Request, Stage};
 use super::{News, Queue, Role};
-use crate::admin::{self as commands, Admin};
+use crate::admin::{self as commands, Admin, Left};
 use crate::controller::Controller;
 use crate::controller::notices::MAX_REQUESTS;
 use crate::protection::Asked;
@@ -109,9 +108,8 @@ impl Queue {
                 }
                 let admin = self.admin_of(controller, now);
                 let next = admin.begin(request, sqe);
-                let (keeping, told) = (admin.keeping.into_inner(), admin.told.get());
-                self.keeping = keeping;
-                self.tell_others(told);
+                let left = admin.left;
+                self.see_to(left);
                 next
             }
             _ => self.admin_of(controller, now).begin(request, sqe),
@@ -163,22 +161,22 @@ impl Queue {
         let admin = self.admin_of(controller, now);
         // Also after a reset: others may count on it.
         let mut next = admin.protected(request, asked, outcome);
-        let (keeping, told) = (admin.keeping.into_inner(), admin.told.get());
-        self.keeping = keeping;
+        let left = admin.left;
         request.stage.begin_in(epoch);
         if began != Some(epoch) {
-            self.keeping = None;
+            left.keeping.set(None);
             next = Ok(Next::Hold);
         }
-        self.tell_others(told);
+        self.see_to(left);
         next
     }
 
-    /// Whether other controllers were told something, which their queues tell. Not each
-    /// time: a host that asks for what is so already would have every reactor look
-    /// after all queues.
-    fn tell_others(&mut self, told: bool) {
-        if told {
+    /// Does what a command left to be done. All queues are polled only if their
+    /// controllers were told something: a host that asks for what is so already would
+    /// have every reactor look after all of them.
+    fn see_to(&mut self, left: Left) {
+        self.keeping = left.keeping.into_inner();
+        if left.told.into_inner() {
             self.news |= News::POLL_ALL;
         }
     }
@@ -190,9 +188,8 @@ impl Queue {
             shared: &self.shared,
             controller,
             ledger: self.meter.ledger(),
-            local: self.local,
-            keeping: Cell::default(),
-            told: Cell::default(),
+            local: self.ends.local,
+            left: Left::default(),
         }
     }
 

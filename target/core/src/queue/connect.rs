@@ -215,9 +215,11 @@ impl Queue {
         let (hostnqn, hostid) = (who.hostnqn, who.hostid);
         // One that is not there by now is about to close the connection.
         let (port, home) = (self.port.clone(), self.home.reactor);
+        let peer = Arc::clone(&self.ends.peer);
         let make = |cntlid| {
             let mut controller = Controller::new(cntlid, hostnqn, hostid, port, serves, features);
             controller.home = home;
+            controller.peer = peer;
             controller.hot.arm(now);
             controller
         };
@@ -253,9 +255,12 @@ impl Queue {
             self.shared.limits.discovery_controllers,
         );
         let Controller {
-            cntlid, hostnqn, ..
+            cntlid,
+            hostnqn,
+            peer,
+            ..
         } = lost;
-        format!("; discovery controller {cntlid} of {hostnqn} gave way ({limit} = {most})")
+        format!("; discovery controller {cntlid} of {hostnqn}, {peer}, gave way ({limit} = {most})")
     }
 
     /// Refuses a Connect because the subsystem has no controller identifier left.

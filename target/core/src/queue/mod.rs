@@ -13,6 +13,7 @@ mod commit;
 mod connect;
 mod copy;
 mod counting;
+mod ends;
 mod fabrics;
 mod fused;
 mod hearing;
@@ -23,7 +24,6 @@ mod request;
 mod tests;
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,10 +35,11 @@ pub(crate) use request::{Bounds, Epoch, Failure, Next, Page, Stage, bit};
 
 use crate::controller::{Controller, Serves};
 use crate::metrics::Meter;
-use crate::model::{Local, PortAddress};
+use crate::model::PortAddress;
 use crate::target::Shared;
-use crate::{Action, CloseCause, Data, Event, Keeping, Order, Remote, Response};
+use crate::{Action, CloseCause, Data, Disconnected, Event, Keeping, Order, Remote, Response, Why};
 use abort::{HeldAnswer, Home};
+use ends::Ends;
 use fused::FirstHalf;
 use hearing::heard_by;
 use io::{Joined, ranges};
@@ -74,8 +75,7 @@ pub struct Queue {
     /// Whether the controller was left already.
     left: bool,
     home: Home,
-    /// The address of ours that the host reached, if it is known.
-    local: Option<Local>,
+    ends: Ends,
     /// What the capsules of its commands may be.
     bounds: Bounds,
     /// The port that the host came by, if it is known.
@@ -168,7 +168,7 @@ impl Queue {
             },
             left: false,
             home: Home::default(),
-            local: None,
+            ends: Ends::default(),
             bounds: Bounds::of(&shared.limits, shared.limits.in_capsule),
             port: None,
             no_room: None,
@@ -220,6 +220,16 @@ impl Queue {
         self.controller().map(|controller| controller.hostnqn)
     }
 
+    /// Its controller, of which it is told that its host lost it. `None` if it is no
+    /// admin queue that is connected.
+    #[must_use]
+    pub fn lost(&self, why: Why) -> Option<Disconnected> {
+        match &self.role {
+            Role::Admin(controller) => Some(Disconnected::of(controller, why)),
+            Role::Waiting { .. } | Role::Io(_) => None,
+        }
+    }
+
     /// Whether a Connect succeeded.
     #[must_use]
     pub fn is_connected(&self) -> bool {
@@ -236,17 +246,6 @@ impl Queue {
     /// Tells who gets no other queue: hosts no I/O queue, a port none at all.
     pub fn set_scarce(&mut self, scarce: Scarce) {
         self.scarce = scarce;
-    }
-
-    /// The address of ours that the host reached: what it is told to connect
-    /// to where a port is on all addresses.
-    pub fn set_local(&mut self, local: IpAddr) {
-        self.local = Some(Local::Ip(local.to_canonical()));
-    }
-
-    /// The host came by a way within this host, not by an IP address.
-    pub fn set_local_host(&mut self) {
-        self.local = Some(Local::Host);
     }
 
     /// The port that the host came by, which decides how its controller reaches
@@ -563,7 +562,8 @@ impl Queue {
             Role::Io(joined) => joined.leave(self.qid),
             Role::Admin(controller) => {
                 self.shared.registry.remove(controller);
-                controller.hot.lose()
+                let told = crate::admin::give_up(&self.shared, controller, |_| true);
+                controller.hot.lose() | told
             }
         }
     }

@@ -66,8 +66,9 @@ impl Outcome {
 /// Tells the log who lost a controller.
 fn tell_lost(what: &str, lost: &[Disconnected]) {
     for one in lost {
-        let (host, subsystem, cntlid) = (&one.hostnqn, &one.subnqn, one.cntlid);
-        tracing::warn!(%host, %subsystem, cntlid, "{what}: {one}");
+        let (peer, host) = (&one.peer, &one.hostnqn);
+        let (subsystem, cntlid) = (&one.subnqn, one.cntlid);
+        tracing::warn!(%peer, %host, %subsystem, cntlid, queue = 0, "{what}: {one}");
     }
 }
 

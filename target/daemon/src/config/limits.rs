@@ -24,7 +24,8 @@ pub(super) struct RawLimits {
     /// Default: `64`
     controllers: Option<u16>,
     /// Discovery controllers, which do not count as `controllers`: 1 to 4096. When one more
-    /// comes one of them goes: of whoever has most by one port, the one silent longest.
+    /// comes one of them goes: of whoever has more than two by one port, else of those who
+    /// came by the port with most, the one silent longest.
     ///
     /// Default: `64`
     discovery_controllers: Option<u16>,

@@ -130,6 +130,7 @@ impl Manager {
             cntlid: one.cntlid,
             hostnqn: one.hostnqn,
             subnqn: one.subnqn,
+            peer: one.peer,
             why: Why::Drained,
         });
         Ok(lost.collect())

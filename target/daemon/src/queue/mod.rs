@@ -29,8 +29,8 @@ use nvmeof_rdma::{
     Tag as RdmaTag, WorkKind,
 };
 use nvmeof_target_core::{
-    Action, CloseCause, Data, Limit, LockMember, News, Order, PortSeat, Queue as Core, Response,
-    Writers,
+    Action, CloseCause, Data, Disconnected, Limit, LockMember, News, Order, PortSeat,
+    Queue as Core, Response, Why, Writers,
 };
 
 use crate::failures::Failures;
@@ -421,9 +421,10 @@ impl Edge {
         self.core.qid() == 0
     }
 
-    /// Who has it connected.
-    pub(crate) fn association(&self) -> Option<(&str, &str, u16)> {
-        self.core.association()
+    /// Its controller, of which it is told that its host lost it. `None` if it is no
+    /// admin queue that is connected.
+    pub(crate) fn lost(&self, why: Why) -> Option<Disconnected> {
+        self.core.lost(why)
     }
 
     /// Whether a command in work was begun for that disk.

@@ -158,6 +158,9 @@ impl<S: Storage> Reactor<S> {
             Some(Address::Unix(_)) => core.set_local_host(),
             None => {}
         }
+        if queue == 0 {
+            core.set_peer(&request.peer.to_string());
+        }
         let limits = at.limits();
         let config = QpConfig {
             recvs: entries,

@@ -11,11 +11,9 @@ use std::time::Duration;
 use nvmeof_backend::{Claim, Done, Op, OpenError, Request};
 use nvmeof_rdma::{Address, ListenerId};
 use nvmeof_target_core::{Disconnected, Why};
-use nvmeof_wire::Nqn;
 
 use super::{Listening, Reactor};
 use crate::mailbox::Order;
-use crate::queue::Edge;
 use crate::storage::Storage;
 use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::HostId;
@@ -50,17 +48,6 @@ impl Leaving {
             Stage::Flushing => None,
         }
     }
-}
-
-/// The controller whose admin queue it is.
-fn controller_of(edge: &Edge) -> Option<Disconnected> {
-    let (hostnqn, subnqn, cntlid) = edge.association().filter(|_| edge.is_admin())?;
-    Some(Disconnected {
-        cntlid,
-        hostnqn: Nqn::new(hostnqn).ok()?,
-        subnqn: Nqn::new(subnqn).ok()?,
-        why: Why::PortRemoved,
-    })
 }
 
 impl<S: Storage> Reactor<S> {
@@ -128,7 +115,7 @@ impl<S: Storage> Reactor<S> {
                 if edge.provider != provider || edge.listener != listener {
                     return;
                 }
-                lost.extend(controller_of(edge));
+                lost.extend(edge.lost(Why::PortRemoved));
                 edge.abandon("its port was removed", io);
             });
         }

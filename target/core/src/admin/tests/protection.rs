@@ -15,6 +15,7 @@ use nvmeof_wire::{Nqn, Status};
 use zerocopy::FromBytes;
 
 use super::discovery;
+use crate::admin::give_up;
 use crate::testing::{
     Answer, Host, apply, change_a_namespace, closed, connect_data, namespace, subsystem, target,
 };
@@ -340,10 +341,10 @@ fn a_request_that_fails_takes_nothing_from_another_host() {
     assert_eq!(state(&mut one, 1), WriteProtection::UNTIL_POWER_CYCLE);
 }
 
-/// Hosts hear of it when it begins, so that they do whatever becomes of the queue
-/// that asked; and hear again when nothing comes of it.
+/// Hosts hear of it when it begins, and again when nothing comes of it, also because
+/// whoever asked is gone.
 #[test]
-fn a_queue_that_goes_meanwhile_leaves_a_state_that_others_know() {
+fn of_what_a_queue_asked_for_that_goes_meanwhile_nothing_comes() {
     let target = target();
     let (mut admin, _) = Host::admin(&target);
     let (mut other, mut queue) = Host::ready(&target);
@@ -365,11 +366,75 @@ fn a_queue_that_goes_meanwhile_leaves_a_state_that_others_know() {
     assert!(hears(&mut other));
     let _lost = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
     assert!(hears(&mut other));
-    drop(admin);
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
+    assert!(admin.queue.close(), "others have to be told");
+    assert!(hears(&mut other));
+    assert_eq!(state(&mut other, 1), WriteProtection::NONE);
+    assert_eq!(write(&mut queue), Status::SUCCESS);
     // Whoever asks next makes sure that it is stable.
     let (_, action) = begin_set(&mut other, 1, WriteProtection::PROTECTED);
     assert!(matches!(action, Action::Execute(_)));
+}
+
+/// A request whose host is gone is no reason for what another one was told failed.
+#[test]
+fn a_request_that_is_lost_does_not_outlive_one_that_fails() {
+    let target = target();
+    let (mut one, mut queue) = Host::ready(&target);
+    let (mut two, _) = Host::admin(&target);
+    let protected = WriteProtection::PROTECTED;
+    let _lost = begin_set(&mut two, 1, protected);
+    let (request, _) = begin_set(&mut one, 1, protected);
+    drop(two);
+    assert_eq!(state(&mut one, 1), protected, "it may be granted");
+    let status = end(&mut one, request, Executed::Failed);
+    assert_eq!(status.kind(), Status::WRITE_FAULT);
+    assert_eq!(state(&mut one, 1), WriteProtection::NONE);
+    assert_eq!(write(&mut queue), Status::SUCCESS);
+}
+
+/// The disk has it when the keep-alive time-out is over, and answers later.
+#[test]
+fn what_becomes_stable_when_its_host_is_gone_counts_no_more() {
+    let target = target();
+    let (mut one, _) = Host::ready(&target);
+    let (mut two, cntlid) = Host::admin(&target);
+    let protected = WriteProtection::PROTECTED;
+    let (late, _) = begin_set(&mut two, 1, protected);
+    let (request, _) = begin_set(&mut one, 1, protected);
+    let controller = target.shared.registry.get(cntlid).unwrap();
+    assert!(!give_up(&target.shared, &controller, |_| true));
+    end(&mut two, late, Executed::Ok);
+    assert_eq!(state(&mut one, 1), protected, "it may be granted");
+    end(&mut one, request, Executed::Failed);
+    assert_eq!(state(&mut one, 1), WriteProtection::NONE);
+}
+
+/// It waited for its disk and never got there.
+#[test]
+fn a_request_that_is_aborted_is_undone() {
+    let target = target();
+    let (mut admin, mut queue) = Host::ready(&target);
+    let (mut request, _) = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
+    let _ = admin.queue.take_news();
+    let action = admin.queue.abort(&mut request);
+    assert!(matches!(action, Action::Respond(_)));
+    assert!(admin.queue.take_news().contains(News::POLL_ALL));
+    assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
+    assert_eq!(write(&mut queue), Status::SUCCESS);
+}
+
+#[test]
+fn a_request_that_ends_with_its_subsystem_is_not_there_with_the_next() {
+    let target = target();
+    let (mut admin, _) = Host::ready(&target);
+    let _lost = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
+    let _ = apply(&target, &[closed()]);
+    drop(admin);
+    let _ = apply(&target, &[subsystem(), closed()]);
+    let (mut admin, mut queue) = Host::ready(&target);
+    assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
+    assert_eq!(write(&mut queue), Status::SUCCESS);
 }
 
 /// Storage that failed may come back: the host may try again.

@@ -302,7 +302,7 @@ fn a_host_with_many_discovery_controllers_loses_its_own() {
     for at in 0..200 {
         let mut chatty = finder(&target, 1, "nqn.2026-11.org.example:chatty");
         let remark = chatty.queue.take_remark().unwrap();
-        let gave_way = "of nqn.2026-11.org.example:chatty gave way \
+        let gave_way = "of nqn.2026-11.org.example:chatty, 192.0.2.7:40001, gave way \
                         (limits.discovery_controllers = 64)";
         assert_eq!(remark.contains(gave_way), at + 1 >= most, "{remark}");
         kept.push(chatty);
@@ -328,6 +328,37 @@ fn made_up_names_by_one_port_drive_out_nobody_of_another() {
         .collect();
     assert_eq!(second.close_cause(), None);
     assert!(first.close_cause().is_some(), "it was silent longest");
+}
+
+/// A host may have one that stays and one to look, and keeps both.
+#[test]
+fn made_up_names_by_one_port_take_no_second_controller_of_another() {
+    let target = target();
+    let mut patient = [1, 1].map(|port| finder(&target, port, "nqn.2026-11.org.example:patient"));
+    let mut other = finder(&target, 1, "nqn.2026-11.org.example:other");
+    let most = usize::from(target.limits().discovery_controllers);
+    let name = |at| format!("nqn.2026-11.org.example:made-up-{at}");
+    let mut made_up: Vec<_> = (0..1000).map(|at| finder(&target, 2, &name(at))).collect();
+    for host in patient.iter_mut().chain([&mut other]) {
+        assert_eq!(host.close_cause(), None);
+    }
+    let open = |hosts: &mut [Host]| {
+        let causes = hosts.iter_mut().map(Host::close_cause);
+        causes.filter(Option::is_none).count()
+    };
+    assert_eq!(open(&mut made_up), most - 3);
+    // Others of the port with few take their part from the one with many.
+    let fewer = most / 2 - 8;
+    let mut late: Vec<_> = (0..fewer)
+        .map(|at| finder(&target, 1, &format!("nqn.2026-11.org.example:late-{at}")))
+        .collect();
+    assert_eq!((open(&mut late), open(&mut patient)), (fewer, 2));
+    assert_eq!(open(&mut made_up), most - 3 - fewer);
+    // One with many gives way wherever it came from, also where its port has few.
+    let mut chatty: Vec<_> = (0..most)
+        .map(|_| finder(&target, 3, "nqn.2026-11.org.example:chatty"))
+        .collect();
+    assert_eq!((open(&mut chatty), open(&mut patient)), (2, 2));
 }
 
 #[test]

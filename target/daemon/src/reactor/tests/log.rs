@@ -14,6 +14,8 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::host::{admin, connect, establish, ready, run, try_connect};
 use super::{Bench, NQN};
+use crate::changes::Outcome;
+use crate::manage::Report;
 
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -92,6 +94,29 @@ fn lines_about_a_queue_name_host_address_subsystem_and_queue() {
         lines.iter().all(|line| line.contains("peer=10.0.0.2:")),
         "{lines:#?}"
     );
+}
+
+/// Nothing but the log may know of a host that was let go of.
+#[test]
+fn lines_about_a_host_that_is_let_go_name_where_it_was() {
+    let lines = logged(|| {
+        let mut bench = Bench::new(3);
+        let mut host = bench.host();
+        let _queues = ready(&mut bench, &mut host);
+        let target = &bench.reactor.target;
+        let it = &target.connected()[0];
+        let lost = target.disconnect(&it.hostnqn, None);
+        let report = Report {
+            disconnected: lost,
+            ..Report::default()
+        };
+        let outcome = Outcome {
+            report,
+            ..Outcome::default()
+        };
+        outcome.tell("reload");
+    });
+    named(&lines, "reload: disconnected: controller", 0);
 }
 
 #[test]
