@@ -4,12 +4,13 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmeof_backend::{Claim, OpenError};
-use nvmeof_rdma::{Address, ListenError, ListenerId};
+use nvmeof_rdma::{Address, ListenError, ListenerId, Provider};
 use nvmeof_target_core::Disconnected;
 
 use crate::watch::Sight;
@@ -50,6 +51,19 @@ pub enum Order {
         /// Hears the number of each that is closed.
         answer: Sender<u32>,
     },
+    /// Serves over one more provider, which gets the next number.
+    Add {
+        /// Made for this reactor, whose memory is registered with it.
+        provider: Box<dyn Provider>,
+        /// Hears that it is there.
+        reply: Reply<()>,
+    },
+    /// Does without a provider that was added, as another reactor does not have
+    /// it. It is the last one, and nothing listens over it.
+    TakeBack {
+        /// The number of the provider.
+        provider: usize,
+    },
     /// Listens on one more address.
     Listen {
         /// The number of the provider.
@@ -57,10 +71,7 @@ pub enum Order {
         /// Where.
         address: Address,
         /// Hears the address in use.
-        answer: Sender<Result<(ListenerId, Address), ListenError>>,
-        /// Whoever sets it first decides: the reactor, that it answers; who waits,
-        /// that it is too late, and what was done is undone.
-        settled: Arc<AtomicBool>,
+        reply: Reply<Result<(ListenerId, Address), ListenError>>,
     },
     /// Stops listening on an address and closes the connections that came by
     /// it.
@@ -83,6 +94,57 @@ pub enum Order {
         /// Hears when there is none.
         answer: Sender<()>,
     },
+}
+
+/// The way to answer somebody who may not wait any more: then what was done is
+/// undone. Exactly one of both decides which it is.
+pub struct Reply<T> {
+    answer: Sender<T>,
+    /// Whoever sets it first decides.
+    settled: Arc<AtomicBool>,
+}
+
+/// Who waits for a [`Reply`].
+pub struct Awaited<T> {
+    hears: Receiver<T>,
+    settled: Arc<AtomicBool>,
+}
+
+impl<T> Reply<T> {
+    /// A way to answer, and who waits for that.
+    #[must_use]
+    pub fn new() -> (Self, Awaited<T>) {
+        let (answer, hears) = channel();
+        let settled = Arc::new(AtomicBool::new(false));
+        let reply = Self {
+            answer,
+            settled: Arc::clone(&settled),
+        };
+        (reply, Awaited { hears, settled })
+    }
+
+    /// Answers.
+    ///
+    /// # Errors
+    /// The answer, when nobody waits for it any more.
+    pub fn give(self, answer: T) -> Result<(), T> {
+        if self.settled.swap(true, Ordering::AcqRel) {
+            return Err(answer);
+        }
+        self.answer.send(answer).map_err(|unheard| unheard.0)
+    }
+}
+
+impl<T> Awaited<T> {
+    /// The answer, if it comes in time; otherwise it comes to nothing.
+    #[must_use]
+    pub fn within(self, patience: Duration) -> Option<T> {
+        match self.hears.recv_timeout(patience) {
+            // It is given in this very moment.
+            Err(_) if self.settled.swap(true, Ordering::AcqRel) => self.hears.recv().ok(),
+            heard => heard.ok(),
+        }
+    }
 }
 
 /// The mailbox of one reactor. Clones are the same mailbox.
@@ -225,7 +287,7 @@ mod tests {
     #[test]
     fn orders_wait_in_turn() {
         let mailbox = Mailbox::new().unwrap();
-        let (answer, _hears) = std::sync::mpsc::channel();
+        let (answer, _hears) = channel();
         let claim = Claim::take(&"null:1M".parse().unwrap(), None).unwrap();
         for disks in [vec![1], vec![2, 3]] {
             let disks = disks.into_iter().map(|disk| (disk, claim.clone()));
@@ -248,7 +310,7 @@ mod tests {
     fn who_waits_for_a_reactor_that_ended_hears_so() {
         let mailbox = Mailbox::new().unwrap();
         let order = || {
-            let (answer, hears) = std::sync::mpsc::channel();
+            let (answer, hears) = channel();
             let disks = Vec::new();
             mailbox.order(Order::Open { disks, answer });
             hears
@@ -259,6 +321,19 @@ mod tests {
         assert!(before.try_recv().map(drop) == ended);
         assert!(order().try_recv().map(drop) == ended);
         assert!(mailbox.take_orders().is_empty());
+    }
+
+    #[test]
+    fn an_answer_that_comes_too_late_is_to_be_undone() {
+        let (reply, awaited) = Reply::new();
+        assert_eq!(reply.give(7), Ok(()));
+        assert_eq!(awaited.within(Duration::ZERO), Some(7));
+        let (reply, awaited) = Reply::new();
+        assert_eq!(awaited.within(Duration::ZERO), None);
+        assert_eq!(reply.give(7), Err(7));
+        let (reply, awaited) = Reply::<u32>::new();
+        drop(reply);
+        assert_eq!(awaited.within(Duration::from_secs(60)), None, "it ended");
     }
 
     #[test]

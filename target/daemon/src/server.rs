@@ -10,6 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nvmeof_backend::Claim;
+use nvmeof_memory::Region;
 use nvmeof_rdma::Steering;
 use nvmeof_target_core::metrics::Ledger;
 use nvmeof_target_core::{ModelError, Target};
@@ -22,7 +23,7 @@ use crate::failures::Failures;
 use crate::files;
 use crate::mailbox::{Mail, Mailbox};
 use crate::manage::{Manager, Pool, Reactors};
-use crate::ports::{self, Listening, Port, Ready};
+use crate::ports::{self, Listening, Means, Port, Providers, Ready};
 use crate::processors::{self, Seat};
 use crate::service::{self, Watchdog};
 use crate::storage::{OpenDisks, StorageError, StorageOpenError};
@@ -91,6 +92,9 @@ struct Start {
     first: bool,
 }
 
+/// The number of a reactor that started, and the memory it has.
+type Started = (usize, Vec<Region>);
+
 /// Why a reactor did not start.
 enum StartFailure {
     Serve(ServeError),
@@ -119,12 +123,13 @@ impl Server {
         }
         let opened = config.open()?;
         let steering = Steering::new(count);
-        let files = files::raise(config, count, opened.claims.len(), &ports);
-        let Listening { reactors, ports } = ports::listen(config, ports, &steering, files)?;
-        let names = reactors.first().map(|readies| {
-            let names = readies.iter().map(|ready| ready.name);
-            names.collect()
-        });
+        let mut means = Means {
+            steering: steering.clone(),
+            files: files::raise(config, count, opened.claims.len(), &ports),
+        };
+        let Listening { reactors, ports } = ports::listen(config, ports, &mut means)?;
+        let names = reactors.iter().take(1).flatten().map(|ready| ready.name);
+        let providers = Providers::new(names.collect());
         let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
         let target = Target::new(config.model(&opened, &specs)?);
         let state = config.control().state.as_ref();
@@ -163,18 +168,21 @@ impl Server {
             threads.push(spawn(at, start, &running, sender.clone(), ended.clone())?);
         }
         drop(sender);
+        let mut memory = vec![Vec::new(); count];
         for _ in 0..count {
             let started = started.recv().map_err(|_| ServeError::Panicked)?;
-            started.map_err(|failure| failure.of(config, &ports))?;
+            let (at, regions) = started.map_err(|failure| failure.of(config, &ports))?;
+            if let Some(of_reactor) = memory.get_mut(at) {
+                *of_reactor = regions;
+            }
         }
         if target.model().subsystems().is_empty() {
             tracing::warn!(
                 "no [[subsystem]] is configured: hosts find nothing here until one is added"
             );
         }
-        let names: Vec<ProviderName> = names.unwrap_or_default();
-        let watch = Watch::new(target.clone(), watched, ledger, &names);
-        let reactors = Reactors::new(Arc::clone(&mailboxes), names);
+        let watch = Watch::new(target.clone(), watched, ledger, providers.clone());
+        let reactors = Reactors::new(Arc::clone(&mailboxes), providers, means, memory);
         let pool = Pool::new(config, &opened.claims)?;
         let manager = Manager::new(target, reactors, config, ports.clone(), pool);
         Ok(Self {
@@ -376,7 +384,7 @@ fn spawn(
     at: usize,
     start: Start,
     running: &Running,
-    started: mpsc::Sender<Result<(), StartFailure>>,
+    started: mpsc::Sender<Result<Started, StartFailure>>,
     ended: Mailbox,
 ) -> Result<JoinHandle<Result<(), ServeError>>, ServeError> {
     let clock = Clock::start();
@@ -406,7 +414,7 @@ fn spawn(
                 }
             };
             tracing::info!("reactor {at}: {seat}");
-            let _ = started.send(Ok(()));
+            let _ = started.send(Ok((at, reactor.regions().cloned().collect())));
             drop(started);
             Ok(thread::run(&mut reactor, clock, polling)?)
         })

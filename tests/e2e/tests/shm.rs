@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nvmeof_e2e::{
-    HOST, NQN, Run, Setup, Target, binary, copy_of, eventually, fds, is_root, pattern, same_bytes,
+    HOST, NQN, Run, Setup, Target, binary, copy_of, ctl, eventually, fds, is_root, managed,
+    over_socket, pattern, same_bytes,
 };
 use tempfile::TempDir;
 
@@ -29,6 +30,43 @@ const FRIEND: u32 = 54_322;
 fn over_shm(run: Run, setup: &Setup) -> Run {
     let run = run.args("--provider shm --shm-folder");
     run.arg(setup.shm_folder())
+}
+
+/// Nobody had it at the start; hosts of other ports do not notice.
+#[test]
+fn a_port_through_shared_memory_comes_while_others_work() {
+    let head = "[reactor]\ncores = [0, 0]\n";
+    let setup = managed().head(head).provider("\"iwarp\"").file(16 * MIB);
+    let mut target = setup.start();
+    let other = target
+        .on(1, "bench")
+        .args("--rw randread --bs 4k --iodepth 4");
+    let mut other = other.args("--runtime 3600").start();
+    ctl(&setup, "port add 127.0.0.2:14420 --provider shm --id 2").ok();
+    let here = |command: &str| {
+        let line = format!("{command} -t rdma -a 127.0.0.2 -s 14420 -q {HOST} -n {NQN}");
+        over_shm(Run::nvmeof(&line), &setup)
+    };
+    let data = pattern(3, MIB);
+    let write = here("write --namespace-id 1 --start-block 0 --data -");
+    write.stdin(&data).ok();
+    same_bytes(&target.read(1, 0, Some(2048)), &data);
+    let back = here("read --namespace-id 1 --start-block 0 --block-count 2048 --data -");
+    same_bytes(&back.ok().stdout, &data);
+    // It counts there like one of the start.
+    let at_work = here("bench --namespace-id 1 --rw randread --bs 4k --iodepth 4");
+    let at_work = at_work.args("--runtime 3600").start();
+    let counted = || {
+        let (_, text) = over_socket(&setup, "/metrics");
+        let mut providers = ["iwarp", "shm"].iter();
+        providers.all(|name| text.contains(&format!("provider=\"{name}\"")))
+    };
+    assert!(eventually(|| counted().then_some(())).is_some());
+    ctl(&setup, "port remove 2").ok();
+    assert_eq!(at_work.end().status, Some(1));
+    target.must_be_well();
+    other.kill();
+    target.stop();
 }
 
 fn read(target: &Target, setup: &Setup, range: &str) -> Vec<u8> {

@@ -50,6 +50,12 @@ impl ProviderName {
     /// speak iWARP have a socket for it, which software must not take.
     pub const ALL: [Self; 3] = [Self::Verbs, Self::Iwarp, Self::Shm];
 
+    /// Whether it takes no device: each of its connections is a descriptor.
+    #[must_use]
+    pub fn is_software(self) -> bool {
+        self != Self::Verbs
+    }
+
     /// Its name in configurations, logs and messages.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -5,7 +5,7 @@ use nvmeof_target_core::{Disconnected, PortSpec};
 
 use super::reactors::Reactors;
 use crate::config::{Choice, Config, ConfigError};
-use crate::ports::{self, Port};
+use crate::ports::{self, Member, Port};
 
 /// The ports that are listened on, in the order of the configuration.
 #[derive(Clone)]
@@ -26,6 +26,8 @@ pub(super) struct NextDoors {
     pub(super) next: Doors,
     /// Places of those that are to be listened on.
     fresh: Vec<usize>,
+    /// Providers of those that no reactor has yet.
+    made: Vec<Member>,
     pub(super) gone: Vec<Port>,
 }
 
@@ -52,6 +54,7 @@ impl Doors {
         NextDoors {
             next: self.clone(),
             fresh: (0..self.doors.len()).collect(),
+            made: Vec::new(),
             gone: Vec::new(),
         }
     }
@@ -63,7 +66,7 @@ impl Doors {
         reactors: &Reactors,
     ) -> Result<NextDoors, ConfigError> {
         let mut there: Vec<_> = self.doors.iter().map(Some).collect();
-        let (mut next, mut fresh) = (Vec::new(), Vec::new());
+        let (mut next, mut fresh, mut made) = (Vec::new(), Vec::new(), Vec::new());
         for (at, wanted) in wanted(config).enumerate() {
             let same = |door: &Option<&Door>| door.is_some_and(|door| door.wanted == wanted);
             let kept = there.iter_mut().find(|door| same(door));
@@ -78,7 +81,8 @@ impl Doors {
                 return Err(config.provider_error(at, what));
             }
             fresh.push(at);
-            let port = reactors.possible(config, at, ports::plan_one(config, at)?)?;
+            let mut port = ports::plan_one(config, at)?;
+            reactors.make_missing(config, at, &mut port, &mut made)?;
             next.push(Door { wanted, port });
         }
         let gone = there.into_iter().flatten();
@@ -86,17 +90,26 @@ impl Doors {
             gone: gone.map(|door| door.port.clone()).collect(),
             next: Doors { doors: next },
             fresh,
+            made,
         })
     }
 }
 
 impl NextDoors {
-    /// Has every reactor listen on the new ones, or none on any.
+    /// Has every reactor listen on the new ones, or none on any, over providers
+    /// that may be new as well.
     pub(super) fn listen(
         &mut self,
         config: &Config,
         reactors: &Reactors,
     ) -> Result<(), ConfigError> {
+        for member in self.made.drain(..) {
+            let name = member.name;
+            reactors.add(member).map_err(|failed| {
+                let ports: Vec<_> = self.next.ports().cloned().collect();
+                ports::broken(config, &ports, name, &failed.to_string())
+            })?;
+        }
         for (opened, at) in self.fresh.iter().enumerate() {
             let Some(door) = self.next.doors.get_mut(*at) else {
                 continue;

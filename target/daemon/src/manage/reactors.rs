@@ -2,25 +2,28 @@
 //! come back.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nvmeof_backend::{Claim, OpenError};
+use nvmeof_memory::Region;
 use nvmeof_rdma::{Address, ListenError, ListenerId};
 use nvmeof_target_core::Disconnected;
 
 use super::ApplyError;
 use crate::config::{Config, ConfigError, ProviderName};
-use crate::mailbox::{Mail, Mailbox, Order};
-use crate::ports::{Listens, Member, Port, listen_at};
+use crate::mailbox::{Mail, Mailbox, Order, Reply};
+use crate::ports::{self, Listens, Means, Member, Port, Providers, listen_at};
 
 /// Every reactor of the target.
 pub(crate) struct Reactors {
     mailboxes: Arc<[Mailbox]>,
-    /// The providers that each of them has, by their numbers.
-    providers: Vec<ProviderName>,
+    pub(super) providers: Providers,
+    /// What more of them are made of.
+    pub(super) means: Mutex<Means>,
+    /// The memory of each reactor, which its providers use.
+    memory: Vec<Vec<Region>>,
     /// Within this time a reactor answers, unless it hangs.
     patience: Duration,
 }
@@ -58,10 +61,17 @@ pub(super) enum Failed {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Reactors {
-    pub(crate) fn new(mailboxes: Arc<[Mailbox]>, providers: Vec<ProviderName>) -> Self {
+    pub(crate) fn new(
+        mailboxes: Arc<[Mailbox]>,
+        providers: Providers,
+        means: Means,
+        memory: Vec<Vec<Region>>,
+    ) -> Self {
         Self {
             mailboxes,
             providers,
+            means: Mutex::new(means),
+            memory,
             patience: PATIENCE,
         }
     }
@@ -77,29 +87,68 @@ impl Reactors {
         self.patience
     }
 
-    /// Port number `at` of `config`, without those optional providers that do
-    /// not run.
-    pub(super) fn possible(
+    /// Makes those providers of port number `at` of `config` that no reactor has and
+    /// that were not `made` for another port; each can be [added](Self::add) then.
+    /// An optional one that cannot be had is left out.
+    pub(super) fn make_missing(
         &self,
         config: &Config,
         at: usize,
-        mut port: Port,
-    ) -> Result<Port, ConfigError> {
-        let runs = |name: ProviderName| self.providers.contains(&name);
-        let missing = port
-            .parts
-            .iter()
-            .find(|part| !part.optional && !runs(part.provider));
-        if let Some(part) = missing {
+        port: &mut Port,
+        made: &mut Vec<Member>,
+    ) -> Result<(), ConfigError> {
+        let running = self.providers.names();
+        for part in port.parts.clone() {
             let name = part.provider;
-            let what = format!(
-                "{name} serves none of the ports that the target was started with; restart the \
-                 target, or name what serves others"
-            );
-            return Err(config.provider_error(at, &what));
+            if running.contains(&name) || made.iter().any(|member| member.name == name) {
+                continue;
+            }
+            match self.make(name, made, config) {
+                Ok(member) => {
+                    member.check_limits(config)?;
+                    made.push(member);
+                }
+                Err(why) if part.optional => {
+                    port.parts.retain(|part| part.provider != name);
+                    ports::tell_left_out(port, name, &why);
+                }
+                Err(why) => return Err(ports::of_provider(config, at, name, &why)),
+            }
         }
-        port.parts.retain(|part| runs(part.provider));
-        Ok(port)
+        Ok(())
+    }
+
+    fn make(&self, name: ProviderName, made: &[Member], config: &Config) -> Result<Member, String> {
+        let mut member = self.means().make(name, made, config)?;
+        let registered = member.register(&self.memory);
+        registered.map_err(|error| error.to_string())?;
+        Ok(member)
+    }
+
+    /// Has every reactor serve over one more provider, or none. It stays when
+    /// nothing listens over it any more.
+    pub(super) fn add(&self, member: Member) -> Result<(), Failed> {
+        let number = self.providers.names().len();
+        let (name, files) = (member.name, member.files());
+        for (at, (mailbox, ready)) in self.mailboxes.iter().zip(member.readies).enumerate() {
+            let (reply, awaited) = Reply::new();
+            let provider = ready.provider;
+            mailbox.order(Order::Add { provider, reply });
+            if awaited.within(self.patience).is_none() {
+                for mailbox in self.mailboxes.iter().take(at) {
+                    mailbox.order(Order::TakeBack { provider: number });
+                }
+                return Err(Failed::Silent(self.patience));
+            }
+        }
+        self.means().take(files);
+        self.providers.add(name);
+        Ok(())
+    }
+
+    fn means(&self) -> MutexGuard<'_, Means> {
+        // Nothing is left half done when a holder panics.
+        self.means.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has every reactor listen on port number `at` of `config`, or none. The
@@ -110,21 +159,29 @@ impl Reactors {
         at: usize,
         port: &mut Port,
     ) -> Result<(), ConfigError> {
-        let members = self.providers.iter().enumerate();
-        let mut members: Vec<_> = members
+        let mut members: Vec<_> = self
+            .numbered()
             .map(|(provider, name)| Member {
-                name: *name,
+                name,
                 readies: self.remotes(provider).collect(),
             })
             .collect();
         listen_at(config, at, port, &mut members)
     }
 
+    /// The providers with their numbers, in the order in which they begin to
+    /// listen.
+    pub(super) fn numbered(&self) -> impl Iterator<Item = (usize, ProviderName)> {
+        let mut numbered: Vec<_> = self.providers.names().into_iter().enumerate().collect();
+        numbered.sort_by_key(|(_, name)| ProviderName::ALL.iter().position(|one| one == name));
+        numbered.into_iter()
+    }
+
     /// No reactor listens on the port any more, and what came by it is closed.
     /// Returns the controllers concerned.
     pub(super) fn unlisten(&self, port: &Port) -> Vec<Disconnected> {
-        let providers = self.providers.iter().enumerate();
-        let its = providers.filter(|(_, name)| port.parts.iter().any(|it| it.provider == **name));
+        let has = |name: ProviderName| port.parts.iter().any(|it| it.provider == name);
+        let its = self.numbered().filter(|(_, name)| has(*name));
         let remotes = its.flat_map(|(provider, _)| self.remotes(provider));
         let answers: Vec<_> = remotes.map(|remote| remote.leave(port.address)).collect();
         let heard = answers
@@ -215,24 +272,17 @@ impl Remote<'_> {
 
 impl Listens for Remote<'_> {
     fn listen(&mut self, address: Address) -> Result<(ListenerId, Address), ListenError> {
-        let (answer, hears) = channel();
-        let settled = Arc::new(AtomicBool::new(false));
+        let (reply, awaited) = Reply::new();
         self.mailbox.order(Order::Listen {
             provider: self.provider,
             address,
-            answer,
-            settled: Arc::clone(&settled),
+            reply,
         });
-        let silent = |_| {
+        let silent = || {
             let source = std::io::Error::other("a reactor did not answer");
             ListenError::new(address, source)
         };
-        let heard = match hears.recv_timeout(self.patience) {
-            // It answers in this very moment.
-            Err(_) if settled.swap(true, Ordering::AcqRel) => hears.recv().map_err(silent),
-            heard => heard.map_err(|_| silent(RecvError)),
-        };
-        let listened = heard??;
+        let listened = awaited.within(self.patience).ok_or_else(silent)??;
         self.listened = Some(listened);
         Ok(listened)
     }

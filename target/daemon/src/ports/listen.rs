@@ -1,16 +1,14 @@
-//! Providers and their listeners: made before any reactor runs, so that what
-//! can fail does so at the start.
+//! Listeners of providers: at the start before any reactor runs, so that what
+//! can fail does so then, and later in reactors that run.
 
-use std::io;
+use std::fmt;
 
-use nvmeof_rdma::{Address, ListenError, ListenerId, Provider, Steering};
-use nvmeof_rdma_iwarp::IwarpConfig;
-use nvmeof_rdma_shm::{Shm, ShmConfig};
+use nvmeof_rdma::{Address, ListenError, ListenerId, Provider};
 
+use super::making::{Means, Member};
 use super::plan::told;
-use super::{Part, Port, devices};
+use super::{Part, Port};
 use crate::config::{Choice, Config, ConfigError, ProviderName};
-use crate::queue::SENDS_PER_COMMAND;
 
 /// Times to look for a port number that is free with every provider of a port.
 const TRIES: u32 = 16;
@@ -58,40 +56,22 @@ impl Listens for Ready {
     }
 }
 
-/// One kind of provider for all reactors. They are a group: each of them
-/// listens on the same addresses, and connections are spread over them.
-pub(crate) struct Member<L = Ready> {
-    pub(crate) name: ProviderName,
-    pub(crate) readies: Vec<L>,
-}
-
-/// Makes the providers of `ports` for the reactors that `steering` spreads
-/// connections over, and listens on all.
-/// `files` is how many connections each reactor may have that are descriptors.
+/// Makes the providers of `ports` for all reactors, and listens on all.
 ///
 /// # Errors
 /// [`ConfigError`] names the port, cause and remedy; then nothing listens.
 pub(crate) fn listen(
     config: &Config,
     ports: Vec<Port>,
-    steering: &Steering,
-    files: u32,
+    means: &mut Means,
 ) -> Result<Listening, ConfigError> {
-    let mut members = Vec::new();
     let serves = |name: &ProviderName| ports.iter().any(|port| port.place_of(*name).is_some());
     let names: Vec<_> = ProviderName::ALL.into_iter().filter(serves).collect();
-    // Each connection of software is one descriptor.
-    let software = names.iter().filter(|name| **name != ProviderName::Verbs);
-    let software = u32::try_from(software.count().max(1)).unwrap_or(1);
-    let each = Each {
-        steering,
-        files: (files / software).max(1),
-    };
-    for name in names {
-        let member =
-            Member::new(name, each, config).map_err(|why| broken(config, &ports, name, &why))?;
+    let members = means
+        .make_all(&names, config)
+        .map_err(|(name, why)| broken(config, &ports, name, &why))?;
+    for member in &members {
         member.check_limits(config)?;
-        members.push(member);
     }
     listen_with(config, ports, members)
 }
@@ -129,16 +109,6 @@ pub(crate) fn listen_at<L: Listens>(
         let part = port.parts.get(part);
         refused(config, number, port, part, &error)
     })
-}
-
-/// How much of it there is.
-#[derive(Clone, Copy)]
-struct Each<'a> {
-    /// Spreads connections over reactors, each of which has a provider of its
-    /// own.
-    steering: &'a Steering,
-    /// Connections of each provider that are descriptors.
-    files: u32,
 }
 
 /// What failed: a part of the port by number, and why.
@@ -206,7 +176,7 @@ fn may_be_left_out(name: ProviderName, error: &ListenError) -> bool {
 }
 
 /// Tells that a port is served without a provider that nobody asked for.
-fn tell_left_out(port: &Port, name: ProviderName, error: &ListenError) {
+pub(crate) fn tell_left_out(port: &Port, name: ProviderName, error: &dyn fmt::Display) {
     if name == ProviderName::Shm {
         let others = port.provider_names();
         tracing::warn!(
@@ -223,50 +193,6 @@ fn tell_left_out(port: &Port, name: ProviderName, error: &ListenError) {
         port.address,
         name,
     );
-}
-
-impl Member {
-    fn new(name: ProviderName, each: Each<'_>, config: &Config) -> Result<Self, String> {
-        let lacks = |error: io::Error| format!("epoll: {error}");
-        let providers = match name {
-            ProviderName::Iwarp => iwarp_providers(each, config.socket_mode()).map_err(lacks)?,
-            ProviderName::Verbs => devices::verbs_providers(each.steering)?,
-            ProviderName::Shm => shm_providers(each, config.shm()).map_err(lacks)?,
-        };
-        Ok(Self::of(name, providers))
-    }
-
-    /// One provider for each reactor.
-    pub(super) fn of(name: ProviderName, providers: Vec<Box<dyn Provider>>) -> Self {
-        let ready = |provider| Ready {
-            name,
-            provider,
-            listeners: Vec::new(),
-        };
-        Self {
-            name,
-            readies: providers.into_iter().map(ready).collect(),
-        }
-    }
-
-    /// Whether queues of the length that hosts may ask for are possible: a
-    /// device may have fewer places than software.
-    pub(super) fn check_limits(&self, config: &Config) -> Result<(), ConfigError> {
-        let depth = u32::from(config.limits().queue_depth);
-        for ready in &self.readies {
-            let limits = ready.provider.limits();
-            let possible = limits.max_recvs.min(limits.max_sends / SENDS_PER_COMMAND);
-            if depth > possible {
-                let what = format!(
-                    "{depth} is more than the {possible} that the {} provider can do here; set it \
-                     to {possible} or less",
-                    self.name
-                );
-                return Err(config.limits_error("queue_depth", &what));
-            }
-        }
-        Ok(())
-    }
 }
 
 impl<L: Listens> Member<L> {
@@ -301,28 +227,6 @@ impl<L: Listens> Member<L> {
             ready.own(listener, address);
         }
     }
-}
-
-fn iwarp_providers(each: Each<'_>, socket_mode: u32) -> io::Result<Vec<Box<dyn Provider>>> {
-    let mut config = IwarpConfig {
-        socket_mode,
-        ..IwarpConfig::default()
-    };
-    config.limits.max_qps = config.limits.max_qps.min(each.files);
-    let members = nvmeof_rdma_iwarp::group(&config, each.steering)?;
-    Ok(boxed(members))
-}
-
-fn shm_providers(each: Each<'_>, config: &ShmConfig) -> io::Result<Vec<Box<dyn Provider>>> {
-    let mut config = config.clone();
-    config.limits.max_qps = config.limits.max_qps.min(each.files);
-    let members = Shm::group(&config, each.steering)?;
-    Ok(boxed(members))
-}
-
-fn boxed<P: Provider + 'static>(members: Vec<P>) -> Vec<Box<dyn Provider>> {
-    let boxed = |member| Box::new(member) as Box<dyn Provider>;
-    members.into_iter().map(boxed).collect()
 }
 
 /// What is wrong with a port that cannot be listened on.
@@ -363,7 +267,13 @@ pub(crate) fn broken(
     of_provider(config, number, name, why)
 }
 
-fn of_provider(config: &Config, number: usize, name: ProviderName, why: &str) -> ConfigError {
+/// What is wrong with port number `number`, of that provider.
+pub(crate) fn of_provider(
+    config: &Config,
+    number: usize,
+    name: ProviderName,
+    why: &str,
+) -> ConfigError {
     let choice = config.choices().get(number).unwrap_or(&Choice::Auto);
     config.provider_error(number, &told(choice, name, why))
 }

@@ -3,18 +3,23 @@
 
 mod devices;
 mod listen;
+mod making;
 mod plan;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use nvmeof_rdma::Address;
 use nvmeof_target_core::{Carrier, Fabric, PortSpec};
 
 use crate::config::{ProviderName, port_spec};
-pub(crate) use listen::{Listening, Listens, Member, Ready, broken, listen, listen_at};
+pub(crate) use listen::{
+    Listening, Listens, Ready, broken, listen, listen_at, of_provider, tell_left_out,
+};
+pub(crate) use making::{Means, Member};
 pub use plan::plan;
 pub(crate) use plan::{plan_one, unused_devices};
 
@@ -50,6 +55,30 @@ pub struct Device {
     pub fabric: Fabric,
     /// The address it has, on a port that listens on all.
     pub only: Option<IpAddr>,
+}
+
+/// The providers that each reactor has, by their numbers: none goes, others may
+/// come. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Providers(Arc<RwLock<Vec<ProviderName>>>);
+
+impl Providers {
+    pub(crate) fn new(names: Vec<ProviderName>) -> Self {
+        Self(Arc::new(RwLock::new(names)))
+    }
+
+    /// Their names.
+    pub(crate) fn names(&self) -> Vec<ProviderName> {
+        // Nothing is left half done when a holder panics.
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        names.clone()
+    }
+
+    /// Every reactor has that one now, behind the others.
+    pub(crate) fn add(&self, name: ProviderName) {
+        let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        names.push(name);
+    }
 }
 
 impl Port {

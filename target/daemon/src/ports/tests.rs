@@ -17,7 +17,7 @@ use nvmeof_rdma_soft::SoftConfig;
 use nvmeof_target_core::Fabric;
 
 use super::devices::Devices;
-use super::listen::{Member, listen_with};
+use super::listen::listen_with;
 use super::plan::{plan_with, unused_with};
 use super::*;
 use crate::config::{Config, ConfigError};
@@ -315,7 +315,43 @@ fn listened_here(provider: &str, folder: &Path, reactors: usize) -> Result<Liste
     let head = format!("[shm]\nfolder = {folder:?}\n");
     let config = config_with("127.0.0.1", 0, provider, &head);
     let ports = plan_with(&config, &NONE).unwrap();
-    listen(&config, ports, &Steering::new(reactors), 100)
+    listen(&config, ports, &mut means(reactors))
+}
+
+fn means(reactors: usize) -> Means {
+    Means {
+        steering: Steering::new(reactors),
+        files: 100,
+    }
+}
+
+/// At the start providers share them, later they get what is left.
+#[test]
+fn a_provider_that_comes_later_has_the_descriptors_that_are_left() {
+    let config = config_with("127.0.0.1", 0, "\"iwarp\"", "");
+    let most = |members: &[Member]| -> Vec<u32> {
+        let first = members.iter().map(|member| &member.readies[0].provider);
+        first.map(|provider| provider.limits().max_qps).collect()
+    };
+    let mut both = means(2);
+    let names = [ProviderName::Iwarp, ProviderName::Shm];
+    let made = both.make_all(&names, &config).unwrap();
+    assert_eq!((most(&made), both.files), (vec![50, 50], 0));
+    let mut one = means(2);
+    let made = one.make_all(&names[..1], &config).unwrap();
+    assert_eq!((most(&made), one.files), (vec![100], 0));
+    let refused = |means: &Means| means.make(ProviderName::Shm, &[], &config).map(drop);
+    assert!(refused(&one).unwrap_err().contains("file descriptors"));
+    // Some ten thousand are more than it can have.
+    one.files = 10_000;
+    let made = one.make(ProviderName::Iwarp, &[], &config).unwrap();
+    let next = one.make(ProviderName::Shm, &[made], &config).unwrap();
+    assert_eq!(one.files, 10_000, "a plan takes nothing");
+    assert_eq!(next.files(), 4096);
+    one.take(next.files());
+    assert_eq!(one.files, 10_000 - 4096);
+    one.files = 1;
+    assert!(refused(&one).is_err());
 }
 
 #[test]
@@ -382,7 +418,7 @@ fn every_reactor_listens_at_the_path_of_the_others() {
     };
     let start = || {
         let ports = plan_with(&config(), &machine(Fabric::RoceV2)).unwrap();
-        listen(&config(), ports, &Steering::new(2), 100)
+        listen(&config(), ports, &mut means(2))
     };
     let Listening { reactors, ports } = start().unwrap();
     assert_eq!(ports[0].provider_names(), "iwarp");

@@ -4,7 +4,6 @@
 //!  order to close ──► InUse ─ no command has it ─► Flushing ─► Idle ─ closed ─► answered
 //! ```
 
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -61,17 +60,21 @@ impl<S: Storage> Reactor<S> {
                 Order::Listen {
                     provider,
                     address,
-                    answer,
-                    settled,
+                    reply,
                 } => {
                     self.let_go.resume();
                     let listened = self.listen_named(provider, address);
-                    if !settled.swap(true, Ordering::AcqRel) {
-                        let _ = answer.send(listened);
-                    } else if let Ok((listener, _)) = listened {
+                    if let Err(Ok((listener, _))) = reply.give(listened) {
                         self.forget_listener(provider, listener);
                     }
                 }
+                Order::Add { provider, reply } => {
+                    self.providers.push(provider);
+                    if reply.give(()).is_err() {
+                        self.providers.pop();
+                    }
+                }
+                Order::TakeBack { provider } => self.providers.truncate(provider),
                 Order::Unlisten {
                     provider,
                     address,

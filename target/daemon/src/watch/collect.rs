@@ -17,6 +17,7 @@ use super::snapshot::{
 use super::{FaultCounts, Health, Sight};
 use crate::config::ProviderName;
 use crate::mailbox::{Mailbox, Order};
+use crate::ports::Providers;
 
 /// Tells how the target is. Asking from several threads is fine.
 #[derive(Debug)]
@@ -27,8 +28,7 @@ pub struct Watch {
     ledger: Ledger,
     /// What became of disks.
     faults: FaultCounts,
-    /// What the providers of each reactor are called, by their numbers.
-    providers: Vec<&'static str>,
+    providers: Providers,
     started: Instant,
     started_at: SystemTime,
     patience: Duration,
@@ -60,14 +60,14 @@ impl Watch {
         target: Target,
         reactors: Vec<Watched>,
         ledger: Ledger,
-        providers: &[ProviderName],
+        providers: Providers,
     ) -> Self {
         Self {
             target,
             reactors,
             ledger,
             faults: FaultCounts::default(),
-            providers: providers.iter().map(|name| name.name()).collect(),
+            providers,
             started: Instant::now(),
             started_at: SystemTime::now(),
             patience: PATIENCE,
@@ -167,9 +167,10 @@ impl Watch {
         state.waiting_for_disks = sight.waiting_for_disks;
         state.free_buffers = sight.free_buffers;
         state.free_capsules = sight.free_capsules;
+        let providers = self.providers.names();
         for queue in &sight.queues {
-            let provider = self.providers.get(queue.provider).copied();
-            let provider = provider.unwrap_or("unknown").to_owned();
+            let provider = providers.get(queue.provider).copied();
+            let provider = provider.map_or("unknown", ProviderName::name).to_owned();
             *state.queues.entry(provider.clone()).or_default() += 1;
             state.commands += queue.commands;
             let member = queue.member.as_ref();

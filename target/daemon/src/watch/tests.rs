@@ -18,6 +18,7 @@ use nvmeof_target_core::{Limit, Limits, Model, Target};
 
 use super::*;
 use crate::mailbox::{Mailbox, Order};
+use crate::ports::Providers;
 use crate::{Config, Server};
 use exposition::{Family, parse};
 
@@ -330,7 +331,8 @@ fn what_peers_ran_into_is_told_by_its_key() {
     let target = idle_target();
     target.hits().add(Limit::HostQueues);
     target.hits().add(Limit::HostQueues);
-    let snapshot = Watch::new(target, Vec::new(), Ledger::default(), &[]).snapshot();
+    let snapshot =
+        Watch::new(target, Vec::new(), Ledger::default(), Providers::default()).snapshot();
     assert_eq!(snapshot.limits["limits.host_queues"], 2);
     let families = parse(&snapshot.to_openmetrics());
     let name = "nvmeof_target_limit_hits_total";
@@ -370,7 +372,12 @@ fn who_hangs_is_named_and_holds_nobody_up() {
     let watched = boxes
         .iter()
         .map(|one| Watched::new(one.clone(), Arc::default()));
-    let watch = Watch::new(idle_target(), watched.collect(), Ledger::default(), &[]);
+    let watch = Watch::new(
+        idle_target(),
+        watched.collect(),
+        Ledger::default(),
+        Providers::default(),
+    );
     let watch = watch.with_patience(Duration::from_millis(400));
     let (health, snapshot) = std::thread::scope(|scope| {
         let told = scope.spawn(|| (watch.health(), watch.snapshot()));
@@ -400,7 +407,12 @@ fn asked_by_many(ask: impl Fn(usize, &Watch) + Sync) -> usize {
     const OTHERS: usize = 8;
     let mailbox = Mailbox::new().unwrap();
     let watched = vec![Watched::new(mailbox.clone(), Arc::default())];
-    let watch = Watch::new(idle_target(), watched, Ledger::default(), &[]);
+    let watch = Watch::new(
+        idle_target(),
+        watched,
+        Ledger::default(),
+        Providers::default(),
+    );
     let watch = watch.with_patience(Duration::from_secs(60));
     std::thread::scope(|scope| {
         let (ask, watch) = (&ask, &watch);

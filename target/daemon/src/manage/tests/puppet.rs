@@ -4,10 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nvmeof_rdma::Steering;
+
 use super::*;
 use crate::config::ProviderName;
 use crate::mailbox::{Mailbox, Order};
-use crate::ports;
+use crate::ports::{self, Means, Providers};
 
 /// For an answer that comes.
 pub(super) const LONG: Duration = Duration::from_secs(120);
@@ -30,7 +32,12 @@ pub(super) fn manager(text: &str, patience: Duration) -> (Arc<Manager>, Mailbox)
     let target = Target::new(config.model(&opened, &specs).unwrap());
     let mailbox = Mailbox::new().unwrap();
     let mailboxes: Arc<[Mailbox]> = [mailbox.clone()].into();
-    let reactors = Reactors::new(mailboxes, vec![ProviderName::Iwarp]);
+    let means = Means {
+        steering: Steering::new(1),
+        files: 64,
+    };
+    let providers = Providers::new(vec![ProviderName::Iwarp]);
+    let reactors = Reactors::new(mailboxes, providers, means, vec![Vec::new()]);
     let pool = Pool::new(&config, &opened.claims).unwrap();
     let reactors = reactors.with_patience(patience);
     let manager = Manager::new(target, reactors, &config, ports, pool);

@@ -1,7 +1,5 @@
 //! Disks are closed when the last command that was begun on them has ended.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
 
@@ -12,10 +10,11 @@ use nvmeof_wire::cm::Request as CmRequest;
 use nvmeof_wire::opcode::io;
 
 use super::Bench;
+use super::SoftConfig;
 use super::host::{ready, run};
 use super::io::command;
 use crate::failures::Failures;
-use crate::mailbox::Order;
+use crate::mailbox::{Awaited, Order, Reply};
 
 fn claim() -> Claim {
     Claim::take(&"null:1M".parse().unwrap(), None).unwrap()
@@ -99,19 +98,56 @@ fn a_listener_that_comes_too_late_is_closed() {
     let listeners = bench.reactor.listeners.len();
     let address = std::net::SocketAddr::new([10, 0, 0, 1].into(), 4421);
     for (late, expected) in [(true, listeners), (false, listeners + 1)] {
-        let (answer, hears) = channel();
+        let (reply, awaited) = Reply::new();
         bench.reactor.mailbox().order(Order::Listen {
             provider: 0,
             address: address.into(),
-            answer,
-            settled: Arc::new(AtomicBool::new(late)),
+            reply,
         });
-        bench.run_for(&mut [], Duration::from_millis(10));
+        let heard = heard(&mut bench, awaited, late);
         assert_eq!(bench.reactor.listeners.len(), expected);
-        let heard = hears.try_recv();
-        assert_eq!(heard.is_ok(), !late);
         // The second time it is free: nobody has it.
-        assert!(heard.is_err() || heard.unwrap().is_ok());
+        assert_eq!(
+            heard.map(|listened| listened.is_ok()),
+            (!late).then_some(true)
+        );
+    }
+}
+
+/// What the reactor answers, if it is not too `late`.
+fn heard<T>(bench: &mut Bench, awaited: Awaited<T>, late: bool) -> Option<T> {
+    if late {
+        assert!(awaited.within(Duration::ZERO).is_none());
+        bench.run_for(&mut [], Duration::from_millis(10));
+        return None;
+    }
+    bench.run_for(&mut [], Duration::from_millis(10));
+    awaited.within(Duration::ZERO)
+}
+
+/// The same of a provider; and one that others do not have goes again.
+#[test]
+fn a_provider_stays_only_if_every_reactor_has_it() {
+    let mut bench = Bench::new(67);
+    let add = |bench: &mut Bench, late| {
+        let endpoint = bench
+            .net
+            .endpoint([10, 0, 0, 7].into(), SoftConfig::default());
+        let (reply, awaited) = Reply::new();
+        let provider = Box::new(endpoint);
+        let order = Order::Add { provider, reply };
+        bench.reactor.mailbox().order(order);
+        heard(bench, awaited, late)
+    };
+    assert!(add(&mut bench, true).is_none());
+    assert_eq!(bench.reactor.providers.len(), 1);
+    for _ in 0..2 {
+        assert!(add(&mut bench, false).is_some());
+        assert_eq!(bench.reactor.providers.len(), 2);
+        let take_back = Order::TakeBack { provider: 1 };
+        bench.reactor.mailbox().order(take_back);
+        bench.run_for(&mut [], Duration::from_millis(10));
+        assert_eq!(bench.reactor.providers.len(), 1);
     }
 }
 
