@@ -75,8 +75,9 @@ const DECLARED: &[&str] = &["common", "target", "initiator"];
 /// Files and folders whose errors are written where they arise. What `import` says of
 /// single items has its remedy with it, so that its folder is not among them.
 const WRITTEN: &[&str] = &[
-    "common/rdma-shm/src/provider/connecting.rs",
-    "common/rdma-soft/src/provider/connect.rs",
+    "common/rdma-shm/src",
+    "common/rdma-soft/src",
+    "common/rdma-iwarp/src",
     "common/rdma-verbs/src",
     "common/uring/src",
     "initiator/cli/src",
