@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use nvmeof_rdma::{
-    CloseReason, Counted, Event, Fault, ListenerId, PostError, PrivateData, QpConfig, QpId, Work,
-    WorkKind,
+    CloseReason, Counted, Event, Fault, ListenerId, Peer, PostError, PrivateData, QpConfig, QpId,
+    Work, WorkKind,
 };
 use nvmeof_rdma_soft::KeyTable;
 
@@ -259,6 +259,11 @@ impl Conn {
             self.say_bytes(&WAKE_UP);
         }
         Ok(put)
+    }
+
+    /// Who has the other end, if there is one.
+    pub(crate) fn peer(&self) -> Option<Peer> {
+        self.link.as_ref().and_then(|link| link.peer().ok())
     }
 
     /// Sends a message to the peer if there is one. When the socket is full

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, recv, sendmsg};
+use nvmeof_rdma::Peer;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 /// A socket that keeps messages apart and never waits.
@@ -65,8 +66,10 @@ impl Link {
     }
 
     /// The peer's process, when it connected or began to listen.
-    pub(crate) fn process(&self) -> io::Result<i32> {
-        Ok(getsockopt(&self.socket, PeerCredentials)?.pid())
+    pub(crate) fn peer(&self) -> io::Result<Peer> {
+        let credentials = getsockopt(&self.socket, PeerCredentials)?;
+        let (pid, uid) = (credentials.pid(), credentials.uid());
+        Ok(Peer::Process { pid, uid })
     }
 
     /// What keeps the socket open: the peer finds its end when nobody has one.

@@ -29,6 +29,7 @@ use crate::conn::{Conn, Phase};
 use crate::given::Given;
 use crate::grant::Grant;
 use crate::group::{Bell, Group, Mailbox, Meeting};
+use crate::link::Link;
 use crate::listening::Listener;
 
 /// RDMA between processes of one host.
@@ -204,9 +205,11 @@ impl Core {
 
     /// A line of the log about a peer that no owner knows of yet: anybody can
     /// make us write one.
-    fn say(&mut self, what: &dyn std::fmt::Display) {
+    fn say(&mut self, link: Option<&Link>, what: &dyn std::fmt::Display) {
         if let Some(left_out) = self.log.ask(self.now) {
-            tracing::warn!(left_out, "a connection was refused: {what}");
+            let peer = link.and_then(|link| link.peer().ok());
+            let peer = peer.map(tracing::field::display);
+            tracing::warn!(peer, left_out, "a connection was refused: {what}");
         }
     }
 

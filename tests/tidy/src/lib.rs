@@ -9,6 +9,7 @@ pub mod crates;
 pub mod features;
 pub mod licences;
 pub mod links;
+pub mod logging;
 pub mod messages;
 pub mod names;
 pub mod reference;

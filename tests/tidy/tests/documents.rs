@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nvmeof_tidy::{features, messages, reference, tree};
+use nvmeof_tidy::{features, logging, messages, reference, tree};
 
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -130,4 +130,57 @@ fn every_message_has_a_remedy() {
     let document = read(&root.join("docs/troubleshooting.md"));
     let problems = messages::check(&document, &all);
     assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// Where whatever is logged is about a peer.
+const OF_PEERS: &[&str] = &[
+    "common/rdma-iwarp/src",
+    "common/rdma-shm/src",
+    "common/rdma-soft/src",
+    "common/rdma-verbs/src",
+    "target/daemon/src/queue",
+    "target/daemon/src/reactor",
+];
+/// Texts there that are about this process or the machine.
+const OF_NO_PEER: &[&str] = &[
+    "a memory window stays for good: {error}",
+    "a queue pair cannot be stopped: {error}",
+    "a shared receive queue keeps its buffers: {error}",
+    "a shared receive was taken by no queue pair",
+    "an RDMA connection identifier stays for good: {error}",
+    "an event of the connection manager is lost: {error}",
+    "an eventfd does not ring",
+    "cannot accept connections; raise the limit of open files (`ulimit -n`)",
+    "epoll does not change what it tells",
+    "epoll does not take a connection",
+    "epoll does not take a listener",
+    "epoll failed",
+    "memory stays registered for good: {error}",
+    "no thread for a call that may wait: {error}",
+    "the last flush of a disk that is not served any more: {error}",
+    "the last flush: {error}",
+    "{left} disks could not be flushed in time",
+];
+
+#[test]
+fn every_line_about_a_peer_says_which() {
+    let root = tree::root();
+    let mut nobodys = BTreeSet::new();
+    for folder in OF_PEERS {
+        for file in sources(folder) {
+            if file.to_string_lossy().contains("tests") {
+                continue;
+            }
+            nobodys.extend(logging::about_nobody(&read(&root.join(file))).unwrap());
+        }
+    }
+    let known: BTreeSet<String> = OF_NO_PEER.iter().map(|text| format!("{text:?}")).collect();
+    let new: Vec<_> = nobodys.difference(&known).cloned().collect();
+    assert!(
+        new.is_empty(),
+        "say which peer (peer = ...):\n{}",
+        new.join("\n")
+    );
+    let gone: Vec<_> = known.difference(&nobodys).collect();
+    assert!(gone.is_empty(), "nobody says {gone:?} any more");
 }

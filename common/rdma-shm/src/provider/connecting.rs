@@ -9,7 +9,7 @@ use nvmeof_rdma::{
     QpId,
 };
 
-use super::passing::{MOST_REGIONS, way};
+use super::passing::{MOST_REGIONS, tell_way};
 use super::{Core, Shm};
 use crate::channel::Channel;
 use crate::conn::{Conn, Phase, terms};
@@ -56,24 +56,26 @@ impl Shm {
         }
         let limits = &self.core.config.limits;
         if self.core.pending >= limits.max_pending || self.conns.len() >= limits.max_qps as usize {
-            self.core.say(&"all places for connections are taken");
-            return;
+            let link = Link::new(arrived.visitor).ok();
+            let text = "all places for connections are taken";
+            return self.core.say(link.as_ref(), &text);
         }
         let link = match Link::new(arrived.visitor) {
             Ok(link) => link,
-            Err(error) => return self.core.say(&error),
+            Err(error) => return self.core.say(None, &error),
         };
         if let Err(error) = link.check_peer(&self.core.config.users) {
             // Told as well as logged: whoever may not connect can ask for it.
             let told = fault(codes::USER, error.to_string());
             let _ = link.send(&Message::Fault(told).to_bytes(), None);
-            return self.core.say(&format_args!("{error} (shm.users)"));
+            let text = format_args!("{error} (shm.users)");
+            return self.core.say(Some(&link), &text);
         }
         let mut conn = Conn::new(Phase::AwaitRequest, Some((listener, arrived.at)));
         conn.counted = arrived.counted;
         conn.id = QpId(self.conns.next_id());
         if let Err(error) = self.core.watch(&link, conn.id.0) {
-            return self.core.say(&error);
+            return self.core.say(Some(&link), &error);
         }
         conn.link = Some(link);
         let until = self.core.now.saturating_add(self.core.config.handshake);
@@ -101,7 +103,8 @@ impl Shm {
             let dropped = self.with_later(qp, |core, conn, later| {
                 let silent = conn.phase == Phase::AwaitRequest;
                 if silent {
-                    core.say(&"it said nothing, and its place was needed");
+                    let text = "it said nothing, and its place was needed";
+                    core.say(conn.link.as_ref(), &text);
                     core.finish(conn, CloseReason::Local, later);
                 }
                 silent
@@ -155,7 +158,7 @@ impl Core {
         let (request, channel) = match asked {
             Ok(asked) => asked,
             Err(text) => {
-                self.say(&text);
+                self.say(conn.link.as_ref(), &text);
                 self.end_fault(conn, fault(codes::MESSAGE, text), events);
                 return;
             }
@@ -186,8 +189,8 @@ impl Core {
         events.push(Event::ConnectRequest(ConnectRequest {
             listener,
             qp: conn.id,
-            // It is on this host and has no port.
-            peer: SocketAddr::new(addr.ip(), 0).into(),
+            // The system always knows who that is.
+            peer: conn.peer().unwrap_or(SocketAddr::new(addr.ip(), 0).into()),
             private_data: terms.private_data,
             reads_in: terms.reads_out,
             reads_out: terms.reads_in,
@@ -208,7 +211,7 @@ impl Core {
             regions: conn.taken.as_ref().map_or(0, |_| MOST_REGIONS),
         });
         let in_place = conn.taken.is_some();
-        tracing::info!(qp = ?conn.id, in_place, "shared memory: {}", way(in_place));
+        tell_way(conn, in_place);
         self.pending = self.pending.saturating_sub(1);
         conn.start(conn.peer_reads_in);
         later.push(Event::Established {

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use nvmeof_rdma::{CloseReason, Event, Fault, PrivateData};
+use nvmeof_rdma::{CloseReason, Event, Fault, Peer, PrivateData};
 
 use super::connecting::network;
 use super::{Core, Shm};
@@ -35,7 +35,7 @@ impl Core {
                 waiting_for: "the reply",
             },
             Phase::AwaitRequest => {
-                self.say(&"its request did not come in time");
+                self.say(conn.link.as_ref(), &"its request did not come in time");
                 CloseReason::Local
             }
             // The peer said that it ends and goes on filling its ring.
@@ -107,7 +107,7 @@ impl Core {
                 gone("the peer closed before it replied; its log may tell why")
             })),
             Phase::AwaitRequest => {
-                self.say(&"it ended before its request");
+                self.say(conn.link.as_ref(), &"it ended before its request");
                 CloseReason::Peer
             }
             Phase::Requested | Phase::Prepared => CloseReason::Peer,
@@ -187,8 +187,10 @@ impl Core {
 
 /// The log learns which process keeps a connection from ending.
 fn tell(conn: &Conn) {
-    let process = conn.link.as_ref().and_then(|link| link.process().ok());
-    let process = process.unwrap_or_default();
+    let process = match conn.peer() {
+        Some(Peer::Process { pid, .. }) => pid,
+        _ => 0,
+    };
     tracing::warn!(
         process,
         "a process on this machine still uses memory of ours, though its connection is over: \

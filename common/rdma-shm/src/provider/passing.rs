@@ -14,13 +14,15 @@ use crate::message::Message;
 #[allow(clippy::cast_possible_truncation, reason = "a small number")]
 pub(super) const MOST_REGIONS: u32 = REGIONS as u32;
 
-/// How payload goes, in words.
-pub(super) fn way(in_place: bool) -> &'static str {
-    if in_place {
+/// Tells how payload goes.
+pub(super) fn tell_way(conn: &Conn, in_place: bool) {
+    let way = if in_place {
         "the target uses the initiator's memory in place"
     } else {
         "payload is copied through rings"
-    }
+    };
+    let peer = conn.peer().map(tracing::field::display);
+    tracing::info!(peer, in_place, "shared memory: {way}");
 }
 
 impl Core {
@@ -34,7 +36,7 @@ impl Core {
         let takes = usize::try_from(regions).unwrap_or(REGIONS).min(REGIONS);
         conn.peer_takes = if granted { takes } else { 0 };
         let in_place = conn.peer_takes > 0;
-        tracing::info!(qp = ?conn.id, in_place, "shared memory: {}", way(in_place));
+        tell_way(conn, in_place);
         self.pass_regions(conn, REGIONS);
     }
 
@@ -75,10 +77,15 @@ impl Core {
         let room = (&mut self.foreign, self.config.mapped);
         if !taken.map(number, len, fd, channel, room)? {
             let most = self.config.mapped;
-            self.say(&format_args!(
-                "{len} bytes of a peer are not used in place, since that would make more than \
-                 {most}; they are copied"
-            ));
+            if let Some(left_out) = self.log.ask(self.now) {
+                let peer = conn.peer().map(tracing::field::display);
+                tracing::warn!(
+                    peer,
+                    left_out,
+                    "{len} bytes of a peer are not used in place, since that would make more \
+                     than {most}; they are copied"
+                );
+            }
         }
         Ok(())
     }

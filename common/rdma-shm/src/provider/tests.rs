@@ -7,7 +7,7 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_rdma::layer::Dice;
 use nvmeof_rdma::{
-    Address, CloseReason, Event, Inline, Outcome, PrivateData, Provider, QpConfig, QpId,
+    Address, CloseReason, Event, Inline, Outcome, Peer, PrivateData, Provider, QpConfig, QpId,
     RemoteSlice, Rights, Tag, Work,
 };
 
@@ -222,6 +222,9 @@ impl Host {
             for event in self.turn().into_iter().flatten() {
                 match event {
                     Event::ConnectRequest(request) => {
+                        let pid = i32::try_from(std::process::id()).unwrap();
+                        let uid = nix::unistd::geteuid().as_raw();
+                        assert_eq!(request.peer, Peer::Process { pid, uid });
                         let passive = &mut self.sides[1].provider;
                         passive.prepare(request.qp, &CONFIG).unwrap();
                         passive.accept(request.qp, &data).unwrap();

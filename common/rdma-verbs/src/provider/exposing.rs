@@ -140,7 +140,7 @@ impl Verbs {
             match narrow(domain, shared, buf) {
                 Ok(region) => region,
                 Err(error) => {
-                    tracing::warn!("memory cannot be exposed: {error}");
+                    tracing::warn!(peer = %conn.peer, "memory cannot be exposed: {error}");
                     return Err(full);
                 }
             }
@@ -151,7 +151,8 @@ impl Verbs {
             Ok(Some(window)) => window,
             Ok(None) => return Err(full),
             Err(error) => {
-                tracing::warn!(device = adapter.name, "no memory window: {error}");
+                let device = &adapter.name;
+                tracing::warn!(peer = %conn.peer, device, "no memory window: {error}");
                 return Err(full);
             }
         };
@@ -227,7 +228,7 @@ impl Verbs {
             let region = match region {
                 Ok(region) => region,
                 Err(error) => {
-                    tracing::warn!("memory cannot be exposed: {error}");
+                    tracing::warn!(peer = %conn.peer, "memory cannot be exposed: {error}");
                     return Err(ExposeError::Full {
                         max: self.config.limits.max_exposed,
                     });

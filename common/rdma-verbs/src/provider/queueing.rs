@@ -277,7 +277,10 @@ fn chain_work(
             } = match sink {
                 Ok(sink) => sink,
                 Err(error) => {
-                    tracing::warn!("memory for an RDMA Read cannot be registered: {error}");
+                    tracing::warn!(
+                        peer = %conn.peer,
+                        "memory for an RDMA Read cannot be registered: {error}"
+                    );
                     return Err(Work::Read { local, remote });
                 }
             };
