@@ -91,12 +91,12 @@ impl Admin<'_> {
         if command.fid == FeatureId::NAMESPACE_WRITE_PROTECTION {
             return self.get_protection(command);
         }
-        let limits = &self.shared.limits;
+        let most = self.controller.most_io_queues();
         let cold = self.controller.lock();
         let (values, current) = match command.select {
             Select::Current => (cold.features.clone(), true),
             // Base 2.1, 5.1.11: without a saved value the default is returned.
-            Select::Default | Select::Saved => (Features::new(limits, DEFAULT_KATO_MS), false),
+            Select::Default | Select::Saved => (Features::new(DEFAULT_KATO_MS), false),
             Select::Capabilities => return Ok(Next::Done(capabilities(command.fid).bits().into())),
             Select::Reserved(_) => return Err(Failure::field(SEL)),
         };
@@ -110,7 +110,7 @@ impl Admin<'_> {
                 enabled: values.volatile_cache,
             }
             .to_dword(),
-            FeatureId::NUMBER_OF_QUEUES => queues(values.io_queues),
+            FeatureId::NUMBER_OF_QUEUES => queues(values.io_queues.unwrap_or(most)),
             FeatureId::WRITE_ATOMICITY => values.write_atomicity,
             FeatureId::ASYNC_EVENT_CONFIG => values.async_events,
             FeatureId::KEEP_ALIVE_TIMER => values.kato_ms,
@@ -223,12 +223,13 @@ impl Admin<'_> {
     fn set_queues(&self, cdw11: u32) -> Result<Next, Failure> {
         let asked =
             NumberOfQueues::from_dword(cdw11).map_err(|status| Failure::from(status).at(CDW11))?;
+        let most = self.controller.most_io_queues();
         let mut cold = self.controller.lock();
         if !cold.queues.is_empty() {
             return Err(Status::COMMAND_SEQUENCE_ERROR.into());
         }
-        let granted = asked.pairs().min(self.shared.limits.io_queues);
-        cold.features.io_queues = granted;
+        let granted = asked.pairs().min(most);
+        cold.features.io_queues = Some(granted);
         Ok(Next::Done(queues(granted).into()))
     }
 

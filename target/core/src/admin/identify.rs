@@ -15,10 +15,10 @@ use nvmeof_wire::registers::Vs;
 use nvmeof_wire::{Ascii, Nqn, Status};
 use zerocopy::little_endian::U64;
 
-use super::log_page::FIRMWARE;
 use super::{Admin, CDW10, NSID, Window, access};
 use crate::controller::notices::MAX_REQUESTS;
 use crate::controller::{aborts, errors};
+use crate::model::FIRMWARE;
 use crate::queue::Failure;
 use crate::sight::{Seen, Sight};
 use crate::{Limits, Namespace};
@@ -258,6 +258,8 @@ impl Admin<'_> {
         let mut id = IdentifyController {
             sn: subsystem.serial,
             mn: subsystem.model_number,
+            fr: subsystem.firmware_revision,
+            ieee: subsystem.ieee_oui,
             cmic: (Cmic::MCTRS | Cmic::ANARS | ports).bits(),
             cntrltype: ControllerType::IO,
             oaes: (Oaes::NSAN | Oaes::ANACN).bits().into(),

@@ -14,11 +14,9 @@ use super::{Admin, CDW10, CDW12, NSID, Window, effects, log_pages};
 use crate::controller::warnings::COMPOSITE_TEMPERATURE;
 use crate::controller::{Cold, Serves, errors};
 use crate::discovery::{self, Asker};
+use crate::model::FIRMWARE;
 use crate::queue::{Failure, bit};
 use crate::sight::Viewer;
-
-/// Revision of this program as firmware: its version.
-pub(super) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
 
 // Where fields of the command are.
 const NUMDL: u16 = 42;
@@ -102,7 +100,11 @@ impl Admin<'_> {
             LogId::ERROR => write_errors(&self.controller.lock(), window),
             LogId::SMART => window.put(0, &self.smart(command.nsid)),
             LogId::FIRMWARE => {
-                window.put(0, &FirmwareSlots::single(Ascii::new(FIRMWARE)));
+                // Identify Controller, FR: "the same revision information".
+                let subsystem = self.controller.subsystem();
+                let revision = subsystem.map(|it| it.firmware_revision);
+                let revision = revision.unwrap_or(Ascii::new(FIRMWARE));
+                window.put(0, &FirmwareSlots::single(revision));
             }
             LogId::CHANGED_NAMESPACES => {
                 let changed = self.controller.changed(command.retain_event);

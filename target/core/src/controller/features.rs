@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use nvmeof_wire::features::Timestamp;
 
-use crate::Limits;
-
 /// Keep-alive times are multiples of this many milliseconds: KAS says 10, in
 /// units of 100 ms.
 pub(crate) const KEEP_ALIVE_GRANULARITY_MS: u32 = 1000;
@@ -21,8 +19,8 @@ pub(crate) struct Features {
     pub(crate) under_temperature: u16,
     pub(crate) error_recovery: u32,
     pub(crate) volatile_cache: bool,
-    /// I/O queues granted.
-    pub(crate) io_queues: u16,
+    /// I/O queues granted, if the host asked; otherwise as many as there may be.
+    pub(crate) io_queues: Option<u16>,
     pub(crate) write_atomicity: u32,
     pub(crate) async_events: u32,
     /// Keep alive timeout in milliseconds, rounded up to the granularity.
@@ -58,7 +56,7 @@ impl HostClock {
 
 impl Features {
     /// Default values, and a keep alive timeout.
-    pub(crate) fn new(limits: &Limits, kato_ms: u32) -> Self {
+    pub(crate) fn new(kato_ms: u32) -> Self {
         Self {
             arbitration: 0,
             power_management: 0,
@@ -66,7 +64,7 @@ impl Features {
             under_temperature: 0,
             error_recovery: 0,
             volatile_cache: true,
-            io_queues: limits.io_queues,
+            io_queues: None,
             write_atomicity: 0,
             async_events: 0,
             kato_ms: rounded(kato_ms),

@@ -23,7 +23,7 @@ pub(crate) use features::{
 };
 pub(crate) use hot::Hot;
 
-use crate::Limits;
+use crate::Subsystem;
 use crate::live::{Live, View};
 use crate::model::PortAddress;
 use crate::protection::Asked as Protecting;
@@ -157,12 +157,17 @@ impl Controller {
         }
     }
 
-    /// I/O queues the host may connect.
-    pub(crate) fn io_queues(&self, cold: &Cold) -> u16 {
-        match self.serves {
-            Serves::Discovery => 0,
-            Serves::Nvm(_) => cold.features.io_queues,
+    /// The subsystem as it is now, unless it is that of discovery.
+    pub(crate) fn subsystem(&self) -> Option<Arc<Subsystem>> {
+        match &self.serves {
+            Serves::Discovery => None,
+            Serves::Nvm(live) => Some(live.current().subsystem),
         }
+    }
+
+    /// I/O queues the host may be granted.
+    pub(crate) fn most_io_queues(&self) -> u16 {
+        self.subsystem().map_or(0, |it| it.io_queues)
     }
 
     /// How long the host may stay silent; `None` for ever.
@@ -339,7 +344,7 @@ impl Controller {
     }
 
     /// Writes CC. Says whether I/O queues are to be closed.
-    pub(crate) fn write_cc(&self, cc: u32, limits: &Limits) -> bool {
+    pub(crate) fn write_cc(&self, cc: u32) -> bool {
         let mut cold = self.lock();
         let was_enabled = cold.registers.is_enabled();
         cold.registers.write_cc(cc, self.is_discovery());
@@ -354,7 +359,7 @@ impl Controller {
             cold.aborts.clear();
             cold.access = AccessCounts::default();
             let kato_ms = cold.features.kato_ms;
-            cold.features = Features::new(limits, kato_ms);
+            cold.features = Features::new(kato_ms);
             self.hot.set_write_through(false);
             self.hot.set_event(false);
             self.hot.set_aborts(false);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use nvmeof_wire::{Ascii, Nqn};
 
 use super::{AnaGroup, Carrier, DEFAULT_ANA_GROUP, Discovery, Model, ModelError, Namespace};
-use super::{NamespaceState, Place, Port, Preferred, Subsystem, Traddr, ana, cntlids, derive};
+use super::{NamespaceState, Place, Port, Preferred, Subsystem, Traddr};
+use super::{ana, cntlids, derive, identity};
 use crate::Limits;
 
 /// Describes a port.
@@ -59,6 +60,12 @@ pub struct SubsystemSpec {
     pub cntlid_min: Option<u32>,
     /// Highest identifier of its controllers, 1 to 65519; 65519 when not given.
     pub cntlid_max: Option<u32>,
+    /// I/O queues of one controller, 1 to those of the limits; these when not given.
+    pub io_queues: Option<u32>,
+    /// Firmware revision, up to 8 ASCII characters; our version when not given.
+    pub firmware_revision: Option<String>,
+    /// The vendor's identifier (OUI) in hexadecimal, `00-a0-b8`; zeroes when not given.
+    pub ieee_oui: Option<String>,
     /// Its namespaces.
     pub namespaces: Vec<NamespaceSpec>,
 }
@@ -143,7 +150,7 @@ impl Model {
         let subsystems = subsystems
             .iter()
             .enumerate()
-            .map(|(at, spec)| subsystem(at, spec, subsystems).map(Arc::new))
+            .map(|(at, spec)| subsystem(at, spec, subsystems, &limits).map(Arc::new))
             .collect::<Result<Vec<_>, _>>()?;
         check_ways(&ports, &subsystems)?;
         Ok(Self {
@@ -316,6 +323,7 @@ fn subsystem(
     at: usize,
     spec: &SubsystemSpec,
     all: &[SubsystemSpec],
+    limits: &Limits,
 ) -> Result<Subsystem, ModelError> {
     let place = Place::Subsystem(at);
     let nqn = check_nqn(place, "nqn", &spec.nqn)?;
@@ -356,6 +364,9 @@ fn subsystem(
         serial,
         model_number,
         controller_ids: cntlids::checked(place, spec.cntlid_min, spec.cntlid_max)?,
+        io_queues: identity::io_queues(place, spec, limits)?,
+        firmware_revision: identity::firmware_revision(place, spec)?,
+        ieee_oui: identity::ieee_oui(place, spec)?,
         allowed_hosts: allowed_hosts(place, spec)?,
         namespaces,
         disabled,
@@ -466,7 +477,7 @@ pub(super) fn check_nqn(place: Place, key: &'static str, nqn: &str) -> Result<Nq
 }
 
 /// `text` as ASCII padded with spaces.
-fn padded<const N: usize>(
+pub(super) fn padded<const N: usize>(
     place: Place,
     key: &'static str,
     text: &str,

@@ -190,6 +190,12 @@ fn subsystem(old: &Subsystem, new: &Subsystem, changes: &mut Vec<Change>) {
         Some("cntlid_min")
     } else if old.controller_ids.max() != new.controller_ids.max() {
         Some("cntlid_max")
+    } else if old.io_queues != new.io_queues {
+        Some("io_queues")
+    } else if old.firmware_revision != new.firmware_revision {
+        Some("firmware_revision")
+    } else if old.ieee_oui != new.ieee_oui {
+        Some("ieee_oui")
     } else {
         None
     };

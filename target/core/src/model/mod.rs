@@ -10,6 +10,7 @@ mod derive;
 mod difference;
 mod discovery;
 mod error;
+mod identity;
 mod preferred;
 mod state;
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub use derive::derived;
 pub use difference::{Change, ChangeKind, Subject};
 pub use discovery::{Discovery, DiscoverySpec, Referral, ReferralSpec};
 pub use error::{ModelError, Place};
+pub(crate) use identity::FIRMWARE;
 pub use preferred::Preferred;
 pub use state::{NamespaceState, Revision};
 pub(crate) use traddr::Local;
@@ -107,6 +109,13 @@ pub struct Subsystem {
     /// Identifiers that its controllers have. Those that are connected keep theirs
     /// when these are others.
     pub controller_ids: ControllerIds,
+    /// I/O queues that one controller may have. Those that are connected keep what they
+    /// were granted when this is another number.
+    pub io_queues: u16,
+    /// Firmware revision, ASCII padded with spaces.
+    pub firmware_revision: Ascii<8>,
+    /// The vendor's identifier (OUI), lowest byte first; zeroes of nobody.
+    pub ieee_oui: [u8; 3],
     /// Hosts that may connect; `None` lets every host.
     pub allowed_hosts: Option<Vec<Nqn>>,
     /// Those that are active, ordered by namespace id.

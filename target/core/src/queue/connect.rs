@@ -203,7 +203,6 @@ impl Queue {
         if self.scarce.port {
             return Err(self.too_many(Limit::PortMemory, who));
         }
-        let limits = &self.shared.limits;
         // Until the controller can be found: whoever changes what is served
         // looks for it there.
         let served = self.shared.served();
@@ -211,7 +210,7 @@ impl Queue {
         let finds = matches!(serves, Serves::Discovery);
         let subsystem = served.model.subsystem(&who.subnqn).map(|one| &**one);
         let choice = served.model.controller_ids(subsystem.filter(|_| !finds));
-        let features = Features::new(limits, connect.kato.get());
+        let features = Features::new(connect.kato.get());
         let (hostnqn, hostid) = (who.hostnqn, who.hostid);
         // One that is not there by now is about to close the connection.
         let (port, home) = (self.port.clone(), self.home.reactor);
@@ -417,13 +416,14 @@ impl Queue {
         };
         let seats = self.seats(who, entries)?;
         let joined = Joined::new(Arc::clone(&controller), live, &self.shared.limits, seats);
+        let most = controller.most_io_queues();
         let mut cold = controller.lock();
         if !controller.hot.is_ready() {
             let cause = "the controller is not enabled";
             let failure = Failure::transient(Status::COMMAND_SEQUENCE_ERROR);
             return Err(Refused::new(failure, cause));
         }
-        let granted = controller.io_queues(&cold);
+        let granted = cold.features.io_queues.unwrap_or(most);
         if self.qid > granted {
             let cause = format_args!("{}, but {granted} I/O queues were granted", self.qid);
             return Err(Refused::parameter(QID, cause));

@@ -135,7 +135,7 @@ impl Queue {
     }
 
     fn write_cc(&mut self, controller: &Controller, cc: u32) {
-        let reset = controller.write_cc(cc, &self.shared.limits);
+        let reset = controller.write_cc(cc);
         if reset {
             // The commands that waited belong to before the reset.
             self.event_requests.clear();

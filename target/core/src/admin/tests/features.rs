@@ -2,11 +2,13 @@
 
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{GetFeatures, Select, SetFeatures};
+use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::features::{FeatureId, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::discovery;
-use crate::testing::{Answer, HOST_ID, Host, target};
+use crate::SubsystemSpec;
+use crate::testing::{Answer, HOST_ID, Host, apply, closed, connect_data, subsystem, target};
 
 fn get(host: &mut Host, fid: FeatureId, select: Select) -> Answer {
     let (cdw11, nsid) = (1, 0);
@@ -145,6 +147,36 @@ fn queues_are_granted_up_to_the_limit_and_before_any_connects() {
     let _io = Host::io(&target, 1, cntlid);
     let status = set(&mut host, FeatureId::NUMBER_OF_QUEUES, 0);
     assert_eq!(status, Status::COMMAND_SEQUENCE_ERROR);
+}
+
+/// What is granted stays; who has not asked yet gets what there is now.
+#[test]
+fn a_subsystem_may_grant_fewer_queues_than_others() {
+    let few = |io_queues| SubsystemSpec {
+        io_queues,
+        ..subsystem()
+    };
+    let target = target();
+    let _ = apply(&target, &[few(Some(3)), closed()]);
+    let (mut host, cntlid) = Host::admin(&target);
+    let number = FeatureId::NUMBER_OF_QUEUES;
+    for select in [Select::Current, Select::Default] {
+        assert_eq!(get(&mut host, number, select).result(), 0x2_0002);
+    }
+    let ask = SetFeatures::new(number, 0xff_00ff).to_sqe();
+    assert_eq!(host.plain(ask).result(), 0x2_0002);
+    let change = apply(&target, &[few(Some(1)), closed()]);
+    assert!(change.disconnected.is_empty(), "{change:?}");
+    let _third = Host::io(&target, 3, cntlid);
+    assert_eq!(get(&mut host, number, Select::Current).result(), 0x2_0002);
+    assert_eq!(get(&mut host, number, Select::Default).result(), 0);
+    let (mut other, cntlid) = Host::admin(&target);
+    assert_eq!(get(&mut other, number, Select::Current).result(), 0);
+    let mut second = Host::open(&target, 2, 128);
+    let answer = second.connect(&Connect::new(2, 128, 0), &connect_data(cntlid));
+    assert_eq!(answer.status(), Status::CONNECT_INVALID_PARAMETERS);
+    let _ = apply(&target, &[few(None), closed()]);
+    assert_eq!(other.plain(ask).result(), 0x3_0003);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Identify (Base 2.1, 5.1.13).
 
+use nvmeof_wire::Ascii;
 use nvmeof_wire::Status;
-use nvmeof_wire::admin::{Cns, Identify, NSID_ALL};
+use nvmeof_wire::admin::{Cns, GetLogPage, Identify, LogId, NSID_ALL};
 use nvmeof_wire::identify::capabilities::Fuses;
 use nvmeof_wire::identify::namespace::Nsfeat;
 use nvmeof_wire::identify::{
@@ -9,15 +10,18 @@ use nvmeof_wire::identify::{
     IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, Lpa,
     NamespaceIdentifiers, NamespaceList, Oncs, Sgls,
 };
+use nvmeof_wire::log::FirmwareSlots;
 use nvmeof_wire::nvm::{DatasetManagement, DsmRange, Io};
 use nvmeof_wire::opcode::io;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::discovery;
+use crate::model::FIRMWARE;
 use crate::testing::{
-    DISK, Host, apply, connect_data, namespace, port, subsystem, target, target_of, target_with,
+    DISK, Host, apply, closed, connect_data, namespace, port, subsystem, target, target_of,
+    target_with,
 };
-use crate::{IoKind, Limits, Model, NamespaceState, Preferred, Target};
+use crate::{IoKind, Limits, Model, NamespaceState, Preferred, SubsystemSpec, Target};
 
 fn identify<T: FromBytes>(host: &mut Host, cns: Cns, nsid: u32) -> T {
     let answer = host.identify(cns, nsid);
@@ -49,6 +53,27 @@ fn the_controller_is_what_a_linux_host_insists_on() {
     assert_eq!(&id.subnqn[..DISK.len()], DISK.as_bytes());
     assert_eq!((id.async_event_limit(), id.elpe), (4, 63));
     assert_eq!(id.sn.to_string().len(), 20);
+}
+
+/// Base 2.1, 5.1.13.2.1, FR and IEEE. The log page has "the same revision information".
+#[test]
+fn a_subsystem_has_the_firmware_and_the_vendor_of_ones_choice() {
+    let target = target();
+    let (mut host, _) = Host::admin(&target);
+    let id: IdentifyController = identify(&mut host, Cns::CONTROLLER, 0);
+    assert_eq!((id.fr, id.ieee), (Ascii::new(FIRMWARE), [0; 3]));
+    let chosen = SubsystemSpec {
+        firmware_revision: Some("lab-7".to_owned()),
+        ieee_oui: Some("00-a0-b8".to_owned()),
+        ..subsystem()
+    };
+    let change = apply(&target, &[chosen, closed()]);
+    assert!(change.disconnected.is_empty(), "{change:?}");
+    let id: IdentifyController = identify(&mut host, Cns::CONTROLLER, 0);
+    assert_eq!((id.fr, id.ieee), (Ascii::new("lab-7"), [0xb8, 0xa0, 0]));
+    let page = GetLogPage::new(LogId::FIRMWARE, 0, 0, 512).to_sqe();
+    let slots = FirmwareSlots::read_from_bytes(&host.read(page, 512).data).unwrap();
+    assert_eq!(slots.active(), Some(&id.fr));
 }
 
 /// Linux hosts 5.4 to 5.12 corrupt long in-capsule data otherwise.
