@@ -114,6 +114,14 @@ pub(super) struct RawSubsystem {
     ///
     /// Default: `65519`
     cntlid_max: Option<Spanned<u32>>,
+    /// I/O queues of one controller: 1 to `limits.io_queues`. Left out: these.
+    io_queues: Option<Spanned<u32>>,
+    /// Firmware revision that hosts are told, up to 8 ASCII characters. Left out: the version
+    /// of the target.
+    firmware_revision: Option<Spanned<String>>,
+    /// The vendor that hosts are told: an IEEE OUI, six hexadecimal digits such as `00-a0-b8`.
+    /// Left out: none.
+    ieee_oui: Option<Spanned<String>>,
     /// Whether every host may connect.
     ///
     /// Default: `false`
@@ -209,6 +217,9 @@ impl RawConfig {
             model: None,
             cntlid_min: None,
             cntlid_max: None,
+            io_queues: None,
+            firmware_revision: None,
+            ieee_oui: None,
             allow_any_host: Spanned::new(0..0, true),
             allowed_hosts: None,
             namespace,
@@ -279,6 +290,9 @@ impl RawSubsystem {
             model: text(&self.model),
             cntlid_min: number(&self.cntlid_min),
             cntlid_max: number(&self.cntlid_max),
+            io_queues: number(&self.io_queues),
+            firmware_revision: text(&self.firmware_revision),
+            ieee_oui: text(&self.ieee_oui),
             allow_any_host: *self.allow_any_host.get_ref(),
             allowed_hosts: self.hosts().map(|host| host.get_ref().clone()).collect(),
             namespaces,
@@ -302,6 +316,9 @@ impl RawSubsystem {
             "model" => self.model.as_ref()?.span(),
             "cntlid_min" => self.cntlid_min.as_ref()?.span(),
             "cntlid_max" => self.cntlid_max.as_ref()?.span(),
+            "io_queues" => self.io_queues.as_ref()?.span(),
+            "firmware_revision" => self.firmware_revision.as_ref()?.span(),
+            "ieee_oui" => self.ieee_oui.as_ref()?.span(),
             "allow_any_host" => self.allow_any_host.span(),
             "allowed_hosts" => {
                 let mut hosts = self.hosts();

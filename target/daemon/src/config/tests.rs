@@ -140,6 +140,9 @@ serial = "123"
 model = "a disk"
 cntlid_min = 100
 cntlid_max = 199
+io_queues = 2
+firmware_revision = "7"
+ieee_oui = "00-a0-b8"
 allowed_hosts = ["nqn.2026-11.org.example:host"]
 [[subsystem.namespace]]
 nsid = 1
@@ -253,6 +256,11 @@ fn values_that_cannot_be_are_named_with_their_line() {
         9,
         &["cntlid_min = 20", "cntlid_max, which is 10"],
     );
+    let said = |key: &str| refused("= true", &format!("= true\n{key}"));
+    assert_names(&said("io_queues = 17"), 9, &["io_queues = 17", "1 to 16"]);
+    assert_names(&said("ieee_oui = \"x\""), 9, &["ieee_oui = x", "00-a0-b8"]);
+    let revision = said("firmware_revision = \"123456789\"");
+    assert_names(&revision, 9, &["firmware_revision = ", "1 to 8"]);
     let uuid = "block_size = 512\nuuid = \"00000000-0000-0000-0000-000000000000\"";
     assert_names(&refused("block_size = 512", uuid), 13, &["uuid", "32"]);
     let host = "allow_any_host = false\nallowed_hosts = [\n\"x\"]";

@@ -1,5 +1,5 @@
-//! Limits that the kernel's target has for each subsystem or port and this one for
-//! all. The greatest number comes along; what is served with another is told.
+//! Limits of subsystems and ports, which here are bounded by those of the target. These
+//! are raised to the greatest; what is served with another number is told.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +19,8 @@ pub(super) const KERNEL_ENTRIES: i64 = 128;
 /// I/O queues of one controller here, at most.
 const MOST_QUEUES: u16 = 1024;
 
-/// What a limit becomes.
+/// A limit that is served.
 struct Served {
-    number: u16,
     most: u16,
     /// Where in an object of the file the number is.
     key: &'static str,
@@ -29,9 +28,16 @@ struct Served {
     of_what: &'static str,
     /// Ours.
     limit: &'static str,
-    /// Whose numbers they are, and whoever may want another.
-    all: &'static str,
+    /// Whoever may want another.
     more: &'static str,
+}
+
+/// What it becomes for one object of the file.
+struct Limited<'a> {
+    /// Where that is in the file.
+    place: &'a str,
+    was: i64,
+    is: u16,
 }
 
 impl Carried {
@@ -41,75 +47,93 @@ impl Carried {
         Some(within(all.max()?, 2, Limits::MAX_QUEUE_DEPTH))
     }
 
-    /// Queues of one controller over all subsystems that say a number. One that
-    /// says none takes what hosts make, which is no reason for fewer than usual.
+    /// Queues of one controller over all subsystems that say a number, if that is
+    /// more than usual. One that says none takes what hosts make.
     pub(super) fn io_queues(&self) -> Option<u16> {
-        let said = |it: &&Subsystem| it.queues != KERNEL_QUEUES;
-        let all = self.subsystems.iter().filter(said).map(|it| it.queues);
-        let most = within(all.max()?, 1, MOST_QUEUES);
-        let each_says = self.subsystems.iter().all(|it| said(&it));
-        (each_says || most > Limits::default().io_queues).then_some(most)
+        let said = self.subsystems.iter().filter_map(said_queues);
+        said.max()
+            .filter(|most| *most > Limits::default().io_queues)
+    }
+
+    /// Queues of a controller of that subsystem, if those are not those of all.
+    pub(super) fn io_queues_of(&self, subsystem: &Subsystem) -> Option<u16> {
+        said_queues(subsystem).filter(|its| *its != self.most_queues())
+    }
+
+    /// Queues of a controller of a subsystem that says no number.
+    fn most_queues(&self) -> u16 {
+        self.io_queues().unwrap_or(Limits::default().io_queues)
     }
 
     /// Tells whose limits are not what they were.
     pub(super) fn tell_of_limits(&self, report: &mut Report) {
-        let ours = Limits::default();
         let queues = Served {
-            number: self.io_queues().unwrap_or(ours.io_queues),
             most: MOST_QUEUES,
             key: "attr.qid_max",
             of_what: "I/O queues of a controller",
             limit: "limits.io_queues",
-            all: "all subsystems",
             more: "hosts make more of them, such as one for each processor",
         };
-        let all = self.subsystems.iter();
-        queues.tell(all.map(|it| (it.place.as_str(), it.queues)), report);
+        let usual = self.most_queues();
+        let all = self.subsystems.iter().map(|it| Limited {
+            place: &it.place,
+            was: it.queues,
+            is: said_queues(it).unwrap_or(usual),
+        });
+        queues.tell(all, report);
         let entries = Served {
-            number: self.queue_depth().unwrap_or(ours.queue_depth),
             most: Limits::MAX_QUEUE_DEPTH,
             key: "param.max_queue_size",
             of_what: "entries of a queue",
             limit: "limits.queue_depth",
-            all: "all ports",
             more: "hosts ask for more",
         };
-        let all = self.ports.iter();
-        entries.tell(all.map(|it| (it.place.as_str(), it.queue_size)), report);
+        let depth = self.queue_depth();
+        let depth = depth.unwrap_or(Limits::default().queue_depth);
+        let all = self.ports.iter().map(|it| Limited {
+            place: &it.place,
+            was: it.queue_size,
+            is: depth,
+        });
+        entries.tell(all, report);
     }
 }
 
+/// Queues of one controller of a subsystem that says a number, as far as possible.
+fn said_queues(subsystem: &Subsystem) -> Option<u16> {
+    let said = subsystem.queues != KERNEL_QUEUES;
+    said.then(|| within(subsystem.queues, 1, MOST_QUEUES))
+}
+
 impl Served {
-    /// One note for all that had the same number, of objects by their places.
-    fn tell<'a>(&self, all: impl Iterator<Item = (&'a str, i64)>, report: &mut Report) {
-        let mut others: BTreeMap<i64, Vec<&str>> = BTreeMap::new();
-        for (place, number) in all.filter(|(_, number)| *number != i64::from(self.number)) {
-            others.entry(number).or_default().push(place);
+    /// One note for all that changed alike.
+    fn tell<'a>(&self, all: impl Iterator<Item = Limited<'a>>, report: &mut Report) {
+        let mut others: BTreeMap<(i64, u16), Vec<&str>> = BTreeMap::new();
+        for one in all.filter(|one| one.was != i64::from(one.is)) {
+            others.entry((one.was, one.is)).or_default().push(one.place);
         }
-        for (number, places) in others {
+        for ((was, is), places) in others {
             let [first, more @ ..] = places.as_slice() else {
                 continue;
             };
             let place = format!("{first}.{}", self.key);
-            let mut what = format!("{number} {} become {}", self.of_what, self.number);
+            let mut what = format!("{was} {} become {is}", self.of_what);
             if !more.is_empty() {
                 what = format!("{what}, and so {} more", more.len());
             }
-            report.note(&place, &what, &self.remedy(number));
+            report.note(&place, &what, &self.remedy(was, is));
         }
     }
 
-    fn remedy(&self, number: i64) -> String {
-        let Self {
-            limit, all, more, ..
-        } = self;
-        if number < i64::from(self.number) {
-            return format!("{limit} is for {all}: lower it for all, or leave it");
+    fn remedy(&self, was: i64, is: u16) -> String {
+        let Self { limit, more, .. } = self;
+        if was < i64::from(is) {
+            return "fewer are not possible".to_owned();
         }
-        if self.number == self.most {
+        if is == self.most {
             return "more is not possible".to_owned();
         }
-        format!("{limit} is for {all}: raise it where {more}")
+        format!("raise {limit} where {more}")
     }
 }
 

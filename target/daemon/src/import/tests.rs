@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+mod identity;
 mod limits;
 
 use std::path::Path;
@@ -113,6 +114,7 @@ fn a_real_setup_comes_along() {
         nqn = "nqn.2026-11.org.example:build"
         serial = "0123456789abcdef0123"
         model = "Linux"
+        io_queues = 16
         allow_any_host = true
         [[subsystem.namespace]]
         nsid = 7
@@ -294,25 +296,6 @@ fn what_cannot_come_along_is_told_with_its_place_and_a_remedy() {
             "{found}"
         );
         assert!(!told(&report).contains("c2VjcmV0"), "a secret is repeated");
-    }
-}
-
-/// What hosts see that an administrator chose, and will see otherwise.
-#[test]
-fn what_hosts_are_told_otherwise_is_noted() {
-    let (_, report) = import(&saved_with("/hosts", json!([])), &small_blocks);
-    let about = |report: &Report, key| report.remarks.iter().any(|it| it.place.ends_with(key));
-    assert!(!about(&report, "firmware"), "the kernel's own version");
-    for (key, value) in [("firmware", "lab-7"), ("ieee_oui", "0x00a0b8")] {
-        let saved = saved_with(&format!("/subsystems/0/attr/{key}"), json!(value));
-        let (_, report) = import(&saved, &small_blocks);
-        let found = report.remarks.iter().find(|it| it.place.ends_with(key));
-        let found = found.unwrap_or_else(|| panic!("{key}: {}", told(&report)));
-        assert_eq!(
-            (found.weight, report.losses()),
-            (Weight::Note, 0),
-            "{found}"
-        );
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) fn of(carried: &Carried) -> String {
     }
     for subsystem in &carried.subsystems {
         line("");
-        out_subsystem(subsystem, has_ana, &mut line);
+        out_subsystem(subsystem, carried, has_ana, &mut line);
     }
     out
 }
@@ -89,19 +89,31 @@ pub(super) fn states(port: &Port, groups: &[u32]) -> Vec<(u32, AnaState)> {
         .collect()
 }
 
-fn out_subsystem(subsystem: &Subsystem, has_ana: bool, line: &mut impl FnMut(&str)) {
+fn out_subsystem(
+    subsystem: &Subsystem,
+    carried: &Carried,
+    has_ana: bool,
+    line: &mut impl FnMut(&str),
+) {
     line("[[subsystem]]");
     line(&format!("nqn = {}", quoted(&subsystem.nqn)));
-    for (key, value) in [("serial", &subsystem.serial), ("model", &subsystem.model)] {
+    let texts = [
+        ("serial", &subsystem.serial),
+        ("model", &subsystem.model),
+        ("firmware_revision", &subsystem.firmware_revision),
+        ("ieee_oui", &subsystem.ieee_oui),
+    ];
+    for (key, value) in texts {
         if let Some(value) = value {
             line(&format!("{key} = {}", quoted(value)));
         }
     }
-    let ids = [
+    let numbers = [
         ("cntlid_min", subsystem.cntlid_min),
         ("cntlid_max", subsystem.cntlid_max),
+        ("io_queues", carried.io_queues_of(subsystem)),
     ];
-    for (key, value) in ids {
+    for (key, value) in numbers {
         if let Some(value) = value {
             line(&format!("{key} = {value}"));
         }

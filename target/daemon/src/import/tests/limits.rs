@@ -43,23 +43,31 @@ type Case<'a> = (Numbers, Option<i64>, &'a [&'a str]);
 /// Without a number, or with 128, the kernel's target takes what hosts make, up to
 /// 128; this one has 16 where nothing is said.
 #[test]
-fn queues_of_a_controller_that_become_others_are_noted() {
-    let cases: [Case<'_>; 8] = [
-        ([Some(32), Some(32)], Some(32), &[]),
-        ([Some(32), Some(8)], Some(32), &["[1] 8 to 32"]),
-        ([None, None], None, &["[0] 128 to 16, and so 1 more"]),
-        ([Some(128), None], None, &["[0] 128 to 16, and so 1 more"]),
+fn each_subsystem_has_the_queues_that_it_said() {
+    type OfEach = [Option<i64>; 2];
+    let none: OfEach = [None, None];
+    let cases: [(Numbers, Option<i64>, OfEach, &[&str]); 8] = [
+        ([Some(32), Some(32)], Some(32), none, &[]),
+        ([Some(32), Some(8)], Some(32), [None, Some(8)], &[]),
+        ([None, None], None, none, &["[0] 128 to 16, and so 1 more"]),
+        (
+            [Some(128), None],
+            None,
+            none,
+            &["[0] 128 to 16, and so 1 more"],
+        ),
         // The greatest that is said, also beside one that says nothing.
-        ([Some(32), None], Some(32), &["[1] 128 to 32"]),
-        ([Some(4), None], None, &["[0] 4 to 16", "[1] 128 to 16"]),
+        ([Some(32), None], Some(32), none, &["[1] 128 to 32"]),
+        ([Some(4), None], None, [Some(4), None], &["[1] 128 to 16"]),
         (
             [Some(5000); 2],
             Some(1024),
+            none,
             &["[0] 5000 to 1024, and so 1 more"],
         ),
-        ([Some(0), Some(16)], Some(16), &["[0] 0 to 16"]),
+        ([Some(0), Some(16)], None, [Some(1), None], &["[0] 0 to 1"]),
     ];
-    for (numbers, wanted, notes) in cases {
+    for (numbers, wanted, of_each, notes) in cases {
         let saved = saved_with_numbers(numbers, [None, None]);
         let got = limit(&saved, "io_queues", "qid_max");
         let note = |note: &&str| {
@@ -72,6 +80,10 @@ fn queues_of_a_controller_that_become_others_are_noted() {
             (wanted, notes.iter().map(note).collect()),
             "{numbers:?}"
         );
+        let (text, _) = import(&saved, &small_blocks);
+        let subsystems = &imported(&text)["subsystem"];
+        let its = [0, 1].map(|at| subsystems[at].get("io_queues")?.as_integer());
+        assert_eq!(its, of_each, "{numbers:?}");
     }
 }
 
@@ -115,7 +127,10 @@ fn limits_are_those_of_what_is_served() {
     saved["ports"][0]["subsystems"] = json!(["nqn.2026-11.org.example:mail"]);
     let (text, report) = import(&saved, &small_blocks);
     let limits = &imported(&text)["limits"];
-    let limits = ["io_queues", "queue_depth"].map(|key| limits[key].as_integer());
-    assert_eq!(limits, [Some(4), Some(32)]);
+    assert_eq!(limits["queue_depth"].as_integer(), Some(32));
+    assert_eq!(
+        imported(&text)["subsystem"][0]["io_queues"].as_integer(),
+        Some(4)
+    );
     assert!(!told(&report).contains(" become "), "{}", told(&report));
 }

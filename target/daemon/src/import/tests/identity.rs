@@ -1,0 +1,37 @@
+//! What a subsystem says of itself.
+
+use super::*;
+
+/// What an administrator chose; where nobody did the kernel tells its own release.
+#[test]
+fn hosts_are_told_the_firmware_and_vendor_that_were_chosen() {
+    let of = |key: &str, value: &str, ours: &str| {
+        let saved = saved_with(&format!("/subsystems/0/attr/{key}"), json!(value));
+        let (text, report) = import(&saved, &small_blocks);
+        let about = report.remarks.iter().any(|it| it.place.ends_with(key));
+        let chosen = imported(&text)["subsystem"][0].get(ours).cloned();
+        (chosen.map(|it| it.as_str().unwrap().to_owned()), about)
+    };
+    for (value, expected) in [
+        ("lab-7", Some("lab-7")),
+        ("4.2", Some("4.2")),
+        ("2026-11", Some("2026-11")),
+        ("6.12", None),
+        ("5.17.0-1", None),
+        ("", None),
+    ] {
+        let expected = (expected.map(str::to_owned), false);
+        assert_eq!(
+            of("firmware", value, "firmware_revision"),
+            expected,
+            "{value}"
+        );
+    }
+    for (value, expected) in [("0x00a0b8", Some("00-a0-b8")), ("0x000000", None)] {
+        let expected = (expected.map(str::to_owned), false);
+        assert_eq!(of("ieee_oui", value, "ieee_oui"), expected, "{value}");
+    }
+    for wrong in ["0x1000000", "vendor"] {
+        assert_eq!(of("ieee_oui", wrong, "ieee_oui"), (None, true), "{wrong}");
+    }
+}
