@@ -110,7 +110,8 @@ impl Reactors {
                 }
                 Err(why) if part.optional => {
                     port.parts.retain(|part| part.provider != name);
-                    ports::tell_left_out(port, name, &why);
+                    let (address, others) = (port.address, port.provider_names());
+                    tracing::warn!("{address}: served by {others}, without {name}: {why}");
                 }
                 Err(why) => return Err(ports::of_provider(config, at, name, &why)),
             }

@@ -1,8 +1,6 @@
 //! Listeners of providers: at the start before any reactor runs, so that what
 //! can fail does so then, and later in reactors that run.
 
-use std::fmt;
-
 use nvmeof_rdma::{Address, ListenError, ListenerId, Provider};
 
 use super::making::{Means, Member};
@@ -176,7 +174,7 @@ fn may_be_left_out(name: ProviderName, error: &ListenError) -> bool {
 }
 
 /// Tells that a port is served without a provider that nobody asked for.
-pub(crate) fn tell_left_out(port: &Port, name: ProviderName, error: &dyn fmt::Display) {
+fn tell_left_out(port: &Port, name: ProviderName, error: &ListenError) {
     if name == ProviderName::Shm {
         let others = port.provider_names();
         tracing::warn!(

@@ -16,9 +16,7 @@ use nvmeof_rdma::Address;
 use nvmeof_target_core::{Carrier, Fabric, PortSpec};
 
 use crate::config::{ProviderName, port_spec};
-pub(crate) use listen::{
-    Listening, Listens, Ready, broken, listen, listen_at, of_provider, tell_left_out,
-};
+pub(crate) use listen::{Listening, Listens, Ready, broken, listen, listen_at, of_provider};
 pub(crate) use making::{Means, Member};
 pub use plan::plan;
 pub(crate) use plan::{plan_one, unused_devices};
