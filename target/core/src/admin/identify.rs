@@ -213,7 +213,7 @@ impl Admin<'_> {
             aerl: zero_based(MAX_REQUESTS),
             elpe: zero_based(errors::CAPACITY),
             kas: KAS.into(),
-            maxcmd: limits.queue_depth.into(),
+            maxcmd: self.controller.queue_depth.into(),
             // A host over RDMA needs keyed descriptors, and offsets to use
             // in-capsule data.
             sgls: (Sgls::SUPPORTED | Sgls::KSDBDS | Sgls::OFFSET)

@@ -11,8 +11,6 @@
 
 use nvmeof_wire::registers::{Cap, Cc, Csts, Shutdown};
 
-use crate::Limits;
-
 /// CC and CSTS of a controller.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Registers {
@@ -26,8 +24,9 @@ const READY_MS: u32 = 10_000;
 
 /// The CAP property. CRMS.CRWMS "shall be set to '1' on controllers compliant with
 /// NVM Express Base Specification, Revision 2.0 and later" (Base 2.1, 3.1.4).
-pub(crate) fn cap(limits: &Limits) -> Cap {
-    Cap::new(limits.queue_depth, READY_MS, Cap::CSS_NVM).ready_with_media()
+/// CAP.MQES is of a queue of `entries`.
+pub(crate) fn cap(entries: u16) -> Cap {
+    Cap::new(entries, READY_MS, Cap::CSS_NVM).ready_with_media()
 }
 
 /// The CRTO property: the time of CAP.TO, in units of 500 ms (CRWMT).

@@ -23,11 +23,11 @@ pub(crate) use features::{
 };
 pub(crate) use hot::Hot;
 
-use crate::Subsystem;
 use crate::live::{Live, View};
 use crate::model::PortAddress;
 use crate::protection::Asked as Protecting;
 use crate::sight::{Present, Sight, Viewer};
+use crate::{Limits, Subsystem};
 use aborts::{Aborts, Asked};
 use access::AccessCounts;
 use errors::{ErrorEntry, ErrorRing};
@@ -43,6 +43,9 @@ pub(crate) struct Controller {
     pub(crate) cntlid: u16,
     pub(crate) hostnqn: Nqn,
     pub(crate) hostid: [u8; 16],
+    /// Entries of its longest submission queue, as the port has it that its host came
+    /// by. It stays: a host looks once.
+    pub(crate) queue_depth: u16,
     /// Which reactor has the admin queue.
     pub(crate) home: u16,
     /// Who has the other end of it, in words: see [`Queue::set_peer`](crate::Queue).
@@ -107,6 +110,7 @@ impl Controller {
             cntlid,
             hostnqn,
             hostid,
+            queue_depth: Limits::ADMIN_DEPTH,
             home: 0,
             peer: Arc::default(),
             viewer,

@@ -144,7 +144,7 @@ impl Model {
         let ports = ports
             .iter()
             .enumerate()
-            .map(|(at, spec)| port(at, spec, ports, limits.in_capsule))
+            .map(|(at, spec)| port(at, spec, ports, &limits))
             .collect::<Result<Vec<_>, _>>()?;
         check_ids(&ports)?;
         let subsystems = subsystems
@@ -241,7 +241,7 @@ fn check_limits(limits: &Limits) -> Result<(), ModelError> {
     Ok(())
 }
 
-fn port(at: usize, spec: &PortSpec, all: &[PortSpec], in_capsule: u32) -> Result<Port, ModelError> {
+fn port(at: usize, spec: &PortSpec, all: &[PortSpec], limits: &Limits) -> Result<Port, ModelError> {
     let key = |port: &PortSpec| (port.traddr.clone(), port.trsvcid);
     let bad = |why: &str| wrong(Place::Port(at), "traddr", &spec.traddr, why);
     let taken = all.iter().take(at).any(|other| key(other) == key(spec));
@@ -268,7 +268,8 @@ fn port(at: usize, spec: &PortSpec, all: &[PortSpec], in_capsule: u32) -> Result
         traddr: spec.traddr.clone(),
         trsvcid: spec.trsvcid,
         carriers: spec.carriers.clone(),
-        in_capsule,
+        in_capsule: limits.in_capsule,
+        queue_depth: limits.queue_depth,
         ana_groups: ana::groups(at, &spec.ana_groups)?,
         subsystems: subsystems_of(at, spec)?,
     })

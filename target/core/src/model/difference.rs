@@ -159,6 +159,9 @@ fn port(old: &Port, new: &Port) -> Option<&'static str> {
     if old.in_capsule != new.in_capsule {
         return Some("in_capsule");
     }
+    if old.queue_depth != new.queue_depth {
+        return Some("queue_depth");
+    }
     if old.subsystems != new.subsystems {
         return Some("subsystems");
     }

@@ -3,8 +3,8 @@
 
 mod address;
 mod ana;
+mod bounds;
 mod build;
-mod capsules;
 mod cntlids;
 mod derive;
 mod difference;
@@ -26,6 +26,7 @@ use nvmeof_wire::{Ascii, Nqn};
 pub use address::PortAddress;
 pub(crate) use ana::MAX_GROUP;
 pub use ana::{AnaGroup, DEFAULT_ANA_GROUP};
+pub use bounds::PortBounds;
 pub use build::{NamespaceSpec, PortSpec, SubsystemSpec};
 pub(crate) use cntlids::Choice;
 pub use cntlids::ControllerIds;
@@ -65,6 +66,8 @@ pub struct Port {
     pub carriers: Vec<Carrier>,
     /// Bytes of in-capsule data of one command of a host that comes by it.
     pub in_capsule: u32,
+    /// Entries of the longest submission queue of a host that comes by it.
+    pub queue_depth: u16,
     /// The groups of namespaces whose state was said, ordered by number. All
     /// others are optimized.
     pub ana_groups: Vec<AnaGroup>,

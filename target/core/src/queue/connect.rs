@@ -215,9 +215,11 @@ impl Queue {
         // One that is not there by now is about to close the connection.
         let (port, home) = (self.port.clone(), self.home.reactor);
         let peer = Arc::clone(&self.ends.peer);
+        let queue_depth = served.model.queue_depth_at(port.as_ref());
         let make = |cntlid| {
             let mut controller = Controller::new(cntlid, hostnqn, hostid, port, serves, features);
             controller.home = home;
+            controller.queue_depth = queue_depth;
             controller.peer = peer;
             controller.hot.arm(now);
             controller
@@ -414,6 +416,14 @@ impl Queue {
             let cause = "a discovery controller has no I/O queues";
             return Err(Refused::parameter(QID, cause));
         };
+        // Base 2.1, 6.3, SQSIZE: a queue "larger than the controller supports", which told
+        // its host in CAP.MQES.
+        let most = controller.queue_depth;
+        if entries > most {
+            let (sqsize, largest) = (entries - 1, most.saturating_sub(1));
+            let cause = format_args!("{sqsize}, expected 1 to {largest} (zero-based) by this port");
+            return Err(Refused::parameter(SQSIZE, cause));
+        }
         let seats = self.seats(who, entries)?;
         let joined = Joined::new(Arc::clone(&controller), live, &self.shared.limits, seats);
         let most = controller.most_io_queues();

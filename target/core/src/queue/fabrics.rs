@@ -57,7 +57,7 @@ impl Queue {
         let access = PropertyAccess::parse(sqe);
         let registers = controller.lock().registers;
         let value = match access.property {
-            Property::CAP => PropertyValue::Qword(lifecycle::cap(&self.shared.limits).0),
+            Property::CAP => PropertyValue::Qword(lifecycle::cap(controller.queue_depth).0),
             Property::VS => PropertyValue::Dword(Vs::V2_0.0),
             Property::CC => PropertyValue::Dword(registers.cc().0),
             Property::CSTS => PropertyValue::Dword(registers.csts().bits()),

@@ -431,9 +431,9 @@ impl Config {
     ) -> Result<Model, ConfigError> {
         let discovery = self.raw.discovery.to_spec(&self.raw.referral);
         let model = Model::build(self.limits(), &self.complete(ports), subsystems);
-        let in_capsule = self.raw.port.iter().map(|port| port.get_ref().in_capsule());
+        let bounds = self.raw.port.iter().map(|port| port.get_ref().bounds());
         let model = model.and_then(|model| model.with_discovery(&discovery));
-        let model = model.and_then(|model| model.with_in_capsule(in_capsule));
+        let model = model.and_then(|model| model.with_port_bounds(bounds));
         model.map_err(|error| self.of_model(&error))
     }
 

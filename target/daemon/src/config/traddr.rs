@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use nvmeof_rdma::{Address, UnixPath};
-use nvmeof_target_core::PortSpec;
+use nvmeof_target_core::{PortBounds, PortSpec};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
@@ -33,6 +33,9 @@ pub(super) struct RawPort {
     /// Data that may travel inside a command (IOCCSZ) of a host that comes by it: a multiple of
     /// 16. Left out, and at most: `limits.in_capsule`.
     in_capsule: Option<Spanned<Size>>,
+    /// Entries of the longest submission queue that a host may ask for that comes by it: 2 to
+    /// `limits.queue_depth`. Left out: these.
+    queue_depth: Option<Spanned<u32>>,
     /// Its number in discovery entries, which no other port has. Left out: its place in the file.
     id: Option<Spanned<u16>>,
     /// Names (NQN) of the subsystems that hosts reach by it. Left out: all.
@@ -75,6 +78,7 @@ impl RawPort {
             trsvcid: trsvcid.map(|port| Spanned::new(0..0, port)),
             provider: provider.map(|raw| Spanned::new(0..0, raw)),
             in_capsule: None,
+            queue_depth: None,
             id: None,
             subsystems: None,
             ana_group: Vec::new(),
@@ -98,6 +102,7 @@ impl RawPort {
     pub(super) fn place(&self, key: &str, value: &str) -> Option<usize> {
         match key {
             "in_capsule" => Some(self.in_capsule.as_ref()?.span().start),
+            "queue_depth" => Some(self.queue_depth.as_ref()?.span().start),
             "id" => Some(self.id.as_ref()?.span().start),
             "subsystems" => {
                 let names = self.subsystems.as_ref()?;
@@ -110,9 +115,12 @@ impl RawPort {
         }
     }
 
-    /// Bytes of in-capsule data of one command.
-    pub(super) fn in_capsule(&self) -> Option<u32> {
-        self.in_capsule.as_ref().map(|size| size.get_ref().bytes())
+    /// What is said of commands and queues of hosts that come by it.
+    pub(super) fn bounds(&self) -> PortBounds {
+        PortBounds {
+            in_capsule: self.in_capsule.as_ref().map(|size| size.get_ref().bytes()),
+            queue_depth: self.queue_depth.as_ref().map(|entries| *entries.get_ref()),
+        }
     }
 
     /// Where it is.

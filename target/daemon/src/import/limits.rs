@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use nvmeof_target_core::Limits;
 
 use super::Carried;
+use super::ports::Port;
 use super::report::Report;
 use super::subsystems::Subsystem;
 
@@ -43,8 +44,12 @@ struct Limited<'a> {
 impl Carried {
     /// Entries of the longest queue over all ports.
     pub(super) fn queue_depth(&self) -> Option<u16> {
-        let all = self.ports.iter().map(|it| it.queue_size);
-        Some(within(all.max()?, 2, Limits::MAX_QUEUE_DEPTH))
+        self.ports.iter().map(entries).max()
+    }
+
+    /// Entries of the longest queue by that port, if those are not those of all.
+    pub(super) fn queue_depth_of(&self, port: &Port) -> Option<u16> {
+        Some(entries(port)).filter(|its| Some(*its) != self.queue_depth())
     }
 
     /// Queues of one controller over all subsystems that say a number, if that is
@@ -81,22 +86,25 @@ impl Carried {
             is: said_queues(it).unwrap_or(usual),
         });
         queues.tell(all, report);
-        let entries = Served {
+        let depth = Served {
             most: Limits::MAX_QUEUE_DEPTH,
             key: "param.max_queue_size",
             of_what: "entries of a queue",
             limit: "limits.queue_depth",
             more: "hosts ask for more",
         };
-        let depth = self.queue_depth();
-        let depth = depth.unwrap_or(Limits::default().queue_depth);
         let all = self.ports.iter().map(|it| Limited {
             place: &it.place,
             was: it.queue_size,
-            is: depth,
+            is: entries(it),
         });
-        entries.tell(all, report);
+        depth.tell(all, report);
     }
+}
+
+/// Entries of the longest queue by a port, as far as possible.
+fn entries(port: &Port) -> u16 {
+    within(port.queue_size, 2, Limits::MAX_QUEUE_DEPTH)
 }
 
 /// Queues of one controller of a subsystem that says a number, as far as possible.

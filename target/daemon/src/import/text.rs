@@ -66,6 +66,9 @@ fn out_port(port: &Port, carried: &Carried, line: &mut impl FnMut(&str)) {
     if let Some(bytes) = port.in_capsule.or(usual) {
         line(&format!("in_capsule = {bytes}"));
     }
+    if let Some(entries) = carried.queue_depth_of(port) {
+        line(&format!("queue_depth = {entries}"));
+    }
     if !leads_to_all {
         let names = Value::from(port.subsystems.clone());
         line(&format!("subsystems = {names}"));

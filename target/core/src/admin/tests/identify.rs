@@ -21,7 +21,7 @@ use crate::testing::{
     DISK, Host, apply, closed, connect_data, namespace, port, subsystem, target, target_of,
     target_with,
 };
-use crate::{IoKind, Limits, Model, NamespaceState, Preferred, SubsystemSpec, Target};
+use crate::{IoKind, Limits, Model, NamespaceState, PortBounds, Preferred, SubsystemSpec, Target};
 
 fn identify<T: FromBytes>(host: &mut Host, cns: Cns, nsid: u32) -> T {
     let answer = host.identify(cns, nsid);
@@ -92,7 +92,11 @@ fn long_in_capsule_data_go_with_one_descriptor() {
 #[test]
 fn in_capsule_data_are_as_long_as_the_port_takes_them() {
     let model = Model::build(Limits::default(), &[port()], &[subsystem()]);
-    let model = model.unwrap().with_in_capsule([Some(512)]).unwrap();
+    let bounds = PortBounds {
+        in_capsule: Some(512),
+        ..PortBounds::default()
+    };
+    let model = model.unwrap().with_port_bounds([bounds]).unwrap();
     let address = model.ports()[0].address();
     let target = Target::new(model);
     let mut host = Host::open(&target, 0, 32);

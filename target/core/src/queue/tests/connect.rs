@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
-use nvmeof_wire::fabrics::{Connect, ConnectData, InvalidParameter};
-use nvmeof_wire::registers::Cc;
+use nvmeof_wire::admin::Cns;
+use nvmeof_wire::fabrics::{Connect, ConnectData, InvalidParameter, PropertyAccess};
+use nvmeof_wire::identify::IdentifyController;
+use nvmeof_wire::registers::{Cc, Property};
 use nvmeof_wire::{Nqn, Status, admin, opcode};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
-use crate::testing::{Answer, CLOSED, Host, connect_data, keyed, port, target, target_with};
-use crate::{CloseCause, Limit, Limits, PortAddress, Target};
+use crate::testing::{
+    Answer, CLOSED, Host, closed, connect_data, keyed, port, subsystem, target, target_with,
+};
+use crate::{CloseCause, Limit, Limits, Model, PortAddress, PortBounds, Target};
 
 fn assert_parameter(answer: &Answer, field: InvalidParameter) {
     assert_eq!(answer.status(), Status::CONNECT_INVALID_PARAMETERS);
@@ -167,6 +171,46 @@ fn no_more_queues_than_were_granted() {
     let mut third = Host::open(&target, 3, 128);
     let answer = third.connect(&Connect::new(3, 128, 0), &connect_data(cntlid));
     assert_parameter(&answer, InvalidParameter::InCommand(42));
+}
+
+/// What a host was told stays when the port gets another number: it asks once.
+#[test]
+fn a_port_may_have_shorter_queues_than_others() {
+    let served = |queue_depth| {
+        let limits = target().limits().clone();
+        let bounds = PortBounds {
+            queue_depth,
+            ..PortBounds::default()
+        };
+        let model = Model::build(limits, &[port()], &[subsystem(), closed()]).unwrap();
+        model.with_port_bounds([bounds]).unwrap()
+    };
+    let target = Target::new(served(Some(32)));
+    let told = |host: &mut Host| {
+        let cap = host
+            .plain(PropertyAccess::get(Property::CAP, true))
+            .result();
+        let id = host.identify(Cns::CONTROLLER, 0);
+        let id = IdentifyController::read_from_bytes(&id.data).unwrap();
+        // MQES is zero-based.
+        (cap & 0xffff, id.maxcmd.get())
+    };
+    let entries = |cntlid, entries| {
+        let mut host = Host::open(&target, 1, 128);
+        let connect = Connect::new(1, entries, 0);
+        host.connect(&connect, &connect_data(cntlid))
+    };
+    let (mut admin, cntlid) = Host::admin_at(&target, &port(), &connect_data(0xffff));
+    assert_eq!(told(&mut admin), (31, 32));
+    let answer = entries(cntlid, 33);
+    assert_parameter(&answer, InvalidParameter::InCommand(44));
+    assert_eq!(entries(cntlid, 32).status(), Status::SUCCESS);
+    assert_eq!(target.apply(served(Some(16))).unwrap().disconnected, []);
+    assert_eq!(entries(cntlid, 32).status(), Status::SUCCESS);
+    assert_eq!(told(&mut admin), (31, 32));
+    let (mut next, cntlid) = Host::admin_at(&target, &port(), &connect_data(0xffff));
+    assert_eq!(told(&mut next), (15, 16));
+    assert_parameter(&entries(cntlid, 17), InvalidParameter::InCommand(44));
 }
 
 #[test]

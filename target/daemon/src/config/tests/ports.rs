@@ -122,3 +122,20 @@ fn a_port_may_be_a_unix_socket() {
     let error = parse(&twice).unwrap_err().to_string();
     assert_names(&error, 4, &["traddr", "already"]);
 }
+
+#[test]
+fn ports_have_their_own_queue_depth() {
+    let port = "[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 4421\nqueue_depth = 32\n";
+    let config = parse(&format!("{GOOD}{port}")).unwrap();
+    let at = |port| SocketAddr::from(([127, 0, 0, 1], port)).into();
+    let ports = [4420, 4421].map(|port| port_spec(at(port), Vec::new()));
+    let model = config.model(&config.open().unwrap(), &ports).unwrap();
+    let depth = |port| model.queue_depth_at(Some(&port_address(at(port))));
+    assert_eq!([4420, 4421].map(depth), [256, 32]);
+    let error = parse(&format!("{GOOD}{}", port.replace("32", "257"))).unwrap_err();
+    assert_names(
+        &error.to_string(),
+        16,
+        &["queue_depth = 257", "2 to 256", "limits.queue_depth"],
+    );
+}

@@ -37,16 +37,16 @@ fn limit(saved: &Value, key: &str, place: &str) -> (Option<i64>, Vec<String>) {
     (number, about.collect())
 }
 
-/// One case: numbers of the file, the limit of the configuration, the notes.
-type Case<'a> = (Numbers, Option<i64>, &'a [&'a str]);
+/// One case: numbers of the file, the limit of the configuration, what each of the two
+/// has of its own there, the notes.
+type Case<'a> = (Numbers, Option<i64>, Numbers, &'a [&'a str]);
 
 /// Without a number, or with 128, the kernel's target takes what hosts make, up to
 /// 128; this one has 16 where nothing is said.
 #[test]
 fn each_subsystem_has_the_queues_that_it_said() {
-    type OfEach = [Option<i64>; 2];
-    let none: OfEach = [None, None];
-    let cases: [(Numbers, Option<i64>, OfEach, &[&str]); 8] = [
+    let none: Numbers = [None, None];
+    let cases: [Case<'_>; 8] = [
         ([Some(32), Some(32)], Some(32), none, &[]),
         ([Some(32), Some(8)], Some(32), [None, Some(8)], &[]),
         ([None, None], None, none, &["[0] 128 to 16, and so 1 more"]),
@@ -89,21 +89,28 @@ fn each_subsystem_has_the_queues_that_it_said() {
 
 /// The kernel's target takes 128 over RDMA where nothing is said, and shows -1.
 #[test]
-fn entries_of_a_queue_that_become_others_are_noted() {
+fn each_port_has_the_queue_depth_that_it_said() {
+    let none: Numbers = [None, None];
     let cases: [Case<'_>; 7] = [
-        ([Some(64), Some(64)], Some(64), &[]),
-        ([None, Some(-1)], Some(128), &[]),
-        ([Some(64), Some(-1)], Some(128), &["[0] 64 to 128"]),
-        ([Some(256), None], Some(256), &["[1] 128 to 256"]),
-        ([Some(32), Some(64)], Some(64), &["[0] 32 to 64"]),
+        ([Some(64), Some(64)], Some(64), none, &[]),
+        ([None, Some(-1)], Some(128), none, &[]),
+        ([Some(64), Some(-1)], Some(128), [Some(64), None], &[]),
+        ([Some(256), None], Some(256), [None, Some(128)], &[]),
+        ([Some(32), Some(64)], Some(64), [Some(32), None], &[]),
         (
             [Some(5000); 2],
             Some(1024),
+            none,
             &["[0] 5000 to 1024, and so 1 more"],
         ),
-        ([Some(0), Some(1)], Some(2), &["[0] 0 to 2", "[1] 1 to 2"]),
+        (
+            [Some(0), Some(1)],
+            Some(2),
+            none,
+            &["[0] 0 to 2", "[1] 1 to 2"],
+        ),
     ];
-    for (numbers, wanted, notes) in cases {
+    for (numbers, wanted, of_each, notes) in cases {
         let saved = saved_with_numbers([Some(16); 2], numbers);
         let got = limit(&saved, "queue_depth", "max_queue_size");
         let note = |note: &&str| {
@@ -116,6 +123,10 @@ fn entries_of_a_queue_that_become_others_are_noted() {
             (wanted, notes.iter().map(note).collect()),
             "{numbers:?}"
         );
+        let (text, _) = import(&saved, &small_blocks);
+        let ports = &imported(&text)["port"];
+        let its = [0, 1].map(|at| ports[at].get("queue_depth")?.as_integer());
+        assert_eq!(its, of_each, "{numbers:?}");
     }
 }
 
