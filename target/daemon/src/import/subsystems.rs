@@ -255,6 +255,11 @@ fn namespace(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
     let path = device.text("path", report).unwrap_or_default();
     let uuid = identifier(&mut device, "uuid", report);
     let nguid = identifier(&mut device, "nguid", report);
+    if uuid.is_none() && nguid.is_none() {
+        let what = "has neither uuid nor nguid, so hosts are told some of this target";
+        let remedy = "hosts that knew others take it for another disk: give it those (uuid, nguid)";
+        report.note(device.own_place(), what, remedy);
+    }
     let at_path = device.place("path");
     device.finish(report);
     for key in ["buffered_io", "p2pmem"] {

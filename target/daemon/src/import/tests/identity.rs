@@ -35,3 +35,23 @@ fn hosts_are_told_the_firmware_and_vendor_that_were_chosen() {
         assert_eq!(of("ieee_oui", wrong, "ieee_oui"), (None, true), "{wrong}");
     }
 }
+
+#[test]
+fn a_namespace_that_gets_identifiers_of_ours_is_noted() {
+    let nil = "00000000-0000-0000-0000-000000000000";
+    let place = "subsystems[0].namespaces[0].device";
+    let mut saved: Value = serde_json::from_str(SAVED).unwrap();
+    let about = |saved: &Value| {
+        let (text, report) = import(saved, &small_blocks);
+        let _ = imported(&text);
+        let mut remarks = report.remarks.iter();
+        remarks.any(|it| it.place == place && it.weight == Weight::Note)
+    };
+    let device = "/subsystems/0/namespaces/0/device";
+    saved.pointer_mut(device).unwrap()["nguid"] = json!(nil);
+    assert!(!about(&saved), "it has a uuid");
+    saved.pointer_mut(device).unwrap()["uuid"] = json!(nil);
+    assert!(about(&saved));
+    saved.pointer_mut(device).unwrap()["nguid"] = json!("ef90689c-6c46-d44c-89c1-4067801309a8");
+    assert!(!about(&saved));
+}
