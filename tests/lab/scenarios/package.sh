@@ -113,7 +113,7 @@ losetup -d "$block" "$closed"
 
 # A target that hangs is killed and started again by systemd; the host comes again, and
 # its I/O goes on.
-printf '[Service]\nWatchdogSec=3\n' >$drop_ins/watchdog.conf
+printf '[Service]\nWatchdogSec=6\n' >$drop_ins/watchdog.conf
 in_it systemctl daemon-reload
 in_it systemctl restart nvmeof-target
 wait_for 60 controller_is live
