@@ -8,6 +8,7 @@ const HEAD: &str = "\
 # Instructions of one operation on the hot paths. `cargo xtask test instructions`
 # fails when a count is more than 3 % above. To move a count:
 #     cargo run --release -p nvmeof-guards -- check --accept \"WHY\"
+#     cargo xtask docs
 # The reason goes into this file, and belongs into the commit as well.
 ";
 const COMPILER: &str = "compiler";

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nvmeof_tidy::{features, logging, messages, reference, tree};
+use nvmeof_tidy::{features, instructions, logging, messages, reference, tree};
 
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -50,6 +50,15 @@ fn the_configuration_reference_is_made_of_the_code() {
         "docs/configuration-reference.md",
         &reference::markdown(&tables),
     );
+}
+
+#[test]
+fn the_instructions_in_the_document_are_those_recorded() {
+    let root = tree::root();
+    let recorded = read(&root.join("tests/guards/instructions.txt"));
+    let document = read(&root.join("docs/performance.md"));
+    let made = instructions::refreshed(&document, &recorded).unwrap();
+    must_be("docs/performance.md", &made);
 }
 
 #[test]
