@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use nvmeof_uring::Ring;
 
 use crate::file::FileDisk;
-use crate::losses::{Losses, Lost};
+use crate::losses::Losses;
 use crate::null::NullDisk;
 use crate::polling::{self, NoPolling};
 use crate::ram::{RamDisk, RamStore};
@@ -225,8 +225,8 @@ impl Claim {
     /// How often it may have lost what was answered as done, since it was first opened
     /// in this process.
     #[must_use]
-    pub fn lost(&self) -> Lost {
-        self.inner.losses.now()
+    pub fn losses(&self) -> &Arc<Losses> {
+        &self.inner.losses
     }
 
     /// Something of it may have been lost.

@@ -4,20 +4,47 @@
 //! it then (fsync(2)): whoever asks next hears that all is well. So it is counted here,
 //! for those who wrote and did not ask.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Storage;
 use crate::syncs::Syncs;
 
 /// A count that only grows. It goes on when the same file or device is opened again.
+///
+/// Beside it stands which writes were stable before: those that had ended when a flush
+/// began that succeeded.
 #[derive(Debug)]
-pub(crate) struct Losses {
+pub struct Losses {
     number: u64,
     count: AtomicU64,
+    /// Flushes that began.
+    flushes: AtomicU64,
+    /// What has a [stamp](Self::stamp) until this is stable.
+    stable: AtomicU64,
+    history: Mutex<History>,
     syncs: Syncs,
 }
+
+/// What was stable when something was lost, the oldest first.
+#[derive(Debug, Default)]
+struct History {
+    runs: VecDeque<Run>,
+    /// Losses of which that is not known any more.
+    forgotten: u64,
+}
+
+/// Losses one after the other between which nothing became stable.
+#[derive(Debug)]
+struct Run {
+    stable: u64,
+    /// The count after the last of them.
+    until: u64,
+}
+
+/// Runs that are remembered.
+const MOST: usize = 64;
 
 /// Such a count at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,10 +85,19 @@ impl Losses {
         Self::numbered(0)
     }
 
+    /// Of something that is like no other file or device.
+    #[must_use]
+    pub fn of_its_own() -> Arc<Self> {
+        Self::numbered(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
     fn numbered(number: u64) -> Arc<Self> {
         Arc::new(Self {
             number,
             count: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+            stable: AtomicU64::new(0),
+            history: Mutex::default(),
             syncs: Syncs::default(),
         })
     }
@@ -75,7 +111,7 @@ impl Losses {
         if let Some(one) = known.iter().find(its) {
             return Arc::clone(&one.losses);
         }
-        let losses = Self::numbered(NEXT.fetch_add(1, Ordering::Relaxed));
+        let losses = Self::of_its_own();
         known.push(Known {
             name: Arc::clone(name),
             storage,
@@ -85,8 +121,52 @@ impl Losses {
     }
 
     /// Once more.
-    pub(crate) fn add(&self) {
-        self.count.fetch_add(1, Ordering::AcqRel);
+    pub fn add(&self) {
+        let mut history = self.history();
+        let stable = self.stable.load(Ordering::SeqCst);
+        // Who does not see it yet has its stamp seen, by the one total order.
+        let until = self.count.fetch_add(1, Ordering::SeqCst) + 1;
+        match history.runs.back_mut() {
+            Some(last) if last.stable == stable => last.until = until,
+            _ => history.runs.push_back(Run { stable, until }),
+        }
+        if history.runs.len() > MOST
+            && let Some(oldest) = history.runs.pop_front()
+        {
+            history.forgotten = oldest.until;
+        }
+    }
+
+    /// A flush begins; the number is for [`flushed`](Self::flushed). It has to be taken
+    /// before the disk is told.
+    pub fn flush_begins(&self) -> u64 {
+        self.flushes.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// The flush of that number succeeded, and nothing was lost since it began.
+    pub fn flushed(&self, flush: u64) {
+        self.stable.fetch_max(flush + 1, Ordering::SeqCst);
+    }
+
+    /// Says that a write has ended by now. Greater than 0. What is asked for later has
+    /// the same or a greater one.
+    #[inline]
+    #[must_use]
+    pub fn stamp(&self) -> u64 {
+        self.flushes.load(Ordering::SeqCst) + 1
+    }
+
+    /// Whether something that ended until `stamp`, 0 if there is nothing, may be among
+    /// what was lost since the count was `known`.
+    #[must_use]
+    pub fn concern(&self, stamp: u64, known: u64) -> bool {
+        let history = self.history();
+        if known < history.forgotten {
+            return stamp > 0;
+        }
+        // Of those that came later at least as much was stable.
+        let first = history.runs.iter().find(|run| run.until > known);
+        first.is_some_and(|run| stamp > run.stable)
     }
 
     /// What makes it stable at this moment.
@@ -94,17 +174,87 @@ impl Losses {
         &self.syncs
     }
 
-    pub(crate) fn now(&self) -> Lost {
+    /// How often so far.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> Lost {
         Lost {
             storage: self.number,
-            count: self.count.load(Ordering::Acquire),
+            count: self.count.load(Ordering::SeqCst),
         }
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        // Nothing is left half done when a holder panics.
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn flush(losses: &Losses) {
+        losses.flushed(losses.flush_begins());
+    }
+
+    #[test]
+    fn what_ended_before_a_flush_that_succeeded_is_not_among_what_is_lost() {
+        let losses = Losses::of_its_own();
+        let earlier = losses.stamp();
+        let first = losses.flush_begins();
+        let beside = losses.stamp();
+        losses.flushed(first);
+        let later = losses.stamp();
+        losses.add();
+        let concerned = [0, earlier, beside, later].map(|stamp| losses.concern(stamp, 0));
+        assert_eq!(concerned, [false, false, true, true]);
+        assert!(!losses.concern(later, 1), "that is known");
+        flush(&losses);
+        assert!(losses.concern(later, 0), "what is lost stays so");
+        losses.add();
+        assert!(losses.concern(later, 0) && !losses.concern(later, 1));
+        assert!(losses.concern(losses.stamp(), 1));
+    }
+
+    #[test]
+    fn a_flush_that_did_not_succeed_makes_nothing_stable() {
+        let losses = Losses::of_its_own();
+        let stamp = losses.stamp();
+        losses.flush_begins();
+        losses.add();
+        assert!(losses.concern(stamp, 0));
+        // An older one that comes back late takes nothing away.
+        let old = losses.flush_begins();
+        flush(&losses);
+        let stamp = losses.stamp();
+        flush(&losses);
+        losses.flushed(old);
+        losses.add();
+        assert!(!losses.concern(stamp, 1));
+    }
+
+    #[test]
+    fn of_what_is_too_long_ago_the_worst_is_taken() {
+        let losses = Losses::of_its_own();
+        for _ in 0..=MOST {
+            flush(&losses);
+            let stamp = losses.stamp();
+            flush(&losses);
+            losses.add();
+            assert!(!losses.concern(stamp, losses.now().count - 1));
+        }
+        let history = losses.history();
+        assert_eq!((history.runs.len(), history.forgotten), (MOST, 1));
+        drop(history);
+        assert!(losses.concern(1, 0) && !losses.concern(0, 0));
+        assert!(!losses.concern(1, 1));
+        // Many losses without a flush between them are one run.
+        for _ in 0..10 * MOST {
+            losses.add();
+        }
+        assert_eq!(losses.history().forgotten, 1);
+    }
 
     #[test]
     fn what_was_lost_is_known_when_it_is_opened_again() {

@@ -33,6 +33,8 @@ pub(crate) struct Begun {
     number: u64,
     /// What was lost before it began.
     before: u64,
+    /// Its number among the flushes, if it makes everything stable.
+    flush: Option<u64>,
 }
 
 /// One that succeeded.
@@ -42,6 +44,7 @@ pub(crate) struct Synced {
     before: u64,
     /// Those with a smaller number ran beside it.
     until: u64,
+    flush: Option<u64>,
 }
 
 /// Something was lost since it began.
@@ -49,6 +52,14 @@ pub(crate) struct Synced {
 pub(crate) struct LostMeanwhile;
 
 impl Begun {
+    /// One that makes everything stable that was written before.
+    pub(crate) fn flush(losses: &Arc<Losses>) -> Self {
+        let mut begun = Self::begin(losses);
+        begun.flush = Some(losses.flush_begins());
+        begun
+    }
+
+    /// One that makes stable what it writes itself.
     pub(crate) fn begin(losses: &Arc<Losses>) -> Self {
         let before = losses.now().count;
         let mut state = losses.syncs().lock();
@@ -60,6 +71,7 @@ impl Begun {
             losses: Arc::clone(losses),
             number,
             before,
+            flush: None,
         }
     }
 
@@ -73,11 +85,11 @@ impl Begun {
         }
         drop(state);
         let losses = Arc::clone(&self.losses);
-        let before = self.before;
         Synced {
             losses,
-            before,
+            before: self.before,
             until,
+            flush: self.flush,
         }
     }
 }
@@ -106,8 +118,13 @@ impl Synced {
         if self.losses.syncs().lock().running.iter().any(is_beside) {
             return None;
         }
-        let lost = self.losses.now().count > self.before;
-        Some(if lost { Err(LostMeanwhile) } else { Ok(()) })
+        if self.losses.now().count > self.before {
+            return Some(Err(LostMeanwhile));
+        }
+        if let Some(flush) = self.flush {
+            self.losses.flushed(flush);
+        }
+        Some(Ok(()))
     }
 }
 
@@ -140,6 +157,28 @@ mod tests {
         assert!(losses.syncs().lock().waiting.is_empty());
         losses.add();
         assert_eq!(alone.outcome(), Some(Err(LostMeanwhile)));
+    }
+
+    /// A loss concerns what was stable before if that is not known to be.
+    #[test]
+    fn a_flush_that_is_answered_with_success_makes_stable_what_was_before() {
+        for (flushes, fails) in [(true, false), (true, true), (false, false)] {
+            let (losses, waker) = storage(3);
+            let stamp = losses.stamp();
+            let begun = if flushes {
+                Begun::flush(&losses)
+            } else {
+                Begun::begin(&losses)
+            };
+            let synced = begun.succeeded(&waker);
+            if fails {
+                losses.add();
+            }
+            assert_eq!(synced.outcome().unwrap().is_ok(), !fails);
+            let known = losses.now().count;
+            losses.add();
+            assert_eq!(losses.concern(stamp, known), !flushes || fails);
+        }
     }
 
     #[test]

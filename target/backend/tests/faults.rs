@@ -144,7 +144,11 @@ fn what_a_failed_flush_lost_is_counted_for_all_who_have_the_file() {
             let before = format!("{op:?}");
             let error = bench.err(op);
             count += u64::from(loses);
-            assert_eq!(claim.lost().count, count, "{dir}: {error}: {before}");
+            assert_eq!(
+                claim.losses().now().count,
+                count,
+                "{dir}: {error}: {before}"
+            );
         };
         fails(&mut bench, Op::Flush, true);
         let op = write(&bench, false);
@@ -165,15 +169,15 @@ fn what_a_failed_flush_lost_is_counted_for_all_who_have_the_file() {
         fails(&mut bench, op, false);
         bench.ok(Op::Flush);
         // With another size, and opened again.
-        let lost = claim.lost();
-        assert_eq!(claim.with_size(8192).unwrap().lost(), lost);
+        let lost = claim.losses().now();
+        assert_eq!(claim.with_size(8192).unwrap().losses().now(), lost);
         drop((bench, claim));
         let (path, readonly) = (file.path().to_owned(), false);
         let again = Claim::take(&Spec::File { path, readonly }, None).unwrap();
-        assert_eq!(again.lost(), lost);
+        assert_eq!(again.losses().now(), lost);
         let (_file, other) = file_in(dir);
-        assert_eq!(other.lost().count, 0);
-        assert_ne!(other.lost().storage, lost.storage);
+        assert_eq!(other.losses().now().count, 0);
+        assert_ne!(other.losses().now().storage, lost.storage);
     }
 }
 
@@ -233,7 +237,7 @@ fn a_flush_is_answered_after_those_beside_it_and_fails_with_them() {
             "its thread is woken"
         );
         assert_eq!(done(&mut other, 1), [expected]);
-        assert_eq!(claim.lost().count, lost, "once");
+        assert_eq!(claim.losses().now().count, lost, "once");
         other.ok(Op::Flush);
         first.ok(Op::Flush);
     }
@@ -257,7 +261,7 @@ fn a_durable_write_is_answered_after_a_flush_beside_it() {
             assert_eq!(done(&mut first, 1), [Err(IoErrorKind::Media)]);
             assert_eq!(done(&mut other, 1), [Err(IoErrorKind::Media)]);
         }
-        assert_eq!(claim.lost().count, 1);
+        assert_eq!(claim.losses().now().count, 1);
         assert_eq!(other.pool.available(), other.pool.count());
     }
 }
@@ -309,6 +313,6 @@ fn those_who_flush_while_one_does_share_the_next() {
         let done = done(&mut bench, 10);
         assert_eq!(done.iter().filter(|it| it.is_ok()).count(), well);
         assert_eq!(bench.disks.ring().counts().operations, operations);
-        assert_eq!(claim.lost().count, lost);
+        assert_eq!(claim.losses().now().count, lost);
     }
 }

@@ -52,4 +52,4 @@ pub use model::{
 pub use protection::{KeepProtections, Keeping, KeptProtection, NotKept, ToKeep};
 pub use queue::{News, Queue, Request, Scarce};
 pub use target::{PortSeat, Refusal, Target};
-pub use writers::Writers;
+pub use writers::{Stake, Writers};

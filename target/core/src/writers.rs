@@ -3,9 +3,11 @@
 //!
 //! Base 2.1, 7.2: a Flush is answered with success when what was written before is on
 //! non-volatile media. When that fails the kernel says so to one who asks, for all that
-//! wrote. So the next Flush of each of them fails, once.
+//! wrote. So the next Flush fails, once, of each of those of whose data it is not certain
+//! that an earlier one had made them stable.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmeof_wire::Nqn;
@@ -18,12 +20,49 @@ pub struct Writers {
 
 #[derive(Debug, Default)]
 struct Told {
-    /// By storage, then by host: of how many losses it was told.
-    storages: BTreeMap<u64, BTreeMap<Nqn, u64>>,
+    /// By storage, then by host.
+    storages: BTreeMap<u64, BTreeMap<Nqn, Entry>>,
     /// Hosts of all of them.
     len: usize,
     /// Hosts that found no place since it was looked last whose place is of no use.
     refused: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    stake: Arc<Stake>,
+    /// The count of losses at which it became one that has to be told.
+    owed: Option<u64>,
+}
+
+/// What one host may lose of one storage. All its queues have the same.
+#[derive(Debug)]
+pub struct Stake {
+    /// The stamp of its last write that may be lost; 0 if there is none.
+    wrote: AtomicU64,
+    /// Of how many losses it is known whether they concern it.
+    known: AtomicU64,
+}
+
+impl Stake {
+    /// A write that may be lost has ended, and is going to be answered with success.
+    /// `stamp` is that of the storage, taken after it ended. Ask
+    /// [`knows`](Self::knows) after that.
+    #[inline]
+    pub fn wrote(&self, stamp: u64) {
+        // It rarely changes, so that queues on several processors only read it.
+        if self.wrote.load(Ordering::SeqCst) < stamp {
+            self.wrote.fetch_max(stamp, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether nothing was lost of which it is not known whether it concerns the host.
+    /// If not, [`Writers::settle`] comes before the next write.
+    #[inline]
+    #[must_use]
+    pub fn knows(&self, losses: u64) -> bool {
+        self.known.load(Ordering::SeqCst) == losses
+    }
 }
 
 /// Hosts that are remembered of one storage.
@@ -35,7 +74,7 @@ const PATIENCE: usize = 1024;
 
 impl Writers {
     /// `host` is going to write to `storage`, which has lost something `losses` times so
-    /// far. False when there are too many others: what it writes has to be stable before
+    /// far. `None` when there are too many others: what it writes has to be stable before
     /// it is answered. `counted` says which storages are there or lost something.
     #[must_use]
     pub fn join(
@@ -44,7 +83,7 @@ impl Writers {
         host: &Nqn,
         losses: u64,
         counted: impl FnOnce() -> BTreeSet<u64>,
-    ) -> bool {
+    ) -> Option<Arc<Stake>> {
         let mut told = self.lock();
         if told.len >= MOST {
             told.refused += 1;
@@ -55,28 +94,70 @@ impl Writers {
         let is_full = told.len >= MOST;
         let Told { storages, len, .. } = &mut *told;
         let hosts = storages.entry(storage).or_default();
-        if hosts.contains_key(host) {
-            return true;
+        if let Some(entry) = hosts.get(host) {
+            return Some(Arc::clone(&entry.stake));
         }
         if is_full || hosts.len() >= MOST_OF_ONE {
-            return false;
+            return None;
         }
-        hosts.insert(*host, losses);
+        let stake = Arc::new(Stake {
+            wrote: AtomicU64::new(0),
+            known: AtomicU64::new(losses),
+        });
+        let entry = Entry {
+            stake: Arc::clone(&stake),
+            owed: None,
+        };
+        hosts.insert(*host, entry);
         *len += 1;
-        true
+        Some(stake)
     }
 
-    /// Whether `host`, whose Flush is done, is to be told that something was lost.
+    /// `storage` has lost something `losses` times by now: finds out whether that
+    /// concerns `host`. `concern` says whether something that was written until a stamp
+    /// may be among what was lost since a count.
+    pub fn settle(
+        &self,
+        storage: u64,
+        host: &Nqn,
+        losses: u64,
+        concern: impl FnOnce(u64, u64) -> bool,
+    ) {
+        if let Some(entry) = self.lock().of(storage, host) {
+            entry.settle(losses, concern);
+        }
+    }
+
+    /// A write of `host` was on its way to `storage` when something was lost, and
+    /// succeeded.
+    pub fn owe(&self, storage: u64, host: &Nqn, losses: u64) {
+        if let Some(entry) = self.lock().of(storage, host) {
+            entry.owed = entry.owed.max(Some(losses));
+        }
+    }
+
+    /// Whether `host`, whose Flush is done, is to be told that something was lost. It
+    /// [settles](Self::settle) that first.
     #[must_use]
-    pub fn owes(&self, storage: u64, host: &Nqn, losses: u64) -> bool {
+    pub fn owes(
+        &self,
+        storage: u64,
+        host: &Nqn,
+        losses: u64,
+        concern: impl FnOnce(u64, u64) -> bool,
+    ) -> bool {
         let mut told = self.lock();
-        told.of(storage, host).is_some_and(|known| *known < losses)
+        told.of(storage, host).is_some_and(|entry| {
+            entry.settle(losses, concern);
+            entry.owed.is_some()
+        })
     }
 
     /// The host has its answer: it was told.
     pub fn tell(&self, storage: u64, host: &Nqn, losses: u64) {
-        if let Some(known) = self.lock().of(storage, host) {
-            *known = losses.max(*known);
+        if let Some(entry) = self.lock().of(storage, host) {
+            entry.stake.known.fetch_max(losses, Ordering::SeqCst);
+            entry.owed.take_if(|owed| *owed <= losses);
         }
     }
 
@@ -86,8 +167,23 @@ impl Writers {
     }
 }
 
+impl Entry {
+    fn settle(&mut self, losses: u64, concern: impl FnOnce(u64, u64) -> bool) {
+        let Stake { wrote, known } = &*self.stake;
+        let before = known.load(Ordering::SeqCst);
+        if before >= losses {
+            return;
+        }
+        // A write that ended before and does not see the loss has its stamp seen here.
+        if concern(wrote.load(Ordering::SeqCst), before) {
+            self.owed = Some(losses);
+        }
+        known.store(losses, Ordering::SeqCst);
+    }
+}
+
 impl Told {
-    fn of(&mut self, storage: u64, host: &Nqn) -> Option<&mut u64> {
+    fn of(&mut self, storage: u64, host: &Nqn) -> Option<&mut Entry> {
         let hosts = self.storages.get_mut(&storage);
         hosts.and_then(|hosts| hosts.get_mut(host))
     }
@@ -102,10 +198,20 @@ impl Told {
 mod tests {
     use super::*;
 
+    /// All that was written before may be lost.
+    fn all(wrote: u64, _known: u64) -> bool {
+        wrote > 0
+    }
+
+    /// Everything was stable by then.
+    fn none(_wrote: u64, _known: u64) -> bool {
+        false
+    }
+
     fn tell(writers: &Writers, storage: u64, host: &Nqn, losses: u64) -> bool {
-        let owed = writers.owes(storage, host, losses);
+        let owed = writers.owes(storage, host, losses, all);
         assert_eq!(
-            writers.owes(storage, host, losses),
+            writers.owes(storage, host, losses, all),
             owed,
             "it may not have heard"
         );
@@ -113,8 +219,12 @@ mod tests {
         owed
     }
 
-    fn join(writers: &Writers, storage: u64, host: &Nqn, losses: u64) -> bool {
+    fn join(writers: &Writers, storage: u64, host: &Nqn, losses: u64) -> Option<Arc<Stake>> {
         writers.join(storage, host, losses, || (0..10).collect())
+    }
+
+    fn write(writers: &Writers, storage: u64, host: &Nqn, losses: u64) {
+        join(writers, storage, host, losses).unwrap().wrote(1);
     }
 
     fn host(number: usize) -> Nqn {
@@ -124,8 +234,9 @@ mod tests {
     #[test]
     fn each_host_that_wrote_is_told_once_of_what_was_lost_since() {
         let writers = Writers::default();
-        assert!(join(&writers, 1, &host(1), 0) && join(&writers, 1, &host(2), 0));
-        assert!(join(&writers, 2, &host(1), 0));
+        write(&writers, 1, &host(1), 0);
+        write(&writers, 1, &host(2), 0);
+        write(&writers, 2, &host(1), 0);
         assert!(!tell(&writers, 1, &host(1), 0));
         assert!(tell(&writers, 1, &host(1), 1) && !tell(&writers, 1, &host(1), 1));
         assert!(tell(&writers, 1, &host(2), 3) && !tell(&writers, 1, &host(2), 3));
@@ -133,20 +244,71 @@ mod tests {
         assert!(!tell(&writers, 1, &host(3), 3), "it wrote nothing");
         assert!(!tell(&writers, 2, &host(1), 0), "that is another");
         // One that comes later has lost nothing by then, and one that comes again has.
-        assert!(join(&writers, 1, &host(3), 3) && join(&writers, 2, &host(1), 1));
+        write(&writers, 1, &host(3), 3);
+        write(&writers, 2, &host(1), 1);
         assert!(!tell(&writers, 1, &host(3), 3));
         assert!(tell(&writers, 2, &host(1), 1));
+    }
+
+    #[test]
+    fn a_host_whose_writes_were_stable_is_not_told() {
+        let writers = Writers::default();
+        write(&writers, 1, &host(1), 0);
+        assert!(!writers.owes(1, &host(1), 1, none));
+        assert!(!writers.owes(1, &host(1), 1, all), "that is settled");
+        assert!(writers.owes(1, &host(1), 2, all));
+        assert!(writers.owes(1, &host(1), 3, none), "until it is told");
+        writers.tell(1, &host(1), 3);
+        assert!(!writers.owes(1, &host(1), 3, all));
+    }
+
+    #[test]
+    fn before_a_host_goes_on_writing_it_is_settled_what_it_lost() {
+        let writers = Writers::default();
+        let stake = join(&writers, 1, &host(1), 0).unwrap();
+        stake.wrote(7);
+        assert!(stake.knows(0) && !stake.knows(2));
+        writers.settle(1, &host(1), 2, |wrote, known| {
+            assert_eq!((wrote, known), (7, 0));
+            true
+        });
+        assert!(stake.knows(2));
+        // It is asked once, and the last write counts.
+        writers.settle(1, &host(1), 2, |_, _| panic!("it is settled"));
+        stake.wrote(9);
+        stake.wrote(8);
+        let asked = |wrote, known| {
+            assert_eq!((wrote, known), (9, 2));
+            false
+        };
+        assert!(writers.owes(1, &host(1), 3, asked), "of what was before");
+    }
+
+    #[test]
+    fn a_write_during_a_loss_is_told_even_if_the_rest_was_stable() {
+        let writers = Writers::default();
+        write(&writers, 1, &host(1), 0);
+        assert!(!writers.owes(1, &host(1), 1, none));
+        writers.owe(1, &host(1), 1);
+        assert!(writers.owes(1, &host(1), 1, none));
+        // One that comes while the answer to a Flush is on its way is told with the next.
+        writers.owe(1, &host(1), 2);
+        writers.tell(1, &host(1), 1);
+        assert!(writers.owes(1, &host(1), 2, none));
+        writers.tell(1, &host(1), 2);
+        assert!(!writers.owes(1, &host(1), 2, none));
     }
 
     #[test]
     fn who_is_too_many_has_to_write_through() {
         let writers = Writers::default();
         for number in 0..MOST_OF_ONE {
-            assert!(join(&writers, 1, &host(number), 0));
+            assert!(join(&writers, 1, &host(number), 0).is_some());
         }
         let another = host(MOST_OF_ONE);
-        assert!(!join(&writers, 1, &another, 0));
-        assert!(join(&writers, 1, &host(0), 0) && join(&writers, 2, &another, 0));
+        assert!(join(&writers, 1, &another, 0).is_none());
+        assert!(join(&writers, 1, &host(0), 0).is_some());
+        assert!(join(&writers, 2, &another, 0).is_some());
         // All that there may be, of storages that are gone by now.
         for number in 10..10 + MOST {
             let _ = join(&writers, number as u64, &another, 0);
@@ -157,7 +319,10 @@ mod tests {
             }
         }
         assert_eq!(writers.lock().refused, 1);
-        assert!(join(&writers, 3, &another, 0), "theirs were of no use");
+        assert!(
+            join(&writers, 3, &another, 0).is_some(),
+            "theirs were of no use"
+        );
         let told = writers.lock();
         assert_eq!(told.len, MOST_OF_ONE + 3);
         assert_eq!(

@@ -2,9 +2,10 @@
 //! `nvmeof-backend` keeping it.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use nvmeof_backend::{
-    Claim, CloseError, DiskId, Disks, Done, Lost, OpenError, Refused, Request, Why,
+    Claim, CloseError, DiskId, Disks, Done, Losses, OpenError, Refused, Request, Why,
 };
 use nvmeof_memory::Region;
 use nvmeof_uring::{RingConfig, RingCounts, RingError};
@@ -41,12 +42,10 @@ pub trait Storage {
         disk.into()
     }
 
-    /// How often it may have lost what it had answered as done.
-    fn lost(&self, disk: u32) -> Lost {
-        Lost {
-            storage: u64::from(disk) + 1,
-            count: 0,
-        }
+    /// What it may have lost of what it had answered as done. `None` for memory, which
+    /// loses nothing.
+    fn losses(&self, _disk: u32) -> Option<Arc<Losses>> {
+        None
     }
 
     /// Takes a request. It comes out of [`poll`](Self::poll) or
@@ -228,9 +227,9 @@ impl Storage for OpenDisks {
         open.map_or(u64::MAX, |open| open.claim.identity())
     }
 
-    fn lost(&self, disk: u32) -> Lost {
-        let open = self.place(disk);
-        open.map_or_else(Lost::default, |open| open.claim.lost())
+    fn losses(&self, disk: u32) -> Option<Arc<Losses>> {
+        let losses = self.place(disk)?.claim.losses();
+        (losses.now().storage != 0).then(|| Arc::clone(losses))
     }
 
     fn submit(&mut self, disk: u32, request: Request) -> Result<(), Refused<Request>> {

@@ -47,7 +47,7 @@ impl FileDisk {
         if !self.flushing.is_due() || io.room() == 0 {
             return;
         }
-        let begun = Begun::begin(&self.losses);
+        let begun = Begun::flush(&self.losses);
         match io.fdatasync(SLOT, self.file) {
             Ok(()) => {
                 self.in_ring += 1;

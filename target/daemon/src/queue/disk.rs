@@ -16,13 +16,9 @@ struct NotOpen;
 impl Edge {
     /// Runs `op` on its disk. Gives the next action when it ended at once.
     pub(super) fn execute(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) -> Option<Action> {
-        let stable;
-        let op = if op.kind == IoKind::Read || self.written.is_last(op.disk) {
-            op
-        } else {
-            stable = self.as_writer(op, io);
-            &stable
-        };
+        let mut op = *op;
+        let risk = self.risk_of(&mut op, io);
+        let op = &op;
         // Almost never is anything locked.
         if op.kind != IoKind::Read
             && !(io.locks.is_idle() && self.pairs.is_empty())
@@ -37,6 +33,7 @@ impl Edge {
         let queue = self.place;
         let tag = Tag { queue, slot }.to_bits();
         let job = self.slots.get(slot)?;
+        job.risk = risk;
         let Some(op_with_buf) = lend(job, op) else {
             self.bug("a disk operation without its buffer", io);
             return None;
@@ -111,6 +108,11 @@ impl Edge {
     ) -> Option<Action> {
         if buf.is_none() {
             outcome = self.flushed(slot, outcome, io);
+        }
+        if outcome == Executed::Ok
+            && let Some(risk) = self.slots.get(slot)?.risk.take()
+        {
+            self.wrote(risk, io);
         }
         let job = self.slots.get(slot)?;
         let piece = job.lent == Lent::Piece;

@@ -1,9 +1,10 @@
 //! Hosts are told of what disks lose: those that wrote, when they flush.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use nvmeof_backend::Lost;
-use nvmeof_target_core::{Executed, IoKind, IoOp};
+use nvmeof_backend::{Losses, Lost};
+use nvmeof_target_core::{Executed, IoKind, IoOp, Stake};
 
 use super::{Edge, Io, of_peer};
 use crate::tag::Place;
@@ -12,61 +13,133 @@ use crate::tag::Place;
 #[derive(Debug, Default)]
 pub(super) struct Written {
     /// The one it wrote to last.
-    last: Option<u32>,
-    all: BTreeSet<u32>,
+    last: Option<Touched>,
+    all: BTreeMap<u32, Touched>,
+    /// The disk that loses nothing and was asked for last.
+    safe: Option<u32>,
     /// Flushes whose answers say that something was lost, until they went out.
     telling: Vec<(Place, Lost)>,
+}
+
+#[derive(Clone, Debug)]
+struct Touched {
+    disk: u32,
+    losses: Arc<Losses>,
+    stake: Arc<Stake>,
+}
+
+/// A write that may be lost after it was answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Risk {
+    disk: u32,
+    /// How often the disk had lost something when it began.
+    losses: u64,
 }
 
 /// Disks that a queue remembers; a file that grows again and again is as many of them.
 const MOST: usize = 1024;
 
 impl Written {
+    /// The disk, if the host wrote to it last and nothing was lost since.
     #[inline]
-    pub(super) fn is_last(&self, disk: u32) -> bool {
-        self.last == Some(disk)
+    fn risk_of(&self, disk: u32) -> Option<Risk> {
+        let last = self.last.as_ref().filter(|last| last.disk == disk)?;
+        let losses = last.losses.now().count;
+        last.stake.knows(losses).then_some(Risk { disk, losses })
     }
 
-    fn remember(&mut self, disk: u32) {
+    fn touch(&mut self, touched: Touched) {
         if self.all.len() >= MOST {
             self.all.clear();
         }
-        self.all.insert(disk);
-        self.last = Some(disk);
+        self.last = Some(touched.clone());
+        self.all.insert(touched.disk, touched);
     }
 }
 
 impl Edge {
-    /// `op` as it is executed. If it is a write that may be lost after it was answered,
-    /// its host is known to write from here on; when it cannot be, what it writes is made
-    /// stable first.
-    #[cold]
-    pub(super) fn as_writer(&mut self, op: &IoOp, io: &Io<'_>) -> IoOp {
-        let may_be_lost = match op.kind {
-            IoKind::Write | IoKind::Store | IoKind::WriteZeroes { .. } => !op.fua,
-            _ => false,
-        };
-        let fua = op.fua || (may_be_lost && !self.is_known_to_write(op.disk, io));
-        IoOp { fua, ..*op }
+    /// What `op` may lose after it was answered. `None` if nothing: when the host cannot
+    /// be known to write, what it writes has to be made stable first, and `op` becomes
+    /// that.
+    #[inline]
+    pub(super) fn risk_of(&mut self, op: &mut IoOp, io: &Io<'_>) -> Option<Risk> {
+        let writes = matches!(
+            op.kind,
+            IoKind::Write | IoKind::Store | IoKind::WriteZeroes { .. }
+        );
+        if !writes || op.fua || self.written.safe == Some(op.disk) {
+            return None;
+        }
+        let risk = self.written.risk_of(op.disk);
+        risk.or_else(|| self.as_writer(op, io))
     }
 
-    fn is_known_to_write(&mut self, disk: u32, io: &Io<'_>) -> bool {
-        if !self.written.all.contains(&disk) {
-            let Some(host) = self.core.hostnqn() else {
-                return true;
-            };
-            let lost = io.storage.lost(disk);
-            let Lost { storage, count } = lost;
-            if storage != 0
-                && !io
-                    .writers
-                    .join(storage, &host, count, nvmeof_backend::counted)
-            {
-                return false;
+    #[cold]
+    fn as_writer(&mut self, op: &mut IoOp, io: &Io<'_>) -> Option<Risk> {
+        let disk = op.disk;
+        let Some(losses) = io.storage.losses(disk) else {
+            self.written.safe = Some(disk);
+            return None;
+        };
+        // Nobody writes before a Connect.
+        let host = self.core.hostnqn()?;
+        let lost = losses.now();
+        let Some(touched) = self.touched(disk, &losses, io) else {
+            op.fua = true;
+            return None;
+        };
+        let concern = |wrote, known| losses.concern(wrote, known);
+        io.writers.settle(lost.storage, &host, lost.count, concern);
+        self.written.touch(touched);
+        let losses = lost.count;
+        Some(Risk { disk, losses })
+    }
+
+    /// The disk with what the host has at stake there.
+    fn touched(&self, disk: u32, losses: &Arc<Losses>, io: &Io<'_>) -> Option<Touched> {
+        if let Some(touched) = self.written.all.get(&disk) {
+            return Some(touched.clone());
+        }
+        let Lost { storage, count } = losses.now();
+        let host = self.core.hostnqn()?;
+        let counted = nvmeof_backend::counted;
+        let stake = io.writers.join(storage, &host, count, counted)?;
+        let losses = Arc::clone(losses);
+        Some(Touched {
+            disk,
+            losses,
+            stake,
+        })
+    }
+
+    /// A write has ended well that may be lost.
+    #[inline]
+    pub(super) fn wrote(&mut self, risk: Risk, io: &Io<'_>) {
+        let last = self.written.last.as_ref();
+        if let Some(last) = last.filter(|last| last.disk == risk.disk) {
+            // In this order: one loss is either seen here or has this seen.
+            last.stake.wrote(last.losses.stamp());
+            if last.losses.now().count == risk.losses {
+                return;
             }
         }
-        self.written.remember(disk);
-        true
+        self.wrote_elsewhere(risk, io);
+    }
+
+    #[cold]
+    fn wrote_elsewhere(&mut self, risk: Risk, io: &Io<'_>) {
+        let losses = io.storage.losses(risk.disk);
+        let (Some(losses), Some(host)) = (losses, self.core.hostnqn()) else {
+            return;
+        };
+        if let Some(touched) = self.touched(risk.disk, &losses, io) {
+            touched.stake.wrote(losses.stamp());
+            self.written.touch(touched);
+        }
+        let lost = losses.now();
+        if lost.count != risk.losses {
+            io.writers.owe(lost.storage, &host, lost.count);
+        }
     }
 
     /// What the host is told of the disk's operation for the command in `slot`, which
@@ -77,7 +150,10 @@ impl Edge {
         let Some(disk) = job.and_then(|job| job.request.flushes()) else {
             return outcome;
         };
-        let lost = io.storage.lost(disk);
+        let Some(losses) = io.storage.losses(disk) else {
+            return outcome;
+        };
+        let lost = losses.now();
         // It will send the Flush again when the disk is back.
         if lost.count == 0 || outcome == Executed::Gone {
             return outcome;
@@ -86,7 +162,8 @@ impl Edge {
             return outcome;
         };
         if outcome == Executed::Ok {
-            if !io.writers.owes(lost.storage, &host, lost.count) {
+            let concern = |wrote, known| losses.concern(wrote, known);
+            if !io.writers.owes(lost.storage, &host, lost.count, concern) {
                 return outcome;
             }
             of_peer!(

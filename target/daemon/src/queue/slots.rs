@@ -8,6 +8,7 @@ use nvmeof_memory::{Buf, Classes};
 use nvmeof_target_core::{Action, Data, IoKind, IoOp, Remote, Request};
 
 use super::account::{Charge, Held};
+use super::losses::Risk;
 use crate::tag::Place;
 
 /// The commands of one queue pair.
@@ -48,6 +49,8 @@ pub(super) struct Job {
     pub(super) hungry: Option<Action>,
     /// When it is its turn to write, if it waits for a lock.
     pub(super) turn: Option<u64>,
+    /// What may be lost of what the disk writes for it.
+    pub(super) risk: Option<Risk>,
     /// Whether one of the queue's RDMA Reads is its own.
     pub(super) reads: bool,
     /// When it was begun.
@@ -268,6 +271,7 @@ impl Job {
         self.lent = Lent::None;
         self.hungry = None;
         self.turn = None;
+        self.risk = None;
         self.reads = false;
         self.on_wire = None;
     }

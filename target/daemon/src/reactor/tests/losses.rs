@@ -108,3 +108,58 @@ fn a_flush_that_is_to_be_sent_again_tells_nothing() {
     );
     assert!(flush(&mut bench, &mut host, qp, 1).is_success());
 }
+
+/// What was flushed, by whomever, is not lost with what was written later.
+#[test]
+fn who_had_everything_flushed_is_not_told() {
+    let config = ReactorConfig {
+        capsules: 1024,
+        ..few_buffers()
+    };
+    let mut bench = Bench::with(86, config);
+    let (mut host, mut other) = (bench.host(), bench.host());
+    let (_, qp) = ready(&mut bench, &mut host);
+    let (_, its) = ready(&mut bench, &mut other);
+    write(&mut bench, &mut host, qp);
+    write(&mut bench, &mut other, its);
+    assert!(flush(&mut bench, &mut other, its, 1).is_success());
+    write(&mut bench, &mut other, its);
+    bench.reactor.storage_mut().losses[0].add();
+    // It goes on before it asks: that changes nothing for either.
+    write(&mut bench, &mut host, qp);
+    write(&mut bench, &mut other, its);
+    assert!(flush(&mut bench, &mut host, qp, 1).is_success());
+    let told = Status::WRITE_FAULT;
+    assert_eq!(flush(&mut bench, &mut other, its, 1).kind(), told);
+    assert!(flush(&mut bench, &mut other, its, 1).is_success());
+}
+
+/// It may have been among what was lost, and is answered after that.
+#[test]
+fn a_write_during_which_something_is_lost_is_told() {
+    let mut bench = Bench::new(87);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    write(&mut bench, &mut host, qp);
+    assert!(flush(&mut bench, &mut host, qp, 1).is_success());
+    bench.reactor.storage_mut().hold = true;
+    let sent = host.send_with(qp, command(io::WRITE, 4, 1), &[2; 512]);
+    let a_while = std::time::Duration::from_millis(100);
+    bench.run_for(&mut [&mut host], a_while);
+    let storage = bench.reactor.storage_mut();
+    assert_eq!(storage.in_flight_at(4 * 512), 1);
+    storage.losses[0].add();
+    // With this one it is settled that what was answered before was stable.
+    let later = host.send_with(qp, command(io::WRITE, 5, 1), &[2; 512]);
+    bench.run_for(&mut [&mut host], a_while);
+    let storage = bench.reactor.storage_mut();
+    assert_eq!(storage.in_flight(), 2);
+    storage.hold = false;
+    assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+    assert!(run(&mut bench, &mut host, later).0.status().is_success());
+    assert_eq!(
+        flush(&mut bench, &mut host, qp, 1).kind(),
+        Status::WRITE_FAULT
+    );
+    assert!(flush(&mut bench, &mut host, qp, 1).is_success());
+}

@@ -1,9 +1,10 @@
 //! Disks of memory: everything ends at the next poll, unless it is held.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use nix::errno::Errno;
-use nvmeof_backend::{Done, IoError, IoErrorKind, Lost, Op, Refused, Request, Why};
+use nvmeof_backend::{Done, IoError, IoErrorKind, Losses, Op, Refused, Request, Why};
 
 use crate::storage::{Storage, StorageError};
 
@@ -25,8 +26,8 @@ pub(in super::super) struct MemoryDisks {
     /// Whether all of them are the same storage.
     pub(in super::super) same: bool,
     pub(in super::super) closed: Vec<u32>,
-    /// Flushes that failed.
-    lost: u64,
+    /// By [`identity`](Storage::identity).
+    pub(in super::super) losses: Vec<Arc<Losses>>,
 }
 
 impl MemoryDisks {
@@ -43,7 +44,7 @@ impl MemoryDisks {
             fails: None,
             same: false,
             closed: Vec::new(),
-            lost: 0,
+            losses: (0..count).map(|_| Losses::of_its_own()).collect(),
         }
     }
 
@@ -110,11 +111,9 @@ impl Storage for MemoryDisks {
         if self.same { 0 } else { disk.into() }
     }
 
-    fn lost(&self, disk: u32) -> Lost {
-        Lost {
-            storage: self.identity(disk) + 1,
-            count: self.lost,
-        }
+    fn losses(&self, disk: u32) -> Option<Arc<Losses>> {
+        let its = usize::try_from(self.identity(disk)).unwrap();
+        Some(Arc::clone(&self.losses[its]))
     }
 
     fn submit(&mut self, disk: u32, request: Request) -> Result<(), Refused<Request>> {
@@ -137,8 +136,12 @@ impl Storage for MemoryDisks {
         for (disk, request) in waiting {
             let tag = request.tag;
             self.verbs.push(request.op.verb());
+            let losses = self.losses(disk).unwrap();
+            let is_flush = matches!(request.op, Op::Flush);
             if let Some(errno) = self.fails {
-                self.lost += u64::from(matches!(request.op, Op::Flush));
+                if is_flush {
+                    losses.add();
+                }
                 let error = IoError {
                     kind: IoErrorKind::of(errno),
                     errno,
@@ -149,6 +152,9 @@ impl Storage for MemoryDisks {
                 let (buf, result) = (request.op.into_buf(), Err(error));
                 done.push(Done { tag, buf, result });
                 continue;
+            }
+            if is_flush {
+                losses.flushed(losses.flush_begins());
             }
             let buf = self.execute(disk, request.op);
             let result = Ok(());
