@@ -1,14 +1,14 @@
 //! Simulated disks: a write cache that a crash empties, random times, answers
 //! out of order, errors on demand. Keeps the daemon's contract of storage.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nvmeof_backend::{Done, IoError, IoErrorKind, Op, Refused, Request, Why};
+use nvmeof_backend::{Done, IoError, IoErrorKind, Losses, Op, Refused, Request, Why};
 use nvmeof_rdma::layer::{Dice, OneIn};
 use nvmeof_rdma_sim::SimNet;
 use nvmeof_target::{Storage, StorageError};
@@ -75,6 +75,7 @@ struct Disk {
     stable: Vec<u8>,
     /// Blocks that were written since, oldest first.
     cache: Vec<Cached>,
+    losses: Arc<Losses>,
 }
 
 /// One block in the write cache.
@@ -94,6 +95,8 @@ struct Job {
     failure: Option<Errno>,
     started: u64,
     started_at: Duration,
+    /// Of a flush: its number, and what was lost before.
+    flush: Option<(u64, u64)>,
 }
 
 enum Step {
@@ -115,6 +118,7 @@ impl Disks {
                 now: vec![0; len],
                 stable: vec![0; len],
                 cache: Vec::new(),
+                losses: Losses::of_its_own(),
             }
         });
         let inner = Inner {
@@ -187,6 +191,11 @@ impl Disks {
         self.lock().injected
     }
 
+    /// How often a disk has lost what it had answered as done, but for crashes.
+    pub(crate) fn lost(&self, disk: usize) -> u64 {
+        self.lock().disks[disk].losses.now().count
+    }
+
     /// What the target did that it must not, if anything.
     pub(crate) fn wrong(&self) -> Option<String> {
         self.lock().wrong.first().cloned()
@@ -202,6 +211,11 @@ impl Storage for DiskHandle {
         self.disks.lock().disks[usize::try_from(disk).unwrap()]
             .shape
             .alignment
+    }
+
+    fn losses(&self, disk: u32) -> Option<Arc<Losses>> {
+        let disk = usize::try_from(disk).unwrap();
+        Some(Arc::clone(&self.disks.lock().disks[disk].losses))
     }
 
     fn submit(&mut self, disk: u32, request: Request) -> Result<(), Refused<Request>> {
@@ -272,6 +286,8 @@ impl Inner {
             }
         }
         self.agenda.insert((at, order), Step::Done { job: id });
+        let losses = &self.disks[disk].losses;
+        let flush = matches!(op, Op::Flush).then(|| (losses.flush_begins(), losses.now().count));
         let job = Job {
             disk,
             tag,
@@ -279,6 +295,7 @@ impl Inner {
             failure,
             started: id,
             started_at: now,
+            flush,
         };
         self.jobs.insert(id, job);
     }
@@ -347,11 +364,20 @@ impl Inner {
 
     fn end(&mut self, id: u64) {
         let now = self.tick();
-        let job = self.jobs.remove(&id).unwrap();
-        let disk = &mut self.disks[job.disk];
-        match (&job.op, job.failure) {
-            (Op::Flush, None) => disk.flush(job.started),
-            (Op::Flush, Some(_)) => {}
+        let mut job = self.jobs.remove(&id).unwrap();
+        let Self { disks, dice, .. } = self;
+        let disk = &mut disks[job.disk];
+        match (job.flush, job.failure) {
+            // Who asked beside one that lost something hears of it as well.
+            (Some((_, before)), None) if disk.losses.now().count > before => {
+                job.failure = Some(Errno::EIO);
+            }
+            (Some((flush, _)), None) => {
+                disk.flush(job.started);
+                disk.losses.flushed(flush);
+            }
+            (Some(_), Some(_)) if disk.shape.forgets => disk.forget(dice),
+            (Some(_), Some(_)) => {}
             _ => disk.written(id, now, &job.op, job.failure.is_none()),
         }
         if disk.cache.len() > CACHE {
@@ -443,6 +469,16 @@ impl Disk {
     /// What was done when the flush was submitted becomes stable.
     fn flush(&mut self, submitted: u64) {
         self.stabilise(|one| one.done.is_some_and(|at| at < submitted));
+    }
+
+    /// A flush failed, as the kernel's do: what was to be written counts as written, in
+    /// part without being so. It goes on to be read.
+    fn forget(&mut self, dice: &mut Dice) {
+        let blocks: BTreeSet<u64> = self.cache.iter().map(|one| one.block).collect();
+        let forgotten = |_: &u64| dice.happens(OneIn(2));
+        let forgotten: BTreeSet<u64> = blocks.into_iter().filter(forgotten).collect();
+        self.cache.retain(|one| !forgotten.contains(&one.block));
+        self.losses.add();
     }
 
     fn write_back_oldest(&mut self) {

@@ -12,12 +12,16 @@
 //!   because it was acknowledged with FUA, or before a flush was sent that was
 //!   then acknowledged (NVMe Base 2.0, section 7.1; NVM 1.0, section 3.2.4).
 //!
+//! A flush that fails may take with it what all hosts wrote. Each is told by one of its
+//! own flushes; from then on nothing is known of what it wrote before. So once that
+//! happened a flush says something about what its own host wrote, and of no other's.
+//!
 //! Writes that overlap in time may take effect in either order, block by block.
 //! A write that failed may have changed any of its blocks. One whose answer
 //! was lost may do so until it is known that nobody works on it any more, but once
 //! the target has let go of its queue not after a newer one was acknowledged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::content::{Value, ZEROES};
@@ -36,7 +40,14 @@ pub(crate) struct Oracle {
     clock: u64,
     /// Crashes so far.
     epoch: u32,
+    /// Of namespaces a flush of which failed so.
+    lossy: BTreeSet<usize>,
+    /// Who sends what begins.
+    host: Sender,
 }
+
+/// Who sent something: one of the hosts, or nobody who writes.
+type Sender = Option<usize>;
 
 /// What one block may hold. Never empty.
 #[derive(Debug)]
@@ -46,6 +57,7 @@ struct Block(Vec<Candidate>);
 struct Candidate {
     /// The write, 0 for what was there at first.
     op: OpId,
+    host: Sender,
     value: Value,
     /// When the write was over; `None` while it may still take effect.
     ended: Option<u64>,
@@ -62,6 +74,7 @@ struct Candidate {
 #[derive(Clone, Debug)]
 struct Op {
     kind: Kind,
+    host: Sender,
     ns: usize,
     range: Range<u64>,
     epoch: u32,
@@ -98,6 +111,7 @@ impl Oracle {
     pub(crate) fn new(sizes: impl IntoIterator<Item = u64>) -> Self {
         let first = Candidate {
             op: 0,
+            host: None,
             value: ZEROES,
             ended: Some(0),
             first: Some(0),
@@ -111,7 +125,19 @@ impl Oracle {
             ops: BTreeMap::new(),
             clock: 0,
             epoch: 0,
+            lossy: BTreeSet::new(),
+            host: None,
         }
+    }
+
+    /// What begins from now on is sent by `host`.
+    pub(crate) fn sent_by(&mut self, host: Sender) {
+        self.host = host;
+    }
+
+    /// A flush of `ns` has failed and taken with it what was to become stable.
+    pub(crate) fn lose(&mut self, ns: usize) {
+        self.lossy.insert(ns);
     }
 
     fn tick(&mut self) -> u64 {
@@ -123,6 +149,7 @@ impl Oracle {
         let id = self.tick();
         let op = Op {
             kind,
+            host: self.host,
             ns,
             range,
             epoch: self.epoch,
@@ -174,6 +201,7 @@ impl Oracle {
         let oldest_read = self.oldest_read();
         let candidate = Candidate {
             op: id,
+            host: self.host,
             value: if zeroes { ZEROES } else { id },
             ended: None,
             first: None,
@@ -267,9 +295,17 @@ impl Oracle {
                 self.over(id, &op, now);
             }
             (Kind::Flush, Ending::Done) => {
-                let ns = op.ns;
+                let Op { ns, host, .. } = *op;
+                let all = !self.lossy.contains(&ns);
                 for block in &mut self.blocks[ns] {
-                    block.flushed(id);
+                    block.flushed(id, |one| all || (one.host == host && host.is_some()));
+                }
+            }
+            (Kind::Flush, Ending::Failed) if self.lossy.contains(&op.ns) => {
+                let Op { ns, host, .. } = *op;
+                let candidates = self.blocks[ns].iter_mut().flat_map(|block| &mut block.0);
+                for one in candidates.filter(|one| one.host == host) {
+                    one.acked = false;
                 }
             }
             (Kind::Flush | Kind::Read, _) => {}
@@ -418,9 +454,10 @@ impl Block {
         self.0.iter().filter(fresh)
     }
 
-    /// A flush that was sent at `sent` is acknowledged.
-    fn flushed(&mut self, sent: u64) {
-        let durable = |one: &&Candidate| one.acked && one.ended.is_some_and(|at| at < sent);
+    /// A flush that was sent at `sent` is acknowledged, and `covers` some.
+    fn flushed(&mut self, sent: u64, covers: impl Fn(&Candidate) -> bool) {
+        let durable =
+            |one: &&Candidate| one.acked && one.ended.is_some_and(|at| at < sent) && covers(one);
         let Some(newest) = self.0.iter().filter(durable).map(|one| one.op).max() else {
             return;
         };

@@ -47,6 +47,8 @@ pub(crate) struct DiskShape {
     pub(crate) deallocate: bool,
     /// Whether it has a write cache that a crash empties.
     pub(crate) volatile: bool,
+    /// Whether a flush that fails takes with it what was to become stable.
+    pub(crate) forgets: bool,
     /// Bytes the address of every buffer must be a multiple of.
     pub(crate) alignment: u32,
 }
@@ -186,6 +188,7 @@ impl Plan {
         plan.removals.extend(unreachable);
         plan.removals.sort_by_key(|(after, _)| *after);
         plan.cut_into_segments();
+        plan.forget();
         if plan.by_memory {
             plan.net.chances = SimChances::default();
             for (_, fault) in &mut plan.faults {
@@ -206,6 +209,14 @@ impl Plan {
         let mut dice = Dice::new(self.seed ^ 0x656d_7373);
         let segments = [None, None, Some(536), Some(1460), Some(8960)];
         self.net.segment = segments[dice.below(5)];
+    }
+
+    /// By dice of their own as well.
+    fn forget(&mut self) {
+        let mut dice = Dice::new(self.seed ^ 0x666f_7267);
+        for disk in &mut self.disks {
+            disk.forgets = disk.volatile && dice.happens(OneIn(2));
+        }
     }
 
     /// Whether nothing goes wrong, so that no connection may be lost.
@@ -249,6 +260,7 @@ fn disk(dice: &mut Dice, at: usize) -> DiskShape {
         block_size,
         deallocate: !dice.happens(OneIn(3)),
         volatile: !dice.happens(OneIn(4)),
+        forgets: false,
         alignment: [1, 512, 4096][dice.below(3)],
     }
 }

@@ -186,6 +186,7 @@ pub(crate) fn prepare(
         .into()
     };
     let mut sent = Vec::new();
+    oracle.sent_by(Some(host));
     let stable = |fua| fua || !shape.volatile;
     let (id, work) = match kind {
         Kind::Read => {

@@ -98,6 +98,12 @@ impl World {
         }
     }
 
+    pub(super) fn look_for_losses(&mut self, ns: usize) {
+        if self.disks.lost(ns) > 0 {
+            self.oracle.lose(ns);
+        }
+    }
+
     fn call_ended(&mut self, done: &Done) -> Result<(), Wrong> {
         let id = done.user;
         let Some(pending) = self.calls.remove(&id) else {
@@ -115,6 +121,7 @@ impl World {
         let block = self.plan.disks[pending.ns].block_size;
         let port = super::port_of(&self.plan, pending.host);
         let met = self.away.met(pending.ns, port, pending.since);
+        self.look_for_losses(pending.ns);
         let checked = workload::check(
             id,
             &pending,

@@ -182,12 +182,16 @@ impl World {
         reactor.start_drain(now);
         self.target_deadline = Some(now);
         let all = 0..self.plan.disks.len();
+        self.oracle.sent_by(None);
         self.draining = Some(all.map(|ns| self.oracle.begin_flush(ns)).collect());
     }
 
     /// The target drained: what was acknowledged before is on stable media,
     /// so a loss of power takes none of it.
     pub(super) fn drained(&mut self) -> Result<(), Wrong> {
+        for ns in 0..self.plan.disks.len() {
+            self.look_for_losses(ns);
+        }
         for flush in self.draining.take().unwrap_or_default() {
             self.oracle.end(flush, Ending::Done)?;
         }
