@@ -36,7 +36,7 @@ pub use disks::{DiskId, Disks};
 pub use error::{CloseError, IoError, IoErrorKind, OpenError};
 pub use geometry::{BlockSize, Geometry};
 pub use hints::Hints;
-pub use losses::{Losses, Lost, counted};
+pub use losses::{Losses, Lost, counted, flush_begins, stamp};
 pub use polling::NoPolling;
 pub use request::{Done, Op, Refused, Request, Why};
 pub use resize::ResizeError;

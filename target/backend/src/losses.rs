@@ -14,13 +14,11 @@ use crate::syncs::Syncs;
 /// A count that only grows. It goes on when the same file or device is opened again.
 ///
 /// Beside it stands which writes were stable before: those that had ended when a flush
-/// began that succeeded.
+/// began that succeeded. In which order that was, stamps say.
 #[derive(Debug)]
 pub struct Losses {
     number: u64,
     count: AtomicU64,
-    /// Flushes that began.
-    flushes: AtomicU64,
     /// What has a [stamp](Self::stamp) until this is stable.
     stable: AtomicU64,
     history: Mutex<History>,
@@ -65,6 +63,8 @@ struct Known {
 
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 static NEXT: AtomicU64 = AtomicU64::new(1);
+/// Flushes that began, of all storages.
+static FLUSHES: AtomicU64 = AtomicU64::new(0);
 
 /// The numbers of what is open, and of what was and lost something.
 #[must_use]
@@ -77,6 +77,21 @@ pub fn counted() -> BTreeSet<u64> {
 /// Of what nobody has and where nothing was lost there is nothing to know.
 fn forget(known: &mut Vec<Known>) {
     known.retain(|one| Arc::strong_count(&one.losses) > 1 || one.losses.now().count > 0);
+}
+
+/// Says that something has ended by now. Greater than 0. What ends later has the same or
+/// a greater one.
+#[inline]
+#[must_use]
+pub fn stamp() -> u64 {
+    FLUSHES.load(Ordering::SeqCst) + 1
+}
+
+/// A flush begins: what ended before has this [stamp](stamp()) or a smaller one, and what
+/// ends from now on a greater one. To be taken before the disk is told.
+#[must_use]
+pub fn flush_begins() -> u64 {
+    FLUSHES.fetch_add(1, Ordering::SeqCst) + 1
 }
 
 impl Losses {
@@ -95,7 +110,6 @@ impl Losses {
         Arc::new(Self {
             number,
             count: AtomicU64::new(0),
-            flushes: AtomicU64::new(0),
             stable: AtomicU64::new(0),
             history: Mutex::default(),
             syncs: Syncs::default(),
@@ -137,23 +151,9 @@ impl Losses {
         }
     }
 
-    /// A flush begins; the number is for [`flushed`](Self::flushed). It has to be taken
-    /// before the disk is told.
-    pub fn flush_begins(&self) -> u64 {
-        self.flushes.fetch_add(1, Ordering::SeqCst)
-    }
-
-    /// The flush of that number succeeded, and nothing was lost since it began.
-    pub fn flushed(&self, flush: u64) {
-        self.stable.fetch_max(flush + 1, Ordering::SeqCst);
-    }
-
-    /// Says that a write has ended by now. Greater than 0. What is asked for later has
-    /// the same or a greater one.
-    #[inline]
-    #[must_use]
-    pub fn stamp(&self) -> u64 {
-        self.flushes.load(Ordering::SeqCst) + 1
+    /// The flush that began with that stamp succeeded, and nothing was lost since.
+    pub fn flushed(&self, begun: u64) {
+        self.stable.fetch_max(begun, Ordering::SeqCst);
     }
 
     /// Whether something that ended until `stamp`, 0 if there is nothing, may be among
@@ -195,17 +195,18 @@ mod tests {
     use super::*;
 
     fn flush(losses: &Losses) {
-        losses.flushed(losses.flush_begins());
+        losses.flushed(flush_begins());
     }
 
     #[test]
     fn what_ended_before_a_flush_that_succeeded_is_not_among_what_is_lost() {
         let losses = Losses::of_its_own();
-        let earlier = losses.stamp();
-        let first = losses.flush_begins();
-        let beside = losses.stamp();
+        let earlier = stamp();
+        let first = flush_begins();
+        let beside = stamp();
+        assert!(earlier <= first && first < beside);
         losses.flushed(first);
-        let later = losses.stamp();
+        let later = stamp();
         losses.add();
         let concerned = [0, earlier, beside, later].map(|stamp| losses.concern(stamp, 0));
         assert_eq!(concerned, [false, false, true, true]);
@@ -214,41 +215,45 @@ mod tests {
         assert!(losses.concern(later, 0), "what is lost stays so");
         losses.add();
         assert!(losses.concern(later, 0) && !losses.concern(later, 1));
-        assert!(losses.concern(losses.stamp(), 1));
+        assert!(losses.concern(stamp(), 1));
     }
 
     #[test]
     fn a_flush_that_did_not_succeed_makes_nothing_stable() {
         let losses = Losses::of_its_own();
-        let stamp = losses.stamp();
-        losses.flush_begins();
+        let written = stamp();
+        let _ = flush_begins();
         losses.add();
-        assert!(losses.concern(stamp, 0));
+        assert!(losses.concern(written, 0));
         // An older one that comes back late takes nothing away.
-        let old = losses.flush_begins();
-        flush(&losses);
-        let stamp = losses.stamp();
+        let old = flush_begins();
+        let written = stamp();
         flush(&losses);
         losses.flushed(old);
         losses.add();
-        assert!(!losses.concern(stamp, 1));
+        assert!(!losses.concern(written, 1));
+        // Nor does one of another storage.
+        let written = stamp();
+        flush(&Losses::of_its_own());
+        losses.add();
+        assert!(losses.concern(written, 2));
     }
 
     #[test]
     fn of_what_is_too_long_ago_the_worst_is_taken() {
         let losses = Losses::of_its_own();
+        let first = stamp();
         for _ in 0..=MOST {
-            flush(&losses);
-            let stamp = losses.stamp();
+            let written = stamp();
             flush(&losses);
             losses.add();
-            assert!(!losses.concern(stamp, losses.now().count - 1));
+            assert!(!losses.concern(written, losses.now().count - 1));
         }
         let history = losses.history();
         assert_eq!((history.runs.len(), history.forgotten), (MOST, 1));
         drop(history);
-        assert!(losses.concern(1, 0) && !losses.concern(0, 0));
-        assert!(!losses.concern(1, 1));
+        assert!(losses.concern(first, 0) && !losses.concern(0, 0));
+        assert!(!losses.concern(first, 1));
         // Many losses without a flush between them are one run.
         for _ in 0..10 * MOST {
             losses.add();

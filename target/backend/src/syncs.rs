@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmeof_uring::Waker;
 
-use crate::losses::Losses;
+use crate::losses::{Losses, flush_begins};
 
 /// Those of one storage.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ pub(crate) struct Begun {
     number: u64,
     /// What was lost before it began.
     before: u64,
-    /// Its number among the flushes, if it makes everything stable.
+    /// The stamp of its begin, if it makes everything stable.
     flush: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ impl Begun {
     /// One that makes everything stable that was written before.
     pub(crate) fn flush(losses: &Arc<Losses>) -> Self {
         let mut begun = Self::begin(losses);
-        begun.flush = Some(losses.flush_begins());
+        begun.flush = Some(flush_begins());
         begun
     }
 
@@ -140,7 +140,7 @@ mod tests {
     use nvmeof_uring::{Ring, RingConfig};
 
     use super::*;
-    use crate::Storage;
+    use crate::{Storage, stamp};
 
     fn storage(number: u64) -> (Arc<Losses>, Waker) {
         let ring = Ring::new(RingConfig::default()).unwrap();
@@ -164,7 +164,7 @@ mod tests {
     fn a_flush_that_is_answered_with_success_makes_stable_what_was_before() {
         for (flushes, fails) in [(true, false), (true, true), (false, false)] {
             let (losses, waker) = storage(3);
-            let stamp = losses.stamp();
+            let stamp = stamp();
             let begun = if flushes {
                 Begun::flush(&losses)
             } else {

@@ -31,7 +31,7 @@ struct Told {
 #[derive(Debug)]
 struct Entry {
     stake: Arc<Stake>,
-    /// The count of losses at which it became one that has to be told.
+    /// Up to which stamp there are writes that it has to be told of.
     owed: Option<u64>,
 }
 
@@ -129,10 +129,10 @@ impl Writers {
     }
 
     /// A write of `host` was on its way to `storage` when something was lost, and
-    /// succeeded.
-    pub fn owe(&self, storage: u64, host: &Nqn, losses: u64) {
+    /// succeeded; it has that stamp.
+    pub fn owe(&self, storage: u64, host: &Nqn, stamp: u64) {
         if let Some(entry) = self.lock().of(storage, host) {
-            entry.owed = entry.owed.max(Some(losses));
+            entry.owed = entry.owed.max(Some(stamp));
         }
     }
 
@@ -153,11 +153,11 @@ impl Writers {
         })
     }
 
-    /// The host has its answer: it was told.
-    pub fn tell(&self, storage: u64, host: &Nqn, losses: u64) {
+    /// The host has its answer, that of a Flush that came with that stamp: it was told
+    /// of what it wrote before. What was answered later the Flush said nothing about.
+    pub fn tell(&self, storage: u64, host: &Nqn, came: u64) {
         if let Some(entry) = self.lock().of(storage, host) {
-            entry.stake.known.fetch_max(losses, Ordering::SeqCst);
-            entry.owed.take_if(|owed| *owed <= losses);
+            entry.owed.take_if(|owed| *owed <= came);
         }
     }
 
@@ -175,8 +175,9 @@ impl Entry {
             return;
         }
         // A write that ended before and does not see the loss has its stamp seen here.
-        if concern(wrote.load(Ordering::SeqCst), before) {
-            self.owed = Some(losses);
+        let wrote = wrote.load(Ordering::SeqCst);
+        if concern(wrote, before) {
+            self.owed = self.owed.max(Some(wrote));
         }
         known.store(losses, Ordering::SeqCst);
     }
@@ -215,7 +216,7 @@ mod tests {
             owed,
             "it may not have heard"
         );
-        writers.tell(storage, host, losses);
+        writers.tell(storage, host, 1);
         owed
     }
 
@@ -258,7 +259,7 @@ mod tests {
         assert!(!writers.owes(1, &host(1), 1, all), "that is settled");
         assert!(writers.owes(1, &host(1), 2, all));
         assert!(writers.owes(1, &host(1), 3, none), "until it is told");
-        writers.tell(1, &host(1), 3);
+        writers.tell(1, &host(1), 1);
         assert!(!writers.owes(1, &host(1), 3, all));
     }
 
@@ -282,21 +283,27 @@ mod tests {
             false
         };
         assert!(writers.owes(1, &host(1), 3, asked), "of what was before");
+        // The writes that came later are no longer among them.
+        writers.tell(1, &host(1), 7);
+        assert!(!writers.owes(1, &host(1), 3, none));
     }
 
     #[test]
-    fn a_write_during_a_loss_is_told_even_if_the_rest_was_stable() {
+    fn a_flush_says_nothing_about_what_was_written_after_it_came() {
         let writers = Writers::default();
-        write(&writers, 1, &host(1), 0);
-        assert!(!writers.owes(1, &host(1), 1, none));
-        writers.owe(1, &host(1), 1);
+        let stake = join(&writers, 1, &host(1), 0).unwrap();
+        stake.wrote(7);
+        assert!(writers.owes(1, &host(1), 1, all));
+        for came in [6, 5] {
+            writers.tell(1, &host(1), came);
+            assert!(writers.owes(1, &host(1), 1, none));
+        }
+        // A write during which something was lost, by whomever that was settled.
+        writers.owe(1, &host(1), 8);
+        writers.tell(1, &host(1), 7);
         assert!(writers.owes(1, &host(1), 1, none));
-        // One that comes while the answer to a Flush is on its way is told with the next.
-        writers.owe(1, &host(1), 2);
-        writers.tell(1, &host(1), 1);
-        assert!(writers.owes(1, &host(1), 2, none));
-        writers.tell(1, &host(1), 2);
-        assert!(!writers.owes(1, &host(1), 2, none));
+        writers.tell(1, &host(1), 8);
+        assert!(!writers.owes(1, &host(1), 1, none));
     }
 
     #[test]

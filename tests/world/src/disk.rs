@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nvmeof_backend::{Done, IoError, IoErrorKind, Losses, Op, Refused, Request, Why};
+use nvmeof_backend::{Done, IoError, IoErrorKind, Losses, Op, Refused, Request, Why, flush_begins};
 use nvmeof_rdma::layer::{Dice, OneIn};
 use nvmeof_rdma_sim::SimNet;
 use nvmeof_target::{Storage, StorageError};
@@ -86,6 +86,8 @@ struct Cached {
     job: u64,
     /// When that job was done, in events.
     done: Option<u64>,
+    /// Whether it becomes stable by itself when it is.
+    through: bool,
 }
 
 struct Job {
@@ -95,7 +97,7 @@ struct Job {
     failure: Option<Errno>,
     started: u64,
     started_at: Duration,
-    /// Of a flush: its number, and what was lost before.
+    /// Of a flush: its stamp, and what was lost before.
     flush: Option<(u64, u64)>,
 }
 
@@ -263,7 +265,7 @@ impl Inner {
         let now = self.net.now();
         let Request { tag, op } = request;
         self.check(disk, tag, &op);
-        let failure = self.failure(&op);
+        let failure = self.failure(disk, &op);
         let mut at = now + self.time();
         let (offset, len) = op.range();
         let mut order = id;
@@ -287,7 +289,7 @@ impl Inner {
         }
         self.agenda.insert((at, order), Step::Done { job: id });
         let losses = &self.disks[disk].losses;
-        let flush = matches!(op, Op::Flush).then(|| (losses.flush_begins(), losses.now().count));
+        let flush = matches!(op, Op::Flush).then(|| (flush_begins(), losses.now().count));
         let job = Job {
             disk,
             tag,
@@ -330,8 +332,12 @@ impl Inner {
         }
     }
 
-    fn failure(&mut self, op: &Op) -> Option<Errno> {
+    fn failure(&mut self, disk: usize, op: &Op) -> Option<Errno> {
         let Temper { eio, enospc, .. } = self.temper;
+        let forgets = self.disks[disk].shape.forgets && matches!(op, Op::Flush);
+        if forgets && self.dice.happens(OneIn(4)) {
+            return Some(Errno::EIO);
+        }
         let stores = matches!(op, Op::Write { .. } | Op::WriteZeroes { .. });
         if stores && self.dice.happens(enospc) {
             return Some(Errno::ENOSPC);
@@ -412,6 +418,13 @@ impl Inner {
     }
 }
 
+fn is_through(op: &Op) -> bool {
+    match op {
+        Op::Write { fua, .. } | Op::WriteZeroes { fua, .. } => *fua,
+        _ => false,
+    }
+}
+
 impl Disk {
     fn block(&self, block: u64) -> Range<usize> {
         let size = self.shape.block_size;
@@ -441,6 +454,7 @@ impl Disk {
             Op::WriteZeroes { .. } | Op::Deallocate { .. } => self.now[start..end].fill(0),
             Op::Flush => return,
         }
+        let through = is_through(op);
         for block in self.blocks(&bytes) {
             let data = self.now[self.block(block)].into();
             self.cache.push(Cached {
@@ -448,20 +462,17 @@ impl Disk {
                 data,
                 job,
                 done: None,
+                through,
             });
         }
     }
 
     /// A write is over: it is stable at once if that was asked for.
     fn written(&mut self, job: u64, now: u64, op: &Op, well: bool) {
-        let through = match op {
-            Op::Write { fua, .. } | Op::WriteZeroes { fua, .. } => *fua,
-            _ => false,
-        };
         for one in self.cache.iter_mut().filter(|one| one.job == job) {
             one.done = Some(now);
         }
-        if well && (through || !self.shape.volatile) {
+        if well && (is_through(op) || !self.shape.volatile) {
             self.stabilise(|one| one.job == job);
         }
     }
@@ -474,9 +485,13 @@ impl Disk {
     /// A flush failed, as the kernel's do: what was to be written counts as written, in
     /// part without being so. It goes on to be read.
     fn forget(&mut self, dice: &mut Dice) {
-        let blocks: BTreeSet<u64> = self.cache.iter().map(|one| one.block).collect();
-        let forgotten = |_: &u64| dice.happens(OneIn(2));
-        let forgotten: BTreeSet<u64> = blocks.into_iter().filter(forgotten).collect();
+        let blocks = |through: bool| -> BTreeSet<u64> {
+            let of_it = self.cache.iter().filter(|one| one.through == through);
+            of_it.map(|one| one.block).collect()
+        };
+        let cached = blocks(false);
+        let mut forgotten: BTreeSet<u64> = cached.difference(&blocks(true)).copied().collect();
+        forgotten.retain(|_| dice.happens(OneIn(2)));
         self.cache.retain(|one| !forgotten.contains(&one.block));
         self.losses.add();
     }
@@ -531,6 +546,7 @@ impl Disk {
                     data,
                     job: 0,
                     done: None,
+                    through: false,
                 });
             }
         }

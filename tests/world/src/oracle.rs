@@ -13,8 +13,9 @@
 //!   then acknowledged (NVMe Base 2.0, section 7.1; NVM 1.0, section 3.2.4).
 //!
 //! A flush that fails may take with it what all hosts wrote. Each is told by one of its
-//! own flushes; from then on nothing is known of what it wrote before. So once that
-//! happened a flush says something about what its own host wrote, and of no other's.
+//! own flushes; from then on nothing is known of what it sent before it heard that. So
+//! once that happened a flush says something about what its own host wrote, and of no
+//! other's.
 //!
 //! Writes that overlap in time may take effect in either order, block by block.
 //! A write that failed may have changed any of its blocks. One whose answer
@@ -65,6 +66,8 @@ struct Candidate {
     first: Option<u64>,
     /// Whether it is known to have taken effect, and not lost in a crash.
     acked: bool,
+    /// Whether it may be lost whatever is said from now on.
+    doubtful: bool,
     /// Since when no read may return it.
     stale: Option<u64>,
     /// It cannot come back with a crash.
@@ -116,6 +119,7 @@ impl Oracle {
             ended: Some(0),
             first: Some(0),
             acked: true,
+            doubtful: false,
             stale: None,
             superseded: false,
         };
@@ -206,6 +210,7 @@ impl Oracle {
             ended: None,
             first: None,
             acked: false,
+            doubtful: false,
             stale: None,
             superseded: false,
         };
@@ -305,7 +310,7 @@ impl Oracle {
                 let Op { ns, host, .. } = *op;
                 let candidates = self.blocks[ns].iter_mut().flat_map(|block| &mut block.0);
                 for one in candidates.filter(|one| one.host == host) {
-                    one.acked = false;
+                    one.doubtful = true;
                 }
             }
             (Kind::Flush | Kind::Read, _) => {}
@@ -456,8 +461,9 @@ impl Block {
 
     /// A flush that was sent at `sent` is acknowledged, and `covers` some.
     fn flushed(&mut self, sent: u64, covers: impl Fn(&Candidate) -> bool) {
-        let durable =
-            |one: &&Candidate| one.acked && one.ended.is_some_and(|at| at < sent) && covers(one);
+        let durable = |one: &&Candidate| {
+            one.acked && !one.doubtful && one.ended.is_some_and(|at| at < sent) && covers(one)
+        };
         let Some(newest) = self.0.iter().filter(durable).map(|one| one.op).max() else {
             return;
         };

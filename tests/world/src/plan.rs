@@ -47,7 +47,7 @@ pub(crate) struct DiskShape {
     pub(crate) deallocate: bool,
     /// Whether it has a write cache that a crash empties.
     pub(crate) volatile: bool,
-    /// Whether a flush that fails takes with it what was to become stable.
+    /// Whether flushes fail now and then, and take with them what was to become stable.
     pub(crate) forgets: bool,
     /// Bytes the address of every buffer must be a multiple of.
     pub(crate) alignment: u32,
@@ -215,7 +215,7 @@ impl Plan {
     fn forget(&mut self) {
         let mut dice = Dice::new(self.seed ^ 0x666f_7267);
         for disk in &mut self.disks {
-            disk.forgets = disk.volatile && dice.happens(OneIn(2));
+            disk.forgets = disk.volatile && dice.happens(OneIn(3));
         }
     }
 

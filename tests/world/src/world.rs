@@ -83,6 +83,11 @@ enum Phase {
         ns: usize,
         block: u64,
     },
+    /// Each host flushes each disk, one call after the other.
+    Flush {
+        host: usize,
+        ns: usize,
+    },
     Leave,
     Over,
 }

@@ -16,6 +16,9 @@ struct NotOpen;
 impl Edge {
     /// Runs `op` on its disk. Gives the next action when it ended at once.
     pub(super) fn execute(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) -> Option<Action> {
+        if op.kind == IoKind::Flush {
+            self.flush_came(slot);
+        }
         let mut op = *op;
         let risk = self.risk_of(&mut op, io);
         let op = &op;

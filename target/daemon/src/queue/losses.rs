@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nvmeof_backend::{Losses, Lost};
+use nvmeof_backend::{Losses, Lost, flush_begins, stamp};
 use nvmeof_target_core::{Executed, IoKind, IoOp, Stake};
 
 use super::{Edge, Io, of_peer};
@@ -18,7 +18,7 @@ pub(super) struct Written {
     /// The disk that loses nothing and was asked for last.
     safe: Option<u32>,
     /// Flushes whose answers say that something was lost, until they went out.
-    telling: Vec<(Place, Lost)>,
+    telling: Vec<Telling>,
 }
 
 #[derive(Clone, Debug)]
@@ -34,6 +34,15 @@ pub(super) struct Risk {
     disk: u32,
     /// How often the disk had lost something when it began.
     losses: u64,
+}
+
+/// An answer that says that something was lost.
+#[derive(Clone, Copy, Debug)]
+struct Telling {
+    slot: Place,
+    storage: u64,
+    /// The stamp with which the Flush came.
+    came: u64,
 }
 
 /// Disks that a queue remembers; a file that grows again and again is as many of them.
@@ -112,13 +121,20 @@ impl Edge {
         })
     }
 
+    /// The command in `slot`, a Flush, goes to its first disk or the next one.
+    pub(super) fn flush_came(&mut self, slot: Place) {
+        if let Some(job) = self.slots.get(slot) {
+            job.came.get_or_insert_with(flush_begins);
+        }
+    }
+
     /// A write has ended well that may be lost.
     #[inline]
     pub(super) fn wrote(&mut self, risk: Risk, io: &Io<'_>) {
         let last = self.written.last.as_ref();
         if let Some(last) = last.filter(|last| last.disk == risk.disk) {
             // In this order: one loss is either seen here or has this seen.
-            last.stake.wrote(last.losses.stamp());
+            last.stake.wrote(stamp());
             if last.losses.now().count == risk.losses {
                 return;
             }
@@ -133,12 +149,12 @@ impl Edge {
             return;
         };
         if let Some(touched) = self.touched(risk.disk, &losses, io) {
-            touched.stake.wrote(losses.stamp());
+            touched.stake.wrote(stamp());
             self.written.touch(touched);
         }
         let lost = losses.now();
         if lost.count != risk.losses {
-            io.writers.owe(lost.storage, &host, lost.count);
+            io.writers.owe(lost.storage, &host, stamp());
         }
     }
 
@@ -147,38 +163,41 @@ impl Edge {
     /// and took with it what this host wrote.
     pub(super) fn flushed(&mut self, slot: Place, outcome: Executed, io: &Io<'_>) -> Executed {
         let job = self.slots.get(slot);
-        let Some(disk) = job.and_then(|job| job.request.flushes()) else {
+        let flush = job.and_then(|job| Some((job.request.flushes()?, job.came?)));
+        let Some((disk, came)) = flush else {
             return outcome;
         };
         let Some(losses) = io.storage.losses(disk) else {
             return outcome;
         };
-        let lost = losses.now();
+        let Lost { storage, count } = losses.now();
         // It will send the Flush again when the disk is back.
-        if lost.count == 0 || outcome == Executed::Gone {
+        if count == 0 || outcome == Executed::Gone {
             return outcome;
         }
         let Some(host) = self.core.hostnqn() else {
             return outcome;
         };
-        if outcome == Executed::Ok {
-            let concern = |wrote, known| losses.concern(wrote, known);
-            if !io.writers.owes(lost.storage, &host, lost.count, concern) {
-                return outcome;
-            }
-            of_peer!(
-                warn,
-                self,
-                disk,
-                "a Flush is answered with an error: the disk failed to make stable what was \
-                 written before, and this host wrote to it"
-            );
+        let concern = |wrote, known| losses.concern(wrote, known);
+        if !io.writers.owes(storage, &host, count, concern) {
+            return outcome;
         }
-        self.written.telling.push((slot, lost));
-        match outcome {
-            Executed::Ok => Executed::Failed,
-            other => other,
+        self.written.telling.push(Telling {
+            slot,
+            storage,
+            came,
+        });
+        if outcome != Executed::Ok {
+            return outcome;
         }
+        of_peer!(
+            warn,
+            self,
+            disk,
+            "a Flush is answered with an error: the disk failed to make stable what was \
+             written before, and this host wrote to it"
+        );
+        Executed::Failed
     }
 
     /// The answer to the command in `slot` went out.
@@ -192,11 +211,11 @@ impl Edge {
 
     #[cold]
     fn tell_lost(&mut self, slot: Place, io: &Io<'_>) {
-        let told = self.written.telling.extract_if(.., |(its, _)| *its == slot);
-        let told: Vec<(Place, Lost)> = told.collect();
+        let its = |telling: &mut Telling| telling.slot == slot;
+        let told: Vec<Telling> = self.written.telling.extract_if(.., its).collect();
         if let Some(host) = self.core.hostnqn() {
-            for (_, lost) in told {
-                io.writers.tell(lost.storage, &host, lost.count);
+            for Telling { storage, came, .. } in told {
+                io.writers.tell(storage, &host, came);
             }
         }
     }

@@ -51,6 +51,8 @@ pub(super) struct Job {
     pub(super) turn: Option<u64>,
     /// What may be lost of what the disk writes for it.
     pub(super) risk: Option<Risk>,
+    /// The stamp with which a Flush came.
+    pub(super) came: Option<u64>,
     /// Whether one of the queue's RDMA Reads is its own.
     pub(super) reads: bool,
     /// When it was begun.
@@ -272,6 +274,7 @@ impl Job {
         self.hungry = None;
         self.turn = None;
         self.risk = None;
+        self.came = None;
         self.reads = false;
         self.on_wire = None;
     }

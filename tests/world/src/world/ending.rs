@@ -44,6 +44,7 @@ impl World {
                 Ok(rest)
             }
             Phase::Verify { ns, block } => self.verify(ns, block, now),
+            Phase::Flush { host, ns } => self.flush(host, ns, now),
             Phase::Leave => self.leave(now),
             Phase::Over => Ok(false),
         }
@@ -66,7 +67,7 @@ impl World {
             return Ok(false);
         }
         let Some(shape) = self.plan.disks.get(ns).cloned() else {
-            return Ok(self.verified(now));
+            return Ok(self.verified());
         };
         if block == shape.blocks {
             self.phase = Phase::Verify {
@@ -87,6 +88,12 @@ impl World {
             ranges: vec![piece],
             spoil: None,
         };
+        self.ask(ask, at, now)
+    }
+
+    /// Submits a call of a host at rest.
+    fn ask(&mut self, ask: Ask, at: usize, now: Duration) -> Result<bool, Wrong> {
+        let shape = self.plan.disks[ask.ns].clone();
         let take = |len| self.hosts[at].buffers.take(len);
         let prepared = workload::prepare(ask, at, &shape, &mut self.oracle, take, now);
         let Some(prepared) = prepared else {
@@ -103,16 +110,48 @@ impl World {
     }
 
     /// Everything was read. Once more after a crash, if the plan says so.
-    fn verified(&mut self, now: Duration) -> bool {
+    fn verified(&mut self) -> bool {
         if std::mem::take(&mut self.plan.crash_at_end) {
-            self.say(format_args!("all is read; and now without power"));
-            self.phase = Phase::Calm;
-            self.crash_target(now);
+            self.say(format_args!("all is read; and now everything is flushed"));
+            self.phase = Phase::Flush { host: 0, ns: 0 };
             return true;
         }
         self.say(format_args!("all is read"));
         self.phase = Phase::Leave;
         true
+    }
+
+    /// Has a host flush a disk, and goes on with the next. After the last there is no
+    /// power.
+    fn flush(&mut self, host: usize, ns: usize, now: Duration) -> Result<bool, Wrong> {
+        if !self.calls.is_empty() {
+            return Ok(false);
+        }
+        if host == self.hosts.len() {
+            self.say(format_args!("all is flushed; and now without power"));
+            self.phase = Phase::Calm;
+            self.crash_target(now);
+            return Ok(true);
+        }
+        let next = match ns + 1 {
+            next if next < self.plan.disks.len() => Phase::Flush { host, ns: next },
+            _ => Phase::Flush {
+                host: host + 1,
+                ns: 0,
+            },
+        };
+        let everything = 0..self.plan.disks[ns].blocks;
+        let ask = Ask {
+            kind: Kind::Flush,
+            ns,
+            ranges: vec![everything],
+            spoil: None,
+        };
+        // One that is lost by now knows nothing of what it wrote.
+        if !self.hosts[host].is_up() || self.ask(ask, host, now)? {
+            self.phase = next;
+        }
+        Ok(true)
     }
 
     /// Waits until all have left, and looks at what they left behind.

@@ -163,3 +163,32 @@ fn a_write_during_which_something_is_lost_is_told() {
     );
     assert!(flush(&mut bench, &mut host, qp, 1).is_success());
 }
+
+/// A Flush says nothing about a write that was answered while it ran: what the disk lost
+/// with the Flush is told with the next one.
+#[test]
+fn a_write_that_is_answered_during_a_flush_is_told_with_the_next() {
+    let mut bench = Bench::new(88);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    write(&mut bench, &mut host, qp);
+    assert!(flush(&mut bench, &mut host, qp, 1).is_success());
+    bench.reactor.storage_mut().hold = true;
+    let a_while = std::time::Duration::from_millis(100);
+    let asked = host.send(qp, command(io::FLUSH, 0, 1), &[]);
+    bench.run_for(&mut [&mut host], a_while);
+    // The disk does the younger one first.
+    let sent = host.send_with(qp, command(io::WRITE, 4, 1), &[2; 512]);
+    bench.run_for(&mut [&mut host], a_while);
+    let storage = bench.reactor.storage_mut();
+    storage.last_first();
+    storage.lets_go = 1;
+    assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+    let storage = bench.reactor.storage_mut();
+    (storage.hold, storage.fails) = (false, Some(Errno::EIO));
+    let told = Status::WRITE_FAULT;
+    assert_eq!(run(&mut bench, &mut host, asked).0.status().kind(), told);
+    bench.reactor.storage_mut().fails = None;
+    assert_eq!(flush(&mut bench, &mut host, qp, 1).kind(), told);
+    assert!(flush(&mut bench, &mut host, qp, 1).is_success());
+}

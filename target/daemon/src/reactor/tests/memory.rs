@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nvmeof_backend::{Done, IoError, IoErrorKind, Losses, Op, Refused, Request, Why};
+use nvmeof_backend::{Done, IoError, IoErrorKind, Losses, Op, Refused, Request, Why, flush_begins};
 
 use crate::storage::{Storage, StorageError};
 
@@ -50,6 +50,11 @@ impl MemoryDisks {
 
     pub(in super::super) fn in_flight(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// What waits is done in the other order.
+    pub(in super::super) fn last_first(&mut self) {
+        self.waiting.reverse();
     }
 
     /// What was begun there and is not done.
@@ -154,7 +159,7 @@ impl Storage for MemoryDisks {
                 continue;
             }
             if is_flush {
-                losses.flushed(losses.flush_begins());
+                losses.flushed(flush_begins());
             }
             let buf = self.execute(disk, request.op);
             let result = Ok(());
