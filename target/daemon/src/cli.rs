@@ -312,6 +312,7 @@ impl CheckConfig {
                 "file": file,
                 "valid": false,
                 "line": error.line(),
+                "key": error.key(),
                 "error": error.to_string(),
             }),
         };

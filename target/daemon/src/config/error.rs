@@ -3,10 +3,13 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::places::{self, Found};
+
 /// A configuration was refused. Displays as `file:line: key: what`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     place: Place,
+    key: Option<String>,
     what: String,
 }
 
@@ -24,6 +27,7 @@ impl ConfigError {
         let path = path.to_path_buf();
         Self {
             place: Place::File { path, line },
+            key: key(at.and_then(|at| places::at(text, at)), what),
             what: what.trim_end().to_owned(),
         }
     }
@@ -33,6 +37,7 @@ impl ConfigError {
         let path = path.to_path_buf();
         Self {
             place: Place::File { path, line: None },
+            key: None,
             what,
         }
     }
@@ -41,6 +46,7 @@ impl ConfigError {
     pub(super) fn command_line(what: &str) -> Self {
         Self {
             place: Place::CommandLine,
+            key: None,
             what: what.to_owned(),
         }
     }
@@ -67,13 +73,11 @@ impl ConfigError {
         }
     }
 
-    /// The key that it is about, as far as it is about one.
+    /// The key that it is about, as far as it is about one, with the names of the tables
+    /// that it is in before it: `subsystem.namespace.path`.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
-        let of_key = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.".contains(c);
-        let (key, rest) = self.what.split_at(self.what.find(|c| !of_key(c))?);
-        let named = !key.is_empty() && (rest.starts_with(':') || rest.starts_with(" ="));
-        named.then_some(key)
+        self.key.as_deref()
     }
 
     /// What is wrong, without the place.
@@ -90,6 +94,30 @@ impl ConfigError {
             Place::CommandLine => None,
         }
     }
+}
+
+/// The key that is at the place of an error, or that `what` names first, which is said of
+/// it.
+fn key(found: Option<Found>, what: &str) -> Option<String> {
+    let table = match found {
+        Some(Found::Key(key)) => return Some(key),
+        Some(Found::Table(table)) => Some(table),
+        None => None,
+    };
+    let key = named(what)?;
+    match table {
+        Some(table) if !key.starts_with(&table) => Some(format!("{table}.{key}")),
+        _ => Some(key.to_owned()),
+    }
+}
+
+fn named(what: &str) -> Option<&str> {
+    if let Some(rest) = what.strip_prefix("missing field `") {
+        return rest.split('`').next();
+    }
+    let of_key = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.".contains(c);
+    let (key, rest) = what.split_at(what.find(|c| !of_key(c))?);
+    (!key.is_empty() && rest.starts_with(':')).then_some(key)
 }
 
 impl fmt::Display for ConfigError {

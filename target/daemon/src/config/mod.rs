@@ -8,6 +8,7 @@ mod error;
 mod limits;
 mod metrics;
 mod open;
+mod places;
 mod provider;
 mod raw;
 mod referral;
@@ -35,6 +36,7 @@ pub use error::ConfigError;
 pub use metrics::MetricsConfig;
 pub use open::Opened;
 pub(crate) use open::{Served, Wanted, preferred};
+use places::Found;
 use provider::Wrong;
 pub use provider::{Choice, ProviderName};
 use raw::{RawConfig, RawNamespace, RawSubsystem};
@@ -103,11 +105,8 @@ impl Config {
     pub fn parse(path: &Path, text: String) -> Result<Self, ConfigError> {
         let raw: RawConfig = toml::from_str(&text).map_err(|error| {
             let at = error.span().map(|span| span.start);
-            let key = at.and_then(|at| raw::key_at(&text, at));
-            let what = match key {
-                Some(key) if !error.message().contains(key) => {
-                    format!("{key}: {}", error.message())
-                }
+            let what = match at.and_then(|at| places::at(&text, at)) {
+                Some(Found::Key(path)) => with_key(&path, error.message()),
                 _ => error.message().to_owned(),
             };
             ConfigError::at(path, &text, at, &what)
@@ -160,7 +159,8 @@ impl Config {
 
     fn check(&self) -> Result<(), ConfigError> {
         if self.raw.port.is_empty() {
-            let what = "at least one [[port]] is needed, with traddr = \"127.0.0.1\" for example";
+            let what = "port: at least one [[port]] is needed, with traddr = \"127.0.0.1\" for \
+                        example";
             return Err(self.error_at(None, what));
         }
         // Sizes of disks are not known yet: with one block each everything
@@ -301,25 +301,32 @@ impl Config {
     /// An error about the sizes of the target.
     #[must_use]
     pub fn limits_error(&self, key: &str, what: &str) -> ConfigError {
-        let at = self.raw.limits.span().start;
-        self.error_at(Some(at), &format!("limits.{key}: {what}"))
+        self.table_error("limits", key, what)
     }
 
     /// An error about `key` of the table `table`.
     pub(crate) fn table_error(&self, table: &str, key: &str, what: &str) -> ConfigError {
-        let at = match &self.origin {
-            Origin::File { text, .. } => raw::place_of_key(text, table, key),
+        let what = format!("{table}.{key}: {what}");
+        self.error_at(self.place_named(&what), &what)
+    }
+
+    /// Where in the text the key is that `what` begins with, or its table.
+    fn place_named(&self, what: &str) -> Option<usize> {
+        let (path, _) = what.split_once(':')?;
+        let (table, key) = path.split_once('.')?;
+        self.place_in(table, key)
+    }
+
+    fn place_in(&self, table: &str, key: &str) -> Option<usize> {
+        match &self.origin {
+            Origin::File { text, .. } => places::of(text, table, key),
             Origin::CommandLine => None,
-        };
-        self.error_at(at, &format!("{table}.{key}: {what}"))
+        }
     }
 
     /// An error about the processors that reactors are to run on.
     pub(crate) fn cores_error(&self, what: &str) -> ConfigError {
-        let reactor = &self.raw.reactor;
-        let at = reactor.get_ref().place_of_cores();
-        let at = at.unwrap_or_else(|| reactor.span().start);
-        self.error_at(Some(at), &format!("reactor.cores: {what}"))
+        self.table_error("reactor", "cores", what)
     }
 
     /// What the value of a key is called where it was given.
@@ -332,8 +339,8 @@ impl Config {
 
     fn running_checked(&self) -> Result<(), ConfigError> {
         let running = self.running();
-        let at = self.raw.reactor.span().start;
-        let wrong = |what: &str| Err(self.error_at(Some(at), what));
+        // Each names its key first.
+        let wrong = |what: &str| Err(self.error_at(self.place_named(what), what));
         if let Err(what) = self.raw.reactor.get_ref().cores() {
             return wrong(&what);
         }
@@ -445,7 +452,7 @@ impl Config {
     fn place(&self, error: &ModelError) -> Option<usize> {
         let at = |spanned: Option<&Spanned<RawSubsystem>>| spanned.map(|it| it.span().start);
         match error.place {
-            Place::Limits => Some(self.raw.limits.span().start),
+            Place::Limits => self.place_in("limits", error.key),
             Place::Discovery => self.raw.discovery.place(),
             Place::Referral(referral) => {
                 let referral = self.raw.referral.get(referral)?;
@@ -480,6 +487,15 @@ impl Config {
             Origin::CommandLine => ConfigError::command_line(what),
         }
     }
+}
+
+/// `message` with the key of that path before it, unless it names that itself.
+fn with_key(path: &str, message: &str) -> String {
+    let key = path.rsplit('.').next().unwrap_or(path);
+    if message.contains(key) {
+        return message.to_owned();
+    }
+    format!("{key}: {message}")
 }
 
 /// A port that nothing is known of yet but where it is.

@@ -256,11 +256,6 @@ impl RawReactor {
         RawCores::resolve(cores, self.count)
     }
 
-    /// Where in the text that is said.
-    pub(super) fn place_of_cores(&self) -> Option<usize> {
-        self.cores.as_ref().map(|cores| cores.span().start)
-    }
-
     pub(super) fn to_running(&self) -> Running {
         let longest = self.spin_us.map(|us| Duration::from_micros(us.into()));
         Running {
@@ -363,37 +358,6 @@ impl RawNamespace {
         };
         Some(span.start)
     }
-}
-
-/// The key whose value is at byte `at` of `text`, as far as both are on one
-/// line.
-pub(super) fn key_at(text: &str, at: usize) -> Option<&str> {
-    let before = text.get(..at)?;
-    let start = before.rfind('\n').map_or(0, |end| end + 1);
-    let (key, _) = before.get(start..)?.split_once('=')?;
-    let key = key.trim();
-    let bare = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    (!key.is_empty() && key.chars().all(bare)).then_some(key)
-}
-
-/// Where `key` of the table `[table]` is set in `text`, or the table begins
-/// when the key is not set.
-pub(super) fn place_of_key(text: &str, table: &str, key: &str) -> Option<usize> {
-    let (mut at, mut found) = (0, None);
-    for line in text.split_inclusive('\n') {
-        let bare = line.trim();
-        if let Some(header) = bare.strip_prefix('[') {
-            if found.is_some() {
-                break;
-            }
-            let name = header.split(']').next().unwrap_or_default();
-            found = (name.trim() == table).then_some(at);
-        } else if found.is_some() && bare.split('=').next().map(str::trim) == Some(key) {
-            return Some(at);
-        }
-        at += line.len();
-    }
-    found
 }
 
 /// `N` bytes from twice as many hexadecimal digits, dashes left out. All zero

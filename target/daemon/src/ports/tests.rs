@@ -455,7 +455,7 @@ fn a_device_with_short_queues_is_told_at_the_start() {
     assert_eq!(error(50), Ok(()));
     let error = error(51).unwrap_err();
     assert!(
-        error.starts_with("target.toml:1: limits.queue_depth: "),
+        error.starts_with("target.toml:2: limits.queue_depth: "),
         "{error}"
     );
     assert!(error.contains("50 or less"), "{error}");
