@@ -104,6 +104,7 @@ impl Present {
             .map(|namespace| Seen {
                 namespace: Namespace {
                     hosts: None,
+                    storage: Arc::default(),
                     ..namespace.clone()
                 },
                 state: state(namespace.ana_group),

@@ -19,6 +19,7 @@ use nvmeof_wire::{Nqn, Sqe, Status};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;
+use crate::NamespaceState;
 use crate::testing::{
     CLOSED, DISK, HOST, Host, NOW, PEER, apply, apply_with, change_a_namespace, closed,
     connect_data, keyed, namespace, port, subsystem, target,
@@ -296,6 +297,33 @@ fn changes_read_as_sentences() {
             format!("{DISK}: namespace 2 has another readonly"),
             format!("{DISK}: namespace 3 is removed"),
             format!("subsystem {CLOSED} is removed"),
+        ]
+    );
+    // All that differs in one subject, one after the other.
+    let mut before = with(&[1, 2, 3]);
+    before.namespaces[1].state = NamespaceState::Disabled;
+    let mut after = before.clone();
+    (after.serial, after.model) = (Some("1".into()), Some("other".into()));
+    let one = &mut after.namespaces[0];
+    (one.blocks, one.readonly, one.uuid) = (2000, true, Some([1; 16]));
+    one.storage = "ram:1M".into();
+    after.namespaces[1].storage = "/disks/other".into();
+    after.namespaces[2].state = NamespaceState::Disabled;
+    after.namespaces[2].ana_group = 2;
+    let changes = build(&[before]).difference(&build(&[after]));
+    let lines: Vec<_> = changes.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        lines,
+        [
+            format!("subsystem {DISK} has another serial"),
+            format!("subsystem {DISK} has another model"),
+            format!("{DISK}: namespace 1 has 1024000 bytes, 512000 before"),
+            format!("{DISK}: namespace 1 has another path"),
+            format!("{DISK}: namespace 1 has another uuid"),
+            format!("{DISK}: namespace 1 has another readonly"),
+            format!("{DISK}: namespace 2 has another path"),
+            format!("{DISK}: namespace 3 is disabled"),
+            format!("{DISK}: namespace 3 has another ana_group"),
         ]
     );
     let changes = build(&[]).difference(&build(&[closed()]));

@@ -91,6 +91,8 @@ pub struct NamespaceSpec {
     pub state: NamespaceState,
     /// What the edge calls the disk.
     pub disk: u32,
+    /// What an administrator calls it: its path. For whom differences are told.
+    pub storage: String,
     /// Whether the disk can give up space.
     pub deallocate: bool,
     /// Whether written data may be lost with the power until it is flushed.
@@ -117,6 +119,7 @@ impl Default for NamespaceSpec {
             readonly: false,
             state: NamespaceState::Ready,
             disk: 0,
+            storage: String::new(),
             deallocate: false,
             volatile_cache: false,
             preferred: Preferred::default(),
@@ -451,6 +454,7 @@ fn namespace(
         readonly: spec.readonly,
         state: spec.state,
         disk: spec.disk,
+        storage: spec.storage.as_str().into(),
         deallocate: spec.deallocate,
         volatile_cache: spec.volatile_cache,
         preferred: spec.preferred,

@@ -92,7 +92,7 @@ pub enum ChangeKind {
     },
     /// Anything else about it.
     Changed {
-        /// Name of what changed first of its values.
+        /// Name of the value that changed.
         key: &'static str,
     },
 }
@@ -138,9 +138,7 @@ fn ports(old: &[Port], new: &[Port], changes: &mut Vec<Change>) {
         match new.iter().find(|port| port.is_at(&before.address())) {
             None => push(changes, subject(before), ChangeKind::Removed),
             Some(after) => {
-                if let Some(key) = port(before, after) {
-                    push(changes, subject(before), ChangeKind::Changed { key });
-                }
+                keys(&subject(before), &port(before, after), changes);
                 states(before, after, changes);
             }
         }
@@ -152,20 +150,24 @@ fn ports(old: &[Port], new: &[Port], changes: &mut Vec<Change>) {
     }
 }
 
-fn port(old: &Port, new: &Port) -> Option<&'static str> {
-    if old.carriers != new.carriers {
-        return Some("provider");
+/// Whether the value of a key differs.
+type Differs = (&'static str, bool);
+
+/// The keys of which that is so.
+fn keys(subject: &Subject, all: &[Differs], changes: &mut Vec<Change>) {
+    for (key, _) in all.iter().filter(|(_, differs)| *differs) {
+        push(changes, subject.clone(), ChangeKind::Changed { key });
     }
-    if old.in_capsule != new.in_capsule {
-        return Some("in_capsule");
-    }
-    if old.queue_depth != new.queue_depth {
-        return Some("queue_depth");
-    }
-    if old.subsystems != new.subsystems {
-        return Some("subsystems");
-    }
-    (old.id != new.id).then_some("id")
+}
+
+fn port(old: &Port, new: &Port) -> [Differs; 5] {
+    [
+        ("provider", old.carriers != new.carriers),
+        ("in_capsule", old.in_capsule != new.in_capsule),
+        ("queue_depth", old.queue_depth != new.queue_depth),
+        ("subsystems", old.subsystems != new.subsystems),
+        ("id", old.id != new.id),
+    ]
 }
 
 /// Groups of namespaces that a port reaches otherwise.
@@ -185,26 +187,20 @@ fn states(old: &Port, new: &Port, changes: &mut Vec<Change>) {
 }
 
 fn subsystem(old: &Subsystem, new: &Subsystem, changes: &mut Vec<Change>) {
-    let key = if old.serial != new.serial {
-        Some("serial")
-    } else if old.model_number != new.model_number {
-        Some("model")
-    } else if old.controller_ids.min() != new.controller_ids.min() {
-        Some("cntlid_min")
-    } else if old.controller_ids.max() != new.controller_ids.max() {
-        Some("cntlid_max")
-    } else if old.io_queues != new.io_queues {
-        Some("io_queues")
-    } else if old.firmware_revision != new.firmware_revision {
-        Some("firmware_revision")
-    } else if old.ieee_oui != new.ieee_oui {
-        Some("ieee_oui")
-    } else {
-        None
-    };
-    if let Some(key) = key {
-        push(changes, whole(new), ChangeKind::Changed { key });
-    }
+    let (ids, new_ids) = (old.controller_ids, new.controller_ids);
+    let differs = [
+        ("serial", old.serial != new.serial),
+        ("model", old.model_number != new.model_number),
+        ("cntlid_min", ids.min() != new_ids.min()),
+        ("cntlid_max", ids.max() != new_ids.max()),
+        ("io_queues", old.io_queues != new.io_queues),
+        (
+            "firmware_revision",
+            old.firmware_revision != new.firmware_revision,
+        ),
+        ("ieee_oui", old.ieee_oui != new.ieee_oui),
+    ];
+    keys(&whole(new), &differs, changes);
     hosts(Some(old), new, changes);
     namespaces(new.nqn, &allocated(old), &allocated(new), changes);
 }
@@ -244,62 +240,69 @@ fn namespaces(nqn: Nqn, old: &[Namespace], new: &[Namespace], changes: &mut Vec<
     nsids.sort_unstable();
     nsids.dedup();
     for nsid in nsids {
-        let kind = match (of(old, nsid), of(new, nsid)) {
-            (None, _) => Some(ChangeKind::Added),
-            (Some(_), None) => Some(ChangeKind::Removed),
+        let kinds = match (of(old, nsid), of(new, nsid)) {
+            (None, _) => vec![ChangeKind::Added],
+            (Some(_), None) => vec![ChangeKind::Removed],
             (Some(old), Some(new)) => namespace(&old, &new),
         };
-        if let Some(kind) = kind {
+        for kind in kinds {
             push(changes, Subject::Namespace { nqn, nsid }, kind);
         }
     }
 }
 
-fn namespace(old: &Namespace, new: &Namespace) -> Option<ChangeKind> {
+fn namespace(old: &Namespace, new: &Namespace) -> Vec<ChangeKind> {
     if old == new {
-        return None;
+        return Vec::new();
     }
-    let changed = |key| Some(ChangeKind::Changed { key });
-    let disabled = |one: &Namespace| one.state == NamespaceState::Disabled;
-    match (disabled(old), disabled(new)) {
-        (false, true) => return Some(ChangeKind::Disabled),
-        (true, false) => return Some(ChangeKind::Enabled),
-        _ => {}
+    let mut kinds = Vec::new();
+    let is_disabled = |one: &Namespace| one.state == NamespaceState::Disabled;
+    match (is_disabled(old), is_disabled(new)) {
+        (false, true) => kinds.push(ChangeKind::Disabled),
+        (true, false) => kinds.push(ChangeKind::Enabled),
+        (true, true) => {}
+        (false, false) => kinds.extend(storage(old, new)),
     }
-    // A size of which hosts hear in any case, whatever else there is.
-    if old.block_shift != new.block_shift {
-        return changed("block_size");
-    }
-    if (old.uuid, old.nguid, old.eui64) != (new.uuid, new.nguid, new.eui64) {
-        return changed("uuid, nguid or eui64");
-    }
-    if old.is_ready() != new.is_ready() {
-        let kind = if new.is_ready() {
-            ChangeKind::Recovered
+    // The disk says these of a namespace that is enabled.
+    let comparable = is_disabled(old) == is_disabled(new);
+    let block_size = comparable && old.block_shift != new.block_shift;
+    let readonly = comparable && old.readonly != new.readonly;
+    let differs = [
+        ("path", old.storage != new.storage),
+        ("block_size", block_size),
+        ("uuid", old.uuid != new.uuid),
+        ("nguid", old.nguid != new.nguid),
+        ("eui64", old.eui64 != new.eui64),
+        ("readonly", readonly),
+        ("ana_group", old.ana_group != new.ana_group),
+        ("hosts", old.hosts != new.hosts),
+    ];
+    let changed = differs.iter().filter(|(_, differs)| *differs);
+    kinds.extend(changed.map(|(key, _)| ChangeKind::Changed { key }));
+    if kinds.is_empty() {
+        // The same file or device, opened again, or with another geometry.
+        let is_geometry = old.preferred != new.preferred;
+        let key = if is_geometry {
+            "preferred size"
         } else {
-            ChangeKind::Faulted
+            "disk"
         };
-        return Some(kind).filter(|_| !disabled(new));
+        kinds.push(ChangeKind::Changed { key });
     }
-    if old.blocks != new.blocks {
-        return Some(ChangeKind::Resized {
+    kinds
+}
+
+/// What became of what is behind a namespace that is enabled.
+fn storage(old: &Namespace, new: &Namespace) -> Option<ChangeKind> {
+    match (old.is_ready(), new.is_ready()) {
+        (true, false) => Some(ChangeKind::Faulted),
+        (false, true) => Some(ChangeKind::Recovered),
+        _ if old.bytes() != new.bytes() => Some(ChangeKind::Resized {
             from: old.bytes(),
             to: new.bytes(),
-        });
+        }),
+        _ => None,
     }
-    if old.readonly != new.readonly {
-        return changed("readonly");
-    }
-    if old.preferred != new.preferred {
-        return changed("preferred size");
-    }
-    if old.ana_group != new.ana_group {
-        return changed("ana_group");
-    }
-    if old.hosts != new.hosts {
-        return changed("hosts");
-    }
-    changed("path")
 }
 
 impl fmt::Display for Change {

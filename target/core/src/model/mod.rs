@@ -148,6 +148,8 @@ pub struct Namespace {
     pub state: NamespaceState,
     /// What the edge calls the disk.
     pub disk: u32,
+    /// What an administrator calls it.
+    pub storage: Arc<str>,
     /// Whether the disk can give up space.
     pub deallocate: bool,
     /// Whether written data may be lost with the power until it is flushed.

@@ -403,6 +403,7 @@ impl Config {
                 NamespaceState::Disabled
             },
             disk: 0,
+            storage: raw.path.get_ref().clone(),
             deallocate: false,
             volatile_cache: false,
             preferred: Preferred::default(),

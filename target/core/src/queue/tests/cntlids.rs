@@ -106,7 +106,8 @@ fn who_is_connected_keeps_the_identifier_when_the_range_changes() {
     let applied = apply(&target, &[giving(DISK, 20, 29)]);
     assert!(applied.disconnected.is_empty(), "{applied:?}");
     let told: Vec<_> = applied.changes.iter().map(ToString::to_string).collect();
-    assert_eq!(told, [format!("subsystem {DISK} has another cntlid_min")]);
+    let another = |key| format!("subsystem {DISK} has another {key}");
+    assert_eq!(told, ["cntlid_min", "cntlid_max"].map(another));
     // It goes on, gets queues, and its number stays taken.
     assert_eq!(admin.csts() & 1, 1);
     let _io = Host::io(&target, 1, cntlid);
