@@ -61,8 +61,11 @@ reason() {
 }
 
 # fail TEXT : ends the scenario.
+# Of a subshell, such as "$(expect_fail ...)" among arguments, nobody sees the
+# status: the scenario fails all the same, when it ends.
 fail() {
     reason "$*"
+    [ -s /run/lab/failed ] || printf '%s\n' "${*//$'\n'/ }" >/run/lab/failed
     echo "FAILED: $*" >&2
     exit 1
 }
@@ -327,7 +330,10 @@ check_dmesg() {
 finish() {
     set +x
     trap - ERR EXIT
-    if [ "$1" = 0 ]; then
+    if [ "$1" = 0 ] && [ -s /run/lab/failed ]; then
+        cp /run/lab/failed /run/lab/reason
+        exit 1
+    elif [ "$1" = 0 ]; then
         check_dmesg
     elif [ -f "$LOG" ]; then
         echo "--- last lines of the target's log:"

@@ -65,7 +65,7 @@ run() {
         reason="not done after $limit s: ${reason:-$(sed -E 's/^(\++)[0-9.]+ /\1 /; /^\++ (set|blame|finish) /d' "$out/trace" | tail -n 1)}"
     fi
     [ -z "$reason" ] || tell reason "$reason"
-    rm -f /run/lab/reason
+    rm -f /run/lab/reason /run/lab/failed
     [ "$status" = 0 ] || blocked "$out"
     if [ -s /run/lab/records ]; then
         while IFS=$'\t' read -r key value; do tell record "$key" "$value"; done </run/lab/records

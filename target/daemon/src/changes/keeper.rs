@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nvmeof_target_core::Disconnected;
+use nvmeof_target_core::{Change, Disconnected};
 use nvmeof_wire::Nqn;
 
 use super::document::{Document, misfit};
@@ -204,31 +204,36 @@ impl Keeper {
             resting,
             forgotten,
         } = edited;
+        let recovered = self.recover(&edits)?;
         let mut outcome = self.serve_waking(&kept.base, &state, &resting, &waking)?;
+        outcome.report.changes.splice(0..0, recovered);
         let aside = &self.kept().effective.aside;
         let made = waking.iter().map(|one| &one.edit);
         let made = made.filter(|edit| !aside.iter().any(|one| one.edit == **edit));
         outcome.warnings.extend(told(&forgotten, made));
         for edit in &edits {
-            // What was faulted comes back, whatever is there now.
+            outcome.warnings.extend(self.unprotect(edit));
+        }
+        outcome.edits = edits;
+        Ok(outcome)
+    }
+
+    /// Namespaces that are faulted and to be enabled come back, whatever is there now.
+    /// When one cannot, nothing else is done either.
+    fn recover(&self, edits: &[Edit]) -> Result<Vec<Change>, ChangeError> {
+        let mut changes = Vec::new();
+        for edit in edits {
             if let Edit::NamespaceEnable {
                 subsystem: Some(nqn),
                 nsid,
                 enabled: true,
             } = edit
+                && self.manager.is_faulted(nqn, *nsid)
             {
-                // What comes of that is said instead.
-                outcome.report.forget_fault(nqn, *nsid);
-                match self.manager.enable(nqn, *nsid) {
-                    Ok(enabled) => outcome.report.changes.extend(enabled.changes),
-                    // Everything else is done.
-                    Err(error) => outcome.warnings.push(format!("{edit}: {error}")),
-                }
+                changes.extend(self.manager.enable(nqn, *nsid)?.changes);
             }
-            outcome.warnings.extend(self.unprotect(edit));
         }
-        outcome.edits = edits;
-        Ok(outcome)
+        Ok(changes)
     }
 
     /// What hosts write protected is so no longer if `edit` removed it. Says why not.

@@ -68,6 +68,13 @@ impl Manager {
         &self.fault_counts
     }
 
+    /// Whether the storage of a namespace is gone.
+    pub(crate) fn is_faulted(&self, nqn: &str, nsid: u32) -> bool {
+        let seen = self.seen();
+        let mut its = seen.disks.iter().filter(|disk| disk.is_of(nqn, nsid));
+        its.any(|disk| disk.lost().is_some())
+    }
+
     /// Serves a namespace again whose storage was gone and is back.
     ///
     /// # Errors

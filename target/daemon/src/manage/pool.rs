@@ -128,11 +128,6 @@ fn another() -> String {
         .to_owned()
 }
 
-/// What is said of a namespace that stays faulted, for a reason.
-pub(super) fn still_faulted(nqn: &str, nsid: u32, why: &str) -> String {
-    format!("{nqn}: namespace {nsid} is still faulted: {why}")
-}
-
 impl Pool {
     /// What reactors opened at the start, under the numbers 0, 1, 2 and so on.
     pub(crate) fn new(config: &Config, claims: &[Claim]) -> Result<Self, ConfigError> {
@@ -259,7 +254,7 @@ impl Pool {
                 (broken, Some(lost)) => {
                     let Wanted { nqn, nsid, .. } = wanted;
                     let why = broken.err().map_or_else(another, |error| error.to_string());
-                    let remark = still_faulted(nqn, *nsid, &why);
+                    let remark = format!("{nqn}: namespace {nsid} is still faulted: {why}");
                     prepared.remarks.push(remark);
                     let wanted = wanted.clone();
                     return Ok(Disk {

@@ -5,7 +5,6 @@ use std::fmt;
 use nvmeof_target_core::{Change, ChangeKind, Disconnected, Subject};
 use serde_json::{Value, json};
 
-use super::pool::still_faulted;
 use crate::config::ConfigError;
 
 /// What would change.
@@ -55,12 +54,6 @@ impl Plan {
 }
 
 impl Report {
-    /// Says no more that the namespace is still faulted.
-    pub(crate) fn forget_fault(&mut self, nqn: &str, nsid: u32) {
-        let its = still_faulted(nqn, nsid, "");
-        self.remarks.retain(|remark| !remark.starts_with(&its));
-    }
-
     /// The changes of [`to_json`](Self::to_json).
     #[must_use]
     pub fn to_json_list(&self) -> Vec<Value> {
