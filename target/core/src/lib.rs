@@ -45,9 +45,9 @@ pub use limits::{Limits, OfPort};
 pub use locks::{Barrier, LockMember, Locks, RangeLock};
 pub use model::{
     AnaGroup, Carrier, Change, ChangeKind, ControllerIds, DEFAULT_ANA_GROUP, Discovery,
-    DiscoverySpec, Fabric, Model, ModelError, Namespace, NamespaceSpec, NamespaceState, Place,
-    Port, PortAddress, PortBounds, PortSpec, Preferred, Referral, ReferralSpec, Revision, Subject,
-    Subsystem, SubsystemSpec, Traddr, derived,
+    DiscoverySpec, Fabric, Model, ModelError, NO_NGUID, Namespace, NamespaceSpec, NamespaceState,
+    Place, Port, PortAddress, PortBounds, PortSpec, Preferred, Referral, ReferralSpec, Revision,
+    Subject, Subsystem, SubsystemSpec, Traddr, derived,
 };
 pub use protection::{KeepProtections, Keeping, KeptProtection, NotKept, ToKeep};
 pub use queue::{News, Queue, Request, Scarce};

@@ -75,17 +75,17 @@ save() {
         '{$hosts, $ports, $subsystems}'
 }
 
-# serve_namespace SUBSYSTEM NSID PATH GROUP NGUID
+# serve_namespace SUBSYSTEM NSID PATH GROUP [NGUID] : with a UUID that the kernel makes.
 serve_namespace() {
     local namespace=$NVMET/subsystems/$1/namespaces/$2
     mkdir "$namespace"
-    echo "$5" >"$namespace/device_nguid"
+    [ $# -lt 5 ] || echo "$5" >"$namespace/device_nguid"
     echo -n "$3" >"$namespace/device_path"
     echo "$4" >"$namespace/ana_grpid"
     echo 1 >"$namespace/enable"
 }
 
-# serve_port ID SERVICE : both subsystems.
+# serve_port ID SERVICE SUBSYSTEM...
 serve_port() {
     local port=$NVMET/ports/$1 subsystem
     mkdir "$port"
@@ -94,7 +94,7 @@ serve_port() {
     echo "$ADDRESS" >"$port/addr_traddr"
     echo "$2" >"$port/addr_trsvcid"
     mkdir "$port/ana_groups/2"
-    for subsystem in "$MAIL" "$BUILD"; do
+    for subsystem in "${@:3}"; do
         ln -s "$NVMET/subsystems/$subsystem" "$port/subsystems/$subsystem"
     done
 }
@@ -159,25 +159,41 @@ sum_of() {
     checksum "$(device "$1")"
 }
 
-# seen : what a host sees of both subsystems through both ports, a line each.
+# leads SERVICE : the subsystems that the port there leads to, as hosts discover them.
+leads() {
+    nvme discover -t rdma -a "$ADDRESS" -s "$1" -o json | jq -r '.records[] |
+        select(.subtype == "nvme subsystem") |
+        "port \(.portid) at \(.trsvcid) leads to \(.subnqn)"' | sort
+}
+
+# seen : what a host sees through both ports, a line each.
 seen() {
-    local nqn service path
-    for nqn in "$MAIL" "$BUILD"; do
-        for service in "$PORT" "$SECOND"; do
-            connect -n "$nqn" -s "$service" >&2
-            if [ "$nqn" = "$MAIL" ]; then wait_for 20 paths 2; else wait_for 20 paths 1; fi
-            echo "$nqn $service" "$(tr -d ' ' <"/sys/class/nvme/$CTRL/serial")" \
-                "$(tr -d ' ' <"/sys/class/nvme/$CTRL/model")"
-            for path in /sys/class/nvme/"$CTRL"/nvme*n*; do
-                echo "$(cat "$path/nsid") $(cat "$path/uuid") $(cat "$path/nguid")" \
-                    "group $(cat "$path/ana_grpid") $(cat "$path/ana_state")" \
-                    "$(cat "$path/size") sectors," \
-                    "blocks of $(cat "$path/queue/logical_block_size")"
-            done | sort
-            groups
-            nvme disconnect -d "$CTRL" >&2
-        done
+    leads "$PORT"
+    leads "$SECOND"
+    subsystem "$MAIL" "$PORT" 2
+    subsystem "$MAIL" "$SECOND" 2
+    subsystem "$BUILD" "$PORT" 1
+}
+
+# subsystem NQN SERVICE NAMESPACES : what a host sees of it.
+subsystem() {
+    local path attribute
+    connect -n "$1" -s "$2" >&2
+    wait_for 20 paths "$3"
+    echo "$1 $2"
+    for attribute in serial model firmware_rev cntrltype; do
+        echo "$attribute $(tr -d ' ' <"/sys/class/nvme/$CTRL/$attribute")"
     done
+    nvme id-ctrl "/dev/$CTRL" -o json | jq -c '{ieee, cmic, nn, anacap, icdoff, ioccsz}'
+    for path in /sys/class/nvme/"$CTRL"/nvme*n*; do
+        echo "$(cat "$path/nsid") $(cat "$path/uuid")" \
+            "$(cat "$path/nguid" 2>/dev/null || echo 'no NGUID') $(cat "$path/wwid")" \
+            "group $(cat "$path/ana_grpid") $(cat "$path/ana_state")" \
+            "$(cat "$path/size") sectors," \
+            "blocks of $(cat "$path/queue/logical_block_size")"
+    done | sort
+    groups
+    nvme disconnect -d "$CTRL" >&2
 }
 
 modprobe -a nvmet nvmet_rdma
@@ -185,17 +201,21 @@ for subsystem in "$MAIL" "$BUILD"; do
     mkdir "$NVMET/subsystems/$subsystem"
 done
 echo 0123456789abcdef0123 >"$NVMET/subsystems/$MAIL/attr_serial"
+for subsystem in "$MAIL" "$BUILD"; do
+    echo lab-7 >"$NVMET/subsystems/$subsystem/attr_firmware"
+    echo 0x00a0b8 >"$NVMET/subsystems/$subsystem/attr_ieee_oui"
+done
 host=$(cat /etc/nvme/hostnqn)
 mkdir "$NVMET/hosts/$host"
 ln -s "$NVMET/hosts/$host" "$NVMET/subsystems/$MAIL/allowed_hosts/$host"
 echo 1 >"$NVMET/subsystems/$BUILD/attr_allow_any_host"
 # Groups are there when a port has them.
-serve_port 1 "$PORT"
-serve_port 2 "$SECOND"
+serve_port 1 "$PORT" "$MAIL" "$BUILD"
+serve_port 2 "$SECOND" "$MAIL"
 serve_referral 1
 serve_namespace "$MAIL" 1 "$(disk mail-1 64M)" 1 ef90689c-6c46-d44c-89c1-4067801309a1
 serve_namespace "$MAIL" 2 "$(disk mail-2 16M)" 2 ef90689c-6c46-d44c-89c1-4067801309a2
-serve_namespace "$BUILD" 1 "$(disk build 8M)" 1 ef90689c-6c46-d44c-89c1-4067801309a3
+serve_namespace "$BUILD" 1 "$(disk build 8M)" 1
 echo non-optimized >"$NVMET/ports/1/ana_groups/2/ana_state"
 echo inaccessible >"$NVMET/ports/2/ana_groups/2/ana_state"
 

@@ -18,7 +18,7 @@ use zerocopy::little_endian::U64;
 use super::{Admin, CDW10, NSID, Window, access};
 use crate::controller::notices::MAX_REQUESTS;
 use crate::controller::{aborts, errors};
-use crate::model::FIRMWARE;
+use crate::model::{FIRMWARE, NO_NGUID};
 use crate::queue::Failure;
 use crate::sight::{Seen, Sight};
 use crate::{Limits, Namespace};
@@ -401,7 +401,7 @@ fn attributes(namespace: &Namespace) -> Nsattr {
 fn identifiers(namespace: &Namespace) -> NamespaceIdentifiers {
     NamespaceIdentifiers {
         eui64: namespace.eui64,
-        nguid: Some(namespace.nguid),
+        nguid: Some(namespace.nguid).filter(|nguid| *nguid != NO_NGUID),
         uuid: Some(namespace.uuid),
         csi: Some(CSI_NVM),
     }

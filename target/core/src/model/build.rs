@@ -81,7 +81,7 @@ pub struct NamespaceSpec {
     pub block_size: u32,
     /// Derived when not given.
     pub uuid: Option<[u8; 16]>,
-    /// Derived when not given.
+    /// Derived when not given; all zero: there is none.
     pub nguid: Option<[u8; 16]>,
     /// Not reported when not given.
     pub eui64: Option<[u8; 8]>,
@@ -128,6 +128,9 @@ impl Default for NamespaceSpec {
         }
     }
 }
+
+/// NVM 1.0, figure 97: a controller that has no NGUID for a namespace clears the field.
+pub const NO_NGUID: [u8; 16] = [0; 16];
 
 /// Highest number a namespace may have. Keeps the lists that a host reads
 /// short; hosts walk them from 1.
@@ -434,7 +437,7 @@ fn namespace(
     let eui64_taken = |other: &Namespace| spec.eui64.is_some() && other.eui64 == spec.eui64;
     let clash: Option<(&'static str, String)> = if others.iter().any(|other| other.uuid == uuid) {
         Some(("uuid", hex(&uuid)))
-    } else if others.iter().any(|other| other.nguid == nguid) {
+    } else if nguid != NO_NGUID && others.iter().any(|other| other.nguid == nguid) {
         Some(("nguid", hex(&nguid)))
     } else if others.iter().any(eui64_taken) {
         Some(("eui64", hex(&spec.eui64.unwrap_or_default())))

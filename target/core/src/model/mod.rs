@@ -27,7 +27,7 @@ pub use address::PortAddress;
 pub(crate) use ana::MAX_GROUP;
 pub use ana::{AnaGroup, DEFAULT_ANA_GROUP};
 pub use bounds::PortBounds;
-pub use build::{NamespaceSpec, PortSpec, SubsystemSpec};
+pub use build::{NO_NGUID, NamespaceSpec, PortSpec, SubsystemSpec};
 pub(crate) use cntlids::Choice;
 pub use cntlids::ControllerIds;
 pub use derive::derived;
@@ -138,7 +138,7 @@ pub struct Namespace {
     pub block_shift: u8,
     /// Universally unique identifier.
     pub uuid: [u8; 16],
-    /// Namespace globally unique identifier.
+    /// Namespace globally unique identifier; [`NO_NGUID`] if there is none.
     pub nguid: [u8; 16],
     /// IEEE extended unique identifier.
     pub eui64: Option<[u8; 8]>,

@@ -420,14 +420,16 @@ impl Config {
         let Some(given) = given else {
             return Ok(None);
         };
-        let parsed = raw::hex::<N>(given.get_ref()).ok_or_else(|| {
-            let what = format!(
-                "{key} = {:?}: must be {} hexadecimal digits, not all zero",
-                given.get_ref(),
-                N * 2
-            );
+        let wrong = |what: &str| {
+            let what = format!("{key} = {:?}: {what}", given.get_ref());
             self.error_at(Some(given.span().start), &what)
-        })?;
+        };
+        let digits = || wrong(&format!("must be {} hexadecimal digits", N * 2));
+        let parsed = raw::hex::<N>(given.get_ref()).ok_or_else(digits)?;
+        // All zero means "none" in NVMe; a namespace has a UUID at least.
+        if parsed == [0; N] && key != "nguid" {
+            return Err(wrong("all zero stands for none; leave it out"));
+        }
         Ok(Some(parsed))
     }
 

@@ -146,7 +146,7 @@ pub(super) struct RawNamespace {
     pub(super) block_size: Option<Spanned<u32>>,
     /// UUID, 32 hexadecimal digits. Left out: derived from the subsystem's name and `nsid`.
     pub(super) uuid: Option<Spanned<String>>,
-    /// NGUID, 32 hexadecimal digits. Left out: derived in the same way.
+    /// NGUID, 32 hexadecimal digits; all zero: there is none. Left out: derived in the same way.
     pub(super) nguid: Option<Spanned<String>>,
     /// EUI-64, 16 hexadecimal digits. Left out: there is none.
     pub(super) eui64: Option<Spanned<String>>,
@@ -360,8 +360,7 @@ impl RawNamespace {
     }
 }
 
-/// `N` bytes from twice as many hexadecimal digits, dashes left out. All zero
-/// means "none" in NVMe and is refused.
+/// `N` bytes from twice as many hexadecimal digits, dashes left out.
 pub(super) fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits: Vec<u8> = text
         .chars()
@@ -375,7 +374,7 @@ pub(super) fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
         *byte = pair.iter().fold(0, |byte, digit| (byte << 4) | digit);
     }
-    bytes.iter().any(|byte| *byte != 0).then_some(bytes)
+    Some(bytes)
 }
 
 impl<'de> Deserialize<'de> for Size {

@@ -113,12 +113,12 @@ pub(crate) struct Carried {
 
 impl Import {
     /// Does what the command line says. Exit status: 0 a configuration was
-    /// made, 2 it was not.
+    /// made, 1 it has to be corrected before it can be served, 2 none was made.
     pub(crate) fn run(&self) -> ExitCode {
         match self.import() {
             Ok((text, report)) => {
                 self.tell(&text, &report);
-                ExitCode::SUCCESS
+                u8::from(!report.is_good).into()
             }
             Err(error) => {
                 if self.output_format == Format::Json {
@@ -198,6 +198,7 @@ pub(crate) fn fuzzed(bytes: &[u8]) -> Option<(String, usize)> {
 /// identifier that two namespaces have. Files are not looked at.
 fn check(text: &str, report: &mut Report) {
     if let Err(error) = Config::parse(Path::new("configuration"), text.to_owned()) {
+        report.is_good = false;
         let what = format!("is not good: {error}");
         report.lost("configuration", &what, "correct that line of it");
     }

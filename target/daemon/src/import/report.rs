@@ -32,11 +32,23 @@ pub(super) struct Remark {
 }
 
 /// Everything that is not as it was.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) remarks: Vec<Remark>,
     /// Remarks beyond those kept.
     pub(super) more: usize,
+    /// Whether what came of it can be served as it is.
+    pub(super) is_good: bool,
+}
+
+impl Default for Report {
+    fn default() -> Self {
+        Self {
+            remarks: Vec::new(),
+            more: 0,
+            is_good: true,
+        }
+    }
 }
 
 impl Report {

@@ -163,8 +163,13 @@ fn firmware_revision(attr: &mut Object<'_>, report: &mut Report) -> Option<Strin
     let text = printable(attr, "firmware", FIRMWARE, report)?;
     let (major, rest) = text.split_once('.').unwrap_or((&text, ""));
     let major = major.parse::<u8>().is_ok_and(|major| major >= 5);
-    let is_release = major && rest.starts_with(|first: char| first.is_ascii_digit());
-    (!is_release).then_some(text)
+    if !major || !rest.starts_with(|first: char| first.is_ascii_digit()) {
+        return Some(text);
+    }
+    let what = format!("{} is taken for the kernel's release", quoted(&text));
+    let remedy = "hosts are told this target's: write firmware_revision if you chose the other";
+    report.note(&attr.place("firmware"), &what, remedy);
+    None
 }
 
 /// The vendor, unless it is nobody: the kernel has it as a number, `0x00a0b8`.
@@ -255,9 +260,9 @@ fn namespace(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
     let path = device.text("path", report).unwrap_or_default();
     let uuid = identifier(&mut device, "uuid", report);
     let nguid = identifier(&mut device, "nguid", report);
-    if uuid.is_none() && nguid.is_none() {
-        let what = "has neither uuid nor nguid, so hosts are told some of this target";
-        let remedy = "hosts that knew others take it for another disk: give it those (uuid, nguid)";
+    if uuid.is_none() {
+        let what = "has no uuid, so hosts are told one of this target";
+        let remedy = "hosts that knew it without take it for another disk";
         report.note(device.own_place(), what, remedy);
     }
     let at_path = device.place("path");

@@ -101,6 +101,7 @@ fn a_real_setup_comes_along() {
         path = "/srv/nvmet/mail-1.img"
         block_size = 1024
         uuid = "2d0fb70d-6a3c-4f5e-8a49-6c1fd6a0b101"
+        nguid = "00000000-0000-0000-0000-000000000000"
         ana_group = 1
         [[subsystem.namespace]]
         nsid = 2
@@ -121,6 +122,7 @@ fn a_real_setup_comes_along() {
         path = "/srv/nvmet/build.img"
         block_size = 1024
         uuid = "2d0fb70d-6a3c-4f5e-8a49-6c1fd6a0b201"
+        nguid = "00000000-0000-0000-0000-000000000000"
         ana_group = 1
         enabled = false
     "#;
@@ -516,6 +518,7 @@ fn a_configuration_that_cannot_be_is_told() {
     let (_, report) = import.import().unwrap();
     let told = told(&report);
     assert!(told.contains("configuration: is not good: "), "{told}");
+    assert!(!report.is_good, "it ends with status 1");
 }
 
 #[test]

@@ -142,11 +142,14 @@ fn out_namespace(namespace: &Namespace, has_ana: bool, line: &mut impl FnMut(&st
     if let Some(bytes) = namespace.block_size {
         line(&format!("block_size = {bytes}"));
     }
-    for (key, value) in [("uuid", namespace.uuid), ("nguid", namespace.nguid)] {
-        if let Some(value) = value {
-            line(&format!("{key} = \"{value}\""));
-        }
+    if let Some(uuid) = namespace.uuid {
+        line(&format!("uuid = \"{uuid}\""));
     }
+    // The kernel tells none where nobody gave one.
+    line(&format!(
+        "nguid = \"{}\"",
+        namespace.nguid.unwrap_or_default()
+    ));
     if has_ana && namespace.ana_group > 0 {
         line(&format!("ana_group = {}", namespace.ana_group));
     }

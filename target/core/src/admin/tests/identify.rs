@@ -272,6 +272,28 @@ fn preferred_sizes_are_told_of_the_namespace_that_has_them() {
     }
 }
 
+/// NVM 1.0, figure 97: cleared to 0h when there is none; then no descriptor says one.
+#[test]
+fn an_nguid_of_zeroes_is_none() {
+    let mut spec = subsystem();
+    for nsid in [1, 2] {
+        spec.namespaces.retain(|namespace| namespace.nsid != nsid);
+        spec.namespaces.push(crate::NamespaceSpec {
+            nguid: Some(crate::NO_NGUID),
+            ..namespace(nsid)
+        });
+    }
+    let model = Model::build(Limits::default(), &[port()], &[spec]).unwrap();
+    let (mut host, _) = Host::admin(&Target::new(model));
+    for nsid in [1, 2] {
+        let list: DescriptorList = identify(&mut host, Cns::DESCRIPTORS, nsid);
+        let found = NamespaceIdentifiers::parse(&list).unwrap();
+        let id: IdentifyNamespace = identify(&mut host, Cns::NAMESPACE, nsid);
+        assert_eq!((found.nguid, id.nguid), (None, [0; 16]));
+        assert!(found.uuid.is_some());
+    }
+}
+
 #[test]
 fn identifiers_are_given_and_the_same_in_both_places() {
     let (mut host, _) = Host::admin(&target());

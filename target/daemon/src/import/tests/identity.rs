@@ -8,7 +8,10 @@ fn hosts_are_told_the_firmware_and_vendor_that_were_chosen() {
     let of = |key: &str, value: &str, ours: &str| {
         let saved = saved_with(&format!("/subsystems/0/attr/{key}"), json!(value));
         let (text, report) = import(&saved, &small_blocks);
-        let about = report.remarks.iter().any(|it| it.place.ends_with(key));
+        let about = report
+            .remarks
+            .iter()
+            .any(|it| it.place == format!("subsystems[0].attr.{key}"));
         let chosen = imported(&text)["subsystem"][0].get(ours).cloned();
         (chosen.map(|it| it.as_str().unwrap().to_owned()), about)
     };
@@ -20,7 +23,8 @@ fn hosts_are_told_the_firmware_and_vendor_that_were_chosen() {
         ("5.17.0-1", None),
         ("", None),
     ] {
-        let expected = (expected.map(str::to_owned), false);
+        let is_left_out = expected.is_none() && !value.is_empty();
+        let expected = (expected.map(str::to_owned), is_left_out);
         assert_eq!(
             of("firmware", value, "firmware_revision"),
             expected,
@@ -48,10 +52,21 @@ fn a_namespace_that_gets_identifiers_of_ours_is_noted() {
         remarks.any(|it| it.place == place && it.weight == Weight::Note)
     };
     let device = "/subsystems/0/namespaces/0/device";
+    let identifier = |saved: &Value, key: &str| {
+        let (text, _) = import(saved, &small_blocks);
+        let namespace = imported(&text)["subsystem"][0]["namespace"][0].clone();
+        namespace.get(key).map(|it| it.as_str().unwrap().to_owned())
+    };
     saved.pointer_mut(device).unwrap()["nguid"] = json!(nil);
     assert!(!about(&saved), "it has a uuid");
+    assert_eq!(identifier(&saved, "nguid").as_deref(), Some(nil));
+    saved.pointer_mut(device).unwrap()["nguid"].take();
+    assert_eq!(identifier(&saved, "nguid").as_deref(), Some(nil));
     saved.pointer_mut(device).unwrap()["uuid"] = json!(nil);
     assert!(about(&saved));
-    saved.pointer_mut(device).unwrap()["nguid"] = json!("ef90689c-6c46-d44c-89c1-4067801309a8");
-    assert!(!about(&saved));
+    assert_eq!(identifier(&saved, "uuid"), None);
+    let given = "ef90689c-6c46-d44c-89c1-4067801309a8";
+    saved.pointer_mut(device).unwrap()["nguid"] = json!(given);
+    assert!(about(&saved));
+    assert_eq!(identifier(&saved, "nguid").as_deref(), Some(given));
 }
