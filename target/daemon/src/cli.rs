@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::changes::Standing;
 use crate::config::{Config, ConfigError, DEFAULT_PORT};
-use crate::control::{self, Bound, Shared};
+use crate::control::{self, Bound, Shared, Turns};
 use crate::ctl::Ctl;
 use crate::import::Import;
 use crate::log;
@@ -196,6 +196,7 @@ impl Serve {
             keeper: Arc::clone(&keeper),
             watch: Arc::clone(server.watch()),
             tell: service::status,
+            turns: Turns::default(),
         };
         let control = bound.map(|bound| bound.serve(&shared)).transpose();
         let _control = control.map_err(|error| ServeError::Start {

@@ -263,7 +263,11 @@ fn values_that_cannot_be_are_named_with_their_line() {
     let revision = said("firmware_revision = \"123456789\"");
     assert_names(&revision, 9, &["firmware_revision = ", "1 to 8"]);
     let uuid = "block_size = 512\nuuid = \"00000000-0000-0000-0000-000000000000\"";
-    assert_names(&refused("block_size = 512", uuid), 13, &["uuid", "all zero"]);
+    assert_names(
+        &refused("block_size = 512", uuid),
+        13,
+        &["uuid", "all zero"],
+    );
     let host = "allow_any_host = false\nallowed_hosts = [\n\"x\"]";
     assert_names(
         &refused("allow_any_host = true", host),

@@ -17,7 +17,7 @@ pub(crate) struct Answering {
 }
 
 /// Threads that work on requests.
-const WORKERS: usize = 8;
+pub(super) const WORKERS: usize = 8;
 /// How long requests in work may take when the daemon ends.
 const LAST: Duration = Duration::from_secs(2);
 

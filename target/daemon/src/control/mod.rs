@@ -12,6 +12,7 @@ mod routes;
 mod serve;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -32,6 +33,7 @@ pub(crate) use fault::Fault;
 pub(crate) use openapi::text as openapi;
 pub(crate) use routes::{finished, work};
 pub(crate) use serve::{Bounds, serve};
+pub(crate) use turns::Turns;
 
 use crate::changes::Keeper;
 use crate::config::{Config, ConfigError, ControlConfig};
@@ -46,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) watch: Arc<Watch>,
     /// Tells the service manager what is served, after every change.
     pub(crate) tell: fn(&str),
+    /// Whose turn it is to change something.
+    pub(crate) turns: Turns,
 }
 
 /// The socket, which listens; nobody is answered yet.

@@ -105,13 +105,14 @@ pub(super) async fn document(State(shared): State<Shared>) -> Answer<DocumentOut
     post,
     path = "/v1/plan",
     request_body = DocumentIn,
-    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody))
+    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody))
 )]
 pub(super) async fn plan(
     State(shared): State<Shared>,
     Body(document): Body<DocumentIn>,
 ) -> Answer<OutcomeOut> {
-    ask(shared, move |keeper| {
+    in_turn(shared, move |keeper| {
         let (planned, left_out) = keeper.plan(&document.name, document.text)?;
         Ok(planned_out(&planned, left_out))
     })
@@ -124,7 +125,8 @@ pub(super) async fn plan(
     post,
     path = "/v1/apply",
     request_body = DocumentIn,
-    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody))
+    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody))
 )]
 pub(super) async fn apply(
     State(shared): State<Shared>,
@@ -141,7 +143,8 @@ pub(super) async fn apply(
 #[utoipa::path(
     post,
     path = "/v1/reload",
-    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody))
+    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody))
 )]
 pub(super) async fn reload(State(shared): State<Shared>) -> Answer<OutcomeOut> {
     change(shared, |keeper| changed("reload", keeper.reload())).await
@@ -152,14 +155,15 @@ pub(super) async fn reload(State(shared): State<Shared>) -> Answer<OutcomeOut> {
     post,
     path = "/v1/edits",
     request_body = EditsIn,
-    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody))
+    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody))
 )]
 pub(super) async fn edits(
     State(shared): State<Shared>,
     Body(EditsIn { edits, plan }): Body<EditsIn>,
 ) -> Answer<OutcomeOut> {
     if plan {
-        return ask(shared, move |keeper| {
+        return in_turn(shared, move |keeper| {
             let (planned, warnings) = keeper.plan_edit(edits)?;
             Ok(planned_out(&planned, warnings))
         })
@@ -174,7 +178,8 @@ pub(super) async fn edits(
     post,
     path = "/v1/forget",
     request_body = ForgetIn,
-    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody))
+    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody))
 )]
 pub(super) async fn forget(
     State(shared): State<Shared>,
@@ -191,7 +196,8 @@ pub(super) async fn forget(
     post,
     path = "/v1/resize",
     request_body = Resize,
-    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody))
+    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody))
 )]
 pub(super) async fn resize(
     State(shared): State<Shared>,
@@ -208,7 +214,8 @@ pub(super) async fn resize(
     post,
     path = "/v1/disconnect",
     request_body = HostIn,
-    responses((status = 200, body = LostOut), (status = "4XX", body = ErrorBody))
+    responses((status = 200, body = LostOut), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody))
 )]
 pub(super) async fn disconnect(
     State(shared): State<Shared>,
@@ -227,7 +234,8 @@ pub(super) async fn disconnect(
 #[utoipa::path(
     post,
     path = "/v1/drain",
-    responses((status = 200, body = LostOut), (status = "4XX", body = ErrorBody))
+    responses((status = 200, body = LostOut), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody))
 )]
 pub(super) async fn drain(State(shared): State<Shared>) -> Answer<LostOut> {
     change(shared, |keeper| Ok(keeper.drain()?[..].into())).await
@@ -237,7 +245,8 @@ pub(super) async fn drain(State(shared): State<Shared>) -> Answer<LostOut> {
 #[utoipa::path(
     post,
     path = "/v1/resume",
-    responses((status = 200, body = StatusOut), (status = "4XX", body = ErrorBody))
+    responses((status = 200, body = StatusOut), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody))
 )]
 pub(super) async fn resume(State(shared): State<Shared>) -> Answer<StatusOut> {
     change(shared, |keeper| {
@@ -251,10 +260,11 @@ pub(super) async fn resume(State(shared): State<Shared>) -> Answer<StatusOut> {
 #[utoipa::path(
     post,
     path = "/v1/save",
-    responses((status = 200, body = SavedOut), (status = "4XX", body = ErrorBody))
+    responses((status = 200, body = SavedOut), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody))
 )]
 pub(super) async fn save(State(shared): State<Shared>) -> Answer<SavedOut> {
-    ask(shared, |keeper| {
+    in_turn(shared, |keeper| {
         let file = keeper.save()?.display().to_string();
         Ok(SavedOut { file })
     })
@@ -356,10 +366,25 @@ async fn change<T: Send + 'static>(
     answer: impl FnOnce(&Keeper) -> Result<T, Fault> + Send + 'static,
 ) -> Answer<T> {
     let tell = shared.tell;
-    ask(shared, move |keeper| {
+    in_turn(shared, move |keeper| {
         let answer = answer(keeper);
         tell(&keeper.manager().status());
         answer
+    })
+    .await
+}
+
+/// Has the keeper answer when it is the request's turn: it may wait for a change that is
+/// going on, or for a disk.
+async fn in_turn<T: Send + 'static>(
+    shared: Shared,
+    answer: impl FnOnce(&Keeper) -> Result<T, Fault> + Send + 'static,
+) -> Answer<T> {
+    let turn = shared.turns.wait().await?;
+    ask(shared, move |keeper| {
+        // Until it is done, also when nobody waits for the answer any more.
+        let _turn = turn;
+        answer(keeper)
     })
     .await
 }

@@ -316,10 +316,8 @@ fn the_socket_is_for_its_owner_and_goes_in_the_end() {
     assert!(error.contains("does the target run?"), "{error}");
 }
 
-#[test]
-fn the_service_manager_hears_of_every_change() {
-    static TOLD: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
-    let folder = tempfile::tempdir().unwrap();
+/// A target that serves nothing, and what requests are answered from.
+fn served(folder: &tempfile::TempDir, tell: fn(&str)) -> (crate::Server, Shared) {
     let file = folder.path().join("target.toml");
     let text = "[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\nprovider = \"iwarp\"\n\
                 [[subsystem]]\nnqn = \"nqn.2026-11.org.example:disk\"\nallow_any_host = true\n";
@@ -328,8 +326,54 @@ fn the_service_manager_hears_of_every_change() {
     let shared = Shared {
         keeper: Arc::new(keeper),
         watch: Arc::clone(server.watch()),
-        tell: |status| TOLD.lock().unwrap().push(status.to_owned()),
+        tell,
+        turns: Turns::default(),
     };
+    (server, shared)
+}
+
+/// A disk may hang, and with it whatever opens or closes it.
+#[test]
+fn changes_that_wait_leave_room_for_those_who_ask() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, shared) = served(&folder, |_| {});
+    let planned = || {
+        let body = EditsIn {
+            edits: Vec::new(),
+            plan: true,
+        };
+        edits(State(shared.clone()), Body(body))
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let mut hung = Vec::new();
+        for _ in 0..4 {
+            hung.push(shared.turns.wait().await.unwrap());
+        }
+        let waiting: Vec<_> = (0..4).map(|_| tokio::spawn(planned())).collect();
+        tokio::task::yield_now().await;
+        let busy = planned().await.map(drop).unwrap_err();
+        assert_eq!(busy.status.as_u16(), 503, "{busy:?}");
+        assert!(waiting.iter().all(|one| !one.is_finished()));
+        status(State(shared.clone())).await.map(drop).unwrap();
+        drop(hung);
+        for one in waiting {
+            one.await.unwrap().map(drop).unwrap();
+        }
+        planned().await.map(drop).unwrap();
+    });
+    server.stop();
+    server.run().unwrap();
+}
+
+#[test]
+fn the_service_manager_hears_of_every_change() {
+    static TOLD: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+    let folder = tempfile::tempdir().unwrap();
+    let tell = |status: &str| TOLD.lock().unwrap().push(status.to_owned());
+    let (server, shared) = served(&folder, tell);
     let shared = || State(shared.clone());
     let told = || std::mem::take(&mut *TOLD.lock().unwrap());
     let add = |plan| {
