@@ -180,14 +180,37 @@ impl Keeper {
     /// [`ChangeError`]; then nothing changed.
     pub(crate) fn reload(&self) -> Result<Outcome, ChangeError> {
         let (_changing, kept) = self.change();
+        let (base, state) = self.read_again(&kept)?;
+        // What could not be opened may be there again.
+        self.serve_waking(&base, &state, &[], &kept.resting)
+    }
+
+    /// What [`reload`](Self::reload) would change.
+    ///
+    /// # Errors
+    /// [`ChangeError`] as it would be.
+    pub(crate) fn plan_reload(&self) -> Result<Plan, ChangeError> {
+        let (_changing, kept) = self.change();
+        let (base, state) = self.read_again(&kept)?;
+        let planned = self.plan_of(&base, &state, &[]);
+        match planned {
+            Err(_) if !kept.resting.is_empty() => Ok(self.plan_of(&base, &state, &kept.resting)?),
+            planned => Ok(planned?),
+        }
+    }
+
+    fn read_again(&self, kept: &Kept) -> Result<(Base, State), ConfigError> {
         let (file, _) = AdminFile::read(&self.places.file)?;
         let state = State {
             applied: None,
             ..kept.state.clone()
         };
-        let base = Base::of(&state, file)?;
-        // What could not be opened may be there again.
-        self.serve_waking(&base, &state, &[], &kept.resting)
+        Ok((Base::of(&state, file)?, state))
+    }
+
+    fn plan_of(&self, base: &Base, state: &State, resting: &[Aside]) -> Result<Plan, ConfigError> {
+        let effective = Effective::of(base, &state.edits, resting)?;
+        self.manager.plan(&effective.config)
     }
 
     /// Makes edits, all of them or none.
@@ -260,10 +283,7 @@ impl Keeper {
         let (_changing, kept) = self.change();
         let edited = kept.edited(edits)?;
         let waking = kept.waking(&edited)?;
-        let plan = |resting: &[Aside]| {
-            let effective = Effective::of(&kept.base, &edited.state.edits, resting)?;
-            self.manager.plan(&effective.config)
-        };
+        let plan = |resting: &[Aside]| self.plan_of(&kept.base, &edited.state, resting);
         let resting = edited.resting;
         match plan(&resting) {
             Err(_) if !waking.is_empty() => {

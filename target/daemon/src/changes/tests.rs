@@ -10,6 +10,8 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
+use nvmeof_target_core::Change;
+
 use super::*;
 use crate::Server;
 use crate::manage::Drained;
@@ -351,7 +353,13 @@ fn a_document_takes_the_place_of_the_file_until_the_next_reload() {
     assert_eq!(daemon.nsids(), [1, 7]);
     assert_eq!(daemon.keeper.show().applied.as_deref(), Some("other.toml"));
     // The change since does not fit the file, which has a namespace 1.
+    let planned = daemon.keeper.plan_reload().unwrap();
+    assert_eq!(daemon.nsids(), [1, 7], "nothing is done");
     let outcome = daemon.keeper.reload().unwrap();
+    let told = |changes: &[Change]| changes.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(told(&planned.changes), told(&outcome.report.changes));
+    assert!(!planned.changes.is_empty());
+    assert_eq!(daemon.keeper.plan_reload().unwrap().changes, []);
     assert_eq!((daemon.nsids(), outcome.warnings.len()), (vec![1], 1));
     assert_eq!(daemon.keeper.show().applied, None);
 }

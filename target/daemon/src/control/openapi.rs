@@ -18,6 +18,7 @@ use crate::watch::http;
         routes::plan,
         routes::apply,
         routes::reload,
+        routes::plan_reload,
         routes::edits,
         routes::forget,
         routes::resize,

@@ -31,6 +31,7 @@ pub(super) const ROUTES: &[Route] = &[
     ("/v1/plan", || post(plan)),
     ("/v1/apply", || post(apply)),
     ("/v1/reload", || post(reload)),
+    ("/v1/reload/plan", || post(plan_reload)),
     ("/v1/edits", || post(edits)),
     ("/v1/forget", || post(forget)),
     ("/v1/resize", || post(resize)),
@@ -148,6 +149,20 @@ pub(super) async fn apply(
 )]
 pub(super) async fn reload(State(shared): State<Shared>) -> Answer<OutcomeOut> {
     change(shared, |keeper| changed("reload", keeper.reload())).await
+}
+
+/// What a reload would change.
+#[utoipa::path(
+    post,
+    path = "/v1/reload/plan",
+    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody))
+)]
+pub(super) async fn plan_reload(State(shared): State<Shared>) -> Answer<OutcomeOut> {
+    in_turn(shared, |keeper| {
+        Ok(planned_out(&keeper.plan_reload()?, Vec::new()))
+    })
+    .await
 }
 
 /// Changes single things: all of them, or nothing changes.

@@ -60,8 +60,8 @@ enum What {
     Status,
     /// Print the configuration that is served, with every change.
     Show,
-    /// Tell what applying a file would change.
-    Plan(OfFile),
+    /// Tell what applying a file would change, or a reload.
+    Plan(Planned),
     /// Serve what a file says, in the place of the configuration file and of
     /// every change.
     Apply(OfFile),
@@ -103,6 +103,13 @@ enum What {
 struct OfFile {
     /// Configuration file (TOML), or - for standard input.
     file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct Planned {
+    /// Configuration file (TOML) to apply, or - for standard input. Left out: the one
+    /// that `ctl reload` reads, with the changes.
+    file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -163,7 +170,12 @@ impl Ctl {
         match &self.what {
             What::Status => self.get("/v1/status", print::status),
             What::Show => self.get("/v1/document", print::document),
-            What::Plan(OfFile { file }) => self.post("/v1/plan", &document(file)?, print::planned),
+            What::Plan(Planned { file: Some(file) }) => {
+                self.post("/v1/plan", &document(file)?, print::planned)
+            }
+            What::Plan(Planned { file: None }) => {
+                self.post("/v1/reload/plan", &Value::Null, print::planned)
+            }
             What::Apply(OfFile { file }) => {
                 self.post("/v1/apply", &document(file)?, print::changed)
             }
