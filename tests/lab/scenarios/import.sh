@@ -159,17 +159,20 @@ sum_of() {
     checksum "$(device "$1")"
 }
 
-# leads SERVICE : the subsystems that the port there leads to, as hosts discover them.
+# leads : where ports lead, as hosts discover it. The kernel's target tells at each port
+# of that port alone, ours of all.
 leads() {
-    nvme discover -t rdma -a "$ADDRESS" -s "$1" -o json | jq -r '.records[] |
-        select(.subtype == "nvme subsystem") |
-        "port \(.portid) at \(.trsvcid) leads to \(.subnqn)"' | sort
+    local service
+    for service in "$PORT" "$SECOND"; do
+        nvme discover -t rdma -a "$ADDRESS" -s "$service" -o json | jq -r '.records[] |
+            select(.subtype == "nvme subsystem") |
+            "port \(.portid) at \(.trsvcid) leads to \(.subnqn)"'
+    done | sort -u
 }
 
 # seen : what a host sees through both ports, a line each.
 seen() {
-    leads "$PORT"
-    leads "$SECOND"
+    leads
     subsystem "$MAIL" "$PORT" 2
     subsystem "$MAIL" "$SECOND" 2
     subsystem "$BUILD" "$PORT" 1

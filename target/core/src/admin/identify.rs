@@ -246,21 +246,14 @@ impl Admin<'_> {
 
     fn io_controller(&self, sight: &Sight, limits: &Limits) -> IdentifyController {
         let subsystem = sight.subsystem();
-        // Ports of the subsystem are those that lead to it.
-        let served = self.shared.served();
-        let ports = served.model.ports().iter();
-        let ports = match ports.filter(|port| port.leads_to(&subsystem.nqn)).nth(1) {
-            Some(_) => Cmic::MPORTS,
-            None => Cmic::empty(),
-        };
-        drop(served);
         let nn = self.highest(sight);
         let mut id = IdentifyController {
             sn: subsystem.serial,
             mn: subsystem.model_number,
             fr: subsystem.firmware_revision,
             ieee: subsystem.ieee_oui,
-            cmic: (Cmic::MCTRS | Cmic::ANARS | ports).bits(),
+            // "May contain more than one" port: they come and go, and hosts read it once.
+            cmic: (Cmic::MPORTS | Cmic::MCTRS | Cmic::ANARS).bits(),
             cntrltype: ControllerType::IO,
             oaes: (Oaes::NSAN | Oaes::ANACN).bits().into(),
             acl: zero_based(aborts::LIMIT),
