@@ -55,5 +55,5 @@ pub use storage::{OpenDisks, Storage, StorageError, StorageOpenError};
 pub use thread::sleep;
 pub use watch::{
     Counters, Counts, Descriptors, Failed, GroupState, Health, HostState, Latency, NamespaceState,
-    QueueState, ReactorState, Sight, Snapshot, Watch,
+    QueueState, ReactorState, Sight, Snapshot, SubsystemState, Watch,
 };

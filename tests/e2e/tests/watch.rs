@@ -12,7 +12,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
 use nvmeof_e2e::{
-    HOST, NQN, PATIENCE, Run, Setup, Target, eventually, exchange, over_socket, sample,
+    HOST, NQN, PATIENCE, Run, Setup, Target, ctl, eventually, exchange, over_socket, sample,
     target_command,
 };
 use serde_json::Value;
@@ -282,6 +282,19 @@ fn a_host_at_work_is_seen_and_so_is_that_it_left() {
     bench.kill();
     let left = eventually(|| (snapshot()["hosts"][0]["connected"] == false).then_some(()));
     assert!(left.is_some());
+    // What a subsystem did stays when its namespace goes.
+    let of_subsystem = |snapshot: &Value| {
+        let one = &snapshot["subsystems"][0];
+        assert_eq!(one["subsystem"], NQN);
+        let reads = one["counts"]["operations"]["read"].as_u64().unwrap();
+        (one["hosts"].as_u64().unwrap(), reads)
+    };
+    assert_eq!(of_subsystem(&seen).0, 1);
+    let (hosts, before) = of_subsystem(&snapshot());
+    assert!(hosts == 0 && before > first, "{before}");
+    ctl(&setup, "namespace remove 1").ok();
+    let after = snapshot();
+    assert_eq!(of_subsystem(&after), (0, before));
     target.must_be_well();
     target.stop();
 }

@@ -31,8 +31,9 @@ pub struct Book {
 struct Pages {
     namespaces: HashMap<(Nqn, u32), Page>,
     hosts: HashMap<(Nqn, Nqn), Page>,
-    /// What each reactor counted for hosts that are forgotten.
-    forgotten: Vec<Totals>,
+    /// What each reactor counted for hosts that are forgotten, by subsystem.
+    forgotten: HashMap<Nqn, Vec<Totals>>,
+    reactors: usize,
     /// Hosts that left and are remembered, at most.
     most_unused: usize,
     /// Counts what happens to pages, so that the lowest is the longest ago.
@@ -75,7 +76,10 @@ pub enum Of {
     },
     /// Commands of hosts that are forgotten. With those of all others it is
     /// everything that the reactor did.
-    Forgotten,
+    Forgotten {
+        /// Name of the subsystem.
+        subsystem: Nqn,
+    },
 }
 
 /// What was counted of one thing on one reactor.
@@ -106,7 +110,8 @@ impl Ledger {
         let pages = Pages {
             namespaces: HashMap::new(),
             hosts: HashMap::new(),
-            forgotten: Vec::new(),
+            forgotten: HashMap::new(),
+            reactors: 0,
             most_unused,
             clock: 0,
         };
@@ -118,10 +123,8 @@ impl Ledger {
     /// The book of a reactor.
     #[must_use]
     pub fn book(&self, reactor: usize) -> Book {
-        let forgotten = &mut self.pages().forgotten;
-        if forgotten.len() <= reactor {
-            forgotten.resize(reactor.saturating_add(1), Totals::default());
-        }
+        let reactors = &mut self.pages().reactors;
+        *reactors = reactor.saturating_add(1).max(*reactors);
         Book {
             ledger: self.clone(),
             reactor,
@@ -150,11 +153,15 @@ impl Ledger {
                 connected: page.is_used(),
             })
         });
-        let forgotten = pages.forgotten.iter().enumerate();
-        let forgotten = forgotten.map(|(reactor, totals)| Counted {
-            of: Of::Forgotten,
-            reactor,
-            totals: totals.clone(),
+        let forgotten = pages.forgotten.iter().flat_map(|(subsystem, each)| {
+            let each = each.iter().enumerate();
+            each.map(|(reactor, totals)| Counted {
+                of: Of::Forgotten {
+                    subsystem: *subsystem,
+                },
+                reactor,
+                totals: totals.clone(),
+            })
         });
         namespaces.chain(hosts).chain(forgotten).collect()
     }
@@ -234,8 +241,9 @@ impl Pages {
         if unused.clone().count() >= self.most_unused {
             let longest = unused.min_by_key(|(_, page)| page.touched);
             let longest = longest.map(|(names, _)| *names);
-            if let Some(page) = longest.and_then(|names| self.hosts.remove(&names)) {
-                page.add_to(&mut self.forgotten);
+            let gone = longest.and_then(|names| self.hosts.remove_entry(&names));
+            if let Some(((_, subsystem), page)) = gone {
+                page.add_to(sums(&mut self.forgotten, subsystem, self.reactors));
             }
         }
     }
@@ -244,14 +252,27 @@ impl Pages {
         self.namespaces
             .retain(|(subsystem, nsid), page| page.is_used() || serves(subsystem, *nsid));
         let forgotten = &mut self.forgotten;
-        self.hosts.retain(|_, page| {
+        let reactors = self.reactors;
+        self.hosts.retain(|(_, subsystem), page| {
             let remembered = page.is_remembered(now);
             if !remembered {
-                page.add_to(forgotten);
+                page.add_to(sums(forgotten, *subsystem, reactors));
             }
             remembered
         });
     }
+}
+
+/// Where what hosts of a subsystem did is kept. There are as many as subsystems had
+/// hosts: an administrator makes those.
+fn sums(
+    forgotten: &mut HashMap<Nqn, Vec<Totals>>,
+    subsystem: Nqn,
+    reactors: usize,
+) -> &mut [Totals] {
+    let each = forgotten.entry(subsystem).or_default();
+    each.resize(reactors.max(each.len()), Totals::default());
+    each
 }
 
 impl Page {

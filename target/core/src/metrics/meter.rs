@@ -45,6 +45,13 @@ impl Meter {
         });
     }
 
+    /// The queue pair ended with an error of RDMA or of the network.
+    pub(crate) fn broke(&self) {
+        if let Some(joined) = &self.joined {
+            joined.host.broke();
+        }
+    }
+
     /// A command of an I/O queue is answered. `has` says whether the subsystem
     /// has a namespace.
     #[inline]

@@ -23,6 +23,8 @@ pub(super) struct Tally {
     bytes_checked: AtomicU64,
     /// Data that Copy wrote.
     bytes_copied: AtomicU64,
+    /// Queue pairs that ended with an error.
+    broken: AtomicU64,
     failed: Mutex<Failed>,
 }
 
@@ -51,6 +53,8 @@ pub struct Totals {
     pub bytes_written: u64,
     bytes_checked: u64,
     bytes_copied: u64,
+    /// Queue pairs that ended with an error of RDMA or of the network.
+    pub broken: u64,
     latency: [Latency; CLASSES],
     failed: Failed,
 }
@@ -94,6 +98,11 @@ impl Tally {
             Operation::Copy => add(&self.bytes_copied, bytes),
             _ => {}
         }
+    }
+
+    /// A queue pair ended with an error.
+    pub(super) fn broke(&self) {
+        add(&self.broken, 1);
     }
 
     fn failed(&self) -> MutexGuard<'_, Failed> {
@@ -181,6 +190,7 @@ impl Totals {
         for (to, from) in [
             (&mut self.bytes_checked, &tally.bytes_checked),
             (&mut self.bytes_copied, &tally.bytes_copied),
+            (&mut self.broken, &tally.broken),
         ] {
             *to = to.wrapping_add(get(from));
         }

@@ -17,6 +17,12 @@ impl Queue {
         self.meter.count_in(book);
     }
 
+    /// Its connection ended with an error of RDMA or of the network, which is counted for
+    /// the host.
+    pub fn broke(&self) {
+        self.meter.broke();
+    }
+
     /// Counts a command that was answered, so long after it came.
     #[inline]
     pub fn count(&mut self, request: &Request, response: &Response, took: Duration) {

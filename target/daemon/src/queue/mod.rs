@@ -427,6 +427,11 @@ impl Edge {
         self.core.lost(why)
     }
 
+    /// Its connection ended with an error.
+    pub(crate) fn broke(&self) {
+        self.core.broke();
+    }
+
     /// Whether a command in work was begun for that disk.
     pub(crate) fn uses(&self, disk: u32) -> bool {
         self.slots.uses(disk)

@@ -470,7 +470,9 @@ impl<S: Storage> Reactor<S> {
         let receives = std::mem::replace(&mut edge.receives, Receives::Own);
         self.shared.leave(&receives);
         self.locked.waiting.forget(&edge);
-        self.counters.closed(reason);
+        if self.counters.closed(reason) {
+            edge.broke();
+        }
         // Gives back its buffers, of which others may be short.
         if edge.closed(reason, now, &mut self.connect_log) {
             self.news |= News::POLL_ALL;

@@ -62,6 +62,7 @@ fn target(at: f64, n: u64) -> Snapshot {
         queues: 2,
         commands: 6,
         counts: reads(2 * n),
+        ..HostState::default()
     };
     let reactor = |number, working| ReactorState {
         reactor: number,

@@ -13,6 +13,7 @@ use super::counters::{Counters, End, Spent};
 use super::joined::Joined;
 use super::snapshot::{
     Counts, Descriptors, GroupState, HostState, NamespaceState, QueueState, ReactorState, Snapshot,
+    SubsystemState,
 };
 use super::{FaultCounts, Health, Sight};
 use crate::config::ProviderName;
@@ -151,6 +152,7 @@ impl Watch {
             uptime: now.as_secs_f64(),
             controllers: self.target.controllers(),
             reactors,
+            subsystems: sum.subsystems(),
             namespaces: sum.namespaces.into_values().collect(),
             hosts: sum.hosts.into_values().collect(),
             queues: sum.queues,
@@ -204,6 +206,7 @@ impl Watch {
 struct Sum {
     namespaces: BTreeMap<(String, u32), NamespaceState>,
     hosts: BTreeMap<(String, String), HostState>,
+    subsystems: BTreeMap<String, SubsystemState>,
     queues: Vec<QueueState>,
 }
 
@@ -226,12 +229,41 @@ impl Sum {
                 ..NamespaceState::default()
             })
         });
+        let subsystems = model.subsystems().iter().map(|one| {
+            let subsystem = one.nqn.to_string();
+            let state = SubsystemState {
+                subsystem: subsystem.clone(),
+                ..SubsystemState::default()
+            };
+            (subsystem, state)
+        });
         Self {
             namespaces: all
                 .map(|one| ((one.subsystem.clone(), one.nsid), one))
                 .collect(),
             hosts: BTreeMap::new(),
+            subsystems: subsystems.collect(),
             queues: Vec::new(),
+        }
+    }
+
+    /// With what their hosts have.
+    fn subsystems(&mut self) -> Vec<SubsystemState> {
+        for host in self.hosts.values() {
+            if let Some(one) = self.subsystems.get_mut(&host.subsystem) {
+                one.hosts += usize::from(host.connected);
+                one.queues += host.queues;
+                one.commands += host.commands;
+            }
+        }
+        std::mem::take(&mut self.subsystems).into_values().collect()
+    }
+
+    /// A subsystem did that much. One that is not served any more is not shown.
+    fn did(&mut self, subsystem: &Nqn, counts: &Counts, broken: u64) {
+        if let Some(one) = self.subsystems.get_mut(subsystem.as_str()) {
+            one.counts.add(counts);
+            one.rdma_errors += broken;
         }
     }
 
@@ -271,6 +303,7 @@ impl Sum {
         };
         for counted in ledger.read(now, &serves) {
             let counts = Counts::from(&counted.totals);
+            let broken = counted.totals.broken;
             let of_reactor = reactors.get_mut(counted.reactor);
             let of_reactor = of_reactor.map(|state| &mut state.counts);
             match counted.of {
@@ -294,10 +327,15 @@ impl Sum {
                 } => {
                     let host = self.host(host.as_str(), subsystem.as_str());
                     host.connected |= connected;
+                    host.rdma_errors += broken;
                     host.counts.add(&counts);
+                    self.did(&subsystem, &counts, broken);
                     of_reactor.into_iter().for_each(|it| it.add(&counts));
                 }
-                Of::Forgotten => of_reactor.into_iter().for_each(|it| it.add(&counts)),
+                Of::Forgotten { subsystem } => {
+                    self.did(&subsystem, &counts, broken);
+                    of_reactor.into_iter().for_each(|it| it.add(&counts));
+                }
             }
         }
     }

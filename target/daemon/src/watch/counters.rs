@@ -130,8 +130,11 @@ impl Counters {
         add(Some(&self.rejected), 1);
     }
 
-    pub(crate) fn closed(&self, reason: &CloseReason) {
-        add(self.closed.get(End::of(reason) as usize), 1);
+    /// Returns whether it is an error.
+    pub(crate) fn closed(&self, reason: &CloseReason) -> bool {
+        let end = End::of(reason);
+        add(self.closed.get(end as usize), 1);
+        end.is_error()
     }
 
     /// Time so far, and how often: turns, or sleeps.

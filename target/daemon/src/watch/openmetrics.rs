@@ -48,6 +48,7 @@ impl Collector for Families {
         let mut out = Out(encoder);
         let snapshot = &self.0;
         out.target(snapshot)?;
+        out.subsystems(snapshot)?;
         out.namespaces(snapshot)?;
         out.hosts(snapshot)?;
         out.reactors(snapshot)?;
@@ -164,6 +165,47 @@ impl Out<'_> {
         self.counts(&NAMESPACE, &of)
     }
 
+    fn subsystems(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let all = snapshot.subsystems.iter();
+        let labelled: Vec<_> = all
+            .map(|one| (vec![label("subsystem", &one.subsystem)], one))
+            .collect();
+        let gauge = |value: fn(&super::SubsystemState) -> usize| {
+            let samples = labelled.iter();
+            samples.map(move |(labels, one)| (labels.clone(), count(value(one))))
+        };
+        self.gauges(
+            "subsystem_hosts",
+            "Hosts that are connected to a subsystem",
+            None,
+            gauge(|one| one.hosts),
+        )?;
+        self.gauges(
+            "subsystem_queues",
+            "Queue pairs of a subsystem, admin queues too",
+            None,
+            gauge(|one| one.queues),
+        )?;
+        self.gauges(
+            "subsystem_commands_outstanding",
+            "Commands in work, by subsystem",
+            None,
+            gauge(|one| one.commands),
+        )?;
+        self.counters(
+            "subsystem_rdma_errors",
+            "Queue pairs of a subsystem that ended with an error of RDMA or of the network",
+            labelled
+                .iter()
+                .map(|(labels, one)| (labels.clone(), one.rdma_errors)),
+        )?;
+        let of: Vec<_> = labelled
+            .iter()
+            .map(|(labels, one)| (labels.clone(), &one.counts))
+            .collect();
+        self.counts(&SUBSYSTEM, &of)
+    }
+
     fn hosts(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
         let all = snapshot.hosts.iter();
         let labelled: Vec<_> = all
@@ -195,6 +237,13 @@ impl Out<'_> {
             "Commands in work, by host",
             None,
             gauge(|one| count(one.commands)),
+        )?;
+        self.counters(
+            "host_rdma_errors",
+            "Queue pairs of a host that ended with an error of RDMA or of the network",
+            labelled
+                .iter()
+                .map(|(labels, one)| (labels.clone(), one.rdma_errors)),
         )?;
         let of: Vec<_> = labelled
             .iter()
@@ -447,6 +496,13 @@ const NAMESPACE: Names = Names {
     written: "namespace_written",
     errors: "namespace_errors",
     duration: "namespace_command_duration",
+};
+const SUBSYSTEM: Names = Names {
+    commands: "subsystem_commands",
+    read: "subsystem_read",
+    written: "subsystem_written",
+    errors: "subsystem_errors",
+    duration: "subsystem_command_duration",
 };
 const HOST: Names = Names {
     commands: "host_commands",

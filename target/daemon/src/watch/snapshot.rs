@@ -23,6 +23,8 @@ pub struct Snapshot {
     pub controllers: usize,
     /// Its threads.
     pub reactors: Vec<ReactorState>,
+    /// Subsystems that are served, by name.
+    pub subsystems: Vec<SubsystemState>,
     /// Namespaces that are served, by subsystem and number. 0 stands for
     /// commands that name none of the subsystem, or all of them.
     pub namespaces: Vec<NamespaceState>,
@@ -71,6 +73,23 @@ pub struct ReactorState {
     /// Buffers for capsules that nobody holds.
     pub free_capsules: usize,
     /// Commands it did.
+    pub counts: Counts,
+}
+
+/// One subsystem.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct SubsystemState {
+    /// Its name.
+    pub subsystem: String,
+    /// Hosts that are connected.
+    pub hosts: usize,
+    /// Queue pairs.
+    pub queues: usize,
+    /// Commands in work.
+    pub commands: usize,
+    /// Queue pairs that ended with an error of RDMA or of the network.
+    pub rdma_errors: u64,
+    /// Commands that were answered, also in namespaces that are gone.
     pub counts: Counts,
 }
 
@@ -129,6 +148,8 @@ pub struct HostState {
     pub queues: usize,
     /// Commands in work.
     pub commands: usize,
+    /// Queue pairs that ended with an error of RDMA or of the network.
+    pub rdma_errors: u64,
     /// Commands that were answered.
     pub counts: Counts,
 }
