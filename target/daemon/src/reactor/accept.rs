@@ -6,7 +6,7 @@ use std::time::Duration;
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{Address, ConnectRequest, PostError, PrivateData, QpConfig};
 use nvmeof_target_core::{Limit, PortSeat, Queue as Core, Refusal, Target};
-use nvmeof_wire::cm::Accept;
+use nvmeof_wire::cm::{Accept, Request as CmRequest};
 use zerocopy::IntoBytes;
 
 use super::{LOOK_AFTER, Listening, Reactor, earlier};
@@ -39,7 +39,9 @@ impl<S: Storage> Reactor<S> {
         self.counters.rejected();
         if let Some(left_out) = self.connect_log.ask(now) {
             let peer = request.peer;
-            tracing::warn!(%peer, left_out, "connection rejected: {refusal}");
+            let asked = CmRequest::parse(&request.private_data).ok();
+            let queue = asked.map(|asked| asked.qid.get());
+            tracing::warn!(%peer, queue, left_out, "connection rejected: {refusal}");
         }
         let told = PrivateData::new(refusal.reject.as_bytes()).unwrap_or_default();
         if let Some(provider) = self.providers.get_mut(provider) {

@@ -181,4 +181,5 @@ fn whoever_is_turned_away_is_named_by_address() {
         .find(|line| line.contains("connection rejected"));
     let line = line.unwrap_or_else(|| panic!("{lines:#?}"));
     assert!(line.contains("peer=10.0.0.2:"), "{line}");
+    assert!(line.contains("queue=1"), "{line}");
 }
