@@ -7,6 +7,7 @@ mod faults;
 mod providers;
 mod puppet;
 mod resize;
+mod together;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,0 +1,102 @@
+//! A document is served as a whole or not at all, whatever fails, and when.
+
+use std::net::{TcpListener, TcpStream};
+
+use nvmeof_backend::OpenError;
+
+use super::puppet::{LONG, Puppet, manager};
+use super::*;
+use crate::mailbox::Order;
+
+/// A document with one more namespace on `path` and one more port of that number.
+fn with(path: &Path, port: u16) -> String {
+    let both = [(1, "ram:1M"), (2, path.to_str().unwrap())];
+    format!(
+        "{}[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = {port}\nprovider = \"iwarp\"\n",
+        text(&both)
+    )
+}
+
+/// A port that nobody has at the moment.
+fn free_port() -> u16 {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    taken.local_addr().unwrap().port()
+}
+
+/// Waits until reactors have closed what is not served.
+fn unlocked(path: &Path) -> bool {
+    let until = Instant::now() + LONG;
+    while locked(path) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    !locked(path)
+}
+
+#[test]
+fn a_port_that_cannot_be_leaves_no_disk_and_a_disk_no_port() {
+    let daemon = Daemon::start(&[(1, "ram:1M")]);
+    let path = daemon.file("a.img", 1 << 20);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let error = daemon.manager.apply(&parse(&with(&path, port)));
+    assert!(error.unwrap_err().to_string().contains("is in use"));
+    assert!(unlocked(&path));
+
+    let (missing, port) = (daemon.folder.path().join("missing"), free_port());
+    let error = daemon.manager.apply(&parse(&with(&missing, port)));
+    assert!(error.unwrap_err().to_string().contains("path: "));
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+
+    assert_eq!(daemon.served(), [(1, 1 << 20)]);
+    assert_eq!(daemon.manager.ports().len(), 1);
+    // With both as they should be it is done.
+    let report = daemon.manager.apply(&parse(&with(&path, port))).unwrap();
+    assert_eq!(report.changes.len(), 2, "{report:?}");
+    assert!(locked(&path) && TcpStream::connect(("127.0.0.1", port)).is_ok());
+}
+
+/// The last thing that can fail: everything else is found out before.
+#[test]
+fn a_disk_that_a_reactor_cannot_open_is_blamed_and_nothing_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.img");
+    std::fs::File::create(&path)
+        .unwrap()
+        .set_len(1 << 20)
+        .unwrap();
+    let before = text(&[(1, "ram:1M")]).replace("[0, 0]", "[0]");
+    let next = text(&[(1, "ram:1M"), (2, path.to_str().unwrap())]).replace("[0, 0]", "[0]");
+    let (manager, mailbox) = manager(&before, LONG);
+    let mut refuses = true;
+    let _reactor = Puppet::new(mailbox, move |order| match order {
+        Order::Open { answer, disks } if std::mem::take(&mut refuses) => {
+            let (disk, claim) = disks.last().unwrap();
+            let error = OpenError::Missing(claim.name().into());
+            answer.send(Err((*disk, error))).unwrap();
+        }
+        Order::Open { answer, .. } => answer.send(Ok(())).unwrap(),
+        Order::Close { disks, answer } => {
+            for (disk, _) in disks {
+                let _ = answer.send(disk);
+            }
+        }
+        _ => {}
+    });
+    let error = manager.apply(&parse(&next)).unwrap_err().to_string();
+    let lines: Vec<_> = next.lines().collect();
+    let line = lines
+        .iter()
+        .rposition(|line| line.starts_with("path = "))
+        .unwrap()
+        + 1;
+    assert!(
+        error.starts_with(&format!("target.toml:{line}: path: ")),
+        "{error}"
+    );
+    assert!(error.contains("no such file"), "{error}");
+    assert!(unlocked(&path));
+    assert_eq!(manager.model().subsystems()[0].namespaces().len(), 1);
+    let report = manager.apply(&parse(&next)).unwrap();
+    assert_eq!(report.changes.len(), 1, "{report:?}");
+    assert!(locked(&path));
+}
