@@ -31,8 +31,9 @@ pub struct Book {
 struct Pages {
     namespaces: HashMap<(Nqn, u32), Page>,
     hosts: HashMap<(Nqn, Nqn), Page>,
-    /// What each reactor counted for hosts that are forgotten, by subsystem.
-    forgotten: HashMap<Nqn, Vec<Totals>>,
+    /// What each reactor counted for hosts that are forgotten, by subsystem; together
+    /// for those that are not served any more.
+    forgotten: HashMap<Option<Nqn>, Vec<Totals>>,
     reactors: usize,
     /// Hosts that left and are remembered, at most.
     most_unused: usize,
@@ -77,8 +78,8 @@ pub enum Of {
     /// Commands of hosts that are forgotten. With those of all others it is
     /// everything that the reactor did.
     Forgotten {
-        /// Name of the subsystem.
-        subsystem: Nqn,
+        /// Name of the subsystem; `None` stands for all that are not served any more.
+        subsystem: Option<Nqn>,
     },
 }
 
@@ -243,7 +244,7 @@ impl Pages {
             let longest = longest.map(|(names, _)| *names);
             let gone = longest.and_then(|names| self.hosts.remove_entry(&names));
             if let Some(((_, subsystem), page)) = gone {
-                page.add_to(sums(&mut self.forgotten, subsystem, self.reactors));
+                page.add_to(sums(&mut self.forgotten, Some(subsystem), self.reactors));
             }
         }
     }
@@ -256,18 +257,27 @@ impl Pages {
         self.hosts.retain(|(_, subsystem), page| {
             let remembered = page.is_remembered(now);
             if !remembered {
-                page.add_to(sums(forgotten, *subsystem, reactors));
+                page.add_to(sums(forgotten, Some(*subsystem), reactors));
             }
             remembered
         });
+        let is_gone = |subsystem: &Option<Nqn>, _: &mut Vec<Totals>| {
+            subsystem.is_some_and(|subsystem| !serves(&subsystem, 0))
+        };
+        let gone: Vec<_> = forgotten.extract_if(is_gone).collect();
+        for (_, each) in gone {
+            let together = sums(forgotten, None, reactors);
+            for (sum, totals) in together.iter_mut().zip(each) {
+                sum.merge(&totals);
+            }
+        }
     }
 }
 
-/// Where what hosts of a subsystem did is kept. There are as many as subsystems had
-/// hosts: an administrator makes those.
+/// Where what hosts of a subsystem did is kept.
 fn sums(
-    forgotten: &mut HashMap<Nqn, Vec<Totals>>,
-    subsystem: Nqn,
+    forgotten: &mut HashMap<Option<Nqn>, Vec<Totals>>,
+    subsystem: Option<Nqn>,
     reactors: usize,
 ) -> &mut [Totals] {
     let each = forgotten.entry(subsystem).or_default();

@@ -106,6 +106,14 @@ impl Latency {
         let there = all.filter(|(_, count)| **count > 0);
         there.map(|(bucket, count)| (end_of(bucket), *count))
     }
+
+    /// Adds the times of another one.
+    pub(super) fn merge(&mut self, other: &Self) {
+        for (to, from) in self.counts.iter_mut().zip(&other.counts) {
+            *to = to.wrapping_add(*from);
+        }
+        self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
+    }
 }
 
 #[inline]

@@ -167,39 +167,52 @@ impl Totals {
     }
 
     pub(super) fn of(tally: &Tally) -> Self {
-        let mut totals = Self::default();
-        totals.add(tally);
+        let bytes = |class: Class| tally.classes.get(class as usize).map(|it| get(&it.bytes));
+        let mut totals = Self {
+            bytes_read: bytes(Class::Read).unwrap_or_default(),
+            bytes_written: bytes(Class::Write).unwrap_or_default(),
+            bytes_checked: get(&tally.bytes_checked),
+            bytes_copied: get(&tally.bytes_copied),
+            broken: get(&tally.broken),
+            failed: tally.failed().clone(),
+            ..Self::default()
+        };
+        for (at, to) in totals.operations.iter_mut().enumerate() {
+            *to = match tally.classes.get(at) {
+                Some(class) if at < Class::Other as usize => class.times.count(),
+                _ => tally.operations.get(at).map_or(0, get),
+            };
+        }
+        for (to, from) in totals.latency.iter_mut().zip(&tally.classes) {
+            from.times.add_to(to);
+        }
         totals
     }
 
     pub(super) fn add(&mut self, tally: &Tally) {
-        let bytes = [&mut self.bytes_read, &mut self.bytes_written];
-        for (to, from) in bytes.into_iter().zip(&tally.classes) {
-            *to = to.wrapping_add(get(&from.bytes));
+        self.merge(&Self::of(tally));
+    }
+
+    /// Adds what another one has.
+    pub(super) fn merge(&mut self, other: &Self) {
+        let counts = [
+            (&mut self.bytes_read, other.bytes_read),
+            (&mut self.bytes_written, other.bytes_written),
+            (&mut self.bytes_checked, other.bytes_checked),
+            (&mut self.bytes_copied, other.bytes_copied),
+            (&mut self.broken, other.broken),
+        ];
+        let failed = &mut self.failed.operations;
+        let failed = failed.iter_mut().zip(other.failed.operations);
+        let operations = self.operations.iter_mut().zip(other.operations);
+        for (to, from) in counts.into_iter().chain(operations).chain(failed) {
+            *to = to.wrapping_add(from);
         }
-        for (at, to) in self.operations.iter_mut().enumerate() {
-            let counted = match tally.classes.get(at) {
-                Some(class) if at < Class::Other as usize => class.times.count(),
-                _ => tally.operations.get(at).map_or(0, get),
-            };
-            *to = to.wrapping_add(counted);
-        }
-        for (to, from) in self.latency.iter_mut().zip(&tally.classes) {
-            from.times.add_to(to);
-        }
-        for (to, from) in [
-            (&mut self.bytes_checked, &tally.bytes_checked),
-            (&mut self.bytes_copied, &tally.bytes_copied),
-            (&mut self.broken, &tally.broken),
-        ] {
-            *to = to.wrapping_add(get(from));
-        }
-        let failed = tally.failed();
-        for (status, count) in &failed.statuses {
+        for (status, count) in &other.failed.statuses {
             *self.failed.statuses.entry(*status).or_default() += count;
         }
-        for (to, from) in self.failed.operations.iter_mut().zip(failed.operations) {
-            *to = to.wrapping_add(from);
+        for (to, from) in self.latency.iter_mut().zip(&other.latency) {
+            to.merge(from);
         }
     }
 }

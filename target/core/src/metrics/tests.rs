@@ -39,7 +39,7 @@ fn read(book: &Book, seconds: u64) -> Vec<Counted> {
 
 fn forgotten(all: &[Counted]) -> Totals {
     let its = |one: &&Counted| match one.of {
-        Of::Forgotten { subsystem } => subsystem.as_str() == DISK,
+        Of::Forgotten { subsystem } => subsystem.is_some_and(|it| it.as_str() == DISK),
         Of::Host { .. } | Of::Namespace { .. } => false,
     };
     let found = all.iter().find(its);
@@ -163,11 +163,35 @@ fn a_host_that_left_is_remembered_for_a_while() {
     let later = read(&book, 5600);
     let of_host = |one: &Counted| matches!(one.of, Of::Host { .. });
     assert!(!later.iter().any(of_host), "{later:?}");
-    let forgotten = forgotten(&later);
-    assert_eq!((forgotten.bytes_read, forgotten.broken), (1024, 1));
+    let left = forgotten(&later);
+    assert_eq!((left.bytes_read, left.broken), (1024, 1));
+    assert_eq!(left.operations(Operation::Read), 1);
     // It goes on with nothing when it comes again.
     let _queues = ready(&target, &book);
     assert_eq!(host(&read(&book, 5601)).0.bytes_read, 0);
+}
+
+/// Its commands are a part of what the reactor did as long as that runs.
+#[test]
+fn what_a_subsystem_did_that_is_gone_is_kept_together_with_others() {
+    let (target, book) = (target(), Book::default());
+    let (admin, mut queue) = ready(&target, &book);
+    queue.read(command(io::READ, 1, 0), 1024);
+    drop((admin, queue));
+    let before = read(&book, 0);
+    let before = host(&before).0;
+    let _ = read(&book, 0);
+    assert_eq!(&forgotten(&read(&book, 600)), before);
+    for seconds in [601, 602] {
+        let later = book
+            .ledger()
+            .read(Duration::from_secs(seconds), &|_, _| false);
+        let [one] = &later[..] else {
+            panic!("{later:?}");
+        };
+        assert_eq!(one.of, Of::Forgotten { subsystem: None });
+        assert_eq!(&one.totals, before);
+    }
 }
 
 #[test]

@@ -333,7 +333,9 @@ impl Sum {
                     of_reactor.into_iter().for_each(|it| it.add(&counts));
                 }
                 Of::Forgotten { subsystem } => {
-                    self.did(&subsystem, &counts, broken);
+                    if let Some(subsystem) = subsystem {
+                        self.did(&subsystem, &counts, broken);
+                    }
                     of_reactor.into_iter().for_each(|it| it.add(&counts));
                 }
             }
