@@ -154,14 +154,9 @@ impl Out<'_> {
             "namespace_commands_outstanding",
             "Commands in work, by namespace; 0 is none of the subsystem, or all",
             None,
-            labelled
-                .iter()
-                .map(|(labels, one)| (labels.clone(), count(one.commands))),
+            each(&labelled, |one| count(one.commands)),
         )?;
-        let of: Vec<_> = labelled
-            .iter()
-            .map(|(labels, one)| (labels.clone(), &one.counts))
-            .collect();
+        let of: Vec<_> = each(&labelled, |one| &one.counts).collect();
         self.counts(&NAMESPACE, &of)
     }
 
@@ -170,39 +165,30 @@ impl Out<'_> {
         let labelled: Vec<_> = all
             .map(|one| (vec![label("subsystem", &one.subsystem)], one))
             .collect();
-        let gauge = |value: fn(&super::SubsystemState) -> usize| {
-            let samples = labelled.iter();
-            samples.map(move |(labels, one)| (labels.clone(), count(value(one))))
-        };
         self.gauges(
             "subsystem_hosts",
             "Hosts that are connected to a subsystem",
             None,
-            gauge(|one| one.hosts),
+            each(&labelled, |one| count(one.hosts)),
         )?;
         self.gauges(
             "subsystem_queues",
             "Queue pairs of a subsystem, admin queues too",
             None,
-            gauge(|one| one.queues),
+            each(&labelled, |one| count(one.queues)),
         )?;
         self.gauges(
             "subsystem_commands_outstanding",
             "Commands in work, by subsystem",
             None,
-            gauge(|one| one.commands),
+            each(&labelled, |one| count(one.commands)),
         )?;
         self.counters(
             "subsystem_rdma_errors",
             "Queue pairs of a subsystem that ended with an error of RDMA or of the network",
-            labelled
-                .iter()
-                .map(|(labels, one)| (labels.clone(), one.rdma_errors)),
+            each(&labelled, |one| one.rdma_errors),
         )?;
-        let of: Vec<_> = labelled
-            .iter()
-            .map(|(labels, one)| (labels.clone(), &one.counts))
-            .collect();
+        let of: Vec<_> = each(&labelled, |one| &one.counts).collect();
         self.counts(&SUBSYSTEM, &of)
     }
 
@@ -216,39 +202,30 @@ impl Out<'_> {
                 )
             })
             .collect();
-        let gauge = |value: fn(&super::HostState) -> f64| {
-            let samples = labelled.iter();
-            samples.map(move |(labels, one)| (labels.clone(), value(one)))
-        };
         self.gauges(
             "host_connected",
             "Whether a host is connected",
             None,
-            gauge(|one| f64::from(u8::from(one.connected))),
+            each(&labelled, |one| f64::from(u8::from(one.connected))),
         )?;
         self.gauges(
             "host_queues",
             "Queue pairs of a host, admin queues too",
             None,
-            gauge(|one| count(one.queues)),
+            each(&labelled, |one| count(one.queues)),
         )?;
         self.gauges(
             "host_commands_outstanding",
             "Commands in work, by host",
             None,
-            gauge(|one| count(one.commands)),
+            each(&labelled, |one| count(one.commands)),
         )?;
         self.counters(
             "host_rdma_errors",
             "Queue pairs of a host that ended with an error of RDMA or of the network",
-            labelled
-                .iter()
-                .map(|(labels, one)| (labels.clone(), one.rdma_errors)),
+            each(&labelled, |one| one.rdma_errors),
         )?;
-        let of: Vec<_> = labelled
-            .iter()
-            .map(|(labels, one)| (labels.clone(), &one.counts))
-            .collect();
+        let of: Vec<_> = each(&labelled, |one| &one.counts).collect();
         self.counts(&HOST, &of)
     }
 
@@ -536,6 +513,15 @@ fn label(name: &'static str, value: &dyn Display) -> Label {
 
 fn with(reactor: usize, name: &'static str, value: &str) -> Vec<Label> {
     vec![label("reactor", &reactor), label(name, &value)]
+}
+
+/// A sample of each, by its labels.
+fn each<'a, T, V>(
+    labelled: &'a [(Vec<Label>, &'a T)],
+    value: impl Fn(&'a T) -> V,
+) -> impl Iterator<Item = Sample<V>> {
+    let all = labelled.iter();
+    all.map(move |(labels, one)| (labels.clone(), value(one)))
 }
 
 fn and(labels: &[Label], one: Label) -> Vec<Label> {
