@@ -192,11 +192,8 @@ impl Keeper {
     pub(crate) fn plan_reload(&self) -> Result<Plan, ChangeError> {
         let (_changing, kept) = self.change();
         let (base, state) = self.read_again(&kept)?;
-        let planned = self.plan_of(&base, &state, &[]);
-        match planned {
-            Err(_) if !kept.resting.is_empty() => Ok(self.plan_of(&base, &state, &kept.resting)?),
-            planned => Ok(planned?),
-        }
+        let (plan, _) = self.plan_waking(&base, &state, &[], &kept.resting)?;
+        Ok(plan)
     }
 
     fn read_again(&self, kept: &Kept) -> Result<(Base, State), ConfigError> {
@@ -206,11 +203,6 @@ impl Keeper {
             ..kept.state.clone()
         };
         Ok((Base::of(&state, file)?, state))
-    }
-
-    fn plan_of(&self, base: &Base, state: &State, resting: &[Aside]) -> Result<Plan, ConfigError> {
-        let effective = Effective::of(base, &state.edits, resting)?;
-        self.manager.plan(&effective.config)
     }
 
     /// Makes edits, all of them or none.
@@ -283,18 +275,10 @@ impl Keeper {
         let (_changing, kept) = self.change();
         let edited = kept.edited(edits)?;
         let waking = kept.waking(&edited)?;
-        let plan = |resting: &[Aside]| self.plan_of(&kept.base, &edited.state, resting);
-        let resting = edited.resting;
-        match plan(&resting) {
-            Err(_) if !waking.is_empty() => {
-                let plan = plan(&[resting, waking].concat())?;
-                Ok((plan, told(&edited.forgotten, [])))
-            }
-            planned => {
-                let made = waking.iter().map(|one| &one.edit);
-                Ok((planned?, told(&edited.forgotten, made)))
-            }
-        }
+        let (base, state) = (&kept.base, &edited.state);
+        let (plan, wakes) = self.plan_waking(base, state, &edited.resting, &waking)?;
+        let made = waking.iter().map(|one| &one.edit).filter(|_| wakes);
+        Ok((plan, told(&edited.forgotten, made)))
     }
 
     /// Gives edits up that are put aside.

@@ -7,6 +7,7 @@ use super::effective::{Aside, Base, Effective};
 use super::keeper::{Edited, Keeper, Kept};
 use super::state::State;
 use crate::config::ConfigError;
+use crate::manage::Plan;
 
 /// What became of edits that were put aside.
 pub(super) fn told<'a>(
@@ -46,6 +47,25 @@ impl Kept {
 }
 
 impl Keeper {
+    /// What serving that would change, and whether `waking` can be in effect then, all of
+    /// them. If not, it is with none of them.
+    pub(super) fn plan_waking(
+        &self,
+        base: &Base,
+        state: &State,
+        resting: &[Aside],
+        waking: &[Aside],
+    ) -> Result<(Plan, bool), ConfigError> {
+        let plan = |resting: &[Aside]| {
+            let effective = Effective::of(base, &state.edits, resting)?;
+            self.manager().plan(&effective.config)
+        };
+        match plan(resting) {
+            Err(_) if !waking.is_empty() => Ok((plan(&[resting, waking].concat())?, false)),
+            planned => Ok((planned?, true)),
+        }
+    }
+
     /// As [`serve`](Self::serve), with those of `waking` in effect that can be
     /// served: all, or what is left when each was tried. The others rest, as
     /// `resting` do anyway.

@@ -306,8 +306,8 @@ impl Config {
 
     /// An error about `key` of the table `table`.
     pub(crate) fn table_error(&self, table: &str, key: &str, what: &str) -> ConfigError {
-        let what = format!("{table}.{key}: {what}");
-        self.error_at(self.place_named(&what), &what)
+        let at = self.place_in(table, key);
+        self.error_at(at, &format!("{table}.{key}: {what}"))
     }
 
     /// Where in the text the key is that `what` begins with, or its table.
