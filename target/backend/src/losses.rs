@@ -19,7 +19,7 @@ use crate::syncs::Syncs;
 pub struct Losses {
     number: u64,
     count: AtomicU64,
-    /// What has a [stamp](Self::stamp) until this is stable.
+    /// What has this [stamp](stamp()) or a smaller one is stable.
     stable: AtomicU64,
     history: Mutex<History>,
     syncs: Syncs,

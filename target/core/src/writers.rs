@@ -46,8 +46,8 @@ pub struct Stake {
 
 impl Stake {
     /// A write that may be lost has ended, and is going to be answered with success.
-    /// `stamp` is that of the storage, taken after it ended. Ask
-    /// [`knows`](Self::knows) after that.
+    /// `stamp` was taken after it ended. When the storage has lost something since it
+    /// began, which is looked at after this, [`Writers::owe`] comes next.
     #[inline]
     pub fn wrote(&self, stamp: u64) {
         // It rarely changes, so that queues on several processors only read it.
