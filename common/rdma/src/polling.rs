@@ -61,16 +61,20 @@ pub struct Polling {
     crowded_until: Duration,
     /// Times in a row that others took it.
     taken: u32,
-    /// Empty turns in a row.
+    /// Empty turns in a row, and after how many of them others get the processor.
     in_a_row: u32,
+    patience: u32,
     counts: PollCounts,
 }
 
 /// The shortest time worth looking: below it, it is nothing.
 const SHORTEST: Duration = Duration::from_micros(10);
-/// Empty turns after which others get the processor. With a processor of our
-/// own that costs next to nothing.
+/// Empty turns after which others get the processor.
 const PATIENCE: u32 = 8;
+/// The same at most: twice as many each time that nobody takes it. To offer it is
+/// a system call, which takes as long as some turns and can come between us and
+/// what we look for.
+const MOST_PATIENCE: u32 = 64;
 /// Who gets the processor back after less than this had it for himself.
 const ALONE: Duration = Duration::from_micros(5);
 /// Times in a row that others take the processor before it is believed that
@@ -91,6 +95,7 @@ impl Polling {
             crowded_until: now,
             taken: 0,
             in_a_row: 0,
+            patience: PATIENCE,
             counts: PollCounts::default(),
         }
     }
@@ -115,7 +120,7 @@ impl Polling {
         self.in_a_row = self.in_a_row.wrapping_add(1);
         if now.saturating_sub(self.last_work) >= self.window || now < self.crowded_until {
             AfterTurn::Sleep
-        } else if self.config.learns && self.in_a_row.is_multiple_of(PATIENCE) {
+        } else if self.config.learns && self.in_a_row.is_multiple_of(self.patience) {
             AfterTurn::Yield
         } else {
             AfterTurn::Turn
@@ -126,8 +131,10 @@ impl Polling {
     pub fn yielded(&mut self, time: Duration, now: Duration) {
         if !self.config.learns || time < ALONE {
             self.taken = 0;
+            self.patience = (self.patience * 2).min(MOST_PATIENCE);
             return;
         }
+        self.patience = PATIENCE;
         // The kernel itself takes it for a moment now and then.
         self.taken += 1;
         if self.taken == WANTED {
@@ -190,6 +197,22 @@ mod tests {
             sleeps: 0,
         };
         assert_eq!(polling.counts(), counts);
+    }
+
+    #[test]
+    fn whom_nobody_asks_for_the_processor_offers_it_less_often() {
+        let mut polling = polling(US(10_000), true);
+        assert_eq!(polling.turned(true, US(0)), AfterTurn::Turn);
+        let mut turns_until_yield = |took: Duration| {
+            let yields = |_: &u32| polling.turned(false, US(1)) == AfterTurn::Yield;
+            let turns = (1..=1000).find(yields);
+            polling.yielded(took, US(1));
+            turns
+        };
+        let alone: Vec<_> = (0..6).map(|_| turns_until_yield(US(1))).collect();
+        assert_eq!(alone, [8, 8, 16, 32, 64, 64].map(Some));
+        assert_eq!(turns_until_yield(US(3000)), Some(64), "somebody took it");
+        assert_eq!(turns_until_yield(US(1)), Some(8));
     }
 
     #[test]
