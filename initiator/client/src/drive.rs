@@ -52,6 +52,9 @@ struct State<Q> {
     queue: Q,
     /// Whether calls were made since the last turn.
     fresh: bool,
+    /// When the last turn began, unless the driver sleeps: as good as the time of
+    /// now, which takes as long to ask for as some of a turn.
+    turned: Option<Duration>,
     tickets: Slab<Ticket>,
     /// Calls the queue had no room for, oldest first.
     backlog: VecDeque<Call>,
@@ -62,7 +65,7 @@ struct State<Q> {
 
 /// A call that was made, and who waits for it.
 enum Ticket {
-    Waiting(Option<Waker>),
+    Waiting(Waker),
     Ended(Done),
     /// Nobody: its buffer goes back to its pool when it ends.
     Abandoned,
@@ -82,6 +85,7 @@ impl<Q: Drive> Shared<Q> {
         let state = State {
             queue,
             fresh: false,
+            turned: None,
             tickets: Slab::new(),
             backlog: VecDeque::new(),
             done: Vec::new(),
@@ -165,9 +169,9 @@ impl<Q: Drive> Shared<Q> {
 }
 
 impl<Q: Drive> State<Q> {
-    /// Takes a call; returns its ticket.
-    fn begin(&mut self, mut call: Call, now: Duration) -> usize {
-        let key = self.tickets.insert(Ticket::Waiting(None));
+    /// Takes a call, for which `waker` waits; returns its ticket.
+    fn begin(&mut self, mut call: Call, waker: Waker, now: Duration) -> usize {
+        let key = self.tickets.insert(Ticket::Waiting(waker));
         call.user = u64::try_from(key).unwrap_or_default();
         self.fresh = true;
         if self.backlog.is_empty() {
@@ -176,6 +180,22 @@ impl<Q: Drive> State<Q> {
             self.backlog.push_back(call);
         }
         key
+    }
+
+    /// The call of that ticket, if it is over; otherwise `waker` waits for it.
+    fn ended(&mut self, key: usize, waker: &Waker) -> Option<Done> {
+        match self.tickets.get_mut(key)? {
+            Ticket::Ended(_) => {}
+            Ticket::Waiting(waiting) => {
+                waiting.clone_from(waker);
+                return None;
+            }
+            Ticket::Abandoned => return None,
+        }
+        match self.tickets.remove(key) {
+            Ticket::Ended(done) => Some(done),
+            Ticket::Waiting(_) | Ticket::Abandoned => None,
+        }
     }
 
     /// Hands a call to the queue, or keeps it until there is room.
@@ -247,8 +267,8 @@ impl<Q: Drive> State<Q> {
             return;
         };
         match std::mem::replace(ticket, Ticket::Ended(done)) {
-            Ticket::Waiting(Some(waker)) => waker.wake(),
-            Ticket::Waiting(None) | Ticket::Ended(_) => {}
+            Ticket::Waiting(waker) => waker.wake(),
+            Ticket::Ended(_) => {}
             Ticket::Abandoned => drop(self.tickets.remove(key)),
         }
     }
@@ -266,24 +286,21 @@ enum Step {
     Over,
 }
 
-impl<Q: Drive> Calling<Q> {
-    fn make(&mut self) {
-        let Step::New(call) = &mut self.step else {
-            return;
-        };
-        let Some(call) = call.take() else { return };
-        let now = self.shared.now();
-        let mut state = self.shared.lock();
+impl<Q: Drive> Shared<Q> {
+    /// Makes a call, for which `waker` waits; returns its ticket.
+    fn make(&self, call: Call, waker: &Waker) -> usize {
+        let mut state = self.lock();
+        let now = state.turned.unwrap_or_else(|| self.now());
         let idle = state.queue.in_flight() == 0;
-        let key = state.begin(call, now);
+        let key = state.begin(call, waker.clone(), now);
         // The first goes out at once. Others wait for the driver's next turn,
         // so that those made together go out together.
         if idle {
             state.queue.submit_now(now);
         }
         drop(state);
-        self.shared.notify.notify_one();
-        self.step = Step::Made(key);
+        self.notify.notify_one();
+        key
     }
 }
 
@@ -291,26 +308,26 @@ impl<Q: Drive> Future for Calling<Q> {
     type Output = Ending;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ending> {
-        self.make();
-        let Step::Made(key) = self.step else {
-            return Poll::Pending;
-        };
-        let mut state = self.shared.lock();
-        match state.tickets.get_mut(key) {
-            Some(Ticket::Ended(_)) => {}
-            Some(ticket) => {
-                *ticket = Ticket::Waiting(Some(context.waker().clone()));
+        let Self { shared, step } = &mut *self;
+        let waker = context.waker();
+        let key = match step {
+            Step::New(call) => {
+                let Some(call) = call.take() else {
+                    return Poll::Pending;
+                };
+                let key = shared.make(call, waker);
+                *step = Step::Made(key);
                 return Poll::Pending;
             }
-            None => return Poll::Pending,
-        }
-        let ticket = state.tickets.remove(key);
-        drop(state);
-        self.step = Step::Over;
-        match ticket {
-            Ticket::Ended(done) => Poll::Ready((done.result, done.buf)),
-            Ticket::Waiting(_) | Ticket::Abandoned => Poll::Pending,
-        }
+            Step::Made(key) => *key,
+            Step::Over => return Poll::Pending,
+        };
+        let ended = shared.lock().ended(key, waker);
+        let Some(done) = ended else {
+            return Poll::Pending;
+        };
+        *step = Step::Over;
+        Poll::Ready((done.result, done.buf))
     }
 }
 
@@ -336,7 +353,7 @@ async fn drive<Q: Drive>(shared: Arc<Shared<Q>>, fd: Option<AsyncFd<OwnedFd>>) {
     let mut polling = Polling::new(config, shared.now());
     loop {
         let now = shared.now();
-        let (progress, waits, deadline) = {
+        let (next, waits, deadline) = {
             let mut state = shared.lock();
             let progress = state.turn(now);
             if state.queue.is_closed() && state.backlog.is_empty() {
@@ -344,12 +361,13 @@ async fn drive<Q: Drive>(shared: Arc<Shared<Q>>, fd: Option<AsyncFd<OwnedFd>>) {
                 return;
             }
             let waits = state.queue.in_flight() > 0;
-            (progress, waits, state.queue.next_deadline())
-        };
-        let next = match polling.turned(progress, now) {
-            // There is nothing to look for.
-            AfterTurn::Turn | AfterTurn::Yield if !progress && !waits => AfterTurn::Sleep,
-            next => next,
+            let next = match polling.turned(progress, now) {
+                // There is nothing to look for.
+                AfterTurn::Turn | AfterTurn::Yield if !progress && !waits => AfterTurn::Sleep,
+                next => next,
+            };
+            state.turned = (next != AfterTurn::Sleep).then_some(now);
+            (next, waits, state.queue.next_deadline())
         };
         match next {
             AfterTurn::Turn => others_first().await,
