@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use nvmeof_initiator::{Buf, Error, Namespace, WriteOptions};
+use nvmeof_initiator::{Buf, Error, Failed, Namespace, WriteOptions};
 use tokio::task::JoinHandle;
 
 use crate::args;
@@ -181,7 +181,7 @@ struct Transfers<'a> {
     at: u64,
     /// Most blocks of a transfer.
     chunk: u64,
-    in_flight: VecDeque<JoinHandle<(Result<(), Error>, Buf)>>,
+    in_flight: VecDeque<JoinHandle<Result<Buf, Failed>>>,
     /// Buffers that came back.
     spare: Vec<Buf>,
     bar: ProgressBar,
@@ -241,10 +241,10 @@ impl<'a> Transfers<'a> {
         let Some(task) = self.in_flight.pop_front() else {
             return Ok(None);
         };
-        let (result, buf) = task
+        let ended = task
             .await
             .map_err(|error| Failure::new(format!("a transfer was stopped: {error}")))?;
-        result?;
+        let buf = ended.map_err(Error::from)?;
         self.bar.inc(buf.len() as u64);
         Ok(Some(Spare {
             buf: Some(buf),

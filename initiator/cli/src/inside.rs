@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use nvmeof_initiator::{Namespace, WriteOptions};
+use nvmeof_initiator::{Error, Namespace, WriteOptions};
 
 use crate::args;
 use crate::failure::Failure;
@@ -72,8 +72,9 @@ async fn exchange(
         fua: args.force_unit_access,
     };
     let lba = args.start_block;
-    let (result, _buf) = namespace.compare_and_write(lba, buf, options).await;
-    Ok(result?)
+    let ended = namespace.compare_and_write(lba, buf, options).await;
+    ended.map_err(Error::from)?;
+    Ok(())
 }
 
 /// All that a file or standard input has.

@@ -39,8 +39,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             lba += blocks;
         }
         let Some(read) = reads.pop_front() else { break };
-        let (result, buf) = read.await?;
-        result?;
+        let buf = read.await??;
         file.write_all(&buf)?;
     }
     controller.disconnect().await;

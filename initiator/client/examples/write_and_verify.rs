@@ -17,16 +17,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let controller = host.connect(options).await?;
     let namespace = controller.namespace(nsid.parse()?).await?;
 
-    // A buffer goes in with each call and comes back with the result.
+    // A buffer goes in with each call and comes back with its result.
     let mut buf = controller.alloc(4096)?;
     buf.fill(0xa5);
-    let (result, mut buf) = namespace.write(0, buf, WriteOptions::default()).await;
-    result?;
+    let mut buf = namespace.write(0, buf, WriteOptions::default()).await?;
     namespace.flush().await?;
 
     buf.fill(0);
-    let (result, buf) = namespace.read(0, buf).await;
-    result?;
+    let buf = namespace.read(0, buf).await?;
     if buf.iter().any(|byte| *byte != 0xa5) {
         return Err("what was read is not what was written".into());
     }

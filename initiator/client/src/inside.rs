@@ -8,6 +8,7 @@ use nvmeof_wire::identify::IdentifyControllerNvm;
 use zerocopy::FromBytes;
 
 use crate::error::{Error, UsageError};
+use crate::failed::Failed;
 use crate::namespace::{Namespace, WriteOptions};
 
 impl Namespace {
@@ -72,16 +73,19 @@ impl Namespace {
     /// is no difference, writes the second half there, with nothing of another's
     /// in between. A difference is an [`Error::Command`] with `Compare Failure`;
     /// then nothing is written. Not more blocks than the namespace allows (NACWU).
+    ///
+    /// # Errors
+    /// As said, and as [`read`](Self::read).
     pub async fn compare_and_write(
         &self,
         lba: u64,
         buf: Buf,
         options: WriteOptions,
-    ) -> (Result<(), Error>, Buf) {
+    ) -> Result<Buf, Failed> {
         let count = match self.count_of(&buf, lba, Operation::CompareWrite) {
-            Ok(0) => return (Ok(()), buf),
+            Ok(0) => return Ok(buf),
             Ok(count) => count,
-            Err(error) => return (Err(error), buf),
+            Err(error) => return Err(Failed::new(error, buf)),
         };
         self.move_run(Operation::CompareWrite, lba, count, buf, options.fua)
             .await

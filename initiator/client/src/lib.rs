@@ -22,11 +22,9 @@
 //!
 //! let mut buf = controller.alloc(4096)?;
 //! buf.fill(0x5a);
-//! let (result, buf) = namespace.write(0, buf, WriteOptions::default()).await;
-//! result?;
+//! let buf = namespace.write(0, buf, WriteOptions::default()).await?;
 //! namespace.flush().await?;
-//! let (result, buf) = namespace.read(0, buf).await;
-//! result?;
+//! let buf = namespace.read(0, buf).await?;
 //! assert!(buf.iter().all(|byte| *byte == 0x5a));
 //! controller.disconnect().await;
 //! # Ok(())
@@ -34,14 +32,15 @@
 //! ```
 //!
 //! A connection that is lost stays lost: every call on it ends with an error
-//! that says why, its memory is given back, and connecting again is up to the
-//! caller.
+//! that says why, its memory is given back ([`Failed`] names the exception), and
+//! connecting again is up to the caller.
 #![forbid(unsafe_code)]
 
 pub mod blocking;
 mod controller;
 mod drive;
 mod error;
+mod failed;
 mod geometry;
 mod host;
 mod identity;
@@ -52,6 +51,7 @@ mod transport;
 
 pub use controller::Controller;
 pub use error::{Error, Fault, Lost, LostCause, MachineError, Setup, SetupFault, UsageError};
+pub use failed::Failed;
 pub use geometry::Geometry;
 pub use host::{ConnectOptions, Discovery, Host, HostConfig};
 pub use identity::{Identity, parse_hostid};

@@ -8,10 +8,11 @@ use zerocopy::FromBytes;
 
 use crate::controller::Controller;
 use crate::error::{Error, MachineError, UsageError};
+use crate::failed::Failed;
 use crate::geometry::Geometry;
 
 /// A namespace of a connected controller. Buffers go in and come back, also
-/// with an error. Dropping a future does not undo its call: the buffer returns
+/// with an error ([`Failed`]). Dropping a future does not undo its call: the buffer returns
 /// to its pool when the controller is done with it.
 #[derive(Clone, Debug)]
 pub struct Namespace {
@@ -90,23 +91,28 @@ impl Namespace {
     }
 
     /// Fills `buf` with the blocks from `lba`.
-    pub async fn read(&self, lba: u64, buf: Buf) -> (Result<(), Error>, Buf) {
+    ///
+    /// # Errors
+    /// When they are not there, `buf` is not as long as some of them, or the command
+    /// fails.
+    pub async fn read(&self, lba: u64, buf: Buf) -> Result<Buf, Failed> {
         self.transfer(Operation::Read, lba, buf, false).await
     }
 
     /// Writes `buf` to the blocks from `lba`.
-    pub async fn write(
-        &self,
-        lba: u64,
-        buf: Buf,
-        options: WriteOptions,
-    ) -> (Result<(), Error>, Buf) {
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub async fn write(&self, lba: u64, buf: Buf, options: WriteOptions) -> Result<Buf, Failed> {
         self.transfer(Operation::Write, lba, buf, options.fua).await
     }
 
-    /// Compares the blocks from `lba` with `buf`. A difference is an
-    /// [`Error::Command`] with `Compare Failure`.
-    pub async fn compare(&self, lba: u64, buf: Buf) -> (Result<(), Error>, Buf) {
+    /// Compares the blocks from `lba` with `buf`.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read). A difference is an [`Error::Command`] with
+    /// `Compare Failure`.
+    pub async fn compare(&self, lba: u64, buf: Buf) -> Result<Buf, Failed> {
         self.transfer(Operation::Compare, lba, buf, false).await
     }
 
@@ -165,11 +171,11 @@ impl Namespace {
         lba: u64,
         buf: Buf,
         fua: bool,
-    ) -> (Result<(), Error>, Buf) {
+    ) -> Result<Buf, Failed> {
         let count = match self.count_of(&buf, lba, operation) {
-            Ok(0) => return (Ok(()), buf),
+            Ok(0) => return Ok(buf),
             Ok(count) => count,
-            Err(error) => return (Err(error), buf),
+            Err(error) => return Err(Failed::new(error, buf)),
         };
         self.move_run(operation, lba, count, buf, fua).await
     }
@@ -182,15 +188,16 @@ impl Namespace {
         count: u64,
         buf: Buf,
         fua: bool,
-    ) -> (Result<(), Error>, Buf) {
+    ) -> Result<Buf, Failed> {
         let blocks = self.run(operation, lba, count, fua);
-        let (result, buf) = self.controller.call(blocks.into(), Some(buf)).await;
-        #[allow(
-            clippy::expect_used,
-            reason = "every provider gives lent memory back, at the latest when it is closed"
-        )]
-        let buf = buf.expect("a buffer that went in comes back");
-        (result.map(drop), buf)
+        match self.controller.call(blocks.into(), Some(buf)).await {
+            (Ok(_), Some(buf)) => Ok(buf),
+            (Err(error), buf) => Err(Failed::new(error, buf)),
+            (Ok(_), None) => {
+                let error = MachineError::internal("a success without its buffer");
+                Err(Failed::new(error, None))
+            }
+        }
     }
 
     /// Blocks that `buf` is for, all of them inside the namespace.

@@ -17,8 +17,8 @@ use fake::{BLOCK, BLOCKS, Fake, Manners, SUBNQN};
 use nvmeof_initiator::blocking::{self, BlockingAdmin};
 use nvmeof_initiator::polled::{IoConfig, IoQueue};
 use nvmeof_initiator::{
-    Address, ConnectOptions, Controller, Error, Host, HostConfig, Identity, LostCause, Nqn,
-    QueueShape, Range, Status, Transport, UsageError, WriteOptions, ZeroOptions,
+    Address, Buf, ConnectOptions, Controller, Error, Failed, Host, HostConfig, Identity, LostCause,
+    Nqn, QueueShape, Range, Status, Transport, UsageError, WriteOptions, ZeroOptions,
 };
 use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig};
 
@@ -91,9 +91,9 @@ fn host() -> Host {
     Host::new(HostConfig::new(identity())).unwrap()
 }
 
-fn lost(result: &Result<(), Error>) -> &LostCause {
-    match result {
-        Err(Error::Lost(lost)) => &lost.cause,
+fn lost(error: &Error) -> &LostCause {
+    match error {
+        Error::Lost(lost) => &lost.cause,
         other => panic!("{other:?}"),
     }
 }
@@ -114,19 +114,18 @@ async fn everything_a_namespace_does() {
         *byte = u8::try_from(n % 253).unwrap();
     }
     let expected = buf.to_vec();
-    let (result, buf) = namespace.write(8, buf, WriteOptions { fua: true }).await;
-    result.unwrap();
+    let options = WriteOptions { fua: true };
+    let buf = namespace.write(8, buf, options).await.unwrap();
     namespace.flush().await.unwrap();
-    let (result, mut buf) = namespace.compare(8, buf).await;
-    result.unwrap();
+    let mut buf = namespace.compare(8, buf).await.unwrap();
     buf.fill(0);
-    let (result, buf) = namespace.read(8, buf).await;
-    result.unwrap();
+    let buf = namespace.read(8, buf).await.unwrap();
     assert!(*buf == *expected);
 
-    let (result, _buf) = namespace.compare(9, buf).await;
-    let Err(Error::Command(error)) = result else {
-        panic!("{result:?}");
+    let failed = namespace.compare(9, buf).await.unwrap_err();
+    assert!(failed.buf.is_some());
+    let Error::Command(error) = failed.into() else {
+        panic!("a difference is the controller's answer");
     };
     assert!(error.status.is(Status::COMPARE_FAILURE));
 
@@ -169,10 +168,9 @@ async fn many_tasks_share_several_queues() {
             tokio::spawn(async move {
                 let mut buf = namespace.controller().alloc(4096).unwrap();
                 buf.fill(u8::try_from(n).unwrap());
-                let (result, buf) = namespace.write(n * 8, buf, WriteOptions::default()).await;
-                result.unwrap();
-                let (result, buf) = namespace.read(n * 8, buf).await;
-                result.unwrap();
+                let options = WriteOptions::default();
+                let buf = namespace.write(n * 8, buf, options).await.unwrap();
+                let buf = namespace.read(n * 8, buf).await.unwrap();
                 assert!(buf.iter().all(|byte| u64::from(*byte) == n));
             })
         })
@@ -188,25 +186,23 @@ async fn usage_that_makes_no_sense_gives_the_buffer_back() {
     let target = Target::start();
     let controller = target.connect().await;
     let namespace = controller.namespace(1).await.unwrap();
-    let usage = |result: Result<(), Error>| match result {
-        Err(Error::Usage(error)) => error,
+    let usage = |result: Result<Buf, Failed>| match result {
+        Err(Failed {
+            error: Error::Usage(error),
+            buf: Some(buf),
+        }) => (error, buf),
         other => panic!("{other:?}"),
     };
-    let (result, mut buf) = namespace.read(0, controller.alloc(100).unwrap()).await;
-    assert!(matches!(
-        *usage(result),
-        UsageError::NotBlocks { len: 100, .. }
-    ));
+    let buf = controller.alloc(100).unwrap();
+    let (error, mut buf) = usage(namespace.read(0, buf).await);
+    assert!(matches!(*error, UsageError::NotBlocks { len: 100, .. }));
     buf.set_len(1024).unwrap();
-    let (result, buf) = namespace.read(BLOCKS as u64 - 1, buf).await;
-    assert!(matches!(
-        *usage(result),
-        UsageError::OutOfRange { count: 2, .. }
-    ));
+    let (error, buf) = usage(namespace.read(BLOCKS as u64 - 1, buf).await);
+    assert!(matches!(*error, UsageError::OutOfRange { count: 2, .. }));
     drop(buf);
     let foreign = host().buffer(512).unwrap();
-    let (result, _foreign) = namespace.read(0, foreign).await;
-    assert!(matches!(*usage(result), UsageError::ForeignBuffer));
+    let (error, _foreign) = usage(namespace.read(0, foreign).await);
+    assert!(matches!(*error, UsageError::ForeignBuffer));
     let Err(error) = controller.namespace(2).await else {
         panic!("there is no namespace 2");
     };
@@ -239,14 +235,16 @@ async fn silence_fails_calls_after_the_time_out() {
     let namespace = controller.namespace(1).await.unwrap();
     target.change(|fake| fake.manners.silent = true);
     let buf = controller.alloc(8192).unwrap();
-    let (result, buf) = namespace.write(0, buf, WriteOptions::default()).await;
+    let options = WriteOptions::default();
+    let failed = namespace.write(0, buf, options).await.unwrap_err();
+    let buf = failed.buf.unwrap();
     assert!(matches!(
-        lost(&result),
+        lost(&failed.error),
         LostCause::Timeout { what: "Write" }
     ));
-    let (result, _buf) = namespace.read(0, buf).await;
+    let failed = namespace.read(0, buf).await.unwrap_err();
     assert!(
-        matches!(lost(&result), LostCause::Timeout { .. }),
+        matches!(lost(&failed.error), LostCause::Timeout { .. }),
         "the reason stays"
     );
     controller.disconnect().await;
@@ -269,7 +267,7 @@ async fn a_target_that_dies_fails_every_call() {
             let namespace = namespace.clone();
             tokio::spawn(async move {
                 let buf = namespace.controller().alloc(4096).unwrap();
-                namespace.read(0, buf).await.0
+                namespace.read(0, buf).await
             })
         })
         .collect();
@@ -278,8 +276,9 @@ async fn a_target_that_dies_fails_every_call() {
     }
     drop(target);
     for task in tasks {
-        let result = task.await.unwrap();
-        assert!(matches!(lost(&result), LostCause::Network(_)), "{result:?}");
+        let Failed { error, buf } = task.await.unwrap().unwrap_err();
+        assert!(matches!(lost(&error), LostCause::Network(_)), "{error:?}");
+        assert!(buf.is_some());
     }
     assert!(controller.namespaces().await.is_err());
     assert!(controller.error().is_some());

@@ -194,7 +194,7 @@ fn tell(conn: &Conn) {
     tracing::warn!(
         process,
         "a process on this machine still uses memory of ours, though its connection is over: \
-         what was asked for over it ends when that does; is it stopped, or its disk? \
+         nobody gets that memory back before; is it stopped, or its disk? \
          `kill -CONT {process}` has it go on, its end gives the memory back"
     );
 }

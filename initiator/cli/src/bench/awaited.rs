@@ -81,14 +81,13 @@ impl Lane {
         while now.saturating_duration_since(begin) < self.plan.runtime {
             let Some(buf) = self.buf.take() else { break };
             let (reads, lba) = self.course.next(&self.plan);
-            let (result, buf) = if reads {
+            let ended = if reads {
                 self.namespace.read(lba, buf).await
             } else {
                 let options = WriteOptions::default();
                 self.namespace.write(lba, buf, options).await
             };
-            self.buf = Some(buf);
-            result?;
+            self.buf = Some(ended.map_err(Error::from)?);
             let before = std::mem::replace(&mut now, Instant::now());
             let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
             let side = if reads {

@@ -13,7 +13,7 @@ pub struct Call {
     /// What to do.
     pub work: Work,
     /// The payload: the part in view, exactly as long as `work` says; `None`
-    /// when there is none. It comes back in [`Done::buf`], always.
+    /// when there is none. It comes back in [`Done::buf`].
     pub buf: Option<Buf>,
     /// Handed back untouched in [`Done::user`].
     pub user: u64,
@@ -50,7 +50,9 @@ pub enum Patience {
 pub struct Done {
     /// As given.
     pub user: u64,
-    /// As given; filled when the call was one that reads and it succeeded.
+    /// As given; filled when the call was one that reads and it succeeded. `None` also
+    /// when the queue was lost and somebody still uses the memory: see
+    /// [`Connection`](super::Connection).
     pub buf: Option<Buf>,
     /// The command specific result (dwords 0 and 1 of the completion; 0 for a
     /// call of several commands), or what went wrong.

@@ -45,7 +45,9 @@ pub struct ConnectionConfig {
 /// ```
 ///
 /// Everything in flight ends with the same error when the queue pair is
-/// closed, not before: only then can nobody touch the lent memory.
+/// closed, not before: only then can nobody touch the lent memory. Where that takes
+/// longer than 10 seconds, because a target on the same machine was stopped, or its
+/// disk hangs, with memory of ours in use, the calls end without that memory.
 pub struct Connection {
     provider: Box<dyn Provider>,
     qp: QpId,
@@ -63,10 +65,18 @@ pub struct Connection {
 
 #[derive(Debug)]
 enum State {
-    Connecting { deadline: Duration },
+    Connecting {
+        deadline: Duration,
+    },
     Up,
-    Closing { why: Error },
-    Closed { why: Error },
+    Closing {
+        why: Error,
+        /// When those in flight end without their memory, once that is known.
+        patience: Option<Duration>,
+    },
+    Closed {
+        why: Error,
+    },
 }
 
 /// A response capsule is 16 bytes (NVMe RDMA transport: the response capsule
@@ -159,7 +169,7 @@ impl Connection {
         }
         self.events = events;
         self.continue_transfers(now);
-        self.check_time(now);
+        self.check_time(now, done);
         self.submit_now(now);
         progress
     }
@@ -193,7 +203,8 @@ impl Connection {
     /// Gives the queue pair up because of `why`. The first reason counts.
     pub(crate) fn fail_with(&mut self, why: Error) {
         if matches!(self.state, State::Connecting { .. } | State::Up) {
-            self.state = State::Closing { why };
+            let patience = None;
+            self.state = State::Closing { why, patience };
             self.provider.disconnect(self.qp);
         }
     }
@@ -214,7 +225,7 @@ impl Connection {
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         match &self.state {
-            State::Closing { why } | State::Closed { why } => Some(why),
+            State::Closing { why, .. } | State::Closed { why } => Some(why),
             State::Connecting { .. } | State::Up => None,
         }
     }
@@ -257,7 +268,8 @@ impl Connection {
         let ours = match self.state {
             State::Connecting { deadline } => Some(deadline),
             State::Up => self.queue.next_deadline(),
-            State::Closing { .. } | State::Closed { .. } => None,
+            State::Closing { patience, .. } => patience,
+            State::Closed { .. } => None,
         };
         [ours, self.provider.next_deadline()]
             .into_iter()
@@ -279,7 +291,7 @@ impl Connection {
     /// Why calls are not taken, when they are not.
     pub(super) fn not_ready(&self) -> Error {
         match &self.state {
-            State::Closing { why } | State::Closed { why } => why.clone(),
+            State::Closing { why, .. } | State::Closed { why } => why.clone(),
             State::Connecting { .. } | State::Up => Lost {
                 addr: self.addr,
                 qid: self.qid,
@@ -393,7 +405,12 @@ impl Connection {
     /// Nobody can touch the lent memory any more: everything ends.
     fn on_closed(&mut self, reason: CloseReason, done: &mut Vec<Done>) {
         self.fail(LostCause::Network(reason));
-        let State::Closing { why } = &self.state else {
+        self.end_all(done);
+    }
+
+    /// Ends what is in flight, with the memory that nobody uses.
+    fn end_all(&mut self, done: &mut Vec<Done>) {
+        let State::Closing { why, .. } = &self.state else {
             return;
         };
         let why = why.clone();
@@ -401,9 +418,9 @@ impl Connection {
         self.state = State::Closed { why };
     }
 
-    fn check_time(&mut self, now: Duration) {
-        match self.state {
-            State::Connecting { deadline } if now >= deadline => {
+    fn check_time(&mut self, now: Duration, done: &mut Vec<Done>) {
+        match &mut self.state {
+            State::Connecting { deadline } if now >= *deadline => {
                 self.fail(LostCause::Timeout {
                     what: "the connection",
                 });
@@ -416,10 +433,18 @@ impl Connection {
                     self.fail(LostCause::Timeout { what });
                 }
             }
-            State::Connecting { .. } | State::Closing { .. } | State::Closed { .. } => {}
+            State::Closing { patience, .. } => {
+                if now >= *patience.get_or_insert(now.saturating_add(CLOSING)) {
+                    self.end_all(done);
+                }
+            }
+            State::Connecting { .. } | State::Closed { .. } => {}
         }
     }
 }
+
+/// How long a queue pair may take to close.
+const CLOSING: Duration = Duration::from_secs(10);
 
 /// RDMA Reads the target may have in flight towards us, as many as the Linux
 /// host offers.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_rdma::{
-    Address, Event, Inline, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Tag, Work,
+    Address, Event, Inline, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Rights, Tag, Work,
 };
 use nvmeof_wire::admin::{Cns, GetLogPage, Identify, LogId, SetFeatures};
 use nvmeof_wire::fabrics::{Connect, ConnectResult, FcType, InvalidParameter, PropertyAccess};
@@ -45,6 +45,8 @@ pub(crate) struct Manners {
     pub(crate) connect: Option<(Status, u64)>,
     /// I/O commands that are never answered.
     pub(crate) silent: bool,
+    /// Takes the memory of a read, where it can be had, keeps it, and does not answer.
+    pub(crate) keeps: bool,
     /// I/O commands are answered with this.
     pub(crate) status: Option<Status>,
     /// Answers Keep Alive not at all.
@@ -66,6 +68,8 @@ pub(crate) struct Fake<P> {
     pub(crate) in_capsule: usize,
     pub(crate) mdts: u8,
     pub(crate) shut_down: bool,
+    /// Memory of hosts that it keeps.
+    pub(crate) kept: Vec<Buf>,
     first_half: Option<Sqe>,
     queues: HashMap<QpId, QueueState>,
     jobs: HashMap<u64, Job>,
@@ -115,6 +119,7 @@ impl<P: Provider> Fake<P> {
             in_capsule: 0,
             mdts: 5,
             shut_down: false,
+            kept: Vec::new(),
             first_half: None,
             queues: HashMap::new(),
             jobs: HashMap::new(),
@@ -337,6 +342,13 @@ impl<P: Provider> Fake<P> {
     fn io(&mut self, qp: QpId, sqe: &Sqe, in_capsule: &[u8]) {
         self.served.push(sqe.opcode.0);
         if self.manners.silent {
+            return;
+        }
+        if self.manners.keeps && sqe.opcode == io::READ {
+            let (remote, _) = Self::keyed(sqe);
+            let rights = Rights::REMOTE_WRITE;
+            self.kept
+                .extend(self.provider.map_remote(qp, remote, rights));
             return;
         }
         if let Some(status) = self.manners.status {

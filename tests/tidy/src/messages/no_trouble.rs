@@ -102,6 +102,7 @@ pub(super) const NO_TROUBLE: &[&str] = &[
     "give what the namespace compares and writes at once (id-ns: nacwu)",
     // Bugs of ours, behind `internal error`.
     "a controller without a set-up",
+    "a success without its buffer",
     "a controller without itself",
     "the data of a Connect do not fit its capsule",
 ];
