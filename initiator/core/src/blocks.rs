@@ -316,6 +316,10 @@ impl CommandError {
             Status::INVALID_NAMESPACE => {
                 "there is no such namespace; list-ns shows those there are"
             }
+            // Base 2.1, 3.2.1.5: so is a namespace that is not active, and one that went.
+            Status::INVALID_FIELD if self.place.is_some() => {
+                "list-ns shows whether the namespace is there; if it is, error-log names the field"
+            }
             Status::LBA_OUT_OF_RANGE => {
                 "the blocks are beyond the end of the namespace; id-ns shows its size"
             }

@@ -37,7 +37,13 @@ pub(crate) struct Sight {
     seen: Vec<Seen>,
     /// Groups of the namespaces.
     groups: BTreeMap<u32, AnaState>,
+    highest: u32,
 }
+
+/// Highest namespace id that is valid at least, whether there are namespaces or
+/// not: some hosts read it once, and never look at one beyond it that comes later.
+/// It is what Linux' own target says.
+const NAMESPACES: u32 = 1024;
 
 /// A namespace that is there for the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,11 +121,16 @@ impl Present {
         let groups = seen.iter();
         let groups = groups.map(|one| (one.namespace.ana_group, one.state));
         let groups = groups.collect();
-        Sight {
+        let sight = Sight {
             subsystem: Arc::clone(&self.subsystem),
             seen,
             groups,
-        }
+            highest: NAMESPACES,
+        };
+        let disabled = sight.disabled(&viewer.hostnqn);
+        let all = disabled.chain(sight.seen.iter().map(|one| &one.namespace));
+        let highest = all.map(|one| one.nsid).fold(NAMESPACES, u32::max);
+        Sight { highest, ..sight }
     }
 
     /// Whether everybody sees what they saw in `before`.
@@ -144,6 +155,18 @@ impl Sight {
     /// The namespaces, lowest number first.
     pub(crate) fn seen(&self) -> &[Seen] {
         &self.seen
+    }
+
+    /// Namespaces that are switched off and would be there for that host.
+    pub(crate) fn disabled(&self, hostnqn: &Nqn) -> impl Iterator<Item = &Namespace> {
+        let all = self.subsystem.disabled().iter();
+        all.filter(|one| one.is_for(hostnqn))
+    }
+
+    /// The highest namespace identifier that is valid (NN). It says nothing of namespaces
+    /// that are there for other hosts alone.
+    pub(crate) fn highest(&self) -> u32 {
+        self.highest
     }
 
     /// The namespace of that number.

@@ -250,6 +250,8 @@ fn capsules_that_make_no_sense() {
     let mut read = Sqe::new(io::READ);
     read.dptr = keyed(512);
     read.nsid = 9.into();
+    assert_eq!(status(&mut queue, &read), Status::INVALID_FIELD);
+    read.nsid = 1025.into();
     assert_eq!(status(&mut queue, &read), Status::INVALID_NAMESPACE);
     read.nsid = 1.into();
     read.cdw10 = 2048.into();

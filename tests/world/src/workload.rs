@@ -294,7 +294,7 @@ pub(crate) fn check(
         ))),
         Ok(_) => check_success(id, pending, done, block, oracle),
         Err(Error::Command(error)) => match error.status.kind() {
-            Status::INVALID_NAMESPACE if met.there != Presence::Always => {
+            Status::INVALID_FIELD if met.there != Presence::Always => {
                 oracle.end(id, Ending::Failed)
             }
             Status::ANA_INACCESSIBLE if met.reached != Presence::Always => {

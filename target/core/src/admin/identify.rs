@@ -64,7 +64,7 @@ impl Admin<'_> {
             | Cns::INDEPENDENT_NAMESPACE
             | Cns::ALLOCATED_NAMESPACE
             | Cns::CSI_ALLOCATED_NAMESPACE => {
-                let valid = (1..=self.highest(&sight)).contains(&command.nsid);
+                let valid = (1..=sight.highest()).contains(&command.nsid);
                 if valid { Ok(()) } else { Err(invalid) }
             }
             Cns::DESCRIPTORS => sight.get(command.nsid).map(|_| ()).ok_or(invalid),
@@ -78,7 +78,7 @@ impl Admin<'_> {
                 if there {
                     Ok(())
                 } else {
-                    Err(self.no_namespace(&sight, command.nsid))
+                    Err(Failure::no_namespace(&sight, command.nsid))
                 }
             }
             Cns::ACTIVE_NAMESPACES
@@ -167,32 +167,11 @@ impl Admin<'_> {
 
     /// Namespaces that are switched off and would be there for this host.
     fn disabled(&self, sight: &Sight) -> impl Iterator<Item = Seen> {
-        let all = sight.subsystem().disabled().iter();
-        let its = all.filter(|one| one.is_for(&self.controller.viewer.hostnqn));
+        let its = sight.disabled(&self.controller.viewer.hostnqn);
         its.map(|one| Seen {
             namespace: one.clone(),
             state: AnaState::OPTIMIZED,
         })
-    }
-
-    /// Highest namespace id that is valid. It says nothing of namespaces that are
-    /// there for other hosts alone.
-    fn highest(&self, sight: &Sight) -> u32 {
-        let seen = sight.seen().iter().map(|one| one.namespace.nsid);
-        let disabled = self.disabled(sight).map(|one| one.namespace.nsid);
-        seen.chain(disabled).fold(NAMESPACES, u32::max)
-    }
-
-    /// Why a command about one namespace fails, when it is not there for this host.
-    /// Base 2.1, 3.2.1.2 to 3.2.1.5: "an inactive NSID" is "Invalid Field in Command",
-    /// "an invalid NSID" is "Invalid Namespace or Format", where a command says nothing
-    /// else.
-    pub(super) fn no_namespace(&self, sight: &Sight, nsid: u32) -> Failure {
-        if (1..=self.highest(sight)).contains(&nsid) {
-            Failure::field(NSID)
-        } else {
-            Failure::from(Status::INVALID_NAMESPACE).at(NSID)
-        }
     }
 
     /// What all our controllers have in common.
@@ -246,7 +225,7 @@ impl Admin<'_> {
 
     fn io_controller(&self, sight: &Sight, limits: &Limits) -> IdentifyController {
         let subsystem = sight.subsystem();
-        let nn = self.highest(sight);
+        let nn = sight.highest();
         let mut id = IdentifyController {
             sn: subsystem.serial,
             mn: subsystem.model_number,
@@ -302,11 +281,6 @@ const OPTIONAL: Oncs = Oncs::NVMCMPS
     .union(Oncs::TSS)
     .union(Oncs::NVMVFYS)
     .union(Oncs::NVMCPYS);
-
-/// Highest namespace id that is valid at least, whether there are namespaces or
-/// not: some hosts read it once, and never look at one beyond it that comes later.
-/// It is what Linux' own target says.
-const NAMESPACES: u32 = 1024;
 
 /// Maximum data transfer size: "a power of two in units of the minimum memory
 /// page size", 4 KiB.

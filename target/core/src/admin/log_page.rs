@@ -65,7 +65,7 @@ impl Admin<'_> {
             _ if is_whole(nsid) => Ok(()),
             Some(sight) if command.lid == LogId::SMART => match sight.get(nsid) {
                 Some(_) => Ok(()),
-                None => Err(self.no_namespace(&sight, nsid)),
+                None => Err(Failure::no_namespace(&sight, nsid)),
             },
             _ => Err(Failure::field(NSID)),
         }

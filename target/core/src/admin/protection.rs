@@ -23,7 +23,8 @@ impl Admin<'_> {
             Select::Current => {
                 self.visible(command.nsid)?;
                 let state = self.live()?.protection(command.nsid);
-                state.ok_or(no_namespace())?.to_dword()
+                let state = state.ok_or_else(|| self.no_namespace(command.nsid))?;
+                state.to_dword()
             }
             Select::Default | Select::Saved => {
                 self.visible(command.nsid)?;
@@ -62,7 +63,7 @@ impl Admin<'_> {
         }
         let protecting = live.protect(&self.shared.desk, command.nsid, to);
         let protecting = protecting.map_err(|refused| match refused {
-            Refused::Gone => no_namespace(),
+            Refused::Gone => self.no_namespace(command.nsid),
             Refused::Fixed => Failure::from(Status::FEATURE_NOT_CHANGEABLE).at(CDW10),
         })?;
         // At once: the queue may go before what was written is stable.
@@ -131,7 +132,14 @@ impl Admin<'_> {
     fn visible(&self, nsid: u32) -> Result<Seen, Failure> {
         let sight = self.controller.sight();
         let seen = sight.as_ref().and_then(|sight| sight.get(nsid));
-        seen.cloned().ok_or(no_namespace())
+        seen.cloned().ok_or_else(|| self.no_namespace(nsid))
+    }
+
+    fn no_namespace(&self, nsid: u32) -> Failure {
+        let sight = self.controller.sight();
+        sight.map_or(Failure::field(NSID), |sight| {
+            Failure::no_namespace(&sight, nsid)
+        })
     }
 
     fn live(&self) -> Result<&Live, Failure> {
@@ -190,8 +198,4 @@ pub(crate) fn kept(kept: bool) -> Result<Next, Failure> {
 /// This could not be kept. The host may try again.
 fn not_kept() -> Failure {
     Failure::transient(Status::INTERNAL_ERROR)
-}
-
-fn no_namespace() -> Failure {
-    Failure::from(Status::INVALID_NAMESPACE).at(NSID)
 }

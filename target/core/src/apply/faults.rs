@@ -169,8 +169,9 @@ fn a_namespace_that_is_switched_off_is_allocated_and_not_active() {
     assert_eq!(lists(&mut admin), [vec![3], vec![3, 2000]]);
     let id: IdentifyController = identify(&mut admin, Cns::CONTROLLER, 0);
     assert_eq!(id.nn.get(), 2000, "the highest valid one");
-    let invalid = Status::INVALID_NAMESPACE.with_dnr();
-    assert_eq!(read(&mut host, 2000), invalid);
+    // Base 2.1, 3.2.1.5: an inactive namespace identifier.
+    let inactive = Status::INVALID_FIELD.with_dnr();
+    assert_eq!(read(&mut host, 2000), inactive);
     // Identify Namespace data structure: "if the specified namespace is an inactive NSID, then
     // the controller returns a zero filled data structure".
     let id = admin.identify(Cns::NAMESPACE, 2000);
@@ -180,7 +181,7 @@ fn a_namespace_that_is_switched_off_is_allocated_and_not_active() {
     assert_ne!(id.nguid, [0; 16]);
     for (state, kind, status) in [
         (NamespaceState::Ready, ChangeKind::Enabled, Status::SUCCESS),
-        (NamespaceState::Disabled, ChangeKind::Disabled, invalid),
+        (NamespaceState::Disabled, ChangeKind::Disabled, inactive),
     ] {
         let applied = apply(&target, &[with_second(state), closed()]);
         assert_eq!(applied.changes.len(), 1);

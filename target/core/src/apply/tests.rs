@@ -57,7 +57,7 @@ fn with(namespaces: &[u32]) -> SubsystemSpec {
 fn namespaces_come_and_go_under_a_host() {
     let target = target();
     let (mut admin, mut io) = Host::ready(&target);
-    assert_eq!(read_of(&mut io, 7), Status::INVALID_NAMESPACE);
+    assert_eq!(read_of(&mut io, 7), Status::INVALID_FIELD);
     let applied = apply(&target, &[with(&[1, 7]), closed()]);
     assert_eq!(applied.disconnected, []);
     let kinds: Vec<_> = applied.changes.into_iter().map(|one| one.kind).collect();
@@ -71,7 +71,7 @@ fn namespaces_come_and_go_under_a_host() {
     );
     assert_eq!(read_of(&mut io, 7), Status::SUCCESS);
     assert_eq!(io.ops.last().unwrap().disk, 70);
-    assert_eq!(read_of(&mut io, 3), Status::INVALID_NAMESPACE);
+    assert_eq!(read_of(&mut io, 3), Status::INVALID_FIELD);
     assert_eq!(active(&mut admin), [1, 7]);
     assert_eq!(
         admin.identify(Cns::DESCRIPTORS, 7).status(),
@@ -149,7 +149,7 @@ fn a_flush_of_all_leaves_none_out_when_one_before_it_goes() {
         flushed.push(op.disk);
         if flushed.len() == 1 {
             let _ = apply(&target, &[with(&[2, 3])]);
-            assert_eq!(read_of(&mut io, 1), Status::INVALID_NAMESPACE);
+            assert_eq!(read_of(&mut io, 1), Status::INVALID_FIELD);
         }
         let (outcome, data) = (Executed::Ok, &[][..]);
         let event = Event::Executed { outcome, data };

@@ -122,7 +122,7 @@ fn failed_commands_are_counted_by_status_and_move_no_bytes() {
     let none = namespace(&all, 0).unwrap();
     assert_eq!(operations(none), [("read", 3)]);
     let of_host: Vec<_> = host(&all).0.failed().collect();
-    let unknown = (Status::INVALID_NAMESPACE, 3);
+    let unknown = (Status::INVALID_FIELD, 3);
     assert_eq!(of_host, [unknown, expected[0], expected[1]]);
     assert_eq!(all.len(), 3, "{all:?}");
 }

@@ -17,7 +17,7 @@ use crate::health::Counting;
 use crate::live::{Live, View};
 use crate::metrics::{Meter, Operation};
 use crate::seats::Seat;
-use crate::sight::{Seen, Sight};
+use crate::sight::Sight;
 use crate::{CloseCause, Executed, IoKind, IoOp, Limits, Namespace};
 
 /// An I/O queue's place in its controller.
@@ -45,7 +45,6 @@ pub(super) struct Seats {
 }
 
 // Where fields of a command begin, in bytes.
-const NSID: u16 = 4;
 pub(super) const CDW10: u16 = 40;
 pub(super) const CDW12: u16 = 48;
 /// Bits 29:26 of dword 12.
@@ -142,7 +141,7 @@ impl Joined {
             Some(seen) if seen.state.is_accessible() && seen.namespace.is_ready() => {
                 Ok(&seen.namespace)
             }
-            other => Err(unreachable_namespace(other)),
+            _ => Err(unreachable_namespace(self.view.sight(), nsid)),
         }
     }
 
@@ -412,11 +411,11 @@ pub(crate) fn not_ready() -> Failure {
 /// Why a namespace cannot be used. Base 2.2, 8.1.1.6 to 8.1.1.8: the host may
 /// try again, here or elsewhere.
 #[cold]
-fn unreachable_namespace(seen: Option<&Seen>) -> Failure {
-    match seen.map(|seen| seen.state.refusal()) {
+fn unreachable_namespace(sight: &Sight, nsid: u32) -> Failure {
+    match sight.get(nsid).map(|seen| seen.state.refusal()) {
         Some(Some(status)) => Failure::transient(status),
         Some(None) => not_ready(),
-        None => Failure::from(Status::INVALID_NAMESPACE).at(NSID),
+        None => Failure::no_namespace(sight, nsid),
     }
 }
 

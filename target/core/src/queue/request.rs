@@ -1,7 +1,7 @@
 //! One command on its way: what was parsed, where its data are, what comes
 //! next.
 
-use nvmeof_wire::admin::{GetFeatures, GetLogPage, Identify};
+use nvmeof_wire::admin::{GetFeatures, GetLogPage, Identify, NSID_ALL};
 use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::features::FeatureId;
 use nvmeof_wire::nvm::DatasetManagement;
@@ -12,6 +12,7 @@ use nvmeof_wire::{Sgl, Sqe, Status};
 use super::copy::Copying;
 use crate::controller::Controller;
 use crate::protection::Asked;
+use crate::sight::Sight;
 use crate::{Data, IoKind, IoOp, Limits, Remote};
 
 /// A command that was begun. The edge keeps it until the command is answered.
@@ -228,6 +229,25 @@ impl Failure {
         Self::from(Status::INVALID_FIELD).at(location)
     }
 
+    /// Why a command about one namespace fails that is not there for the host. Base 2.1,
+    /// 3.2.1.5: "unless otherwise noted, specifying an inactive NSID in a command that
+    /// uses the Namespace Identifier (NSID) field shall cause the controller to abort the
+    /// command with a status code of Invalid Field in Command. Specifying an invalid NSID
+    /// ... Invalid Namespace or Format"; 4.1.1: where FFFFFFFFh "is not supported for that
+    /// command", it is an Invalid Field in Command too.
+    ///
+    /// Linux hosts take both for the same: its requests fail as not supported
+    /// (`nvme_error_status`), and since neither is repeated (DNR) a namespace that answers
+    /// so while it is looked at is removed (`nvme_validate_ns`).
+    #[cold]
+    pub(crate) fn no_namespace(sight: &Sight, nsid: u32) -> Self {
+        if nsid == NSID_ALL || (1..=sight.highest()).contains(&nsid) {
+            Self::field(NSID)
+        } else {
+            Self::from(Status::INVALID_NAMESPACE).at(NSID)
+        }
+    }
+
     /// The same command may succeed later.
     pub(crate) fn transient(status: Status) -> Self {
         Self {
@@ -243,6 +263,9 @@ impl Failure {
 pub(crate) const fn bit(byte: u16, bit: u16) -> u16 {
     byte | bit << 8
 }
+
+/// First byte of the namespace identifier in a command.
+const NSID: u16 = 4;
 
 /// First byte of the data pointer in a command.
 const DPTR: u16 = 24;

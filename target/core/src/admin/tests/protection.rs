@@ -212,12 +212,16 @@ fn every_host_of_the_subsystem_hears_of_it() {
 #[test]
 fn states_and_namespaces_that_are_not_there_are_refused() {
     let (mut admin, _) = Host::admin(&target());
-    for nsid in [0, 2, u32::MAX] {
+    for (nsid, status) in [
+        (0, Status::INVALID_NAMESPACE),
+        (2, Status::INVALID_FIELD),
+        (1025, Status::INVALID_NAMESPACE),
+    ] {
         let answer = set(&mut admin, nsid, WriteProtection::PROTECTED);
-        assert_eq!(answer.status(), Status::INVALID_NAMESPACE, "{nsid}");
+        assert_eq!(answer.status(), status, "{nsid}");
         for select in [Select::Current, Select::Default, Select::Saved] {
             let answer = get(&mut admin, nsid, select);
-            assert_eq!(answer.status(), Status::INVALID_NAMESPACE, "{nsid}");
+            assert_eq!(answer.status(), status, "{nsid}");
         }
     }
     for state in 3..8 {
@@ -256,9 +260,9 @@ fn who_does_not_see_a_namespace_neither_protects_it_nor_hears_of_it() {
         host.run(request, &[], &[]);
     }
     let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
-    assert_eq!(answer.status(), Status::INVALID_NAMESPACE);
+    assert_eq!(answer.status(), Status::INVALID_FIELD);
     let answer = get(&mut admin, 1, Select::Current);
-    assert_eq!(answer.status(), Status::INVALID_NAMESPACE);
+    assert_eq!(answer.status(), Status::INVALID_FIELD);
     let answer = set(&mut friend, 1, WriteProtection::PROTECTED);
     assert_eq!(answer.status(), Status::SUCCESS);
     assert!(friend.queue.poll(friend.now).is_some());

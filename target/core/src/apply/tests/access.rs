@@ -143,7 +143,7 @@ fn a_host_hears_of_namespaces_that_it_sees() {
     assert_eq!(events(&mut host), [AsyncEvent::NAMESPACE_CHANGED]);
     assert_eq!(changed_namespaces(&mut host), [1]);
     assert_eq!(active(&mut host), [2, 3, 4]);
-    assert_eq!(read_of(&mut io, 1), Status::INVALID_NAMESPACE);
+    assert_eq!(read_of(&mut io, 1), Status::INVALID_FIELD);
     assert_eq!(events(&mut other), []);
     assert_eq!(read_of(&mut its_io, 1), Status::SUCCESS);
     // Of its size only the other hears.

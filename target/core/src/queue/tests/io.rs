@@ -79,11 +79,25 @@ fn ranges_beyond_the_namespace_are_refused() {
 #[test]
 fn unknown_namespaces_and_opcodes_are_refused() {
     let (_admin, mut host) = Host::ready(&target());
-    for nsid in [0, 2, 4, NSID_ALL] {
+    // Base 2.1, 3.2.1.5: inactive and invalid ones; 4.1.1: FFFFFFFFh, where a command
+    // does not take it.
+    for (nsid, status) in [
+        (2, Status::INVALID_FIELD),
+        (1024, Status::INVALID_FIELD),
+        (0, Status::INVALID_NAMESPACE),
+        (1025, Status::INVALID_NAMESPACE),
+        (NSID_ALL - 1, Status::INVALID_NAMESPACE),
+        (NSID_ALL, Status::INVALID_FIELD),
+    ] {
         let answer = host.read(plain(io::READ, nsid, 0, 1), 512);
-        assert_eq!(answer.status(), Status::INVALID_NAMESPACE);
+        assert_eq!(answer.status(), status, "{nsid}");
+        assert!(answer.cqe.status().dnr(), "{nsid}");
+        let write = host.write(plain(io::WRITE, nsid, 0, 1), &[0; 512]);
+        assert_eq!(write.status(), status, "{nsid}");
+        if nsid != NSID_ALL {
+            assert_eq!(host.plain(flush(nsid)).status(), status, "{nsid}");
+        }
     }
-    assert_eq!(host.plain(flush(2)).status(), Status::INVALID_NAMESPACE);
     for opcode in [io::WRITE_UNCORRECTABLE, Opcode(0x0f), Opcode(0xff)] {
         let answer = host.plain(plain(opcode, 1, 0, 1));
         assert_eq!(answer.status(), Status::INVALID_OPCODE);
