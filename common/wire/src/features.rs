@@ -215,7 +215,7 @@ impl TemperatureThreshold {
 }
 
 /// Error Recovery (05h).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ErrorRecovery {
     /// Time limited error recovery in units of 100 ms; 0 is no limit.
     pub tler: u16,

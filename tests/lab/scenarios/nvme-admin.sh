@@ -170,14 +170,13 @@ feature() {
     echo $((16#${value#0x}))
 }
 # Those that every I/O controller over fabrics has: arbitration, power,
-# temperature (over), error recovery, cache, queues, atomicity, events, keep alive.
+# temperature (over), cache, queues, atomicity, events, keep alive.
 while read -r id wanted; do
     expect_eq "get-feature $id" "$wanted" "$(feature "$id")"
 done <<EOF
 1 0
 2 0
 4 65535
-5 0
 6 1
 7 $((($(nproc) - 1) * 65537))
 0xa 0
@@ -200,10 +199,26 @@ while read -r id value default; do
     nvme set-feature "/dev/$CTRL" -f "$id" -V "0x$default"
 done <<'EOF'
 4 350 ffff
-5 7 0
 6 0 1
 0xa 1 0
 EOF
+# Error recovery is of each namespace, and FFFFFFFFh sets that of all (Base 2.1, 4.4).
+recovery() {
+    nvme get-feature "/dev/$CTRL" -f 5 -n "$1" | grep -o 'value:.*'
+}
+nvme set-feature "/dev/$CTRL" -f 5 -n 2 -V 7
+expect_match "error recovery of namespace 1" 'value:(0x)?0+$' "$(recovery 1)"
+expect_match "error recovery of namespace 2" 'value:(0x)?0*7$' "$(recovery 2)"
+nvme set-feature "/dev/$CTRL" -f 5 -n 0xffffffff -V 3
+for nsid in 1 2; do
+    expect_match "error recovery of all: $nsid" 'value:(0x)?0*3$' "$(recovery $nsid)"
+done
+said=$(expect_fail nvme get-feature "/dev/$CTRL" -f 5 -n 3)
+expect_match "error recovery of no namespace" 'Invalid Field' "$said"
+said=$(expect_fail nvme set-feature "/dev/$CTRL" -f 1 -n 1 -V 0)
+expect_match "arbitration of a namespace" 'Not Namespace Specific' "$said"
+said=$(expect_fail nvme set-feature "/dev/$CTRL" -f 1 -n 1025 -V 0)
+expect_match "arbitration of an invalid namespace" 'Invalid Namespace' "$said"
 said=$(expect_fail nvme set-feature "/dev/$CTRL" -f 1 -V 1 --save)
 expect_match "a value that is to be saved" 'Not Saveable' "$said"
 

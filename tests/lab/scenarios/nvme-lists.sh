@@ -91,9 +91,9 @@ expect_fields "id-iocs (1Ch)" '{"I/O Command Set Combination[0]": 1}' \
 
 # --- features
 
-# Supported, of the controller: bits 0 and 21; 7 changes its capabilities, 84h is of a
-# namespace and changes that.
-declare -A effects=([7]=2097169 [132]=1048581)
+# Supported, of the controller: bits 0 and 21; 7 changes its capabilities, 5 and 84h are
+# of a namespace, and 84h changes that.
+declare -A effects=([5]=1048577 [7]=2097169 [132]=1048581)
 wanted=
 for fid in 1 2 4 5 6 7 10 11 14 15 22 129 132; do
     wanted+="fid_$fid=${effects[$fid]:-2097153} "

@@ -6,6 +6,7 @@ use nvmeof_wire::log::effects::Effects;
 use nvmeof_wire::opcode::{FABRICS, admin, io};
 use zerocopy::little_endian::U32;
 
+use super::features::is_of_namespaces;
 use super::{OF_DISCOVERY, Window};
 
 /// Commands Supported and Effects, 05h (Base 2.1, 5.1.12.1.6). Of no command a
@@ -50,14 +51,17 @@ const SCOPE_CONTROLLER: u32 = 1 << 21;
 /// Feature Identifiers Supported and Effects, 12h (Base 2.1, 5.1.12.1.18).
 pub(super) fn write_features(features: &[FeatureId], window: &mut Window<'_>) {
     for fid in features {
-        let entry = match *fid {
-            FeatureId::NUMBER_OF_QUEUES => SUPPORTED | SCOPE_CONTROLLER | CHANGES_CONTROLLER,
+        let changes = match *fid {
+            FeatureId::NUMBER_OF_QUEUES => CHANGES_CONTROLLER,
             // NSATTR of Identify Namespace follows it.
-            FeatureId::NAMESPACE_WRITE_PROTECTION => {
-                SUPPORTED | SCOPE_NAMESPACE | CHANGES_NAMESPACE
-            }
-            _ => SUPPORTED | SCOPE_CONTROLLER,
+            FeatureId::NAMESPACE_WRITE_PROTECTION => CHANGES_NAMESPACE,
+            _ => 0,
         };
+        let scope = match is_of_namespaces(*fid) {
+            true => SCOPE_NAMESPACE,
+            false => SCOPE_CONTROLLER,
+        };
+        let entry = SUPPORTED | scope | changes;
         window.put(u64::from(fid.0) * ENTRY_LEN, &U32::new(entry));
     }
 }

@@ -3,7 +3,7 @@
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{GetFeatures, NSID_ALL, Select, SetFeatures};
 use nvmeof_wire::features::{
-    AsyncEventConfig, FeatureCapabilities, FeatureId, HOST_IDENTIFIER_LEN, HostBehavior,
+    AsyncEventConfig, ErrorRecovery, FeatureCapabilities, FeatureId, HOST_IDENTIFIER_LEN, HostBehavior,
     NumberOfQueues, PowerManagement, TemperatureThreshold, Timestamp, VolatileWriteCache,
     is_extended_host_identifier,
 };
@@ -81,6 +81,36 @@ impl Admin<'_> {
         Err(Failure::field(CDW10))
     }
 
+    /// Base 2.1, 4.4. Of the controller: with 0h and FFFFFFFFh both commands are about the
+    /// controller; with a valid identifier "the Set Features command shall abort with a
+    /// status code of Feature Not Namespace Specific", and Get Features returns what the
+    /// controller has. Of namespaces: with FFFFFFFFh Set Features is about "all namespaces
+    /// attached to the controller", while Get Features fails "with a status code of Invalid
+    /// Namespace or Format". All others fail as everywhere.
+    fn check_nsid(&self, fid: FeatureId, nsid: u32, sets: bool) -> Result<(), Failure> {
+        let whole = nsid == 0 || nsid == NSID_ALL;
+        let invalid = Failure::from(Status::INVALID_NAMESPACE).at(NSID);
+        // A discovery controller has no namespaces.
+        let sight = self.controller.sight();
+        if is_of_namespaces(fid) {
+            return match sight {
+                _ if nsid == NSID_ALL && sets => Ok(()),
+                Some(_) if nsid == NSID_ALL => Err(invalid),
+                Some(sight) if sight.get(nsid).is_none() => {
+                    Err(Failure::no_namespace(&sight, nsid))
+                }
+                _ => Ok(()),
+            };
+        }
+        let valid = 1..=sight.map_or(0, |sight| sight.highest());
+        match valid.contains(&nsid) {
+            _ if whole => Ok(()),
+            true if sets => Err(Failure::from(Status::FEATURE_NOT_NAMESPACE_SPECIFIC).at(NSID)),
+            true => Ok(()),
+            false => Err(invalid),
+        }
+    }
+
     pub(super) fn get_features(
         &self,
         request: &mut Request,
@@ -88,6 +118,10 @@ impl Admin<'_> {
     ) -> Result<Next, Failure> {
         self.check(command.fid)?;
         self.check_access(command.fid, command.nsid, false)?;
+        // What a feature is capable of is the same for every namespace.
+        if command.select != Select::Capabilities {
+            self.check_nsid(command.fid, command.nsid, false)?;
+        }
         if command.fid == FeatureId::NAMESPACE_WRITE_PROTECTION {
             return self.get_protection(command);
         }
@@ -105,7 +139,7 @@ impl Admin<'_> {
             FeatureId::ARBITRATION => values.arbitration,
             FeatureId::POWER_MANAGEMENT => values.power_management,
             FeatureId::TEMPERATURE_THRESHOLD => threshold(&values, command.cdw11)?,
-            FeatureId::ERROR_RECOVERY => values.error_recovery,
+            FeatureId::ERROR_RECOVERY => values.error_recovery_of(command.nsid).to_dword(),
             FeatureId::VOLATILE_WRITE_CACHE => VolatileWriteCache {
                 enabled: values.volatile_cache,
             }
@@ -155,14 +189,10 @@ impl Admin<'_> {
             return Err(Failure::from(Status::FEATURE_NOT_SAVEABLE).at(SAVE));
         }
         self.check_access(command.fid, command.nsid, true)?;
-        if command.fid == FeatureId::NAMESPACE_WRITE_PROTECTION {
-            return self.protect(request, command);
-        }
-        // "... if the feature is not namespace specific".
-        if command.nsid != 0 && command.nsid != NSID_ALL {
-            return Err(Failure::from(Status::FEATURE_NOT_NAMESPACE_SPECIFIC).at(NSID));
-        }
+        self.check_nsid(command.fid, command.nsid, true)?;
         match command.fid {
+            FeatureId::NAMESPACE_WRITE_PROTECTION => return self.protect(request, command),
+            FeatureId::ERROR_RECOVERY => return self.set_error_recovery(command),
             FeatureId::NUMBER_OF_QUEUES => return self.set_queues(command.cdw11),
             FeatureId::ASYNC_EVENT_CONFIG => return self.set_async_events(command.cdw11),
             FeatureId::HOST_BEHAVIOR | FeatureId::TIMESTAMP => {
@@ -195,13 +225,6 @@ impl Admin<'_> {
                 let warnings = self.warnings(values) & CriticalWarning::TTC;
                 self.controller.warn(&mut cold, warnings);
             }
-            FeatureId::ERROR_RECOVERY => {
-                // Identify Namespace, NSFEAT: no error for deallocated blocks.
-                if nvmeof_wire::features::ErrorRecovery::from_dword(command.cdw11).dulbe {
-                    return Err(Failure::field(DULBE));
-                }
-                values.error_recovery = command.cdw11;
-            }
             FeatureId::VOLATILE_WRITE_CACHE => {
                 values.volatile_cache = VolatileWriteCache::from_dword(command.cdw11).enabled;
                 let write_through = !values.volatile_cache;
@@ -231,6 +254,24 @@ impl Admin<'_> {
         let granted = asked.pairs().min(most);
         cold.features.io_queues = Some(granted);
         Ok(Next::Done(queues(granted).into()))
+    }
+
+    /// NVM 1.0, 4.1.3.2, of one namespace or of all that there are for the host.
+    fn set_error_recovery(&self, command: &SetFeatures) -> Result<Next, Failure> {
+        let value = ErrorRecovery::from_dword(command.cdw11);
+        // Identify Namespace, NSFEAT: no error for deallocated blocks.
+        if value.dulbe {
+            return Err(Failure::field(DULBE));
+        }
+        let Some(sight) = self.controller.sight() else {
+            return Err(Failure::field(CDW10));
+        };
+        let values = &mut self.controller.lock().features.error_recovery;
+        let nsids = sight.seen().iter().map(|one| one.namespace.nsid);
+        for nsid in nsids.filter(|nsid| [*nsid, NSID_ALL].contains(&command.nsid)) {
+            values.insert(nsid, value);
+        }
+        Ok(Next::Done(0))
     }
 
     fn set_async_events(&self, cdw11: u32) -> Result<Next, Failure> {
@@ -349,10 +390,18 @@ fn set_threshold(values: &mut Features, cdw11: u32) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Features of which each namespace has its own value (Base 2.1, 5.1.25, the scope of each).
+pub(super) fn is_of_namespaces(fid: FeatureId) -> bool {
+    matches!(
+        fid,
+        FeatureId::ERROR_RECOVERY | FeatureId::NAMESPACE_WRITE_PROTECTION
+    )
+}
+
 pub(super) fn capabilities(fid: FeatureId) -> FeatureCapabilities {
     match fid {
         FeatureId::HOST_IDENTIFIER => FeatureCapabilities::empty(),
-        FeatureId::NAMESPACE_WRITE_PROTECTION => {
+        _ if is_of_namespaces(fid) => {
             FeatureCapabilities::CHANGEABLE | FeatureCapabilities::NAMESPACE_SPECIFIC
         }
         _ => FeatureCapabilities::CHANGEABLE,

@@ -1,8 +1,9 @@
 //! The values of features: what Set Features stores.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nvmeof_wire::features::Timestamp;
+use nvmeof_wire::features::{ErrorRecovery, Timestamp};
 
 /// Keep-alive times are multiples of this many milliseconds: KAS says 10, in
 /// units of 100 ms.
@@ -17,7 +18,8 @@ pub(crate) struct Features {
     pub(crate) over_temperature: u16,
     /// Composite temperature below which to warn, in kelvin.
     pub(crate) under_temperature: u16,
-    pub(crate) error_recovery: u32,
+    /// Of namespaces, by number, of which it was set.
+    pub(crate) error_recovery: BTreeMap<u32, ErrorRecovery>,
     pub(crate) volatile_cache: bool,
     /// I/O queues granted, if the host asked; otherwise as many as there may be.
     pub(crate) io_queues: Option<u16>,
@@ -62,7 +64,7 @@ impl Features {
             power_management: 0,
             over_temperature: u16::MAX,
             under_temperature: 0,
-            error_recovery: 0,
+            error_recovery: BTreeMap::new(),
             volatile_cache: true,
             io_queues: None,
             write_atomicity: 0,
@@ -71,6 +73,11 @@ impl Features {
             host_behavior: [0; 4],
             clock: HostClock::default(),
         }
+    }
+
+    /// The value that a namespace has. At first recovery is not limited in time.
+    pub(crate) fn error_recovery_of(&self, nsid: u32) -> ErrorRecovery {
+        self.error_recovery.get(&nsid).copied().unwrap_or_default()
     }
 }
 

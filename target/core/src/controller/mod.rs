@@ -249,6 +249,8 @@ impl Controller {
         let mut cold = self.lock();
         let [was, is] = [&before, &now].map(|sight| warnings::critical(sight, &cold.features));
         self.warn(&mut cold, is - was);
+        let values = &mut cold.features.error_recovery;
+        values.retain(|nsid, _| now.get(*nsid).is_some());
         cold.access.changed(&differing.groups);
         if !differing.namespaces.is_empty() {
             cold.changed.add(&differing.namespaces);

@@ -1,7 +1,7 @@
 //! Get and Set Features (Base 2.1, 5.1.11 and 5.1.25).
 
 use nvmeof_wire::Status;
-use nvmeof_wire::admin::{GetFeatures, Select, SetFeatures};
+use nvmeof_wire::admin::{GetFeatures, NSID_ALL, Select, SetFeatures};
 use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::features::{FeatureId, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
@@ -47,7 +47,6 @@ fn what_is_set_is_read_back_and_defaults_stay() {
         (FeatureId::ARBITRATION, 0x0102_0307, 0),
         (FeatureId::POWER_MANAGEMENT, 0x20, 0),
         (FeatureId::TEMPERATURE_THRESHOLD, 350, 0xffff),
-        (FeatureId::ERROR_RECOVERY, 5, 0),
         (FeatureId::VOLATILE_WRITE_CACHE, 0, 1),
         (FeatureId::WRITE_ATOMICITY, 1, 0),
         (FeatureId::ASYNC_EVENT_CONFIG, 0x100, 0),
@@ -93,7 +92,6 @@ fn values_that_cannot_be_are_refused() {
     let (mut host, _) = Host::admin(&target());
     for (fid, value) in [
         (FeatureId::POWER_MANAGEMENT, 1),
-        (FeatureId::ERROR_RECOVERY, 1 << 16),
         (FeatureId::TEMPERATURE_THRESHOLD, 1 << 16),
         (FeatureId::TEMPERATURE_THRESHOLD, 2 << 20),
         (FeatureId::NUMBER_OF_QUEUES, 0xffff),
@@ -114,20 +112,106 @@ fn values_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn nothing_is_saved_or_of_a_namespace() {
+fn nothing_is_saved() {
     let (mut host, _) = Host::admin(&target());
-    let command = SetFeatures::new(FeatureId::ARBITRATION, 0);
     let save = SetFeatures {
         save: true,
-        ..command
+        ..SetFeatures::new(FeatureId::ARBITRATION, 0)
     };
     assert_eq!(
         host.plain(save.to_sqe()).status(),
         Status::FEATURE_NOT_SAVEABLE
     );
-    let of_one = SetFeatures { nsid: 1, ..command };
-    let answer = host.plain(of_one.to_sqe());
-    assert_eq!(answer.status(), Status::FEATURE_NOT_NAMESPACE_SPECIFIC);
+}
+
+/// Base 2.1, 4.4: `nsid` of a feature that is not of namespaces.
+#[test]
+fn what_is_of_the_controller_is_of_no_namespace() {
+    let target = target();
+    let (mut host, _) = Host::admin(&target);
+    let mut finder = discovery(&target);
+    let specific = Status::FEATURE_NOT_NAMESPACE_SPECIFIC;
+    let invalid = Status::INVALID_NAMESPACE;
+    // Each row: the number, and what Set and Get Features say.
+    for (nsid, sets, gets) in [
+        (0, Status::SUCCESS, Status::SUCCESS),
+        (NSID_ALL, Status::SUCCESS, Status::SUCCESS),
+        (1, specific, Status::SUCCESS),
+        (2, specific, Status::SUCCESS),
+        (1024, specific, Status::SUCCESS),
+        (1025, invalid, invalid),
+        (NSID_ALL - 1, invalid, invalid),
+    ] {
+        assert_eq!(set_of(&mut host, TIMER, nsid, 5000), sets, "{nsid}");
+        assert_eq!(get_of(&mut host, TIMER, nsid).status(), gets, "{nsid}");
+        // A discovery controller has no namespaces at all.
+        let none = match nsid {
+            0 | NSID_ALL => Status::SUCCESS,
+            _ => invalid,
+        };
+        assert_eq!(set_of(&mut finder, TIMER, nsid, 5000), none, "{nsid}");
+        assert_eq!(get_of(&mut finder, TIMER, nsid).status(), none, "{nsid}");
+    }
+}
+
+const TIMER: FeatureId = FeatureId::KEEP_ALIVE_TIMER;
+const RECOVERY: FeatureId = FeatureId::ERROR_RECOVERY;
+
+fn set_of(host: &mut Host, fid: FeatureId, nsid: u32, value: u32) -> Status {
+    let command = SetFeatures {
+        nsid,
+        ..SetFeatures::new(fid, value)
+    };
+    host.plain(command.to_sqe()).status()
+}
+
+fn get_of(host: &mut Host, fid: FeatureId, nsid: u32) -> Answer {
+    let (select, cdw11) = (Select::Current, 0);
+    let command = GetFeatures {
+        fid,
+        select,
+        cdw11,
+        nsid,
+    };
+    host.plain(command.to_sqe())
+}
+
+/// NVM 1.0, 4.1.3.2; Base 2.1, 4.4.
+#[test]
+fn each_namespace_has_its_own_error_recovery() {
+    let target = target();
+    let (mut host, _) = Host::admin(&target);
+    let limits = |host: &mut Host| [1, 3].map(|nsid| get_of(host, RECOVERY, nsid).result());
+    assert_eq!(limits(&mut host), [0, 0]);
+    assert_eq!(set_of(&mut host, RECOVERY, 3, 7), Status::SUCCESS);
+    assert_eq!(limits(&mut host), [0, 7]);
+    let default = get(&mut host, RECOVERY, Select::Capabilities);
+    assert_eq!(default.result(), 0b110, "changeable, and of a namespace");
+    assert_eq!(set_of(&mut host, RECOVERY, NSID_ALL, 5), Status::SUCCESS);
+    assert_eq!(limits(&mut host), [5, 5]);
+    for (nsid, sets, gets) in [
+        (0, Status::INVALID_NAMESPACE, Status::INVALID_NAMESPACE),
+        (2, Status::INVALID_FIELD, Status::INVALID_FIELD),
+        (1025, Status::INVALID_NAMESPACE, Status::INVALID_NAMESPACE),
+        (NSID_ALL, Status::SUCCESS, Status::INVALID_NAMESPACE),
+    ] {
+        assert_eq!(set_of(&mut host, RECOVERY, nsid, 5), sets, "{nsid}");
+        assert_eq!(get_of(&mut host, RECOVERY, nsid).status(), gets, "{nsid}");
+    }
+    // Deallocated blocks are no error (NSFEAT).
+    assert_eq!(
+        set_of(&mut host, RECOVERY, 1, 1 << 16),
+        Status::INVALID_FIELD
+    );
+    // One that comes later with the number is another one; a reset forgets all.
+    let mut without = subsystem();
+    without.namespaces.retain(|namespace| namespace.nsid != 3);
+    let _ = apply(&target, &[without, closed()]);
+    let _ = apply(&target, &[subsystem(), closed()]);
+    assert_eq!(limits(&mut host), [5, 0]);
+    host.set_cc(0);
+    host.set_cc(nvmeof_wire::registers::Cc::ENABLE.0);
+    assert_eq!(limits(&mut host), [0, 0]);
 }
 
 #[test]

@@ -193,6 +193,7 @@ fn failures_name_the_field_that_is_at_fault() {
     let set = |fid, cdw11, save| {
         SetFeatures {
             save,
+            nsid: NSID_ALL,
             ..SetFeatures::new(fid, cdw11)
         }
         .to_sqe()
@@ -274,6 +275,7 @@ fn effects_of_features_name_those_that_are_there_and_their_scope() {
     }
     let at = |fid: FeatureId| u32::from_le_bytes(page[usize::from(fid.0)]);
     assert_eq!(at(FeatureId::TIMESTAMP), 1 << 21 | 1);
+    assert_eq!(at(FeatureId::ERROR_RECOVERY), 1 << 20 | 1);
     assert_eq!(at(FeatureId::NUMBER_OF_QUEUES), 1 << 21 | 1 << 4 | 1);
     assert_eq!(
         at(FeatureId::NAMESPACE_WRITE_PROTECTION),
