@@ -57,7 +57,7 @@ expect_fields "id-ctrl" "{
     mn: \"a disk of the lab                       \",
     cmic: 11, mdts: 8, cntlid: $(cat "/sys/class/nvme/$CTRL/cntlid"), ver: 131072,
     oaes: 2304, ctratt: 65, cntrltype: 1, oacs: 0, acl: 3, aerl: 3, frmw: 3, lpa: 7,
-    elpe: 63, npss: 0, avscc: 0, kas: 10, sqes: 102, cqes: 68, maxcmd: 256, nn: 1024,
+    elpe: 63, npss: 0, avscc: 0, wctemp: 343, cctemp: 358, kas: 10, sqes: 102, cqes: 68, maxcmd: 256, nn: 1024,
     oncs: 477, fuses: 1, fna: 0, vwc: 7, awun: 0, awupf: 0, nwpc: 3, sgls: 1048581,
     mnan: 1024, anatt: 10, anacap: 31, anagrpmax: 128, nanagrpid: 128,
     subnqn: \"$NQN\", ioccsz: 260, iorcsz: 1, icdoff: 0, fcatt: 0,
@@ -176,7 +176,7 @@ while read -r id wanted; do
 done <<EOF
 1 0
 2 0
-4 65535
+4 343
 6 1
 7 $((($(nproc) - 1) * 65537))
 0xa 0
@@ -198,7 +198,7 @@ while read -r id value default; do
         "$(nvme get-feature "/dev/$CTRL" -f "$id" -s 1 | head -n 1)"
     nvme set-feature "/dev/$CTRL" -f "$id" -V "0x$default"
 done <<'EOF'
-4 350 ffff
+4 350 157
 6 0 1
 0xa 1 0
 EOF

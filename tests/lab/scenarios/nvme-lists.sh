@@ -111,7 +111,7 @@ while read -r fid default; do
     # Changeable (bit 2) alone.
     expect_eq "capabilities of $fid" 4 "$(value 3 "$fid")"
 done <<'EOF'
-4 ffff
+4 157
 7 f000f
 0xb 0
 0xf 1d4c0

@@ -17,6 +17,7 @@ use zerocopy::little_endian::U64;
 
 use super::{Admin, CDW10, NSID, Window, access};
 use crate::controller::notices::MAX_REQUESTS;
+use crate::controller::warnings::{CRITICAL_TEMPERATURE, WARNING_TEMPERATURE};
 use crate::controller::{aborts, errors};
 use crate::model::{FIRMWARE, NO_NGUID};
 use crate::queue::Failure;
@@ -240,6 +241,8 @@ impl Admin<'_> {
             frmw: Frmw::FFSRO.bits() | 1 << 1,
             // Not MLPS: it promises the scope of each command in log page 05h.
             lpa: (Lpa::SMARTS | Lpa::CSES | Lpa::LPEDS).bits(),
+            wctemp: WARNING_TEMPERATURE.into(),
+            cctemp: CRITICAL_TEMPERATURE.into(),
             sqes: entry_sizes(6, 6),
             cqes: entry_sizes(4, 4),
             nn: nn.into(),

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use nvmeof_wire::features::{ErrorRecovery, Timestamp};
 
+use super::warnings::WARNING_TEMPERATURE;
+
 /// Keep-alive times are multiples of this many milliseconds: KAS says 10, in
 /// units of 100 ms.
 pub(crate) const KEEP_ALIVE_GRANULARITY_MS: u32 = 1000;
@@ -62,7 +64,8 @@ impl Features {
         Self {
             arbitration: 0,
             power_management: 0,
-            over_temperature: u16::MAX,
+            // Base 2.1, 5.1.25.1.3: of the composite temperature it is WCTEMP and 0h.
+            over_temperature: WARNING_TEMPERATURE,
             under_temperature: 0,
             error_recovery: BTreeMap::new(),
             volatile_cache: true,

@@ -1,8 +1,9 @@
 //! Asynchronous Event Request (Base 2.1, 5.1.2).
 
-use nvmeof_wire::admin::{GetLogPage, LogId, SetFeatures, bare};
+use nvmeof_wire::admin::{Cns, GetFeatures, GetLogPage, LogId, Select, SetFeatures, bare};
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::features::{AsyncEventConfig, FeatureId};
+use nvmeof_wire::identify::IdentifyController;
 use nvmeof_wire::log::smart::CriticalWarning;
 use nvmeof_wire::log::{ChangedNamespaces, DiscoveryPage, SmartLog};
 use nvmeof_wire::nvm::{DatasetManagement, DsmRange};
@@ -197,6 +198,27 @@ fn storage_that_is_gone_is_a_critical_warning_and_an_event() {
     assert_eq!(event(&mut host), None);
     storage_is(&target, NamespaceState::Faulted);
     assert_eq!(event(&mut host), Some(AsyncEvent::RELIABILITY));
+}
+
+/// Identify Controller, WCTEMP and CCTEMP: "shall report a non-zero value". Nothing is
+/// said to be too warm until a host sets another threshold.
+#[test]
+fn the_temperature_is_below_what_is_said_to_be_too_warm() {
+    let (mut host, _) = Host::admin(&target());
+    let id = host.identify(Cns::CONTROLLER, 0);
+    let id = IdentifyController::read_from_bytes(&id.data).ok().unwrap();
+    let page = host.read(GetLogPage::new(LogId::SMART, 0, 0, 512).to_sqe(), 512);
+    let smart = SmartLog::read_from_bytes(&page.data).unwrap();
+    let over = GetFeatures {
+        fid: FeatureId::TEMPERATURE_THRESHOLD,
+        select: Select::Default,
+        cdw11: 0,
+        nsid: 0,
+    };
+    let over = host.plain(over.to_sqe()).result();
+    assert_eq!((id.wctemp.get(), over), (0x157, 0x157));
+    assert!(smart.ctemp.get() < id.wctemp.get() && id.wctemp.get() < id.cctemp.get());
+    assert_eq!(smart.critical_warning(), CriticalWarning::empty());
 }
 
 /// "Greater than or equal to an over temperature threshold; or less than or equal

@@ -46,7 +46,7 @@ fn what_is_set_is_read_back_and_defaults_stay() {
     let rows = [
         (FeatureId::ARBITRATION, 0x0102_0307, 0),
         (FeatureId::POWER_MANAGEMENT, 0x20, 0),
-        (FeatureId::TEMPERATURE_THRESHOLD, 350, 0xffff),
+        (FeatureId::TEMPERATURE_THRESHOLD, 350, 0x157),
         (FeatureId::VOLATILE_WRITE_CACHE, 0, 1),
         (FeatureId::WRITE_ATOMICITY, 1, 0),
         (FeatureId::ASYNC_EVENT_CONFIG, 0x100, 0),
