@@ -464,6 +464,32 @@ const _: () = {
     assert!(offset_of!(HostBehavior, cdfe) == 4);
 };
 
+/// I/O Command Set Profile (19h), dword 11: which combination of Identify with CNS 1Ch is
+/// in use (IOCSCI).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoCommandSetProfile {
+    /// Index of the combination, 0 to 511.
+    pub index: u16,
+}
+
+impl IoCommandSetProfile {
+    /// The first combination: the NVM command set, of a controller that has no other.
+    pub const NVM: Self = Self { index: 0 };
+
+    /// Reads dword 11.
+    #[must_use]
+    pub fn from_dword(dword: u32) -> Self {
+        let index = halves_of(dword).0 & 0x01ff;
+        Self { index }
+    }
+
+    /// The dword.
+    #[must_use]
+    pub fn to_dword(self) -> u32 {
+        u32::from(self.index & 0x01ff)
+    }
+}
+
 /// Length in bytes of the extended host identifier, the only one over fabrics.
 pub const HOST_IDENTIFIER_LEN: usize = 16;
 

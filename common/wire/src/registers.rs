@@ -191,6 +191,10 @@ impl Cc {
     /// 16-byte completion entries, 4 KiB pages, round robin, the NVM command
     /// set.
     pub const ENABLE: Self = Self(1 | (6 << 16) | (4 << 20));
+    /// CSS: the NVM command set.
+    pub const CSS_NVM: u8 = 0b000;
+    /// CSS: all I/O command sets that the controller supports (CAP.CSS.IOCSS).
+    pub const CSS_ALL: u8 = 0b110;
 
     /// Enable (EN).
     #[must_use]

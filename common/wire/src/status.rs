@@ -190,6 +190,8 @@ statuses! {
     CONTROLLER_LIST_INVALID = 0x11c, "Controller List Invalid";
     INVALID_CONTROLLER_ID = 0x11f, "Invalid Controller Identifier";
     COMMAND_SET_NOT_SUPPORTED = 0x129, "I/O Command Set Not Supported";
+    COMMAND_SET_COMBINATION_REJECTED = 0x12b, "I/O Command Set Combination Rejected";
+    INVALID_COMMAND_SET = 0x12c, "Invalid I/O Command Set";
     OVERLAPPING_RANGE = 0x187, "Overlapping I/O Range";
     CONFLICTING_ATTRIBUTES = 0x180, "Conflicting Attributes, or Connect Incompatible Format";
     CONNECT_CONTROLLER_BUSY = 0x181, "Connect Controller Busy";

@@ -391,8 +391,8 @@ fn lacks(what: String, remedy: &'static str) -> SetupError {
 /// controller has, and the command set (NVMe Base 2.0, section 3.1.3.5).
 fn configuration(cap: Cap, is_discovery: bool) -> Result<Cc, SetupError> {
     let css = match cap.css() {
-        css if css & Cap::CSS_NVM != 0 => 0b000,
-        css if css & Cap::CSS_IOCS != 0 => 0b110,
+        css if css & Cap::CSS_NVM != 0 => Cc::CSS_NVM,
+        css if css & Cap::CSS_IOCS != 0 => Cc::CSS_ALL,
         _ if is_discovery => 0b000,
         css => {
             return Err(lacks(
@@ -402,7 +402,7 @@ fn configuration(cap: Cap, is_discovery: bool) -> Result<Cc, SetupError> {
         }
     };
     let mps = cap.min_page_shift().saturating_sub(12);
-    Ok(Cc(Cc::ENABLE.0 | (css << 4) | (mps << 7)))
+    Ok(Cc(Cc::ENABLE.0 | (u32::from(css) << 4) | (mps << 7)))
 }
 
 fn ready_time(cap: Cap) -> Duration {

@@ -268,10 +268,12 @@ cap=$(field .cap <<<"$registers")
 expect_eq "CAP.MQES" 255 $((cap & 0xffff))
 expect_eq "CAP.CQR" 1 $((cap >> 16 & 1))
 expect_eq "CAP.TO" 20 $((cap >> 24 & 0xff))
-expect_eq "CAP.CSS" 1 $((cap >> 37 & 0xff))
+# The NVM command set, and that Identify names the command sets there are (IOCSS).
+expect_eq "CAP.CSS" 65 $((cap >> 37 & 0xff))
 expect_eq "CAP.CRMS" 1 $((cap >> 59 & 3))
 expect_eq "CAP.MPSMIN" 0 $((cap >> 48 & 0xf))
-expect_fields "show-regs" '{vs: 131072, cc: 4587521, csts: 1}' "$registers"
+# Linux selects all supported command sets then (CC.CSS 110b).
+expect_fields "show-regs" '{vs: 131072, cc: 4587617, csts: 1}' "$registers"
 
 # --- reset and rescan
 

@@ -85,6 +85,10 @@ expect_eq "controllers of 1 (12h)" "$id" "$(json list-ctrl -n 1 | line '.ctrl_li
 expect_eq "controllers of a disabled one" "" "$(json list-ctrl -n 3 | line '.ctrl_list[].ctrl_id')"
 expect_match "controllers of another host's" 'Invalid Field' \
     "$(expect_fail nvme list-ctrl "/dev/$ours" -n 4)"
+# Invalid I/O Command Set.
+expect_match "the controller of another command set (06h)" '12c' \
+    "$(expect_fail nvme admin-passthru "/dev/$ours" --opcode=6 --cdw10=6 \
+        --cdw11=0x2000000 -l 4096 -r)"
 # nvme-cli says the name of the page first.
 expect_fields "id-iocs (1Ch)" '{"I/O Command Set Combination[0]": 1}' \
     "$(json id-iocs | sed -n '/^{/,$p')"
@@ -95,7 +99,7 @@ expect_fields "id-iocs (1Ch)" '{"I/O Command Set Combination[0]": 1}' \
 # of a namespace, and 84h changes that.
 declare -A effects=([5]=1048577 [7]=2097169 [132]=1048581)
 wanted=
-for fid in 1 2 4 5 6 7 10 11 14 15 22 129 132; do
+for fid in 1 2 4 5 6 7 10 11 14 15 22 25 129 132; do
     wanted+="fid_$fid=${effects[$fid]:-2097153} "
 done
 expect_eq "effects of features (12h)" "${wanted% }" \
@@ -117,6 +121,8 @@ done <<'EOF'
 0xf 1d4c0
 0x16 0
 EOF
+expect_eq "command set profile (19h)" 0 "$(value 0 0x19)"
+expect_fail nvme set-feature "/dev/$ours" -f 0x19 -V 1 >/dev/null
 expect_match "no such SEL" 'Invalid Field' \
     "$(expect_fail nvme admin-passthru "/dev/$ours" --opcode=10 --cdw10=0x407)"
 # Linux lets nobody set 16h, Host Behavior Support ("Permission denied", also for root,

@@ -3,9 +3,9 @@
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{GetFeatures, NSID_ALL, Select, SetFeatures};
 use nvmeof_wire::features::{
-    AsyncEventConfig, ErrorRecovery, FeatureCapabilities, FeatureId, HOST_IDENTIFIER_LEN, HostBehavior,
-    NumberOfQueues, PowerManagement, TemperatureThreshold, Timestamp, VolatileWriteCache,
-    is_extended_host_identifier,
+    AsyncEventConfig, ErrorRecovery, FeatureCapabilities, FeatureId, HOST_IDENTIFIER_LEN,
+    HostBehavior, IoCommandSetProfile, NumberOfQueues, PowerManagement, TemperatureThreshold,
+    Timestamp, VolatileWriteCache, is_extended_host_identifier,
 };
 use nvmeof_wire::log::smart::CriticalWarning;
 use zerocopy::{FromBytes, IntoBytes};
@@ -23,7 +23,7 @@ const DULBE: u16 = 46;
 const TMPSEL: u16 = 46;
 
 /// Features of an I/O controller.
-pub(super) const OF_IO: [FeatureId; 13] = [
+pub(super) const OF_IO: [FeatureId; 14] = [
     FeatureId::ARBITRATION,
     FeatureId::POWER_MANAGEMENT,
     FeatureId::TEMPERATURE_THRESHOLD,
@@ -35,6 +35,7 @@ pub(super) const OF_IO: [FeatureId; 13] = [
     FeatureId::TIMESTAMP,
     FeatureId::KEEP_ALIVE_TIMER,
     FeatureId::HOST_BEHAVIOR,
+    FeatureId::IO_COMMAND_SET_PROFILE,
     FeatureId::HOST_IDENTIFIER,
     // The last one: see `Admin::features`.
     FeatureId::NAMESPACE_WRITE_PROTECTION,
@@ -148,6 +149,7 @@ impl Admin<'_> {
             FeatureId::WRITE_ATOMICITY => values.write_atomicity,
             FeatureId::ASYNC_EVENT_CONFIG => values.async_events,
             FeatureId::KEEP_ALIVE_TIMER => values.kato_ms,
+            FeatureId::IO_COMMAND_SET_PROFILE => IoCommandSetProfile::NVM.to_dword(),
             FeatureId::HOST_BEHAVIOR | FeatureId::TIMESTAMP => {
                 return give(request, data_len(command.fid), Page::Feature(*command));
             }
@@ -229,6 +231,15 @@ impl Admin<'_> {
                 values.volatile_cache = VolatileWriteCache::from_dword(command.cdw11).enabled;
                 let write_through = !values.volatile_cache;
                 self.controller.hot.set_write_through(write_through);
+            }
+            // Base 2.1, 5.1.25.1.17: of a combination whose vector "is cleared to 0h" in Identify
+            // with CNS 1Ch the controller aborts the command "with a status code of I/O
+            // Command Set Combination Rejected". There is combination 0 alone.
+            FeatureId::IO_COMMAND_SET_PROFILE => {
+                if IoCommandSetProfile::from_dword(command.cdw11) != IoCommandSetProfile::NVM {
+                    let rejected = Status::COMMAND_SET_COMBINATION_REJECTED;
+                    return Err(Failure::from(rejected).at(CDW11));
+                }
             }
             FeatureId::WRITE_ATOMICITY => values.write_atomicity = command.cdw11 & 1,
             FeatureId::KEEP_ALIVE_TIMER => {

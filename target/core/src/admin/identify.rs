@@ -44,16 +44,19 @@ impl Admin<'_> {
                 _ => Err(Failure::field(CDW10)),
             };
         };
-        let csi_matters = matches!(
-            cns,
-            Cns::CSI_NAMESPACE
-                | Cns::CSI_CONTROLLER
-                | Cns::CSI_ACTIVE_NAMESPACES
-                | Cns::CSI_ALLOCATED_NAMESPACES
-                | Cns::CSI_ALLOCATED_NAMESPACE
-        );
-        if csi_matters && command.csi != CSI_NVM {
-            return Err(Failure::field(CSI));
+        if command.csi != CSI_NVM {
+            match cns {
+                // Base 2.1, 5.1.13.2.5 and 5.1.13.2.6: "the controller shall abort the
+                // command with a status code of Invalid I/O Command Set" when the namespace,
+                // or the controller, does not have it. Lists say nothing of the kind.
+                Cns::CSI_NAMESPACE | Cns::CSI_CONTROLLER | Cns::CSI_ALLOCATED_NAMESPACE => {
+                    return Err(Failure::from(Status::INVALID_COMMAND_SET).at(CSI));
+                }
+                Cns::CSI_ACTIVE_NAMESPACES | Cns::CSI_ALLOCATED_NAMESPACES => {
+                    return Err(Failure::field(CSI));
+                }
+                _ => {}
+            }
         }
         let invalid = Failure::from(Status::INVALID_NAMESPACE).at(NSID);
         match cns {

@@ -24,9 +24,16 @@ const READY_MS: u32 = 10_000;
 
 /// The CAP property. CRMS.CRWMS "shall be set to '1' on controllers compliant with
 /// NVM Express Base Specification, Revision 2.0 and later" (Base 2.1, 3.1.4).
-/// CAP.MQES is of a queue of `entries`.
-pub(crate) fn cap(entries: u16) -> Cap {
-    Cap::new(entries, READY_MS, Cap::CSS_NVM).ready_with_media()
+/// CAP.MQES is of a queue of `entries`. CAP.CSS: an I/O controller has the NVM command
+/// set (NCSS) and says so in Identify with CNS 1Ch (IOCSS): "controllers that only
+/// support the NVM Command Set may set this bit to '1' to indicate support for the
+/// Command Set Identifier field in commands that support" it.
+pub(crate) fn cap(entries: u16, discovery: bool) -> Cap {
+    let css = match discovery {
+        true => Cap::CSS_NVM,
+        false => Cap::CSS_NVM | Cap::CSS_IOCS,
+    };
+    Cap::new(entries, READY_MS, css).ready_with_media()
 }
 
 /// The CRTO property: the time of CAP.TO, in units of 500 ms (CRWMT).
@@ -82,13 +89,16 @@ impl Registers {
 
 /// Whether the controller can run with this configuration.
 fn is_valid(cc: Cc, discovery: bool) -> bool {
-    // CAP.MPSMIN and MPSMAX say 4 KiB, CAP.AMS round robin, CAP.CSS the NVM
-    // command set.
-    let common = cc.page_shift() == 12 && cc.ams() == 0 && cc.css() == 0;
+    // CAP.MPSMIN and MPSMAX say 4 KiB, CAP.AMS round robin.
+    let common = cc.page_shift() == 12 && cc.ams() == 0;
+    // Controller Configuration (CC), CSS: with CAP.CSS.NCSS set "the NVM Command Set", with
+    // IOCSS "All Supported I/O Command Sets"; 111b is of controllers without any
+    // (CAP.CSS.NOIOCSS).
+    let command_sets = cc.css() == Cc::CSS_NVM || (cc.css() == Cc::CSS_ALL && !discovery);
     // Controller Configuration (CC): IOSQES and IOCQES are of no meaning to a controller
     // without I/O queues.
     let sizes = (cc.iosqes(), cc.iocqes()) == (6, 4);
-    common && (sizes || discovery)
+    common && command_sets && (sizes || discovery)
 }
 
 #[cfg(test)]
@@ -100,7 +110,7 @@ mod tests {
     /// Each row: CC written one after the other, CSTS at the end.
     #[test]
     fn csts_follows_cc() {
-        let rows: [(&[u32], Csts); 12] = [
+        let rows: [(&[u32], Csts); 16] = [
             (&[0], Csts::empty()),
             (&[ON], Csts::RDY),
             (&[ON, ON], Csts::RDY),
@@ -111,6 +121,11 @@ mod tests {
             (&[ON, ON | 1 << 14, 0], Csts::empty()),
             (&[ON, ON | 1 << 14, 0, ON], Csts::RDY),
             (&[1], Csts::CFS),
+            // All supported command sets, a reserved value, the admin command set only.
+            (&[ON | 6 << 4], Csts::RDY),
+            (&[ON | 1 << 4], Csts::CFS),
+            (&[ON | 5 << 4], Csts::CFS),
+            (&[ON | 7 << 4], Csts::CFS),
             (&[ON | 1 << 7], Csts::CFS),
             (&[ON | 1 << 11, 0, ON], Csts::RDY),
         ];
@@ -128,6 +143,10 @@ mod tests {
         let mut registers = Registers::default();
         registers.write_cc(1, true);
         assert!(registers.is_serving());
+        assert_eq!(cap(128, true).css(), Cap::CSS_NVM);
+        registers.write_cc(0, true);
+        registers.write_cc(1 | 6 << 4, true);
+        assert!(!registers.is_serving(), "CAP.CSS does not offer that");
     }
 
     #[test]

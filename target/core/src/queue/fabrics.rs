@@ -57,7 +57,10 @@ impl Queue {
         let access = PropertyAccess::parse(sqe);
         let registers = controller.lock().registers;
         let value = match access.property {
-            Property::CAP => PropertyValue::Qword(lifecycle::cap(controller.queue_depth).0),
+            Property::CAP => {
+                let discovery = controller.is_discovery();
+                PropertyValue::Qword(lifecycle::cap(controller.queue_depth, discovery).0)
+            }
             Property::VS => PropertyValue::Dword(Vs::V2_0.0),
             Property::CC => PropertyValue::Dword(registers.cc().0),
             Property::CSTS => PropertyValue::Dword(registers.csts().bits()),
@@ -146,7 +149,7 @@ impl Queue {
         if registers.csts().contains(nvmeof_wire::registers::Csts::CFS) {
             self.remark(format!(
                 "CC was set to {cc:#010x}, which cannot be: expected 4 KiB pages, round robin, \
-                 the NVM command set, 64-byte and 16-byte queue entries"
+                 the NVM command set or all, 64-byte and 16-byte queue entries"
             ));
         }
     }

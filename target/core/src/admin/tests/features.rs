@@ -214,6 +214,24 @@ fn each_namespace_has_its_own_error_recovery() {
     assert_eq!(limits(&mut host), [0, 0]);
 }
 
+/// Identify with CNS 1Ch has combination 0 alone. A host that wants all command sets (CC.CSS
+/// 110b) is served as one that wants the NVM command set.
+#[test]
+fn there_is_one_combination_of_command_sets() {
+    let (mut host, _) = Host::admin(&target());
+    host.set_cc(0);
+    host.set_cc(nvmeof_wire::registers::Cc::ENABLE.0 | 0b110 << 4);
+    let profile = FeatureId::IO_COMMAND_SET_PROFILE;
+    assert_eq!(set(&mut host, profile, 0), Status::SUCCESS);
+    let rejected = Status::COMMAND_SET_COMBINATION_REJECTED;
+    for index in [1, 2, 511] {
+        assert_eq!(set(&mut host, profile, index), rejected, "{index}");
+    }
+    for select in [Select::Current, Select::Default, Select::Saved] {
+        assert_eq!(get(&mut host, profile, select).result(), 0);
+    }
+}
+
 #[test]
 fn queues_are_granted_up_to_the_limit_and_before_any_connects() {
     let target = target();

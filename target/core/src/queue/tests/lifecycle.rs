@@ -13,7 +13,8 @@ fn properties_are_read_with_their_own_size() {
     let (mut admin, _) = Host::admin(&target());
     let mut get = |property, eight| admin.plain(PropertyAccess::get(property, eight));
     let cap = Cap(get(Property::CAP, true).result());
-    assert_eq!((cap.max_queue_entries(), cap.css()), (128, Cap::CSS_NVM));
+    let sets = Cap::CSS_NVM | Cap::CSS_IOCS;
+    assert_eq!((cap.max_queue_entries(), cap.css()), (128, sets));
     // As long as CAP.TO, which is in the same units.
     assert!(cap.is_ready_with_media());
     let crto = get(Property::CRTO, false).result();
