@@ -283,14 +283,22 @@ impl Controller {
     }
 
     /// The next event to answer a request with.
-    pub(crate) fn next_event(&self) -> Option<Notice> {
+    pub(crate) fn next_event(&self, now: Duration) -> Option<Notice> {
         if !self.hot.has_event() {
             return None;
         }
         let mut cold = self.lock();
-        let next = cold.notices.next();
+        let next = cold.notices.next(now);
         self.hot.set_event(cold.notices.is_ready());
         next
+    }
+
+    /// From when on there is one, if there is any that waits.
+    pub(crate) fn event_due(&self) -> Option<Duration> {
+        if !self.hot.has_event() {
+            return None;
+        }
+        self.lock().notices.due()
     }
 
     /// Abort command `by` names command `cid` of queue `sqid`.

@@ -2,10 +2,11 @@
 //! until their log page is read.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use bitflags::bitflags;
 use nvmeof_wire::admin::LogId;
-use nvmeof_wire::aer::AsyncEvent;
+use nvmeof_wire::aer::{AsyncEvent, EventType};
 use nvmeof_wire::log::ChangedNamespaces;
 use nvmeof_wire::log::changed::CHANGED_NAMESPACES_MAX;
 
@@ -78,26 +79,38 @@ const ALL: [Notice; 6] = [
     DISCOVERY_CHANGED,
 ];
 
+/// How long a notice that was told keeps others of its type from being told when its log
+/// page is not read. Longer than a host takes that reads it.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 impl Notice {
-    /// All that reading its log page clears, and that is masked until then. Base
-    /// 2.1, 5.1.2: "subsequent events of that event type are automatically masked".
-    /// Errors and SMART / health have one page for the type. Notices have one
-    /// each, and mask no other: Linux without multipath never reads the page of
-    /// asymmetric access, and would not hear of namespaces any more.
-    fn group(self) -> Kinds {
+    /// All that reading its log page clears.
+    fn cleared_with(self) -> Kinds {
         let its = ALL.iter().filter(|other| other.event.log == self.event.log);
         its.fold(Kinds::empty(), |kinds, other| kinds | other.kind)
     }
 }
 
 /// The events of one controller.
+///
+/// Base 2.1, 5.1.2: when the controller reports an event, "subsequent events of that event
+/// type are automatically masked by the controller until the host clears that event. An
+/// event is cleared by reading the log page associated with that event". What is masked is
+/// kept, and told when its turn comes, unless its own page was read meanwhile.
+///
+/// Notices have a page each, and there are hosts that do not read all of them: Linux enables
+/// notices of asymmetric access also where it goes without (`nvme_handle_aen_notice`), and
+/// reads the page of namespaces when the scan before has ended (`nvme_scan_work`), which may
+/// wait for access to a namespace. Therefore a notice whose page is not read gives way to
+/// those of other pages after a second; of its own page nothing is told until that is read.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
     /// Told to no one yet.
     pending: Kinds,
-    /// Told; "subsequent events of that type are masked until the log page is
-    /// read" (Base 2.1, 5.1.2).
+    /// Told, and what else is cleared with it; the log page was not read since.
     masked: Kinds,
+    /// When the last notice was told.
+    noticed: Duration,
 }
 
 impl Notices {
@@ -122,15 +135,38 @@ impl Notices {
     }
 
     /// The next event to tell.
-    pub(crate) fn next(&mut self) -> Option<Notice> {
-        let ready = self.pending - self.masked;
-        let next = ALL.iter().find(|notice| ready.contains(notice.kind))?;
+    pub(crate) fn next(&mut self, now: Duration) -> Option<Notice> {
+        let is_due = |notice: &&Notice| self.due_of(notice).is_some_and(|at| at <= now);
+        let next = *ALL.iter().find(is_due)?;
         self.pending.remove(next.kind);
-        self.masked.insert(next.group());
-        Some(*next)
+        self.masked.insert(next.cleared_with());
+        if next.event.kind == EventType::NOTICE {
+            self.noticed = now;
+        }
+        Some(next)
     }
 
-    /// Whether [`next`](Self::next) would give one.
+    /// From when on [`next`](Self::next) gives one, if the host reads no page.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        ALL.iter().filter_map(|notice| self.due_of(notice)).min()
+    }
+
+    fn due_of(&self, notice: &Notice) -> Option<Duration> {
+        if !(self.pending - self.masked).contains(notice.kind) {
+            return None;
+        }
+        // Of the other types there is one page each.
+        let told = ALL.iter().filter(|other| self.masked.contains(other.kind));
+        let of_its_type = told
+            .filter(|other| other.event.kind == notice.event.kind)
+            .count();
+        Some(match of_its_type {
+            0 => Duration::ZERO,
+            _ => self.noticed + PATIENCE,
+        })
+    }
+
+    /// Whether there is one to tell, now or when it is [`due`](Self::due).
     pub(crate) fn is_ready(&self) -> bool {
         !(self.pending - self.masked).is_empty()
     }
@@ -167,18 +203,20 @@ impl ChangedList {
 mod tests {
     use super::*;
 
+    const NOW: Duration = Duration::from_secs(60);
+
     #[test]
     fn an_event_is_told_once_until_its_page_is_read() {
         let mut notices = Notices::default();
         let enabled = Kinds::NAMESPACE.bits();
         notices.raise(NAMESPACE_CHANGED, enabled);
-        assert_eq!(notices.next(), Some(NAMESPACE_CHANGED));
+        assert_eq!(notices.next(NOW), Some(NAMESPACE_CHANGED));
         notices.raise(NAMESPACE_CHANGED, enabled);
         assert!(!notices.is_ready());
-        assert_eq!(notices.next(), None);
+        assert_eq!(notices.next(NOW), None);
         notices.page_read(LogId::CHANGED_NAMESPACES);
         notices.raise(NAMESPACE_CHANGED, enabled);
-        assert_eq!(notices.next(), Some(NAMESPACE_CHANGED));
+        assert_eq!(notices.next(NOW), Some(NAMESPACE_CHANGED));
     }
 
     #[test]
@@ -188,21 +226,53 @@ mod tests {
         for notice in [TEMPERATURE, RELIABILITY, ANA_CHANGED] {
             notices.raise(notice, enabled);
         }
-        assert_eq!(notices.next(), Some(RELIABILITY));
-        assert_eq!(notices.next(), Some(ANA_CHANGED), "it has another page");
+        assert_eq!(notices.next(NOW), Some(RELIABILITY));
+        assert_eq!(
+            notices.next(NOW),
+            Some(ANA_CHANGED),
+            "it is of another type"
+        );
         assert!(!notices.is_ready());
         // The page told of both.
         notices.page_read(LogId::SMART);
         assert!(!notices.is_ready());
         notices.raise(TEMPERATURE, enabled);
-        assert_eq!(notices.next(), Some(TEMPERATURE));
+        assert_eq!(notices.next(NOW), Some(TEMPERATURE));
+    }
+
+    #[test]
+    fn a_notice_waits_for_the_page_of_the_one_before() {
+        let mut notices = Notices::default();
+        let enabled = (Kinds::NAMESPACE | Kinds::ANA).bits();
+        for notice in [ANA_CHANGED, NAMESPACE_CHANGED] {
+            notices.raise(notice, enabled);
+        }
+        assert_eq!(notices.next(NOW), Some(NAMESPACE_CHANGED));
+        assert_eq!((notices.next(NOW), notices.is_ready()), (None, true));
+        // Not for ever.
+        assert_eq!(notices.due(), Some(NOW + PATIENCE));
+        notices.page_read(LogId::CHANGED_NAMESPACES);
+        assert_eq!(notices.due(), Some(Duration::ZERO));
+        assert_eq!(notices.next(NOW), Some(ANA_CHANGED));
+        // Nobody reads the page of that.
+        notices.raise(ANA_CHANGED, enabled);
+        notices.raise(NAMESPACE_CHANGED, enabled);
+        let late = NOW + PATIENCE;
+        let early = late - Duration::from_millis(1);
+        assert_eq!(notices.next(early), None);
+        assert_eq!(notices.next(late), Some(NAMESPACE_CHANGED));
+        assert_eq!((notices.next(late * 2), notices.due()), (None, None));
+        // What its own page told of is not told again.
+        notices.page_read(LogId::ANA);
+        notices.page_read(LogId::CHANGED_NAMESPACES);
+        assert!(!notices.is_ready());
     }
 
     #[test]
     fn nothing_keeps_a_host_from_hearing_of_errors() {
         let mut notices = Notices::default();
         notices.raise(INTERNAL_ERROR, 0);
-        assert_eq!(notices.next(), Some(INTERNAL_ERROR));
+        assert_eq!(notices.next(NOW), Some(INTERNAL_ERROR));
     }
 
     #[test]

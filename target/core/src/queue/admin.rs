@@ -44,7 +44,12 @@ impl Queue {
             return Some(order);
         }
         let cid = *self.event_requests.front()?;
-        let notice = controller.next_event()?;
+        let Some(notice) = controller.next_event(now) else {
+            if controller.hot.has_event() {
+                self.news |= News::DEADLINE;
+            }
+            return None;
+        };
         self.event_requests.pop_front();
         let cqe = self.completion(cid, Status::SUCCESS, notice.event.to_dword().into());
         Some(Order::Respond(Response {
@@ -52,6 +57,24 @@ impl Queue {
             cqe,
             invalidate: None,
         }))
+    }
+
+    /// When something is due that nobody asks for.
+    pub(super) fn admin_deadline(&self, controller: &Controller) -> Option<Duration> {
+        let expires = controller.expires(self.shared.limits.traffic_keep_alive);
+        let wants_events = !self.event_requests.is_empty();
+        let event = wants_events.then(|| controller.event_due()).flatten();
+        expires.into_iter().chain(event).min()
+    }
+
+    /// A command may be what an event waited for.
+    fn look_for_events(&mut self) {
+        if let Role::Admin(controller) = &self.role
+            && controller.hot.has_event()
+            && !self.event_requests.is_empty()
+        {
+            self.news |= News::POLL;
+        }
     }
 
     pub(super) fn begin_admin(
@@ -66,6 +89,7 @@ impl Queue {
         let epoch = Epoch::of(controller);
         let next = self.start_admin(now, request, sqe);
         request.stage.begin_in(epoch);
+        self.look_for_events();
         next
     }
 
@@ -92,9 +116,6 @@ impl Queue {
                     return Err(Status::ASYNC_EVENT_LIMIT_EXCEEDED.into());
                 }
                 self.event_requests.push_back(request.cid);
-                if controller.hot.has_event() {
-                    self.news |= News::POLL;
-                }
                 Ok(Next::Hold)
             }
             admin::ABORT if !controller.is_discovery() => self.begin_abort(request, sqe),
@@ -194,10 +215,12 @@ impl Queue {
     }
 
     fn produce(&mut self, now: Duration, page: &Page, out: &mut [u8]) -> Result<(), Failure> {
-        match &self.role {
-            Role::Admin(controller) => self.admin_of(controller, now).produce(page, out),
-            _ => Err(Status::INTERNAL_ERROR.into()),
-        }
+        let Role::Admin(controller) = &self.role else {
+            return Err(Status::INTERNAL_ERROR.into());
+        };
+        let produced = self.admin_of(controller, now).produce(page, out);
+        self.look_for_events();
+        produced
     }
 }
 

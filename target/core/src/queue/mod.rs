@@ -406,7 +406,7 @@ impl Queue {
             Role::Waiting { since, .. } => {
                 Some(*since + self.shared.limits.connect_patience(self.qid))
             }
-            Role::Admin(controller) => controller.expires(self.shared.limits.traffic_keep_alive),
+            Role::Admin(controller) => self.admin_deadline(controller),
             Role::Io(_) => None,
         }
     }

@@ -1,5 +1,7 @@
 //! Asynchronous Event Request (Base 2.1, 5.1.2).
 
+use std::time::Duration;
+
 use nvmeof_wire::admin::{Cns, GetFeatures, GetLogPage, LogId, Select, SetFeatures, bare};
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::features::{AsyncEventConfig, FeatureId};
@@ -18,6 +20,8 @@ use crate::testing::{
     target,
 };
 use crate::{Executed, NamespaceState, News, Order, Revision, Target};
+
+const SECOND: Duration = Duration::from_secs(1);
 
 fn request() -> Sqe {
     bare(ASYNC_EVENT_REQUEST)
@@ -304,4 +308,52 @@ fn what_others_discover_is_no_event_and_no_new_generation() {
     assert_eq!(event(&mut stranger), None);
     assert_eq!(event(&mut friend), Some(AsyncEvent::DISCOVERY_CHANGED));
     assert_eq!((read(&mut stranger), read(&mut friend)), ((1, 1), (2, 1)));
+}
+
+/// Base 2.1, 5.1.2: "subsequent events of that event type are automatically masked by the
+/// controller until the host clears that event".
+#[test]
+fn a_notice_is_told_when_the_page_of_the_one_before_was_read() {
+    let target = target();
+    let (mut host, _) = Host::admin(&target);
+    enable(
+        &mut host,
+        AsyncEventConfig::NSAN | AsyncEventConfig::ANACN | AsyncEventConfig::SMART_RELIABILITY,
+    );
+    for _ in 0..3 {
+        hold(&mut host);
+    }
+    let change = |target: &Target, group| {
+        let mut spec = subsystem();
+        spec.namespaces[0].ana_group = group;
+        let _ = apply(target, &[spec, closed()]);
+    };
+    change(&target, 2);
+    assert_eq!(event(&mut host), Some(AsyncEvent::NAMESPACE_CHANGED));
+    let _ = host.queue.take_news();
+    assert_eq!(event(&mut host), None);
+    assert!(host.queue.take_news().contains(News::DEADLINE));
+    assert_eq!(host.queue.next_deadline(), Some(host.now + SECOND));
+    // One of another type does not wait.
+    storage_is(&target, NamespaceState::Faulted);
+    assert_eq!(event(&mut host), Some(AsyncEvent::RELIABILITY));
+    // Retaining the event clears nothing.
+    let mut page = GetLogPage::new(LogId::CHANGED_NAMESPACES, 0, 0, 4096);
+    page.retain_event = true;
+    host.read(page.to_sqe(), 4096);
+    assert_eq!(event(&mut host), None);
+    page.retain_event = false;
+    let _ = host.queue.take_news();
+    host.read(page.to_sqe(), 4096);
+    assert!(host.queue.take_news().contains(News::POLL));
+    assert_eq!(event(&mut host), Some(AsyncEvent::ANA_CHANGED));
+    // Nobody reads the page of that one: it keeps others back for a second.
+    hold(&mut host);
+    storage_is(&target, NamespaceState::Ready);
+    assert_eq!(event(&mut host), None);
+    host.now += SECOND;
+    assert_eq!(event(&mut host), Some(AsyncEvent::NAMESPACE_CHANGED));
+    // Without a request there is nothing to wake up for.
+    change(&target, 1);
+    assert_eq!(host.queue.next_deadline(), None);
 }
