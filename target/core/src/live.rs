@@ -117,6 +117,19 @@ impl Live {
         Some(state.protections.of(namespace))
     }
 
+    /// Whether the state of a namespace may be set so.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub(crate) fn check_protection(&self, nsid: u32, to: WriteProtection) -> Result<(), Refused> {
+        let state = self.lock();
+        let namespace = state.configured.subsystem.namespace(nsid);
+        state
+            .protections
+            .check(namespace.ok_or(Refused::Gone)?, to)?;
+        Ok(())
+    }
+
     /// A host wants that state for a namespace, which is protected from here on if it
     /// is to be. What has to be kept before that is granted has its place at `desk`.
     ///

@@ -258,6 +258,12 @@ dd if=/dev/zero of="$disk1" bs=4k count=1 oflag=direct status=none
 nvme set-feature "/dev/$CTRL" -f 0x84 -n 2 -V 2
 said=$(expect_fail nvme set-feature "/dev/$CTRL" -f 0x84 -n 2 -V 0)
 expect_match "protected until the power cycle" 'Not Changeable' "$said"
+# Of all namespaces: the second one keeps that from being done.
+said=$(expect_fail nvme set-feature "/dev/$CTRL" -f 0x84 -n 0xffffffff -V 1)
+expect_match "protection of all" 'Not Changeable' "$said"
+expect_match "the first one" 'value:(0x)?0+$' "$(protection 1)"
+said=$(expect_fail nvme get-feature "/dev/$CTRL" -f 0x84 -n 0xffffffff)
+expect_match "the state of all" 'Invalid Namespace' "$said"
 said=$(expect_fail nvme set-feature "/dev/$CTRL" -f 0x84 -n 1 -V 3)
 expect_match "protected for ever" 'Invalid Field' "$said"
 

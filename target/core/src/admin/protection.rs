@@ -1,7 +1,7 @@
 //! The Namespace Write Protection Config feature (Base 2.1, 5.1.25.1.31).
 
 use nvmeof_wire::Status;
-use nvmeof_wire::admin::{GetFeatures, Select, SetFeatures};
+use nvmeof_wire::admin::{GetFeatures, NSID_ALL, Select, SetFeatures};
 use nvmeof_wire::features::WriteProtection;
 
 use super::features::{SEL, capabilities};
@@ -12,7 +12,7 @@ use crate::protection::{Asked, Refused};
 use crate::queue::{Epoch, Failure, Next, Request, Stage, flush_of, not_ready, status_of};
 use crate::sight::{Present, Seen};
 use crate::target::Shared;
-use crate::{Executed, IoKind, IoOp};
+use crate::{Executed, IoKind, IoOp, Namespace};
 
 impl Admin<'_> {
     /// Get Features. The default is No Write Protect (Base 2.1, 8.1.16: "the
@@ -35,17 +35,14 @@ impl Admin<'_> {
         Ok(Next::Done(value.into()))
     }
 
-    /// Set Features: the namespace is read only from here on; then what was
-    /// written before becomes stable. Base 2.0, 5.27.1.28: "the controller shall
-    /// commit all volatile write cache data and metadata associated with the
-    /// specified namespace ... as part of transitioning to the write protected
-    /// state".
+    /// Set Features: of one namespace, or one after the other of all that there are for the
+    /// host (Base 2.1, 4.4). Of those that cannot be set one is found beforehand, so that
+    /// none changes; what a disk or the keeper fails at later leaves those before it set.
     pub(super) fn protect(
         &self,
         request: &mut Request,
         command: &SetFeatures,
     ) -> Result<Next, Failure> {
-        let live = self.live()?;
         let to = WriteProtection::from_dword(command.cdw11);
         // Identify Controller, NWPC: of the states that there are, not the
         // permanent one.
@@ -56,33 +53,87 @@ impl Admin<'_> {
         if !known {
             return Err(Failure::field(CDW11));
         }
-        let namespace = self.visible(command.nsid)?.namespace;
-        // Of storage that failed nothing can be made stable.
-        if to != WriteProtection::NONE && !namespace.is_ready() {
-            return Err(not_ready());
+        if command.nsid != NSID_ALL {
+            return self.protect_one(request, &self.visible(command.nsid)?.namespace, to);
         }
-        let protecting = live.protect(&self.shared.desk, command.nsid, to);
-        let protecting = protecting.map_err(|refused| match refused {
-            Refused::Gone => self.no_namespace(command.nsid),
-            Refused::Fixed => Failure::from(Status::FEATURE_NOT_CHANGEABLE).at(CDW10),
-        })?;
+        let live = self.live()?;
+        for seen in self.all_seen() {
+            check_ready(&seen.namespace, to)?;
+            let allowed = live.check_protection(seen.namespace.nsid, to);
+            allowed.map_err(|refused| self.refusal(refused, NSID_ALL))?;
+        }
+        self.protect_from(request, 0, to)
+    }
+
+    /// A namespace is read only from here on; then what was written before becomes stable.
+    /// Base 2.0, 5.27.1.28: "the controller shall commit all volatile write cache data and
+    /// metadata associated with the specified namespace ... as part of transitioning to the
+    /// write protected state".
+    fn protect_one(
+        &self,
+        request: &mut Request,
+        namespace: &Namespace,
+        to: WriteProtection,
+    ) -> Result<Next, Failure> {
+        check_ready(namespace, to)?;
+        let (live, nsid) = (self.live()?, namespace.nsid);
+        let protecting = live.protect(&self.shared.desk, nsid, to);
+        let protecting = protecting.map_err(|refused| self.refusal(refused, nsid))?;
         // At once: the queue may go before what was written is stable.
         if let Some(before) = &protecting.before {
             self.tell_all(live, before);
         }
         match protecting.next {
             Granting::Settle(asked) => {
-                let waits = (command.nsid, asked);
-                self.controller.lock().protecting.push(waits);
+                self.controller.lock().protecting.push((nsid, asked));
                 let disk = namespace.disk;
                 let epoch = Epoch::default();
-                request.stage = Stage::Protect { disk, asked, epoch };
+                request.stage = Stage::Protect {
+                    disk,
+                    nsid,
+                    asked,
+                    epoch,
+                };
                 Ok(Next::Execute(IoOp {
                     kind: IoKind::Settle,
-                    ..flush_of(&namespace)
+                    ..flush_of(namespace)
                 }))
             }
-            granting => self.granted(request, granting),
+            granting => self.granted(request, granting, (nsid, to)),
+        }
+    }
+
+    /// Those there are for the host, from number `from` on, up to the first of which
+    /// something has to be waited for.
+    fn protect_from(
+        &self,
+        request: &mut Request,
+        from: u32,
+        to: WriteProtection,
+    ) -> Result<Next, Failure> {
+        let all = self.all_seen();
+        for seen in all.iter().filter(|seen| seen.namespace.nsid >= from) {
+            match self.protect_one(request, &seen.namespace, to)? {
+                Next::Done(_) => {}
+                next => return Ok(next),
+            }
+        }
+        Ok(Next::Done(0))
+    }
+
+    /// That came of the namespace with that number: when it is granted, others follow if all
+    /// were meant.
+    pub(crate) fn protect_rest(
+        &self,
+        request: &mut Request,
+        next: Next,
+        (nsid, to): (u32, WriteProtection),
+    ) -> Result<Next, Failure> {
+        match next {
+            Next::Done(_) if request.nsid == NSID_ALL => {
+                self.protect_from(request, nsid.saturating_add(1), to)
+            }
+            next => Ok(next),
         }
     }
 
@@ -91,18 +142,18 @@ impl Admin<'_> {
     pub(crate) fn protected(
         &self,
         request: &mut Request,
-        asked: Asked,
+        (nsid, asked): (u32, Asked),
         outcome: Executed,
     ) -> Result<Next, Failure> {
         let live = self.live()?;
         let asked = is_open(self.controller, asked).ok_or(not_kept())?;
         let stable = outcome == Executed::Ok;
-        let protecting = live.protected(&self.shared.desk, request.nsid, asked, stable);
+        let protecting = live.protected(&self.shared.desk, nsid, asked, stable);
         if let Some(before) = protecting.before {
             self.tell_all(live, &before);
         }
         match outcome {
-            Executed::Ok => self.granted(request, protecting.next),
+            Executed::Ok => self.granted(request, protecting.next, (nsid, asked.to)),
             Executed::Gone => Err(not_ready()),
             _ => Err(status_of(IoKind::Settle, outcome).into()),
         }
@@ -115,12 +166,17 @@ impl Admin<'_> {
     }
 
     /// It is as asked for, or will be when that is kept.
-    fn granted(&self, request: &mut Request, granting: Granting) -> Result<Next, Failure> {
+    fn granted(
+        &self,
+        request: &mut Request,
+        granting: Granting,
+        (nsid, to): (u32, WriteProtection),
+    ) -> Result<Next, Failure> {
         match granting {
             Granting::Granted => Ok(Next::Done(0)),
             Granting::Keep(keeping) => {
                 let epoch = Epoch::default();
-                request.stage = Stage::Keep { epoch };
+                request.stage = Stage::Keep { nsid, to, epoch };
                 self.left.keeping.set(Some(keeping));
                 Ok(Next::Keep)
             }
@@ -133,6 +189,19 @@ impl Admin<'_> {
         let sight = self.controller.sight();
         let seen = sight.as_ref().and_then(|sight| sight.get(nsid));
         seen.cloned().ok_or_else(|| self.no_namespace(nsid))
+    }
+
+    /// All that there are for this host.
+    fn all_seen(&self) -> Vec<Seen> {
+        let sight = self.controller.sight();
+        sight.map_or(Vec::new(), |sight| sight.seen().to_vec())
+    }
+
+    fn refusal(&self, refused: Refused, nsid: u32) -> Failure {
+        match refused {
+            Refused::Gone => self.no_namespace(nsid),
+            Refused::Fixed => Failure::from(Status::FEATURE_NOT_CHANGEABLE).at(CDW10),
+        }
     }
 
     fn no_namespace(&self, nsid: u32) -> Failure {
@@ -184,6 +253,14 @@ pub(crate) fn give_up(
         }
     }
     told
+}
+
+/// Of storage that failed nothing can be made stable.
+fn check_ready(namespace: &Namespace, to: WriteProtection) -> Result<(), Failure> {
+    if to != WriteProtection::NONE && !namespace.is_ready() {
+        return Err(not_ready());
+    }
+    Ok(())
 }
 
 /// What is answered is there again when the target is started anew.

@@ -56,7 +56,7 @@ struct Protected {
 pub(crate) struct Asked {
     since: u64,
     own: u64,
-    to: WriteProtection,
+    pub(crate) to: WriteProtection,
 }
 
 /// What has to be done for a request.
@@ -93,6 +93,19 @@ impl Protections {
         }
     }
 
+    /// Whether the state of `namespace` may be set so.
+    ///
+    /// # Errors
+    /// As [`set`](Self::set).
+    pub(crate) fn check(&self, namespace: &Namespace, to: WriteProtection) -> Result<(), Fixed> {
+        let before = self.of(namespace);
+        let fixed = namespace.readonly || before == WriteProtection::UNTIL_POWER_CYCLE;
+        if fixed && before != to {
+            return Err(Fixed);
+        }
+        Ok(())
+    }
+
     /// A host sets the state of `namespace`, which is as the model has it, and is
     /// protected at once if it is to be. Says what is to be done before the request
     /// is granted. Something is to be made stable also when another host's is on its
@@ -107,11 +120,7 @@ impl Protections {
         namespace: &Namespace,
         to: WriteProtection,
     ) -> Result<Step, Fixed> {
-        let before = self.of(namespace);
-        let fixed = namespace.readonly || before == WriteProtection::UNTIL_POWER_CYCLE;
-        if fixed && before != to {
-            return Err(Fixed);
-        }
+        self.check(namespace, to)?;
         if namespace.readonly {
             return Ok(Step::Done);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_wire::admin::SetFeatures;
-use nvmeof_wire::features::FeatureId;
+use nvmeof_wire::features::{FeatureId, WriteProtection};
 use nvmeof_wire::opcode::{self, admin};
 use nvmeof_wire::{Sqe, Status};
 
@@ -154,14 +154,17 @@ impl Queue {
         };
         let outlived = is_outlived(controller, request);
         Some(match (event, request.stage) {
-            (Event::Executed { outcome, .. }, Stage::Protect { asked, .. }) => {
-                self.protected(now, request, asked, outcome)
+            (Event::Executed { outcome, .. }, Stage::Protect { nsid, asked, .. }) => {
+                self.protected(now, request, (nsid, asked), outcome)
             }
             (Event::Executed { .. } | Event::Kept { .. } | Event::Room(_), _) if outlived => {
                 Ok(Next::Hold)
             }
             (Event::Executed { .. }, Stage::FlushAll { .. }) => self.shutdown_flushed(request),
-            (Event::Kept { kept }, Stage::Keep { .. }) => commands::kept(kept),
+            (Event::Kept { kept }, Stage::Keep { nsid, to, .. }) => {
+                let kept = commands::kept(kept);
+                kept.and_then(|next| self.protect_rest(now, request, next, (nsid, to)))
+            }
             (Event::Room(out), Stage::Produce { page, .. }) => {
                 self.produce(now, &page, out).map(|()| Next::Done(0))
             }
@@ -175,7 +178,7 @@ impl Queue {
         &mut self,
         now: Duration,
         request: &mut Request,
-        asked: Asked,
+        (nsid, asked): (u32, Asked),
         outcome: Executed,
     ) -> Result<Next, Failure> {
         let Role::Admin(controller) = &self.role else {
@@ -184,13 +187,35 @@ impl Queue {
         let (began, epoch) = (request.stage.epoch(), Epoch::of(controller));
         let admin = self.admin_of(controller, now);
         // Also after a reset: others may count on it.
-        let mut next = admin.protected(request, asked, outcome);
-        let left = admin.left;
-        request.stage.begin_in(epoch);
-        if began != Some(epoch) {
-            left.keeping.set(None);
+        let mut next = admin.protected(request, (nsid, asked), outcome);
+        if began == Some(epoch) {
+            next = next.and_then(|next| admin.protect_rest(request, next, (nsid, asked.to)));
+        } else {
+            admin.left.keeping.set(None);
             next = Ok(Next::Hold);
         }
+        let left = admin.left;
+        request.stage.begin_in(epoch);
+        self.see_to(left);
+        next
+    }
+
+    /// That came of one namespace: others follow if all are to be protected.
+    fn protect_rest(
+        &mut self,
+        now: Duration,
+        request: &mut Request,
+        next: Next,
+        done: (u32, WriteProtection),
+    ) -> Result<Next, Failure> {
+        let Role::Admin(controller) = &self.role else {
+            return Err(Status::INTERNAL_ERROR.into());
+        };
+        let epoch = Epoch::of(controller);
+        let admin = self.admin_of(controller, now);
+        let next = admin.protect_rest(request, next, done);
+        let left = admin.left;
+        request.stage.begin_in(epoch);
         self.see_to(left);
         next
     }

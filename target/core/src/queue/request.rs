@@ -3,7 +3,7 @@
 
 use nvmeof_wire::admin::{GetFeatures, GetLogPage, Identify, NSID_ALL};
 use nvmeof_wire::fabrics::Connect;
-use nvmeof_wire::features::FeatureId;
+use nvmeof_wire::features::{FeatureId, WriteProtection};
 use nvmeof_wire::nvm::DatasetManagement;
 use nvmeof_wire::opcode::Opcode;
 use nvmeof_wire::sqe::SQE_LEN;
@@ -60,11 +60,16 @@ pub(crate) enum Stage {
     /// asked for its protection.
     Protect {
         disk: u32,
+        nsid: u32,
         asked: Asked,
         epoch: Epoch,
     },
-    /// Whoever keeps what hosts protect.
-    Keep { epoch: Epoch },
+    /// Whoever keeps what hosts protect, for that namespace.
+    Keep {
+        nsid: u32,
+        to: WriteProtection,
+        epoch: Epoch,
+    },
     /// The data of a write or compare, then the disk.
     Transfer(IoOp),
     /// One half of a fused operation: its data, then its turn.
@@ -128,7 +133,7 @@ impl Stage {
         match self {
             Self::Feature { epoch, .. }
             | Self::Protect { epoch, .. }
-            | Self::Keep { epoch }
+            | Self::Keep { epoch, .. }
             | Self::Produce { epoch, .. }
             | Self::FlushAll {
                 then: AfterFlush::WriteCc { epoch, .. },

@@ -2,7 +2,7 @@
 
 mod kept;
 
-use nvmeof_wire::admin::{Cns, GetFeatures, GetLogPage, LogId, Select, SetFeatures};
+use nvmeof_wire::admin::{Cns, GetFeatures, GetLogPage, LogId, NSID_ALL, Select, SetFeatures};
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::features::{AsyncEventConfig, FeatureId, WriteProtection};
 use nvmeof_wire::identify::capabilities::Nwpc;
@@ -117,6 +117,93 @@ fn a_protected_namespace_is_read_and_not_written() {
         Status::SUCCESS
     );
     assert_eq!(write(&mut queue), Status::SUCCESS);
+}
+
+/// Base 2.1, 4.4: with FFFFFFFFh Set Features sets the value "for all namespaces attached to
+/// the controller", and Get Features fails with Invalid Namespace or Format.
+#[test]
+fn all_namespaces_of_a_host_are_protected_with_one_command() {
+    let target = target();
+    let hidden = NamespaceSpec {
+        hosts: Some(vec![FRIEND.into()]),
+        ..namespace(3)
+    };
+    let spec = |fourth: NamespaceSpec| crate::SubsystemSpec {
+        namespaces: vec![namespace(1), namespace(2), hidden.clone(), fourth],
+        ..subsystem()
+    };
+    let _ = apply(&target, &[spec(namespace(4)), closed()]);
+    let (mut admin, mut queue) = Host::ready(&target);
+    let states = |admin: &mut Host| [1, 2, 4].map(|nsid| state(admin, nsid));
+    let (none, protected) = (WriteProtection::NONE, WriteProtection::PROTECTED);
+    set(&mut admin, 2, protected);
+    admin.ops.clear();
+    let answer = set(&mut admin, NSID_ALL, protected);
+    assert_eq!(answer.status(), Status::SUCCESS);
+    // Of the second what was written before was stable already.
+    let settled: Vec<_> = admin.ops.iter().map(|op| (op.kind, op.disk)).collect();
+    assert_eq!(settled, [10, 40].map(|disk| (IoKind::Settle, disk)));
+    assert_eq!(states(&mut admin), [protected; 3]);
+    assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
+    let mut data = connect_data(0xffff);
+    data.hostnqn = Nqn::new(FRIEND).unwrap().to_field();
+    let (mut friend, _) = Host::admin_with(&target, 0, &data);
+    assert_eq!(state(&mut friend, 3), none, "it is not there for the other");
+    for select in [Select::Current, Select::Default, Select::Saved] {
+        let answer = get(&mut admin, NSID_ALL, select);
+        assert_eq!(answer.status(), Status::INVALID_NAMESPACE);
+    }
+    assert_eq!(set(&mut admin, NSID_ALL, none).status(), Status::SUCCESS);
+    assert_eq!(states(&mut admin), [none; 3]);
+    // Where one cannot be none is.
+    let gone = NamespaceSpec {
+        state: NamespaceState::Faulted,
+        ..namespace(4)
+    };
+    let fixed = NamespaceSpec {
+        readonly: true,
+        ..namespace(4)
+    };
+    let until = WriteProtection::UNTIL_POWER_CYCLE;
+    for (fourth, status) in [
+        (gone, Status::NAMESPACE_NOT_READY),
+        (fixed, Status::FEATURE_NOT_CHANGEABLE),
+    ] {
+        let _ = apply(&target, &[spec(fourth), closed()]);
+        assert_eq!(set(&mut admin, NSID_ALL, until).status().kind(), status);
+        assert_eq!([1, 2].map(|nsid| state(&mut admin, nsid)), [none; 2]);
+    }
+    // What a disk fails at leaves those before it as they are.
+    let _ = apply(&target, &[spec(namespace(4)), closed()]);
+    admin.outcomes = vec![Executed::Ok, Executed::Failed];
+    let answer = set(&mut admin, NSID_ALL, protected);
+    assert_eq!(answer.status(), Status::WRITE_FAULT);
+    assert_eq!(states(&mut admin), [protected, none, none]);
+}
+
+/// A reset on the way: the namespace in work is protected, since others may count on it,
+/// and no other one follows.
+#[test]
+fn a_reset_ends_the_protection_of_all() {
+    let target = target();
+    let _ = apply(&target, &[both(), closed()]);
+    let (mut admin, _) = Host::admin(&target);
+    let (mut request, action) = begin_set(&mut admin, NSID_ALL, WriteProtection::PROTECTED);
+    assert!(matches!(action, Action::Execute(op) if op.disk == 10));
+    admin.set_cc(0);
+    admin.set_cc(Cc::ENABLE.0);
+    let (outcome, data) = (Executed::Ok, &[][..]);
+    let event = Event::Executed { outcome, data };
+    let action = admin.queue.step(admin.now, &mut request, event);
+    assert!(matches!(action, Action::Hold), "{action:?}");
+    assert_eq!(state(&mut admin, 2), WriteProtection::NONE);
+}
+
+fn both() -> crate::SubsystemSpec {
+    crate::SubsystemSpec {
+        namespaces: vec![namespace(1), namespace(2)],
+        ..subsystem()
+    }
 }
 
 #[test]
