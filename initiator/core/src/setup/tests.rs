@@ -31,6 +31,20 @@ fn config() -> SetupConfig {
     }
 }
 
+/// CC.CSS: the NVM command set wherever there is a choice.
+#[test]
+fn the_command_set_is_one_that_the_controller_offers() {
+    for (offered, selected) in [
+        (Cap::CSS_NVM, Some(Cc::CSS_NVM)),
+        (Cap::CSS_NVM | Cap::CSS_IOCS, Some(Cc::CSS_NVM)),
+        (Cap::CSS_IOCS, Some(Cc::CSS_ALL)),
+        (1 << 7, None),
+    ] {
+        let cc = configuration(Cap::new(128, 1000, offered), false);
+        assert_eq!(cc.ok().map(Cc::css), selected, "{offered:#x}");
+    }
+}
+
 fn identify() -> IdentifyController {
     let mut id = IdentifyController::zeroed();
     id.cntlid = 7.into();
