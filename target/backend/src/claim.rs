@@ -66,7 +66,7 @@ impl Storage {
 }
 
 enum Source {
-    File(File),
+    File(Arc<File>),
     Ram(Arc<RamStore>),
     Null,
 }
@@ -86,7 +86,7 @@ impl Claim {
         let (geometry, source) = match spec {
             Spec::File { path, readonly } => {
                 let (file, geometry) = probe::open(path, *readonly, block_size)?;
-                (geometry, Source::File(file))
+                (geometry, Source::File(Arc::new(file)))
             }
             Spec::Ram { len, readonly } => {
                 let mut geometry = in_memory(&name, *len, *readonly, block_size)?;
@@ -172,11 +172,10 @@ impl Claim {
             return Ok(self.clone());
         };
         probe::servable(name, size, geometry.block_size)?;
-        let file = probe::duplicate(name, file)?;
         // A device that has another size by now may have changed otherwise, too.
         let geometry = Geometry {
             size,
-            hints: Hints::of(&file, geometry.block_size, geometry.deallocate_zeroes),
+            hints: Hints::of(file, geometry.block_size, geometry.deallocate_zeroes),
             ..geometry.clone()
         };
         Ok(Self {
@@ -185,7 +184,7 @@ impl Claim {
                 polled: *polled,
                 name: Arc::clone(name),
                 geometry,
-                source: Source::File(file),
+                source: Source::File(Arc::clone(file)),
                 losses: Arc::clone(losses),
             }),
         })
@@ -273,7 +272,7 @@ impl Claim {
         Ok(match source {
             // A duplicate shares the lock and the way of access.
             Source::File(file) => {
-                let losses = Arc::clone(losses);
+                let (file, losses) = (Arc::clone(file), Arc::clone(losses));
                 Box::new(FileDisk::open(ring, file, name, geometry, *polled, losses)?)
             }
             Source::Ram(store) => Box::new(RamDisk::new(Arc::clone(store), name, geometry)),

@@ -162,6 +162,26 @@ pub enum OpenError {
         path = .0.display()
     )]
     Empty(PathBuf),
+    /// A block device without a size.
+    #[error(
+        "{path}: the block device has 0 bytes: it is gone, or there is no medium in it; see \
+         `dmesg`, and bring it back",
+        path = .0.display()
+    )]
+    NoMedium(PathBuf),
+    /// A block device that is not written at any place.
+    #[error(
+        "{path}: the block device has zones that are only written one block after the other \
+         (queue/zoned in its folder of /sys/dev/block is {model}), and hosts write anywhere; \
+         serve a file on a file system for such devices (btrfs, f2fs) or a device without zones",
+        path = .path.display()
+    )]
+    Zoned {
+        /// The device.
+        path: PathBuf,
+        /// What the kernel calls it.
+        model: String,
+    },
     /// Not whole blocks.
     #[error(
         "{name}: {size} bytes are not a multiple of the block size of {block_size}: {over} bytes \
@@ -231,6 +251,16 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// Whether it tells that a block device which was there is so no more.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        match self {
+            Self::NoMedium(_) => true,
+            Self::System { errno, .. } => IoErrorKind::of(*errno) == IoErrorKind::Removed,
+            _ => false,
+        }
+    }
+
     /// Whether it tells of the process or the machine at this moment, and nothing of
     /// the storage: it may be gone when it is tried again.
     #[must_use]
@@ -268,4 +298,29 @@ pub enum CloseError {
     /// The ring.
     #[error(transparent)]
     Ring(#[from] RingError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_without_a_size_is_gone_and_an_empty_file_is_not() {
+        let path = PathBuf::from("/dev/disk");
+        let system = |errno| OpenError::System {
+            path: path.clone(),
+            what: "lseek",
+            errno,
+        };
+        for gone in [
+            OpenError::NoMedium(path.clone()),
+            system(Errno::ENXIO),
+            system(Errno::ENODEV),
+        ] {
+            assert!(gone.is_gone() && !gone.is_passing(), "{gone}");
+        }
+        for there in [OpenError::Empty(path.clone()), system(Errno::EMFILE)] {
+            assert!(!there.is_gone(), "{there}");
+        }
+    }
 }

@@ -27,6 +27,8 @@ use zeroes::Zeroes;
 /// A file or block device, opened for one reactor.
 pub(crate) struct FileDisk {
     file: FileId,
+    /// The same outside the ring, to ask for its size.
+    outside: Arc<File>,
     name: Arc<str>,
     geometry: Geometry,
     /// Requests that are not done, by the slot they have in ring tags.
@@ -63,13 +65,13 @@ impl Active {
 impl FileDisk {
     pub(crate) fn open(
         ring: &mut Ring,
-        file: &File,
+        outside: Arc<File>,
         name: Arc<str>,
         geometry: Geometry,
         polled: bool,
         losses: Arc<Losses>,
     ) -> Result<Self, OpenError> {
-        let duplicate = probe::duplicate(&name, file)?;
+        let duplicate = probe::duplicate(&name, &outside)?;
         let full = |source| OpenError::Ring {
             name: name.to_string(),
             source,
@@ -89,6 +91,7 @@ impl FileDisk {
         let most = ring.room() + ring.in_flight();
         Ok(Self {
             file,
+            outside,
             name,
             geometry,
             active: Slab::with_capacity(most),
@@ -119,8 +122,11 @@ impl FileDisk {
     }
 
     /// It failed by itself.
+    #[cold]
     fn fail(&mut self, slot: u32, kind: IoErrorKind, errno: Errno, io: &mut Io<'_>) {
         let active = self.active.get(slot as usize);
+        let position = active.map_or(0, |it| it.job.position());
+        let kind = probe::kind_at(&self.outside, kind, position);
         if active.is_some_and(|it| it.job.loses_earlier(kind, self.geometry.fua_alone)) {
             self.losses.add();
         }

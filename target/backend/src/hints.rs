@@ -91,11 +91,20 @@ fn multiple(told: u64, granularity: Option<u32>, block_size: BlockSize) -> Optio
     fits.then(|| u32::try_from(told).ok()).flatten()
 }
 
-/// A number the kernel tells about a block device, by its path below the device. A
-/// partition has a place of its own, and the queue of the whole device.
-/// A negative one, which stands for misaligned, is the largest. Source:
-/// Documentation/ABI/stable/sysfs-block.
+/// A number the kernel tells about a block device, as [`queue_text`] does.
+/// A negative one, which stands for misaligned, is the largest.
 pub(crate) fn queue_value(device: &Metadata, name: &str) -> Option<u64> {
+    match queue_text(device, name)?.as_str() {
+        // Of stacked devices that do not fit together.
+        text if text.starts_with('-') => Some(u64::MAX),
+        text => text.parse().ok(),
+    }
+}
+
+/// What the kernel tells about a block device, by its path below the device. A
+/// partition has a place of its own, and the queue of the whole device. Source:
+/// Documentation/ABI/stable/sysfs-block.
+pub(crate) fn queue_text(device: &Metadata, name: &str) -> Option<String> {
     let (major, minor) = (major(device.rdev()), minor(device.rdev()));
     let ups: &[&str] = match name.starts_with("queue/") {
         true => &["", "../"],
@@ -104,11 +113,7 @@ pub(crate) fn queue_value(device: &Metadata, name: &str) -> Option<u64> {
     ups.iter().find_map(|up| {
         let path = format!("/sys/dev/block/{major}:{minor}/{up}{name}");
         let text = std::fs::read_to_string(path).ok()?;
-        match text.trim() {
-            // Of stacked devices that do not fit together.
-            text if text.starts_with('-') => Some(u64::MAX),
-            text => text.parse().ok(),
-        }
+        Some(text.trim().to_owned())
     })
 }
 

@@ -13,8 +13,8 @@ use nix::sys::uio::pread;
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_uring::direct_alignment;
 
-use crate::hints::queue_value;
-use crate::{BlockSize, Geometry, Hints, OpenError};
+use crate::hints::{queue_text, queue_value};
+use crate::{BlockSize, Geometry, Hints, IoErrorKind, OpenError};
 
 /// How often a lock that somebody holds is tried, and how long after the last
 /// time.
@@ -50,6 +50,9 @@ pub(crate) fn open(
     let system = |what| move |error: io::Error| system(path, what, &error);
     let told = file.metadata().map_err(system("fstat"))?;
     let named = path.display().to_string();
+    if device {
+        written_anywhere(path, queue_text(&told, "queue/zoned").as_deref())?;
+    }
     let size = size(&named, &file)?;
     let block_size = choose_block_size(path, block_size, device.then_some(&told))?;
     servable(&named, size, block_size)?;
@@ -86,13 +89,55 @@ pub(crate) fn open(
 }
 
 /// Bytes that the file or block device has now.
-pub(crate) fn size(name: &str, mut file: &File) -> Result<u64, OpenError> {
+pub(crate) fn size(name: &str, file: &File) -> Result<u64, OpenError> {
     let system = |what| move |error: io::Error| system(Path::new(name), what, &error);
-    let told = file.metadata().map_err(system("fstat"))?;
-    if told.file_type().is_block_device() {
-        file.seek(SeekFrom::End(0)).map_err(system("lseek"))
-    } else {
-        Ok(told.len())
+    match device_size(file) {
+        // Linux takes the size of a device whose hardware is gone (blk_mark_disk_dead).
+        Some(Ok(0)) => Err(OpenError::NoMedium(name.into())),
+        Some(size) => size.map_err(system("lseek")),
+        None => Ok(file.metadata().map_err(system("fstat"))?.len()),
+    }
+}
+
+/// Bytes that a block device has now; `None` of anything else.
+fn device_size(mut file: &File) -> Option<io::Result<u64>> {
+    let told = file.metadata().ok()?;
+    let is_device = told.file_type().is_block_device();
+    is_device.then(|| file.seek(SeekFrom::End(0)))
+}
+
+/// What it means that an operation failed with `kind` at byte `position`. Linux answers
+/// EIO for a block device that is gone, and behind its end, which is at 0 then, ENOSPC
+/// for a write (`blkdev_write_iter` in block/fops.c), as it does where a device that is
+/// provisioned thinly is full.
+pub(crate) fn kind_at(file: &File, kind: IoErrorKind, position: u64) -> IoErrorKind {
+    let size = match kind {
+        IoErrorKind::Media | IoErrorKind::NoSpace | IoErrorKind::Other => device_size(file),
+        _ => None,
+    };
+    let is_gone = match size {
+        Some(Ok(size)) => size <= position,
+        Some(Err(error)) => is_removed(&error),
+        None => false,
+    };
+    if is_gone { IoErrorKind::Removed } else { kind }
+}
+
+fn is_removed(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    errno.map(IoErrorKind::of) == Some(IoErrorKind::Removed)
+}
+
+/// Refuses a block device with zones of which `model` says that they are written in
+/// sequence only. One that takes writes anywhere beside that is `host-aware`. Source:
+/// Documentation/ABI/stable/sysfs-block.
+fn written_anywhere(path: &Path, model: Option<&str>) -> Result<(), OpenError> {
+    match model {
+        None | Some("none" | "host-aware") => Ok(()),
+        Some(model) => Err(OpenError::Zoned {
+            path: path.to_owned(),
+            model: model.to_owned(),
+        }),
     }
 }
 
@@ -322,6 +367,7 @@ fn can_deallocate(file: &File, size: u64, device: Option<&Metadata>) -> bool {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileTypeExt;
+    use std::process::Command;
 
     use super::*;
 
@@ -335,6 +381,72 @@ mod tests {
             .ok()
             .filter(|size| *size >= 4096)?;
         Some(choose_access(&file, true, BlockSize::B4096, size).is_ok())
+    }
+
+    #[test]
+    fn what_is_written_in_sequence_only_is_refused() {
+        let path = Path::new("/dev/zoned");
+        for fits in [None, Some("none"), Some("host-aware")] {
+            assert!(written_anywhere(path, fits).is_ok(), "{fits:?}");
+        }
+        for model in ["host-managed", "whatever comes later"] {
+            let error = written_anywhere(path, Some(model)).unwrap_err();
+            let said = error.to_string();
+            assert!(
+                said.contains("/dev/zoned") && said.contains(model),
+                "{said}"
+            );
+        }
+    }
+
+    /// A block device made of `file`, where we may make one.
+    fn device_of(file: &Path) -> Option<String> {
+        let run = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(file)
+            .output();
+        let run = run.ok().filter(|it| it.status.success())?;
+        Some(String::from_utf8(run.stdout).ok()?.trim().to_owned())
+    }
+
+    #[test]
+    fn behind_the_end_of_a_device_there_is_none_whatever_the_kernel_calls_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk");
+        File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        let file = File::open(&path).unwrap();
+        let all = [
+            IoErrorKind::Media,
+            IoErrorKind::NoSpace,
+            IoErrorKind::Other,
+            IoErrorKind::ReadOnly,
+        ];
+        for kind in all {
+            assert_eq!(
+                kind_at(&file, kind, 2 << 20),
+                kind,
+                "a file is not a device"
+            );
+        }
+        let Some(name) = device_of(&path) else {
+            return;
+        };
+        let device = File::open(&name).unwrap();
+        let of = |position| all.map(|kind| kind_at(&device, kind, position));
+        let (inside, behind) = (of((1 << 20) - 512), of(1 << 20));
+        let removed = Command::new("losetup").args(["--detach", &name]).status();
+        assert!(removed.unwrap().success());
+        drop(device);
+        assert_eq!(inside, all);
+        let [media, space, other, readonly] = behind;
+        assert_eq!([media, space, other], [IoErrorKind::Removed; 3]);
+        assert_eq!(readonly, IoErrorKind::ReadOnly);
+        // Nothing is in it any more.
+        let refused = size(&name, &File::open(&name).unwrap());
+        assert!(
+            matches!(refused, Err(OpenError::NoMedium(_))),
+            "{refused:?}"
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What goes wrong underneath comes out as an error that names the place.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
+use std::process::Command;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -43,6 +44,38 @@ fn a_file_cut_short_underneath_is_an_error_at_the_cut() {
         bench.ok(read(&bench, 0, 8192));
         assert_eq!(bench.pool.available(), bench.pool.count());
     }
+}
+
+fn losetup(arguments: &[&str]) -> Option<String> {
+    let run = Command::new("losetup").args(arguments).output().ok()?;
+    let told = String::from_utf8(run.stdout).ok()?;
+    run.status.success().then(|| told.trim().to_owned())
+}
+
+/// Where we may make a block device.
+#[test]
+fn behind_the_end_of_a_block_device_it_is_gone_whether_it_is_read_or_written() {
+    let file = NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    let Some(device) = losetup(&["--find", "--show", file.path().to_str().unwrap()]) else {
+        return;
+    };
+    let told = std::panic::catch_unwind(|| {
+        let claim = Claim::take(&device.parse().unwrap(), None).unwrap();
+        let mut bench = Bench::new(&claim, Keeps::Bytes, |backend| backend);
+        file.as_file().set_len(65536).unwrap();
+        losetup(&["--set-capacity", &device]).unwrap();
+        let (offset, fua) = (131_072, false);
+        let written = Op::Write {
+            offset,
+            buf: bench.buf(4096, 1),
+            fua,
+        };
+        let read = read(&bench, offset, 4096);
+        [written, read].map(|op| bench.err(op).kind)
+    });
+    losetup(&["--detach", &device]).unwrap();
+    assert_eq!(told.unwrap(), [IoErrorKind::Removed; 2]);
 }
 
 #[test]

@@ -23,12 +23,13 @@ make_disk
 ctl() {
     nvmeof-target ctl --socket "$WORK/control.sock" "$@"
 }
-# faults : how often the target counted that namespace 2 was gone, for whatever cause.
+# faults [CAUSE] : how often the target counted that namespace 2 was gone, for whatever cause.
 faults() {
-    local web
+    local web cause=${1:-}
     exec {web}<>/dev/tcp/127.0.0.1/9400
     printf 'GET /metrics HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n' >&"$web"
-    awk '/^nvmeof_target_namespace_faults_total\{.*nsid="2"/ { all += $NF }
+    awk -v cause="cause=\"$cause" '
+        /^nvmeof_target_namespace_faults_total\{.*nsid="2"/ && index($0, cause) { all += $NF }
         END { print all + 0 }' <&"$web"
     exec {web}>&-
 }
@@ -75,6 +76,7 @@ expect_fail dd if="$(device 2)" of=/dev/null bs=4k count=1 iflag=direct >/dev/nu
 state_is faulted || fail "the target does not say that namespace 2 is faulted"
 expect_match "status" 'namespace 2: [^'$'\n'']*FAULTED' "$(ctl status)"
 expect_eq "faults" 1 "$(faults)"
+expect_eq "faults because it was removed" 1 "$(faults removed)"
 wait_for 10 grep -q 'NVME_AEN=0x020001' "$WORK/events"
 kill "$monitor"
 expect_eq "critical warnings: reliability" 4 "$(warnings)"
@@ -105,4 +107,16 @@ expect_eq "bytes of namespace 1" $((96 << 20)) "$(blockdev --getsize64 "$(device
 undisturbed "$CTRL"
 disconnect
 target_stop
+rmdir "$nullb"
+
+# A device that is only written in sequence is not served: hosts write anywhere.
+mkdir "$nullb"
+echo 64 >"$nullb/size"
+echo 4 >"$nullb/zone_size"
+echo 1 >"$nullb/zoned"
+echo 1 >"$nullb/memory_backed"
+echo 1 >"$nullb/power"
+wait_for 10 test -b /dev/nullb0
+expect_match "a zoned device" 'zones .* host-managed' \
+    "$(expect_fail nvmeof-target check-config "$CONFIG")"
 rmdir "$nullb"

@@ -161,7 +161,13 @@ impl Manager {
             Err(error) if error.is_passing() => {
                 tracing::warn!("{error}; the size of this disk is looked at again");
             }
-            Err(error) => return Some(Finding::Gone(Cause::Size, error.to_string())),
+            Err(error) => {
+                let cause = match error.is_gone() {
+                    true => Cause::Removed,
+                    false => Cause::Size,
+                };
+                return Some(Finding::Gone(cause, error.to_string()));
+            }
         }
         let error = failed?;
         let cause = match error.kind {
