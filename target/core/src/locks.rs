@@ -30,10 +30,16 @@ pub struct Locks {
 struct Inner {
     /// Locks that are held or asked for.
     there: AtomicUsize,
+    /// The same of some storages each, so that one that is written to elsewhere has
+    /// nobody look into the table.
+    there_of: [AtomicUsize; GROUPS],
     /// Counts changes, so that reactors see that there was one.
     version: AtomicU64,
     table: Mutex<Table>,
 }
+
+/// Groups of storages that have one count.
+const GROUPS: usize = 32;
 
 #[derive(Debug, Default)]
 struct Table {
@@ -158,8 +164,18 @@ impl Inner {
     fn add(&self, table: &mut Table, storage: u64, lock: Lock) -> u64 {
         let id = table.number();
         table.locks.entry(storage).or_default().insert(id, lock);
+        // First this one, at which nobody looks who finds the other to be 0.
+        self.there_of(storage).fetch_add(1, Ordering::Release);
         self.there.fetch_add(1, Ordering::Release);
         id
+    }
+
+    /// How many locks there are of some storages, this one among them. Names of storages
+    /// are given one after the other, so that few share one.
+    fn there_of(&self, storage: u64) -> &AtomicUsize {
+        let [first, ..] = storage.to_le_bytes();
+        let group = usize::from(first) % GROUPS;
+        self.there_of.get(group).unwrap_or(&self.there)
     }
 }
 
@@ -229,6 +245,10 @@ impl LockMember {
         began: Duration,
         turn: &mut Option<u64>,
     ) -> bool {
+        // Seen in time for the same reason as the count that is_idle() looks at.
+        if self.inner.there_of(storage).load(Ordering::Acquire) == 0 {
+            return false;
+        }
         let mut table = self.inner.table();
         let before = turn.unwrap_or(u64::MAX);
         let blocked = table.is_taken(storage, bytes, |id, lock| {
@@ -372,6 +392,8 @@ impl Drop for RangeLock {
             table.locks.remove(&self.storage);
         }
         self.inner.there.fetch_sub(1, Ordering::Release);
+        let its = self.inner.there_of(self.storage);
+        its.fetch_sub(1, Ordering::Release);
         if asked || own.is_some_and(|own| own.is_in_the_way) {
             self.inner.changed();
         }
@@ -470,6 +492,46 @@ mod tests {
         let before = two.version();
         drop(nobody_waits);
         assert!(two.version() == before && two.is_idle());
+    }
+
+    /// The table is held by somebody else all the time.
+    #[test]
+    fn who_writes_to_another_storage_does_not_wait_for_the_table() {
+        let locks = Locks::default();
+        let (one, two) = (locks.join(), locks.join());
+        let ghost = one.keep_out(7, 0..512, NOW);
+        let inner = Arc::clone(&locks.inner);
+        let table = inner.table();
+        let (told, hears) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let blocked = two.blocks(8, &(0..512), NOW, &mut None);
+            let _ = told.send(blocked);
+            // Its own storage: it has to wait, and is blocked.
+            let _ = told.send(two.blocks(7, &(0..512), NOW, &mut None));
+        });
+        let patience = Duration::from_secs(10);
+        let elsewhere = hears.recv_timeout(patience);
+        drop(table);
+        assert_eq!(elsewhere, Ok(false));
+        assert_eq!(hears.recv_timeout(patience), Ok(true));
+        drop(ghost);
+        let counts = inner.there_of.iter().map(|it| it.load(Ordering::Acquire));
+        assert_eq!(counts.sum::<usize>(), 0);
+    }
+
+    #[test]
+    fn storages_that_share_a_count_do_not_share_locks() {
+        let locks = Locks::default();
+        let member = locks.join();
+        let [first, second] = [5, 5 + GROUPS as u64];
+        let ghost = member.keep_out(first, 0..512, NOW);
+        let other = member.keep_out(second, 512..1024, NOW);
+        assert!(!member.blocks(second, &(0..512), NOW, &mut None));
+        drop(ghost);
+        assert!(member.blocks(second, &(512..600), NOW, &mut None));
+        assert!(!member.blocks(first, &(0..1024), NOW, &mut None));
+        drop(other);
+        assert!(member.is_idle());
     }
 
     #[test]
