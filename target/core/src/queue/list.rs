@@ -44,12 +44,19 @@ impl Request {
         if len == 0 || !len.is_multiple_of(SGL_LEN) {
             return Err(Status::INVALID_SGL_SEGMENT);
         }
+        // Identify Controller, IOCCSZ: what a message has behind that is no capsule's.
+        let room = usize::try_from(self.capsule_len).unwrap_or(usize::MAX);
+        let capsule = capsule.get(..room).unwrap_or(capsule);
+        // Base 2.1, 4.2.3, SGL Offset Invalid: "an invalid offset in the capsule".
         let at = usize::try_from(offset)
             .ok()
             .and_then(|offset| offset.checked_add(SQE_LEN))
+            .filter(|at| *at < capsule.len())
             .ok_or(Status::SGL_OFFSET_INVALID)?;
+        // Invalid Number of SGL Descriptors "is also used for invalid SGLs in a command
+        // capsule": there are more than it holds.
         let list = at.checked_add(len).and_then(|end| capsule.get(at..end));
-        let list = list.ok_or(Status::SGL_OFFSET_INVALID)?;
+        let list = list.ok_or(Status::INVALID_SGL_COUNT)?;
         // Identify Controller, MSDBD: "the maximum number of (Keyed) SGL Data
         // Block descriptors that a host is allowed to place in a capsule".
         let count = u8::try_from(len / SGL_LEN)
@@ -57,8 +64,9 @@ impl Request {
             .filter(|count| *count <= most)
             .ok_or(Status::INVALID_SGL_COUNT)?;
         let (mut total, mut whole, mut key) = (0u32, None, Key::None);
-        for raw in list.chunks_exact(SGL_LEN) {
-            let one = keyed(raw).ok_or(Status::SGL_DESCRIPTOR_TYPE_INVALID)?;
+        let last = len / SGL_LEN - 1;
+        for (at, raw) in list.chunks_exact(SGL_LEN).enumerate() {
+            let one = keyed(raw).ok_or_else(|| mistake(raw, at == last))?;
             // No overflow: 16 lengths of 24 bits.
             total += one.remote.len;
             whole = whole.or(Some(one.remote));
@@ -126,6 +134,20 @@ impl Request {
         });
         // Base 2.1, 4.3.2: a data block of length 0 is no error.
         pieces.filter(|piece| piece.len > 0).collect()
+    }
+}
+
+/// What is wrong with a descriptor of a last segment that is no keyed data block. Base 2.1,
+/// 4.3.2: a segment descriptor elsewhere than at a segment's end is an Invalid Number of
+/// SGL Descriptors, and one in a last segment an Invalid SGL Segment Descriptor.
+fn mistake(raw: &[u8], is_last: bool) -> Status {
+    const SEGMENT: u8 = 0x2;
+    const LAST_SEGMENT: u8 = 0x3;
+    let identifier = raw.last().copied().unwrap_or(0);
+    match (identifier >> 4, is_last) {
+        (SEGMENT | LAST_SEGMENT, false) => Status::INVALID_SGL_COUNT,
+        (SEGMENT | LAST_SEGMENT, true) => Status::INVALID_SGL_SEGMENT,
+        _ => Status::SGL_DESCRIPTOR_TYPE_INVALID,
     }
 }
 

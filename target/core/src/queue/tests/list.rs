@@ -112,14 +112,24 @@ fn each_mistake_in_a_list_has_its_status() {
         offset: 0,
         len: 2048,
     };
-    let rows: [(&[Sgl], u64, u32, Status); 9] = [
+    let segment = Sgl::LastSegment {
+        offset: 16,
+        len: 16,
+    };
+    let rows: [(&[Sgl], u64, u32, Status); 15] = [
         (&[whole], 0, 0, Status::INVALID_SGL_SEGMENT),
         (&[whole], 0, 15, Status::INVALID_SGL_SEGMENT),
-        (&[whole], 0, 32, Status::SGL_OFFSET_INVALID),
+        (&[whole], 0, 32, Status::INVALID_SGL_COUNT),
+        (&[whole], 5, 32, Status::INVALID_SGL_COUNT),
+        (&[], 16, 16, Status::SGL_OFFSET_INVALID),
         (&[whole], u64::MAX - 63, 16, Status::SGL_OFFSET_INVALID),
         (&[whole], u64::MAX, 16, Status::SGL_OFFSET_INVALID),
         (&many, 0, 17 * 16, Status::INVALID_SGL_COUNT),
         (&[inside], 0, 16, Status::SGL_DESCRIPTOR_TYPE_INVALID),
+        (&[Sgl::None], 0, 16, Status::SGL_DESCRIPTOR_TYPE_INVALID),
+        (&[segment], 0, 16, Status::INVALID_SGL_SEGMENT),
+        (&[whole, segment], 0, 32, Status::INVALID_SGL_SEGMENT),
+        (&[segment, whole], 0, 32, Status::INVALID_SGL_COUNT),
         (&[whole, whole], 0, 32, Status::DATA_SGL_LENGTH_INVALID),
         (&many[..2], 0, 32, Status::DATA_SGL_LENGTH_INVALID),
     ];
@@ -136,7 +146,31 @@ fn each_mistake_in_a_list_has_its_status() {
     assert!(matches!(action, Action::Execute(_)));
 }
 
-/// Rare commands cost those that are frequent nothing but a look.
+/// Identify Controller, IOCCSZ: 4 KiB behind the command.
+#[test]
+fn a_list_behind_the_end_of_a_capsule_is_not_taken() {
+    let (_admin, mut host) = Host::ready(&target());
+    let two = [keyed(1, 1024, false), keyed(2, 1024, false)];
+    let rows = [
+        (4096 - 32, None),
+        (4096 - 31, Some(Status::INVALID_SGL_COUNT)),
+        (4096 - 16, Some(Status::INVALID_SGL_COUNT)),
+        (4096, Some(Status::SGL_OFFSET_INVALID)),
+    ];
+    for (skip, expected) in rows {
+        let mut message = capsule(io::READ, skip, 32, &[]);
+        message.resize(64 + usize::try_from(skip).unwrap(), 0);
+        for one in &two {
+            message.extend_from_slice(one.to_descriptor().as_bytes());
+        }
+        let (_request, action) = begin(&mut host, &message);
+        match expected {
+            None => assert!(matches!(action, Action::Execute(_)), "{skip} {action:?}"),
+            Some(expected) => assert_eq!(status(&action), expected, "{skip}"),
+        }
+    }
+}
+
 /// Identify Controller, MSDBD.
 #[test]
 fn a_list_has_no_more_descriptors_than_were_promised() {
@@ -157,6 +191,7 @@ fn a_list_has_no_more_descriptors_than_were_promised() {
     assert!(matches!(action, Action::Pull { .. }), "{action:?}");
 }
 
+/// Rare commands cost those that are frequent nothing but a look.
 #[test]
 fn what_every_command_moves_stays_small() {
     assert!(size_of::<Request>() <= 152, "{}", size_of::<Request>());
