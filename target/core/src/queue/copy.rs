@@ -19,10 +19,10 @@ const PRINFOR: u16 = bit(49, 4);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copying {
     extent: Extent,
-    /// Block that is written next.
+    /// Block to which the first of the range goes.
     to: u64,
-    /// Blocks of the range that are copied.
-    done: u32,
+    /// Blocks of the range before the piece.
+    from: u32,
     /// Pages of the buffer: a piece has no more.
     pages: u8,
     /// The range, counted from 0.
@@ -40,6 +40,11 @@ impl Copying {
         self.extent.disk
     }
 
+    /// Bytes of a block are 2 to the power of this.
+    pub(super) fn block_shift(&self) -> u8 {
+        self.extent.block_shift
+    }
+
     /// Whether it is about to write a piece.
     pub(super) fn is_storing(&self) -> bool {
         self.storing
@@ -47,7 +52,7 @@ impl Copying {
 
     /// The bytes that its disk may be writing for it: at most a piece.
     pub(super) fn storing(&self) -> Option<Range<u64>> {
-        let start = self.to << self.extent.block_shift;
+        let start = self.to.saturating_add(self.from.into()) << self.extent.block_shift;
         let piece = start..start + u64::from(self.room());
         self.storing.then_some(piece)
     }
@@ -61,6 +66,11 @@ impl Copying {
     /// Bytes of the buffer.
     pub(crate) fn room(&self) -> u32 {
         u32::from(self.pages) * IoKind::PAGE
+    }
+
+    /// Blocks of a piece.
+    fn most(&self) -> u32 {
+        self.room() >> self.extent.block_shift
     }
 
     /// What the disk does for it.
@@ -105,7 +115,7 @@ impl Joined {
         request.stage = Stage::Copy(Copying {
             extent: extent_of(namespace),
             to: command.slba,
-            done: 0,
+            from: 0,
             pages: self.piece,
             at: 0,
             ranges: command.ranges,
@@ -123,7 +133,7 @@ pub(super) fn ranges(
     data: &[u8],
 ) -> Result<Next, Failure> {
     check(request, copying, data)?;
-    fetch(request, copying, data)
+    begin_range(request, copying, data)
 }
 
 /// A piece was read or written.
@@ -137,22 +147,52 @@ pub(super) fn copied(
     if !copying.storing {
         copying.storing = true;
         request.stage = Stage::Copy(copying);
+        let to = copying.to.saturating_add(copying.from.into());
         let op = copying
             .extent
-            .bytes(copying.to, blocks, IoKind::Store)
+            .bytes(to, blocks, IoKind::Store)
             .ok_or(copying.failed(Status::LBA_OUT_OF_RANGE.into()))?;
         let fua = copying.fua;
         return Ok(Next::Execute(IoOp { fua, ..op }));
     }
     copying.storing = false;
-    copying.to = copying.to.saturating_add(blocks.into());
-    copying.done = copying.done.saturating_add(blocks);
-    if copying.done >= range.blocks() {
-        copying.done = 0;
-        copying.at += 1;
+    let next = match is_backwards(copying, &range) {
+        true => copying.from.checked_sub(copying.most()),
+        false => Some(copying.from.saturating_add(blocks)),
+    };
+    if let Some(from) = next.filter(|from| *from < range.blocks()) {
+        copying.from = from;
+        return fetch(request, copying, data);
     }
+    copying.to = copying.to.saturating_add(range.blocks().into());
+    copying.at += 1;
     if copying.at == copying.ranges {
         return Ok(Next::Done(0));
+    }
+    begin_range(request, copying, data)
+}
+
+/// Whether the last piece of the range goes first, because the first one would overwrite
+/// what is still to be read.
+///
+/// NVM 1.2, 3.3.2, of this descriptor format: "the host should not specify a destination
+/// LBA range that overlaps the LBA in any of the Source Range entries". If it does, blocks
+/// in both may come out as any range has them that names them; other formats are to be
+/// refused. So a range that moves by less than its length arrives as it was, and of
+/// several that overlap the later ones read what the earlier ones wrote.
+fn is_backwards(copying: Copying, range: &CopyRange) -> bool {
+    let slba = range.slba.get();
+    slba < copying.to && copying.to < slba.saturating_add(range.blocks().into())
+}
+
+/// Reads the first piece of the range that it is at.
+fn begin_range(request: &mut Request, mut copying: Copying, data: &[u8]) -> Result<Next, Failure> {
+    let range: CopyRange = entry_at(data, copying.at)?;
+    copying.from = 0;
+    if is_backwards(copying, &range) {
+        // Pieces are the same in either direction.
+        let last = range.blocks().saturating_sub(1);
+        copying.from = last - last.checked_rem(copying.most()).unwrap_or(0);
     }
     fetch(request, copying, data)
 }
@@ -171,7 +211,7 @@ fn check(request: &mut Request, copying: Copying, data: &[u8]) -> Result<(), Fai
         }
         if copying.extent.bytes(slba, blocks, IoKind::Read).is_none() {
             request.lba = slba;
-            return Err(Status::LBA_OUT_OF_RANGE.into());
+            return Err(copying.extent.missed(request));
         }
     }
     if copying
@@ -179,26 +219,16 @@ fn check(request: &mut Request, copying: Copying, data: &[u8]) -> Result<(), Fai
         .bytes(copying.to, total, IoKind::Write)
         .is_none()
     {
-        return Err(Failure::from(Status::LBA_OUT_OF_RANGE).at(CDW10));
-    }
-    for at in 0..copying.ranges {
-        let range: CopyRange = entry_at(data, at)?;
-        let (slba, blocks) = (range.slba.get(), range.blocks());
-        let (end, to_end) = (slba + u64::from(blocks), copying.to + u64::from(total));
-        // Copied piece by piece, the result would depend on the pieces.
-        if slba < to_end && copying.to < end {
-            request.lba = slba;
-            return Err(Status::OVERLAPPING_RANGE.into());
-        }
+        return Err(copying.extent.missed(request).at(CDW10));
     }
     Ok(())
 }
 
-/// Reads the next piece.
+/// Reads the piece that `copying` is at.
 fn fetch(request: &mut Request, copying: Copying, data: &[u8]) -> Result<Next, Failure> {
     let range: CopyRange = entry_at(data, copying.at)?;
     let blocks = piece(copying, &range);
-    let from = range.slba.get().saturating_add(copying.done.into());
+    let from = range.slba.get().saturating_add(copying.from.into());
     request.stage = Stage::Copy(copying);
     let op = copying
         .extent
@@ -209,6 +239,6 @@ fn fetch(request: &mut Request, copying: Copying, data: &[u8]) -> Result<Next, F
 
 /// Blocks of the piece that `copying` is at.
 fn piece(copying: Copying, range: &CopyRange) -> u32 {
-    let left = range.blocks().saturating_sub(copying.done);
-    left.min(copying.room() >> copying.extent.block_shift)
+    let left = range.blocks().saturating_sub(copying.from);
+    left.min(copying.most())
 }

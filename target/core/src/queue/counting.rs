@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nvmeof_wire::Status;
 
-use super::{Failure, News, Queue, Request, Role};
+use super::{Failure, News, Queue, Request, Role, Stage};
 use crate::Response;
 use crate::controller::errors::ErrorEntry;
 use crate::metrics::Book;
@@ -43,6 +43,37 @@ impl Queue {
             && let Role::Io(joined) = &mut self.role
         {
             joined.counting.ended();
+        }
+    }
+
+    /// The disk failed at `byte`, or what it has there differs from what was to be
+    /// compared: call it before [`step`](Self::step). Base 2.1, 5.1.12.1.2, figure 206,
+    /// LBA: "the first LBA that experienced the error condition, if applicable".
+    #[cold]
+    pub fn failed_at(&self, request: &mut Request, byte: u64) {
+        let shift = match request.stage {
+            Stage::Disk(op) | Stage::Verify(op) if op.bytes().contains(&byte) => {
+                let Role::Io(joined) = &self.role else {
+                    return;
+                };
+                // Blocks of the namespace as it was when the command was begun.
+                let namespace = joined.namespace(request.nsid).ok();
+                namespace.and_then(|it| (it.disk == op.disk).then_some(it.block_shift))
+            }
+            Stage::Trim { extent, .. } => Some(extent.block_shift),
+            Stage::Copy(copying) => Some(copying.block_shift()),
+            _ => None,
+        };
+        if let Some(shift) = shift {
+            request.lba = byte >> shift;
+        }
+    }
+
+    /// As [`failed_at`](Self::failed_at), so many bytes after its first one.
+    #[cold]
+    pub fn failed_after(&self, request: &mut Request, bytes: u64) {
+        if let Stage::Disk(op) = request.stage {
+            self.failed_at(request, op.offset.saturating_add(bytes));
         }
     }
 

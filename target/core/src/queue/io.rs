@@ -163,7 +163,7 @@ impl Joined {
         }
         let op = extent_of(namespace)
             .bytes(command.slba, command.blocks, kind)
-            .ok_or(Failure::from(Status::LBA_OUT_OF_RANGE).at(CDW10))?;
+            .ok_or_else(|| extent_of(namespace).missed(request).at(CDW10))?;
         let fua = command.flags.contains(IoFlags::FUA);
         Ok((namespace, IoOp { fua, ..op }))
     }
@@ -440,7 +440,7 @@ pub(super) fn ranges(
         let op = extent.bytes(slba, range.blocks.get(), IoKind::Deallocate);
         if op.is_none() {
             request.lba = slba;
-            return Err(Status::LBA_OUT_OF_RANGE.into());
+            return Err(extent.missed(request));
         }
     }
     // Not Command Size Limit Exceeded, however many blocks. NVM 1.0, figure 43: "the
@@ -492,6 +492,14 @@ pub(super) fn extent_of(namespace: &Namespace) -> Extent {
 }
 
 impl Extent {
+    /// LBA Out of Range, of blocks from the request's on. The error log has the first
+    /// one that is not there.
+    #[cold]
+    pub(super) fn missed(&self, request: &mut Request) -> Failure {
+        request.lba = request.lba.max(self.blocks);
+        Status::LBA_OUT_OF_RANGE.into()
+    }
+
     /// The operation on `blocks` blocks from `slba` on; `None` when they are
     /// not all there.
     #[inline]

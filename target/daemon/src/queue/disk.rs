@@ -54,7 +54,7 @@ impl Edge {
         match io.storage.submit(op.disk, request) {
             Ok(()) => {
                 if let Some(done) = io.storage.take_done(tag) {
-                    let failed = |error| self.failure_of(error, Some(op.disk), io);
+                    let failed = |error| self.failure_of(error, Some(op.disk), slot, io);
                     let outcome = done.result.as_ref().map_or_else(failed, |()| Executed::Ok);
                     return self.step_executed(slot, outcome, done.buf, io);
                 }
@@ -88,7 +88,7 @@ impl Edge {
             Err(error) => {
                 let job = self.slots.get(slot);
                 let disk = job.and_then(|job| job.request.disk());
-                self.failure_of(error, disk, io)
+                self.failure_of(error, disk, slot, io)
             }
         };
         if self.state == State::Closing {
@@ -121,9 +121,10 @@ impl Edge {
         let piece = job.lent == Lent::Piece;
         if let Some(on_disk) = job.take_back(buf)
             && outcome == Executed::Ok
-            && !equal(data_of(job), &on_disk)
+            && let Some(differs) = difference(data_of(job), &on_disk)
         {
             outcome = Executed::Miscompare;
+            self.core.failed_after(&mut job.request, differs);
         }
         let Job {
             request,
@@ -228,16 +229,29 @@ fn bytes_of<'a>(place: &Data, capsule: Option<&'a [u8]>, data: Option<&'a [u8]>)
     }
 }
 
-/// Whether both are the same and there is anything at all.
-fn equal(ours: &[u8], on_disk: &[u8]) -> bool {
-    !ours.is_empty() && ours == on_disk
+/// Where they begin to differ, or that there is nothing at all.
+fn difference(ours: &[u8], on_disk: &[u8]) -> Option<u64> {
+    if !ours.is_empty() && ours == on_disk {
+        return None;
+    }
+    let same = ours.iter().zip(on_disk).take_while(|(our, its)| our == its);
+    Some(same.count() as u64)
 }
 
 impl Edge {
     /// What the core is told of an operation on `disk` that failed. The log is
     /// told, too, and whoever looks after disks.
     #[cold]
-    fn failure_of(&self, error: &IoError, disk: Option<u32>, io: &mut Io<'_>) -> Executed {
+    fn failure_of(
+        &mut self,
+        error: &IoError,
+        disk: Option<u32>,
+        slot: Place,
+        io: &mut Io<'_>,
+    ) -> Executed {
+        if let Some(job) = self.slots.get(slot) {
+            self.core.failed_at(&mut job.request, error.offset);
+        }
         if let (Some(disk), Some(failures)) = (disk, io.failures) {
             failures.tell(disk, error);
         }

@@ -12,6 +12,7 @@ mod before_connect;
 mod commit;
 mod connections;
 mod depth;
+mod errors;
 mod fairness;
 mod fused;
 mod host;

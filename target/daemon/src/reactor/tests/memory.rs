@@ -23,6 +23,8 @@ pub(in super::super) struct MemoryDisks {
     waiting: Vec<(u32, Request)>,
     /// What every operation fails with.
     pub(in super::super) fails: Option<Errno>,
+    /// After so many bytes of it.
+    pub(in super::super) fails_after: u64,
     /// Whether all of them are the same storage.
     pub(in super::super) same: bool,
     pub(in super::super) closed: Vec<u32>,
@@ -42,6 +44,7 @@ impl MemoryDisks {
             room: usize::MAX,
             waiting: Vec::new(),
             fails: None,
+            fails_after: 0,
             same: false,
             closed: Vec::new(),
             losses: (0..count).map(|_| Losses::of_its_own()).collect(),
@@ -152,7 +155,7 @@ impl Storage for MemoryDisks {
                     errno,
                     verb: request.op.verb(),
                     path: "memory".into(),
-                    offset: 0,
+                    offset: request.op.range().0 + self.fails_after,
                 };
                 let (buf, result) = (request.op.into_buf(), Err(error));
                 done.push(Done { tag, buf, result });
