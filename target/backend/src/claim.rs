@@ -175,7 +175,12 @@ impl Claim {
         // A device that has another size by now may have changed otherwise, too.
         let geometry = Geometry {
             size,
-            hints: Hints::of(file, geometry.block_size, geometry.deallocate_zeroes),
+            hints: Hints::of(
+                file,
+                geometry.block_size,
+                geometry.deallocate_zeroes,
+                geometry.direct,
+            ),
             ..geometry.clone()
         };
         Ok(Self {

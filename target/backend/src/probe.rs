@@ -13,7 +13,7 @@ use nix::sys::uio::pread;
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_uring::direct_alignment;
 
-use crate::hints::{queue_text, queue_value};
+use crate::hints::{folder, queue_text, queue_value, written_at_once};
 use crate::{BlockSize, Geometry, Hints, IoErrorKind, OpenError};
 
 /// How often a lock that somebody holds is tried, and how long after the last
@@ -63,7 +63,7 @@ pub(crate) fn open(
     let geometry = Geometry {
         size,
         block_size,
-        hints: Hints::of(&file, block_size, deallocate_zeroes),
+        hints: Hints::of(&file, block_size, deallocate_zeroes, access.is_ok()),
         buffer_alignment: access.as_ref().map_or(1, |direct| direct.memory),
         readonly,
         deallocate_zeroes,
@@ -72,6 +72,13 @@ pub(crate) fn open(
         fua_alone: access.is_ok() && device && has_fua(&told),
     };
     let name = path.display();
+    if device
+        && let Some(at_once) = written_at_once(&folder(&told))
+        && at_once < block.into()
+    {
+        tracing::warn!(path = %name, block_size = block, at_once, "a loss of power may leave \
+            a block half written: the device writes less than a block at once");
+    }
     match access {
         Ok(_) => {
             tracing::info!(path = %name, size, block_size = block, readonly, "opened with \

@@ -329,8 +329,8 @@ fn nvm_namespace(seen: &Seen, limits: &Limits) -> IdentifyNamespace {
     }
     let (mssrl, mcl) = Limits::copy_blocks(namespace.block_shift);
     let bytes = u128::from(namespace.blocks) << namespace.block_shift;
-    // What a fused Compare and Write may be about; 0's based. NAWUN and NAWUPF
-    // stay 0: as the controller says.
+    // What a fused Compare and Write may be about; 0's based. NAWUN and NAWUPF are
+    // what the disk promises, or 0: as the controller says.
     let nacwu = (Limits::MAX_FUSED >> namespace.block_shift).saturating_sub(1);
     let mut id = IdentifyNamespace {
         nsfeat: Nsfeat::NSABP.bits(),

@@ -1,5 +1,5 @@
-//! In which sizes hosts had better write and free a namespace, and how Identify says
-//! it (NVM 1.0, 4.1.5.1 and 5.8.2).
+//! In which sizes hosts had better write and free a namespace, in which it is written as a
+//! whole, and how Identify says it (NVM 1.0, 4.1.5.1 and 5.8.2).
 
 use nvmeof_wire::identify::IdentifyNamespace;
 use nvmeof_wire::identify::namespace::Nsfeat;
@@ -14,6 +14,9 @@ pub struct Preferred {
     pub deallocate: u32,
     /// Size of the fastest writes.
     pub optimal_write: u32,
+    /// What lies between two multiples of this is written as a whole or not at all, also
+    /// when power is lost.
+    pub atomic: u32,
 }
 
 impl Preferred {
@@ -32,6 +35,14 @@ impl Preferred {
             let zero_based = (bytes >> block_shift).checked_sub(1).filter(|_| whole)?;
             u16::try_from(zero_based).ok()
         };
+        // NVM 1.0, 2.1.4 and 4.1.5.1: NAWUN and NAWUPF, "a write command that does not cross
+        // an atomic boundary", which is where the next multiple begins (NABSN, NABSPF).
+        // All of them are 0's based, and a boundary of 0h is none. Linux takes the smaller
+        // of NAWUPF and NPWG for the size of a physical block.
+        if let Some(atomic) = blocks(self.atomic).filter(|blocks| *blocks > 0) {
+            (id.nawun, id.nawupf) = (atomic.into(), atomic.into());
+            (id.nabsn, id.nabspf) = (atomic.into(), atomic.into());
+        }
         let transferable = |bytes: u32| blocks(bytes).filter(|_| bytes <= mdts);
         let write = transferable(self.write).unwrap_or(0);
         let deallocate = blocks(self.deallocate).unwrap_or(0);
@@ -64,6 +75,7 @@ mod tests {
             write,
             deallocate,
             optimal_write,
+            atomic: 0,
         };
         let mut id = IdentifyNamespace::with_format(1000, block_shift);
         preferred.describe(&mut id, block_shift, MDTS);
@@ -84,6 +96,27 @@ mod tests {
         );
         assert_eq!(said([0, 32 << 20, 0], 9), Some([0, 0, 65535, 65535, 0]));
         assert_eq!(said([65536, 0, 196_608], 9), Some([127, 127, 0, 0, 383]));
+    }
+
+    /// NAWUN, NABSN, NAWUPF, NABSPF.
+    #[test]
+    fn what_is_written_as_a_whole_lies_between_two_multiples_of_it() {
+        let said = |atomic, block_shift| {
+            let preferred = Preferred {
+                atomic,
+                ..Preferred::default()
+            };
+            let mut id = IdentifyNamespace::with_format(1000, block_shift);
+            preferred.describe(&mut id, block_shift, MDTS);
+            assert_eq!(id.nabo.get(), 0);
+            [id.nawun, id.nabsn, id.nawupf, id.nabspf].map(|one| one.get())
+        };
+        assert_eq!(said(4096, 9), [7; 4]);
+        assert_eq!(said(4096, 10), [3; 4]);
+        // One block, which needs no border, or less.
+        for (atomic, block_shift) in [(0, 9), (512, 9), (4096, 12), (2048, 12), (1000, 9)] {
+            assert_eq!(said(atomic, block_shift), [0; 4], "{atomic}");
+        }
     }
 
     #[test]

@@ -257,6 +257,7 @@ pub(crate) fn preferred(hints: &Hints) -> Preferred {
         write: hints.write.unwrap_or(0),
         deallocate: hints.deallocate.unwrap_or(0),
         optimal_write: hints.optimal_write.unwrap_or(0),
+        atomic: hints.atomic.unwrap_or(0),
     }
 }
 

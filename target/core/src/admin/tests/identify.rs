@@ -251,6 +251,7 @@ fn preferred_sizes_are_told_of_the_namespace_that_has_them() {
         write: 4096,
         deallocate: 65536,
         optimal_write: 1 << 20,
+        atomic: 4096,
     };
     // 1 MiB is what a command carries here, and less there.
     for (max_transfer, nows) in [(1 << 20, 2047), (512 << 10, 7)] {
@@ -266,6 +267,8 @@ fn preferred_sizes_are_told_of_the_namespace_that_has_them() {
             assert_eq!((id.npwg.get(), id.npwa.get()), (7, 7));
             assert_eq!((id.npdg.get(), id.npda.get()), (127, 127));
             assert_eq!(id.nows.get(), nows);
+            let atomic = [id.nawun, id.nawupf, id.nabsn, id.nabspf];
+            assert_eq!(atomic.map(|one| one.get()), [7; 4]);
             let other: IdentifyNamespace = identify(&mut host, cns, 3);
             assert_eq!((other.nsfeat(), other.npwg.get()), (Nsfeat::NSABP, 0));
         }
