@@ -97,10 +97,10 @@ impl Limits {
     pub const MAX_QUEUE_DEPTH: u16 = 1024;
     /// Entries of an admin queue, at most.
     pub const ADMIN_DEPTH: u16 = 32;
-    /// Longest Write Zeroes command in bytes.
-    pub const MAX_WRITE_ZEROES: u64 = 32 << 20;
-    /// Longest Verify command in bytes.
-    pub const MAX_VERIFY: u64 = 32 << 20;
+    /// Bytes of a Write Zeroes command that are recommended (WZSL), and done at once.
+    pub const LONG_WRITE_ZEROES: u64 = 32 << 20;
+    /// Bytes of a Verify command that are recommended (VSL).
+    pub const LONG_VERIFY: u64 = 32 << 20;
     /// Bytes of a fused Compare and Write, at most: what every capsule has room
     /// for, so that none of its halves waits for a buffer.
     pub const MAX_FUSED: u32 = 4096;

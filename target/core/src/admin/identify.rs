@@ -294,11 +294,12 @@ fn mdts(max_transfer: u32) -> u8 {
     u8::try_from((max_transfer / 4096).ilog2()).unwrap_or(u8::MAX)
 }
 
-/// Limits of commands without a transfer (NVM 1.0, 4.1.5.4).
+/// Limits of commands without a transfer (NVM 1.0, 4.1.5.4): those that are recommended,
+/// since the bits of both are set in ONCS.
 fn nvm_controller() -> IdentifyControllerNvm {
     IdentifyControllerNvm {
-        vsl: const { pages(Limits::MAX_VERIFY) },
-        wzsl: const { pages(Limits::MAX_WRITE_ZEROES) },
+        vsl: const { pages(Limits::LONG_VERIFY) },
+        wzsl: const { pages(Limits::LONG_WRITE_ZEROES) },
         // Write Uncorrectable is not supported.
         wusl: 0,
         // DMRL, DMRSL and DMSL are zero. NVM 1.0, 3.2.3.1: "the controller shall set all

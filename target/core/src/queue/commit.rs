@@ -6,7 +6,7 @@
 //! that are read from non-volatile media". Compare (3.2.1) and Verify (3.2.5) say the
 //! same. Copy (3.2.2) says it of what it writes.
 
-use super::io::verify_next;
+use super::io::next_piece;
 use super::request::{Next, Request, Stage};
 use crate::{IoKind, IoOp};
 
@@ -21,7 +21,7 @@ pub(super) fn first(request: &mut Request, op: IoOp) -> Next {
 #[cold]
 pub(super) fn committed(request: &mut Request, op: IoOp) -> Next {
     if matches!(op.kind, IoKind::Fetch { .. }) {
-        return verify_next(request, op);
+        return next_piece(request, op);
     }
     request.stage = Stage::Disk(op);
     Next::Execute(op)

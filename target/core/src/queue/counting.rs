@@ -52,7 +52,7 @@ impl Queue {
     #[cold]
     pub fn failed_at(&self, request: &mut Request, byte: u64) {
         let shift = match request.stage {
-            Stage::Disk(op) | Stage::Verify(op) if op.bytes().contains(&byte) => {
+            Stage::Disk(op) | Stage::Pieces(op) if op.bytes().contains(&byte) => {
                 let Role::Io(joined) = &self.role else {
                     return;
                 };

@@ -11,7 +11,7 @@ use nvmeof_wire::opcode::{self, Opcode, io};
 use nvmeof_wire::sqe::{Fuse, SQE_LEN};
 use nvmeof_wire::{Sqe, Status};
 
-use super::io::{CDW12, Joined, writable};
+use super::io::{CDW12, Joined, first_piece, writable};
 use super::request::{Failure, Next, Request, Stage};
 use super::{PSDT, Queue, Role, commit, common_checks};
 use crate::{Action, Data, IoKind, IoOp, Limits, overlap};
@@ -247,6 +247,7 @@ impl Request {
     pub fn changing(&self) -> Option<(u32, Range<u64>)> {
         match self.stage {
             Stage::Disk(op) if op.changes() => Some((op.disk, op.bytes())),
+            Stage::Pieces(left) if left.changes() => Some((left.disk, first_piece(left).bytes())),
             Stage::Trim { extent, blocks, .. } => {
                 let op = extent.bytes(self.lba, blocks, IoKind::Deallocate)?;
                 Some((extent.disk, op.bytes()))
@@ -261,7 +262,11 @@ impl Request {
     #[must_use]
     pub fn will_write(&self, is_it: impl Fn(u32) -> bool) -> bool {
         let disk = match self.stage {
-            Stage::Transfer(op) | Stage::Fusing(op) | Stage::Disk(op) if op.changes() => op.disk,
+            Stage::Transfer(op) | Stage::Fusing(op) | Stage::Disk(op) | Stage::Pieces(op)
+                if op.changes() =>
+            {
+                op.disk
+            }
             Stage::Copy(copying) => copying.disk(),
             Stage::Ranges(command, extent) if command.deallocate => extent.disk,
             Stage::Trim { extent, .. } => extent.disk,

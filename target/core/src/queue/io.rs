@@ -213,15 +213,8 @@ impl Joined {
         let kind = IoKind::WriteZeroes { deallocate };
         let (namespace, mut op) = self.range(request, sqe, kind)?;
         writable(namespace)?;
-        // NVM 1.0, 4.1.5.4, WZSL: "if the host submits a command that exceeds
-        // this transfer size, then the command is aborted with ... Invalid
-        // Field in Command".
-        if op.len > Limits::MAX_WRITE_ZEROES {
-            return Err(Failure::field(CDW12));
-        }
         op.fua |= self.controller.hot.writes_through();
-        request.stage = Stage::Disk(op);
-        Ok(Next::Execute(op))
+        Ok(next_piece(request, op))
     }
 
     /// NVM 1.0, 3.2.5: Verify reads the blocks "without transferring any data
@@ -229,15 +222,9 @@ impl Joined {
     fn verify(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
         let pages = self.piece;
         let (_, op) = self.range(request, sqe, IoKind::Fetch { pages })?;
-        // NVM 1.0, 4.1.5.4, VSL: "if the host submits a Verify command that
-        // exceeds this limit, then the command is aborted with ... Invalid
-        // Field in Command".
-        if op.len > Limits::MAX_VERIFY {
-            return Err(Failure::field(CDW12));
-        }
         Ok(match op.fua {
             true => commit::first(request, op),
-            false => verify_next(request, op),
+            false => next_piece(request, op),
         })
     }
 
@@ -310,7 +297,7 @@ impl Joined {
         meter: &mut Meter,
     ) -> Result<Next, Failure> {
         let kind = match request.stage {
-            Stage::Disk(op) | Stage::Verify(op) => op.kind,
+            Stage::Disk(op) | Stage::Pieces(op) => op.kind,
             Stage::Copy(copying) => copying.kind(),
             Stage::Trim { .. } => IoKind::Deallocate,
             _ => IoKind::Flush,
@@ -342,14 +329,16 @@ impl Joined {
                 Ok(Next::Done(0))
             }
             Stage::Commit(op) => Ok(commit::committed(request, op)),
-            Stage::Verify(left) => {
+            Stage::Pieces(left) => {
                 let done = first_piece(left).len;
                 let (offset, len) = (left.offset + done, left.len - done);
-                self.verified(request, done, meter);
+                if !left.changes() {
+                    self.verified(request, done, meter);
+                }
                 if len == 0 {
                     return Ok(Next::Done(0));
                 }
-                Ok(verify_next(
+                Ok(next_piece(
                     request,
                     IoOp {
                         offset,
@@ -382,20 +371,26 @@ impl Joined {
     }
 }
 
-/// Reads the first piece of `left`, of which at least one block is left.
-pub(super) fn verify_next(request: &mut Request, left: IoOp) -> Next {
-    request.stage = Stage::Verify(left);
+/// Does the first piece of `left`, of which at least one block is left.
+///
+/// Base 2.1, 5.1.13.2.1, ONCS, NVMVFYS: if set, VSL "indicates the recommended maximum data
+/// size for Verify commands"; NVM 1.2, 3.3.5 and 3.3.8: what is longer "may encounter delays
+/// in processing", as WZSL has it of Write Zeroes. Only where the bit is cleared it is to be
+/// aborted. So each is done in pieces, between which others have their turn.
+pub(super) fn next_piece(request: &mut Request, left: IoOp) -> Next {
+    request.stage = Stage::Pieces(left);
     Next::Execute(first_piece(left))
 }
 
 /// As much of `left` as is done at once.
-fn first_piece(left: IoOp) -> IoOp {
-    match left.kind {
-        IoKind::Fetch { pages } => IoOp {
-            len: left.len.min(u64::from(pages) * u64::from(IoKind::PAGE)),
-            ..left
-        },
-        _ => left,
+pub(super) fn first_piece(left: IoOp) -> IoOp {
+    let most = match left.kind {
+        IoKind::Fetch { pages } => u64::from(pages) * u64::from(IoKind::PAGE),
+        _ => Limits::LONG_WRITE_ZEROES,
+    };
+    IoOp {
+        len: left.len.min(most),
+        ..left
     }
 }
 

@@ -79,8 +79,8 @@ pub(crate) enum Stage {
     Commit(IoOp),
     /// The disk.
     Disk(IoOp),
-    /// The disk, for the first piece of what is left to verify.
-    Verify(IoOp),
+    /// The disk, for the first piece of what is left to verify or to clear.
+    Pieces(IoOp),
     /// The source ranges of a Copy command, or the disk.
     Copy(Copying),
     /// The ranges of a Dataset Management command.
@@ -315,7 +315,7 @@ impl Request {
             | Stage::Fusing(op)
             | Stage::Commit(op)
             | Stage::Disk(op)
-            | Stage::Verify(op) => Some(op.disk),
+            | Stage::Pieces(op) => Some(op.disk),
             Stage::Copy(copying) => Some(copying.disk()),
             Stage::Ranges(_, extent) | Stage::Trim { extent, .. } => Some(extent.disk),
             Stage::FlushAll { disk, .. } | Stage::Protect { disk, .. } => Some(disk),

@@ -16,6 +16,7 @@ mod fused;
 mod io;
 mod keep_alive;
 mod lifecycle;
+mod limits;
 mod list;
 mod pieces;
 mod shares;

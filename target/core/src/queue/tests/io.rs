@@ -159,29 +159,6 @@ fn a_flush_of_all_namespaces_flushes_each() {
     assert_eq!(host.ops.len(), 3);
 }
 
-/// WZSL says 32 MiB.
-#[test]
-fn write_zeroes_has_a_limit_of_its_own() {
-    let large = crate::NamespaceSpec {
-        blocks: 1 << 20,
-        ..namespace(1)
-    };
-    let (_admin, mut host) = Host::ready(&target_of(large));
-    let most = 65536;
-    let answer = host.plain(plain(io::WRITE_ZEROES, 1, 0, most));
-    assert_eq!(answer.status(), Status::SUCCESS);
-    let large = crate::NamespaceSpec {
-        blocks: 1 << 20,
-        block_size: 4096,
-        ..namespace(1)
-    };
-    let (_admin, mut host) = Host::ready(&target_of(large));
-    for (blocks, status) in [(8192, Status::SUCCESS), (8193, Status::INVALID_FIELD)] {
-        let answer = host.plain(plain(io::WRITE_ZEROES, 1, 0, blocks));
-        assert_eq!(answer.status(), status);
-    }
-}
-
 #[test]
 fn write_zeroes_may_deallocate() {
     let (_admin, mut host) = Host::ready(&target());
