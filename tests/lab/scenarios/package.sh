@@ -11,6 +11,19 @@ dmesg_expect 'no usable path|nvme_rdma|callbacks suppressed|(siw|rxe)[0-9]*: '
 
 BEFORE=$(find /etc /usr /var/lib/nvmeof -xdev 2>/dev/null | grep -i nvmeof || true)
 
+# repacked PACKAGE VERSION : prints the path of the package as that version, whose
+# configuration file says something else.
+repacked() {
+    local package=$1 version=$2 tree="/var/tmp/repacked" made="/var/tmp/nvmeof-target_$2.deb"
+    rm -rf $tree
+    dpkg-deb -R "$package" $tree
+    sed -i "s/^Version: .*/Version: $version/" $tree/DEBIAN/control
+    printf '\n# As of %s.\n' "$version" >>$tree$CONF
+    dpkg-deb --root-owner-group -b $tree "$made" >&2
+    rm -r $tree
+    echo "$made"
+}
+
 systemd_start
 
 # Installed, it runs, as its own user, and serves nothing but to this machine.
@@ -33,6 +46,12 @@ for program in nvmeof nvmeof-target; do
     expect_match "bash completes $program" "^complete .* $program\$" \
         "$(bash -c "source $completions/$program && complete -p $program")"
 done
+
+# An upgrade takes its own configuration along as long as nobody changed that.
+version=$(in_it dpkg-query -W -f '${Version}' nvmeof-target)
+in_it dpkg -i "$(repacked /lab/packages/nvmeof-target_*-1_*.deb "$version.1")"
+expect_eq "a configuration that nobody changed" "# As of $version.1." "$(tail -n 1 "$CONF")"
+active || fail "not started: $(in_it journalctl -u nvmeof-target -n 5 -o cat)"
 
 # How much it can reach; systemd's own measure.
 exposure=$(in_it systemd-analyze security --no-pager nvmeof-target | tail -n 1)
@@ -148,10 +167,14 @@ changed() {
     in_it nvmeof-target ctl status | grep -q 'namespace 3: 16M,'
 }
 
-# The next version: same process no more, same configuration, same data.
+# The next version, whose own configuration is another: same process no more, same
+# configuration, same data. Nobody is asked: nobody is there to answer.
 cp "$CONF" "$WORK/mine"
 old=$(main_pid)
-in_it dpkg --force-confdef --force-confold -i /lab/packages/nvmeof-target_*-2_*.deb
+next=$(repacked /lab/packages/nvmeof-target_*-2_*.deb "${version%-1}-2")
+in_it dpkg --force-confdef --force-confold -i "$next" </dev/null
+expect_eq "what the package has, to compare with" "# As of ${version%-1}-2." \
+    "$(tail -n 1 "$CONF.dpkg-dist")"
 active || fail "not there after the upgrade: $(in_it journalctl -u nvmeof-target -n 5 -o cat)"
 [ "$(main_pid)" != "$old" ] || fail "the upgrade did not restart the service"
 cmp "$CONF" "$WORK/mine" || fail "the upgrade changed the configuration"
@@ -172,7 +195,7 @@ if [ "$PROVIDER" = iwarp ]; then
     wait_for 60 active
     changed || fail "what was changed is gone after the reboot"
     in_it systemctl disable --now nvmeof-target
-    in_it dpkg --force-confold -i /lab/packages/nvmeof-target_*-2_*.deb
+    in_it dpkg --force-confdef --force-confold -i "$next"
     expect_eq "enabled" disabled "$(in_it systemctl is-enabled nvmeof-target || true)"
     in_it systemctl enable nvmeof-target
 fi
