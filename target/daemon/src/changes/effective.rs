@@ -1,7 +1,6 @@
 //! The document that is served: a base with edits made on it.
 
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -12,7 +11,7 @@ use super::document::Document;
 use super::edit::Edit;
 use super::settings;
 use super::state::{Applied, State};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, SettingsFile};
 
 /// What edits are made on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +19,8 @@ pub(super) struct Base {
     /// What it is called in messages.
     pub(super) name: PathBuf,
     pub(super) text: String,
+    /// Whether settings in it come from the administrator's file.
+    pub(super) is_merged: bool,
     /// The administrator's file, which has the settings whatever was applied.
     pub(super) file: Arc<AdminFile>,
 }
@@ -65,6 +66,7 @@ impl Base {
             return Ok(Self {
                 name: file.path.clone(),
                 text: file.text.clone(),
+                is_merged: false,
                 file,
             });
         };
@@ -72,19 +74,31 @@ impl Base {
         let merged = settings::merged(text, (&file.path, &file.text));
         let merged = merged.map_err(|what| ConfigError::plain(&name, what))?;
         Ok(Self {
-            name: if merged.is_some() {
-                edited(&name)
-            } else {
-                name
-            },
+            name,
+            is_merged: merged.is_some(),
             text: merged.unwrap_or_else(|| text.clone()),
             file,
         })
     }
 
-    /// What it is called with edits made on it.
+    /// What it is called with edits made on it: lines are not those of the file.
     pub(super) fn edited(&self) -> PathBuf {
-        edited(&self.name)
+        let mut name = self.name.as_os_str().to_owned();
+        name.push(EDITED);
+        name.into()
+    }
+
+    /// Checks it. Lines are those of the files that it comes from.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names file, line and key.
+    fn parsed(&self) -> Result<Config, ConfigError> {
+        let AdminFile { path, text } = &*self.file;
+        let settings = self.is_merged.then(|| SettingsFile {
+            path: path.clone(),
+            text: text.clone(),
+        });
+        Config::parse_with(&self.name, self.text.clone(), settings)
     }
 
     /// To be edited.
@@ -96,17 +110,6 @@ impl Base {
     }
 }
 
-/// The name of a document that is not as somebody wrote it.
-fn edited(name: &Path) -> PathBuf {
-    let bytes = name.as_os_str().as_bytes();
-    if bytes.ends_with(EDITED.as_bytes()) {
-        return name.to_path_buf();
-    }
-    let mut name = name.as_os_str().to_owned();
-    name.push(EDITED);
-    name.into()
-}
-
 impl Effective {
     /// Makes `edits` on `base`, one after the other; those that do not fit are
     /// put aside, and so are those of `resting`, of which that is known.
@@ -114,7 +117,7 @@ impl Effective {
     /// # Errors
     /// When the base by itself cannot be served.
     pub(super) fn of(base: &Base, edits: &[Edit], resting: &[Aside]) -> Result<Self, ConfigError> {
-        let config = Config::parse(&base.name, base.text.clone())?;
+        let config = base.parsed()?;
         let whole = Self {
             name: base.name.clone(),
             text: base.text.clone(),

@@ -2,20 +2,18 @@
 //! target runs, not what it serves. They are always those of the administrator's
 //! file, so that what he writes there counts after the next start.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::Path;
 
-use toml_edit::{DocumentMut, Item};
+use toml_edit::{Document, DocumentMut, Item, TableLike};
 
-use crate::config::Config;
+use crate::config::{Config, SETTINGS};
 use crate::manage::Fixed;
 
-/// The tables.
-const SETTINGS: [&str; 7] = [
-    "limits", "reactor", "storage", "shm", "unix", "control", "metrics",
-];
-
 /// The document `text` with the settings of the administrator's `file`; `None`
-/// when it has them, or neither has any.
+/// when it has them, or neither has any. What it has of its own becomes comments,
+/// so that its lines are where they were.
 ///
 /// # Errors
 /// When one of them is no TOML.
@@ -27,22 +25,67 @@ pub(super) fn merged(text: &str, file: (&Path, &str)) -> Result<Option<String>, 
     {
         return Ok(None);
     }
-    let mut live = editable(text)?;
-    for key in SETTINGS {
-        live.remove(key);
-    }
     let mut settings = DocumentMut::new();
     for (key, item) in editable(file.1)?.iter() {
         if SETTINGS.contains(&key) {
             settings.insert(key, headed(item));
         }
     }
-    let live = live.to_string();
-    let (live, settings) = (live.trim_end(), settings.to_string());
-    let name = file.0.display();
+    let (live, settings) = (without_settings(text)?, settings.to_string());
+    let (live, name) = (live.trim_end(), file.0.display());
     Ok(Some(format!(
         "{live}\n\n# The settings of {name}:\n{settings}"
     )))
+}
+
+/// The text with comments in the place of its settings, line by line.
+fn without_settings(text: &str) -> Result<String, String> {
+    let document = Document::parse(text).map_err(|error| error.to_string())?;
+    let mut spans = Vec::new();
+    for key in SETTINGS {
+        if let Some((name, item)) = document.as_table().get_key_value(key) {
+            spans.extend(name.span());
+            spans_of(item, &mut spans);
+        }
+    }
+    let line = |at: usize| {
+        text.get(..at)
+            .map_or(0, |before| before.matches('\n').count())
+    };
+    let spans = spans.into_iter().filter(|span| !span.is_empty());
+    let theirs: BTreeSet<usize> = spans
+        .flat_map(|span| line(span.start)..=line(span.end - 1))
+        .collect();
+    let lines = text.split_inclusive('\n').enumerate();
+    let lines = lines.map(|(number, line)| {
+        let is_said = !line.trim().is_empty() && !line.starts_with('#');
+        let mark = if is_said && theirs.contains(&number) {
+            "# "
+        } else {
+            ""
+        };
+        [mark, line].concat()
+    });
+    Ok(lines.collect())
+}
+
+/// Where an item is, and what is in it.
+fn spans_of(item: &Item, spans: &mut Vec<Range<usize>>) {
+    spans.extend(item.span());
+    if let Some(table) = item.as_table_like() {
+        spans_in(table, spans);
+    }
+    for table in item.as_array_of_tables().into_iter().flatten() {
+        spans.extend(table.span());
+        spans_in(table, spans);
+    }
+}
+
+fn spans_in(table: &dyn TableLike, spans: &mut Vec<Range<usize>>) {
+    for (name, item) in table.iter() {
+        spans.extend(table.key(name).and_then(|key| key.span()));
+        spans_of(item, spans);
+    }
 }
 
 /// What the document `config`, whose text is `text`, says otherwise about
@@ -100,6 +143,30 @@ mod tests {
             text.parse()
                 .unwrap_or_else(|error| panic!("{error}\n{text}"))
         })
+    }
+
+    #[test]
+    fn a_document_keeps_its_lines() {
+        let text = "# first\nlimits.io_queues = 3\nreactor = { count = 1 }\n[[port]]\n\
+            traddr = \"a\"\n\n[control]\n# theirs\nsocket = \"\"\"\n#\n\n  x\"\"\" # y\n\n\
+            [limits]\n[[port]]\ntraddr = \"b\"\n";
+        let bare = text.replace("limits.io_queues = 3\n", "\n");
+        for text in [text.replace("[limits]", "[shm]"), bare] {
+            let merged = merged(&text, (Path::new("f"), "limits.io_queues = 5\n"));
+            let merged = merged.unwrap().unwrap();
+            let _: toml::Table = merged.parse().unwrap();
+            for (was, is) in text.lines().zip(merged.lines()) {
+                let kept = was.starts_with("traddr") || was.starts_with("[[");
+                let expected = if kept {
+                    was.to_owned()
+                } else {
+                    format!("# {was}")
+                };
+                let bare = was.is_empty() || was.starts_with('#');
+                assert_eq!(is, if bare { was } else { &expected });
+            }
+            assert!(merged.ends_with("\n\n# The settings of f:\n[limits]\nio_queues = 5\n"));
+        }
     }
 
     #[test]

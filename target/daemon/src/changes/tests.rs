@@ -3,6 +3,7 @@
 
 mod aside;
 mod at_once;
+mod blame;
 mod protected;
 
 use std::fmt::Write;
@@ -14,6 +15,7 @@ use nvmeof_target_core::Change;
 
 use super::*;
 use crate::Server;
+use crate::config::{Config, SettingsFile};
 use crate::manage::Drained;
 
 const NQN: &str = "nqn.2026-11.org.example:disk";

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::places::{self, Found};
+use super::{SETTINGS, SettingsFile};
 
 /// A configuration was refused. Displays as `file:line: key: what`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +50,17 @@ impl ConfigError {
             key: None,
             what: what.to_owned(),
         }
+    }
+
+    /// The same about the file that settings come from, if it is about one of them.
+    pub(super) fn of_settings(self, file: &SettingsFile) -> Self {
+        let named = self.key.as_deref().unwrap_or_default();
+        let (table, key) = named.split_once('.').unwrap_or((named, ""));
+        if !SETTINGS.contains(&table) {
+            return self;
+        }
+        let at = places::of(&file.text, table, key);
+        Self::at(&file.path, &file.text, at, &self.what)
     }
 
     /// The same about a document that was applied in the place of `file` and is

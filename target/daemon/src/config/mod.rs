@@ -59,8 +59,25 @@ pub struct Config {
 /// Where a configuration came from.
 #[derive(Clone, Debug)]
 enum Origin {
-    File { path: PathBuf, text: String },
+    File {
+        path: PathBuf,
+        text: String,
+        /// The file that its settings come from, if that is another.
+        settings: Option<SettingsFile>,
+    },
     CommandLine,
+}
+
+/// The tables that say how the target runs, not what it serves.
+pub(crate) const SETTINGS: [&str; 7] = [
+    "limits", "reactor", "storage", "shm", "unix", "control", "metrics",
+];
+
+/// A file that a configuration has its [`SETTINGS`] from.
+#[derive(Clone, Debug)]
+pub(crate) struct SettingsFile {
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
 }
 
 /// How reactors are run.
@@ -103,6 +120,19 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names file, line and key.
     pub fn parse(path: &Path, text: String) -> Result<Self, ConfigError> {
+        Self::parse_with(path, text, None)
+    }
+
+    /// As [`parse`](Self::parse), but what is wrong with settings is told of the file
+    /// that they come from.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names file, line and key.
+    pub(crate) fn parse_with(
+        path: &Path,
+        text: String,
+        settings: Option<SettingsFile>,
+    ) -> Result<Self, ConfigError> {
         let raw: RawConfig = toml::from_str(&text).map_err(|error| {
             let at = error.span().map(|span| span.start);
             let what = match at.and_then(|at| places::at(&text, at)) {
@@ -112,7 +142,11 @@ impl Config {
             ConfigError::at(path, &text, at, &what)
         })?;
         let path = path.to_path_buf();
-        let origin = Origin::File { path, text };
+        let origin = Origin::File {
+            path,
+            text,
+            settings,
+        };
         Self::checked(origin, raw)
     }
 
@@ -486,7 +520,17 @@ impl Config {
     /// An error at byte `at` of the text.
     fn error_at(&self, at: Option<usize>, what: &str) -> ConfigError {
         match &self.origin {
-            Origin::File { path, text } => ConfigError::at(path, text, at, what),
+            Origin::File {
+                path,
+                text,
+                settings,
+            } => {
+                let error = ConfigError::at(path, text, at, what);
+                match settings {
+                    Some(settings) => error.of_settings(settings),
+                    None => error,
+                }
+            }
             Origin::CommandLine => ConfigError::command_line(what),
         }
     }

@@ -1,7 +1,6 @@
 //! Changes that cannot be at present, settings, and who keeps changes.
 
 use super::*;
-use crate::config::Config;
 
 #[test]
 fn settings_are_those_of_the_file_whatever_is_applied() {

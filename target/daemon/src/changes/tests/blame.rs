@@ -1,0 +1,93 @@
+//! Where what is wrong with a document stands: in the lines of whoever wrote it.
+
+use nvmeof_backend::{Claim, Spec};
+
+use super::*;
+
+/// A document with settings of its own in front, and in the middle, of what it serves.
+fn with_settings(scene: &Scene, port: &str, path: &str) -> String {
+    let text = scene.text(&[(1, "ram:1M"), (7, path)], "allow_any_host = true");
+    let text = text.replace(
+        "# Ours.\n",
+        "[limits]\nio_queues = 3\nqueue_depth = 256\n\n[reactor]\n# Short.\ndrain_s = 1\n",
+    );
+    text.replace("trsvcid = 0\n", port)
+}
+
+/// The line of the document that is exactly this.
+fn line_of(text: &str, line: &str) -> usize {
+    text.lines().position(|one| one == line).unwrap() + 1
+}
+
+#[test]
+fn what_is_wrong_with_a_document_is_told_with_its_own_lines() {
+    let scene = Scene::new();
+    let file = scene.text(&[(1, "ram:1M")], "allow_any_host = true");
+    let file = file.replace("# Ours.\n", "# Ours.\nlimits.queue_depth = 64\n");
+    std::fs::write(scene.path("target.toml"), &file).unwrap();
+    let daemon = scene.start();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = format!("trsvcid = {}\n", listener.local_addr().unwrap().port());
+    let locked = scene.file("locked.img", 1 << 20);
+    let spec: Spec = locked.parse().unwrap();
+    let _lock = Claim::take(&spec, None).unwrap();
+    let missing = scene.path("missing").display().to_string();
+    let odd = scene.file("odd.img", 4097);
+    let path = |path: &str| format!("path = '{path}'");
+    let traddr = "traddr = \"127.0.0.1\"".to_owned();
+    let deep = "queue_depth = 128".to_owned();
+    for (port, disk, line, words) in [
+        ("", &missing, path(&missing), "path: "),
+        ("", &locked, path(&locked), "path: "),
+        ("", &odd, path(&odd), "path: "),
+        (&taken, &"ram:1M".to_owned(), traddr, "traddr: "),
+        // Within its own limits, and not within those that count.
+        (
+            "queue_depth = 128\n",
+            &"ram:1M".to_owned(),
+            deep,
+            "queue_depth = 128",
+        ),
+    ] {
+        let text = with_settings(&scene, &format!("trsvcid = 0\n{port}"), disk);
+        let text = text.replace("trsvcid = 0\ntrsvcid", "trsvcid");
+        let error = daemon.keeper.apply("/x/other.toml".into(), text.clone());
+        let ChangeError::Config(error) = error.unwrap_err() else {
+            panic!("{line}: no error of the configuration");
+        };
+        assert_eq!(error.file(), Some("/x/other.toml".as_ref()), "{error}");
+        assert_eq!(error.line(), Some(line_of(&text, &line)), "{error}");
+        assert!(
+            error.key().is_some() && error.what().contains(words),
+            "{error}"
+        );
+        assert_eq!((daemon.nsids(), scene.state()), (vec![1], String::new()));
+    }
+    // It is served when nothing of that is wrong, and its lines stay where they were.
+    let text = with_settings(&scene, "trsvcid = 0\n", "ram:1M");
+    let _ = daemon
+        .keeper
+        .apply("/x/other.toml".into(), text.clone())
+        .unwrap();
+    let shown = daemon.keeper.show();
+    assert_eq!(shown.name, PathBuf::from("/x/other.toml"));
+    let last = "nsid = 7";
+    let lines = |text: &str| text.lines().take_while(|one| *one != last).count();
+    assert_eq!(lines(&shown.text), lines(&text));
+}
+
+/// Their lines are those of the file that they come from.
+#[test]
+fn what_is_wrong_with_settings_is_told_of_their_file() {
+    let scene = Scene::new();
+    let text = scene.text(&[], "allow_any_host = true");
+    let settings = SettingsFile {
+        path: "target.toml".into(),
+        text: "# 1\n\n[limits]\nqueue_depth = 1\n".into(),
+    };
+    let merged = format!("{text}[limits]\nqueue_depth = 1\n");
+    let error = Config::parse_with("other.toml".as_ref(), merged, Some(settings)).unwrap_err();
+    let place = (error.file().unwrap(), error.line(), error.key());
+    let expected = ("target.toml".as_ref(), Some(4), Some("limits.queue_depth"));
+    assert_eq!(place, expected, "{error}");
+}
