@@ -12,7 +12,7 @@ use super::effective::{AdminFile, Aside, Base, Effective};
 use super::lock::Lock;
 use super::resize::{self, Resize};
 use super::state::State;
-use super::store::Real;
+use super::store::Files;
 use super::waking::told;
 use super::{ChangeError, Outcome, compact, settings};
 use crate::config::{Config, ConfigError};
@@ -57,6 +57,8 @@ pub(super) struct Places {
     pub(super) file: PathBuf,
     /// Where changes are kept.
     pub(super) state: Option<PathBuf>,
+    /// What keeps them there.
+    pub(super) files: Box<dyn Files + Send + Sync>,
     /// Keeps others from there.
     pub(super) _lock: Option<Lock>,
 }
@@ -132,6 +134,12 @@ impl Keeper {
             changing: Mutex::default(),
             kept: Mutex::new(Arc::new(kept)),
         }
+    }
+
+    /// Keeps changes on another file system.
+    #[cfg(test)]
+    pub(super) fn keep_on(&mut self, files: impl Files + Send + Sync + 'static) {
+        self.places.files = Box::new(files);
     }
 
     /// What serves.
@@ -356,9 +364,9 @@ impl Keeper {
         };
         let saved = kept
             .state
-            .prepare(&Real, path)
+            .prepare(&*self.places.files, path)
             .and_then(|pending| pending.commit());
-        saved.map_err(ChangeError::Unsaved)?;
+        saved.map_err(ChangeError::StillUnsaved)?;
         self.becomes(Kept {
             saved: true,
             ..Kept::clone(&kept)
@@ -396,7 +404,10 @@ impl Keeper {
     ) -> Result<Outcome, ChangeError> {
         let effective = Effective::of(&base, &state.edits, &resting)?;
         let prepared = match &self.places.state {
-            Some(path) => Some(state.prepare(&Real, path).map_err(ChangeError::Unsaved)?),
+            Some(path) => {
+                let prepared = state.prepare(&*self.places.files, path);
+                Some(prepared.map_err(ChangeError::Unsaved)?)
+            }
             None => None,
         };
         let report = self.manager.apply(&effective.config)?;

@@ -92,6 +92,12 @@ pub(crate) enum ChangeError {
     /// It could not be kept.
     #[error("the change cannot be saved, so nothing changed: {0}; see control.state")]
     Unsaved(std::io::Error),
+    /// What is in effect could not be kept.
+    #[error(
+        "not saved: {0}; what is in effect stays so until the target ends; mend that, then \
+         `ctl save` again"
+    )]
+    StillUnsaved(std::io::Error),
 }
 
 impl From<ApplyError> for ChangeError {

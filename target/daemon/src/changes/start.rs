@@ -40,6 +40,7 @@ impl Standing {
         let places = Places {
             file: file.to_path_buf(),
             state: path.map(Path::to_path_buf),
+            files: Box::new(store::Real),
             _lock: lock,
         };
         let applied = state.applied.is_some();

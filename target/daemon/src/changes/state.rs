@@ -90,7 +90,7 @@ impl State {
     ///
     /// # Errors
     /// With the file's name.
-    pub(super) fn prepare<'a, F: Files>(
+    pub(super) fn prepare<'a, F: Files + ?Sized>(
         &self,
         files: &'a F,
         path: &Path,

@@ -43,7 +43,7 @@ pub(crate) struct Real;
 /// Dropping it takes it away again.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Pending<'a, F: Files> {
+pub(crate) struct Pending<'a, F: Files + ?Sized> {
     files: &'a F,
     path: PathBuf,
     /// Where it is until then.
@@ -55,7 +55,7 @@ pub(crate) struct Pending<'a, F: Files> {
 ///
 /// # Errors
 /// With the file's name; then nothing is left of it.
-pub(crate) fn prepare<'a, F: Files>(
+pub(crate) fn prepare<'a, F: Files + ?Sized>(
     files: &'a F,
     path: &Path,
     bytes: &[u8],
@@ -78,7 +78,7 @@ pub(crate) fn prepare<'a, F: Files>(
 const TRIES: u32 = 8;
 
 /// Writes a new file beside `path`; says which.
-fn write_new<F: Files>(
+fn write_new<F: Files + ?Sized>(
     files: &F,
     path: &Path,
     bytes: &[u8],
@@ -158,7 +158,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], readers: Readers) -> io::Result
     prepare(&Real, path, bytes, readers)?.commit()
 }
 
-impl<F: Files> Pending<'_, F> {
+impl<F: Files + ?Sized> Pending<'_, F> {
     /// The content takes its place, for good.
     ///
     /// # Errors
@@ -175,7 +175,7 @@ impl<F: Files> Pending<'_, F> {
     }
 }
 
-impl<F: Files> Drop for Pending<'_, F> {
+impl<F: Files + ?Sized> Drop for Pending<'_, F> {
     fn drop(&mut self) {
         if self.there {
             let _ = self.files.remove(&self.new);

@@ -5,6 +5,7 @@ mod aside;
 mod at_once;
 mod blame;
 mod protected;
+mod unsaved;
 
 use std::fmt::Write;
 use std::path::PathBuf;

@@ -100,7 +100,9 @@ impl From<ChangeError> for Fault {
                 fault
             }
             ChangeError::Refused(_) => Self::refused(message),
-            ChangeError::Unsaved(_) => Self::new(StatusCode::INSUFFICIENT_STORAGE, message),
+            ChangeError::Unsaved(_) | ChangeError::StillUnsaved(_) => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, message)
+            }
         }
     }
 }

@@ -60,7 +60,10 @@ pub(super) fn status(status: &StatusOut) -> String {
     }
     match (&status.state, status.saved) {
         (Some(state), true) => lines.add(2, &format!("changes are kept in {state}")),
-        (Some(state), false) => lines.add(2, &format!("NOT SAVED to {state}: see the log")),
+        (Some(state), false) => lines.add(
+            2,
+            &format!("NOT SAVED to {state}: `ctl save` tries again, and says why"),
+        ),
         (None, _) => lines.add(2, "changes end with the process (no control.state)"),
     }
     for port in &status.ports {
