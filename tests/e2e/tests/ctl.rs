@@ -123,6 +123,10 @@ fn every_verb_is_done_for_people_and_for_programs() {
         two("namespace resize 1 8M", "namespace resize 1"),
         two("namespace disable 11", "namespace disable 12"),
         two("namespace enable 11", "namespace enable 12"),
+        two(
+            "namespace set 11 ana_group=2",
+            "namespace set 12 path=ram:2M",
+        ),
         two("namespace remove 11", "namespace remove 12"),
         two(
             &format!("host allow --only {HOST}"),
@@ -134,8 +138,13 @@ fn every_verb_is_done_for_people_and_for_programs() {
             &format!("port add unix:{}", sockets[0]),
             &format!("port add unix:{}", sockets[1]),
         ),
+        two(
+            &format!("port set unix:{} queue_depth=64", sockets[0]),
+            "port set 3 queue_depth=64",
+        ),
         two(&format!("port remove unix:{}", sockets[0]), "port remove 2"),
         sub("subsystem add @ --host any"),
+        sub("subsystem set @ model=other serial="),
         sub("subsystem remove @"),
         two("ana set 1 non-optimized", "ana set 1 optimized --port 1"),
         two("referral add 10.0.0.9:4420", "referral add 10.0.0.10:8009"),
@@ -248,6 +257,17 @@ fn who_names_what_is_not_there_is_told_where_to_look() {
             ["already", "leave --nsid out"],
         ),
         ("port remove 9", ["no port 9", show]),
+        ("port set 9 queue_depth=64", ["no port 9", show]),
+        ("namespace set 7 ana_group=2", ["no namespace 7", status]),
+        (
+            "namespace set 1 enabled=false",
+            ["enabled: ", "`ctl namespace disable`"],
+        ),
+        ("namespace set 1 colour=red", ["colour", "expected one of"]),
+        (
+            &format!("subsystem set {nqn} model=m"),
+            ["no subsystem", status],
+        ),
         ("port remove 10.0.0.9:4420", ["none at 10.0.0.9:4420", show]),
         ("ana set 1 optimized --port 9", ["no port 9", show]),
         (
@@ -302,4 +322,37 @@ fn status_of(setup: &Setup, target: &Target) -> Vec<u64> {
     all.iter()
         .map(|one| one["nsid"].as_u64().unwrap())
         .collect()
+}
+
+/// What would change is told, and nothing does.
+#[test]
+fn each_change_can_be_planned() {
+    let friend = "nqn.2026-11.org.example:friend";
+    let setup = managed().file(1 << 20);
+    let target = setup.start();
+    let before = ask(&setup, "status");
+    for (line, words) in [
+        ("namespace add ram:1M --plan", "namespace 2 is added"),
+        ("namespace --plan remove 1", "namespace 1 is removed"),
+        ("namespace set 1 ana_group=3 --plan", "namespace 1"),
+        (&format!("host allow --only {friend} --plan"), "may"),
+        (&format!("subsystem remove {NQN} --plan"), "is removed"),
+        ("subsystem add nqn.x --plan", "nqn.x"),
+        ("port add unix:/x --plan", "port unix:/x is added"),
+        ("referral add 10.0.0.9:4420 --plan", "10.0.0.9:4420"),
+        ("ana set 1 inaccessible --plan", "inaccessible"),
+    ] {
+        let (text, json) = both(&setup, line, line);
+        assert!(
+            text.contains(words) && !text.contains("disconnected"),
+            "{text}"
+        );
+        assert!(!json["changes"].as_array().unwrap().is_empty(), "{json}");
+        assert_eq!(ask(&setup, "status"), before, "{line}");
+    }
+    // As it would be refused, and where there is no plan.
+    ctl(&setup, "namespace remove 7 --plan").fails(2, &["no namespace 7"]);
+    ctl(&setup, "namespace resize 1 2M --plan").fails(2, &["--plan"]);
+    assert_eq!(fs::metadata(setup.image_path(1)).unwrap().len(), 1 << 20);
+    target.stop();
 }

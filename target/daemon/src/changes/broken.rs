@@ -55,7 +55,15 @@ impl Broken {
                     enabled: true,
                 },
             ) => subsystem.as_deref() == Some(nqn) && nsid == number,
-            (Thing::Port(at), Edit::PortAdd { address, .. }) => address.parse() == Ok(*at),
+            (
+                Thing::Namespace(nqn, number),
+                Edit::NamespaceSet {
+                    subsystem, nsid, ..
+                },
+            ) => subsystem.as_deref() == Some(nqn) && nsid == number,
+            (Thing::Port(at), Edit::PortAdd { address, .. } | Edit::PortSet { address, .. }) => {
+                address.parse() == Ok(*at)
+            }
             _ => false,
         }
     }

@@ -82,7 +82,7 @@ mod tests {
         let nsid = u32::try_from(numbers.below(3)).unwrap() + 1;
         let host = numbers.one_of(&["x", "y", "any"]);
         let address = numbers.one_of(&["10.0.0.1:4420", "10.0.0.2:4420"]);
-        match numbers.below(11) {
+        match numbers.below(14) {
             0 => Edit::SubsystemAdd {
                 nqn,
                 serial: None,
@@ -110,6 +110,22 @@ mod tests {
                 id: None,
             },
             9 => Edit::PortRemove { address },
+            10 => Edit::NamespaceSet {
+                subsystem,
+                nsid,
+                key: numbers.one_of(&["path", "ana_group"]),
+                value: Some(numbers.one_of(&["2", "3"])),
+            },
+            11 => Edit::SubsystemSet {
+                nqn,
+                key: numbers.one_of(&["model", "serial"]),
+                value: (numbers.below(2) == 0).then(|| "m".to_owned()),
+            },
+            12 => Edit::PortSet {
+                address,
+                key: "id".to_owned(),
+                value: Some(numbers.one_of(&["5", "6"])),
+            },
             _ => Edit::AnaSet {
                 address: (numbers.below(2) == 0).then_some(address),
                 group: 1,

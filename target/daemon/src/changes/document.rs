@@ -8,6 +8,7 @@ use nvmeof_rdma::Address;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, Value, value};
 
 use super::edit::{ANY, Edit, NamespaceAdd, Slot};
+use super::keys;
 use crate::config::DEFAULT_PORT;
 
 /// A configuration that can be edited.
@@ -71,6 +72,7 @@ impl Document {
             }
             Edit::PortAdd { address, .. } => *address = parsed(address)?.to_string(),
             Edit::PortRemove { address }
+            | Edit::PortSet { address, .. }
             | Edit::AnaSet {
                 address: Some(address),
                 ..
@@ -188,18 +190,38 @@ impl Document {
                 nsid,
                 enabled,
             } => {
-                let subsystem = self.subsystem_mut(subsystem.as_deref())?;
-                let mut all = tables_mut(subsystem, NAMESPACE)?.iter_mut();
-                let found = all.find(|table| nsid_of(table) == Some((*nsid).into()));
-                let Some(namespace) = found else {
-                    return no_namespace(*nsid);
-                };
+                let namespace = self.namespace_mut(subsystem.as_deref(), *nsid)?;
                 if *enabled {
                     namespace.remove("enabled");
                 } else {
                     namespace.insert("enabled", value(false));
                 }
                 Ok(())
+            }
+            Edit::NamespaceSet {
+                subsystem,
+                nsid,
+                key,
+                value,
+            } => {
+                let namespace = self.namespace_mut(subsystem.as_deref(), *nsid)?;
+                keys::set(namespace, keys::OF_NAMESPACES, key, value.as_deref())
+            }
+            Edit::SubsystemSet { nqn, key, value } => {
+                let subsystem = self.subsystem_mut(Some(nqn))?;
+                keys::set(subsystem, keys::OF_SUBSYSTEMS, key, value.as_deref())
+            }
+            Edit::PortSet {
+                address,
+                key,
+                value,
+            } => {
+                let wanted = parsed(address)?;
+                let mut all = tables_mut(self.toml.as_table_mut(), PORT)?.iter_mut();
+                match all.find(|table| address_of(table) == Some(wanted)) {
+                    Some(port) => keys::set(port, keys::OF_PORTS, key, value.as_deref()),
+                    None => none_at(PORT, address),
+                }
             }
             Edit::HostAllow { subsystem, host } => {
                 allow(self.subsystem_mut(subsystem.as_deref())?, host)
@@ -232,6 +254,12 @@ impl Document {
         let mut all = tables_mut(self.toml.as_table_mut(), SUBSYSTEM)?.iter_mut();
         let found = all.find(|table| is(table, "nqn", nqn));
         found.map_or_else(|| no_subsystem(nqn), Ok)
+    }
+
+    fn namespace_mut(&mut self, nqn: Option<&str>, nsid: u32) -> Result<&mut Table, Misfit> {
+        let mut all = tables_mut(self.subsystem_mut(nqn)?, NAMESPACE)?.iter_mut();
+        let found = all.find(|table| nsid_of(table) == Some(nsid.into()));
+        found.map_or_else(|| no_namespace(nsid), Ok)
     }
 
     fn add_subsystem(

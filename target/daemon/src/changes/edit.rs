@@ -51,6 +51,40 @@ pub(crate) enum Edit {
         /// `enabled`.
         enabled: bool,
     },
+    /// A key of a namespace has another value.
+    NamespaceSet {
+        /// Its subsystem.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        subsystem: Option<String>,
+        /// Its number.
+        nsid: u32,
+        /// The key.
+        key: String,
+        /// As the file would have it; text may do without its quotes. None: the key is
+        /// left out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        value: Option<String>,
+    },
+    /// A key of a subsystem has another value.
+    SubsystemSet {
+        /// Its name.
+        nqn: String,
+        /// The key.
+        key: String,
+        /// As of a namespace.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        value: Option<String>,
+    },
+    /// A key of a port has another value.
+    PortSet {
+        /// Its address and port.
+        address: String,
+        /// The key.
+        key: String,
+        /// As of a namespace.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        value: Option<String>,
+    },
     /// A host may connect.
     HostAllow {
         /// The subsystem.
@@ -159,6 +193,9 @@ pub(super) enum Slot<'a> {
     Subsystem(&'a str),
     Namespace(&'a str, u32),
     Enabled(&'a str, u32),
+    KeyOfNamespace(&'a str, u32, &'a str),
+    KeyOfSubsystem(&'a str, &'a str),
+    KeyOfPort(&'a str, &'a str),
     Host(&'a str, &'a str),
     Port(&'a str),
     Ana(Option<&'a str>, u32),
@@ -182,6 +219,14 @@ impl Edit {
             Self::NamespaceEnable {
                 subsystem, nsid, ..
             } => Slot::Enabled(name(subsystem), *nsid),
+            Self::NamespaceSet {
+                subsystem,
+                nsid,
+                key,
+                ..
+            } => Slot::KeyOfNamespace(name(subsystem), *nsid, key),
+            Self::SubsystemSet { nqn, key, .. } => Slot::KeyOfSubsystem(nqn, key),
+            Self::PortSet { address, key, .. } => Slot::KeyOfPort(address, key),
             Self::HostAllow { subsystem, host } | Self::HostDeny { subsystem, host } => {
                 Slot::Host(name(subsystem), host)
             }
@@ -220,9 +265,10 @@ impl Edit {
         match (&its, &other) {
             // A new subsystem says which hosts may connect, and nothing of
             // namespaces.
-            (Slot::Subsystem(_), Slot::Namespace(..) | Slot::Enabled(..)) if !self.overrides() => {
-                false
-            }
+            (
+                Slot::Subsystem(_),
+                Slot::Namespace(..) | Slot::Enabled(..) | Slot::KeyOfNamespace(..),
+            ) if !self.overrides() => false,
             (Slot::Subsystem(_), Slot::Host(..)) if !self.overrides() => {
                 its.holds(&other) && !aside.only_adds()
             }
@@ -248,6 +294,7 @@ impl Edit {
             Self::NamespaceAdd(NamespaceAdd { subsystem, .. })
             | Self::NamespaceRemove { subsystem, .. }
             | Self::NamespaceEnable { subsystem, .. }
+            | Self::NamespaceSet { subsystem, .. }
             | Self::HostAllow { subsystem, .. }
             | Self::HostDeny { subsystem, .. } => Some(subsystem),
             _ => None,
@@ -265,17 +312,24 @@ impl Slot<'_> {
                 Self::Subsystem(it)
                 | Self::Namespace(it, _)
                 | Self::Enabled(it, _)
+                | Self::KeyOfNamespace(it, ..)
+                | Self::KeyOfSubsystem(it, _)
                 | Self::Host(it, _),
             ) => nqn == it,
             (
                 Self::Namespace(nqn, nsid),
-                Self::Namespace(it, number) | Self::Enabled(it, number),
+                Self::Namespace(it, number)
+                | Self::Enabled(it, number)
+                | Self::KeyOfNamespace(it, number, _),
             ) => (nqn, nsid) == (it, number),
             (Self::Host(nqn, host), Self::Host(it, other)) => {
                 nqn == it && (*host == ANY || host == other)
             }
             (Self::Ana(None, group), Self::Ana(_, it)) => group == it,
-            (Self::Port(address), Self::Port(it) | Self::Ana(Some(it), _)) => address == it,
+            (
+                Self::Port(address),
+                Self::Port(it) | Self::Ana(Some(it), _) | Self::KeyOfPort(it, _),
+            ) => address == it,
             _ => self == other,
         }
     }
@@ -287,6 +341,7 @@ impl fmt::Display for Edit {
             Some(nqn) => format!(" of {nqn}"),
             None => String::new(),
         };
+        let is = |value: &Option<String>| value.clone().unwrap_or_default();
         match self {
             Self::SubsystemAdd { nqn, .. } => write!(f, "subsystem add {nqn}"),
             Self::SubsystemRemove { nqn } => write!(f, "subsystem remove {nqn}"),
@@ -310,6 +365,25 @@ impl fmt::Display for Edit {
                 let verb = if *enabled { "enable" } else { "disable" };
                 write!(f, "namespace {verb} {nsid}{}", of(subsystem))
             }
+            Self::NamespaceSet {
+                subsystem,
+                nsid,
+                key,
+                value,
+            } => write!(
+                f,
+                "namespace set {nsid} {key}={}{}",
+                is(value),
+                of(subsystem)
+            ),
+            Self::SubsystemSet { nqn, key, value } => {
+                write!(f, "subsystem set {nqn} {key}={}", is(value))
+            }
+            Self::PortSet {
+                address,
+                key,
+                value,
+            } => write!(f, "port set {address} {key}={}", is(value)),
             Self::HostAllow { subsystem, host } => write!(f, "host allow {host}{}", of(subsystem)),
             Self::HostDeny { subsystem, host } => write!(f, "host deny {host}{}", of(subsystem)),
             Self::PortAdd { address, .. } => write!(f, "port add {address}"),

@@ -11,6 +11,7 @@ mod edit;
 mod effective;
 pub(crate) mod fuzzing;
 mod keeper;
+mod keys;
 mod lock;
 mod resize;
 mod settings;

@@ -82,7 +82,9 @@ impl Standing {
                 match Server::start(self.config()) {
                     Err(ServeError::Config(error)) => {
                         // Whether a port can be listened on is known only then.
-                        let is_port = |edit: &Edit| matches!(edit, Edit::PortAdd { .. });
+                        let is_port = |edit: &Edit| {
+                            matches!(edit, Edit::PortAdd { .. } | Edit::PortSet { .. })
+                        };
                         self.put_aside(|edit| !is_port(edit)).map_err(|_| error)?;
                         Server::start(self.config())
                     }

@@ -4,6 +4,7 @@
 mod aside;
 mod at_once;
 mod blame;
+mod keys;
 mod protected;
 mod unsaved;
 

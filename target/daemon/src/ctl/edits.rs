@@ -4,6 +4,16 @@ use clap::{Args, Subcommand};
 
 use crate::changes::{Edit, NamespaceAdd};
 
+/// Commands of one kind, which can be planned.
+#[derive(Debug, Args)]
+pub(super) struct Edits<T: Subcommand> {
+    #[command(subcommand)]
+    pub(super) what: T,
+    /// Only tell what it would change.
+    #[arg(long, global = true)]
+    pub(super) plan: bool,
+}
+
 #[derive(Debug, Subcommand)]
 pub(super) enum Namespace {
     /// Add a namespace.
@@ -16,6 +26,40 @@ pub(super) enum Namespace {
     Enable(One),
     /// Serve it no more, but keep what is known of it.
     Disable(One),
+    /// Give keys of it other values.
+    Set {
+        #[command(flatten)]
+        one: One,
+        #[command(flatten)]
+        values: Values,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Values {
+    /// Keys and values as in the configuration file, such as ana_group=2; nothing behind
+    /// the = leaves the key out.
+    #[arg(required = true, value_name = "KEY=VALUE", value_parser = setting)]
+    settings: Vec<(String, Option<String>)>,
+}
+
+/// The two sides of `KEY=VALUE`.
+fn setting(word: &str) -> Result<(String, Option<String>), String> {
+    match word.split_once('=') {
+        Some((key, value)) if !key.is_empty() => {
+            let value = (!value.is_empty()).then(|| value.to_owned());
+            Ok((key.to_owned(), value))
+        }
+        _ => Err("must be KEY=VALUE".to_owned()),
+    }
+}
+
+impl Values {
+    /// An edit for each.
+    fn edits(&self, edit: impl Fn(String, Option<String>) -> Edit) -> Vec<Edit> {
+        let settings = self.settings.iter().cloned();
+        settings.map(|(key, value)| edit(key, value)).collect()
+    }
 }
 
 #[derive(Debug, Args)]
@@ -120,6 +164,13 @@ pub(super) enum Port {
         /// Address and port, unix:/path, or the number of the port.
         address: String,
     },
+    /// Give keys of a port other values.
+    Set {
+        /// Address and port, unix:/path, or the number of the port.
+        address: String,
+        #[command(flatten)]
+        values: Values,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -142,6 +193,13 @@ pub(super) enum Subsystem {
     Remove {
         /// Its NQN.
         nqn: String,
+    },
+    /// Give keys of a subsystem other values.
+    Set {
+        /// Its NQN.
+        nqn: String,
+        #[command(flatten)]
+        values: Values,
     },
 }
 
@@ -225,6 +283,14 @@ impl Namespace {
             },
             Self::Enable(one) => enable(one, true),
             Self::Disable(one) => enable(one, false),
+            Self::Set { one, values } => {
+                return values.edits(|key, value| Edit::NamespaceSet {
+                    subsystem: one.of.subsystem.clone(),
+                    nsid: one.nsid,
+                    key,
+                    value,
+                });
+            }
             // It is no change of the configuration.
             Self::Resize(_) => return Vec::new(),
         }]
@@ -271,6 +337,13 @@ impl Port {
             Self::Remove { address } => Edit::PortRemove {
                 address: address.clone(),
             },
+            Self::Set { address, values } => {
+                return values.edits(|key, value| Edit::PortSet {
+                    address: address.clone(),
+                    key,
+                    value,
+                });
+            }
         }]
     }
 }
@@ -285,6 +358,13 @@ impl Subsystem {
                 hosts: add.hosts.clone(),
             },
             Self::Remove { nqn } => Edit::SubsystemRemove { nqn: nqn.clone() },
+            Self::Set { nqn, values } => {
+                return values.edits(|key, value| Edit::SubsystemSet {
+                    nqn: nqn.clone(),
+                    key,
+                    value,
+                });
+            }
         }]
     }
 }

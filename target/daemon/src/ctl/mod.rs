@@ -24,7 +24,7 @@ use crate::control::{
 };
 pub(crate) use print::wrapped;
 
-use edits::{Ana, Host, Namespace, Port, Referral, Subsystem};
+use edits::{Ana, Edits, Host, Namespace, Port, Referral, Subsystem};
 
 /// Asks and changes a target that runs, over its control socket.
 ///
@@ -71,24 +71,18 @@ enum What {
     Changes,
     /// Give up changes that are put aside.
     Forget(Forget),
-    /// Add, remove, resize, enable or disable a namespace.
-    #[command(subcommand)]
-    Namespace(Namespace),
+    /// Add, remove, resize, enable, disable or change a namespace.
+    Namespace(Edits<Namespace>),
     /// Let hosts connect to a subsystem, or not.
-    #[command(subcommand)]
-    Host(Host),
-    /// Add or remove a port.
-    #[command(subcommand)]
-    Port(Port),
-    /// Add or remove a subsystem.
-    #[command(subcommand)]
-    Subsystem(Subsystem),
+    Host(Edits<Host>),
+    /// Add, remove or change a port.
+    Port(Edits<Port>),
+    /// Add, remove or change a subsystem.
+    Subsystem(Edits<Subsystem>),
     /// Set the state of ANA groups.
-    #[command(subcommand)]
-    Ana(Ana),
+    Ana(Edits<Ana>),
     /// Tell hosts of other discovery services, or not.
-    #[command(subcommand)]
-    Referral(Referral),
+    Referral(Edits<Referral>),
     /// Take a host's controllers away; it may connect again.
     Disconnect(Disconnect),
     /// Take no connections, finish commands, and let go of all hosts.
@@ -182,7 +176,14 @@ impl Ctl {
             What::Reload => self.post("/v1/reload", &Value::Null, print::changed),
             What::Changes => self.get("/v1/document", print::changes),
             What::Forget(Forget { numbers }) => self.forget(numbers),
-            What::Namespace(Namespace::Resize(resize)) => {
+            What::Namespace(Edits {
+                what: Namespace::Resize(resize),
+                plan,
+            }) => {
+                if *plan {
+                    let what = "--plan: a size is the file's, of which no plan is made";
+                    return Err(Failed::Usage(what.to_owned()));
+                }
                 let size = resize.size.as_deref().map(parse_size).transpose();
                 let size = size.map_err(|error| Failed::Usage(format!("SIZE: {error}")))?;
                 let wanted = Resize {
@@ -193,12 +194,12 @@ impl Ctl {
                 };
                 self.post("/v1/resize", &json!(wanted), print::changed)
             }
-            What::Namespace(namespace) => self.edit(namespace.edits()),
-            What::Host(host) => self.edit(host.edits()),
-            What::Port(port) => self.edit(port.edits()),
-            What::Subsystem(subsystem) => self.edit(subsystem.edits()),
-            What::Ana(ana) => self.edit(ana.edits()),
-            What::Referral(referral) => self.edit(referral.edits()),
+            What::Namespace(it) => self.edit(it.what.edits(), it.plan),
+            What::Host(it) => self.edit(it.what.edits(), it.plan),
+            What::Port(it) => self.edit(it.what.edits(), it.plan),
+            What::Subsystem(it) => self.edit(it.what.edits(), it.plan),
+            What::Ana(it) => self.edit(it.what.edits(), it.plan),
+            What::Referral(it) => self.edit(it.what.edits(), it.plan),
             What::Disconnect(Disconnect { host, subsystem }) => {
                 let (host, subsystem) = (host.clone(), subsystem.clone());
                 self.post(
@@ -221,9 +222,9 @@ impl Ctl {
         }
     }
 
-    fn edit(&self, edits: Vec<Edit>) -> Result<(), Failed> {
-        let plan = false;
-        self.post("/v1/edits", &json!(EditsIn { edits, plan }), print::changed)
+    fn edit(&self, edits: Vec<Edit>, plan: bool) -> Result<(), Failed> {
+        let text = if plan { print::planned } else { print::changed };
+        self.post("/v1/edits", &json!(EditsIn { edits, plan }), text)
     }
 
     /// Gives up changes by their numbers: what these are is said by the changes

@@ -14,12 +14,12 @@ struct Program {
 fn edits(line: &str) -> Value {
     let words = std::iter::once("x").chain(line.split(' '));
     let edits = match Program::try_parse_from(words).unwrap().ctl.what {
-        What::Namespace(it) => it.edits(),
-        What::Host(it) => it.edits(),
-        What::Port(it) => it.edits(),
-        What::Subsystem(it) => it.edits(),
-        What::Ana(it) => it.edits(),
-        What::Referral(it) => it.edits(),
+        What::Namespace(it) => it.what.edits(),
+        What::Host(it) => it.what.edits(),
+        What::Port(it) => it.what.edits(),
+        What::Subsystem(it) => it.what.edits(),
+        What::Ana(it) => it.what.edits(),
+        What::Referral(it) => it.what.edits(),
         other => panic!("{other:?}"),
     };
     let json = json!(edits);
@@ -44,6 +44,20 @@ fn each_command_is_an_edit() {
         (
             "namespace disable 3 --subsystem s",
             json!([{"edit": "namespace_enable", "nsid": 3, "enabled": false, "subsystem": "s"}]),
+        ),
+        (
+            "namespace set 3 path=/a=b.img hosts= --subsystem s",
+            json!([{"edit": "namespace_set", "subsystem": "s", "nsid": 3, "key": "path",
+                "value": "/a=b.img"},
+                {"edit": "namespace_set", "subsystem": "s", "nsid": 3, "key": "hosts"}]),
+        ),
+        (
+            "subsystem set nqn.x model=m --plan",
+            json!([{"edit": "subsystem_set", "nqn": "nqn.x", "key": "model", "value": "m"}]),
+        ),
+        (
+            "port set 2 queue_depth=64",
+            json!([{"edit": "port_set", "address": "2", "key": "queue_depth", "value": "64"}]),
         ),
         (
             "host allow a b --only",
