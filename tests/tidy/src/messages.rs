@@ -27,6 +27,7 @@ const NO_MESSAGE: &[&str] = &[
     "debug_assert_eq",
     "expect",
     "panic",
+    "remedy",
     "unreachable",
     "with_remedy",
 ];
