@@ -9,9 +9,10 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nvmeof_e2e::{Setup, Target};
@@ -49,6 +50,19 @@ impl Dice {
         self.0 ^= self.0 >> 27;
         (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16) % end
     }
+}
+
+/// A small target that keeps its changes in a folder of their own.
+fn managed() -> Setup {
+    let setup = Setup::new();
+    let (socket, kept) = (setup.path("control.sock"), setup.path("kept"));
+    fs::create_dir(&kept).unwrap();
+    let head = format!(
+        "[control]\nsocket = '{}'\nstate = '{}'\n[reactor]\ncount = 1\nbuffer_memory = '8M'\n",
+        socket.display(),
+        kept.join("state.json").display()
+    );
+    setup.head(&head)
 }
 
 /// One request and its whole answer; `None` when the target was killed meanwhile.
@@ -127,15 +141,8 @@ fn apply_until_killed(setup: &Setup, socket: &Path, mut number: u64) -> u64 {
 
 #[test]
 fn whenever_it_is_killed_it_starts_with_the_old_document_or_the_new_one() {
-    let setup = Setup::new();
+    let setup = managed();
     let (socket, kept) = (setup.path("control.sock"), setup.path("kept"));
-    fs::create_dir(&kept).unwrap();
-    let head = format!(
-        "[control]\nsocket = '{}'\nstate = '{}'\n[reactor]\ncount = 1\nbuffer_memory = '8M'\n",
-        socket.display(),
-        kept.join("state.json").display()
-    );
-    let setup = setup.head(&head);
     let mut dice = Dice::new();
     let (mut acknowledged, mut unfinished) = (0, 0);
     for round in 0..ROUNDS {
@@ -175,4 +182,89 @@ fn whenever_it_is_killed_it_starts_with_the_old_document_or_the_new_one() {
     eprintln!("{number} documents; {unfinished} of {ROUNDS} kills left a file half way");
     assert!(unfinished > 0, "no kill came while a state was being saved");
     target.stop();
+}
+
+/// The system calls of a save, by which it is killed one after the other.
+const CALLS: &[&str] = &["openat", "write", "fchmod", "fsync", "rename"];
+/// A save makes fewer of each.
+const MOST: u32 = 20;
+
+/// What a save does to its files, in order: the call, and what its line names.
+const STEPS: &[(&str, &str)] = &[
+    ("openat(", "/.state.json.new-"),
+    ("fchmod(", "/.state.json.new-"),
+    ("write(", "/.state.json.new-"),
+    ("fsync(", "/.state.json.new-"),
+    ("rename(", "/state.json\""),
+    ("openat(", "/kept\""),
+    ("fsync(", "/kept>"),
+];
+/// The new state is in its place from here on.
+const RENAMED: usize = 5;
+
+/// Kills the target when one of its threads is about to make the `when`th such call
+/// from now on, and writes what they call to the file `trace`.
+fn kill_at(target: &Target, call: &str, when: u32, trace: &Path) -> Child {
+    let mut strace = Command::new("strace")
+        .args(["-f", "-y", "-e"])
+        .arg(format!("trace={}", CALLS.join(",")))
+        .args(["-e", &format!("inject={call}:signal=KILL:when={when}")])
+        .arg("-o")
+        .arg(trace)
+        .args(["-p", &target.pid().to_string()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("strace, which `cargo xtask setup` installs");
+    let mut lines = BufReader::new(strace.stderr.take().unwrap()).lines();
+    let said = lines.next().unwrap().unwrap();
+    assert!(said.contains("attached"), "may it attach? {said}");
+    // Who reads no more would end it.
+    std::thread::spawn(move || lines.for_each(drop));
+    strace
+}
+
+/// The place in [`STEPS`] of the call that it was killed by, if it is one of a save.
+fn step(trace: &str) -> Option<usize> {
+    let began = |line: &&str| !line.contains(" resumed>");
+    let ends = |line: &&str| line.ends_with("= ?") || line.ends_with("<unfinished ...>");
+    let last = trace.lines().filter(began).rfind(ends)?;
+    let mut steps = STEPS.iter();
+    steps.position(|(call, what)| last.contains(call) && last.contains(what))
+}
+
+#[test]
+fn killed_at_each_system_call_of_a_save_it_has_the_old_document_or_the_new_one() {
+    let setup = managed();
+    let (socket, trace) = (setup.path("control.sock"), setup.path("trace"));
+    let target = setup.start();
+    assert!(apply(&setup, &socket, 1));
+    target.stop();
+    let (mut number, mut seen) = (1, std::collections::BTreeSet::new());
+    for call in CALLS {
+        for when in 1.. {
+            assert!(when < MOST, "{call}: {when}");
+            let mut target = setup.start();
+            assert_eq!(served(&socket, &target), number);
+            let mut strace = kill_at(&target, call, when, &trace);
+            let done = apply(&setup, &socket, number + 1);
+            target.kill();
+            strace.wait().unwrap();
+            if done {
+                number += 1;
+                break;
+            }
+            let trace = fs::read_to_string(&trace).unwrap();
+            let (target, step) = (setup.start(), step(&trace));
+            let is = served(&socket, &target);
+            match step {
+                Some(step) => assert_eq!(is, number + u64::from(step >= RENAMED), "{trace}"),
+                None => assert!((number..=number + 1).contains(&is), "{is}: {trace}"),
+            }
+            number = is;
+            seen.extend(step);
+            target.stop();
+        }
+    }
+    // It was killed before each of them.
+    assert_eq!(seen, (0..STEPS.len()).collect());
 }
