@@ -337,7 +337,7 @@ fn each_change_can_be_planned() {
         ("namespace set 1 ana_group=3 --plan", "namespace 1"),
         (&format!("host allow --only {friend} --plan"), "may"),
         (&format!("subsystem remove {NQN} --plan"), "is removed"),
-        ("subsystem add nqn.x --plan", "nqn.x"),
+        (&format!("subsystem add {friend} --plan"), friend),
         ("port add unix:/x --plan", "port unix:/x is added"),
         ("referral add 10.0.0.9:4420 --plan", "10.0.0.9:4420"),
         ("ana set 1 inaccessible --plan", "inaccessible"),

@@ -21,6 +21,7 @@ const PLACEHOLDERS: &[(&str, &str)] = &[
     ("ADDRESS", "127.0.0.1:4420"),
     ("FILE", "target.toml"),
     ("GROUP", "1"),
+    ("KEY=VALUE", "ana_group=1"),
     ("N", "1"),
     ("NAME,NAME", "iwarp,shm"),
     ("NQN", "nqn.2026-11.org.example:disk"),
@@ -184,7 +185,7 @@ fn words(span: &str) -> Vec<String> {
 
 /// What a document has between single backticks, with the head of the table
 /// whose first column has it.
-fn spans(document: &str) -> Vec<(Option<String>, String)> {
+pub(crate) fn spans(document: &str) -> Vec<(Option<String>, String)> {
     let (mut spans, mut head, mut before) = (Vec::new(), None, String::new());
     for part in parts(&read(document)) {
         let cells = part.strip_prefix("| ");
