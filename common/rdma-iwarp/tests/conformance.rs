@@ -1,4 +1,5 @@
-//! The suite of the contract, over loopback TCP and over Unix sockets.
+//! The suite of the contract, over loopback TCP and over Unix sockets, also through
+//! the layer that injects faults.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::cell::Cell;
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_rdma::conformance::{End, Fabric};
+use nvmeof_rdma::layer::{Faults, Faulty, OneIn};
 use nvmeof_rdma::{Address, Provider, UnixPath};
 use nvmeof_rdma_iwarp::IwarpConfig;
 use tempfile::TempDir;
@@ -15,6 +17,8 @@ struct Loopback {
     crc: [bool; 2],
     /// Of Unix sockets; `None` for TCP.
     folder: Option<TempDir>,
+    /// What goes wrong, within the contract; `None` without the layer for it.
+    faults: Option<Faults>,
     /// Paths given out.
     paths: Cell<u32>,
     start: Instant,
@@ -24,6 +28,7 @@ fn tcp(crc: [bool; 2]) -> Loopback {
     Loopback {
         crc,
         folder: None,
+        faults: None,
         paths: Cell::new(0),
         start: Instant::now(),
     }
@@ -36,10 +41,28 @@ fn unix(crc: [bool; 2]) -> Loopback {
     }
 }
 
+impl Loopback {
+    /// The same below the layer that injects `faults`.
+    fn with(self, faults: Faults) -> Self {
+        let faults = Some(faults);
+        Self { faults, ..self }
+    }
+}
+
+/// Events that come late, which break no promise.
+fn late() -> Faults {
+    Faults {
+        delay: OneIn(3),
+        delay_polls: 8,
+        ..Faults::default()
+    }
+}
+
 impl Fabric for Loopback {
     fn describe(&self) -> String {
         let kind = if self.folder.is_some() { "Unix" } else { "TCP" };
-        format!("{kind} sockets, CRC wanted by {:?}", self.crc)
+        let Self { crc, faults, .. } = self;
+        format!("{kind} sockets, CRC wanted by {crc:?}, {faults:?}")
     }
 
     fn serves_unix(&self) -> bool {
@@ -47,12 +70,16 @@ impl Fabric for Loopback {
     }
 
     fn pair(&mut self) -> (Box<dyn Provider>, Box<dyn Provider>) {
-        let [a, b] = self.crc.map(|crc| {
+        let [a, b] = self.crc.map(|crc| -> Box<dyn Provider> {
             let config = IwarpConfig {
                 crc,
                 ..IwarpConfig::default()
             };
-            Box::new(nvmeof_rdma_iwarp::new(config).unwrap())
+            let iwarp = nvmeof_rdma_iwarp::new(config).unwrap();
+            match &self.faults {
+                Some(faults) => Box::new(Faulty::new(iwarp, faults.clone())),
+                None => Box::new(iwarp),
+            }
         });
         (a, b)
     }
@@ -79,14 +106,28 @@ impl Fabric for Loopback {
     }
 }
 
+// The layer keeps every promise of what is inside, and so do events that come late.
 mod tcp {
-    use super::tcp;
+    use super::{Faults, late, tcp};
 
-    nvmeof_rdma::conformance_suite!([tcp([false, false]), tcp([true, false])]);
+    nvmeof_rdma::conformance_suite!(bare, [tcp([false, false]), tcp([true, false])]);
+    nvmeof_rdma::conformance_suite!(
+        faulty_without_faults,
+        [tcp([false, false]).with(Faults::default())]
+    );
+    nvmeof_rdma::conformance_suite!(
+        delayed,
+        [false, true].map(|crc| tcp([crc, false]).with(late()))
+    );
 }
 
 mod unix {
-    use super::unix;
+    use super::{Faults, late, unix};
 
-    nvmeof_rdma::conformance_suite!([unix([false, false]), unix([true, false])]);
+    nvmeof_rdma::conformance_suite!(bare, [unix([false, false]), unix([true, false])]);
+    nvmeof_rdma::conformance_suite!(
+        faulty_without_faults,
+        [unix([false, false]).with(Faults::default())]
+    );
+    nvmeof_rdma::conformance_suite!(delayed, [unix([false, false]).with(late())]);
 }
