@@ -1,5 +1,6 @@
-//! A peer's process is killed in the middle of everything: the survivor gets
-//! all of its own back, once, and keeps nothing of the connection.
+//! A peer's process is killed in the middle of everything, also while one side works
+//! in the other's memory: the survivor gets all of its own back, once, and keeps
+//! nothing of the connection but the memory that it still works in.
 //!
 //! The peer is this program, started again with the name of one test.
 #![allow(
@@ -87,6 +88,7 @@ fn held() -> (usize, usize) {
 
 fn survive(peer_role: &str) {
     let folder = TempDir::new().unwrap();
+    let mut lent = 0;
     // How many events the survivor sees before it happens.
     for events in [0, 1, 3, 20, 100, 500, 2000] {
         let mut player = Player::new(folder.path());
@@ -111,9 +113,16 @@ fn survive(peer_role: &str) {
             matches!(reason, CloseReason::Network { .. }),
             "after {events} events: {reason}"
         );
+        // Whose owner died is there as long as a disk works in it, and no longer.
+        lent += player.lent.len();
+        player.work_in_place();
+        assert_eq!(held().1 > before.1, !player.lent.is_empty());
+        player.lent.clear();
         player.assert_all_back();
         assert_eq!(held(), before, "after {events} events");
     }
+    // Those who called lend; the longest of these runs had time for it.
+    assert_eq!(lent > 0, peer_role == "caller");
 }
 
 // One test, so that nothing else opens descriptors meanwhile.

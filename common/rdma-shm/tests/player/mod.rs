@@ -45,6 +45,9 @@ pub(crate) struct Player {
     owed: usize,
     ours: Option<RemoteSlice>,
     theirs: Option<RemoteSlice>,
+    /// Memory of the peer that we work in, as a disk does; only a peer that called
+    /// gives any.
+    pub(crate) lent: Vec<Buf>,
 }
 
 impl Player {
@@ -75,6 +78,7 @@ impl Player {
             owed: 0,
             ours: None,
             theirs: None,
+            lent: Vec::new(),
         }
     }
 
@@ -178,6 +182,8 @@ impl Player {
             len: u32::try_from(LEN).unwrap(),
         };
         if self.theirs.replace(theirs).is_none() {
+            let lent = self.provider.map_remote(qp, theirs, Rights::all());
+            self.lent.extend(lent);
             for _ in 0..WORKS {
                 for kind in [WorkKind::Write, WorkKind::Read] {
                     self.again(qp, kind);
@@ -221,7 +227,15 @@ impl Player {
         for event in events {
             self.handle(event);
         }
+        self.work_in_place();
         worked
+    }
+
+    /// What a disk does with memory that is lent, whether its owner lives or not.
+    pub(crate) fn work_in_place(&mut self) {
+        for lent in &mut self.lent {
+            lent.fill(0x5a);
+        }
     }
 
     fn sleep(&mut self) {
