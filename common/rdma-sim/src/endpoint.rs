@@ -10,6 +10,8 @@ use nvmeof_rdma_soft::StreamEvent;
 pub(crate) struct Endpoint {
     /// What the next polls report.
     pub(crate) news: VecDeque<StreamEvent>,
+    /// Those with the same number may listen on the same address.
+    pub(crate) group: Option<usize>,
 }
 
 /// Somebody who listens.

@@ -1,6 +1,6 @@
 //! The network: carries what is sent, in time and in order.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -21,7 +21,8 @@ pub(crate) struct Net {
     pub(crate) dice: Dice,
     pub(crate) config: SimConfig,
     pub(crate) endpoints: Vec<Endpoint>,
-    pub(crate) listeners: BTreeMap<SocketAddr, Listener>,
+    /// Several of a group on one address get its connections in turn.
+    pub(crate) listeners: BTreeMap<SocketAddr, VecDeque<Listener>>,
     pub(crate) sockets: Sockets,
     schedule: Schedule,
     /// Endpoints that do not reach each other.
@@ -147,7 +148,7 @@ impl Net {
         };
         let peer = caller.local;
         let refused = self.dice.happens(self.config.chances.refuse) || self.refuse_one(to.ip());
-        let listener = self.listeners.get(&to).filter(|_| !refused).copied();
+        let listener = self.whose_turn(to).filter(|_| !refused);
         let Some(Listener { endpoint, id }) = listener else {
             self.send_to(from, Delivery::Refused { to: from });
             return;
@@ -171,6 +172,22 @@ impl Net {
             },
         );
         self.send_to(from, Delivery::Accepted { to: from });
+    }
+
+    /// Who gets the next connection to an address.
+    fn whose_turn(&mut self, addr: SocketAddr) -> Option<Listener> {
+        let all = self.listeners.get_mut(&addr)?;
+        let first = all.front().copied();
+        all.rotate_left(1.min(all.len()));
+        first
+    }
+
+    /// Nobody listens any more of whom that is said.
+    pub(crate) fn unlisten(&mut self, who: impl Fn(&Listener) -> bool) {
+        self.listeners.retain(|_, all| {
+            all.retain(|one| !who(one));
+            !all.is_empty()
+        });
     }
 
     fn refuse_one(&mut self, ip: IpAddr) -> bool {

@@ -37,10 +37,30 @@ impl SimNet {
         SoftRdma::new(self.streams(ip), SoftConfig { seed, ..config })
     }
 
+    /// Providers at `ip` that may listen on the same addresses, as those of the
+    /// threads of one process do: connections go to each in turn.
+    #[must_use]
+    pub fn group(&self, ip: IpAddr, config: &SoftConfig, members: usize) -> Vec<Sim> {
+        // Nobody else has this one.
+        let number = lock(&self.net).endpoints.len();
+        let member = |_| {
+            let seed = lock(&self.net).dice.roll();
+            let streams = SimStreams::new(Arc::clone(&self.net), ip, Some(number));
+            SoftRdma::new(
+                streams,
+                SoftConfig {
+                    seed,
+                    ..config.clone()
+                },
+            )
+        };
+        (0..members).map(member).collect()
+    }
+
     /// The streams of an endpoint at `ip`, without the provider over them.
     #[must_use]
     pub fn streams(&self, ip: IpAddr) -> SimStreams {
-        SimStreams::new(Arc::clone(&self.net), ip)
+        SimStreams::new(Arc::clone(&self.net), ip, None)
     }
 
     /// The time, 0 at the start.

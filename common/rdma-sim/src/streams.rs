@@ -1,5 +1,6 @@
 //! The streams of one endpoint.
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -37,10 +38,11 @@ fn gone() -> io::Error {
 }
 
 impl SimStreams {
-    pub(crate) fn new(net: Arc<Mutex<Net>>, ip: IpAddr) -> Self {
+    pub(crate) fn new(net: Arc<Mutex<Net>>, ip: IpAddr, group: Option<usize>) -> Self {
         let endpoint = {
             let mut net = lock(&net);
-            net.endpoints.push(Endpoint::default());
+            let news = VecDeque::new();
+            net.endpoints.push(Endpoint { news, group });
             net.endpoints.len() - 1
         };
         Self { net, ip, endpoint }
@@ -49,13 +51,23 @@ impl SimStreams {
     fn net(&self) -> MutexGuard<'_, Net> {
         lock(&self.net)
     }
+
+    /// Whether nobody listens there but others of this one's group.
+    fn may_listen(&self, net: &Net, addr: SocketAddr) -> bool {
+        let group = |endpoint: usize| net.endpoints.get(endpoint).and_then(|one| one.group);
+        let ours = group(self.endpoint);
+        let mut there = net.listeners.get(&addr).into_iter().flatten();
+        there.all(|one| {
+            one.endpoint != self.endpoint && ours.is_some() && group(one.endpoint) == ours
+        })
+    }
 }
 
 impl Drop for SimStreams {
     fn drop(&mut self) {
         let endpoint = self.endpoint;
         let mut net = self.net();
-        net.listeners.retain(|_, one| one.endpoint != endpoint);
+        net.unlisten(|one| one.endpoint == endpoint);
         for stream in net.sockets.find(|socket| socket.endpoint == endpoint) {
             net.close(stream);
         }
@@ -77,20 +89,21 @@ impl Streams for SimStreams {
         if ip.port() == 0 {
             used.set_port(net.free_port());
         }
-        if net.listeners.contains_key(&used) {
+        if !self.may_listen(&net, used) {
             return Err(ListenError::InUse { addr });
         }
         let id = ListenerId(net.next_listener);
         net.next_listener += 1;
         let endpoint = self.endpoint;
-        net.listeners.insert(used, Listener { endpoint, id });
+        let all = net.listeners.entry(used).or_default();
+        all.push_back(Listener { endpoint, id });
         Ok((id, used.into()))
     }
 
     fn unlisten(&mut self, listener: ListenerId) {
         let endpoint = self.endpoint;
         let ours = |one: &Listener| one.endpoint == endpoint && one.id == listener;
-        self.net().listeners.retain(|_, one| !ours(one));
+        self.net().unlisten(ours);
     }
 
     fn connect(&mut self, addr: Address) -> Result<StreamId, ConnectError> {
