@@ -21,11 +21,13 @@ pub(crate) struct Disks {
     inner: Arc<Mutex<Inner>>,
 }
 
-/// The disks as one run of the target sees them. What a run that is over asks
-/// for is ignored.
+/// The disks as one reactor of one run of the target sees them. What a run that is
+/// over asks for is ignored.
 pub(crate) struct DiskHandle {
     disks: Disks,
     run: u32,
+    /// The number of the reactor.
+    reactor: usize,
 }
 
 /// How the disks behave from now on.
@@ -58,7 +60,8 @@ struct Inner {
     jobs: BTreeMap<u64, Job>,
     /// What happens next, by time and order.
     agenda: BTreeMap<(Duration, u64), Step>,
-    ready: Vec<Done>,
+    /// Of each reactor; `None` of one that is no more.
+    ready: Vec<Option<Vec<Done>>>,
     /// Counts everything that happens.
     clock: u64,
     run: u32,
@@ -91,6 +94,8 @@ struct Cached {
 }
 
 struct Job {
+    /// Whose it is.
+    reactor: usize,
     disk: usize,
     tag: u64,
     op: Op,
@@ -145,12 +150,14 @@ impl Disks {
         self.inner.lock().unwrap()
     }
 
-    /// The disks for a new run of the target.
+    /// The disks for the next reactor of the run of the target.
     pub(crate) fn open(&self) -> DiskHandle {
-        let run = self.lock().run;
+        let mut inner = self.lock();
+        inner.ready.push(Some(Vec::new()));
         DiskHandle {
             disks: self.clone(),
-            run,
+            run: inner.run,
+            reactor: inner.ready.len() - 1,
         }
     }
 
@@ -178,7 +185,7 @@ impl Disks {
     /// When something is due.
     pub(crate) fn next_at(&self) -> Option<Duration> {
         let inner = self.lock();
-        if !inner.ready.is_empty() {
+        if inner.ready.iter().flatten().any(|ready| !ready.is_empty()) {
             return Some(inner.net.now());
         }
         inner.agenda.keys().next().map(|(at, _)| *at)
@@ -187,6 +194,11 @@ impl Disks {
     /// When the oldest operation in flight was submitted.
     pub(crate) fn oldest(&self) -> Option<Duration> {
         self.lock().jobs.values().map(|job| job.started_at).min()
+    }
+
+    /// Whether anything of a reactor is in flight.
+    pub(crate) fn work_for(&self, reactor: usize) -> bool {
+        self.lock().jobs.values().any(|job| job.reactor == reactor)
     }
 
     pub(crate) fn injected(&self) -> Injected {
@@ -201,6 +213,16 @@ impl Disks {
     /// What the target did that it must not, if anything.
     pub(crate) fn wrong(&self) -> Option<String> {
         self.lock().wrong.first().cloned()
+    }
+}
+
+/// What is in flight goes on, and nobody hears of it.
+impl Drop for DiskHandle {
+    fn drop(&mut self) {
+        let mut inner = self.disks.lock();
+        if inner.run == self.run {
+            inner.ready[self.reactor] = None;
+        }
     }
 }
 
@@ -226,11 +248,15 @@ impl Storage for DiskHandle {
             let why = Why::NotOpen;
             return Err(Refused { why, back: request });
         }
-        if inner.jobs.len() >= inner.temper.room {
+        let mine = inner
+            .jobs
+            .values()
+            .filter(|job| job.reactor == self.reactor);
+        if mine.count() >= inner.temper.room {
             let why = Why::Full;
             return Err(Refused { why, back: request });
         }
-        inner.submit(usize::try_from(disk).unwrap(), request);
+        inner.submit(self.reactor, usize::try_from(disk).unwrap(), request);
         Ok(())
     }
 
@@ -240,13 +266,18 @@ impl Storage for DiskHandle {
             return Ok(false);
         }
         inner.advance();
-        let any = !inner.ready.is_empty();
-        done.append(&mut inner.ready);
+        let Some(ready) = &mut inner.ready[self.reactor] else {
+            return Ok(false);
+        };
+        let any = !ready.is_empty();
+        done.append(ready);
         Ok(any)
     }
 
     fn may_sleep(&mut self) -> Result<bool, StorageError> {
-        Ok(self.disks.lock().ready.is_empty())
+        let inner = self.disks.lock();
+        let ready = inner.ready.get(self.reactor).and_then(Option::as_ref);
+        Ok(inner.run != self.run || ready.is_none_or(Vec::is_empty))
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -260,11 +291,11 @@ impl Inner {
         self.clock
     }
 
-    fn submit(&mut self, disk: usize, request: Request) {
+    fn submit(&mut self, reactor: usize, disk: usize, request: Request) {
         let id = self.tick();
         let now = self.net.now();
         let Request { tag, op } = request;
-        self.check(disk, tag, &op);
+        self.check((reactor, disk), tag, &op);
         let failure = self.failure(disk, &op);
         let mut at = now + self.time();
         let (offset, len) = op.range();
@@ -291,6 +322,7 @@ impl Inner {
         let losses = &self.disks[disk].losses;
         let flush = matches!(op, Op::Flush).then(|| (flush_begins(), losses.now().count));
         let job = Job {
+            reactor,
             disk,
             tag,
             op,
@@ -303,7 +335,7 @@ impl Inner {
     }
 
     /// What the target must never ask for.
-    fn check(&mut self, disk: usize, tag: u64, op: &Op) {
+    fn check(&mut self, (reactor, disk): (usize, usize), tag: u64, op: &Op) {
         let shape = &self.disks[disk].shape;
         let (offset, len) = op.range();
         let block = shape.block_size;
@@ -325,7 +357,7 @@ impl Inner {
         if self
             .jobs
             .values()
-            .any(|job| job.tag == tag && job.disk == disk)
+            .any(|job| job.tag == tag && (job.reactor, job.disk) == (reactor, disk))
         {
             self.wrong
                 .push(format!("the target used tag {tag:#x} twice at once"));
@@ -393,11 +425,13 @@ impl Inner {
             None => Ok(()),
             Some(errno) => Err(self.error(&job, errno)),
         };
-        self.ready.push(Done {
-            tag: job.tag,
-            buf: job.op.into_buf(),
-            result,
-        });
+        if let Some(ready) = &mut self.ready[job.reactor] {
+            ready.push(Done {
+                tag: job.tag,
+                buf: job.op.into_buf(),
+                result,
+            });
+        }
     }
 
     fn error(&mut self, job: &Job, errno: Errno) -> IoError {

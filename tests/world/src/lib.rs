@@ -1,7 +1,7 @@
 //! Target and initiator in one world: one thread, one seed, virtual time.
 //!
-//! A world has the target's reactor and core over simulated disks, hosts made
-//! of the initiator's polled queues, and a simulated network between them.
+//! A world has the target's reactors, one or several, and core over simulated disks,
+//! hosts made of the initiator's polled queues, and a simulated network between them.
 //! What hosts ask for, how long everything takes and what goes wrong follows
 //! from one number. An oracle knows what a correct disk may answer.
 //! At the end everything is read, the hosts leave, and nobody has kept

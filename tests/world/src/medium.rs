@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_memory::Pages;
-use nvmeof_rdma::Provider;
+use nvmeof_rdma::{Provider, Steering};
 use nvmeof_rdma_shm::{Shm, ShmConfig};
 use nvmeof_rdma_sim::SimNet;
 use nvmeof_rdma_soft::SoftConfig;
@@ -15,6 +15,27 @@ use tempfile::TempDir;
 const HANDSHAKE: Duration = Duration::from_secs(1);
 /// How long a closing connection may take to send what is queued.
 const LINGER: Duration = Duration::from_millis(100);
+
+fn soft(crc: bool) -> SoftConfig {
+    SoftConfig {
+        crc,
+        handshake: HANDSHAKE,
+        linger: LINGER,
+        ..SoftConfig::default()
+    }
+}
+
+fn shm(folder: &TempDir) -> ShmConfig {
+    ShmConfig {
+        folder: folder.path().to_owned(),
+        ring: 64 << 10,
+        // Time does not pass while somebody looks.
+        spin: Duration::ZERO,
+        handshake: HANDSHAKE,
+        linger: LINGER,
+        ..ShmConfig::default()
+    }
+}
 
 /// What hosts and the target reach each other by.
 #[derive(Clone)]
@@ -36,26 +57,23 @@ impl Medium {
     /// A provider at `ip`.
     pub(crate) fn provider(&self, ip: IpAddr) -> Box<dyn Provider> {
         match self {
-            Self::Net { net, crc } => {
-                let config = SoftConfig {
-                    crc: *crc,
-                    handshake: HANDSHAKE,
-                    linger: LINGER,
-                    ..SoftConfig::default()
-                };
-                Box::new(net.endpoint(ip, config))
-            }
+            Self::Net { net, crc } => Box::new(net.endpoint(ip, soft(*crc))),
+            Self::Memory(folder) => Box::new(Shm::new(shm(folder)).unwrap()),
+        }
+    }
+
+    /// Providers at `ip` for some reactors, over which connections are spread.
+    pub(crate) fn providers(&self, ip: IpAddr, reactors: usize) -> Vec<Box<dyn Provider>> {
+        fn boxed<P: Provider + 'static>(all: Vec<P>) -> Vec<Box<dyn Provider>> {
+            let all = all.into_iter();
+            all.map(|one| Box::new(one) as Box<dyn Provider>).collect()
+        }
+        match self {
+            // As it has been for seeds with one reactor.
+            _ if reactors == 1 => vec![self.provider(ip)],
+            Self::Net { net, crc } => boxed(net.group(ip, &soft(*crc), reactors)),
             Self::Memory(folder) => {
-                let config = ShmConfig {
-                    folder: folder.path().to_owned(),
-                    ring: 64 << 10,
-                    // Time does not pass while somebody looks.
-                    spin: Duration::ZERO,
-                    handshake: HANDSHAKE,
-                    linger: LINGER,
-                    ..ShmConfig::default()
-                };
-                Box::new(Shm::new(config).unwrap())
+                boxed(Shm::group(&shm(folder), &Steering::new(reactors)).unwrap())
             }
         }
     }

@@ -31,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<(u64, Fault)>,
     /// Ports that hosts come by, one after the other.
     pub(crate) ports: u16,
+    /// Reactors of the target, over which connections are spread.
+    pub(crate) reactors: usize,
     /// Namespaces that are removed while hosts work, and after how many calls
     /// that ended each goes.
     pub(crate) removals: Vec<(u64, Removal)>,
@@ -177,6 +179,7 @@ impl Plan {
             },
             faults,
             ports: ports(seed),
+            reactors: reactors(seed),
             removals: Vec::new(),
             crash_at_end: dice.happens(OneIn(2)),
         };
@@ -361,6 +364,12 @@ fn removals(seed: u64, calls: u64, disks: usize) -> Vec<(u64, Removal)> {
 fn ports(seed: u64) -> u16 {
     let mut dice = Dice::new(seed ^ 0x706f_7274);
     [1, 2, 3][dice.below(3)]
+}
+
+/// By dice of their own as well.
+fn reactors(seed: u64) -> usize {
+    let mut dice = Dice::new(seed ^ 0x7265_6163);
+    [1, 1, 2, 3][dice.below(4)]
 }
 
 /// Namespaces that a port does not reach for a while; by dice of their own.

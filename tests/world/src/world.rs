@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_initiator::polled::Done;
@@ -11,11 +10,11 @@ use nvmeof_memory::{ClassSpec, Pages};
 use nvmeof_rdma::layer::{Dice, Faults, Faulty, Sharing};
 use nvmeof_rdma::{Address, Provider};
 use nvmeof_rdma_sim::SimNet;
-use nvmeof_target::{Mailbox, Reactor, ReactorConfig};
+use nvmeof_target::ReactorConfig;
 use nvmeof_target_core::{AnaGroup, Fabric, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
 use nvmeof_wire::log::ana::AnaState;
 
-use crate::disk::{DiskHandle, Disks};
+use crate::disk::Disks;
 use crate::host::{Host, SUBNQN};
 use crate::medium::Medium;
 use crate::oracle::{OpId, Oracle, Wrong};
@@ -24,10 +23,12 @@ use crate::trace::Trace;
 use crate::workload::{Answered, Pending};
 use crate::{Failure, Report};
 use away::Away;
+use reactors::Reactors;
 
 mod away;
 mod calls;
 mod ending;
+mod reactors;
 mod trouble;
 
 /// Everything there is in one run.
@@ -38,10 +39,8 @@ pub(crate) struct World {
     medium: Medium,
     disks: Disks,
     target: Target,
-    /// `None` between two runs of the target.
-    reactor: Option<Reactor<DiskHandle>>,
-    /// Buffers that the reactor had free at the start.
-    all_free: (usize, usize),
+    /// None between two runs of the target.
+    reactors: Reactors,
     hosts: Vec<Host>,
     oracle: Oracle,
     trace: Trace,
@@ -51,11 +50,10 @@ pub(crate) struct World {
     made: Vec<u64>,
     ended: u64,
     answered: Answered,
+    losses: Losses,
     next_fault: usize,
     /// Namespaces that come and go.
     away: Away,
-    /// When the target has to be turned at the latest.
-    target_deadline: Option<Duration>,
     /// Turns since time moved.
     still: u64,
     /// What is to be undone, and when.
@@ -70,6 +68,14 @@ pub(crate) struct World {
     phase: Phase,
     /// Empty between polls.
     done: Vec<Done>,
+}
+
+/// What disks lost of what they had answered as done, but for crashes.
+#[derive(Debug, Default)]
+struct Losses {
+    seen: u64,
+    /// How many Flushes may fail for that beside those that a disk failed.
+    told: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,17 +157,16 @@ impl World {
             net,
             medium,
             disks,
-            reactor: None,
-            all_free: (0, 0),
+            reactors: Reactors::default(),
             hosts,
             trace: Trace::new(print),
             dice,
             calls: BTreeMap::new(),
             ended: 0,
             answered: Answered::default(),
+            losses: Losses::default(),
             next_fault: 0,
             away: Away::default(),
-            target_deadline: None,
             still: 0,
             later: BTreeMap::new(),
             undone: 0,
@@ -225,6 +230,7 @@ impl World {
         let now = self.net.now();
         let mut progress = self.undo_due(now)?;
         progress |= self.turn_target(now)?;
+        self.count_losses();
         for at in 0..self.hosts.len() {
             progress |= self.poll_host(at, now)?;
         }
@@ -238,7 +244,7 @@ impl World {
         let settle = (self.oracle.unsettled() > 0)
             .then_some(self.stable.0 + SETTLED_AFTER)
             .filter(|at| *at > now);
-        let target = self.target_deadline;
+        let target = self.reactors.deadline();
         let until = hosts
             .chain(undo)
             .chain(settle)
@@ -257,7 +263,7 @@ impl World {
             return Err(Wrong(format!(
                 "somebody wants to be woken at once, again and again, and does nothing: \
                  target {:?}, disks {:?}",
-                self.target_deadline,
+                self.reactors.deadline(),
                 self.disks.next_at()
             )));
         }
@@ -265,18 +271,11 @@ impl World {
     }
 
     fn turn_target(&mut self, now: Duration) -> Result<bool, Wrong> {
-        let Some(reactor) = &mut self.reactor else {
-            return Ok(false);
-        };
-        let turn = reactor
-            .turn(now)
-            .map_err(|error| Wrong(format!("the target failed: {error}")))?;
-        self.target_deadline = turn.next_deadline;
-        if turn.drained {
+        let turned = self.reactors.turn(now, &self.disks)?;
+        if turned.drained {
             self.drained()?;
-            return Ok(true);
         }
-        Ok(turn.did_work)
+        Ok(turned.worked)
     }
 
     /// What must be so at every moment.
@@ -309,8 +308,7 @@ impl World {
     /// and no others.
     fn has_only_settled_queue_pairs(&self) -> bool {
         let pairs: Option<usize> = self.hosts.iter().map(Host::settled_queue_pairs).sum();
-        let there = self.reactor.as_ref().map(Reactor::queue_pairs);
-        pairs.is_some() && pairs == there
+        self.reactors.run() && pairs == Some(self.reactors.queue_pairs())
     }
 
     /// Writes whose answer was lost cannot come any more once all queue pairs
@@ -336,7 +334,6 @@ impl World {
     /// Starts the target, as after a loss of power or an upgrade.
     fn start_target(&mut self) {
         self.target = Target::new(model(&self.plan, &self.away));
-        let mailbox = Mailbox::new().unwrap();
         let data = vec![
             ClassSpec {
                 len: 4096,
@@ -357,24 +354,19 @@ impl World {
             stall: Duration::from_secs(3),
             drain: Duration::from_secs(2),
         };
-        let peers: Arc<[Mailbox]> = Arc::from([mailbox.clone()]);
-        let storage = self.disks.open();
-        let target = self.target.clone();
-        let mut reactor = Reactor::new(config, target, storage, mailbox, peers).unwrap();
-        self.all_free = reactor.free_buffers();
-        let provider = self.target_provider();
-        let provider = reactor.add_provider(provider).unwrap();
-        for port in 0..self.plan.ports {
-            let addr = Address::from((TARGET_IP, PORT + port));
-            reactor.listen(provider, addr).unwrap();
-        }
-        self.target_deadline = Some(self.net.now());
-        self.reactor = Some(reactor);
+        let providers = self.medium.providers(TARGET_IP, self.plan.reactors);
+        let providers = providers.into_iter().map(|one| self.with_layers(one));
+        let ports = 0..self.plan.ports;
+        let addrs: Vec<_> = ports
+            .map(|port| Address::from((TARGET_IP, PORT + port)))
+            .collect();
+        let (providers, now) = (providers.collect(), self.net.now());
+        let (target, disks) = (&self.target, &self.disks);
+        self.reactors = Reactors::start(&config, target, disks, providers, &addrs, now);
         self.say(format_args!("target starts"));
     }
 
-    fn target_provider(&mut self) -> Box<dyn Provider> {
-        let mut endpoint = self.medium.provider(TARGET_IP);
+    fn with_layers(&self, mut endpoint: Box<dyn Provider>) -> Box<dyn Provider> {
         if self.plan.shared_receives > 0 {
             // Places for all that hosts may send and more.
             let sharing = Sharing::new(endpoint, 2048, 3 * 4096).unwrap();

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nvmeof_target::{Mail, Reactor};
+use nvmeof_target::Mail;
 
 use super::{Undo, World, model};
 use crate::oracle::Wrong;
@@ -95,11 +95,10 @@ impl World {
     /// The target serves what is there. One that does not run will when it
     /// starts.
     fn apply(&mut self, now: Duration) -> Result<(), Wrong> {
-        let Some(mailbox) = self.reactor.as_ref().map(Reactor::mailbox) else {
+        if !self.reactors.run() {
             return Ok(());
-        };
-        mailbox.send(Mail::POLL);
-        self.target_deadline = Some(now);
+        }
+        self.reactors.send(Mail::POLL, now);
         let applied = self.target.apply(model(&self.plan, &self.away));
         let applied = applied.map_err(|error| Wrong(error.to_string()))?;
         if applied.changes.len() != 1 || !applied.disconnected.is_empty() {
