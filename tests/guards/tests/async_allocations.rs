@@ -55,11 +55,9 @@ async fn connect(addr: Address, transport: Transport, folder: &Path) -> Controll
 /// Writes and reads, one after the other.
 async fn work(namespace: &Namespace, mut buf: Buf) -> Buf {
     for lba in 0..OPERATIONS / 2 {
-        let (result, back) = namespace.write(lba, buf, WriteOptions::default()).await;
-        result.unwrap();
-        let (result, back) = namespace.read(lba, back).await;
-        result.unwrap();
-        buf = back;
+        let options = WriteOptions::default();
+        buf = namespace.write(lba, buf, options).await.unwrap();
+        buf = namespace.read(lba, buf).await.unwrap();
     }
     buf
 }
