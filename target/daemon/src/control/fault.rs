@@ -42,6 +42,18 @@ pub(crate) struct ErrorText {
     pub(crate) key: Option<String>,
 }
 
+/// What any request may be answered instead, for the description.
+#[derive(utoipa::IntoResponses)]
+#[allow(dead_code, reason = "only its shape is asked for")]
+pub(super) enum Refusals {
+    /// The request cannot be done; nothing changed.
+    #[response(status = "4XX")]
+    OfRequest(ErrorBody),
+    /// The target cannot do it now.
+    #[response(status = "5XX")]
+    OfTarget(ErrorBody),
+}
+
 impl Fault {
     /// Of that status, with no place.
     #[must_use]

@@ -15,7 +15,7 @@ use super::api::{
     ControllerOut, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, LostOut, NamespaceOut,
     OutcomeOut, PortOut, SavedOut, StatusOut, SubsystemOut,
 };
-use super::fault::ErrorBody;
+use super::fault::Refusals;
 use super::{Fault, Shared, openapi};
 use crate::changes::{ChangeError, Keeper, Outcome, Resize};
 use crate::manage::{Drained, Plan};
@@ -106,8 +106,7 @@ pub(super) async fn document(State(shared): State<Shared>) -> Answer<DocumentOut
     post,
     path = "/v1/plan",
     request_body = DocumentIn,
-    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody))
+    responses((status = 200, body = OutcomeOut), Refusals)
 )]
 pub(super) async fn plan(
     State(shared): State<Shared>,
@@ -126,8 +125,7 @@ pub(super) async fn plan(
     post,
     path = "/v1/apply",
     request_body = DocumentIn,
-    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody))
+    responses((status = 200, body = OutcomeOut), Refusals)
 )]
 pub(super) async fn apply(
     State(shared): State<Shared>,
@@ -141,12 +139,7 @@ pub(super) async fn apply(
 
 /// Reads the administrator's file again and serves what it says, with the
 /// changes made at run time.
-#[utoipa::path(
-    post,
-    path = "/v1/reload",
-    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody))
-)]
+#[utoipa::path(post, path = "/v1/reload", responses((status = 200, body = OutcomeOut), Refusals))]
 pub(super) async fn reload(State(shared): State<Shared>) -> Answer<OutcomeOut> {
     change(shared, |keeper| changed("reload", keeper.reload())).await
 }
@@ -155,8 +148,7 @@ pub(super) async fn reload(State(shared): State<Shared>) -> Answer<OutcomeOut> {
 #[utoipa::path(
     post,
     path = "/v1/reload/plan",
-    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody))
+    responses((status = 200, body = OutcomeOut), Refusals)
 )]
 pub(super) async fn plan_reload(State(shared): State<Shared>) -> Answer<OutcomeOut> {
     in_turn(shared, |keeper| {
@@ -170,8 +162,7 @@ pub(super) async fn plan_reload(State(shared): State<Shared>) -> Answer<OutcomeO
     post,
     path = "/v1/edits",
     request_body = EditsIn,
-    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody))
+    responses((status = 200, body = OutcomeOut), Refusals)
 )]
 pub(super) async fn edits(
     State(shared): State<Shared>,
@@ -193,8 +184,7 @@ pub(super) async fn edits(
     post,
     path = "/v1/forget",
     request_body = ForgetIn,
-    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody))
+    responses((status = 200, body = OutcomeOut), Refusals)
 )]
 pub(super) async fn forget(
     State(shared): State<Shared>,
@@ -211,8 +201,7 @@ pub(super) async fn forget(
     post,
     path = "/v1/resize",
     request_body = Resize,
-    responses((status = 200, body = OutcomeOut), (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody))
+    responses((status = 200, body = OutcomeOut), Refusals)
 )]
 pub(super) async fn resize(
     State(shared): State<Shared>,
@@ -229,8 +218,7 @@ pub(super) async fn resize(
     post,
     path = "/v1/disconnect",
     request_body = HostIn,
-    responses((status = 200, body = LostOut), (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody))
+    responses((status = 200, body = LostOut), Refusals)
 )]
 pub(super) async fn disconnect(
     State(shared): State<Shared>,
@@ -246,23 +234,13 @@ pub(super) async fn disconnect(
 
 /// Takes no new connections, lets commands in work finish, and lets go of all
 /// hosts. What is served stays for when hosts may come again.
-#[utoipa::path(
-    post,
-    path = "/v1/drain",
-    responses((status = 200, body = LostOut), (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody))
-)]
+#[utoipa::path(post, path = "/v1/drain", responses((status = 200, body = LostOut), Refusals))]
 pub(super) async fn drain(State(shared): State<Shared>) -> Answer<LostOut> {
     change(shared, |keeper| Ok(keeper.drain()?[..].into())).await
 }
 
 /// Lets hosts come again after they were let go.
-#[utoipa::path(
-    post,
-    path = "/v1/resume",
-    responses((status = 200, body = StatusOut), (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody))
-)]
+#[utoipa::path(post, path = "/v1/resume", responses((status = 200, body = StatusOut), Refusals))]
 pub(super) async fn resume(State(shared): State<Shared>) -> Answer<StatusOut> {
     change(shared, |keeper| {
         keeper.resume()?;
@@ -272,12 +250,7 @@ pub(super) async fn resume(State(shared): State<Shared>) -> Answer<StatusOut> {
 }
 
 /// Saves the changes made at run time, if they are not.
-#[utoipa::path(
-    post,
-    path = "/v1/save",
-    responses((status = 200, body = SavedOut), (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody))
-)]
+#[utoipa::path(post, path = "/v1/save", responses((status = 200, body = SavedOut), Refusals))]
 pub(super) async fn save(State(shared): State<Shared>) -> Answer<SavedOut> {
     in_turn(shared, |keeper| {
         let file = keeper.save()?.display().to_string();
