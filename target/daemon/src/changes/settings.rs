@@ -71,8 +71,12 @@ fn without_settings(text: &str) -> Result<String, String> {
 
 /// Where an item is, and what is in it.
 fn spans_of(item: &Item, spans: &mut Vec<Range<usize>>) {
-    spans.extend(item.span());
-    if let Some(table) = item.as_table_like() {
+    let table = item.as_table_like();
+    // Between the parts of a table without a head there may be others.
+    if !table.is_some_and(TableLike::is_dotted) {
+        spans.extend(item.span());
+    }
+    if let Some(table) = table {
         spans_in(table, spans);
     }
     for table in item.as_array_of_tables().into_iter().flatten() {
@@ -167,6 +171,15 @@ mod tests {
             }
             assert!(merged.ends_with("\n\n# The settings of f:\n[limits]\nio_queues = 5\n"));
         }
+    }
+
+    #[test]
+    fn what_stands_between_settings_stays() {
+        let text = "limits.io_queues = 3\ndiscovery.nqn = \"d\"\nlimits.queue_depth = 64\n\
+            [[port]]\ntraddr = \"a\"\n";
+        let both = both(text, "").unwrap();
+        assert_eq!(both["discovery"]["nqn"].as_str(), Some("d"));
+        assert!(!both.contains_key("limits"));
     }
 
     #[test]
