@@ -17,6 +17,13 @@ use crate::protection::Asked;
 use crate::{CloseCause, Event, Executed, Order, Response};
 
 impl Queue {
+    /// Its connection ends: with an admin queue nothing more of its I/O queues is begun.
+    /// Says whether every reactor has to poll its queues.
+    #[must_use]
+    pub fn ends(&self) -> bool {
+        matches!(&self.role, Role::Admin(controller) if controller.hot.lose())
+    }
+
     pub(super) fn poll_admin(
         &mut self,
         controller: &Arc<Controller>,

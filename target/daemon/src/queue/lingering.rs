@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use nvmeof_target_core::{RangeLock, overlap};
+use nvmeof_target_core::{News, RangeLock, overlap};
 
 use super::slots::Changing;
 use super::{DiskRequest, Edge, Io, State};
@@ -63,6 +63,10 @@ impl Edge {
             self.state = State::Closing;
             self.leave_backlog(io);
             self.keep_out_of(io.now, io);
+            // The host gives up its I/O queues with it, and sends again what they had.
+            if self.core.ends() {
+                *io.news |= News::POLL_ALL;
+            }
         }
     }
 

@@ -134,6 +134,35 @@ fn a_queue_whose_connection_ends_begins_nothing_more() {
     assert_eq!(bench.reactor.storage_mut().disks[0][4 * 512], 1);
 }
 
+/// The host of an admin queue that ends gives up its I/O queues, however long the provider
+/// takes with it.
+#[test]
+fn when_an_admin_queue_ends_its_io_queues_begin_nothing_more() {
+    let mut bench = Bench::new(85);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    let locks = bench.reactor.target.locks().join();
+    hold(&mut bench, true);
+    host.send_with(qp, command(io::WRITE, 4, 1), &[1; 512]);
+    bench.run_for(&mut [&mut host], A_WHILE);
+    assert!(in_flight(&mut bench) == 1 && locks.is_idle());
+    let now = bench.net.now();
+    for place in bench.reactor.queues.places() {
+        let edge = bench.reactor.queues.get(place);
+        if let Some(qp) = edge.filter(|edge| edge.is_admin()).map(|edge| edge.qp) {
+            bench.reactor.handle(0, Event::Ending { qp }, now);
+        }
+    }
+    let late = host.send_with(qp, command(io::WRITE, 4, 1), &[2; 512]);
+    bench.run_for(&mut [&mut host], A_WHILE);
+    assert_eq!(in_flight(&mut bench), 1, "that came too late");
+    assert!(!locks.is_idle());
+    hold(&mut bench, false);
+    bench.until(&mut [&mut host], |_, _| locks.is_idle());
+    assert!(host.take(late).is_none());
+    assert_eq!(bench.reactor.storage_mut().disks[0][4 * 512], 1);
+}
+
 /// One whose host may have given it up: another queue is not told.
 #[test]
 fn newer_writes_wait_for_one_that_takes_long() {
