@@ -53,11 +53,8 @@ impl Broken {
                     subsystem,
                     nsid,
                     enabled: true,
-                },
-            ) => subsystem.as_deref() == Some(nqn) && nsid == number,
-            (
-                Thing::Namespace(nqn, number),
-                Edit::NamespaceSet {
+                }
+                | Edit::NamespaceSet {
                     subsystem, nsid, ..
                 },
             ) => subsystem.as_deref() == Some(nqn) && nsid == number,

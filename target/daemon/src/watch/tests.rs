@@ -330,8 +330,9 @@ fn a_server_is_watched_from_its_start() {
     assert!(snapshot.hosts.is_empty() && snapshot.queues.is_empty());
     // A reactor may answer in its first turn, whose time is counted at its end.
     let counted = |_| {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-        let mut reactors = watch.snapshot().reactors.into_iter();
+        std::thread::sleep(Duration::from_millis(5));
+        let snapshot = watch.snapshot();
+        let mut reactors = snapshot.reactors.iter();
         reactors.any(|one| one.times.values().any(|time| *time > 0))
     };
     assert!((0..2000).any(counted));
