@@ -6,7 +6,8 @@ use std::fs::{File, OpenOptions};
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nvmeof_backend::{Claim, OpenError, Spec};
+use nvmeof_backend::{Claim, Disks, OpenError, Spec};
+use nvmeof_uring::RingConfig;
 
 #[test]
 fn a_disk_is_not_gone_because_there_are_no_descriptors() {
@@ -15,6 +16,7 @@ fn a_disk_is_not_gone_because_there_are_no_descriptors() {
     File::create(&path).unwrap().set_len(1 << 20).unwrap();
     let spec: Spec = path.to_str().unwrap().parse().unwrap();
     let claim = Claim::take(&spec, None).unwrap();
+    let mut disks = Disks::new(RingConfig::default()).unwrap();
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(2 << 20).unwrap();
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
@@ -22,15 +24,17 @@ fn a_disk_is_not_gone_because_there_are_no_descriptors() {
     let free = std::os::fd::AsRawFd::as_raw_fd(&file.try_clone().unwrap());
     setrlimit(Resource::RLIMIT_NOFILE, u64::try_from(free).unwrap(), hard).unwrap();
     let told = claim.resized();
+    let opened = disks.open(&claim);
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
-    let error = told.err().unwrap();
+    let size = told.unwrap().unwrap().geometry().size;
+    assert_eq!(size, 2 << 20, "that takes no descriptor");
+    let error = opened.err().unwrap();
     assert!(
         matches!(&error, OpenError::System { errno, .. } if *errno == Errno::EMFILE),
         "{error}"
     );
     assert!(error.is_passing());
-    let size = claim.resized().unwrap().unwrap().geometry().size;
-    assert_eq!(size, 2 << 20);
+    disks.open(&claim).unwrap();
     // What is wrong with the storage itself does not pass.
     file.set_len(0).unwrap();
     assert!(!claim.resized().err().unwrap().is_passing());
