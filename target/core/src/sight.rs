@@ -179,6 +179,12 @@ impl Sight {
         self.seen.get(at)
     }
 
+    /// Whether that namespace is there, and not another one with its number.
+    pub(crate) fn has(&self, namespace: &Namespace) -> bool {
+        let its = self.get(namespace.nsid);
+        its.is_some_and(|one| one.namespace.uuid == namespace.uuid)
+    }
+
     /// The groups, lowest number first.
     pub(crate) fn groups(&self) -> impl Iterator<Item = (u32, AnaState)> {
         self.groups.iter().map(|(group, state)| (*group, *state))

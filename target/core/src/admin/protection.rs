@@ -1,35 +1,33 @@
 //! The Namespace Write Protection Config feature (Base 2.1, 5.1.25.1.31).
 
+use std::sync::Arc;
+
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{GetFeatures, NSID_ALL, Select, SetFeatures};
 use nvmeof_wire::features::WriteProtection;
 
 use super::features::{SEL, capabilities};
-use super::{Admin, CDW10, CDW11, NSID};
+use super::{Admin, CDW10, CDW11};
 use crate::controller::{Controller, Serves};
 use crate::live::{Granting, Live};
 use crate::protection::{Asked, Refused};
 use crate::queue::{Epoch, Failure, Next, Request, Stage, flush_of, not_ready, status_of};
-use crate::sight::{Present, Seen};
+use crate::sight::{Present, Seen, Sight};
 use crate::target::Shared;
 use crate::{Executed, IoKind, IoOp, Namespace};
 
 impl Admin<'_> {
-    /// Get Features. The default is No Write Protect (Base 2.1, 8.1.16: "the
+    /// Get Features of a namespace that is there for the host. The default is No Write Protect (Base 2.1, 8.1.16: "the
     /// initial state of a namespace"); nothing is saved by Set Features.
     pub(super) fn get_protection(&self, command: &GetFeatures) -> Result<Next, Failure> {
         let value = match command.select {
             Select::Capabilities => capabilities(command.fid).bits(),
             Select::Current => {
-                self.visible(command.nsid)?;
                 let state = self.live()?.protection(command.nsid);
-                let state = state.ok_or_else(|| self.no_namespace(command.nsid))?;
-                state.to_dword()
+                let gone = || self.refusal(Refused::Gone, command.nsid);
+                state.ok_or_else(gone)?.to_dword()
             }
-            Select::Default | Select::Saved => {
-                self.visible(command.nsid)?;
-                WriteProtection::NONE.to_dword()
-            }
+            Select::Default | Select::Saved => WriteProtection::NONE.to_dword(),
             Select::Reserved(_) => return Err(Failure::field(SEL)),
         };
         Ok(Next::Done(value.into()))
@@ -56,8 +54,8 @@ impl Admin<'_> {
         if command.nsid != NSID_ALL {
             return self.protect_one(request, &self.visible(command.nsid)?.namespace, to);
         }
-        let live = self.live()?;
-        for seen in self.all_seen() {
+        let (live, sight) = (self.live()?, self.sight()?);
+        for seen in sight.seen() {
             check_ready(&seen.namespace, to)?;
             let allowed = live.check_protection(seen.namespace.nsid, to);
             allowed.map_err(|refused| self.refusal(refused, NSID_ALL))?;
@@ -111,8 +109,9 @@ impl Admin<'_> {
         from: u32,
         to: WriteProtection,
     ) -> Result<Next, Failure> {
-        let all = self.all_seen();
-        for seen in all.iter().filter(|seen| seen.namespace.nsid >= from) {
+        let sight = self.sight()?;
+        let rest = sight.seen().iter();
+        for seen in rest.filter(|seen| seen.namespace.nsid >= from) {
             match self.protect_one(request, &seen.namespace, to)? {
                 Next::Done(_) => {}
                 next => return Ok(next),
@@ -186,29 +185,21 @@ impl Admin<'_> {
 
     /// The namespace, if it is there for this host.
     fn visible(&self, nsid: u32) -> Result<Seen, Failure> {
-        let sight = self.controller.sight();
-        let seen = sight.as_ref().and_then(|sight| sight.get(nsid));
-        seen.cloned().ok_or_else(|| self.no_namespace(nsid))
-    }
-
-    /// All that there are for this host.
-    fn all_seen(&self) -> Vec<Seen> {
-        let sight = self.controller.sight();
-        sight.map_or(Vec::new(), |sight| sight.seen().to_vec())
+        let seen = self.sight()?.get(nsid).cloned();
+        seen.ok_or_else(|| self.refusal(Refused::Gone, nsid))
     }
 
     fn refusal(&self, refused: Refused, nsid: u32) -> Failure {
-        match refused {
-            Refused::Gone => self.no_namespace(nsid),
-            Refused::Fixed => Failure::from(Status::FEATURE_NOT_CHANGEABLE).at(CDW10),
+        match (refused, self.sight()) {
+            (Refused::Fixed, _) => Failure::from(Status::FEATURE_NOT_CHANGEABLE).at(CDW10),
+            (Refused::Gone, Ok(sight)) => Failure::no_namespace(&sight, nsid),
+            (Refused::Gone, Err(failure)) => failure,
         }
     }
 
-    fn no_namespace(&self, nsid: u32) -> Failure {
-        let sight = self.controller.sight();
-        sight.map_or(Failure::field(NSID), |sight| {
-            Failure::no_namespace(&sight, nsid)
-        })
+    /// What the host sees. A discovery controller has none of this.
+    fn sight(&self) -> Result<Arc<Sight>, Failure> {
+        self.controller.sight().ok_or(Failure::field(CDW10))
     }
 
     fn live(&self) -> Result<&Live, Failure> {

@@ -250,7 +250,7 @@ impl Controller {
         let [was, is] = [&before, &now].map(|sight| warnings::critical(sight, &cold.features));
         self.warn(&mut cold, is - was);
         let values = &mut cold.features.error_recovery;
-        values.retain(|nsid, _| now.get(*nsid).is_some());
+        values.retain(|nsid, _| now.get(*nsid).is_some_and(|one| before.has(&one.namespace)));
         cold.access.changed(&differing.groups);
         if !differing.namespaces.is_empty() {
             cold.changed.add(&differing.namespaces);

@@ -209,6 +209,11 @@ fn each_namespace_has_its_own_error_recovery() {
     let _ = apply(&target, &[without, closed()]);
     let _ = apply(&target, &[subsystem(), closed()]);
     assert_eq!(limits(&mut host), [5, 0]);
+    let mut other = subsystem();
+    other.namespaces[0].uuid = Some([9; 16]);
+    let _ = apply(&target, &[other, closed()]);
+    assert_eq!(limits(&mut host), [0, 0]);
+    assert_eq!(set_of(&mut host, RECOVERY, 1, 5), Status::SUCCESS);
     host.set_cc(0);
     host.set_cc(nvmeof_wire::registers::Cc::ENABLE.0);
     assert_eq!(limits(&mut host), [0, 0]);
