@@ -7,6 +7,7 @@
 )]
 
 use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener};
 
 use nvmeof_e2e::{
     HOST, NQN, Peer, Run, Setup, Target, connect_capsule, eventually, over_socket, request,
@@ -62,10 +63,21 @@ fn ask(
     place: (u16, u16),
     size: u16,
 ) -> (Peer, Status, u16) {
+    ask_at(target.address(), host, subsystem, place, size)
+}
+
+/// The same by another port.
+fn ask_at(
+    address: SocketAddr,
+    host: &str,
+    subsystem: &str,
+    place: (u16, u16),
+    size: u16,
+) -> (Peer, Status, u16) {
     let (qid, cntlid) = place;
     let nqn = |name| Nqn::new(name).unwrap();
     let data = ConnectData::new([7; 16], cntlid, &nqn(subsystem), &nqn(host));
-    let mut peer = Peer::queue_sized(target.address(), qid, size);
+    let mut peer = Peer::queue_sized(address, qid, size);
     peer.capsule(&connect_capsule(&(Connect::new(qid, size, 0), data)));
     let answer = peer.response();
     let [low, high, ..] = answer.result.get().to_le_bytes();
@@ -74,7 +86,11 @@ fn ask(
 
 /// A controller of that host, enabled.
 fn controller(target: &Target, host: &str) -> (Peer, u16) {
-    let (mut peer, status, cntlid) = ask(target, host, NQN, (0, 0xffff), 32);
+    controller_at(target.address(), host)
+}
+
+fn controller_at(address: SocketAddr, host: &str) -> (Peer, u16) {
+    let (mut peer, status, cntlid) = ask_at(address, host, NQN, (0, 0xffff), 32);
     assert!(status.is_success(), "{status}");
     let enable = PropertyAccess::set(Property::CC, PropertyValue::Dword(Cc::ENABLE.0));
     peer.capsule(&enable.to_bytes());
@@ -159,6 +175,108 @@ fn connections_that_find_no_room_are_counted() {
     let _ = more.hear_out();
     let counted = || (hits(&setup)["limits.port_connections"] == 1).then_some(());
     assert!(eventually(counted).is_some(), "{:?}", hits(&setup));
+    target.must_be_well();
+    target.stop();
+}
+
+/// Those that are not 0.
+fn hit(setup: &Setup) -> BTreeMap<String, u64> {
+    let all = hits(setup).into_iter();
+    all.filter(|(_, count)| *count > 0).collect()
+}
+
+fn only(key: &str, count: u64) -> BTreeMap<String, u64> {
+    BTreeMap::from([(key.to_owned(), count)])
+}
+
+/// A queue of `host` is refused, which is counted for `key` alone.
+fn is_refused(setup: &Setup, address: SocketAddr, host: &str, place: (u16, u16), key: &str) {
+    let (_peer, status, _) = ask_at(address, host, NQN, place, 32);
+    assert_eq!(status, Status::CONNECT_CONTROLLER_BUSY, "{key}");
+    assert_eq!(hit(setup), only(key, 1));
+}
+
+#[test]
+fn identifiers_that_are_used_up_are_counted() {
+    let keys = "allow_any_host = true\ncntlid_min = 1\ncntlid_max = 2\n";
+    let setup = limited("").access(keys);
+    let mut target = setup.start();
+    let _two = [HOST, OTHER].map(|host| controller(&target, host));
+    let key = "subsystem.cntlid_max";
+    is_refused(&setup, target.address(), OTHER, (0, 0xffff), key);
+    target.must_be_well();
+    target.stop();
+}
+
+/// What every host may have: a controller, and the first of its I/O queues.
+fn one_queue(target: &Target) -> (Peer, Peer, u16) {
+    let (admin, cntlid) = controller(target, HOST);
+    let (first, status, _) = ask(target, HOST, NQN, (1, cntlid), 32);
+    assert!(status.is_success(), "{status}");
+    (admin, first, cntlid)
+}
+
+/// A host has others beside it, and would have more of a reactor's buffers than its part.
+#[test]
+fn memory_that_a_host_may_not_have_is_counted() {
+    let setup = limited("[limits]\nhost_memory = 1\n");
+    let mut target = setup.start();
+    let (_other, _) = controller(&target, OTHER);
+    let (_admin, _first, cntlid) = one_queue(&target);
+    let key = "limits.host_memory";
+    is_refused(&setup, target.address(), HOST, (2, cntlid), key);
+    target.must_be_well();
+    target.stop();
+}
+
+/// A port before the one that there always is, and the address of that one.
+fn two_ports(limits: &str) -> (Setup, SocketAddr) {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let other = free.local_addr().unwrap();
+    let port = "[[port]]\ntraddr = \"127.0.0.2\"\ntrsvcid = 0\nprovider = \"iwarp\"\n";
+    let setup = limited(&format!("[limits]\n{limits}{port}"));
+    (setup.port(other.port()), other)
+}
+
+#[test]
+fn what_one_port_may_not_have_beside_others_is_counted() {
+    let (setup, _) = two_ports("port_controllers = 1\n");
+    let mut target = setup.start();
+    let _first = controller(&target, HOST);
+    let key = "limits.port_controllers";
+    is_refused(&setup, target.address(), OTHER, (0, 0xffff), key);
+    target.must_be_well();
+    target.stop();
+
+    let (setup, other) = two_ports("port_memory = 1\n");
+    let mut target = setup.start();
+    let (_admin_there, its) = controller_at(other, OTHER);
+    let (_its, status, _) = ask_at(other, OTHER, NQN, (1, its), 32);
+    assert!(status.is_success(), "{status}");
+    let (_admin, _first, cntlid) = one_queue(&target);
+    let key = "limits.port_memory";
+    is_refused(&setup, target.address(), HOST, (2, cntlid), key);
+    target.must_be_well();
+    target.stop();
+}
+
+/// Connections of I/O queues without a Connect, which leave some for admin queues.
+#[test]
+fn connections_without_a_buffer_for_a_capsule_are_counted() {
+    let limits = "[limits]\nunconnected = 4096\n[reactor]\nbuffer_memory = \"8M\"\n";
+    let setup = limited(limits);
+    let mut target = setup.start();
+    let mut peers = Vec::new();
+    let full = only("reactor.buffer_memory", 1);
+    while hit(&setup).is_empty() && peers.len() < 1024 {
+        let mut peer = Peer::connect(target.address());
+        peer.say(&request(Request::new(1, 32).as_bytes()));
+        // The answer's fixed part, whichever it is.
+        let _ = peer.hear(20);
+        peers.push(peer);
+    }
+    assert_eq!(hit(&setup), full, "{} connections", peers.len());
+    let _admin = controller(&target, HOST);
     target.must_be_well();
     target.stop();
 }
