@@ -56,7 +56,7 @@ struct Active {
 impl Active {
     /// A write begins in a storage where a durable one makes stable what was written before.
     fn begin(&mut self, losses: &Arc<Losses>) {
-        if self.job.fua() && self.begun.is_none() {
+        if self.job.writes_through() && self.begun.is_none() {
             self.begun = Some(Begun::begin(losses));
         }
     }
@@ -133,17 +133,6 @@ impl FileDisk {
         self.finish(slot, Err((kind, errno)), io);
     }
 
-    /// It is done.
-    fn succeed(&mut self, slot: u32, io: &mut Io<'_>) {
-        let active = self.active.get_mut(slot as usize);
-        // A direct write that fails says so itself.
-        let begun = active.and_then(|it| it.begun.take_if(|_| !self.geometry.direct));
-        match begun {
-            Some(begun) => self.settle(begun, vec![slot], io),
-            None => self.finish(slot, Ok(()), io),
-        }
-    }
-
     fn finish(&mut self, slot: u32, result: Result<(), (IoErrorKind, Errno)>, io: &mut Io<'_>) {
         let Some(Active {
             tag, job, mut buf, ..
@@ -185,7 +174,7 @@ fn start(
     io: &mut Io<'_>,
 ) -> Result<(), Cannot> {
     let position = active.job.position();
-    let mode = if active.job.fua() {
+    let mode = if active.job.writes_through() {
         WriteMode::Dsync
     } else {
         WriteMode::Normal
@@ -261,7 +250,7 @@ impl Backend for FileDisk {
             io.done(tag, op.into_buf(), Ok(()));
             return Ok(());
         }
-        let job = Job::new(&op, self.geometry.block_size);
+        let job = Job::new(&op, self.geometry.block_size, self.geometry.direct);
         let buf = op.into_buf();
         let begun = None;
         let slot = self.active.insert(Active {
@@ -296,7 +285,8 @@ impl Backend for FileDisk {
             .job
             .advance(done.result, &mut self.zeroes, &self.name)
         {
-            Next::Done(Ok(())) => self.succeed(slot, io),
+            // A direct write that fails says so itself.
+            Next::Done(Ok(())) => self.finish(slot, Ok(()), io),
             Next::Done(Err((kind, errno))) => self.fail(slot, kind, errno, io),
             Next::Step => self.go_on(slot, io),
             Next::Later => self.again.push_back(slot),

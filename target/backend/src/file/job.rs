@@ -2,7 +2,8 @@
 //! means. Does no I/O.
 //!
 //! ```text
-//! read, write     Read/Write, again for the rest while results are short
+//! read, write     Read/Write, again for the rest while results are short; through the
+//!                 page cache Sync after a write that must survive a loss of power
 //! flush           Sync
 //! deallocate      Punch
 //! write zeroes    Punch (when allowed) -> ZeroRange -> WriteZeroes..., each
@@ -56,6 +57,10 @@ pub(super) struct Job {
     retries: u16,
     block_size: BlockSize,
     fua: bool,
+    /// What it writes goes past the page cache.
+    direct: bool,
+    /// It is written, and has to be made durable.
+    syncs: bool,
 }
 
 #[derive(Debug)]
@@ -75,8 +80,6 @@ enum Way {
     Punch,
     ZeroRange,
     Write,
-    /// They are there and have to be made durable.
-    Sync,
 }
 
 /// Results in a row that moved less than a block before we give up: the
@@ -87,7 +90,7 @@ const STALLS: u8 = 3;
 const RETRIES: u16 = 1000;
 
 impl Job {
-    pub(super) fn new(op: &Op, block_size: BlockSize) -> Self {
+    pub(super) fn new(op: &Op, block_size: BlockSize, direct: bool) -> Self {
         let (offset, len) = op.range();
         let (what, fua) = match op {
             Op::Read { buf, .. } => (What::Read(buf.view()), false),
@@ -116,6 +119,8 @@ impl Job {
             retries: 0,
             block_size,
             fua,
+            direct,
+            syncs: false,
         }
     }
 
@@ -147,9 +152,10 @@ impl Job {
         self.offset + self.moved
     }
 
-    /// Whether writes must be durable.
-    pub(super) fn fua(&self) -> bool {
-        self.fua
+    /// Whether writes are made durable by themselves. Of the page cache one that fails
+    /// would not tell whether it was written, or not made durable and others with it.
+    pub(super) fn writes_through(&self) -> bool {
+        self.fua && self.direct
     }
 
     /// Whether what others wrote before, and were told was done, may be lost when it
@@ -159,11 +165,13 @@ impl Job {
     pub(super) fn loses_earlier(&self, kind: IoErrorKind, fua_alone: bool) -> bool {
         let changes = matches!(self.what, What::Write(_) | What::WriteZeroes(_));
         match kind {
-            _ if matches!(self.what, What::Flush | What::WriteZeroes(Way::Sync)) => true,
+            _ if self.syncs || matches!(self.what, What::Flush) => true,
             // The cache of what is gone is gone.
             IoErrorKind::Removed => true,
             // It takes the error of others.
-            IoErrorKind::Media | IoErrorKind::Other => changes && self.fua && !fua_alone,
+            IoErrorKind::Media | IoErrorKind::Other => {
+                changes && self.writes_through() && !fua_alone
+            }
             // It did not come to that.
             IoErrorKind::NoSpace
             | IoErrorKind::ReadOnly
@@ -193,9 +201,10 @@ impl Job {
             };
         }
         match self.what {
+            _ if self.syncs => Step::Sync,
             What::Read(_) => Step::Read,
             What::Write(_) => Step::Write,
-            What::Flush | What::WriteZeroes(Way::Sync) => Step::Sync,
+            What::Flush => Step::Sync,
             What::Deallocate | What::WriteZeroes(Way::Punch) => Step::Punch { len },
             What::WriteZeroes(Way::ZeroRange) => Step::ZeroRange { len },
             What::WriteZeroes(Way::Write) => Step::WriteZeroes { len },
@@ -219,12 +228,13 @@ impl Job {
             Err(errno) => return self.failed(errno, zeroes, path),
         };
         match self.what {
+            _ if self.syncs => Next::Done(Ok(())),
             What::Read(_) | What::Write(_) | What::WriteZeroes(Way::Write) => {
                 self.transferred(bytes)
             }
             What::WriteZeroes(Way::Punch | Way::ZeroRange) if self.fua => {
                 // fallocate(2) has no way to ask for that.
-                self.what = What::WriteZeroes(Way::Sync);
+                self.syncs = true;
                 Next::Step
             }
             What::Flush | What::Deallocate | What::WriteZeroes(_) => Next::Done(Ok(())),
@@ -237,7 +247,12 @@ impl Job {
         let whole = u64::from(bytes - bytes % self.block_size.bytes());
         self.moved = self.len.min(self.moved + whole);
         if self.moved == self.len {
-            return Next::Done(Ok(()));
+            let changes = !matches!(self.what, What::Read(_));
+            self.syncs = changes && self.fua && !self.direct;
+            return match self.syncs {
+                true => Next::Step,
+                false => Next::Done(Ok(())),
+            };
         }
         if whole > 0 {
             self.stalls = 0;
@@ -257,7 +272,7 @@ impl Job {
     }
 
     fn failed(&mut self, errno: Errno, zeroes: &mut Zeroes, path: &str) -> Next {
-        let unsupported = matches!(errno, Errno::EOPNOTSUPP | Errno::ENOSYS);
+        let unsupported = matches!(errno, Errno::EOPNOTSUPP | Errno::ENOSYS) && !self.syncs;
         match self.what {
             What::Deallocate if unsupported => {
                 zeroes.no_punch = true;

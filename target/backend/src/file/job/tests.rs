@@ -9,7 +9,7 @@ fn zero_job(may_deallocate: bool, fua: bool) -> Job {
         may_deallocate,
         fua,
     };
-    Job::new(&op, BlockSize::B512)
+    Job::new(&op, BlockSize::B512, true)
 }
 
 /// Runs the job over `results` and lists the steps it asked for.
@@ -65,6 +65,40 @@ fn others_lose_nothing_by_a_write_that_is_made_durable_by_itself() {
     }
 }
 
+/// What fails of it tells what: that it was not written, or that it and what others
+/// wrote was not made durable.
+#[test]
+fn a_durable_write_in_the_page_cache_is_written_and_then_synchronised() {
+    let mut zeroes = Zeroes::default();
+    for (what, first) in [
+        (What::Write(0..8192), Step::Write),
+        (
+            What::WriteZeroes(Way::Write),
+            Step::WriteZeroes { len: 8192 },
+        ),
+    ] {
+        let mut job = zero_job(false, true);
+        (job.what, job.direct) = (what, false);
+        assert!(!job.writes_through());
+        assert_eq!(job.step(&zeroes), first);
+        assert!(!job.loses_earlier(IoErrorKind::Media, false), "not written");
+        assert_eq!(job.advance(Ok(4096), &mut zeroes, ""), Next::Step);
+        assert_ne!(job.step(&zeroes), Step::Sync, "a half of it");
+        assert_eq!(job.advance(Ok(4096), &mut zeroes, ""), Next::Step);
+        assert_eq!(job.step(&zeroes), Step::Sync);
+        assert!(job.loses_earlier(IoErrorKind::Media, false), "not durable");
+        let busy = Err(Errno::EINTR);
+        assert_eq!(job.advance(busy, &mut zeroes, ""), Next::Later);
+        assert_eq!(job.step(&zeroes), Step::Sync);
+        assert_eq!(job.advance(Ok(0), &mut zeroes, ""), Next::Done(Ok(())));
+    }
+    // What goes past the page cache is one operation.
+    let mut job = zero_job(false, true);
+    job.what = What::Write(0..8192);
+    assert!(job.writes_through());
+    assert_eq!(job.advance(Ok(8192), &mut zeroes, ""), Next::Done(Ok(())));
+}
+
 #[test]
 fn durable_zeroes_are_synchronised() {
     let len = 8192;
@@ -100,7 +134,7 @@ fn deallocating_where_it_cannot_be_done_succeeds() {
         len: 512,
     };
     let zeroes = &mut Zeroes::default();
-    let mut job = Job::new(&op, BlockSize::B512);
+    let mut job = Job::new(&op, BlockSize::B512, true);
     let no = Err(Errno::EOPNOTSUPP);
     assert_eq!(job.advance(no, zeroes, ""), Next::Done(Ok(())));
     let full = Err(Errno::ENOSPC);
