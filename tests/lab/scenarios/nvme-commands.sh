@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: read, write, compare, write-zeroes, dsm, flush, verify, copy of nvme-cli, byte by byte; lengths that do not fit
+# about: read, write, compare, write-zeroes, dsm, flush, verify, copy of nvme-cli, byte by byte; lengths that do not fit, and limits
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 300
 source /lab/guest/lib.sh
@@ -21,10 +21,14 @@ refused() {
     expect_match "status of ${*:2}" "$1" "$(expect_fail nvme "${@:2}")"
 }
 
-config "$(disk d1 1M)"
+config "$(disk d1 1M)" "$(disk d2 64M)"
+# Of the last namespace: with blocks of 512 bytes no command is longer than its limit.
+printf 'block_size = 4096\n' >>"$CONFIG"
 target_start
 connect
 disk=$(device 1)
+wait_for 10 device 2
+large=$(device 2)
 truncate -s 1M "$WORK/model"
 dd if=/dev/urandom of="$WORK/data" bs=128k count=1 status=none
 dd if=/dev/urandom of="$WORK/other" bs=4k count=1 status=none
@@ -66,6 +70,30 @@ moved 100 68 1
 same copy
 refused 'LBA Out of Range' copy "$disk" --sdlba=60 --slbs=5,2047 --blocks=0,1
 same "a copy that was refused"
+# Up and down by less than its length: it arrives as it was.
+for to in 61 58; do
+    dd if="$WORK/model" of="$WORK/piece" bs=512 skip=60 count=8 status=none
+    nvme copy "$disk" --sdlba=$to --slbs=60 --blocks=7
+    model $to 8 "$WORK/piece"
+    same "a copy to $to"
+done
+
+# VSL and WZSL are powers of two of pages and recommend only: what is longer is done as well.
+# MCL and MSSRL are blocks, and one more is refused.
+limits=$(nvme nvm-id-ctrl "/dev/$CTRL" -o json)
+expect_eq "VSL, WZSL" "13 13" "$(field '"\(.vsl) \(.wzsl)"' <<<"$limits")"
+expect_eq "the longest Write Zeroes of Linux" $((32 << 20)) \
+    "$(cat "/sys/block/${large##*/}/queue/write_zeroes_max_bytes")"
+for last in 8191 8192 16383; do
+    nvme verify "$large" -s 0 -c $last
+    nvme write-zeroes "$large" -s 0 -c $last
+done
+copies=$(nvme id-ns "$large" -o json)
+expect_eq "MSSRL, MCL, MSRC" "16384 16384 127" \
+    "$(field '"\(.mssrl) \(.mcl) \(.msrc)"' <<<"$copies")"
+nvme copy "$large" --sdlba=8192 --slbs=0 --blocks=8191
+refused 'Size Limit|183\)' copy "$large" --sdlba=0 --slbs=0 --blocks=16384
+refused 'Size Limit|183\)' copy "$large" --sdlba=0 --slbs=0,0 --blocks=16383,0
 
 refused 'Invalid Command Opcode' write-uncor "$disk" -s 0 -c 0
 refused 'LBA Out of Range' write "$disk" -s 2047 -c 1 -z 1024 -d "$WORK/data"
