@@ -16,10 +16,10 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::discovery;
 use crate::testing::{
-    CLOSED, DISK, Host, Outcome, apply, change_a_namespace, closed, connect_data_of, subsystem,
-    target,
+    CLOSED, DISK, Host, Outcome, apply, change_a_namespace, closed, connect_data_of, keyed,
+    subsystem, target,
 };
-use crate::{Executed, NamespaceState, News, Order, Revision, Target};
+use crate::{Action, Event, Executed, NamespaceState, News, Order, Request, Revision, Target};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -343,8 +343,16 @@ fn a_notice_is_told_when_the_page_of_the_one_before_was_read() {
     host.read(page.to_sqe(), 4096);
     assert_eq!(event(&mut host), None);
     page.retain_event = false;
+    let mut sqe = page.to_sqe();
+    sqe.dptr = keyed(4096).to_descriptor();
+    let mut request = Request::default();
+    let sqe = sqe.to_bytes();
+    let action = host.queue.begin(host.now, &sqe, &mut request);
+    assert!(matches!(action, Action::Produce { .. }), "{action:?}");
+    assert_eq!(event(&mut host), None, "it is not read yet");
     let _ = host.queue.take_news();
-    host.read(page.to_sqe(), 4096);
+    let room = Event::Room(&mut [0; 4096]);
+    let _ = host.queue.step(host.now, &mut request, room);
     assert!(host.queue.take_news().contains(News::POLL));
     assert_eq!(event(&mut host), Some(AsyncEvent::ANA_CHANGED));
     // Nobody reads the page of that one: it keeps others back for a second.
