@@ -1,7 +1,7 @@
 //! Simulated disks: a write cache that a crash empties, random times, answers
 //! out of order, errors on demand. Keeps the daemon's contract of storage.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,6 +14,9 @@ use nvmeof_rdma_sim::SimNet;
 use nvmeof_target::{Storage, StorageError};
 
 use crate::plan::DiskShape;
+use cache::Disk;
+
+mod cache;
 
 /// All disks of the world: they outlive the target that uses them.
 #[derive(Clone)]
@@ -70,29 +73,6 @@ struct Inner {
     wrong: Vec<String>,
 }
 
-struct Disk {
-    shape: DiskShape,
-    /// What reads see.
-    now: Vec<u8>,
-    /// What survives a crash.
-    stable: Vec<u8>,
-    /// Blocks that were written since, oldest first.
-    cache: Vec<Cached>,
-    losses: Arc<Losses>,
-}
-
-/// One block in the write cache.
-struct Cached {
-    block: u64,
-    data: Box<[u8]>,
-    /// The job that wrote it.
-    job: u64,
-    /// When that job was done, in events.
-    done: Option<u64>,
-    /// Whether it becomes stable by itself when it is.
-    through: bool,
-}
-
 struct Job {
     /// Whose it is.
     reactor: usize,
@@ -113,21 +93,9 @@ enum Step {
     Done { job: u64 },
 }
 
-/// Blocks that the cache holds before the oldest is written back.
-const CACHE: usize = 1024;
-
 impl Disks {
     pub(crate) fn new(net: SimNet, seed: u64, shapes: &[DiskShape], temper: Temper) -> Self {
-        let disks = shapes.iter().map(|shape| {
-            let len = usize::try_from(shape.blocks * shape.block_size).unwrap();
-            Disk {
-                shape: shape.clone(),
-                now: vec![0; len],
-                stable: vec![0; len],
-                cache: Vec::new(),
-                losses: Losses::of_its_own(),
-            }
-        });
+        let disks = shapes.iter().map(|shape| Disk::new(shape.clone()));
         let inner = Inner {
             net,
             dice: Dice::new(seed),
@@ -418,9 +386,7 @@ impl Inner {
             (Some(_), Some(_)) => {}
             _ => disk.written(id, now, &job.op, job.failure.is_none()),
         }
-        if disk.cache.len() > CACHE {
-            disk.write_back_oldest();
-        }
+        disk.keep_within_bounds();
         let result = match job.failure {
             None => Ok(()),
             Some(errno) => Err(self.error(&job, errno)),
@@ -449,156 +415,5 @@ impl Inner {
             path: Arc::from("simulated"),
             offset: job.op.range().0,
         }
-    }
-}
-
-fn is_through(op: &Op) -> bool {
-    match op {
-        Op::Write { fua, .. } | Op::WriteZeroes { fua, .. } => *fua,
-        _ => false,
-    }
-}
-
-impl Disk {
-    fn block(&self, block: u64) -> Range<usize> {
-        let size = self.shape.block_size;
-        let start = usize::try_from(block * size).unwrap();
-        start..start + usize::try_from(size).unwrap()
-    }
-
-    fn blocks(&self, bytes: &Range<u64>) -> Range<u64> {
-        bytes.start / self.shape.block_size..bytes.end / self.shape.block_size
-    }
-
-    /// Moves the data of some bytes between the disk and the operation.
-    fn transfer(&mut self, job: u64, op: &mut Op, bytes: Range<u64>) {
-        let start = usize::try_from(bytes.start).unwrap();
-        let end = usize::try_from(bytes.end).unwrap();
-        match op {
-            Op::Read { offset, buf } => {
-                let from = usize::try_from(*offset).unwrap();
-                buf[start - from..end - from].copy_from_slice(&self.now[start..end]);
-                return;
-            }
-            Op::Write { offset, buf, .. } => {
-                let from = usize::try_from(*offset).unwrap();
-                self.now[start..end].copy_from_slice(&buf[start - from..end - from]);
-            }
-            Op::Deallocate { .. } if !self.shape.deallocate => return,
-            Op::WriteZeroes { .. } | Op::Deallocate { .. } => self.now[start..end].fill(0),
-            Op::Flush => return,
-        }
-        let through = is_through(op);
-        for block in self.blocks(&bytes) {
-            let data = self.now[self.block(block)].into();
-            self.cache.push(Cached {
-                block,
-                data,
-                job,
-                done: None,
-                through,
-            });
-        }
-    }
-
-    /// A write is over: it is stable at once if that was asked for.
-    fn written(&mut self, job: u64, now: u64, op: &Op, well: bool) {
-        for one in self.cache.iter_mut().filter(|one| one.job == job) {
-            one.done = Some(now);
-        }
-        if well && (is_through(op) || !self.shape.volatile) {
-            self.stabilise(|one| one.job == job);
-        }
-    }
-
-    /// What was done when the flush was submitted becomes stable.
-    fn flush(&mut self, submitted: u64) {
-        self.stabilise(|one| one.done.is_some_and(|at| at < submitted));
-    }
-
-    /// A flush failed, as the kernel's do: what was to be written counts as written, in
-    /// part without being so. It goes on to be read.
-    fn forget(&mut self, dice: &mut Dice) {
-        let blocks = |through: bool| -> BTreeSet<u64> {
-            let of_it = self.cache.iter().filter(|one| one.through == through);
-            of_it.map(|one| one.block).collect()
-        };
-        let cached = blocks(false);
-        let mut forgotten: BTreeSet<u64> = cached.difference(&blocks(true)).copied().collect();
-        forgotten.retain(|_| dice.happens(OneIn(2)));
-        self.cache.retain(|one| !forgotten.contains(&one.block));
-        self.losses.add();
-    }
-
-    fn write_back_oldest(&mut self) {
-        let half = self.cache.len() / 2;
-        let Some(limit) = self.cache.get(half).map(|one| one.job) else {
-            return;
-        };
-        self.stabilise(|one| one.job < limit);
-    }
-
-    /// Makes stable what `chosen` chooses, and with it what it overwrote. What
-    /// overwrote it stays in the cache.
-    fn stabilise(&mut self, chosen: impl Fn(&Cached) -> bool) {
-        let mut newest = BTreeMap::new();
-        for (at, one) in self.cache.iter().enumerate() {
-            if chosen(one) {
-                newest.insert(one.block, at);
-            }
-        }
-        for (block, at) in &newest {
-            let place = self.block(*block);
-            self.stable[place].copy_from_slice(&self.cache[*at].data);
-        }
-        let mut at = 0;
-        self.cache.retain(|one| {
-            let overwritten = newest.get(&one.block).is_some_and(|last| at <= *last);
-            at += 1;
-            !overwritten
-        });
-    }
-
-    /// What was in flight in a crash: any block of it may be done.
-    fn tear(&mut self, op: &Op, dice: &mut Dice) {
-        let (offset, len) = op.range();
-        if matches!(op, Op::Read { .. } | Op::Flush)
-            || matches!(op, Op::Deallocate { .. } if !self.shape.deallocate)
-        {
-            return;
-        }
-        for block in self.blocks(&(offset..offset + len)) {
-            if dice.happens(OneIn(2)) {
-                let place = self.block(block);
-                let from = usize::try_from(offset).unwrap();
-                let data = match op {
-                    Op::Write { buf, .. } => buf[place.start - from..place.end - from].into(),
-                    _ => vec![0; place.len()].into(),
-                };
-                self.cache.push(Cached {
-                    block,
-                    data,
-                    job: 0,
-                    done: None,
-                    through: false,
-                });
-            }
-        }
-    }
-
-    /// Of each block one of the states it was in since it was last stable.
-    fn crash(&mut self, dice: &mut Dice) {
-        let mut states: BTreeMap<u64, Vec<Box<[u8]>>> = BTreeMap::new();
-        for one in self.cache.drain(..) {
-            states.entry(one.block).or_default().push(one.data);
-        }
-        for (block, states) in states {
-            let kept = dice.below(states.len() + 1);
-            if let Some(data) = states.get(kept) {
-                let place = self.block(block);
-                self.stable[place].copy_from_slice(data);
-            }
-        }
-        self.now.copy_from_slice(&self.stable);
     }
 }
