@@ -10,8 +10,10 @@ pub(crate) struct Chart {
     pub(crate) x: String,
     /// The values on it, in order.
     pub(crate) places: Vec<String>,
-    /// What the vertical axis shows; it begins at 0.
+    /// What the vertical axis shows.
     pub(crate) y: String,
+    /// Whether it is logarithmic; otherwise it begins at 0.
+    pub(crate) logarithmic: bool,
     pub(crate) lines: Vec<Line>,
 }
 
@@ -19,6 +21,9 @@ pub(crate) struct Chart {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Line {
     pub(crate) name: String,
+    /// Whether it is what others are compared with: drawn in the colour of the next
+    /// one, in dashes.
+    pub(crate) yardstick: bool,
     /// Values in the order of the places; `None` where there is none.
     pub(crate) values: Vec<Option<f64>>,
 }
@@ -45,39 +50,30 @@ impl Chart {
         let middle = LEFT + (WIDTH - LEFT - RIGHT) / 2.0;
         text(&mut svg, (middle, HEIGHT - 12.0), "middle", &self.x);
         text(&mut svg, (8.0, TOP - 12.0), "start", &self.y);
-        let top = self.top();
-        self.grid(&mut svg, top);
+        let scale = Scale::of(self);
+        self.grid(&mut svg, &scale);
+        let mut colour = 0;
         for (at, line) in self.lines.iter().enumerate() {
-            let colour = COLOURS.get(at % COLOURS.len()).copied().unwrap_or("black");
-            self.line(&mut svg, line, colour, top);
+            let name = COLOURS.get(colour % COLOURS.len()).copied();
+            let pen = Pen {
+                colour: name.unwrap_or("black"),
+                dashes: if line.yardstick { DASHES } else { "" },
+            };
+            colour += usize::from(!line.yardstick);
+            self.line(&mut svg, line, pen, &scale);
             #[allow(clippy::cast_precision_loss, reason = "a few lines")]
             let y = TOP + 10.0 + 18.0 * at as f64;
             let x = WIDTH - RIGHT + 12.0;
+            let above = y - 4.0;
             let _ = writeln!(
                 svg,
-                "<rect x=\"{x}\" y=\"{:.1}\" width=\"14\" height=\"3\" fill=\"{colour}\"/>",
-                y - 5.0
+                "<line x1=\"{x}\" y1=\"{above:.1}\" x2=\"{}\" y2=\"{above:.1}\"{pen}/>",
+                x + 20.0
             );
-            text(&mut svg, (x + 20.0, y), "start", &line.name);
+            text(&mut svg, (x + 26.0, y), "start", &line.name);
         }
         svg.push_str("</svg>\n");
         svg
-    }
-
-    /// The end of the vertical axis: round, and above every value.
-    fn top(&self) -> f64 {
-        let values = self.lines.iter().flat_map(|line| line.values.iter());
-        let most = values.flatten().copied().fold(0.0, f64::max);
-        if most <= 0.0 {
-            return 1.0;
-        }
-        let unit = 10f64.powf(most.log10().floor());
-        let steps = [1.0, 2.0, 2.5, 5.0, 10.0];
-        steps
-            .into_iter()
-            .map(|step| step * unit)
-            .find(|top| *top >= most)
-            .unwrap_or(most)
     }
 
     #[allow(clippy::cast_precision_loss, reason = "a few places")]
@@ -86,10 +82,9 @@ impl Chart {
         LEFT + room * (place as f64 + 0.5) / self.places.len().max(1) as f64
     }
 
-    fn grid(&self, svg: &mut String, top: f64) {
-        for step in 0..=5 {
-            let value = top * f64::from(step) / 5.0;
-            let y = up(value, top);
+    fn grid(&self, svg: &mut String, scale: &Scale) {
+        for value in scale.marks() {
+            let y = scale.up(value);
             let _ = writeln!(
                 svg,
                 "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#ddd\"/>",
@@ -107,28 +102,120 @@ impl Chart {
         }
     }
 
-    fn line(&self, svg: &mut String, line: &Line, colour: &str, top: f64) {
+    fn line(&self, svg: &mut String, line: &Line, pen: Pen, scale: &Scale) {
         let mut points = String::new();
         for (place, value) in line.values.iter().enumerate() {
             if let Some(value) = value {
-                let (x, y) = (self.across(place), up(*value, top));
+                let (x, y) = (self.across(place), scale.up(*value));
                 let _ = write!(points, "{x:.1},{y:.1} ");
                 let _ = writeln!(
                     svg,
-                    "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"
+                    "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{}\"/>",
+                    pen.colour
                 );
             }
         }
         let _ = writeln!(
             svg,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
+            "<polyline points=\"{}\" fill=\"none\"{pen}/>",
             points.trim_end()
         );
     }
 }
 
-fn up(value: f64, top: f64) -> f64 {
-    HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / top
+/// How a line is drawn; shown as the attributes that say so.
+#[derive(Clone, Copy)]
+struct Pen {
+    colour: &'static str,
+    dashes: &'static str,
+}
+
+const DASHES: &str = " stroke-dasharray=\"6 4\"";
+
+impl std::fmt::Display for Pen {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { colour, dashes } = self;
+        write!(out, " stroke=\"{colour}\" stroke-width=\"2\"{dashes}")
+    }
+}
+
+/// The vertical axis: round values at its ends, and every value between them.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    bottom: f64,
+    top: f64,
+    logarithmic: bool,
+}
+
+impl Scale {
+    fn of(chart: &Chart) -> Self {
+        let values = chart.lines.iter().flat_map(|line| line.values.iter());
+        let values = values.flatten().copied().filter(|value| *value > 0.0);
+        let (least, most) = values.fold((f64::MAX, 0.0), |(least, most), value| {
+            (f64::min(least, value), f64::max(most, value))
+        });
+        let logarithmic = chart.logarithmic;
+        let (bottom, top) = match (most > 0.0, logarithmic) {
+            (false, _) => (0.0, 1.0),
+            (true, false) => (0.0, above(most, &[1.0, 2.0, 2.5, 5.0, 10.0])),
+            (true, true) => (below(least), above(most, &STEPS)),
+        };
+        Self {
+            bottom,
+            // Two ends, also of one value.
+            top: if top > bottom { top } else { bottom * 10.0 },
+            logarithmic: logarithmic && bottom > 0.0,
+        }
+    }
+
+    /// Where a value is.
+    fn up(&self, value: f64) -> f64 {
+        let part = match self.logarithmic {
+            true => {
+                (value.max(self.bottom) / self.bottom).log10() / (self.top / self.bottom).log10()
+            }
+            false => value / self.top,
+        };
+        HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * part
+    }
+
+    /// The values that have a line across.
+    fn marks(&self) -> Vec<f64> {
+        if !self.logarithmic {
+            return (0..=5)
+                .map(|step| self.top * f64::from(step) / 5.0)
+                .collect();
+        }
+        let mut marks = Vec::new();
+        let mut mark = self.bottom;
+        // Round as decimals are not in binary.
+        while mark <= self.top * 1.001 {
+            marks.push(mark);
+            mark = above(mark * 1.001, &STEPS);
+        }
+        marks
+    }
+}
+
+/// The marks of a logarithmic axis within each power of ten.
+const STEPS: [f64; 4] = [1.0, 2.0, 5.0, 10.0];
+
+/// The power of ten at or below a value.
+fn unit(value: f64) -> f64 {
+    10f64.powf(value.log10().floor())
+}
+
+/// The first of some steps within a power of ten that is not below a value.
+fn above(value: f64, steps: &[f64]) -> f64 {
+    let mut marks = steps.iter().map(|step| step * unit(value));
+    marks.find(|mark| *mark >= value).unwrap_or(value)
+}
+
+/// The last step of a logarithmic axis that is not above a value.
+fn below(value: f64) -> f64 {
+    let marks = STEPS.iter().rev().map(|step| step * unit(value));
+    let mut marks = marks.filter(|mark| *mark <= value);
+    marks.next().unwrap_or(unit(value))
 }
 
 fn number(value: f64) -> String {
@@ -154,6 +241,7 @@ mod tests {
             places: vec!["1".to_owned(), "16".to_owned(), "128".to_owned()],
             lines: vec![Line {
                 name: "ours".to_owned(),
+                yardstick: false,
                 values: values.to_vec(),
             }],
             ..Chart::default()
@@ -178,9 +266,72 @@ mod tests {
             (733.0, 1000.0),
             (0.0, 1.0),
         ] {
-            let found = chart(&[Some(most)]).top();
-            assert!((found - top).abs() < 1e-9, "{most}: {found}");
+            let scale = Scale::of(&chart(&[Some(most)]));
+            assert!((scale.top - top).abs() < 1e-9, "{most}: {scale:?}");
         }
+    }
+
+    #[test]
+    fn a_logarithmic_axis_has_every_value_between_its_ends() {
+        for (least, most, marks) in [
+            (
+                0.2,
+                61.0,
+                &["0.2", "0.5", "1", "2", "5", "10", "20", "50", "100"][..],
+            ),
+            (9.2, 12.0, &["5", "10", "20"]),
+            (1.0, 1.0, &["1", "2", "5", "10"]),
+        ] {
+            let chart = Chart {
+                logarithmic: true,
+                ..chart(&[Some(least), None, Some(most)])
+            };
+            let scale = Scale::of(&chart);
+            let found: Vec<String> = scale.marks().into_iter().map(number).collect();
+            assert_eq!(found, marks, "{least} {most}");
+            let ends = [scale.bottom, scale.top].map(|end| scale.up(end));
+            assert_eq!(ends, [HEIGHT - BOTTOM, TOP]);
+            assert!(scale.up(least) <= ends[0] && scale.up(most) >= ends[1]);
+        }
+        // Ten times as much is as far up wherever it is.
+        let scale = Scale {
+            bottom: 0.1,
+            top: 100.0,
+            logarithmic: true,
+        };
+        let third = (HEIGHT - BOTTOM - TOP) / 3.0;
+        assert!((scale.up(1.0) - scale.up(10.0) - third).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_yardstick_is_dashed_in_the_colour_of_what_is_compared_with_it() {
+        let mut chart = chart(&[Some(1.0)]);
+        let yardstick = Line {
+            yardstick: true,
+            ..Line::default()
+        };
+        chart.lines.insert(0, yardstick.clone());
+        chart.lines.extend([yardstick, Line::default()]);
+        let svg = chart.to_svg();
+        let lines = svg.lines().filter(|line| line.starts_with("<polyline"));
+        let pens: Vec<_> = lines
+            .map(|line| {
+                (
+                    line.contains("dash"),
+                    COLOURS.iter().position(|it| line.contains(it)),
+                )
+            })
+            .collect();
+        let [first, second] = [Some(0), Some(1)];
+        assert_eq!(
+            pens,
+            [
+                (true, first),
+                (false, first),
+                (true, second),
+                (false, second)
+            ]
+        );
     }
 
     #[test]

@@ -72,75 +72,108 @@ fn part(results: &Results) -> String {
 /// A figure of a measurement.
 type Figure = fn(&Sample) -> f64;
 
-/// The charts for which there is something to show.
-fn charts(results: &Results) -> Vec<(&'static str, Chart)> {
-    let over_depth = |work: &Work| work.bytes == BLOCK;
-    let long_over_depth = |work: &Work| work.bytes == LONG;
-    let over_size = |work: &Work| work.depth == SIZES_DEPTH;
-    let depth = Axis {
-        title: "depth",
-        place: |work| u32::from(work.depth),
-        name: |depth| depth.to_string(),
-    };
-    let size = Axis {
-        title: "bytes of each operation",
-        place: |work| work.bytes,
-        name: work::size,
-    };
-    let charts = [
-        (
-            "iops.svg",
-            "4 KiB, null device: operations a second",
-            "thousands a second",
-            chart(results, over_depth, &depth, &[("", |one| one.iops / 1e3)]),
-        ),
-        (
-            "latency.svg",
-            "4 KiB, null device: latency",
-            "microseconds",
-            chart(
-                results,
-                over_depth,
-                &depth,
-                &[("p50", |one| one.p50_us), ("p99", |one| one.p99_us)],
-            ),
-        ),
-        (
-            "throughput-depth.svg",
-            "128 KiB, null device: throughput",
-            "GB/s",
-            chart(
-                results,
-                long_over_depth,
-                &depth,
-                &[("", |one| one.bytes_per_s / 1e9)],
-            ),
-        ),
-        (
-            "throughput.svg",
-            "null device, depth 32: throughput",
-            "GB/s",
-            chart(
-                results,
-                over_size,
-                &size,
-                &[("", |one| one.bytes_per_s / 1e9)],
-            ),
-        ),
-        (
-            "cost.svg",
-            "null device, depth 32: time for each operation",
-            "microseconds",
-            chart(results, over_size, &size, &[("", |one| 1e6 / one.iops)]),
-        ),
-    ];
-    let named = charts.map(|(file, title, y, mut chart)| {
-        (chart.title, chart.y) = (title.to_owned(), y.to_owned());
-        (file, chart)
-    });
-    let shown = |(_, chart): &(_, Chart)| chart.places.len() > 1;
-    named.into_iter().filter(shown).collect()
+/// One question, and where its answer is drawn.
+struct Plot {
+    file: &'static str,
+    title: &'static str,
+    y: &'static str,
+    /// Whose works are shown.
+    about: About,
+    takes: fn(&Work) -> bool,
+    axis: &'static Axis,
+    directions: &'static [Direction],
+    figures: &'static [(&'static str, Figure)],
+    logarithmic: bool,
 }
+
+const BOTH: &[Direction] = &[Direction::Read, Direction::Write];
+const READS: &[Direction] = &[Direction::Read];
+const WRITES: &[Direction] = &[Direction::Write];
+const RATE: &[(&str, Figure)] = &[("", |one| one.iops / 1e3)];
+const THROUGHPUT: &[(&str, Figure)] = &[("", |one| one.bytes_per_s / 1e9)];
+const COST: &[(&str, Figure)] = &[("", |one| 1e6 / one.iops)];
+const LATENCY: &[(&str, Figure)] = &[("p50", |one| one.p50_us), ("p99", |one| one.p99_us)];
+
+/// What all of the first have in common: operations a second over the depth.
+const IOPS: Plot = Plot {
+    file: "iops.svg",
+    title: "4 KiB, null device: operations a second",
+    y: "thousands a second",
+    about: About::Iwarp,
+    takes: |work| work.bytes == BLOCK,
+    axis: &DEPTH,
+    directions: BOTH,
+    figures: RATE,
+    logarithmic: false,
+};
+
+/// The same of what is within few microseconds or many.
+const LATENCY_OF_READS: Plot = Plot {
+    file: "latency.svg",
+    title: "4 KiB reads, null device: latency",
+    y: "microseconds",
+    directions: READS,
+    figures: LATENCY,
+    logarithmic: true,
+    ..IOPS
+};
+
+const PLOTS: &[Plot] = &[
+    IOPS,
+    LATENCY_OF_READS,
+    Plot {
+        file: "latency-write.svg",
+        title: "4 KiB writes, null device: latency",
+        directions: WRITES,
+        ..LATENCY_OF_READS
+    },
+    Plot {
+        file: "throughput-depth.svg",
+        title: "128 KiB, null device: throughput",
+        y: "GB/s",
+        takes: |work| work.bytes == LONG,
+        figures: THROUGHPUT,
+        ..IOPS
+    },
+    Plot {
+        file: "throughput.svg",
+        title: "null device, depth 32: throughput",
+        y: "GB/s",
+        takes: |work| work.depth == SIZES_DEPTH,
+        axis: &SIZE,
+        figures: THROUGHPUT,
+        ..IOPS
+    },
+    Plot {
+        file: "cost.svg",
+        title: "null device, depth 32: time for each operation",
+        y: "microseconds",
+        takes: |work| work.depth == SIZES_DEPTH,
+        axis: &SIZE,
+        figures: COST,
+        logarithmic: true,
+        ..IOPS
+    },
+    Plot {
+        file: "shm-iops.svg",
+        title: "shared memory, 4 KiB, null device: operations a second",
+        about: About::Shm,
+        ..IOPS
+    },
+    Plot {
+        file: "shm-latency.svg",
+        title: "shared memory, 4 KiB reads, null device: latency",
+        about: About::Shm,
+        ..LATENCY_OF_READS
+    },
+    Plot {
+        file: "shm-latency-write.svg",
+        title: "shared memory, 4 KiB writes, null device: latency",
+        about: About::Shm,
+        directions: WRITES,
+        ..LATENCY_OF_READS
+    },
+];
 
 /// What goes from left to right.
 struct Axis {
@@ -149,48 +182,74 @@ struct Axis {
     name: fn(u32) -> String,
 }
 
-/// A line for each direction, contestant and figure.
-fn chart(
-    results: &Results,
-    takes: impl Fn(&Work) -> bool,
-    axis: &Axis,
-    figures: &[(&str, Figure)],
-) -> Chart {
-    let shown = |row: &&Row| {
-        let work = &row.work;
-        let plain = work.about == About::Iwarp && work.placement == Placement::Apart;
-        plain && work.disk == Disk::Null && !row.samples.is_empty() && takes(work)
-    };
-    let rows: Vec<&Row> = results.rows.iter().filter(shown).collect();
-    let places: BTreeSet<u32> = rows.iter().map(|row| (axis.place)(&row.work)).collect();
-    let mut lines = Vec::new();
-    for (word, direction) in [("read", Direction::Read), ("write", Direction::Write)] {
-        for contestant in [Contestant::Tcp, Contestant::Iwarp] {
-            // Percentiles are shown of reads alone: more lines say less.
-            if figures.len() > 1 && direction == Direction::Write {
-                continue;
+const DEPTH: Axis = Axis {
+    title: "depth",
+    place: |work| u32::from(work.depth),
+    name: |depth| depth.to_string(),
+};
+const SIZE: Axis = Axis {
+    title: "bytes of each operation",
+    place: |work| work.bytes,
+    name: work::size,
+};
+
+/// The charts for which there is something to show.
+fn charts(results: &Results) -> Vec<(&'static str, Chart)> {
+    let charts = PLOTS.iter().map(|plot| (plot.file, plot.chart(results)));
+    charts.filter(|(_, chart)| chart.places.len() > 1).collect()
+}
+
+impl Plot {
+    /// Lines for each direction and figure: of the yardstick, then of ours.
+    fn chart(&self, results: &Results) -> Chart {
+        let rows = results.rows.iter().filter(|row| self.shows(row));
+        let rows: Vec<&Row> = rows.collect();
+        let place = self.axis.place;
+        let places: BTreeSet<u32> = rows.iter().map(|row| place(&row.work)).collect();
+        let mut lines = Vec::new();
+        for direction in self.directions {
+            let of = rows.iter().filter(|row| row.work.direction == *direction);
+            let of: Vec<&Row> = of.copied().collect();
+            let Some(first) = of.first() else { continue };
+            for (figure, value) in self.figures {
+                lines.extend(Contestant::of(&first.work).iter().map(|contestant| {
+                    let at = |at: &u32| {
+                        let row = of.iter().find(|row| place(&row.work) == *at)?;
+                        Some(value(&row.median(*contestant)))
+                    };
+                    let word = match direction {
+                        // The title says it.
+                        _ if self.directions.len() == 1 => "",
+                        Direction::Read => "read",
+                        Direction::Write => "write",
+                    };
+                    let words = [contestant.name(), word, *figure];
+                    let words = words.into_iter().filter(|word| !word.is_empty());
+                    Line {
+                        name: words.collect::<Vec<_>>().join(" "),
+                        yardstick: *contestant == first.yardstick(),
+                        values: places.iter().map(at).collect(),
+                    }
+                }));
             }
-            lines.extend(figures.iter().map(|(figure, value)| {
-                let at = |place: &u32| {
-                    let mut rows = rows.iter();
-                    let row = rows.find(|row| {
-                        row.work.direction == direction && (axis.place)(&row.work) == *place
-                    });
-                    row.map(|row| value(&row.median(contestant)))
-                };
-                let name = format!("{} {word} {figure}", contestant.name());
-                Line {
-                    name: name.trim_end().to_owned(),
-                    values: places.iter().map(at).collect(),
-                }
-            }));
+        }
+        Chart {
+            title: self.title.to_owned(),
+            x: self.axis.title.to_owned(),
+            places: places
+                .iter()
+                .map(|place| (self.axis.name)(*place))
+                .collect(),
+            y: self.y.to_owned(),
+            logarithmic: self.logarithmic,
+            lines,
         }
     }
-    Chart {
-        x: axis.title.to_owned(),
-        places: places.iter().map(|place| (axis.name)(*place)).collect(),
-        lines,
-        ..Chart::default()
+
+    fn shows(&self, row: &Row) -> bool {
+        let work = &row.work;
+        let plain = work.about == self.about && work.placement == Placement::Apart;
+        plain && work.disk == Disk::Null && !row.samples.is_empty() && (self.takes)(work)
     }
 }
 
@@ -227,7 +286,7 @@ mod tests {
     #[test]
     fn charts_have_every_place_and_value() {
         let charts = charts(&all());
-        assert_eq!(charts.len(), 5);
+        assert_eq!(charts.len(), PLOTS.len());
         for (name, chart) in &charts {
             assert_eq!(chart.lines.len(), 4, "{name}");
             for line in &chart.lines {
@@ -236,8 +295,13 @@ mod tests {
             }
         }
         assert_eq!(charts[0].1.places, ["1", "4", "16", "32", "64", "128"]);
-        assert_eq!(charts[2].1.places, ["1", "8", "32"]);
-        assert_eq!(charts[3].1.places, ["512", "4k", "16k", "64k", "128k"]);
+        assert_eq!(charts[3].1.places, ["1", "8", "32"]);
+        assert_eq!(charts[4].1.places, ["512", "4k", "16k", "64k", "128k"]);
+        let names = |at: usize| charts[at].1.lines.iter().map(|line| line.name.as_str());
+        let latency = ["shm-bare p50", "shm p50", "shm-bare p99", "shm p99"];
+        assert!(names(8).eq(latency));
+        let both = ["shm-bare read", "shm read", "shm-bare write", "shm write"];
+        assert!(names(6).eq(both));
     }
 
     #[test]
