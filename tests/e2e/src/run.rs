@@ -17,6 +17,14 @@ pub fn binary(name: &str) -> PathBuf {
     built(name, "cargo build --release")
 }
 
+/// The runner of the benchmarks; yardsticks are beside it.
+#[must_use]
+pub fn runner() -> PathBuf {
+    let command = "cargo build --release -p nvmeof-bench";
+    built("nvmeof-yardstick", command);
+    built("nvmeof-bench", command)
+}
+
 /// Copies a program of the project into `folder`, where users other than root
 /// reach it; returns where it is then.
 ///

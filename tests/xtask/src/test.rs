@@ -182,6 +182,8 @@ fn end_to_end() -> Outcome {
     // Nothing to do after the step of that name; alone it must not test
     // yesterday's binaries.
     build()?;
+    // It runs for a moment as well, with others that take part.
+    run::run(&mut run::cargo("build --release --locked -p nvmeof-bench"))?;
     fio_engine::build(None)?;
     let mut test = run::cargo("test --locked -p nvmeof-e2e");
     run::run(test.env("NVMEOF_BIN_DIR", run::build_dir().join("release")))

@@ -1,0 +1,280 @@
+//! The runner of `cargo xtask bench`: that it compares, writes down and draws, and
+//! that others take part; not what it finds.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nvmeof_e2e::{Ended, Run, engine, target_command};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A run of works with rounds as short as they may be.
+struct Bench {
+    folder: TempDir,
+    run: Run,
+    works: Vec<&'static str>,
+}
+
+impl Bench {
+    /// Each of `works` is the name of one, in the order of `--list`.
+    fn of(works: &[&'static str]) -> Self {
+        let runner = nvmeof_e2e::runner();
+        // Not a temporary folder, which may be memory: the file is opened without
+        // the page cache.
+        let folder = TempDir::new_in(runner.parent().unwrap()).unwrap();
+        let run = Run::new(Command::new(runner)).args("--seconds 0.1 --tries 1 --file-mib 16");
+        let run = run.args(&works.join(" "));
+        let run = run.arg("--folder").arg(folder.path());
+        let works = works.to_vec();
+        Self { folder, run, works }
+    }
+
+    fn with(mut self, option: &str, value: &str) -> Self {
+        self.run = self.run.arg(option).arg(value);
+        self
+    }
+
+    /// Runs it to its good end; what it printed, and a row for each work.
+    fn rows(self) -> (Ended, Vec<Value>, TempDir) {
+        let ended = self.run.ok();
+        let result = fs::read(self.folder.path().join("result.json")).unwrap();
+        let result: Value = serde_json::from_slice(&result).unwrap();
+        assert!(result["machine"].is_object(), "{result}");
+        let rows = result["works"].as_array().unwrap().clone();
+        let names: Vec<_> = rows.iter().map(|row| row["work"].as_str()).collect();
+        let wanted: Vec<_> = self.works.into_iter().map(Some).collect();
+        assert_eq!(names, wanted, "{ended}");
+        (ended, rows, self.folder)
+    }
+}
+
+/// Fails unless everybody was measured in every round, and all but the yardstick
+/// compared with it. Returns who they were.
+#[track_caller]
+fn contestants(row: &Value, rounds: usize) -> Vec<String> {
+    let measured = row["contestants"].as_object().unwrap();
+    let yardstick = row["yardstick"].as_str().unwrap();
+    let metric = match row["metric"].as_str().unwrap() {
+        "latency" => "p50_us",
+        "rate" => "iops",
+        _ => "busy",
+    };
+    for (name, one) in measured {
+        let samples = one["rounds"].as_array().unwrap();
+        assert_eq!(samples.len(), rounds, "{row}");
+        let figures = samples.iter().map(|sample| sample[metric].as_f64());
+        // What is idle may be too short at work for the clock of the kernel.
+        let least = if metric == "busy" { -1.0 } else { 0.0 };
+        assert!(figures.into_iter().all(|it| it > Some(least)), "{row}");
+        let compared = one["ratio"]["median"].as_f64().is_some();
+        assert_eq!(compared, name != yardstick, "{row}");
+    }
+    measured.keys().cloned().collect()
+}
+
+#[test]
+fn each_medium_is_compared_with_its_yardstick() {
+    let bench = Bench::of(&[
+        "null-randread-4k-qd1",
+        "null-randwrite-4k-qd1",
+        "null-randread-4k-qd16",
+        "null-randwrite-4k-qd16",
+        "null-randread-4k-qd16-1core",
+        "shm-null-randread-4k-qd1",
+        "shm-null-randwrite-4k-qd16",
+        "unix-null-randread-4k-qd16",
+        "unix-tcp-read-128k-qd32",
+        "crc-null-randread-4k-qd16",
+        "zerocopy-read-128k-qd32",
+        "async-null-randwrite-4k-qd1",
+    ]);
+    let (ended, rows, folder) = bench.with("--rounds", "1").rows();
+    let who = |at: usize| contestants(&rows[at], 1);
+    for at in 0..5 {
+        assert_eq!(who(at), ["iwarp", "tcp"]);
+    }
+    assert_eq!(who(5), ["shm", "shm-bare"]);
+    assert_eq!(who(6), ["shm", "shm-bare"]);
+    assert_eq!(who(7), ["unix", "unix-bare"]);
+    assert_eq!(who(8), ["iwarp", "unix"]);
+    assert_eq!(who(9), ["iwarp", "iwarp-crc"]);
+    assert_eq!(who(10), ["tcp", "tcp-zerocopy"]);
+    assert_eq!(who(11), ["shm", "shm-async"]);
+
+    // The table has a line for each, with a ratio.
+    let text = ended.text();
+    for row in &rows {
+        let name = row["work"].as_str().unwrap();
+        let line = text
+            .lines()
+            .find(|line| line.split(' ').next() == Some(name));
+        let line = line.unwrap_or_else(|| panic!("no line for {name}: {text}"));
+        let ratio = line.split_whitespace().find_map(|word| word.parse().ok());
+        assert!(ratio > Some(0.0), "{line}");
+    }
+    let plot = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    for name in ["iops.svg", "latency.svg"] {
+        let svg = plot(name);
+        assert!(
+            svg.starts_with("<svg ") && svg.ends_with("</svg>\n"),
+            "{svg}"
+        );
+        for word in ["<polyline", "tcp", "iwarp"] {
+            assert!(svg.contains(word), "{name}: {svg}");
+        }
+    }
+}
+
+#[test]
+fn files_are_compared_with_fio() {
+    let bench = Bench::of(&["file-randread-4k-qd32", "shm-file-randwrite-4k-qd32"]);
+    let (_, rows, _) = bench.with("--rounds", "1").rows();
+    assert_eq!(contestants(&rows[0], 1), ["iwarp", "local"]);
+    assert_eq!(contestants(&rows[1], 1), ["local", "shm"]);
+    assert!(rows[1]["contestants"]["shm"]["p99_ratio"].is_object());
+}
+
+/// What has processes of its own: many connections, two reactors (by force, where
+/// there are too few cores), nothing to do.
+#[test]
+fn scenes_with_other_processes_are_measured() {
+    let works = ["crowd-shm-4k-qd16", "reactors-iwarp-4k-qd32", "idle-shm"];
+    let bench = Bench::of(&works).with("--rounds", "1");
+    let (_, rows, _) = Bench {
+        run: bench.run.arg("--force"),
+        ..bench
+    }
+    .rows();
+    assert_eq!(contestants(&rows[0], 1), ["alone", "crowd"]);
+    assert_eq!(contestants(&rows[1], 1), ["1-reactor", "2-reactors"]);
+    assert_eq!(contestants(&rows[2], 1), ["initiator", "limit", "target"]);
+}
+
+/// Works that peers take part in.
+const SHARED: [&str; 2] = ["null-randread-4k-qd1", "null-randwrite-4k-qd16"];
+
+/// Scripts that let others take part.
+fn peers() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/peers")
+}
+
+fn quoted(path: &Path) -> String {
+    format!("'{}'", path.display())
+}
+
+/// fio in the place of our initiator, and in the place of our target another one of
+/// ours, which stands for one that is not.
+#[test]
+fn peers_take_part_on_either_side() {
+    let bench = Bench::of(&SHARED).with("--rounds", "2");
+    let config = bench.folder.path().join("peer.toml");
+    let program = target_command().get_program().to_owned();
+    // The name of the subsystem is what the environment says, as is the address.
+    let serve = format!(
+        "cat > {config} <<END\n\
+         [[port]]\ntraddr = \"$BENCH_TRADDR\"\ntrsvcid = 0\nprovider = \"iwarp\"\n\
+         [[subsystem]]\nnqn = \"$BENCH_NQN\"\nallow_any_host = true\n\
+         [[subsystem.namespace]]\nnsid = 1\npath = \"null:1G\"\nEND\n\
+         exec {} serve --config {config}",
+        quoted(Path::new(&program)),
+        config = quoted(&config),
+    );
+    let fio = format!(
+        "NVMEOF_FIO_ENGINE={} {}",
+        quoted(&engine()),
+        quoted(&peers().join("fio-engine"))
+    );
+    let bench = bench.with("--peer-target", &serve).with("--peer", &fio);
+    let (ended, rows, _) = bench.rows();
+    for row in &rows {
+        assert_eq!(contestants(row, 2), ["iwarp", "peer", "peer-target", "tcp"]);
+    }
+    let text = ended.text();
+    for name in ["  peer ", "  peer-target "] {
+        let lines = text.lines().filter(|line| line.starts_with(name));
+        assert_eq!(lines.count(), SHARED.len(), "{text}");
+    }
+}
+
+/// The script for SPDK, with programs that stand for SPDK's: it asks for what a
+/// target needs, in an order that can be, and says when it is ready.
+#[test]
+fn the_script_for_spdk_starts_and_configures_it() {
+    let bench = Bench::of(&SHARED[..1]).with("--rounds", "1");
+    let spdk = bench.folder.path().join("spdk");
+    let asked = bench.folder.path().join("asked");
+    let program = target_command().get_program().to_owned();
+    let port = free_port();
+    let target = format!(
+        "echo \"nvmf_tgt $*\" >> {asked}\n\
+         exec {} serve --namespace null:1G --nqn \"$BENCH_NQN\" --provider iwarp \
+         --listen 127.0.0.1:{port} > {asked}.log 2>&1\n",
+        quoted(Path::new(&program)),
+        asked = quoted(&asked)
+    );
+    // By the time that it is done the target listens.
+    let rpc = format!("shift 4; echo \"$*\" >> {}; sleep 0.3\n", quoted(&asked));
+    for (name, script) in [("build/bin/nvmf_tgt", target), ("scripts/rpc.py", rpc)] {
+        let path = spdk.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        executable(&path, &script);
+    }
+    let line = format!(
+        "export SPDK={} SPDK_PORT={port}; exec {}",
+        quoted(&spdk),
+        quoted(&peers().join("spdk-target"))
+    );
+    let (_, rows, folder) = bench.with("--peer-target", &line).rows();
+    assert_eq!(contestants(&rows[0], 1), ["iwarp", "peer-target", "tcp"]);
+    let asked = fs::read_to_string(folder.path().join("asked")).unwrap();
+    let first_words = |line: &str| line.split(' ').next().unwrap().to_owned();
+    let mut asked: Vec<String> = asked.lines().map(first_words).collect();
+    // It comes at any time.
+    asked.retain(|word| word != "nvmf_tgt");
+    let wanted = [
+        "framework_wait_init",
+        "nvmf_create_transport",
+        "nvmf_create_subsystem",
+        "bdev_null_create",
+        "nvmf_subsystem_add_ns",
+        "nvmf_subsystem_add_listener",
+    ];
+    assert_eq!(asked, wanted);
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// Another process writes it, since nobody may run a file that is open for writing in
+/// a child of ours.
+fn executable(path: &Path, script: &str) {
+    let write = format!("cat > {0} && chmod +x {0}", quoted(path));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &write]);
+    let script = format!("#!/bin/sh\n{script}");
+    Run::new(shell).stdin(script.as_bytes()).ok();
+}
+
+#[test]
+fn a_peer_that_fails_is_quoted() {
+    let bench = Bench::of(&SHARED[..1]);
+    let peer = "echo it has no network >&2; exit 3";
+    let words = ["peer", "null-randread-4k-qd1", "it has no network"];
+    bench.with("--peer", peer).run.fails(1, &words);
+    let bench = Bench::of(&SHARED[..1]);
+    let peer = "echo it has no memory >&2; exit 3";
+    bench
+        .with("--peer-target", peer)
+        .run
+        .fails(2, &["it has no memory"]);
+}
