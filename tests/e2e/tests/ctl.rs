@@ -356,3 +356,29 @@ fn each_change_can_be_planned() {
     assert_eq!(fs::metadata(setup.image_path(1)).unwrap().len(), 1 << 20);
     target.stop();
 }
+
+/// Where it stands is a part of the answer of its own.
+#[test]
+fn a_document_that_cannot_be_served_is_told_with_its_place_for_programs() {
+    let setup = managed().file(1 << 20);
+    let target = setup.start();
+    let other = setup.path("other.toml");
+    let missing = setup.path("missing");
+    let text = format!(
+        "[limits]\nio_queues = 3\n{}[[subsystem.namespace]]\nnsid = 9\npath = '{}'\n",
+        setup.text(),
+        missing.display()
+    );
+    fs::write(&other, &text).unwrap();
+    for verb in ["plan", "apply"] {
+        let ended = ctl(&setup, &format!("-o json {verb} {}", other.display())).end();
+        assert_eq!(ended.status, Some(2), "{ended}");
+        let json: Value = serde_json::from_slice(&ended.stdout).unwrap();
+        let error = &json["error"];
+        assert_eq!(error["file"], *other.display().to_string(), "{error}");
+        assert_eq!(error["line"], text.lines().count(), "{error}");
+        assert_eq!(error["key"], "subsystem.namespace.path", "{error}");
+        assert_eq!(status_of(&setup, &target), [1]);
+    }
+    target.stop();
+}

@@ -214,7 +214,7 @@ fn kill_at(target: &Target, call: &str, when: u32, trace: &Path) -> Child {
         .args(["-p", &target.pid().to_string()])
         .stderr(Stdio::piped())
         .spawn()
-        .expect("strace, which `cargo xtask setup` installs");
+        .unwrap_or_else(|error| panic!("strace, which `cargo xtask setup` installs: {error}"));
     let mut lines = BufReader::new(strace.stderr.take().unwrap()).lines();
     let said = lines.next().unwrap().unwrap();
     assert!(said.contains("attached"), "may it attach? {said}");

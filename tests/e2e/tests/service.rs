@@ -176,6 +176,31 @@ fn the_drop_ins_are_valid_and_expose_the_service_to_little_more() {
     }
 }
 
+/// What an administrator relies on; the lab shows that it works.
+#[test]
+fn the_unit_has_what_a_service_has_to_have() {
+    let unit = std::fs::read_to_string(shipped("nvmeof-target.service")).unwrap();
+    for setting in [
+        "Type=notify",
+        "WatchdogSec=30",
+        "ExecReload=/usr/bin/nvmeof-target ctl reload",
+        "Restart=on-failure",
+        "User=nvmeof",
+        "StateDirectory=nvmeof",
+        "RuntimeDirectory=nvmeof",
+        "ConfigurationDirectory=nvmeof",
+        "LimitMEMLOCK=infinity",
+        "CapabilityBoundingSet=",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+        "DevicePolicy=closed",
+        "SystemCallFilter=@system-service",
+        "SystemCallFilter=~@privileged @keyring",
+    ] {
+        assert!(unit.lines().any(|line| line == setting), "{setting}");
+    }
+}
+
 #[test]
 fn the_service_is_exposed_to_little() {
     let mut analyze = Command::new("systemd-analyze");
