@@ -216,7 +216,7 @@ done
 said=$(expect_fail nvme get-feature "/dev/$CTRL" -f 5 -n 3)
 expect_match "error recovery of no namespace" 'Invalid Field' "$said"
 said=$(expect_fail nvme set-feature "/dev/$CTRL" -f 1 -n 1 -V 0)
-expect_match "arbitration of a namespace" 'Not Namespace Specific' "$said"
+expect_match "arbitration of a namespace" '[Nn]amespace [Ss]pecific' "$said"
 said=$(expect_fail nvme set-feature "/dev/$CTRL" -f 1 -n 1025 -V 0)
 expect_match "arbitration of an invalid namespace" 'Invalid Namespace' "$said"
 said=$(expect_fail nvme set-feature "/dev/$CTRL" -f 1 -V 1 --save)

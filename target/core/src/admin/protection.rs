@@ -18,8 +18,8 @@ use crate::{Executed, IoKind, IoOp, Namespace};
 
 impl Admin<'_> {
     /// Get Features of a namespace that is there for the host. The default is No Write
-    /// Protect (Base 2.1, 8.1.16: "the initial state of a namespace"); nothing is saved
-    /// by Set Features.
+    /// Protect (Base 2.1, 8.1.16: "the initial state of a namespace"); nothing is saved by
+    /// Set Features.
     pub(super) fn get_protection(&self, command: &GetFeatures) -> Result<Next, Failure> {
         let value = match command.select {
             Select::Capabilities => capabilities(command.fid).bits(),

@@ -80,8 +80,8 @@ const ALL: [Notice; 6] = [
 ];
 
 /// How long a notice that was told keeps others of its type from being told when its log
-/// page is not read. Longer than a host takes that reads it.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// page is not read: longer than a host takes that reads it, and short enough for others.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 
 impl Notice {
     /// All that reading its log page clears.
@@ -102,7 +102,7 @@ impl Notice {
 /// notices of asymmetric access also where it goes without (`nvme_handle_aen_notice`), and
 /// reads the page of namespaces when the scan before has ended (`nvme_scan_work`), which may
 /// wait for access to a namespace. Therefore a notice whose page is not read gives way to
-/// those of other pages after a second; of its own page nothing is told until that is read.
+/// those of other pages after a moment; of its own page nothing is told until that is read.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
     /// Told to no one yet.

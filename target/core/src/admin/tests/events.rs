@@ -1,7 +1,5 @@
 //! Asynchronous Event Request (Base 2.1, 5.1.2).
 
-use std::time::Duration;
-
 use nvmeof_wire::admin::{Cns, GetFeatures, GetLogPage, LogId, Select, SetFeatures, bare};
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::features::{AsyncEventConfig, FeatureId};
@@ -15,13 +13,12 @@ use nvmeof_wire::{Nqn, Sqe, Status};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::discovery;
+use crate::controller::notices::PATIENCE;
 use crate::testing::{
     CLOSED, DISK, Host, Outcome, apply, change_a_namespace, closed, connect_data_of, keyed,
     subsystem, target,
 };
 use crate::{Action, Event, Executed, NamespaceState, News, Order, Request, Revision, Target};
-
-const SECOND: Duration = Duration::from_secs(1);
 
 fn request() -> Sqe {
     bare(ASYNC_EVENT_REQUEST)
@@ -333,7 +330,7 @@ fn a_notice_is_told_when_the_page_of_the_one_before_was_read() {
     let _ = host.queue.take_news();
     assert_eq!(event(&mut host), None);
     assert!(host.queue.take_news().contains(News::DEADLINE));
-    assert_eq!(host.queue.next_deadline(), Some(host.now + SECOND));
+    assert_eq!(host.queue.next_deadline(), Some(host.now + PATIENCE));
     // One of another type does not wait.
     storage_is(&target, NamespaceState::Faulted);
     assert_eq!(event(&mut host), Some(AsyncEvent::RELIABILITY));
@@ -355,11 +352,11 @@ fn a_notice_is_told_when_the_page_of_the_one_before_was_read() {
     let _ = host.queue.step(host.now, &mut request, room);
     assert!(host.queue.take_news().contains(News::POLL));
     assert_eq!(event(&mut host), Some(AsyncEvent::ANA_CHANGED));
-    // Nobody reads the page of that one: it keeps others back for a second.
+    // Nobody reads the page of that one: it keeps others back for a while.
     hold(&mut host);
     storage_is(&target, NamespaceState::Ready);
     assert_eq!(event(&mut host), None);
-    host.now += SECOND;
+    host.now += PATIENCE;
     assert_eq!(event(&mut host), Some(AsyncEvent::NAMESPACE_CHANGED));
     // Without a request there is nothing to wake up for.
     change(&target, 1);
