@@ -7,13 +7,11 @@ use nvmeof_wire::nvm::{COPY_RANGE_LEN, Copy, CopyRange};
 use nvmeof_wire::{Sqe, Status};
 
 use super::io::{CDW10, Joined, entry_at, extent_of, writable};
-use super::request::{Extent, Failure, Next, Request, Stage, bit};
+use super::request::{Extent, Failure, Next, Request, Stage};
 use crate::{IoKind, IoOp, Limits};
 
 /// Bits 11:8 of dword 12.
 const DESFMT: u16 = 49;
-/// Bits 15:12 of dword 12; PRINFOW is not told from it.
-const PRINFOR: u16 = bit(49, 4);
 
 /// A Copy command on its way.
 #[derive(Clone, Copy, Debug)]
@@ -102,9 +100,8 @@ impl Joined {
         if command.format != 0 {
             return Err(Failure::field(DESFMT));
         }
-        if command.protected {
-            return Err(Failure::field(PRINFOR));
-        }
+        // NVM 1.2, 3.3.2.3: without protection information, as here, "the controller
+        // shall ignore the PRINFOR field and the PRINFOW field".
         writable(namespace)?;
         // NVM 1.0, 3.2.2, Command Size Limit Exceeded: more ranges than MSRC,
         // a range longer than MSSRL, or all of them longer than MCL.
