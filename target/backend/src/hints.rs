@@ -43,11 +43,7 @@ impl Hints {
         };
         let mut hints = if told.file_type().is_block_device() {
             let at_once = written_at_once(&folder(&told)).filter(|_| direct);
-            let told = |name: &str| match name {
-                AT_ONCE => at_once,
-                name => queue_value(&told, name),
-            };
-            Self::of_device(&told, block_size)
+            Self::of_device(&|name| queue_value(&told, name), at_once, block_size)
         } else {
             let fragment = fstatvfs(file).map(|it| it.fragment_size());
             Self::of_file(fragment.unwrap_or(0), told.blksize(), block_size)
@@ -56,9 +52,13 @@ impl Hints {
         hints
     }
 
-    /// `told` gives what the kernel says of a block device. Source:
-    /// Documentation/ABI/stable/sysfs-block.
-    fn of_device(told: &dyn Fn(&str) -> Option<u64>, block_size: BlockSize) -> Self {
+    /// `told` gives what the kernel says of a block device, of which so many bytes are
+    /// [written at once](written_at_once). Source: Documentation/ABI/stable/sysfs-block.
+    fn of_device(
+        told: &dyn Fn(&str) -> Option<u64>,
+        at_once: Option<u64>,
+        block_size: BlockSize,
+    ) -> Self {
         let size = |name| granularity(told(name).unwrap_or(0), block_size);
         // A partition that begins in the middle of a physical block has no place
         // that is a multiple.
@@ -71,7 +71,7 @@ impl Hints {
         let deallocate = size("queue/discard_granularity");
         let deallocate = deallocate.filter(|_| frees && is_aligned("discard_alignment"));
         let optimal = told("queue/optimal_io_size").unwrap_or(0);
-        let at_once = told(AT_ONCE).filter(|size| size.is_power_of_two());
+        let at_once = at_once.filter(|size| size.is_power_of_two());
         let atomic = granularity(at_once.unwrap_or(0).min(PAGE), block_size);
         Self {
             write,
@@ -111,8 +111,6 @@ fn multiple(told: u64, granularity: Option<u32>, block_size: BlockSize) -> Optio
     fits.then(|| u32::try_from(told).ok()).flatten()
 }
 
-/// What [`written_at_once`] says, among what the kernel tells itself.
-const AT_ONCE: &str = "written at once";
 /// Devices on devices that are looked through.
 const LAYERS: usize = 8;
 
@@ -185,9 +183,11 @@ mod tests {
             let mut found = all.iter().filter(|(one, _)| *one == name);
             found.next().map(|(_, value)| *value)
         };
-        Hints::of_device(&told, BlockSize::B512)
+        Hints::of_device(&told, told(AT_ONCE), BlockSize::B512)
     }
 
+    /// Not what the kernel tells.
+    const AT_ONCE: &str = "at once";
     const PHYSICAL: &str = "queue/physical_block_size";
     const MINIMUM: &str = "queue/minimum_io_size";
     const OPTIMAL: &str = "queue/optimal_io_size";
@@ -246,8 +246,8 @@ mod tests {
             "of a partition within a block"
         );
         // A block of the namespace that the device writes in several parts.
-        let told = |name: &str| (name == AT_ONCE).then_some(512);
-        assert_eq!(Hints::of_device(&told, BlockSize::B4096).atomic, None);
+        let larger = Hints::of_device(&|_| None, Some(512), BlockSize::B4096);
+        assert_eq!(larger.atomic, None);
         assert_eq!(Hints::of_file(4096, 4096, BlockSize::B512).atomic, None);
     }
 
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(told(&[(OPTIMAL, 1537)]).optimal_write, None);
         // Smaller than what hosts see as a block.
         let told = |name: &str| (name == PHYSICAL).then_some(2048);
-        let hints = Hints::of_device(&told, BlockSize::B4096);
+        let hints = Hints::of_device(&told, None, BlockSize::B4096);
         assert_eq!(hints, Hints::default());
     }
 

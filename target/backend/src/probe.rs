@@ -443,15 +443,26 @@ mod tests {
         let device = File::open(&name).unwrap();
         let of = |position| all.map(|kind| kind_at(&device, kind, position));
         let (inside, behind) = (of((1 << 20) - 512), of(1 << 20));
-        let removed = Command::new("losetup").args(["--detach", &name]).status();
-        assert!(removed.unwrap().success());
-        drop(device);
+        let losetup = |option: &str| {
+            let run = Command::new("losetup")
+                .args([option, name.as_str()])
+                .status();
+            run.unwrap().success()
+        };
+        // Nothing is left of it.
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(0)
+            .unwrap();
+        let emptied = losetup("--set-capacity");
+        let refused = size(&name, &device);
+        assert!(losetup("--detach") && emptied);
         assert_eq!(inside, all);
         let [media, space, other, readonly] = behind;
         assert_eq!([media, space, other], [IoErrorKind::Removed; 3]);
         assert_eq!(readonly, IoErrorKind::ReadOnly);
-        // Nothing is in it any more.
-        let refused = size(&name, &File::open(&name).unwrap());
         assert!(
             matches!(refused, Err(OpenError::NoMedium(_))),
             "{refused:?}"
