@@ -376,7 +376,7 @@ impl Joined {
 /// Base 2.1, 5.1.13.2.1, ONCS, NVMVFYS: if set, VSL "indicates the recommended maximum data
 /// size for Verify commands"; NVM 1.2, 3.3.5 and 3.3.8: what is longer "may encounter delays
 /// in processing", as WZSL has it of Write Zeroes. Only where the bit is cleared it is to be
-/// aborted. So each is done in pieces, between which others have their turn.
+/// aborted. So each is done in pieces: one operation is no longer than is recommended.
 pub(super) fn next_piece(request: &mut Request, left: IoOp) -> Next {
     request.stage = Stage::Pieces(left);
     Next::Execute(first_piece(left))

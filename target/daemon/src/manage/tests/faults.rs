@@ -1,6 +1,8 @@
 //! Files that are cut, grow, go and come back under a daemon that serves them.
 
 use std::fs::OpenOptions;
+use std::io::Write;
+use std::process::Command;
 
 use nix::errno::Errno;
 use nvmeof_backend::{IoError, IoErrorKind};
@@ -133,6 +135,37 @@ fn what_is_gone_is_faulted_until_it_is_enabled() {
     assert_eq!(enable(&daemon, 1).unwrap(), Vec::<String>::new());
     let error = enable(&daemon, 9).unwrap_err();
     assert!(error.contains("no namespace 9"), "{error}");
+}
+
+/// Where we may make a block device.
+#[test]
+fn a_block_device_without_a_size_was_removed() {
+    let losetup = |arguments: &[&str]| {
+        let run = Command::new("losetup").args(arguments).output().ok()?;
+        let told = String::from_utf8(run.stdout).ok()?;
+        run.status.success().then(|| told.trim().to_owned())
+    };
+    let daemon = Daemon::start(&[]);
+    let path = daemon.file("a.img", 1 << 20);
+    let Some(device) = losetup(&["--find", "--show", path.to_str().unwrap()]) else {
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: no loop device, which root can make"
+        );
+        return;
+    };
+    let applied = daemon.apply(&[(1, &device)]).is_ok();
+    Daemon::set_len(&path, 0);
+    let emptied = losetup(&["--set-capacity", &device]);
+    let noticed = daemon.look_after(1, None);
+    let counted: Vec<_> = daemon.manager.fault_counts().of(NQN, 1).collect();
+    let faults = daemon.manager.faults();
+    drop(daemon);
+    losetup(&["--detach", &device]).unwrap();
+    assert!(applied && emptied.is_some() && noticed);
+    assert_eq!(counted, [("removed", 1), ("unreadable", 0), ("size", 0)]);
+    let told = faults[0].to_string();
+    assert!(told.contains(&device) && told.contains("is gone"), "{told}");
 }
 
 #[test]
