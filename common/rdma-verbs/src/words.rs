@@ -74,6 +74,25 @@ pub(crate) fn recv_reason(number: u32, vendor_error: u32) -> Option<CloseReason>
     })
 }
 
+/// The same, if something went wrong, with the device and the queue pair that found it.
+pub(crate) fn found_by(reason: CloseReason, device: &str, qp_number: u32) -> CloseReason {
+    let with = |text: String| format!("{text}; device {device}, queue pair {qp_number}");
+    let of = |Fault { layer, code, text }: Fault| Fault {
+        layer,
+        code,
+        text: with(text),
+    };
+    match reason {
+        CloseReason::Network { kind, text } => {
+            let text = with(text);
+            CloseReason::Network { kind, text }
+        }
+        CloseReason::PeerFault(fault) => CloseReason::PeerFault(of(fault)),
+        CloseReason::Terminated(fault) => CloseReason::Terminated(of(fault)),
+        as_usual => as_usual,
+    }
+}
+
 /// A device stopped the queue pair by itself: a queue pair of InfiniBand and
 /// RoCE that only answers does so when a request breaks a rule (InfiniBand
 /// Architecture, 9.9.3).
@@ -211,6 +230,27 @@ pub(crate) fn io_reason(error: &io::Error) -> CloseReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_went_wrong_names_the_device_that_found_it() {
+        for (reason, told) in [
+            (send_reason(status::RETRY, 7), true),
+            (send_reason(status::REM_ACCESS, 7), true),
+            (Some(stopped_by_request()), true),
+            (Some(CloseReason::Peer), false),
+            (Some(CloseReason::Local), false),
+        ] {
+            let reason = reason.unwrap();
+            let found = found_by(reason.clone(), "rxe0", 17);
+            let (text, was) = (found.to_string(), reason.to_string());
+            assert_eq!(
+                text.contains("; device rxe0, queue pair 17"),
+                told,
+                "{text}"
+            );
+            assert_eq!(text.replace("; device rxe0, queue pair 17", ""), was);
+        }
+    }
 
     #[test]
     fn completions_say_who_is_at_fault() {

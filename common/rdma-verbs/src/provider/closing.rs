@@ -12,7 +12,7 @@ use crate::aside::Calling;
 use crate::conn::{Conn, Link, Phase, RecvItem, Room, SendItem, Stopped};
 use crate::estate::Estate;
 use crate::sys::{CmId, CmIdKey, Context};
-use crate::words::stopped_by_request;
+use crate::words::{found_by, stopped_by_request};
 
 /// Queue pairs torn down in one poll.
 const ENDS_AT_ONCE: usize = 8;
@@ -25,7 +25,8 @@ const REFUSAL: Duration = Duration::from_millis(10);
 const FAREWELL: Duration = Duration::from_secs(2);
 
 impl Verbs {
-    /// A queue pair ends for a reason nobody asked for: says so in the log.
+    /// A queue pair ends for a reason nobody asked for. The log hears it here if no owner
+    /// knows the peer yet; otherwise its owner says it, who knows whom it is about.
     pub(super) fn fail(&mut self, qp: QpId, reason: CloseReason) {
         let Some(conn) = self.conns.get(qp) else {
             return;
@@ -33,16 +34,20 @@ impl Verbs {
         if conn.phase == Phase::Ending {
             return;
         }
-        if let Some(left_out) = self.log.ask(self.now) {
-            let link = conn.link.as_ref();
-            let adapter = link.and_then(|link| self.adapters.get(link.room.adapter.0 as usize));
-            let device = adapter
-                .and_then(Option::as_ref)
-                .map(|one| one.name.as_str());
-            let number = link.map(|link| link.qp_number);
-            tracing::warn!(peer = %conn.peer, device, qp = number, left_out, "{reason}");
+        if !conn.phase.is_connected()
+            && let Some(left_out) = self.log.ask(self.now)
+        {
+            let (device, qp) = self.device_of(conn).unzip();
+            tracing::warn!(peer = %conn.peer, device, qp, left_out, "{reason}");
         }
         self.end(qp, reason);
+    }
+
+    /// The device of a connection, and its number for the queue pair.
+    fn device_of(&self, conn: &Conn) -> Option<(&str, u32)> {
+        let link = conn.link.as_ref()?;
+        let adapter = self.adapters.get(link.room.adapter.0 as usize)?;
+        Some((adapter.as_ref()?.name.as_str(), link.qp_number))
     }
 
     /// A queue pair ends. The first reason stays.
@@ -200,6 +205,10 @@ impl Verbs {
         flush(&mut conn, events);
         self.stop_drawing(&conn);
         let reason = conn.reason.take().unwrap_or(CloseReason::Local);
+        let reason = match self.device_of(&conn) {
+            Some((device, number)) => found_by(reason, device, number),
+            None => reason,
+        };
         let waits = said_good_bye && reason != CloseReason::Peer;
         tracing::debug!(peer = %conn.peer, "queue pair closed: {reason}");
         events.push(Event::Closed { qp, reason });

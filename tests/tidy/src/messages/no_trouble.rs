@@ -64,6 +64,7 @@ pub(super) const NO_TROUBLE: &[&str] = &[
     "… of … … … …",
     "… (status …, vendor error …)",
     "…, vendor error …",
+    "…; device …, queue pair …",
     // What was being done when something failed, which the message around it tells.
     "asked for and not accepted",
     "asked for and not prepared",
