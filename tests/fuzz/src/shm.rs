@@ -16,7 +16,7 @@ use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_rdma::{
     Event, Inline, PrivateData, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Rights, Tag, Work,
 };
-use nvmeof_rdma_shm::{Shm, ShmConfig};
+use nvmeof_rdma_shm::{Give, Shm, ShmConfig};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 /// Bytes of each ring.
@@ -115,8 +115,18 @@ impl Ours {
     /// When the system has no room for it.
     #[must_use]
     pub fn new() -> Self {
+        Self::that_gives(config().give)
+    }
+
+    /// One that lets peers it calls work in its memory, or does not.
+    ///
+    /// # Panics
+    /// When the system has no room for it.
+    #[must_use]
+    pub fn that_gives(give: Give) -> Self {
         let pool = POOL.with(Clone::clone);
-        let mut shm = Shm::new(config()).expect("a provider");
+        let config = ShmConfig { give, ..config() };
+        let mut shm = Shm::new(config).expect("a provider");
         shm.register(pool.region()).expect("a region");
         Self {
             shm,

@@ -1,6 +1,7 @@
-//! A hostile peer of the shared memory provider: any message on the socket, any
-//! word anywhere in the memory, mixed with records that are almost right, while
-//! we work on the connection. Where it grants us memory of its own, we use it.
+//! A hostile peer of the shared memory provider, which called us or which we called:
+//! any message on the socket, any word anywhere in the memory, mixed with records that
+//! are almost right, while we work on the connection. Where it grants us memory of its
+//! own, we use it; where we grant it ours, it says that it does.
 //!
 //! What must hold all the same: see `nvmeof_fuzz::shm`.
 #![no_main]
@@ -11,9 +12,10 @@ use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use nvmeof_fuzz::Script;
-use nvmeof_fuzz::shm::{Ours, RING, say, socket};
-use nvmeof_memory::Shared;
-use nvmeof_rdma::{Address, Provider, RemoteKey, RemoteSlice, Rights};
+use nvmeof_fuzz::shm::{CONFIG, Ours, RING, folder, say, socket};
+use nvmeof_memory::{Shared, receive_passed};
+use nvmeof_rdma::{Address, PrivateData, Provider, RemoteKey, RemoteSlice, Rights};
+use nvmeof_rdma_shm::Give;
 use socket2::Socket;
 
 const PORT: u16 = 4420;
@@ -23,6 +25,8 @@ const GRANTS: u32 = 2048;
 const TOTAL: usize = 4096 + 2 * RING + 16 * GRANTS as usize;
 /// Without grants.
 const RINGS: usize = 4096 + 2 * RING;
+/// How many reads the peer answers, and wants in flight.
+const READS: [u8; 8] = [4, 0, 0, 0, 4, 0, 0, 0];
 /// Bytes of the memory that the peer shares.
 const SHARED: usize = 64 << 10;
 /// What the first byte of granted memory is called.
@@ -31,10 +35,12 @@ const FIRST: u64 = 1 << 20;
 fuzz_target!(|input: &[u8]| {
     let mut script = Script::new(input);
     let flags = script.byte();
-    let mut side = Side::new(flags & 1 != 0);
-    side.ask();
-    assert!(side.ours.qp.is_some(), "the right request is one");
-    side.ours.accept(Rights::from_bits_truncate(flags >> 1));
+    let rights = Rights::from_bits_truncate(flags >> 1);
+    let grants = flags & 1 != 0;
+    let mut side = match flags & 0x80 != 0 {
+        true => Side::that_asks(grants, rights),
+        false => Side::that_is_asked(grants, rights),
+    };
     assert!(side.ours.window.is_some(), "it was accepted");
     for _ in 0..64 {
         if script.is_over() {
@@ -49,9 +55,11 @@ fuzz_target!(|input: &[u8]| {
 struct Side {
     ours: Ours,
     peer: Option<Socket>,
+    /// What both have, and its descriptor.
     memory: Shared,
     fd: OwnedFd,
-    grants: u32,
+    /// The ring that the peer fills: 0 when it called, 1 when we did.
+    ring: usize,
     /// What the peer shares, and how often it did.
     shared: OwnedFd,
     regions: u32,
@@ -59,43 +67,81 @@ struct Side {
     head: u64,
 }
 
+fn total(grants: bool) -> usize {
+    if grants { TOTAL } else { RINGS }
+}
+
 impl Side {
-    fn new(grants: bool) -> Self {
-        let mut ours = Ours::new();
-        let addr = Address::from(([127, 0, 0, 1], PORT));
-        ours.shm.listen(addr).expect("a listener");
-        let (peer, addr) = socket(PORT);
-        peer.connect(&addr).expect("a listener");
-        let (memory, fd) = Shared::create(if grants { TOTAL } else { RINGS }).expect("memory");
+    fn new(ours: Ours, peer: Socket, (memory, fd): (Shared, OwnedFd), ring: usize) -> Self {
         let (_, shared) = Shared::create(SHARED).expect("memory");
         Self {
             ours,
             peer: Some(peer),
             memory,
             fd,
-            grants: if grants { GRANTS } else { 0 },
+            ring,
             shared,
             regions: 0,
             head: 0,
         }
     }
 
-    fn say(&self, bytes: &[u8], memory: Option<&OwnedFd>) {
-        if let Some(peer) = &self.peer {
-            say(peer, bytes, memory.map(AsFd::as_fd));
+    /// A peer that did its half of the set-up as it should be, and that we accepted.
+    fn that_asks(grants: bool, rights: Rights) -> Self {
+        let mut ours = Ours::new();
+        let addr = Address::from(([127, 0, 0, 1], PORT));
+        ours.shm.listen(addr).expect("a listener");
+        let (peer, addr) = socket(PORT);
+        peer.connect(&addr).expect("a listener");
+        let memory = Shared::create(total(grants)).expect("memory");
+        let mut side = Self::new(ours, peer, memory, 0);
+        let mut request = b"\x01nvmshm2".to_vec();
+        request.extend((RING as u64).to_le_bytes());
+        request.extend((if grants { GRANTS } else { 0 }).to_le_bytes());
+        request.extend(std::net::Ipv6Addr::LOCALHOST.octets());
+        request.extend(READS);
+        side.say(&request, Some(&side.fd));
+        side.settle();
+        assert!(side.ours.qp.is_some(), "the right request is one");
+        side.ours.accept(rights);
+        side
+    }
+
+    /// A peer that we called and that accepted.
+    fn that_is_asked(grants: bool, rights: Rights) -> Self {
+        let _ = std::fs::create_dir(folder());
+        let (listener, at) = socket(PORT);
+        listener.bind(&at).expect("a free place");
+        listener.listen(1).expect("a listener");
+        let mut ours = Ours::that_gives(if grants { Give::SameUser } else { Give::Never });
+        let addr = Address::from(([127, 0, 0, 1], PORT));
+        let nothing = PrivateData::empty();
+        let qp = ours.shm.connect(addr, &CONFIG, &nothing, ours.now);
+        ours.qp = Some(qp.expect("a connection"));
+        ours.receive();
+        let (peer, _) = listener.accept().expect("a connection");
+        let mut room = [0; 256];
+        let (_, fd) = receive_passed(peer.as_fd(), &mut room).expect("a request");
+        let fd = fd.expect("memory comes with it");
+        let memory = Shared::open(fd.as_fd(), total(grants)).expect("as much as there has to be");
+        let mut side = Self::new(ours, peer, (memory, fd), 1);
+        let regions = u32::from(grants) * 16;
+        side.say(&[&[2], &regions.to_le_bytes()[..], &READS].concat(), None);
+        side.settle();
+        assert!(side.ours.established, "the right answer is one");
+        side.ours.work(rights);
+        side
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..3 {
+            self.ours.poll();
         }
     }
 
-    /// The peer's half of the set-up as it should be.
-    fn ask(&mut self) {
-        let mut request = b"\x01nvmshm2".to_vec();
-        request.extend((RING as u64).to_le_bytes());
-        request.extend(self.grants.to_le_bytes());
-        request.extend(std::net::Ipv6Addr::LOCALHOST.octets());
-        request.extend([4, 0, 0, 0, 4, 0, 0, 0]);
-        self.say(&request, Some(&self.fd));
-        for _ in 0..3 {
-            self.ours.poll();
+    fn say(&self, bytes: &[u8], memory: Option<&OwnedFd>) {
+        if let Some(peer) = &self.peer {
+            say(peer, bytes, memory.map(AsFd::as_fd));
         }
     }
 
@@ -132,7 +178,8 @@ impl Side {
             }
             12 => self.peer = self.peer.take().filter(|_| script.byte() & 15 != 0),
             13 => self.share(script),
-            14 | 15 => self.grant(script),
+            14 | 15 if self.ring == 0 => self.grant(script),
+            14 | 15 => self.mark(script),
             16 => self.ours.unmap(),
             _ => self.ours.poll(),
         }
@@ -166,6 +213,20 @@ impl Side {
         self.ours.map(remote, Rights::from_bits_truncate(rights));
     }
 
+    /// The peer says that it works in our memory, or that it does not, and of some
+    /// other key that it was taken back.
+    fn mark(&mut self, script: &mut Script<'_>) {
+        let key = self.ours.window.map_or(0, |(slice, _)| slice.key.0);
+        let place = (key >> 8) as usize % GRANTS as usize;
+        let odd = script.byte();
+        let at = RINGS + 8 * (place + usize::from(odd >> 1 & 1) * GRANTS as usize);
+        if at < self.memory.len() {
+            let word = [u64::from(odd & 1) << 32 | u64::from(odd >> 2)];
+            self.memory.store(at, word).expect("a place");
+        }
+        self.ours.poll();
+    }
+
     /// A record that is almost right, and the head behind it.
     fn put(&mut self, script: &mut Script<'_>) {
         let (key, start) = match self.ours.window {
@@ -180,9 +241,10 @@ impl Side {
 
     fn record(&mut self, words: [u64; 3], len: u64) {
         let at = usize::try_from(self.head).expect("64 bits") % RING;
-        self.memory.store(4096 + at, words).expect("a place");
+        let data = 4096 + self.ring * RING;
+        self.memory.store(data + at, words).expect("a place");
         self.head += (32 + len).next_multiple_of(64);
-        let head = self.memory.word(0).expect("a word");
+        let head = self.memory.word(self.ring * 256).expect("a word");
         head.store(self.head, Ordering::Release);
         self.say(&[4], None);
     }
