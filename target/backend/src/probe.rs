@@ -376,8 +376,12 @@ mod tests {
     use std::io::Write;
     use std::os::unix::fs::FileTypeExt;
     use std::process::Command;
+    use std::sync::{Mutex, PoisonError};
 
     use super::*;
+
+    /// Held by who makes devices, and by who looks at all there are.
+    static DEVICES: Mutex<()> = Mutex::new(());
 
     /// Whether reads of the device can be direct; `None` when we may not look,
     /// or it has no medium.
@@ -419,6 +423,7 @@ mod tests {
 
     #[test]
     fn behind_the_end_of_a_device_there_is_none_whatever_the_kernel_calls_it() {
+        let _no_other = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk");
         File::create(&path).unwrap().set_len(1 << 20).unwrap();
@@ -471,6 +476,7 @@ mod tests {
 
     #[test]
     fn the_folder_of_a_block_device_does_not_decide_how_it_is_read() {
+        let _no_other = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         let nodes = std::fs::read_dir("/dev").unwrap();
         let nodes = nodes.filter_map(|node| is_direct(&node.ok()?.path()));
         let direct: Vec<_> = nodes.collect();
