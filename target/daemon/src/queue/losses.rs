@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nvmeof_backend::{Losses, Lost, flush_begins, stamp};
-use nvmeof_target_core::{Executed, IoKind, IoOp, Stake};
+use nvmeof_target_core::{Executed, IoOp, Stake};
 
 use super::{Edge, Io, of_peer};
 use crate::tag::Place;
@@ -69,14 +69,10 @@ impl Written {
 impl Edge {
     /// What `op` may lose after it was answered. `None` if nothing: when the host cannot
     /// be known to write, what it writes has to be made stable first, and `op` becomes
-    /// that.
+    /// that; only what it deallocates may then be there again, as if it had not asked.
     #[inline]
     pub(super) fn risk_of(&mut self, op: &mut IoOp, io: &Io<'_>) -> Option<Risk> {
-        let writes = matches!(
-            op.kind,
-            IoKind::Write | IoKind::Store | IoKind::WriteZeroes { .. }
-        );
-        if !writes || op.fua || self.written.safe == Some(op.disk) {
+        if !op.changes() || op.fua || self.written.safe == Some(op.disk) {
             return None;
         }
         let risk = self.written.risk_of(op.disk);

@@ -2,8 +2,10 @@
 
 use nix::errno::Errno;
 use nvmeof_rdma::{Provider, QpId};
+use nvmeof_wire::nvm::{DatasetManagement, DsmRange};
 use nvmeof_wire::opcode::io;
 use nvmeof_wire::{Sqe, Status};
+use zerocopy::IntoBytes;
 
 use super::host::{Host, ready, run};
 use super::io::command;
@@ -63,6 +65,29 @@ fn every_host_that_wrote_is_told_once_that_a_flush_failed() {
         "or the host sends it again and is told that all is well"
     );
     assert!(flush(&mut bench, &mut other, its, u32::MAX).is_success());
+    assert!(flush(&mut bench, &mut other, its, 1).is_success());
+}
+
+/// What it gave up may be there again.
+#[test]
+fn a_host_that_deallocated_is_told_as_well() {
+    let mut bench = Bench::new(86);
+    let (mut host, mut other) = (bench.host(), bench.host());
+    let (_, qp) = ready(&mut bench, &mut host);
+    let (_, its) = ready(&mut bench, &mut other);
+    let trim = DatasetManagement {
+        nsid: 1,
+        ranges: 1,
+        deallocate: true,
+    };
+    let range = DsmRange::new(4, 8);
+    let sent = other.send_with(its, trim.to_sqe(), range.as_bytes());
+    assert!(run(&mut bench, &mut other, sent).0.status().is_success());
+    bench.reactor.storage_mut().fails = Some(Errno::EIO);
+    assert!(!flush(&mut bench, &mut host, qp, 1).is_success());
+    bench.reactor.storage_mut().fails = None;
+    let told = flush(&mut bench, &mut other, its, 1);
+    assert_eq!(told.kind(), Status::WRITE_FAULT);
     assert!(flush(&mut bench, &mut other, its, 1).is_success());
 }
 
