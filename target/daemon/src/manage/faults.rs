@@ -255,7 +255,9 @@ impl Manager {
                 !applied.changes.is_empty()
             }
             Err(failed) => {
-                tracing::error!("a disk that has another size cannot be opened: {failed}");
+                tracing::error!(
+                    "a disk that has another size cannot be opened: {failed}; it is looked at again"
+                );
                 false
             }
         }
