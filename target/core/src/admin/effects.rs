@@ -1,5 +1,6 @@
 //! Log pages that say which commands and features are supported.
 
+use nvmeof_wire::admin::CSI_NVM;
 use nvmeof_wire::features::FeatureId;
 use nvmeof_wire::log::CommandEffects;
 use nvmeof_wire::log::effects::Effects;
@@ -12,7 +13,11 @@ use super::{OF_DISCOVERY, Window};
 /// Commands Supported and Effects, 05h (Base 2.1, 5.1.12.1.6). Of no command a
 /// scope is reported (CSP is 0): Linux hosts take any bit of an I/O command but
 /// the first two for an effect that they do not know, and warn of it.
-pub(super) fn commands(discovery: bool) -> CommandEffects {
+///
+/// The page is of an I/O command set. Of those that are not there it names no command:
+/// where CAP.CSS has IOCSS nvme-cli asks for that of the Zoned Namespace Command Set
+/// without knowing whether there is one, and shows nothing at all when it is refused.
+pub(super) fn commands(discovery: bool, csi: u8) -> CommandEffects {
     let mut page = CommandEffects::zeroed();
     for opcode in OF_DISCOVERY.into_iter().chain([FABRICS]) {
         page.set_admin(opcode, Effects::empty());
@@ -21,6 +26,9 @@ pub(super) fn commands(discovery: bool) -> CommandEffects {
         return page;
     }
     page.set_admin(admin::ABORT, Effects::empty());
+    if csi != CSI_NVM {
+        return page;
+    }
     for opcode in [io::FLUSH, io::READ, io::COMPARE, io::VERIFY, FABRICS] {
         page.set_io(opcode, Effects::empty());
     }

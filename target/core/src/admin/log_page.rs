@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nvmeof_wire::admin::{CSI_NVM, GetLogPage, LogId, NSID_ALL};
+use nvmeof_wire::admin::{GetLogPage, LogId, NSID_ALL};
 use nvmeof_wire::log::discovery::{DiscoveryLsp, TransportType};
 use nvmeof_wire::log::error::ERROR_ENTRY_LEN;
 use nvmeof_wire::log::smart::data_units;
@@ -21,7 +21,6 @@ use crate::sight::Viewer;
 // Where fields of the command are.
 const NUMDL: u16 = 42;
 const OT: u16 = bit(58, 7);
-const CSI: u16 = 59;
 
 impl Admin<'_> {
     /// Returns the length in bytes that was asked for.
@@ -42,11 +41,6 @@ impl Admin<'_> {
             return Err(Failure::field(CDW12));
         }
         self.check_log_nsid(command)?;
-        // Base 2.1, 5.1.12.1.6: the page is of an I/O command set, and there is
-        // one.
-        if command.lid == LogId::EFFECTS && command.csi != CSI_NVM {
-            return Err(Failure::field(CSI));
-        }
         let max = self.shared.limits.max_transfer;
         u32::try_from(command.len)
             .ok()
@@ -113,7 +107,7 @@ impl Admin<'_> {
             LogId::ANA => self.write_access(command, window),
             LogId::EFFECTS => {
                 let discovery = self.controller.is_discovery();
-                window.put(0, &effects::commands(discovery));
+                window.put(0, &effects::commands(discovery, command.csi));
             }
             LogId::FEATURE_EFFECTS => effects::write_features(self.features(), window),
             LogId::DISCOVERY => {
