@@ -355,7 +355,12 @@ async fn drive<Q: Drive>(shared: Arc<Shared<Q>>, fd: Option<AsyncFd<OwnedFd>>) {
         let now = shared.now();
         let (next, waits, deadline) = {
             let mut state = shared.lock();
-            let progress = state.turn(now);
+            let mut progress = state.turn(now);
+            let mut again = AGAIN;
+            while !progress && again > 0 && state.queue.in_flight() > 0 {
+                progress = state.turn(now);
+                again -= 1;
+            }
             if state.queue.is_closed() && state.backlog.is_empty() {
                 // Whoever waits has been told.
                 return;
@@ -420,6 +425,9 @@ async fn others_first() {
     .await;
 }
 
+/// How often the driver looks again for answers that are not there before it lets other
+/// tasks run, which takes as long as a few looks.
+const AGAIN: u32 = 3;
 /// How long to sleep when there is no deadline.
 const IDLE: Duration = Duration::from_secs(3600);
 /// How long to sleep when there is nothing to sleep on.
