@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use nvmeof_rdma::{
-    Address, CloseReason, ListenerId, Peer, PostError, PrivateData, QpConfig, QpId, Work, WorkKind,
+    Address, Answer, CloseReason, ListenerId, Peer, PostError, PrivateData, QpConfig, QpId, Work,
+    WorkKind,
 };
 
 use crate::StreamId;
@@ -178,24 +179,10 @@ impl Conn {
         registered: bool,
         max_message: usize,
     ) -> Result<&mut Self, PostError> {
-        match self.phase {
-            Phase::Running => {}
-            Phase::Ending | Phase::Gone => return Err(PostError::Closed),
-            other => {
-                let state = other.name();
-                return Err(PostError::WrongState { state });
-            }
-        }
-        let depth = self.config.sends;
-        if self.outbound.posted() >= depth as usize {
-            return Err(PostError::QueueFull { depth });
-        }
+        self.may_send(1, registered)?;
         // Both sides agreed on no Reads at all: this one would wait for ever.
         if work.kind() == WorkKind::Read && self.outbound.max_reads() == 0 {
             return Err(PostError::QueueFull { depth: 0 });
-        }
-        if !registered {
-            return Err(PostError::NotRegistered);
         }
         let max = match work {
             Work::Send { .. } => max_message,
@@ -208,6 +195,44 @@ impl Conn {
             return Err(PostError::TooLong { len, max });
         }
         Ok(self)
+    }
+
+    /// Whether `answer` may be posted: the connection itself, if so.
+    pub(crate) fn may_answer(
+        &mut self,
+        answer: &Answer,
+        registered: bool,
+        max_message: usize,
+    ) -> Result<&mut Self, PostError> {
+        self.may_send(2, registered)?;
+        let max = max_message.min(answer.remote.len as usize);
+        let len = answer.local.len();
+        if len > max {
+            return Err(PostError::TooLong { len, max });
+        }
+        Ok(self)
+    }
+
+    /// Whether the send queue takes so many work requests, whose memory is registered
+    /// or not.
+    #[inline]
+    fn may_send(&self, count: usize, registered: bool) -> Result<(), PostError> {
+        match self.phase {
+            Phase::Running => {}
+            Phase::Ending | Phase::Gone => return Err(PostError::Closed),
+            other => {
+                let state = other.name();
+                return Err(PostError::WrongState { state });
+            }
+        }
+        let depth = self.config.sends;
+        if self.outbound.posted() + count > depth as usize {
+            return Err(PostError::QueueFull { depth });
+        }
+        if !registered {
+            return Err(PostError::NotRegistered);
+        }
+        Ok(())
     }
 
     /// Goes into full operation with at most `reads_out` RDMA Reads in flight, and

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use nvmeof_memory::{Buf, Region, RegionId};
 use nvmeof_rdma::{
-    Address, CloseReason, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId,
-    PostError, PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights,
-    Sparingly, Tag, Work,
+    Address, Answer, CloseReason, ConnectError, Event, ExposeError, Limits, ListenError,
+    ListenerId, PostError, PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice,
+    Rights, Sparingly, Tag, Work,
 };
 
 use crate::conn::{Conn, Phase, Remote, Table};
@@ -284,6 +284,19 @@ impl<S: Streams> Provider for SoftRdma<S> {
             Err(why) => return Err(Refused { why, back: work }),
         };
         conn.outbound.post(tag, work, &mut self.keys);
+        if !conn.listed {
+            conn.listed = true;
+            self.listed.push(qp);
+        }
+        Ok(())
+    }
+
+    fn post_answer(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
+        let registered = self.is_registered(&answer.local);
+        let max_message = self.config.limits.max_message as usize;
+        let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
+        let conn = conn.may_answer(&answer, registered, max_message)?;
+        conn.outbound.post_answer(tag, answer);
         if !conn.listed {
             conn.listed = true;
             self.listed.push(qp);

@@ -57,6 +57,20 @@ impl<const N: usize> Bytes<N> {
         }
     }
 
+    /// These bytes; that they fit is known when this is compiled.
+    #[allow(clippy::cast_possible_truncation, reason = "the length fits")]
+    #[inline]
+    #[must_use]
+    pub fn of<const M: usize>(bytes: [u8; M]) -> Self {
+        const { assert!(M <= N && N <= u8::MAX as usize) }
+        let mut all = Self::empty();
+        if let Some(room) = all.bytes.first_chunk_mut() {
+            *room = bytes;
+        }
+        all.len = M as u8;
+        all
+    }
+
     /// Copies `bytes`.
     ///
     /// # Errors
@@ -146,6 +160,7 @@ mod tests {
     #[test]
     fn as_much_as_fits_is_taken() {
         assert_eq!(&*Inline::new(&[7; 64]).unwrap(), &[7; 64]);
+        assert_eq!(Inline::new(&[7; 16]), Ok(Inline::of([7; 16])));
         let two = Bytes::<4>::new(&[7; 2]).unwrap();
         assert_eq!((&*two, two.array()), (&[7, 7][..], &[7, 7, 0, 0]));
         assert_eq!(

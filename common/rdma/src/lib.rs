@@ -38,4 +38,4 @@ pub use polling::{AfterTurn, PollCounts, Polling, PollingConfig};
 pub use provider::{ListenerId, Provider, QpId, SrqId, Tag};
 pub use sparingly::Sparingly;
 pub use steering::{Counted, Lightened, Steering};
-pub use work::{Outcome, Work, WorkKind};
+pub use work::{Answer, Outcome, Work, WorkKind};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Region};
 
 use crate::{
-    Address, ConnectError, Event, ExposeError, Limits, ListenError, PostError, PrivateData,
+    Address, Answer, ConnectError, Event, ExposeError, Limits, ListenError, PostError, PrivateData,
     QpConfig, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, Work,
 };
 
@@ -209,6 +209,21 @@ pub trait Provider: Send {
     /// # Errors
     /// [`Refused`] with the work when it cannot be posted.
     fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>>;
+
+    /// Queues an RDMA Write and a Send of a few bytes behind it, both under `tag`:
+    /// what answers a command that asked for data. It takes two places of the send
+    /// queue. Both come back, as from [`post`](Self::post), or only the Send, which
+    /// has the buffer then.
+    ///
+    /// # Errors
+    /// Why one of them cannot be posted. The Write may be queued nevertheless, and
+    /// comes back if it is: nothing is left but to [`disconnect`](Self::disconnect).
+    fn post_answer(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
+        for work in answer.into_works() {
+            self.post(qp, tag, work).map_err(|refused| refused.why)?;
+        }
+        Ok(())
+    }
 
     /// Lets the peer of `qp` reach what `buf` has in view, with `rights`, by
     /// the key in the answer. Keys are not reused soon.

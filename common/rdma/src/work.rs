@@ -35,6 +35,19 @@ pub enum Work {
     },
 }
 
+/// An RDMA Write and the message that tells of it.
+#[derive(Debug)]
+pub struct Answer {
+    /// Data.
+    pub local: Buf,
+    /// Where they go; at least as long as `local`.
+    pub remote: RemoteSlice,
+    /// The message.
+    pub head: Inline,
+    /// A key of the peer that is invalid when the message is delivered.
+    pub invalidate: Option<RemoteKey>,
+}
+
 /// Which kind of work a completion is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WorkKind {
@@ -56,6 +69,26 @@ pub enum Outcome {
     Flushed,
     /// This work request is what broke the queue pair.
     Failed(Box<CloseReason>),
+}
+
+impl Answer {
+    /// The same as two work requests.
+    #[must_use]
+    pub fn into_works(self) -> [Work; 2] {
+        let Self {
+            local,
+            remote,
+            head,
+            invalidate,
+        } = self;
+        let send = Work::Send {
+            head,
+            body: None,
+            invalidate,
+            solicited: false,
+        };
+        [Work::Write { local, remote }, send]
+    }
 }
 
 impl Outcome {

@@ -42,7 +42,8 @@ pub(super) struct Frames {
 #[derive(Debug)]
 struct Frame {
     /// Where in the arena its payload interrupts its bytes, and where they
-    /// end. They start where those of the frame before it end.
+    /// end, or those of a frame behind it that has no payload. They start where
+    /// those of the frame before it end.
     middle: usize,
     end: usize,
     source: Source,
@@ -118,9 +119,32 @@ impl Frames {
     #[inline(always)]
     pub(super) fn frame(&mut self, header: &Header, head: &Inline, rest: Payload<'_>, done: Done) {
         debug_assert_eq!(header.payload, head.len() + rest.bytes.len());
+        let own = self.own(header, head);
+        let middle = self.seal(own, rest.bytes);
+        self.enqueue(middle, rest, done);
+    }
+
+    /// Adds a frame of `header` and `head` to the last one, after which nothing was
+    /// to be done: both are done together.
+    #[inline(always)]
+    pub(super) fn frame_behind(&mut self, header: &Header, head: &Inline, done: Done) {
+        debug_assert_eq!(header.payload, head.len());
+        let own = self.own(header, head);
+        let middle = self.seal(own, &[]);
+        match self.queue.back_mut() {
+            Some(last) if matches!(last.done, Done::Nothing) => {
+                (last.end, last.done) = (self.used, done);
+            }
+            _ => self.enqueue(middle, Payload::NONE, done),
+        }
+    }
+
+    /// Puts the bytes of our own into the room for a frame; returns how many.
+    #[inline(always)]
+    fn own(&mut self, header: &Header, head: &Inline) -> usize {
         let (bytes, len) = header.to_bytes();
         let Some(room) = self.room() else {
-            return;
+            return 0;
         };
         if let Some(place) = room.first_chunk_mut() {
             *place = bytes;
@@ -131,7 +155,7 @@ impl Frames {
         {
             *place = *head.array();
         }
-        self.finish(len + head.len(), rest, done);
+        len + head.len()
     }
 
     /// Adds a frame without payload elsewhere: `bytes` from its MPA length to
@@ -142,7 +166,8 @@ impl Frames {
             return;
         };
         place.copy_from_slice(bytes);
-        self.finish(bytes.len(), Payload::NONE, Done::Nothing);
+        let middle = self.seal(bytes.len(), &[]);
+        self.enqueue(middle, Payload::NONE, Done::Nothing);
     }
 
     /// Where the bytes of the next frame go. Always there.
@@ -160,17 +185,12 @@ impl Frames {
         self.arena.resize(len.max(self.used + ROOM), 0);
     }
 
-    /// Adds padding and CRC to the `own` bytes that were put into the room for
-    /// a frame, and the frame to the queue.
+    /// Adds padding and CRC to the `own` bytes that were put into the room for a
+    /// frame with that payload. Returns where in the arena the payload goes.
     #[inline]
-    fn finish(&mut self, own: usize, rest: Payload<'_>, done: Done) {
-        let Payload {
-            source,
-            offset,
-            bytes,
-        } = rest;
+    fn seal(&mut self, own: usize, payload: &[u8]) -> usize {
         let (start, middle) = (self.used, self.used + own);
-        let padding = pad_len(own - MPA_LEN + bytes.len());
+        let padding = pad_len(own - MPA_LEN + payload.len());
         // RFC 5044, section 4.4: the field is there without CRCs too.
         let mut trailer = [0; TRAILER];
         if self.crc
@@ -178,7 +198,7 @@ impl Frames {
             && let Some((zeros, rest)) = trailer.split_at_mut_checked(padding)
             && let Some(field) = rest.first_chunk_mut::<CRC_LEN>()
         {
-            let crc = crc::append(crc::of(own), bytes);
+            let crc = crc::append(crc::of(own), payload);
             *field = crc_bytes(crc::append(crc, zeros));
         }
         let place = self.arena.get_mut(middle..);
@@ -186,6 +206,17 @@ impl Frames {
             *place = trailer;
         }
         self.used = middle + padding + CRC_LEN;
+        middle
+    }
+
+    /// Adds the frame that was sealed last to the queue.
+    #[inline]
+    fn enqueue(&mut self, middle: usize, rest: Payload<'_>, done: Done) {
+        let Payload {
+            source,
+            offset,
+            bytes,
+        } = rest;
         self.with_payload += usize::from(!bytes.is_empty());
         self.payload += bytes.len();
         self.queue.push_back(Frame {

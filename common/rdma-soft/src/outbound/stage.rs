@@ -1,6 +1,6 @@
 //! Work and answers become frames.
 
-use nvmeof_rdma::{Inline, RemoteSlice, Tag, Work, WorkKind};
+use nvmeof_rdma::{Answer, Inline, RemoteKey, RemoteSlice, Tag, Work, WorkKind};
 
 use super::frames::{Done, Payload, Source};
 use super::message::Message;
@@ -22,17 +22,86 @@ impl Outbound {
     /// Takes work. Where nothing goes before it, its first frame is made at
     /// once: then it does not have to be kept.
     pub(crate) fn post(&mut self, tag: Tag, work: Work, keys: &mut KeyTable) {
-        let free = self.waiting.is_empty()
+        if self.may_begin(&work) && self.is_free() {
+            self.begin(tag, work, keys);
+        } else {
+            self.waiting.push_back((tag, work));
+        }
+    }
+
+    /// Takes a Write and its Send, which become one entry where both can be framed
+    /// at once.
+    pub(crate) fn post_answer(&mut self, tag: Tag, answer: Answer) {
+        if answer.local.len() > self.limit.tagged || !self.is_free() {
+            let works = answer.into_works().map(|work| (tag, work));
+            return self.waiting.extend(works);
+        }
+        let Answer {
+            local,
+            remote,
+            head,
+            invalidate,
+        } = answer;
+        let number = self.next_number();
+        let payload = Payload {
+            source: Source::Work(number),
+            offset: 0,
+            bytes: &local,
+        };
+        let write = Header {
+            opcode: Opcode::WRITE,
+            last: true,
+            payload: local.len(),
+            kind: Kind::Tagged {
+                stag: remote.key.0,
+                to: remote.addr,
+            },
+        };
+        self.frames.frame(&write, NO_HEAD, payload, Done::Nothing);
+        let send = Header {
+            opcode: Opcode::send(false, invalidate.is_some()),
+            last: true,
+            payload: head.len(),
+            kind: self.next_send(invalidate),
+        };
+        let done = Done::Work(number);
+        self.frames.frame_behind(&send, &head, done);
+        self.queue.push_back(Entry {
+            tag,
+            buf: Some(local),
+            kind: WorkKind::Send,
+            answered: false,
+        });
+        self.prefer_answer = true;
+    }
+
+    /// Whether nothing goes before what is posted now, so that it need not wait.
+    #[inline]
+    fn is_free(&self) -> bool {
+        self.waiting.is_empty()
             && self.begun.is_none()
             && self.answers.is_empty()
             && !self.held
             && !self.closed
-            && self.may_begin(&work)
-            && self.frames.has_room();
-        if free {
-            self.begin(tag, work, keys);
-        } else {
-            self.waiting.push_back((tag, work));
+            && self.frames.has_room()
+    }
+
+    /// The number of the work that is next.
+    #[inline]
+    fn next_number(&self) -> u64 {
+        self.base + self.queue.len() as u64
+    }
+
+    /// The next message of the send queue, from its start.
+    #[inline]
+    fn next_send(&mut self, invalidate: Option<RemoteKey>) -> Kind {
+        let msn = self.send_msn;
+        self.send_msn = msn.wrapping_add(1);
+        Kind::Untagged {
+            invalidate: invalidate.map_or(0, |key| key.0),
+            queue: QUEUE_SEND,
+            msn,
+            offset: 0,
         }
     }
 
@@ -103,7 +172,7 @@ impl Outbound {
 
     /// Makes the first frame of the work that is next.
     fn begin(&mut self, tag: Tag, work: Work, keys: &mut KeyTable) {
-        let number = self.base + self.queue.len() as u64;
+        let number = self.next_number();
         self.prefer_answer = true;
         let (kind, buf) = match work {
             Work::Send {
@@ -112,13 +181,7 @@ impl Outbound {
                 invalidate,
                 solicited,
             } => {
-                let kind = Kind::Untagged {
-                    invalidate: invalidate.map_or(0, |key| key.0),
-                    queue: QUEUE_SEND,
-                    msn: self.send_msn,
-                    offset: 0,
-                };
-                self.send_msn = self.send_msn.wrapping_add(1);
+                let kind = self.next_send(invalidate);
                 let opcode = Opcode::send(solicited, invalidate.is_some());
                 let memory = body.as_deref().unwrap_or_default();
                 self.begin_message(opcode, kind, number, &head, memory);

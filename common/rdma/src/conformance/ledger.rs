@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use nvmeof_memory::Buf;
 
-use crate::{Completion, Event, Outcome, QpId, Received, SrqId, Tag, Work, WorkKind};
+use crate::{Answer, Completion, Event, Outcome, QpId, Received, SrqId, Tag, Work, WorkKind};
 
 /// The books of one provider.
 #[derive(Debug, Default)]
@@ -34,6 +34,8 @@ struct Posted {
     tag: Tag,
     kind: Option<WorkKind>,
     place: Option<(u64, usize)>,
+    /// The data of an answer, of which only the message may come back.
+    of_answer: bool,
 }
 
 fn place(buf: &Buf) -> (u64, usize) {
@@ -52,6 +54,7 @@ impl Ledger {
             tag,
             kind: None,
             place: Some(place),
+            of_answer: false,
         };
         self.account(qp).recvs.push_back(posted);
     }
@@ -86,8 +89,18 @@ impl Ledger {
             tag,
             kind: Some(sign.kind),
             place: sign.place,
+            of_answer: false,
         };
         self.account(qp).work.push_back(posted);
+    }
+
+    pub(super) fn posted_answer(&mut self, qp: QpId, tag: Tag, data: &WorkSign) {
+        self.posted_work(qp, tag, data);
+        if let Some(write) = self.account(qp).work.back_mut() {
+            write.of_answer = true;
+        }
+        let (kind, place) = (WorkKind::Send, None);
+        self.posted_work(qp, tag, &WorkSign { kind, place });
     }
 
     /// Queue pairs that are not closed.
@@ -176,9 +189,14 @@ impl Account {
     }
 
     fn completed(&mut self, completion: &Completion) {
-        let Some(posted) = self.work.pop_front() else {
+        let Some(mut posted) = self.work.pop_front() else {
             panic!("no work was outstanding: {completion:?}");
         };
+        if posted.of_answer && completion.kind == WorkKind::Send {
+            let place = posted.place;
+            posted = self.work.pop_front().expect("its message");
+            posted.place = place;
+        }
         assert_eq!(posted.tag, completion.tag, "completions come in order");
         assert_eq!(posted.kind, Some(completion.kind), "{completion:?}");
         let came_back = completion.buf.as_ref().map(place);
@@ -199,6 +217,13 @@ pub(super) struct WorkSign {
 }
 
 impl WorkSign {
+    pub(super) fn of_answer(answer: &Answer) -> Self {
+        Self {
+            kind: WorkKind::Write,
+            place: Some(place(&answer.local)),
+        }
+    }
+
     pub(super) fn of(work: &Work) -> Self {
         let buf = match work {
             Work::Send { body, .. } => body.as_ref(),

@@ -21,6 +21,7 @@
     reason = "a test suite fails by panicking"
 )]
 
+pub mod answering;
 pub mod closing;
 pub mod connecting;
 mod ledger;
@@ -161,6 +162,12 @@ macro_rules! conformance_suite {
                 reads_are_lowered_to_what_both_can_do,
                 both_sides_read_and_write_at_once,
                 all_kinds_complete_in_order,
+            }
+            answering {
+                an_answer_is_data_and_then_a_message,
+                answers_keep_their_order,
+                answers_are_refused_and_come_back,
+                the_message_comes_back_last,
             }
             protection {
                 writes_outside_are_faults,

@@ -9,7 +9,7 @@ use super::ledger::{Ledger, WorkSign};
 use super::pattern;
 use crate::layer::{Trace, TraceLog};
 use crate::{
-    Event, ExposeError, Inline, PostError, Provider, QpConfig, QpId, Refused, RemoteKey,
+    Answer, Event, ExposeError, Inline, PostError, Provider, QpConfig, QpId, Refused, RemoteKey,
     RemoteSlice, Rights, SharedReceives, SrqId, Tag, Work,
 };
 
@@ -217,6 +217,20 @@ impl Side {
     /// Posts work, which has to succeed.
     pub fn post(&mut self, qp: QpId, tag: u64, work: Work) {
         self.try_post(qp, tag, work).expect("work is taken");
+    }
+
+    /// Posts an answer.
+    ///
+    /// # Errors
+    /// What the provider says. Half of it may come back nevertheless, so the ledger
+    /// takes it for refused: nothing of it may be under way.
+    pub fn answer(&mut self, qp: QpId, tag: u64, answer: Answer) -> Result<(), PostError> {
+        let sign = WorkSign::of_answer(&answer);
+        let result = self.provider().post_answer(qp, Tag(tag), answer);
+        if result.is_ok() {
+            self.ledger.posted_answer(qp, Tag(tag), &sign);
+        }
+        result
     }
 
     /// Sends `len` bytes of pattern `tag`, the first of them in the head.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Region};
 
 use crate::{
-    Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
+    Address, Answer, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
     PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
     SrqId, Tag, Work,
 };
@@ -68,6 +68,10 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
 
     fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>> {
         (**self).post(qp, tag, work)
+    }
+
+    fn post_answer(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
+        (**self).post_answer(qp, tag, answer)
     }
 
     fn expose(

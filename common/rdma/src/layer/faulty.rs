@@ -7,8 +7,8 @@ use nvmeof_memory::{Buf, Region};
 
 use super::{Dice, Faults, Injected, OneIn};
 use crate::{
-    Address, ConnectError, Event, ExposeError, PostError, PrivateData, Provider, QpConfig, QpId,
-    Refused, RemoteSlice, Rights, SrqId, Tag, Work,
+    Address, Answer, ConnectError, Event, ExposeError, PostError, PrivateData, Provider, QpConfig,
+    QpId, Refused, RemoteSlice, Rights, SrqId, Tag, Work,
 };
 
 /// A provider that misbehaves within the contract: whoever uses it must cope.
@@ -133,6 +133,17 @@ impl<P: Provider> Provider for Faulty<P> {
             return Err(Refused { why, back: work });
         }
         let result = self.inner.post(qp, tag, work);
+        self.then_disconnect(fault, qp);
+        result
+    }
+
+    fn post_answer(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
+        let fault = self.fault(self.faults.refuse_post, self.faults.disconnect);
+        if fault == Some(Injected::Refuse) {
+            let depth = self.inner.limits().max_sends;
+            return Err(PostError::QueueFull { depth });
+        }
+        let result = self.inner.post_answer(qp, tag, answer);
         self.then_disconnect(fault, qp);
         result
     }

@@ -2,6 +2,7 @@
 
 /// Writes the named methods of an `impl` of [`Provider`](crate::Provider) so that
 /// they call the provider in a field of `self`: those that a layer does not change.
+/// `post` stands for `post_answer`, too.
 ///
 /// ```
 /// use nvmeof_rdma::{Event, Provider};
@@ -161,6 +162,15 @@ macro_rules! forward {
             work: $crate::Work,
         ) -> Result<(), $crate::Refused<$crate::Work>> {
             self.$inner.post(qp, tag, work)
+        }
+
+        fn post_answer(
+            &mut self,
+            qp: $crate::QpId,
+            tag: $crate::Tag,
+            answer: $crate::Answer,
+        ) -> Result<(), $crate::PostError> {
+            self.$inner.post_answer(qp, tag, answer)
         }
     };
     (@expose $inner:ident) => {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Region};
 
 use crate::{
-    Address, ConnectError, Event, ExposeError, ListenError, ListenerId, PostError, PrivateData,
-    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, SrqId, Tag,
-    Work,
+    Address, Answer, ConnectError, Event, ExposeError, ListenError, ListenerId, PostError,
+    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
+    SrqId, Tag, Work,
 };
 
 /// The last lines of a trace. Clones share them.
@@ -188,6 +188,24 @@ impl<P: Provider> Provider for Trace<P> {
     fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>> {
         let text = describe(&work);
         let result = self.inner.post(qp, tag, work);
+        self.result(
+            format_args!("qp {:#x} tag {:#x} post {text}", qp.0, tag.0),
+            &result,
+        );
+        result
+    }
+
+    fn post_answer(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
+        let Answer { local, remote, .. } = &answer;
+        let text = format!(
+            "Answer {}+{} to {:?}+{} invalidate {:?}",
+            answer.head.len(),
+            local.len(),
+            remote.key,
+            remote.len,
+            answer.invalidate
+        );
+        let result = self.inner.post_answer(qp, tag, answer);
         self.result(
             format_args!("qp {:#x} tag {:#x} post {text}", qp.0, tag.0),
             &result,

@@ -12,37 +12,42 @@ use crate::tag::Place;
 impl Edge {
     /// Takes the host's memory for the data of a read or write, so that no
     /// buffer of ours is needed and nothing moves over the connection. Gives the
-    /// action that is next then.
+    /// action that is next then, if it is another.
     ///
     /// Of all others the data are looked at here. A host may change them at any
     /// moment, so those are copied first.
     #[inline]
-    pub(super) fn in_place(&mut self, slot: Place, action: Action, io: &mut Io<'_>) -> Action {
+    pub(super) fn in_place(
+        &mut self,
+        slot: Place,
+        action: &Action,
+        io: &mut Io<'_>,
+    ) -> Option<Action> {
         match action {
             Action::Execute(op) if op.kind == IoKind::Read => {
                 if let Some(job) = self.slots.get(slot)
                     && job.data.is_none()
                     && let Data::Remote(remote) = job.request.data()
                 {
-                    job.data = map(*remote, &op, Rights::REMOTE_WRITE, self.qp, io);
+                    job.data = map(*remote, op, Rights::REMOTE_WRITE, self.qp, io);
                 }
             }
             Action::Pull { remote, .. } => {
                 if let Some(job) = self.slots.get(slot)
                     && job.data.is_none()
                     && let Data::Remote(_) = job.request.data()
-                    && let Some(op) = job.request.write().copied()
+                    && let Some(op) = job.request.write()
                 {
-                    job.data = map(remote, &op, Rights::REMOTE_READ, self.qp, io);
+                    job.data = map(*remote, op, Rights::REMOTE_READ, self.qp, io);
                     if job.data.is_some() {
                         let event = Event::Pulled(&[]);
-                        return self.core.step(io.now, &mut job.request, event);
+                        return Some(self.core.step(io.now, &mut job.request, event));
                     }
                 }
             }
             _ => {}
         }
-        action
+        None
     }
 }
 

@@ -1,7 +1,7 @@
 //! The steps of one command at the edge: pull, produce, push and answer.
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{Inline, PostError, RemoteKey, RemoteSlice, Work};
+use nvmeof_rdma::{Answer, Inline, PostError, RemoteKey, RemoteSlice, Work};
 use nvmeof_target_core::{Action, Event, Remote, Response};
 use nvmeof_wire::sqe::SQE_LEN;
 
@@ -14,7 +14,9 @@ impl Edge {
     /// Does what the core says, until something has to be waited for.
     pub(super) fn perform(&mut self, slot: Place, mut action: Action, io: &mut Io<'_>) {
         loop {
-            action = self.in_place(slot, action, io);
+            if let Some(next) = self.in_place(slot, &action, io) {
+                action = next;
+            }
             if self.waits(slot, &action, io) {
                 if let Some(job) = self.slots.get(slot) {
                     job.hungry = Some(action);
@@ -221,24 +223,43 @@ impl Edge {
             if !pieces.is_empty() {
                 return self.push_pieces(slot, local, pieces, *response, io);
             }
-            let remote = slice(remote);
-            self.post(slot, Work::Write { local, remote }, io);
+            let answer = Answer {
+                local,
+                remote: slice(remote),
+                head: head_of(response),
+                invalidate: response.invalidate.map(RemoteKey),
+            };
+            let tag = self.tag(slot);
+            let posted = io.provider.post_answer(self.qp, tag, answer);
+            return self.sent(slot, response, posted, io);
         }
         self.send(slot, response, io);
     }
 
     /// Sends the answer: its data are on their way.
     pub(super) fn send(&mut self, slot: Place, response: &Response, io: &mut Io<'_>) {
-        let Ok(head) = Inline::new(&response.cqe.to_bytes()) else {
-            return self.bug("a completion does not fit a send", io);
-        };
         let send = Work::Send {
-            head,
+            head: head_of(response),
             body: None,
             invalidate: response.invalidate.map(RemoteKey),
             solicited: false,
         };
-        self.post(slot, send, io);
+        let posted = io.provider.post(self.qp, self.tag(slot), send);
+        self.sent(slot, response, posted.map_err(|refused| refused.why), io);
+    }
+
+    fn sent(
+        &mut self,
+        slot: Place,
+        response: &Response,
+        posted: Result<(), PostError>,
+        io: &mut Io<'_>,
+    ) {
+        if let Err(why) = posted
+            && why != PostError::Closed
+        {
+            self.refused(&why, io);
+        }
         if !self.pairs.is_empty() {
             self.half_answered(slot, response.cqe.status().is_success(), io);
         }
@@ -266,6 +287,11 @@ impl Edge {
             self.refused(&refused.why, io);
         }
     }
+}
+
+/// The message that an answer is.
+fn head_of(response: &Response) -> Inline {
+    Inline::of(response.cqe.to_bytes())
 }
 
 pub(super) fn slice(remote: Remote) -> RemoteSlice {

@@ -12,7 +12,8 @@ use libfuzzer_sys::fuzz_target;
 use nvmeof_fuzz::{ADDR, Line, Script};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_rdma::{
-    Event, Inline, PrivateData, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Rights, Tag, Work,
+    Answer, Event, Inline, PrivateData, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Rights, Tag,
+    Work, WorkKind,
 };
 use nvmeof_rdma_soft::iwarp::mpa::{Frame, FrameKind, Reads};
 use nvmeof_rdma_soft::iwarp::{Header, Kind, Opcode, pad_len};
@@ -58,6 +59,8 @@ struct Side {
     crc: bool,
     /// Tags of work that is out.
     out: BTreeSet<u64>,
+    /// Of these, answers of which the data did not come back by themselves.
+    answers: BTreeSet<u64>,
     next_tag: u64,
     exposed: Vec<(RemoteSlice, Rights)>,
     closed: bool,
@@ -86,6 +89,7 @@ impl Side {
             qp: None,
             crc,
             out: BTreeSet::new(),
+            answers: BTreeSet::new(),
             next_tag: 0,
             exposed: Vec::new(),
             closed: false,
@@ -253,7 +257,21 @@ impl Side {
             addr: script.u64(),
             len: u32::MAX,
         };
-        let work = match script.byte() % 3 {
+        let tag = self.tag();
+        let work = match script.byte() % 4 {
+            3 => {
+                let answer = Answer {
+                    local: buf,
+                    remote,
+                    head: Inline::of([7; 16]),
+                    invalidate: (script.byte() & 1 == 1).then_some(key),
+                };
+                if self.rdma.post_answer(qp, tag, answer).is_ok() {
+                    self.answers.insert(tag.0);
+                    self.out.insert(tag.0);
+                }
+                return;
+            }
             0 => Work::Send {
                 head: Inline::new(script.bytes(16)).expect("at most 16 bytes"),
                 body: Some(buf),
@@ -263,7 +281,6 @@ impl Side {
             1 => Work::Write { local: buf, remote },
             _ => Work::Read { local: buf, remote },
         };
-        let tag = self.tag();
         if self.rdma.post(qp, tag, work).is_ok() {
             self.out.insert(tag.0);
         }
@@ -330,6 +347,9 @@ impl Side {
                     );
                     assert!(received.len <= received.buf.len());
                 }
+                Event::Completion(completion)
+                    if completion.kind == WorkKind::Write
+                        && self.answers.remove(&completion.tag.0) => {}
                 Event::Completion(completion) => {
                     assert!(
                         self.out.remove(&completion.tag.0),

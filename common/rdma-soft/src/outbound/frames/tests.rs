@@ -139,3 +139,59 @@ fn what_is_sent_up_to_a_boundary_leaves_nothing_to_cut() {
     frames.raw(&[0; 4]);
     assert_eq!(send_all(&mut frames, &[], 3, 1).0.len(), 8);
 }
+
+/// Two answers, with the message of each as a frame of its own or behind its data.
+fn answers(crc: bool, memory: &[u8], behind: bool) -> Frames {
+    let mut frames = Frames::new();
+    frames.crc = crc;
+    let head = Inline::of([7; 16]);
+    for number in 0..2 {
+        let data = payload(number, 0, memory);
+        frames.frame(&header(100), &Inline::empty(), data, Done::Nothing);
+        let done = Done::Work(number);
+        if behind {
+            frames.frame_behind(&header(16), &head, done);
+        } else {
+            frames.frame(&header(16), &head, Payload::NONE, done);
+        }
+    }
+    frames
+}
+
+#[test]
+fn a_message_behind_its_data_is_the_same_bytes() {
+    let memory: Vec<u8> = (0..100).collect();
+    for (crc, step) in [(false, 1), (true, 3), (true, 50), (false, usize::MAX)] {
+        let mut apart = answers(crc, &memory, false);
+        let mut together = answers(crc, &memory, true);
+        assert_eq!((apart.queue.len(), together.queue.len()), (4, 2));
+        let (bytes, done) = send_all(&mut apart, &memory, step, 4);
+        assert_eq!(done, [0, 1]);
+        assert_eq!(send_all(&mut together, &memory, step, 4), (bytes, done));
+        assert_eq!((together.payload, together.with_payload), (0, 0));
+    }
+}
+
+#[test]
+fn data_that_are_half_sent_take_their_message_along() {
+    let memory = [5; 100];
+    let whole = send_all(&mut answers(true, &memory, true), &memory, 1000, 8);
+    let one = whole.0.len() / 2;
+    for sent in [1, 60, 115, one - 1] {
+        let mut frames = answers(true, &memory, true);
+        frames.sent(sent);
+        assert!(frames.take_sent().is_none(), "its message is not sent");
+        assert_eq!(frames.cut_to_frame().count(), 1, "the other answer");
+        let (rest, done) = send_all(&mut frames, &memory, 7, 4);
+        assert_eq!((&rest[..], done), (&whole.0[sent..one], vec![0]));
+    }
+}
+
+#[test]
+fn a_frame_after_which_something_is_to_be_done_stays_alone() {
+    let mut frames = Frames::new();
+    let done = Done::Work(1);
+    frames.frame_behind(&header(0), &Inline::empty(), done);
+    frames.frame_behind(&header(0), &Inline::empty(), Done::Work(2));
+    assert_eq!(send_all(&mut frames, &[], 5, 4).1, [1, 2]);
+}
