@@ -8,6 +8,8 @@
 
 #[path = "documents/metrics.rs"]
 mod metrics;
+#[path = "documents/others.rs"]
+mod others;
 #[path = "documents/running.rs"]
 mod running;
 #[path = "documents/spans.rs"]

@@ -24,9 +24,14 @@ const BEFORE: &[(&str, &str)] = &[
     ("forget", "namespace add null:1M --nsid 21"),
 ];
 
+/// The things that `ctl` has verbs for.
+const NOUNS: [&str; 6] = ["namespace", "host", "port", "subsystem", "ana", "referral"];
+
 /// A command of `ctl`: what is typed behind that word. `None` if the span is none.
-fn typed(head: Option<&str>, span: &str) -> Option<String> {
-    if head == Some("nvmeof-target ctl") {
+pub(crate) fn typed(head: Option<&str>, span: &str) -> Option<String> {
+    let words: Vec<_> = span.split(' ').collect();
+    let by_noun = words.len() > 1 && NOUNS.contains(&words[0]) && words[1] != "=";
+    if head == Some("nvmeof-target ctl") || by_noun {
         return Some(span.to_owned());
     }
     let rest = span.strip_prefix("nvmeof-target ").unwrap_or(span);
@@ -35,9 +40,8 @@ fn typed(head: Option<&str>, span: &str) -> Option<String> {
 
 /// The verb, and whether more is behind it.
 fn verb(command: &str) -> (String, bool) {
-    let nouns = ["namespace", "host", "port", "subsystem", "ana", "referral"];
     let words: Vec<_> = command.split(' ').collect();
-    let of_verb = if nouns.contains(&words[0]) { 2 } else { 1 };
+    let of_verb = if NOUNS.contains(&words[0]) { 2 } else { 1 };
     let verb = words.iter().take(of_verb).copied().collect::<Vec<_>>();
     (verb.join(" "), words.len() > of_verb)
 }

@@ -13,7 +13,7 @@ use nvmeof_e2e::{Run, binary};
 
 use crate::{all_documents, read};
 
-const OURS: [&str; 2] = ["nvmeof", "nvmeof-target"];
+pub(crate) const OURS: [&str; 2] = ["nvmeof", "nvmeof-target"];
 
 /// What stands for a value, and a value.
 const PLACEHOLDERS: &[(&str, &str)] = &[
@@ -45,7 +45,7 @@ const FOR_DEVELOPERS: [&str; 3] = [
 const FOREIGN_OPTIONS: [&str; 3] = ["--fio-source", "--no-default-features", "--write-interop"];
 
 /// Programs of others that administrators are told to use.
-const FOREIGN_PROGRAMS: &[&str] = &[
+pub(crate) const FOREIGN_PROGRAMS: &[&str] = &[
     "apt-get",
     "cargo",
     "cat",

@@ -1,0 +1,369 @@
+//! The commands that documents name within their sentences and tables, besides those of
+//! `ctl`: each that can be done here is done, ours to a target of its own. What is left
+//! is in a table, with the reason.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use nvmeof_e2e::{Ended, NQN, Run, Setup, Target, image, managed, target_command};
+
+use super::running::typed;
+use super::spans::{FOREIGN_PROGRAMS, OURS, spans};
+use super::{all_documents, free_port, read, root, shell};
+
+/// What is not done, by what it begins with, and why.
+const LEFT: &[(&str, &str)] = &[
+    ("apt-get ", INSTALLS),
+    (
+        "cargo ",
+        "takes minutes; `.ci/run` builds, and what it names is there",
+    ),
+    ("cat /etc/nvme/hostnqn", "is for a host with nvme-cli"),
+    ("chown nvmeof:", CHANGES),
+    ("echo advise > /sys/", CHANGES),
+    ("ethtool ", DEVICE),
+    ("groupadd ", CHANGES),
+    ("ibv_devinfo ", DEVICE),
+    ("ip address del", CHANGES),
+    ("ip link set ", CHANGES),
+    ("journalctl -o verbose", SERVICE),
+    ("journalctl -u ", SERVICE),
+    ("modprobe ", CHANGES),
+    ("nvme ", "needs Linux as the host; the lab does it"),
+    ("nvmetcli ", "needs Linux as the target"),
+    ("rdma link", DEVICE),
+    ("sudo -u nvmeof ", SERVICE),
+    ("sysctl -w ", CHANGES),
+    ("systemctl ", SERVICE),
+    ("systemd-analyze ", SERVICE),
+    (
+        "ulimit -l unlimited",
+        "raises a limit, which not everybody may",
+    ),
+    ("ulimit -n 65536", "raises a limit, which not everybody may"),
+    ("usermod ", CHANGES),
+    ("uuidgen > /etc/", CHANGES),
+];
+const CHANGES: &str = "changes the machine of who runs the tests, as root";
+const DEVICE: &str = "needs an RDMA device";
+const INSTALLS: &str = "installs packages, as root; `cargo xtask setup` does it";
+const SERVICE: &str = "needs the target as a service of systemd, its user and journal";
+
+/// Commands of others, and what is typed where a document has a placeholder; nothing
+/// if it has none. `PID` is that of a target, which has `disk1.img` open.
+const FOREIGN: &[(&str, &str)] = &[
+    ("chmod o+x …", "chmod o+x ."),
+    ("free -m", ""),
+    ("fuser …", "fuser disk1.img"),
+    ("getent group", ""),
+    ("getent hosts NAME", "getent hosts localhost"),
+    ("getent passwd", ""),
+    ("id -u NAME", "id -u root"),
+    ("ip address", ""),
+    ("ip link", ""),
+    ("ip route get ADDRESS", "ip route get 127.0.0.1"),
+    ("ip route get …", "ip route get 127.0.0.1"),
+    ("kill -CONT …", "kill -CONT PID"),
+    ("kill -HUP PID", "kill -HUP PID"),
+    ("lsblk -t", ""),
+    ("lsblk …", "lsblk"),
+    ("lscpu -e", ""),
+    ("ss -ltnp", ""),
+    ("ss -xp", ""),
+    ("sysctl kernel.io_uring_disabled", ""),
+    ("sysctl kernel.io_uring_group", ""),
+    ("taskset -p", "taskset -p PID"),
+    ("truncate -s", "truncate -s 1M sparse.img"),
+    ("truncate -s 1G FILE", "truncate -s 1G sparse.img"),
+    ("truncate -s 1G …", "truncate -s 1G sparse.img"),
+    ("truncate -s … …", "truncate -s 1M sparse.img"),
+    ("ulimit -l", ""),
+    ("ulimit -n", ""),
+    ("ulimit -u", ""),
+    ("unset NOTIFY_SOCKET", ""),
+];
+
+/// What a verb of ours needs besides, where a sentence names it by itself.
+const MORE: &[(&str, &str)] = &[
+    ("nvmeof bench", "--rw randread --runtime 0.1"),
+    ("nvmeof compare", "--start-block 0 --data same.img"),
+    (
+        "nvmeof compare-write",
+        "--start-block 0 --compare block.img --data block.img",
+    ),
+    ("nvmeof dsm", "--start-block 0 --block-count 8"),
+    ("nvmeof flush", ""),
+    ("nvmeof id-ns", ""),
+    ("nvmeof read", "--start-block 0 --block-count 8 --data -"),
+    ("nvmeof write", "--start-block 0 --data same.img"),
+    ("nvmeof write-zeroes", "--start-block 0 --block-count 8"),
+    ("nvmeof-target check-config", "target.toml"),
+    ("nvmeof-target import", "nvmet.json"),
+    ("nvmeof-target serve", "--namespace null:1M"),
+    ("nvmeof-target top", "--once --interval 0.1"),
+];
+
+/// A command that is none of `ctl`: of a program, with more than its name.
+fn typed_elsewhere(head: Option<&str>, span: &str) -> Option<String> {
+    let (program, rest) = span.split_once(' ')?;
+    let known = OURS.contains(&program) || FOREIGN_PROGRAMS.contains(&program);
+    let is_command = known && !rest.starts_with("= ") && rest != "ctl";
+    (is_command && typed(head, span).is_none()).then(|| span.to_owned())
+}
+
+/// Each once, from all documents.
+fn all() -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for document in all_documents() {
+        let found = spans(&document).into_iter();
+        all.extend(found.filter_map(|(head, span)| typed_elsewhere(head.as_deref(), &span)));
+    }
+    all
+}
+
+fn is_ours(command: &str) -> bool {
+    OURS.iter()
+        .any(|name| command.split(' ').next() == Some(name))
+}
+
+/// A target, and files beside its configuration that commands name.
+struct Stage {
+    setup: Setup,
+    target: Target,
+    /// The options that name it.
+    at: String,
+}
+
+impl Stage {
+    fn new(command: &str) -> Self {
+        let mut setup = managed().provider("\"auto\"").file(1 << 20);
+        if command.contains("unix:") {
+            setup = setup.provider("\"iwarp\"").socket("nvmeof.sock".as_ref());
+            let socket = setup.path("nvmeof.sock");
+            setup = setup.socket(&socket);
+        }
+        image(&setup.path("same.img"), 1, 1 << 20);
+        image(&setup.path("block.img"), 1, 4096);
+        let saved = root().join("target/daemon/src/import/nvmet.json");
+        std::fs::copy(saved, setup.path("nvmet.json")).unwrap();
+        let target = setup.start();
+        let at = if command.contains("unix:") {
+            String::new()
+        } else {
+            let address = target.address();
+            let folder = setup.shm_folder();
+            let (ip, port, folder) = (address.ip(), address.port(), folder.display());
+            format!(" -a {ip} -s {port} --shm-folder {folder}")
+        };
+        Self { setup, target, at }
+    }
+
+    /// What is typed for a command of ours.
+    fn ours(&self, command: &str) -> String {
+        let socket = self.setup.path("nvmeof.sock").display().to_string();
+        let command = command
+            .replace(['[', ']'], "")
+            .replace("...", "")
+            .replace("unix:/path", &format!("unix:{socket}"))
+            .replace("unix:/run/nvmeof/nvmeof.sock", &format!("unix:{socket}"))
+            .replace("ADDR:PORT", &format!("127.0.0.1:{}", free_port()))
+            .replace("NAME,NAME", "iwarp,shm")
+            .replacen("PATH", "same.img", 1)
+            .replacen("PATH", "block.img", 1);
+        let words = command.split_whitespace().map(|word| match word {
+            "FILE" => "target.toml",
+            "N" => "1",
+            "NQN" => NQN,
+            other => other,
+        });
+        let mut words: Vec<_> = words.collect();
+        // Options of every verb.
+        if words[0] == "nvmeof" && words[1].starts_with('-') {
+            words.insert(1, "id-ctrl");
+        }
+        let mut line = words.join(" ");
+        let verb = words[..2].join(" ");
+        if let Some((_, more)) = MORE.iter().find(|(of, _)| *of == verb) {
+            // A verb with all it takes has no more, one with a part of it the rest.
+            let missing = words.len() == 2 || words[0] == "nvmeof";
+            line = if missing {
+                format!("{line} {more}")
+            } else {
+                line
+            };
+            if words[0] == "nvmeof" && !line.contains("--namespace-id") {
+                line += " --namespace-id 1";
+            }
+        }
+        match words[1] {
+            "help" => line,
+            "discover" => line + &self.at,
+            _ if words[0] == "nvmeof" => format!("{line}{} -n {NQN}", self.at),
+            _ => line,
+        }
+    }
+
+    /// Types a line in the folder of the files.
+    fn types(&self, line: &str) -> Ended {
+        let mut shell = shell(line);
+        shell.current_dir(self.setup.path(""));
+        shell.env("NVMEOF_CONTROL", self.setup.path("control.sock"));
+        Run::new(shell).end()
+    }
+}
+
+/// Does a command of ours; what went wrong, if anything did.
+fn done(command: &str) -> Result<(), String> {
+    let stage = Stage::new(command);
+    let line = stage.ours(command);
+    if line.starts_with("nvmeof-target serve") {
+        served(&line);
+        return Ok(());
+    }
+    let ended = stage.types(&line);
+    stage.target.stop();
+    good(command, &ended)
+}
+
+fn good(command: &str, ended: &Ended) -> Result<(), String> {
+    let well = ended.status == Some(0);
+    well.then_some(())
+        .ok_or_else(|| format!("`{command}`: {ended}"))
+}
+
+/// Has a second target serve what a line says, in a folder of its own, until it is
+/// ready, and ends it as a service manager does.
+fn served(line: &str) {
+    let setup = Setup::new().file(1 << 20);
+    for (seed, name) in [(1, "same.img"), (2, "block.img")] {
+        image(&setup.path(name), seed, 1 << 20);
+    }
+    let _written = setup.config();
+    let mut serve = target_command();
+    serve.args(line.split(' ').skip(1));
+    if !line.contains("--config") && !line.contains("--listen") {
+        serve
+            .arg("--listen")
+            .arg(format!("127.0.0.1:{}", free_port()));
+    }
+    serve.current_dir(setup.path(""));
+    // Its sockets for hosts on this machine, unless it is root's.
+    serve.env("XDG_RUNTIME_DIR", setup.path(""));
+    setup.start_as(&mut serve).stop();
+}
+
+/// Both of them, and nothing else, is what documents name.
+#[test]
+fn what_is_not_done_has_a_reason() {
+    let all = all();
+    let left = |command: &str| LEFT.iter().find(|(begin, _)| command.starts_with(begin));
+    let done = |command: &str| FOREIGN.iter().find(|(typed, _)| *typed == command);
+    for command in all.iter().filter(|command| !is_ours(command)) {
+        let both = (done(command).is_some(), left(command).is_some());
+        assert!(
+            both.0 || both.1,
+            "`{command}`: say what is typed, or why it is not"
+        );
+    }
+    for (command, _) in FOREIGN {
+        assert!(all.contains(*command), "no document has `{command}`");
+    }
+    for (begin, why) in LEFT {
+        let has = all
+            .iter()
+            .any(|it| it.starts_with(begin) && done(it).is_none());
+        assert!(
+            has,
+            "no document has what begins with `{begin}`, which {why}"
+        );
+    }
+}
+
+/// What a sentence says of `nvme`, a scenario of the lab did with a Linux host, which
+/// writes down what it did.
+#[test]
+fn the_lab_does_what_needs_linux() {
+    let proved = read("docs/interop.md");
+    for command in all() {
+        let words: Vec<_> = command.split(' ').collect();
+        let done = words[0] != "nvme" || proved.contains(&format!("`nvme {}`", words[1]));
+        assert!(done, "no scenario does `{command}`");
+    }
+}
+
+/// `cargo xtask` has the commands that are named, and each of them the steps.
+#[test]
+fn what_cargo_is_told_to_do_is_there() {
+    let told = |words: &str| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(words.split(' ')).current_dir(root());
+        Run::new(cargo).ok().text()
+    };
+    let (help, steps) = (told("xtask help"), told("xtask test --list"));
+    let begins = |text: &str, word: &str| {
+        let mut lines = text.lines().map(str::trim_start);
+        lines.any(|line| line.split(' ').next() == Some(word))
+    };
+    for command in all() {
+        match *command.split(' ').collect::<Vec<_>>() {
+            ["cargo", "xtask", "test", step] => assert!(begins(&steps, step), "`{command}`"),
+            ["cargo", "xtask", verb, ..] => assert!(begins(&help, verb), "`{command}`"),
+            ["cargo", "test", "-p", name] => {
+                let folder = name.strip_prefix("nvmeof-").unwrap();
+                let manifest = read(&format!("common/{folder}/Cargo.toml"));
+                assert!(
+                    manifest.contains(&format!("name = \"{name}\"")),
+                    "`{command}`"
+                );
+            }
+            ["cargo", "xtask"] | ["cargo", "build", "--release"] => {}
+            ["cargo", ..] => panic!("`{command}`"),
+            _ => {}
+        }
+    }
+    assert!(!begins(&help, "everything") && !begins(&steps, "everything"));
+}
+
+#[test]
+fn the_other_commands_of_ours_in_sentences_work() {
+    let all = all();
+    let ours: Vec<_> = all.iter().filter(|command| is_ours(command)).collect();
+    assert!(ours.len() > 20, "{ours:?}");
+    let done = ours.into_iter().map(|command| done(command));
+    let wrong: Vec<_> = done.filter_map(Result::err).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_commands_of_others_in_sentences_work() {
+    let stage = Stage::new("");
+    let mut wrong = Vec::new();
+    for (command, typed) in FOREIGN {
+        let line = if typed.is_empty() { command } else { typed };
+        let line = line.replace("PID", &stage.target.pid().to_string());
+        let program = line.split(' ').next().unwrap();
+        // Not every machine has all of them.
+        if stage.types(&format!("type {program}")).status != Some(0) {
+            eprintln!("{program} is not installed here");
+            continue;
+        }
+        wrong.extend(good(command, &stage.types(&line)).err());
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    stage.target.stop();
+}
+
+/// A command that does not do what it is for is one that is found.
+#[test]
+fn what_does_not_work_is_found() {
+    for command in [
+        "nvmeof read --start-block 5000",
+        "nvmeof erase",
+        "nvmeof -a unix:/nowhere",
+        "nvmeof-target check-config nothing.toml",
+        "nvmeof-target top --socket nothing.sock",
+        "nvmeof-target import target.toml",
+    ] {
+        assert!(done(command).is_err(), "`{command}`");
+    }
+}
