@@ -1,5 +1,6 @@
 //! Sockets with the options that suit RDMA.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -47,7 +48,7 @@ pub(crate) fn tcp_listener(addr: SocketAddr, buffer: Option<usize>) -> io::Resul
         socket.set_only_v6(true)?;
     }
     // What is accepted inherits the buffers, and the window scale with them.
-    set_buffers(&socket, buffer);
+    set_buffers(&socket, buffer, None);
     socket.bind(&addr.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket)
@@ -67,7 +68,7 @@ pub(crate) fn caller(addr: Address, buffer: Option<usize>) -> io::Result<Socket>
         Address::Ip(addr) => Domain::for_address(addr),
         Address::Unix(_) => Domain::UNIX,
     })?;
-    prepare(&socket, buffer, addr.socket_addr().is_some());
+    prepare(&socket, buffer, addr.socket_addr().is_some(), &addr);
     Ok(socket)
 }
 
@@ -138,14 +139,19 @@ pub(crate) fn segment(socket: &Socket) -> usize {
 }
 
 /// Options of a connection. None is worth failing for.
-pub(crate) fn prepare(socket: &Socket, buffer: Option<usize>, is_tcp: bool) {
+pub(crate) fn prepare(
+    socket: &Socket,
+    buffer: Option<usize>,
+    is_tcp: bool,
+    peer: &dyn fmt::Display,
+) {
     if is_tcp {
-        prepare_tcp(socket);
+        prepare_tcp(socket, peer);
     }
-    set_buffers(socket, buffer);
+    set_buffers(socket, buffer, Some(peer));
 }
 
-fn prepare_tcp(socket: &Socket) {
+fn prepare_tcp(socket: &Socket, peer: &dyn fmt::Display) {
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_AFTER)
         .with_interval(KEEPALIVE_EVERY)
@@ -156,11 +162,11 @@ fn prepare_tcp(socket: &Socket) {
         socket.set_tcp_keepalive(&keepalive),
     ];
     for error in options.into_iter().filter_map(Result::err) {
-        tracing::debug!(%error, "a socket option was refused");
+        tracing::debug!(%peer, %error, "a socket option was refused");
     }
 }
 
-fn set_buffers(socket: &Socket, buffer: Option<usize>) {
+fn set_buffers(socket: &Socket, buffer: Option<usize>, peer: Option<&dyn fmt::Display>) {
     let Some(buffer) = buffer else {
         return;
     };
@@ -171,7 +177,8 @@ fn set_buffers(socket: &Socket, buffer: Option<usize>) {
     .into_iter()
     .flatten()
     {
-        tracing::debug!(%error, "the kernel keeps its socket buffer size");
+        let peer = peer.map(tracing::field::display);
+        tracing::debug!(peer, %error, "the kernel keeps its socket buffer size");
     }
 }
 

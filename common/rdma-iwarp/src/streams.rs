@@ -335,14 +335,14 @@ impl SocketStreams {
     fn incoming(&mut self, id: u64, arrived: Arrived<SocketDoor>, events: &mut Vec<StreamEvent>) {
         let (socket, peer) = arrived.visitor;
         let unix = arrived.at.socket_addr().is_none();
-        socket::prepare(&socket, self.buffer, !unix);
+        socket::prepare(&socket, self.buffer, !unix, &peer);
         match self.adopt(socket, unix, false, arrived.counted) {
             Ok(stream) => events.push(StreamEvent::Incoming {
                 listener: ListenerId(id),
                 stream,
                 peer,
             }),
-            Err(error) => tracing::error!(%error, "epoll does not take a connection"),
+            Err(error) => tracing::error!(%peer, %error, "epoll does not take a connection"),
         }
     }
 
@@ -490,15 +490,13 @@ impl Streams for SocketStreams {
         }
     }
 
-    fn want_send(&mut self, id: StreamId, want: bool) {
+    fn want_send(&mut self, id: StreamId, want: bool) -> io::Result<()> {
         let Some(stream) = self.streams.get(id.0).filter(|stream| stream.unix) else {
-            return;
+            return Ok(());
         };
         // If there is room by now, the kernel tells so at once.
         let mut event = EpollEvent::new(interest(true, want), id.0);
-        if let Err(error) = self.epoll.modify(&stream.socket, &mut event) {
-            tracing::error!(%error, "epoll does not change what it tells");
-        }
+        Ok(self.epoll.modify(&stream.socket, &mut event)?)
     }
 
     fn shutdown_send(&mut self, id: StreamId) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nvmeof_rdma::{
     CloseReason, Counted, Event, Fault, ListenerId, Peer, PostError, PrivateData, QpConfig, QpId,
-    Work, WorkKind,
+    Whose, Work, WorkKind,
 };
 use nvmeof_rdma_soft::KeyTable;
 
@@ -68,6 +68,8 @@ impl Phase {
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) id: QpId,
+    /// For the log.
+    pub(crate) whose: Whose,
     pub(crate) phase: Phase,
     /// `None` when there was nobody to connect to, and at the end.
     pub(crate) link: Option<Link>,
@@ -104,10 +106,20 @@ pub(crate) struct Conn {
     pub(crate) listed: bool,
 }
 
+/// A line in the log about the peer of a connection: it names whose that is, too.
+macro_rules! of_peer {
+    ($level:ident, $conn:expr, $($text:tt)+) => {{
+        let peer = $conn.peer().map(tracing::field::display);
+        ::nvmeof_rdma::of_conn!($level, peer, &$conn.whose, $($text)+);
+    }};
+}
+pub(crate) use of_peer;
+
 impl Conn {
     pub(crate) fn new(phase: Phase, listener: Option<(ListenerId, SocketAddr)>) -> Self {
         Self {
             id: QpId(0),
+            whose: Whose::default(),
             phase,
             link: None,
             channel: None,
@@ -277,7 +289,7 @@ impl Conn {
         if let Some(link) = &self.link
             && let Err(error) = link.send(message, None)
         {
-            tracing::trace!(qp = ?self.id, %error, "a message to the peer was not sent");
+            of_peer!(trace, self, %error, "a message to the peer was not sent");
         }
     }
 }

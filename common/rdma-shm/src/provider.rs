@@ -19,7 +19,7 @@ use nvmeof_memory::{Buf, Foreign, Region};
 use nvmeof_rdma::{
     Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
     PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Sparingly,
-    Steering, Tag, Work,
+    Steering, Tag, Whose, Work,
 };
 use nvmeof_rdma_soft::group::Door;
 use nvmeof_rdma_soft::{KeyTable, Slots};
@@ -282,6 +282,12 @@ impl Provider for Shm {
         }
         // Others may keep the socket open. An error says that it was not there.
         let _ = self.core.epoll.delete(meeting.door());
+    }
+
+    fn set_whose(&mut self, qp: QpId, whose: Whose) {
+        if let Some(conn) = self.conns.get_mut(qp.0) {
+            conn.whose = whose;
+        }
     }
 
     fn connect(

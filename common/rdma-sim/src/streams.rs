@@ -191,7 +191,7 @@ impl Streams for SimStreams {
         self.net().config.segment
     }
 
-    fn want_send(&mut self, stream: StreamId, want: bool) {
+    fn want_send(&mut self, stream: StreamId, want: bool) -> io::Result<()> {
         let mut net = self.net();
         if let Some(socket) = net.sockets.get_mut(stream) {
             socket.want_send = want;
@@ -199,6 +199,7 @@ impl Streams for SimStreams {
                 net.ready(stream);
             }
         }
+        Ok(())
     }
 
     fn shutdown_send(&mut self, stream: StreamId) {

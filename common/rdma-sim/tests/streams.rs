@@ -85,7 +85,7 @@ fn bytes_arrive_in_order_through_any_window() {
         let mut ends = ends(seed, SimConfig::default());
         let data: Vec<u8> = (0..300_000u32).flat_map(u32::to_le_bytes).collect();
         let (mut sent, mut got) = (0, Vec::new());
-        ends.a.want_send(ends.at_a, true);
+        ends.a.want_send(ends.at_a, true).unwrap();
         while got.len() < data.len() {
             if is_ready(&poll(&mut ends.a), ends.at_a) {
                 let middle = data.len().min(sent + 100);
@@ -97,7 +97,7 @@ fn bytes_arrive_in_order_through_any_window() {
                     Ok(len) => sent += len,
                     Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
                 }
-                ends.a.want_send(ends.at_a, sent < data.len());
+                ends.a.want_send(ends.at_a, sent < data.len()).unwrap();
             }
             if is_ready(&poll(&mut ends.b), ends.at_b) {
                 let (bytes, stopped) = drain(&mut ends.b, ends.at_b);
@@ -128,7 +128,7 @@ fn a_sender_waits_for_the_receiver() {
         }
     }
     assert_eq!(sent, 1000);
-    ends.a.want_send(ends.at_a, true);
+    ends.a.want_send(ends.at_a, true).unwrap();
     while ends.net.advance_to_next(None) {}
     assert!(poll(&mut ends.a).is_empty());
     assert_eq!(drain(&mut ends.b, ends.at_b).0.len(), 1000);

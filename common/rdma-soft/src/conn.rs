@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use nvmeof_rdma::{
-    Address, Answer, CloseReason, ListenerId, Peer, PostError, PrivateData, QpConfig, QpId, Work,
-    WorkKind,
+    Address, Answer, CloseReason, ListenerId, Peer, PostError, PrivateData, QpConfig, QpId, Whose,
+    Work, WorkKind,
 };
 
 use crate::StreamId;
@@ -78,6 +78,8 @@ pub(crate) struct Conn {
     pub(crate) id: QpId,
     pub(crate) stream: StreamId,
     pub(crate) remote: Remote,
+    /// For the log.
+    pub(crate) whose: Whose,
     pub(crate) phase: Phase,
     /// Whether its owner knows of it and is told what happens.
     pub(crate) visible: bool,
@@ -113,12 +115,22 @@ pub(crate) struct Conn {
     pub(crate) wants_send: bool,
 }
 
+/// A line in the log about the peer of a connection: it names whose that is, too.
+macro_rules! of_peer {
+    ($level:ident, $conn:expr, $($text:tt)+) => {{
+        let peer = tracing::field::display($conn.remote);
+        ::nvmeof_rdma::of_conn!($level, peer, &$conn.whose, $($text)+);
+    }};
+}
+pub(crate) use of_peer;
+
 impl Conn {
     pub(crate) fn new(stream: StreamId, remote: Remote, phase: Phase) -> Self {
         Self {
             id: QpId(0),
             stream,
             remote,
+            whose: Whose::default(),
             phase,
             visible: false,
             config: QpConfig::default(),

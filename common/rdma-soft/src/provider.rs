@@ -14,7 +14,7 @@ use nvmeof_memory::{Buf, Region, RegionId};
 use nvmeof_rdma::{
     Address, Answer, CloseReason, ConnectError, Event, ExposeError, Limits, ListenError,
     ListenerId, PostError, PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice,
-    Rights, Sparingly, Tag, Work,
+    Rights, Sparingly, Tag, Whose, Work,
 };
 
 use crate::conn::{Conn, Phase, Remote, Table};
@@ -194,6 +194,12 @@ impl<S: Streams> Provider for SoftRdma<S> {
 
     fn name(&self) -> &'static str {
         self.streams.name()
+    }
+
+    fn set_whose(&mut self, qp: QpId, whose: Whose) {
+        if let Some(conn) = self.conns.get_mut(qp) {
+            conn.whose = whose;
+        }
     }
 
     fn local_addr(&self, qp: QpId) -> Option<Address> {

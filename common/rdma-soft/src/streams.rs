@@ -108,7 +108,10 @@ pub trait Streams: Send {
 
     /// Whether room to send is to be reported. It may be reported at other
     /// times too.
-    fn want_send(&mut self, stream: StreamId, want: bool);
+    ///
+    /// # Errors
+    /// When it may never be reported: what waits for it may wait for ever.
+    fn want_send(&mut self, stream: StreamId, want: bool) -> io::Result<()>;
 
     /// Ends our half of the stream, after what was sent. The peer's half goes
     /// on.

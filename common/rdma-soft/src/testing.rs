@@ -182,7 +182,9 @@ impl Streams for Pipes {
         self.net.lock().unwrap().segment
     }
 
-    fn want_send(&mut self, _stream: StreamId, _want: bool) {}
+    fn want_send(&mut self, _stream: StreamId, _want: bool) -> io::Result<()> {
+        Ok(())
+    }
 
     fn shutdown_send(&mut self, stream: StreamId) {
         let (pipe, side) = parts(stream);

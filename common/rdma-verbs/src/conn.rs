@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{
-    CloseReason, Counted, ListenerId, Outcome, PrivateData, QpConfig, QpId, RemoteKey, Tag,
+    CloseReason, Counted, ListenerId, Outcome, PrivateData, QpConfig, QpId, RemoteKey, Tag, Whose,
     WorkKind,
 };
 
@@ -181,6 +181,8 @@ pub(crate) struct Conn {
     /// Has it count among the connections of a group.
     pub(crate) counted: Option<Counted>,
     pub(crate) peer: SocketAddr,
+    /// For the log.
+    pub(crate) whose: Whose,
     /// The call that connects it, where that may wait.
     pub(crate) calling: Option<Arc<Calling<Estate>>>,
     /// Connection management owes the answer to that call: until it is there,
@@ -226,6 +228,15 @@ pub(crate) struct Conn {
     pub(crate) stopped: Option<Stopped>,
 }
 
+/// A line in the log about the peer of a connection: it names whose that is, too.
+macro_rules! of_peer {
+    ($level:ident, $conn:expr, $($text:tt)+) => {{
+        let peer = tracing::field::display($conn.peer);
+        ::nvmeof_rdma::of_conn!($level, peer, &$conn.whose, $($text)+);
+    }};
+}
+pub(crate) use of_peer;
+
 impl Conn {
     pub(crate) fn new(id: QpId, cm: CmId, peer: SocketAddr, phase: Phase) -> Self {
         Self {
@@ -237,6 +248,7 @@ impl Conn {
             listener: None,
             counted: None,
             peer,
+            whose: Whose::default(),
             calling: None,
             awaits_answer: false,
             private_data: PrivateData::empty(),

@@ -21,7 +21,7 @@ use nvmeof_memory::{Buf, Region};
 use nvmeof_rdma::{
     Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
     PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
-    Sparingly, SrqId, Steering, Tag, Work,
+    Sparingly, SrqId, Steering, Tag, Whose, Work,
 };
 
 use crate::adapter::{Adapter, AdapterId};
@@ -322,6 +322,12 @@ impl Provider for Verbs {
             }
             stays
         });
+    }
+
+    fn set_whose(&mut self, qp: QpId, whose: Whose) {
+        if let Some(conn) = self.conns.get_mut(qp) {
+            conn.whose = whose;
+        }
     }
 
     fn connect(

@@ -26,6 +26,7 @@ mod polling;
 mod provider;
 mod sparingly;
 mod steering;
+mod whose;
 mod work;
 
 pub use address::{Address, AddressError, Peer, UnixPath, UnixPathError, WrongKind};
@@ -38,4 +39,5 @@ pub use polling::{AfterTurn, PollCounts, Polling, PollingConfig};
 pub use provider::{ListenerId, Provider, QpId, SrqId, Tag};
 pub use sparingly::Sparingly;
 pub use steering::{Counted, Lightened, Steering};
+pub use whose::Whose;
 pub use work::{Answer, Outcome, Work, WorkKind};

@@ -7,7 +7,7 @@ use nvmeof_memory::{Buf, Region};
 
 use crate::{
     Address, Answer, ConnectError, Event, ExposeError, Limits, ListenError, PostError, PrivateData,
-    QpConfig, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, Work,
+    QpConfig, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, Whose, Work,
 };
 
 /// A queue pair: slot and generation, so that the name of one that is gone
@@ -99,6 +99,10 @@ pub trait Provider: Send {
         private_data: &PrivateData,
         now: Duration,
     ) -> Result<QpId, ConnectError>;
+
+    /// Tells whose the queue pair is, as soon as its owner knows and whenever it knows
+    /// more. From then on each line of the log about its peer says so.
+    fn set_whose(&mut self, _qp: QpId, _whose: Whose) {}
 
     /// The address of ours that the peer of `qp` reached. `None` where that is
     /// not known, and for a queue pair that is gone.

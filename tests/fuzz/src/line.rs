@@ -134,7 +134,9 @@ impl Streams for Line {
         }
     }
 
-    fn want_send(&mut self, _stream: StreamId, _want: bool) {}
+    fn want_send(&mut self, _stream: StreamId, _want: bool) -> io::Result<()> {
+        Ok(())
+    }
 
     fn shutdown_send(&mut self, _stream: StreamId) {}
 

@@ -107,8 +107,9 @@ impl Streams for PipeStreams {
         self.carry(Call::Send(stream, bufs))
     }
 
-    fn want_send(&mut self, stream: StreamId, want: bool) {
+    fn want_send(&mut self, stream: StreamId, want: bool) -> io::Result<()> {
         lock(&self.net).want_send(stream, want);
+        Ok(())
     }
 
     fn shutdown_send(&mut self, stream: StreamId) {

@@ -11,21 +11,46 @@ const ABOUT: &[&str] = &[
     "peer", "device", "addr", "address", "disk", "path", "process",
 ];
 
+/// Each of them.
+const ALL_LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
+
 /// Lines of the log in a source file that say of nobody whom they are about, by their
 /// texts: `tracing::warn!("...")` without a field such as `peer`.
 ///
 /// # Errors
 /// A file that is no Rust.
 pub fn about_nobody(source: &str) -> Result<Vec<String>, Problem> {
+    found(source, LEVELS, |line| {
+        (!names(line, ABOUT)).then(|| text(line))
+    })
+}
+
+/// Lines that name a peer and nothing of what its owner knows, by their texts:
+/// `tracing::warn!(peer, "...")` in the place of a macro that knows the rest.
+///
+/// # Errors
+/// A file that is no Rust.
+pub fn about_a_peer_alone(source: &str) -> Result<Vec<String>, Problem> {
+    found(source, ALL_LEVELS, |line| {
+        (names(line, &["peer"]) && !names(line, &["host"])).then(|| text(line))
+    })
+}
+
+fn found(
+    source: &str,
+    levels: &[&str],
+    wrong: impl Fn(&TokenStream) -> Option<String>,
+) -> Result<Vec<String>, Problem> {
     let tokens: TokenStream = source
         .parse()
         .map_err(|error| format!("a source of log lines is no Rust: {error}"))?;
-    let mut found = Vec::new();
-    walk(tokens, &mut found);
-    Ok(found)
+    let mut lines = Vec::new();
+    walk(tokens, levels, &mut lines);
+    Ok(lines.iter().filter_map(wrong).collect())
 }
 
-fn walk(tokens: TokenStream, found: &mut Vec<String>) {
+/// Collects what is between the parentheses of each line.
+fn walk(tokens: TokenStream, levels: &[&str], found: &mut Vec<TokenStream>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     for (at, token) in tokens.iter().enumerate() {
         let TokenTree::Group(group) = token else {
@@ -35,23 +60,28 @@ fn walk(tokens: TokenStream, found: &mut Vec<String>) {
         let before: String = before.iter().map(ToString::to_string).collect();
         let level = before.strip_prefix("tracing::");
         let level = level.and_then(|level| level.strip_suffix('!'));
-        if level.is_some_and(|level| LEVELS.contains(&level)) {
-            found.extend(lacks(group.stream()));
+        if level.is_some_and(|level| levels.contains(&level)) {
+            found.push(group.stream());
         }
-        walk(group.stream(), found);
+        walk(group.stream(), levels, found);
     }
 }
 
-/// The text of a line, unless a field before it says whom it is about.
-fn lacks(line: TokenStream) -> Option<String> {
-    for token in line {
-        match token {
-            TokenTree::Ident(ident) if ABOUT.contains(&ident.to_string().as_str()) => return None,
-            TokenTree::Literal(text) => return Some(text.to_string()),
-            _ => {}
-        }
-    }
-    Some(String::new())
+/// Whether a field before the text is one of these.
+fn names(line: &TokenStream, fields: &[&str]) -> bool {
+    let before = line.clone().into_iter();
+    let before = before.take_while(|token| !matches!(token, TokenTree::Literal(_)));
+    before.into_iter().any(|token| match token {
+        TokenTree::Ident(ident) => fields.contains(&ident.to_string().as_str()),
+        _ => false,
+    })
+}
+
+/// What a line says, as it is written.
+fn text(line: &TokenStream) -> String {
+    let mut tokens = line.clone().into_iter();
+    let literal = tokens.find(|token| matches!(token, TokenTree::Literal(_)));
+    literal.map_or_else(String::new, |text| text.to_string())
 }
 
 #[cfg(test)]
@@ -74,5 +104,18 @@ mod tests {
         let found = about_nobody(source).unwrap();
         assert_eq!(found, ["\"it is gone\"", "\"it came: {why}\""]);
         assert!(about_nobody("fn f( {").is_err());
+    }
+
+    #[test]
+    fn a_line_about_a_peer_says_whose_it_is() {
+        let source = r#"
+            fn f() {
+                tracing::warn!("it is gone");
+                tracing::debug!(peer = %conn.peer, "it failed");
+                tracing::warn!(%peer, %host, queue = 0, "it left");
+                of_conn!(warn, peer, &conn.whose, "it failed");
+            }
+        "#;
+        assert_eq!(about_a_peer_alone(source).unwrap(), ["\"it failed\""]);
     }
 }

@@ -183,7 +183,7 @@ fn level_of(arguments: &TokenStream) -> Option<String> {
     let mut tokens = arguments.clone().into_iter();
     match (tokens.next(), tokens.next()) {
         (Some(TokenTree::Ident(level)), Some(TokenTree::Punct(comma))) => {
-            let is_level = ["error", "warn", "info", "debug"]
+            let is_level = ["error", "warn", "info", "debug", "trace"]
                 .iter()
                 .any(|one| level == one);
             (is_level && comma.as_char() == ',').then(|| level.to_string())

@@ -151,15 +151,12 @@ const OF_PEERS: &[&str] = &[
 /// Texts there that are about this process or the machine.
 const OF_NO_PEER: &[&str] = &[
     "a memory window stays for good: {error}",
-    "a queue pair cannot be stopped: {error}",
     "a shared receive queue keeps its buffers: {error}",
     "a shared receive was taken by no queue pair",
     "an RDMA connection identifier stays for good: {error}",
     "an event of the connection manager is lost: {error}",
     "an eventfd does not ring",
     "cannot accept connections; raise the limit of open files (`ulimit -n`)",
-    "epoll does not change what it tells",
-    "epoll does not take a connection",
     "epoll does not take a listener",
     "epoll failed",
     "memory stays registered for good: {error}",
@@ -169,25 +166,51 @@ const OF_NO_PEER: &[&str] = &[
     "{left} disks could not be flushed in time",
 ];
 
+/// Texts there about peers of whom nothing else is known yet, and about connections
+/// that nobody was let in on, which name the queue that was asked for.
+const OF_STRANGERS: &[&str] = &[
+    "a connection was refused: {what}",
+    "a socket option was refused",
+    "connection accepted",
+    "connection rejected: no place for it",
+    "connection rejected: {refusal}",
+    "connection rejected: {why}",
+    "epoll does not take a connection",
+    "not connected to a controller: {what}",
+    "the kernel keeps its socket buffer size",
+    "{what}",
+];
+
+/// The texts of lines about peers that `of` finds in the sources.
+fn lines_about_peers(of: fn(&str) -> Result<Vec<String>, String>) -> BTreeSet<String> {
+    let root = tree::root();
+    let files = OF_PEERS.iter().flat_map(|folder| sources(folder));
+    let files = files.filter(|file| !file.to_string_lossy().contains("tests"));
+    let lines = files.flat_map(|file| of(&read(&root.join(file))).unwrap());
+    lines.collect()
+}
+
+/// Fails unless `lines` are the `known` ones.
+fn are(lines: &BTreeSet<String>, known: &[&str], what_to_do: &str) {
+    let known: BTreeSet<String> = known.iter().map(|text| format!("{text:?}")).collect();
+    let new: Vec<_> = lines.difference(&known).cloned().collect();
+    assert!(new.is_empty(), "{what_to_do}:\n{}", new.join("\n"));
+    let gone: Vec<_> = known.difference(lines).collect();
+    assert!(gone.is_empty(), "nobody says {gone:?} any more");
+}
+
 #[test]
 fn every_line_about_a_peer_says_which() {
-    let root = tree::root();
-    let mut nobodys = BTreeSet::new();
-    for folder in OF_PEERS {
-        for file in sources(folder) {
-            if file.to_string_lossy().contains("tests") {
-                continue;
-            }
-            nobodys.extend(logging::about_nobody(&read(&root.join(file))).unwrap());
-        }
-    }
-    let known: BTreeSet<String> = OF_NO_PEER.iter().map(|text| format!("{text:?}")).collect();
-    let new: Vec<_> = nobodys.difference(&known).cloned().collect();
-    assert!(
-        new.is_empty(),
-        "say which peer (peer = ...):\n{}",
-        new.join("\n")
+    let nobodys = lines_about_peers(logging::about_nobody);
+    are(&nobodys, OF_NO_PEER, "say which peer (peer = ...)");
+}
+
+#[test]
+fn every_line_about_a_peer_says_whose_it_is() {
+    let alone = lines_about_peers(logging::about_a_peer_alone);
+    are(
+        &alone,
+        OF_STRANGERS,
+        "name host, subsystem and queue (of_conn!)",
     );
-    let gone: Vec<_> = known.difference(&nobodys).collect();
-    assert!(gone.is_empty(), "nobody says {gone:?} any more");
 }

@@ -7,7 +7,7 @@ use nvmeof_rdma::{CloseReason, Event, Fault, Peer, PrivateData};
 
 use super::connecting::network;
 use super::{Core, Shm};
-use crate::conn::{Conn, Phase};
+use crate::conn::{Conn, Phase, of_peer};
 use crate::message::Message;
 
 impl Shm {
@@ -191,7 +191,9 @@ fn tell(conn: &Conn) {
         Some(Peer::Process { pid, .. }) => pid,
         _ => 0,
     };
-    tracing::warn!(
+    of_peer!(
+        warn,
+        conn,
         process,
         "a process on this machine still uses memory of ours, though its connection is over: \
          nobody gets that memory back before; is it stopped, or its disk? \

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use nvmeof_rdma::Fault;
 
 use super::Core;
-use crate::conn::Conn;
+use crate::conn::{Conn, of_peer};
 use crate::fault::{codes, fault};
 use crate::grant::REGIONS;
 use crate::message::Message;
@@ -21,8 +21,7 @@ pub(super) fn tell_way(conn: &Conn, in_place: bool) {
     } else {
         "payload is copied through rings"
     };
-    let peer = conn.peer().map(tracing::field::display);
-    tracing::info!(peer, in_place, "shared memory: {way}");
+    of_peer!(info, conn, in_place, "shared memory: {way}");
 }
 
 impl Core {
@@ -54,7 +53,7 @@ impl Core {
                 && let Err(error) = link.send(&message.to_bytes(), region.file())
             {
                 // Those before it serve; what lies in others goes by the ring.
-                tracing::debug!(qp = ?conn.id, %error, "a region was not passed");
+                of_peer!(debug, conn, %error, "a region was not passed");
                 conn.peer_takes = conn.passed;
                 return;
             }
@@ -78,9 +77,9 @@ impl Core {
         if !taken.map(number, len, fd, channel, room)? {
             let most = self.config.mapped;
             if let Some(left_out) = self.log.ask(self.now) {
-                let peer = conn.peer().map(tracing::field::display);
-                tracing::warn!(
-                    peer,
+                of_peer!(
+                    warn,
+                    conn,
                     left_out,
                     "{len} bytes of a peer are not used in place, since that would make more \
                      than {most}; they are copied"

@@ -101,7 +101,8 @@ impl<S: Streams> SoftRdma<S> {
     /// unread would make TCP reset the connection, and the peer might lose
     /// what we sent last.
     fn linger(&mut self, stream: StreamId) {
-        self.streams.want_send(stream, false);
+        // What waits for the peer's end hears of that in any case.
+        let _ = self.streams.want_send(stream, false);
         self.streams.shutdown_send(stream);
         self.owners.insert(stream, Owner::Linger);
         let deadline = self.now.saturating_add(self.config.linger);

@@ -8,7 +8,7 @@ use nvmeof_rdma::{
 };
 
 use super::{Owner, SoftRdma};
-use crate::conn::{Conn, Phase, Remote};
+use crate::conn::{Conn, Phase, Remote, of_peer};
 use crate::iwarp::mpa::{
     FRAME_LEN, Frame, FrameError, FrameKind, READS_UNSAID, REVISION_1, REVISION_2, Reads,
 };
@@ -217,7 +217,7 @@ impl<S: Streams> SoftRdma<S> {
         let Remote::Called(addr) = conn.remote else {
             return;
         };
-        tracing::debug!(%addr, "no MPA revision 2 there, trying revision 1");
+        of_peer!(debug, conn, "no MPA revision 2 there, trying revision 1");
         self.owners.remove(conn.stream);
         self.streams.close(conn.stream);
         conn.revision = REVISION_1;

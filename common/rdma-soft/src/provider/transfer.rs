@@ -7,7 +7,7 @@ use nvmeof_rdma::{CloseReason, Event};
 
 use super::SoftRdma;
 use crate::Streams;
-use crate::conn::{Conn, Phase};
+use crate::conn::{Conn, Phase, of_peer};
 use crate::inbound::Receiver;
 use crate::iwarp::{Rx, Sink, WireFault, codes};
 
@@ -176,20 +176,25 @@ impl<S: Streams> SoftRdma<S> {
             if sent < offered {
                 conn.outbound.blocked = true;
                 if !conn.wants_send {
-                    conn.wants_send = true;
-                    self.streams.want_send(conn.stream, true);
+                    self.want_send(conn, true);
                 }
                 return worked;
             }
         }
         if conn.wants_send && !conn.outbound.blocked {
-            conn.wants_send = false;
-            self.streams.want_send(conn.stream, false);
+            self.want_send(conn, false);
         }
         if !conn.outbound.blocked && !conn.broken && may_send(conn) && has_output(conn) {
             self.list(conn);
         }
         worked
+    }
+
+    fn want_send(&mut self, conn: &mut Conn, want: bool) {
+        conn.wants_send = want;
+        if let Err(error) = self.streams.want_send(conn.stream, want) {
+            of_peer!(error, conn, %error, "epoll does not change what it tells");
+        }
     }
 
     /// One send call. `None`: there is nothing to send.

@@ -9,7 +9,7 @@ use nvmeof_rdma::{CloseReason, Completion, Event, Outcome, PrivateData, QpId, Re
 use super::{LINGERING, Verbs, watch};
 use crate::adapter::AdapterId;
 use crate::aside::Calling;
-use crate::conn::{Conn, Link, Phase, RecvItem, Room, SendItem, Stopped};
+use crate::conn::{Conn, Link, Phase, RecvItem, Room, SendItem, Stopped, of_peer};
 use crate::estate::Estate;
 use crate::sys::{CmId, CmIdKey, Context};
 use crate::words::{found_by, stopped_by_request};
@@ -38,7 +38,7 @@ impl Verbs {
             && let Some(left_out) = self.log.ask(self.now)
         {
             let (device, qp) = self.device_of(conn).unzip();
-            tracing::warn!(peer = %conn.peer, device, qp, left_out, "{reason}");
+            of_peer!(warn, conn, device, qp, left_out, "{reason}");
         }
         self.end(qp, reason);
     }
@@ -210,7 +210,7 @@ impl Verbs {
             None => reason,
         };
         let waits = said_good_bye && reason != CloseReason::Peer;
-        tracing::debug!(peer = %conn.peer, "queue pair closed: {reason}");
+        of_peer!(debug, conn, "queue pair closed: {reason}");
         events.push(Event::Closed { qp, reason });
         let Conn {
             mut cm,
@@ -469,7 +469,9 @@ impl Conn {
         match stopped {
             Ok(()) => return true,
             Err(error) if error.raw_os_error() == Some(libc::EIO) => return true,
-            Err(error) => tracing::error!("a queue pair cannot be stopped: {error}"),
+            Err(error) => {
+                of_peer!(error, self, "a queue pair cannot be stopped: {error}");
+            }
         }
         while self.calling.as_ref().is_some_and(|one| one.is_under_way()) {
             std::thread::sleep(Duration::from_millis(1));

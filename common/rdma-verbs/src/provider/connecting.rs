@@ -15,7 +15,7 @@ use super::{ANCHOR, LINGERING, Verbs};
 use crate::VerbsError;
 use crate::adapter::AdapterId;
 use crate::aside::{Called, Calling};
-use crate::conn::{Conn, Link, Phase, Room};
+use crate::conn::{Conn, Link, Phase, Room, of_peer};
 use crate::estate::Estate;
 use crate::heads::Heads;
 use crate::mailbox::{Letter, Request};
@@ -195,7 +195,7 @@ impl Verbs {
             && let Err(error) = conn.cm.set_ack_timeout(value)
         {
             // iWARP has none: its transport is TCP.
-            tracing::debug!("no acknowledgement time-out: {error}");
+            of_peer!(debug, conn, "no acknowledgement time-out: {error}");
         }
         conn.cm.resolve_route(patience)?;
         conn.phase = Phase::Routing;
@@ -554,7 +554,11 @@ impl Verbs {
         Self::set_deadline(&mut self.deadlines, conn, None);
         let iwarp = conn.link.as_ref().is_some_and(|link| link.iwarp);
         if !iwarp && let Err(error) = conn.cm.shorten_rnr_timer() {
-            tracing::debug!("the peer will wait longer for receives: {error}");
+            of_peer!(
+                debug,
+                conn,
+                "the peer will wait longer for receives: {error}"
+            );
         }
         events.push(Event::Established { qp, private_data });
         self.listen_for_first(qp);

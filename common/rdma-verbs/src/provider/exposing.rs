@@ -16,7 +16,7 @@ use nvmeof_rdma::{CloseReason, ExposeError, QpId, RemoteKey, RemoteSlice, Rights
 use super::Verbs;
 use super::queueing::{chain, domain_of};
 use crate::adapter::AdapterId;
-use crate::conn::{Phase, SendItem};
+use crate::conn::{Phase, SendItem, of_peer};
 use crate::domain::Domain;
 use crate::sys::{MemoryRegion, MemoryWindow, Piece, SendOp};
 use crate::windows::next_key;
@@ -140,7 +140,7 @@ impl Verbs {
             match narrow(domain, shared, buf) {
                 Ok(region) => region,
                 Err(error) => {
-                    tracing::warn!(peer = %conn.peer, "memory cannot be exposed: {error}");
+                    of_peer!(warn, conn, "memory cannot be exposed: {error}");
                     return Err(full);
                 }
             }
@@ -152,7 +152,7 @@ impl Verbs {
             Ok(None) => return Err(full),
             Err(error) => {
                 let device = &adapter.name;
-                tracing::warn!(peer = %conn.peer, device, "no memory window: {error}");
+                of_peer!(warn, conn, device, "no memory window: {error}");
                 return Err(full);
             }
         };
@@ -228,7 +228,7 @@ impl Verbs {
             let region = match region {
                 Ok(region) => region,
                 Err(error) => {
-                    tracing::warn!(peer = %conn.peer, "memory cannot be exposed: {error}");
+                    of_peer!(warn, conn, "memory cannot be exposed: {error}");
                     return Err(ExposeError::Full {
                         max: self.config.limits.max_exposed,
                     });

@@ -10,7 +10,7 @@ use nvmeof_rdma::QpId;
 
 use super::Verbs;
 use super::queueing::chain;
-use crate::conn::{Phase, SendItem};
+use crate::conn::{Phase, SendItem, of_peer};
 use crate::siw;
 use crate::sys::{Payload, Segment, SendOp};
 
@@ -61,7 +61,7 @@ impl Verbs {
             let payload = Payload::Inline(&[]);
             SendOp::Write { payload, addr, key }
         };
-        tracing::debug!(peer = %conn.peer, "silent since it stands: nudges it");
+        of_peer!(debug, conn, "silent since it stands: nudges it");
         conn.internal += 1;
         chain(conn, SendItem::Nudge, op, true);
         self.post_chain(qp);

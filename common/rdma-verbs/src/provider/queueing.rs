@@ -7,7 +7,7 @@ use nvmeof_rdma::{PostError, QpId, Refused, Rights, Tag, Work, WorkKind};
 
 use super::Verbs;
 use crate::adapter::Adapter;
-use crate::conn::{Conn, Link, Phase, RecvItem, SendItem, WorkId};
+use crate::conn::{Conn, Link, Phase, RecvItem, SendItem, WorkId, of_peer};
 use crate::domain::Domain;
 use crate::siw;
 use crate::sys::{INLINE, MemoryRegion, Payload, Piece, Segment, SendOp, SendRequest};
@@ -277,8 +277,9 @@ fn chain_work(
             } = match sink {
                 Ok(sink) => sink,
                 Err(error) => {
-                    tracing::warn!(
-                        peer = %conn.peer,
+                    of_peer!(
+                        warn,
+                        conn,
                         "memory for an RDMA Read cannot be registered: {error}"
                     );
                     return Err(Work::Read { local, remote });

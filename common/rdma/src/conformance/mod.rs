@@ -27,6 +27,7 @@ pub mod connecting;
 mod ledger;
 mod leeway;
 pub mod load;
+pub mod logging;
 pub mod one_sided;
 mod pattern;
 pub mod pending;
@@ -213,6 +214,9 @@ macro_rules! conformance_suite {
                 connections_come_and_go,
                 the_descriptor_wakes,
                 a_provider_at_rest_has_nothing_to_do,
+            }
+            logging {
+                lines_about_a_peer_say_whose_it_is,
             }
             soak {
                 a_random_mix_agrees_with_the_model,

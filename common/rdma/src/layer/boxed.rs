@@ -8,7 +8,7 @@ use nvmeof_memory::{Buf, Region};
 use crate::{
     Address, Answer, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
     PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
-    SrqId, Tag, Work,
+    SrqId, Tag, Whose, Work,
 };
 
 impl<P: Provider + ?Sized> Provider for Box<P> {
@@ -109,6 +109,10 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
 
     fn map_remote(&mut self, qp: QpId, remote: RemoteSlice, rights: Rights) -> Option<Buf> {
         (**self).map_remote(qp, remote, rights)
+    }
+
+    fn set_whose(&mut self, qp: QpId, whose: Whose) {
+        (**self).set_whose(qp, whose);
     }
 
     fn local_addr(&self, qp: QpId) -> Option<Address> {

@@ -79,7 +79,7 @@ impl<P: Provider> Faulty<P> {
 }
 
 impl<P: Provider> Provider for Faulty<P> {
-    crate::forward!(inner: limits name listen unlisten local_addr peer_may_invalidate
+    crate::forward!(inner: limits name listen unlisten set_whose local_addr peer_may_invalidate
         peer_works_in_place prepare accept reject share_receives withdraw disconnect
         wait_fd);
 

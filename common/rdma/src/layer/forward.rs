@@ -15,9 +15,9 @@
 /// }
 ///
 /// impl<P: Provider> Provider for Counting<P> {
-///     nvmeof_rdma::forward!(below: limits name register listen unlisten connect local_addr
-///         peer_may_invalidate peer_works_in_place map_remote prepare accept reject post_recv
-///         share_receives post_shared_recv post expose withdraw disconnect submit wait_fd
+///     nvmeof_rdma::forward!(below: limits name register listen unlisten connect set_whose
+///         local_addr peer_may_invalidate peer_works_in_place map_remote prepare accept reject
+///         post_recv share_receives post_shared_recv post expose withdraw disconnect submit wait_fd
 ///         next_deadline);
 ///
 ///     fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool {
@@ -70,6 +70,11 @@ macro_rules! forward {
             now: ::std::time::Duration,
         ) -> Result<$crate::QpId, $crate::ConnectError> {
             self.$inner.connect(addr, config, private_data, now)
+        }
+    };
+    (@set_whose $inner:ident) => {
+        fn set_whose(&mut self, qp: $crate::QpId, whose: $crate::Whose) {
+            self.$inner.set_whose(qp, whose);
         }
     };
     (@local_addr $inner:ident) => {

@@ -189,7 +189,7 @@ impl<P: Provider> Sharing<P> {
 }
 
 impl<P: Provider> Provider for Sharing<P> {
-    crate::forward!(inner: limits name listen unlisten connect local_addr
+    crate::forward!(inner: limits name listen unlisten connect set_whose local_addr
         peer_may_invalidate peer_works_in_place map_remote accept reject post expose
         withdraw disconnect submit wait_fd);
 

@@ -9,7 +9,7 @@ use nvmeof_initiator_core::{
     Setup, SetupConfig, Shutdown, admin,
 };
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
-use nvmeof_rdma::{Address, Provider, Refused};
+use nvmeof_rdma::{Address, Provider, Refused, Whose};
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{LogId, NSID_ALL};
 
@@ -88,6 +88,7 @@ impl AdminQueue {
         provider
             .register(pages.region())
             .map_err(MachineError::register)?;
+        let names = &config.setup.names;
         let connection_config = ConnectionConfig {
             qid: 0,
             size: config.setup.queue.size,
@@ -95,6 +96,7 @@ impl AdminQueue {
             cntlid: 0,
             command_timeout: config.command_timeout,
             connect_timeout: config.connect_timeout,
+            whose: Whose::of_host(names.hostnqn.as_str(), names.subnqn.as_str(), 0),
         };
         let connection = Connection::open(provider, addr, &connection_config, now)?;
         let keep_alive_timeout = config.setup.keep_alive;

@@ -8,7 +8,7 @@ use nvmeof_initiator_core::{Cid, Queue, Response, cm};
 use nvmeof_memory::{Pages, Pool, PoolLayout, Region};
 use nvmeof_rdma::{
     Address, CloseReason, Completion, Event, Outcome, PrivateData, Provider, QpConfig, QpId,
-    Received, Tag,
+    Received, Tag, Whose,
 };
 
 use super::call::Done;
@@ -32,6 +32,8 @@ pub struct ConnectionConfig {
     pub command_timeout: Duration,
     /// How long the connection may take to stand.
     pub connect_timeout: Duration,
+    /// Who connects to what, for the log.
+    pub whose: Whose,
 }
 
 /// A queue pair to a controller: commands go out, responses come back, memory
@@ -125,6 +127,7 @@ impl Connection {
         let qp = provider
             .connect(addr, &qp_config, &private_data, now)
             .map_err(|error| Error::cannot_connect(addr, &error))?;
+        provider.set_whose(qp, config.whose.clone());
         for number in 0..u64::from(size) {
             let Some(buf) = replies.take() else { break };
             provider

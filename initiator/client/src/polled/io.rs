@@ -7,7 +7,7 @@ use std::time::Duration;
 use nvmeof_initiator_core::setup::{check_connect, io_connect};
 use nvmeof_initiator_core::{Answer, ControllerInfo, IoLimits, Names, QueueShape};
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout, Region};
-use nvmeof_rdma::{Address, Provider, Refused};
+use nvmeof_rdma::{Address, Provider, Refused, Whose};
 use nvmeof_wire::Status;
 
 use super::call::{Call, Done, Patience, SubmitError, Work};
@@ -75,6 +75,11 @@ impl IoQueue {
             cntlid: info.cntlid,
             command_timeout: config.command_timeout,
             connect_timeout: config.connect_timeout,
+            whose: Whose::of_host(
+                config.names.hostnqn.as_str(),
+                config.names.subnqn.as_str(),
+                shape.qid,
+            ),
         };
         let ask = io_connect(&config.names, shape, info.cntlid);
         let layout = PoolLayout {

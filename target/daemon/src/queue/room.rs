@@ -2,7 +2,7 @@
 //! processed, so that who only reaches us holds next to nothing.
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::PostError;
+use nvmeof_rdma::{PostError, Whose};
 
 use super::{Edge, FIRST, Io};
 
@@ -55,6 +55,9 @@ impl Edge {
         let Some(Room(bufs)) = room.filter(|_| self.core.is_connected()) else {
             return;
         };
+        let (host, subsystem, _) = self.core.association().unwrap_or_default();
+        let whose = Whose::of_host(host, subsystem, self.core.qid());
+        io.provider.set_whose(self.qp, whose);
         // Those of admin queues are kept for them.
         let counted = if self.is_admin() { 0 } else { bufs.len() };
         self.open_account(counted, io);

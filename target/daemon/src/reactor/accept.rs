@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{Address, ConnectRequest, PostError, PrivateData, QpConfig};
+use nvmeof_rdma::{Address, ConnectRequest, PostError, PrivateData, QpConfig, Whose};
 use nvmeof_target_core::{Limit, PortSeat, Queue as Core, Refusal, Target};
 use nvmeof_wire::cm::{Accept, Request as CmRequest};
 use zerocopy::IntoBytes;
@@ -155,6 +155,7 @@ impl<S: Storage> Reactor<S> {
         let Some(at) = self.providers.get_mut(provider) else {
             return;
         };
+        at.set_whose(request.qp, Whose::of_queue(queue));
         match at.local_addr(request.qp) {
             Some(Address::Ip(local)) => core.set_local(local.ip()),
             Some(Address::Unix(_)) => core.set_local_host(),

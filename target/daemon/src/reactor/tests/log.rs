@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nvmeof_rdma::Provider;
+use nvmeof_rdma::{Event, Provider, QpId, Whose};
+use nvmeof_rdma_sim::Sim;
 use nvmeof_wire::cm::Request;
 use nvmeof_wire::fabrics::{Connect, disconnect};
 use nvmeof_wire::nvm::Io;
@@ -13,7 +14,7 @@ use nvmeof_wire::opcode::io::WRITE;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::host::{admin, connect, establish, ready, run, try_connect};
-use super::{Bench, NQN};
+use super::{Bench, NQN, few_buffers, limits};
 use crate::changes::Outcome;
 use crate::manage::Report;
 
@@ -182,4 +183,47 @@ fn whoever_is_turned_away_is_named_by_address() {
     let line = line.unwrap_or_else(|| panic!("{lines:#?}"));
     assert!(line.contains("peer=10.0.0.2:"), "{line}");
     assert!(line.contains("queue=1"), "{line}");
+}
+
+/// A provider that keeps whose its queue pairs are.
+struct Told {
+    inner: Sim,
+    whose: Arc<Mutex<Vec<Whose>>>,
+}
+
+impl Provider for Told {
+    nvmeof_rdma::forward!(inner: limits name register listen unlisten connect local_addr
+        peer_may_invalidate prepare accept reject post_recv post expose withdraw
+        disconnect submit wait_fd next_deadline);
+
+    fn set_whose(&mut self, _qp: QpId, whose: Whose) {
+        self.whose.lock().unwrap().push(whose);
+    }
+
+    fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool {
+        self.inner.poll(now, events)
+    }
+}
+
+/// What providers say of a peer names what is known then: that is tested with the
+/// providers.
+#[test]
+fn providers_are_told_whose_a_queue_pair_is() {
+    let whose = Arc::default();
+    let told = |inner| -> Box<dyn Provider> {
+        let whose = Arc::clone(&whose);
+        Box::new(Told { inner, whose })
+    };
+    let mut bench = Bench::over(6, few_buffers(), limits(), told);
+    let mut host = bench.host();
+    let _queues = ready(&mut bench, &mut host);
+    let whose = whose.lock().unwrap();
+    let names = |one: &Whose| {
+        let host = one.host().map(|host| host.starts_with(HOST));
+        (host, one.subsystem() == Some(NQN), one.queue())
+    };
+    let known: Vec<_> = whose.iter().map(names).collect();
+    let stranger = |queue| (None, false, Some(queue));
+    let known_as = |queue| (Some(true), true, Some(queue));
+    assert_eq!(known, [stranger(0), known_as(0), stranger(1), known_as(1)]);
 }

@@ -1,0 +1,73 @@
+//! Who a queue pair is for, in the words of its owner: what the log says of a peer
+//! besides its address.
+
+/// The names that belong to a queue pair, as far as they are known. To a provider they
+/// mean nothing: it repeats them in each line of the log about the peer, with
+/// [`of_conn!`](crate::of_conn). Without any it takes the room of a pointer.
+#[derive(Clone, Debug, Default)]
+pub struct Whose(Option<Box<Names>>);
+
+#[derive(Clone, Debug)]
+struct Names {
+    host: Option<Box<str>>,
+    subsystem: Option<Box<str>>,
+    queue: u16,
+}
+
+impl Whose {
+    /// A queue of a host that did not say its name yet.
+    #[must_use]
+    pub fn of_queue(queue: u16) -> Self {
+        Self(Some(Box::new(Names {
+            host: None,
+            subsystem: None,
+            queue,
+        })))
+    }
+
+    /// A queue of a host that is known, at a subsystem.
+    #[must_use]
+    pub fn of_host(host: &str, subsystem: &str, queue: u16) -> Self {
+        Self(Some(Box::new(Names {
+            host: Some(host.into()),
+            subsystem: Some(subsystem.into()),
+            queue,
+        })))
+    }
+
+    /// The name of the host.
+    #[must_use]
+    pub fn host(&self) -> Option<&str> {
+        self.0.as_ref()?.host.as_deref()
+    }
+
+    /// The name of the subsystem.
+    #[must_use]
+    pub fn subsystem(&self) -> Option<&str> {
+        self.0.as_ref()?.subsystem.as_deref()
+    }
+
+    /// The queue's number.
+    #[must_use]
+    pub fn queue(&self) -> Option<u16> {
+        Some(self.0.as_ref()?.queue)
+    }
+}
+
+/// A line in the log about a connection: its level, the peer's address as a value of
+/// `tracing`, whose it is, and what is to be said. What is not known is left out.
+///
+/// For crates that depend on `tracing`.
+#[macro_export]
+macro_rules! of_conn {
+    ($level:ident, $peer:expr, $whose:expr, $($text:tt)+) => {{
+        let whose: &$crate::Whose = $whose;
+        ::tracing::$level!(
+            peer = $peer,
+            host = whose.host(),
+            subsystem = whose.subsystem(),
+            queue = whose.queue(),
+            $($text)+
+        );
+    }};
+}
