@@ -44,19 +44,21 @@ impl Admin<'_> {
                 _ => Err(Failure::field(CDW10)),
             };
         };
-        if command.csi != CSI_NVM {
-            match cns {
-                // Base 2.1, 5.1.13.2.5 and 5.1.13.2.6: "the controller shall abort the
-                // command with a status code of Invalid I/O Command Set" when the namespace,
-                // or the controller, does not have it. Lists say nothing of the kind.
-                Cns::CSI_NAMESPACE | Cns::CSI_CONTROLLER | Cns::CSI_ALLOCATED_NAMESPACE => {
-                    return Err(Failure::from(Status::INVALID_COMMAND_SET).at(CSI));
-                }
-                Cns::CSI_ACTIVE_NAMESPACES | Cns::CSI_ALLOCATED_NAMESPACES => {
-                    return Err(Failure::field(CSI));
-                }
-                _ => {}
-            }
+        // Base 2.1, 5.1.13.2.5 and 5.1.13.2.18, of a structure that the namespace's command
+        // set does not have: "the controller shall abort the command with a status code of
+        // Invalid Field in Command", and so it is with command sets that the controller does
+        // not have (5.1.13.2.17, CNS 06h). Invalid I/O Command Set is for values of CNS that
+        // the namespace's command set does not have (5.1.13): it has all of these.
+        let csi_matters = matches!(
+            cns,
+            Cns::CSI_NAMESPACE
+                | Cns::CSI_CONTROLLER
+                | Cns::CSI_ACTIVE_NAMESPACES
+                | Cns::CSI_ALLOCATED_NAMESPACES
+                | Cns::CSI_ALLOCATED_NAMESPACE
+        );
+        if csi_matters && command.csi != CSI_NVM {
+            return Err(Failure::field(CSI));
         }
         let invalid = Failure::from(Status::INVALID_NAMESPACE).at(NSID);
         match cns {
