@@ -19,6 +19,7 @@ use crate::queue::{Epoch, Failure, Next, Page, Request, Stage, bit};
 pub(super) const SEL: u16 = 41;
 const SAVE: u16 = bit(43, 7);
 const DULBE: u16 = 46;
+const EGEALCN: u16 = bit(45, 6);
 /// With THSEL in bits 5:4 of the byte.
 const TMPSEL: u16 = 46;
 
@@ -86,8 +87,8 @@ impl Admin<'_> {
     /// controller; with a valid identifier "the Set Features command shall abort with a
     /// status code of Feature Not Namespace Specific", and Get Features returns what the
     /// controller has. Of namespaces: with FFFFFFFFh Set Features is about "all namespaces
-    /// attached to the controller", while Get Features fails "with a status code of Invalid
-    /// Namespace or Format". All others fail as everywhere.
+    /// attached to the controller processing the command", while Get Features fails "with
+    /// a status code of Invalid Namespace or Format". All others fail as everywhere.
     fn check_nsid(&self, fid: FeatureId, nsid: u32, sets: bool) -> Result<(), Failure> {
         let whole = nsid == 0 || nsid == NSID_ALL;
         let invalid = Failure::from(Status::INVALID_NAMESPACE).at(NSID);
@@ -232,9 +233,10 @@ impl Admin<'_> {
                 let write_through = !values.volatile_cache;
                 self.controller.hot.set_write_through(write_through);
             }
-            // Base 2.1, 5.1.25.1.17: of a combination whose vector "is cleared to 0h" in Identify
-            // with CNS 1Ch the controller aborts the command "with a status code of I/O
-            // Command Set Combination Rejected". There is combination 0 alone.
+            // Base 2.1, 5.1.25.1.17, of "an index that corresponds to an I/O Command Set
+            // Combination that has a value of 0h" (Identify, CNS 1Ch): the command is aborted
+            // "with a status code of I/O Command Set Combination Rejected". There is
+            // combination 0 alone.
             FeatureId::IO_COMMAND_SET_PROFILE => {
                 if IoCommandSetProfile::from_dword(command.cdw11) != IoCommandSetProfile::NVM {
                     let rejected = Status::COMMAND_SET_COMBINATION_REJECTED;
@@ -286,11 +288,19 @@ impl Admin<'_> {
     }
 
     fn set_async_events(&self, cdw11: u32) -> Result<Next, Failure> {
+        // Base 2.1, 5.1.25.1.5: "If Endurance Groups are not supported and this bit is set
+        // to '1', then the Set Features command shall be aborted with a status of Invalid
+        // Field in Command". Of no other event that cannot happen here the section says so,
+        // and 1.4.1.6 that reserved bits need not be checked: those are left out, and Get
+        // Features tells which are enabled.
+        if AsyncEventConfig::from_bits_retain(cdw11).contains(AsyncEventConfig::EGEALPCN) {
+            return Err(Failure::field(EGEALCN));
+        }
         let mut cold = self.controller.lock();
         let before = cold.features.async_events;
         let events = cdw11 & self.async_events().bits();
         cold.features.async_events = events;
-        // Base 2.1, 5.1.25.1.5: "if the condition for an event is true when the
+        // Base 2.1, 5.1.25.1.5: "If the condition for an event is true when the
         // corresponding notice is enabled, then an event is sent to the host".
         let [fresh, ..] = (events & !before).to_le_bytes();
         let warnings = self.warnings(&cold.features);

@@ -18,7 +18,8 @@ use crate::{Executed, IoKind, IoOp, Namespace};
 
 impl Admin<'_> {
     /// Get Features of a namespace that is there for the host. The default is No Write
-    /// Protect (Base 2.1, 8.1.16: "the initial state of a namespace"); nothing is saved by
+    /// Protect (Base 2.1, 8.1.16: "The initial state of a namespace at the time of its
+    /// creation is the No Write Protect state"); nothing is saved by
     /// Set Features.
     pub(super) fn get_protection(&self, command: &GetFeatures) -> Result<Next, Failure> {
         let value = match command.select {
@@ -65,7 +66,7 @@ impl Admin<'_> {
     }
 
     /// A namespace is read only from here on; then what was written before becomes stable.
-    /// Base 2.0, 5.27.1.28: "the controller shall commit all volatile write cache data and
+    /// Base 2.1, 5.1.25.1.31: "the controller shall commit all volatile write cache data and
     /// metadata associated with the specified namespace ... as part of transitioning to the
     /// write protected state".
     fn protect_one(

@@ -25,9 +25,8 @@ const READY_MS: u32 = 10_000;
 /// The CAP property. CRMS.CRWMS "shall be set to '1' on controllers compliant with
 /// NVM Express Base Specification, Revision 2.0 and later" (Base 2.1, 3.1.4).
 /// CAP.MQES is of a queue of `entries`. CAP.CSS: an I/O controller has the NVM command
-/// set (NCSS) and says so in Identify with CNS 1Ch (IOCSS): "controllers that only
-/// support the NVM Command Set may set this bit to '1' to indicate support for the
-/// Command Set Identifier field in commands that support" it.
+/// set (NCSS) and says so in Identify with CNS 1Ch (IOCSS): "Controllers that only
+/// support the NVM Command Set may set this bit to '1'".
 pub(crate) fn cap(entries: u16, discovery: bool) -> Cap {
     let css = match discovery {
         true => Cap::CSS_NVM,

@@ -94,9 +94,9 @@ impl Notice {
 /// The events of one controller.
 ///
 /// Base 2.1, 5.1.2: when the controller reports an event, "subsequent events of that event
-/// type are automatically masked by the controller until the host clears that event. An
-/// event is cleared by reading the log page associated with that event". What is masked is
-/// kept, and told when its turn comes, unless its own page was read meanwhile.
+/// type are automatically masked by the controller until the host clears that event", and
+/// "an event is cleared by reading the log page associated with that event". What is masked
+/// is kept, and told when its turn comes, unless its own page was read meanwhile.
 ///
 /// Notices have a page each, and there are hosts that do not read all of them: Linux enables
 /// notices of asymmetric access also where it goes without (`nvme_handle_aen_notice`), and

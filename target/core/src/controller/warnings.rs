@@ -11,10 +11,10 @@ use crate::sight::Sight;
 /// sensor.
 pub(crate) const COMPOSITE_TEMPERATURE: u16 = 298;
 
-/// From what temperature on an I/O controller would be too warm, in kelvin. Base 2.1,
-/// 5.1.13.2.1, WCTEMP and CCTEMP: "implementations compliant with NVM Express Base
-/// Specification, Revision 1.2 or later shall report a non-zero value", and "it is
-/// recommended that implementations report a value of 0157h" (WCTEMP). A host that
+/// From what temperature on an I/O controller would be too warm, in kelvin. Base 2.0,
+/// Identify Controller, WCTEMP and CCTEMP: implementations of revision 1.2 or later "shall
+/// report a non-zero value in this field", and "It is recommended that implementations
+/// report a value of 0157h" (WCTEMP). A host that
 /// wants a warning at the temperature that is told sets the threshold.
 pub(crate) const WARNING_TEMPERATURE: u16 = 0x157;
 /// From which on it would stop working (CCTEMP).

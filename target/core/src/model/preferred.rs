@@ -35,7 +35,7 @@ impl Preferred {
             let zero_based = (bytes >> block_shift).checked_sub(1).filter(|_| whole)?;
             u16::try_from(zero_based).ok()
         };
-        // NVM 1.0, 2.1.4 and 4.1.5.1: NAWUN and NAWUPF, "a write command that does not cross
+        // NVM 1.0, 2.1.4 and 4.1.5.1: NAWUN and NAWUPF, if "the write command does not cross
         // an atomic boundary", which is where the next multiple begins (NABSN, NABSPF).
         // All of them are 0's based, and a boundary of 0h is none. Linux takes the smaller
         // of NAWUPF and NPWG for the size of a physical block.

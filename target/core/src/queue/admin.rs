@@ -38,8 +38,8 @@ impl Queue {
             let patience = controller.patience().unwrap_or_default();
             let kato_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
             // Base 2.1, 3.9: on expiry the controller sets CSTS.CFS, stops
-            // processing commands and breaks the association. It also "records an Error
-            // Information Log Entry with the status code Keep Alive Timeout Expired": the
+            // processing commands and breaks the association. It also
+            // records Keep Alive Timeout Expired in the Error Information log: the
             // log goes with this controller, so that no host could ever read it (static
             // controllers, which stay, there are none). The line in our log has it.
             controller.lock().registers.fatal();

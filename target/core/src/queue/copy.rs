@@ -100,8 +100,8 @@ impl Joined {
         if command.format != 0 {
             return Err(Failure::field(DESFMT));
         }
-        // NVM 1.2, 3.3.2.3: without protection information, as here, "the controller
-        // shall ignore the PRINFOR field and the PRINFOW field".
+        // PRINFOR and PRINFOW are ignored without protection information, as here: NVM 1.0,
+        // figure 9, which has their bits ignored, and NVM 1.2, 3.3.2.3.
         writable(namespace)?;
         // NVM 1.0, 3.2.2, Command Size Limit Exceeded: more ranges than MSRC,
         // a range longer than MSSRL, or all of them longer than MCL.
@@ -172,11 +172,13 @@ pub(super) fn copied(
 /// Whether the last piece of the range goes first, because the first one would overwrite
 /// what is still to be read.
 ///
-/// NVM 1.2, 3.3.2, of this descriptor format: "the host should not specify a destination
-/// LBA range that overlaps the LBA in any of the Source Range entries". If it does, blocks
-/// in both may come out as any range has them that names them; other formats are to be
-/// refused. So a range that moves by less than its length arrives as it was, and of
-/// several that overlap the later ones read what the earlier ones wrote.
+/// NVM 1.0, 3.2.2, says nothing of a destination that overlaps a source, nor has it
+/// refused, only that reads and writes "may operate sequentially or in parallel". NVM 1.2,
+/// 3.3.2, says what may come of that: "The host should not specify a destination LBA range
+/// that overlaps the LBA in any of the Source Range entries", and if it does, blocks in both
+/// may come out as any range has them that names them. So a range that moves by less than
+/// its length arrives as it was, and of several that overlap the later ones read what the
+/// earlier ones wrote.
 fn is_backwards(copying: Copying, range: &CopyRange) -> bool {
     let slba = range.slba.get();
     slba < copying.to && copying.to < slba.saturating_add(range.blocks().into())

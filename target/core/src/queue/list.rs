@@ -47,7 +47,7 @@ impl Request {
         // Identify Controller, IOCCSZ: what a message has behind that is no capsule's.
         let room = usize::try_from(self.capsule_len).unwrap_or(usize::MAX);
         let capsule = capsule.get(..room).unwrap_or(capsule);
-        // Base 2.1, 4.2.3, SGL Offset Invalid: "an invalid offset in the capsule".
+        // Base 2.1, 4.2.3, SGL Offset Invalid: "an invalid offset in the capsule is specified".
         let at = usize::try_from(offset)
             .ok()
             .and_then(|offset| offset.checked_add(SQE_LEN))

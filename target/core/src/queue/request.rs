@@ -235,11 +235,9 @@ impl Failure {
     }
 
     /// Why a command about one namespace fails that is not there for the host. Base 2.1,
-    /// 3.2.1.5: "unless otherwise noted, specifying an inactive NSID in a command that
-    /// uses the Namespace Identifier (NSID) field shall cause the controller to abort the
-    /// command with a status code of Invalid Field in Command. Specifying an invalid NSID
-    /// ... Invalid Namespace or Format"; 4.1.1: where FFFFFFFFh "is not supported for that
-    /// command", it is an Invalid Field in Command too.
+    /// Common Command Format, NSID: an inactive identifier is an Invalid Field in Command,
+    /// an invalid one an Invalid Namespace or Format, "unless otherwise specified"; where
+    /// FFFFFFFFh "is not supported for that command", it is an Invalid Field in Command too.
     ///
     /// Linux hosts take both for the same: its requests fail as not supported
     /// (`nvme_error_status`), and since neither is repeated (DNR) a namespace that answers

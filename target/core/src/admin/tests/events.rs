@@ -5,7 +5,7 @@ use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::features::{AsyncEventConfig, FeatureId};
 use nvmeof_wire::identify::IdentifyController;
 use nvmeof_wire::log::smart::CriticalWarning;
-use nvmeof_wire::log::{ChangedNamespaces, DiscoveryPage, SmartLog};
+use nvmeof_wire::log::{ChangedNamespaces, DiscoveryPage, ErrorEntry, SmartLog};
 use nvmeof_wire::nvm::{DatasetManagement, DsmRange};
 use nvmeof_wire::opcode::admin::ASYNC_EVENT_REQUEST;
 use nvmeof_wire::registers::Cc;
@@ -201,8 +201,8 @@ fn storage_that_is_gone_is_a_critical_warning_and_an_event() {
     assert_eq!(event(&mut host), Some(AsyncEvent::RELIABILITY));
 }
 
-/// Identify Controller, WCTEMP and CCTEMP: "shall report a non-zero value". Nothing is
-/// said to be too warm until a host sets another threshold.
+/// Identify Controller, WCTEMP and CCTEMP: "shall report a non-zero value in this field".
+/// Nothing is said to be too warm until a host sets another threshold.
 #[test]
 fn the_temperature_is_below_what_is_said_to_be_too_warm() {
     let (mut host, _) = Host::admin(&target());
@@ -361,4 +361,36 @@ fn a_notice_is_told_when_the_page_of_the_one_before_was_read() {
     // Without a request there is nothing to wake up for.
     change(&target, 1);
     assert_eq!(host.queue.next_deadline(), None);
+}
+
+/// Base 2.1, 5.1.25.1.5: without Endurance Groups their notice is refused. Others that
+/// cannot happen here, and reserved bits, are not enabled.
+#[test]
+fn events_that_cannot_be_are_refused_or_left_out() {
+    let (mut host, _) = Host::admin(&target());
+    let mut set = |bits: u32| {
+        let set = SetFeatures::new(FeatureId::ASYNC_EVENT_CONFIG, bits);
+        host.plain(set.to_sqe()).status()
+    };
+    let groups = AsyncEventConfig::EGEALPCN.bits();
+    let kept = AsyncEventConfig::NSAN.bits();
+    assert_eq!(set(kept), Status::SUCCESS);
+    assert_eq!(
+        set(groups | AsyncEventConfig::ANACN.bits()),
+        Status::INVALID_FIELD
+    );
+    let get = GetFeatures {
+        fid: FeatureId::ASYNC_EVENT_CONFIG,
+        select: Select::Current,
+        cdw11: 0,
+        nsid: 0,
+    };
+    assert_eq!(host.plain(get.to_sqe()).result(), kept.into());
+    let read = GetLogPage::new(LogId::ERROR, 0, 0, 64).to_sqe();
+    let entry = ErrorEntry::read_from_bytes(&host.read(read, 64).data).unwrap();
+    assert_eq!(entry.parameter(), Some((45, 6)));
+    let all = SetFeatures::new(FeatureId::ASYNC_EVENT_CONFIG, !groups);
+    assert_eq!(host.plain(all.to_sqe()).status(), Status::SUCCESS);
+    let enabled = host.plain(get.to_sqe()).result();
+    assert_eq!(enabled, 0x91f, "SMART, namespaces and asymmetric access");
 }

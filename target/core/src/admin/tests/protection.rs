@@ -120,7 +120,7 @@ fn a_protected_namespace_is_read_and_not_written() {
 }
 
 /// Base 2.1, 4.4: with FFFFFFFFh Set Features sets the value "for all namespaces attached to
-/// the controller", and Get Features fails with Invalid Namespace or Format.
+/// the controller processing the command", and Get Features fails with Invalid Namespace or Format.
 #[test]
 fn all_namespaces_of_a_host_are_protected_with_one_command() {
     let target = target();
