@@ -20,9 +20,10 @@ bitflags::bitflags! {
         /// Deallocate (DEAC), Write Zeroes only.
         const DEALLOCATE = 1 << 25;
         /// Protection information: check guard, application tag, reference
-        /// tag and the action bit (PRINFO), all of which must be 0 without
-        /// protection information.
+        /// tag and the action bit (PRINFO).
         const PRINFO = 0xf << 26;
+        /// The action bit of it.
+        const PRACT = 1 << 29;
         /// Force unit access.
         const FUA = 1 << 30;
         /// Limited retry.

@@ -47,8 +47,8 @@ pub(super) struct Seats {
 // Where fields of a command begin, in bytes.
 pub(super) const CDW10: u16 = 40;
 pub(super) const CDW12: u16 = 48;
-/// Bits 29:26 of dword 12.
-const PRINFO: u16 = bit(51, 2);
+/// Of the protection information of a Verify.
+const PRACT: u16 = bit(51, 5);
 
 impl Joined {
     pub(super) fn new(
@@ -146,7 +146,8 @@ impl Joined {
     }
 
     /// The namespace and the operation that a command with a range of blocks
-    /// means.
+    /// means. NVM 1.0, figure 9: without protection information, as here, what a command
+    /// says of it (PRINFO) "is ignored".
     pub(super) fn range(
         &self,
         request: &mut Request,
@@ -156,11 +157,6 @@ impl Joined {
         let command = Io::parse(sqe);
         request.lba = command.slba;
         let namespace = self.namespace(command.nsid)?;
-        // NVM 1.0, 5.2: without protection information PRINFO has no meaning
-        // that we could keep.
-        if command.flags.intersects(IoFlags::PRINFO) {
-            return Err(Failure::field(PRINFO));
-        }
         let op = extent_of(namespace)
             .bytes(command.slba, command.blocks, kind)
             .ok_or_else(|| extent_of(namespace).missed(request).at(CDW10))?;
@@ -222,6 +218,11 @@ impl Joined {
     fn verify(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
         let pages = self.piece;
         let (_, op) = self.range(request, sqe, IoKind::Fetch { pages })?;
+        // NVM 1.0, 3.2.5: if the PRACT bit is not cleared, "the controller shall abort the
+        // command with a status of Invalid Field in Command".
+        if Io::parse(sqe).flags.contains(IoFlags::PRACT) {
+            return Err(Failure::field(PRACT));
+        }
         Ok(match op.fua {
             true => commit::first(request, op),
             false => next_piece(request, op),
@@ -373,10 +374,10 @@ impl Joined {
 
 /// Does the first piece of `left`, of which at least one block is left.
 ///
-/// Base 2.1, 5.1.13.2.1, ONCS, NVMVFYS: if set, VSL "indicates the recommended maximum data
-/// size for Verify commands"; NVM 1.2, 3.3.5 and 3.3.8: what is longer "may encounter delays
-/// in processing", as WZSL has it of Write Zeroes. Only where the bit is cleared it is to be
-/// aborted. So each is done in pieces: one operation is no longer than is recommended.
+/// NVM 1.0, 3.2.5: with ONCS bit 7 set, as here, VSL "indicates the recommended maximum data
+/// size for the Verify command", and what is longer "may encounter delays in processing"; so
+/// has 3.2.8 it with bit 3 and WZSL of Write Zeroes. Only where the bit is cleared it is to
+/// be aborted. So each is done in pieces: one operation is no longer than is recommended.
 pub(super) fn next_piece(request: &mut Request, left: IoOp) -> Next {
     request.stage = Stage::Pieces(left);
     Next::Execute(first_piece(left))

@@ -235,7 +235,7 @@ fn failures_name_the_field_that_is_at_fault() {
     other_format.cdw12 = (1 << 8).into();
     for (command, expected) in [
         (prps, (1, 6)),
-        (guarded.to_sqe(io::READ), (51, 2)),
+        (guarded.to_sqe(io::VERIFY), (51, 5)),
         (other_format, (49, 0)),
     ] {
         queue.read(command, 512);

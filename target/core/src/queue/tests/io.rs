@@ -116,16 +116,6 @@ fn transfers_above_mdts_are_refused_but_write_zeroes_may_be_longer() {
 }
 
 #[test]
-fn protection_information_is_refused() {
-    let (_admin, mut host) = Host::ready(&target());
-    for bit in 26..30 {
-        let flags = IoFlags::from_bits_retain(1 << bit);
-        let answer = host.read(command(io::READ, 1, 0, 1, flags), 512);
-        assert_eq!(answer.status(), Status::INVALID_FIELD);
-    }
-}
-
-#[test]
 fn nothing_changes_a_read_only_namespace() {
     let (_admin, mut host) = Host::ready(&target());
     let dsm = DatasetManagement {

@@ -1,6 +1,6 @@
 //! Commands whose data stay here: done piece by piece.
 
-use nvmeof_wire::nvm::{Copy, CopyRange, Io};
+use nvmeof_wire::nvm::{Copy, CopyRange, Io, IoFlags};
 use nvmeof_wire::opcode::{Opcode, io};
 use nvmeof_wire::sqe::PSDT_SGL;
 use nvmeof_wire::{Sqe, Status};
@@ -48,7 +48,37 @@ fn verify_ends_with_the_first_piece_that_cannot_be_read() {
     assert_eq!(host.ops.len(), 2);
 }
 
-/// VSL says 32 MiB. NVM 1.2, 3.3.5: with NVMVFYS set that is what is recommended.
+/// NVM 1.0, figure 9: what a command says of protection information "is ignored" where there
+/// is none, and of a Verify 3.2.5 has the action refused.
+#[test]
+fn protection_information_is_ignored_where_there_is_none() {
+    let (_admin, mut host) = Host::ready(&large(1000));
+    let with = |opcode, flags| {
+        Io {
+            flags,
+            ..Io::new(1, 0, 1)
+        }
+        .to_sqe(opcode)
+    };
+    let all = IoFlags::PRINFO;
+    let block = [0; 4096];
+    assert_eq!(
+        host.read(with(io::READ, all), 4096).status(),
+        Status::SUCCESS
+    );
+    for opcode in [io::WRITE, io::COMPARE] {
+        let answer = host.write(with(opcode, all), &block);
+        assert_eq!(answer.status(), Status::SUCCESS, "{opcode:?}");
+    }
+    let zeroes = host.plain(with(io::WRITE_ZEROES, all));
+    assert_eq!(zeroes.status(), Status::SUCCESS);
+    let checks = all.difference(IoFlags::PRACT);
+    for (flags, status) in [(checks, Status::SUCCESS), (all, Status::INVALID_FIELD)] {
+        assert_eq!(host.plain(with(io::VERIFY, flags)).status(), status);
+    }
+}
+
+/// VSL says 32 MiB. NVM 1.0, 3.2.5: with ONCS bit 7 set that is what is recommended.
 #[test]
 fn a_verify_that_is_longer_than_recommended_is_done() {
     let (_admin, mut host) = Host::ready(&large(1 << 20));
@@ -61,7 +91,7 @@ fn a_verify_that_is_longer_than_recommended_is_done() {
     }
 }
 
-/// WZSL says 32 MiB. NVM 1.2, 3.3.8: with NVMWZSV set that is what is recommended.
+/// WZSL says 32 MiB. NVM 1.0, 3.2.8: with ONCS bit 3 set that is what is recommended.
 #[test]
 fn write_zeroes_that_are_longer_than_recommended_are_done_in_pieces() {
     let (_admin, mut host) = Host::ready(&large(1 << 20));
@@ -119,7 +149,7 @@ fn copy_reads_and_writes_each_range_in_pieces_and_in_order() {
     assert_eq!(ops, expected);
 }
 
-/// NVM 1.2, 3.3.2: of descriptor format 0h overlaps are not refused.
+/// NVM 1.0, 3.2.2, and NVM 1.2, 3.3.2: of descriptor format 0h overlaps are not refused.
 #[test]
 fn a_range_that_moves_by_less_than_its_length_arrives_as_it_was() {
     let rows = [
@@ -303,7 +333,7 @@ fn copies_that_ask_for_what_is_not_there_are_refused() {
     .to_sqe();
     let answer = host.write(format, range.as_bytes());
     assert_eq!(answer.status(), Status::INVALID_FIELD);
-    // NVM 1.2, 3.3.2.3: PRINFOR and PRINFOW are ignored, for want of such information.
+    // NVM 1.0, figure 9: PRINFOR and PRINFOW are ignored, for want of such information.
     for prinfo in [0xf << 12, 0xf << 26] {
         let mut sqe = command.to_sqe();
         sqe.cdw12 = (sqe.cdw12.get() | prinfo).into();
