@@ -316,7 +316,7 @@ impl CommandError {
             Status::INVALID_NAMESPACE => {
                 "there is no such namespace; list-ns shows those there are"
             }
-            // Base 2.1, 3.2.1.5: so is a namespace that is not active, and one that went.
+            // Base 2.1, 3.2.1.4: so is a namespace that is not active, and one that went.
             Status::INVALID_FIELD if self.place.is_some() => {
                 "list-ns shows whether the namespace is there; if it is, error-log names the field"
             }

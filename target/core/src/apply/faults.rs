@@ -169,7 +169,7 @@ fn a_namespace_that_is_switched_off_is_allocated_and_not_active() {
     assert_eq!(lists(&mut admin), [vec![3], vec![3, 2000]]);
     let id: IdentifyController = identify(&mut admin, Cns::CONTROLLER, 0);
     assert_eq!(id.nn.get(), 2000, "the highest valid one");
-    // Base 2.1, 3.2.1.5: an inactive namespace identifier.
+    // Base 2.1, 3.2.1.4: an inactive namespace identifier.
     let inactive = Status::INVALID_FIELD.with_dnr();
     assert_eq!(read(&mut host, 2000), inactive);
     // Identify Namespace data structure: "if the specified namespace is an inactive NSID, then

@@ -47,8 +47,8 @@ impl Queue {
     }
 
     /// The disk failed at `byte`, or what it has there differs from what was to be
-    /// compared: call it before [`step`](Self::step). Base 2.1, 5.1.12.1.2, figure 206,
-    /// LBA: "the first LBA that experienced the error condition, if applicable".
+    /// compared: call it before [`step`](Self::step). NVM 1.0, 4.1.4.1, LBA of the
+    /// Error Information log: "the first LBA that experienced the error condition, if applicable".
     #[cold]
     pub fn failed_at(&self, request: &mut Request, byte: u64) {
         let shift = match request.stage {

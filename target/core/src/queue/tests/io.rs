@@ -79,7 +79,7 @@ fn ranges_beyond_the_namespace_are_refused() {
 #[test]
 fn unknown_namespaces_and_opcodes_are_refused() {
     let (_admin, mut host) = Host::ready(&target());
-    // Base 2.1, 3.2.1.5: inactive and invalid ones; 4.1.1: FFFFFFFFh, where a command
+    // Base 2.1, NSID of a command: inactive and invalid ones; FFFFFFFFh, where a command
     // does not take it.
     for (nsid, status) in [
         (2, Status::INVALID_FIELD),
