@@ -12,8 +12,8 @@ use libfuzzer_sys::fuzz_target;
 use nvmeof_fuzz::{ADDR, Line, Script};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_rdma::{
-    Answer, Event, Inline, PrivateData, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Rights, Tag,
-    Work, WorkKind,
+    Answer, Event, Inline, PrivateData, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Rights,
+    Tag, Work, WorkKind,
 };
 use nvmeof_rdma_soft::iwarp::mpa::{Frame, FrameKind, Reads};
 use nvmeof_rdma_soft::iwarp::{Header, Kind, Opcode, pad_len};
