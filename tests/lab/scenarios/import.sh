@@ -5,6 +5,8 @@
 source /lab/guest/lib.sh
 
 NVMET=/sys/kernel/config/nvmet
+# What nvmetcli itself saved of the kernel's target that is set up here.
+SAVED=/lab/nvmetcli/2026-07.json
 MAIL=nqn.2026-11.org.example:mail
 BUILD=nqn.2026-11.org.example:build
 SECOND=4421
@@ -15,100 +17,42 @@ STRANGER_ID=1ab00000-0000-4000-8000-00000000f002
 # Of the host that is refused, by either target: Connect Invalid Host, DNR.
 dmesg_expect "Connect for subsystem $MAIL is not allowed, hostnqn: $STRANGER\$"
 dmesg_expect 'failed to connect queue: 0 ret=16772'
+# The queues of the second port are shorter than what Linux asks for.
+dmesg_expect 'queue_size 128 > ctrl sqsize 64, clamping down'
 
-# attributes FOLDER GROUP : as nvmetcli saves them: those that can be written, as
-# the kernel shows them.
-attributes() {
-    local file
-    find "$1" -maxdepth 1 -name "$2_*" -perm -u+w | while read -r file; do
-        printf '%s\t%s\n' "$(basename "$file" | cut -d_ -f2-)" "$(cat "$file")"
-    done | jq -Rn '[inputs | split("\t") | {(.[0]): .[1]}] | add // {}'
+# steps : what makes the kernel's target what the file says, a line each: a folder, a
+# value and the file to write it to, or a link and where it leads. What nobody chose is empty.
+steps() {
+    jq -r '
+        def write(at; group): at as $at | group as $group | .[$group] // {} | to_entries[] |
+            select(.value != "") | "write \($at)/\($group)_\(.key) \(.value)";
+        def folder(at): at as $at | "mkdir \($at)";
+        (.hosts[] | folder("hosts/\(.nqn)")),
+        (.subsystems[] | "subsystems/\(.nqn)" as $at | folder($at), write($at; "attr"),
+            (.allowed_hosts[] | "link \($at)/allowed_hosts/\(.) hosts/\(.)"),
+            (.namespaces[] | "\($at)/namespaces/\(.nsid)" as $at | folder($at),
+                write($at; "device"), write($at; "ana"), "write \($at)/enable \(.enable)")),
+        (.ports[] | "ports/\(.portid)" as $at | folder($at), write($at; "addr"),
+            write($at; "param"),
+            (.ana_groups[] | "\($at)/ana_groups/\(.grpid)" as $at |
+                # The first one is there from the start.
+                if .grpid > 1 then folder($at) else empty end, write($at; "ana")),
+            (.referrals[] | "\($at)/referrals/\(.name)" as $at | folder($at),
+                write($at; "addr"), "write \($at)/enable \(.enable)"),
+            (.subsystems[] | "link \($at)/subsystems/\(.) subsystems/\(.)"))' "$SAVED"
 }
 
-# names FOLDER : what is in it, as a list.
-names() {
-    find "$1" -mindepth 1 -maxdepth 1 -printf '%f\n' | jq -Rn '[inputs]'
-}
-
-namespace_json() {
-    jq -n --argjson device "$(attributes "$1" device)" --argjson ana "$(attributes "$1" ana)" \
-        --argjson enable "$(cat "$1/enable")" --argjson nsid "${1##*/}" \
-        '{$device, $ana, $enable, $nsid, ana_grpid: ($ana.grpid | tonumber)}'
-}
-
-subsystem_json() {
-    local namespace
-    jq -n --argjson attr "$(attributes "$1" attr)" --arg nqn "${1##*/}" \
-        --argjson allowed_hosts "$(names "$1/allowed_hosts")" \
-        --argjson namespaces "$(for namespace in "$1"/namespaces/*; do
-            namespace_json "$namespace"
-        done | jq -s .)" '{$attr, $nqn, $allowed_hosts, $namespaces}'
-}
-
-group_json() {
-    jq -n --argjson ana "$(attributes "$1" ana)" --argjson grpid "${1##*/}" '{$ana, $grpid}'
-}
-
-referral_json() {
-    jq -n --argjson addr "$(attributes "$1" addr)" --argjson enable "$(cat "$1/enable")" \
-        --arg name "${1##*/}" '{$addr, $enable, $name}'
-}
-
-port_json() {
-    local group referral
-    jq -n --argjson addr "$(attributes "$1" addr)" --argjson param "$(attributes "$1" param)" \
-        --argjson portid "${1##*/}" --argjson subsystems "$(names "$1/subsystems")" \
-        --argjson ana_groups "$(for group in "$1"/ana_groups/*; do
-            group_json "$group"
-        done | jq -s .)" --argjson referrals "$(for referral in "$1"/referrals/*/; do
-            [ ! -d "$referral" ] || referral_json "${referral%/}"
-        done | jq -s .)" '{$addr, $param, $portid, $subsystems, $ana_groups, $referrals}'
-}
-
-# save : what `nvmetcli save` writes.
-save() {
-    local one
-    jq -n --argjson ports "$(for one in $NVMET/ports/*; do port_json "$one"; done | jq -s .)" \
-        --argjson subsystems "$(for one in $NVMET/subsystems/*; do
-            subsystem_json "$one"
-        done | jq -s .)" --argjson hosts "$(names $NVMET/hosts | jq 'map({nqn: .})')" \
-        '{$hosts, $ports, $subsystems}'
-}
-
-# serve_namespace SUBSYSTEM NSID PATH GROUP [NGUID] : with a UUID that the kernel makes.
-serve_namespace() {
-    local namespace=$NVMET/subsystems/$1/namespaces/$2
-    mkdir "$namespace"
-    [ $# -lt 5 ] || echo "$5" >"$namespace/device_nguid"
-    echo -n "$3" >"$namespace/device_path"
-    echo "$4" >"$namespace/ana_grpid"
-    echo 1 >"$namespace/enable"
-}
-
-# serve_port ID SERVICE SUBSYSTEM...
-serve_port() {
-    local port=$NVMET/ports/$1 subsystem
-    mkdir "$port"
-    echo rdma >"$port/addr_trtype"
-    echo ipv4 >"$port/addr_adrfam"
-    echo "$ADDRESS" >"$port/addr_traddr"
-    echo "$2" >"$port/addr_trsvcid"
-    mkdir "$port/ana_groups/2"
-    for subsystem in "${@:3}"; do
-        ln -s "$NVMET/subsystems/$subsystem" "$port/subsystems/$subsystem"
-    done
-}
-
-# serve_referral PORT-ID : to a discovery service that is not there.
-serve_referral() {
-    local referral=$NVMET/ports/$1/referrals/other
-    mkdir "$referral"
-    echo rdma >"$referral/addr_trtype"
-    echo ipv4 >"$referral/addr_adrfam"
-    echo 192.0.2.7 >"$referral/addr_traddr"
-    echo 8009 >"$referral/addr_trsvcid"
-    echo 9 >"$referral/addr_portid"
-    echo 1 >"$referral/enable"
+# restore : sets up the kernel's target.
+restore() {
+    local step at value
+    steps >"$WORK/steps"
+    while read -r step at value; do
+        case $step in
+        mkdir) mkdir "$NVMET/$at" ;;
+        write) echo -n "$value" >"$NVMET/$at" ;;
+        link) ln -s "$NVMET/$value" "$NVMET/$at" ;;
+        esac
+    done <"$WORK/steps"
 }
 
 # paths COUNT : whether the controller CTRL has so many namespaces.
@@ -184,7 +128,7 @@ subsystem() {
     connect -n "$1" -s "$2" >&2
     wait_for 20 paths "$3"
     echo "$1 $2"
-    for attribute in serial model firmware_rev cntrltype; do
+    for attribute in serial model firmware_rev cntrltype sqsize; do
         echo "$attribute $(tr -d ' ' <"/sys/class/nvme/$CTRL/$attribute")"
     done
     nvme id-ctrl "/dev/$CTRL" -o json | jq -c '{ieee, cmic, nn, anacap, icdoff, ioccsz}'
@@ -200,27 +144,10 @@ subsystem() {
 }
 
 modprobe -a nvmet nvmet_rdma
-for subsystem in "$MAIL" "$BUILD"; do
-    mkdir "$NVMET/subsystems/$subsystem"
-done
-echo 0123456789abcdef0123 >"$NVMET/subsystems/$MAIL/attr_serial"
-for subsystem in "$MAIL" "$BUILD"; do
-    echo lab-7 >"$NVMET/subsystems/$subsystem/attr_firmware"
-    echo 0x00a0b8 >"$NVMET/subsystems/$subsystem/attr_ieee_oui"
-done
-host=$(cat /etc/nvme/hostnqn)
-mkdir "$NVMET/hosts/$host"
-ln -s "$NVMET/hosts/$host" "$NVMET/subsystems/$MAIL/allowed_hosts/$host"
-echo 1 >"$NVMET/subsystems/$BUILD/attr_allow_any_host"
-# Groups are there when a port has them.
-serve_port 1 "$PORT" "$MAIL" "$BUILD"
-serve_port 2 "$SECOND" "$MAIL"
-serve_referral 1
-serve_namespace "$MAIL" 1 "$(disk mail-1 64M)" 1 ef90689c-6c46-d44c-89c1-4067801309a1
-serve_namespace "$MAIL" 2 "$(disk mail-2 16M)" 2 ef90689c-6c46-d44c-89c1-4067801309a2
-serve_namespace "$BUILD" 1 "$(disk build 8M)" 1
-echo non-optimized >"$NVMET/ports/1/ana_groups/2/ana_state"
-echo inaccessible >"$NVMET/ports/2/ana_groups/2/ana_state"
+disk mail-1 64M
+disk mail-2 16M
+disk build 8M
+restore
 
 # A file system on a partition: it is lost if blocks have another size.
 connect -n "$MAIL"
@@ -242,16 +169,15 @@ expect_eq "referrals of the kernel's target" 'rdma ipv4 192.0.2.7 8009 port 9' "
 refuse_stranger
 their_refusals=$(refusals)
 expect_ge "refusals by the kernel's target" 1 "$their_refusals"
-save >"$OUT/nvmet.json"
 rm $NVMET/ports/*/subsystems/*
 rmdir $NVMET/ports/*/referrals/*
 rmdir $NVMET/ports/*/ana_groups/2 $NVMET/ports/*
-nvmeof-target import "$OUT/nvmet.json" --output "$CONFIG" >"$OUT/import.log" 2>&1 ||
+nvmeof-target import "$SAVED" --output "$CONFIG" >"$OUT/import.log" 2>&1 ||
     fail "$(tail -n 1 "$OUT/import.log")"
 expect_eq "items that are not carried over" "" "$(grep 'not carried over' "$OUT/import.log" || true)"
-# Nobody said how many queues: the kernel's target has 128, and so many entries of each.
+# Nobody said how many queues one of the two has: the kernel's target has 128.
 expect_match "note of the queues of a controller" \
-    'note: .*attr\.qid_max: 128 I/O queues of a controller become 16, and so 1 more' \
+    'note: .*attr\.qid_max: 128 I/O queues of a controller become 16;' \
     "$(<"$OUT/import.log")"
 expect_eq "notes of the entries of queues" "" "$(grep max_queue_size "$OUT/import.log" || true)"
 cp "$CONFIG" "$OUT/"

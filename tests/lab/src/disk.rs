@@ -22,12 +22,13 @@ pub(crate) struct Contents<'a> {
 }
 
 /// Folders of the project, and what they are below `/lab`.
-const PARTS: [(&str, &str); 5] = [
+const PARTS: [(&str, &str); 6] = [
     ("tests/lab/guest", "guest"),
     ("tests/lab/scenarios", "scenarios"),
     ("fio-configs", "fio-configs"),
     ("docs", "project/docs"),
     ("systemd", "project/systemd"),
+    ("target/daemon/src/import/nvmetcli", "nvmetcli"),
 ];
 
 /// Makes `disk.img` in `folder`; all guests of a run read the same one.
@@ -123,6 +124,7 @@ mod tests {
             "packages/fio",
             "project/docs/quick-start.md",
             "project/systemd/nvmeof-target.service",
+            "nvmetcli/2026-07.json",
             "script",
         ] {
             let stat = Command::new("debugfs")

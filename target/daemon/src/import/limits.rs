@@ -17,12 +17,15 @@ pub(super) const KERNEL_QUEUES: i64 = 128;
 /// include/linux/nvme-rdma.h, NVME_RDMA_DEFAULT_QUEUE_SIZE; until 6.8 the only
 /// number there was).
 pub(super) const KERNEL_ENTRIES: i64 = 128;
+/// Bytes of data of one command that it takes over RDMA, where nothing is said and at
+/// most (Linux 6.12, drivers/nvme/target/rdma.c, NVMET_RDMA_MAX_MDTS).
+const KERNEL_TRANSFER: u32 = 1 << 20;
 /// I/O queues of one controller here, at most.
 const MOST_QUEUES: u16 = 1024;
 
 /// A limit that is served.
 struct Served {
-    most: u16,
+    most: i64,
     /// Where in an object of the file the number is.
     key: &'static str,
     /// What it counts.
@@ -31,6 +34,8 @@ struct Served {
     limit: &'static str,
     /// Whoever may want another.
     more: &'static str,
+    /// What to do where it was less.
+    less: &'static str,
 }
 
 /// What it becomes for one object of the file.
@@ -38,7 +43,16 @@ struct Limited<'a> {
     /// Where that is in the file.
     place: &'a str,
     was: i64,
-    is: u16,
+    is: i64,
+}
+
+/// Bytes of data of one command for the MDTS of a port, which kernels after 6.12 have: a
+/// power of two of pages of 4 KiB, and what is usual over RDMA for none and for more.
+pub(super) fn transfer(mdts: Option<i64>) -> u32 {
+    match mdts {
+        Some(mdts @ 1..8) => 4096 << mdts,
+        _ => KERNEL_TRANSFER,
+    }
 }
 
 impl Carried {
@@ -70,35 +84,59 @@ impl Carried {
         self.io_queues().unwrap_or(Limits::default().io_queues)
     }
 
+    /// Bytes of data of one command over all ports, if that is not the usual.
+    pub(super) fn max_transfer(&self) -> Option<u32> {
+        let most = self.ports.iter().map(|it| it.max_transfer).max();
+        most.filter(|most| *most != Limits::default().max_transfer)
+    }
+
     /// Tells whose limits are not what they were.
     pub(super) fn tell_of_limits(&self, report: &mut Report) {
         let queues = Served {
-            most: MOST_QUEUES,
+            most: MOST_QUEUES.into(),
             key: "attr.qid_max",
             of_what: "I/O queues of a controller",
             limit: "limits.io_queues",
             more: "hosts make more of them, such as one for each processor",
+            less: "fewer are not possible",
         };
         let usual = self.most_queues();
         let all = self.subsystems.iter().map(|it| Limited {
             place: &it.place,
             was: it.queues,
-            is: said_queues(it).unwrap_or(usual),
+            is: said_queues(it).unwrap_or(usual).into(),
         });
         queues.tell(all, report);
         let depth = Served {
-            most: Limits::MAX_QUEUE_DEPTH,
+            most: Limits::MAX_QUEUE_DEPTH.into(),
             key: "param.max_queue_size",
             of_what: "entries of a queue",
             limit: "limits.queue_depth",
             more: "hosts ask for more",
+            less: "fewer are not possible",
         };
         let all = self.ports.iter().map(|it| Limited {
             place: &it.place,
             was: it.queue_size,
-            is: entries(it),
+            is: entries(it).into(),
         });
         depth.tell(all, report);
+        let most = self.max_transfer();
+        let most = most.unwrap_or(Limits::default().max_transfer).into();
+        let transfer = Served {
+            most,
+            key: "param.mdts",
+            of_what: "bytes of data of a command",
+            limit: "limits.max_transfer",
+            more: "hosts send more",
+            less: "another port takes them, and all take the same",
+        };
+        let all = self.ports.iter().map(|it| Limited {
+            place: &it.place,
+            was: it.max_transfer.into(),
+            is: most,
+        });
+        transfer.tell(all, report);
     }
 }
 
@@ -116,8 +154,8 @@ fn said_queues(subsystem: &Subsystem) -> Option<u16> {
 impl Served {
     /// One note for all that changed alike.
     fn tell<'a>(&self, all: impl Iterator<Item = Limited<'a>>, report: &mut Report) {
-        let mut others: BTreeMap<(i64, u16), Vec<&str>> = BTreeMap::new();
-        for one in all.filter(|one| one.was != i64::from(one.is)) {
+        let mut others: BTreeMap<(i64, i64), Vec<&str>> = BTreeMap::new();
+        for one in all.filter(|one| one.was != one.is) {
             others.entry((one.was, one.is)).or_default().push(one.place);
         }
         for ((was, is), places) in others {
@@ -133,10 +171,10 @@ impl Served {
         }
     }
 
-    fn remedy(&self, was: i64, is: u16) -> String {
+    fn remedy(&self, was: i64, is: i64) -> String {
         let Self { limit, more, .. } = self;
-        if was < i64::from(is) {
-            return "fewer are not possible".to_owned();
+        if was < is {
+            return self.less.to_owned();
         }
         if is == self.most {
             return "more is not possible".to_owned();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::limits::KERNEL_ENTRIES;
+use super::limits::{KERNEL_ENTRIES, transfer};
 use super::report::{Report, quoted};
 use super::saved::Object;
 use crate::config::DEFAULT_PORT;
@@ -23,6 +23,8 @@ pub(super) struct Port {
     pub(super) in_capsule: Option<u32>,
     /// Entries of the longest queue that the kernel's target took.
     pub(super) queue_size: i64,
+    /// Bytes of data of one command that it took, at most.
+    pub(super) max_transfer: u32,
     /// States of the ANA groups that the file names.
     pub(super) ana: BTreeMap<u32, AnaState>,
     /// Names of the subsystems that hosts find there.
@@ -84,6 +86,13 @@ impl AnaState {
     }
 }
 
+/// What else is said of a port.
+struct Parameters {
+    in_capsule: Option<u32>,
+    queue_size: i64,
+    max_transfer: u32,
+}
+
 /// Where something is reached, as the file has it.
 struct Reached {
     traddr: IpAddr,
@@ -138,13 +147,18 @@ fn port(object: &mut Object<'_>, report: &mut Report) -> Option<Port> {
         return None;
     }
     let id = port_id(object, report);
-    let (in_capsule, queue_size) = parameters(object, report);
+    let Parameters {
+        in_capsule,
+        queue_size,
+        max_transfer,
+    } = parameters(object, report);
     Some(Port {
         id: id?,
         traddr,
         trsvcid,
         in_capsule,
         queue_size,
+        max_transfer,
         ana: ana_groups(object, report),
         subsystems,
         place,
@@ -220,17 +234,22 @@ fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
 }
 
 /// In-capsule data in bytes, where that is not what the kernel takes by default,
-/// and entries of a queue. It shows -1 where nothing was said.
-fn parameters(object: &mut Object<'_>, report: &mut Report) -> (Option<u32>, i64) {
+/// entries of a queue, data of a command. It shows -1 where nothing was said.
+fn parameters(object: &mut Object<'_>, report: &mut Report) -> Parameters {
     let mut param = object.object("param", report);
     let in_capsule = in_capsule(&mut param, report);
     let queue = param.number("max_queue_size", report);
     let queue_size = queue.filter(|it| *it >= 0).unwrap_or(KERNEL_ENTRIES);
+    let max_transfer = transfer(param.number("mdts", report));
     if param.switch("pi_enable", report) == Some(true) {
         no_protection(&param.place("pi_enable"), report);
     }
     param.finish(report);
-    (in_capsule, queue_size)
+    Parameters {
+        in_capsule,
+        queue_size,
+        max_transfer,
+    }
 }
 
 fn in_capsule(param: &mut Object<'_>, report: &mut Report) -> Option<u32> {

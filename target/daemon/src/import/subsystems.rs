@@ -214,6 +214,15 @@ fn attributes(attr: &mut Object<'_>, report: &mut Report) {
     if attr.switch("pi_enable", report) == Some(true) {
         no_protection(&attr.place("pi_enable"), report);
     }
+    // The PCI Vendor IDs of Identify Controller (VID, SSVID), which newer kernels have.
+    for key in ["vendor_id", "subsys_vendor_id"] {
+        let vendor = attr.text(key, report).unwrap_or_default();
+        if !["", "0", "0x0"].contains(&vendor.trim()) {
+            let what = format!("{} is not told to hosts", quoted(&vendor));
+            let remedy = "there is no PCI device: hosts are told 0, which is none";
+            report.lost(&attr.place(key), &what, remedy);
+        }
+    }
     // Which version of NVMe a target speaks is not configured.
     attr.skip(&["version"]);
 }

@@ -8,6 +8,7 @@
 
 mod identity;
 mod limits;
+mod nvmetcli;
 
 use std::path::Path;
 

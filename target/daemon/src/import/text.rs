@@ -19,6 +19,7 @@ pub(super) fn of(carried: &Carried) -> String {
         ("queue_depth", carried.queue_depth().map(u32::from)),
         ("io_queues", carried.io_queues().map(u32::from)),
         ("in_capsule", carried.long_capsules()),
+        ("max_transfer", carried.max_transfer()),
         // Linux hosts 5.4 to 5.12 corrupt long in-capsule data otherwise.
         ("max_descriptors", carried.long_capsules().map(|_| 1)),
     ];

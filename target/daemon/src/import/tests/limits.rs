@@ -145,3 +145,29 @@ fn limits_are_those_of_what_is_served() {
     );
     assert!(!told(&report).contains(" become "), "{}", told(&report));
 }
+
+/// A port's MDTS is a power of two of pages of 4 KiB; over RDMA the kernel's target has 8,
+/// which is 1 MiB, where that is less or nothing is said, with -1 or with 0.
+#[test]
+fn commands_have_the_data_that_the_port_with_the_most_said() {
+    let wider = "131072 bytes of data of a command become 1048576";
+    let cases: [([Option<i64>; 2], Option<i64>, &[&str]); 5] = [
+        ([None, None], None, &[]),
+        ([Some(-1), Some(0)], None, &[]),
+        ([Some(8), Some(255)], None, &[]),
+        ([Some(5), Some(5)], Some(128 << 10), &[]),
+        ([Some(5), None], None, &[wider]),
+    ];
+    for (numbers, wanted, notes) in cases {
+        let mut saved = saved_with_numbers([Some(16); 2], [Some(64); 2]);
+        for (at, number) in numbers.into_iter().enumerate() {
+            if let Some(number) = number {
+                saved["ports"][at]["param"]["mdts"] = json!(number.to_string());
+            }
+        }
+        let got = limit(&saved, "max_transfer", "mdts");
+        let note = |note: &&str| format!("ports[0].param.mdts: {note}");
+        let expected = (wanted, notes.iter().map(note).collect());
+        assert_eq!(got, expected, "{numbers:?}");
+    }
+}

@@ -1,0 +1,121 @@
+//! What nvmetcli itself saved: of one setup of the target of Linux 6.12 that two
+//! versions of it found in the lab's guest, 0.8 of 2023 and the one of July 2026.
+
+use super::*;
+
+const SAVED_BY: [&str; 2] = [
+    include_str!("../nvmetcli/0.8.json"),
+    include_str!("../nvmetcli/2026-07.json"),
+];
+
+#[test]
+fn what_nvmetcli_itself_saved_comes_along() {
+    let expected = r#"
+        limits = { queue_depth = 128 }
+
+        [[port]]
+        id = 2
+        traddr = "10.10.1.1"
+        trsvcid = 4421
+        queue_depth = 64
+        subsystems = ["nqn.2026-11.org.example:mail"]
+        [[port.ana_group]]
+        id = 2
+        state = "inaccessible"
+
+        [[port]]
+        id = 1
+        traddr = "10.10.1.1"
+        trsvcid = 4420
+        [[port.ana_group]]
+        id = 2
+        state = "non-optimized"
+
+        [[referral]]
+        traddr = "192.0.2.7"
+        trsvcid = 8009
+        port_id = 9
+
+        [[subsystem]]
+        nqn = "nqn.2026-11.org.example:build"
+        serial = "2b215a0e067f3be03579"
+        model = "Linux"
+        firmware_revision = "lab-7"
+        ieee_oui = "00-a0-b8"
+        cntlid_min = 100
+        cntlid_max = 199
+        io_queues = 4
+        allow_any_host = true
+        [[subsystem.namespace]]
+        nsid = 1
+        path = "/work/now/build"
+        block_size = 1024
+        uuid = "f0ff5d7c-4bf8-4f78-9a72-6bc0b6f4538f"
+        nguid = "00000000-0000-0000-0000-000000000000"
+        ana_group = 1
+
+        [[subsystem]]
+        nqn = "nqn.2026-11.org.example:mail"
+        serial = "0123456789abcdef0123"
+        model = "Library"
+        firmware_revision = "lab-7"
+        ieee_oui = "00-a0-b8"
+        allowed_hosts = [
+            "nqn.2026-11.org.example:backup",
+            "nqn.2014-08.org.nvmexpress:uuid:1ab00000-0000-4000-8000-000000000001",
+        ]
+        [[subsystem.namespace]]
+        nsid = 2
+        path = "/work/now/mail-2"
+        block_size = 1024
+        uuid = "afaa13fd-3b8e-4ce3-9420-9e889879564f"
+        nguid = "ef90689c-6c46-d44c-89c1-4067801309a2"
+        ana_group = 2
+        [[subsystem.namespace]]
+        nsid = 1
+        path = "/work/now/mail-1"
+        block_size = 1024
+        uuid = "da4d6bce-d96d-478b-93e7-d9ba191e75cb"
+        nguid = "ef90689c-6c46-d44c-89c1-4067801309a1"
+        ana_group = 1
+    "#;
+    for saved in SAVED_BY {
+        let saved = serde_json::from_str(saved).unwrap();
+        let (text, report) = import(&saved, &small_blocks);
+        assert_eq!(imported(&text), imported(expected), "{text}");
+        // Nothing is lost, and nothing said of what nobody chose.
+        let places: Vec<_> = report.remarks.iter().map(|it| it.place.as_str()).collect();
+        let expected = ["ports", "subsystems[1].attr.qid_max"];
+        assert_eq!(places, expected, "{}", told(&report));
+        assert_eq!(report.losses(), 0, "{}", told(&report));
+        Config::parse(Path::new("configuration"), text).unwrap();
+    }
+}
+
+/// Attributes of kernels after 6.12, as those show them where nobody chose anything.
+#[test]
+fn attributes_of_newer_kernels_are_known() {
+    let [_, saved] = SAVED_BY;
+    let before: Value = serde_json::from_str(saved).unwrap();
+    let mut saved = before.clone();
+    for port in saved["ports"].as_array_mut().unwrap() {
+        port["param"]["mdts"] = json!("-1");
+    }
+    for subsystem in saved["subsystems"].as_array_mut().unwrap() {
+        subsystem["attr"]["vendor_id"] = json!("0x0");
+        subsystem["attr"]["subsys_vendor_id"] = json!("0x0");
+        for namespace in subsystem["namespaces"].as_array_mut().unwrap() {
+            namespace["resv"]["enable"] = json!("0");
+        }
+    }
+    let about = |saved: &Value| {
+        let (text, report) = import(saved, &small_blocks);
+        (text, told(&report))
+    };
+    assert_eq!(about(&saved), about(&before));
+    saved["subsystems"][0]["attr"]["vendor_id"] = json!("0x1af4");
+    let (text, told) = about(&saved);
+    assert_eq!(text, about(&before).0);
+    let lost = "not carried over: subsystems[0].attr.vendor_id: \"0x1af4\" is not told to hosts";
+    assert!(told.contains(lost), "{told}");
+}
