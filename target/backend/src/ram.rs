@@ -142,7 +142,7 @@ impl RamDisk {
                     offset,
                 })?;
             }
-            Op::WriteZeroes { offset, len, .. } | Op::Deallocate { offset, len } => {
+            Op::WriteZeroes { offset, len, .. } | Op::Deallocate { offset, len, .. } => {
                 self.store.clear(*offset, *len);
             }
             Op::Flush => {}

@@ -46,6 +46,8 @@ pub enum Op {
         offset: u64,
         /// How many.
         len: u64,
+        /// Done only when it would survive a loss of power.
+        fua: bool,
     },
 }
 
@@ -122,7 +124,7 @@ impl Op {
                 (*offset, buf.len() as u64)
             }
             Self::Flush => (0, 0),
-            Self::WriteZeroes { offset, len, .. } | Self::Deallocate { offset, len } => {
+            Self::WriteZeroes { offset, len, .. } | Self::Deallocate { offset, len, .. } => {
                 (*offset, *len)
             }
         }

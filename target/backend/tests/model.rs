@@ -87,7 +87,8 @@ fn run(bench: &mut Bench, model: &mut [u8], batch: &[Asked]) {
             }
             Ask::Deallocate => {
                 bytes.fill(0);
-                Op::Deallocate { offset, len }
+                let fua = false;
+                Op::Deallocate { offset, len, fua }
             }
             Ask::Flush => Op::Flush,
         };

@@ -18,17 +18,18 @@ pub(super) fn ranges_outside_or_askew_are_refused(bench: &mut Bench) {
         (0, block + 1),
         (0, block / 2),
     ] {
+        let fua = false;
         let mut ops = vec![
-            Op::Deallocate { offset, len },
+            Op::Deallocate { offset, len, fua },
             Op::WriteZeroes {
                 offset,
                 len,
                 may_deallocate: false,
-                fua: false,
+                fua,
             },
         ];
         let len = usize::try_from(len).unwrap();
-        let (buf, fua) = (bench.buf(len, 1), false);
+        let buf = bench.buf(len, 1);
         ops.push(Op::Write { offset, buf, fua });
         let buf = bench.buf(len, 1);
         ops.push(Op::Read { offset, buf });
@@ -54,12 +55,13 @@ pub(super) fn nothing_is_done_at_once(bench: &mut Bench) {
         assert!(bench.ok(Op::Read { offset, buf }).is_some());
         let (buf, fua) = (bench.buf(0, 0), true);
         assert!(bench.ok(Op::Write { offset, buf, fua }).is_some());
-        bench.ok(Op::Deallocate { offset, len: 0 });
+        let (len, fua) = (0, true);
+        bench.ok(Op::Deallocate { offset, len, fua });
         bench.ok(Op::WriteZeroes {
             offset,
-            len: 0,
+            len,
             may_deallocate: true,
-            fua: true,
+            fua,
         });
     }
     bench.expect(0, bench.block, 4);
@@ -97,7 +99,7 @@ pub(super) fn nothing_can_be_changed(bench: &mut Bench) {
     let (buf, fua) = (bench.buf(block, before[0] ^ 1), true);
     for op in [
         Op::Write { offset, buf, fua },
-        Op::Deallocate { offset, len },
+        Op::Deallocate { offset, len, fua },
         Op::WriteZeroes {
             offset,
             len,

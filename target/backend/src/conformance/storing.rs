@@ -45,7 +45,8 @@ pub(super) fn deallocated_bytes_are_zero_where_that_is_promised(bench: &mut Benc
     let block = bench.block;
     bench.fill(0, BUFFER, 6, false);
     let (offset, len) = (block as u64, (BUFFER - 2 * block) as u64);
-    bench.ok(Op::Deallocate { offset, len });
+    let fua = false;
+    bench.ok(Op::Deallocate { offset, len, fua });
     bench.expect(0, block, 6);
     bench.expect((BUFFER - block) as u64, block, 6);
     let zero = bench

@@ -96,7 +96,7 @@ impl Job {
             Op::Read { buf, .. } => (What::Read(buf.view()), false),
             Op::Write { buf, fua, .. } => (What::Write(buf.view()), *fua),
             Op::Flush => (What::Flush, false),
-            Op::Deallocate { .. } => (What::Deallocate, false),
+            Op::Deallocate { fua, .. } => (What::Deallocate, *fua),
             Op::WriteZeroes {
                 may_deallocate,
                 fua,
@@ -232,7 +232,7 @@ impl Job {
             What::Read(_) | What::Write(_) | What::WriteZeroes(Way::Write) => {
                 self.transferred(bytes)
             }
-            What::WriteZeroes(Way::Punch | Way::ZeroRange) if self.fua => {
+            What::Deallocate | What::WriteZeroes(Way::Punch | Way::ZeroRange) if self.fua => {
                 // fallocate(2) has no way to ask for that.
                 self.syncs = true;
                 Next::Step

@@ -179,7 +179,7 @@ fn lend(job: &mut Job, op: &IoOp) -> Option<Op> {
             may_deallocate: deallocate,
             fua,
         },
-        IoKind::Deallocate => Op::Deallocate { offset, len },
+        IoKind::Deallocate => Op::Deallocate { offset, len, fua },
     })
 }
 

@@ -68,8 +68,8 @@ impl Written {
 
 impl Edge {
     /// What `op` may lose after it was answered. `None` if nothing: when the host cannot
-    /// be known to write, what it writes has to be made stable first, and `op` becomes
-    /// that; only what it deallocates may then be there again, as if it had not asked.
+    /// be known to write, what it changes has to be made stable first, and `op` becomes
+    /// that.
     #[inline]
     pub(super) fn risk_of(&mut self, op: &mut IoOp, io: &Io<'_>) -> Option<Risk> {
         if !op.changes() || op.fua || self.written.safe == Some(op.disk) {

@@ -37,8 +37,8 @@ const CACHE: usize = 1024;
 
 fn is_through(op: &Op) -> bool {
     match op {
-        Op::Write { fua, .. } | Op::WriteZeroes { fua, .. } => *fua,
-        _ => false,
+        Op::Write { fua, .. } | Op::WriteZeroes { fua, .. } | Op::Deallocate { fua, .. } => *fua,
+        Op::Read { .. } | Op::Flush => false,
     }
 }
 

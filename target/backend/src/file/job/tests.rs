@@ -12,6 +12,12 @@ fn zero_job(may_deallocate: bool, fua: bool) -> Job {
     Job::new(&op, BlockSize::B512, true)
 }
 
+fn deallocate_job(fua: bool) -> Job {
+    let (offset, len) = (4096, 8192);
+    let op = Op::Deallocate { offset, len, fua };
+    Job::new(&op, BlockSize::B512, true)
+}
+
 /// Runs the job over `results` and lists the steps it asked for.
 fn run(job: &mut Job, zeroes: &mut Zeroes, results: &[Result<u32, Errno>]) -> Vec<Step> {
     let mut steps = Vec::new();
@@ -128,13 +134,25 @@ fn a_transfer_that_stops_is_an_error_not_a_loop() {
 }
 
 #[test]
-fn deallocating_where_it_cannot_be_done_succeeds() {
-    let op = Op::Deallocate {
-        offset: 0,
-        len: 512,
-    };
+fn what_is_given_up_for_good_is_made_durable() {
     let zeroes = &mut Zeroes::default();
-    let mut job = Job::new(&op, BlockSize::B512, true);
+    let punch = Step::Punch { len: 8192 };
+    let steps = run(&mut deallocate_job(false), zeroes, &[Ok(0)]);
+    assert_eq!(steps, [punch]);
+    let steps = run(&mut deallocate_job(true), zeroes, &[Ok(0), Ok(0)]);
+    assert_eq!(steps, [punch, Step::Sync]);
+    // Which may fail, also for others.
+    let mut job = deallocate_job(true);
+    assert_eq!(job.advance(Ok(0), zeroes, ""), Next::Step);
+    let failed = Next::Done(Err((IoErrorKind::Media, Errno::EIO)));
+    assert_eq!(job.advance(Err(Errno::EIO), zeroes, ""), failed);
+    assert!(job.loses_earlier(IoErrorKind::Media, true));
+}
+
+#[test]
+fn deallocating_where_it_cannot_be_done_succeeds() {
+    let zeroes = &mut Zeroes::default();
+    let mut job = deallocate_job(true);
     let no = Err(Errno::EOPNOTSUPP);
     assert_eq!(job.advance(no, zeroes, ""), Next::Done(Ok(())));
     let full = Err(Errno::ENOSPC);

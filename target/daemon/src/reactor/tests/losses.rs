@@ -4,13 +4,14 @@ use nix::errno::Errno;
 use nvmeof_rdma::{Provider, QpId};
 use nvmeof_wire::nvm::{DatasetManagement, DsmRange};
 use nvmeof_wire::opcode::io;
-use nvmeof_wire::{Sqe, Status};
+use nvmeof_wire::{Nqn, Sqe, Status};
 use zerocopy::IntoBytes;
 
 use super::host::{Host, ready, run};
 use super::io::command;
 use super::{Bench, few_buffers};
 use crate::ReactorConfig;
+use crate::storage::Storage as _;
 
 fn flush(bench: &mut Bench, host: &mut Host, qp: QpId, nsid: u32) -> Status {
     let sqe = Sqe {
@@ -89,6 +90,33 @@ fn a_host_that_deallocated_is_told_as_well() {
     let told = flush(&mut bench, &mut other, its, 1);
     assert_eq!(told.kind(), Status::WRITE_FAULT);
     assert!(flush(&mut bench, &mut other, its, 1).is_success());
+}
+
+/// There are too many others, so it could not be told later.
+#[test]
+fn what_a_host_changes_that_cannot_be_remembered_is_stable_first() {
+    let mut bench = Bench::new(87);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    let trim = DatasetManagement {
+        nsid: 1,
+        ranges: 1,
+        deallocate: true,
+    };
+    let range = DsmRange::new(4, 8);
+    let storage = bench.reactor.storage_mut().losses(0).unwrap().now().storage;
+    let remembered = |number: &u32| {
+        let name = Nqn::new(&format!("nqn.2026-11.org.example:other{number}")).unwrap();
+        let writers = bench.reactor.target.writers();
+        let all = || [storage].into();
+        writers.join(storage, &name, 0, all).is_some()
+    };
+    assert!((0..).take_while(remembered).count() > 1000);
+    write(&mut bench, &mut host, qp);
+    let sent = host.send_with(qp, trim.to_sqe(), range.as_bytes());
+    assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+    let durable = &bench.reactor.storage_mut().durable;
+    assert_eq!(*durable, ["write", "deallocate"]);
 }
 
 /// Nobody hears what becomes of a Flush whose queue is gone.

@@ -13,6 +13,8 @@ pub(in super::super) struct MemoryDisks {
     pub(in super::super) flushes: usize,
     /// What was done, in order.
     pub(in super::super) verbs: Vec<&'static str>,
+    /// What of it was to be stable first.
+    pub(in super::super) durable: Vec<&'static str>,
     pub(in super::super) bytes_read: usize,
     /// Nothing ends while this is set.
     pub(in super::super) hold: bool,
@@ -38,6 +40,7 @@ impl MemoryDisks {
             disks: vec![vec![0; usize::try_from(len).unwrap()]; count],
             flushes: 0,
             verbs: Vec::new(),
+            durable: Vec::new(),
             bytes_read: 0,
             hold: false,
             lets_go: 0,
@@ -68,6 +71,12 @@ impl MemoryDisks {
     }
 
     fn execute(&mut self, disk: u32, op: Op) -> Option<nvmeof_memory::Buf> {
+        if let Op::Write { fua: true, .. }
+        | Op::WriteZeroes { fua: true, .. }
+        | Op::Deallocate { fua: true, .. } = op
+        {
+            self.durable.push(op.verb());
+        }
         let disk = &mut self.disks[usize::try_from(disk).unwrap()];
         let range = |offset: u64, len: usize| {
             let start = usize::try_from(offset).unwrap();
@@ -89,7 +98,7 @@ impl MemoryDisks {
                 self.flushes += 1;
                 None
             }
-            Op::WriteZeroes { offset, len, .. } | Op::Deallocate { offset, len } => {
+            Op::WriteZeroes { offset, len, .. } | Op::Deallocate { offset, len, .. } => {
                 disk[range(offset, usize::try_from(len).unwrap())].fill(0);
                 None
             }
