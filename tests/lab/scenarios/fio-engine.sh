@@ -25,15 +25,11 @@ engine_jobs() {
         --address "$ADDRESS:$PORT" --subsystem "$NQN"
 }
 
-some=randread-4k-qd16,write-128k-qd16,mixed-trim-flush,verify-crc32c-qd32,verify-blocksizes
-jobs=$some,persist-write
-engine=$some,verify-trim,persist-write
-# All where the engine does not need the guest's device; there all would take minutes.
-if [ "$PROVIDER" = iwarp ]; then
-    jobs=$(all_jobs)
-    # One is about the page cache, which is the kernel's.
-    engine=$(tr , '\n' <<<"$jobs" | grep -vx verify-buffered | paste -sd ,)
-fi
+# Over the kernel's device all where no other scenario runs them (fio-jobs does over rxe).
+jobs=randread-4k-qd16,write-128k-qd16,mixed-trim-flush,verify-crc32c-qd32,verify-blocksizes,persist-write
+[ "$PROVIDER" != iwarp ] || jobs=$(all_jobs)
+# With the engine all, but for the one about the page cache, which is the kernel's.
+engine=$(all_jobs | tr , '\n' | grep -vx verify-buffered | paste -sd ,)
 
 # What one writes the other reads.
 export ROUND=1
@@ -43,7 +39,9 @@ ROUND=2
 engine_jobs "$ENGINE" "$engine"
 device_jobs persist-read
 if [ "$PROVIDER" = iwarp ]; then
-    engine_jobs shm "persist-read,$some"
+    engine_jobs shm persist-read
+    ROUND=3
+    engine_jobs shm "$engine"
 fi
 disconnect
 target_stop
