@@ -104,19 +104,30 @@ status=0
 wait "$other" || status=$?
 expect_eq "exit status of the other host's fio" 0 "$status"
 expect_eq "bytes of namespace 1" $((96 << 20)) "$(blockdev --getsize64 "$(device 1)")"
+
+# A device that is only written in sequence is not served, whoever asks: hosts write anywhere.
+zoned=/sys/kernel/config/nullb/nullb1
+mkdir "$zoned"
+echo 64 >"$zoned/size"
+echo 4 >"$zoned/zone_size"
+echo 1 >"$zoned/zoned"
+echo 1 >"$zoned/memory_backed"
+echo 1 >"$zoned/power"
+wait_for 10 test -b /dev/nullb1
+expect_eq "zones of the device" host-managed "$(cat /sys/block/nullb1/queue/zoned)"
+refusal='/dev/nullb1: .*zones that are only written .*host-managed.*; serve a file on a file system'
+expect_match "a zoned device that is added" "$refusal" \
+    "$(expect_fail ctl namespace add --subsystem "$NQN" --nsid 3 /dev/nullb1)"
+expect_eq "namespaces" 2 "$(ctl status -o json | field '.subsystems[0].namespaces | length')"
 undisturbed "$CTRL"
 disconnect
 target_stop
 rmdir "$nullb"
 
-# A device that is only written in sequence is not served: hosts write anywhere.
-mkdir "$nullb"
-echo 64 >"$nullb/size"
-echo 4 >"$nullb/zone_size"
-echo 1 >"$nullb/zoned"
-echo 1 >"$nullb/memory_backed"
-echo 1 >"$nullb/power"
-wait_for 10 test -b /dev/nullb0
-expect_match "a zoned device" 'zones .* host-managed' \
-    "$(expect_fail nvmeof-target check-config "$CONFIG")"
-rmdir "$nullb"
+sed -i 's|/dev/nullb0|/dev/nullb1|' "$CONFIG"
+for command in "serve --config" check-config; do
+    # shellcheck disable=SC2086 # two words
+    expect_match "a zoned device for $command" "$refusal" \
+        "$(expect_fail timeout 20 nvmeof-target $command "$CONFIG")"
+done
+rmdir "$zoned"
