@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: the jobs of fio-configs over the kernel's device and, with fio's engine, over our initiator: the same data
 # providers: iwarp verbs-rxe verbs-siw
-# timeout: 900
+# timeout: 1200
 # fio-engine: yes
 source /lab/guest/lib.sh
 
