@@ -151,7 +151,7 @@ fn limits_are_those_of_what_is_served() {
 #[test]
 fn commands_have_the_data_that_the_port_with_the_most_said() {
     let wider = "131072 bytes of data of a command become 1048576";
-    let cases: [([Option<i64>; 2], Option<i64>, &[&str]); 5] = [
+    let cases: [(Numbers, Option<i64>, &[&str]); 5] = [
         ([None, None], None, &[]),
         ([Some(-1), Some(0)], None, &[]),
         ([Some(8), Some(255)], None, &[]),
