@@ -25,7 +25,7 @@ engine_jobs() {
         --address "$ADDRESS:$PORT" --subsystem "$NQN"
 }
 
-# Over the kernel's device all where no other scenario runs them (fio-jobs does over rxe).
+# Over the kernel's device all once for each RDMA device: here over siw, in fio-jobs over rxe.
 jobs=randread-4k-qd16,write-128k-qd16,mixed-trim-flush,verify-crc32c-qd32,verify-blocksizes,persist-write
 [ "$PROVIDER" != iwarp ] || jobs=$(all_jobs)
 # With the engine all, but for the one about the page cache, which is the kernel's.
