@@ -8,9 +8,13 @@
 //! windows, and [`Trouble`] can be made, by chance or on demand. All of it
 //! follows from one seed: the same seed and the same calls give the same run.
 //!
+//! What an endpoint is slept on is a real descriptor all the same, so that whoever sleeps
+//! is woken as anywhere else.
+//!
 //! This crate opens no socket, reads no clock and starts no thread.
 #![forbid(unsafe_code)]
 
+mod bell;
 mod chance;
 mod config;
 mod delivery;

@@ -259,7 +259,7 @@ impl Net {
     fn tell(&mut self, id: StreamId, event: StreamEvent) {
         let holder = self.sockets.get(id).map(|socket| socket.endpoint);
         if let Some(endpoint) = holder.and_then(|holder| self.endpoints.get_mut(holder)) {
-            endpoint.news.push_back(event);
+            endpoint.tell(event);
         }
     }
 }

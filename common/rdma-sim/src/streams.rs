@@ -1,15 +1,15 @@
 //! The streams of one endpoint.
 
-use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nvmeof_rdma::{Address, ConnectError, ListenError, ListenerId};
 use nvmeof_rdma_soft::{StreamEvent, StreamId, Streams};
 
+use crate::bell::Bell;
 use crate::chance;
 use crate::delivery::{Delivery, Pair};
 use crate::endpoint::{Endpoint, Listener};
@@ -26,6 +26,8 @@ pub struct SimStreams {
     net: Arc<Mutex<Net>>,
     ip: IpAddr,
     endpoint: usize,
+    /// The endpoint's.
+    bell: Arc<Bell>,
 }
 
 /// The network, whatever became of others who held it.
@@ -39,13 +41,18 @@ fn gone() -> io::Error {
 
 impl SimStreams {
     pub(crate) fn new(net: Arc<Mutex<Net>>, ip: IpAddr, group: Option<usize>) -> Self {
+        let (new, bell) = Endpoint::new(group);
         let endpoint = {
             let mut net = lock(&net);
-            let news = VecDeque::new();
-            net.endpoints.push(Endpoint { news, group });
+            net.endpoints.push(new);
             net.endpoints.len() - 1
         };
-        Self { net, ip, endpoint }
+        Self {
+            net,
+            ip,
+            endpoint,
+            bell,
+        }
     }
 
     fn net(&self) -> MutexGuard<'_, Net> {
@@ -126,8 +133,7 @@ impl Streams for SimStreams {
         let Some(endpoint) = net.endpoints.get_mut(self.endpoint) else {
             return;
         };
-        let count = endpoint.news.len().min(POLL_EVENTS);
-        for event in endpoint.news.drain(..count) {
+        for event in std::iter::from_fn(|| endpoint.take()).take(POLL_EVENTS) {
             let stands = match &event {
                 StreamEvent::Ready(stream) => {
                     let socket = net.sockets.get_mut(*stream);
@@ -211,7 +217,7 @@ impl Streams for SimStreams {
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
+        Some(self.bell.as_fd())
     }
 
     fn next_deadline(&self) -> Option<Duration> {

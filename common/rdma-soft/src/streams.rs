@@ -121,8 +121,8 @@ pub trait Streams: Send {
     /// bytes that were not received: then the peer sees a reset.
     fn close(&mut self, stream: StreamId);
 
-    /// Becomes readable when `poll` has something to say. `None` where time is
-    /// simulated.
+    /// Becomes readable when `poll` has something to say. `None` where nobody
+    /// ever sleeps.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// When `poll` has to be called at the latest, even if `wait_fd` stays

@@ -271,7 +271,7 @@ pub trait Provider: Send {
     /// which nothing happened may have left something unseen. Before sleeping
     /// on it the caller calls [`submit`](Self::submit) and polls until nothing
     /// happens.
-    /// `None` where time is simulated.
+    /// `None` where nobody ever sleeps, as in a test that polls.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// When [`poll`](Self::poll) has to be called at the latest, even if

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_rdma::conformance::{End, Fabric};
 use nvmeof_rdma::{Address, Provider};
 use nvmeof_rdma_sim::{Sim, SimConfig, SimNet};
@@ -104,7 +105,22 @@ impl Fabric for SimFabric {
         self.net.now()
     }
 
-    fn pause(&mut self, _fds: &[BorrowedFd<'_>], until: Option<Duration>) -> bool {
-        self.net.advance_to_next(until)
+    fn pause(&mut self, fds: &[BorrowedFd<'_>], until: Option<Duration>) -> bool {
+        if until.is_some() {
+            return is_readable(fds) || self.net.advance_to_next(until);
+        }
+        while !is_readable(fds) {
+            if !self.net.advance_to_next(None) {
+                return false;
+            }
+        }
+        true
     }
+}
+
+/// Whether any of `fds` is readable at this moment.
+fn is_readable(fds: &[BorrowedFd<'_>]) -> bool {
+    let fds = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN));
+    let mut fds: Vec<_> = fds.collect();
+    poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
 }

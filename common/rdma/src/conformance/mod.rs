@@ -82,9 +82,10 @@ pub trait Fabric {
     fn now(&self) -> Duration;
 
     /// Lets time pass until something may have happened: until one of `fds`
-    /// is readable, but about a millisecond at most; in a simulation, where
-    /// there are no descriptors, until the next thing happens. Not beyond
-    /// `until`. Returns whether something may have happened.
+    /// is readable, but about a millisecond at most; in a simulation, where that is no
+    /// measure, until one is or nothing is under way any more. Not beyond `until`, where
+    /// a simulation may stop at whatever happens before. Returns whether something may
+    /// have happened.
     fn pause(&mut self, fds: &[BorrowedFd<'_>], until: Option<Duration>) -> bool;
 }
 

@@ -208,7 +208,7 @@ impl AdminQueue {
     }
 
     /// A descriptor that becomes readable when [`poll`](Self::poll) has
-    /// something to do; `None` where time is simulated.
+    /// something to do; `None` where nobody ever sleeps.
     #[must_use]
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.connection.wait_fd()

@@ -248,7 +248,7 @@ impl IoQueue {
     }
 
     /// A descriptor that becomes readable when [`poll`](Self::poll) has
-    /// something to do; `None` where time is simulated. Poll until nothing
+    /// something to do; `None` where nobody ever sleeps. Poll until nothing
     /// happens before sleeping on it.
     #[must_use]
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
