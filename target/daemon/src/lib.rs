@@ -52,7 +52,7 @@ pub use processors::{Seat, place};
 pub use reactor::{Reactor, ReactorConfig, ReactorError, Turn};
 pub use server::{ServeError, Server};
 pub use storage::{OpenDisks, Storage, StorageError, StorageOpenError};
-pub use thread::sleep;
+pub use thread::{Then, sleep, step};
 pub use watch::{
     Counters, Counts, Descriptors, Failed, GroupState, Health, HostState, Latency, NamespaceState,
     QueueState, ReactorState, Sight, Snapshot, SubsystemState, Watch,

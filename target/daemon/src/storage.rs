@@ -75,7 +75,7 @@ pub trait Storage {
     /// As [`poll`](Self::poll).
     fn may_sleep(&mut self) -> Result<bool, StorageError>;
 
-    /// What to sleep on; `None` where time is simulated.
+    /// What to sleep on; `None` where nobody ever sleeps.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
 }
 

@@ -47,42 +47,83 @@ pub(crate) fn run<S: Storage>(
     loop {
         let now = clock.now();
         turn.ended(now);
-        let Turn {
-            did_work,
-            next_deadline,
-            drained,
-        } = reactor.turn(now)?;
-        if drained {
-            let PollCounts {
-                useful,
-                empty,
-                sleeps,
-            } = polling.counts();
-            tracing::info!(useful, empty, sleeps, "turns of this reactor");
-            return Ok(());
-        }
+        let (did_work, then) = step(reactor, &mut polling, now)?;
         turn.is(did_work);
-        match polling.turned(did_work, now) {
-            AfterTurn::Turn => std::hint::spin_loop(),
-            AfterTurn::Yield => {
+        match then {
+            Then::Turn => std::hint::spin_loop(),
+            Then::Yield => {
                 let before = clock.now();
                 std::thread::yield_now();
                 let after = clock.now();
                 polling.yielded(after.saturating_sub(before), after);
             }
-            AfterTurn::Sleep if reactor.may_sleep()? => {
+            Then::Sleep { until } => {
                 if now.saturating_sub(told) >= TELL_EVERY {
                     told = now;
                     tracing::debug!(counts = ?polling.counts(), "turns of this reactor");
                 }
-                sleep(reactor, next_deadline.map(|at| at.saturating_sub(now)));
+                sleep(reactor, until.map(|at| at.saturating_sub(now)));
                 let after = clock.now();
                 polling.slept(after.saturating_sub(now));
                 turn.slept(after);
             }
-            AfterTurn::Sleep => {}
+            Then::End => {
+                let PollCounts {
+                    useful,
+                    empty,
+                    sleeps,
+                } = polling.counts();
+                tracing::info!(useful, empty, sleeps, "turns of this reactor");
+                return Ok(());
+            }
         }
     }
+}
+
+/// What comes after a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// The next one, at once.
+    Turn,
+    /// The next one, when somebody else had the processor.
+    Yield,
+    /// [`sleep`], until then at most; until something happens if there is no such
+    /// time.
+    Sleep {
+        /// When to turn again at the latest.
+        until: Option<Duration>,
+    },
+    /// Nothing: the reactor is drained.
+    End,
+}
+
+/// Turns the reactor once. Says whether anything happened and what comes then. Whoever
+/// turns a reactor and lets it sleep decides by this, threads and simulations.
+///
+/// # Errors
+/// As [`Reactor::turn`].
+#[inline]
+pub fn step<S: Storage>(
+    reactor: &mut Reactor<S>,
+    polling: &mut Polling,
+    now: Duration,
+) -> Result<(bool, Then), StorageError> {
+    let Turn {
+        did_work,
+        next_deadline,
+        drained,
+    } = reactor.turn(now)?;
+    if drained {
+        return Ok((did_work, Then::End));
+    }
+    let then = match polling.turned(did_work, now) {
+        AfterTurn::Sleep if reactor.may_sleep()? => Then::Sleep {
+            until: next_deadline,
+        },
+        AfterTurn::Yield => Then::Yield,
+        AfterTurn::Turn | AfterTurn::Sleep => Then::Turn,
+    };
+    Ok((did_work, then))
 }
 
 /// What the thread does with its time, one turn after the other.
@@ -133,9 +174,11 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 /// less the disks and the mailbox.
 const FEW: usize = 16;
 
-/// Sleeps until something happens or `timeout` has passed. A reactor that seldom
-/// finds work for its next turn sleeps for each command, so it allocates nothing.
-pub fn sleep<S: Storage>(reactor: &Reactor<S>, timeout: Option<Duration>) {
+/// Sleeps until something happens or `timeout` has passed, and says whether something
+/// did. A reactor that seldom finds work for its next turn sleeps for each command, so
+/// it allocates nothing.
+#[allow(clippy::must_use_candidate, reason = "called for its effect")]
+pub fn sleep<S: Storage>(reactor: &Reactor<S>, timeout: Option<Duration>) -> bool {
     let mailbox = reactor.mailbox().wait_fd();
     let mut few: [PollFd<'_>; FEW] = std::array::from_fn(|_| readable(mailbox));
     let mut many = Vec::new();
@@ -154,11 +197,12 @@ pub fn sleep<S: Storage>(reactor: &Reactor<S>, timeout: Option<Duration>) {
         &mut many
     };
     // An interrupted sleep is a short one.
-    let _ = poll(fds, poll_timeout(timeout));
+    let ready = poll(fds, poll_timeout(timeout));
     // The last is its mailbox.
     if fds.last().and_then(PollFd::any) != Some(false) {
         reactor.mailbox().silence();
     }
+    ready.is_ok_and(|ready| ready > 0)
 }
 
 /// What poll(2) takes. Rounded up: waking too early would be a turn for nothing.

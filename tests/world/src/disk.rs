@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmeof_backend::{Done, IoError, IoErrorKind, Losses, Op, Refused, Request, Why, flush_begins};
 use nvmeof_rdma::layer::{Dice, OneIn};
 use nvmeof_rdma_sim::SimNet;
@@ -31,6 +32,7 @@ pub(crate) struct DiskHandle {
     run: u32,
     /// The number of the reactor.
     reactor: usize,
+    bell: Arc<EventFd>,
 }
 
 /// How the disks behave from now on.
@@ -64,13 +66,22 @@ struct Inner {
     /// What happens next, by time and order.
     agenda: BTreeMap<(Duration, u64), Step>,
     /// Of each reactor; `None` of one that is no more.
-    ready: Vec<Option<Vec<Done>>>,
+    ready: Vec<Option<Ready>>,
     /// Counts everything that happens.
     clock: u64,
     run: u32,
     injected: Injected,
     /// What the target asked for that it must not.
     wrong: Vec<String>,
+}
+
+/// What is done and was not taken.
+struct Ready {
+    done: Vec<Done>,
+    /// Whether the reactor wants to be woken, as a ring is told.
+    wanted: bool,
+    /// Wakes it.
+    bell: Arc<EventFd>,
 }
 
 struct Job {
@@ -120,12 +131,19 @@ impl Disks {
 
     /// The disks for the next reactor of the run of the target.
     pub(crate) fn open(&self) -> DiskHandle {
+        let bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK).unwrap();
+        let bell = Arc::new(bell);
         let mut inner = self.lock();
-        inner.ready.push(Some(Vec::new()));
+        inner.ready.push(Some(Ready {
+            done: Vec::new(),
+            wanted: false,
+            bell: Arc::clone(&bell),
+        }));
         DiskHandle {
             disks: self.clone(),
             run: inner.run,
             reactor: inner.ready.len() - 1,
+            bell,
         }
     }
 
@@ -152,11 +170,12 @@ impl Disks {
 
     /// When something is due.
     pub(crate) fn next_at(&self) -> Option<Duration> {
-        let inner = self.lock();
-        if inner.ready.iter().flatten().any(|ready| !ready.is_empty()) {
-            return Some(inner.net.now());
-        }
-        inner.agenda.keys().next().map(|(at, _)| *at)
+        self.lock().agenda.keys().next().map(|(at, _)| *at)
+    }
+
+    /// Does what is due.
+    pub(crate) fn advance(&self) {
+        self.lock().advance();
     }
 
     /// When the oldest operation in flight was submitted.
@@ -233,23 +252,31 @@ impl Storage for DiskHandle {
         if inner.run != self.run {
             return Ok(false);
         }
-        inner.advance();
         let Some(ready) = &mut inner.ready[self.reactor] else {
             return Ok(false);
         };
-        let any = !ready.is_empty();
-        done.append(ready);
+        // It fails when nobody was to be woken.
+        let _ = ready.bell.read();
+        ready.wanted = false;
+        let any = !ready.done.is_empty();
+        done.append(&mut ready.done);
         Ok(any)
     }
 
     fn may_sleep(&mut self) -> Result<bool, StorageError> {
-        let inner = self.disks.lock();
-        let ready = inner.ready.get(self.reactor).and_then(Option::as_ref);
-        Ok(inner.run != self.run || ready.is_none_or(Vec::is_empty))
+        let mut inner = self.disks.lock();
+        if inner.run != self.run {
+            return Ok(true);
+        }
+        let Some(ready) = &mut inner.ready[self.reactor] else {
+            return Ok(true);
+        };
+        ready.wanted = ready.done.is_empty();
+        Ok(ready.wanted)
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
+        Some(self.bell.as_fd())
     }
 }
 
@@ -392,11 +419,14 @@ impl Inner {
             Some(errno) => Err(self.error(&job, errno)),
         };
         if let Some(ready) = &mut self.ready[job.reactor] {
-            ready.push(Done {
+            ready.done.push(Done {
                 tag: job.tag,
                 buf: job.op.into_buf(),
                 result,
             });
+            if ready.wanted {
+                ready.bell.write(1).unwrap();
+            }
         }
     }
 

@@ -30,6 +30,7 @@ mod calls;
 mod ending;
 mod reactors;
 mod trouble;
+mod waking;
 
 /// Everything there is in one run.
 pub(crate) struct World {
@@ -244,13 +245,14 @@ impl World {
         let settle = (self.oracle.unsettled() > 0)
             .then_some(self.stable.0 + SETTLED_AFTER)
             .filter(|at| *at > now);
-        let target = self.reactors.deadline();
+        let target = self.reactors.next_at(now);
         let until = hosts
             .chain(undo)
             .chain(settle)
             .chain(target)
             .chain(self.disks.next_at())
             .min();
+        self.check_under_way(until, now)?;
         if !self.net.advance_to_next(until) {
             return Err(Wrong("nothing will ever happen again".to_owned()));
         }
@@ -262,8 +264,7 @@ impl World {
         if self.still > MOST_STILL {
             return Err(Wrong(format!(
                 "somebody wants to be woken at once, again and again, and does nothing: \
-                 target {:?}, disks {:?}",
-                self.reactors.deadline(),
+                 target {target:?}, disks {:?}",
                 self.disks.next_at()
             )));
         }
@@ -271,6 +272,7 @@ impl World {
     }
 
     fn turn_target(&mut self, now: Duration) -> Result<bool, Wrong> {
+        self.disks.advance();
         let turned = self.reactors.turn(now, &self.disks)?;
         if turned.drained {
             self.drained()?;

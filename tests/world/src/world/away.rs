@@ -80,7 +80,7 @@ impl World {
             };
             self.away.spells.insert(what, spell);
             self.at(now + removal.for_how_long, Undo::AddNamespace(what));
-            self.apply(now)?;
+            self.apply()?;
         }
         Ok(any)
     }
@@ -89,16 +89,16 @@ impl World {
         if let Some(spell) = self.away.spells.get_mut(&what) {
             spell.until = Some(now);
         }
-        self.apply(now)
+        self.apply()
     }
 
     /// The target serves what is there. One that does not run will when it
     /// starts.
-    fn apply(&mut self, now: Duration) -> Result<(), Wrong> {
+    fn apply(&mut self) -> Result<(), Wrong> {
         if !self.reactors.run() {
             return Ok(());
         }
-        self.reactors.send(Mail::POLL, now);
+        self.reactors.send(Mail::POLL);
         let applied = self.target.apply(model(&self.plan, &self.away));
         let applied = applied.map_err(|error| Wrong(error.to_string()))?;
         if applied.changes.len() != 1 || !applied.disconnected.is_empty() {

@@ -1,11 +1,12 @@
-//! The target's reactors, all in one thread: which of them run, and when each has to
-//! be turned.
+//! The target's reactors, all in one thread: which of them run, and which of those are
+//! awake. Each is turned when its own thread would turn it, and at no other time, so
+//! that nobody goes on by chance who was to be woken.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_rdma::{Address, Provider};
-use nvmeof_target::{Mail, Mailbox, Reactor, ReactorConfig};
+use nvmeof_rdma::{Address, Polling, Provider};
+use nvmeof_target::{Mail, Mailbox, Preset, Reactor, ReactorConfig, Then, sleep, step};
 use nvmeof_target_core::Target;
 
 use crate::disk::{DiskHandle, Disks};
@@ -22,8 +23,36 @@ pub(super) struct Reactors {
 
 struct Running {
     reactor: Reactor<DiskHandle>,
-    /// When it has to be turned at the latest.
-    deadline: Option<Duration>,
+    /// It does not look for work before it sleeps: others would find all that it misses.
+    polling: Polling,
+    rest: Rest,
+}
+
+/// Whether a reactor's thread sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    Awake,
+    /// Until then at the latest.
+    Asleep(Option<Duration>),
+}
+
+impl Running {
+    /// When its thread is to turn it, if nothing happens before.
+    fn next_at(&mut self, now: Duration) -> Option<Duration> {
+        let Rest::Asleep(until) = self.rest else {
+            return Some(now);
+        };
+        let due = until.is_some_and(|until| until <= now);
+        if due || sleep(&self.reactor, Some(Duration::ZERO)) {
+            self.rest = Rest::Awake;
+            return Some(now);
+        }
+        until
+    }
+
+    fn sleeps_over_mail(&self) -> bool {
+        self.rest != Rest::Awake && self.reactor.mailbox().holds(Mail::all())
+    }
 }
 
 /// What came of a turn of all of them.
@@ -56,8 +85,11 @@ impl Reactors {
             for addr in addrs {
                 reactor.listen(provider, *addr).unwrap();
             }
-            let deadline = Some(now);
-            reactors.all.push(Some(Running { reactor, deadline }));
+            reactors.all.push(Some(Running {
+                reactor,
+                polling: Polling::new(Preset::Efficiency.polling(None), now),
+                rest: Rest::Awake,
+            }));
         }
         reactors
     }
@@ -71,25 +103,29 @@ impl Reactors {
         self.all.iter().flatten()
     }
 
-    /// Turns each once. One that is drained is over, as its thread is.
+    /// Turns each that is awake once. One that is drained is over, as its thread is.
     pub(super) fn turn(&mut self, now: Duration, disks: &Disks) -> Result<Turned, Wrong> {
         let mut worked = false;
         for at in 0..self.all.len() {
             let Some(running) = &mut self.all[at] else {
                 continue;
             };
-            let turn = running.reactor.turn(now);
-            let turn = turn.map_err(|error| Wrong(format!("the target failed: {error}")))?;
-            running.deadline = turn.next_deadline;
-            worked |= turn.did_work || turn.drained;
-            if turn.drained {
-                self.check_drained(at, disks)?;
-                self.all[at] = None;
+            if running.next_at(now) != Some(now) {
+                continue;
+            }
+            let step = step(&mut running.reactor, &mut running.polling, now);
+            let (did_work, then) =
+                step.map_err(|error| Wrong(format!("the target failed: {error}")))?;
+            worked |= did_work || then == Then::End;
+            match then {
+                Then::Turn | Then::Yield => {}
+                Then::Sleep { until } => running.rest = Rest::Asleep(until),
+                Then::End => {
+                    self.check_drained(at, disks)?;
+                    self.all[at] = None;
+                }
             }
         }
-        // Mail wakes up whom it is for.
-        let mut mailboxes = self.running().map(|one| one.reactor.mailbox());
-        worked |= mailboxes.any(|mailbox| mailbox.holds(Mail::all()));
         let drained = self.run() && self.running().next().is_none();
         Ok(Turned { worked, drained })
     }
@@ -106,9 +142,15 @@ impl Reactors {
         )))
     }
 
-    /// When the first of them has to be turned.
-    pub(super) fn deadline(&self) -> Option<Duration> {
-        self.running().filter_map(|one| one.deadline).min()
+    /// When the first of them is to be turned, if nothing happens before.
+    pub(super) fn next_at(&mut self, now: Duration) -> Option<Duration> {
+        let running = self.all.iter_mut().flatten();
+        running.filter_map(|one| one.next_at(now)).min()
+    }
+
+    /// Whether one of them has mail and nothing wakes it.
+    pub(super) fn sleep_over_mail(&self) -> bool {
+        self.running().any(Running::sleeps_over_mail)
     }
 
     /// Queue pairs of all.
@@ -117,17 +159,9 @@ impl Reactors {
     }
 
     /// Sends all of them mail.
-    pub(super) fn send(&mut self, mail: Mail, now: Duration) {
-        for one in self.all.iter_mut().flatten() {
+    pub(super) fn send(&self, mail: Mail) {
+        for one in self.running() {
             one.reactor.mailbox().send(mail);
-            one.deadline = Some(now);
-        }
-    }
-
-    pub(super) fn start_drain(&mut self, now: Duration) {
-        for one in self.all.iter_mut().flatten() {
-            one.reactor.start_drain(now);
-            one.deadline = Some(now);
         }
     }
 

@@ -4,15 +4,18 @@ use std::time::Duration;
 
 use nvmeof_rdma::layer::OneIn;
 use nvmeof_rdma_sim::{SimChances, Trouble};
+use nvmeof_target::Mail;
 
 use super::{Reactors, TARGET_IP, Undo, World};
 use crate::disk::Temper;
 use crate::oracle::{Ending, Wrong};
 use crate::plan::Fault;
 
-/// What the target may take beyond a keep-alive time to forget a host: closing
-/// lingers, and set-ups that were begun have time-outs of their own.
-const A_MOMENT: Duration = Duration::from_secs(3);
+/// What the target may take beyond a keep-alive time to forget a host, since closing
+/// lingers.
+const A_MOMENT: Duration = Duration::from_millis(300);
+/// The same of one that was connecting: what was begun has time-outs of its own.
+const A_WHILE: Duration = Duration::from_secs(3);
 
 impl World {
     /// Makes the faults happen that are due. Says whether there was one.
@@ -56,7 +59,7 @@ impl World {
                     let stalls = self.plan.net.chances.stall != OneIn(0);
                     if self.hosts.len() == 1 && !keep_alive.is_zero() && !stalls {
                         let heals = self.heals;
-                        let by = now + keep_alive + A_MOMENT;
+                        let by = now + self.time_to_forget(keep_alive);
                         self.at(by, Undo::MustBeForgotten { heals });
                     }
                 }
@@ -66,7 +69,7 @@ impl World {
                 self.hosts[host].hangs_until = now + how_long;
             }
             Fault::TargetCrash => self.crash_target(now),
-            Fault::TargetDrain => self.drain_target(now),
+            Fault::TargetDrain => self.drain_target(),
             Fault::SlowDisk(slow, how_long) => {
                 let latency = Duration::ZERO..=slow;
                 self.disks.set_temper(Temper {
@@ -133,6 +136,22 @@ impl World {
         Ok(any)
     }
 
+    /// How long the target may take to forget a host that dies silently now.
+    fn time_to_forget(&self, keep_alive: Duration) -> Duration {
+        // It is rounded up to units of KAS, of which the target says that they are
+        // seconds (NVMe Base 2.1, 5.1.13.2.1 and 5.1.25.1.8).
+        let seconds = keep_alive.as_millis().div_ceil(1000);
+        let keep_alive = Duration::from_secs(u64::try_from(seconds).unwrap());
+        // Where any command proves that a host lives, a whole interval has to pass without
+        // one (3.9.4), and another one may have begun.
+        let intervals = 1 + u32::from(self.plan.limits.traffic_keep_alive);
+        let more = match self.has_only_settled_queue_pairs() {
+            true => A_MOMENT,
+            false => A_WHILE,
+        };
+        keep_alive * intervals + more
+    }
+
     /// NVMe Base 2.0, section 3.9: a host that is silent for its keep-alive
     /// time is given up, though the network does not say that it is gone.
     fn check_forgotten(&self, heals: u64) -> Result<(), Wrong> {
@@ -172,13 +191,13 @@ impl World {
     }
 
     /// The target is asked to end in good order.
-    fn drain_target(&mut self, now: Duration) {
+    fn drain_target(&mut self) {
         if !self.reactors.run() {
             return;
         }
         // A disk that fails the last flush loses data, as it says.
         self.disks.set_temper(self.plan.temper.clone());
-        self.reactors.start_drain(now);
+        self.reactors.send(Mail::DRAIN);
         let all = 0..self.plan.disks.len();
         self.oracle.sent_by(None);
         self.draining = Some(all.map(|ns| self.oracle.begin_flush(ns)).collect());
