@@ -262,6 +262,12 @@ mod tests {
         assert_eq!(notices.next(early), None);
         assert_eq!(notices.next(late), Some(NAMESPACE_CHANGED));
         assert_eq!((notices.next(late * 2), notices.due()), (None, None));
+        // What is told of another type meanwhile takes no more time.
+        notices.page_read(LogId::CHANGED_NAMESPACES);
+        notices.raise(NAMESPACE_CHANGED, enabled);
+        notices.raise(TEMPERATURE, Kinds::TEMPERATURE.bits());
+        assert_eq!(notices.next(late + PATIENCE / 2), Some(TEMPERATURE));
+        assert_eq!(notices.due(), Some(late + PATIENCE));
         // What its own page told of is not told again.
         notices.page_read(LogId::ANA);
         notices.page_read(LogId::CHANGED_NAMESPACES);

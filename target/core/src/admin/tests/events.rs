@@ -359,8 +359,33 @@ fn a_notice_is_told_when_the_page_of_the_one_before_was_read() {
     host.now += PATIENCE;
     assert_eq!(event(&mut host), Some(AsyncEvent::NAMESPACE_CHANGED));
     // Without a request there is nothing to wake up for.
+    let page = GetLogPage::new(LogId::CHANGED_NAMESPACES, 0, 0, 4096);
+    host.read(page.to_sqe(), 4096);
     change(&target, 1);
     assert_eq!(host.queue.next_deadline(), None);
+    hold(&mut host);
+    assert_eq!(host.queue.next_deadline(), Some(host.now + PATIENCE));
+}
+
+/// Base 2.1, 3.7.2: a reset ends what was begun; the host enables events anew.
+#[test]
+fn a_reset_forgets_what_was_to_be_told() {
+    let target = target();
+    let (mut host, _) = Host::admin(&target);
+    enable(&mut host, AsyncEventConfig::NSAN);
+    let mut spec = subsystem();
+    spec.namespaces[0].ana_group = 2;
+    let _ = apply(&target, &[spec, closed()]);
+    host.set_cc(0);
+    host.set_cc(Cc::ENABLE.0);
+    enable(&mut host, AsyncEventConfig::SMART_RELIABILITY);
+    for _ in 0..2 {
+        hold(&mut host);
+    }
+    assert_eq!(event(&mut host), None);
+    storage_is(&target, NamespaceState::Faulted);
+    assert_eq!(event(&mut host), Some(AsyncEvent::RELIABILITY));
+    assert_eq!(event(&mut host), None);
 }
 
 /// Base 2.1, 5.1.25.1.5: without Endurance Groups their notice is refused. Others that

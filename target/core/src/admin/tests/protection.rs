@@ -179,6 +179,11 @@ fn all_namespaces_of_a_host_are_protected_with_one_command() {
     let answer = set(&mut admin, NSID_ALL, protected);
     assert_eq!(answer.status(), Status::WRITE_FAULT);
     assert_eq!(states(&mut admin), [protected, none, none]);
+    // One that cannot be another is as it is asked for.
+    for nsid in [4, NSID_ALL] {
+        assert_eq!(set(&mut admin, nsid, until).status(), Status::SUCCESS);
+    }
+    assert_eq!(states(&mut admin), [until; 3]);
 }
 
 /// A reset on the way: the namespace in work is protected, since others may count on it,

@@ -107,6 +107,17 @@ fn write_zeroes_that_are_longer_than_recommended_are_done_in_pieces() {
         }
         assert_eq!(next, (3 + u64::from(blocks)) * 4096);
     }
+    // Force Unit Access is of all of them.
+    for flags in [IoFlags::empty(), IoFlags::FUA] {
+        host.ops.clear();
+        let whole = Io {
+            flags,
+            ..Io::new(1, 3, 65536)
+        };
+        host.plain(whole.to_sqe(io::WRITE_ZEROES));
+        let durable: Vec<_> = host.ops.iter().map(|op| op.fua).collect();
+        assert_eq!(durable, [!flags.is_empty(); 8]);
+    }
     host.ops.clear();
     host.outcomes = vec![Executed::Ok, Executed::NoSpace];
     let answer = host.plain(command(io::WRITE_ZEROES, 3, 65536));
