@@ -3,7 +3,7 @@
 use super::End::{A, B};
 use super::pattern::check;
 use super::rig::{Link, Rig};
-use crate::{Answer, Inline, PostError, QpConfig, RemoteKey, RemoteSlice, Rights, WorkKind};
+use crate::{Answer, Inline, PostError, QpConfig, RemoteSlice, Rights, WorkKind};
 
 /// Bytes of the message, as many as a completion queue entry has.
 const HEAD: usize = 16;
@@ -44,8 +44,8 @@ pub fn an_answer_is_data_and_then_a_message(rig: &mut Rig<'_>) {
         answer.invalidate = invalidates.then_some(slice.key);
         rig[A].answer(link.a, tag, answer).expect("it is taken");
         let message = rig.message(B, link.b, tag, HEAD);
-        let invalidated: Option<RemoteKey> = message.invalidated;
-        assert_eq!(invalidated, invalidates.then_some(slice.key));
+        let named = rig.leeway().named(invalidates.then_some(slice.key));
+        assert_eq!(message.invalidated, named);
         check(&rig[B].withdraw(slice.key), tag);
         all_done(rig, link);
     }

@@ -95,7 +95,8 @@ pub fn lines_about_a_peer_say_whose_it_is(rig: &mut Rig<'_>) {
         let standing = link(rig);
         let waiting = rig.call();
         rig[A].provider().set_whose(waiting, whose());
-        rig.request(B);
+        let asked = rig.request(B).qp;
+        rig[B].provider().set_whose(asked, whose());
         rig[B].vanish();
         rig.closed(A, standing.a);
         rig.closed(A, waiting);
