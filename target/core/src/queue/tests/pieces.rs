@@ -6,8 +6,8 @@ use nvmeof_wire::sqe::PSDT_SGL;
 use nvmeof_wire::{Sqe, Status};
 use zerocopy::IntoBytes;
 
-use crate::testing::{Host, keyed, namespace, target_of};
-use crate::{Action, Event, Executed, IoKind, NamespaceSpec, Request, Target};
+use crate::testing::{Host, apply, keyed, namespace, subsystem, target_of};
+use crate::{Action, Event, Executed, IoKind, NamespaceSpec, Request, SubsystemSpec, Target};
 
 const PIECE: u64 = 128 << 10;
 
@@ -286,6 +286,34 @@ fn a_piece_that_fails_is_named_by_its_own_blocks() {
     }
     host.queue.failed_at(&mut request, 535 * 4096 + 1);
     assert_eq!(request.lba, 535);
+}
+
+/// Bytes of a disk are not blocks of another one, which may be of another size.
+#[test]
+fn a_block_that_failed_is_not_named_when_its_namespace_has_another_disk_by_then() {
+    let target = large(1000);
+    let (_admin, mut host) = Host::ready(&target);
+    let mut begin = |request: &mut Request| {
+        let sqe = command(io::VERIFY, 3, 70).to_bytes();
+        let _ = host.queue.begin(host.now, &sqe, request);
+        host.queue.failed_at(request, 5 * 4096);
+        request.lba
+    };
+    let mut before = Request::default();
+    assert_eq!(begin(&mut before), 5);
+    let other = NamespaceSpec {
+        disk: 77,
+        ..namespace(1)
+    };
+    let spec = SubsystemSpec {
+        namespaces: vec![other],
+        ..subsystem()
+    };
+    assert!(!apply(&target, &[spec]).changes.is_empty());
+    let mut after = Request::default();
+    assert_eq!(begin(&mut after), 40, "blocks of 512 bytes");
+    host.queue.failed_at(&mut before, 6 * 4096);
+    assert_eq!(before.lba, 5);
 }
 
 #[test]

@@ -163,9 +163,6 @@ fn what_was_put_aside_of_a_subsystem_is_there_again_with_it() {
     std::fs::write(scene.path("target.toml"), ours).unwrap();
     let _ = daemon.keeper.reload().unwrap();
     assert_eq!(daemon.keeper.show().aside.len(), 4);
-    // One that is being closed can be taken up again.
-    wait_until_closed(&c);
-    std::fs::remove_file(&c).unwrap();
     let again = || {
         vec![Edit::SubsystemAdd {
             nqn: OTHER.into(),
@@ -174,6 +171,12 @@ fn what_was_put_aside_of_a_subsystem_is_there_again_with_it() {
             hosts: vec![HOST.to_owned(), host("y")],
         }]
     };
+    // One that is being closed can be taken up again.
+    wait_until_closed(&c);
+    let (_, planned) = daemon.keeper.plan_edit(again()).unwrap();
+    let made = planned.iter().filter(|one| one.contains("made again"));
+    assert_eq!(made.count(), 3, "{planned:?}");
+    std::fs::remove_file(&c).unwrap();
     assert!(daemon.keeper.plan_edit(again()).is_ok());
     let outcome = daemon.keeper.edit(again()).unwrap();
     let made = outcome.warnings.iter().filter(|one| one.contains("again"));
