@@ -42,15 +42,16 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    /// For [`nvmeof_rdma::PostError::WrongState`].
-    pub(crate) fn name(self) -> &'static str {
-        match self {
+    /// Why a call is refused that is for another phase.
+    pub(crate) fn refusal(self) -> PostError {
+        let state = match self {
             Self::Connecting | Self::AwaitReply => "still connecting",
             Self::AwaitRequest | Self::Requested => "not prepared",
             Self::Prepared => "not accepted",
             Self::Running => "connected",
-            Self::Ending | Self::Gone => "closing",
-        }
+            Self::Ending | Self::Gone => return PostError::Closed,
+        };
+        PostError::WrongState { state }
     }
 }
 
@@ -154,6 +155,15 @@ impl Conn {
         }
     }
 
+    /// Has it looked at with those in `listed`, once.
+    #[inline]
+    pub(crate) fn list_in(&mut self, listed: &mut Vec<QpId>) {
+        if !self.listed {
+            self.listed = true;
+            listed.push(self.id);
+        }
+    }
+
     /// Makes room for what `config` allows.
     pub(crate) fn prepare(&mut self, config: &QpConfig) {
         let count = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
@@ -167,11 +177,7 @@ impl Conn {
     pub(crate) fn may_receive(&mut self, registered: bool) -> Result<&mut Self, PostError> {
         match self.phase {
             Phase::Connecting | Phase::AwaitReply | Phase::Prepared | Phase::Running => {}
-            Phase::Ending | Phase::Gone => return Err(PostError::Closed),
-            Phase::AwaitRequest | Phase::Requested => {
-                let state = self.phase.name();
-                return Err(PostError::WrongState { state });
-            }
+            other => return Err(other.refusal()),
         }
         let depth = self.config.recvs;
         if self.inbound.posted() >= depth as usize {
@@ -229,13 +235,8 @@ impl Conn {
     /// or not.
     #[inline]
     fn may_send(&self, count: usize, registered: bool) -> Result<(), PostError> {
-        match self.phase {
-            Phase::Running => {}
-            Phase::Ending | Phase::Gone => return Err(PostError::Closed),
-            other => {
-                let state = other.name();
-                return Err(PostError::WrongState { state });
-            }
+        if self.phase != Phase::Running {
+            return Err(self.phase.refusal());
         }
         let depth = self.config.sends;
         if self.outbound.posted() + count > depth as usize {

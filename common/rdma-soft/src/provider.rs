@@ -110,10 +110,7 @@ impl<S: Streams> SoftRdma<S> {
 
     /// Has the connection looked at in the next submit or poll.
     fn list(&mut self, conn: &mut Conn) {
-        if !conn.listed {
-            conn.listed = true;
-            self.listed.push(conn.id);
-        }
+        conn.list_in(&mut self.listed);
     }
 
     fn set_deadline(&mut self, conn: &mut Conn, deadline: Option<Duration>) {
@@ -246,17 +243,12 @@ impl<S: Streams> Provider for SoftRdma<S> {
     fn prepare(&mut self, qp: QpId, config: &QpConfig) -> Result<(), PostError> {
         self.config.limits.check(config)?;
         let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
-        match conn.phase {
-            Phase::Requested => {
-                conn.prepare(config);
-                conn.phase = Phase::Prepared;
-                Ok(())
-            }
-            Phase::Ending | Phase::Gone => Err(PostError::Closed),
-            other => Err(PostError::WrongState {
-                state: other.name(),
-            }),
+        if conn.phase != Phase::Requested {
+            return Err(conn.phase.refusal());
         }
+        conn.prepare(config);
+        conn.phase = Phase::Prepared;
+        Ok(())
     }
 
     fn accept(&mut self, qp: QpId, private_data: &PrivateData) -> Result<(), PostError> {
@@ -290,10 +282,7 @@ impl<S: Streams> Provider for SoftRdma<S> {
             Err(why) => return Err(Refused { why, back: work }),
         };
         conn.outbound.post(tag, work, &mut self.keys);
-        if !conn.listed {
-            conn.listed = true;
-            self.listed.push(qp);
-        }
+        conn.list_in(&mut self.listed);
         Ok(())
     }
 
@@ -303,10 +292,7 @@ impl<S: Streams> Provider for SoftRdma<S> {
         let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
         let conn = conn.may_answer(&answer, registered, max_message)?;
         conn.outbound.post_answer(tag, answer);
-        if !conn.listed {
-            conn.listed = true;
-            self.listed.push(qp);
-        }
+        conn.list_in(&mut self.listed);
         Ok(())
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{
-    CloseReason, Counted, ListenerId, Outcome, PrivateData, QpConfig, QpId, RemoteKey, Tag, Whose,
-    WorkKind,
+    CloseReason, Counted, ListenerId, Outcome, PostError, PrivateData, QpConfig, QpId, RemoteKey,
+    Tag, Whose, WorkKind,
 };
 
 use crate::adapter::AdapterId;
@@ -51,15 +51,17 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
+    /// Why a call is refused that is for another phase.
+    pub(crate) fn refusal(self) -> PostError {
+        let state = match self {
             Self::Resolving | Self::Routing | Self::Connecting => "connecting",
             Self::Requested => "asked for and not prepared",
             Self::Prepared => "asked for and not accepted",
             Self::Accepting => "being accepted",
             Self::Running => "connected",
-            Self::Draining | Self::Ending => "closing",
-        }
+            Self::Draining | Self::Ending => return PostError::Closed,
+        };
+        PostError::WrongState { state }
     }
 
     /// Whether a peer waits for an answer.

@@ -312,13 +312,8 @@ impl<S: Streams> SoftRdma<S> {
         conn: &mut Conn,
         private_data: &PrivateData,
     ) -> Result<(), PostError> {
-        match conn.phase {
-            Phase::Prepared => {}
-            Phase::Ending | Phase::Gone => return Err(PostError::Closed),
-            other => {
-                let state = other.name();
-                return Err(PostError::WrongState { state });
-            }
+        if conn.phase != Phase::Prepared {
+            return Err(conn.phase.refusal());
         }
         // RFC 6581, section 9.1: we ask for no more than the initiator can
         // answer, and say how many we can.
@@ -353,10 +348,7 @@ impl<S: Streams> SoftRdma<S> {
                 self.refuse(conn, private_data);
                 Ok(())
             }
-            Phase::Ending | Phase::Gone => Err(PostError::Closed),
-            other => Err(PostError::WrongState {
-                state: other.name(),
-            }),
+            other => Err(other.refusal()),
         }
     }
 

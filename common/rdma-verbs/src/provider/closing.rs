@@ -137,14 +137,8 @@ impl Verbs {
     ) -> Result<(), nvmeof_rdma::PostError> {
         use nvmeof_rdma::PostError;
         let conn = self.conns.get(qp).ok_or(PostError::Closed)?;
-        match conn.phase {
-            Phase::Requested | Phase::Prepared => {}
-            Phase::Draining | Phase::Ending => return Err(PostError::Closed),
-            other => {
-                return Err(PostError::WrongState {
-                    state: other.name(),
-                });
-            }
+        if !conn.phase.is_pending() {
+            return Err(conn.phase.refusal());
         }
         let iwarp = super::connecting::is_iwarp(&conn.cm);
         super::connecting::check_private(private_data, iwarp, super::connecting::REJECT)?;

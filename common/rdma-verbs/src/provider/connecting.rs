@@ -442,14 +442,8 @@ impl Verbs {
 
     pub(super) fn prepare_request(&mut self, qp: QpId, config: &QpConfig) -> Result<(), PostError> {
         let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
-        match conn.phase {
-            Phase::Requested => {}
-            Phase::Draining | Phase::Ending => return Err(PostError::Closed),
-            other => {
-                return Err(PostError::WrongState {
-                    state: other.name(),
-                });
-            }
+        if conn.phase != Phase::Requested {
+            return Err(conn.phase.refusal());
         }
         conn.config = *config;
         if let Err(error) = self.attach(qp) {
@@ -484,14 +478,8 @@ impl Verbs {
         private_data: &PrivateData,
     ) -> Result<(), PostError> {
         let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
-        match conn.phase {
-            Phase::Prepared => {}
-            Phase::Draining | Phase::Ending => return Err(PostError::Closed),
-            other => {
-                return Err(PostError::WrongState {
-                    state: other.name(),
-                });
-            }
+        if conn.phase != Phase::Prepared {
+            return Err(conn.phase.refusal());
         }
         let iwarp = conn.link.as_ref().is_some_and(|link| link.iwarp);
         check_private(private_data, iwarp, ACCEPT)?;

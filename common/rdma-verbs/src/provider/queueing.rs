@@ -48,10 +48,8 @@ impl Verbs {
     fn check_recv(&self, qp: QpId, buf: &Buf) -> Result<(), PostError> {
         let conn = self.conns.get(qp).ok_or(PostError::Closed)?;
         match conn.phase {
-            Phase::Draining | Phase::Ending => return Err(PostError::Closed),
-            Phase::Requested => {
-                let state = conn.phase.name();
-                return Err(PostError::WrongState { state });
+            Phase::Draining | Phase::Ending | Phase::Requested => {
+                return Err(conn.phase.refusal());
             }
             _ if conn.draws.is_some() => {
                 let state = "drawing from a shared receive queue";
@@ -98,13 +96,8 @@ impl Verbs {
 
     fn check_work(&self, qp: QpId, work: &Work) -> Result<(), PostError> {
         let conn = self.conns.get(qp).ok_or(PostError::Closed)?;
-        match conn.phase {
-            Phase::Running => {}
-            Phase::Draining | Phase::Ending => return Err(PostError::Closed),
-            other => {
-                let state = other.name();
-                return Err(PostError::WrongState { state });
-            }
+        if conn.phase != Phase::Running {
+            return Err(conn.phase.refusal());
         }
         let depth = conn.config.sends;
         if conn.work >= depth {
