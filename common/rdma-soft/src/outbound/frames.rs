@@ -119,7 +119,9 @@ impl Frames {
     #[inline(always)]
     pub(super) fn frame(&mut self, header: &Header, head: &Inline, rest: Payload<'_>, done: Done) {
         debug_assert_eq!(header.payload, head.len() + rest.bytes.len());
-        let own = self.own(header, head);
+        let Some(own) = self.own(header, head) else {
+            return;
+        };
         let middle = self.seal(own, rest.bytes);
         self.enqueue(middle, rest, done);
     }
@@ -129,7 +131,9 @@ impl Frames {
     #[inline(always)]
     pub(super) fn frame_behind(&mut self, header: &Header, head: &Inline, done: Done) {
         debug_assert_eq!(header.payload, head.len());
-        let own = self.own(header, head);
+        let Some(own) = self.own(header, head) else {
+            return;
+        };
         let middle = self.seal(own, &[]);
         match self.queue.back_mut() {
             Some(last) if matches!(last.done, Done::Nothing) => {
@@ -141,11 +145,9 @@ impl Frames {
 
     /// Puts the bytes of our own into the room for a frame; returns how many.
     #[inline(always)]
-    fn own(&mut self, header: &Header, head: &Inline) -> usize {
+    fn own(&mut self, header: &Header, head: &Inline) -> Option<usize> {
         let (bytes, len) = header.to_bytes();
-        let Some(room) = self.room() else {
-            return 0;
-        };
+        let room = self.room()?;
         if let Some(place) = room.first_chunk_mut() {
             *place = bytes;
         }
@@ -155,7 +157,7 @@ impl Frames {
         {
             *place = *head.array();
         }
-        len + head.len()
+        Some(len + head.len())
     }
 
     /// Adds a frame without payload elsewhere: `bytes` from its MPA length to
