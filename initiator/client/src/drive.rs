@@ -356,10 +356,11 @@ async fn drive<Q: Drive>(shared: Arc<Shared<Q>>, fd: Option<AsyncFd<OwnedFd>>) {
         let (next, waits, deadline) = {
             let mut state = shared.lock();
             let mut progress = state.turn(now);
-            let mut again = AGAIN;
-            while !progress && again > 0 && state.queue.in_flight() > 0 {
+            for _ in 0..AGAIN {
+                if progress || state.queue.in_flight() == 0 {
+                    break;
+                }
                 progress = state.turn(now);
-                again -= 1;
             }
             if state.queue.is_closed() && state.backlog.is_empty() {
                 // Whoever waits has been told.

@@ -1,7 +1,7 @@
 //! Cases: data and the message that tells of them, posted together.
 
 use super::End::{A, B};
-use super::pattern::check;
+use super::pattern::{check, fill};
 use super::rig::{Link, Rig};
 use crate::{Answer, Inline, PostError, QpConfig, RemoteSlice, Rights, WorkKind};
 
@@ -11,7 +11,7 @@ const HEAD: usize = 16;
 /// An answer with `len` bytes of pattern `seed`, and a message of that pattern.
 fn answer(rig: &Rig<'_>, seed: u64, len: usize, remote: RemoteSlice) -> Answer {
     let mut head = [0; HEAD];
-    super::pattern::fill(&mut head, seed);
+    fill(&mut head, seed);
     Answer {
         local: rig[A].filled(len, seed),
         remote,

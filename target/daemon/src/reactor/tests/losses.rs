@@ -69,6 +69,17 @@ fn every_host_that_wrote_is_told_once_that_a_flush_failed() {
     assert!(flush(&mut bench, &mut other, its, 1).is_success());
 }
 
+fn deallocate(bench: &mut Bench, host: &mut Host, qp: QpId) {
+    let trim = DatasetManagement {
+        nsid: 1,
+        ranges: 1,
+        deallocate: true,
+    };
+    let range = DsmRange::new(4, 8);
+    let sent = host.send_with(qp, trim.to_sqe(), range.as_bytes());
+    assert!(run(bench, host, sent).0.status().is_success());
+}
+
 /// What it gave up may be there again.
 #[test]
 fn a_host_that_deallocated_is_told_as_well() {
@@ -76,14 +87,7 @@ fn a_host_that_deallocated_is_told_as_well() {
     let (mut host, mut other) = (bench.host(), bench.host());
     let (_, qp) = ready(&mut bench, &mut host);
     let (_, its) = ready(&mut bench, &mut other);
-    let trim = DatasetManagement {
-        nsid: 1,
-        ranges: 1,
-        deallocate: true,
-    };
-    let range = DsmRange::new(4, 8);
-    let sent = other.send_with(its, trim.to_sqe(), range.as_bytes());
-    assert!(run(&mut bench, &mut other, sent).0.status().is_success());
+    deallocate(&mut bench, &mut other, its);
     bench.reactor.storage_mut().fails = Some(Errno::EIO);
     assert!(!flush(&mut bench, &mut host, qp, 1).is_success());
     bench.reactor.storage_mut().fails = None;
@@ -98,12 +102,6 @@ fn what_a_host_changes_that_cannot_be_remembered_is_stable_first() {
     let mut bench = Bench::new(87);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    let trim = DatasetManagement {
-        nsid: 1,
-        ranges: 1,
-        deallocate: true,
-    };
-    let range = DsmRange::new(4, 8);
     let storage = bench.reactor.storage_mut().losses(0).unwrap().now().storage;
     let remembered = |number: &u32| {
         let name = Nqn::new(&format!("nqn.2026-11.org.example:other{number}")).unwrap();
@@ -113,8 +111,7 @@ fn what_a_host_changes_that_cannot_be_remembered_is_stable_first() {
     };
     assert!((0..).take_while(remembered).count() > 1000);
     write(&mut bench, &mut host, qp);
-    let sent = host.send_with(qp, trim.to_sqe(), range.as_bytes());
-    assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+    deallocate(&mut bench, &mut host, qp);
     let durable = &bench.reactor.storage_mut().durable;
     assert_eq!(*durable, ["write", "deallocate"]);
 }
