@@ -28,6 +28,8 @@ pub(crate) struct Accounts {
     ports: Vec<(PortAddress, Rc<Holding>)>,
     /// The number of the next host.
     next: HostId,
+    /// Each I/O queue has another of it.
+    io_queues: Rc<()>,
     /// What one host may hold, and what those of one port may.
     of_host: Most,
     of_port: Most,
@@ -41,6 +43,8 @@ pub(crate) struct Account {
     host: Rc<Holding>,
     /// Where it is known by which port it came.
     port: Option<Rc<Holding>>,
+    /// That of an I/O queue.
+    _io_queue: Option<Rc<()>>,
 }
 
 /// What somebody holds: buffers of each kind, and capsules to receive into.
@@ -97,14 +101,16 @@ impl Accounts {
             hosts: BTreeMap::new(),
             ports: Vec::new(),
             next: 1,
+            io_queues: Rc::default(),
             of_host: Most::of(limits.host_memory, limits, buffers, capsules),
             of_port: Most::of(limits.port_memory, limits, buffers, capsules),
             target,
         }
     }
 
-    /// That of a host which came by `port`, as long as somebody has it.
-    pub(crate) fn of(&mut self, host: &Nqn, port: Option<&PortAddress>) -> Account {
+    /// That of a queue, an I/O queue or not, whose host came by `port`, as long as
+    /// somebody has it.
+    fn of(&mut self, host: &Nqn, port: Option<&PortAddress>, is_io: bool) -> Account {
         let (number, host) = self.hosts.entry(*host).or_insert_with(|| {
             let number = self.next;
             self.next += 1;
@@ -119,7 +125,12 @@ impl Accounts {
                 holding
             }
         });
-        Account { number, host, port }
+        Account {
+            number,
+            host,
+            port,
+            _io_queue: is_io.then(|| Rc::clone(&self.io_queues)),
+        }
     }
 
     fn holding_of(&self, port: &PortAddress) -> Option<&Rc<Holding>> {
@@ -138,6 +149,12 @@ impl Accounts {
     #[inline]
     pub(super) fn are_several(&self) -> bool {
         self.hosts.len() > 1
+    }
+
+    /// Whether commands may have to wait for those of another host, or of another I/O
+    /// queue.
+    pub(crate) fn take_turns(&self) -> bool {
+        self.are_several() || Rc::strong_count(&self.io_queues) > 2
     }
 
     /// Whether hosts of more than one port have I/O queues.
@@ -403,7 +420,8 @@ impl Edge {
         let Some(host) = self.core.hostnqn() else {
             return;
         };
-        let account = io.accounts.of(&host, self.core.port());
+        let port = self.core.port();
+        let account = io.accounts.of(&host, port, !self.is_admin());
         self.capsules = u32::try_from(capsules).unwrap_or(u32::MAX);
         account.take_capsules(self.capsules);
         self.account = Some(account);
@@ -491,6 +509,7 @@ mod tests {
             number: 1,
             host: Rc::default(),
             port: Some(Rc::default()),
+            _io_queue: None,
         };
         account.take(charge);
         account.take(Charge([7, 7]));

@@ -1,8 +1,8 @@
 //! Commands that came and are begun when it is their host's turn.
 //!
-//! What a turn of the reactor begins at once is bounded where there are several hosts:
-//! a command waits for some of each of the others then, not for all that another sent
-//! over however many queues.
+//! What a turn of the reactor begins at once is bounded where there are several hosts,
+//! or several I/O queues of one: a command waits for some of each of the others then,
+//! not for all that another sent over however many queues.
 
 use super::{Capsule, Edge, Io, State};
 
@@ -17,7 +17,7 @@ impl Edge {
     /// admin queues can carry a flood as any other.
     #[inline]
     pub(super) fn takes_turns(&self, io: &mut Io<'_>) -> bool {
-        if !io.accounts.are_several() || self.account.is_none() {
+        if self.account.is_none() {
             return false;
         }
         let all_begun = *io.at_once == 0;

@@ -65,7 +65,7 @@ pub(crate) struct Io<'a> {
     pub(crate) hungry: &'a mut Turns<Place>,
     /// Queues with commands that wait to be begun, each once.
     pub(crate) due: &'a mut Turns<Place>,
-    /// How many commands may still be begun in this turn before hosts take turns.
+    /// How many commands may still be begun in this turn before hosts and queues take turns.
     pub(crate) at_once: &'a mut u32,
     /// Disk operations that found no room.
     pub(crate) backlog: &'a mut Turns<(u32, DiskRequest)>,

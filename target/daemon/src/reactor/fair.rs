@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::Reactor;
 use crate::storage::Storage;
 
-/// Commands that one turn begins as they come. While no more come no host waits for
-/// another, and nothing is to be divided.
+/// Commands that one turn begins as they come. While no more come no host or queue waits
+/// for another, and nothing is to be divided.
 const AT_ONCE: u32 = 64;
 /// Commands that hosts begin in one turn, one host after the other: so that disks and
 /// providers are looked at again soon, however many wait.
@@ -15,11 +15,16 @@ const IN_TURN: usize = 64;
 impl<S: Storage> Reactor<S> {
     /// A turn begins.
     pub(super) fn allow_at_once(&mut self) {
-        // Who waits is before those who come now.
-        self.at_once = if self.due.is_empty() { AT_ONCE } else { 0 };
+        self.at_once = match self.due.is_empty() {
+            true if self.accounts.take_turns() => AT_ONCE,
+            true => u32::MAX,
+            // Who waits is before those who come now.
+            false => 0,
+        };
     }
 
-    /// Has queues begin commands that wait: some of one host, then some of the next.
+    /// Has queues begin commands that wait: some of one host, then some of the next, and
+    /// of each host some of one queue after the other.
     /// Says whether any was.
     pub(super) fn begin_due(&mut self, now: Duration) -> bool {
         let mut begun = 0;

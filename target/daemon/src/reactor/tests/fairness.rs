@@ -551,9 +551,39 @@ fn commands_of_hosts_are_begun_in_turns() {
     assert!(bench.reactor.due.is_empty());
 }
 
-/// A host alone does not wait for anybody.
+/// Nor over its other queues: what a program does with one is not kept waiting by all
+/// that others of the same machine sent.
 #[test]
-fn all_commands_of_a_lone_host_are_begun_at_once() {
+fn commands_of_the_queues_of_one_host_are_begun_in_turns() {
+    let mut config = few_buffers();
+    config.capsules = 4096;
+    let mut bench = Bench::with(11, config);
+    let mut host = bench.host();
+    let (_, cntlid) = admin(&mut bench, &mut host, 0);
+    let mut queue = |qid| connect(&mut bench, &mut host, &Connect::new(qid, 32, 0), cntlid).0;
+    let deep: Vec<_> = (1..11).map(&mut queue).collect();
+    let shallow = queue(11);
+    bench.reactor.storage_mut().hold = true;
+    let mut zero = |qp, slba| host.send(qp, command(io::WRITE_ZEROES, slba, 8), &[]);
+    let much = deep.iter().cycle().take(10 * 30);
+    let mut sent: Vec<_> = much.map(|queue| zero(*queue, 0)).collect();
+    sent.push(zero(shallow, 8));
+    arrive(&mut bench, &mut [&mut host]);
+    bench.reactor.turn(bench.net.now()).unwrap();
+    let begun = [0, 8].map(|slba| bench.reactor.storage_mut().in_flight_at(slba * 512));
+    assert_eq!(begun[1], 1, "{begun:?}");
+    assert!((80..=130).contains(&begun[0]), "{begun:?}");
+    bench.reactor.storage_mut().hold = false;
+    bench.until(&mut [&mut host], |_, hosts| {
+        sent.retain(|one| hosts[0].take(*one).is_none());
+        sent.is_empty()
+    });
+    assert!(bench.reactor.due.is_empty());
+}
+
+/// Nobody waits for a queue that is alone.
+#[test]
+fn all_commands_of_a_lone_queue_are_begun_at_once() {
     let mut config = few_buffers();
     config.data[0].count = 512;
     let mut bench = Bench::with(10, config);
