@@ -49,6 +49,9 @@ impl Blueprint {
         qemu.args(["-smp", &machine.processors.to_string()]);
         qemu.args(["-display", "none", "-no-reboot"]);
         qemu.args(["-m", &format!("{}M", machine.memory_mib)]);
+        if machine.nodes > 1 {
+            qemu.args(nodes(machine));
+        }
         qemu.arg("-kernel").arg(self.image.folder.join("vmlinuz"));
         qemu.arg("-initrd").arg(self.image.folder.join("initrd"));
         qemu.args(["-append", &command_line(purpose)]);
@@ -158,6 +161,31 @@ impl Blueprint {
             kernel: String::new(),
         })
     }
+}
+
+/// Options that divide processors and memory among memory nodes: the last one has what
+/// is left over.
+fn nodes(machine: Machine) -> Vec<String> {
+    let Machine {
+        memory_mib,
+        processors,
+        nodes,
+    } = machine;
+    let part = |of: u32, node: u32| match node == nodes {
+        true => of,
+        false => of / nodes * node,
+    };
+    let node = |node: u32| {
+        let memory = part(memory_mib, node + 1) - part(memory_mib, node);
+        let (first, last) = (part(processors, node), part(processors, node + 1) - 1);
+        [
+            "-object".to_owned(),
+            format!("memory-backend-ram,id=memory{node},size={memory}M"),
+            "-numa".to_owned(),
+            format!("node,nodeid={node},memdev=memory{node},cpus={first}-{last}"),
+        ]
+    };
+    (0..nodes).flat_map(node).collect()
 }
 
 fn command_line(purpose: Purpose) -> String {
@@ -280,6 +308,23 @@ mod tests {
             "crashed: [ 2.0] BUG: kernel NULL pointer"
         );
         assert_eq!(cause_of_death("reboot: Power down"), "ended by itself");
+    }
+
+    #[test]
+    fn processors_and_memory_are_divided_among_nodes() {
+        let machine = Machine {
+            memory_mib: 1025,
+            processors: 3,
+            nodes: 2,
+        };
+        let options = nodes(machine).join(" ");
+        assert_eq!(
+            options,
+            "-object memory-backend-ram,id=memory0,size=512M \
+             -numa node,nodeid=0,memdev=memory0,cpus=0-0 \
+             -object memory-backend-ram,id=memory1,size=513M \
+             -numa node,nodeid=1,memdev=memory1,cpus=1-2"
+        );
     }
 
     #[test]

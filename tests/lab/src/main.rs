@@ -175,6 +175,7 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
     let machine = Machine {
         memory_mib: arguments.memory,
         processors: arguments.processors,
+        nodes: 1,
     };
     if arguments.shell {
         blueprint.shell(machine)?;

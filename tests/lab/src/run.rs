@@ -68,7 +68,7 @@ pub(crate) fn run(
     Ok((findings, kernel))
 }
 
-/// Cases for many processors come first, then those for much memory, so that a
+/// Cases for many processors or memory nodes come first, then those for much memory, so that a
 /// guest can run most of what is left; among them the long ones, so that all
 /// lanes end at about the same time.
 fn in_order(mut cases: Vec<Case>) -> Vec<Case> {
@@ -77,6 +77,7 @@ fn in_order(mut cases: Vec<Case>) -> Vec<Case> {
             let machine = case.scenario.machine;
             (
                 machine.processors,
+                machine.nodes,
                 machine.memory_mib,
                 case.scenario.timeout,
             )

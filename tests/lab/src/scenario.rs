@@ -71,13 +71,17 @@ pub(crate) struct Scenario {
 pub(crate) struct Machine {
     pub(crate) memory_mib: u32,
     pub(crate) processors: u32,
+    /// Memory nodes (NUMA), which have a processor each at least.
+    pub(crate) nodes: u32,
 }
 
 impl Machine {
     /// Whether a scenario that wants `wanted` can run on this one. More
     /// processors than that are slower, since they are emulated.
     pub(crate) fn suits(self, wanted: Self) -> bool {
-        self.memory_mib >= wanted.memory_mib && self.processors == wanted.processors
+        self.memory_mib >= wanted.memory_mib
+            && self.processors == wanted.processors
+            && self.nodes >= wanted.nodes
     }
 }
 
@@ -86,6 +90,7 @@ impl Default for Machine {
         Self {
             memory_mib: 1024,
             processors: 2,
+            nodes: 1,
         }
     }
 }
@@ -131,11 +136,18 @@ impl Scenario {
                 "fio-engine" => fio_engine = yes(key, value)?,
                 "packages" => packages = yes(key, value)?,
                 "processors" => machine.processors = number(key, value)?,
+                "nodes" => machine.nodes = number(key, value)?,
                 _ => {}
             }
         }
         if providers.is_empty() {
             return Err("no line `# providers: ...` names a provider".to_owned());
+        }
+        if machine.nodes > machine.processors {
+            return Err(format!(
+                "`# nodes: {}` are more than there are processors ({})",
+                machine.nodes, machine.processors
+            ));
         }
         Ok(Self {
             name: name.to_owned(),
@@ -258,7 +270,8 @@ mod tests {
     use super::*;
 
     const FILE: &str = "#!/bin/bash\n# about: it works: really\n# Some words.\n\
-        # providers: iwarp verbs-siw\n# timeout: 90\n# processors: 3\nsource lib.sh\n# memory: 1\n";
+        # providers: iwarp verbs-siw\n# timeout: 90\n# processors: 3\n# nodes: 2\n\
+        source lib.sh\n# memory: 1\n";
 
     fn scenario(name: &str) -> Scenario {
         Scenario::parse(name, FILE).unwrap()
@@ -276,7 +289,10 @@ mod tests {
         assert_eq!(scenario.providers, [Provider::Iwarp, Provider::VerbsSiw]);
         assert_eq!(scenario.timeout, Duration::from_secs(90));
         assert_eq!(scenario.machine.memory_mib, 1024);
-        assert_eq!(scenario.machine.processors, 3);
+        assert_eq!(
+            (scenario.machine.processors, scenario.machine.nodes),
+            (3, 2)
+        );
         assert!(!scenario.fio_engine && !scenario.packages);
     }
 
@@ -288,6 +304,10 @@ mod tests {
             ("# about: x\n# providers: tcp\n", "`tcp`"),
             ("# about: x\n# providers: iwarp\n# timeout: 0\n", "timeout"),
             ("# about: x\n# providers: iwarp\n# memory: big\n", "memory"),
+            (
+                "# about: x\n# providers: iwarp\n# nodes: 3\n",
+                "processors (2)",
+            ),
             ("# about: x\n# providers: iwarp\n# figures: 1\n", "figures"),
             ("# about: x\n# providers: iwarp\n# fio-engine:\n", "engine"),
         ] {
