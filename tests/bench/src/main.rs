@@ -54,18 +54,18 @@ struct Arguments {
     #[arg(long)]
     list: bool,
     /// Times that everything is measured in turn
-    #[arg(long, value_name = "N", default_value_t = 5,
+    #[arg(long, value_name = "N", default_value_t = ROUNDS,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     /// Seconds of each measurement, for example 2 or 0.5
-    #[arg(long, value_name = "S", default_value = "0.6", value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value = SECONDS, value_parser = seconds)]
     seconds: Duration,
     /// Only what has a figure to reach, 3 rounds
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
     /// Times that a measurement is tried until others have less than 10 % of a
     /// core; the least disturbed counts
-    #[arg(long, value_name = "N", default_value_t = 3,
+    #[arg(long, value_name = "N", default_value_t = TRIES,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     tries: u32,
     /// A foreign initiator to measure in turn with ours, both with our target
@@ -74,9 +74,14 @@ struct Arguments {
     /// A foreign target to measure in turn with ours, both with our initiator
     #[arg(long, value_name = "CMD")]
     peer_target: Option<String>,
-    /// Say where the time goes, by perf(1), of what does not reach its figure
+    /// Say where the time goes, by perf(1), of what does not reach its figure;
+    /// what refreshes docs/performance.md does so unasked
     #[arg(long)]
     profile: bool,
+    /// Leave docs/performance.md as it is. Only a run of all works refreshes it,
+    /// measured as it is without options
+    #[arg(long)]
+    no_refresh: bool,
     /// Measure also what needs more processor cores than there are
     #[arg(long)]
     force: bool,
@@ -95,9 +100,34 @@ struct Arguments {
     )]
     folder: PathBuf,
     /// Size of the file behind the works named file-..., in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 1024,
+    #[arg(long, value_name = "MIB", default_value_t = FILE_MIB,
           value_parser = clap::value_parser!(u64).range(16..=1_048_576))]
     file_mib: u64,
+}
+
+/// What `docs/performance.md` shows is measured so, see [`Arguments::refreshes`].
+const ROUNDS: u32 = 5;
+const SECONDS: &str = "0.6";
+const TRIES: u32 = 3;
+const FILE_MIB: u64 = 1024;
+
+impl Arguments {
+    /// Whether the documents get what comes out: all works, measured by the rule
+    /// and with what was built here. Less would replace a table by a worse one.
+    fn refreshes(&self) -> bool {
+        let all = self.works.is_empty() && !self.quick;
+        let usual = self.rounds == ROUNDS
+            && seconds(SECONDS) == Ok(self.seconds)
+            && self.tries == TRIES
+            && self.file_mib == FILE_MIB;
+        let ours = self.peer.is_none() && self.peer_target.is_none() && self.bin_dir.is_none();
+        all && usual && ours && !self.force && !self.no_refresh
+    }
+
+    /// Whether it is to be said where the time goes: in the documents always.
+    fn profiles(&self) -> bool {
+        self.profile || self.refreshes()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -171,17 +201,14 @@ fn dispatch(mut arguments: Arguments) -> Result<(), Trouble> {
         Format::Json => println!("{json}"),
         Format::Text => print!("{}", table::text(&results)),
     }
-    let whole = arguments.works.is_empty()
-        && !arguments.quick
-        && arguments.peer.is_none()
-        && arguments.peer_target.is_none();
-    if whole {
+    if arguments.refreshes() {
         document::refresh(&results)?;
         eprintln!("bench: docs/performance.md and its plots are refreshed");
     } else {
         document::plots(&results, &arguments.folder)?;
         eprintln!(
-            "bench: result.json and plots are in {}; only a whole run refreshes the documents",
+            "bench: result.json and plots are in {}; only a run of all works without options \
+             refreshes the documents",
             arguments.folder.display()
         );
     }
@@ -204,6 +231,32 @@ mod tests {
         let help = Arguments::command().term_width(80).render_long_help();
         for line in help.to_string().lines() {
             assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
+
+    #[test]
+    fn only_a_whole_run_as_it_comes_refreshes_the_documents() {
+        let parse = |line: &str| Arguments::parse_from(line.split(' '));
+        for line in ["bench", "bench --profile", "bench -o json --folder /a"] {
+            let arguments = parse(line);
+            assert!(arguments.refreshes() && arguments.profiles(), "{line}");
+        }
+        for option in [
+            "null-rand",
+            "--rounds 1",
+            "--seconds 0.1",
+            "--tries 1",
+            "--quick",
+            "--force",
+            "--file-mib 16",
+            "--bin-dir /a",
+            "--peer x",
+            "--peer-target x",
+            "--no-refresh",
+        ] {
+            let arguments = parse(&format!("bench {option}"));
+            assert!(!arguments.refreshes() && !arguments.profiles(), "{option}");
+            assert!(parse(&format!("bench --profile {option}")).profiles());
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -72,13 +72,16 @@ pub(crate) fn run(command: &Command, cores: &[usize], file: &Path) -> Result<(),
 
 /// Waits until perf is done.
 pub(crate) fn ended(mut perf: Child) -> Result<(), Trouble> {
-    let status = perf.wait().map_err(|error| missing(&error))?;
+    ended_with(perf.wait().map_err(|error| missing(&error))?)
+}
+
+fn ended_with(status: ExitStatus) -> Result<(), Trouble> {
     if status.success() {
         return Ok(());
     }
     Err(Trouble::SetUp(format!(
-        "perf failed, {status}; it may not be allowed: run as root, or \
-         `sysctl kernel.perf_event_paranoid=-1`"
+        "perf failed, {status}; it may not be allowed: run as root, \
+         `sysctl kernel.perf_event_paranoid=-1`, or {WITHOUT}"
     )))
 }
 
@@ -91,17 +94,25 @@ pub(crate) fn read(file: &Path) -> Result<Profile, Trouble> {
     Ok(Profile::of(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// That perf is there.
-pub(crate) fn must_have_perf() -> Result<(), Trouble> {
-    let version = Command::new("perf").arg("--version").output();
-    version.map(drop).map_err(|error| missing(&error))
+/// That perf is there and allowed: asked before anything is measured. Its samples go
+/// to `file`.
+pub(crate) fn must_have_perf(file: &Path) -> Result<(), Trouble> {
+    let mut record = record(file);
+    record.args(["--", "true"]).stdin(Stdio::null());
+    let output = record.output().map_err(|error| missing(&error))?;
+    ended_with(output.status)
 }
 
 fn missing(error: &std::io::Error) -> Trouble {
     Trouble::SetUp(format!(
-        "cannot start perf: {error}; install the package `linux-perf`, or leave out --profile"
+        "cannot start perf, which says where the time goes: {error}; install the package \
+         `linux-perf` (cargo xtask setup does), or {WITHOUT}"
     ))
 }
+
+/// How to do without it.
+const WITHOUT: &str =
+    "leave out --profile and leave docs/performance.md as it is with --no-refresh";
 
 fn record(file: &Path) -> Command {
     let mut perf = Command::new("perf");

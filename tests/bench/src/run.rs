@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments, works: Vec<Work>) -> Result<Results, Tr
         let works: Vec<Work> = rows.iter().map(|row| row.work).collect();
         let mut scene = setting.open(kind, &works)?;
         let mut measured = measure(&mut scene, &mut rows, kind.rounds(rounds), &bar);
-        if arguments.profile {
+        if arguments.profiles() {
             measured = measured.and_then(|()| profile(&scene, &mut rows));
         }
         measured.map_err(|trouble| {
@@ -91,11 +91,11 @@ fn prepare(setting: &Setting<'_>, rows: &[Row]) -> Result<(), Trouble> {
                 .to_owned(),
         ));
     }
-    if setting.arguments.profile {
-        must_have_perf()?;
-    }
     let folder = &setting.arguments.folder;
     fs::create_dir_all(folder).map_err(|error| Trouble::file("create", folder, &error))?;
+    if setting.arguments.profiles() {
+        must_have_perf(&folder.join("perf.data"))?;
+    }
     if measured.any(|row| row.work.disk == Disk::File) {
         must_have_fio()?;
         fill(&setting.file(), setting.arguments.file_mib << 20)?;

@@ -278,3 +278,15 @@ fn a_peer_that_fails_is_quoted() {
         .run
         .fails(2, &["it has no memory"]);
 }
+
+/// Without perf(1) the documents could not say where the time goes: nothing is
+/// measured then, and nothing of them replaced.
+#[test]
+fn a_whole_run_without_perf_is_refused() {
+    let folder = TempDir::new().unwrap();
+    let mut command = Command::new(nvmeof_e2e::runner());
+    // No program is there.
+    command.env("PATH", folder.path());
+    let run = Run::new(command).arg("--folder").arg(folder.path());
+    run.fails(2, &["`linux-perf`", "--no-refresh"]);
+}

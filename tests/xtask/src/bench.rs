@@ -6,6 +6,8 @@ use crate::setup::{self, Tool};
 
 /// What benchmarks need besides the toolchain.
 const TOOLS: &[Tool] = &[setup::FIO];
+/// And those that say where the time goes.
+const PROFILING: &[Tool] = &[setup::FIO, setup::PERF];
 
 /// `cargo xtask bench [...]`; `cargo xtask bench --help` says what there is.
 pub(crate) fn main(arguments: &[String]) -> Outcome {
@@ -15,7 +17,7 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
         .any(|argument| only_tells.contains(&argument.as_str()));
     let mut build = run::cargo("build --quiet --release --locked -p nvmeof-bench");
     if !tells {
-        setup::ensure(&[TOOLS, setup::RDMA])?;
+        setup::ensure(&[tools(arguments), setup::RDMA])?;
         build.args(["-p", "nvmeof-target", "-p", "nvmeof-cli"]);
     }
     // No command line is printed: the output may have to be JSON.
@@ -31,6 +33,16 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
     quietly(&mut bench)
 }
 
+/// What a run with these arguments needs. One without any refreshes the documents,
+/// and these say where the time goes; what else is to have a profile says so.
+fn tools(arguments: &[String]) -> &'static [Tool] {
+    let asks = arguments.iter().any(|argument| argument == "--profile");
+    match asks || arguments.is_empty() {
+        true => PROFILING,
+        false => TOOLS,
+    }
+}
+
 fn quietly(command: &mut std::process::Command) -> Outcome {
     let status = command
         .status()
@@ -41,5 +53,25 @@ fn quietly(command: &mut std::process::Command) -> Outcome {
             "The benchmark cannot run; see above.".to_owned(),
         )),
         _ => Err(Failure::Failed("the benchmark; see above".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_says_where_the_time_goes_gets_perf() {
+        let tools = |line: &str| {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            tools(&words)
+        };
+        for line in ["", "--profile", "null-rand --profile"] {
+            assert!(tools(line).contains(&setup::PERF), "{line}");
+        }
+        for line in ["--quick", "null-rand", "--no-refresh"] {
+            assert!(!tools(line).contains(&setup::PERF), "{line}");
+        }
+        assert!(setup::ALL.iter().any(|some| some.contains(&setup::PERF)));
     }
 }

@@ -55,6 +55,11 @@ pub(crate) const FIO: Tool = Tool::Package {
     name: "fio",
     program: "fio",
 };
+/// Says where the time goes of benchmarks.
+pub(crate) const PERF: Tool = Tool::Package {
+    name: "linux-perf",
+    program: "perf",
+};
 /// Unpacks fio's source package, for its headers.
 pub(crate) const DPKG_DEV: Tool = Tool::Package {
     name: "dpkg-dev",
@@ -120,8 +125,8 @@ pub(crate) const RDMA: &[Tool] = &[
 /// Everything that any command or document of the project uses.
 pub(crate) const ALL: &[&[Tool]] = &[
     &[
-        RUSTFMT, CLIPPY, CXX, E2FS, STRACE, FIO, DPKG_DEV, BINUTILS, JQ, SYSTEMD, VALGRIND, QEMU,
-        MMDEBSTRAP,
+        RUSTFMT, CLIPPY, CXX, E2FS, STRACE, FIO, PERF, DPKG_DEV, BINUTILS, JQ, SYSTEMD, VALGRIND,
+        QEMU, MMDEBSTRAP,
     ],
     RDMA,
 ];
