@@ -88,6 +88,15 @@ impl Contestant {
         matches!(self, Self::Peer | Self::PeerTarget)
     }
 
+    /// Into how many parts a measurement of all of these is cut. A foreign
+    /// initiator is told whole seconds, so everybody has one then.
+    pub(crate) fn slices(work: &Work, mut all: impl Iterator<Item = Self>) -> u32 {
+        match all.any(|one| one == Self::Peer) {
+            true => 1,
+            false => work.slices(),
+        }
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",

@@ -31,6 +31,8 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
+use crate::work::Work;
+
 /// Run yardsticks and ours in turn, and compare.
 #[derive(Debug, Parser)]
 #[command(
@@ -39,7 +41,8 @@ use clap::{Parser, ValueEnum};
         report as `nvmeof bench -o json` or fio do. Its environment says what to\n\
         measure: BENCH_RW, BENCH_BS, BENCH_IODEPTH, BENCH_RUNTIME (seconds), and where\n\
         our target is: BENCH_TRADDR, BENCH_TRSVCID, BENCH_NQN, BENCH_NSID. It starts on\n\
-        the initiator's core; the target's is BENCH_TARGET_CORE.\n\n\
+        the initiator's core; the target's is BENCH_TARGET_CORE. With it everybody is\n\
+        measured for whole seconds, in one piece.\n\n\
         A peer target is a shell command that serves NVMe over iWARP until it is killed\n\
         (let it `exec`): at BENCH_TRADDR the subsystem BENCH_NQN, with a null device as\n\
         namespace 1 and the file BENCH_FILE as namespace 2. It starts on the target's\n\
@@ -124,6 +127,30 @@ impl Arguments {
         all && usual && ours && !self.force && !self.no_refresh
     }
 
+    /// The works to measure: with a peer those that it takes part in.
+    fn chosen(&self) -> Result<Vec<Work>, Trouble> {
+        let mut works = work::select(&self.works)?;
+        if self.quick {
+            works.retain(|work| work.goal.is_some());
+        }
+        if self.peer.is_some() || self.peer_target.is_some() {
+            let all = works.len();
+            works.retain(Work::takes_peers);
+            let left_out = all - works.len();
+            if works.is_empty() {
+                return Err(Trouble::SetUp(
+                    "no peer takes part in these works, only in those whose names begin with \
+                     null- or file-, over software iWARP; name some of them, or no peer"
+                        .to_owned(),
+                ));
+            }
+            if left_out > 0 {
+                eprintln!("bench: {left_out} works are left out, in which no peer takes part");
+            }
+        }
+        Ok(works)
+    }
+
     /// Whether it is to be said where the time goes: in the documents always.
     fn profiles(&self) -> bool {
         self.profile || self.refreshes()
@@ -180,10 +207,7 @@ fn main() -> ExitCode {
 }
 
 fn dispatch(mut arguments: Arguments) -> Result<(), Trouble> {
-    let mut works = work::select(&arguments.works)?;
-    if arguments.quick {
-        works.retain(|work| work.goal.is_some());
-    }
+    let works = arguments.chosen()?;
     if arguments.list {
         for work in &works {
             println!("{:29}  {}", work.name(), work.summary());
@@ -258,6 +282,33 @@ mod tests {
             assert!(!arguments.refreshes() && !arguments.profiles(), "{option}");
             assert!(parse(&format!("bench --profile {option}")).profiles());
         }
+    }
+
+    #[test]
+    fn with_a_peer_only_works_are_measured_that_it_takes_part_in() {
+        let chosen = |line: &str| Arguments::parse_from(line.split(' ')).chosen();
+        for peer in ["--peer x", "--peer-target x"] {
+            let names = |line: &str| -> Vec<String> {
+                let works = chosen(&format!("bench {peer}{line}")).unwrap();
+                works.iter().map(Work::name).collect()
+            };
+            let all = names("");
+            let theirs = |name: &String| name.starts_with("null-") || name.starts_with("file-");
+            assert!(all.iter().all(theirs), "{all:?}");
+            assert!(
+                all.contains(&"file-randread-4k-qd128".to_owned()),
+                "{all:?}"
+            );
+            let some = names(" null-randread-4k-qd16 shm-null-randread-4k-qd16");
+            assert_eq!(some, ["null-randread-4k-qd16"]);
+            let trouble = chosen(&format!("bench {peer} shm-")).unwrap_err();
+            let words = trouble.to_string();
+            assert!(
+                words.contains("no peer takes part in these works"),
+                "{words}"
+            );
+        }
+        assert!(chosen("bench shm-").is_ok());
     }
 
     #[test]

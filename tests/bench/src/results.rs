@@ -72,6 +72,11 @@ impl Row {
         self.samples.iter().map(|(contestant, _)| *contestant)
     }
 
+    /// Into how many parts a measurement is cut.
+    pub(crate) fn slices(&self) -> u32 {
+        Contestant::slices(&self.work, self.contestants())
+    }
+
     fn of(&self, contestant: Contestant) -> &[Sample] {
         let found = self.samples.iter().find(|(one, _)| *one == contestant);
         found
@@ -174,7 +179,7 @@ impl Row {
             "goal": self.work.goal,
             "p99_goal": self.work.tail_goal,
             "queues": self.work.queues(),
-            "slices": self.work.slices(),
+            "slices": self.slices(),
             "lacks_cores": self.lacks_cores,
             "profile": self.profile,
             "yardstick": self.yardstick().name(),

@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::profile::must_have_perf;
 use crate::results::{Results, Row};
 use crate::scene::{Kind, Programs, Scene, Setting};
-use crate::work::{About, Disk, IDLE_SECONDS, Work};
+use crate::work::{Disk, IDLE_SECONDS, Work};
 use crate::{Arguments, Trouble};
 
 /// Rounds where it is to be quick.
@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &Arguments, works: Vec<Work>) -> Result<Results, Tr
     } else {
         arguments.rounds
     };
-    let time = arguments.seconds;
+    let time = time(arguments);
     let available = cores::allowed()?.len();
     let mut rows: Vec<Row> = works
         .into_iter()
@@ -64,13 +64,22 @@ pub(crate) fn run(arguments: &Arguments, works: Vec<Work>) -> Result<Results, Tr
     })
 }
 
+/// How long everybody is measured in a round. A foreign initiator is told whole
+/// seconds, and who is measured for longer has the calmer figure.
+fn time(arguments: &Arguments) -> Duration {
+    match arguments.peer {
+        Some(_) => Duration::from_secs_f64(arguments.seconds.as_secs_f64().ceil()),
+        None => arguments.seconds,
+    }
+}
+
 /// A row for a work, without contestants where there are too few cores.
 fn row(arguments: &Arguments, work: Work, available: usize) -> Row {
     let fits = work.cores() <= available;
     let mut contestants = Vec::new();
     if fits || arguments.force {
         contestants.extend(Contestant::of(&work));
-        if work.about == About::Iwarp {
+        if work.takes_peers() {
             contestants.extend(arguments.peer.as_ref().map(|_| Contestant::Peer));
             let target = arguments.peer_target.as_ref();
             contestants.extend(target.map(|_| Contestant::PeerTarget));
@@ -198,8 +207,8 @@ fn progress(rows: &[Row], rounds: u32, time: Duration) -> ProgressBar {
                 true if count > 0 => Duration::from_secs(IDLE_SECONDS).as_secs_f64(),
                 // Processes take time to start and to connect.
                 _ => {
-                    f64::from(count)
-                        * (time.as_secs_f64() + STARTING * f64::from(row.work.slices()))
+                    let starting = STARTING * f64::from(row.slices());
+                    f64::from(count) * (time.as_secs_f64() + starting)
                 }
             };
     }
@@ -245,6 +254,22 @@ mod tests {
                 assert_eq!(row.samples.is_empty(), !fits && !arguments.force, "{name}");
             }
         }
+    }
+
+    #[test]
+    fn with_a_foreign_initiator_everybody_has_the_same_time() {
+        let seconds = |line: &str| {
+            let arguments = Arguments::parse_from(line.split(' '));
+            (
+                time(&arguments).as_secs_f64(),
+                row(&arguments, work::all()[4], 2).slices(),
+            )
+        };
+        assert_eq!(seconds("bench"), (0.6, 4));
+        assert_eq!(seconds("bench --peer x"), (1.0, 1));
+        assert_eq!(seconds("bench --peer x --seconds 2.5"), (3.0, 1));
+        // Our initiator measures a foreign target as it does ours.
+        assert_eq!(seconds("bench --peer-target x"), (0.6, 4));
     }
 
     #[test]

@@ -109,9 +109,7 @@ impl Stage {
         contestants: &[Contestant],
         backwards: bool,
     ) -> Result<Vec<Sample>, Trouble> {
-        // A peer is told whole seconds.
-        let foreign = contestants.iter().any(|one| one.is_foreign());
-        let count = if foreign { 1 } else { work.slices() };
+        let count = Contestant::slices(work, contestants.iter().copied());
         let mut slices = vec![Vec::new(); contestants.len()];
         for slice in 0..count {
             let mut order: Vec<_> = contestants.iter().zip(&mut slices).collect();

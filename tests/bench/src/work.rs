@@ -149,6 +149,11 @@ impl Work {
         matches!(self.about, About::Idle | About::IdleShm | About::IdleCrowd)
     }
 
+    /// Whether foreign initiators and targets can be measured as well.
+    pub(crate) fn takes_peers(&self) -> bool {
+        self.about == About::Iwarp
+    }
+
     /// Processor cores that it takes.
     pub(crate) fn cores(&self) -> usize {
         match (self.about, self.placement) {
