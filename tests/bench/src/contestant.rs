@@ -72,7 +72,7 @@ impl Contestant {
             About::Async => &[Self::Shm, Self::ShmAsync],
             About::Crowd | About::CrowdShm => &[Self::Alone, Self::Crowd],
             About::Reactors | About::ReactorsShm => &[Self::OneReactor, Self::TwoReactors],
-            About::Idle | About::IdleShm | About::IdleCrowd => {
+            About::Idle | About::IdleShm | About::IdleCrowd | About::IdleCrowdShm => {
                 &[Self::Limit, Self::Target, Self::Initiator]
             }
         }

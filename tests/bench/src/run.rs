@@ -277,7 +277,7 @@ mod tests {
         let arguments = Arguments::parse_from(["bench", "--peer-target", "x"]);
         let works = work::all().into_iter();
         let rows: Vec<Row> = works.map(|work| row(&arguments, work, 4)).collect();
-        assert_eq!(kinds(&rows).len(), 7);
+        assert_eq!(kinds(&rows).len(), 8);
         assert_eq!(kinds(&rows).first(), Some(&Kind::Plain));
         let contestants: Vec<_> = rows[0].contestants().collect();
         assert_eq!(contestants.last(), Some(&Contestant::PeerTarget));

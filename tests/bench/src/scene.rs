@@ -50,7 +50,9 @@ impl Kind {
             | About::Zerocopy => Self::Plain,
             About::Crowd | About::CrowdShm => Self::Crowd(work.provider()),
             About::Reactors | About::ReactorsShm => Self::Reactors,
-            about @ (About::Idle | About::IdleShm | About::IdleCrowd) => Self::Idle(about),
+            about @ (About::Idle | About::IdleShm | About::IdleCrowd | About::IdleCrowdShm) => {
+                Self::Idle(about)
+            }
         }
     }
 
@@ -156,11 +158,7 @@ impl Setting<'_> {
     }
 
     fn idle(&self, about: About) -> Result<Scene, Trouble> {
-        let (head, provider, count) = match about {
-            About::IdleCrowd => (ROOM, "iwarp", CROWD),
-            About::IdleShm => ("", "shm", (1, 1)),
-            _ => ("", "iwarp", (1, 1)),
-        };
+        let (head, provider, count) = held(about);
         let null = BTreeSet::from([nsid(Disk::Null)]);
         let target = self.target("target-idle", head, &null, &[self.cores.target])?;
         let addr = target.addr()?;
@@ -259,6 +257,17 @@ impl Setting<'_> {
     }
 }
 
+/// What idle hosts hold: a head of the target's configuration, the provider, and
+/// controllers with I/O queues each.
+fn held(about: About) -> (&'static str, &'static str, (u16, u16)) {
+    match about {
+        About::IdleCrowd => (ROOM, "iwarp", CROWD),
+        About::IdleCrowdShm => (ROOM, "shm", CROWD),
+        About::IdleShm => ("", "shm", (1, 1)),
+        _ => ("", "iwarp", (1, 1)),
+    }
+}
+
 /// The address of what a scene does not have.
 const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
@@ -353,6 +362,17 @@ impl Programs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn idle_hosts_hold_what_the_name_says() {
+        for work in crate::work::all().iter().filter(|work| work.is_idle()) {
+            let (_, provider, (controllers, queues)) = held(work.about);
+            let (name, many) = (work.name(), controllers * (1 + queues) > 900);
+            assert!(name.contains(provider), "{name}");
+            assert_eq!(work.provider(), provider, "{name}");
+            assert_eq!(name.ends_with("-1000"), many, "{name}");
+        }
+    }
 
     #[test]
     fn target_serves_only_what_is_needed() {

@@ -60,10 +60,12 @@ pub(crate) enum About {
     IdleShm,
     /// The same of many queue pairs over software iWARP.
     IdleCrowd,
+    /// The same of many through shared memory.
+    IdleCrowdShm,
 }
 
-/// Queue pairs of [`About::Crowd`] and [`About::IdleCrowd`]: controllers, and
-/// I/O queues of each; with an admin queue each and [`BUSY`] others, 1,000.
+/// Queue pairs where there are many: controllers, and I/O queues of each; with an
+/// admin queue each and [`BUSY`] others, 1,000.
 pub(crate) const CROWD: (u16, u16) = (31, 31);
 /// Queue pairs that are busy where it says so.
 pub(crate) const BUSY: u16 = 8;
@@ -136,6 +138,7 @@ impl Work {
             About::Idle => "idle-iwarp".to_owned(),
             About::IdleShm => "idle-shm".to_owned(),
             About::IdleCrowd => "idle-iwarp-1000".to_owned(),
+            About::IdleCrowdShm => "idle-shm-1000".to_owned(),
         }
     }
 
@@ -146,7 +149,10 @@ impl Work {
 
     /// Whether nothing is read or written.
     pub(crate) fn is_idle(&self) -> bool {
-        matches!(self.about, About::Idle | About::IdleShm | About::IdleCrowd)
+        matches!(
+            self.about,
+            About::Idle | About::IdleShm | About::IdleCrowd | About::IdleCrowdShm
+        )
     }
 
     /// Whether foreign initiators and targets can be measured as well.
@@ -167,9 +173,12 @@ impl Work {
     /// The RDMA provider of ours.
     pub(crate) fn provider(&self) -> &'static str {
         match self.about {
-            About::Shm | About::Async | About::CrowdShm | About::ReactorsShm | About::IdleShm => {
-                "shm"
-            }
+            About::Shm
+            | About::Async
+            | About::CrowdShm
+            | About::ReactorsShm
+            | About::IdleShm
+            | About::IdleCrowdShm => "shm",
             About::Iwarp
             | About::Unix
             | About::UnixTcp
@@ -356,7 +365,13 @@ pub(crate) fn all() -> Vec<Work> {
         one(About::ReactorsShm, 32, 1.60),
     ]);
     // Of what an idle process may have at most.
-    works.extend([About::Idle, About::IdleShm, About::IdleCrowd].map(|about| one(about, 0, 1.0)));
+    let idle = [
+        About::Idle,
+        About::IdleShm,
+        About::IdleCrowd,
+        About::IdleCrowdShm,
+    ];
+    works.extend(idle.map(|about| one(about, 0, 1.0)));
     works
 }
 
@@ -399,7 +414,9 @@ mod tests {
         assert!(names.contains(&"crc-null-write-128k-qd32".to_owned()));
         assert!(names.contains(&"async-null-randread-4k-qd1".to_owned()));
         assert!(names.contains(&"reactors-iwarp-4k-qd32".to_owned()));
-        assert!(names.contains(&"idle-shm".to_owned()));
+        for idle in ["idle-iwarp", "idle-shm", "idle-iwarp-1000", "idle-shm-1000"] {
+            assert!(names.contains(&idle.to_owned()), "{idle}");
+        }
     }
 
     #[test]

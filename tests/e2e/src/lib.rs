@@ -33,7 +33,7 @@ pub use control::{ask, ctl, managed};
 pub use fio::{Jobs, engine};
 pub use image::{image, pattern, same_bytes};
 pub use metrics::{exchange, over_socket, sample};
-pub use observe::{cpu_seconds, fds, is_root, own_kib, rss_kib};
+pub use observe::{cpu_seconds, fds, is_root, own_kib, processor_time, rss_kib};
 pub use patience::{PATIENCE, eventually};
 pub use peer::{Peer, connect, connect_capsule, request};
 pub use run::{Ended, Run, Running, binary, copy_of, runner};

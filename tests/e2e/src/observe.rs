@@ -1,6 +1,7 @@
 //! What the kernel says about a process.
 
 use std::fs;
+use std::time::Duration;
 
 /// Open file descriptors.
 #[must_use]
@@ -42,6 +43,19 @@ pub fn cpu_seconds(pid: u32) -> f64 {
     let ticks: f64 = ticks.map(|field| field.parse::<f64>().unwrap()).sum();
     // USER_HZ is 100 on every Linux.
     ticks / 100.0
+}
+
+/// Time that the threads of a process had on processors so far. Not in ticks, of
+/// which a process that is all but idle has hardly one in ten seconds.
+#[must_use]
+pub fn processor_time(pid: u32) -> Duration {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let nanos = threads.map(|thread| {
+        let text = fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap();
+        // Time on a processor is first (sched-stats.rst of the kernel).
+        text.split(' ').next().unwrap().parse::<u64>().unwrap()
+    });
+    Duration::from_nanos(nanos.sum())
 }
 
 /// Whether the tests may do what only the superuser may.
