@@ -405,8 +405,7 @@ mod tests {
 
     #[test]
     fn fio_gets_its_options_in_one_word() {
-        let fio = stage("").local(&work::all()[0], TIME);
-        let words: Vec<_> = fio.get_args().map(|word| word.to_string_lossy()).collect();
+        let words = words_of_fio();
         for word in [
             "--bs=4096",
             "--iodepth=1",
@@ -415,5 +414,27 @@ mod tests {
         ] {
             assert!(words.iter().any(|one| one == word), "{word}: {words:?}");
         }
+    }
+
+    /// What the yardstick `local` is said to be: without one of these it would be
+    /// easier to reach.
+    #[test]
+    fn the_yardstick_of_files_has_all_that_io_uring_offers() {
+        let words = words_of_fio();
+        for word in [
+            "--ioengine=io_uring",
+            "--direct=1",
+            "--registerfiles=1",
+            "--fixedbufs=1",
+        ] {
+            let count = words.iter().filter(|one| *one == word).count();
+            assert_eq!(count, 1, "{word}: {words:?}");
+        }
+    }
+
+    fn words_of_fio() -> Vec<String> {
+        let fio = stage("").local(&work::all()[0], TIME);
+        let words = fio.get_args().map(|word| word.to_string_lossy());
+        words.map(|word| word.into_owned()).collect()
     }
 }
