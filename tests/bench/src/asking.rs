@@ -9,8 +9,10 @@ use serde_json::Value;
 use crate::tally::Tally;
 use crate::tcp::Shape;
 
-/// Polls without progress after which others get the core.
+/// Polls without progress after which others get the core: between two, each of them
+/// would take away from the other side's time where both have one core.
 const SPINS: u32 = 64;
+const SPINS_TOGETHER: u32 = 1;
 
 /// What operations go through.
 pub(crate) trait Medium {
@@ -35,7 +37,7 @@ pub(crate) fn measure(
     let mut idle: Vec<u16> = (0..shape.depth).collect();
     let mut whole = Vec::with_capacity(begun.len());
     let mut tally = Tally::default();
-    let mut spins = Spins::default();
+    let mut spins = Spins::new(shape);
     let start = Instant::now();
     let mut now = Duration::ZERO;
     loop {
@@ -62,19 +64,61 @@ pub(crate) fn measure(
 }
 
 /// Counts polls that brought nothing.
-#[derive(Debug, Default)]
-pub(crate) struct Spins(u32);
+#[derive(Debug)]
+pub(crate) struct Spins {
+    count: u32,
+    most: u32,
+}
 
 impl Spins {
+    pub(crate) fn new(shape: Shape) -> Self {
+        let most = if shape.block { SPINS_TOGETHER } else { SPINS };
+        Self { count: 0, most }
+    }
+
     pub(crate) fn turn(&mut self, progress: bool) {
         if progress {
-            self.0 = 0;
+            self.count = 0;
             return;
         }
-        self.0 = self.0.wrapping_add(1);
-        if self.0.is_multiple_of(SPINS) {
+        self.count = self.count.wrapping_add(1);
+        if self.gives_way() {
             std::thread::yield_now();
         }
         std::hint::spin_loop();
+    }
+
+    fn gives_way(&self) -> bool {
+        self.count.is_multiple_of(self.most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp::Direction;
+
+    #[test]
+    fn on_one_core_the_other_side_gets_it_at_once() {
+        let shape = |block| Shape {
+            direction: Direction::Read,
+            bytes: 4096,
+            depth: 1,
+            block,
+            zerocopy: false,
+        };
+        let turns_until_it_gives_way = |block| {
+            let mut spins = Spins::new(shape(block));
+            let mut turns = 0;
+            loop {
+                spins.turn(false);
+                turns += 1;
+                if spins.gives_way() {
+                    return turns;
+                }
+            }
+        };
+        assert_eq!(turns_until_it_gives_way(true), 1);
+        assert_eq!(turns_until_it_gives_way(false), SPINS);
     }
 }

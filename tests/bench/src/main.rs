@@ -210,7 +210,7 @@ fn dispatch(mut arguments: Arguments) -> Result<(), Trouble> {
     let works = arguments.chosen()?;
     if arguments.list {
         for work in &works {
-            println!("{:29}  {}", work.name(), work.summary());
+            println!("{:33}  {}", work.name(), work.summary());
         }
         return Ok(());
     }

@@ -100,10 +100,9 @@ pub fn serve(listener: &Socket, connections: Option<usize>) -> io::Result<()> {
 
 fn answer(socket: &Socket) -> io::Result<()> {
     let mut hello = [0; HELLO + 1];
-    let mut spins = Spins::default();
     let fd = loop {
         match receive_passed(socket.as_fd(), &mut hello) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => spins.turn(false),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::yield_now(),
             other => break other?.1,
         }
     };
@@ -114,6 +113,7 @@ fn answer(socket: &Socket) -> io::Result<()> {
     let mut rings = Rings::new(memory, shape);
     let mut places = vec![vec![0xa5; bytes(&shape)]; usize::from(shape.depth)];
     socket.set_nonblocking(true)?;
+    let mut spins = Spins::new(shape);
     let mut idle = 0u32;
     loop {
         let progress = rings.answer(&mut places)?;
@@ -263,7 +263,7 @@ mod tests {
                     direction,
                     bytes,
                     depth,
-                    block: false,
+                    block: depth == 1,
                     zerocopy: false,
                 };
                 let runtime = Duration::from_millis(50);

@@ -206,9 +206,10 @@ impl Stage {
             let (ip, port) = (target.ip().to_string(), target.port().to_string());
             self.ours(work, &["-a", &ip, "-s", &port], time)
         };
+        let tcp = || self.yardstick(work, "tcp-ask", self.tcp.to_string(), time);
         match contestant {
-            Contestant::Tcp => self.tcp(work, time),
-            Contestant::TcpZerocopy => with(self.tcp(work, time), &["--zerocopy"]),
+            Contestant::Tcp => tcp(),
+            Contestant::TcpZerocopy => with(tcp(), &["--zerocopy"]),
             Contestant::Local => self.local(work, time),
             Contestant::UnixBare => self.yardstick(work, "tcp-ask", &self.unix_bare, time),
             Contestant::Unix => self.ours(work, &["-a", &self.unix], time),
@@ -226,14 +227,6 @@ impl Stage {
         }
     }
 
-    fn tcp(&self, work: &Work, time: Duration) -> Command {
-        let mut ask = self.yardstick(work, "tcp-ask", self.tcp.to_string(), time);
-        if work.placement == Placement::Together {
-            ask.arg("--block");
-        }
-        ask
-    }
-
     fn yardstick(
         &self,
         work: &Work,
@@ -248,6 +241,9 @@ impl Stage {
         };
         ask.arg(side).arg(other).args(["--rw", direction]);
         ask.args(shape(work)).args(["--runtime", &seconds(time)]);
+        if work.placement == Placement::Together {
+            ask.arg("--block");
+        }
         ask
     }
 
@@ -400,6 +396,20 @@ mod tests {
             let failed = stage(script).measure(Contestant::Peer, &work, TIME);
             let text = failed.unwrap_err().to_string();
             assert!(text.contains("out of order"), "{text}");
+        }
+    }
+
+    #[test]
+    fn yardsticks_on_one_core_do_not_poll() {
+        for work in work::all() {
+            let yardstick = stage("").command(Contestant::yardstick(&work), &work, TIME);
+            let blocks = yardstick.get_args().any(|word| word == "--block");
+            assert_eq!(
+                blocks,
+                work.placement == Placement::Together,
+                "{}",
+                work.name()
+            );
         }
     }
 

@@ -95,7 +95,7 @@ fn profile_text(text: &mut String, cells: [&str; 9]) {
 }
 
 fn line(text: &mut String, [work, yardstick, ours, ratio, spread, goal]: [&str; 6]) {
-    let line = format!("{work:29} {yardstick:>9} {ours:>9} {ratio:>5} {spread:>11} {goal}");
+    let line = format!("{work:31} {yardstick:>9} {ours:>9} {ratio:>5} {spread:>10} {goal}");
     // Writing to a String cannot fail.
     let _ = writeln!(text, "{}", line.trim_end());
 }

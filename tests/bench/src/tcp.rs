@@ -34,8 +34,8 @@ pub struct Shape {
     pub bytes: u32,
     /// Operations in flight.
     pub depth: u16,
-    /// Whether to sleep in the socket call instead of polling it: better when
-    /// both sides are on one core.
+    /// Whether to sleep in the socket call instead of polling it, and to give the
+    /// core away at once where memory is polled: better when both sides are on one.
     pub block: bool,
     /// Whether payloads are sent without copying them (MSG_ZEROCOPY).
     pub zerocopy: bool,

@@ -125,7 +125,7 @@ impl Work {
         let what = format!("{}-{shape}", self.kind());
         match self.about {
             About::Iwarp => format!("{disk}-{what}{core}"),
-            About::Shm => format!("shm-{disk}-{what}"),
+            About::Shm => format!("shm-{disk}-{what}{core}"),
             About::Unix => format!("unix-{disk}-{what}"),
             About::UnixTcp => format!("unix-tcp-{what}"),
             About::Crc => format!("crc-{disk}-{what}"),
@@ -319,6 +319,7 @@ pub(crate) fn all() -> Vec<Work> {
     for depth in [1, 16, 128] {
         iwarp(Disk::Null, four, depth, Placement::Together, None);
     }
+    iwarp(Disk::Null, long, SIZES_DEPTH, Placement::Together, None);
     iwarp(Disk::File, four, 32, Placement::Apart, None);
     iwarp(Disk::File, four, 128, Placement::Apart, Some(0.85));
     let mut apart = |about, disk, bytes, depth, goal| {
@@ -334,6 +335,13 @@ pub(crate) fn all() -> Vec<Work> {
     ] {
         apart(About::Shm, disk, bytes, depth, goal);
     }
+    for depth in [1, 128] {
+        let together = Placement::Together;
+        works.extend(both(About::Shm, Disk::Null, four, depth, together, None));
+    }
+    let mut apart = |about, disk, bytes, depth, goal| {
+        works.extend(both(about, disk, bytes, depth, Placement::Apart, goal));
+    };
     let unix = [(four, 1), (four, 16), (four, 128), (long, SIZES_DEPTH)];
     for (bytes, depth) in unix {
         apart(About::Unix, Disk::Null, bytes, depth, None);
@@ -404,11 +412,13 @@ mod tests {
     #[test]
     fn names_differ_and_are_short_enough_for_the_table() {
         let mut names: Vec<String> = all().iter().map(Work::name).collect();
-        assert!(names.iter().all(|name| name.len() <= 29), "{names:?}");
+        assert!(names.iter().all(|name| name.len() <= 33), "{names:?}");
         names.sort();
         names.dedup();
         assert_eq!(names.len(), all().len());
         assert!(names.contains(&"null-randread-4k-qd128-1core".to_owned()));
+        assert!(names.contains(&"null-write-128k-qd32-1core".to_owned()));
+        assert!(names.contains(&"shm-null-randwrite-4k-qd128-1core".to_owned()));
         assert!(names.contains(&"null-write-128k-qd32".to_owned()));
         assert!(names.contains(&"shm-file-randread-4k-qd128".to_owned()));
         assert!(names.contains(&"crc-null-write-128k-qd32".to_owned()));
@@ -429,7 +439,7 @@ mod tests {
     #[test]
     fn parts_of_names_choose() {
         let chosen = select(&["128k-qd32".to_owned()]).unwrap();
-        assert_eq!(chosen.len(), 12);
+        assert_eq!(chosen.len(), 14);
         let chosen = select(&["shm-null-r".to_owned()]).unwrap();
         assert!(chosen.iter().all(|work| work.about == About::Shm));
         // A whole name is not a part of another.

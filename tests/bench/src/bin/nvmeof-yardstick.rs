@@ -47,6 +47,9 @@ enum Arguments {
         path: PathBuf,
         #[command(flatten)]
         work: Work,
+        /// Give the core away whenever there is nothing, since both have one
+        #[arg(long)]
+        block: bool,
     },
     /// Connect to a target and do nothing; prints how many queue pairs
     Hold {
@@ -156,10 +159,10 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             std::io::stdout().flush()?;
             shm::serve(&listener, None)?;
         }
-        Arguments::ShmAsk { path, work } => {
+        Arguments::ShmAsk { path, work, block } => {
             let report = shm::ask(&shm::Ask {
                 path: path.clone(),
-                shape: work.shape(false, false),
+                shape: work.shape(*block, false),
                 runtime: work.runtime,
             })?;
             println!("{report}");

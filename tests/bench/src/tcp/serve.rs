@@ -35,7 +35,7 @@ fn answer(mut stream: Socket) -> io::Result<()> {
     let mut places = places(&shape);
     let mut outbox = Outbox::new(shape.answer(), shape.depth, shape.zerocopy);
     let mut inbox = Inbox::new(shape.request(), shape.depth);
-    let mut spins = Spins::default();
+    let mut spins = Spins::new(shape);
     let mut ended = false;
     while !ended {
         let came = inbox.fill(&stream, &mut places, &mut ended)?;
