@@ -1,8 +1,9 @@
 //! What scenarios measured of ours beside a yardstick: ratios, their table, and
 //! the part of `docs/performance.md` that shows it.
 //!
-//! A scenario says `compare WORK ROUND THEIRS OURS`: operations a second of both,
-//! taken one right after the other in one guest. A ratio is taken within a round.
+//! A scenario says `compare WORK ROUND MEASURE THEIRS OURS` (tests/lab/guest/lib.sh):
+//! operations a second of both, taken one right after the other in one guest, in every
+//! second round ours first. A ratio is taken within a round.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -192,6 +193,42 @@ mod tests {
             .try_into()
             .unwrap();
         assert_eq!(even.ratio, 1.5);
+    }
+
+    /// What guests do, with something else in the place of fio and of the records.
+    #[test]
+    fn ours_is_first_in_every_second_round() {
+        let script = r#"
+            set -euo pipefail
+            source "$1"
+            record() { echo "$1=$2"; }
+            measure() { echo "$1 $2" >&2; [ "$1" = theirs ] && echo 200 || echo 300; }
+            for round in 1 2 3; do compare randread-4k-qd16 $round measure theirs ours; done
+        "#;
+        let library = Path::new(env!("CARGO_MANIFEST_DIR")).join("guest/lib.sh");
+        let mut bash = Command::new("bash");
+        let output = bash.args(["-c", script, "bash"]).arg(library).output();
+        let output = output.unwrap();
+        let order = String::from_utf8(output.stderr).unwrap();
+        let first: Vec<_> = order
+            .lines()
+            .filter_map(|line| line.split(' ').next())
+            .collect();
+        let turns = ["theirs", "ours", "ours", "theirs", "theirs", "ours"];
+        assert_eq!(first, turns, "{order}");
+        assert!(
+            order
+                .lines()
+                .all(|line| line.ends_with(" randread-4k-qd16"))
+        );
+        // And what is recorded is understood.
+        let records = String::from_utf8(output.stdout).unwrap();
+        let pairs: Vec<_> = records
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .filter_map(|(key, value)| round(key, value))
+            .collect();
+        assert_eq!(pairs, [("randread-4k-qd16", [200.0, 300.0]); 3]);
     }
 
     #[test]
