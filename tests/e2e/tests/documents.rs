@@ -139,6 +139,34 @@ fn the_commands_of_users_work() {
     }
 }
 
+/// fio keeps what it verified in a file of the folder that it is started in, unless
+/// told otherwise: nobody expects that of an example.
+#[test]
+fn what_is_shown_of_fio_leaves_no_file_behind() {
+    let mut shown = 0;
+    for document in all_documents() {
+        let text = read(&document).replace("\\\n", " ");
+        let commands = blocks(&text, "console");
+        let lines = commands.iter().flat_map(|block| block.lines());
+        for line in lines.filter(|line| line.starts_with("$ fio ") && line.contains("--verify=")) {
+            assert!(line.contains("--verify_state_save=0"), "{document}: {line}");
+            shown += 1;
+        }
+    }
+    assert!(shown > 0, "no document shows how fio verifies");
+}
+
+/// What makes the table of figures is the command without options.
+#[test]
+fn the_command_that_makes_the_table_is_shown() {
+    let shown = commands("README.md", "$ ");
+    let whole = shown.iter().any(|line| {
+        let line = line.split('#').next().unwrap_or_default();
+        line.trim_end() == "cargo xtask bench"
+    });
+    assert!(whole, "{shown:?}");
+}
+
 /// A shell that finds our programs, and runs `script`.
 fn shell(script: &str) -> Command {
     let folder = binary("nvmeof").parent().unwrap().canonicalize().unwrap();
