@@ -33,6 +33,9 @@ pub(crate) enum Contestant {
     /// Ours through shared memory, awaited.
     #[serde(rename = "shm-async")]
     ShmAsync,
+    /// Ours through shared memory, with SQPOLL.
+    #[serde(rename = "shm-sqpoll")]
+    ShmSqpoll,
     /// Ours with as many queue pairs as are busy.
     Alone,
     /// Ours with many more that are not.
@@ -70,6 +73,7 @@ impl Contestant {
             About::Crc => &[Self::Iwarp, Self::IwarpCrc],
             About::Zerocopy => &[Self::Tcp, Self::TcpZerocopy],
             About::Async => &[Self::Shm, Self::ShmAsync],
+            About::Sqpoll => &[Self::Shm, Self::ShmSqpoll],
             About::Crowd | About::CrowdShm => &[Self::Alone, Self::Crowd],
             About::Reactors | About::ReactorsShm => &[Self::OneReactor, Self::TwoReactors],
             About::Idle | About::IdleShm | About::IdleCrowd | About::IdleCrowdShm => {
@@ -109,6 +113,7 @@ impl Contestant {
             Self::UnixBare => "unix-bare",
             Self::Unix => "unix",
             Self::ShmAsync => "shm-async",
+            Self::ShmSqpoll => "shm-sqpoll",
             Self::Alone => "alone",
             Self::Crowd => "crowd",
             Self::OneReactor => "1-reactor",

@@ -43,7 +43,11 @@ impl Cores {
 
 /// All that we may use.
 pub(crate) fn allowed() -> Result<Vec<usize>, Trouble> {
-    let set = sched_getaffinity(SELF).map_err(|errno| trouble("ask for our cores", errno))?;
+    cores_of(SELF)
+}
+
+fn cores_of(thread: Pid) -> Result<Vec<usize>, Trouble> {
+    let set = sched_getaffinity(thread).map_err(|errno| trouble("ask for our cores", errno))?;
     let cores = 0..CpuSet::count();
     Ok(cores
         .filter(|core| set.is_set(*core).unwrap_or(false))
@@ -67,20 +71,51 @@ pub(crate) fn spawn(cores: &[usize], command: &mut Command) -> Result<Child, Tro
     })
 }
 
-/// Has a process go on on `cores`, with all threads that it has now.
+/// How the kernel names the threads that take a process's operations (SQPOLL).
+const TAKERS: &str = "iou-sqp-";
+
+/// Has a process go on on `cores`, with all threads that it has now, but for those
+/// that take its operations.
 pub(crate) fn shift(process: u32, cores: &[usize]) -> Result<(), Trouble> {
-    let threads = format!("/proc/{process}/task");
-    let all = fs::read_dir(&threads);
-    let all = all.map_err(|error| Trouble::file("read", threads.as_ref(), &error))?;
-    let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    for thread in numbers {
-        match stay(Pid::from_raw(thread), cores) {
+    for (thread, name) in threads(process)? {
+        if name.starts_with(TAKERS) {
+            continue;
+        }
+        match stay(thread, cores) {
             // It is gone by now.
-            Err(_) if !fs::exists(format!("{threads}/{thread}")).unwrap_or(false) => {}
+            Err(_) if !fs::exists(format!("/proc/{thread}")).unwrap_or(false) => {}
             other => other?,
         }
     }
     Ok(())
+}
+
+/// Lets the kernel's threads that take a process's operations (SQPOLL) run on all
+/// cores. Newer kernels bind them to those of the process; others have them anywhere,
+/// and refuse this.
+pub(crate) fn free_takers(process: u32) -> Result<(), Trouble> {
+    let all = allowed()?;
+    for (thread, name) in threads(process)? {
+        if name.starts_with(TAKERS) {
+            let _ = stay(thread, &all);
+        }
+    }
+    Ok(())
+}
+
+/// Threads of a process and their names.
+fn threads(process: u32) -> Result<Vec<(Pid, String)>, Trouble> {
+    let path = format!("/proc/{process}/task");
+    let all = fs::read_dir(&path);
+    let all = all.map_err(|error| Trouble::file("read", path.as_ref(), &error))?;
+    let threads = all.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let number = path.file_name()?.to_str()?.parse().ok()?;
+        // Without a name it is gone by now.
+        let name = fs::read_to_string(path.join("comm")).unwrap_or_default();
+        Some((Pid::from_raw(number), name))
+    });
+    Ok(threads.collect())
 }
 
 fn stay(thread: Pid, cores: &[usize]) -> Result<(), Trouble> {
@@ -94,6 +129,7 @@ fn stay(thread: Pid, cores: &[usize]) -> Result<(), Trouble> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
     use std::process::Stdio;
 
     use super::*;
@@ -127,6 +163,25 @@ mod tests {
             .find(|line| line.starts_with("Cpus_allowed_list"));
         assert_eq!(list, Some(&*format!("Cpus_allowed_list:\t{initiator}")));
         assert!(shift(pid, &[initiator]).is_err(), "it is gone");
+    }
+
+    /// A process with the name of such a thread.
+    #[test]
+    fn threads_that_take_operations_run_anywhere() {
+        let Cores { target, initiator } = Cores::find().unwrap();
+        let mut command = Command::new("sh");
+        let script = "echo iou-sqp-1 > /proc/$$/comm; echo named; read end";
+        command.args(["-c", script]).stdin(Stdio::piped());
+        let mut child = spawn(&[target], command.stdout(Stdio::piped())).unwrap();
+        let said = &mut [0; 5];
+        child.stdout.as_mut().unwrap().read_exact(said).unwrap();
+        let thread = Pid::from_raw(child.id().try_into().unwrap());
+        shift(child.id(), &[initiator]).unwrap();
+        assert_eq!(cores_of(thread).unwrap(), [target]);
+        free_takers(child.id()).unwrap();
+        assert_eq!(cores_of(thread).unwrap(), allowed().unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

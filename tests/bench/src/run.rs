@@ -92,8 +92,8 @@ fn row(arguments: &Arguments, work: Work, available: usize) -> Row {
 
 /// What has to be there before anything is measured.
 fn prepare(setting: &Setting<'_>, rows: &[Row]) -> Result<(), Trouble> {
-    let mut measured = rows.iter().filter(|row| !row.samples.is_empty()).peekable();
-    if measured.peek().is_none() {
+    let measured = || rows.iter().filter(|row| !row.samples.is_empty());
+    if measured().next().is_none() {
         return Err(Trouble::SetUp(
             "there is nothing to measure: these works need more processor cores than there \
              are; --force measures them all the same"
@@ -105,9 +105,13 @@ fn prepare(setting: &Setting<'_>, rows: &[Row]) -> Result<(), Trouble> {
     if setting.arguments.profiles() {
         must_have_perf(&folder.join("perf.data"))?;
     }
-    if measured.any(|row| row.work.disk == Disk::File) {
+    let len = setting.arguments.file_mib << 20;
+    if measured().any(|row| row.work.disk == Disk::File) {
         must_have_fio()?;
-        fill(&setting.file(), setting.arguments.file_mib << 20)?;
+        fill(&setting.file(), len)?;
+    }
+    if measured().any(|row| Kind::of(&row.work) == Kind::Sqpoll) {
+        fill(&setting.second_file(), len)?;
     }
     Ok(())
 }
@@ -277,7 +281,7 @@ mod tests {
         let arguments = Arguments::parse_from(["bench", "--peer-target", "x"]);
         let works = work::all().into_iter();
         let rows: Vec<Row> = works.map(|work| row(&arguments, work, 4)).collect();
-        assert_eq!(kinds(&rows).len(), 8);
+        assert_eq!(kinds(&rows).len(), 9);
         assert_eq!(kinds(&rows).first(), Some(&Kind::Plain));
         let contestants: Vec<_> = rows[0].contestants().collect();
         assert_eq!(contestants.last(), Some(&Contestant::PeerTarget));

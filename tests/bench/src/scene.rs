@@ -30,6 +30,8 @@ pub(crate) fn nsid(disk: Disk) -> &'static str {
 pub(crate) enum Kind {
     /// A target and the other sides of the yardsticks.
     Plain,
+    /// Two targets with a file each, of which one has SQPOLL.
+    Sqpoll,
     /// Two targets, of which one has many idle queue pairs over that provider.
     Crowd(&'static str),
     /// Two targets, of which one has two reactors.
@@ -48,6 +50,7 @@ impl Kind {
             | About::Crc
             | About::Async
             | About::Zerocopy => Self::Plain,
+            About::Sqpoll => Self::Sqpoll,
             About::Crowd | About::CrowdShm => Self::Crowd(work.provider()),
             About::Reactors | About::ReactorsShm => Self::Reactors,
             about @ (About::Idle | About::IdleShm | About::IdleCrowd | About::IdleCrowdShm) => {
@@ -60,7 +63,7 @@ impl Kind {
     pub(crate) fn rounds(self, rounds: u32) -> u32 {
         match self {
             Self::Idle(_) => 1,
-            Self::Plain | Self::Crowd(_) | Self::Reactors => rounds,
+            Self::Plain | Self::Sqpoll | Self::Crowd(_) | Self::Reactors => rounds,
         }
     }
 }
@@ -81,6 +84,7 @@ pub(crate) struct Scene {
     servers: Vec<Server>,
 }
 
+const SQPOLL: &str = "[storage]\nsqpoll = true\n\n";
 /// Room for the crowd, and for those that are busy.
 const ROOM: &str = "[limits]\nio_queues = 32\nhost_memory = 100\nport_memory = 100\n\n\
                     [reactor]\nbuffer_memory = \"256M\"\n\n";
@@ -92,6 +96,7 @@ impl Setting<'_> {
     pub(crate) fn open(&self, kind: Kind, works: &[Work]) -> Result<Scene, Trouble> {
         match kind {
             Kind::Plain => self.plain(works),
+            Kind::Sqpoll => self.sqpoll(),
             Kind::Crowd(provider) => self.crowd(provider),
             Kind::Reactors => self.reactors(),
             Kind::Idle(about) => self.idle(about),
@@ -127,6 +132,17 @@ impl Setting<'_> {
             servers.push(peer);
         }
         Ok(Scene::new(stage, servers))
+    }
+
+    fn sqpoll(&self) -> Result<Scene, Trouble> {
+        let (disk, core) = (BTreeSet::from([nsid(Disk::File)]), [self.cores.target]);
+        let without = self.target("target", "", &disk, &core)?;
+        let text = target_toml(&disk, &self.second_file(), &self.shm_folder());
+        let with = self.serve("target-sqpoll", &(SQPOLL.to_owned() + &text), &core)?;
+        // It would have to share the target's core with the target.
+        cores::free_takers(with.id())?;
+        let stage = self.stage(without.addr()?, with.addr()?);
+        Ok(Scene::new(stage, vec![without, with]))
     }
 
     fn crowd(&self, provider: &str) -> Result<Scene, Trouble> {
@@ -194,8 +210,13 @@ impl Setting<'_> {
         nsids: &BTreeSet<&str>,
         cores: &[usize],
     ) -> Result<Server, Trouble> {
-        let config = self.path(&format!("{name}.toml"));
         let text = head.to_owned() + &target_toml(nsids, &self.file(), &self.shm_folder());
+        self.serve(name, &text, cores)
+    }
+
+    /// Our target with that configuration.
+    fn serve(&self, name: &str, text: &str, cores: &[usize]) -> Result<Server, Trouble> {
+        let config = self.path(&format!("{name}.toml"));
         fs::write(&config, text).map_err(|error| Trouble::file("write", &config, &error))?;
         let mut serve = Command::new(&self.programs.target);
         serve.arg("serve").arg("--config").arg(&config);
@@ -249,6 +270,11 @@ impl Setting<'_> {
     /// The file behind the works on a file.
     pub(crate) fn file(&self) -> PathBuf {
         self.path("disk.img")
+    }
+
+    /// Another one, for a second target: a file is locked by the first.
+    pub(crate) fn second_file(&self) -> PathBuf {
+        self.path("disk-2.img")
     }
 
     /// Where our targets and our initiators meet.

@@ -26,8 +26,8 @@ pub(crate) struct Stage {
     pub(crate) initiators: Vec<usize>,
     /// Our target.
     pub(crate) target: SocketAddr,
-    /// The target that is compared with it: with a crowd, with more reactors, or
-    /// foreign.
+    /// The target that is compared with it: with SQPOLL, with a crowd, with more
+    /// reactors, or foreign.
     pub(crate) other: SocketAddr,
     /// The other side of the yardstick `tcp`.
     pub(crate) tcp: SocketAddr,
@@ -155,7 +155,7 @@ impl Stage {
     pub(crate) fn profile(&self, ours: Contestant, work: &Work) -> Result<Sides, Trouble> {
         let mut targets = self.servers.iter();
         let target = match ours {
-            Contestant::Crowd | Contestant::TwoReactors => targets.nth(1),
+            Contestant::ShmSqpoll | Contestant::Crowd | Contestant::TwoReactors => targets.nth(1),
             _ => targets.next(),
         };
         let target = *target.ok_or_else(|| Trouble::SetUp("no target runs".to_owned()))?;
@@ -219,7 +219,9 @@ impl Stage {
             // way on one core.
             Contestant::ShmAsync | Contestant::Alone => with(ours(self.target), AWAITED),
             Contestant::Crowd => with(ours(self.other), AWAITED),
-            Contestant::TwoReactors | Contestant::PeerTarget => ours(self.other),
+            Contestant::ShmSqpoll | Contestant::TwoReactors | Contestant::PeerTarget => {
+                ours(self.other)
+            }
             Contestant::Iwarp | Contestant::Shm | Contestant::OneReactor => ours(self.target),
             // Those that are idle are not started for each measurement.
             Contestant::Limit | Contestant::Target | Contestant::Initiator => Command::new("false"),

@@ -45,6 +45,9 @@ pub(crate) enum About {
     Zerocopy,
     /// Our async interface with the polled one, through shared memory.
     Async,
+    /// A file whose operations a thread of the kernel takes (SQPOLL), with the same
+    /// without, through shared memory.
+    Sqpoll,
     /// Busy queue pairs among many idle ones, with the same ones alone, over
     /// software iWARP.
     Crowd,
@@ -131,6 +134,7 @@ impl Work {
             About::Crc => format!("crc-{disk}-{what}"),
             About::Zerocopy => format!("zerocopy-{what}"),
             About::Async => format!("async-{disk}-{what}"),
+            About::Sqpoll => format!("sqpoll-{disk}-{what}"),
             About::Crowd => format!("crowd-iwarp-{shape}"),
             About::CrowdShm => format!("crowd-shm-{shape}"),
             About::Reactors => format!("reactors-iwarp-{shape}"),
@@ -175,6 +179,7 @@ impl Work {
         match self.about {
             About::Shm
             | About::Async
+            | About::Sqpoll
             | About::CrowdShm
             | About::ReactorsShm
             | About::IdleShm
@@ -356,6 +361,7 @@ pub(crate) fn all() -> Vec<Work> {
     }
     apart(About::Zerocopy, Disk::Null, long, SIZES_DEPTH, None);
     apart(About::Async, Disk::Null, four, 1, Some(1.15));
+    apart(About::Sqpoll, Disk::File, four, 32, None);
     let one = |about, depth, goal| Work {
         about,
         disk: Disk::Null,
@@ -461,6 +467,7 @@ mod tests {
             ("unix-tcp-randread-4k-qd16", "iwarp ≥1.60"),
             ("shm-null-randread-4k-qd128", "shm-bare ≥0.70"),
             ("shm-file-randread-4k-qd32", "local ≥0.95, p99 ≤1.15"),
+            ("sqpoll-file-randwrite-4k-qd32", "shm"),
             ("crowd-iwarp-4k-qd16", "alone ≥0.90"),
             ("crowd-shm-4k-qd16", "alone ≥0.90"),
             ("reactors-shm-4k-qd32", "1-reactor ≥1.60, needs 4 cores"),

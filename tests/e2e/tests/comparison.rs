@@ -137,11 +137,23 @@ fn each_medium_is_compared_with_its_yardstick() {
 
 #[test]
 fn files_are_compared_with_fio() {
-    let bench = Bench::of(&["file-randread-4k-qd32", "shm-file-randwrite-4k-qd32"]);
-    let (_, rows, _) = bench.with("--rounds", "1").rows();
+    let bench = Bench::of(&[
+        "file-randread-4k-qd32",
+        "shm-file-randwrite-4k-qd32",
+        "sqpoll-file-randread-4k-qd32",
+    ]);
+    let (_, rows, folder) = bench.with("--rounds", "1").rows();
     assert_eq!(contestants(&rows[0], 1), ["iwarp", "local"]);
     assert_eq!(contestants(&rows[1], 1), ["local", "shm"]);
     assert!(rows[1]["contestants"]["shm"]["p99_ratio"].is_object());
+    // Ours with SQPOLL, with ours without.
+    assert_eq!(contestants(&rows[2], 1), ["shm", "shm-sqpoll"]);
+    assert_eq!(rows[2]["yardstick"], "shm");
+    let sqpoll = |name: &str| {
+        let text = fs::read_to_string(folder.path().join(name)).unwrap();
+        text.contains("sqpoll = true")
+    };
+    assert!(sqpoll("target-sqpoll.toml") && !sqpoll("target.toml"));
 }
 
 /// What has processes of its own: many connections, two reactors (by force, where
