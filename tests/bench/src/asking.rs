@@ -9,9 +9,9 @@ use serde_json::Value;
 use crate::tally::Tally;
 use crate::tcp::Shape;
 
-/// Polls without progress after which others get the core: between two, each of them
-/// would take away from the other side's time where both have one core.
+/// Polls without progress after which others get the core.
 const SPINS: u32 = 64;
+/// The same where both sides have one core: the other one could have used each of them.
 const SPINS_TOGETHER: u32 = 1;
 
 /// What operations go through.
