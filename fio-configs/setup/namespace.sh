@@ -15,13 +15,17 @@ namespace_options() {
     # These become lines of a job file and words of a command.
     [[ $address$subsystem$provider =~ ^[][[:alnum:]/._:-]+$ ]] ||
         refuse "an address, subsystem or provider has a character that none has"
+    if [ -n "$shm_folder" ]; then shm_folder=$(realpath -m -- "$shm_folder"); fi
+    [[ $shm_folder =~ ^[[:alnum:]/._:,@+-]*$ ]] ||
+        refuse "--shm-folder $shm_folder: a job file takes letters, digits and /._:,@+-"
     engine_path=${NVMEOF_FIO_ENGINE:-$(dirname "$here")/build/release/libnvmeof_fio.so}
     [ -f "$engine_path" ] ||
         refuse "$engine_path is missing: cargo xtask fio-engine (or set NVMEOF_FIO_ENGINE)"
     engine_path=$(realpath "$engine_path")
     device="namespace $namespace of $subsystem at $address"
 
-    at=(-t rdma -n "$subsystem" --provider "$provider")
+    at=(-t rdma -n "$subsystem" --provider "$provider" ${crc:+--crc})
+    if [ -n "$shm_folder" ]; then at+=(--shm-folder "$shm_folder"); fi
     # The path is all of the address of a Unix socket.
     if [[ $address == unix:* ]]; then
         at+=(-a "$address")
@@ -91,7 +95,8 @@ namespace_job_files() {
         {
             cat "$here/setup/$setup.fio"
             printf '%s\n' "address=$address" "subsystem=$subsystem" \
-                "namespace=$namespace" "provider=$provider" "queues=$queues"
+                "namespace=$namespace" "provider=$provider" "queues=$queues" \
+                "crc=${crc:-0}" ${shm_folder:+"shm_folder=$shm_folder"}
         } >"$job_files/setup/$setup.fio"
     done
 }

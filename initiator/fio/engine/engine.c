@@ -23,8 +23,11 @@ struct engine_options {
 	char *subsystem;
 	char *provider;
 	char *hostnqn;
+	char *shm_folder;
 	unsigned int nsid;
 	unsigned int queues;
+	unsigned int shm_copy;
+	unsigned int crc;
 };
 
 #define ENGINE_OPTION(NAME, LONG, TYPE, FIELD, HELP) \
@@ -51,6 +54,23 @@ static struct fio_option options[] = {
 		ENGINE_OPTION("provider", "RDMA provider", FIO_OPT_STR_STORE, provider,
 			      "RDMA provider: auto, iwarp (software), verbs (devices) or shm"),
 		.def = "auto",
+	},
+	{
+		ENGINE_OPTION("shm_folder", "Folder of shared memory", FIO_OPT_STR_STORE,
+			      shm_folder,
+			      "Where targets on this host listen for shared memory: their "
+			      "shm.folder (folders of this user and of the system)"),
+	},
+	{
+		ENGINE_OPTION("shm_copy", "Copy through shared memory", FIO_OPT_BOOL, shm_copy,
+			      "Copy data through rings, also where a target of this user or of "
+			      "root could use our buffers in place"),
+		.def = "0",
+	},
+	{
+		ENGINE_OPTION("crc", "CRC of software iWARP", FIO_OPT_BOOL, crc,
+			      "Ask for a CRC on every frame of software iWARP"),
+		.def = "0",
 	},
 	{
 		ENGINE_OPTION("queues", "I/O queues", FIO_OPT_INT, queues,
@@ -85,8 +105,11 @@ static struct nvmeof_target target_of(struct thread_data *td)
 		.subsystem = o->subsystem,
 		.provider = o->provider,
 		.hostnqn = o->hostnqn,
+		.shm_folder = o->shm_folder,
 		.nsid = o->nsid,
 		.queues = o->queues,
+		.shm_copy = o->shm_copy,
+		.crc = o->crc,
 	};
 
 	return target;

@@ -11,8 +11,11 @@ struct nvmeof_target {
 	const char *subsystem;
 	const char *provider;
 	const char *hostnqn;
+	const char *shm_folder;
 	uint32_t nsid;
 	uint32_t queues;
+	uint32_t shm_copy; /* these two: 0 or 1 */
+	uint32_t crc;
 };
 
 /* Size of a namespace, in bytes. */

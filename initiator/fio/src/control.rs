@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmeof_initiator::blocking::{self, BlockingAdmin};
-use nvmeof_initiator::{ControllerInfo, Error, Geometry, Route, RouteOptions};
+use nvmeof_initiator::{ControllerInfo, Error, Geometry, Route};
 
 use crate::failure::Failure;
 use crate::options::Options;
@@ -109,7 +109,7 @@ impl Drop for Control {
 
 fn route(options: &Options) -> Result<Route, Failure> {
     let addr = options.connect.addr;
-    Ok(options.transport.route(addr, &RouteOptions::default())?)
+    Ok(options.transport.route(addr, &options.route)?)
 }
 
 fn connect(

@@ -44,6 +44,19 @@ impl From<Error> for Failure {
                  and the network between",
                 error.cause()
             ),
+            Error::Machine(machine) => match **machine {
+                MachineError::NobodyHere(_) => format!(
+                    "{}; check that the target runs on this host with provider \"shm\" or \
+                     \"auto\", and that its shm.users has this user; shm_folder= of the job \
+                     names its shm.folder",
+                    error.cause()
+                ),
+                MachineError::Provider { name: "verbs", .. } => format!(
+                    "{}; provider=iwarp needs no RDMA device, where the target serves iWARP",
+                    error.cause()
+                ),
+                _ => error.to_string(),
+            },
             _ => error.to_string(),
         };
         Self::new(text, errno(&error))
@@ -147,5 +160,14 @@ mod tests {
         assert!(text.contains("nobody listens on 10.0.0.1:4420"), "{text}");
         assert!(text.contains("address="), "{text}");
         assert!(!text.contains("(-a)"), "{text}");
+        let name = "verbs";
+        let text = "no device".to_owned();
+        for (why, option) in [
+            (MachineError::NobodyHere("nobody".to_owned()), "shm_folder="),
+            (MachineError::Provider { name, text }, "provider=iwarp"),
+        ] {
+            let text = Failure::from(Error::from(why)).to_string();
+            assert!(text.contains(option) && !text.contains("--"), "{text}");
+        }
     }
 }

@@ -31,8 +31,11 @@ pub struct CTarget {
     subsystem: *const c_char,
     provider: *const c_char,
     hostnqn: *const c_char,
+    shm_folder: *const c_char,
     nsid: u32,
     queues: u32,
+    shm_copy: u32,
+    crc: u32,
 }
 
 /// `struct nvmeof_size`.
@@ -63,7 +66,7 @@ pub struct CEnded {
 }
 
 const _: () = {
-    assert!(size_of::<CTarget>() == 40);
+    assert!(size_of::<CTarget>() == 56);
     assert!(size_of::<CSize>() == 16);
     assert!(size_of::<CRequest>() == 40);
     assert!(size_of::<CEnded>() == 16);
@@ -264,8 +267,11 @@ unsafe fn options_of(target: *const CTarget) -> Result<Options, Failure> {
         subsystem: word(target.subsystem)?,
         provider: word(target.provider)?,
         hostnqn: word(target.hostnqn)?,
+        shm_folder: word(target.shm_folder)?,
         nsid: target.nsid,
         queues: target.queues,
+        shm_copy: target.shm_copy != 0,
+        crc: target.crc != 0,
     })
 }
 
@@ -323,8 +329,11 @@ mod tests {
             subsystem: c"nqn.2026-11.org.example:disk".as_ptr(),
             provider: c"iwarp".as_ptr(),
             hostnqn: null(),
+            shm_folder: null(),
             nsid: 1,
             queues: 1,
+            shm_copy: 0,
+            crc: 0,
         }
     }
 

@@ -1,9 +1,12 @@
 //! The options of a job that are ours: where to connect, and how.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 
 use nix::errno::Errno;
-use nvmeof_initiator::{Address, AddressError, ConnectOptions, Identity, Nqn, Transport};
+use nvmeof_initiator::{
+    Address, AddressError, ConnectOptions, Identity, Nqn, RouteOptions, Transport,
+};
 
 use crate::failure::Failure;
 
@@ -16,6 +19,8 @@ pub struct Options {
     pub identity: Identity,
     /// The RDMA provider.
     pub transport: Transport,
+    /// What that wants to know.
+    pub route: RouteOptions,
     /// The namespace.
     pub nsid: u32,
 }
@@ -35,6 +40,12 @@ pub struct Given<'a> {
     pub queues: u32,
     /// `hostnqn`: name of this host.
     pub hostnqn: Option<&'a str>,
+    /// `shm_folder`: where targets on this host listen for shared memory.
+    pub shm_folder: Option<&'a str>,
+    /// `shm_copy`: no target uses our buffers in place.
+    pub shm_copy: bool,
+    /// `crc`: on every frame of software iWARP.
+    pub crc: bool,
 }
 
 /// Where NVMe over RDMA targets listen (NVMe RDMA transport 1.0, section 3.1.1).
@@ -73,6 +84,11 @@ impl Options {
             connect,
             identity,
             transport: transport.map_err(|error| wrong(format!("provider: {error}")))?,
+            route: RouteOptions {
+                shm_folder: given.shm_folder.map(PathBuf::from),
+                shm_copies: given.shm_copy,
+                crc: given.crc,
+            },
             nsid: given.nsid,
         })
     }
@@ -131,6 +147,9 @@ mod tests {
         provider: None,
         queues: 1,
         hostnqn: Some("nqn.2026-11.org.example:host"),
+        shm_folder: None,
+        shm_copy: false,
+        crc: false,
     };
 
     #[test]
@@ -154,8 +173,23 @@ mod tests {
         let options = Options::parse(&GIVEN).unwrap();
         assert_eq!(options.transport, Transport::Auto);
         assert_eq!((options.connect.io_queues, options.nsid), (1, 1));
+        assert_eq!(options.route, RouteOptions::default());
         let hostnqn = None;
         assert!(Options::parse(&Given { hostnqn, ..GIVEN }).is_ok());
+    }
+
+    #[test]
+    fn the_way_to_the_target_is_as_the_job_says() {
+        let given = Given {
+            shm_folder: Some("/run/disks"),
+            shm_copy: true,
+            ..GIVEN
+        };
+        let route = Options::parse(&given).unwrap().route;
+        assert_eq!(route.shm_folder.as_deref(), Some("/run/disks".as_ref()));
+        assert!(route.shm_copies && !route.crc);
+        let route = Options::parse(&Given { crc: true, ..GIVEN }).unwrap().route;
+        assert!(route.crc && !route.shm_copies);
     }
 
     #[test]

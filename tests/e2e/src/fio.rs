@@ -26,7 +26,7 @@ impl Jobs {
     /// folder of `setup`.
     #[must_use]
     pub fn new(setup: &Setup, target: &Target, global: &str, sections: &str) -> Self {
-        let (engine, address) = (engine(), target.address());
+        let (engine, address) = (engine(), target.place());
         let text = format!(
             "[global]\nioengine=external:{}\naddress={address}\nsubsystem={NQN}\n\
              hostnqn={HOST}\nverify_state_save=0\nrandrepeat=0\n{global}\n{sections}\n",

@@ -55,6 +55,12 @@ impl Target {
         self.address.socket_addr().unwrap()
     }
 
+    /// The same, or the Unix socket, as programs are told.
+    #[must_use]
+    pub fn place(&self) -> String {
+        self.address.to_string()
+    }
+
     /// Process identifier.
     #[must_use]
     pub fn pid(&self) -> u32 {

@@ -8,19 +8,29 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use nvmeof_e2e::{Ended, Jobs, Run, Setup, Target, engine, eventually, fds};
+use nvmeof_e2e::{Ended, Jobs, PATIENCE, Run, Setup, Target, engine, eventually, fds};
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
 
 fn total(job: &Value, operation: &str) -> u64 {
     job[operation]["total_ios"].as_u64().unwrap()
+}
+
+/// fio has been seen to report success for jobs that checked nothing.
+fn wrote_and_verified(jobs: &[Value]) {
+    for job in jobs {
+        assert!(total(job, "write") > 0, "{job}");
+        assert_eq!(total(job, "read"), total(job, "write"), "{job}");
+    }
 }
 
 #[test]
@@ -41,17 +51,91 @@ fn every_size_and_depth_is_verified() {
     let global = "rw=randwrite\nverify=crc32c\nverify_fatal=1\nstonewall";
     let jobs = Jobs::new(&setup, &target, global, sections).ok();
     assert_eq!(jobs.len(), 11);
-    for job in &jobs {
-        // fio has been seen to report success for jobs that checked nothing.
-        assert!(total(job, "write") > 0, "{job}");
-        assert_eq!(total(job, "read"), total(job, "write"), "{job}");
-    }
+    wrote_and_verified(&jobs);
     target.must_be_well();
     // One job, one controller; two queues where two are wanted.
     let controllers = target.lines(&["queue 1 of controller", "connected"]);
     assert_eq!(controllers.len(), 11);
     let second = target.lines(&["queue 2 of controller", "connected"]);
     assert_eq!(second.len(), 1);
+    target.stop();
+}
+
+/// What the next two do, with jobs that are threads and such that are processes.
+const LOCALLY: &str = "rw=randwrite\nverify=crc32c\nverify_fatal=1\nstonewall\nnumjobs=2\n\
+                       offset_increment=4m\nsize=4m";
+
+/// A target whose sockets are in a folder of its own: found there and nowhere else.
+#[test]
+fn jobs_and_threads_share_memory_with_the_target() {
+    let setup = Setup::new().provider("\"shm\"").file(16 * MIB);
+    let mut target = setup.start();
+    let folder = setup.shm_folder().display().to_string();
+    let global = format!("{LOCALLY}\nshm_folder={folder}");
+    let sections = "\
+        [auto]\nbs=16k\niodepth=32\n\
+        [jobs]\nbs=4k\niodepth=16\nqueues=2\nprovider=shm\n\
+        [threads]\nbs=128k\niodepth=8\nprovider=shm\nthread\n";
+    let jobs = Jobs::new(&setup, &target, &global, sections).ok();
+    assert_eq!(jobs.len(), 6);
+    wrote_and_verified(&jobs);
+    let io_queues = |way: &str| {
+        let lines = target.lines(&[way]);
+        lines
+            .iter()
+            .filter(|line| !line.contains("queue=0"))
+            .count()
+    };
+    let ways = || ["in_place=true", "in_place=false"].map(io_queues);
+    assert_eq!(ways(), [8, 0], "one of each job, but for two with two");
+    let section = "[copied]\nbs=4k\niodepth=16\nprovider=shm\nthread\nshm_copy=1\n";
+    wrote_and_verified(&Jobs::new(&setup, &target, &global, section).ok());
+    assert_eq!(ways(), [8, 2]);
+    let section = "[elsewhere]\nrw=read\nprovider=shm\n";
+    let words = ["cannot connect through shared memory", "shm_folder="];
+    Jobs::new(&setup, &target, "", section).fails(&words);
+    target.must_be_well();
+    target.stop();
+}
+
+#[test]
+fn jobs_and_threads_go_through_a_unix_socket() {
+    // Its own folder: the path of a socket has to be short.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nvmeof.sock");
+    let setup = Setup::new().socket(&path).file(16 * MIB);
+    let mut target = setup.start();
+    let sections = "\
+        [jobs]\nbs=4k\niodepth=16\nqueues=2\n\
+        [threads]\nbs=128k\niodepth=8\nthread\n\
+        [checked]\nbs=4k\niodepth=16\nprovider=iwarp\ncrc=1\n";
+    let jobs = Jobs::new(&setup, &target, LOCALLY, sections).ok();
+    assert_eq!(jobs.len(), 6);
+    wrote_and_verified(&jobs);
+    target.must_be_well();
+    target.stop();
+}
+
+/// RFC 5044, section 7.1: bit C of the frame that a connection begins with.
+#[test]
+fn a_crc_is_asked_for_when_the_job_says_so() {
+    let setup = Setup::new().namespace("null:1M", "");
+    let target = setup.start();
+    for (lines, asked) in [("", 0), ("crc=0\n", 0), ("crc=1\n", 0x40)] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let section = format!("[job]\nrw=read\nprovider=iwarp\naddress={address}\n{lines}");
+        let fio = Jobs::new(&setup, &target, "", &section).fio().start();
+        let mut frame = [0; 20];
+        let mut peer = eventually(|| listener.accept().ok()).unwrap().0;
+        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        peer.read_exact(&mut frame).unwrap();
+        drop(peer);
+        assert!(frame.starts_with(b"MPA ID Req Frame"), "{frame:?}");
+        assert_eq!(frame[16] & 0x40, asked, "{lines}");
+        assert_eq!(fio.end().status, Some(1));
+    }
     target.stop();
 }
 
@@ -240,7 +324,7 @@ fn every_job_file_of_the_project_runs() {
     let listed: BTreeSet<String> = order.iter().copied().map(str::to_owned).collect();
     assert_eq!(listed, job_files(&folder));
     for names in order.chunks(TOGETHER) {
-        let ended = run_jobs(&folder, &setup, &target, names);
+        let ended = run_jobs(&folder, &setup, &target, names, "");
         let results: Value = serde_json::from_slice(&ended.stdout).unwrap();
         assert_eq!(results["bytes"], 64 * MIB, "{ended}");
         let jobs = results["jobs"].as_array().unwrap();
@@ -258,11 +342,36 @@ fn every_job_file_of_the_project_runs() {
     target.stop();
 }
 
-fn run_jobs(folder: &Path, setup: &Setup, target: &Target, names: &[&str]) -> Ended {
+/// `--provider` and `--shm-folder` reach both programs that `run` starts; `--crc` does,
+/// where it means nothing.
+#[test]
+fn the_jobs_run_through_shared_memory() {
+    let setup = Setup::new().provider("\"shm\"").file(64 * MIB);
+    let target = setup.start();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fio-configs");
+    let way = format!(
+        "--crc --provider shm --shm-folder {}",
+        setup.shm_folder().display()
+    );
+    let jobs = ["verify-crc32c-qd32", "randread-4k-qd1"];
+    let ended = run_jobs(&folder, &setup, &target, &jobs, &way);
+    let results: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    for job in results["jobs"].as_array().unwrap() {
+        assert_eq!(job["status"], "ok", "{ended}");
+    }
+    let kept = setup.path("reports/job-files/setup/measure.fio");
+    assert!(fs::read_to_string(kept).unwrap().contains("\ncrc=1\n"));
+    let run = || Run::new(Command::new(folder.join("run")));
+    let words = ["--shm-folder", "--engine nvmeof"];
+    run().args("/dev/null --shm-folder /run").fails(2, &words);
+    target.stop();
+}
+
+fn run_jobs(folder: &Path, setup: &Setup, target: &Target, names: &[&str], way: &str) -> Ended {
     let mut run = Command::new(folder.join("run"));
     run.env("RUNTIME", "1").env("NVMEOF_FIO_ENGINE", engine());
     let run = Run::new(run).args("--engine nvmeof --queues 2 --short -o json");
-    let run = run.arg("--address").arg(target.address().to_string());
+    let run = run.args(way).arg("--address").arg(target.place());
     let run = run.args("--subsystem").arg(nvmeof_e2e::NQN);
     let run = run.arg("--keep").arg(setup.path("reports"));
     run.arg("--jobs").arg(names.join(",")).ok()
