@@ -29,8 +29,8 @@ use case::Case;
 enum Arguments {
     /// Compare with the baseline
     Check {
-        /// Make what is counted the new baseline where it differs; the reason
-        /// goes into the file
+        /// Make what is counted the new baseline where it differs, of the CASEs
+        /// that are named; the reason goes into the file
         #[arg(long, value_name = "REASON")]
         accept: Option<String>,
         /// Print the functions in which most instructions are
@@ -45,7 +45,7 @@ enum Arguments {
     Run { case: String, rounds: u32 },
 }
 
-/// A count may be above its baseline by so many of a hundred.
+/// A count may be above or below its baseline by so many of a hundred.
 const TOLERANCE: u64 = 3;
 
 fn main() -> ExitCode {
@@ -87,7 +87,7 @@ fn check(accept: Option<&str>, profile: bool, parts: &[String]) -> Result<(), St
     print!("{}", verdict.table);
     match accept {
         Some(reason) => {
-            baseline.accept(&counts, &compiler, reason.trim());
+            baseline.accept(&counts, &compiler, reason.trim())?;
             baseline.write()
         }
         None if verdict.failures.is_empty() => Ok(()),
