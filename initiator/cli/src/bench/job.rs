@@ -145,7 +145,16 @@ const POLLING: PollingConfig = PollingConfig {
     learns: true,
 };
 /// How long to sleep at most: the clock has to be looked at as well.
-const NAP_MS: u8 = 10;
+const NAP: Duration = Duration::from_millis(10);
+
+/// How long one may sleep who is to look again at `deadline`: nobody else wakes a
+/// provider that told its peer that it looks by itself. In whole milliseconds; `None`
+/// is not at all.
+fn nap(deadline: Option<Duration>, now: Duration) -> Option<PollTimeout> {
+    let left = deadline.map_or(NAP, |at| at.saturating_sub(now).min(NAP));
+    let left = u8::try_from(left.as_millis()).ok()?;
+    (left > 0).then(|| left.into())
+}
 
 impl Job {
     pub(super) fn new(
@@ -213,11 +222,12 @@ impl Job {
             AfterTurn::Turn => return std::hint::spin_loop(),
             AfterTurn::Yield | AfterTurn::Sleep => self.start.elapsed(),
         };
-        match self.queue.wait_fd() {
-            Some(fd) if next == AfterTurn::Sleep => {
+        let nap = nap(self.queue.next_deadline(), before);
+        match self.queue.wait_fd().zip(nap) {
+            Some((fd, nap)) if next == AfterTurn::Sleep => {
                 // An interrupted sleep is a short one.
                 let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
-                let _ = poll(&mut fds, PollTimeout::from(NAP_MS));
+                let _ = poll(&mut fds, nap);
                 polling.slept(self.start.elapsed().saturating_sub(before));
             }
             _ => {
@@ -295,6 +305,17 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_sleeps_beyond_the_deadline() {
+        let now = Duration::from_secs(5);
+        let nap_until = |left| nap(Some(now + left), now).and_then(|nap| nap.as_millis());
+        assert_eq!(nap(None, now), Some(10u8.into()));
+        assert_eq!(nap_until(Duration::from_secs(1)), Some(10));
+        assert_eq!(nap_until(Duration::from_millis(3)), Some(3));
+        assert_eq!(nap_until(Duration::ZERO), None);
+        assert_eq!(nap(Some(Duration::ZERO), now), None, "it is over");
+    }
 
     #[test]
     fn tallies_add_up() {
