@@ -95,9 +95,16 @@ impl Blocks {
     /// Bytes of payload.
     #[must_use]
     pub fn bytes(&self) -> u64 {
+        self.bytes_of(self.units())
+    }
+
+    /// Bytes of payload of `count` blocks.
+    #[inline]
+    #[must_use]
+    pub fn bytes_of(&self, count: u64) -> u64 {
         match self.operation {
             Operation::WriteZeroes { .. } | Operation::Verify => 0,
-            _ => self.offset_of(self.units()),
+            _ => self.offset_of(count),
         }
     }
 
@@ -127,6 +134,7 @@ impl Blocks {
     }
 
     /// Most blocks of one command.
+    #[inline]
     #[must_use]
     pub fn step(&self, limits: &IoLimits) -> u64 {
         let step = match self.operation {
@@ -148,51 +156,62 @@ impl Blocks {
 
     /// The command for `count` blocks from block `first`, counted from 0.
     /// `count` is at most [`step`](Self::step).
+    #[inline]
     #[must_use]
-    pub fn command(&self, first: u64, count: u64) -> Command {
+    pub fn sqe(&self, first: u64, count: u64) -> Sqe {
         match self.operation {
-            Operation::CompareWrite => self.half(first == 0),
+            Operation::CompareWrite => self.half(first),
             _ => self.one(first, count),
         }
     }
 
+    /// The name of that command.
+    #[must_use]
+    pub fn name(&self, first: u64) -> &'static str {
+        let operation = match self.operation {
+            Operation::CompareWrite => Self::half_of(first).0,
+            whole => whole,
+        };
+        io::name(operation.opcode())
+    }
+
     /// The command of an operation that is not fused.
     #[inline]
-    fn one(&self, first: u64, count: u64) -> Command {
-        let place = self.place(first, count);
+    fn one(&self, first: u64, count: u64) -> Sqe {
         let blocks = u32::try_from(count).unwrap_or(MAX_BLOCKS).min(MAX_BLOCKS);
         debug_assert_eq!(u64::from(blocks), count, "callers keep to step()");
         let mut flags = self.operation.flags();
         flags.set(IoFlags::FUA, self.fua);
-        let sqe = Io {
+        Io {
             nsid: self.nsid,
-            slba: place.slba,
+            slba: self.slba.saturating_add(first),
             blocks,
             flags,
         }
-        .to_sqe(self.operation.opcode());
-        let len = match self.operation {
-            Operation::WriteZeroes { .. } | Operation::Verify => 0,
-            _ => u32::try_from(self.offset_of(count)).unwrap_or(u32::MAX),
-        };
-        let name = io::name(self.operation.opcode());
-        Command::new(sqe, name, self.direction(), len).at(place)
+        .to_sqe(self.operation.opcode())
     }
 
     /// One command of a fused operation.
     #[cold]
-    fn half(&self, first: bool) -> Command {
-        let (operation, fuse) = if first {
+    fn half(&self, first: u64) -> Sqe {
+        let (operation, fuse) = Self::half_of(first);
+        let alone = Self {
+            operation,
+            fua: self.fua && fuse == Fuse::Second,
+            ..*self
+        };
+        let mut sqe = alone.one(0, self.count);
+        sqe.set_fuse(fuse);
+        sqe
+    }
+
+    /// Which half of a fused operation starts at block `first`.
+    fn half_of(first: u64) -> (Operation, Fuse) {
+        if first == 0 {
             (Operation::Compare, Fuse::First)
         } else {
             (Operation::Write, Fuse::Second)
-        };
-        let alone = Self {
-            operation,
-            fua: self.fua && !first,
-            ..*self
-        };
-        alone.one(0, self.count).fused(fuse)
+        }
     }
 
     /// `count` blocks from block `first`, counted from 0.
@@ -369,7 +388,7 @@ mod tests {
 
     #[test]
     fn block_counts_start_at_zero_on_the_wire() {
-        let sqe = sqe(&read(0x1_0000_0008, 16).command(8, 8));
+        let sqe = read(0x1_0000_0008, 16).sqe(8, 8);
         assert_eq!((sqe.cdw10.get(), sqe.cdw11.get()), (16, 1));
         assert_eq!(sqe.cdw12.get(), 7);
     }
@@ -382,11 +401,11 @@ mod tests {
             ..read(0, 65536)
         };
         assert_eq!(
-            sqe(&zeroes.command(0, 65536)).cdw12.get(),
+            zeroes.sqe(0, 65536).cdw12.get(),
             0xffff | (IoFlags::FUA | IoFlags::DEALLOCATE).bits()
         );
         assert_eq!(zeroes.bytes(), 0);
-        assert!(zeroes.command(0, 8).is_empty());
+        assert_eq!(zeroes.bytes_of(8), 0);
     }
 
     #[test]
@@ -414,7 +433,7 @@ mod tests {
             ..limits
         };
         assert_eq!((verify.step(&some), verify.bytes()), (100, 0));
-        assert_eq!(sqe(&verify.command(0, 100)).opcode, io::VERIFY);
+        assert_eq!(verify.sqe(0, 100).opcode, io::VERIFY);
         let tiny = IoLimits {
             max_transfer: 1,
             ..limits
@@ -434,15 +453,16 @@ mod tests {
         assert_eq!((fused.units(), fused.bytes()), (16, 8192));
         assert_eq!((fused.step(&limits), fused.together()), (8, 2));
         assert_eq!(fused.offset_of(8), 4096);
-        let halves = [fused.command(0, 8), fused.command(8, 8)];
-        for (half, (opcode, fuse, flags)) in halves.iter().zip([
-            (io::COMPARE, Fuse::First, 7),
-            (io::WRITE, Fuse::Second, 7 | IoFlags::FUA.bits()),
-        ]) {
-            assert_eq!((half.len(), half.place()), (4096, Some(fused.place(8, 8))));
-            let sqe = sqe(half);
+        assert_eq!(fused.bytes_of(8), 4096);
+        for (first, opcode, fuse, flags) in [
+            (0, io::COMPARE, Fuse::First, 7),
+            (8, io::WRITE, Fuse::Second, 7 | IoFlags::FUA.bits()),
+        ] {
+            let sqe = fused.sqe(first, 8);
             assert_eq!((sqe.opcode, sqe.fuse()), (opcode, fuse));
             assert_eq!((sqe.cdw10.get(), sqe.cdw12.get()), (0x40, flags));
+            assert_eq!(fused.name(first), io::name(opcode));
+            assert_eq!(fused.place(first, 8), fused.place(0, 8));
         }
     }
 

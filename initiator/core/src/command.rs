@@ -1,7 +1,7 @@
 //! A command before it has an identifier and memory, and the response to it.
 
 use nvmeof_wire::opcode::Direction;
-use nvmeof_wire::sqe::{Fuse, SQE_LEN};
+use nvmeof_wire::sqe::SQE_LEN;
 use nvmeof_wire::{Cqe, Sgl, Sqe, Status};
 use zerocopy::little_endian::U16;
 
@@ -97,12 +97,6 @@ impl Command {
         self
     }
 
-    /// The same, as one half of a fused operation.
-    pub(crate) fn fused(mut self, fuse: Fuse) -> Self {
-        self.sqe.set_fuse(fuse);
-        self
-    }
-
     /// The specification's name of the command.
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -133,17 +127,30 @@ impl Command {
         self.place
     }
 
+    /// The submission queue entry, without identifier and payload.
+    #[must_use]
+    pub fn sqe(&self) -> Sqe {
+        self.sqe
+    }
+
     /// The submission queue entry as it goes out, with identifier and payload.
     #[must_use]
     pub fn capsule(&self, cid: Cid, payload: Payload) -> [u8; SQE_LEN] {
-        let mut sqe = self.sqe;
-        sqe.cid = U16::new(cid.0);
-        sqe.dptr = payload.sgl().to_descriptor();
-        sqe.to_bytes()
+        payload.capsule(self.sqe, cid)
     }
 }
 
 impl Payload {
+    /// A submission queue entry as it goes out, with identifier and payload.
+    #[inline]
+    #[must_use]
+    pub fn capsule(self, mut sqe: Sqe, cid: Cid) -> [u8; SQE_LEN] {
+        sqe.cid = U16::new(cid.0);
+        sqe.dptr = self.sgl().to_descriptor();
+        sqe.to_bytes()
+    }
+
+    #[inline]
     fn sgl(self) -> Sgl {
         match self {
             // Linux sends a keyed descriptor of no length, SPDK an unkeyed one;

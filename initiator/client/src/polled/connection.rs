@@ -307,19 +307,32 @@ impl Connection {
     }
 
     fn handle(&mut self, event: Event, done: &mut Vec<Done>) {
-        if event.qp() != self.qp {
-            return;
+        match event {
+            Event::Received(received) if received.qp == self.qp => {
+                self.on_received(received, done);
+            }
+            Event::Completion(completion) if completion.qp == self.qp => {
+                self.on_completion(completion, done);
+            }
+            rare if rare.qp() == self.qp => self.handle_rare(rare, done),
+            _ => {}
         }
+    }
+
+    /// What happens but once to a connection.
+    #[cold]
+    fn handle_rare(&mut self, event: Event, done: &mut Vec<Done>) {
         match event {
             Event::Established { private_data, .. } => self.on_established(&private_data),
             Event::Rejected { private_data, .. } => {
                 let refused = Error::rejected(self.addr, self.qid, &private_data);
                 self.fail_with(refused);
             }
-            Event::Received(received) => self.on_received(received, done),
-            Event::Completion(completion) => self.on_completion(completion, done),
             Event::Closed { reason, .. } => self.on_closed(reason, done),
-            Event::ConnectRequest(_) | Event::Ending { .. } => {}
+            Event::Received(_)
+            | Event::Completion(_)
+            | Event::ConnectRequest(_)
+            | Event::Ending { .. } => {}
         }
     }
 
@@ -398,10 +411,9 @@ impl Connection {
         let Ok(flight) = self.queue.release(cid) else {
             return;
         };
-        match self.transfers.part_done(&flight, &mut *self.provider) {
-            Ok(Some(ended)) => done.push(ended),
-            Ok(None) => {}
-            Err(text) => self.fail(LostCause::Protocol(text.to_owned())),
+        let ended = self.transfers.part_done(&flight, &mut *self.provider, done);
+        if let Err(text) = ended {
+            self.fail(LostCause::Protocol(text.to_owned()));
         }
     }
 
@@ -432,7 +444,7 @@ impl Connection {
                 if let Some(cid) = self.queue.expired(now)
                     && let Ok(flight) = self.queue.get_mut(cid)
                 {
-                    let what = flight.name;
+                    let what = self.transfers.name(flight);
                     self.fail(LostCause::Timeout { what });
                 }
             }

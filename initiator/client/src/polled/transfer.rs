@@ -4,13 +4,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use nvmeof_initiator_core::{Answer, Cid, Command, CommandError, Direction, IoLimits, Payload};
+use nvmeof_initiator_core::{Answer, Cid, CommandError, Direction, IoLimits, Payload};
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{
     ExposeError, Inline, PostError, Provider, Refused, RemoteKey, RemoteSlice, Rights, Tag,
 };
-use nvmeof_wire::Status;
-use nvmeof_wire::sqe::SQE_LEN;
+use nvmeof_wire::{Sqe, Status};
 use slab::Slab;
 
 use super::call::{Call, Done, Patience, SubmitError, Work};
@@ -22,8 +21,6 @@ use crate::Error;
 pub(super) struct Flight {
     /// The call it belongs to.
     pub(super) transfer: usize,
-    /// The command's name, for messages.
-    pub(super) name: &'static str,
     /// The key the controller was asked to invalidate.
     pub(super) key: Option<RemoteKey>,
     /// Whether the capsule's send came back.
@@ -196,25 +193,14 @@ impl Parts<'_> {
     }
 
     /// The first command of a call was refused: the call goes back as it came.
+    #[cold]
     fn undo(&mut self, index: usize, why: PostError) -> Result<(), Refused<Call, SubmitError>> {
         let mut transfer = self.transfers.calls.remove(index);
-        if let Memory::Lent { slice, .. } = transfer.memory
-            && let Ok(buf) = self.provider.withdraw(slice.key)
-        {
-            transfer.memory = Memory::Home(buf);
-        }
-        let buf = transfer.memory.take_home();
-        let Transfer {
-            work,
-            user,
-            patience,
-            ..
-        } = transfer;
         let back = Call {
-            work,
-            buf,
-            user,
-            patience,
+            buf: transfer.memory.take_back(self.provider).unwrap_or_default(),
+            work: transfer.work,
+            user: transfer.user,
+            patience: transfer.patience,
         };
         let why = match why {
             PostError::NotRegistered => SubmitError::Buffer(ExposeError::NotRegistered),
@@ -237,25 +223,19 @@ impl Parts<'_> {
     /// Sends as many commands of a call as there is room for. Returns whether
     /// that was the last of them.
     fn send_parts(&mut self, index: usize, now: Duration) -> Result<bool, PostError> {
-        loop {
-            let Some(transfer) = self.transfers.calls.get_mut(index) else {
-                return Ok(true);
-            };
-            if transfer.is_all_sent() {
-                return Ok(true);
-            }
-            if self.queue.room() == 0 {
-                return Ok(false);
-            }
+        let Some(transfer) = self.transfers.calls.get_mut(index) else {
+            return Ok(true);
+        };
+        while !transfer.is_all_sent() {
             let deadline = match transfer.patience {
                 Patience::Usual => Some(now + self.command_timeout),
                 Patience::For(time) => Some(now + time),
                 Patience::Endless => None,
             };
-            let (command, part, payload, key) = transfer.next_part();
+            let part = transfer.next_part();
+            let (payload, key) = transfer.payload(part);
             let flight = Flight {
                 transfer: index,
-                name: command.name(),
                 key,
                 sent: false,
                 answer: None,
@@ -264,45 +244,39 @@ impl Parts<'_> {
             let Ok(cid) = self.queue.begin(flight, deadline) else {
                 return Ok(false);
             };
-            let body = match payload {
-                Payload::InCapsule { .. } => transfer.memory.take_home(),
-                Payload::None | Payload::Keyed { .. } => None,
+            let work = nvmeof_rdma::Work::Send {
+                head: Inline::full(payload.capsule(transfer.sqe(part), cid)),
+                body: match payload {
+                    Payload::InCapsule { .. } => transfer.memory.take_home(),
+                    Payload::None | Payload::Keyed { .. } => None,
+                },
+                invalidate: None,
+                solicited: false,
             };
-            self.post(cid, index, command.capsule(cid, payload), body)?;
-            if let Some(transfer) = self.transfers.calls.get_mut(index) {
-                transfer.outstanding += 1;
-                transfer.next = part.0 + part.1;
-                if transfer.is_all_sent() {
-                    return Ok(true);
-                }
+            if let Err(refused) = self.provider.post(self.qp, Tag(u64::from(cid.0)), work) {
+                return Err(self.not_sent(cid, index, refused));
             }
+            *self.posted = true;
+            transfer.outstanding += 1;
+            transfer.next = part.0 + part.1;
         }
+        Ok(true)
     }
 
-    /// Hands one command to the provider.
-    fn post(
+    /// The provider did not take a command: it was never begun.
+    #[cold]
+    fn not_sent(
         &mut self,
         cid: Cid,
         index: usize,
-        capsule: [u8; SQE_LEN],
-        body: Option<Buf>,
-    ) -> Result<(), PostError> {
-        let work = nvmeof_rdma::Work::Send {
-            head: Inline::full(capsule),
-            body,
-            invalidate: None,
-            solicited: false,
-        };
-        let Err(refused) = self.provider.post(self.qp, Tag(u64::from(cid.0)), work) else {
-            *self.posted = true;
-            return Ok(());
-        };
+        refused: Refused<nvmeof_rdma::Work>,
+    ) -> PostError {
         if let Some(buf) = refused.back.into_buf() {
             self.transfers.give_back(index, buf);
         }
         let cancelled = self.queue.cancel(cid);
         debug_assert!(cancelled.is_ok(), "the command was begun just now");
-        Err(refused.why)
+        refused.why
     }
 }
 
@@ -340,34 +314,41 @@ impl Transfers {
         }
     }
 
-    /// A command of a call has been sent and answered. Returns the call when
+    /// The name of a command in flight.
+    pub(super) fn name(&self, flight: &Flight) -> &'static str {
+        let transfer = self.calls.get(flight.transfer);
+        transfer.map_or("a command", |transfer| transfer.name(flight.part))
+    }
+
+    /// A command of a call has been sent and answered. The call is done when
     /// that was the last.
     pub(super) fn part_done(
         &mut self,
         flight: &Flight,
         provider: &mut dyn Provider,
-    ) -> Result<Option<Done>, &'static str> {
+        done: &mut Vec<Done>,
+    ) -> Result<(), &'static str> {
         let Some(transfer) = self.calls.get_mut(flight.transfer) else {
-            return Ok(None);
+            return Ok(());
         };
         transfer.outstanding -= 1;
         if let Some(answer) = flight.answer {
-            transfer.note(flight, answer);
+            transfer.note(flight.part, answer);
         }
         if transfer.outstanding > 0 || !transfer.is_all_sent() {
-            return Ok(None);
-        }
-        if let Memory::Lent { slice, .. } = transfer.memory {
-            let buf = provider.withdraw(slice.key).map_err(|_busy| BUSY)?;
-            transfer.memory = Memory::Home(buf);
+            return Ok(());
         }
         // Out of its place piece by piece: what is left is not moved.
-        let done = transfer.end();
+        done.push(Done {
+            user: transfer.user,
+            buf: transfer.memory.take_back(provider).map_err(|_busy| BUSY)?,
+            result: std::mem::replace(&mut transfer.result, Ok(0)),
+        });
         drop(self.calls.remove(flight.transfer));
         if !self.unfinished.is_empty() {
             self.unfinished.retain(|index| *index != flight.transfer);
         }
-        Ok(Some(done))
+        Ok(())
     }
 
     /// The connection is gone: takes all memory back and ends every call.
@@ -379,13 +360,11 @@ impl Transfers {
     ) {
         self.unfinished.clear();
         for mut transfer in self.calls.drain() {
-            if let Memory::Lent { slice, .. } = transfer.memory {
-                transfer.memory = provider
-                    .withdraw(slice.key)
-                    .map_or(Memory::None, Memory::Home);
-            }
-            transfer.result = Err(why.clone());
-            done.push(transfer.end());
+            done.push(Done {
+                user: transfer.user,
+                buf: transfer.memory.take_back(provider).unwrap_or_default(),
+                result: Err(why.clone()),
+            });
         }
     }
 }
@@ -404,25 +383,42 @@ impl Transfer {
         }
     }
 
-    /// The next command, the blocks it covers, its payload, and the key the
-    /// controller is asked to invalidate.
-    fn next_part(&self) -> (Command, (u64, u64), Payload, Option<RemoteKey>) {
+    /// What the next command covers: first block and how many.
+    fn next_part(&self) -> (u64, u64) {
         match &self.work {
-            Work::Single(command) => {
-                let (payload, key) = self.payload(0, command.len(), true);
-                (Command::clone(command), (0, 1), payload, key)
-            }
-            Work::Blocks(blocks) => {
-                let count = self.step.min(blocks.units() - self.next);
-                let command = blocks.command(self.next, count);
-                let only = count == blocks.units();
-                let (payload, key) = self.payload(blocks.offset_of(self.next), command.len(), only);
-                (command, (self.next, count), payload, key)
-            }
+            Work::Single(_) => (0, 1),
+            Work::Blocks(blocks) => (self.next, self.step.min(blocks.units() - self.next)),
         }
     }
 
-    fn payload(&self, offset: u64, len: u32, only: bool) -> (Payload, Option<RemoteKey>) {
+    /// The command of a part, but for identifier and payload.
+    fn sqe(&self, (first, count): (u64, u64)) -> Sqe {
+        match &self.work {
+            Work::Single(command) => command.sqe(),
+            Work::Blocks(blocks) => blocks.sqe(first, count),
+        }
+    }
+
+    /// The name of the command of a part.
+    #[cold]
+    fn name(&self, (first, _): (u64, u64)) -> &'static str {
+        match &self.work {
+            Work::Single(command) => command.name(),
+            Work::Blocks(blocks) => blocks.name(first),
+        }
+    }
+
+    /// The payload of a part, and the key the controller is asked to
+    /// invalidate.
+    fn payload(&self, (first, count): (u64, u64)) -> (Payload, Option<RemoteKey>) {
+        let (offset, len, only) = match &self.work {
+            Work::Single(command) => (0, command.len(), true),
+            Work::Blocks(blocks) => {
+                // A part is never longer than MAX_TRANSFER.
+                let len = u32::try_from(blocks.bytes_of(count)).unwrap_or(u32::MAX);
+                (blocks.offset_of(first), len, count == blocks.units())
+            }
+        };
         match &self.memory {
             Memory::None => (Payload::None, None),
             Memory::Home(_) => (Payload::InCapsule { len }, None),
@@ -444,21 +440,24 @@ impl Transfer {
         }
     }
 
-    /// Notes how one command ended. Of several failures the lowest block
-    /// counts.
-    fn note(&mut self, flight: &Flight, answer: Answer) {
-        if answer.status.is_success() {
-            if let (Work::Single(_), Ok(result)) = (&self.work, &mut self.result) {
-                *result = answer.result;
-            }
-            return;
+    /// Notes how the command of a part ended.
+    fn note(&mut self, part: (u64, u64), answer: Answer) {
+        if !answer.status.is_success() {
+            self.note_failure(part, answer);
+        } else if let (Work::Single(_), Ok(result)) = (&self.work, &mut self.result) {
+            *result = answer.result;
         }
+    }
+
+    /// Of several failures the lowest block counts.
+    #[cold]
+    fn note_failure(&mut self, part: (u64, u64), answer: Answer) {
         let place = match &self.work {
             Work::Single(command) => command.place(),
-            Work::Blocks(blocks) => Some(blocks.place(flight.part.0, flight.part.1)),
+            Work::Blocks(blocks) => Some(blocks.place(part.0, part.1)),
         };
         let error = CommandError {
-            command: flight.name,
+            command: self.name(part),
             status: answer.status,
             result: answer.result,
             place,
@@ -473,18 +472,10 @@ impl Transfer {
             self.result = Err(error.into());
         }
     }
-
-    /// What its caller gets; nothing is left.
-    fn end(&mut self) -> Done {
-        Done {
-            user: self.user,
-            buf: self.memory.take_home(),
-            result: std::mem::replace(&mut self.result, Ok(0)),
-        }
-    }
 }
 
 impl Memory {
+    /// The buffer, if it is here.
     fn take_home(&mut self) -> Option<Buf> {
         match std::mem::replace(self, Self::None) {
             Self::Home(buf) => Some(buf),
@@ -492,6 +483,15 @@ impl Memory {
                 *self = other;
                 None
             }
+        }
+    }
+
+    /// The buffer, out of the controller's reach if it is there. Does nothing
+    /// on an error.
+    fn take_back(&mut self, provider: &mut dyn Provider) -> Result<Option<Buf>, ExposeError> {
+        match self {
+            Self::Lent { slice, .. } => provider.withdraw(slice.key).map(Some),
+            Self::None | Self::Home(_) => Ok(self.take_home()),
         }
     }
 }
