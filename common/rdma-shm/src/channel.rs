@@ -106,22 +106,26 @@ impl Channel {
     }
 
     /// Whether there is room for a record with `len` bytes of payload.
+    #[inline]
     pub(crate) fn has_room(&mut self, len: usize) -> Result<bool, Fault> {
         self.out.has_room(&self.memory, len)
     }
 
     /// Writes a record, for which there is room.
+    #[inline]
     pub(crate) fn put(&mut self, record: Record, pieces: [&[u8]; 2]) -> Result<(), Fault> {
         self.news |= FOR_RECORDS;
         self.out.put(&self.memory, record, pieces)
     }
 
     /// The next record of the peer, if there is one.
+    #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<Record>, Fault> {
         self.into.next(&self.memory)
     }
 
     /// Copies out the payload of that record.
+    #[inline]
     pub(crate) fn payload(&self, bytes: &mut [u8]) -> Result<(), Fault> {
         self.into.payload(&self.memory, bytes)
     }
@@ -174,7 +178,7 @@ impl Channel {
             Some(room) => self.has_room(room)?,
             None => false,
         };
-        let awake = room || self.next()?.is_some();
+        let awake = room || self.into.is_ready(&self.memory)?;
         if awake {
             self.wish(0);
         }

@@ -84,10 +84,14 @@ impl Producer {
     }
 
     /// Whether there is room for a record with `len` bytes of payload.
+    #[inline]
     pub(crate) fn has_room(&mut self, memory: &Shared, len: usize) -> Result<bool, Fault> {
-        if self.room() >= size(len) {
-            return Ok(true);
-        }
+        Ok(self.room() >= size(len) || self.look(memory)? >= size(len))
+    }
+
+    /// Looks how far the consumer is. Returns the room.
+    #[cold]
+    fn look(&mut self, memory: &Shared) -> Result<usize, Fault> {
         let tail = memory.word(self.place.tail).map_err(outside)?;
         let tail = tail.load(Ordering::Acquire);
         let moved = tail.wrapping_sub(self.tail);
@@ -95,38 +99,53 @@ impl Producer {
             return Err(bad_index("tail", self.head, tail));
         }
         self.tail = tail;
-        Ok(self.room() >= size(len))
+        Ok(self.room())
     }
 
     /// Writes a record, for which there is room, with the payload in `pieces`.
+    #[inline]
     pub(crate) fn put(
         &mut self,
         memory: &Shared,
         record: Record,
         pieces: [&[u8]; 2],
     ) -> Result<(), Fault> {
-        let len = pieces[0].len().saturating_add(pieces[1].len());
+        self.write(memory, record.to_words(), pieces)
+    }
+
+    fn write(
+        &mut self,
+        memory: &Shared,
+        header: [u64; 3],
+        [one, two]: [&[u8]; 2],
+    ) -> Result<(), Fault> {
+        let len = one.len().saturating_add(two.len());
         debug_assert!(self.room() >= size(len), "room was asked for");
         let (start, _) = self.place.find(self.head, HEADER);
-        memory.store(start, record.to_words()).map_err(outside)?;
-        let mut at = self.head.wrapping_add(HEADER as u64);
-        for piece in pieces {
-            if piece.is_empty() {
-                continue;
-            }
-            let (start, first) = self.place.find(at, piece.len());
-            let (one, two) = piece.split_at_checked(first).unwrap_or((piece, &[]));
-            memory.copy_in(start, one).map_err(outside)?;
-            if !two.is_empty() {
-                memory.copy_in(self.place.data, two).map_err(outside)?;
-            }
-            at = at.wrapping_add(piece.len() as u64);
+        memory.store(start, header).map_err(outside)?;
+        let at = self.head.wrapping_add(HEADER as u64);
+        self.fill(memory, at, one)?;
+        if !two.is_empty() {
+            self.fill(memory, at.wrapping_add(one.len() as u64), two)?;
         }
         self.head = self.head.wrapping_add(size(len) as u64);
         // The consumer may begin with what is long; short records are told of
         // together.
         if self.untold() >= SEGMENT {
             self.tell(memory);
+        }
+        Ok(())
+    }
+
+    /// Copies a piece to where it belongs from position `at` on.
+    // Twice in the code: it is short.
+    #[inline(always)]
+    fn fill(&self, memory: &Shared, at: u64, piece: &[u8]) -> Result<(), Fault> {
+        let (start, first) = self.place.find(at, piece.len());
+        let (one, two) = piece.split_at_checked(first).unwrap_or((piece, &[]));
+        memory.copy_in(start, one).map_err(outside)?;
+        if !two.is_empty() {
+            memory.copy_in(self.place.data, two).map_err(outside)?;
         }
         Ok(())
     }
@@ -187,12 +206,18 @@ impl Consumer {
         Ok(())
     }
 
-    /// The next record, if there is one. Its payload is there too.
-    pub(crate) fn next(&mut self, memory: &Shared) -> Result<Option<Record>, Fault> {
+    /// Whether there is a record.
+    pub(crate) fn is_ready(&mut self, memory: &Shared) -> Result<bool, Fault> {
         if self.ready() == 0 {
             self.look(memory)?;
         }
-        if self.ready() == 0 {
+        Ok(self.ready() > 0)
+    }
+
+    /// The next record, if there is one. Its payload is there too.
+    #[inline]
+    pub(crate) fn next(&mut self, memory: &Shared) -> Result<Option<Record>, Fault> {
+        if !self.is_ready(memory)? {
             return Ok(None);
         }
         let (start, _) = self.place.find(self.tail, HEADER);
@@ -207,6 +232,7 @@ impl Consumer {
 
     /// Copies out the payload of the record that [`next`](Self::next) gave:
     /// `bytes` is as long as that.
+    #[inline]
     pub(crate) fn payload(&self, memory: &Shared, bytes: &mut [u8]) -> Result<(), Fault> {
         let at = self.tail.wrapping_add(HEADER as u64);
         let (start, first) = self.place.find(at, bytes.len());
