@@ -8,9 +8,10 @@ use crate::grant::{PLACES, place};
 /// The regions of a provider, and its keys that peers were granted.
 #[derive(Debug, Default)]
 pub(crate) struct Given {
-    /// All that are registered: a handful, one for each pool.
-    known: Vec<RegionId>,
-    /// Those that can be passed to a peer, by the number that peers know.
+    /// All that are registered: a handful, one for each pool; and the number by
+    /// which peers know it, of those that can be passed.
+    known: Vec<(RegionId, Option<usize>)>,
+    /// Those that can be passed to a peer, by number.
     shareable: Vec<Region>,
     /// One for each place, once there is any.
     keys: Vec<Option<Key>>,
@@ -24,28 +25,28 @@ struct Key {
 
 impl Given {
     pub(crate) fn register(&mut self, region: &Region) {
-        if self.known.contains(&region.id()) {
+        if self.known.iter().any(|(id, _)| *id == region.id()) {
             return;
         }
-        self.known.push(region.id());
-        if region.file().is_some() {
+        let number = region.file().map(|_| self.shareable.len());
+        self.known.push((region.id(), number));
+        if number.is_some() {
             self.shareable.push(region.clone());
         }
     }
 
-    pub(crate) fn is_registered(&self, buf: &Buf) -> bool {
-        self.known.contains(&buf.region())
+    /// The region that a buffer lies in, if it is registered: its number, if it
+    /// can be passed.
+    #[inline]
+    pub(crate) fn find(&self, buf: &Buf) -> Option<Option<usize>> {
+        let id = buf.region();
+        let found = self.known.iter().find(|(known, _)| *known == id);
+        found.map(|(_, number)| *number)
     }
 
     /// What can be passed, by number.
     pub(crate) fn region(&self, number: usize) -> Option<&Region> {
         self.shareable.get(number)
-    }
-
-    /// The number of the region that a buffer lies in, if it can be passed.
-    pub(crate) fn number_of(&self, buf: &Buf) -> Option<usize> {
-        let id = buf.region();
-        self.shareable.iter().position(|region| region.id() == id)
     }
 
     /// Takes the place of `key`. False when another one has it.

@@ -165,19 +165,6 @@ impl Shm {
         });
     }
 
-    /// Says with the next submit what the peer of `qp` may use.
-    fn grant(&mut self, qp: QpId, region: usize, grant: Grant) {
-        let Some(conn) = self.conns.get_mut(qp.0) else {
-            return;
-        };
-        self.core.pass_regions(conn, region);
-        conn.outbound.grant(grant);
-        if !conn.listed {
-            conn.listed = true;
-            self.core.listed.push(qp);
-        }
-    }
-
     fn check_work(&self, qp: QpId, work: &Work) -> Result<(), PostError> {
         let registered = work.buf().is_none_or(|buf| self.core.is_registered(buf));
         let conn = self.conns.get(qp.0).ok_or(PostError::Closed)?;
@@ -200,7 +187,7 @@ impl Drop for Shm {
 
 impl Core {
     fn is_registered(&self, buf: &Buf) -> bool {
-        self.given.is_registered(buf)
+        self.given.find(buf).is_some()
     }
 
     /// A line of the log about a peer that no owner knows of yet: anybody can
@@ -210,6 +197,14 @@ impl Core {
             let peer = link.and_then(|link| link.peer().ok());
             let peer = peer.map(tracing::field::display);
             tracing::warn!(peer, left_out, "a connection was refused: {what}");
+        }
+    }
+
+    /// Has the next submit show the peer what there is.
+    fn list(&mut self, conn: &mut Conn) {
+        if !conn.listed {
+            conn.listed = true;
+            self.listed.push(conn.id);
         }
     }
 
@@ -352,10 +347,7 @@ impl Provider for Shm {
             return Ok(());
         };
         conn.outbound.post(tag, work);
-        if !conn.listed {
-            conn.listed = true;
-            self.core.listed.push(qp);
-        }
+        self.core.list(conn);
         if conn.outbound.waiting().is_multiple_of(TOGETHER) {
             self.transmit(qp);
         }
@@ -369,31 +361,32 @@ impl Provider for Shm {
         rights: Rights,
     ) -> Result<RemoteSlice, Refused<Buf, ExposeError>> {
         let refused = |why, back| Err(Refused { why, back });
-        let conn = self.conns.get(qp.0);
-        let conn = conn.filter(|conn| conn.is_open());
-        let Some(exposes) = conn.map(|conn| conn.config.exposes) else {
+        let (core, conn) = (&mut self.core, self.conns.get_mut(qp.0));
+        let Some(conn) = conn.filter(|conn| conn.is_open()) else {
             return refused(ExposeError::Closed, buf);
         };
-        if !self.core.is_registered(&buf) {
+        let Some(number) = core.given.find(&buf) else {
             return refused(ExposeError::NotRegistered, buf);
-        }
-        if exposes == 0 {
+        };
+        if conn.config.exposes == 0 {
             return refused(ExposeError::Full { max: 0 }, buf);
         }
-        let place = match self.core.given.number_of(&buf) {
-            Some(number) => conn.map(|conn| (number, conn.peer_takes, buf.region_offset())),
-            None => None,
-        };
-        let slice = match self.core.keys.expose(qp, buf, rights) {
+        let start = buf.region_offset();
+        let slice = match core.keys.expose(qp, buf, rights) {
             Ok(slice) => slice,
             Err((why, back)) => return refused(why, back),
         };
-        if let Some((number, takes, start)) = place
-            && number < takes
+        if let Some(number) = number
+            && number < conn.peer_takes
             && let Some(grant) = Grant::new(&slice, rights, number, start)
-            && self.core.given.give(slice.key.0, qp)
+            && core.given.give(slice.key.0, qp)
         {
-            self.grant(qp, number, grant);
+            if conn.passed <= number {
+                core.pass_regions(conn, number);
+            }
+            // The next submit says it if no message does.
+            conn.outbound.grant(grant);
+            core.list(conn);
         }
         Ok(slice)
     }
@@ -419,7 +412,7 @@ impl Provider for Shm {
 
     fn peer_works_in_place(&self, qp: QpId, buf: &Buf) -> bool {
         let takes = self.conns.get(qp.0).map_or(0, |conn| conn.peer_takes);
-        let number = self.core.given.number_of(buf);
+        let number = self.core.given.find(buf).flatten();
         number.is_some_and(|number| number < takes)
     }
 

@@ -40,6 +40,7 @@ impl Core {
     }
 
     /// Passes the regions up to number `last` that the peer has not and takes.
+    #[cold]
     pub(super) fn pass_regions(&self, conn: &mut Conn, last: usize) {
         while conn.passed <= last
             && conn.passed < conn.peer_takes
