@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nvmeof_rdma::{
     CloseReason, Counted, Event, Fault, ListenerId, Peer, PostError, PrivateData, QpConfig, QpId,
-    Whose, Work, WorkKind,
+    Tag, Whose, Work, WorkKind,
 };
 use nvmeof_rdma_soft::KeyTable;
 
@@ -102,8 +102,10 @@ pub(crate) struct Conn {
     pub(crate) worked: Duration,
     /// Whether it is looked at in each poll.
     pub(crate) hot: bool,
-    /// Whether work was posted since the last submit.
+    /// Whether work was posted since the last submit, and how much the peer
+    /// was not shown.
     pub(crate) listed: bool,
+    pub(crate) unshown: usize,
 }
 
 /// A line in the log about the peer of a connection: it names whose that is, too.
@@ -140,6 +142,7 @@ impl Conn {
             worked: Duration::ZERO,
             hot: false,
             listed: false,
+            unshown: 0,
         }
     }
 
@@ -225,6 +228,13 @@ impl Conn {
         Ok(())
     }
 
+    /// Takes work, which [`transmit`](Self::transmit) shows the peer.
+    pub(crate) fn post(&mut self, tag: Tag, work: Work) {
+        self.unshown = self.unshown.saturating_add(1);
+        let (channel, taken) = (self.channel.as_mut(), self.taken.as_mut());
+        self.outbound.post(tag, work, channel, taken);
+    }
+
     /// Takes what arrived and puts what can be put. Returns whether anything
     /// happened.
     pub(crate) fn exchange(
@@ -265,6 +275,7 @@ impl Conn {
         let Some(channel) = &mut self.channel else {
             return Ok(false);
         };
+        self.unshown = 0;
         let put = self.outbound.transmit(channel, keys, self.taken.as_mut())?;
         if channel.tell() {
             // For each command, where a peer sleeps before each: no memory for it.

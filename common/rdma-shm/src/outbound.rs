@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{
-    Completion, Event, Fault, Outcome, QpId, RemoteKey, RemoteSlice, Rights, Tag, Work,
+    Completion, Event, Fault, Outcome, QpId, RemoteKey, RemoteSlice, Rights, Tag, Work, WorkKind,
 };
 use nvmeof_rdma_soft::KeyTable;
 
@@ -23,12 +23,13 @@ const BYTES: usize = 512 << 10;
 /// The sending state of a connection.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    /// Posted work, oldest first; entry 0 has number `base`.
-    queue: VecDeque<Entry>,
-    base: u64,
-    /// Number of the work that is put next, and its payload that is put.
-    next: u64,
+    /// Posted work that is not wholly put, oldest first, and how much of the
+    /// payload of the first is.
+    waiting: VecDeque<Waiting>,
     put: usize,
+    /// Posted work that was put, oldest first; entry 0 has number `base`.
+    sent: VecDeque<Sent>,
+    base: u64,
     /// RDMA Reads in flight, oldest first, and how many there may be.
     reads: VecDeque<ReadInFlight>,
     max_reads: usize,
@@ -44,11 +45,20 @@ pub(crate) struct Outbound {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Waiting {
     tag: Tag,
     work: Work,
     /// Goes with the message.
     grant: Option<Grant>,
+}
+
+/// What is kept of work that was put.
+#[derive(Debug)]
+struct Sent {
+    tag: Tag,
+    kind: WorkKind,
+    buf: Option<Buf>,
+    /// False of a Read that is in flight.
     done: bool,
 }
 
@@ -78,10 +88,10 @@ enum Turn {
 impl Outbound {
     pub(crate) fn new() -> Self {
         Self {
-            queue: VecDeque::new(),
-            base: 0,
-            next: 0,
+            waiting: VecDeque::new(),
             put: 0,
+            sent: VecDeque::new(),
+            base: 0,
             reads: VecDeque::new(),
             max_reads: 0,
             answers: VecDeque::new(),
@@ -93,7 +103,8 @@ impl Outbound {
     }
 
     pub(crate) fn prepare(&mut self, sends: usize) {
-        self.queue.reserve_exact(sends);
+        self.waiting.reserve_exact(sends);
+        self.sent.reserve_exact(sends);
     }
 
     /// The connection stands: what was agreed.
@@ -102,38 +113,61 @@ impl Outbound {
     }
 
     pub(crate) fn posted(&self) -> usize {
-        self.queue.len()
+        self.waiting.len() + self.sent.len()
     }
 
     pub(crate) fn max_reads(&self) -> usize {
         self.max_reads
     }
 
-    pub(crate) fn post(&mut self, tag: Tag, work: Work) {
-        // A message has one key to say: the one it grants or the other.
-        let grant = match &work {
-            Work::Send {
-                invalidate: None, ..
-            } => self.last_grant.take(),
-            _ => None,
-        };
-        self.queue.push_back(Entry {
-            tag,
-            work,
-            grant,
-            done: false,
-        });
+    /// Takes work. A short message for which nothing has to wait goes into the
+    /// ring at once; everything else with the next [`transmit`](Self::transmit).
+    pub(crate) fn post(
+        &mut self,
+        tag: Tag,
+        work: Work,
+        channel: Option<&mut Channel>,
+        taken: Option<&mut Taken>,
+    ) {
+        let mut grant = None;
+        if let Work::Send { invalidate, .. } = &work {
+            // A message has one key to say: the one it grants or the other.
+            if invalidate.is_none() {
+                grant = self.last_grant.take();
+            }
+            if let Some(channel) = channel
+                && self.put_now(&work, grant, channel)
+            {
+                if let (Some(key), Some(taken)) = (invalidate, taken) {
+                    taken.forget(*key);
+                }
+                return self.sent.push_back(Sent::of(tag, work, true));
+            }
+        }
+        self.waiting.push_back(Waiting { tag, work, grant });
     }
 
-    /// Work requests of which nothing or not everything was put.
-    pub(crate) fn waiting(&self) -> usize {
-        let put = usize::try_from(self.next.wrapping_sub(self.base)).unwrap_or(usize::MAX);
-        self.queue.len().saturating_sub(put)
+    /// Puts a message at once if nothing is before it, it is one record, and
+    /// there is room. Returns whether it did. A fault is found again by
+    /// [`transmit`](Self::transmit), which can say so.
+    #[inline]
+    fn put_now(&self, work: &Work, grant: Option<Grant>, channel: &mut Channel) -> bool {
+        let Some(message) = Message::of(work, grant) else {
+            return false;
+        };
+        let first = self.waiting.is_empty() && self.answers.is_empty() && self.grants.is_empty();
+        let len = message.len();
+        first
+            && len <= SEGMENT
+            && channel.has_room(len).is_ok_and(|room| room)
+            && message.put(message.pieces, len, channel).is_ok()
     }
 
     /// Grants the peer something, before the next message at the latest.
     pub(crate) fn grant(&mut self, grant: Grant) {
-        self.grants.extend(self.last_grant.replace(grant));
+        if let Some(earlier) = self.last_grant.replace(grant) {
+            self.grants.push_back(earlier);
+        }
     }
 
     /// Grants a key no more, if that was not said yet.
@@ -154,18 +188,12 @@ impl Outbound {
         self.answers.push_back(Answer { key, at, rest });
     }
 
-    fn entry_mut(&mut self, number: u64) -> Option<&mut Entry> {
-        let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
-        self.queue.get_mut(index)
-    }
-
-    fn turn(&mut self) -> Turn {
+    fn turn(&self) -> Turn {
         if !self.grants.is_empty() {
             return Turn::Grant;
         }
-        let reads_are_full = self.reads.len() >= self.max_reads;
-        let work = match self.entry_mut(self.next).map(|entry| &entry.work) {
-            Some(Work::Read { .. }) => !reads_are_full,
+        let work = match self.waiting.front().map(|first| &first.work) {
+            Some(Work::Read { .. }) => self.reads.len() < self.max_reads,
             Some(_) => true,
             None => false,
         };
@@ -178,7 +206,7 @@ impl Outbound {
     }
 
     /// Whether nothing is left that could be put.
-    pub(crate) fn is_idle(&mut self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.turn() == Turn::Nothing
     }
 
@@ -190,8 +218,10 @@ impl Outbound {
         keys: &mut KeyTable,
         mut taken: Option<&mut Taken>,
     ) -> Result<bool, Fault> {
-        // No message took it along.
-        self.grants.extend(self.last_grant.take());
+        if let Some(grant) = self.last_grant.take() {
+            // No message took it along.
+            self.grants.push_back(grant);
+        }
         let mut copied = 0usize;
         for done in 0..RECORDS {
             let put = match self.turn() {
@@ -238,12 +268,11 @@ impl Outbound {
     ///
     /// Whatever is wrong with it is left to the peer to find.
     fn do_work(&mut self, taken: &mut Taken, channel: &Channel) -> Option<usize> {
-        let next = self.next;
         if self.put > 0 {
             return None;
         }
-        let entry = self.entry_mut(next)?;
-        let (remote, rights, len) = match &entry.work {
+        let work = &mut self.waiting.front_mut()?.work;
+        let (remote, rights, len) = match work {
             Work::Write { local, remote } => (remote, Rights::REMOTE_WRITE, local.len()),
             Work::Read { local, remote } => (remote, Rights::REMOTE_READ, local.len()),
             Work::Send { invalidate, .. } => {
@@ -256,24 +285,23 @@ impl Outbound {
         let len = u32::try_from(len).ok()?;
         let remote = RemoteSlice { len, ..*remote };
         let mut theirs = taken.lend(&remote, rights, channel)?;
-        match &mut entry.work {
+        match work {
             Work::Read { local, .. } => local.copy_from_slice(&theirs),
             Work::Write { local, .. } => theirs.copy_from_slice(local),
             Work::Send { .. } => return None,
         }
-        entry.done = true;
-        self.next = next.saturating_add(1);
+        self.first_is_put(true);
         Some(theirs.len())
     }
 
     /// Puts a piece of the work at hand, unless there is no room.
     fn put_work(&mut self, channel: &mut Channel) -> Result<bool, Fault> {
-        let (next, put) = (self.next, self.put);
-        let Some(entry) = self.entry_mut(next) else {
+        let put = self.put;
+        let Some(Waiting { work, grant, .. }) = self.waiting.front() else {
             return Ok(false);
         };
-        let len = entry.work.len();
-        let piece = match entry.work {
+        let len = work.len();
+        let piece = match work {
             Work::Read { .. } => 0,
             _ => len.saturating_sub(put).min(SEGMENT),
         };
@@ -281,53 +309,44 @@ impl Outbound {
             self.blocked = Some(piece);
             return Ok(false);
         }
-        match &entry.work {
-            Work::Send {
-                head,
-                body,
-                invalidate,
-                solicited,
-            } => {
-                let mut record = Record {
-                    last: put.saturating_add(piece) == len,
-                    solicited: *solicited,
-                    invalidates: invalidate.is_some(),
-                    key: invalidate.map_or(0, |RemoteKey(key)| key),
-                    len: number(piece),
-                    ..Record::new(Kind::Send)
-                };
-                if let Some(grant) = entry.grant.take() {
-                    record.grants = true;
-                    grant.write(&mut record);
-                }
-                let body = body.as_deref().unwrap_or_default();
-                channel.put(record, pieces(head, body, put, piece))?;
-            }
+        match work {
             Work::Write { local, remote } => {
                 let rest = number(len.saturating_sub(put));
                 let record = remote_record(Kind::Write, remote, put, rest, piece);
-                let bytes = part(local, put, piece);
-                channel.put(record, [bytes, &[]])?;
+                channel.put(record, [part(local, put, piece), &[]])?;
             }
-            Work::Read { local, remote } => {
-                let len = number(local.len());
-                channel.put(remote_record(Kind::Read, remote, 0, len, 0), [&[], &[]])?;
+            Work::Read { remote, .. } => {
+                let record = remote_record(Kind::Read, remote, 0, number(len), 0);
+                channel.put(record, [&[], &[]])?;
             }
-        }
-        let is_read = matches!(entry.work, Work::Read { .. });
-        let whole = is_read || put.saturating_add(piece) == len;
-        entry.done = whole && !is_read;
-        if is_read {
-            let (number, arrived) = (next, 0);
-            self.reads.push_back(ReadInFlight { number, arrived });
+            Work::Send { .. } => {
+                // The first piece takes the grant along.
+                let grant = grant.filter(|_| put == 0);
+                if let Some(message) = Message::of(work, grant) {
+                    message.put(message.cut(put, piece), put.saturating_add(piece), channel)?;
+                }
+            }
         }
         self.blocked = None;
-        self.put = put.saturating_add(piece);
-        if whole {
-            self.put = 0;
-            self.next = next.saturating_add(1);
+        if matches!(work, Work::Read { .. }) {
+            let number = self.base.saturating_add(self.sent.len() as u64);
+            self.reads.push_back(ReadInFlight { number, arrived: 0 });
+            self.first_is_put(false);
+        } else {
+            self.put = put.saturating_add(piece);
+            if self.put == len {
+                self.first_is_put(true);
+            }
         }
         Ok(true)
+    }
+
+    /// Nothing of the work at hand is left to be put.
+    fn first_is_put(&mut self, done: bool) {
+        self.put = 0;
+        if let Some(Waiting { tag, work, .. }) = self.waiting.pop_front() {
+            self.sent.push_back(Sent::of(tag, work, done));
+        }
     }
 
     /// Puts a piece of the answer at hand, unless there is no room.
@@ -365,12 +384,12 @@ impl Outbound {
         let read = read.ok_or_else(|| unfit("an answer to no read"))?;
         let index = read.number.checked_sub(self.base);
         let index = index.and_then(|index| usize::try_from(index).ok());
-        let entry = index.and_then(|index| self.queue.get_mut(index));
-        let Some(Entry {
-            work: Work::Read { local, .. },
+        let sent = index.and_then(|index| self.sent.get_mut(index));
+        let Some(Sent {
+            buf: Some(local),
             done,
             ..
-        }) = entry
+        }) = sent
         else {
             return Err(unfit("an answer to a read that is gone"));
         };
@@ -393,9 +412,9 @@ impl Outbound {
 
     /// Hands out what is done, in the order it was posted.
     pub(crate) fn complete(&mut self, qp: QpId, events: &mut Vec<Event>) {
-        while let Some(entry) = self.queue.pop_front_if(|entry| entry.done) {
+        while let Some(sent) = self.sent.pop_front_if(|sent| sent.done) {
             self.base = self.base.saturating_add(1);
-            events.push(completion(qp, entry, Outcome::Success));
+            events.push(sent.completion(qp, Outcome::Success));
         }
     }
 
@@ -405,8 +424,10 @@ impl Outbound {
         // From the first that was not done on, nothing is: completions are in
         // posting order.
         self.complete(qp, events);
-        for entry in self.queue.drain(..) {
-            events.push(completion(qp, entry, Outcome::Flushed));
+        let waiting = self.waiting.drain(..);
+        let waiting = waiting.map(|Waiting { tag, work, .. }| Sent::of(tag, work, false));
+        for left in self.sent.drain(..).chain(waiting) {
+            events.push(left.completion(qp, Outcome::Flushed));
         }
         self.reads.clear();
     }
@@ -425,6 +446,90 @@ impl Outbound {
     }
 }
 
+impl Sent {
+    fn of(tag: Tag, work: Work, done: bool) -> Self {
+        Self {
+            tag,
+            kind: work.kind(),
+            buf: work.into_buf(),
+            done,
+        }
+    }
+
+    fn completion(self, qp: QpId, outcome: Outcome) -> Event {
+        Event::Completion(Completion {
+            qp,
+            tag: self.tag,
+            kind: self.kind,
+            buf: self.buf,
+            outcome,
+        })
+    }
+}
+
+/// A message as it is put.
+struct Message<'a> {
+    pieces: [&'a [u8]; 2],
+    invalidate: Option<RemoteKey>,
+    solicited: bool,
+    grant: Option<Grant>,
+}
+
+impl<'a> Message<'a> {
+    #[inline]
+    fn of(work: &'a Work, grant: Option<Grant>) -> Option<Self> {
+        let Work::Send {
+            head,
+            body,
+            invalidate,
+            solicited,
+        } = work
+        else {
+            return None;
+        };
+        Some(Self {
+            pieces: [head, body.as_deref().unwrap_or_default()],
+            invalidate: *invalidate,
+            solicited: *solicited,
+            grant,
+        })
+    }
+
+    fn len(&self) -> usize {
+        let [head, body] = self.pieces;
+        head.len().saturating_add(body.len())
+    }
+
+    /// `len` bytes of it, from byte `start` on.
+    fn cut(&self, start: usize, len: usize) -> [&'a [u8]; 2] {
+        let [head, body] = self.pieces;
+        let from_head = part(head, start, len.min(head.len().saturating_sub(start)));
+        let start = start.saturating_sub(head.len());
+        let from_body = part(body, start, len.saturating_sub(from_head.len()));
+        [from_head, from_body]
+    }
+
+    /// Puts the part of it that is `pieces` and ends at byte `end`, for which
+    /// there is room.
+    #[inline]
+    fn put(&self, pieces: [&[u8]; 2], end: usize, channel: &mut Channel) -> Result<(), Fault> {
+        let [one, two] = pieces;
+        let mut record = Record {
+            last: end == self.len(),
+            solicited: self.solicited,
+            invalidates: self.invalidate.is_some(),
+            key: self.invalidate.map_or(0, |RemoteKey(key)| key),
+            len: number(one.len().saturating_add(two.len())),
+            ..Record::new(Kind::Send)
+        };
+        if let Some(grant) = self.grant {
+            record.grants = true;
+            grant.write(&mut record);
+        }
+        channel.put(record, pieces)
+    }
+}
+
 /// A record about remote memory, from its byte `put` on.
 fn remote_record(kind: Kind, remote: &RemoteSlice, put: usize, rest: u32, piece: usize) -> Record {
     Record {
@@ -434,14 +539,6 @@ fn remote_record(kind: Kind, remote: &RemoteSlice, put: usize, rest: u32, piece:
         len: number(piece),
         ..Record::new(kind)
     }
-}
-
-/// `len` bytes of a message, from byte `start` on: of its head and of its body.
-fn pieces<'a>(head: &'a [u8], body: &'a [u8], start: usize, len: usize) -> [&'a [u8]; 2] {
-    let from_head = part(head, start, len.min(head.len().saturating_sub(start)));
-    let start = start.saturating_sub(head.len());
-    let from_body = part(body, start, len.saturating_sub(from_head.len()));
-    [from_head, from_body]
 }
 
 fn part(bytes: &[u8], start: usize, len: usize) -> &[u8] {
@@ -455,14 +552,5 @@ fn number(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-fn completion(qp: QpId, entry: Entry, outcome: Outcome) -> Event {
-    let kind = entry.work.kind();
-    let buf: Option<Buf> = entry.work.into_buf();
-    Event::Completion(Completion {
-        qp,
-        tag: entry.tag,
-        kind,
-        buf,
-        outcome,
-    })
-}
+#[cfg(test)]
+mod tests;

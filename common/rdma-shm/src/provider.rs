@@ -164,12 +164,6 @@ impl Shm {
             }
         });
     }
-
-    fn check_work(&self, qp: QpId, work: &Work) -> Result<(), PostError> {
-        let registered = work.buf().is_none_or(|buf| self.core.is_registered(buf));
-        let conn = self.conns.get(qp.0).ok_or(PostError::Closed)?;
-        conn.check_work(work, registered, self.core.config.limits.max_message)
-    }
 }
 
 impl Drop for Shm {
@@ -340,15 +334,20 @@ impl Provider for Shm {
     }
 
     fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>> {
-        if let Err(why) = self.check_work(qp, &work) {
-            return Err(Refused { why, back: work });
-        }
-        let Some(conn) = self.conns.get_mut(qp.0) else {
-            return Ok(());
+        let registered = work.buf().is_none_or(|buf| self.core.is_registered(buf));
+        let max_message = self.core.config.limits.max_message;
+        let conn = self.conns.get_mut(qp.0).ok_or(PostError::Closed);
+        let checked = conn.and_then(|conn| {
+            conn.check_work(&work, registered, max_message)?;
+            Ok(conn)
+        });
+        let conn = match checked {
+            Ok(conn) => conn,
+            Err(why) => return Err(Refused { why, back: work }),
         };
-        conn.outbound.post(tag, work);
+        conn.post(tag, work);
         self.core.list(conn);
-        if conn.outbound.waiting().is_multiple_of(TOGETHER) {
+        if conn.unshown >= TOGETHER {
             self.transmit(qp);
         }
         Ok(())

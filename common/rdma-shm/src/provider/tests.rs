@@ -359,3 +359,42 @@ fn a_long_write_that_does_not_fit_changes_nothing() {
         assert!(side.provider.core.deadlines.is_empty());
     }
 }
+
+/// Messages posted without a submit are shown when there are some; the rest
+/// with the next submit.
+#[test]
+fn messages_are_shown_together() {
+    let mut host = Host::new(Pages::Normal);
+    let [a, b] = host.link();
+    let now = host.now;
+    let [from, to] = &mut host.sides;
+    let post = |from: &mut Side| {
+        let work = Work::Send {
+            head: Inline::of(*b"shown"),
+            body: None,
+            invalidate: None,
+            solicited: false,
+        };
+        from.provider.post(a, Tag(0), work).unwrap();
+    };
+    let arrived = |to: &mut Side| {
+        let mut events = Vec::new();
+        to.provider.poll(now, &mut events);
+        events.len()
+    };
+    for _ in 0..TOGETHER {
+        to.provider.post_recv(b, Tag(0), to.buf()).unwrap();
+    }
+    for _ in 1..TOGETHER {
+        post(from);
+        assert_eq!(arrived(to), 0);
+    }
+    post(from);
+    assert_eq!(arrived(to), TOGETHER);
+    from.provider.poll(now, &mut Vec::new());
+    to.provider.post_recv(b, Tag(0), to.buf()).unwrap();
+    post(from);
+    assert_eq!(arrived(to), 0);
+    from.provider.submit(now);
+    assert_eq!(arrived(to), 1);
+}
