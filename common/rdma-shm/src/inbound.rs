@@ -12,7 +12,7 @@ use crate::fault::{codes, fault, key_fault};
 use crate::given::Given;
 use crate::grant::Taken;
 use crate::outbound::Outbound;
-use crate::record::{Kind, Record};
+use crate::record::{GRANTS, INVALIDATES, Kind, LAST, Record, SOLICITED};
 
 /// Records and bytes that one call takes, so that other connections get their
 /// turn.
@@ -103,7 +103,7 @@ impl Receiver<'_> {
     }
 
     fn on_send(&mut self, record: &Record) -> Result<(), Fault> {
-        if record.grants {
+        if record.has(GRANTS) {
             self.on_grant(record);
         }
         let filled = self.inbound.filled;
@@ -119,10 +119,10 @@ impl Receiver<'_> {
         };
         self.channel.payload(place)?;
         self.inbound.filled = end;
-        if !record.last {
+        if !record.has(LAST) {
             return Ok(());
         }
-        let invalidates = record.invalidates && !record.grants;
+        let invalidates = record.has(INVALIDATES) && !record.has(GRANTS);
         let invalidated = invalidates.then_some(RemoteKey(record.key));
         if let Some(RemoteKey(key)) = invalidated {
             let done = self.keys.invalidate(self.qp, key);
@@ -137,7 +137,7 @@ impl Receiver<'_> {
                 buf,
                 len: end,
                 invalidated,
-                solicited: record.solicited,
+                solicited: record.has(SOLICITED),
                 outcome: Outcome::Success,
             }));
         }

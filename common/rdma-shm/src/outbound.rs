@@ -13,7 +13,7 @@ use crate::channel::Channel;
 use crate::fault::{codes, fault};
 use crate::grant::{Grant, Taken};
 use crate::inbound::count;
-use crate::record::{Kind, Record, SEGMENT};
+use crate::record::{GRANTS, INVALIDATES, Kind, LAST, Record, SEGMENT, SOLICITED};
 
 /// Records that one call puts, and bytes that it copies to where they belong,
 /// so that other connections get their turn.
@@ -120,8 +120,8 @@ impl Outbound {
         self.max_reads
     }
 
-    /// Takes work. A short message for which nothing has to wait goes into the
-    /// ring at once; everything else with the next [`transmit`](Self::transmit).
+    /// Takes work. A short message with nothing before it goes into the ring at
+    /// once; everything else with the next [`transmit`](Self::transmit).
     pub(crate) fn post(
         &mut self,
         tag: Tag,
@@ -514,16 +514,17 @@ impl<'a> Message<'a> {
     #[inline]
     fn put(&self, pieces: [&[u8]; 2], end: usize, channel: &mut Channel) -> Result<(), Fault> {
         let [one, two] = pieces;
+        let flag = |set, flag| if set { flag } else { 0 };
         let mut record = Record {
-            last: end == self.len(),
-            solicited: self.solicited,
-            invalidates: self.invalidate.is_some(),
+            flags: flag(end == self.len(), LAST)
+                | flag(self.solicited, SOLICITED)
+                | flag(self.invalidate.is_some(), INVALIDATES)
+                | flag(self.grant.is_some(), GRANTS),
             key: self.invalidate.map_or(0, |RemoteKey(key)| key),
             len: number(one.len().saturating_add(two.len())),
             ..Record::new(Kind::Send)
         };
         if let Some(grant) = self.grant {
-            record.grants = true;
             grant.write(&mut record);
         }
         channel.put(record, pieces)

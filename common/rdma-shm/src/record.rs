@@ -55,14 +55,8 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) kind: Kind,
-    /// Last piece of its message.
-    pub(crate) last: bool,
-    /// The sender wants a solicited event.
-    pub(crate) solicited: bool,
-    /// `key` is invalid when the message is delivered.
-    pub(crate) invalidates: bool,
-    /// Of a message: `key`, `rest` and `addr` are a grant.
-    pub(crate) grants: bool,
+    /// As they are in its first word: [`LAST`] and those below it.
+    pub(crate) flags: u32,
     /// Bytes of payload in this record.
     pub(crate) len: u32,
     /// The key that opens the memory that is written or read.
@@ -74,21 +68,22 @@ pub(crate) struct Record {
     pub(crate) addr: u64,
 }
 
-const LAST: u64 = 1 << 8;
-const SOLICITED: u64 = 1 << 9;
-const INVALIDATES: u64 = 1 << 10;
-const GRANTS: u64 = 1 << 11;
-const FLAGS: u64 = LAST | SOLICITED | INVALIDATES | GRANTS;
+/// Last piece of its message.
+pub(crate) const LAST: u32 = 1 << 8;
+/// The sender wants a solicited event.
+pub(crate) const SOLICITED: u32 = 1 << 9;
+/// `key` is invalid when the message is delivered.
+pub(crate) const INVALIDATES: u32 = 1 << 10;
+/// Of a message: `key`, `rest` and `addr` are a grant.
+pub(crate) const GRANTS: u32 = 1 << 11;
+const FLAGS: u32 = LAST | SOLICITED | INVALIDATES | GRANTS;
 
 impl Record {
     /// A record without payload or flags.
     pub(crate) fn new(kind: Kind) -> Self {
         Self {
             kind,
-            last: false,
-            solicited: false,
-            invalidates: false,
-            grants: false,
+            flags: 0,
             len: 0,
             key: 0,
             rest: 0,
@@ -96,15 +91,15 @@ impl Record {
         }
     }
 
+    /// Whether `flag` is among its flags.
+    pub(crate) fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
     /// As words: kind, flags and length; key and rest; address.
     pub(crate) fn to_words(self) -> [u64; 3] {
-        let flag = |set, bit| if set { bit } else { 0 };
-        let flags = flag(self.last, LAST)
-            | flag(self.solicited, SOLICITED)
-            | flag(self.invalidates, INVALIDATES)
-            | flag(self.grants, GRANTS);
         [
-            self.kind.number() | flags | u64::from(self.len) << 32,
+            self.kind.number() | u64::from(self.flags) | u64::from(self.len) << 32,
             u64::from(self.key) | u64::from(self.rest) << 32,
             self.addr,
         ]
@@ -115,16 +110,13 @@ impl Record {
         let (low, len) = halves(first);
         let (key, rest) = halves(second);
         let kind = Kind::parse(u64::from(low) & 0xff);
-        let Some(kind) = kind.filter(|_| u64::from(low) & !(0xff | FLAGS) == 0) else {
+        let Some(kind) = kind.filter(|_| low & !(0xff | FLAGS) == 0) else {
             let text = format!("a record starts with {low:#010x}, which means nothing");
             return Err(fault(codes::RECORD, text));
         };
         Ok(Self {
             kind,
-            last: first & LAST != 0,
-            solicited: first & SOLICITED != 0,
-            invalidates: first & INVALIDATES != 0,
-            grants: first & GRANTS != 0,
+            flags: low & FLAGS,
             len,
             key,
             rest,
@@ -156,10 +148,7 @@ mod tests {
         for number in 0..64u32 {
             let record = Record {
                 kind: Kind::parse(u64::from(number % 5) + 1).unwrap(),
-                last: number & 1 != 0,
-                solicited: number & 2 != 0,
-                invalidates: number & 4 != 0,
-                grants: number & 8 != 0,
+                flags: number << 8 & FLAGS,
                 len: number.wrapping_mul(0x0123_4567),
                 key: !number,
                 rest: number << 20,
