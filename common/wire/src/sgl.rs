@@ -85,13 +85,11 @@ impl SglDescriptor {
         Self::new_zeroed()
     }
 
-    fn with_len(address: u64, len: u32, identifier: u8) -> Self {
-        let [a, b, c, d] = len.to_le_bytes();
-        Self {
-            address: U64::new(address),
-            specific: [a, b, c, d, 0, 0, 0],
-            identifier,
-        }
+    /// `specific` has 56 bits. Two words, so that they are stored as such.
+    #[inline]
+    fn new(address: u64, specific: u64, identifier: u8) -> Self {
+        let word = specific | u64::from(identifier) << 56;
+        zerocopy::transmute!([U64::new(address), U64::new(word)])
     }
 
     /// Length of an unkeyed descriptor.
@@ -145,19 +143,15 @@ impl Sgl {
                 invalidate,
             } => {
                 debug_assert!(len <= KEYED_LEN_MAX, "a keyed length has 24 bits");
-                let [l0, l1, l2, _] = len.to_le_bytes();
-                let [k0, k1, k2, k3] = key.to_le_bytes();
-                SglDescriptor {
-                    address: U64::new(addr),
-                    specific: [l0, l1, l2, k0, k1, k2, k3],
-                    identifier: if invalidate { KEYED_INVALIDATE } else { KEYED },
-                }
+                let len = u64::from(len & KEYED_LEN_MAX);
+                let identifier = if invalidate { KEYED_INVALIDATE } else { KEYED };
+                SglDescriptor::new(addr, len | u64::from(key) << 24, identifier)
             }
             Self::InCapsule { offset, len } => {
-                SglDescriptor::with_len(offset, len, DATA_BLOCK_OFFSET)
+                SglDescriptor::new(offset, len.into(), DATA_BLOCK_OFFSET)
             }
             Self::LastSegment { offset, len } => {
-                SglDescriptor::with_len(offset, len, LAST_SEGMENT_OFFSET)
+                SglDescriptor::new(offset, len.into(), LAST_SEGMENT_OFFSET)
             }
             Self::None => SglDescriptor::none(),
         }
@@ -202,7 +196,7 @@ mod tests {
     #[test]
     fn zero_means_no_data_but_an_unkeyed_address_is_refused() {
         assert_eq!(Sgl::parse(&SglDescriptor::none()), Ok(Sgl::None));
-        let address = SglDescriptor::with_len(4096, 512, DATA_BLOCK_ADDRESS);
+        let address = SglDescriptor::new(4096, 512, DATA_BLOCK_ADDRESS);
         assert_eq!(
             Sgl::parse(&address),
             Err(Status::SGL_DESCRIPTOR_TYPE_INVALID)
