@@ -176,7 +176,12 @@ impl Parts<'_> {
             outstanding: 0,
             result: Ok(0),
         });
-        match self.send_parts(index, now) {
+        let sent = if step >= total && total > 0 {
+            self.send_part(index, now)
+        } else {
+            self.send_parts(index, now)
+        };
+        match sent {
             Ok(true) => Ok(()),
             Ok(false) => {
                 self.transfers.unfinished.push_back(index);
@@ -222,44 +227,54 @@ impl Parts<'_> {
 
     /// Sends as many commands of a call as there is room for. Returns whether
     /// that was the last of them.
+    #[cold]
     fn send_parts(&mut self, index: usize, now: Duration) -> Result<bool, PostError> {
+        loop {
+            let transfer = self.transfers.calls.get(index);
+            if transfer.is_none_or(Transfer::is_all_sent) {
+                return Ok(true);
+            }
+            if !self.send_part(index, now)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Sends the next command of a call. Returns whether there was room for it.
+    fn send_part(&mut self, index: usize, now: Duration) -> Result<bool, PostError> {
         let Some(transfer) = self.transfers.calls.get_mut(index) else {
             return Ok(true);
         };
-        while !transfer.is_all_sent() {
-            let deadline = match transfer.patience {
-                Patience::Usual => Some(now + self.command_timeout),
-                Patience::For(time) => Some(now + time),
-                Patience::Endless => None,
-            };
-            let part = transfer.next_part();
-            let (payload, key) = transfer.payload(part);
-            let flight = Flight {
-                transfer: index,
-                key,
-                sent: false,
-                answer: None,
-                part,
-            };
-            let Ok(cid) = self.queue.begin(flight, deadline) else {
-                return Ok(false);
-            };
-            let work = nvmeof_rdma::Work::Send {
-                head: Inline::full(payload.capsule(transfer.sqe(part), cid)),
-                body: match payload {
-                    Payload::InCapsule { .. } => transfer.memory.take_home(),
-                    Payload::None | Payload::Keyed { .. } => None,
-                },
-                invalidate: None,
-                solicited: false,
-            };
-            if let Err(refused) = self.provider.post(self.qp, Tag(u64::from(cid.0)), work) {
-                return Err(self.not_sent(cid, index, refused));
-            }
-            *self.posted = true;
-            transfer.outstanding += 1;
-            transfer.next = part.0 + part.1;
+        let deadline = match transfer.patience {
+            Patience::Usual => Some(now + self.command_timeout),
+            Patience::For(time) => Some(now + time),
+            Patience::Endless => None,
+        };
+        let part = transfer.next_part();
+        let (payload, key) = transfer.payload(part);
+        let flight = Flight {
+            transfer: index,
+            key,
+            sent: false,
+            answer: None,
+            part,
+        };
+        let Ok(cid) = self.queue.begin(flight, deadline) else {
+            return Ok(false);
+        };
+        let work = nvmeof_rdma::Work::Send {
+            head: Inline::full(payload.capsule(transfer.sqe(part), cid)),
+            // What is at home now goes in the capsule.
+            body: transfer.memory.take_home(),
+            invalidate: None,
+            solicited: false,
+        };
+        if let Err(refused) = self.provider.post(self.qp, Tag(u64::from(cid.0)), work) {
+            return Err(self.not_sent(cid, index, refused));
         }
+        *self.posted = true;
+        transfer.outstanding += 1;
+        transfer.next = part.0 + part.1;
         Ok(true)
     }
 
@@ -338,13 +353,10 @@ impl Transfers {
         if transfer.outstanding > 0 || !transfer.is_all_sent() {
             return Ok(());
         }
-        // Out of its place piece by piece: what is left is not moved.
-        done.push(Done {
-            user: transfer.user,
-            buf: transfer.memory.take_back(provider).map_err(|_busy| BUSY)?,
-            result: std::mem::replace(&mut transfer.result, Ok(0)),
-        });
-        drop(self.calls.remove(flight.transfer));
+        let buf = transfer.memory.take_back(provider).map_err(|_busy| BUSY)?;
+        // Taken apart, so that what is left is not moved.
+        let Transfer { user, result, .. } = self.calls.remove(flight.transfer);
+        done.push(Done { user, buf, result });
         if !self.unfinished.is_empty() {
             self.unfinished.retain(|index| *index != flight.transfer);
         }
@@ -477,12 +489,12 @@ impl Transfer {
 impl Memory {
     /// The buffer, if it is here.
     fn take_home(&mut self) -> Option<Buf> {
+        if !matches!(self, Self::Home(_)) {
+            return None;
+        }
         match std::mem::replace(self, Self::None) {
             Self::Home(buf) => Some(buf),
-            other => {
-                *self = other;
-                None
-            }
+            Self::None | Self::Lent { .. } => None,
         }
     }
 
