@@ -1,6 +1,8 @@
 //! What arrives on a connection: posted receives, the peer's writes and reads,
 //! answers to our reads.
 
+mod faults;
+
 use std::collections::VecDeque;
 
 use nvmeof_memory::Buf;
@@ -8,9 +10,9 @@ use nvmeof_rdma::{Event, Fault, Outcome, QpId, Received, RemoteKey, Rights, Tag}
 
 use crate::iwarp::{
     Header, Kind, LARGE, Opcode, QUEUE_READ, QUEUE_SEND, ReadRequest, Rx, Sink, Terminate,
-    WireFault, codes, in_parts,
+    WireFault, in_parts,
 };
-use crate::keys::{Access, KeyFault, KeyTable};
+use crate::keys::{Access, KeyTable};
 use crate::outbound::Outbound;
 
 /// Room for the payload of a Terminate, the longest control message: code,
@@ -151,17 +153,12 @@ impl Sink for Receiver<'_> {
             Place::Exposed { key, addr } => {
                 let access = self.write_access(key, addr, remaining);
                 let bytes = self.keys.bytes_mut(&access);
-                return bytes.map_err(|why| tagged_fault(why, &access));
+                return bytes.map_err(|why| faults::tagged(why, &access));
             }
             Place::Sink => self.outbound.answer_place(remaining),
             Place::Control(at) => self.inbound.control.get_mut(at..at + remaining),
         };
-        place.ok_or_else(|| {
-            WireFault::new(
-                codes::DDP_CATASTROPHIC,
-                "no memory for a payload that was accepted",
-            )
-        })
+        place.ok_or_else(faults::no_memory)
     }
 
     fn advance(&mut self, len: usize) {
@@ -221,12 +218,13 @@ impl Sink for Receiver<'_> {
                 if !payload.is_empty() {
                     let access = self.write_access(stag, to, payload.len());
                     let place = self.keys.bytes_mut(&access);
-                    let place = place.map_err(|why| tagged_fault(why, &access))?;
+                    let place = place.map_err(|why| faults::tagged(why, &access))?;
                     place.copy_from_slice(payload);
                 }
                 Ok(())
             }
-            _ => in_parts(self, header, payload),
+            // A copy: the header of the others need not lie in memory.
+            _ => in_parts(self, &{ *header }, payload),
         }
     }
 }
@@ -236,13 +234,10 @@ impl Receiver<'_> {
     #[inline]
     fn begin(&mut self) -> Result<(), WireFault> {
         self.inbound.place = Place::Nowhere;
-        if self.inbound.terminated.is_none() {
-            return Ok(());
+        match self.inbound.terminated {
+            None => Ok(()),
+            Some(_) => Err(faults::after_terminate()),
         }
-        Err(WireFault::new(
-            codes::MPA_FRAME,
-            "a frame after a Terminate",
-        ))
     }
 
     /// How many bytes may be received to what follows the place of a large
@@ -297,7 +292,7 @@ impl Receiver<'_> {
                 key: stag,
                 addr: to,
             }),
-            Err(why) => Err(tagged_fault(why, &access)),
+            Err(why) => Err(faults::tagged(why, &access)),
         }
     }
 
@@ -307,40 +302,22 @@ impl Receiver<'_> {
         check_msn(msn, self.inbound.send_msn, "Send")?;
         let (opcode, so_far) = self.inbound.message.unwrap_or((header.opcode, 0));
         if opcode != header.opcode {
-            return Err(WireFault::new(
-                codes::RDMAP_OPCODE,
-                format!(
-                    "a message started with opcode {} and went on with {}",
-                    opcode.0, header.opcode.0
-                ),
-            ));
+            return Err(faults::other_opcode(opcode, header.opcode));
         }
         let Some(recv) = self.inbound.recvs.front() else {
-            return Err(WireFault::new(
-                codes::DDP_NO_BUFFER,
-                format!("message {msn} arrived and no receive is posted"),
-            ));
+            return Err(faults::no_receive(msn));
         };
         if usize::try_from(offset) != Ok(so_far) {
-            return Err(WireFault::new(
-                codes::DDP_MO,
-                format!("a segment for offset {offset} arrived, {so_far} was next"),
-            ));
+            return Err(faults::offset(offset, so_far));
         }
         let room = recv.buf.len();
         if header.payload > room.saturating_sub(so_far) {
-            return Err(WireFault::new(
-                codes::DDP_TOO_LONG,
-                format!(
-                    "a message of {} bytes or more arrived for a receive of {room}",
-                    so_far + header.payload
-                ),
-            ));
+            return Err(faults::too_long(so_far + header.payload, room));
         }
         Ok(so_far)
     }
 
-    #[inline]
+    #[inline(always)]
     fn finish_send(&mut self, header: &Header, invalidate: u32) -> Result<(), WireFault> {
         let (_, so_far) = self.inbound.message.unwrap_or((header.opcode, 0));
         let len = so_far + header.payload;
@@ -350,12 +327,8 @@ impl Receiver<'_> {
         }
         let invalidated = header.opcode.invalidates().then_some(RemoteKey(invalidate));
         if let Some(key) = invalidated {
-            self.keys.invalidate(self.qp, key.0).map_err(|why| {
-                WireFault::new(
-                    codes::RDMAP_INVALIDATE,
-                    format!("a Send invalidates {key:?}, which {}", describe(why)),
-                )
-            })?;
+            let invalid = self.keys.invalidate(self.qp, key.0);
+            invalid.map_err(|why| faults::invalidate(key, why))?;
         }
         self.inbound.message = None;
         self.inbound.send_msn = self.inbound.send_msn.wrapping_add(1);
@@ -376,25 +349,12 @@ impl Receiver<'_> {
     fn start_read(&self, header: &Header, msn: u32, offset: u32) -> Result<Place, WireFault> {
         check_msn(msn, self.inbound.read_msn, "Read Request")?;
         if offset != 0 || !header.last || header.payload != ReadRequest::LEN {
-            return Err(WireFault::new(
-                codes::DDP_TOO_LONG,
-                format!(
-                    "a Read Request of {} bytes at offset {offset} arrived, it has {} at 0",
-                    header.payload,
-                    ReadRequest::LEN
-                ),
-            ));
+            return Err(faults::read_request(header.payload, offset));
         }
         // RFC 5040, section 5.2.1: Read Requests beyond the IRD find no
         // buffer on queue 1.
         if self.outbound.answering() >= self.inbound.reads {
-            return Err(WireFault::new(
-                codes::DDP_NO_BUFFER,
-                format!(
-                    "an RDMA Read arrived while {} were in flight, no more were agreed",
-                    self.inbound.reads
-                ),
-            ));
+            return Err(faults::too_many_reads(self.inbound.reads));
         }
         Ok(Place::Control(0))
     }
@@ -415,7 +375,7 @@ impl Receiver<'_> {
             offset = self
                 .keys
                 .check(&access)
-                .map_err(|why| source_fault(why, &access))?;
+                .map_err(|why| faults::source(why, &access))?;
             self.keys.begin_read(request.source_stag);
         }
         self.inbound.read_msn = self.inbound.read_msn.wrapping_add(1);
@@ -427,69 +387,15 @@ impl Receiver<'_> {
 fn start_terminate(header: &Header, msn: u32, offset: u32) -> Result<Place, WireFault> {
     check_msn(msn, 1, "Terminate")?;
     if offset != 0 || !header.last || header.payload > CONTROL_LEN {
-        return Err(WireFault::new(
-            codes::DDP_TOO_LONG,
-            format!(
-                "a Terminate of {} bytes arrived, at most {CONTROL_LEN} are possible",
-                header.payload
-            ),
-        ));
+        return Err(faults::terminate(header.payload, CONTROL_LEN));
     }
     Ok(Place::Control(0))
 }
 
+#[inline]
 fn check_msn(msn: u32, expected: u32, what: &str) -> Result<(), WireFault> {
-    if msn == expected {
-        return Ok(());
+    match msn == expected {
+        true => Ok(()),
+        false => Err(faults::msn(msn, expected, what)),
     }
-    Err(WireFault::new(
-        codes::DDP_MSN,
-        format!("{what} message {msn} arrived, {expected} was next"),
-    ))
-}
-
-fn describe(why: KeyFault) -> &'static str {
-    match why {
-        KeyFault::Unknown => "is not the key of any memory",
-        KeyFault::Foreign => "belongs to another connection",
-        KeyFault::Rights => "does not give that right",
-        KeyFault::Bounds => "covers other bytes",
-        KeyFault::Wrap => "cannot cover bytes beyond the last address",
-        KeyFault::Busy => "is being read by this peer",
-    }
-}
-
-fn access_text(why: KeyFault, access: &Access, what: &str) -> String {
-    format!(
-        "{what} of {} bytes at {:#x} names key {:#010x}, which {}",
-        access.len,
-        access.addr,
-        access.key,
-        describe(why)
-    )
-}
-
-/// RFC 5041, section 7: DDP checks tags and bounds of what is placed; RFC
-/// 5040, section 7: RDMAP checks the rights.
-fn tagged_fault(why: KeyFault, access: &Access) -> WireFault {
-    let code = match why {
-        KeyFault::Unknown | KeyFault::Busy => codes::DDP_STAG,
-        KeyFault::Foreign => codes::DDP_FOREIGN,
-        KeyFault::Rights => codes::RDMAP_RIGHTS,
-        KeyFault::Bounds => codes::DDP_BOUNDS,
-        KeyFault::Wrap => codes::DDP_WRAP,
-    };
-    WireFault::new(code, access_text(why, access, "an RDMA Write"))
-}
-
-/// RFC 5040, section 7: the source of a Read is RDMAP's to check.
-fn source_fault(why: KeyFault, access: &Access) -> WireFault {
-    let code = match why {
-        KeyFault::Unknown | KeyFault::Busy => codes::RDMAP_STAG,
-        KeyFault::Foreign => codes::RDMAP_FOREIGN,
-        KeyFault::Rights => codes::RDMAP_RIGHTS,
-        KeyFault::Bounds => codes::RDMAP_BOUNDS,
-        KeyFault::Wrap => codes::RDMAP_WRAP,
-    };
-    WireFault::new(code, access_text(why, access, "an RDMA Read"))
 }

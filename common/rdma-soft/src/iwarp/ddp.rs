@@ -410,7 +410,7 @@ mod tests {
             bytes.extend_from_slice(&[0; 4]);
             bytes.extend_from_slice(&queue.to_be_bytes());
             bytes.extend_from_slice(&[0; 8]);
-            Header::parse(&bytes).map_err(|fault| fault.code)
+            Header::parse(&bytes).map_err(|fault| fault.code())
         };
         assert!(code(0x0143, 0).is_ok());
         assert_eq!(code(0x0243, 0), Err(codes::DDP_UNTAGGED_VERSION));
@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(code(0x8143, 0), Err(codes::RDMAP_OPCODE));
         assert_eq!(code(0x0148, 0), Err(codes::RDMAP_OPCODE));
         assert_eq!(
-            Header::framed_len([0, 17, 0x41, 0x43]).map_err(|f| f.code),
+            Header::framed_len([0, 17, 0x41, 0x43]).map_err(|f| f.code()),
             Err(codes::MPA_FRAME)
         );
     }

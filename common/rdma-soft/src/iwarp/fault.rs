@@ -3,31 +3,32 @@
 use nvmeof_rdma::Fault;
 
 /// A rule the peer broke: what the Terminate message says, and words.
+///
+/// One word, since every step of the receiving path may return it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WireFault {
-    /// Layer, error type and error code of RFC 5040, section 4.8: 4, 4 and 8
-    /// bits.
-    pub code: u16,
-    /// What was found and what was expected.
-    pub text: String,
-}
+pub struct WireFault(Box<Fault>);
 
 impl WireFault {
+    #[cold]
     pub(crate) fn new(code: u16, text: impl Into<String>) -> Self {
-        Self {
+        Self(Box::new(Fault {
+            layer: layer_name(code),
             code,
             text: text.into(),
-        }
+        }))
+    }
+
+    /// Layer, error type and error code of RFC 5040, section 4.8: 4, 4 and 8
+    /// bits.
+    #[must_use]
+    pub fn code(&self) -> u16 {
+        self.0.code
     }
 
     /// The fault as users of the connection see it.
     #[must_use]
     pub fn into_fault(self) -> Fault {
-        Fault {
-            layer: layer_name(self.code),
-            code: self.code,
-            text: self.text,
-        }
+        *self.0
     }
 }
 

@@ -49,6 +49,7 @@ pub trait Sink {
 }
 
 /// A whole segment by the calls for one that comes in parts.
+#[inline(never)]
 pub(crate) fn in_parts(
     sink: &mut (impl Sink + ?Sized),
     header: &Header,
@@ -90,6 +91,40 @@ enum State {
         got: usize,
         crc: [u8; CRC_LEN],
     },
+}
+
+/// An FPDU all of which is at hand.
+struct Whole<'a> {
+    header: Header,
+    /// Bytes of MPA length and header.
+    own: usize,
+    payload: &'a [u8],
+    /// What the CRC is of: all before it.
+    covered: &'a [u8],
+    crc: [u8; CRC_LEN],
+    /// What follows.
+    rest: &'a [u8],
+}
+
+impl<'a> Whole<'a> {
+    /// The first FPDU of `bytes`. `None` where not all of it is there, or where
+    /// something about its header is wrong.
+    #[inline(always)]
+    fn split(bytes: &'a [u8]) -> Option<Self> {
+        // No FPDU is shorter than the longest header.
+        let (header, len) = Header::parse_first(bytes.first_chunk()?)?;
+        let end = len + header.payload;
+        let (covered, rest) = bytes.split_at_checked(end + pad_len(end - MPA_LEN))?;
+        let (crc, rest) = rest.split_first_chunk()?;
+        Some(Self {
+            header,
+            own: len,
+            payload: covered.get(len..end)?,
+            covered,
+            crc: *crc,
+            rest,
+        })
+    }
 }
 
 impl Rx {
@@ -195,13 +230,19 @@ impl Rx {
     ///
     /// # Errors
     /// A broken rule; the connection ends.
+    // One copy of it for all callers, which has all of a whole segment's way in it
+    // and calls the rest.
+    #[inline(never)]
     pub fn consume(&mut self, mut bytes: &[u8], sink: &mut impl Sink) -> Result<(), WireFault> {
         while !bytes.is_empty() {
             bytes = match self.state {
-                State::Header => match self.take_whole(bytes, sink)? {
-                    Some(rest) => rest,
-                    None => self.take_header(bytes, sink)?,
-                },
+                State::Header => {
+                    let rest = self.take_whole(bytes, sink)?;
+                    if rest.is_empty() {
+                        break;
+                    }
+                    self.take_header(rest, sink)?
+                }
                 State::Payload { header, remaining } => {
                     self.take_payload(bytes, header, remaining, sink)?
                 }
@@ -211,47 +252,37 @@ impl Rx {
         Ok(())
     }
 
-    /// Takes an FPDU all of which is at hand: most are. `None` where it is
-    /// not, or where something about its header is wrong: then the way through
-    /// the states finds out what.
+    /// Takes FPDUs as long as all of the next one is at hand: most are. Leaves
+    /// one about whose header something is wrong: the way through the states finds
+    /// out what.
+    #[inline(always)]
     fn take_whole<'a>(
         &mut self,
-        bytes: &'a [u8],
+        mut bytes: &'a [u8],
         sink: &mut impl Sink,
-    ) -> Result<Option<&'a [u8]>, WireFault> {
-        // No FPDU is shorter than the longest header.
-        let Some(first) = bytes.first_chunk::<{ Header::MAX_LEN }>() else {
-            return Ok(None);
-        };
+    ) -> Result<&'a [u8], WireFault> {
         if self.carried > 0 {
-            return Ok(None);
+            return Ok(bytes);
         }
-        let Some((header, len)) = Header::parse_first(first) else {
-            return Ok(None);
-        };
-        let covered = len + header.payload + pad_len(len - MPA_LEN + header.payload);
-        let Some((covered, rest)) = bytes.split_at_checked(covered) else {
-            return Ok(None);
-        };
-        let Some((crc, rest)) = rest.split_first_chunk() else {
-            return Ok(None);
-        };
-        let payload = covered.get(len..len + header.payload).unwrap_or_default();
-        let checked = match self.check_crc {
-            true => check_crc(*crc, crc::of(covered)),
-            false => Ok(()),
-        };
-        let taken = checked.and_then(|()| sink.segment(&header, payload));
-        if taken.is_err() {
-            // For the Terminate that tells the peer.
-            self.fill_carry(bytes, len);
+        while let Some(whole) = Whole::split(bytes) {
+            let Whole { header, crc, .. } = &whole;
+            let checked = match self.check_crc {
+                true => check_crc(*crc, crc::of(whole.covered)),
+                false => Ok(()),
+            };
+            if let Err(fault) = checked.and_then(|()| sink.segment(header, whole.payload)) {
+                // For the Terminate that tells the peer.
+                self.fill_carry(bytes, whole.own);
+                return Err(fault);
+            }
+            self.note(header);
+            self.frames += 1;
+            bytes = whole.rest;
         }
-        taken?;
-        self.note(&header);
-        self.frames += 1;
-        Ok(Some(rest))
+        Ok(bytes)
     }
 
+    #[inline(never)]
     fn take_header<'a>(
         &mut self,
         mut bytes: &'a [u8],
@@ -288,6 +319,7 @@ impl Rx {
         rest
     }
 
+    #[inline(never)]
     fn take_payload<'a>(
         &mut self,
         bytes: &'a [u8],
@@ -318,6 +350,7 @@ impl Rx {
         };
     }
 
+    #[inline(never)]
     fn take_trailer<'a>(
         &mut self,
         bytes: &'a [u8],
@@ -374,16 +407,21 @@ fn put(sink: &mut (impl Sink + ?Sized), remaining: usize, bytes: &[u8]) -> Resul
 }
 
 fn check_crc(field: [u8; CRC_LEN], crc: u32) -> Result<(), WireFault> {
-    if field == crc_bytes(crc) {
-        return Ok(());
+    match field == crc_bytes(crc) {
+        true => Ok(()),
+        false => Err(wrong_crc(field, crc)),
     }
-    Err(WireFault::new(
+}
+
+#[cold]
+fn wrong_crc(field: [u8; CRC_LEN], crc: u32) -> WireFault {
+    WireFault::new(
         codes::MPA_CRC,
         format!(
             "a frame's CRC is {:#010x} by its field and {crc:#010x} by its bytes",
             u32::from_le_bytes(field)
         ),
-    ))
+    )
 }
 
 #[cfg(test)]

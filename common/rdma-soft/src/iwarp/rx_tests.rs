@@ -168,7 +168,7 @@ fn a_flipped_bit_is_found_by_the_crc() {
         let mut bad = good.clone();
         bad[at] ^= 1;
         let (record, result) = feed(&bad, true, &[(3, true)]);
-        assert_eq!(result.unwrap_err().code, codes::MPA_CRC);
+        assert_eq!(result.unwrap_err().code(), codes::MPA_CRC);
         assert!(record.segments.is_empty());
         assert!(feed(&bad, false, &[(3, true)]).1.is_ok());
     }

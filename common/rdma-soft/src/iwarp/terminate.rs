@@ -58,10 +58,10 @@ impl Terminate {
         // RFC 5040, section 4.8: errors of the layer below carry no copies,
         // and a header of a version we do not know cannot be told apart.
         let unknown = matches!(
-            fault.code,
+            fault.code(),
             codes::DDP_TAGGED_VERSION | codes::DDP_UNTAGGED_VERSION | codes::RDMAP_VERSION
         );
-        let (header, request) = if fault.code >> 12 > 1 || unknown {
+        let (header, request) = if fault.code() >> 12 > 1 || unknown {
             (&[][..], &[][..])
         } else {
             (header, request)
@@ -80,7 +80,7 @@ impl Terminate {
             },
         };
         message.write(out);
-        out.extend_from_slice(&fault.code.to_be_bytes());
+        out.extend_from_slice(&fault.code().to_be_bytes());
         out.extend_from_slice(&flags.to_be_bytes());
         // The MPA length is the DDP segment length, and it stands just
         // before the DDP header on the wire as it does here.
