@@ -14,9 +14,11 @@ use crate::iwarp::{Rx, Sink, WireFault, codes};
 /// What is taken besides the rest of a payload while large ones come: the next
 /// header or some small messages, and little payload that has to be copied.
 const BETWEEN: usize = 2 * 1024;
-/// Pieces of one send call, and of one that has little to send.
+/// Pieces of one send call at most, and of those that have less to send: to lay the
+/// pieces out costs, whether they are used or not.
 const SLICES: usize = 256;
-const FEW_SLICES: usize = 16;
+const SOME_SLICES: usize = 64;
+const FEW_SLICES: usize = 8;
 /// Send calls for one connection before others get their turn.
 const SEND_CALLS: usize = 8;
 /// Receive calls likewise: what they bring is answered in one send call.
@@ -212,10 +214,10 @@ impl<S: Streams> SoftRdma<S> {
         if !conn.outbound.has_output() {
             return None;
         }
-        Some(if conn.outbound.slices() <= FEW_SLICES {
-            self.send_slices::<FEW_SLICES>(conn)
-        } else {
-            self.send_slices::<SLICES>(conn)
+        Some(match conn.outbound.slices() {
+            count if count <= FEW_SLICES => self.send_slices::<FEW_SLICES>(conn),
+            count if count <= SOME_SLICES => self.send_slices::<SOME_SLICES>(conn),
+            _ => self.send_slices::<SLICES>(conn),
         })
     }
 
