@@ -233,6 +233,7 @@ impl KeyTable {
     }
 
     /// Bytes of a buffer that an answer reads.
+    #[inline(never)]
     #[must_use]
     pub fn reading(&self, key: u32, offset: usize, len: usize) -> Option<&[u8]> {
         self.memory(key)?.get(offset..offset.checked_add(len)?)

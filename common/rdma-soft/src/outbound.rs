@@ -158,20 +158,12 @@ impl Outbound {
 
     /// The stream took `count` bytes.
     pub(crate) fn sent(&mut self, count: usize, keys: &mut KeyTable) {
-        self.frames.sent(count);
-        while let Some(done) = self.frames.take_sent() {
+        for done in self.frames.sent(count) {
             match done {
                 Done::Nothing => {}
                 Done::Work(number) => self.done = number + 1,
-                Done::Response(key) => self.answered(key, keys),
+                Done::Response(key) => answered(&mut self.answering, key, keys),
             }
-        }
-    }
-
-    fn answered(&mut self, key: Option<u32>, keys: &mut KeyTable) {
-        self.answering = self.answering.saturating_sub(1);
-        if let Some(key) = key {
-            keys.end_read(key);
         }
     }
 
@@ -207,7 +199,7 @@ impl Outbound {
         self.drop_answers(keys);
         for done in self.frames.clear() {
             if let Done::Response(key) = done {
-                self.answered(key, keys);
+                answered(&mut self.answering, key, keys);
             }
         }
         // From the first that was not done on, nothing is: completions are in
@@ -226,7 +218,7 @@ impl Outbound {
 
     fn drop_answers(&mut self, keys: &mut KeyTable) {
         while let Some(answer) = self.answers.pop_front() {
-            self.answered(answer.busy_key(), keys);
+            answered(&mut self.answering, answer.busy_key(), keys);
         }
     }
 
@@ -236,7 +228,7 @@ impl Outbound {
         self.max_reads = 0;
         let begun = self.answers.front().is_some_and(Message::is_begun);
         for answer in self.answers.split_off(usize::from(begun)) {
-            self.answered(answer.busy_key(), keys);
+            answered(&mut self.answering, answer.busy_key(), keys);
         }
     }
 
@@ -278,7 +270,7 @@ impl Outbound {
         self.drop_answers(keys);
         for done in self.frames.cut_to_frame() {
             if let Done::Response(key) = done {
-                self.answered(key, keys);
+                answered(&mut self.answering, key, keys);
             }
         }
         if let Some(begun) = begun {
@@ -286,12 +278,20 @@ impl Outbound {
             // busy until that is sent.
             let key = begun.busy_key();
             if !self.frames.finish_with(Done::Response(key)) {
-                self.answered(key, keys);
+                answered(&mut self.answering, key, keys);
             }
         }
         let mut message = Vec::new();
         Terminate::write(fault, header, request, &mut message);
         self.frames.raw(&message);
+    }
+}
+
+/// One of the answers that are `answering` is sent or dropped.
+fn answered(answering: &mut usize, key: Option<u32>, keys: &mut KeyTable) {
+    *answering = answering.saturating_sub(1);
+    if let Some(key) = key {
+        keys.end_read(key);
     }
 }
 

@@ -118,23 +118,18 @@ impl Frames {
     /// Adds a frame: `header`, `head`, then `rest`.
     #[inline(always)]
     pub(super) fn frame(&mut self, header: &Header, head: &Inline, rest: Payload<'_>, done: Done) {
-        debug_assert_eq!(header.payload, head.len() + rest.bytes.len());
-        let Some(own) = self.own(header, head) else {
-            return;
-        };
-        let middle = self.seal(own, rest.bytes);
-        self.enqueue(middle, rest, done);
+        if let Some(middle) = self.put(header, head, rest.bytes) {
+            self.enqueue(middle, rest, done);
+        }
     }
 
     /// Adds a frame of `header` and `head` to the last one, after which nothing was
     /// to be done: both are done together.
     #[inline(always)]
     pub(super) fn frame_behind(&mut self, header: &Header, head: &Inline, done: Done) {
-        debug_assert_eq!(header.payload, head.len());
-        let Some(own) = self.own(header, head) else {
+        let Some(middle) = self.put(header, head, &[]) else {
             return;
         };
-        let middle = self.seal(own, &[]);
         match self.queue.back_mut() {
             Some(last) if matches!(last.done, Done::Nothing) => {
                 (last.end, last.done) = (self.used, done);
@@ -143,76 +138,67 @@ impl Frames {
         }
     }
 
-    /// Puts the bytes of our own into the room for a frame; returns how many.
+    /// Puts the bytes of our own of a frame into the arena: `header`, `head` and what
+    /// follows `payload`. Returns where in the arena the payload goes.
     #[inline(always)]
-    fn own(&mut self, header: &Header, head: &Inline) -> Option<usize> {
+    fn put(&mut self, header: &Header, head: &Inline, payload: &[u8]) -> Option<usize> {
+        debug_assert_eq!(header.payload, head.len() + payload.len());
+        let checked = self.crc;
         let (bytes, len) = header.to_bytes();
         let room = self.room()?;
-        if let Some(place) = room.first_chunk_mut() {
-            *place = bytes;
-        }
+        *room.first_chunk_mut()? = bytes;
         // All of it: what is too much is written over by the trailer.
-        if !head.is_empty()
-            && let Some(place) = room.get_mut(len..).and_then(<[u8]>::first_chunk_mut)
-        {
-            *place = *head.array();
+        if !head.is_empty() {
+            *room.get_mut(len..)?.first_chunk_mut()? = *head.array();
         }
-        Some(len + head.len())
+        let own = len + head.len();
+        let behind = seal(room, own, payload, checked)?;
+        Some(self.take_room(own, behind))
     }
 
     /// Adds a frame without payload elsewhere: `bytes` from its MPA length to
     /// the last one before its padding, 88 at most.
     pub(super) fn raw(&mut self, bytes: &[u8]) {
-        let Some(place) = self.room().and_then(|room| room.get_mut(..bytes.len())) else {
+        let (own, checked) = (bytes.len(), self.crc);
+        let sealed = self.room().and_then(|room| {
+            room.get_mut(..own)?.copy_from_slice(bytes);
+            seal(room, own, &[], checked)
+        });
+        let Some(behind) = sealed else {
             debug_assert!(false, "frames of our own are short");
             return;
         };
-        place.copy_from_slice(bytes);
-        let middle = self.seal(bytes.len(), &[]);
+        let middle = self.take_room(own, behind);
         self.enqueue(middle, Payload::NONE, Done::Nothing);
     }
 
-    /// Where the bytes of the next frame go. Always there.
-    #[inline]
-    fn room(&mut self) -> Option<&mut [u8; ROOM]> {
-        if self.arena.len() < self.used + ROOM {
-            self.grow();
-        }
-        self.arena.get_mut(self.used..)?.first_chunk_mut()
-    }
-
-    #[cold]
-    fn grow(&mut self) {
-        let len = (2 * self.arena.len()).max(1024);
-        self.arena.resize(len.max(self.used + ROOM), 0);
-    }
-
-    /// Adds padding and CRC to the `own` bytes that were put into the room for a
-    /// frame with that payload. Returns where in the arena the payload goes.
-    #[inline]
-    fn seal(&mut self, own: usize, payload: &[u8]) -> usize {
-        let (start, middle) = (self.used, self.used + own);
-        let padding = pad_len(own - MPA_LEN + payload.len());
-        // RFC 5044, section 4.4: the field is there without CRCs too.
-        let mut trailer = [0; TRAILER];
-        if self.crc
-            && let Some(own) = self.arena.get(start..middle)
-            && let Some((zeros, rest)) = trailer.split_at_mut_checked(padding)
-            && let Some(field) = rest.first_chunk_mut::<CRC_LEN>()
-        {
-            let crc = crc::append(crc::of(own), payload);
-            *field = crc_bytes(crc::append(crc, zeros));
-        }
-        let place = self.arena.get_mut(middle..);
-        if let Some(place) = place.and_then(<[u8]>::first_chunk_mut) {
-            *place = trailer;
-        }
-        self.used = middle + padding + CRC_LEN;
+    /// The room was filled with `own` bytes before the payload and some behind it.
+    /// Returns where in the arena the payload goes.
+    #[inline(always)]
+    fn take_room(&mut self, own: usize, behind: usize) -> usize {
+        let middle = self.used + own;
+        self.used = middle + behind;
         middle
     }
 
-    /// Adds the frame that was sealed last to the queue.
-    #[inline]
+    /// Where the bytes of the next frame go. Always there.
+    #[inline(always)]
+    fn room(&mut self) -> Option<&mut [u8; ROOM]> {
+        let end = self.used + ROOM;
+        if end > self.arena.len() {
+            self.grow(end);
+        }
+        self.arena.get_mut(self.used..end)?.first_chunk_mut()
+    }
+
+    #[cold]
+    fn grow(&mut self, len: usize) {
+        let doubled = (2 * self.arena.len()).max(1024);
+        self.arena.resize(doubled.max(len), 0);
+    }
+
+    /// Adds the frame whose bytes were put last to the queue.
+    #[inline(always)]
     fn enqueue(&mut self, middle: usize, rest: Payload<'_>, done: Done) {
         let Payload {
             source,
@@ -243,53 +229,59 @@ impl Frames {
             used: 0,
             bytes: 0,
         };
-        // Of the first frame, what is not sent: header, payload, trailer.
-        let (mut from, mut skip) = (self.front + self.front_sent, 0);
+        let mut from = self.front + self.front_sent;
+        let mut frames = self.queue.iter();
         if let Some(front) = self.queue.front()
             && from > front.middle
         {
-            skip = (from - front.middle).min(front.len);
-            from -= skip;
+            // Some of its payload is sent, or all and some of what follows it.
+            let sent = (from - front.middle).min(front.len);
+            to.push(find(front.source, front.offset + sent, front.len - sent));
+            from -= sent;
+            frames.next();
         }
-        for frame in self.queue.iter().filter(|frame| frame.len > 0) {
-            let (offset, len) = (frame.offset + skip, frame.len - skip);
-            skip = 0;
-            if len > 0 {
-                let own = self.arena.get(from..frame.middle).unwrap_or_default();
-                if !to.push(own) || !to.push(find(frame.source, offset, len)) {
-                    return (to.used, to.bytes);
-                }
-                from = frame.middle;
+        for frame in frames.filter(|frame| frame.len > 0) {
+            let own = self.arena.get(from..frame.middle).unwrap_or_default();
+            if !to.push(own) || !to.push(find(frame.source, frame.offset, frame.len)) {
+                return (to.used, to.bytes);
             }
+            from = frame.middle;
         }
         to.push(self.arena.get(from..self.used).unwrap_or_default());
         (to.used, to.bytes)
     }
 
-    /// The stream took `count` bytes more.
-    pub(super) fn sent(&mut self, count: usize) {
+    /// The stream took `count` bytes more. Takes off the frames that are wholly sent
+    /// now: what was to be done then.
+    #[inline]
+    pub(super) fn sent(&mut self, count: usize) -> impl Iterator<Item = Done> {
         self.front_sent += count;
+        let whole = if self.front_sent == self.used - self.front + self.payload {
+            (self.front, self.used, self.front_sent) = (0, 0, 0);
+            (self.with_payload, self.payload) = (0, 0);
+            self.queue.len()
+        } else {
+            self.pass_whole()
+        };
+        self.queue.drain(..whole).map(|frame| frame.done)
     }
 
-    /// Takes off the first frame, once it is wholly sent: what was to be done
-    /// then.
-    #[inline]
-    pub(super) fn take_sent(&mut self) -> Option<Done> {
-        let front = self.queue.front()?;
-        let len = front.end - self.front + front.len;
-        if self.front_sent < len {
-            return None;
+    /// Where not all is sent: goes to the first frame that is not. Returns how many
+    /// there are before it.
+    fn pass_whole(&mut self) -> usize {
+        let mut whole = 0;
+        for frame in &self.queue {
+            let len = frame.end - self.front + frame.len;
+            if self.front_sent < len {
+                break;
+            }
+            self.front_sent -= len;
+            self.front = frame.end;
+            self.with_payload -= usize::from(frame.len > 0);
+            self.payload -= frame.len;
+            whole += 1;
         }
-        self.front_sent -= len;
-        self.front = front.end;
-        self.with_payload -= usize::from(front.len > 0);
-        self.payload -= front.len;
-        let done = front.done;
-        self.queue.pop_front();
-        if self.queue.is_empty() {
-            (self.front, self.used) = (0, 0);
-        }
-        Some(done)
+        whole
     }
 
     /// Drops all frames; gives what each would have been done with.
@@ -321,6 +313,30 @@ impl Frames {
             _ => false,
         }
     }
+}
+
+/// Adds padding and CRC to the `own` bytes that were put into the room for a frame
+/// with that payload. Returns how many bytes these are.
+#[inline(always)]
+fn seal(room: &mut [u8; ROOM], own: usize, payload: &[u8], checked: bool) -> Option<usize> {
+    let padding = pad_len(own - MPA_LEN + payload.len());
+    let (own, rest) = room.split_at_mut_checked(own)?;
+    // RFC 5044, section 4.4: the field is there without CRCs too.
+    let crc = match checked {
+        true => crc_of(own, payload, padding),
+        false => 0,
+    };
+    let [a, b, c, d] = crc_bytes(crc);
+    let field = u64::from_le_bytes([a, b, c, d, 0, 0, 0, 0]);
+    *rest.first_chunk_mut::<TRAILER>()? = (field << (8 * padding)).to_le_bytes();
+    Some(padding + CRC_LEN)
+}
+
+/// The CRC of a frame: its own bytes, payload and padding.
+#[inline(never)]
+fn crc_of(own: &[u8], payload: &[u8], padding: usize) -> u32 {
+    let crc = crc::append(crc::of(own), payload);
+    crc::append(crc, [0; TRAILER].get(..padding).unwrap_or_default())
 }
 
 /// Slices that are filled one after the other.

@@ -25,16 +25,20 @@ impl Outbound {
         if self.may_begin(&work) && self.is_free() {
             self.begin(tag, work, keys);
         } else {
-            self.waiting.push_back((tag, work));
+            self.wait([(tag, work)]);
         }
+    }
+
+    #[cold]
+    fn wait<const N: usize>(&mut self, works: [(Tag, Work); N]) {
+        self.waiting.extend(works);
     }
 
     /// Takes a Write and its Send, which become one entry where both can be framed
     /// at once.
     pub(crate) fn post_answer(&mut self, tag: Tag, answer: Answer) {
         if answer.local.len() > self.limit.tagged || !self.is_free() {
-            let works = answer.into_works().map(|work| (tag, work));
-            return self.waiting.extend(works);
+            return self.wait(answer.into_works().map(|work| (tag, work)));
         }
         let Answer {
             local,
@@ -174,38 +178,30 @@ impl Outbound {
     fn begin(&mut self, tag: Tag, work: Work, keys: &mut KeyTable) {
         let number = self.next_number();
         self.prefer_answer = true;
-        let (kind, buf) = match work {
+        match &work {
             Work::Send {
                 head,
                 body,
                 invalidate,
                 solicited,
             } => {
-                let kind = self.next_send(invalidate);
-                let opcode = Opcode::send(solicited, invalidate.is_some());
+                let kind = self.next_send(*invalidate);
+                let opcode = Opcode::send(*solicited, invalidate.is_some());
                 let memory = body.as_deref().unwrap_or_default();
-                self.begin_message(opcode, kind, number, &head, memory);
-                (WorkKind::Send, body)
+                self.begin_message(opcode, kind, number, head, memory);
             }
             Work::Write { local, remote } => {
                 let kind = Kind::Tagged {
                     stag: remote.key.0,
                     to: remote.addr,
                 };
-                self.begin_message(Opcode::WRITE, kind, number, NO_HEAD, &local);
-                (WorkKind::Write, Some(local))
+                self.begin_message(Opcode::WRITE, kind, number, NO_HEAD, local);
             }
             Work::Read { local, remote } => {
-                self.begin_read(keys, remote, number, local.len());
-                (WorkKind::Read, Some(local))
+                self.begin_read(keys, *remote, number, local.len());
             }
-        };
-        self.queue.push_back(Entry {
-            tag,
-            buf,
-            kind,
-            answered: false,
-        });
+        }
+        self.queue.push_back(Entry::new(tag, work));
     }
 
     // Twice in the code, so that each kind of header is made without asking
@@ -237,10 +233,9 @@ impl Outbound {
                 offset: 0,
                 bytes: memory,
             };
-            self.frames.frame(&header, head, payload, done);
-            return;
+            return self.frames.frame(&header, head, payload, done);
         }
-        let mut message = Message {
+        let message = Message {
             opcode,
             kind,
             source,
@@ -251,6 +246,12 @@ impl Outbound {
             head: 0,
             done,
         };
+        self.begin_long(message, head, memory);
+    }
+
+    /// Makes the first frame of a message that takes several.
+    #[inline(never)]
+    fn begin_long(&mut self, mut message: Message, head: &Inline, memory: &[u8]) {
         message.frame(&mut self.frames, head, memory);
         self.begun = Some(message);
     }
