@@ -371,10 +371,7 @@ impl Provider for Shm {
             return refused(ExposeError::Full { max: 0 }, buf);
         }
         let start = buf.region_offset();
-        let slice = match core.keys.expose(qp, buf, rights) {
-            Ok(slice) => slice,
-            Err((why, back)) => return refused(why, back),
-        };
+        let slice = core.keys.expose(qp, buf, rights)?;
         if let Some(number) = number
             && number < conn.peer_takes
             && let Some(grant) = Grant::new(&slice, rights, number, start)

@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use nvmeof_rdma::{
-    Address, Answer, CloseReason, ListenerId, Peer, PostError, PrivateData, QpConfig, QpId, Whose,
-    Work, WorkKind,
+    Address, Answer, CloseReason, ExposeError, ListenerId, Peer, PostError, PrivateData, QpConfig,
+    QpId, Whose, Work, WorkKind,
 };
 
 use crate::StreamId;
@@ -43,6 +43,7 @@ pub(crate) enum Phase {
 
 impl Phase {
     /// Why a call is refused that is for another phase.
+    #[cold]
     pub(crate) fn refusal(self) -> PostError {
         let state = match self {
             Self::Connecting | Self::AwaitReply => "still connecting",
@@ -229,6 +230,21 @@ impl Conn {
             return Err(PostError::TooLong { len, max });
         }
         Ok(self)
+    }
+
+    /// Whether memory that is registered or not may be exposed.
+    pub(crate) fn may_expose(&self, registered: bool) -> Result<(), ExposeError> {
+        let ended = matches!(self.phase, Phase::Ending | Phase::Gone);
+        if ended || !self.visible {
+            return Err(ExposeError::Closed);
+        }
+        if !registered {
+            return Err(ExposeError::NotRegistered);
+        }
+        match self.config.exposes {
+            0 => Err(ExposeError::Full { max: 0 }),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the send queue takes so many work requests, whose memory is registered

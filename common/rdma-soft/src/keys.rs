@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{ExposeError, QpId, RemoteKey, RemoteSlice, Rights};
+use nvmeof_rdma::{ExposeError, QpId, Refused, RemoteKey, RemoteSlice, Rights};
 
 /// Indices above this one are never in the table; they name the sinks of our
 /// own RDMA Reads, so that a Write to one finds nothing.
@@ -128,35 +128,35 @@ impl KeyTable {
     ///
     /// # Errors
     /// [`ExposeError::Full`], with the buffer.
+    #[inline]
     pub fn expose(
         &mut self,
         owner: QpId,
         buf: Buf,
         rights: Rights,
-    ) -> Result<RemoteSlice, (ExposeError, Buf)> {
-        let Some(number) = self.free_slot() else {
-            return Err((ExposeError::Full { max: self.max }, buf));
+    ) -> Result<RemoteSlice, Refused<Buf, ExposeError>> {
+        // Pools keep pieces below 4 GiB.
+        let len = u32::try_from(buf.len()).unwrap_or(u32::MAX);
+        let number = self.free_slot();
+        let slot = number.and_then(|number| self.slots.get_mut(number as usize));
+        let (Some(number), Some(slot)) = (number, slot) else {
+            let why = ExposeError::Full { max: self.max };
+            return Err(Refused { why, back: buf });
         };
-        let len = u32::try_from(buf.len());
-        let key = self.key_of(number);
-        match (self.slots.get_mut(number as usize), len) {
-            (Some(slot), Ok(len)) => {
-                slot.entry = Some(Entry {
-                    buf,
-                    owner,
-                    rights,
-                    valid: true,
-                    reading: 0,
-                });
-                let addr = BASE;
-                Ok(RemoteSlice { key, addr, len })
-            }
-            // Pools keep pieces below 4 GiB.
-            _ => {
-                self.free.push_front(number);
-                Err((ExposeError::Full { max: self.max }, buf))
-            }
-        }
+        debug_assert!(slot.entry.is_none(), "free slots are empty");
+        slot.entry = Some(Entry {
+            buf,
+            owner,
+            rights,
+            valid: true,
+            reading: 0,
+        });
+        let index = number.wrapping_add(self.start) & INDEX_MASK;
+        Ok(RemoteSlice {
+            key: RemoteKey(index << 8 | u32::from(slot.generation)),
+            addr: BASE,
+            len,
+        })
     }
 
     /// Takes a buffer out of reach.
@@ -253,20 +253,19 @@ impl KeyTable {
     fn free_slot(&mut self) -> Option<u32> {
         let len = u32::try_from(self.slots.len()).ok()?;
         if self.free.len() < REST && len < self.max {
-            let generation = self.draw().to_le_bytes()[0];
-            self.slots.push(Slot {
-                generation,
-                entry: None,
-            });
+            self.grow();
             return Some(len);
         }
         self.free.pop_front()
     }
 
-    fn key_of(&self, number: u32) -> RemoteKey {
-        let index = number.wrapping_add(self.start) & INDEX_MASK;
-        let generation = self.slots.get(number as usize).map_or(0, |s| s.generation);
-        RemoteKey(index << 8 | u32::from(generation))
+    #[cold]
+    fn grow(&mut self) {
+        let generation = self.draw().to_le_bytes()[0];
+        self.slots.push(Slot {
+            generation,
+            entry: None,
+        });
     }
 
     /// The slot of a key whose generation is the present one.
@@ -449,8 +448,7 @@ mod tests {
         let mut small = KeyTable::new(2, 3);
         let mut take = || small.expose(ME, pool.take().unwrap(), Rights::all());
         assert!(take().is_ok() && take().is_ok());
-        let (why, _buf) = take().unwrap_err();
-        assert_eq!(why, ExposeError::Full { max: 2 });
+        assert_eq!(take().unwrap_err().why, ExposeError::Full { max: 2 });
     }
 
     proptest! {

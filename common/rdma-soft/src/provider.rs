@@ -302,22 +302,12 @@ impl<S: Streams> Provider for SoftRdma<S> {
         buf: Buf,
         rights: Rights,
     ) -> Result<RemoteSlice, Refused<Buf, ExposeError>> {
-        let ended = |conn: &&Conn| matches!(conn.phase, Phase::Ending | Phase::Gone);
-        let open = |conn: &&Conn| conn.visible && !ended(conn);
-        let refused = |why, back| Err(Refused { why, back });
-        let Some(conn) = self.conns.get(qp).filter(open) else {
-            return refused(ExposeError::Closed, buf);
-        };
-        let exposes = conn.config.exposes;
-        if !self.is_registered(&buf) {
-            return refused(ExposeError::NotRegistered, buf);
+        let registered = self.is_registered(&buf);
+        let conn = self.conns.get(qp).ok_or(ExposeError::Closed);
+        if let Err(why) = conn.and_then(|conn| conn.may_expose(registered)) {
+            return Err(Refused { why, back: buf });
         }
-        if exposes == 0 {
-            return refused(ExposeError::Full { max: 0 }, buf);
-        }
-        self.keys
-            .expose(qp, buf, rights)
-            .or_else(|(why, back)| refused(why, back))
+        self.keys.expose(qp, buf, rights)
     }
 
     fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
