@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{Completion, Event, Inline, Outcome, QpId, Tag, Work, WorkKind};
+use nvmeof_rdma::{Completion, Event, Outcome, QpId, Tag, Work, WorkKind};
 
 use crate::iwarp::{Header, Kind, Opcode, PayloadLimit, ReadRequest, Terminate, WireFault};
 use crate::keys::KeyTable;
@@ -247,7 +247,7 @@ impl Outbound {
                 payload: 0,
                 kind: Kind::Tagged { stag: 0, to: 0 },
             };
-            let nothing = &Inline::empty();
+            let nothing = frames::NO_HEAD;
             self.frames
                 .frame(&header, nothing, Payload::NONE, Done::Nothing);
         }

@@ -20,6 +20,9 @@ const ROOM: usize = 96;
 /// Padding and CRC at most.
 const TRAILER: usize = 8;
 
+/// Of what has none.
+pub(super) const NO_HEAD: &Inline = &Inline::empty();
+
 /// Whole frames, oldest first.
 #[derive(Debug)]
 pub(super) struct Frames {
@@ -42,7 +45,7 @@ pub(super) struct Frames {
 #[derive(Debug)]
 struct Frame {
     /// Where in the arena its payload interrupts its bytes, and where they
-    /// end, or those of a frame behind it that has no payload. They start where
+    /// end, or those of the frame behind it that goes with it. They start where
     /// those of the frame before it end.
     middle: usize,
     end: usize,
@@ -123,18 +126,21 @@ impl Frames {
         }
     }
 
-    /// Adds a frame of `header` and `head` to the last one, after which nothing was
-    /// to be done: both are done together.
+    /// Adds two frames as one: one of `header` and `rest`, and behind it one of a
+    /// header and a head.
     #[inline(always)]
-    pub(super) fn frame_behind(&mut self, header: &Header, head: &Inline, done: Done) {
-        let Some(middle) = self.put(header, head, &[]) else {
-            return;
-        };
-        match self.queue.back_mut() {
-            Some(last) if matches!(last.done, Done::Nothing) => {
-                (last.end, last.done) = (self.used, done);
-            }
-            _ => self.enqueue(middle, Payload::NONE, done),
+    pub(super) fn frame_with(
+        &mut self,
+        header: &Header,
+        rest: Payload<'_>,
+        behind: (&Header, &Inline),
+        done: Done,
+    ) {
+        let middle = self.put(header, NO_HEAD, rest.bytes);
+        if let Some(middle) = middle
+            && self.put(behind.0, behind.1, &[]).is_some()
+        {
+            self.enqueue(middle, rest, done);
         }
     }
 

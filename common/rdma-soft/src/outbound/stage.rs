@@ -2,14 +2,11 @@
 
 use nvmeof_rdma::{Answer, Inline, RemoteKey, RemoteSlice, Tag, Work, WorkKind};
 
-use super::frames::{Done, Payload, Source};
+use super::frames::{Done, NO_HEAD, Payload, Source};
 use super::message::Message;
 use super::{Entry, Outbound, ReadInFlight};
 use crate::iwarp::{Header, Kind, Opcode, QUEUE_READ, QUEUE_SEND, ReadRequest};
 use crate::keys::KeyTable;
-
-/// Of what has none.
-const NO_HEAD: &Inline = &Inline::empty();
 
 /// Whose frame is next.
 pub(super) enum Turn {
@@ -61,7 +58,6 @@ impl Outbound {
                 to: remote.addr,
             },
         };
-        self.frames.frame(&write, NO_HEAD, payload, Done::Nothing);
         let send = Header {
             opcode: Opcode::send(false, invalidate.is_some()),
             last: true,
@@ -69,7 +65,8 @@ impl Outbound {
             kind: self.next_send(invalidate),
         };
         let done = Done::Work(number);
-        self.frames.frame_behind(&send, &head, done);
+        self.frames
+            .frame_with(&write, payload, (&send, &head), done);
         self.queue.push_back(Entry {
             tag,
             buf: Some(local),
@@ -148,11 +145,7 @@ impl Outbound {
             return;
         };
         let memory = answer.busy_key().and_then(|key| keys.memory(key));
-        if answer.frame(
-            &mut self.frames,
-            &Inline::empty(),
-            memory.unwrap_or_default(),
-        ) {
+        if answer.frame(&mut self.frames, NO_HEAD, memory.unwrap_or_default()) {
             self.answers.pop_front();
             self.prefer_answer = false;
         }

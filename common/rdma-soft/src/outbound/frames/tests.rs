@@ -143,11 +143,11 @@ fn answers(crc: bool, memory: &[u8], behind: bool) -> Frames {
     let head = Inline::of([7; 16]);
     for number in 0..2 {
         let data = payload(number, 0, memory);
-        frames.frame(&header(100), &Inline::empty(), data, Done::Nothing);
         let done = Done::Work(number);
         if behind {
-            frames.frame_behind(&header(16), &head, done);
+            frames.frame_with(&header(100), data, (&header(16), &head), done);
         } else {
+            frames.frame(&header(100), NO_HEAD, data, Done::Nothing);
             frames.frame(&header(16), &head, Payload::NONE, done);
         }
     }
@@ -180,13 +180,4 @@ fn data_that_are_half_sent_take_their_message_along() {
         let (rest, done) = send_all(&mut frames, &memory, 7, 4);
         assert_eq!((&rest[..], done), (&whole.0[sent..one], vec![0]));
     }
-}
-
-#[test]
-fn a_frame_after_which_something_is_to_be_done_stays_alone() {
-    let mut frames = Frames::new();
-    let done = Done::Work(1);
-    frames.frame_behind(&header(0), &Inline::empty(), done);
-    frames.frame_behind(&header(0), &Inline::empty(), Done::Work(2));
-    assert_eq!(send_all(&mut frames, &[], 5, 4).1, [1, 2]);
 }
