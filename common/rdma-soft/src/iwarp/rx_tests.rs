@@ -174,6 +174,29 @@ fn a_flipped_bit_is_found_by_the_crc() {
     }
 }
 
+/// RFC 5040, section 4.8: a Terminate carries a copy of the header at fault.
+#[test]
+fn the_header_of_a_segment_at_fault_is_kept() {
+    let header = Header {
+        opcode: Opcode::WRITE,
+        last: true,
+        payload: 5,
+        kind: Kind::Tagged { stag: 1, to: 2 },
+    };
+    let good = frame(&header, b"hello", true);
+    let mut bytes = [&good[..], &good[..]].concat();
+    *bytes.last_mut().unwrap() ^= 1;
+    // Both as a whole, and in pieces.
+    for step in [bytes.len(), 7] {
+        let (mut rx, mut sink) = (Rx::new(true), Record::default());
+        let mut pieces = bytes.chunks(step);
+        let result = pieces.try_for_each(|piece| rx.consume(piece, &mut sink));
+        assert_eq!(result.unwrap_err().code(), codes::MPA_CRC);
+        assert_eq!(rx.header_bytes(), &good[..MPA_LEN + TAGGED_LEN]);
+        assert_eq!((rx.frames(), sink.segments.len()), (1, 1));
+    }
+}
+
 #[test]
 fn the_boundary_between_frames_is_known() {
     let header = Header {
