@@ -7,7 +7,7 @@ use nvmeof_initiator::Operation;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     path: Path,
-    /// Operations of each round.
+    /// Operations of each round, of all hosts together.
     pub(crate) depth: u16,
 }
 
@@ -15,12 +15,18 @@ pub(crate) struct Case {
 enum Path {
     /// Capsule to answer, null device.
     Target(Operation),
+    /// The same with two hosts at work, who have parts of its memory, and, once it
+    /// began many commands in a turn, turns.
+    TargetOfTwo(Operation),
     /// A call to its result.
     Initiator(Operation),
     /// The same two through shared memory, where the target works in the initiator's
     /// buffers.
     ShmTarget(Operation),
     ShmInitiator(Operation),
+    /// The same two over TCP: with what the kernel is asked, without what it does.
+    TcpTarget(Operation),
+    TcpInitiator(Operation),
     /// A Send of 64 bytes, a frame.
     EngineSend,
     EngineReceive,
@@ -31,19 +37,27 @@ enum Path {
 }
 
 /// Alone, and many in one turn.
-const DEPTHS: [u16; 2] = [1, 16];
+const DEPTHS: &[u16] = &[1, 16];
+/// One of each host, and more together than a turn begins at once.
+const DEPTHS_OF_TWO: &[u16] = &[2, 128];
 
 /// Every case.
 pub(crate) fn all() -> impl Iterator<Item = Case> {
     let paths = [
         Path::Target(Operation::Read),
         Path::Target(Operation::Write),
+        Path::TargetOfTwo(Operation::Read),
+        Path::TargetOfTwo(Operation::Write),
         Path::Initiator(Operation::Read),
         Path::Initiator(Operation::Write),
         Path::ShmTarget(Operation::Read),
         Path::ShmTarget(Operation::Write),
         Path::ShmInitiator(Operation::Read),
         Path::ShmInitiator(Operation::Write),
+        Path::TcpTarget(Operation::Read),
+        Path::TcpTarget(Operation::Write),
+        Path::TcpInitiator(Operation::Read),
+        Path::TcpInitiator(Operation::Write),
         Path::EngineSend,
         Path::EngineReceive,
         Path::Long(Direction::Write),
@@ -51,7 +65,13 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         Path::Long(Direction::Read),
         Path::LongOwner(Direction::Read),
     ];
-    let cases = |path| DEPTHS.into_iter().map(move |depth| Case { path, depth });
+    let cases = |path| {
+        let depths = match path {
+            Path::TargetOfTwo(_) => DEPTHS_OF_TWO,
+            _ => DEPTHS,
+        };
+        depths.iter().map(move |&depth| Case { path, depth })
+    };
     paths.into_iter().flat_map(cases)
 }
 
@@ -62,15 +82,14 @@ impl Case {
     }
 
     pub(crate) fn name(self) -> String {
-        let operation = |operation| match operation {
-            Operation::Write => "write",
-            _ => "read",
-        };
         let path = match self.path {
             Path::Target(one) => format!("target-{}", operation(one)),
+            Path::TargetOfTwo(one) => format!("target-of-two-{}", operation(one)),
             Path::Initiator(one) => format!("initiator-{}", operation(one)),
             Path::ShmTarget(one) => format!("shm-target-{}", operation(one)),
             Path::ShmInitiator(one) => format!("shm-initiator-{}", operation(one)),
+            Path::TcpTarget(one) => format!("tcp-target-{}", operation(one)),
+            Path::TcpInitiator(one) => format!("tcp-initiator-{}", operation(one)),
             Path::EngineSend => "engine-send".to_owned(),
             Path::EngineReceive => "engine-receive".to_owned(),
             Path::Long(Direction::Write) => "engine-write-128k".to_owned(),
@@ -85,10 +104,10 @@ impl Case {
     /// call in which none are.
     pub(crate) fn functions(self) -> &'static [&'static str] {
         match self.path {
-            Path::Target(_) => &["target_turn", "carry_for_target"],
+            Path::Target(_) | Path::TargetOfTwo(_) => &["target_turn", "carry_for_target"],
             Path::Initiator(_) => &["initiator_turn", "carry_for_initiator"],
-            Path::ShmTarget(_) => &["target_turn"],
-            Path::ShmInitiator(_) => &["initiator_turn"],
+            Path::ShmTarget(_) | Path::TcpTarget(_) => &["target_turn"],
+            Path::ShmInitiator(_) | Path::TcpInitiator(_) => &["initiator_turn"],
             Path::EngineSend => &["sender_turn", "carry_for_initiator"],
             Path::EngineReceive => &["receiver_turn", "carry_for_target"],
             Path::Long(_) => &["worker_turn", "worker_posts", "carry_for_initiator"],
@@ -96,14 +115,35 @@ impl Case {
         }
     }
 
-    pub(crate) fn run(self, rounds: u32) {
+    /// What the program for sockets is told to run it; `None` where this one does.
+    pub(crate) fn elsewhere(self) -> Option<[String; 2]> {
+        match self.path {
+            Path::TcpTarget(one) | Path::TcpInitiator(one) => {
+                Some([operation(one).to_owned(), self.depth.to_string()])
+            }
+            _ => None,
+        }
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Another program does.
+    pub(crate) fn run(self, rounds: u32) -> Result<(), String> {
         let depth = usize::from(self.depth);
         match self.path {
             Path::Target(operation) | Path::Initiator(operation) => {
                 rounds_on(&mut Stage::new(), operation, depth, rounds);
             }
+            Path::TargetOfTwo(operation) => {
+                let mut stage = Stage::new().and_another();
+                (0..rounds).for_each(|_| stage.round_of_all(operation, depth / 2));
+            }
             Path::ShmTarget(operation) | Path::ShmInitiator(operation) => {
                 rounds_on(&mut Stage::shm(), operation, depth, rounds);
+            }
+            Path::TcpTarget(_) | Path::TcpInitiator(_) => {
+                return Err(format!("{} runs in another program", self.name()));
             }
             Path::EngineSend | Path::EngineReceive => {
                 let mut engine = Engine::new(false);
@@ -114,6 +154,14 @@ impl Case {
                 (0..rounds).for_each(|_| long.round(depth));
             }
         }
+        Ok(())
+    }
+}
+
+fn operation(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Write => "write",
+        _ => "read",
     }
 }
 
@@ -131,7 +179,7 @@ mod tests {
     fn every_case_has_a_name_and_runs() {
         for case in all() {
             assert_eq!(Case::find(&case.name()), Ok(case));
-            case.run(2);
+            assert_eq!(case.run(2).is_ok(), case.elsewhere().is_none());
         }
         assert!(Case::find("nothing").is_err());
     }

@@ -10,8 +10,25 @@ const ROUNDS: u32 = 200;
 /// Plain variants of glibc's memory functions, whatever the processor can do.
 const TUNABLES: &str =
     "glibc.cpu.hwcaps=-AVX_Fast_Unaligned_Load,-AVX,-AVX2,-AVX512F,-AVX512VL,-ERMS,-FSRM";
+/// The program beside this one that has sockets.
+const OTHER: &str = "nvmeof-guards-sockets";
 /// Lines of a profile.
 const PROFILE_LINES: usize = 45;
+
+/// Builds the other program: `cargo run` builds the one that it runs, and no more.
+pub(crate) fn build_other() -> Result<(), String> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--quiet", "--locked", "--package", "nvmeof-guards"]);
+    cargo.args(["--bin", OTHER]);
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status();
+    match status.map_err(|error| format!("cannot start cargo: {error}"))? {
+        status if status.success() => Ok(()),
+        status => Err(format!("cargo cannot build {OTHER}: {status}")),
+    }
+}
 
 /// Instructions of one operation of `case`.
 pub(crate) fn count(case: Case, profile: bool) -> Result<u64, String> {
@@ -31,6 +48,11 @@ pub(crate) fn count(case: Case, profile: bool) -> Result<u64, String> {
 fn instructions(case: Case, rounds: u32, profile: bool) -> Result<u64, String> {
     let file = Output::new(&case.name());
     let program = std::env::current_exe().map_err(|error| format!("our own program: {error}"))?;
+    let (program, mut arguments) = match case.elsewhere() {
+        Some(words) => (program.with_file_name(OTHER), words.to_vec()),
+        None => (program, vec!["run".to_owned(), case.name()]),
+    };
+    arguments.push(rounds.to_string());
     let mut valgrind = Command::new("valgrind");
     valgrind.arg("--tool=callgrind").arg({
         let mut option = std::ffi::OsString::from("--callgrind-out-file=");
@@ -40,8 +62,7 @@ fn instructions(case: Case, rounds: u32, profile: bool) -> Result<u64, String> {
     for function in case.functions() {
         valgrind.arg(format!("--toggle-collect=*{function}*"));
     }
-    valgrind.arg(program).args(["run", &case.name()]);
-    valgrind.arg(rounds.to_string());
+    valgrind.arg(program).args(arguments);
     valgrind.env("GLIBC_TUNABLES", TUNABLES);
     let output = valgrind.stdin(Stdio::null()).output().map_err(|error| {
         format!(

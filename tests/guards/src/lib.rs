@@ -3,8 +3,8 @@
 //!
 //! What is counted here, instructions by `nvmeof-guards` and allocations by a
 //! test, does not depend on how busy the machine is. It is the code that runs
-//! in production, but for the sockets where instructions are counted: their place is
-//! taken by [`Pipes`]. Shared memory ([`Medium::Shm`]) and disks are as in production.
+//! in production, but for the sockets where [`Pipes`] take their place. TCP
+//! ([`Medium::tcp`]), shared memory ([`Medium::Shm`]) and disks are as in production.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::unwrap_used,

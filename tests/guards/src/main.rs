@@ -50,7 +50,7 @@ const TOLERANCE: u64 = 3;
 
 fn main() -> ExitCode {
     let result = match Arguments::parse() {
-        Arguments::Run { case, rounds } => Case::find(&case).map(|case| case.run(rounds)),
+        Arguments::Run { case, rounds } => Case::find(&case).and_then(|case| case.run(rounds)),
         Arguments::Check {
             accept,
             profile,
@@ -76,6 +76,9 @@ fn check(accept: Option<&str>, profile: bool, parts: &[String]) -> Result<(), St
     if cases.is_empty() {
         let names: Vec<String> = case::all().map(|case| case.name()).collect();
         return Err(format!("no such case; there are {}", names.join(", ")));
+    }
+    if cases.iter().any(|case| case.elsewhere().is_some()) {
+        count::build_other()?;
     }
     let mut counts = BTreeMap::new();
     for case in cases {

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 use std::hint::black_box;
-use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use nvmeof_initiator::polled::{AdminConfig, AdminQueue, Call, Done, IoConfig, Io
 use nvmeof_initiator::{Blocks, Names, Nqn, Operation, QueueShape, SetupConfig};
 use nvmeof_memory::{Buf, ClassSpec, Pages, Pool, PoolLayout};
 use nvmeof_rdma::{Address, Provider};
+use nvmeof_rdma_iwarp::IwarpConfig;
 use nvmeof_rdma_shm::{Shm, ShmConfig};
 use nvmeof_rdma_soft::{SoftConfig, SoftRdma};
 use nvmeof_target::{Mailbox, OpenDisks, Reactor, ReactorConfig, sleep};
@@ -58,9 +59,19 @@ pub enum Submit {
     Batch,
 }
 
-/// A target with one namespace and an initiator with one I/O queue.
+/// A target with one namespace and an initiator with one I/O queue, or several.
 pub struct Stage {
+    medium: Medium,
     reactor: Reactor<OpenDisks>,
+    host: Host,
+    /// Other ones, which the target knows by other names.
+    others: Vec<Host>,
+    now: Duration,
+    most_turns: u32,
+}
+
+/// An initiator.
+struct Host {
     /// Keeps the controller.
     _admin: AdminQueue,
     queue: IoQueue,
@@ -68,9 +79,7 @@ pub struct Stage {
     bufs: Vec<Buf>,
     calls: VecDeque<Call>,
     done: Vec<Done>,
-    now: Duration,
     next: u64,
-    most_turns: u32,
 }
 
 /// Milliseconds in which both sides do what they do once in a while.
@@ -80,6 +89,20 @@ const SETTLING: u32 = 100;
 const STEP: Duration = Duration::from_nanos(100);
 
 impl Medium {
+    /// Software iWARP over TCP, at a port that is free now.
+    #[must_use]
+    pub fn tcp() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        Self::Other(sockets, listener.local_addr().unwrap().into())
+    }
+
+    /// The same over a Unix socket in `folder`.
+    #[must_use]
+    pub fn unix(folder: &Path) -> Self {
+        let address = format!("unix:{}", folder.join("nvmeof.sock").display());
+        Self::Other(sockets, address.parse().unwrap())
+    }
+
     fn provider(&self, side: Side) -> Box<dyn Provider> {
         match self {
             Self::Pipes(pipes) => {
@@ -113,6 +136,10 @@ impl Medium {
     }
 }
 
+fn sockets() -> Box<dyn Provider> {
+    Box::new(nvmeof_rdma_iwarp::new(IwarpConfig::default()).unwrap())
+}
+
 impl Stage {
     /// Both sides on pipes, connected, with a null device.
     #[must_use]
@@ -140,55 +167,13 @@ impl Stage {
     pub fn on(medium: &Medium, disk: &Spec) -> Self {
         let mut reactor = reactor(medium, disk);
         let mut now = Duration::ZERO;
-        let mut admin = admin(medium);
-        let mut done = Vec::with_capacity(usize::from(QUEUE));
-        let info = settle(|| {
-            now += STEP;
-            admin.poll(now, &mut done);
-            turn(&mut reactor, now);
-            admin.info().cloned()
-        });
-        let config = IoConfig {
-            names: names(),
-            queue: QueueShape {
-                qid: 1,
-                size: QUEUE,
-                flow_control: true,
-            },
-            command_timeout: Duration::from_secs(30),
-            connect_timeout: Duration::from_secs(10),
-        };
-        let provider = medium.provider(Side::Initiator);
-        let mut queue = IoQueue::connect(provider, medium.address(), &info, config, now).unwrap();
-        settle(|| {
-            now += STEP;
-            queue.poll(now, &mut done);
-            turn(&mut reactor, now);
-            queue.is_ready().then_some(())
-        });
-        let layout = PoolLayout {
-            count: usize::from(QUEUE),
-            stride: BYTES,
-            lead: 0,
-        };
-        let pool = Pool::new(layout, medium.pages()).unwrap();
-        queue.register(pool.region()).unwrap();
-        // Time enough for the target to take the initiator's memory, where it does.
-        for _ in 0..SETTLING {
-            now += Duration::from_millis(1);
-            turn(&mut reactor, now);
-            queue.poll(now, &mut done);
-        }
+        let host = Host::connect(medium, &mut reactor, 0, &mut now);
         Self {
+            medium: medium.clone(),
             reactor,
-            _admin: admin,
-            queue,
-            submit: Submit::Each,
-            bufs: std::iter::from_fn(|| pool.take()).collect(),
-            calls: VecDeque::with_capacity(usize::from(QUEUE)),
-            done,
+            host,
+            others: Vec::new(),
             now,
-            next: 0,
             most_turns: match (medium, disk) {
                 (Medium::Pipes(_) | Medium::Shm(_), Spec::Null { .. }) => MOST_TURNS,
                 _ => MOST_TURNS_OF_OTHERS,
@@ -196,9 +181,18 @@ impl Stage {
         }
     }
 
+    /// The same with one more host, of another name.
+    #[must_use]
+    pub fn and_another(mut self) -> Self {
+        let number = self.others.len() + 1;
+        let host = Host::connect(&self.medium, &mut self.reactor, number, &mut self.now);
+        self.others.push(host);
+        self
+    }
+
     /// Hands calls to the queue as said from now on.
     pub fn submits(&mut self, submit: Submit) {
-        self.submit = submit;
+        self.host.submit = submit;
     }
 
     /// What the target's disks asked of io_uring.
@@ -222,56 +216,111 @@ impl Stage {
         mut target: impl FnMut(&mut dyn FnMut()),
         mut initiator: impl FnMut(&mut dyn FnMut()),
     ) {
-        initiator(&mut || self.initiator_turn(operation, depth));
+        initiator(&mut || initiator_turn(&mut self.host, operation, depth, self.now));
         for _ in 0..self.most_turns {
             self.now += STEP;
             target(&mut || target_turn(&mut self.reactor, self.now));
-            initiator(&mut || self.initiator_turn(operation, 0));
-            if self.done.len() == depth {
-                for call in self.done.drain(..) {
-                    call.result.unwrap();
-                    self.bufs.extend(call.buf);
-                }
+            initiator(&mut || initiator_turn(&mut self.host, operation, 0, self.now));
+            if self.host.has_done(depth) {
                 return;
             }
         }
         panic!(
             "{} of {depth} are done, and nothing happens",
-            self.done.len()
+            self.host.done.len()
         );
     }
 
-    /// What a caller of the polled interface does: submit what there is, poll.
-    #[inline(never)]
-    fn initiator_turn(&mut self, operation: Operation, submit: usize) {
-        for _ in 0..submit {
-            let blocks = Blocks {
-                operation,
-                nsid: 1,
-                block_shift: BLOCK_SHIFT,
-                slba: self.next % BLOCKS,
-                count: 1,
-                fua: false,
-            };
-            self.next += 1;
-            let buf = self.bufs.pop();
-            assert!(buf.is_some(), "as many buffers as the queue is deep");
-            if self.submit == Submit::Batch {
-                let call = Call::new(blocks.into(), buf, self.next);
-                self.calls.push_back(call);
-                continue;
+    /// The same by all hosts together, each `depth`.
+    pub fn round_of_all(&mut self, operation: Operation, depth: usize) {
+        let Self { host, others, .. } = self;
+        let mut at_work: Vec<&mut Host> = std::iter::once(host).chain(others).collect();
+        for host in &mut at_work {
+            initiator_turn(host, operation, depth, self.now);
+        }
+        for _ in 0..self.most_turns {
+            self.now += STEP;
+            target_turn(&mut self.reactor, self.now);
+            for host in &mut at_work {
+                initiator_turn(host, operation, 0, self.now);
             }
-            let taken = self.queue.submit(blocks, buf, self.next, self.now);
-            assert!(taken.is_ok(), "the queue has room");
+            at_work.retain_mut(|host| !host.has_done(depth));
+            if at_work.is_empty() {
+                return;
+            }
         }
-        if !self.calls.is_empty() {
-            let taken = self.queue.submit_batch(&mut self.calls, self.now);
-            assert!(
-                taken.is_ok_and(|taken| taken == submit),
-                "the queue has room"
-            );
+        panic!("{} hosts are not done, and nothing happens", at_work.len());
+    }
+}
+
+impl Host {
+    /// Connects one, with a queue and buffers for all its entries.
+    fn connect(
+        medium: &Medium,
+        reactor: &mut Reactor<OpenDisks>,
+        number: usize,
+        now: &mut Duration,
+    ) -> Self {
+        let mut admin = admin(medium, number, *now);
+        let mut done = Vec::with_capacity(usize::from(QUEUE));
+        let info = settle(|| {
+            *now += STEP;
+            admin.poll(*now, &mut done);
+            turn(reactor, *now);
+            admin.info().cloned()
+        });
+        let config = IoConfig {
+            names: names(number),
+            queue: QueueShape {
+                qid: 1,
+                size: QUEUE,
+                flow_control: true,
+            },
+            command_timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(10),
+        };
+        let provider = medium.provider(Side::Initiator);
+        let mut queue = IoQueue::connect(provider, medium.address(), &info, config, *now).unwrap();
+        settle(|| {
+            *now += STEP;
+            queue.poll(*now, &mut done);
+            turn(reactor, *now);
+            queue.is_ready().then_some(())
+        });
+        let layout = PoolLayout {
+            count: usize::from(QUEUE),
+            stride: BYTES,
+            lead: 0,
+        };
+        let pool = Pool::new(layout, medium.pages()).unwrap();
+        queue.register(pool.region()).unwrap();
+        // Time enough for the target to take the initiator's memory, where it does.
+        for _ in 0..SETTLING {
+            *now += Duration::from_millis(1);
+            turn(reactor, *now);
+            queue.poll(*now, &mut done);
         }
-        black_box(self.queue.poll(self.now, &mut self.done));
+        Self {
+            _admin: admin,
+            queue,
+            submit: Submit::Each,
+            bufs: std::iter::from_fn(|| pool.take()).collect(),
+            calls: VecDeque::with_capacity(usize::from(QUEUE)),
+            done,
+            next: 0,
+        }
+    }
+
+    /// Whether `depth` calls have ended; then it has their buffers back.
+    fn has_done(&mut self, depth: usize) -> bool {
+        if self.done.len() < depth {
+            return false;
+        }
+        for call in self.done.drain(..) {
+            call.result.unwrap();
+            self.bufs.extend(call.buf);
+        }
+        true
     }
 }
 
@@ -279,6 +328,39 @@ impl Default for Stage {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// What a caller of the polled interface does: submit what there is, poll.
+#[inline(never)]
+fn initiator_turn(host: &mut Host, operation: Operation, submit: usize, now: Duration) {
+    for _ in 0..submit {
+        let blocks = Blocks {
+            operation,
+            nsid: 1,
+            block_shift: BLOCK_SHIFT,
+            slba: host.next % BLOCKS,
+            count: 1,
+            fua: false,
+        };
+        host.next += 1;
+        let buf = host.bufs.pop();
+        assert!(buf.is_some(), "as many buffers as the queue is deep");
+        if host.submit == Submit::Batch {
+            let call = Call::new(blocks.into(), buf, host.next);
+            host.calls.push_back(call);
+            continue;
+        }
+        let taken = host.queue.submit(blocks, buf, host.next, now);
+        assert!(taken.is_ok(), "the queue has room");
+    }
+    if !host.calls.is_empty() {
+        let taken = host.queue.submit_batch(&mut host.calls, now);
+        assert!(
+            taken.is_ok_and(|taken| taken == submit),
+            "the queue has room"
+        );
+    }
+    black_box(host.queue.poll(now, &mut host.done));
 }
 
 /// One turn of the target's loop.
@@ -298,18 +380,21 @@ fn settle<T>(mut step: impl FnMut() -> Option<T>) -> T {
         .expect("both sides connect")
 }
 
-fn names() -> Names {
+/// Of a host, by its number.
+fn names(number: usize) -> Names {
+    let mut hostid = [1; 16];
+    hostid[0] += u8::try_from(number).unwrap();
     Names {
-        hostid: [1; 16],
-        hostnqn: Nqn::new("nqn.2026-11.org.example:host").unwrap(),
+        hostid,
+        hostnqn: Nqn::new(&format!("nqn.2026-11.org.example:host{number}")).unwrap(),
         subnqn: Nqn::new(NQN).unwrap(),
     }
 }
 
-fn admin(medium: &Medium) -> AdminQueue {
+fn admin(medium: &Medium, number: usize, now: Duration) -> AdminQueue {
     let config = AdminConfig {
         setup: SetupConfig {
-            names: names(),
+            names: names(number),
             queue: QueueShape {
                 qid: 0,
                 size: 32,
@@ -323,7 +408,7 @@ fn admin(medium: &Medium) -> AdminQueue {
         connect_timeout: Duration::from_secs(10),
     };
     let provider = medium.provider(Side::Initiator);
-    AdminQueue::connect(provider, medium.address(), config, Duration::ZERO).unwrap()
+    AdminQueue::connect(provider, medium.address(), config, now).unwrap()
 }
 
 fn reactor(medium: &Medium, disk: &Spec) -> Reactor<OpenDisks> {

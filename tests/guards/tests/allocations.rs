@@ -3,14 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::fs::File;
-use std::net::TcpListener;
 
 use allocation_counter::{AllocationInfo, measure};
 use nvmeof_backend::Spec;
 use nvmeof_guards::{Direction, Engine, Long, Medium, Pipes, Stage, Submit};
-use nvmeof_initiator::{Address, Operation};
-use nvmeof_rdma::Provider;
-use nvmeof_rdma_iwarp::IwarpConfig;
+use nvmeof_initiator::Operation;
 
 const OPERATIONS: [Operation; 2] = [Operation::Read, Operation::Write];
 /// Operations after which every queue and table has the size it needs: keys
@@ -65,30 +62,20 @@ fn both_ways() -> impl Iterator<Item = (Operation, Submit)> {
 
 const SIDES: &str = "allocations by target and initiator";
 
-/// Software iWARP over TCP and Unix sockets.
-fn sockets() -> Box<dyn Provider> {
-    Box::new(nvmeof_rdma_iwarp::new(IwarpConfig::default()).unwrap())
-}
-
-/// A port that is free now.
-fn free() -> Address {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().into()
-}
-
 #[test]
 fn over_sockets_reads_and_writes_allocate_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let unix = format!("unix:{}", folder.path().join("nvmeof.sock").display());
-    let unix: Address = unix.parse().unwrap();
-    for addr in [None, Some(unix)] {
+    for unix in [false, true] {
         for (operation, submit) in both_ways() {
             for depth in [1, 16, 128] {
-                let addr = addr.unwrap_or_else(free);
-                let mut stage = Stage::on(&Medium::Other(sockets, addr), &Stage::null());
+                let medium = match unix {
+                    false => Medium::tcp(),
+                    true => Medium::unix(folder.path()),
+                };
+                let mut stage = Stage::on(&medium, &Stage::null());
                 stage.submits(submit);
                 let calls = calls(&mut stage, operation, depth);
-                let what = format!("{addr}, {operation:?} at depth {depth}, {submit:?}");
+                let what = format!("{medium:?}, {operation:?} at depth {depth}, {submit:?}");
                 assert_eq!(calls, (0, 0), "{what}: {SIDES}");
             }
         }

@@ -5,9 +5,11 @@ const BEGIN: &str = "<!-- made of tests/guards/instructions.txt: begin -->\n";
 const END: &str = "<!-- made of tests/guards/instructions.txt: end -->";
 
 /// Sides, as the document calls them and as the names of their cases begin.
-const SIDES: [(&str, &str); 4] = [
+const SIDES: [(&str, &str); 6] = [
     ("target, software iWARP", "target"),
     ("initiator, software iWARP", "initiator"),
+    ("target, with its sockets", "tcp-target"),
+    ("initiator, with its sockets", "tcp-initiator"),
     ("target, shared memory", "shm-target"),
     ("initiator, shared memory", "shm-initiator"),
 ];
