@@ -10,12 +10,11 @@ use nvmeof_wire::opcode::io;
 use nvmeof_wire::{Sqe, Status};
 use zerocopy::FromBytes;
 
+use super::commit;
 use super::request::{AfterFlush, Extent, Failure, Next, Request, Stage, bit};
-use super::{commit, copy};
 use crate::controller::Controller;
 use crate::health::Counting;
 use crate::live::{Live, View};
-use crate::metrics::{Meter, Operation};
 use crate::seats::Seat;
 use crate::sight::Sight;
 use crate::{CloseCause, Executed, IoKind, IoOp, Limits, Namespace};
@@ -111,6 +110,7 @@ impl Joined {
         self.controller.hot.is_ready()
     }
 
+    #[inline]
     pub(super) fn begin(
         &self,
         request: &mut Request,
@@ -123,6 +123,14 @@ impl Joined {
         match sqe.opcode {
             io::READ => self.read(request, sqe),
             io::WRITE => self.write(request, sqe),
+            _ => self.begin_other(request, sqe),
+        }
+    }
+
+    /// A command that is neither a read nor a write.
+    #[cold]
+    fn begin_other(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
+        match sqe.opcode {
             io::FLUSH => self.flush(request),
             io::WRITE_ZEROES => self.write_zeroes(request, sqe),
             io::DATASET_MANAGEMENT => self.dataset_management(request, sqe),
@@ -148,6 +156,7 @@ impl Joined {
     /// The namespace and the operation that a command with a range of blocks
     /// means. NVM 1.0, figure 9: without protection information, as here, what a command
     /// says of it (PRINFO) "is ignored".
+    #[inline]
     pub(super) fn range(
         &self,
         request: &mut Request,
@@ -242,7 +251,7 @@ impl Joined {
 
     /// Flushes namespaces from number `from` on, then says whether all were
     /// there.
-    fn flush_from(
+    pub(super) fn flush_from(
         &self,
         request: &mut Request,
         from: u32,
@@ -269,106 +278,6 @@ impl Joined {
         request.takes_at_most(command.data_len())?;
         request.stage = Stage::Ranges(command, extent_of(namespace));
         Ok(Next::Data)
-    }
-
-    /// A Verify read a piece.
-    #[cold]
-    fn verified(&mut self, request: &Request, bytes: u64, meter: &mut Meter) {
-        self.counting.verified(bytes);
-        meter.stayed(Operation::Verify, request.nsid, bytes, |nsid| {
-            self.namespace(nsid).is_ok()
-        });
-    }
-
-    /// A Copy wrote a piece, which may be its last one.
-    #[cold]
-    fn stored(&mut self, request: &Request, bytes: u64, is_last: bool, meter: &mut Meter) {
-        self.counting.stored(bytes, is_last);
-        meter.stayed(Operation::Copy, request.nsid, bytes, |nsid| {
-            self.namespace(nsid).is_ok()
-        });
-    }
-
-    /// A disk operation ended.
-    pub(super) fn executed(
-        &mut self,
-        request: &mut Request,
-        outcome: Executed,
-        data: &[u8],
-        meter: &mut Meter,
-    ) -> Result<Next, Failure> {
-        let kind = match request.stage {
-            Stage::Disk(op) | Stage::Pieces(op) => op.kind,
-            Stage::Copy(copying) => copying.kind(),
-            Stage::Trim { .. } => IoKind::Deallocate,
-            _ => IoKind::Flush,
-        };
-        if outcome != Executed::Ok {
-            if outcome == Executed::Failed {
-                self.counting.media_error();
-            }
-            let failure = match outcome {
-                Executed::Gone => not_ready(),
-                // Who reads is not told that it may not write.
-                Executed::ReadOnly if matches!(request.stage, Stage::Commit(_)) => {
-                    Status::WRITE_FAULT.into()
-                }
-                _ => Failure::from(status_of(kind, outcome)),
-            };
-            return Err(match request.stage {
-                Stage::Copy(copying) => copying.failed(failure),
-                _ => failure,
-            });
-        }
-        match request.stage {
-            Stage::Disk(op) => {
-                match op.kind {
-                    IoKind::Read | IoKind::Compare => self.counting.read(op.len),
-                    IoKind::Write => self.counting.written(op.len),
-                    _ => {}
-                }
-                Ok(Next::Done(0))
-            }
-            Stage::Commit(op) => Ok(commit::committed(request, op)),
-            Stage::Pieces(left) => {
-                let done = first_piece(left).len;
-                let (offset, len) = (left.offset + done, left.len - done);
-                if !left.changes() {
-                    self.verified(request, done, meter);
-                }
-                if len == 0 {
-                    return Ok(Next::Done(0));
-                }
-                Ok(next_piece(
-                    request,
-                    IoOp {
-                        offset,
-                        len,
-                        ..left
-                    },
-                ))
-            }
-            Stage::Copy(copying) => {
-                let next = copy::copied(request, copying, data)?;
-                if copying.is_storing() {
-                    let bytes = copying.piece_len(data)?;
-                    self.stored(request, bytes, matches!(next, Next::Done(_)), meter);
-                }
-                Ok(next)
-            }
-            Stage::Trim {
-                command,
-                extent,
-                next,
-                ..
-            } => trim(request, command, extent, next, data),
-            Stage::FlushAll { from, then, .. } => {
-                // One that went meanwhile was flushed when it was closed.
-                self.catch_up();
-                self.flush_from(request, from, then)
-            }
-            _ => Err(Status::INTERNAL_ERROR.into()),
-        }
     }
 }
 
@@ -450,7 +359,7 @@ pub(super) fn ranges(
 }
 
 /// Does the next range of a Dataset Management command that is not empty.
-fn trim(
+pub(super) fn trim(
     request: &mut Request,
     command: DatasetManagement,
     extent: Extent,

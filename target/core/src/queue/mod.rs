@@ -8,12 +8,14 @@
 //! ```
 
 mod abort;
+mod act;
 mod admin;
 mod commit;
 mod connect;
 mod copy;
 mod counting;
 mod ends;
+mod executed;
 mod fabrics;
 mod fused;
 mod hearing;
@@ -37,7 +39,7 @@ use crate::controller::{Controller, Serves};
 use crate::metrics::Meter;
 use crate::model::PortAddress;
 use crate::target::Shared;
-use crate::{Action, CloseCause, Data, Disconnected, Event, Keeping, Order, Remote, Response, Why};
+use crate::{Action, CloseCause, Data, Disconnected, Event, Keeping, Order, Remote, Why};
 use abort::{HeldAnswer, Home};
 use ends::Ends;
 use fused::FirstHalf;
@@ -354,18 +356,16 @@ impl Queue {
 
     /// Something happened to a request.
     pub fn step(&mut self, now: Duration, request: &mut Request, event: Event<'_>) -> Action {
-        let next = match event {
-            Event::Pulled(data) => self.pulled(now, request, data),
-            Event::Turn => return self.turn(request),
-            event => match (&mut self.role, event) {
-                (Role::Io(joined), Event::Executed { outcome, data }) => {
-                    joined.counting.is_at(now);
-                    joined.executed(request, outcome, data, &mut self.meter)
-                }
-                (_, event) => match self.step_admin(now, request, event) {
-                    Some(next) => next,
-                    None => return self.out_of_step(request),
-                },
+        let next = match (&mut self.role, event) {
+            (Role::Io(joined), Event::Executed { outcome, data }) => {
+                joined.counting.is_at(now);
+                joined.executed(request, outcome, data, &mut self.meter)
+            }
+            (_, Event::Pulled(data)) => self.pulled(now, request, data),
+            (_, Event::Turn) => return self.turn(request),
+            (_, event) => match self.step_admin(now, request, event) {
+                Some(next) => next,
+                None => return self.out_of_step(request),
             },
         };
         self.act(request, next)
@@ -462,67 +462,6 @@ impl Queue {
         }
     }
 
-    /// Turns what comes next into an action, and answers what is over.
-    fn act(&mut self, request: &mut Request, next: Result<Next, Failure>) -> Action {
-        match next {
-            Ok(Next::Execute(op)) => Action::Execute(op),
-            Ok(Next::Fuse) => Action::Fuse,
-            Ok(Next::Produce(len)) => Action::Produce { len },
-            Ok(Next::Keep) => match self.keeping.take() {
-                Some(keeping) => Action::Keep(keeping),
-                None => self.out_of_step(request),
-            },
-            Ok(Next::Hold) => {
-                request.stage = Stage::Over;
-                Action::Hold
-            }
-            Ok(Next::Data) => self.out_of_step(request),
-            Ok(Next::Done(result)) => {
-                let push = match (&request.data, request.stage) {
-                    (Data::Remote(remote), Stage::Produce { .. }) => Some(*remote),
-                    (Data::Remote(remote), Stage::Disk(op)) if op.kind == crate::IoKind::Read => {
-                        Some(*remote)
-                    }
-                    (Data::List { .. }, Stage::Produce { .. }) => Some(request.whole()),
-                    (Data::List { .. }, Stage::Disk(op)) if op.kind == crate::IoKind::Read => {
-                        Some(request.whole())
-                    }
-                    _ => None,
-                };
-                self.answer(request, push, Status::SUCCESS, result)
-            }
-            Ok(Next::DoneAndClose) => {
-                self.closing = Some(CloseCause::Disconnected);
-                self.news |= News::POLL;
-                self.answer(request, None, Status::SUCCESS, 0)
-            }
-            Err(failure) => {
-                let status = self.note(request, failure);
-                self.answer(request, None, status, failure.result)
-            }
-        }
-    }
-
-    fn answer(
-        &mut self,
-        request: &mut Request,
-        push: Option<Remote>,
-        status: Status,
-        result: u64,
-    ) -> Action {
-        request.stage = Stage::Over;
-        self.ended(request);
-        Action::Respond(Response {
-            push,
-            cqe: self.completion(request.cid, status, result),
-            invalidate: request.invalidate.take(),
-        })
-    }
-
-    fn completion(&mut self, cid: u16, status: Status, result: u64) -> Cqe {
-        Cqe::new(cid, self.sq.advance(), status, result)
-    }
-
     fn controller(&self) -> Option<&Arc<Controller>> {
         match &self.role {
             Role::Waiting { .. } => None,
@@ -531,6 +470,7 @@ impl Queue {
         }
     }
 
+    #[cold]
     fn close_now(&mut self, cause: CloseCause) -> Action {
         self.closing = Some(cause.clone());
         Action::Close(cause)
@@ -544,6 +484,7 @@ impl Queue {
     }
 
     /// The edge did what it was not asked to. A bug, not a peer's doing.
+    #[cold]
     fn out_of_step(&mut self, request: &mut Request) -> Action {
         debug_assert!(false, "out of step: {request:?}");
         request.stage = Stage::Over;

@@ -340,6 +340,7 @@ impl Request {
     }
 
     /// Becomes the command `sqe` at the start of `capsule`.
+    #[inline]
     pub(crate) fn start(&mut self, sqe: &Sqe, capsule: &[u8], bounds: Bounds) {
         // Field by field: the rest of a stage or of data that were nothing is
         // not written.

@@ -1,0 +1,87 @@
+//! From what comes next for a request to the action that the edge does, and its
+//! answer.
+
+use nvmeof_wire::{Cqe, Status};
+
+use super::{Failure, News, Next, Queue, Request, Stage};
+use crate::{Action, CloseCause, Data, IoKind, Remote, Response};
+
+impl Queue {
+    /// Turns what comes next into an action, and answers what is over.
+    // Into where most of it is known.
+    #[inline(always)]
+    pub(super) fn act(&mut self, request: &mut Request, next: Result<Next, Failure>) -> Action {
+        match next {
+            Ok(Next::Execute(op)) => Action::Execute(op),
+            Ok(Next::Done(result)) => self.done(request, result),
+            Ok(Next::Fuse) => Action::Fuse,
+            Ok(Next::Produce(len)) => Action::Produce { len },
+            Ok(Next::Keep) => self.keep(request),
+            Ok(Next::Hold) => {
+                request.stage = Stage::Over;
+                Action::Hold
+            }
+            Ok(Next::Data) => self.out_of_step(request),
+            Ok(Next::DoneAndClose) => self.done_and_close(request),
+            Err(failure) => self.failed(request, failure),
+        }
+    }
+
+    #[inline]
+    fn done(&mut self, request: &mut Request, result: u64) -> Action {
+        let gives = match request.stage {
+            Stage::Disk(op) => op.kind == IoKind::Read,
+            Stage::Produce { .. } => true,
+            _ => false,
+        };
+        let push = match &request.data {
+            Data::Remote(remote) if gives => Some(*remote),
+            Data::List { .. } if gives => Some(request.whole()),
+            _ => None,
+        };
+        self.answer(request, push, Status::SUCCESS, result)
+    }
+
+    #[cold]
+    fn keep(&mut self, request: &mut Request) -> Action {
+        match self.keeping.take() {
+            Some(keeping) => Action::Keep(keeping),
+            None => self.out_of_step(request),
+        }
+    }
+
+    #[cold]
+    fn done_and_close(&mut self, request: &mut Request) -> Action {
+        self.closing = Some(CloseCause::Disconnected);
+        self.news |= News::POLL;
+        self.answer(request, None, Status::SUCCESS, 0)
+    }
+
+    #[cold]
+    fn failed(&mut self, request: &mut Request, failure: Failure) -> Action {
+        let status = self.note(request, failure);
+        self.answer(request, None, status, failure.result)
+    }
+
+    #[inline]
+    pub(super) fn answer(
+        &mut self,
+        request: &mut Request,
+        push: Option<Remote>,
+        status: Status,
+        result: u64,
+    ) -> Action {
+        request.stage = Stage::Over;
+        self.ended(request);
+        Action::Respond(Response {
+            push,
+            cqe: self.completion(request.cid, status, result),
+            invalidate: request.invalidate.take(),
+        })
+    }
+
+    #[inline]
+    pub(super) fn completion(&mut self, cid: u16, status: Status, result: u64) -> Cqe {
+        Cqe::new(cid, self.sq.advance(), status, result)
+    }
+}

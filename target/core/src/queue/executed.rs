@@ -1,0 +1,131 @@
+//! What follows a disk operation of an I/O command.
+
+use nvmeof_wire::Status;
+
+use super::io::{Joined, first_piece, next_piece, not_ready, status_of, trim};
+use super::request::{Failure, Next, Request, Stage};
+use super::{commit, copy};
+use crate::metrics::{Meter, Operation};
+use crate::{Executed, IoKind, IoOp};
+
+impl Joined {
+    /// A Verify read a piece.
+    #[cold]
+    fn verified(&mut self, request: &Request, bytes: u64, meter: &mut Meter) {
+        self.counting.verified(bytes);
+        meter.stayed(Operation::Verify, request.nsid, bytes, |nsid| {
+            self.namespace(nsid).is_ok()
+        });
+    }
+
+    /// A Copy wrote a piece, which may be its last one.
+    #[cold]
+    fn stored(&mut self, request: &Request, bytes: u64, is_last: bool, meter: &mut Meter) {
+        self.counting.stored(bytes, is_last);
+        meter.stayed(Operation::Copy, request.nsid, bytes, |nsid| {
+            self.namespace(nsid).is_ok()
+        });
+    }
+
+    /// A disk operation ended.
+    #[inline]
+    pub(super) fn executed(
+        &mut self,
+        request: &mut Request,
+        outcome: Executed,
+        data: &[u8],
+        meter: &mut Meter,
+    ) -> Result<Next, Failure> {
+        if outcome != Executed::Ok {
+            return Err(self.failed(request, outcome));
+        }
+        match request.stage {
+            Stage::Disk(op) => {
+                match op.kind {
+                    IoKind::Read | IoKind::Compare => self.counting.read(op.len),
+                    IoKind::Write => self.counting.written(op.len),
+                    _ => {}
+                }
+                Ok(Next::Done(0))
+            }
+            _ => self.go_on(request, data, meter),
+        }
+    }
+
+    /// A disk operation failed.
+    #[cold]
+    fn failed(&self, request: &Request, outcome: Executed) -> Failure {
+        let kind = match request.stage {
+            Stage::Disk(op) | Stage::Pieces(op) => op.kind,
+            Stage::Copy(copying) => copying.kind(),
+            Stage::Trim { .. } => IoKind::Deallocate,
+            _ => IoKind::Flush,
+        };
+        if outcome == Executed::Failed {
+            self.counting.media_error();
+        }
+        let failure = match outcome {
+            Executed::Gone => not_ready(),
+            // Who reads is not told that it may not write.
+            Executed::ReadOnly if matches!(request.stage, Stage::Commit(_)) => {
+                Status::WRITE_FAULT.into()
+            }
+            _ => Failure::from(status_of(kind, outcome)),
+        };
+        match request.stage {
+            Stage::Copy(copying) => copying.failed(failure),
+            _ => failure,
+        }
+    }
+
+    /// A disk operation was done of a command that may have several.
+    #[cold]
+    fn go_on(
+        &mut self,
+        request: &mut Request,
+        data: &[u8],
+        meter: &mut Meter,
+    ) -> Result<Next, Failure> {
+        match request.stage {
+            Stage::Commit(op) => Ok(commit::committed(request, op)),
+            Stage::Pieces(left) => {
+                let done = first_piece(left).len;
+                let (offset, len) = (left.offset + done, left.len - done);
+                if !left.changes() {
+                    self.verified(request, done, meter);
+                }
+                if len == 0 {
+                    return Ok(Next::Done(0));
+                }
+                Ok(next_piece(
+                    request,
+                    IoOp {
+                        offset,
+                        len,
+                        ..left
+                    },
+                ))
+            }
+            Stage::Copy(copying) => {
+                let next = copy::copied(request, copying, data)?;
+                if copying.is_storing() {
+                    let bytes = copying.piece_len(data)?;
+                    self.stored(request, bytes, matches!(next, Next::Done(_)), meter);
+                }
+                Ok(next)
+            }
+            Stage::Trim {
+                command,
+                extent,
+                next,
+                ..
+            } => trim(request, command, extent, next, data),
+            Stage::FlushAll { from, then, .. } => {
+                // One that went meanwhile was flushed when it was closed.
+                self.catch_up();
+                self.flush_from(request, from, then)
+            }
+            _ => Err(Status::INTERNAL_ERROR.into()),
+        }
+    }
+}
