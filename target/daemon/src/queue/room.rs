@@ -12,11 +12,17 @@ pub(super) struct Room(Vec<Buf>);
 
 impl Edge {
     /// Before the core may process a Connect: takes what the queue would need,
-    /// or tells the core that there is not enough.
+    /// or tells the core that there is not enough. `None` on a queue that is connected.
+    #[inline]
     pub(super) fn make_room(&mut self, io: &mut Io<'_>) -> Option<Room> {
         if self.core.is_connected() {
             return None;
         }
+        Some(self.make_first_room(io))
+    }
+
+    #[cold]
+    fn make_first_room(&mut self, io: &mut Io<'_>) -> Room {
         let needed = self.receives.needed(FIRST, self.core.entries(), io.shared);
         // Without an admin queue a host can do nothing at all.
         let kept = match self.core.qid() {
@@ -46,15 +52,23 @@ impl Edge {
                  raise reactor.buffer_memory"
             ))
         });
-        Some(Room(room))
+        Room(room)
     }
 
     /// After that: posts the receives if the queue is connected now, which is
     /// before its host is told so; gives everything back if it is not.
+    #[inline]
     pub(super) fn take_room(&mut self, room: Option<Room>, io: &mut Io<'_>) {
-        let Some(Room(bufs)) = room.filter(|_| self.core.is_connected()) else {
+        if let Some(room) = room {
+            self.take_first_room(room, io);
+        }
+    }
+
+    #[cold]
+    fn take_first_room(&mut self, Room(bufs): Room, io: &mut Io<'_>) {
+        if !self.core.is_connected() {
             return;
-        };
+        }
         let (host, subsystem, _) = self.core.association().unwrap_or_default();
         let whose = Whose::of_host(host, subsystem, self.core.qid());
         io.provider.set_whose(self.qp, whose);
