@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use nvmeof_memory::{Buf, Classes};
-use nvmeof_target_core::{Action, Limit, Port, PortAddress, Scarce, Target};
+use nvmeof_target_core::{Limit, Port, PortAddress, Scarce, Target};
 use nvmeof_wire::Nqn;
 
 use super::lingering::Lingering;
 use super::parts::{Most, Parts};
-use super::slots::Job;
+use super::slots::{Job, Lacks};
 use super::{Edge, Io};
 use crate::tag::Place;
 use crate::turns::HostId;
@@ -450,29 +450,29 @@ impl Edge {
     }
 }
 
-/// Takes the buffers that `action` needs. Nothing is taken when they cannot be had
+/// Takes the buffers that the job lacks. Nothing is taken when they cannot be had
 /// now, or the host with that account holds its part of them.
 #[inline]
 pub(super) fn provide(
     job: &mut Job,
-    action: &Action,
+    lacks: Lacks,
     account: Option<&Account>,
     io: &Io<'_>,
 ) -> Provided {
     match account {
-        Some(account) if io.accounts.are_several() => provide_part(job, action, account, io),
-        _ if job.provide(action, io.buffers) => Provided::Yes,
+        Some(account) if io.accounts.are_several() => provide_part(job, lacks, account, io),
+        _ if job.provide(lacks, io.buffers) => Provided::Yes,
         _ => Provided::NotNow,
     }
 }
 
 /// As [`provide`], where there are several hosts.
-fn provide_part(job: &mut Job, action: &Action, account: &Account, io: &Io<'_>) -> Provided {
-    let [data, spare] = job.lacks(action).map(|len| len.is_some());
+fn provide_part(job: &mut Job, lacks: Lacks, account: &Account, io: &Io<'_>) -> Provided {
+    let (data, spare) = (lacks.data.is_some(), lacks.spare.is_some());
     if !data && !spare {
         return Provided::Yes;
     }
-    if !job.provide(action, io.buffers) {
+    if !job.provide(lacks, io.buffers) {
         return Provided::NotNow;
     }
     let taken = [

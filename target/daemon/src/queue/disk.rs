@@ -15,13 +15,17 @@ struct NotOpen;
 
 impl Edge {
     /// Runs `op` on its disk. Gives the next action when it ended at once.
-    pub(super) fn execute(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) -> Option<Action> {
+    #[inline]
+    pub(super) fn execute(
+        &mut self,
+        slot: Place,
+        op: &mut IoOp,
+        io: &mut Io<'_>,
+    ) -> Option<Action> {
         if op.kind == IoKind::Flush {
             self.flush_came(slot);
         }
-        let mut op = *op;
-        let risk = self.risk_of(&mut op, io);
-        let op = &op;
+        let risk = self.risk_of(op, io);
         // Almost never is anything locked.
         if op.kind != IoKind::Read
             && !(io.locks.is_idle() && self.pairs.is_empty())
@@ -102,6 +106,7 @@ impl Edge {
         self.settle(io);
     }
 
+    #[inline]
     fn step_executed(
         &mut self,
         slot: Place,
@@ -112,13 +117,14 @@ impl Edge {
         if buf.is_none() {
             outcome = self.flushed(slot, outcome, io);
         }
+        let mut job = self.slots.get(slot)?;
         if outcome == Executed::Ok
-            && let Some(risk) = self.slots.get(slot)?.risk.take()
+            && let Some(risk) = job.risk.take()
         {
             self.wrote(risk, io);
+            job = self.slots.get(slot)?;
         }
-        let job = self.slots.get(slot)?;
-        let piece = job.lent == Lent::Piece;
+        let lent = job.lent;
         if let Some(on_disk) = job.take_back(buf)
             && outcome == Executed::Ok
             && let Some(differs) = difference(data_of(job), &on_disk)
@@ -132,11 +138,15 @@ impl Edge {
             data,
             ..
         } = &mut *job;
-        let data = bytes_of(request.data(), capsule.as_deref(), data.as_deref());
+        let data = match lent {
+            // What the disk read or wrote whole is nothing that the core looks at.
+            Lent::Data | Lent::Capsule => &[],
+            _ => bytes_of(request.data(), capsule.as_deref(), data.as_deref()),
+        };
         // The core keeps the request while it looks at the data beside it.
         let event = Event::Executed { outcome, data };
         let action = self.core.step(io.now, request, event);
-        if piece && !(io.hungry.is_empty() && self.hungry.is_empty()) {
+        if lent == Lent::Piece && !(io.hungry.is_empty() && self.hungry.is_empty()) {
             job.pause(&action);
         }
         Some(action)

@@ -2,7 +2,7 @@
 //! memory, and writes from it, where the provider has that to offer.
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{QpId, RemoteSlice, Rights};
+use nvmeof_rdma::{Peer, QpId, RemoteSlice, Rights};
 use nvmeof_target_core::{Action, Data, Event, IoKind, IoOp, Remote};
 
 use super::steps::slice;
@@ -10,44 +10,47 @@ use super::{Edge, Io};
 use crate::tag::Place;
 
 impl Edge {
-    /// Takes the host's memory for the data of a read or write, so that no
-    /// buffer of ours is needed and nothing moves over the connection. Gives the
-    /// action that is next then, if it is another.
+    /// Takes the host's memory for the data of a read, so that no buffer of ours is
+    /// needed and nothing moves over the connection.
+    #[inline]
+    pub(super) fn read_in_place(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) {
+        if op.kind == IoKind::Read
+            && self.shares_memory()
+            && let Some(job) = self.slots.get(slot)
+            && job.data.is_none()
+            && let Data::Remote(remote) = job.request.data()
+        {
+            job.data = map(*remote, op, Rights::REMOTE_WRITE, self.qp, io);
+        }
+    }
+
+    /// The same for the data of a write. Gives the action that is next then.
     ///
     /// Of all others the data are looked at here. A host may change them at any
     /// moment, so those are copied first.
-    #[inline]
-    pub(super) fn in_place(
-        &mut self,
-        slot: Place,
-        action: &Action,
-        io: &mut Io<'_>,
-    ) -> Option<Action> {
-        match action {
-            Action::Execute(op) if op.kind == IoKind::Read => {
-                if let Some(job) = self.slots.get(slot)
-                    && job.data.is_none()
-                    && let Data::Remote(remote) = job.request.data()
-                {
-                    job.data = map(*remote, op, Rights::REMOTE_WRITE, self.qp, io);
-                }
+    pub(super) fn write_in_place(&mut self, slot: Place, io: &mut Io<'_>) -> Option<Action> {
+        if !self.shares_memory() {
+            return None;
+        }
+        let job = self.slots.get(slot)?;
+        if job.data.is_none()
+            && let Data::Remote(remote) = job.request.data()
+            && let Some(op) = job.request.write()
+        {
+            job.data = map(*remote, op, Rights::REMOTE_READ, self.qp, io);
+            if job.data.is_some() {
+                let event = Event::Pulled(&[]);
+                return Some(self.core.step(io.now, &mut job.request, event));
             }
-            Action::Pull { remote, .. } => {
-                if let Some(job) = self.slots.get(slot)
-                    && job.data.is_none()
-                    && let Data::Remote(_) = job.request.data()
-                    && let Some(op) = job.request.write()
-                {
-                    job.data = map(*remote, op, Rights::REMOTE_READ, self.qp, io);
-                    if job.data.is_some() {
-                        let event = Event::Pulled(&[]);
-                        return Some(self.core.step(io.now, &mut job.request, event));
-                    }
-                }
-            }
-            _ => {}
         }
         None
+    }
+
+    /// Whether its host may have memory that we can use: only a process of this
+    /// machine has.
+    #[inline]
+    fn shares_memory(&self) -> bool {
+        matches!(self.peer, Peer::Process { .. })
     }
 }
 

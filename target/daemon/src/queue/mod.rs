@@ -356,7 +356,8 @@ impl Edge {
         if let Some(job) = self.slots.get(slot)
             && let Some(action) = job.hungry.take()
         {
-            let provided = provide(job, &action, self.account.as_ref(), io);
+            let lacks = job.lacks(&action);
+            let provided = provide(job, lacks, self.account.as_ref(), io);
             if provided != Provided::Yes {
                 job.hungry = Some(action);
                 self.note_full(provided, io);

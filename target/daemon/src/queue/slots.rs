@@ -61,6 +61,22 @@ pub(super) struct Job {
     pub(super) on_wire: Option<Duration>,
 }
 
+/// Bytes of the buffers that a job has to get before it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lacks {
+    /// Of that for its data.
+    pub(super) data: Option<u32>,
+    /// Of the second one.
+    pub(super) spare: Option<u32>,
+}
+
+impl Lacks {
+    pub(super) const NOTHING: Self = Self {
+        data: None,
+        spare: None,
+    };
+}
+
 /// What a disk may be changing for a command.
 #[derive(Clone, Debug)]
 pub(super) struct Changing {
@@ -117,6 +133,7 @@ impl Slots {
 
     /// Ends the job in that place: its buffers go back to their pools. Returns
     /// what its host's account says of them.
+    #[inline]
     pub(super) fn free(&mut self, place: Place) -> Charge {
         let slot = self.slots.get_mut(usize::from(place.index));
         let its = |slot: &&mut Slot| slot.taken && slot.generation == place.generation;
@@ -293,13 +310,14 @@ impl Job {
     /// kept but returned.
     #[inline]
     pub(super) fn take_back(&mut self, buf: Option<Buf>) -> Option<Buf> {
-        match std::mem::take(&mut self.lent) {
-            Lent::None => {}
-            Lent::Capsule => self.capsule = buf,
-            Lent::Data => self.data = buf,
-            Lent::Piece => self.spare = buf,
+        let place = match std::mem::take(&mut self.lent) {
+            Lent::Data => &mut self.data,
+            Lent::Capsule => &mut self.capsule,
+            Lent::Piece => &mut self.spare,
             Lent::Spare => return buf,
-        }
+            Lent::None => return None,
+        };
+        *place = buf;
         None
     }
 
@@ -319,57 +337,48 @@ impl Job {
         }
     }
 
-    /// Bytes of the buffers that `action` needs and the job has not: of that for
-    /// its data, and of the second one.
+    /// What `action` needs and the job has not.
     #[inline]
-    pub(super) fn lacks(&self, action: &Action) -> [Option<u32>; 2] {
-        let [data, spare] = match action {
-            Action::Pull { remote, spare } => {
-                [Some(remote.len), Some(*spare).filter(|len| *len > 0)]
-            }
-            Action::Produce { len } => [Some(*len), None],
+    pub(super) fn lacks(&self, action: &Action) -> Lacks {
+        let (data, spare) = match action {
             Action::Execute(op) => match op.kind {
-                IoKind::Read => [buffer_len(op), None],
-                IoKind::Write if self.misaligned => [buffer_len(op), None],
-                IoKind::Compare => [None, buffer_len(op)],
-                IoKind::Fetch { pages } => [None, Some(u32::from(pages) * IoKind::PAGE)],
-                _ => [None, None],
+                IoKind::Read => (buffer_len(op), None),
+                IoKind::Write if self.misaligned => (buffer_len(op), None),
+                IoKind::Compare => (None, buffer_len(op)),
+                IoKind::Fetch { pages } => (None, Some(u32::from(pages) * IoKind::PAGE)),
+                _ => (None, None),
             },
+            Action::Pull { remote, spare } => {
+                (Some(remote.len), Some(*spare).filter(|len| *len > 0))
+            }
+            Action::Produce { len } => (Some(*len), None),
             Action::PullBehind { .. }
             | Action::Fuse
             | Action::Keep(_)
             | Action::Respond(_)
             | Action::Hold
-            | Action::Close(_) => [None, None],
+            | Action::Close(_) => (None, None),
         };
-        [
-            data.filter(|_| self.data.is_none()),
-            spare.filter(|_| self.spare.is_none()),
-        ]
+        Lacks {
+            data: data.filter(|_| self.data.is_none()),
+            spare: spare.filter(|_| self.spare.is_none()),
+        }
     }
 
-    /// Whether `action` needs a buffer that the job has not.
+    /// Takes what it lacks. False, and nothing is taken, when that cannot be had now.
     #[inline]
-    pub(super) fn needs(&self, action: &Action) -> bool {
-        self.lacks(action) != [None, None]
-    }
-
-    /// Takes the buffers that `action` needs. False, and nothing is taken,
-    /// when they cannot be had now.
-    #[inline]
-    pub(super) fn provide(&mut self, action: &Action, buffers: &Classes) -> bool {
-        let [data, spare] = self.lacks(action);
-        if let Some(len) = data {
+    pub(super) fn provide(&mut self, lacks: Lacks, buffers: &Classes) -> bool {
+        if let Some(len) = lacks.data {
             self.data = take(len, buffers);
             if self.data.is_none() {
                 return false;
             }
         }
-        if let Some(len) = spare {
+        if let Some(len) = lacks.spare {
             self.spare = take(len, buffers);
             if self.spare.is_none() {
                 // Nobody waits for a buffer while holding one.
-                if data.is_some() {
+                if lacks.data.is_some() {
                     self.data = None;
                 }
                 return false;

@@ -6,7 +6,7 @@ use nvmeof_target_core::{Action, Event, Remote, Response};
 use nvmeof_wire::sqe::SQE_LEN;
 
 use super::account::{Provided, provide};
-use super::slots::Lent;
+use super::slots::{Lacks, Lent};
 use super::{Edge, Io};
 use crate::tag::Place;
 
@@ -14,31 +14,44 @@ impl Edge {
     /// Does what the core says, until something has to be waited for.
     pub(super) fn perform(&mut self, slot: Place, mut action: Action, io: &mut Io<'_>) {
         loop {
-            if let Some(next) = self.in_place(slot, &action, io) {
-                action = next;
-            }
-            if self.waits(slot, &action, io) {
-                if let Some(job) = self.slots.get(slot) {
-                    job.hungry = Some(action);
-                }
-                return;
-            }
             action = match action {
                 Action::Respond(response) => return self.respond(slot, &response, io),
-                Action::Execute(op) => match self.execute(slot, &op, io) {
-                    Some(next) => next,
-                    None => return,
-                },
-                Action::Pull { remote, .. } if self.core.is_connected() => {
-                    return self.pull(slot, remote, io);
+                Action::Execute(mut op) => {
+                    self.read_in_place(slot, &op, io);
+                    if !self.has_buffers(slot, &action, io) {
+                        return self.wait(slot, action);
+                    }
+                    match self.execute(slot, &mut op, io) {
+                        Some(next) => next,
+                        None => return,
+                    }
                 }
-                Action::Pull { remote, .. } => return self.pull_connect(slot, remote, io),
-                Action::PullBehind { remote } => return self.pull_behind(slot, remote, io),
+                Action::Pull { remote, .. } if !self.core.is_connected() => {
+                    return self.pull_connect(slot, remote, io);
+                }
+                Action::Pull { remote, .. } => {
+                    if let Some(next) = self.write_in_place(slot, io) {
+                        next
+                    // A buffer that waits for its read is of no use to anybody:
+                    // first the read, then the buffer.
+                    } else if self.has_read(slot) && self.has_buffers(slot, &action, io) {
+                        return self.pull(slot, remote, io);
+                    } else {
+                        return self.wait(slot, action);
+                    }
+                }
+                Action::PullBehind { remote } if self.has_read(slot) => {
+                    return self.pull_behind(slot, remote, io);
+                }
+                Action::PullBehind { .. } => return self.wait(slot, action),
                 Action::Fuse => match self.fuse(slot, io) {
                     Some(next) => next,
                     None => return,
                 },
                 Action::Produce { .. } => {
+                    if !self.has_buffers(slot, &action, io) {
+                        return self.wait(slot, action);
+                    }
                     let Some(job) = self.slots.get(slot) else {
                         return;
                     };
@@ -54,47 +67,55 @@ impl Edge {
         }
     }
 
-    /// Whether `action` has to wait for an RDMA Read that may be begun or for a
-    /// buffer; it is its turn then when there is one.
-    fn waits(&mut self, slot: Place, action: &Action, io: &mut Io<'_>) -> bool {
-        if matches!(
-            action,
-            Action::Respond(_) | Action::Hold | Action::Keep(_) | Action::Close(_) | Action::Fuse
-        ) {
-            return false;
+    /// `action` has to wait for what it has no part of yet.
+    #[cold]
+    fn wait(&mut self, slot: Place, action: Action) {
+        if let Some(job) = self.slots.get(slot) {
+            job.hungry = Some(action);
         }
+    }
+
+    /// Whether there is an RDMA Read that the command may begin; if not, it is its
+    /// turn when there is one.
+    fn has_read(&mut self, slot: Place) -> bool {
         let Some(job) = self.slots.get(slot) else {
-            return false;
+            return true;
         };
-        if let Action::Pull { .. } | Action::PullBehind { .. } = action {
-            // The data of a Connect go where its capsule was.
-            if !self.core.is_connected() {
+        if !job.reads {
+            let Some(left) = self.reads_left.checked_sub(1) else {
+                self.pulls.push_back(slot);
                 return false;
-            }
-            // A buffer that waits for its read is of no use to anybody: first
-            // the read, then the buffer.
-            if !job.reads {
-                let Some(left) = self.reads_left.checked_sub(1) else {
-                    self.pulls.push_back(slot);
-                    return true;
-                };
-                self.reads_left = left;
-                job.reads = true;
-            }
+            };
+            self.reads_left = left;
+            job.reads = true;
+        }
+        true
+    }
+
+    /// Whether there are the buffers that `action` needs; if not, it is its turn when
+    /// there are.
+    #[inline]
+    fn has_buffers(&mut self, slot: Place, action: &Action, io: &mut Io<'_>) -> bool {
+        let Some(job) = self.slots.get(slot) else {
+            return true;
+        };
+        let lacks = job.lacks(action);
+        if lacks == Lacks::NOTHING {
+            return true;
         }
         // Whoever came first gets the next buffer.
         let first = io.hungry.is_empty() && self.hungry.is_empty();
         let provided = match first {
-            true => provide(job, action, self.account.as_ref(), io),
+            true => provide(job, lacks, self.account.as_ref(), io),
             false => Provided::NotNow,
         };
-        if provided == Provided::Yes || !job.needs(action) {
-            return false;
+        if provided == Provided::Yes {
+            return true;
         }
         self.note_full(provided, io);
         self.hungry.push_back(slot);
         self.list(io);
-        true
+        false
     }
 
     pub(super) fn pull(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
