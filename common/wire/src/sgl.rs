@@ -110,10 +110,11 @@ impl Sgl {
         let len = raw.len32();
         match raw.identifier {
             KEYED | KEYED_INVALIDATE => {
-                let [l0, l1, l2, k0, k1, k2, k3] = raw.specific;
+                // A length of 3 bytes, then the key.
+                let [_, _, _, k0, k1, k2, k3] = raw.specific;
                 Ok(Self::Keyed {
                     addr: address,
-                    len: u32::from_le_bytes([l0, l1, l2, 0]),
+                    len: len & KEYED_LEN_MAX,
                     key: u32::from_le_bytes([k0, k1, k2, k3]),
                     invalidate: raw.identifier == KEYED_INVALIDATE,
                 })
