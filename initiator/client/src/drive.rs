@@ -210,7 +210,9 @@ impl<Q: Drive> State<Q> {
             }
             SubmitError::NotConnected(error) => error,
             SubmitError::Buffer(_) => UsageError::ForeignBuffer.into(),
-            why @ SubmitError::Narrow => UsageError::Other(why.to_string()).into(),
+            why @ (SubmitError::Narrow | SubmitError::Empty) => {
+                UsageError::Other(why.to_string()).into()
+            }
             why @ (SubmitError::Length { .. } | SubmitError::Refused(_)) => {
                 MachineError::Internal(why.to_string()).into()
             }

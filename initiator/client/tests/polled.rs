@@ -348,6 +348,9 @@ fn a_wrong_length_or_buffer_is_refused() {
         refused.unwrap_err().why,
         SubmitError::Length { .. }
     ));
+    // Nothing to do is no call either: it would never end.
+    let none = io.submit(run(Operation::Write, 0, 0), None, 0, now);
+    assert!(matches!(none.unwrap_err().why, SubmitError::Empty));
     let layout = PoolLayout {
         count: 1,
         stride: 4096,

@@ -270,7 +270,7 @@ pub(crate) fn check_refusal(why: &SubmitError) -> Result<(), Wrong> {
         | SubmitError::NotConnected(_)
         | SubmitError::Buffer(_)
         | SubmitError::Refused(_) => Ok(()),
-        SubmitError::Length { .. } | SubmitError::Narrow => {
+        SubmitError::Length { .. } | SubmitError::Narrow | SubmitError::Empty => {
             Err(Wrong(format!("a call was refused: {why}")))
         }
     }

@@ -77,6 +77,10 @@ pub enum SubmitError {
         /// Bytes in view.
         got: u64,
     },
+    /// The call is for no blocks, of which there is no command: a count of 0 means one
+    /// block on the wire (NVM 1.0, NLB is a 0's based value).
+    #[error("the call is for no blocks: its count has to be 1 or more")]
+    Empty,
     /// A fused operation takes two places, and the queue has but one.
     #[error("a fused operation needs a queue of three entries or more")]
     Narrow,

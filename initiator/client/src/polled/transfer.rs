@@ -117,6 +117,9 @@ impl Parts<'_> {
             Work::Single(command) => (command.direction(), 1, 1),
             Work::Blocks(blocks) => (blocks.direction(), blocks.step(limits), blocks.units()),
         };
+        if total == 0 {
+            return refuse(SubmitError::Empty, call);
+        }
         // Nothing may come between the commands of a fused operation, and the
         // first is not answered before the second is there.
         let together = call.work.together();
@@ -176,7 +179,7 @@ impl Parts<'_> {
             outstanding: 0,
             result: Ok(0),
         });
-        let sent = if step >= total && total > 0 {
+        let sent = if step >= total {
             self.send_part(index, now)
         } else {
             self.send_parts(index, now)
