@@ -134,8 +134,8 @@ fn cut(script: &mut Script<'_>, limits: &IoLimits) {
     };
     let step = blocks.step(limits).min(blocks.count);
     assert!(step > 0);
-    let command = blocks.command(0, step);
-    assert!(u64::from(command.len()) <= blocks.bytes());
+    let _ = blocks.sqe(0, step);
+    assert!(blocks.bytes_of(step) <= blocks.bytes());
 }
 
 fn queue(script: &mut Script<'_>) {
