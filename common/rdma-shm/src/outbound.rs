@@ -155,7 +155,9 @@ impl Outbound {
         let Some(message) = Message::of(work, grant) else {
             return false;
         };
-        let first = self.waiting.is_empty() && self.answers.is_empty() && self.grants.is_empty();
+        // A grant that the message cannot take along goes before it.
+        let granted = self.grants.is_empty() && self.last_grant.is_none();
+        let first = self.waiting.is_empty() && self.answers.is_empty() && granted;
         let len = message.len();
         first
             && len <= SEGMENT

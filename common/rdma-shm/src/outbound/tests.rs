@@ -119,6 +119,17 @@ fn a_message_waits_for_what_is_before_it() {
     assert!(pair.arrived().is_empty());
     pair.transmit();
     assert_eq!(pair.arrived(), [(Kind::Grant, 0), (Kind::Send, 4)]);
+    // Or that a message has no room for, which has another key to say.
+    pair.outbound.grant(grant);
+    pair.post(Work::Send {
+        head: Inline::of(*b"head"),
+        body: None,
+        invalidate: Some(RemoteKey(7)),
+        solicited: false,
+    });
+    assert!(pair.arrived().is_empty());
+    pair.transmit();
+    assert_eq!(pair.arrived(), [(Kind::Grant, 0), (Kind::Send, 4)]);
     // An answer.
     pair.outbound.answer(0, 0, 0);
     pair.post(message(None));
