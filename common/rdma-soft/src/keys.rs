@@ -135,11 +135,11 @@ impl KeyTable {
         buf: Buf,
         rights: Rights,
     ) -> Result<RemoteSlice, Refused<Buf, ExposeError>> {
-        // Pools keep pieces below 4 GiB.
-        let len = u32::try_from(buf.len()).unwrap_or(u32::MAX);
-        let number = self.free_slot();
+        // Pools keep pieces below 4 GiB: no slot for a longer one.
+        let len = u32::try_from(buf.len()).ok();
+        let number = len.and_then(|_| self.free_slot());
         let slot = number.and_then(|number| self.slots.get_mut(number as usize));
-        let (Some(number), Some(slot)) = (number, slot) else {
+        let (Some(len), Some(number), Some(slot)) = (len, number, slot) else {
             let why = ExposeError::Full { max: self.max };
             return Err(Refused { why, back: buf });
         };
