@@ -49,6 +49,16 @@ fn frame(header: &Header, payload: &[u8], crc: bool) -> Vec<u8> {
     out
 }
 
+/// Of an RDMA Write of one segment.
+fn write(payload: usize) -> Header {
+    Header {
+        opcode: Opcode::WRITE,
+        last: true,
+        payload,
+        kind: Kind::Tagged { stag: 1, to: 2 },
+    }
+}
+
 /// Feeds `bytes` in pieces; `direct` ones go where payload goes, as a vectored
 /// read would put them.
 fn feed(bytes: &[u8], crc: bool, cuts: &[(usize, bool)]) -> (Record, Result<(), WireFault>) {
@@ -155,12 +165,7 @@ proptest! {
 
 #[test]
 fn a_flipped_bit_is_found_by_the_crc() {
-    let header = Header {
-        opcode: Opcode::WRITE,
-        last: true,
-        payload: 5,
-        kind: Kind::Tagged { stag: 1, to: 2 },
-    };
+    let header = write(5);
     let good = frame(&header, b"hello", true);
     assert!(feed(&good, true, &[(3, false)]).1.is_ok());
     // Steering tag, payload, padding, CRC.
@@ -177,12 +182,7 @@ fn a_flipped_bit_is_found_by_the_crc() {
 /// RFC 5040, section 4.8: a Terminate carries a copy of the header at fault.
 #[test]
 fn the_header_of_a_segment_at_fault_is_kept() {
-    let header = Header {
-        opcode: Opcode::WRITE,
-        last: true,
-        payload: 5,
-        kind: Kind::Tagged { stag: 1, to: 2 },
-    };
+    let header = write(5);
     let good = frame(&header, b"hello", true);
     let mut bytes = [&good[..], &good[..]].concat();
     *bytes.last_mut().unwrap() ^= 1;
@@ -199,12 +199,7 @@ fn the_header_of_a_segment_at_fault_is_kept() {
 
 #[test]
 fn the_boundary_between_frames_is_known() {
-    let header = Header {
-        opcode: Opcode::WRITE,
-        last: true,
-        payload: MAX_PAYLOAD,
-        kind: Kind::Tagged { stag: 1, to: 2 },
-    };
+    let header = write(MAX_PAYLOAD);
     let bytes = frame(&header, &vec![1; MAX_PAYLOAD], false);
     let (mut rx, mut sink) = (Rx::new(false), Record::default());
     assert!(rx.at_boundary());
@@ -219,15 +214,7 @@ fn the_boundary_between_frames_is_known() {
 
 #[test]
 fn large_segments_are_expected_after_a_large_one() {
-    let segment = |payload| {
-        let header = Header {
-            opcode: Opcode::WRITE,
-            last: true,
-            payload,
-            kind: Kind::Tagged { stag: 1, to: 2 },
-        };
-        frame(&header, &vec![1; payload], false)
-    };
+    let segment = |payload| frame(&write(payload), &vec![1; payload], false);
     let (small, large) = (segment(4096), segment(LARGE));
     let (mut rx, mut sink) = (Rx::new(false), Record::default());
     rx.consume(&small, &mut sink).unwrap();
