@@ -327,8 +327,8 @@ pub(crate) fn all() -> Vec<Work> {
     iwarp(Disk::Null, long, SIZES_DEPTH, Placement::Together, None);
     iwarp(Disk::File, four, 32, Placement::Apart, None);
     iwarp(Disk::File, four, 128, Placement::Apart, Some(0.85));
-    let mut apart = |about, disk, bytes, depth, goal| {
-        works.extend(both(about, disk, bytes, depth, Placement::Apart, goal));
+    let mut shm = |disk, bytes, depth, placement, goal| {
+        works.extend(both(About::Shm, disk, bytes, depth, placement, goal));
     };
     for (disk, bytes, depth, goal) in [
         (Disk::Null, four, 1, Some(1.50)),
@@ -338,11 +338,10 @@ pub(crate) fn all() -> Vec<Work> {
         (Disk::File, four, 32, Some(0.95)),
         (Disk::File, four, 128, Some(0.95)),
     ] {
-        apart(About::Shm, disk, bytes, depth, goal);
+        shm(disk, bytes, depth, Placement::Apart, goal);
     }
     for depth in [1, 128] {
-        let together = Placement::Together;
-        works.extend(both(About::Shm, Disk::Null, four, depth, together, None));
+        shm(Disk::Null, four, depth, Placement::Together, None);
     }
     let mut apart = |about, disk, bytes, depth, goal| {
         works.extend(both(about, disk, bytes, depth, Placement::Apart, goal));

@@ -175,7 +175,7 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
     let machine = Machine {
         memory_mib: arguments.memory,
         processors: arguments.processors,
-        nodes: 1,
+        ..Machine::default()
     };
     if arguments.shell {
         blueprint.shell(machine)?;

@@ -68,9 +68,9 @@ pub(crate) fn run(
     Ok((findings, kernel))
 }
 
-/// Cases for many processors or memory nodes come first, then those for much memory, so that a
-/// guest can run most of what is left; among them the long ones, so that all
-/// lanes end at about the same time.
+/// Cases for many processors or memory nodes come first, then those for much
+/// memory, so that a guest can run most of what is left; among them the long ones,
+/// so that all lanes end at about the same time.
 fn in_order(mut cases: Vec<Case>) -> Vec<Case> {
     cases.sort_by(|one, other| {
         let key = |case: &Case| {
