@@ -137,7 +137,7 @@ impl Case {
             }
             Path::TargetOfTwo(operation) => {
                 let mut stage = Stage::new().and_another();
-                (0..rounds).for_each(|_| stage.round_of_all(operation, depth / 2));
+                rounds_on(&mut stage, operation, depth / 2, rounds);
             }
             Path::ShmTarget(operation) | Path::ShmInitiator(operation) => {
                 rounds_on(&mut Stage::shm(), operation, depth, rounds);

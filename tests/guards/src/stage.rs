@@ -63,9 +63,8 @@ pub enum Submit {
 pub struct Stage {
     medium: Medium,
     reactor: Reactor<OpenDisks>,
-    host: Host,
-    /// Other ones, which the target knows by other names.
-    others: Vec<Host>,
+    /// The target knows each by another name.
+    hosts: Vec<Host>,
     now: Duration,
     most_turns: u32,
 }
@@ -171,8 +170,7 @@ impl Stage {
         Self {
             medium: medium.clone(),
             reactor,
-            host,
-            others: Vec::new(),
+            hosts: vec![host],
             now,
             most_turns: match (medium, disk) {
                 (Medium::Pipes(_) | Medium::Shm(_), Spec::Null { .. }) => MOST_TURNS,
@@ -184,15 +182,17 @@ impl Stage {
     /// The same with one more host, of another name.
     #[must_use]
     pub fn and_another(mut self) -> Self {
-        let number = self.others.len() + 1;
+        let number = self.hosts.len();
         let host = Host::connect(&self.medium, &mut self.reactor, number, &mut self.now);
-        self.others.push(host);
+        self.hosts.push(host);
         self
     }
 
     /// Hands calls to the queue as said from now on.
     pub fn submits(&mut self, submit: Submit) {
-        self.host.submit = submit;
+        for host in &mut self.hosts {
+            host.submit = submit;
+        }
     }
 
     /// What the target's disks asked of io_uring.
@@ -207,8 +207,8 @@ impl Stage {
         }
     }
 
-    /// Does `depth` reads or writes of 4 KiB at once. `target` and `initiator`
-    /// are called with what one turn of that side does, and do it.
+    /// Has each host do `depth` reads or writes of 4 KiB at once. `target` and
+    /// `initiator` are called with what one turn of that side does, and do it.
     pub fn round(
         &mut self,
         operation: Operation,
@@ -216,40 +216,23 @@ impl Stage {
         mut target: impl FnMut(&mut dyn FnMut()),
         mut initiator: impl FnMut(&mut dyn FnMut()),
     ) {
-        initiator(&mut || initiator_turn(&mut self.host, operation, depth, self.now));
+        let mut at_work: Vec<&mut Host> = self.hosts.iter_mut().collect();
+        for host in &mut at_work {
+            initiator(&mut || initiator_turn(host, operation, depth, self.now));
+        }
         for _ in 0..self.most_turns {
             self.now += STEP;
             target(&mut || target_turn(&mut self.reactor, self.now));
-            initiator(&mut || initiator_turn(&mut self.host, operation, 0, self.now));
-            if self.host.has_done(depth) {
-                return;
-            }
-        }
-        panic!(
-            "{} of {depth} are done, and nothing happens",
-            self.host.done.len()
-        );
-    }
-
-    /// The same by all hosts together, each `depth`.
-    pub fn round_of_all(&mut self, operation: Operation, depth: usize) {
-        let Self { host, others, .. } = self;
-        let mut at_work: Vec<&mut Host> = std::iter::once(host).chain(others).collect();
-        for host in &mut at_work {
-            initiator_turn(host, operation, depth, self.now);
-        }
-        for _ in 0..self.most_turns {
-            self.now += STEP;
-            target_turn(&mut self.reactor, self.now);
             for host in &mut at_work {
-                initiator_turn(host, operation, 0, self.now);
+                initiator(&mut || initiator_turn(host, operation, 0, self.now));
             }
             at_work.retain_mut(|host| !host.has_done(depth));
             if at_work.is_empty() {
                 return;
             }
         }
-        panic!("{} hosts are not done, and nothing happens", at_work.len());
+        let done: Vec<usize> = at_work.iter().map(|host| host.done.len()).collect();
+        panic!("{done:?} of {depth} are done, and nothing happens");
     }
 }
 
