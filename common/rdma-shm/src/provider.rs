@@ -461,4 +461,16 @@ impl Provider for Shm {
         let timer = core.deadlines.first().map(|(at, _)| *at);
         [timer, core.paused].into_iter().flatten().min()
     }
+
+    fn rest(&mut self) {
+        for _ in 0..self.core.hot.len() {
+            let Some(qp) = self.core.hot.pop_front() else {
+                return;
+            };
+            self.with_later(qp, |core, conn, later| {
+                let rests = core.rests(conn, later);
+                core.keep_hot(conn, !rests);
+            });
+        }
+    }
 }

@@ -275,6 +275,13 @@ pub trait Provider: Send {
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// When [`poll`](Self::poll) has to be called at the latest, even if
-    /// [`wait_fd`](Self::wait_fd) stays silent: a time-out of a handshake.
+    /// [`wait_fd`](Self::wait_fd) stays silent: a time-out of a handshake, or now, where
+    /// polls look at something that does not wake anybody.
     fn next_deadline(&self) -> Option<Duration>;
+
+    /// Whoever polls is going to sleep: what polls looked at by themselves makes
+    /// [`wait_fd`](Self::wait_fd) readable from now on, until it is polled again. If
+    /// [`next_deadline`](Self::next_deadline) is not later than now after this, there is
+    /// something to do already.
+    fn rest(&mut self) {}
 }

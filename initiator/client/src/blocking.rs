@@ -74,10 +74,11 @@ impl BlockingAdmin {
         Ok(Geometry::of(nsid, &identify)?)
     }
 
-    /// Looks after the queue once.
+    /// Looks after the queue. One may sleep then.
     pub fn turn(&mut self) {
         let mut done = Vec::new();
         while self.queue.poll(self.start.elapsed(), &mut done) {}
+        self.queue.rest();
     }
 
     /// Why the connection is of no use any more.
@@ -117,7 +118,7 @@ impl BlockingAdmin {
         let mut done = Vec::new();
         while done.is_empty() {
             if !self.queue.poll(self.start.elapsed(), &mut done) {
-                rest(&self.queue, self.start);
+                rest(&mut self.queue, self.start);
             }
         }
         let Some(call) = done.pop() else {
@@ -188,7 +189,8 @@ fn until<Q: Drive>(
 }
 
 /// Sleeps until the queue has something to do.
-fn rest(queue: &impl Drive, start: Instant) {
+fn rest(queue: &mut impl Drive, start: Instant) {
+    queue.rest();
     let deadline = queue.next_deadline();
     let timeout = deadline.map(|deadline| deadline.saturating_sub(start.elapsed()));
     sleep([queue.wait_fd()], timeout);

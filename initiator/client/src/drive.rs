@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{AfterTurn, Polling, PollingConfig, Refused};
+use nvmeof_polling::{AfterTurn, Polling, PollingConfig};
+use nvmeof_rdma::Refused;
 use slab::Slab;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
@@ -30,6 +31,7 @@ pub(crate) trait Drive: Send + 'static {
     fn is_closed(&self) -> bool;
     fn error(&self) -> Option<&Error>;
     fn next_deadline(&self) -> Option<Duration>;
+    fn rest(&mut self);
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
     /// Ends the queue in good order.
     fn finish(&mut self, now: Duration);
@@ -180,6 +182,12 @@ impl<Q: Drive> State<Q> {
             self.backlog.push_back(call);
         }
         key
+    }
+
+    /// Gets the queue ready for sleeping. False when there is something to do already.
+    fn rests(&mut self, now: Duration) -> bool {
+        self.queue.rest();
+        self.queue.next_deadline().is_none_or(|at| at > now)
     }
 
     /// The call of that ticket, if it is over; otherwise `waker` waits for it.
@@ -372,6 +380,7 @@ async fn drive<Q: Drive>(shared: Arc<Shared<Q>>, fd: Option<AsyncFd<OwnedFd>>) {
             let next = match polling.turned(progress, now) {
                 // There is nothing to look for.
                 AfterTurn::Turn | AfterTurn::Yield if !progress && !waits => AfterTurn::Sleep,
+                AfterTurn::Sleep if waits && !state.rests(now) => polling.kept_awake(now),
                 next => next,
             };
             state.turned = (next != AfterTurn::Sleep).then_some(now);
@@ -380,10 +389,7 @@ async fn drive<Q: Drive>(shared: Arc<Shared<Q>>, fd: Option<AsyncFd<OwnedFd>>) {
         match next {
             AfterTurn::Turn => others_first().await,
             AfterTurn::Yield => {
-                let before = shared.now();
-                std::thread::yield_now();
-                let after = shared.now();
-                polling.yielded(after.saturating_sub(before), after);
+                polling.give_way(|| shared.now());
                 others_first().await;
             }
             AfterTurn::Sleep if has_more(fd.as_ref()) => tokio::task::yield_now().await,
@@ -498,6 +504,9 @@ impl Drive for IoQueue {
     fn next_deadline(&self) -> Option<Duration> {
         Self::next_deadline(self)
     }
+    fn rest(&mut self) {
+        Self::rest(self);
+    }
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         Self::wait_fd(self)
     }
@@ -536,6 +545,9 @@ impl Drive for AdminQueue {
     }
     fn next_deadline(&self) -> Option<Duration> {
         Self::next_deadline(self)
+    }
+    fn rest(&mut self) {
+        Self::rest(self);
     }
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         Self::wait_fd(self)

@@ -9,6 +9,7 @@ use nvmeof_initiator::polled::{Call, Done, IoConfig, IoQueue, SubmitError, Work}
 use nvmeof_initiator::{Buf, Geometry, QueueShape};
 use nvmeof_initiator_core::blocks::{RANGE_LEN, put_ranges};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
+use nvmeof_polling::{AfterTurn, Polling, PollingConfig};
 
 use crate::control::{self, Control};
 use crate::failure::{self, Failure};
@@ -40,6 +41,7 @@ pub struct Ended {
 #[derive(Debug)]
 pub struct Job {
     queues: Vec<IoQueue>,
+    polling: Polling,
     control: Control,
     geometry: Geometry,
     start: Instant,
@@ -64,12 +66,13 @@ const SMALLEST_QUEUE: u16 = 32;
 /// Operations that are collected before they are sent when nobody waits for
 /// them yet.
 const BATCH: usize = 32;
-/// How long to poll without progress before sleeping: longer than a fast target
-/// takes. With more jobs than cores, each of them and the target lack what others
-/// spend here: 16 jobs on 2 cores were a third slower with 500 microseconds.
-const SPIN: Duration = Duration::from_micros(100);
-/// Polls without progress after which others get the core.
-const SPINS: u32 = 64;
+/// Polls longer without progress than a fast target takes. With more jobs than cores,
+/// each of them and the target lack what others spend here: 16 jobs on 2 cores were a
+/// third slower with 500 microseconds.
+const POLLING: PollingConfig = PollingConfig {
+    longest: Duration::from_micros(100),
+    learns: true,
+};
 /// Longest sleep before looking whether the controller is still there.
 const TICK: Duration = Duration::from_millis(100);
 /// Bytes between two ranges to deallocate: a cache line keeps them apart.
@@ -108,6 +111,7 @@ impl Job {
         }
         Ok(Self {
             queues,
+            polling: Polling::new(POLLING, start.elapsed()),
             geometry: control.geometry(),
             control,
             start,
@@ -199,7 +203,8 @@ impl Job {
         let begin = self.start.elapsed();
         let deadline = timeout.map(|timeout| begin.saturating_add(timeout));
         let least = least.min(most);
-        let mut quiet = Quiet::since(begin);
+        // What was submitted since the last call is work.
+        let _ = self.polling.turned(true, begin);
         // fio takes one end at a time unless told otherwise. Those that came
         // together are passed on before the next poll, so that what follows them
         // leaves together.
@@ -210,10 +215,9 @@ impl Job {
             if self.ended.len() >= least || self.in_flight == 0 || over {
                 break;
             }
-            if progress {
-                quiet = Quiet::since(now);
-            } else if quiet.is_long(now) {
-                self.sleep(deadline);
+            match self.polling.turned(progress, now) {
+                AfterTurn::Sleep => self.sleep(deadline),
+                next => self.go_on(next),
             }
         }
         let count = self.ended.len().min(most);
@@ -283,13 +287,26 @@ impl Job {
         progress
     }
 
+    /// Polls again; others may need the processor.
+    fn go_on(&mut self, next: AfterTurn) {
+        if next == AfterTurn::Yield {
+            self.polling.give_way(|| self.start.elapsed());
+        }
+        std::hint::spin_loop();
+    }
+
     /// Sleeps until a queue has something to do.
     fn sleep(&mut self, deadline: Option<Duration>) {
+        self.queues.iter_mut().for_each(IoQueue::rest);
         let deadlines = self.queues.iter().filter_map(IoQueue::next_deadline);
         let now = self.start.elapsed();
         let nearest = deadlines.chain(deadline).min();
         let time = nearest.map_or(TICK, |nearest| nearest.saturating_sub(now).min(TICK));
+        if time.is_zero() {
+            return self.go_on(self.polling.kept_awake(now));
+        }
         blocking::sleep(self.queues.iter().map(IoQueue::wait_fd), Some(time));
+        self.polling.slept(self.start.elapsed().saturating_sub(now));
         if let Some(error) = self.control.lost() {
             for queue in &mut self.queues {
                 queue.close_because(error.clone());
@@ -309,34 +326,6 @@ impl Job {
             eprintln!("nvmeof: {failure}");
         }
         failure.errno()
-    }
-}
-
-/// How long nothing has happened.
-struct Quiet {
-    since: Duration,
-    spins: u32,
-}
-
-impl Quiet {
-    fn since(now: Duration) -> Self {
-        Self {
-            since: now,
-            spins: 0,
-        }
-    }
-
-    /// One poll more without progress: whether that is long enough to sleep.
-    fn is_long(&mut self, now: Duration) -> bool {
-        if now.saturating_sub(self.since) >= SPIN {
-            return true;
-        }
-        self.spins += 1;
-        if self.spins.is_multiple_of(SPINS) {
-            std::thread::yield_now();
-        }
-        std::hint::spin_loop();
-        false
     }
 }
 

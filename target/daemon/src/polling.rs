@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nvmeof_rdma::PollingConfig;
+use nvmeof_polling::PollingConfig;
 use serde::Deserialize;
 
 /// What a reactor is to be good at.

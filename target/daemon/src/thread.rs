@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvmeof_rdma::{AfterTurn, PollCounts, Polling, PollingConfig};
+use nvmeof_polling::{AfterTurn, PollCounts, Polling, PollingConfig};
 
 use crate::storage::{Storage, StorageError};
 use crate::watch::{Counters, Spent};
@@ -51,12 +51,7 @@ pub(crate) fn run<S: Storage>(
         turn.is(did_work);
         match then {
             Then::Turn => std::hint::spin_loop(),
-            Then::Yield => {
-                let before = clock.now();
-                std::thread::yield_now();
-                let after = clock.now();
-                polling.yielded(after.saturating_sub(before), after);
-            }
+            Then::Yield => polling.give_way(|| clock.now()),
             Then::Sleep { until } => {
                 if now.saturating_sub(told) >= TELL_EVERY {
                     told = now;
@@ -108,20 +103,20 @@ pub fn step<S: Storage>(
     polling: &mut Polling,
     now: Duration,
 ) -> Result<(bool, Then), StorageError> {
-    let Turn {
-        did_work,
-        next_deadline,
-        drained,
-    } = reactor.turn(now)?;
+    let Turn { did_work, drained } = reactor.turn(now)?;
     if drained {
         return Ok((did_work, Then::End));
     }
-    let then = match polling.turned(did_work, now) {
-        AfterTurn::Sleep if reactor.may_sleep()? => Then::Sleep {
-            until: next_deadline,
-        },
+    let next = match polling.turned(did_work, now) {
+        AfterTurn::Sleep if !reactor.rest(now)? => polling.kept_awake(now),
+        next => next,
+    };
+    let then = match next {
+        AfterTurn::Turn => Then::Turn,
         AfterTurn::Yield => Then::Yield,
-        AfterTurn::Turn | AfterTurn::Sleep => Then::Turn,
+        AfterTurn::Sleep => Then::Sleep {
+            until: reactor.next_deadline(),
+        },
     };
     Ok((did_work, then))
 }

@@ -202,7 +202,7 @@ impl Stage {
 
     /// Has the target sleep if it would, but not for long.
     pub fn doze(&mut self) {
-        if self.reactor.may_sleep().unwrap() {
+        if self.reactor.rest(self.now).unwrap() {
             sleep(&self.reactor, Some(Duration::ZERO));
         }
     }

@@ -39,6 +39,11 @@ const RULES: &[Rule] = &[
         system: true,
     },
     Rule {
+        name: "nvmeof-polling",
+        ours: &[],
+        system: true,
+    },
+    Rule {
         name: "nvmeof-socket-file",
         ours: &[],
         system: true,
@@ -106,6 +111,7 @@ const RULES: &[Rule] = &[
             "nvmeof-wire",
             "nvmeof-memory",
             "nvmeof-uring",
+            "nvmeof-polling",
             "nvmeof-rdma",
             "nvmeof-rdma-soft",
             "nvmeof-rdma-iwarp",
@@ -123,6 +129,7 @@ const RULES: &[Rule] = &[
         ours: &[
             "nvmeof-wire",
             "nvmeof-memory",
+            "nvmeof-polling",
             "nvmeof-rdma",
             "nvmeof-rdma-soft",
             "nvmeof-rdma-iwarp",
@@ -139,6 +146,7 @@ const RULES: &[Rule] = &[
             "nvmeof-manual",
             "nvmeof-wire",
             "nvmeof-memory",
+            "nvmeof-polling",
             "nvmeof-rdma",
             "nvmeof-initiator-core",
             "nvmeof-initiator",
@@ -149,6 +157,7 @@ const RULES: &[Rule] = &[
         name: "nvmeof-fio",
         ours: &[
             "nvmeof-memory",
+            "nvmeof-polling",
             "nvmeof-rdma",
             "nvmeof-initiator-core",
             "nvmeof-initiator",

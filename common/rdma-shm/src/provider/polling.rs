@@ -46,10 +46,8 @@ impl Shm {
             };
             self.with(qp, |core, conn| {
                 worked |= core.work(conn, events);
-                conn.hot = core.stays_hot(conn, events);
-                if conn.hot {
-                    core.hot.push_back(qp);
-                }
+                let hot = core.worked_lately(conn) || !core.rests(conn, events);
+                core.keep_hot(conn, hot);
             });
         }
         worked
@@ -220,27 +218,35 @@ impl Core {
         worked
     }
 
-    /// Whether the connection is looked at in the next poll too; if not, its
-    /// peer wakes us.
-    fn stays_hot(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
-        if !matches!(conn.phase, Phase::Running | Phase::Ending) {
-            return false;
+    /// Whether a connection that was taken from the list of those that are looked at in
+    /// each poll goes back to it.
+    pub(super) fn keep_hot(&mut self, conn: &mut Conn, hot: bool) {
+        conn.hot = hot;
+        if hot {
+            self.hot.push_back(conn.id);
         }
-        if self.now.saturating_sub(conn.worked) < self.config.spin {
+    }
+
+    fn worked_lately(&self, conn: &Conn) -> bool {
+        let runs = matches!(conn.phase, Phase::Running | Phase::Ending);
+        runs && self.now.saturating_sub(conn.worked) < self.config.spin
+    }
+
+    /// Has the peer of a connection wake us from now on. False when there is something
+    /// to do already.
+    pub(super) fn rests(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
+        if !matches!(conn.phase, Phase::Running | Phase::Ending) {
             return true;
         }
         let Some(channel) = &mut conn.channel else {
-            return false;
+            return true;
         };
         let waits = !conn.outbound.is_idle();
         let room = waits.then(|| conn.outbound.blocked.unwrap_or(0));
-        match channel.rest(room) {
-            Ok(rests) => !rests,
-            Err(fault) => {
-                self.end_fault(conn, fault, events);
-                false
-            }
-        }
+        channel.rest(room).unwrap_or_else(|fault| {
+            self.end_fault(conn, fault, events);
+            true
+        })
     }
 
     /// Takes what the peer said on the socket. Returns whether it said

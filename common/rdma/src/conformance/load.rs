@@ -124,6 +124,23 @@ pub fn the_descriptor_wakes(rig: &mut Rig<'_>) {
     rig.closed(B, b);
 }
 
+/// Who goes to sleep is woken, be it just after something happened.
+pub fn who_goes_to_sleep_is_woken(rig: &mut Rig<'_>) {
+    let link = rig.link();
+    for round in 0..50 {
+        for end in [A, B] {
+            let (from, sleeper) = (link.at(end), end.other());
+            let to = link.at(sleeper);
+            rig[sleeper].recv(to, round, 64);
+            rig.goes_to_sleep(sleeper);
+            rig[end].send(from, round, 64);
+            rig.turn_at(end);
+            assert!(rig.wakes(sleeper), "for a message");
+            rig.message(sleeper, to, round, 64);
+        }
+    }
+}
+
 /// Nobody is kept awake by a connection on which nothing happens.
 pub fn a_provider_at_rest_has_nothing_to_do(rig: &mut Rig<'_>) {
     let link = rig.link();

@@ -214,6 +214,7 @@ macro_rules! conformance_suite {
                 messages_both_ways_keep_their_order,
                 connections_come_and_go,
                 the_descriptor_wakes,
+                who_goes_to_sleep_is_woken,
                 a_provider_at_rest_has_nothing_to_do,
             }
             logging {

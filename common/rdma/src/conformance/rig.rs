@@ -15,6 +15,8 @@ use crate::{
 /// How often nothing may happen in a row before what is awaited is given up:
 /// half a minute where each pause is a millisecond.
 const PATIENCE: u32 = 30_000;
+/// Times that something may happen just before somebody goes to sleep.
+const RESTS: u32 = 10;
 /// How often nothing happens in a row when everything is at rest.
 const QUIET: u32 = 20;
 /// Lines of trace that are printed when a case fails.
@@ -191,6 +193,18 @@ impl<'f> Rig<'f> {
             return true;
         };
         (0..PATIENCE).any(|_| self.fabric.pause(&[fd], None))
+    }
+
+    /// Has `end` go to sleep as soon as there is nothing to do, without a pause before.
+    pub fn goes_to_sleep(&mut self, end: End) {
+        for _ in 0..RESTS {
+            while self.turn_at(end) {}
+            let now = self.now();
+            if self[end].rest().is_none_or(|until| until > now) {
+                return;
+            }
+        }
+        panic!("{end:?} always finds something to do");
     }
 
     /// Whether the descriptor of `end` stays silent. Always where there is

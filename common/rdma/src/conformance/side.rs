@@ -106,6 +106,13 @@ impl Side {
         Some(provider)
     }
 
+    /// Gets ready for sleeping. Returns until when, if there is an end; it may be over.
+    pub(super) fn rest(&mut self) -> Option<Duration> {
+        let provider = self.provider.as_mut()?;
+        provider.rest();
+        provider.next_deadline()
+    }
+
     /// Drops the provider as if its process had died.
     pub fn vanish(&mut self) {
         self.provider = None;

@@ -126,4 +126,8 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
     fn next_deadline(&self) -> Option<Duration> {
         (**self).next_deadline()
     }
+
+    fn rest(&mut self) {
+        (**self).rest();
+    }
 }

@@ -18,7 +18,7 @@
 ///     nvmeof_rdma::forward!(below: limits name register listen unlisten connect set_whose
 ///         local_addr peer_may_invalidate peer_works_in_place map_remote prepare accept reject
 ///         post_recv share_receives post_shared_recv post expose withdraw disconnect submit wait_fd
-///         next_deadline);
+///         next_deadline rest);
 ///
 ///     fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool {
 ///         let known = events.len();
@@ -220,6 +220,11 @@ macro_rules! forward {
     (@next_deadline $inner:ident) => {
         fn next_deadline(&self) -> Option<::std::time::Duration> {
             self.$inner.next_deadline()
+        }
+    };
+    (@rest $inner:ident) => {
+        fn rest(&mut self) {
+            self.$inner.rest();
         }
     };
 }

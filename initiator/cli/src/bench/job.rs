@@ -9,7 +9,7 @@ use nvmeof_initiator::blocking;
 use nvmeof_initiator::polled::{Done, IoQueue, SubmitError};
 use nvmeof_initiator::{Blocks, Buf, Error, Geometry, Operation, UsageError};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
-use nvmeof_rdma::{AfterTurn, Polling, PollingConfig};
+use nvmeof_polling::{AfterTurn, Polling, PollingConfig};
 
 use super::Shared;
 use super::course::Course;
@@ -217,25 +217,25 @@ impl Job {
     }
 
     /// Between two polls: others may need the processor.
-    fn pause(&self, next: AfterTurn, polling: &mut Polling) {
-        let before = match next {
-            AfterTurn::Turn => return std::hint::spin_loop(),
-            AfterTurn::Yield | AfterTurn::Sleep => self.start.elapsed(),
-        };
-        let nap = nap(self.queue.next_deadline(), before);
-        match self.queue.wait_fd().zip(nap) {
-            Some((fd, nap)) if next == AfterTurn::Sleep => {
-                // An interrupted sleep is a short one.
-                let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
-                let _ = poll(&mut fds, nap);
-                polling.slept(self.start.elapsed().saturating_sub(before));
-            }
-            _ => {
-                std::thread::yield_now();
-                let after = self.start.elapsed();
-                polling.yielded(after.saturating_sub(before), after);
-            }
+    fn pause(&mut self, next: AfterTurn, polling: &mut Polling) {
+        match next {
+            AfterTurn::Turn => std::hint::spin_loop(),
+            AfterTurn::Yield => polling.give_way(|| self.start.elapsed()),
+            AfterTurn::Sleep => self.nap(polling),
         }
+    }
+
+    fn nap(&mut self, polling: &mut Polling) {
+        self.queue.rest();
+        let now = self.start.elapsed();
+        let nap = nap(self.queue.next_deadline(), now);
+        let Some((fd, nap)) = self.queue.wait_fd().zip(nap) else {
+            return self.pause(polling.kept_awake(now), polling);
+        };
+        // An interrupted sleep is a short one.
+        let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+        let _ = poll(&mut fds, nap);
+        polling.slept(self.start.elapsed().saturating_sub(now));
     }
 
     /// Starts as many operations as the depth allows.

@@ -208,7 +208,8 @@ impl AdminQueue {
     }
 
     /// A descriptor that becomes readable when [`poll`](Self::poll) has
-    /// something to do; `None` where nobody ever sleeps.
+    /// something to do; `None` where nobody ever sleeps. Poll until nothing
+    /// happens and call [`rest`](Self::rest) before sleeping on it.
     #[must_use]
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.connection.wait_fd()
@@ -222,6 +223,14 @@ impl AdminQueue {
         let wake_at = self.wake_at.filter(|_| up);
         let times = [self.connection.next_deadline(), keep_alive, wake_at];
         times.into_iter().flatten().min()
+    }
+
+    /// Gets ready for sleeping on [`wait_fd`](Self::wait_fd): what polls looked at by
+    /// themselves makes it readable from now on, until the next poll. If
+    /// [`next_deadline`](Self::next_deadline) is not later than now after this, there is
+    /// something to do already.
+    pub fn rest(&mut self) {
+        self.connection.rest();
     }
 
     /// Gives a call that ended to whoever made it.

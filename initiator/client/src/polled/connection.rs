@@ -280,6 +280,11 @@ impl Connection {
             .min()
     }
 
+    /// Gets ready for sleeping on [`wait_fd`](Self::wait_fd): [`Provider::rest`].
+    pub fn rest(&mut self) {
+        self.provider.rest();
+    }
+
     pub(super) fn parts(&mut self) -> Parts<'_> {
         Parts {
             provider: &mut *self.provider,

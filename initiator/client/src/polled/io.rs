@@ -249,7 +249,7 @@ impl IoQueue {
 
     /// A descriptor that becomes readable when [`poll`](Self::poll) has
     /// something to do; `None` where nobody ever sleeps. Poll until nothing
-    /// happens before sleeping on it.
+    /// happens and call [`rest`](Self::rest) before sleeping on it.
     #[must_use]
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.connection.wait_fd()
@@ -259,6 +259,14 @@ impl IoQueue {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
         self.connection.next_deadline()
+    }
+
+    /// Gets ready for sleeping on [`wait_fd`](Self::wait_fd): what polls looked at by
+    /// themselves makes it readable from now on, until the next poll. If
+    /// [`next_deadline`](Self::next_deadline) is not later than now after this, there is
+    /// something to do already.
+    pub fn rest(&mut self) {
+        self.connection.rest();
     }
 
     /// Sends Connect when the connection stands, takes its answer.

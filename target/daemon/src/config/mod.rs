@@ -22,7 +22,8 @@ mod traddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nvmeof_rdma::{Address, PollingConfig};
+use nvmeof_polling::PollingConfig;
+use nvmeof_rdma::Address;
 use nvmeof_rdma_shm::ShmConfig;
 use nvmeof_target_core::{
     Carrier, Limits, Model, ModelError, NamespaceSpec, NamespaceState, Place, PortAddress,

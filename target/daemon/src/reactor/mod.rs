@@ -134,8 +134,6 @@ struct Listening {
 pub struct Turn {
     /// Whether anything happened: turn again before sleeping.
     pub did_work: bool,
-    /// When to turn again at the latest.
-    pub next_deadline: Option<Duration>,
     /// Whether the reactor was drained and has nothing left to do.
     pub drained: bool,
 }
@@ -345,18 +343,24 @@ impl<S: Storage> Reactor<S> {
         }
         Ok(Turn {
             did_work,
-            next_deadline: self.next_deadline(),
             drained: self.stage == Stage::Drained,
         })
     }
 
-    /// Whether there is nothing to do until one of
-    /// [`wait_fds`](Self::wait_fds) becomes readable.
+    /// Gets ready to sleep. Returns whether there is nothing to do until one of
+    /// [`wait_fds`](Self::wait_fds) becomes readable or the
+    /// [next deadline](Self::next_deadline) comes.
     ///
     /// # Errors
     /// As [`turn`](Self::turn).
-    pub fn may_sleep(&mut self) -> Result<bool, StorageError> {
-        self.storage.may_sleep()
+    pub fn rest(&mut self, now: Duration) -> Result<bool, StorageError> {
+        if !self.storage.may_sleep()? {
+            return Ok(false);
+        }
+        for provider in &mut self.providers {
+            provider.rest();
+        }
+        Ok(self.next_deadline().is_none_or(|at| at > now))
     }
 
     /// What to sleep on: providers, disks, and last its mailbox.
@@ -373,7 +377,8 @@ impl<S: Storage> Reactor<S> {
         &self.mailbox
     }
 
-    fn next_deadline(&self) -> Option<Duration> {
+    /// When to turn again at the latest.
+    pub fn next_deadline(&self) -> Option<Duration> {
         let providers = self.providers.iter().filter_map(|one| one.next_deadline());
         providers
             .chain(self.timer)

@@ -247,7 +247,7 @@ impl Bench {
             let turn = self.reactor.turn(now).unwrap();
             self.drained |= turn.drained;
             let mut busy = turn.did_work;
-            let mut deadline = turn.next_deadline;
+            let mut deadline = self.reactor.next_deadline();
             for host in hosts.iter_mut() {
                 busy |= host.turn(now);
                 deadline = deadline.into_iter().chain(host.next_deadline()).min();

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_rdma::{Address, Polling, Provider};
+use nvmeof_polling::Polling;
+use nvmeof_rdma::{Address, Provider};
 use nvmeof_target::{Mail, Mailbox, Preset, Reactor, ReactorConfig, Then, sleep, step};
 use nvmeof_target_core::Target;
 

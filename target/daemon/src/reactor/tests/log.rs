@@ -194,7 +194,7 @@ struct Told {
 impl Provider for Told {
     nvmeof_rdma::forward!(inner: limits name register listen unlisten connect local_addr
         peer_may_invalidate prepare accept reject post_recv post expose withdraw
-        disconnect submit wait_fd next_deadline);
+        disconnect submit wait_fd next_deadline rest);
 
     fn set_whose(&mut self, _qp: QpId, whose: Whose) {
         self.whose.lock().unwrap().push(whose);

@@ -8,12 +8,16 @@
 //! would have saved it, it is doubled; after one that was longer than any
 //! looking, it is halved.
 //!
-//! The one who has work for us may wait for our processor, so that it is given
-//! to others now and then. Where somebody else does take it, he keeps it for
-//! milliseconds, while one who sleeps gets it back when there is work: then
-//! sleeping is better than looking.
+//! The one who has work for us may wait for our processor, so that others get it
+//! too: see [`others`].
+
+#![forbid(unsafe_code)]
+
+mod others;
 
 use std::time::Duration;
+
+use others::Others;
 
 /// How to poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +45,7 @@ pub struct PollCounts {
 pub enum AfterTurn {
     /// Turn again.
     Turn,
-    /// Let somebody else have the processor, say how long that took
-    /// ([`Polling::yielded`]), and turn again.
+    /// Let somebody else have the processor ([`Polling::give_way`]), and turn again.
     Yield,
     /// Sleep, if there is nothing left that would not wake us, and say for how
     /// long ([`Polling::slept`]).
@@ -57,32 +60,14 @@ pub struct Polling {
     /// How long it looks at the moment.
     window: Duration,
     last_work: Duration,
-    /// Until when others need the processor.
-    crowded_until: Duration,
-    /// Times in a row that others took it.
-    taken: u32,
-    /// Empty turns in a row, and after how many of them others get the processor.
+    /// Empty turns in a row.
     in_a_row: u32,
-    patience: u32,
+    others: Others,
     counts: PollCounts,
 }
 
 /// The shortest time worth looking: below it, it is nothing.
 const SHORTEST: Duration = Duration::from_micros(10);
-/// Empty turns after which others get the processor.
-const PATIENCE: u32 = 8;
-/// The same at most: twice as many each time that nobody takes it. To offer it is
-/// a system call, which takes as long as some turns and can come between us and
-/// what we look for.
-const MOST_PATIENCE: u32 = 64;
-/// Who gets the processor back after less than this had it for himself.
-const ALONE: Duration = Duration::from_micros(5);
-/// Times in a row that others take the processor before it is believed that
-/// they need it.
-const WANTED: u32 = 3;
-/// How long it is believed that others need the processor: finding out costs
-/// as much as they keep it for.
-const CROWDED: Duration = Duration::from_millis(200);
 
 impl Polling {
     /// Begins at `now` with the longest time.
@@ -92,10 +77,8 @@ impl Polling {
             config,
             window: config.longest,
             last_work: now,
-            crowded_until: now,
-            taken: 0,
             in_a_row: 0,
-            patience: PATIENCE,
+            others: Others::new(now),
             counts: PollCounts::default(),
         }
     }
@@ -114,33 +97,41 @@ impl Polling {
             self.counts.useful += 1;
             self.last_work = now;
             self.in_a_row = 0;
-            return AfterTurn::Turn;
+        } else {
+            self.counts.empty += 1;
+            self.in_a_row = self.in_a_row.wrapping_add(1);
+            if now.saturating_sub(self.last_work) >= self.window_at(now) {
+                return AfterTurn::Sleep;
+            }
         }
-        self.counts.empty += 1;
-        self.in_a_row = self.in_a_row.wrapping_add(1);
-        if now.saturating_sub(self.last_work) >= self.window || now < self.crowded_until {
-            AfterTurn::Sleep
-        } else if self.config.learns && self.in_a_row.is_multiple_of(self.patience) {
+        self.kept_awake(now)
+    }
+
+    /// What to do in the place of sleeping, when there is something left that would not
+    /// wake us.
+    #[must_use]
+    pub fn kept_awake(&self, now: Duration) -> AfterTurn {
+        if self.config.learns && self.others.are_due(self.in_a_row, now) {
             AfterTurn::Yield
         } else {
             AfterTurn::Turn
         }
     }
 
-    /// Others could have the processor for `time`, until `now`.
-    pub fn yielded(&mut self, time: Duration, now: Duration) {
-        if !self.config.learns || time < ALONE {
-            self.taken = 0;
-            self.patience = (self.patience * 2).min(MOST_PATIENCE);
-            return;
+    /// How long to look: where others keep the processor, no longer than who answers at
+    /// once needs for it.
+    fn window_at(&self, now: Duration) -> Duration {
+        if self.others.keep_it(now) {
+            self.window.min(SHORTEST)
+        } else {
+            self.window
         }
-        self.patience = PATIENCE;
-        // The kernel itself takes it for a moment now and then.
-        self.taken += 1;
-        if self.taken == WANTED {
-            self.taken = 0;
-            self.crowded_until = now + CROWDED;
-        }
+    }
+
+    /// Lets others have the processor, and learns whether anybody wanted it. `clock` is
+    /// the time as elsewhere.
+    pub fn give_way(&mut self, clock: impl Fn() -> Duration) {
+        self.others.let_run(clock);
     }
 
     /// It slept for `time`.
@@ -172,9 +163,9 @@ mod tests {
     #[test]
     fn it_looks_for_a_while_lets_others_run_and_sleeps() {
         let mut polling = polling(US(100), true);
-        assert_eq!(polling.turned(true, US(1000)), AfterTurn::Turn);
+        assert_eq!(polling.turned(true, US(100)), AfterTurn::Turn);
         let next: Vec<AfterTurn> = (1..=17)
-            .map(|n| polling.turned(false, US(1000 + n)))
+            .map(|n| polling.turned(false, US(100 + n)))
             .collect();
         for (at, next) in (1..).zip(next) {
             let expected = if at % 8 == 0 {
@@ -184,10 +175,10 @@ mod tests {
             };
             assert_eq!(next, expected, "empty turn {at}");
         }
-        assert_eq!(polling.turned(false, US(1100)), AfterTurn::Sleep);
-        assert_eq!(polling.turned(true, US(1200)), AfterTurn::Turn);
+        assert_eq!(polling.turned(false, US(200)), AfterTurn::Sleep);
+        assert_eq!(polling.turned(true, US(300)), AfterTurn::Turn);
         assert_eq!(
-            polling.turned(false, US(1201)),
+            polling.turned(false, US(301)),
             AfterTurn::Turn,
             "counts from 1 again"
         );
@@ -197,22 +188,6 @@ mod tests {
             sleeps: 0,
         };
         assert_eq!(polling.counts(), counts);
-    }
-
-    #[test]
-    fn whom_nobody_asks_for_the_processor_offers_it_less_often() {
-        let mut polling = polling(US(10_000), true);
-        assert_eq!(polling.turned(true, US(0)), AfterTurn::Turn);
-        let mut turns_until_yield = |took: Duration| {
-            let yields = |_: &u32| polling.turned(false, US(1)) == AfterTurn::Yield;
-            let turns = (1..=1000).find(yields);
-            polling.yielded(took, US(1));
-            turns
-        };
-        let alone: Vec<_> = (0..6).map(|_| turns_until_yield(US(1))).collect();
-        assert_eq!(alone, [8, 8, 16, 32, 64, 64].map(Some));
-        assert_eq!(turns_until_yield(US(3000)), Some(64), "somebody took it");
-        assert_eq!(turns_until_yield(US(1)), Some(8));
     }
 
     #[test]
@@ -228,9 +203,9 @@ mod tests {
         ];
         let expected = expected.map(|us: f64| Duration::from_secs_f64(us / 1e6));
         assert_eq!(windows, expected);
-        assert_eq!(polling.turned(true, US(9000)), AfterTurn::Turn);
-        assert_eq!(polling.turned(false, US(9049)), AfterTurn::Turn);
-        assert_eq!(polling.turned(false, US(9050)), AfterTurn::Sleep);
+        assert_eq!(polling.turned(true, US(900)), AfterTurn::Turn);
+        assert_eq!(polling.turned(false, US(949)), AfterTurn::Turn);
+        assert_eq!(polling.turned(false, US(950)), AfterTurn::Sleep);
         assert_eq!(polling.counts().sleeps, 12);
     }
 
@@ -265,34 +240,28 @@ mod tests {
     }
 
     #[test]
-    fn where_others_take_the_processor_it_sleeps_instead_of_looking() {
+    fn where_others_keep_the_processor_it_does_not_look_for_long() {
         let mut one = polling(US(100), true);
-        for time in [3000, 3000, 4, 3000, 3000] {
-            one.yielded(US(time), US(10));
-            assert_eq!(one.turned(true, US(10)), AfterTurn::Turn);
-            assert_eq!(one.turned(false, US(11)), AfterTurn::Turn, "now and then");
-        }
-        one.yielded(US(3000), US(3010));
-        for now in [3010, 203_009] {
-            assert_eq!(one.turned(true, US(now)), AfterTurn::Turn);
-            assert_eq!(one.turned(false, US(now)), AfterTurn::Sleep);
-        }
-        assert_eq!(one.turned(true, US(203_010)), AfterTurn::Turn);
-        assert_eq!(
-            one.turned(false, US(203_010)),
-            AfterTurn::Turn,
-            "tries again"
-        );
+        (0..2).for_each(|_| one.others.had_it(Some(US(3000)), US(0)));
+        assert_eq!(one.turned(true, US(10)), AfterTurn::Turn);
+        assert_eq!(one.turned(false, US(19)), AfterTurn::Turn);
+        assert_eq!(one.turned(false, US(20)), AfterTurn::Sleep);
+        assert_eq!(one.kept_awake(US(20)), AfterTurn::Turn, "keeps what it has");
+    }
 
-        let mut other = polling(US(10_000), false);
-        (0..3).for_each(|_| other.yielded(US(3000), US(3010)));
-        for _ in 0..2 * PATIENCE {
-            assert_eq!(other.turned(false, US(3011)), AfterTurn::Turn);
-        }
-        assert_eq!(
-            other.turned(false, US(3011)),
-            AfterTurn::Turn,
-            "does not learn"
-        );
+    #[test]
+    fn who_cannot_sleep_lets_others_run() {
+        let mut polling = polling(US(100), true);
+        polling.others.had_it(Some(US(3)), US(1));
+        assert_eq!(polling.turned(false, US(500)), AfterTurn::Sleep);
+        assert_eq!(polling.kept_awake(US(500)), AfterTurn::Yield);
+    }
+
+    #[test]
+    fn who_does_not_learn_gives_nobody_the_processor() {
+        let mut latency = polling(US(10_000), false);
+        latency.others.had_it(Some(US(3)), US(0));
+        assert_eq!(latency.turned(true, US(3_000)), AfterTurn::Turn);
+        assert_eq!(latency.turned(false, US(3_001)), AfterTurn::Turn);
     }
 }
