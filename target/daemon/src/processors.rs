@@ -229,7 +229,7 @@ impl fmt::Display for Seat {
             }
         }?;
         match self.sqpoll {
-            Some(core) => write!(f, ", its SQPOLL thread on processor {core}"),
+            Some(core) => write!(f, ", SQPOLL on processor {core}"),
             None => Ok(()),
         }
     }
@@ -355,10 +355,7 @@ mod tests {
             sqpoll: Some(5),
             ..Seat::default()
         };
-        assert_eq!(
-            seat.to_string(),
-            "any processor, its SQPOLL thread on processor 5"
-        );
+        assert_eq!(seat.to_string(), "any processor, SQPOLL on processor 5");
     }
 
     #[test]

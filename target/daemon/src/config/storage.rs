@@ -25,9 +25,9 @@ pub(super) struct RawStorage {
     /// Milliseconds without any after which that thread sleeps, with `sqpoll`: 1 to 10000. Left
     /// out: 2.
     sqpoll_idle_ms: Option<Spanned<u32>>,
-    /// On which processors those threads run, with `sqpoll`, as `reactor.cores` has them: the
-    /// first is for the first thread's, and so on, and again from the first on. Left out: where
-    /// the kernel likes; on Linux 6.2 and later where the thread runs that it serves.
+    /// On which processors the kernel's threads run, with `sqpoll`: `[4, 6]` or `"4-7"`, in the
+    /// order of the target's threads, and from the first on again. Left out: where the kernel
+    /// likes, which on Linux 6.2 and later is where the target's thread may run.
     sqpoll_cores: Option<Spanned<RawCores>>,
 }
 
