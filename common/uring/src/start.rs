@@ -234,8 +234,8 @@ fn blame(asked: KernelThread, errno: Errno, config: RingConfig, polls: bool) -> 
         ..asked
     };
     match asked.processor {
-        // EINVAL for one that is offline, and on Linux 6.10 and later for one that is not
-        // in the cpuset of the caller.
+        // EINVAL for one that is offline, and on newer kernels for one that is not in the
+        // cpuset of the caller.
         // Source: io_sq_offload_create() in io_uring/sqpoll.c of Linux.
         Some(processor) if starts(Some(anywhere), &[Mode::Thread]) => {
             Some(RingError::ThreadProcessor { processor, errno })

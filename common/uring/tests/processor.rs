@@ -46,11 +46,10 @@ fn processors_of_taker() -> Option<String> {
         let comm = fs::read_to_string(path.join("comm")).unwrap_or_default();
         (comm.trim_end() == name).then_some(path)
     })?;
-    let status = fs::read_to_string(taker.join("status")).unwrap();
-    let list = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    Some(list.unwrap().trim().to_owned())
+    let status = fs::read_to_string(taker.join("status")).ok()?;
+    let mut lines = status.lines();
+    let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    Some(list.trim().to_owned())
 }
 
 /// Also where the ring's owner may not run there: newer kernels give the thread the
