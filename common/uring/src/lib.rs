@@ -30,4 +30,4 @@ pub use fixed::{LeftOut, Registered};
 pub use operation::{Refused, Why, WriteMode};
 pub use polled::PolledError;
 pub use ring::{Done, Ring, RingCounts, Stray, Waker};
-pub use start::{Mode, RingConfig, RingError};
+pub use start::{KernelThread, Mode, RingConfig, RingError};

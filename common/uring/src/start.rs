@@ -22,12 +22,22 @@ pub struct RingConfig {
     /// Files open in the ring at most.
     pub files: u32,
     /// Has a thread of the kernel take operations, so that handing them over is
-    /// no system call (`SQPOLL`). It looks for them all the time and sleeps when
-    /// none came for so long. `None`: the calls of the ring's owner hand over.
-    pub thread: Option<Duration>,
+    /// no system call (`SQPOLL`). `None`: the calls of the ring's owner hand over.
+    pub thread: Option<KernelThread>,
     /// Pieces of 2 MiB of memory that other processes lend which are fixed buffers
     /// at once, at most; no more than 512.
     pub lent: u16,
+}
+
+/// A thread of the kernel that looks for operations all the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelThread {
+    /// It sleeps when none came for so long.
+    pub idle: Duration,
+    /// The processor that it runs on. `None`: on Linux 6.2 and later one that the ring's
+    /// owner may run on, as far as that was said to the kernel (`sched_setaffinity`), on
+    /// older kernels any.
+    pub processor: Option<u32>,
 }
 
 impl Default for RingConfig {
@@ -103,6 +113,17 @@ pub enum RingError {
          storage.sqpoll out, or use Linux 5.11 or later"
     )]
     Thread(Errno),
+    /// It gives a thread, but none there.
+    #[error(
+        "the kernel runs no thread that takes disk operations on processor {processor} ({errno}): \
+         it is offline, or not in the cpuset of this process; name others in storage.sqpoll_cores"
+    )]
+    ThreadProcessor {
+        /// The processor asked for.
+        processor: u32,
+        /// What the kernel said.
+        errno: Errno,
+    },
     /// The kernel counts the queues as locked memory, and there is too little.
     #[error(
         "no memory for an io_uring of {entries} entries (ENOMEM); most kernels count it as \
@@ -173,16 +194,15 @@ pub(crate) fn start(
     polls: bool,
 ) -> Result<(IoUring, Mode), RingError> {
     let entries = config.entries;
-    let (modes, wants_thread) = match config.thread {
-        Some(_) => (&[Mode::Thread][..], true),
-        None => (modes, false),
+    let modes = match config.thread {
+        Some(_) => &[Mode::Thread][..],
+        None => modes,
     };
     let made = best(config, modes, polls);
     let (ring, mode) = made.map_err(|errno| match explain(errno, entries) {
-        RingError::Forbidden(_) | RingError::Unseen(_) | RingError::Setup { .. }
-            if wants_thread && starts_without_thread(config, polls) =>
-        {
-            RingError::Thread(errno)
+        error @ (RingError::Forbidden(_) | RingError::Unseen(_) | RingError::Setup { .. }) => {
+            let blamed = config.thread.and_then(|it| blame(it, errno, config, polls));
+            blamed.unwrap_or(error)
         }
         other => other,
     })?;
@@ -205,10 +225,24 @@ pub(crate) fn start(
     Ok((ring, mode))
 }
 
-/// Whether it is the thread that the kernel does not give, and not the ring.
-fn starts_without_thread(config: RingConfig, polls: bool) -> bool {
-    let thread = None;
-    best(RingConfig { thread, ..config }, &MODES, polls).is_ok()
+/// What of the thread it is that the kernel does not give; `None`: it is the ring.
+#[cold]
+fn blame(asked: KernelThread, errno: Errno, config: RingConfig, polls: bool) -> Option<RingError> {
+    let starts = |thread, modes| best(RingConfig { thread, ..config }, modes, polls).is_ok();
+    let anywhere = KernelThread {
+        processor: None,
+        ..asked
+    };
+    match asked.processor {
+        // EINVAL for one that is offline, and on newer kernels for one that is not in the
+        // cpuset of the caller.
+        // Source: io_sq_offload_create() in io_uring/sqpoll.c of Linux.
+        Some(processor) if starts(Some(anywhere), &[Mode::Thread]) => {
+            Some(RingError::ThreadProcessor { processor, errno })
+        }
+        _ if starts(None, &MODES) => Some(RingError::Thread(errno)),
+        _ => None,
+    }
 }
 
 /// A ring of the size asked for, or of the largest that locked memory allows:
@@ -237,6 +271,9 @@ fn of_size(config: RingConfig, modes: &[Mode], polls: bool) -> Result<(IoUring, 
             .setup_cqsize(config.in_flight.max(config.entries));
         if polls {
             builder.setup_iopoll();
+        }
+        if let Some(processor) = config.thread.and_then(|thread| thread.processor) {
+            builder.setup_sqpoll_cpu(processor);
         }
         match mode {
             // Completions wait until we enter the kernel for them; the flag
@@ -269,8 +306,8 @@ fn of_size(config: RingConfig, modes: &[Mode], polls: bool) -> Result<(IoUring, 
 }
 
 /// At least a millisecond: 0 stands for the kernel's default, which is a second.
-fn idle_ms(idle: Option<Duration>) -> u32 {
-    let ms = idle.unwrap_or_default().as_millis();
+fn idle_ms(thread: Option<KernelThread>) -> u32 {
+    let ms = thread.map_or(0, |thread| thread.idle.as_millis());
     u32::try_from(ms).unwrap_or(u32::MAX).max(1)
 }
 

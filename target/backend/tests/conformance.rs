@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nvmeof_backend::conformance::{Keeps, Wrap, all, all_over, readonly};
 use nvmeof_backend::layer::{Delayed, Faulty, Plan};
 use nvmeof_backend::{BlockSize, Claim, Spec};
-use nvmeof_uring::RingConfig;
+use nvmeof_uring::{KernelThread, RingConfig};
 use tempfile::NamedTempFile;
 
 const BARE: Wrap = |backend| backend;
@@ -60,12 +60,20 @@ fn files_in_memory() {
     }
 }
 
+/// A thread of the kernel, anywhere.
+fn thread(idle: Duration) -> KernelThread {
+    KernelThread {
+        idle,
+        processor: None,
+    }
+}
+
 #[test]
 fn files_over_a_ring_that_a_thread_of_the_kernel_serves() {
     // The thread sleeps in between with the first, and never with the other.
     for idle in [Duration::from_millis(1), Duration::from_secs(600)] {
         let ring = RingConfig {
-            thread: Some(idle),
+            thread: Some(thread(idle)),
             ..RingConfig::default()
         };
         for file in [on_disk(3 << 20), in_memory(3 << 20)] {
@@ -91,7 +99,7 @@ fn a_device_that_is_polled() {
         let claim = Claim::take_polled(&spec, Some(block_size)).unwrap();
         all(&claim, Keeps::Bytes, BARE);
         let ring = RingConfig {
-            thread: Some(Duration::from_millis(1)),
+            thread: Some(thread(Duration::from_millis(1))),
             ..RingConfig::default()
         };
         all_over(&claim, Keeps::Bytes, BARE, ring);

@@ -259,6 +259,7 @@ impl CheckConfig {
         let seats = processors::place(&config, &ports)?;
         let mut remarks = config.try_open()?;
         remarks.extend(ports::unused_devices(&config, &ports));
+        remarks.extend(processors::sqpoll_remark(&config, &seats));
         Ok(Checked {
             limits: config.limits(),
             ports,
@@ -358,6 +359,7 @@ fn seat_json(seat: &Seat) -> Value {
     json!({
         "processor": seat.processor,
         "node": seat.node,
+        "sqpoll_processor": seat.sqpoll,
     })
 }
 

@@ -42,7 +42,7 @@ mod watch;
 pub use cli::Cli;
 pub use config::{
     Choice, Config, ConfigError, ControlConfig, Cores, DEFAULT_PORT, MetricsConfig, Opened,
-    ProviderName, Running, buffers,
+    ProviderName, Running, Sqpoll, buffers,
 };
 pub use mailbox::{Mail, Mailbox, Order};
 pub use manage::{ApplyError, Faulted, Manager, Plan, Report};

@@ -18,6 +18,9 @@ pub struct Seat {
     pub processor: Option<usize>,
     /// The memory node of the processor, where the machine has several.
     pub node: Option<usize>,
+    /// The processor of the kernel's thread that takes its disk operations, where one was
+    /// named for that (`storage.sqpoll_cores`).
+    pub sqpoll: Option<usize>,
 }
 
 /// What placing asks a machine.
@@ -44,7 +47,42 @@ pub fn place(config: &Config, ports: &[Port]) -> Result<Vec<Seat>, ConfigError> 
     let parts = ports.iter().flat_map(|port| &port.parts);
     let devices = parts.flat_map(|part| &part.devices);
     let devices: Vec<&str> = devices.map(|device| device.name.as_str()).collect();
-    place_on(&Machine, &config.running().cores, &devices).map_err(|what| config.cores_error(&what))
+    let running = config.running();
+    let seats = place_on(&Machine, &running.cores, &devices);
+    let mut seats = seats.map_err(|what| config.cores_error(&what))?;
+    if let Some(sqpoll) = &running.sqpoll {
+        let placed = place_sqpoll(&Machine, &sqpoll.cores, &mut seats);
+        placed.map_err(|what| config.table_error("storage", "sqpoll_cores", &what))?;
+    }
+    Ok(seats)
+}
+
+/// What is remarkable about the processors of the kernel's threads that take disk
+/// operations from the reactors of `config`: with one of them a reactor shares its own.
+pub(crate) fn sqpoll_remark(config: &Config, seats: &[Seat]) -> Option<String> {
+    config.running().sqpoll?;
+    seats.iter().find_map(|seat| match seat.sqpoll {
+        Some(core) => {
+            let own = seats.iter().position(|seat| seat.processor == Some(core))?;
+            Some(format!(
+                "storage.sqpoll_cores: processor {core} is that of reactor {own} as well, and \
+                 each waits for the other; name processors that are not in reactor.cores, or \
+                 leave storage.sqpoll out"
+            ))
+        }
+        // A new thread has the processors that were set for the one that made it, and since
+        // Linux 6.2 they still count when the kernel moves it.
+        // Source: __set_cpus_allowed_ptr() in kernel/sched/core.c, io_sq_thread() in
+        // io_uring/sqpoll.c of Linux.
+        None => seat.processor.map(|core| {
+            format!(
+                "storage.sqpoll: on Linux 6.2 and later the kernel's thread that takes disk \
+                 operations shares processor {core} with the reactor that it serves, and each \
+                 waits for the other; name other processors in storage.sqpoll_cores, or leave \
+                 storage.sqpoll out"
+            )
+        }),
+    })
 }
 
 /// Runs this thread where the seat says.
@@ -64,27 +102,51 @@ fn place_on(machine: &dyn Topology, cores: &Cores, devices: &[&str]) -> Result<V
     if let Cores::Anywhere(count) = cores {
         return Ok(vec![Seat::default(); *count]);
     }
-    let allowed = machine.allowed().map_err(|errno| {
-        format!("the kernel does not tell which processors there are ({errno}); leave it out")
-    })?;
+    let allowed = allowed(machine)?;
     let cores = match cores {
         Cores::On(cores) => cores.clone(),
         Cores::Auto(count) => first_of(&near(machine, &allowed, devices), *count)?,
         Cores::Anywhere(_) => Vec::new(),
     };
-    if let Some(core) = cores.iter().find(|core| !allowed.contains(core)) {
-        return Err(format!(
-            "processor {core} is not there or not for this process, which may use {}; name some \
-             of these or \"auto\", or change what it may use (CPUAffinity= and AllowedCPUs= of \
-             its systemd unit, `taskset`, the cpuset of its container)",
-            Ranges(&allowed)
-        ));
-    }
+    all_are_allowed(&cores, &allowed, " or \"auto\"")?;
     let seat = |core: usize| Seat {
         processor: Some(core),
         node: machine.node_of(core),
+        sqpoll: None,
     };
     Ok(cores.into_iter().map(seat).collect())
+}
+
+/// Has the kernel's threads run on these processors, in the order of the reactors and
+/// from the first on again where there are fewer.
+fn place_sqpoll(machine: &dyn Topology, cores: &[usize], seats: &mut [Seat]) -> Result<(), String> {
+    if cores.is_empty() {
+        return Ok(());
+    }
+    all_are_allowed(cores, &allowed(machine)?, "")?;
+    for (seat, core) in seats.iter_mut().zip(cores.iter().cycle()) {
+        seat.sqpoll = Some(*core);
+    }
+    Ok(())
+}
+
+fn allowed(machine: &dyn Topology) -> Result<BTreeSet<usize>, String> {
+    machine.allowed().map_err(|errno| {
+        format!("the kernel does not tell which processors there are ({errno}); leave it out")
+    })
+}
+
+/// `or` is what else can be named.
+fn all_are_allowed(cores: &[usize], allowed: &BTreeSet<usize>, or: &str) -> Result<(), String> {
+    match cores.iter().find(|core| !allowed.contains(core)) {
+        Some(core) => Err(format!(
+            "processor {core} is not there or not for this process, which may use {}; name some \
+             of these{or}, or change what it may use (CPUAffinity= and AllowedCPUs= of its \
+             systemd unit, `taskset`, the cpuset of its container)",
+            Ranges(allowed)
+        )),
+        None => Ok(()),
+    }
 }
 
 /// The processors of the nodes that the devices are at, or all where that is
@@ -165,6 +227,10 @@ impl fmt::Display for Seat {
             (Some(processor), Some(node)) => {
                 write!(f, "processor {processor} (memory node {node})")
             }
+        }?;
+        match self.sqpoll {
+            Some(core) => write!(f, ", SQPOLL on processor {core}"),
+            None => Ok(()),
         }
     }
 }
@@ -230,6 +296,7 @@ mod tests {
         let seat = |processor, node| Seat {
             processor: Some(processor),
             node: Some(node),
+            sqpoll: None,
         };
         assert_eq!(seats, [seat(5, 1), seat(0, 0), seat(0, 0)]);
         assert_eq!(seats[0].to_string(), "processor 5 (memory node 1)");
@@ -266,6 +333,58 @@ mod tests {
         assert!(error.contains("finds 2 processors (5,7)"), "{error}");
     }
 
+    /// Those of the kernel's threads, for so many reactors.
+    fn taking(cores: &[usize], reactors: usize) -> Result<Vec<Option<usize>>, String> {
+        let mut seats = vec![Seat::default(); reactors];
+        place_sqpoll(&TwoNodes(&[0, 1, 2, 5]), cores, &mut seats)?;
+        Ok(seats.into_iter().map(|seat| seat.sqpoll).collect())
+    }
+
+    #[test]
+    fn threads_of_the_kernel_have_their_processors_in_turn() {
+        assert_eq!(taking(&[], 2).unwrap(), [None, None]);
+        assert_eq!(taking(&[5, 2], 3).unwrap(), [Some(5), Some(2), Some(5)]);
+        assert_eq!(taking(&[5, 2], 1).unwrap(), [Some(5)]);
+        let error = taking(&[5, 3], 1).unwrap_err();
+        assert!(error.contains("processor 3 is not there"), "{error}");
+        assert!(
+            error.contains("may use 0-2,5; name some of these, or"),
+            "{error}"
+        );
+        let seat = Seat {
+            sqpoll: Some(5),
+            ..Seat::default()
+        };
+        assert_eq!(seat.to_string(), "any processor, SQPOLL on processor 5");
+    }
+
+    #[test]
+    fn a_reactor_that_shares_its_processor_with_the_kernel_is_remarkable() {
+        let remark = |head: &str| {
+            let port = "[[port]]\ntraddr = \"127.0.0.1\"\nprovider = \"iwarp\"\n";
+            let config = Config::parse("target.toml".as_ref(), format!("{head}\n{port}")).unwrap();
+            let running = config.running();
+            let mut seats = place_on(&ALL, &running.cores, &[]).unwrap();
+            let cores = running.sqpoll.map(|sqpoll| sqpoll.cores);
+            place_sqpoll(&ALL, &cores.unwrap_or_default(), &mut seats).unwrap();
+            sqpoll_remark(&config, &seats)
+        };
+        let sqpoll = "[storage]\nsqpoll = true";
+        let (placed, counted) = ("[reactor]\ncores = [1, 2]", "[reactor]\ncount = 2");
+        assert_eq!(remark(placed), None);
+        assert_eq!(remark(&format!("{counted}\n{sqpoll}")), None);
+        let others = format!("{placed}\n{sqpoll}\nsqpoll_cores = [3, 4]");
+        assert_eq!(remark(&others), None);
+        for (text, words) in [
+            ("", "shares processor 1"),
+            ("sqpoll_cores = [3, 1]", "processor 1 is that of reactor 0"),
+        ] {
+            let remark = remark(&format!("{placed}\n{sqpoll}\n{text}")).unwrap();
+            assert!(remark.contains(words), "{remark}");
+            assert!(remark.contains("storage.sqpoll_cores"), "{remark}");
+        }
+    }
+
     #[test]
     fn a_thread_runs_where_its_seat_says() {
         let processor = *Machine.allowed().unwrap().last().unwrap();
@@ -274,6 +393,7 @@ mod tests {
             take(Seat {
                 processor: Some(processor),
                 node,
+                sqpoll: None,
             })
             .unwrap();
             Machine.allowed().unwrap()

@@ -14,7 +14,7 @@ use nvmeof_memory::Region;
 use nvmeof_rdma::Steering;
 use nvmeof_target_core::metrics::Ledger;
 use nvmeof_target_core::{ModelError, Target};
-use nvmeof_uring::RingConfig;
+use nvmeof_uring::{KernelThread, RingConfig};
 
 use crate::changes::Keeper;
 use crate::config::{Config, ConfigError, ProviderName, Running, buffers};
@@ -121,6 +121,9 @@ impl Server {
         if let Some(why) = ports::unused_devices(config, &ports) {
             tracing::warn!("{why}");
         }
+        if let Some(why) = processors::sqpoll_remark(config, &seats) {
+            tracing::warn!("{why}");
+        }
         let opened = config.open()?;
         let steering = Steering::new(count);
         let mut means = Means {
@@ -161,7 +164,7 @@ impl Server {
                 peers: Arc::clone(&mailboxes),
                 failures: failures.clone(),
                 counters: Arc::clone(&counters),
-                ring: ring_config(&opened.claims, &running, mailboxes.len()),
+                ring: ring_config(&opened.claims, &running, seat, mailboxes.len()),
                 first: at == 0,
             };
             watched.push(Watched::new(mailbox.clone(), counters));
@@ -369,12 +372,17 @@ const SPARE_DISKS: usize = 256;
 /// reactors together: 1 GiB.
 const LENT: usize = 512;
 
-fn ring_config(claims: &[Claim], running: &Running, reactors: usize) -> RingConfig {
+fn ring_config(claims: &[Claim], running: &Running, seat: Seat, reactors: usize) -> RingConfig {
     // The kernel makes no table with more places than a process may have files.
     let files = (claims.len() + SPARE_DISKS).min(files::limit());
+    let processor = seat.sqpoll.and_then(|core| u32::try_from(core).ok());
+    let thread = running.sqpoll.as_ref().map(|sqpoll| KernelThread {
+        idle: sqpoll.idle,
+        processor,
+    });
     RingConfig {
         files: u32::try_from(files).unwrap_or(u32::MAX),
-        thread: running.sqpoll,
+        thread,
         lent: u16::try_from(LENT / reactors.max(1)).unwrap_or_default(),
         ..RingConfig::default()
     }
@@ -490,6 +498,50 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+
+    /// The processors of the kernel's threads that take disk operations, as texts.
+    fn sqpoll_processors() -> Vec<String> {
+        let threads = std::fs::read_dir("/proc/self/task").unwrap();
+        let statuses = threads.filter_map(|thread| {
+            // Threads of other tests end meanwhile.
+            let status = std::fs::read_to_string(thread.ok()?.path().join("status")).ok()?;
+            let value = |key| status.lines().find_map(|line| line.strip_prefix(key));
+            let list = value("Cpus_allowed_list:\t")?;
+            value("Name:\tiou-sqp-").map(|_| list.to_owned())
+        });
+        let mut all: Vec<String> = statuses.collect();
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn threads_of_the_kernel_run_where_the_configuration_says() {
+        let allowed = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap();
+        let allowed =
+            (0..nix::sched::CpuSet::count()).filter(|core| allowed.is_set(*core).unwrap());
+        let allowed: Vec<usize> = allowed.collect();
+        let (first, last) = (allowed.first().unwrap(), allowed.last().unwrap());
+        let text = format!(
+            "[reactor]\ncores = [{first}, {first}]\n\
+             [storage]\nsqpoll = true\nsqpoll_cores = [{first}, {last}]\n\
+             [[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\nprovider = \"iwarp\"\n"
+        );
+        let server = Server::start(&Config::parse(Path::new("a.toml"), text).unwrap()).unwrap();
+        let mut asked = [first, last].map(usize::to_string);
+        asked.sort();
+        let start = Instant::now();
+        // They go there when they begin to run.
+        while sqpoll_processors() != asked {
+            let found = sqpoll_processors();
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "{found:?}, not {asked:?}"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        server.stop();
+        server.run().unwrap();
+    }
 
     fn config(port: u16) -> Config {
         let text = format!(

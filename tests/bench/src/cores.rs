@@ -43,11 +43,7 @@ impl Cores {
 
 /// All that we may use.
 pub(crate) fn allowed() -> Result<Vec<usize>, Trouble> {
-    cores_of(SELF)
-}
-
-fn cores_of(thread: Pid) -> Result<Vec<usize>, Trouble> {
-    let set = sched_getaffinity(thread).map_err(|errno| trouble("ask for our cores", errno))?;
+    let set = sched_getaffinity(SELF).map_err(|errno| trouble("ask for our cores", errno))?;
     let cores = 0..CpuSet::count();
     Ok(cores
         .filter(|core| set.is_set(*core).unwrap_or(false))
@@ -85,19 +81,6 @@ pub(crate) fn shift(process: u32, cores: &[usize]) -> Result<(), Trouble> {
             // It is gone by now.
             Err(_) if !fs::exists(format!("/proc/{thread}")).unwrap_or(false) => {}
             other => other?,
-        }
-    }
-    Ok(())
-}
-
-/// Lets the kernel's threads that take a process's operations (SQPOLL) run on all
-/// cores. Newer kernels bind them to those of the process; others have them anywhere,
-/// and refuse this.
-pub(crate) fn free_takers(process: u32) -> Result<(), Trouble> {
-    let all = allowed()?;
-    for (thread, name) in threads(process)? {
-        if name.starts_with(TAKERS) {
-            let _ = stay(thread, &all);
         }
     }
     Ok(())
@@ -148,6 +131,14 @@ mod tests {
         assert_eq!(allowed().unwrap(), before);
     }
 
+    /// As a text.
+    fn cores_of(process: u32) -> String {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+        let mut lines = status.lines();
+        let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"));
+        list.unwrap().to_owned()
+    }
+
     #[test]
     fn a_process_goes_on_elsewhere() {
         let Cores { target, initiator } = Cores::find().unwrap();
@@ -155,19 +146,16 @@ mod tests {
         let mut child = spawn(&[target], command.arg("60")).unwrap();
         let pid = child.id();
         shift(pid, &[initiator]).unwrap();
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let list = cores_of(pid);
         child.kill().unwrap();
         child.wait().unwrap();
-        let list = status
-            .lines()
-            .find(|line| line.starts_with("Cpus_allowed_list"));
-        assert_eq!(list, Some(&*format!("Cpus_allowed_list:\t{initiator}")));
+        assert_eq!(list, initiator.to_string());
         assert!(shift(pid, &[initiator]).is_err(), "it is gone");
     }
 
     /// A process with the name of such a thread.
     #[test]
-    fn threads_that_take_operations_run_anywhere() {
+    fn threads_that_take_operations_stay_where_they_are() {
         let Cores { target, initiator } = Cores::find().unwrap();
         let mut command = Command::new("sh");
         let script = "echo iou-sqp-1 > /proc/$$/comm; echo named; read end";
@@ -175,13 +163,11 @@ mod tests {
         let mut child = spawn(&[target], command.stdout(Stdio::piped())).unwrap();
         let said = &mut [0; 5];
         child.stdout.as_mut().unwrap().read_exact(said).unwrap();
-        let thread = Pid::from_raw(child.id().try_into().unwrap());
         shift(child.id(), &[initiator]).unwrap();
-        assert_eq!(cores_of(thread).unwrap(), [target]);
-        free_takers(child.id()).unwrap();
-        assert_eq!(cores_of(thread).unwrap(), allowed().unwrap());
+        let list = cores_of(child.id());
         child.kill().unwrap();
         child.wait().unwrap();
+        assert_eq!(list, target.to_string());
     }
 
     #[test]

@@ -96,6 +96,12 @@ impl Server {
         cores::shift(self.id(), &self.cores)
     }
 
+    /// Goes on on these cores, but for threads of the kernel that take its operations.
+    pub(crate) fn go_on(&mut self, cores: &[usize]) -> Result<(), Trouble> {
+        cores.clone_into(&mut self.cores);
+        cores::shift(self.id(), cores)
+    }
+
     /// Fails when it ended.
     pub(crate) fn must_run(&mut self) -> Result<(), Trouble> {
         match self.child.try_wait() {

@@ -30,7 +30,7 @@ pub(crate) fn nsid(disk: Disk) -> &'static str {
 pub(crate) enum Kind {
     /// A target and the other sides of the yardsticks.
     Plain,
-    /// Two targets with a file each, of which one has SQPOLL.
+    /// Two targets with a file each, of which one has SQPOLL, on a core of its own.
     Sqpoll,
     /// Two targets, of which one has many idle queue pairs over that provider.
     Crowd(&'static str),
@@ -84,7 +84,6 @@ pub(crate) struct Scene {
     servers: Vec<Server>,
 }
 
-const SQPOLL: &str = "[storage]\nsqpoll = true\n\n";
 /// Room for the crowd, and for those that are busy.
 const ROOM: &str = "[limits]\nio_queues = 32\nhost_memory = 100\nport_memory = 100\n\n\
                     [reactor]\nbuffer_memory = \"256M\"\n\n";
@@ -135,12 +134,17 @@ impl Setting<'_> {
     }
 
     fn sqpoll(&self) -> Result<Scene, Trouble> {
-        let (disk, core) = (BTreeSet::from([nsid(Disk::File)]), [self.cores.target]);
-        let without = self.target("target", "", &disk, &core)?;
-        let text = target_toml(&disk, &self.second_file(), &self.shm_folder());
-        let with = self.serve("target-sqpoll", &(SQPOLL.to_owned() + &text), &core)?;
-        // It would have to share the target's core with the target.
-        cores::free_takers(with.id())?;
+        let (disk, core) = (BTreeSet::from([nsid(Disk::File)]), self.cores.target);
+        let without = self.target("target", "", &disk, &[core])?;
+        let mut all = cores::allowed()?.into_iter();
+        let spare = all.find(|core| ![self.cores.target, self.cores.initiator].contains(core));
+        // By force, where there is none: with the initiator, and with the target once the
+        // sides have changed cores.
+        let spare = spare.unwrap_or(self.cores.initiator);
+        let head = format!("[storage]\nsqpoll = true\nsqpoll_cores = [{spare}]\n\n");
+        let text = head + &target_toml(&disk, &self.second_file(), &self.shm_folder());
+        let mut with = self.serve("target-sqpoll", &text, &[core, spare])?;
+        with.go_on(&[core])?;
         let stage = self.stage(without.addr()?, with.addr()?);
         Ok(Scene::new(stage, vec![without, with]))
     }

@@ -169,6 +169,8 @@ impl Work {
         match (self.about, self.placement) {
             // Two for either side.
             (About::Reactors | About::ReactorsShm, _) => 4,
+            // One for each side, and one for the kernel's thread.
+            (About::Sqpoll, _) => 3,
             (_, Placement::Together) => 1,
             (_, Placement::Apart) => 2,
         }
@@ -266,14 +268,15 @@ impl Work {
             Metric::Rate => "operations a second",
             Metric::Cpu => "processor time",
         };
-        let mut summary = format!("{what}, yardstick {yardstick} {}", self.goal_text());
+        let summary = format!("{what}, yardstick {yardstick} {}", self.goal_text());
+        let mut summary = summary.trim_end().to_owned();
         if let Some(tail) = self.tail_goal {
             summary.push_str(&format!(", p99 ≤{tail:.2}"));
         }
         if self.cores() > 2 {
             summary.push_str(&format!(", needs {} cores", self.cores()));
         }
-        summary.trim_end().to_owned()
+        summary
     }
 }
 
@@ -466,7 +469,7 @@ mod tests {
             ("unix-tcp-randread-4k-qd16", "iwarp ≥1.60"),
             ("shm-null-randread-4k-qd128", "shm-bare ≥0.70"),
             ("shm-file-randread-4k-qd32", "local ≥0.95, p99 ≤1.15"),
-            ("sqpoll-file-randwrite-4k-qd32", "shm"),
+            ("sqpoll-file-randwrite-4k-qd32", "shm, needs 3 cores"),
             ("crowd-iwarp-4k-qd16", "alone ≥0.90"),
             ("crowd-shm-4k-qd16", "alone ≥0.90"),
             ("reactors-shm-4k-qd32", "1-reactor ≥1.60, needs 4 cores"),

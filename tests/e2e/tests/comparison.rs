@@ -142,7 +142,13 @@ fn files_are_compared_with_fio() {
         "shm-file-randwrite-4k-qd32",
         "sqpoll-file-randread-4k-qd32",
     ]);
-    let (_, rows, folder) = bench.with("--rounds", "1").rows();
+    let bench = bench.with("--rounds", "1");
+    // The last takes more cores than there may be.
+    let (_, rows, folder) = Bench {
+        run: bench.run.arg("--force"),
+        ..bench
+    }
+    .rows();
     assert_eq!(contestants(&rows[0], 1), ["iwarp", "local"]);
     assert_eq!(contestants(&rows[1], 1), ["local", "shm"]);
     assert!(rows[1]["contestants"]["shm"]["p99_ratio"].is_object());

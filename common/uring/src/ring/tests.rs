@@ -7,6 +7,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 
 use super::*;
+use crate::KernelThread;
 
 fn pool() -> Pool {
     let layout = PoolLayout {
@@ -15,6 +16,13 @@ fn pool() -> Pool {
         lead: 0,
     };
     Pool::new(layout, Pages::Normal).unwrap()
+}
+
+fn thread(idle_ms: u64) -> KernelThread {
+    KernelThread {
+        idle: Duration::from_millis(idle_ms),
+        processor: None,
+    }
 }
 
 /// Waits for one completion, sleeping.
@@ -38,7 +46,7 @@ fn wait(ring: &mut Ring) -> Done {
 
 #[test]
 fn every_mode_works_wakes_and_drains() {
-    let threads = [1, 600_000].map(|ms| (Mode::Thread, Some(Duration::from_millis(ms))));
+    let threads = [1, 600_000].map(|ms| (Mode::Thread, Some(thread(ms))));
     for (mode, thread) in MODES.map(|mode| (mode, None)).into_iter().chain(threads) {
         let config = RingConfig {
             thread,
@@ -164,7 +172,7 @@ fn a_turn_is_few_system_calls_with_fixed_buffers_and_files() {
 #[test]
 fn handing_over_to_a_thread_that_is_awake_is_no_system_call() {
     let config = RingConfig {
-        thread: Some(Duration::from_secs(600)),
+        thread: Some(thread(600_000)),
         ..RingConfig::default()
     };
     let mut ring = Ring::new(config).unwrap();

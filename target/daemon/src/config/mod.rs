@@ -42,6 +42,7 @@ use provider::Wrong;
 pub use provider::{Choice, ProviderName};
 use raw::{RawConfig, RawNamespace, RawSubsystem};
 pub use sizes::buffers;
+pub use storage::Sqpoll;
 use toml::Spanned;
 use traddr::RawPort;
 
@@ -92,9 +93,9 @@ pub struct Running {
     pub drain: Duration,
     /// Bytes of buffers of each reactor.
     pub buffer_memory: u64,
-    /// How long a thread of the kernel looks for disk operations that takes
-    /// them from a reactor; `None`: there is none.
-    pub sqpoll: Option<Duration>,
+    /// The threads of the kernel that take disk operations from reactors; `None`: there
+    /// are none.
+    pub sqpoll: Option<Sqpoll>,
     /// Whether buffers lie in hugepages where there are any.
     pub hugepages: bool,
     /// Receives that the queue pairs of one device share at most, where a

@@ -126,6 +126,7 @@ shared_receives = 512
 [storage]
 sqpoll = true
 sqpoll_idle_ms = 7
+sqpoll_cores = [3, "1-2"]
 [shm]
 folder = "/run/elsewhere"
 users = ["root", 54321]
@@ -180,7 +181,7 @@ enabled = false
     assert_eq!(limits.port_memory, 60);
     let running = config.running();
     assert_eq!(running.cores, Cores::On(vec![0, 1]));
-    assert_eq!(running.sqpoll, Some(Duration::from_millis(7)));
+    assert_eq!(running.sqpoll, threads(7, &[3, 1, 2]));
     assert_eq!((running.buffer_memory, running.hugepages), (32 << 20, true));
     assert_eq!(running.shared_receives, 512);
     let shm = config.shm();
@@ -501,7 +502,10 @@ fn a_thread_of_the_kernel_serves_disks_when_it_is_asked_for() {
     let sqpoll = |text: &str| with(text).unwrap().running().sqpoll;
     assert_eq!(sqpoll(""), None);
     assert_eq!(sqpoll("sqpoll = false"), None);
-    assert_eq!(sqpoll("sqpoll = true"), Some(Duration::from_millis(2)));
+    assert_eq!(sqpoll("sqpoll = true"), threads(2, &[]));
+    let on = |value: &str| sqpoll(&format!("sqpoll = true\nsqpoll_cores = {value}"));
+    assert_eq!(on("5"), threads(2, &[5]));
+    assert_eq!(on("\"2-3,0\""), threads(2, &[2, 3, 0]));
     let error = with("sqpoll_idle_ms = 5").unwrap_err();
     assert_names(
         &error.to_string(),
@@ -515,6 +519,40 @@ fn a_thread_of_the_kernel_serves_disks_when_it_is_asked_for() {
             3,
             &["storage.sqpoll_idle_ms", "1 to 10000"],
         );
+    }
+}
+
+/// Threads of the kernel that take disk operations.
+fn threads(idle_ms: u64, cores: &[usize]) -> Option<Sqpoll> {
+    let (idle, cores) = (Duration::from_millis(idle_ms), cores.to_vec());
+    Some(Sqpoll { idle, cores })
+}
+
+#[test]
+fn processors_for_threads_of_the_kernel_that_are_wrong_are_told_with_their_line() {
+    for (text, line, words) in [
+        ("\nsqpoll_cores = [0]", 3, "sqpoll = true"),
+        (
+            "sqpoll = true\nsqpoll_cores = \"auto\"",
+            3,
+            "is for reactor.cores",
+        ),
+        ("sqpoll = true\nsqpoll_cores = []", 3, "name 1 to 256"),
+        (
+            "sqpoll = true\nsqpoll_cores = \"x\"",
+            3,
+            "must be a processor",
+        ),
+        (
+            "sqpoll = true\nsqpoll_cores = [0, 1023]",
+            3,
+            "processor 1023 is not there",
+        ),
+    ] {
+        let config = parse(&format!("[storage]\n{text}\n{GOOD}"));
+        let error = config.and_then(|config| crate::place(&config, &[]));
+        let error = error.unwrap_err().to_string();
+        assert_names(&error, line, &["sqpoll_cores", words]);
     }
 }
 

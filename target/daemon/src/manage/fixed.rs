@@ -4,7 +4,7 @@
 use nvmeof_rdma_shm::ShmConfig;
 use nvmeof_target_core::Limits;
 
-use crate::config::{Config, ConfigError, ControlConfig, MetricsConfig, Running};
+use crate::config::{Config, ConfigError, ControlConfig, MetricsConfig, Running, Sqpoll};
 
 /// The part of a configuration that stays until the daemon ends.
 #[derive(Clone, Debug)]
@@ -46,13 +46,12 @@ impl Fixed {
     /// What `config` has otherwise: tables, and their keys.
     pub(crate) fn differing(&self, config: &Config) -> Vec<(&'static str, &'static str)> {
         let new = Self::of(config);
-        let sqpoll = [("sqpoll", self.running.sqpoll != new.running.sqpoll)];
         let mode = [("mode", self.socket_mode != new.socket_mode)];
         let listen = [("listen", self.metrics.listen != new.metrics.listen)];
         let tables = [
             ("limits", limit(&self.followed(&new), &new.limits)),
             ("reactor", running(&self.running, &new.running)),
-            ("storage", differing(sqpoll)),
+            ("storage", storage(&self.running, &new.running)),
             ("shm", shm(&self.shm, &new.shm)),
             ("unix", differing(mode)),
             ("control", control(&self.control, &new.control)),
@@ -188,6 +187,18 @@ fn running(old: &Running, new: &Running) -> Vec<&'static str> {
     ])
 }
 
+fn storage(old: &Running, new: &Running) -> Vec<&'static str> {
+    let parts = |running: &Running| match running.sqpoll.clone() {
+        Some(Sqpoll { idle, cores }) => (Some(idle), cores),
+        None => (None, Vec::new()),
+    };
+    let ((idle, cores), (new_idle, new_cores)) = (parts(old), parts(new));
+    differing([
+        ("sqpoll", idle != new_idle),
+        ("sqpoll_cores", cores != new_cores),
+    ])
+}
+
 fn shm(old: &ShmConfig, new: &ShmConfig) -> Vec<&'static str> {
     differing([
         ("folder", old.folder != new.folder),
@@ -245,5 +256,27 @@ mod tests {
         assert_eq!(differing(less), [("limits", "host_controllers")]);
         let left_out = [("limits", "host_queues")];
         assert_eq!(differing(""), left_out);
+    }
+
+    #[test]
+    fn another_processor_of_the_threads_of_the_kernel_differs() {
+        let on = |cores| {
+            config(&format!(
+                "[storage]\nsqpoll = true\nsqpoll_cores = {cores}\n"
+            ))
+        };
+        let before = Fixed::of(&on("[0, 1]"));
+        assert!(before.differing(&on("\"0-1\"")).is_empty());
+        let other = on("[0, 2]");
+        assert_eq!(before.differing(&other), [("storage", "sqpoll_cores")]);
+        let error = before.check(&other).unwrap_err().to_string();
+        assert!(
+            error.starts_with("target.toml:3: storage.sqpoll_cores: cannot change"),
+            "{error}"
+        );
+        let anywhere = config("[storage]\nsqpoll = true\n");
+        assert_eq!(before.differing(&anywhere), [("storage", "sqpoll_cores")]);
+        let none = [("storage", "sqpoll"), ("storage", "sqpoll_cores")];
+        assert_eq!(before.differing(&config("")), none);
     }
 }

@@ -19,6 +19,7 @@ pub(super) const NO_TROUBLE: &[&str] = &[
     "shm (this host, through shared memory)",
     "… port …: …",
     "processor … (memory node …)",
+    ", SQPOLL on processor …",
     "reload: … (…)",
     // What is printed, and parts of it.
     "# put aside: …",

@@ -1,0 +1,88 @@
+//! The processor of the kernel's thread that takes operations.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::{Pid, gettid};
+use nvmeof_uring::{KernelThread, Mode, Ring, RingConfig, RingError};
+
+/// The calling thread, for the kernel.
+const SELF: Pid = Pid::from_raw(0);
+
+fn allowed() -> Vec<usize> {
+    let set = sched_getaffinity(SELF).unwrap();
+    let all = 0..CpuSet::count();
+    all.filter(|one| set.is_set(*one).unwrap()).collect()
+}
+
+fn ring_on(processor: usize) -> Result<Ring, RingError> {
+    let thread = KernelThread {
+        idle: Duration::from_millis(1),
+        processor: Some(processor.try_into().unwrap()),
+    };
+    Ring::new(RingConfig {
+        thread: Some(thread),
+        ..RingConfig::default()
+    })
+}
+
+/// `Cpus_allowed_list` of the kernel's thread for a ring that the calling thread made.
+/// Its name, which it sets before its processors, has the number of the maker.
+/// Source: io_sq_thread() in io_uring/sqpoll.c of Linux.
+fn processors_of_taker() -> Option<String> {
+    let name = format!("iou-sqp-{}", gettid());
+    let mut threads = fs::read_dir("/proc/self/task").unwrap();
+    let taker = threads.find_map(|thread| {
+        let path = thread.unwrap().path();
+        // Others may end meanwhile.
+        let comm = fs::read_to_string(path.join("comm")).unwrap_or_default();
+        (comm.trim_end() == name).then_some(path)
+    })?;
+    let status = fs::read_to_string(taker.join("status")).ok()?;
+    let mut lines = status.lines();
+    let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    Some(list.trim().to_owned())
+}
+
+/// Also where the ring's owner may not run there: newer kernels give the thread the
+/// processors of the owner when nothing else is said.
+#[test]
+fn the_thread_runs_on_the_processor_that_was_asked_for() {
+    for (own, asked) in allowed().into_iter().zip(allowed().into_iter().rev()) {
+        let mut set = CpuSet::new();
+        set.set(own).unwrap();
+        sched_setaffinity(SELF, &set).unwrap();
+        let ring = ring_on(asked).unwrap();
+        assert_eq!(ring.mode(), Mode::Thread);
+        let asked = Some(asked.to_string());
+        let start = Instant::now();
+        while processors_of_taker() != asked {
+            let found = processors_of_taker();
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "{found:?}, not {asked:?}"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[test]
+fn a_processor_that_is_not_there_is_told_and_not_taken_for_another_lack() {
+    let error = ring_on(1_000_000).map(drop).unwrap_err();
+    let RingError::ThreadProcessor { processor, errno } = error else {
+        panic!("{error}");
+    };
+    assert_eq!((processor, errno), (1_000_000, Errno::EINVAL));
+    let words = error.to_string();
+    assert!(words.contains("processor 1000000 (EINVAL"), "{words}");
+    assert!(words.contains("storage.sqpoll_cores"), "{words}");
+}
