@@ -215,8 +215,9 @@ impl Channel {
     /// Takes `key` back from the peer. False while the peer uses its memory.
     ///
     /// Whoever uses memory marks it and then looks whether it was taken back;
-    /// whoever takes it back says so and then looks for the mark; both have a
-    /// full fence between, so that one of them sees the other.
+    /// whoever takes it back says so and then looks for the mark. Here a full
+    /// fence is between; marking and looking are both `SeqCst`, since that costs
+    /// less for each use. So one of them sees the other.
     pub(crate) fn revoke(&self, key: u32) -> bool {
         if let Ok(word) = self.memory.word(self.revoked_at(key)) {
             word.store(revoked(key), Ordering::Relaxed);
@@ -228,10 +229,9 @@ impl Channel {
     /// Whether `key`, which was marked before, was taken back.
     #[inline]
     pub(crate) fn is_revoked(&self, key: u32) -> bool {
-        fence(Ordering::SeqCst);
         let word = self.memory.word(self.revoked_at(key));
-        // Acquire, for the bytes that its owner may have used meanwhile.
-        word.is_ok_and(|word| word.load(Ordering::Acquire) == revoked(key))
+        // That acquires, too, the bytes that its owner may have used meanwhile.
+        word.is_ok_and(|word| word.load(Ordering::SeqCst) == revoked(key))
     }
 
     /// Whether memory of `key` is in use.
