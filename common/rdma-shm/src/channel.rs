@@ -118,10 +118,19 @@ impl Channel {
         self.out.put(&self.memory, record, pieces)
     }
 
-    /// The next record of the peer, if there is one.
+    /// Whether there is a record of the peer.
     #[inline]
-    pub(crate) fn next(&mut self) -> Result<Option<Record>, Fault> {
-        self.into.next(&self.memory)
+    pub(crate) fn is_ready(&mut self) -> Result<bool, Fault> {
+        self.into.is_ready(&self.memory)
+    }
+
+    /// The next record of the peer, which is there.
+    ///
+    /// # Errors
+    /// What the peer wrote instead.
+    #[inline]
+    pub(crate) fn record(&self) -> Result<Record, [u64; 3]> {
+        self.into.record(&self.memory)
     }
 
     /// Copies out the payload of that record.
@@ -131,6 +140,7 @@ impl Channel {
     }
 
     /// Is done with that record.
+    #[inline]
     pub(crate) fn release(&mut self, record: &Record) {
         if self.into.release(&self.memory, record) {
             self.news |= FOR_ROOM;
@@ -178,7 +188,7 @@ impl Channel {
             Some(room) => self.has_room(room)?,
             None => false,
         };
-        let awake = room || self.into.is_ready(&self.memory)?;
+        let awake = room || self.is_ready()?;
         if awake {
             self.wish(0);
         }
