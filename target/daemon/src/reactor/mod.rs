@@ -114,8 +114,9 @@ pub struct Reactor<S> {
     disk_log: Sparingly,
     connect_log: Sparingly,
     counters: Arc<Counters>,
-    /// Empty between turns: kept for their memory.
+    /// Empty between turns: kept for its memory.
     events: Vec<Event>,
+    /// What disks did at once, to be told of in the next turn.
     done: Vec<Done>,
 }
 
@@ -356,7 +357,7 @@ impl<S: Storage> Reactor<S> {
     /// # Errors
     /// As [`turn`](Self::turn).
     pub fn may_sleep(&mut self) -> Result<bool, StorageError> {
-        self.storage.may_sleep()
+        Ok(self.done.is_empty() && self.storage.may_sleep()?)
     }
 
     /// What to sleep on: providers, disks, and last its mailbox.
