@@ -31,7 +31,7 @@ pub trait Storage {
     }
 
     /// Bytes that the address of every buffer must be a multiple of, for that
-    /// disk.
+    /// disk: a power of two.
     fn buffer_alignment(&self, _disk: u32) -> u32 {
         1
     }

@@ -17,8 +17,8 @@ impl Edge {
             action = match action {
                 Action::Respond(response) => return self.respond(slot, &response, io),
                 Action::Execute(mut op) => {
-                    self.read_in_place(slot, &op, io);
-                    if !self.has_buffers(slot, &action, io) {
+                    let has = self.read_in_place(slot, &op, io);
+                    if !has && !self.has_buffers(slot, &action, io) {
                         return self.wait(slot, action);
                     }
                     match self.execute(slot, &mut op, io) {
