@@ -252,6 +252,8 @@ impl Edge {
     }
 
     /// Gives a buffer to the provider for the next command.
+    // With each answer: it is short.
+    #[inline(always)]
     pub(crate) fn post_recv(
         &mut self,
         mut buf: Buf,
@@ -306,15 +308,6 @@ impl Edge {
     /// Whether a command that comes now is the next to be begun.
     fn begins_at_once(&self) -> bool {
         self.waiting.is_empty() && self.parked.is_empty() && !self.slots.is_full()
-    }
-
-    /// Posts a buffer that a receive had.
-    fn post_again(&mut self, buf: Buf, io: &mut Io<'_>) {
-        if let Err(why) = self.post_recv(buf, io.provider, io.shared)
-            && why != PostError::Closed
-        {
-            self.refused(&why, io);
-        }
     }
 
     /// A send, write or read came back.
@@ -571,6 +564,7 @@ impl Edge {
 
     /// The provider refused work though its queues were sized for it. What was
     /// agreed with the peer has a part in that, so it ends this connection.
+    #[cold]
     fn refused(&mut self, why: &PostError, io: &mut Io<'_>) {
         self.abandon(&format!("work was refused: {why}"), io);
     }

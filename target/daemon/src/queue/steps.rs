@@ -300,6 +300,16 @@ impl Edge {
         }
     }
 
+    /// Posts a buffer that a receive had.
+    #[inline]
+    pub(super) fn post_again(&mut self, buf: Buf, io: &mut Io<'_>) {
+        if let Err(why) = self.post_recv(buf, io.provider, io.shared)
+            && why != PostError::Closed
+        {
+            self.refused(&why, io);
+        }
+    }
+
     pub(super) fn post(&mut self, slot: Place, work: Work, io: &mut Io<'_>) {
         let tag = self.tag(slot);
         if let Err(refused) = io.provider.post(self.qp, tag, work)
