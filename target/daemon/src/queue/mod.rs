@@ -23,7 +23,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use nvmeof_backend::Request as DiskRequest;
-use nvmeof_memory::{Buf, Classes, Pool};
+use nvmeof_memory::{Buf, Pool};
 use nvmeof_rdma::{
     CloseReason, Completion, ListenerId, Peer, PostError, Provider, QpId, Received, Sparingly,
     Tag as RdmaTag, WorkKind,
@@ -34,6 +34,7 @@ use nvmeof_target_core::{
 };
 
 use crate::failures::Failures;
+use crate::stock::Stock;
 use crate::storage::Storage;
 use crate::tag::{Place, Tag};
 use crate::turns::Turns;
@@ -52,7 +53,7 @@ pub(crate) struct Io<'a> {
     pub(crate) now: Duration,
     pub(crate) provider: &'a mut dyn Provider,
     pub(crate) storage: &'a mut dyn Storage,
-    pub(crate) buffers: &'a Classes,
+    pub(crate) buffers: &'a mut Stock,
     /// What hosts hold of them.
     pub(crate) accounts: &'a mut Accounts,
     /// Where capsules are received, and how many of them are kept for admin
@@ -321,8 +322,11 @@ impl Edge {
             WorkKind::Send => {
                 self.answered(slot, io);
                 self.free(slot);
+                io.buffers.put_back(completion.buf);
             }
-            WorkKind::Write if self.transfers.is_empty() => {}
+            WorkKind::Write if self.transfers.is_empty() => {
+                io.buffers.put_back(completion.buf);
+            }
             WorkKind::Write => self.written(slot, completion.buf, io),
             WorkKind::Read if self.transfers.is_empty() => self.pulled(slot, completion.buf, io),
             WorkKind::Read => self.read(slot, completion.buf, io),
