@@ -54,6 +54,12 @@ impl Classes {
         Some(buf)
     }
 
+    /// Length of the shortest buffers, in bytes.
+    #[must_use]
+    pub fn shortest(&self) -> usize {
+        self.pools.first().map_or(0, Pool::buf_len)
+    }
+
     /// Length of the longest buffer, in bytes: a request above it never fits.
     #[must_use]
     pub fn longest(&self) -> usize {
@@ -113,6 +119,7 @@ mod tests {
         assert_eq!(classes.counts().collect::<Vec<_>>(), [1, 1]);
         let kinds = [1, 4096, 4097, 65536].map(|len| classes.kind_of(len));
         assert_eq!(kinds, [0, 0, 1, 1]);
+        assert_eq!((classes.shortest(), classes.longest()), (4096, 65536));
         assert!(classes.take(classes.longest() + 1).is_none());
         drop((first, second));
         assert_eq!(classes.available(), 2);

@@ -58,7 +58,7 @@ impl Lender {
 
     /// Lends `len` bytes from byte `start` of the region on, under `number`.
     /// `None` when they are not inside, something is lent under that number
-    /// already, or it has no mark.
+    /// already, or it has no mark. The mark is set with `SeqCst`.
     #[inline]
     #[must_use]
     pub fn lend(&self, number: u32, start: u64, len: u32) -> Option<Buf> {
@@ -91,16 +91,13 @@ impl Marks {
     }
 
     /// Sets the mark of `number`. False when it is set, or there is none.
+    ///
+    /// Whoever loads with `SeqCst` afterwards sees what was stored before a full
+    /// fence by another who then finds no mark.
     #[inline]
     fn set(&self, number: u32) -> bool {
-        let Ok(word) = self.shared.word(self.place(number)) else {
-            return false;
-        };
-        let free = word.load(Ordering::Relaxed) == 0;
-        if free {
-            word.store(1, Ordering::Relaxed);
-        }
-        free
+        let word = self.shared.word(self.place(number));
+        word.is_ok_and(|word| word.swap(1, Ordering::SeqCst) == 0)
     }
 
     /// Release, so that whoever sees it wiped sees what was done before.

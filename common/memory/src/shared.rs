@@ -69,16 +69,20 @@ impl Shared {
 
     #[inline]
     fn check(&self, start: usize, len: usize) -> Result<NonNull<u8>, OutOfBounds> {
-        let end = start.checked_add(len).filter(|end| *end <= self.len);
-        if end.is_none() {
-            return Err(OutOfBounds {
-                start,
-                end: start.saturating_add(len),
-                capacity: self.len,
-            });
+        match start.checked_add(len) {
+            // SAFETY: `start` is at most the mapping's length.
+            Some(end) if end <= self.len => Ok(unsafe { self.base.add(start) }),
+            _ => Err(self.outside(start, len)),
         }
-        // SAFETY: `start` is at most the mapping's length.
-        Ok(unsafe { self.base.add(start) })
+    }
+
+    #[cold]
+    fn outside(&self, start: usize, len: usize) -> OutOfBounds {
+        OutOfBounds {
+            start,
+            end: start.saturating_add(len),
+            capacity: self.len,
+        }
     }
 
     /// The word at byte `at`, a multiple of 8.
@@ -95,12 +99,7 @@ impl Shared {
     fn words<const N: usize>(&self, at: usize) -> Result<&[AtomicU64; N], OutOfBounds> {
         let words = self.check(at, size_of::<[AtomicU64; N]>())?;
         if !at.is_multiple_of(align_of::<AtomicU64>()) {
-            let (start, end, capacity) = (at, at, self.len);
-            return Err(OutOfBounds {
-                start,
-                end,
-                capacity,
-            });
+            return Err(self.outside(at, 0));
         }
         // SAFETY: the words lie inside the mapping, which lives as long as
         // `self`; mappings start at a page, so they are aligned; and all

@@ -118,10 +118,19 @@ impl Channel {
         self.out.put(&self.memory, record, pieces)
     }
 
-    /// The next record of the peer, if there is one.
+    /// Whether there is a record of the peer.
     #[inline]
-    pub(crate) fn next(&mut self) -> Result<Option<Record>, Fault> {
-        self.into.next(&self.memory)
+    pub(crate) fn is_ready(&mut self) -> Result<bool, Fault> {
+        self.into.is_ready(&self.memory)
+    }
+
+    /// The next record of the peer, which is there.
+    ///
+    /// # Errors
+    /// What the peer wrote instead.
+    #[inline]
+    pub(crate) fn record(&self) -> Result<Record, [u64; 3]> {
+        self.into.record(&self.memory)
     }
 
     /// Copies out the payload of that record.
@@ -131,6 +140,7 @@ impl Channel {
     }
 
     /// Is done with that record.
+    #[inline]
     pub(crate) fn release(&mut self, record: &Record) {
         if self.into.release(&self.memory, record) {
             self.news |= FOR_ROOM;
@@ -178,7 +188,7 @@ impl Channel {
             Some(room) => self.has_room(room)?,
             None => false,
         };
-        let awake = room || self.into.is_ready(&self.memory)?;
+        let awake = room || self.is_ready()?;
         if awake {
             self.wish(0);
         }
@@ -215,8 +225,9 @@ impl Channel {
     /// Takes `key` back from the peer. False while the peer uses its memory.
     ///
     /// Whoever uses memory marks it and then looks whether it was taken back;
-    /// whoever takes it back says so and then looks for the mark; both have a
-    /// full fence between, so that one of them sees the other.
+    /// whoever takes it back says so and then looks for the mark. Here a full
+    /// fence is between; marking and looking are both `SeqCst`, since that costs
+    /// less for each use. So one of them sees the other.
     pub(crate) fn revoke(&self, key: u32) -> bool {
         if let Ok(word) = self.memory.word(self.revoked_at(key)) {
             word.store(revoked(key), Ordering::Relaxed);
@@ -228,10 +239,9 @@ impl Channel {
     /// Whether `key`, which was marked before, was taken back.
     #[inline]
     pub(crate) fn is_revoked(&self, key: u32) -> bool {
-        fence(Ordering::SeqCst);
         let word = self.memory.word(self.revoked_at(key));
-        // Acquire, for the bytes that its owner may have used meanwhile.
-        word.is_ok_and(|word| word.load(Ordering::Acquire) == revoked(key))
+        // That acquires, too, the bytes that its owner may have used meanwhile.
+        word.is_ok_and(|word| word.load(Ordering::SeqCst) == revoked(key))
     }
 
     /// Whether memory of `key` is in use.

@@ -191,6 +191,7 @@ impl Taken {
     }
 
     /// Whether memory of `key` is in use.
+    #[inline]
     pub(crate) fn uses(&self, RemoteKey(key): RemoteKey, channel: &Channel) -> bool {
         let grant = self.grants.get(place(key));
         grant.is_some_and(|grant| grant.key == key && grant.len > 0) && channel.is_marked(key)

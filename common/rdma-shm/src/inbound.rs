@@ -12,7 +12,7 @@ use crate::fault::{codes, fault, key_fault};
 use crate::given::Given;
 use crate::grant::Taken;
 use crate::outbound::Outbound;
-use crate::record::{GRANTS, INVALIDATES, Kind, LAST, Record, SOLICITED};
+use crate::record::{GRANTS, INVALIDATES, Kind, LAST, Record, SOLICITED, wrong};
 
 /// Records and bytes that one call takes, so that other connections get their
 /// turn.
@@ -76,8 +76,12 @@ impl Receiver<'_> {
     pub(crate) fn receive(&mut self) -> Result<bool, Fault> {
         let mut bytes = 0usize;
         for taken in 0..RECORDS {
-            let Some(record) = self.channel.next()? else {
+            if !self.channel.is_ready()? {
                 return Ok(taken > 0);
+            }
+            let record = match self.channel.record() {
+                Ok(record) => record,
+                Err(words) => return Err(wrong(words)),
             };
             match record.kind {
                 Kind::Send => self.on_send(&record)?,

@@ -105,16 +105,13 @@ impl Record {
         ]
     }
 
-    /// What a peer wrote.
-    pub(crate) fn parse([first, second, addr]: [u64; 3]) -> Result<Self, Fault> {
+    /// What a peer wrote. `None` when it means nothing.
+    #[inline]
+    pub(crate) fn parse([first, second, addr]: [u64; 3]) -> Option<Self> {
         let (low, len) = halves(first);
         let (key, rest) = halves(second);
-        let kind = Kind::parse(u64::from(low) & 0xff);
-        let Some(kind) = kind.filter(|_| low & !(0xff | FLAGS) == 0) else {
-            let text = format!("a record starts with {low:#010x}, which means nothing");
-            return Err(fault(codes::RECORD, text));
-        };
-        Ok(Self {
+        let kind = Kind::parse(u64::from(low) & 0xff)?;
+        (low & !(0xff | FLAGS) == 0).then_some(Self {
             kind,
             flags: low & FLAGS,
             len,
@@ -123,6 +120,19 @@ impl Record {
             addr,
         })
     }
+}
+
+/// What is wrong with what a peer wrote as a record.
+#[cold]
+pub(crate) fn wrong(words: [u64; 3]) -> Fault {
+    let text = match Record::parse(words) {
+        Some(Record { len, .. }) => format!("a record of {len} bytes is not whole"),
+        None => {
+            let (low, _) = halves(words[0]);
+            format!("a record starts with {low:#010x}, which means nothing")
+        }
+    };
+    fault(codes::RECORD, text)
 }
 
 /// The low and the high half of a word.
@@ -136,7 +146,7 @@ fn halves(word: u64) -> (u32, u32) {
 
 /// Bytes of ring that a record with `len` bytes of payload takes.
 pub(crate) fn size(len: usize) -> usize {
-    HEADER.saturating_add(len).next_multiple_of(GRAIN)
+    len.saturating_add(HEADER + GRAIN - 1) & !(GRAIN - 1)
 }
 
 #[cfg(test)]
@@ -154,15 +164,17 @@ mod tests {
                 rest: number << 20,
                 addr: u64::MAX - u64::from(number),
             };
-            assert_eq!(Record::parse(record.to_words()), Ok(record));
+            assert_eq!(Record::parse(record.to_words()), Some(record));
         }
     }
 
     #[test]
     fn unknown_kinds_and_flags_are_faults() {
         for first in [0, 6, 0xff, 1 | 1 << 12, 1 | 1 << 31] {
-            let refused = Record::parse([first, 0, 0]).unwrap_err();
-            assert_eq!(refused.code, codes::RECORD);
+            assert_eq!(Record::parse([first, 0, 0]), None);
+            let fault = wrong([first, 0, 0]);
+            assert_eq!(fault.code, codes::RECORD);
+            assert!(fault.text.contains("means nothing"), "{fault}");
         }
     }
 

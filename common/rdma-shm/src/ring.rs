@@ -36,10 +36,10 @@ impl Place {
     /// many of them lie there: the others start where the data starts.
     fn find(&self, position: u64, len: usize) -> (usize, usize) {
         let mask = self.size.wrapping_sub(1);
-        // Truncation is what the mask does anyway.
+        // Truncation is what the mask does anyway. So it is below the size.
         let start = usize::try_from(position & mask as u64).unwrap_or(0);
-        let first = len.min(self.size.saturating_sub(start));
-        (self.data.saturating_add(start), first)
+        let first = len.min(self.size.wrapping_sub(start));
+        (self.data.wrapping_add(start), first)
     }
 }
 
@@ -121,11 +121,15 @@ impl Producer {
     ) -> Result<(), Fault> {
         let len = one.len().saturating_add(two.len());
         debug_assert!(self.room() >= size(len), "room was asked for");
-        let (start, _) = self.place.find(self.head, HEADER);
+        // A header never lies in two parts, and payload hardly ever does.
+        let (start, first) = self.place.find(self.head, HEADER.wrapping_add(one.len()));
         memory.store(start, header).map_err(outside)?;
-        let at = self.head.wrapping_add(HEADER as u64);
-        self.fill(memory, at, one)?;
-        if !two.is_empty() {
+        let data = start.wrapping_add(HEADER);
+        if first.wrapping_sub(HEADER) == one.len() && two.is_empty() {
+            memory.copy_in(data, one).map_err(outside)?;
+        } else {
+            let at = self.head.wrapping_add(HEADER as u64);
+            self.fill(memory, at, one)?;
             self.fill(memory, at.wrapping_add(one.len() as u64), two)?;
         }
         self.head = self.head.wrapping_add(size(len) as u64);
@@ -138,8 +142,6 @@ impl Producer {
     }
 
     /// Copies a piece to where it belongs from position `at` on.
-    // Twice in the code: it is short.
-    #[inline(always)]
     fn fill(&self, memory: &Shared, at: u64, piece: &[u8]) -> Result<(), Fault> {
         let (start, first) = self.place.find(at, piece.len());
         let (one, two) = piece.split_at_checked(first).unwrap_or((piece, &[]));
@@ -207,6 +209,7 @@ impl Consumer {
     }
 
     /// Whether there is a record.
+    #[inline]
     pub(crate) fn is_ready(&mut self, memory: &Shared) -> Result<bool, Fault> {
         if self.ready() == 0 {
             self.look(memory)?;
@@ -214,23 +217,23 @@ impl Consumer {
         Ok(self.ready() > 0)
     }
 
-    /// The next record, if there is one. Its payload is there too.
+    /// The next record, of which [`is_ready`](Self::is_ready) said that it is there.
+    /// Its payload is there too.
+    ///
+    /// # Errors
+    /// What the peer wrote instead, which [`wrong`](crate::record::wrong) explains.
     #[inline]
-    pub(crate) fn next(&mut self, memory: &Shared) -> Result<Option<Record>, Fault> {
-        if !self.is_ready(memory)? {
-            return Ok(None);
-        }
+    pub(crate) fn record(&self, memory: &Shared) -> Result<Record, [u64; 3]> {
         let (start, _) = self.place.find(self.tail, HEADER);
-        let record = Record::parse(memory.load(start).map_err(outside)?)?;
-        let need = usize::try_from(record.len).map_or(usize::MAX, size);
-        if need as u64 > self.ready() {
-            let text = format!("a record of {} bytes is not whole", record.len);
-            return Err(fault(codes::RECORD, text));
+        // Places are inside of the memory. What is outside would be no record.
+        let words = memory.load(start).unwrap_or_default();
+        match Record::parse(words) {
+            Some(record) if need(&record) <= self.ready() => Ok(record),
+            _ => Err(words),
         }
-        Ok(Some(record))
     }
 
-    /// Copies out the payload of the record that [`next`](Self::next) gave:
+    /// Copies out the payload of the record that [`record`](Self::record) gave:
     /// `bytes` is as long as that.
     #[inline]
     pub(crate) fn payload(&self, memory: &Shared, bytes: &mut [u8]) -> Result<(), Fault> {
@@ -250,8 +253,7 @@ impl Consumer {
     /// processors. What is not told is never so much that the producer would
     /// have to wait for it.
     pub(crate) fn release(&mut self, memory: &Shared, record: &Record) -> bool {
-        let len = usize::try_from(record.len).unwrap_or(0);
-        self.tail = self.tail.wrapping_add(size(len) as u64);
+        self.tail = self.tail.wrapping_add(need(record));
         self.untold() >= self.place.size / 4 && self.tell(memory)
     }
 
@@ -279,6 +281,11 @@ impl Consumer {
         self.told = self.tail;
         true
     }
+}
+
+/// Bytes of ring that a record takes.
+fn need(record: &Record) -> u64 {
+    usize::try_from(record.len).map_or(u64::MAX, |len| size(len) as u64)
 }
 
 /// A record fits into three quarters of the smallest ring.

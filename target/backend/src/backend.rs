@@ -10,8 +10,8 @@ use crate::{Done, Geometry, IoError, Refused, Request};
 /// One kind of storage, opened for one reactor.
 ///
 /// Every request that is taken comes out exactly once as a [`Done`] with its
-/// buffer: right away, from [`complete`](Self::complete) or from
-/// [`poll`](Self::poll).
+/// buffer: as what [`submit`](Self::submit) gives, or through [`Io::done`] during
+/// any call.
 pub trait Backend {
     /// What the disk looks like. Never changes.
     fn geometry(&self) -> &Geometry;
@@ -20,11 +20,15 @@ pub trait Backend {
     fn name(&self) -> &str;
 
     /// Takes a request. Whatever is wrong with it is its result; it is refused
-    /// only for want of room.
+    /// only for want of room. Gives what became of it if that is known at once.
     ///
     /// # Errors
     /// [`Refused`] with the request.
-    fn submit(&mut self, request: Request, io: &mut Io<'_>) -> Result<(), Refused<Request>>;
+    fn submit(
+        &mut self,
+        request: Request,
+        io: &mut Io<'_>,
+    ) -> Result<Option<Done>, Refused<Request>>;
 
     /// Takes what came of an operation that this backend started through
     /// [`Io`]. `done.tag` is the slot it gave.

@@ -27,7 +27,7 @@ pub struct DiskId {
 pub struct Disks {
     ring: Ring,
     disks: Vec<Place>,
-    /// Done without the ring: comes out with the next `poll`.
+    /// Done outside of `poll`, whose next call it comes out of.
     ready: Vec<Done>,
     /// What was reaped last, empty between calls: kept for its memory.
     reaped: Vec<uring::Done>,
@@ -128,11 +128,17 @@ impl Disks {
         (place.generation == id.generation).then(|| backend.geometry())
     }
 
-    /// Takes a request. What is wrong with it, if anything, is its result.
+    /// Takes a request. What is wrong with it, if anything, is its result. Gives
+    /// what became of it when it was done without waiting for anything: that does
+    /// not come out of [`poll`](Self::poll) then.
     ///
     /// # Errors
     /// [`Refused`] with the request, when there is no room or no such disk.
-    pub fn submit(&mut self, id: DiskId, request: Request) -> Result<(), Refused<Request>> {
+    pub fn submit(
+        &mut self,
+        id: DiskId,
+        request: Request,
+    ) -> Result<Option<Done>, Refused<Request>> {
         let place = self.disks.get_mut(id.index as usize);
         let place = place.filter(|place| place.generation == id.generation);
         let Some(backend) = place.and_then(|place| place.backend.as_mut()) else {
@@ -145,14 +151,6 @@ impl Disks {
             done: &mut self.ready,
         };
         backend.submit(request, &mut io)
-    }
-
-    /// What became of the request submitted last, when it is `tag` and was done
-    /// without waiting for anything. It does not come out of
-    /// [`poll`](Self::poll) then.
-    #[inline]
-    pub fn take_done(&mut self, tag: u64) -> Option<Done> {
-        self.ready.pop_if(|done| done.tag == tag)
     }
 
     /// Hands what was submitted to the kernel now, in one system call. `poll`

@@ -19,7 +19,9 @@ use crate::losses::Losses;
 use crate::polling::NoPolling;
 use crate::probe;
 use crate::syncs::{Begun, LostMeanwhile};
-use crate::{Backend, Geometry, Io, IoError, IoErrorKind, Op, OpenError, Refused, Request, Why};
+use crate::{
+    Backend, Done, Geometry, Io, IoError, IoErrorKind, Op, OpenError, Refused, Request, Why,
+};
 use flushing::Flushing;
 use job::{Job, Next, Step};
 use zeroes::Zeroes;
@@ -234,10 +236,15 @@ impl Backend for FileDisk {
         &self.name
     }
 
-    fn submit(&mut self, request: Request, io: &mut Io<'_>) -> Result<(), Refused<Request>> {
+    fn submit(
+        &mut self,
+        request: Request,
+        io: &mut Io<'_>,
+    ) -> Result<Option<Done>, Refused<Request>> {
         if let Err(wrong) = self.geometry.check(&self.name, &request.op) {
-            io.done(request.tag, request.op.into_buf(), Err(wrong));
-            return Ok(());
+            let Request { tag, op } = request;
+            let (buf, result) = (op.into_buf(), Err(wrong));
+            return Ok(Some(Done { tag, buf, result }));
         }
         if io.room() == 0 || self.active.len() >= self.most {
             let why = Why::Full;
@@ -247,8 +254,8 @@ impl Backend for FileDisk {
         let nothing = !matches!(op, Op::Flush) && op.range().1 == 0;
         let no_hole = matches!(op, Op::Deallocate { .. }) && !self.geometry.deallocate_zeroes;
         if nothing || no_hole {
-            io.done(tag, op.into_buf(), Ok(()));
-            return Ok(());
+            let (buf, result) = (op.into_buf(), Ok(()));
+            return Ok(Some(Done { tag, buf, result }));
         }
         let job = Job::new(&op, self.geometry.block_size, self.geometry.direct);
         let buf = op.into_buf();
@@ -262,7 +269,7 @@ impl Backend for FileDisk {
         // `most` is far below that: the ring counts in 32 bits too.
         let slot = u32::try_from(slot).unwrap_or(u32::MAX);
         self.go_on(slot, io);
-        Ok(())
+        Ok(None)
     }
 
     fn complete(&mut self, done: uring::Done, io: &mut Io<'_>) {

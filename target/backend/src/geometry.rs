@@ -51,8 +51,8 @@ pub struct Geometry {
     pub block_size: BlockSize,
     /// In which sizes it is written and freed best.
     pub hints: Hints,
-    /// Bytes the address of every buffer must be a multiple of; 1 when any
-    /// will do.
+    /// Bytes the address of every buffer must be a multiple of, a power of two; 1
+    /// when any will do.
     pub buffer_alignment: u32,
     /// Nothing may be changed.
     pub readonly: bool,
@@ -70,23 +70,15 @@ pub struct Geometry {
 
 impl Geometry {
     /// What is wrong with asking `op` of this disk, if anything.
+    #[inline]
     pub(crate) fn check(&self, path: &Arc<str>, op: &Op) -> Result<(), IoError> {
         let (offset, len) = op.range();
-        let wrong = |kind, errno| {
-            Err(IoError {
-                kind,
-                errno,
-                verb: op.verb(),
-                path: Arc::clone(path),
-                offset,
-            })
-        };
         if !self.contains(offset, len) {
-            wrong(IoErrorKind::OutOfRange, Errno::EINVAL)
+            wrong(IoErrorKind::OutOfRange, Errno::EINVAL, path, op)
         } else if self.readonly && op.changes() {
-            wrong(IoErrorKind::ReadOnly, Errno::EROFS)
+            wrong(IoErrorKind::ReadOnly, Errno::EROFS, path, op)
         } else if !self.suits(op) {
-            wrong(IoErrorKind::Limits, Errno::EINVAL)
+            wrong(IoErrorKind::Limits, Errno::EINVAL, path, op)
         } else {
             Ok(())
         }
@@ -96,7 +88,8 @@ impl Geometry {
     fn contains(&self, offset: u64, len: u64) -> bool {
         let block = u64::from(self.block_size.bytes());
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.size);
-        inside && offset.is_multiple_of(block) && len.is_multiple_of(block)
+        // A power of two.
+        inside && (offset | len) & (block - 1) == 0
     }
 
     /// Whether direct I/O takes the buffer of `op`.
@@ -104,7 +97,18 @@ impl Geometry {
         let (Op::Read { buf, .. } | Op::Write { buf, .. }) = op else {
             return true;
         };
-        buf.addr()
-            .is_multiple_of(u64::from(self.buffer_alignment.max(1)))
+        buf.addr() & u64::from(self.buffer_alignment).saturating_sub(1) == 0
     }
+}
+
+#[cold]
+fn wrong(kind: IoErrorKind, errno: Errno, path: &Arc<str>, op: &Op) -> Result<(), IoError> {
+    let (offset, _) = op.range();
+    Err(IoError {
+        kind,
+        errno,
+        verb: op.verb(),
+        path: Arc::clone(path),
+        offset,
+    })
 }

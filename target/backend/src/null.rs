@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nvmeof_uring as uring;
 use nvmeof_uring::Ring;
 
-use crate::{Backend, Geometry, Io, Op, Refused, Request};
+use crate::{Backend, Done, Geometry, Io, Op, Refused, Request};
 
 /// Answers at once. Reads fill the buffer with zeroes: what lay in it before
 /// is another host's.
@@ -29,14 +29,18 @@ impl Backend for NullDisk {
         &self.name
     }
 
-    fn submit(&mut self, request: Request, io: &mut Io<'_>) -> Result<(), Refused<Request>> {
+    fn submit(
+        &mut self,
+        request: Request,
+        _io: &mut Io<'_>,
+    ) -> Result<Option<Done>, Refused<Request>> {
         let Request { tag, mut op } = request;
         let result = self.geometry.check(&self.name, &op);
         if let (Ok(()), Op::Read { buf, .. }) = (&result, &mut op) {
             buf.fill(0);
         }
-        io.done(tag, op.into_buf(), result);
-        Ok(())
+        let buf = op.into_buf();
+        Ok(Some(Done { tag, buf, result }))
     }
 
     fn complete(&mut self, _done: uring::Done, _io: &mut Io<'_>) {}

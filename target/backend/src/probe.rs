@@ -315,7 +315,9 @@ fn choose_access(
     set_direct(file, true).map_err(|_| "the file system refuses O_DIRECT")?;
     // What the kernel says about alignment is believed only if it works; where
     // it says nothing we find out.
-    let candidates = told.map_or(vec![512, 4096], |told| vec![told.memory]);
+    let candidates = told.map_or(vec![512, 4096], |told| {
+        vec![told.memory.next_power_of_two()]
+    });
     for memory in candidates {
         if try_read(file, block, memory, size).is_some() {
             return Ok(Direct { memory });

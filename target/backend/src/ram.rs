@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nvmeof_uring as uring;
 use nvmeof_uring::Ring;
 
-use crate::{Backend, Geometry, Io, IoError, IoErrorKind, Op, Refused, Request};
+use crate::{Backend, Done, Geometry, Io, IoError, IoErrorKind, Op, Refused, Request};
 
 /// Bytes that are locked, taken and given back together.
 const CHUNK: usize = 1 << 20;
@@ -160,11 +160,15 @@ impl Backend for RamDisk {
         &self.name
     }
 
-    fn submit(&mut self, request: Request, io: &mut Io<'_>) -> Result<(), Refused<Request>> {
+    fn submit(
+        &mut self,
+        request: Request,
+        _io: &mut Io<'_>,
+    ) -> Result<Option<Done>, Refused<Request>> {
         let Request { tag, mut op } = request;
         let result = self.run(&mut op);
-        io.done(tag, op.into_buf(), result);
-        Ok(())
+        let buf = op.into_buf();
+        Ok(Some(Done { tag, buf, result }))
     }
 
     fn complete(&mut self, _done: uring::Done, _io: &mut Io<'_>) {}

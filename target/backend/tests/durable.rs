@@ -40,9 +40,9 @@ fn asked(bench: &Bench) -> Vec<String> {
 /// Submits `op`, lists what the kernel is asked for it, and waits for its end.
 fn watch(bench: &mut Bench, op: Op) -> Vec<String> {
     let tag = 1000;
-    bench.disks.submit(bench.disk, Request { tag, op }).unwrap();
+    let taken = bench.disks.submit(bench.disk, Request { tag, op });
+    let mut done = Vec::from_iter(taken.unwrap());
     let seen = asked(bench);
-    let mut done = Vec::new();
     while done.is_empty() {
         bench.turn(&mut done);
     }

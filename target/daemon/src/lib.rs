@@ -32,6 +32,7 @@ mod queue;
 mod reactor;
 mod server;
 mod service;
+mod stock;
 mod storage;
 mod tag;
 mod thread;

@@ -31,7 +31,7 @@ pub trait Storage {
     }
 
     /// Bytes that the address of every buffer must be a multiple of, for that
-    /// disk.
+    /// disk: a power of two.
     fn buffer_alignment(&self, _disk: u32) -> u32 {
         1
     }
@@ -48,18 +48,12 @@ pub trait Storage {
         None
     }
 
-    /// Takes a request. It comes out of [`poll`](Self::poll) or
-    /// [`take_done`](Self::take_done) exactly once.
+    /// Takes a request. Gives what became of it when it was done at once;
+    /// otherwise it comes out of [`poll`](Self::poll) exactly once.
     ///
     /// # Errors
     /// [`Refused`] with the request, when there is no room for the moment.
-    fn submit(&mut self, disk: u32, request: Request) -> Result<(), Refused<Request>>;
-
-    /// What became of the request submitted last, when it is `tag` and was done
-    /// at once. It does not come out of [`poll`](Self::poll) then.
-    fn take_done(&mut self, _tag: u64) -> Option<Done> {
-        None
-    }
+    fn submit(&mut self, disk: u32, request: Request) -> Result<Option<Done>, Refused<Request>>;
 
     /// Starts what was submitted and appends what is done. Tells whether
     /// anything is. Never waits.
@@ -232,7 +226,7 @@ impl Storage for OpenDisks {
         (losses.now().storage != 0).then(|| Arc::clone(losses))
     }
 
-    fn submit(&mut self, disk: u32, request: Request) -> Result<(), Refused<Request>> {
+    fn submit(&mut self, disk: u32, request: Request) -> Result<Option<Done>, Refused<Request>> {
         match self.id(disk) {
             Some(id) => self.disks.submit(id, request),
             None => Err(Refused {
@@ -240,10 +234,6 @@ impl Storage for OpenDisks {
                 back: request,
             }),
         }
-    }
-
-    fn take_done(&mut self, tag: u64) -> Option<Done> {
-        self.disks.take_done(tag)
     }
 
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<bool, StorageError> {

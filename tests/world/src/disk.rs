@@ -229,7 +229,7 @@ impl Storage for DiskHandle {
         Some(Arc::clone(&self.disks.lock().disks[disk].losses))
     }
 
-    fn submit(&mut self, disk: u32, request: Request) -> Result<(), Refused<Request>> {
+    fn submit(&mut self, disk: u32, request: Request) -> Result<Option<Done>, Refused<Request>> {
         let mut inner = self.disks.lock();
         if inner.run != self.run {
             let why = Why::NotOpen;
@@ -244,7 +244,7 @@ impl Storage for DiskHandle {
             return Err(Refused { why, back: request });
         }
         inner.submit(self.reactor, usize::try_from(disk).unwrap(), request);
-        Ok(())
+        Ok(None)
     }
 
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<bool, StorageError> {

@@ -7,7 +7,7 @@ use nvmeof_rdma::layer::Dice;
 
 use super::*;
 use crate::fault::codes;
-use crate::record::{GRAIN, HEADER, Kind, SEGMENT, size};
+use crate::record::{GRAIN, HEADER, Kind, SEGMENT, size, wrong};
 
 fn pair(ring: usize) -> (Channel, Channel) {
     let (active, fd) = Channel::create(ring, MOST_GRANTS).unwrap();
@@ -139,6 +139,14 @@ fn memory_of_another_size_is_refused() {
 }
 
 impl Channel {
+    /// The next record of the peer, if there is one.
+    pub(crate) fn next(&mut self) -> Result<Option<Record>, Fault> {
+        if !self.is_ready()? {
+            return Ok(None);
+        }
+        self.record().map(Some).map_err(wrong)
+    }
+
     fn out_size(&self) -> usize {
         (self.marks - CONTROL) / 2
     }

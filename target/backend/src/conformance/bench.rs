@@ -98,7 +98,10 @@ impl Bench {
         let mut request = Request { tag, op };
         loop {
             match self.disks.submit(self.disk, request) {
-                Ok(()) => return tag,
+                Ok(at_once) => {
+                    done.extend(at_once);
+                    return tag;
+                }
                 Err(refused) => {
                     assert_eq!(refused.why, Why::Full);
                     request = refused.back;

@@ -49,12 +49,17 @@ impl Backend for Delayed {
         self.inner.name()
     }
 
-    fn submit(&mut self, request: Request, io: &mut Io<'_>) -> Result<(), Refused<Request>> {
-        let taken = self
+    fn submit(
+        &mut self,
+        request: Request,
+        io: &mut Io<'_>,
+    ) -> Result<Option<Done>, Refused<Request>> {
+        let done = self
             .inner
-            .submit(request, &mut io.with_done(&mut self.fresh));
+            .submit(request, &mut io.with_done(&mut self.fresh))?;
+        self.fresh.extend(done);
         self.hold();
-        taken
+        Ok(None)
     }
 
     fn complete(&mut self, done: uring::Done, io: &mut Io<'_>) {

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nvmeof_uring as uring;
 use nvmeof_uring::Ring;
 
-use crate::{Backend, Geometry, Io, IoError, IoErrorKind, Refused, Request};
+use crate::{Backend, Done, Geometry, Io, IoError, IoErrorKind, Refused, Request};
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,11 @@ impl Backend for Faulty {
         &self.path
     }
 
-    fn submit(&mut self, request: Request, io: &mut Io<'_>) -> Result<(), Refused<Request>> {
+    fn submit(
+        &mut self,
+        request: Request,
+        io: &mut Io<'_>,
+    ) -> Result<Option<Done>, Refused<Request>> {
         match self.next() {
             Fault::None => {}
             Fault::Short => self.short += 1,
@@ -116,8 +120,9 @@ impl Backend for Faulty {
                     path: Arc::clone(&self.path),
                     offset,
                 };
-                io.done(request.tag, request.op.into_buf(), Err(error));
-                return Ok(());
+                let Request { tag, op } = request;
+                let (buf, result) = (op.into_buf(), Err(error));
+                return Ok(Some(Done { tag, buf, result }));
             }
         }
         self.inner.submit(request, io)

@@ -457,7 +457,7 @@ pub(super) fn provide(
     job: &mut Job,
     lacks: Lacks,
     account: Option<&Account>,
-    io: &Io<'_>,
+    io: &mut Io<'_>,
 ) -> Provided {
     match account {
         Some(account) if io.accounts.are_several() => provide_part(job, lacks, account, io),
@@ -467,7 +467,7 @@ pub(super) fn provide(
 }
 
 /// As [`provide`], where there are several hosts.
-fn provide_part(job: &mut Job, lacks: Lacks, account: &Account, io: &Io<'_>) -> Provided {
+fn provide_part(job: &mut Job, lacks: Lacks, account: &Account, io: &mut Io<'_>) -> Provided {
     let (data, spare) = (lacks.data.is_some(), lacks.spare.is_some());
     if !data && !spare {
         return Provided::Yes;
@@ -480,7 +480,7 @@ fn provide_part(job: &mut Job, lacks: Lacks, account: &Account, io: &Io<'_>) -> 
         job.spare.as_ref().filter(|_| spare),
     ];
     // What a command gave back between two pieces stays in the account.
-    let more = Charge::of(taken, io.buffers).beyond(job.charge);
+    let more = Charge::of(taken, io.buffers.classes()).beyond(job.charge);
     if let Err(limit) = io.accounts.allow(account, more) {
         if data {
             job.data = None;

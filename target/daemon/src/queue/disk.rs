@@ -56,12 +56,14 @@ impl Edge {
             return None;
         }
         match io.storage.submit(op.disk, request) {
-            Ok(()) => {
-                if let Some(done) = io.storage.take_done(tag) {
-                    let failed = |error| self.failure_of(error, Some(op.disk), slot, io);
-                    let outcome = done.result.as_ref().map_or_else(failed, |()| Executed::Ok);
-                    return self.step_executed(slot, outcome, done.buf, io);
-                }
+            Ok(Some(Done { buf, result, .. })) => {
+                let outcome = match result {
+                    Ok(()) => Executed::Ok,
+                    Err(error) => self.failure_of(&error, Some(op.disk), slot, io),
+                };
+                self.step_executed(slot, outcome, buf, io)
+            }
+            Ok(None) => {
                 self.on_disk += 1;
                 None
             }

@@ -11,9 +11,9 @@ use crate::tag::Place;
 
 impl Edge {
     /// Takes the host's memory for the data of a read, so that no buffer of ours is
-    /// needed and nothing moves over the connection.
+    /// needed and nothing moves over the connection. Whether it did.
     #[inline]
-    pub(super) fn read_in_place(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) {
+    pub(super) fn read_in_place(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) -> bool {
         if op.kind == IoKind::Read
             && self.shares_memory()
             && let Some(job) = self.slots.get(slot)
@@ -21,7 +21,9 @@ impl Edge {
             && let Data::Remote(remote) = job.request.data()
         {
             job.data = map(*remote, op, Rights::REMOTE_WRITE, self.qp, io);
+            return job.data.is_some();
         }
+        false
     }
 
     /// The same for the data of a write. Gives the action that is next then.
@@ -59,8 +61,9 @@ impl Edge {
 fn map(remote: Remote, op: &IoOp, rights: Rights, qp: QpId, io: &mut Io<'_>) -> Option<Buf> {
     let remote: RemoteSlice = slice(remote);
     let buf = io.provider.map_remote(qp, remote, rights)?;
+    // A power of two.
     let alignment = io.storage.buffer_alignment(op.disk);
-    let aligned = buf.addr().is_multiple_of(u64::from(alignment));
+    let aligned = buf.addr() & u64::from(alignment).saturating_sub(1) == 0;
     let whole = u64::try_from(buf.len()) == Ok(op.len);
     (aligned && whole).then_some(buf)
 }

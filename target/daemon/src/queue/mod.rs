@@ -23,7 +23,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use nvmeof_backend::Request as DiskRequest;
-use nvmeof_memory::{Buf, Classes, Pool};
+use nvmeof_memory::{Buf, Pool};
 use nvmeof_rdma::{
     CloseReason, Completion, ListenerId, Peer, PostError, Provider, QpId, Received, Sparingly,
     Tag as RdmaTag, WorkKind,
@@ -34,6 +34,7 @@ use nvmeof_target_core::{
 };
 
 use crate::failures::Failures;
+use crate::stock::Stock;
 use crate::storage::Storage;
 use crate::tag::{Place, Tag};
 use crate::turns::Turns;
@@ -52,7 +53,7 @@ pub(crate) struct Io<'a> {
     pub(crate) now: Duration,
     pub(crate) provider: &'a mut dyn Provider,
     pub(crate) storage: &'a mut dyn Storage,
-    pub(crate) buffers: &'a Classes,
+    pub(crate) buffers: &'a mut Stock,
     /// What hosts hold of them.
     pub(crate) accounts: &'a mut Accounts,
     /// Where capsules are received, and how many of them are kept for admin
@@ -252,6 +253,8 @@ impl Edge {
     }
 
     /// Gives a buffer to the provider for the next command.
+    // With each answer: it is short.
+    #[inline(always)]
     pub(crate) fn post_recv(
         &mut self,
         mut buf: Buf,
@@ -308,15 +311,6 @@ impl Edge {
         self.waiting.is_empty() && self.parked.is_empty() && !self.slots.is_full()
     }
 
-    /// Posts a buffer that a receive had.
-    fn post_again(&mut self, buf: Buf, io: &mut Io<'_>) {
-        if let Err(why) = self.post_recv(buf, io.provider, io.shared)
-            && why != PostError::Closed
-        {
-            self.refused(&why, io);
-        }
-    }
-
     /// A send, write or read came back.
     #[inline]
     pub(crate) fn completed(&mut self, completion: Completion, io: &mut Io<'_>) {
@@ -328,8 +322,11 @@ impl Edge {
             WorkKind::Send => {
                 self.answered(slot, io);
                 self.free(slot);
+                io.buffers.put_back(completion.buf);
             }
-            WorkKind::Write if self.transfers.is_empty() => {}
+            WorkKind::Write if self.transfers.is_empty() => {
+                io.buffers.put_back(completion.buf);
+            }
             WorkKind::Write => self.written(slot, completion.buf, io),
             WorkKind::Read if self.transfers.is_empty() => self.pulled(slot, completion.buf, io),
             WorkKind::Read => self.read(slot, completion.buf, io),
@@ -571,6 +568,7 @@ impl Edge {
 
     /// The provider refused work though its queues were sized for it. What was
     /// agreed with the peer has a part in that, so it ends this connection.
+    #[cold]
     fn refused(&mut self, why: &PostError, io: &mut Io<'_>) {
         self.abandon(&format!("work was refused: {why}"), io);
     }

@@ -204,6 +204,7 @@ impl Receives {
     }
 
     /// What a command came in is free; it has to be posted or dropped.
+    #[inline]
     pub(crate) fn give_back(&mut self, shared: &mut SharedQueues) {
         let Self::Shared(part) = self else { return };
         part.drawn = part.drawn.saturating_sub(1);
@@ -214,6 +215,7 @@ impl Receives {
 
     /// Posts a receive where it belongs. `own` does so for a queue pair that
     /// has its own.
+    #[inline]
     pub(crate) fn post(
         &self,
         buf: Buf,

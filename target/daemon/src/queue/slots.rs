@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use nvmeof_memory::{Buf, Classes};
+use nvmeof_memory::Buf;
 use nvmeof_target_core::{Action, Data, IoKind, IoOp, Remote, Request};
 
 use super::account::{Charge, Held};
 use super::losses::Risk;
+use crate::stock::Stock;
 use crate::tag::Place;
 
 /// The commands of one queue pair.
@@ -366,8 +367,9 @@ impl Job {
     }
 
     /// Takes what it lacks. False, and nothing is taken, when that cannot be had now.
-    #[inline]
-    pub(super) fn provide(&mut self, lacks: Lacks, buffers: &Classes) -> bool {
+    // It is known where what it lacks is.
+    #[inline(always)]
+    pub(super) fn provide(&mut self, lacks: Lacks, buffers: &mut Stock) -> bool {
         if let Some(len) = lacks.data {
             self.data = take(len, buffers);
             if self.data.is_none() {
@@ -392,6 +394,7 @@ fn buffer_len(op: &IoOp) -> Option<u32> {
     u32::try_from(op.len).ok()
 }
 
-fn take(len: u32, buffers: &Classes) -> Option<Buf> {
+#[inline]
+fn take(len: u32, buffers: &mut Stock) -> Option<Buf> {
     buffers.take(usize::try_from(len).ok()?)
 }

@@ -17,8 +17,8 @@ impl Edge {
             action = match action {
                 Action::Respond(response) => return self.respond(slot, &response, io),
                 Action::Execute(mut op) => {
-                    self.read_in_place(slot, &op, io);
-                    if !self.has_buffers(slot, &action, io) {
+                    let has = self.read_in_place(slot, &op, io);
+                    if !has && !self.has_buffers(slot, &action, io) {
                         return self.wait(slot, action);
                     }
                     match self.execute(slot, &mut op, io) {
@@ -240,21 +240,26 @@ impl Edge {
         // The host's own memory holds its data already; before the answer it is
         // let go, and so it is when nothing came of the command.
         let data = data.filter(|data| !data.is_lent());
-        if let (Some(remote), Some(local)) = (response.push, data) {
-            if !pieces.is_empty() {
-                return self.push_pieces(slot, local, pieces, *response, io);
+        match (response.push, data) {
+            (Some(_), Some(local)) if !pieces.is_empty() => {
+                self.push_pieces(slot, local, pieces, *response, io);
             }
-            let answer = Answer {
-                local,
-                remote: slice(remote),
-                head: head_of(response),
-                invalidate: response.invalidate.map(RemoteKey),
-            };
-            let tag = self.tag(slot);
-            let posted = io.provider.post_answer(self.qp, tag, answer);
-            return self.sent(slot, response, posted, io);
+            (Some(remote), Some(local)) => {
+                let answer = Answer {
+                    local,
+                    remote: slice(remote),
+                    head: head_of(response),
+                    invalidate: response.invalidate.map(RemoteKey),
+                };
+                let tag = self.tag(slot);
+                let posted = io.provider.post_answer(self.qp, tag, answer);
+                self.sent(slot, response, posted, io);
+            }
+            (_, data) => {
+                io.buffers.put_back(data);
+                self.send(slot, response, io);
+            }
         }
-        self.send(slot, response, io);
     }
 
     /// Sends the answer: its data are on their way.
@@ -297,6 +302,16 @@ impl Edge {
         if let Some(buf) = capsule {
             self.receives.give_back(io.shared);
             self.post_again(buf, io);
+        }
+    }
+
+    /// Posts a buffer that a receive had.
+    #[inline]
+    pub(super) fn post_again(&mut self, buf: Buf, io: &mut Io<'_>) {
+        if let Err(why) = self.post_recv(buf, io.provider, io.shared)
+            && why != PostError::Closed
+        {
+            self.refused(&why, io);
         }
     }
 

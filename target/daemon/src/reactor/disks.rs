@@ -14,12 +14,13 @@ impl<S: Storage> Reactor<S> {
     pub(super) fn poll_storage(&mut self, now: Duration) -> Result<bool, StorageError> {
         let mut done = std::mem::take(&mut self.done);
         let polled = self.storage.poll(&mut done);
+        let any = !done.is_empty();
         for done in done.drain(..) {
             self.executed(done, now);
         }
         self.done = done;
         self.submit_backlog(now);
-        polled
+        polled.map(|_| any)
     }
 
     /// A disk operation ended.
@@ -44,7 +45,11 @@ impl<S: Storage> Reactor<S> {
     pub(super) fn submit_backlog(&mut self, now: Duration) {
         while let Some((disk, request)) = self.backlog.pop() {
             match self.storage.submit(disk, request) {
-                Ok(()) => self.backlog.pass(),
+                Ok(done) => {
+                    self.backlog.pass();
+                    // Whoever submits it may not be ready to hear of it yet.
+                    self.done.extend(done);
+                }
                 Err(Refused {
                     why: Why::Full,
                     back,

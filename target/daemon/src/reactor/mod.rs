@@ -28,6 +28,7 @@ use nvmeof_target_core::{Limits, News, Target};
 use crate::failures::Failures;
 use crate::mailbox::{Mail, Mailbox};
 use crate::queue::{Accounts, Edge, Io, Receives, SharedQueues};
+use crate::stock::Stock;
 use crate::storage::{Storage, StorageError};
 use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::Turns;
@@ -80,7 +81,7 @@ pub struct Reactor<S> {
     capsules_kept: usize,
     /// Bytes of a capsule, in-capsule data included.
     capsule_len: usize,
-    buffers: Classes,
+    buffers: Stock,
     /// What hosts hold of them.
     accounts: Accounts,
     /// Receives that queues draw from.
@@ -114,8 +115,9 @@ pub struct Reactor<S> {
     disk_log: Sparingly,
     connect_log: Sparingly,
     counters: Arc<Counters>,
-    /// Empty between turns: kept for their memory.
+    /// Empty between turns: kept for its memory.
     events: Vec<Event>,
+    /// What disks did at once, to be told of in the next turn.
     done: Vec<Done>,
 }
 
@@ -171,6 +173,7 @@ impl<S: Storage> Reactor<S> {
         let buffers = Classes::new(&config.data, config.pages)?;
         let capsules_kept = (config.capsules / 16).min(2 * usize::from(Limits::ADMIN_DEPTH));
         let accounts = Accounts::new(target.clone(), &buffers, config.capsules);
+        let buffers = Stock::new(buffers);
         let locked = Locked::new(target.locks().join());
         let number = peers.iter().position(|peer| peer.is(&mailbox));
         let number = number.and_then(|number| u16::try_from(number).ok());
@@ -282,7 +285,7 @@ impl<S: Storage> Reactor<S> {
 
     /// The memory its buffers lie in; where it matters most first.
     pub fn regions(&self) -> impl Iterator<Item = &Region> {
-        let mut data = self.buffers.regions();
+        let mut data = self.buffers.classes().regions();
         // Short data are the most frequent, then come capsules.
         let first = data.next();
         first
@@ -354,7 +357,7 @@ impl<S: Storage> Reactor<S> {
     /// # Errors
     /// As [`turn`](Self::turn).
     pub fn rest(&mut self, now: Duration) -> Result<bool, StorageError> {
-        if !self.storage.may_sleep()? {
+        if !self.done.is_empty() || !self.storage.may_sleep()? {
             return Ok(false);
         }
         for provider in &mut self.providers {
@@ -496,7 +499,7 @@ impl<S: Storage> Reactor<S> {
             now,
             provider: &mut **self.providers.get_mut(provider)?,
             storage: &mut self.storage,
-            buffers: &self.buffers,
+            buffers: &mut self.buffers,
             accounts: &mut self.accounts,
             capsules: &self.capsules,
             capsules_kept: self.capsules_kept,

@@ -133,14 +133,14 @@ impl Storage for MemoryDisks {
         Some(Arc::clone(&self.losses[its]))
     }
 
-    fn submit(&mut self, disk: u32, request: Request) -> Result<(), Refused<Request>> {
+    fn submit(&mut self, disk: u32, request: Request) -> Result<Option<Done>, Refused<Request>> {
         assert!(!self.closed.contains(&disk), "disk {disk} is closed");
         if self.waiting.len() >= self.room {
             let why = Why::Full;
             return Err(Refused { why, back: request });
         }
         self.waiting.push((disk, request));
-        Ok(())
+        Ok(None)
     }
 
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<bool, StorageError> {
