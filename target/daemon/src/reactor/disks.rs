@@ -18,6 +18,7 @@ impl<S: Storage> Reactor<S> {
         for done in done.drain(..) {
             self.executed(done, now);
         }
+        done.append(&mut self.done);
         self.done = done;
         self.submit_backlog(now);
         polled.map(|_| any)
