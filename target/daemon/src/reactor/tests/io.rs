@@ -237,6 +237,27 @@ fn scarce_buffers_make_commands_wait_not_fail() {
     assert_eq!(bench.reactor.free_buffers(), held);
 }
 
+/// A disk had no room for a command; when it has, it does it at once.
+#[test]
+fn nobody_sleeps_while_a_disk_has_answered() {
+    let mut bench = Bench::new(9);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    bench.reactor.storage_mut().room = 0;
+    let sent = host.send_with(qp, command(io::READ, 0, 8), &pattern(1, 4096));
+    bench.until(&mut [&mut host], |bench, _| {
+        !bench.reactor.backlog.is_empty()
+    });
+    let now = bench.net.now();
+    assert!(bench.reactor.rest(now).unwrap(), "it waits for room");
+    let disks = bench.reactor.storage_mut();
+    (disks.room, disks.at_once) = (usize::MAX, true);
+    bench.reactor.turn(now).unwrap();
+    assert!(bench.reactor.backlog.is_empty() && host.take(sent).is_none());
+    assert!(!bench.reactor.rest(now).unwrap());
+    bench.until(&mut [&mut host], |_, hosts| hosts[0].take(sent).is_some());
+}
+
 #[test]
 fn long_transfers_wait_for_long_buffers() {
     let mut bench = Bench::new(7);
