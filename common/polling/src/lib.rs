@@ -8,8 +8,9 @@
 //! would have saved it, it is doubled; after one that was longer than any
 //! looking, it is halved.
 //!
-//! The one who has work for us may wait for our processor, so that others get it
-//! too: see [`others`].
+//! The one who has work for us may wait for our processor, so that it is offered to
+//! others now and then, and in each turn without work once somebody took it. Where
+//! somebody keeps it for long each time, sleeping is better than offering.
 
 #![forbid(unsafe_code)]
 
