@@ -49,8 +49,9 @@ pub struct ShmConfig {
     /// Bytes of peers' memory that we map at most, on connections that were made
     /// to us; 0 for none. Beyond that payload is copied through rings.
     pub mapped: usize,
-    /// How long after the last work a connection is looked at in each poll.
-    /// After that its peer has to wake us, which costs it a system call.
+    /// How long after the last work a connection is looked at in each poll, unless its
+    /// owner [rests](nvmeof_rdma::Provider::rest) before. After that its peer has to wake
+    /// us, which costs it a system call.
     pub spin: Duration,
     /// How long a peer may take for its half of the connection set-up.
     pub handshake: Duration,

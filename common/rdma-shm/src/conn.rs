@@ -157,6 +157,11 @@ impl Conn {
         self.is_visible() && !over
     }
 
+    /// Whether its rings are in use.
+    pub(crate) fn runs(&self) -> bool {
+        matches!(self.phase, Phase::Running | Phase::Ending)
+    }
+
     /// Makes room for what `config` allows.
     pub(crate) fn prepare(&mut self, config: &QpConfig) {
         self.config = *config;

@@ -28,8 +28,9 @@
 //! and checked, payload is copied and never interpreted; what makes no sense
 //! ends that connection.
 //!
-//! This crate knows nothing of NVMe, and waits for nothing: its owner sleeps
-//! on [`wait_fd`](nvmeof_rdma::Provider::wait_fd).
+//! This crate knows nothing of NVMe, and waits for nothing: its owner
+//! [rests](nvmeof_rdma::Provider::rest) and sleeps on
+//! [`wait_fd`](nvmeof_rdma::Provider::wait_fd).
 #![forbid(unsafe_code)]
 
 mod channel;

@@ -468,8 +468,10 @@ impl Provider for Shm {
                 return;
             };
             self.with_later(qp, |core, conn, later| {
-                let rests = core.rests(conn, later);
-                core.keep_hot(conn, !rests);
+                // What is ready to be told is told by the next poll, and by nothing else.
+                let worked = core.work(conn, later) && conn.runs();
+                let hot = worked || !core.rests(conn, later);
+                core.keep_hot(conn, hot);
             });
         }
     }

@@ -267,11 +267,11 @@ fn writes_and_reads_are_done_in_place() {
     assert!(buf.iter().all(|byte| *byte == 5));
 }
 
-fn invalidate(key: RemoteKey) -> Work {
+fn message(invalidate: Option<RemoteKey>) -> Work {
     Work::Send {
         head: Inline::new(b"done").unwrap(),
         body: None,
-        invalidate: Some(key),
+        invalidate,
         solicited: false,
     }
 }
@@ -284,10 +284,10 @@ fn a_key_is_not_invalidated_while_its_memory_is_used() {
     pair.a.provider.post_recv(pair.a.qp, Tag(0), buf).unwrap();
     pair.settle();
     let mapped = pair.b.map(slice, Rights::all()).unwrap();
-    let refused = pair.b.post(invalidate(slice.key)).unwrap_err();
+    let refused = pair.b.post(message(Some(slice.key))).unwrap_err();
     assert!(matches!(refused, PostError::WrongState { .. }), "{refused}");
     drop(mapped);
-    pair.b.post(invalidate(slice.key)).unwrap();
+    pair.b.post(message(Some(slice.key))).unwrap();
     pair.turn_until(|pair| !pair.a.events.is_empty());
     assert!(pair.b.map(slice, Rights::all()).is_none());
     pair.a.provider.withdraw(slice.key).unwrap();
@@ -324,6 +324,28 @@ fn nothing_comes_back_before_the_peer_lets_go() {
         assert!(buf.iter().all(|byte| *byte == 8));
         assert!(pair.a.provider.next_deadline().is_none());
     }
+}
+
+/// Whoever rests right after it did something, without a poll between, is told that
+/// there is something to do, and hears at once what became of it.
+#[test]
+fn what_was_begun_before_a_rest_is_told_by_the_next_poll() {
+    let mut pair = Pair::new(Give::Never);
+    let now = pair.start.elapsed();
+    let has_to_poll = |side: &mut Side| {
+        side.provider.rest();
+        side.provider.next_deadline().is_some_and(|at| at <= now)
+    };
+    pair.a.post(message(None)).unwrap();
+    pair.a.provider.submit(now);
+    assert!(has_to_poll(&mut pair.a));
+    pair.a.provider.poll(now, &mut pair.a.events);
+    assert!(matches!(pair.a.events[..], [Event::Completion(_)]));
+
+    pair.a.provider.disconnect(pair.a.qp);
+    assert!(has_to_poll(&mut pair.a));
+    pair.a.provider.poll(now, &mut pair.a.events);
+    assert!(pair.a.is_closed());
 }
 
 /// It may be stopped for ever.

@@ -180,7 +180,7 @@ impl Core {
 
     /// Does what there is to do on a connection. Returns whether there was
     /// anything.
-    fn work(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
+    pub(super) fn work(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
         let worked = match conn.phase {
             // Nobody was there to connect to.
             Phase::AwaitReply => false,
@@ -228,14 +228,13 @@ impl Core {
     }
 
     fn worked_lately(&self, conn: &Conn) -> bool {
-        let runs = matches!(conn.phase, Phase::Running | Phase::Ending);
-        runs && self.now.saturating_sub(conn.worked) < self.config.spin
+        conn.runs() && self.now.saturating_sub(conn.worked) < self.config.spin
     }
 
     /// Has the peer of a connection wake us from now on. False when there is something
     /// to do already.
     pub(super) fn rests(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
-        if !matches!(conn.phase, Phase::Running | Phase::Ending) {
+        if !conn.runs() {
             return true;
         }
         let Some(channel) = &mut conn.channel else {
