@@ -6,7 +6,7 @@
 //! sleeps gets it back when there is work: there it is not offered, and sleeping is
 //! better than looking.
 
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
@@ -87,10 +87,18 @@ impl Others {
         let after = clock();
         let time = after.saturating_sub(before);
         let surely = !self.alone.is_zero() && time >= self.alone * SURELY;
-        // The kernel is asked in any case while nothing is known.
         let taken = surely || self.switches.any();
-        if !taken && (self.alone.is_zero() || time < self.alone) {
-            self.alone = time;
+        if surely {
+            self.switches.forget();
+        }
+        if !taken {
+            // The mean of the last ones: a processor is not always as fast.
+            let known = !self.alone.is_zero();
+            self.alone = if known {
+                (self.alone * 7 + time) / 8
+            } else {
+                time
+            };
         }
         self.had_it(taken.then_some(time), after);
     }
@@ -117,16 +125,25 @@ impl Others {
 /// was offered, and by force, which tells the same.
 #[derive(Debug, Default)]
 struct Switches {
-    seen: i64,
+    /// Of which thread, and how often: tasks change threads.
+    seen: Option<(ThreadId, i64)>,
 }
 
 impl Switches {
-    /// Whether it was since the last call.
+    /// Whether it was since the last call; false where nothing is known of that.
     fn any(&mut self) -> bool {
         // Cannot fail: the arguments are right (getrusage(2)).
-        let usage = getrusage(UsageWho::RUSAGE_THREAD).ok();
-        let now = usage.map_or(self.seen, |usage| usage.involuntary_context_switches());
-        std::mem::replace(&mut self.seen, now) != now
+        let Ok(usage) = getrusage(UsageWho::RUSAGE_THREAD) else {
+            return false;
+        };
+        let (here, now) = (thread::current().id(), usage.involuntary_context_switches());
+        let seen = self.seen.replace((here, now));
+        seen.is_some_and(|(thread, before)| thread == here && before != now)
+    }
+
+    /// The next call tells of nothing that was before it.
+    fn forget(&mut self) {
+        self.seen = None;
     }
 }
 

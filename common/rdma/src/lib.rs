@@ -7,8 +7,9 @@
 //! that memory somebody else may touch is never visible as a slice.
 //!
 //! A provider is driven by one thread: post any number of work requests,
-//! [`Provider::submit`] them once, [`Provider::poll`] for what happened, and
-//! sleep on [`Provider::wait_fd`] when nothing does. Nothing calls back.
+//! [`Provider::submit`] them once, [`Provider::poll`] for what happened, and when
+//! nothing does, [`Provider::rest`] and sleep on [`Provider::wait_fd`]. Nothing calls
+//! back.
 //!
 //! This crate moves no bytes and knows nothing of NVMe.
 #![forbid(unsafe_code)]

@@ -380,6 +380,8 @@ async fn drive<Q: Drive>(shared: Arc<Shared<Q>>, fd: Option<AsyncFd<OwnedFd>>) {
             let next = match polling.turned(progress, now) {
                 // There is nothing to look for.
                 AfterTurn::Turn | AfterTurn::Yield if !progress && !waits => AfterTurn::Sleep,
+                // A queue without calls is likely to get the next one soon: it stays
+                // awake for as long as the provider looks by itself.
                 AfterTurn::Sleep if waits && !state.rests(now) => polling.kept_awake(now),
                 next => next,
             };

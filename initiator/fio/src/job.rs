@@ -204,13 +204,16 @@ impl Job {
         let deadline = timeout.map(|timeout| begin.saturating_add(timeout));
         let least = least.min(most);
         // What was submitted since the last call is work.
-        let _ = self.polling.turned(true, begin);
+        let mut others_are_due = self.polling.turned(true, begin) == AfterTurn::Yield;
         // fio takes one end at a time unless told otherwise. Those that came
         // together are passed on before the next poll, so that what follows them
         // leaves together.
         while self.ended.len() < least.max(1) {
             let now = self.start.elapsed();
             let progress = self.poll(now);
+            if std::mem::take(&mut others_are_due) {
+                self.go_on(AfterTurn::Yield);
+            }
             let over = deadline.is_some_and(|deadline| now >= deadline);
             if self.ended.len() >= least || self.in_flight == 0 || over {
                 break;

@@ -147,9 +147,8 @@ const POLLING: PollingConfig = PollingConfig {
 /// How long to sleep at most: the clock has to be looked at as well.
 const NAP: Duration = Duration::from_millis(10);
 
-/// How long one may sleep who is to look again at `deadline`: nobody else wakes a
-/// provider that told its peer that it looks by itself. In whole milliseconds; `None`
-/// is not at all.
+/// How long one may sleep who is to look again at `deadline`, which is over where a
+/// provider has something to do. In whole milliseconds; `None` is not at all.
 fn nap(deadline: Option<Duration>, now: Duration) -> Option<PollTimeout> {
     let left = deadline.map_or(NAP, |at| at.saturating_sub(now).min(NAP));
     let left = u8::try_from(left.as_millis()).ok()?;

@@ -259,7 +259,7 @@ impl Connection {
 
     /// A descriptor that becomes readable when [`poll`](Self::poll) has
     /// something to do; `None` where nobody ever sleeps. Poll until nothing
-    /// happens before sleeping on it.
+    /// happens and call [`rest`](Self::rest) before sleeping on it.
     #[must_use]
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.provider.wait_fd()
