@@ -237,7 +237,7 @@ fn blame(asked: KernelThread, errno: Errno, config: RingConfig, polls: bool) -> 
         // EINVAL for one that is offline, and on newer kernels for one that is not in the
         // cpuset of the caller.
         // Source: io_sq_offload_create() in io_uring/sqpoll.c of Linux.
-        Some(processor) if starts(Some(anywhere), &[Mode::Thread]) => {
+        Some(processor) if errno == Errno::EINVAL && starts(Some(anywhere), &[Mode::Thread]) => {
             Some(RingError::ThreadProcessor { processor, errno })
         }
         _ if starts(None, &MODES) => Some(RingError::Thread(errno)),

@@ -222,7 +222,7 @@ impl Disks {
         Ok(!waiting && self.ring.arm())
     }
 
-    /// Requests taken whose [`Done`] has not come out of `poll`.
+    /// Requests taken whose [`Done`] has not come out.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         let open = self.disks.iter().filter_map(|it| it.backend.as_ref());

@@ -55,12 +55,11 @@ pub trait Storage {
     /// [`Refused`] with the request, when there is no room for the moment.
     fn submit(&mut self, disk: u32, request: Request) -> Result<Option<Done>, Refused<Request>>;
 
-    /// Starts what was submitted and appends what is done. Tells whether
-    /// anything is. Never waits.
+    /// Starts what was submitted and appends what is done. Never waits.
     ///
     /// # Errors
     /// When the machine fails in a way that no request is to blame for.
-    fn poll(&mut self, done: &mut Vec<Done>) -> Result<bool, StorageError>;
+    fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), StorageError>;
 
     /// Whether there is nothing to do until [`wait_fd`](Self::wait_fd) becomes
     /// readable.
@@ -236,10 +235,10 @@ impl Storage for OpenDisks {
         }
     }
 
-    fn poll(&mut self, done: &mut Vec<Done>) -> Result<bool, StorageError> {
-        let any = self.disks.poll(done)?;
+    fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), StorageError> {
+        self.disks.poll(done)?;
         self.tell_what_is_left_out();
-        Ok(any)
+        Ok(())
     }
 
     fn may_sleep(&mut self) -> Result<bool, StorageError> {

@@ -247,20 +247,19 @@ impl Storage for DiskHandle {
         Ok(None)
     }
 
-    fn poll(&mut self, done: &mut Vec<Done>) -> Result<bool, StorageError> {
+    fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), StorageError> {
         let mut inner = self.disks.lock();
         if inner.run != self.run {
-            return Ok(false);
+            return Ok(());
         }
         let Some(ready) = &mut inner.ready[self.reactor] else {
-            return Ok(false);
+            return Ok(());
         };
         // It fails when nobody was to be woken.
         let _ = ready.bell.read();
         ready.wanted = false;
-        let any = !ready.done.is_empty();
         done.append(&mut ready.done);
-        Ok(any)
+        Ok(())
     }
 
     fn may_sleep(&mut self) -> Result<bool, StorageError> {

@@ -54,12 +54,12 @@ impl Backend for Delayed {
         request: Request,
         io: &mut Io<'_>,
     ) -> Result<Option<Done>, Refused<Request>> {
-        let done = self
+        let taken = self
             .inner
-            .submit(request, &mut io.with_done(&mut self.fresh))?;
-        self.fresh.extend(done);
+            .submit(request, &mut io.with_done(&mut self.fresh));
+        let taken = taken.map(|done| self.fresh.extend(done));
         self.hold();
-        Ok(None)
+        taken.map(|()| None)
     }
 
     fn complete(&mut self, done: uring::Done, io: &mut Io<'_>) {

@@ -189,12 +189,14 @@ fn running(old: &Running, new: &Running) -> Vec<&'static str> {
 
 fn storage(old: &Running, new: &Running) -> Vec<&'static str> {
     let parts = |running: &Running| match running.sqpoll.clone() {
-        Some(Sqpoll { idle, cores }) => (Some(idle), cores),
-        None => (None, Vec::new()),
+        Some(Sqpoll { idle, cores }) => (true, Some(idle), cores),
+        None => (false, None, Vec::new()),
     };
-    let ((idle, cores), (new_idle, new_cores)) = (parts(old), parts(new));
+    let (threads, idle, cores) = parts(old);
+    let (new_threads, new_idle, new_cores) = parts(new);
     differing([
-        ("sqpoll", idle != new_idle),
+        ("sqpoll", threads != new_threads),
+        ("sqpoll_idle_ms", threads && new_threads && idle != new_idle),
         ("sqpoll_cores", cores != new_cores),
     ])
 }
@@ -274,6 +276,9 @@ mod tests {
             error.starts_with("target.toml:3: storage.sqpoll_cores: cannot change"),
             "{error}"
         );
+        let patient =
+            config("[storage]\nsqpoll = true\nsqpoll_cores = [0, 1]\nsqpoll_idle_ms = 9\n");
+        assert_eq!(before.differing(&patient), [("storage", "sqpoll_idle_ms")]);
         let anywhere = config("[storage]\nsqpoll = true\n");
         assert_eq!(before.differing(&anywhere), [("storage", "sqpoll_cores")]);
         let none = [("storage", "sqpoll"), ("storage", "sqpoll_cores")];

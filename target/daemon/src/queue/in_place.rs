@@ -61,9 +61,12 @@ impl Edge {
 fn map(remote: Remote, op: &IoOp, rights: Rights, qp: QpId, io: &mut Io<'_>) -> Option<Buf> {
     let remote: RemoteSlice = slice(remote);
     let buf = io.provider.map_remote(qp, remote, rights)?;
-    // A power of two.
-    let alignment = io.storage.buffer_alignment(op.disk);
-    let aligned = buf.addr() & u64::from(alignment).saturating_sub(1) == 0;
+    let aligned = is_aligned(buf.addr(), io.storage.buffer_alignment(op.disk));
     let whole = u64::try_from(buf.len()) == Ok(op.len);
     (aligned && whole).then_some(buf)
+}
+
+/// Whether an address is a multiple of `alignment`, which is a power of two.
+pub(super) fn is_aligned(addr: u64, alignment: u32) -> bool {
+    addr & u64::from(alignment).saturating_sub(1) == 0
 }

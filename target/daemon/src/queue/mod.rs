@@ -547,8 +547,8 @@ impl Edge {
         let action = self.core.begin(io.now, bytes, &mut job.request);
         if let (Action::Execute(op), Data::Capsule(range)) = (&action, job.request.data()) {
             let alignment = io.storage.buffer_alignment(op.disk);
-            let start = usize::try_from(buf.addr()).unwrap_or(0) + range.start;
-            job.misaligned = !start.is_multiple_of(usize::try_from(alignment).unwrap_or(1));
+            let start = buf.addr().wrapping_add(range.start as u64);
+            job.misaligned = !in_place::is_aligned(start, alignment);
         }
         let fusing = job.request.is_fusing();
         job.capsule = Some(buf);

@@ -21,7 +21,7 @@ impl<S: Storage> Reactor<S> {
         done.append(&mut self.done);
         self.done = done;
         self.submit_backlog(now);
-        polled.map(|_| any)
+        polled.map(|()| any)
     }
 
     /// A disk operation ended.

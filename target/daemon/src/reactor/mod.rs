@@ -339,8 +339,8 @@ impl<S: Storage> Reactor<S> {
         did_work |= self.close_leaving(now);
         did_work |= self.go_on_letting_go(now);
         did_work |= self.go_on_draining(now);
-        // Some may have been listed meanwhile.
-        did_work |= !self.due.is_empty();
+        // Some may have been listed meanwhile, and disks may have answered.
+        did_work |= !self.due.is_empty() || !self.done.is_empty();
         for provider in &mut self.providers {
             provider.submit(now);
         }

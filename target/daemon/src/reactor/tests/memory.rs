@@ -151,13 +151,12 @@ impl Storage for MemoryDisks {
         Ok(None)
     }
 
-    fn poll(&mut self, done: &mut Vec<Done>) -> Result<bool, StorageError> {
+    fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), StorageError> {
         let mut count = self.waiting.len();
         if self.hold {
             count = count.min(std::mem::take(&mut self.lets_go));
         }
         let waiting: Vec<_> = self.waiting.drain(..count).collect();
-        let any = !waiting.is_empty();
         for (disk, request) in waiting {
             let tag = request.tag;
             self.verbs.push(request.op.verb());
@@ -185,7 +184,7 @@ impl Storage for MemoryDisks {
             let result = Ok(());
             done.push(Done { tag, buf, result });
         }
-        Ok(any)
+        Ok(())
     }
 
     fn may_sleep(&mut self) -> Result<bool, StorageError> {
