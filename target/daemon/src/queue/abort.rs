@@ -113,7 +113,7 @@ impl Edge {
             return false;
         };
         self.on_disk = self.on_disk.saturating_sub(1);
-        drop(job.take_back(request.op.into_buf()));
+        drop(job.take_back(request.op.into_buf(), self.account.as_ref()));
         self.lingering.is_over(slot);
         true
     }

@@ -14,6 +14,7 @@ use nvmeof_memory::{Buf, Classes};
 use nvmeof_target_core::{Limit, Port, PortAddress, Scarce, Target};
 use nvmeof_wire::Nqn;
 
+use super::charged::kind_of;
 use super::lingering::Lingering;
 use super::parts::{Most, Parts};
 use super::slots::{Job, Lacks};
@@ -54,10 +55,9 @@ struct Holding {
     capsules: Cell<u32>,
 }
 
-/// The buffers of one job, as far as its host's account knows them: the numbers of
-/// their kinds, of that for its data and of the second one.
+/// Buffers that one job asks for at once: the numbers of their kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Charge([u8; 2]);
+struct Charge([u8; 2]);
 
 /// What disks have of a queue that is gone. It stays in its account until it is
 /// back.
@@ -89,9 +89,6 @@ pub(super) enum Provided {
 
 /// Kinds of buffers for data that there may be.
 pub(crate) const KINDS: usize = 8;
-/// None.
-const NO_KIND: u8 = u8::MAX;
-
 impl Accounts {
     /// For buffers of these kinds, of which there are at most [`KINDS`], and so
     /// many capsules.
@@ -265,11 +262,9 @@ impl Holding {
         })
     }
 
-    fn take(&self, charge: Charge) {
-        for kind in charge.0 {
-            if let Some(held) = self.held.get(usize::from(kind)) {
-                held.set(held.get() + 1);
-            }
+    fn take(&self, kind: u8) {
+        if let Some(held) = self.held.get(usize::from(kind)) {
+            held.set(held.get().saturating_add(1));
         }
     }
 
@@ -307,58 +302,38 @@ impl Account {
         });
     }
 
-    fn take(&self, charge: Charge) {
-        self.holdings().for_each(|one| one.take(charge));
+    /// It has a buffer of that kind more.
+    pub(super) fn take_one(&self, kind: u8) {
+        self.holdings().for_each(|one| one.take(kind));
     }
 
-    /// It gave all of it back.
-    #[inline]
-    pub(super) fn release(&self, charge: Charge) {
-        if charge != Charge::NONE {
-            charge.0.iter().for_each(|kind| self.release_one(*kind));
-        }
-    }
-
-    fn release_one(&self, kind: u8) {
+    /// It gave it back.
+    pub(super) fn release_one(&self, kind: u8) {
         self.holdings().for_each(|one| one.release(kind));
     }
 }
 
-impl Default for Charge {
-    fn default() -> Self {
-        Self::NONE
+#[cfg(test)]
+impl Account {
+    pub(super) fn for_tests() -> Self {
+        Self {
+            number: 1,
+            host: Rc::default(),
+            port: Some(Rc::default()),
+            _io_queue: None,
+        }
+    }
+
+    /// Buffers of that kind which its port and its host hold.
+    pub(super) fn counted(&self, kind: usize) -> Vec<u32> {
+        let held = self.holdings().map(|one| one.held.get(kind).map(Cell::get));
+        held.flatten().collect()
     }
 }
 
 impl Charge {
-    pub(super) const NONE: Self = Self([NO_KIND; 2]);
-
     fn of(bufs: [Option<&Buf>; 2], buffers: &Classes) -> Self {
-        Self(bufs.map(|buf| {
-            let kind = buf.map(|buf| buffers.kind_of(buf.capacity()));
-            kind.and_then(|kind| u8::try_from(kind).ok())
-                .unwrap_or(NO_KIND)
-        }))
-    }
-
-    /// Without what `other` has.
-    fn beyond(self, other: Self) -> Self {
-        let ([data, spare], [its_data, its_spare]) = (self.0, other.0);
-        let more = |kind, its| if its == NO_KIND { kind } else { NO_KIND };
-        Self([more(data, its_data), more(spare, its_spare)])
-    }
-
-    /// With what `other` has besides.
-    fn with(self, other: Self) -> Self {
-        let ([data, spare], [its_data, its_spare]) = (self.0, other.0);
-        Self([data.min(its_data), spare.min(its_spare)])
-    }
-
-    /// Of the data, or of the second buffer.
-    pub(super) fn held(self, second: bool) -> Option<Held> {
-        let [data, spare] = self.0;
-        let kind = if second { spare } else { data };
-        (kind != NO_KIND).then_some(Held::Data(kind))
+        Self(bufs.map(|buf| kind_of(buf, buffers)))
     }
 }
 
@@ -431,16 +406,9 @@ impl Edge {
     /// which disks have.
     pub(crate) fn close_account(&mut self) -> Option<Left> {
         let account = self.account.take()?;
-        let held = self.slots.on_disk();
-        for (_, held) in &held {
-            match held {
-                Held::Capsule => account.take_capsules(1),
-                Held::Data(kind) => account.take(Charge([*kind, NO_KIND])),
-            }
-        }
-        self.slots
-            .charges()
-            .for_each(|charge| account.release(charge));
+        let held = self.slots.hand_over(&account);
+        let capsules = held.iter().filter(|(_, held)| *held == Held::Capsule);
+        capsules.for_each(|_| account.take_capsules(1));
         account.return_capsules(self.capsules);
         Some(Left {
             account,
@@ -476,50 +444,41 @@ fn provide_part(job: &mut Job, lacks: Lacks, account: &Account, io: &mut Io<'_>)
         return Provided::NotNow;
     }
     let taken = [
-        job.data.as_ref().filter(|_| data),
-        job.spare.as_ref().filter(|_| spare),
+        job.data.get().filter(|_| data),
+        job.spare.get().filter(|_| spare),
     ];
-    // What a command gave back between two pieces stays in the account.
-    let more = Charge::of(taken, io.buffers.classes()).beyond(job.charge);
-    if let Err(limit) = io.accounts.allow(account, more) {
-        if data {
-            job.data = None;
+    let more = Charge::of(taken, io.buffers.classes());
+    let allowed = io.accounts.allow(account, more);
+    for (taken, buf) in [(data, &mut job.data), (spare, &mut job.spare)] {
+        match allowed {
+            Ok(()) if taken => buf.charge(account, io.buffers.classes()),
+            Err(_) if taken => drop(buf.end(None)),
+            _ => {}
         }
-        if spare {
-            job.spare = None;
-        }
-        return Provided::Part(limit);
     }
-    account.take(more);
-    job.charge = job.charge.with(more);
-    Provided::Yes
+    match allowed {
+        Ok(()) => Provided::Yes,
+        Err(limit) => Provided::Part(limit),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::charged::UNCHARGED;
     use super::*;
 
     #[test]
     fn a_buffer_of_each_kind_is_counted_once() {
-        let charge = Charge([1, 7]);
-        assert_eq!(charge.beyond(Charge::NONE), charge);
-        assert_eq!(charge.beyond(Charge([3, NO_KIND])), Charge([NO_KIND, 7]));
-        assert_eq!(Charge([1, NO_KIND]).with(Charge([NO_KIND, 7])), charge);
-        let account = Account {
-            number: 1,
-            host: Rc::default(),
-            port: Some(Rc::default()),
-            _io_queue: None,
-        };
-        account.take(charge);
-        account.take(Charge([7, 7]));
+        let account = Account::for_tests();
+        for kind in [1, 7, 7, 7, UNCHARGED] {
+            account.take_one(kind);
+        }
         for holding in account.holdings() {
             let held: Vec<u32> = holding.held.iter().map(Cell::get).collect();
             assert_eq!(held, [0, 1, 0, 0, 0, 0, 0, 3]);
         }
-        account.release(charge);
-        account.release(Charge::NONE);
-        let left = account.holdings().map(|one| one.held.get(7).map(Cell::get));
-        assert_eq!(left.collect::<Vec<_>>(), [Some(2), Some(2)]);
+        account.release_one(7);
+        account.release_one(UNCHARGED);
+        assert_eq!(account.counted(7), [2, 2]);
     }
 }

@@ -126,8 +126,9 @@ impl Edge {
             self.wrote(risk, io);
             job = self.slots.get(slot)?;
         }
+        let account = self.account.as_ref();
         let lent = job.lent;
-        if let Some(on_disk) = job.take_back(buf)
+        if let Some(on_disk) = job.take_back(buf, account)
             && outcome == Executed::Ok
             && let Some(differs) = difference(data_of(job), &on_disk)
         {
@@ -143,13 +144,17 @@ impl Edge {
         let data = match lent {
             // What the disk read or wrote whole is nothing that the core looks at.
             Lent::Data | Lent::Capsule => &[],
-            _ => bytes_of(request.data(), capsule.as_deref(), data.as_deref()),
+            _ => bytes_of(
+                request.data(),
+                capsule.as_deref(),
+                data.get().map(|data| &**data),
+            ),
         };
         // The core keeps the request while it looks at the data beside it.
         let event = Event::Executed { outcome, data };
         let action = self.core.step(io.now, request, event);
         if lent == Lent::Piece && !(io.hungry.is_empty() && self.hungry.is_empty()) {
-            job.pause(&action);
+            job.pause(&action, account);
         }
         Some(action)
     }
@@ -161,23 +166,23 @@ fn lend(job: &mut Job, op: &IoOp) -> Option<Op> {
     Some(match op.kind {
         IoKind::Read => {
             job.lent = Lent::Data;
-            let buf = job.data.take()?;
+            let buf = job.data.lend()?;
             Op::Read { offset, buf }
         }
         IoKind::Compare => {
             job.lent = Lent::Spare;
-            let buf = job.spare.take()?;
+            let buf = job.spare.lend()?;
             Op::Read { offset, buf }
         }
         IoKind::Fetch { .. } => {
             job.lent = Lent::Piece;
-            let mut buf = job.spare.take()?;
+            let mut buf = job.spare.lend()?;
             buf.set_len(usize::try_from(len).ok()?).ok()?;
             Op::Read { offset, buf }
         }
         IoKind::Store => {
             job.lent = Lent::Piece;
-            let buf = job.spare.take()?;
+            let buf = job.spare.lend()?;
             Op::Write { offset, buf, fua }
         }
         IoKind::Write => {
@@ -204,7 +209,7 @@ fn lend_data(job: &mut Job) -> Option<Buf> {
         Data::Capsule(range) if job.misaligned => {
             job.lent = Lent::Data;
             let from = job.capsule.as_ref()?.get(range.clone())?;
-            let mut buf = job.data.take()?;
+            let mut buf = job.data.lend()?;
             buf.copy_from_slice(from);
             Some(buf)
         }
@@ -216,7 +221,7 @@ fn lend_data(job: &mut Job) -> Option<Buf> {
         }
         Data::Remote(_) | Data::List { .. } => {
             job.lent = Lent::Data;
-            job.data.take()
+            job.data.lend()
         }
         Data::None => None,
     }
@@ -227,7 +232,7 @@ fn data_of(job: &Job) -> &[u8] {
     bytes_of(
         job.request.data(),
         job.capsule.as_deref(),
-        job.data.as_deref(),
+        job.data.get().map(|data| &**data),
     )
 }
 

@@ -20,8 +20,8 @@ impl Edge {
             && job.data.is_none()
             && let Data::Remote(remote) = job.request.data()
         {
-            job.data = map(*remote, op, Rights::REMOTE_WRITE, self.qp, io);
-            return job.data.is_some();
+            let mapped = map(*remote, op, Rights::REMOTE_WRITE, self.qp, io);
+            return job.data.put(mapped);
         }
         false
     }
@@ -39,8 +39,8 @@ impl Edge {
             && let Data::Remote(remote) = job.request.data()
             && let Some(op) = job.request.write()
         {
-            job.data = map(*remote, op, Rights::REMOTE_READ, self.qp, io);
-            if job.data.is_some() {
+            let mapped = map(*remote, op, Rights::REMOTE_READ, self.qp, io);
+            if job.data.put(mapped) {
                 let event = Event::Pulled(&[]);
                 return Some(self.core.step(io.now, &mut job.request, event));
             }

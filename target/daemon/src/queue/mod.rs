@@ -2,6 +2,7 @@
 
 mod abort;
 mod account;
+mod charged;
 mod disk;
 mod due;
 mod fused;
@@ -314,19 +315,17 @@ impl Edge {
     /// A send, write or read came back.
     #[inline]
     pub(crate) fn completed(&mut self, completion: Completion, io: &mut Io<'_>) {
-        if !completion.outcome.is_success() || self.state == State::Closing {
-            return;
-        }
         let slot = Tag::from_bits(completion.tag.0).slot;
+        if !completion.outcome.is_success() || self.state == State::Closing {
+            return self.returned(slot, completion.buf);
+        }
         match completion.kind {
             WorkKind::Send => {
                 self.answered(slot, io);
                 self.free(slot);
                 io.buffers.put_back(completion.buf);
             }
-            WorkKind::Write if self.transfers.is_empty() => {
-                io.buffers.put_back(completion.buf);
-            }
+            WorkKind::Write if self.transfers.is_empty() => self.pushed(slot, completion.buf, io),
             WorkKind::Write => self.written(slot, completion.buf, io),
             WorkKind::Read if self.transfers.is_empty() => self.pulled(slot, completion.buf, io),
             WorkKind::Read => self.read(slot, completion.buf, io),
@@ -373,10 +372,7 @@ impl Edge {
     /// Ends the command in `slot`.
     #[inline]
     fn free(&mut self, slot: Place) {
-        let charge = self.slots.free(slot);
-        if let Some(account) = &self.account {
-            account.release(charge);
-        }
+        self.slots.free(slot, self.account.as_ref());
     }
 
     /// Has the reactor give this queue its turn.

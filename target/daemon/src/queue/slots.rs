@@ -7,7 +7,8 @@ use std::time::Duration;
 use nvmeof_memory::Buf;
 use nvmeof_target_core::{Action, Data, IoKind, IoOp, Remote, Request};
 
-use super::account::{Charge, Held};
+use super::account::{Account, Held};
+use super::charged::Charged;
 use super::losses::Risk;
 use crate::stock::Stock;
 use crate::tag::Place;
@@ -35,17 +36,15 @@ pub(super) struct Job {
     /// What the command came in, unless it is lent to the disk.
     pub(super) capsule: Option<Buf>,
     /// Its data, unless they are lent to the provider or the disk.
-    pub(super) data: Option<Buf>,
+    pub(super) data: Charged,
     /// A second buffer, for what a compare reads from the disk and for a piece
     /// of what stays here.
-    pub(super) spare: Option<Buf>,
+    pub(super) spare: Charged,
     /// Whether the disk cannot take its data from where they are in the
     /// capsule.
     pub(super) misaligned: bool,
     /// Which buffer is somewhere else.
     pub(super) lent: Lent,
-    /// What its host's account says of its buffers.
-    pub(super) charge: Charge,
     /// What waits for a buffer, or for an RDMA Read that may be begun.
     pub(super) hungry: Option<Action>,
     /// When it is its turn to write, if it waits for a lock.
@@ -132,41 +131,36 @@ impl Slots {
         (slot.taken && slot.generation == place.generation).then_some(&mut slot.job)
     }
 
-    /// Ends the job in that place: its buffers go back to their pools. Returns
-    /// what its host's account says of them.
+    /// Ends the job in that place: its buffers go back to their pools, and `account`
+    /// counts them no more.
     #[inline]
-    pub(super) fn free(&mut self, place: Place) -> Charge {
+    pub(super) fn free(&mut self, place: Place, account: Option<&Account>) {
         let slot = self.slots.get_mut(usize::from(place.index));
         let its = |slot: &&mut Slot| slot.taken && slot.generation == place.generation;
         let Some(slot) = slot.filter(its) else {
-            return Charge::NONE;
+            return;
         };
-        let charge = std::mem::replace(&mut slot.job.charge, Charge::NONE);
-        slot.job.clear();
+        slot.job.clear(account);
         slot.taken = false;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(place.index);
-        charge
     }
 
-    /// What accounts say of the buffers of all jobs.
-    pub(super) fn charges(&self) -> impl Iterator<Item = Charge> {
-        self.slots.iter().map(|slot| slot.job.charge)
-    }
-
-    /// The buffers that disks have, of a queue that is gone.
-    pub(super) fn on_disk(&self) -> Vec<(Place, Held)> {
-        let all = (0u16..).zip(&self.slots).filter(|(_, slot)| slot.taken);
+    /// The queue is gone: `account` counts nothing of its jobs any more but the
+    /// buffers that disks have, which are returned.
+    pub(super) fn hand_over(&mut self, account: &Account) -> Vec<(Place, Held)> {
+        let all = (0u16..).zip(&mut self.slots);
         let lent = all.filter_map(|(index, slot)| {
-            let job = &slot.job;
+            let job = &mut slot.job;
             let held = match job.lent {
                 // The provider had it, and gave it back.
                 _ if job.on_wire.is_some() => None,
                 Lent::None => None,
                 Lent::Capsule => Some(Held::Capsule),
-                Lent::Data => job.charge.held(false),
-                Lent::Spare | Lent::Piece => job.charge.held(true),
+                Lent::Data => job.data.hand_over().map(Held::Data),
+                Lent::Spare | Lent::Piece => job.spare.hand_over().map(Held::Data),
             };
+            drop((job.data.end(Some(account)), job.spare.end(Some(account))));
             let generation = slot.generation;
             Some((Place { index, generation }, held?))
         });
@@ -283,10 +277,10 @@ impl Slots {
 impl Job {
     /// Lets go of everything. The request may stay: it is over, and the next
     /// one is begun in its place.
-    fn clear(&mut self) {
+    fn clear(&mut self, account: Option<&Account>) {
         self.capsule = None;
-        self.data = None;
-        self.spare = None;
+        drop(self.data.end(account));
+        drop(self.spare.end(account));
         self.misaligned = false;
         self.lent = Lent::None;
         self.hungry = None;
@@ -310,15 +304,17 @@ impl Job {
     /// The buffer that was somewhere else is back. What a compare read is not
     /// kept but returned.
     #[inline]
-    pub(super) fn take_back(&mut self, buf: Option<Buf>) -> Option<Buf> {
-        let place = match std::mem::take(&mut self.lent) {
-            Lent::Data => &mut self.data,
-            Lent::Capsule => &mut self.capsule,
-            Lent::Piece => &mut self.spare,
-            Lent::Spare => return buf,
-            Lent::None => return None,
-        };
-        *place = buf;
+    pub(super) fn take_back(&mut self, buf: Option<Buf>, account: Option<&Account>) -> Option<Buf> {
+        match std::mem::take(&mut self.lent) {
+            Lent::Data => drop(self.data.restore(buf)),
+            Lent::Capsule => self.capsule = buf,
+            Lent::Piece => drop(self.spare.restore(buf)),
+            Lent::Spare => {
+                drop(self.spare.end(account));
+                return buf;
+            }
+            Lent::None => {}
+        }
         None
     }
 
@@ -326,14 +322,14 @@ impl Job {
     /// that it has for them, so that others have their turn, however long it is.
     /// Not when its other buffer is of the same kind, or all of these could be
     /// held by commands that wait for another one.
-    pub(super) fn pause(&mut self, next: &Action) {
+    pub(super) fn pause(&mut self, next: &Action, account: Option<&Account>) {
         if let Action::Execute(op) = next
             && let IoKind::Fetch { pages } = op.kind
         {
             let room = usize::from(pages) * IoKind::PAGE as usize;
             let shorter = |data: &Buf| data.capacity() < room;
-            if self.data.as_ref().is_none_or(shorter) {
-                self.spare = None;
+            if self.data.get().is_none_or(shorter) {
+                drop(self.spare.end(account));
             }
         }
     }
@@ -370,21 +366,19 @@ impl Job {
     // It is known where what it lacks is.
     #[inline(always)]
     pub(super) fn provide(&mut self, lacks: Lacks, buffers: &mut Stock) -> bool {
-        if let Some(len) = lacks.data {
-            self.data = take(len, buffers);
-            if self.data.is_none() {
-                return false;
-            }
+        if let Some(len) = lacks.data
+            && !self.data.put(take(len, buffers))
+        {
+            return false;
         }
-        if let Some(len) = lacks.spare {
-            self.spare = take(len, buffers);
-            if self.spare.is_none() {
-                // Nobody waits for a buffer while holding one.
-                if lacks.data.is_some() {
-                    self.data = None;
-                }
-                return false;
+        if let Some(len) = lacks.spare
+            && !self.spare.put(take(len, buffers))
+        {
+            // Nobody waits for a buffer while holding one.
+            if lacks.data.is_some() {
+                drop(self.data.end(None));
             }
+            return false;
         }
         true
     }

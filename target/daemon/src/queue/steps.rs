@@ -55,7 +55,7 @@ impl Edge {
                     let Some(job) = self.slots.get(slot) else {
                         return;
                     };
-                    let Some(data) = &mut job.data else {
+                    let Some(data) = job.data.get_mut() else {
                         return self.bug("no buffer to produce into", io);
                     };
                     self.core.step(io.now, &mut job.request, Event::Room(data))
@@ -121,7 +121,7 @@ impl Edge {
     pub(super) fn pull(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
         let local = self.slots.get(slot).and_then(|job| {
             job.on_wire = Some(io.now);
-            Some((job.data.take()?, job.pieces()))
+            Some((job.data.lend()?, job.pieces()))
         });
         let Some((local, pieces)) = local else {
             return self.bug("no buffer to pull into", io);
@@ -163,10 +163,12 @@ impl Edge {
             self.reads_left += 1;
         }
         let place = match std::mem::take(&mut job.lent) {
-            Lent::Capsule => &mut job.capsule,
-            _ => &mut job.data,
+            Lent::Capsule => {
+                job.capsule = buf;
+                job.capsule.as_mut()
+            }
+            _ => job.data.restore(buf),
         };
-        *place = buf;
         let Some(data) = place else {
             return self.bug("pulled without a buffer", io);
         };
@@ -225,6 +227,7 @@ impl Edge {
         counted: bool,
         io: &mut Io<'_>,
     ) {
+        let account = self.account.as_ref();
         let Some(job) = self.slots.get(slot) else {
             return;
         };
@@ -232,10 +235,15 @@ impl Edge {
             let took = io.now.saturating_sub(job.began);
             self.core.count(&job.request, response, took);
         }
-        job.spare = None;
+        drop(job.spare.end(account));
         job.on_wire = Some(io.now);
         let pieces = job.pieces();
-        let (capsule, data) = (job.capsule.take(), job.data.take());
+        let capsule = job.capsule.take();
+        // Data that go to the host count until it has them.
+        let data = match response.push {
+            Some(_) => job.data.lend(),
+            None => job.data.end(account),
+        };
         self.receive_again(capsule, io);
         // The host's own memory holds its data already; before the answer it is
         // let go, and so it is when nothing came of the command.
@@ -259,6 +267,25 @@ impl Edge {
                 io.buffers.put_back(data);
                 self.send(slot, response, io);
             }
+        }
+    }
+
+    /// The host has the data of the command in `slot`.
+    pub(super) fn pushed(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
+        io.buffers.put_back(buf);
+        if let Some(job) = self.slots.get(slot) {
+            job.data.end(self.account.as_ref());
+        }
+    }
+
+    /// Nothing comes of work on a queue that closes; its buffer goes back.
+    #[cold]
+    pub(super) fn returned(&mut self, slot: Place, buf: Option<Buf>) {
+        if buf.is_some()
+            && let Some(job) = self.slots.get(slot)
+            && job.lent != Lent::Capsule
+        {
+            job.data.end(self.account.as_ref());
         }
     }
 

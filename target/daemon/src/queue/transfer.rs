@@ -121,7 +121,7 @@ impl Edge {
     pub(super) fn written(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
         let mut all = self.transfers.iter_mut();
         let Some(transfer) = all.find(|one| one.slot == slot && one.response.is_some()) else {
-            return;
+            return self.pushed(slot, buf, io);
         };
         let Some(mut buf) = buf else {
             return self.bug("written without a buffer", io);

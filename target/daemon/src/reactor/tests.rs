@@ -30,6 +30,7 @@ mod ports;
 mod protection;
 mod providers;
 mod shared;
+mod stalls;
 mod turns;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -1,0 +1,175 @@
+//! A data buffer of a command together with its charge: one is never without the
+//! other.
+//!
+//! The charge is taken with the buffer, stays while the buffer is lent to the
+//! provider or to the disk, and ends when the buffer goes back to its pool. While
+//! there is one host nothing is counted; a buffer taken then has no charge, also when
+//! another host comes before it goes back.
+
+use nvmeof_memory::{Buf, Classes};
+
+use super::account::Account;
+
+/// A buffer for data, or none, and the kind under which its account counts it.
+#[derive(Debug)]
+pub(super) struct Charged {
+    /// Here, and not lent.
+    buf: Option<Buf>,
+    /// [`UNCHARGED`] when the account does not count it.
+    kind: u8,
+}
+
+/// No kind of buffer.
+pub(super) const UNCHARGED: u8 = u8::MAX;
+
+impl Default for Charged {
+    fn default() -> Self {
+        Self {
+            buf: None,
+            kind: UNCHARGED,
+        }
+    }
+}
+
+impl Charged {
+    /// Whether there is no buffer here.
+    #[inline]
+    pub(super) fn is_none(&self) -> bool {
+        self.buf.is_none()
+    }
+
+    pub(super) fn get(&self) -> Option<&Buf> {
+        self.buf.as_ref()
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self) -> Option<&mut Buf> {
+        self.buf.as_mut()
+    }
+
+    /// The kind under which the account counts it, if it does.
+    pub(super) fn kind(&self) -> Option<u8> {
+        (self.kind != UNCHARGED).then_some(self.kind)
+    }
+
+    /// A buffer that no account counts, where there was none. Whether there is one now.
+    #[inline]
+    pub(super) fn put(&mut self, buf: Option<Buf>) -> bool {
+        debug_assert!(self.buf.is_none() && self.kind == UNCHARGED, "it has one");
+        self.buf = buf;
+        self.buf.is_some()
+    }
+
+    /// `account` counts it from now on.
+    pub(super) fn charge(&mut self, account: &Account, buffers: &Classes) {
+        debug_assert!(self.kind == UNCHARGED, "charged twice");
+        self.kind = kind_of(self.buf.as_ref(), buffers);
+        account.take_one(self.kind);
+    }
+
+    /// The provider or the disk gets the buffer; its charge stays.
+    #[inline]
+    pub(super) fn lend(&mut self) -> Option<Buf> {
+        self.buf.take()
+    }
+
+    /// What was lent is back.
+    #[inline]
+    pub(super) fn restore(&mut self, buf: Option<Buf>) -> Option<&mut Buf> {
+        self.buf = buf;
+        self.buf.as_mut()
+    }
+
+    /// The command is done with the buffer, here or lent: the charge ends, and the
+    /// buffer that is here is returned.
+    #[inline]
+    pub(super) fn end(&mut self, account: Option<&Account>) -> Option<Buf> {
+        if self.kind != UNCHARGED {
+            self.release(account);
+        }
+        self.buf.take()
+    }
+
+    /// Out of line: with one host there is nothing to release.
+    #[inline(never)]
+    fn release(&mut self, account: Option<&Account>) {
+        debug_assert!(account.is_some(), "a charge without an account");
+        let kind = std::mem::replace(&mut self.kind, UNCHARGED);
+        if let Some(account) = account {
+            account.release_one(kind);
+        }
+    }
+
+    /// The queue is gone and a disk has the buffer: who is answerable for the charge
+    /// from now on gets its kind.
+    pub(super) fn hand_over(&mut self) -> Option<u8> {
+        let kind = self.kind();
+        self.kind = UNCHARGED;
+        kind
+    }
+}
+
+/// The kind that an account counts a buffer as.
+pub(super) fn kind_of(buf: Option<&Buf>, buffers: &Classes) -> u8 {
+    let kind = buf.map(|buf| buffers.kind_of(buf.capacity()));
+    kind.and_then(|kind| u8::try_from(kind).ok())
+        .unwrap_or(UNCHARGED)
+}
+
+#[cfg(test)]
+mod tests {
+    use nvmeof_memory::{ClassSpec, Pages};
+
+    use super::*;
+
+    #[test]
+    fn charge_lasts_from_the_pool_until_the_pool() {
+        let specs = [4096, 65536].map(|len| ClassSpec { len, count: 2 });
+        let buffers = Classes::new(&specs, Pages::Normal).unwrap();
+        let account = Account::for_tests();
+        let mut data = Charged::default();
+        assert!(data.put(buffers.take(65536)));
+        data.charge(&account, &buffers);
+        assert_eq!(account.counted(1), [1, 1], "its port and its host");
+        let lent = data.lend();
+        assert!(data.is_none());
+        assert_eq!(account.counted(1), [1, 1], "lent");
+        assert!(data.restore(lent).is_some());
+        assert!(data.end(Some(&account)).is_some());
+        assert_eq!(account.counted(1), [0, 0]);
+    }
+
+    #[test]
+    fn buffer_taken_without_a_charge_is_returned_without_one() {
+        let specs = [ClassSpec {
+            len: 4096,
+            count: 1,
+        }];
+        let buffers = Classes::new(&specs, Pages::Normal).unwrap();
+        let account = Account::for_tests();
+        let mut data = Charged::default();
+        assert!(data.put(buffers.take(1)));
+        assert_eq!(data.kind(), None);
+        // By then there is another host.
+        assert!(data.end(Some(&account)).is_some());
+        assert_eq!(account.counted(0), [0, 0]);
+    }
+
+    #[test]
+    fn charge_of_a_buffer_on_a_disk_is_handed_over_once() {
+        let specs = [ClassSpec {
+            len: 4096,
+            count: 1,
+        }];
+        let buffers = Classes::new(&specs, Pages::Normal).unwrap();
+        let account = Account::for_tests();
+        let mut data = Charged::default();
+        data.put(buffers.take(1));
+        data.charge(&account, &buffers);
+        let _on_disk = data.lend();
+        assert_eq!(data.hand_over(), Some(0));
+        assert_eq!(data.hand_over(), None);
+        assert!(data.end(Some(&account)).is_none());
+        assert_eq!(account.counted(0), [1, 1], "until the disk gives it back");
+    }
+}
