@@ -217,10 +217,15 @@ mod tests {
                     thread::yield_now();
                 }
             });
-            let taken = (0..1_000_000).any(|_| {
+            // The other thread may be slow to begin.
+            let start = std::time::Instant::now();
+            let taken = loop {
                 thread::yield_now();
-                switches.any()
-            });
+                let taken = switches.any();
+                if taken || start.elapsed() > Duration::from_secs(60) {
+                    break taken;
+                }
+            };
             over.store(true, Ordering::Relaxed);
             assert!(taken);
         });

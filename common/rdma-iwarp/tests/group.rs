@@ -52,7 +52,8 @@ impl Threads {
     }
 
     fn turn(&mut self) {
-        let now = self.start.elapsed();
+        // Nothing here waits for a time to come.
+        let now = Duration::ZERO;
         for (provider, requests) in self.providers.iter_mut().zip(&mut self.requests) {
             let mut events = Vec::new();
             provider.poll(now, &mut events);

@@ -28,20 +28,19 @@ fn accepting_pauses_and_goes_on() {
     let (start, mut events) = (Instant::now(), Vec::new());
     while events.len() < 3 {
         provider.poll(start.elapsed(), &mut events);
-        assert!(start.elapsed() < Duration::from_secs(30));
+        assert!(start.elapsed() < Duration::from_secs(60));
     }
     // It says when to come back instead of being busy.
-    while provider.poll(start.elapsed(), &mut events) {}
+    let now = start.elapsed();
+    while provider.poll(now, &mut events) {}
     let due = provider.next_deadline().unwrap();
-    assert!(
-        events.len() < peers.len() && due > start.elapsed().saturating_sub(Duration::from_secs(1))
-    );
-    assert!(!provider.poll(Duration::ZERO, &mut events));
+    assert!(events.len() < peers.len() && due > now, "{due:?}, {now:?}");
+    assert!(!provider.poll(now, &mut events));
 
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
     while events.len() < peers.len() {
         provider.poll(start.elapsed(), &mut events);
-        assert!(start.elapsed() < Duration::from_secs(30));
+        assert!(start.elapsed() < Duration::from_secs(60));
     }
     let requests = |event: &Event| matches!(event, Event::ConnectRequest(_));
     assert!(events.iter().all(requests));

@@ -56,7 +56,7 @@ impl Clock {
 
     fn now(&self) -> Duration {
         let now = self.0.elapsed();
-        assert!(now < Duration::from_secs(30), "it takes too long");
+        assert!(now < Duration::from_secs(60), "it takes too long");
         now
     }
 }
@@ -209,12 +209,13 @@ fn a_listener_that_is_full_is_called_again() {
         .connect(at(&path), &CONFIG, &nothing, clock.now())
         .unwrap();
     let mut events = Vec::new();
-    // Enough to be called again, and to fail again.
-    let until = clock.now() + Duration::from_millis(50);
-    while clock.now() < until {
-        active.poll(clock.now(), &mut events);
+    // It is called again, and fails again.
+    let mut now = clock.now();
+    for _ in 0..5 {
+        active.poll(now, &mut events);
         let next = active.next_deadline().unwrap();
-        assert!(next <= clock.now() + Duration::from_millis(10), "{next:?}");
+        assert!(next <= now + Duration::from_millis(10), "{next:?}");
+        now = now.max(next);
     }
     assert!(events.is_empty(), "{events:?}");
     listener.accept().unwrap();

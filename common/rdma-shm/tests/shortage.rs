@@ -56,7 +56,7 @@ fn accepting_pauses_and_goes_on() {
     // The request of the one that came last.
     while events.is_empty() {
         provider.poll(start.elapsed(), &mut events);
-        assert!(start.elapsed() < Duration::from_secs(30));
+        assert!(start.elapsed() < Duration::from_secs(60));
     }
     assert!(matches!(events[..], [Event::ConnectRequest(_)]));
     drop(strangers);

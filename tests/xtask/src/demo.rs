@@ -204,7 +204,7 @@ fn with_log(failure: Failure, log: &Path) -> Failure {
     let Ok(text) = std::fs::read_to_string(log) else {
         return failure;
     };
-    let (Failure::Usage(cause) | Failure::Failed(cause)) = failure;
+    let cause = failure.text();
     Failure::Failed(format!("{cause}\nThe log of the target:\n{text}"))
 }
 

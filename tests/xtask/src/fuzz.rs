@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::run::{self, Failure, Outcome};
+use crate::run::{self, Failure, Failures, Outcome};
 use crate::setup;
 
 /// Inputs per target where nobody says how many.
@@ -61,6 +61,7 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
 pub(crate) fn bounded() -> Outcome {
     let all = targets()?;
     let binaries = build(None)?;
+    let mut failures = Failures::default();
     for name in &all {
         // What earlier runs found must not decide about this one.
         let corpus = folder().join("build/corpus").join(name);
@@ -69,9 +70,9 @@ pub(crate) fn bounded() -> Outcome {
         }
         let mut command = invocation(&binaries, name, DEFAULT_RUNS, &corpus)?;
         command.args(["-seed=1", "-max_total_time=45"]);
-        summarised(command, name)?;
+        failures.add(summarised(command, name))?;
     }
-    Ok(())
+    failures.into_outcome()
 }
 
 fn number(text: Option<&String>) -> Outcome<u64> {
@@ -202,10 +203,13 @@ fn summarised(mut command: Command, name: &str) -> Outcome {
     if !status.success() {
         let tail = lines.iter().skip(lines.len().saturating_sub(TAIL));
         tail.for_each(|line| println!("{line}"));
-        return Err(Failure::Failed(format!(
-            "fuzz target {name}: {status}; the input is in tests/fuzz/artifacts/{name}, \
-             give its path to the program to see it again"
-        )));
+        return Err(Failure::Commands {
+            text: format!(
+                "fuzz target {name}: {status}; the input is in tests/fuzz/artifacts/{name}, \
+                 give its path to the program to see it again"
+            ),
+            repeat: vec![run::line(&command)],
+        });
     }
     let done = lines.iter().find(|line| line.contains("DONE"));
     match done.and_then(|line| coverage(line)) {

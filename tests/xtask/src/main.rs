@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod cargo_test;
 mod deb;
 mod demo;
 mod fio_engine;

@@ -1,10 +1,19 @@
 //! Running other programs: where they are found, what is printed, how they fail.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{BufRead as _, BufReader, IsTerminal as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+/// What Ctrl-C sends to every process of the terminal.
+const SIGINT: u8 = 2;
+
+/// How long a command that ended may still have something to say.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// What every command of this program returns.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
@@ -17,6 +26,10 @@ pub(crate) enum Failure {
     Usage(String),
     /// A step ran and did not succeed: status 1.
     Failed(String),
+    /// Commands ran and failed: what happened, and the lines that repeat it. Status 1.
+    Commands { text: String, repeat: Vec<String> },
+    /// Somebody pressed Ctrl-C: nothing more is started. Status 130, as in a shell.
+    Interrupted,
 }
 
 impl Failure {
@@ -35,7 +48,31 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage(_) => ExitCode::from(2),
-            Self::Failed(_) => ExitCode::FAILURE,
+            Self::Failed(_) | Self::Commands { .. } => ExitCode::FAILURE,
+            Self::Interrupted => ExitCode::from(128 + SIGINT),
+        }
+    }
+
+    /// The command of that line ended.
+    fn unless_success(line: String, status: ExitStatus) -> Outcome {
+        let signal = status.signal() == Some(SIGINT.into());
+        if signal || status.code() == Some((128 + SIGINT).into()) {
+            return Err(Self::Interrupted);
+        }
+        if status.success() {
+            return Ok(());
+        }
+        Err(Self::Commands {
+            text: format!("`{line}`: {status}"),
+            repeat: vec![line],
+        })
+    }
+
+    /// Its cause, without what says that it is one.
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Usage(text) | Self::Failed(text) | Self::Commands { text, .. } => text,
+            Self::Interrupted => "interrupted",
         }
     }
 }
@@ -44,7 +81,14 @@ impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usage(text) => write!(out, "{text}"),
+            Self::Interrupted => write!(out, "interrupted"),
             Self::Failed(text) => write!(out, "FAILED: {text}"),
+            Self::Commands { text, repeat } => {
+                write!(out, "FAILED: {text}\nTo repeat:")?;
+                repeat
+                    .iter()
+                    .try_for_each(|line| write!(out, "\n    {line}"))
+            }
         }
     }
 }
@@ -102,10 +146,93 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
     let status = command
         .status()
         .map_err(|error| cannot_start(command, &error))?;
-    if status.success() {
-        return Ok(());
+    Failure::unless_success(line(command), status)
+}
+
+/// Like [`run`], without the line before it; gives each line of the output, which is
+/// printed as well, to `read`.
+pub(crate) fn passing_on(mut command: Command, mut read: impl FnMut(&str)) -> Outcome {
+    let whole = line(&command);
+    if std::io::stdout().is_terminal() {
+        command.env("CARGO_TERM_COLOR", "always");
     }
-    Err(Failure::Failed(format!("`{}`: {status}", line(command))))
+    let broken = |error: std::io::Error| Failure::Failed(format!("`{whole}`: {error}"));
+    // One pipe for both, so that they stay in order.
+    let (output, input) = std::io::pipe().map_err(broken)?;
+    command.stderr(input.try_clone().map_err(broken)?);
+    command.stdout(input);
+    let mut child = command
+        .spawn()
+        .map_err(|error| cannot_start(&command, &error))?;
+    // Its ends of the pipe are open as long as the command is there.
+    drop(command);
+    let (lines, printed) = mpsc::channel();
+    std::thread::spawn(move || {
+        let all = BufReader::new(output).split(b'\n').map_while(Result::ok);
+        all.map(|line| lines.send(line))
+            .take_while(Result::is_ok)
+            .count()
+    });
+    let status = loop {
+        match printed.recv_timeout(QUIET) {
+            Ok(line) => {
+                let line = String::from_utf8_lossy(&line);
+                println!("{line}");
+                flush();
+                read(&line);
+            }
+            Err(RecvTimeoutError::Disconnected) => break child.wait().map_err(broken)?,
+            // A process that it left behind may keep the pipe open.
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some(status) = child.try_wait().map_err(broken)? {
+                    break status;
+                }
+            }
+        }
+    };
+    Failure::unless_success(whole, status)
+}
+
+/// Runs all of them, whether one fails or not.
+pub(crate) fn all(commands: &mut [Command]) -> Outcome {
+    let mut failures = Failures::default();
+    for command in commands {
+        failures.add(run(command))?;
+    }
+    failures.into_outcome()
+}
+
+/// Failures of commands that do not need each other.
+#[derive(Default)]
+pub(crate) struct Failures {
+    texts: Vec<String>,
+    repeat: Vec<String>,
+}
+
+impl Failures {
+    /// Keeps what failed; returns it only if nothing more is to be started.
+    pub(crate) fn add(&mut self, outcome: Outcome) -> Outcome {
+        let Err(failure) = outcome else {
+            return Ok(());
+        };
+        self.texts.push(failure.text().to_owned());
+        match failure {
+            Failure::Interrupted => return Err(failure),
+            Failure::Commands { repeat, .. } => self.repeat.extend(repeat),
+            Failure::Usage(_) | Failure::Failed(_) => {}
+        }
+        Ok(())
+    }
+
+    pub(crate) fn into_outcome(self) -> Outcome {
+        if self.texts.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::Commands {
+            text: self.texts.join("\n"),
+            repeat: self.repeat,
+        })
+    }
 }
 
 /// Like [`run`], but returns what the program wrote to its standard output.
@@ -115,15 +242,11 @@ pub(crate) fn output(command: &mut Command) -> Outcome<String> {
         .output()
         .map_err(|error| cannot_start(command, &error))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    if output.status.success() {
-        return Ok(text);
+    let outcome = Failure::unless_success(line(command), output.status);
+    if outcome.is_err() {
+        print!("{text}");
     }
-    print!("{text}");
-    Err(Failure::Failed(format!(
-        "`{}`: {}",
-        line(command),
-        output.status
-    )))
+    outcome.map(|()| text)
 }
 
 /// Whether the program starts and succeeds, in silence.
@@ -142,16 +265,34 @@ pub(crate) fn announce(command: &Command) {
     flush();
 }
 
-fn line(command: &Command) -> String {
-    let name = Path::new(command.get_program())
-        .file_name()
-        .unwrap_or(command.get_program());
-    let mut line = name.to_string_lossy().into_owned();
-    for argument in command.get_args() {
-        line.push(' ');
-        line.push_str(&argument.to_string_lossy());
+/// The command line with the environment that was set for it: what a shell in the
+/// root folder repeats it with.
+pub(crate) fn line(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    let name = program.file_name().unwrap_or(program.as_os_str());
+    // A shell finds these by their names alone.
+    let known = name == "cargo" || find(&name.to_string_lossy()).as_deref() == Some(program);
+    let program = if known { name } else { program.as_os_str() };
+    let mut words = Vec::new();
+    for (variable, value) in command.get_envs() {
+        // Everybody has one, see `command`.
+        if let Some(value) = value.filter(|_| variable != "PATH") {
+            words.push(format!("{}={}", variable.display(), word(value)));
+        }
     }
-    line
+    words.push(word(program));
+    words.extend(command.get_args().map(word));
+    words.join(" ")
+}
+
+/// A word that a shell takes for one.
+fn word(text: &OsStr) -> String {
+    let text = text.to_string_lossy();
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_=+:,./@%^".contains(&byte);
+    if !text.is_empty() && text.bytes().all(plain) {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 /// Prints a heading.
@@ -186,6 +327,24 @@ mod tests {
         assert!(failed.to_string().contains("`false`"), "{failed}");
         let missing = run(&mut command("no-such-program")).unwrap_err();
         assert!(missing.to_string().contains("cannot start"), "{missing}");
+    }
+
+    #[test]
+    fn a_line_can_be_typed_again() {
+        let mut command = command("sh");
+        command.args(["-c", "it's"]).env("NVMEOF_X", "a b");
+        assert_eq!(line(&command), r"NVMEOF_X='a b' sh -c 'it'\''s'");
+        assert_eq!(line(&cargo("test -p a")), "cargo test -p a");
+        assert_eq!(line(&Command::new("/no/where/x")), "/no/where/x");
+    }
+
+    #[test]
+    fn a_process_that_is_left_behind_does_not_hold_us() {
+        let mut shell = command("sh");
+        shell.args(["-c", "sleep 600 & echo $!"]);
+        let mut left = String::new();
+        passing_on(shell, |line| line.clone_into(&mut left)).unwrap();
+        assert!(succeeds(command("kill").arg(left)), "it was still there");
     }
 
     #[test]

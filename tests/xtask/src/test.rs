@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use crate::cargo_test;
 use crate::fio_engine;
 use crate::fuzz;
 use crate::lab;
-use crate::run::{self, Failure, Outcome};
+use crate::run::{self, Failure, Failures, Outcome};
 use crate::setup::{self, Tool};
 
 /// One line of the table at the end.
@@ -13,7 +14,17 @@ struct Step {
     name: &'static str,
     about: &'static str,
     tools: &'static [&'static [Tool]],
+    /// The step that makes what this one looks at.
+    needs: Option<&'static str>,
     run: fn() -> Outcome,
+}
+
+/// What became of a step.
+enum End {
+    Ok(Duration),
+    Failed(Duration),
+    /// What it needs failed, or was not run either.
+    NotRun(&'static str),
 }
 
 /// In the order in which they run: what fails fast comes first.
@@ -22,34 +33,36 @@ const STEPS: &[Step] = &[
         name: "fmt",
         about: "every source file is formatted",
         tools: &[&[setup::RUSTFMT]],
+        needs: None,
         run: fmt,
     },
     Step {
         name: "tidy",
         about: "style, who may depend on whom, licences, links",
         tools: &[],
-        run: || run::run(&mut run::cargo("test --locked -p nvmeof-tidy")),
+        needs: None,
+        run: || cargo_test::run("--locked -p nvmeof-tidy"),
     },
     Step {
         name: "clippy",
         about: "no warning in any target",
         tools: &[&[setup::CLIPPY], setup::RDMA],
+        needs: None,
         run: || {
-            let arguments = "clippy --workspace --all-targets --locked -- -D warnings";
-            run::run(&mut run::cargo(arguments))?;
+            let everything = "clippy --workspace --all-targets --locked -- -D warnings";
             let without_rdma_devices = "clippy -p nvmeof-target -p nvmeof-cli --all-targets \
                  --no-default-features --locked -- -D warnings";
-            run::run(&mut run::cargo(without_rdma_devices))?;
             // It needs a device to run, so no other step looks at it.
             let on_devices = "clippy -p nvmeof-rdma-verbs --test conformance --locked \
                  -- -D warnings";
-            run::run(&mut run::cargo(on_devices))
+            run::all(&mut [everything, without_rdma_devices, on_devices].map(run::cargo))
         },
     },
     Step {
         name: "doc",
         about: "no warning in the documentation",
         tools: &[setup::RDMA],
+        needs: None,
         run: || {
             let mut doc = run::cargo("doc --no-deps --workspace --locked");
             run::run(doc.env("RUSTDOCFLAGS", "-D warnings"))
@@ -59,22 +72,26 @@ const STEPS: &[Step] = &[
         name: "unit",
         about: "unit, property and conformance tests of every crate",
         tools: &[&[setup::STRACE], setup::RDMA],
+        needs: None,
         run: || {
-            let arguments = "test --workspace --locked --exclude nvmeof-world \
-                 --exclude nvmeof-e2e --exclude nvmeof-tidy";
-            run::run(&mut run::cargo(arguments))
+            cargo_test::run(
+                "--workspace --locked --exclude nvmeof-world --exclude nvmeof-e2e \
+                 --exclude nvmeof-tidy",
+            )
         },
     },
     Step {
         name: "sim",
         about: "World: both sides in virtual time, many seeds",
         tools: &[],
-        run: || run::run(&mut run::cargo("test --locked -p nvmeof-world")),
+        needs: None,
+        run: || cargo_test::run("--locked -p nvmeof-world"),
     },
     Step {
         name: "build",
         about: "the binaries in release mode",
         tools: &[setup::RDMA],
+        needs: None,
         run: build,
     },
     Step {
@@ -85,12 +102,14 @@ const STEPS: &[Step] = &[
             fio_engine::TOOLS,
             setup::RDMA,
         ],
+        needs: Some("build"),
         run: end_to_end,
     },
     Step {
         name: "instructions",
         about: "instruction counts of the hot paths against their baseline",
         tools: &[&[setup::VALGRIND]],
+        needs: None,
         run: || {
             let arguments = "run --quiet --release --locked -p nvmeof-guards -- check";
             run::run(&mut run::cargo(arguments))
@@ -100,12 +119,14 @@ const STEPS: &[Step] = &[
         name: "lab",
         about: "scenarios with a stock Linux kernel, in an emulated machine",
         tools: &[lab::TOOLS, fio_engine::TOOLS, setup::RDMA],
+        needs: Some("build"),
         run: lab::everything,
     },
     Step {
         name: "fuzz",
         about: "every fuzz target, a bounded number of runs",
         tools: &[&[setup::CXX]],
+        needs: None,
         run: fuzz::bounded,
     },
 ];
@@ -139,38 +160,79 @@ fn select(names: &[String]) -> Outcome<Vec<&'static Step>> {
     Ok(STEPS.iter().filter(wanted).collect())
 }
 
-/// Runs until the first failure and prints the table in any case.
+/// Runs all, whether one fails or not, and says at the end what failed, and how to
+/// repeat it.
 fn run_steps(steps: &[&Step]) -> Outcome {
-    let mut rows = Vec::new();
-    let mut outcome = Ok(());
+    let mut ends: Vec<(&str, End)> = Vec::new();
+    let mut failures = Failures::default();
     for step in steps {
-        if outcome.is_err() {
-            rows.push(row(step, "not run", None));
+        if let Some(needed) = step.needs
+            && ends
+                .iter()
+                .any(|(name, end)| *name == needed && !end.is_ok())
+        {
+            ends.push((step.name, End::NotRun(needed)));
             continue;
         }
         run::heading(&format!("{}: {}", step.name, step.about));
         let started = Instant::now();
-        outcome = (step.run)();
-        let word = if outcome.is_ok() { "ok" } else { "FAILED" };
-        rows.push(row(step, word, Some(started.elapsed())));
+        let outcome = (step.run)();
+        let took = started.elapsed();
+        ends.push((step.name, End::of(&outcome, took)));
+        failures.add(outcome.map_err(|failure| repeatable(failure, step)))?;
     }
     run::heading("result");
-    println!("{}", rows.join("\n"));
-    outcome
+    for (name, end) in &ends {
+        println!("{}", row(name, end));
+    }
+    failures.into_outcome()
 }
 
-fn row(step: &Step, word: &str, took: Option<Duration>) -> String {
-    let took = took.map_or(String::new(), |took| format!("{:.1} s", took.as_secs_f64()));
-    format!("{:12} {word:8} {took:>9}", step.name)
+impl End {
+    fn of(outcome: &Outcome, took: Duration) -> Self {
+        match outcome {
+            Ok(()) => Self::Ok(took),
+            Err(_) => Self::Failed(took),
+        }
+    }
+
+    fn is_ok(&self) -> bool {
+        matches!(self, Self::Ok(_))
+    }
+}
+
+/// What does not say how to repeat it is repeated with its whole step.
+fn repeatable(failure: Failure, step: &Step) -> Failure {
+    let text = format!("{}: {}", step.name, failure.text());
+    match failure {
+        Failure::Interrupted => failure,
+        Failure::Commands { repeat, .. } => Failure::Commands { text, repeat },
+        Failure::Usage(_) | Failure::Failed(_) => Failure::Commands {
+            text,
+            repeat: vec![format!("cargo xtask test {}", step.name)],
+        },
+    }
+}
+
+fn row(name: &str, end: &End) -> String {
+    let (word, took) = match end {
+        End::NotRun(needed) => return format!("{name:12} not run: {needed} failed"),
+        End::Ok(took) => ("ok", took),
+        End::Failed(took) => ("FAILED", took),
+    };
+    let took = format!("{:.1} s", took.as_secs_f64());
+    format!("{name:12} {word:8} {took:>9}")
 }
 
 fn fmt() -> Outcome {
-    run::run(&mut run::cargo("fmt --check --all"))?;
+    let mut commands = vec![run::cargo("fmt --check --all")];
     let manifest = fuzz::manifest();
-    if !manifest.is_file() {
-        return Ok(());
+    if manifest.is_file() {
+        let mut of_fuzz = run::cargo("fmt --check --manifest-path");
+        of_fuzz.arg(manifest);
+        commands.push(of_fuzz);
     }
-    run::run(run::cargo("fmt --check --manifest-path").arg(manifest))
+    run::all(&mut commands)
 }
 
 /// The programs that a user runs (the default members of the workspace).
@@ -185,21 +247,26 @@ fn end_to_end() -> Outcome {
     // It runs for a moment as well, with others that take part.
     run::run(&mut run::cargo("build --release --locked -p nvmeof-bench"))?;
     fio_engine::build(None)?;
-    let mut test = run::cargo("test --locked -p nvmeof-e2e");
-    run::run(test.env("NVMEOF_BIN_DIR", run::build_dir().join("release")))
+    let release = run::build_dir().join("release").display().to_string();
+    cargo_test::run_with("--locked -p nvmeof-e2e", &[("NVMEOF_BIN_DIR", &release)])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn step(name: &'static str, run: fn() -> Outcome) -> Step {
+    fn step(name: &'static str, needs: Option<&'static str>, run: fn() -> Outcome) -> Step {
         Step {
             name,
             about: "",
             tools: &[],
+            needs,
             run,
         }
+    }
+
+    fn run(steps: &[Step]) -> Failure {
+        run_steps(&steps.iter().collect::<Vec<_>>()).unwrap_err()
     }
 
     #[test]
@@ -215,13 +282,64 @@ mod tests {
     }
 
     #[test]
-    fn first_failure_stops_the_run() {
+    fn what_a_step_needs_runs_before_it() {
+        for (at, step) in STEPS.iter().enumerate() {
+            let before = |needed| STEPS[..at].iter().any(|step| step.name == needed);
+            assert!(step.needs.is_none_or(before), "{}", step.name);
+        }
+    }
+
+    #[test]
+    fn steps_after_a_failure_run_and_all_failures_are_told() {
         let steps = [
-            step("good", || Ok(())),
-            step("bad", || Err(Failure::Failed("on purpose".to_owned()))),
-            step("never", || unreachable!("a step ran after a failure")),
+            step("bad", None, || {
+                run::all(&mut ["false", "true", "false"].map(run::command))
+            }),
+            step("good", None, || Ok(())),
+            step("worse", None, || {
+                Err(Failure::Failed("on purpose".to_owned()))
+            }),
         ];
-        let failure = run_steps(&steps.iter().collect::<Vec<_>>()).unwrap_err();
-        assert!(failure.to_string().contains("on purpose"));
+        let failure = run(&steps);
+        let code = format!("{:?}", failure.exit_code());
+        assert_eq!(code, format!("{:?}", std::process::ExitCode::FAILURE));
+        let Failure::Commands { text, repeat } = failure else {
+            panic!("{failure:?}")
+        };
+        assert!(text.starts_with("bad: `false`: exit status: 1\n"), "{text}");
+        assert!(text.ends_with("worse: on purpose"), "{text}");
+        assert_eq!(repeat, ["false", "false", "cargo xtask test worse"]);
+    }
+
+    #[test]
+    fn a_step_whose_need_failed_is_not_run() {
+        let steps = [
+            step("build", None, || {
+                Err(Failure::Failed("on purpose".to_owned()))
+            }),
+            step("e2e", Some("build"), || {
+                unreachable!("it has nothing to look at")
+            }),
+            step("fuzz", None, || Err(Failure::Failed("as well".to_owned()))),
+        ];
+        let failure = run(&steps);
+        assert!(failure.text().contains("as well"), "{failure}");
+        // Chosen alone it does what it needs by itself.
+        let alone = [step("e2e", Some("build"), || Ok(()))];
+        assert!(run_steps(&alone.iter().collect::<Vec<_>>()).is_ok());
+        let row = row("e2e", &End::NotRun("build"));
+        assert_eq!(row, "e2e          not run: build failed");
+    }
+
+    #[test]
+    fn nothing_is_started_after_ctrl_c() {
+        fn interrupted() -> Outcome {
+            run::run(run::command("sh").args(["-c", "kill -INT $$"]))
+        }
+        let steps = [
+            step("long", None, interrupted),
+            step("never", None, || unreachable!("a step ran after Ctrl-C")),
+        ];
+        assert!(matches!(run(&steps), Failure::Interrupted));
     }
 }

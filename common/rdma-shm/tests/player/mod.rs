@@ -181,9 +181,12 @@ impl Player {
             addr: u64::from_le_bytes(buf[8..16].try_into().unwrap()),
             len: u32::try_from(LEN).unwrap(),
         };
-        if self.theirs.replace(theirs).is_none() {
+        // Its memory may come later than its first messages: it takes another way.
+        if self.lent.is_empty() {
             let lent = self.provider.map_remote(qp, theirs, Rights::all());
             self.lent.extend(lent);
+        }
+        if self.theirs.replace(theirs).is_none() {
             for _ in 0..WORKS {
                 for kind in [WorkKind::Write, WorkKind::Read] {
                     self.again(qp, kind);

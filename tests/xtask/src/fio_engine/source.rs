@@ -210,7 +210,7 @@ impl Package {
         let version = format!("{}={}", self.name, self.version);
         for words in [&["update"][..], &["source", "--download-only", &version]] {
             if let Err(failure) = run::run(apt_get(folder).args(words)) {
-                let (Failure::Failed(text) | Failure::Usage(text)) = failure;
+                let text = failure.text();
                 return Err(Failure::Failed(format!(
                     "{text}\n\nThe source package of fio {} could not be fetched from \
                      {MIRROR}. {REMEDY}",
