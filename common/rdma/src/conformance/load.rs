@@ -145,10 +145,16 @@ pub fn who_goes_to_sleep_is_woken(rig: &mut Rig<'_>) {
 pub fn a_provider_at_rest_has_nothing_to_do(rig: &mut Rig<'_>) {
     let link = rig.link();
     rig.assert_alive(link);
+    // Both have heard of the other: who has not may say something after a while.
+    rig[A].recv(link.a, 2, 64);
+    rig[B].send(link.b, 2, 64);
+    rig.message(A, link.a, 2, 64);
     rig[A].recv(link.a, 1, 64);
     rig.settle();
     for end in [A, B] {
         assert!(rig.rests(end), "{end:?} is kept awake");
-        assert!(!rig.turn_at(end), "{end:?} makes progress for ever");
+        // A timer may end just now, however long the machine took until here.
+        let comes_to_rest = (0..100).any(|_| !rig.turn_at(end));
+        assert!(comes_to_rest, "{end:?} makes progress for ever");
     }
 }

@@ -260,7 +260,7 @@ fn documents_from_several_threads_leave_no_disk_of_those_before() {
     assert!(served.len() == 2 && served[1] == (9, 2 << 20), "{served:?}");
     // Nothing is left of those before but these two.
     let mut state = daemon.manager.lock();
-    for _ in 0..1000 {
+    for _ in 0..6000 {
         state.pool.collect();
         if state.pool.leaving() == 0 {
             return;

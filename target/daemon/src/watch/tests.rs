@@ -315,13 +315,12 @@ fn config(reactors: &str) -> Config {
 fn a_server_is_watched_from_its_start() {
     let server = Server::start(&config("[0, 0]")).unwrap();
     let watch = Arc::clone(server.watch());
-    let snapshot = watch.snapshot();
-    let answered: Vec<_> = snapshot
-        .reactors
-        .iter()
-        .map(|one| (one.reactor, one.answered))
-        .collect();
-    assert_eq!(answered, [(0, true), (1, true)]);
+    // A busy machine may not let them answer in the time that they have.
+    let mut snapshots = (0..60).map(|_| watch.snapshot());
+    let snapshot = snapshots.find(|all| all.reactors.iter().all(|one| one.answered));
+    let snapshot = snapshot.expect("reactors that answer");
+    let numbers = snapshot.reactors.iter().map(|one| one.reactor);
+    assert_eq!(numbers.collect::<Vec<_>>(), [0, 1]);
     let [namespace] = &snapshot.namespaces[..] else {
         panic!("{:?}", snapshot.namespaces);
     };
@@ -335,8 +334,8 @@ fn a_server_is_watched_from_its_start() {
         let mut reactors = snapshot.reactors.iter();
         reactors.any(|one| one.times.values().any(|time| *time > 0))
     };
-    assert!((0..2000).any(counted));
-    assert!(watch.health().healthy);
+    assert!((0..12_000).any(counted));
+    assert!((0..60).any(|_| watch.health().healthy));
     server.stop();
     server.run().unwrap();
     let ended = watch.health();
@@ -395,13 +394,14 @@ fn who_hangs_is_named_and_holds_nobody_up() {
         Ledger::default(),
         Providers::default(),
     );
-    let watch = watch.with_patience(Duration::from_millis(400));
+    // Long enough for a busy machine to let those answer who do.
+    let watch = watch.with_patience(Duration::from_secs(3));
     let (health, snapshot) = std::thread::scope(|scope| {
         let told = scope.spawn(|| (watch.health(), watch.snapshot()));
         while !told.is_finished() {
             answers(&boxes[0]);
             answers(&boxes[2]);
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
         told.join().unwrap()
     });

@@ -122,7 +122,7 @@ fn wait_until_closed(path: &str) {
         let mut all = all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
         all.any(|file| file == std::path::Path::new(path))
     };
-    for _ in 0..1000 {
+    for _ in 0..6000 {
         if !is_open() {
             return;
         }

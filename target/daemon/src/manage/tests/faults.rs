@@ -42,7 +42,7 @@ impl Daemon {
 
     /// Waits until no disk is being closed.
     fn settle(&self) {
-        for _ in 0..1000 {
+        for _ in 0..12_000 {
             let mut state = self.manager.lock();
             state.pool.collect();
             if state.pool.leaving() == 0 {

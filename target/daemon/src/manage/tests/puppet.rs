@@ -13,8 +13,8 @@ use crate::ports::{self, Means, Providers};
 
 /// For an answer that comes.
 pub(super) const LONG: Duration = Duration::from_secs(120);
-/// For one that does not.
-pub(super) const SHORT: Duration = Duration::from_secs(2);
+/// For one that does not, where others come from a thread that may be slow.
+pub(super) const SHORT: Duration = Duration::from_secs(5);
 
 /// What the reactor does with orders until it is dropped.
 pub(super) struct Puppet {

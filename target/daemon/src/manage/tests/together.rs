@@ -1,6 +1,6 @@
 //! A document is served as a whole or not at all, whatever fails, and when.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 use nvmeof_backend::OpenError;
 
@@ -12,14 +12,21 @@ use crate::mailbox::Order;
 fn with(path: &Path, port: u16) -> String {
     let both = [(1, "ram:1M"), (2, path.to_str().unwrap())];
     format!(
-        "{}[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = {port}\nprovider = \"iwarp\"\n",
-        text(&both)
+        "{}[[port]]\ntraddr = \"{}\"\ntrsvcid = {port}\nprovider = \"iwarp\"\n",
+        text(&both),
+        own_address()
     )
 }
 
-/// A port that nobody has at the moment.
+/// An address of this machine that no other process listens on, or calls from: a port
+/// that is free there stays free.
+fn own_address() -> Ipv4Addr {
+    Ipv4Addr::from_bits(0x7F80_0000 | std::process::id() & 0x7F_FFFF)
+}
+
+/// A port of that address that nobody has at the moment.
 fn free_port() -> u16 {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = TcpListener::bind((own_address(), 0)).unwrap();
     taken.local_addr().unwrap().port()
 }
 
@@ -36,7 +43,7 @@ fn unlocked(path: &Path) -> bool {
 fn a_port_that_cannot_be_leaves_no_disk_and_a_disk_no_port() {
     let daemon = Daemon::start(&[(1, "ram:1M")]);
     let path = daemon.file("a.img", 1 << 20);
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = TcpListener::bind((own_address(), 0)).unwrap();
     let port = taken.local_addr().unwrap().port();
     let error = daemon.manager.apply(&parse(&with(&path, port)));
     assert!(error.unwrap_err().to_string().contains("is in use"));
@@ -45,14 +52,14 @@ fn a_port_that_cannot_be_leaves_no_disk_and_a_disk_no_port() {
     let (missing, port) = (daemon.folder.path().join("missing"), free_port());
     let error = daemon.manager.apply(&parse(&with(&missing, port)));
     assert!(error.unwrap_err().to_string().contains("path: "));
-    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+    assert!(TcpStream::connect((own_address(), port)).is_err());
 
     assert_eq!(daemon.served(), [(1, 1 << 20)]);
     assert_eq!(daemon.manager.ports().len(), 1);
     // With both as they should be it is done.
     let report = daemon.manager.apply(&parse(&with(&path, port))).unwrap();
     assert_eq!(report.changes.len(), 2, "{report:?}");
-    assert!(locked(&path) && TcpStream::connect(("127.0.0.1", port)).is_ok());
+    assert!(locked(&path) && TcpStream::connect((own_address(), port)).is_ok());
 }
 
 /// The last thing that can fail: everything else is found out before.
