@@ -108,6 +108,16 @@ impl Queue {
         self.answer(request, None, Status::ABORT_REQUESTED, 0)
     }
 
+    /// Answers a command that waits for something of ours, if its namespace is not
+    /// there for its host any more: as one that comes now, Base 2.1, 3.2.1.
+    pub fn end_removed(&mut self, request: &mut Request) -> Option<Action> {
+        let Role::Io(joined) = &mut self.role else {
+            return None;
+        };
+        let failure = joined.removed(request.nsid)?;
+        Some(self.act(request, Err(failure)))
+    }
+
     /// The answer to a command that was not begun: Command Abort Requested.
     pub fn abort_unseen(&mut self, capsule: &[u8]) -> Option<Response> {
         let sqe = Sqe::in_capsule(capsule)?;

@@ -153,6 +153,14 @@ impl Joined {
         }
     }
 
+    /// Why a command about a namespace fails that is not there for the host now.
+    pub(super) fn removed(&mut self, nsid: u32) -> Option<Failure> {
+        self.view.refresh();
+        let sight = self.view.sight();
+        let is_there = sight.get(nsid).is_some();
+        (!is_there).then(|| Failure::no_namespace(sight, nsid))
+    }
+
     /// The namespace and the operation that a command with a range of blocks
     /// means. NVM 1.0, figure 9: without protection information, as here, what a command
     /// says of it (PRINFO) "is ignored".

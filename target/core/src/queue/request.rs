@@ -392,6 +392,12 @@ impl Request {
         self.cid
     }
 
+    /// What it asks for, for logs.
+    #[must_use]
+    pub fn opcode(&self) -> Opcode {
+        self.opcode
+    }
+
     /// Namespace identifier, as the command has it.
     #[must_use]
     pub fn nsid(&self) -> u32 {

@@ -1,6 +1,6 @@
-//! Commands that are aborted before anything was done for them.
+//! Commands that are ended while they wait: aborted, or their namespace was removed.
 
-use nvmeof_target_core::Action;
+use nvmeof_target_core::{Action, IoKind};
 use nvmeof_wire::Sqe;
 use nvmeof_wire::sqe::Fuse;
 
@@ -67,19 +67,43 @@ impl Edge {
             return false;
         }
         let waited = self.take_from_rows(slot) || self.take_from_backlog(slot, io);
-        if waited {
-            let queue = self.place;
-            io.waiting.locked_out.retain(|one| *one != (queue, slot));
+        if waited && let Some(job) = self.slots.get(slot) {
+            let action = self.core.abort(&mut job.request);
+            self.end_waiting(slot, &action, io);
         }
-        if waited
-            && let Some(job) = self.slots.get(slot)
-            && let Action::Respond(response) = self.core.abort(&mut job.request)
-        {
-            self.respond(slot, &response, io);
+        waited
+    }
+
+    /// Ends commands that wait for a buffer or an RDMA Read and were begun for `disk`,
+    /// of a namespace that was removed.
+    pub(crate) fn end_removed(&mut self, disk: u32, io: &mut Io<'_>) {
+        for slot in self.slots.waiting_for(disk) {
+            if self.is_closing() || self.is_half(slot) {
+                continue;
+            }
+            let Some(job) = self.slots.get(slot) else {
+                continue;
+            };
+            // What waits for a lock gets it soon: those who hold one wait for nothing
+            // of ours.
+            let locked = io.waiting.locked_out.contains(&(self.place, slot));
+            if !locked && let Some(action) = self.core.end_removed(&mut job.request) {
+                self.take_from_rows(slot);
+                self.end_waiting(slot, &action, io);
+            }
+        }
+        self.settle(io);
+    }
+
+    /// The command in `slot` waits for nothing any more: it is answered.
+    fn end_waiting(&mut self, slot: Place, action: &Action, io: &mut Io<'_>) {
+        let queue = self.place;
+        io.waiting.locked_out.retain(|one| *one != (queue, slot));
+        if let Action::Respond(response) = action {
+            self.respond(slot, response, io);
             // It may have had a read that it was not using yet.
             self.pull_more(io);
         }
-        waited
     }
 
     /// It waits for a buffer or for an RDMA Read: not any more. The rows pass
@@ -88,9 +112,13 @@ impl Edge {
         let Some(job) = self.slots.get(slot) else {
             return false;
         };
-        // What has several operations may have had some of them.
-        let may_have_begun =
-            matches!(&job.hungry, Some(Action::Execute(_))) && !job.request.is_one_operation();
+        // What has several operations may have had some of them. Between two pieces of
+        // a Verify or a Copy it is aborted all the same: Base 2.1, 5.1.1 does not ask
+        // that nothing was done, and the rest may be long.
+        let may_have_begun = matches!(
+            &job.hungry,
+            Some(Action::Execute(op)) if !matches!(op.kind, IoKind::Fetch { .. })
+        ) && !job.request.is_one_operation();
         let waits = !may_have_begun && job.hungry.take().is_some();
         if waits && std::mem::take(&mut job.reads) {
             self.reads_left += 1;

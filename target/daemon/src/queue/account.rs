@@ -50,7 +50,7 @@ pub(crate) struct Account {
 
 /// What somebody holds: buffers of each kind, and capsules to receive into.
 #[derive(Debug, Default)]
-struct Holding {
+pub(super) struct Holding {
     held: [Cell<u32>; KINDS],
     capsules: Cell<u32>,
 }
@@ -133,6 +133,14 @@ impl Accounts {
     fn holding_of(&self, port: &PortAddress) -> Option<&Rc<Holding>> {
         let its = self.ports.iter().find(|(at, _)| at == port);
         its.map(|(_, holding)| holding)
+    }
+
+    /// Every host and every port, by name, with what it holds.
+    pub(super) fn holders(&self) -> impl Iterator<Item = (String, &Holding)> {
+        let hosts = self.hosts.iter();
+        let hosts = hosts.map(|(name, (_, held))| (format!("host {name}"), &**held));
+        let ports = self.ports.iter();
+        hosts.chain(ports.map(|(at, held)| (format!("port {at:?}"), &**held)))
     }
 
     /// Forgets hosts and ports of which nothing is left.
@@ -246,6 +254,16 @@ impl Accounts {
 }
 
 impl Holding {
+    /// Buffers of each kind, then capsules.
+    pub(super) fn counts(&self) -> [u32; KINDS + 1] {
+        let mut counts = [0; KINDS + 1];
+        let all = self.held.iter().chain([&self.capsules]);
+        for (count, held) in counts.iter_mut().zip(all) {
+            *count = held.get();
+        }
+        counts
+    }
+
     fn capsules(&self) -> usize {
         usize::try_from(self.capsules.get()).unwrap_or(usize::MAX)
     }
@@ -283,7 +301,7 @@ impl Account {
     }
 
     /// Those that its buffers are counted for.
-    fn holdings(&self) -> impl Iterator<Item = &Holding> {
+    pub(super) fn holdings(&self) -> impl Iterator<Item = &Holding> {
         let port = self.port.iter().map(|port| &**port);
         port.chain([&*self.host])
     }
@@ -349,6 +367,15 @@ impl Left {
 }
 
 impl Left {
+    pub(super) fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// What disks have.
+    pub(super) fn held(&self) -> impl Iterator<Item = Held> {
+        self.held.iter().map(|(_, held)| *held)
+    }
+
     /// What disks may be changing.
     pub(crate) fn lingering(&self) -> &Lingering {
         &self.lingering

@@ -2,6 +2,7 @@
 
 mod abort;
 mod account;
+mod audit;
 mod charged;
 mod disk;
 mod due;
@@ -18,6 +19,7 @@ mod slots;
 mod steps;
 mod telling;
 mod transfer;
+mod waits;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -85,6 +87,8 @@ pub(crate) struct Io<'a> {
     /// Whoever looks after disks that fail.
     pub(crate) failures: Option<&'a Failures>,
     pub(crate) disk_log: &'a mut Sparingly,
+    /// For commands that wait long.
+    pub(crate) wait_log: &'a mut Sparingly,
     /// For what anybody can cause who reaches us.
     pub(crate) connect_log: &'a mut Sparingly,
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nvmeof_target_core::{Action, Barrier, Event, IoKind, IoOp, Keeping};
 
+use super::waits::WaitsFor;
 use super::{Edge, Io, State};
 use crate::tag::Place;
 
@@ -46,6 +47,21 @@ impl Waiting {
     pub(crate) fn take_settled(&mut self) -> Vec<Settling> {
         let settled = self.settling.extract_if(.., |one| one.barrier.is_quiet());
         settled.collect()
+    }
+
+    /// For what the command in `slot` of `queue` waits here, if it does.
+    pub(super) fn reason(&self, queue: Place, slot: Place) -> Option<WaitsFor> {
+        let settles = |one: &Settling| (one.queue, one.slot) == (queue, slot);
+        let keeps = |one: &ToBeKept| (one.queue, one.slot) == (queue, slot);
+        if self.locked_out.contains(&(queue, slot)) {
+            Some(WaitsFor::Lock)
+        } else if self.settling.iter().any(settles) {
+            Some(WaitsFor::EarlierWrites)
+        } else if self.keeping.iter().any(keeps) {
+            Some(WaitsFor::Protection)
+        } else {
+            None
+        }
     }
 
     /// Commands that wait until they are kept.

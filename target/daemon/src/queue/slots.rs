@@ -131,6 +131,12 @@ impl Slots {
         (slot.taken && slot.generation == place.generation).then_some(&mut slot.job)
     }
 
+    /// As [`get`](Self::get), to look at it.
+    pub(super) fn peek(&self, place: Place) -> Option<&Job> {
+        let slot = self.slots.get(usize::from(place.index))?;
+        (slot.taken && slot.generation == place.generation).then_some(&slot.job)
+    }
+
     /// Ends the job in that place: its buffers go back to their pools, and `account`
     /// counts them no more.
     #[inline]
@@ -260,6 +266,31 @@ impl Slots {
         taken
             .map(|slot| &slot.job.request)
             .any(|request| request.disk() == Some(disk))
+    }
+
+    /// Commands that were begun for that disk and wait for something of ours.
+    pub(super) fn waiting_for(&self, disk: u32) -> Vec<Place> {
+        self.find_all(|job| job.hungry.is_some() && job.request.disk() == Some(disk))
+    }
+
+    /// Commands in work of which `wanted` says yes.
+    pub(super) fn find_all(&self, wanted: impl Fn(&Job) -> bool) -> Vec<Place> {
+        // Most queues have nothing in work.
+        if self.in_use() == 0 {
+            return Vec::new();
+        }
+        let all = (0u16..).zip(&self.slots);
+        let wanted = all.filter(|(_, slot)| slot.taken && wanted(&slot.job));
+        let places = wanted.map(|(index, slot)| Place {
+            index,
+            generation: slot.generation,
+        });
+        places.collect()
+    }
+
+    /// All jobs, also of places that are free.
+    pub(super) fn jobs(&self) -> impl Iterator<Item = &Job> {
+        self.slots.iter().map(|slot| &slot.job)
     }
 
     /// Since when the one that waits longest for the host does so.

@@ -113,7 +113,10 @@ pub struct Reactor<S> {
     /// Whoever looks after disks that fail.
     failures: Option<Failures>,
     disk_log: Sparingly,
+    wait_log: Sparingly,
     connect_log: Sparingly,
+    /// When queues were looked after last.
+    looked: Duration,
     counters: Arc<Counters>,
     /// Empty between turns: kept for its memory.
     events: Vec<Event>,
@@ -209,6 +212,8 @@ impl<S: Storage> Reactor<S> {
             leaving: Vec::new(),
             failures: None,
             disk_log: Sparingly::default(),
+            wait_log: Sparingly::default(),
+            looked: Duration::ZERO,
             connect_log: Sparingly::default(),
             counters: Arc::default(),
             events: Vec::new(),
@@ -516,6 +521,7 @@ impl<S: Storage> Reactor<S> {
             timer: &mut self.timer,
             failures: self.failures.as_ref(),
             disk_log: &mut self.disk_log,
+            wait_log: &mut self.wait_log,
             connect_log: &mut self.connect_log,
         };
         Some((&mut self.queues, io))
@@ -540,11 +546,14 @@ impl<S: Storage> Reactor<S> {
         self.timer = None;
         self.go_on_kept(now);
         let stall = self.config.stall;
+        let looked = std::mem::replace(&mut self.looked, now);
+        let mut stalled = 0;
         for place in self.queues.places() {
             self.with_queue(place, now, |edge, io| {
                 edge.poll(io);
                 edge.give_up_lone_half(io);
                 edge.keep_out_of_slow(io);
+                stalled += edge.report_stalled(looked, io);
                 let waits = edge.longest_on_wire();
                 if waits.is_some_and(|since| now.saturating_sub(since) >= stall) {
                     edge.abandon("the host did not take or give the data of a command", io);
@@ -552,6 +561,7 @@ impl<S: Storage> Reactor<S> {
                 *io.timer = earlier(*io.timer, edge.next_deadline());
             });
         }
+        self.counters.stalled(stalled);
         // What is on the wire, now or by then.
         if !self.queues.is_empty() {
             self.timer = earlier(self.timer, Some(now + LOOK_AFTER));

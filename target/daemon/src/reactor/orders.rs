@@ -163,6 +163,7 @@ impl<S: Storage> Reactor<S> {
         leaving.retain_mut(|one| match one.stage {
             Stage::InUse { next } if now >= next => {
                 if self.is_used(one.disk) {
+                    self.each_queue(now, |edge, io| edge.end_removed(one.disk, io));
                     let next = now + LOOK_AGAIN;
                     one.stage = Stage::InUse { next };
                 } else {

@@ -148,6 +148,13 @@ impl Queues {
         each.min()
     }
 
+    /// Those that are there, and what disks have of those that are gone.
+    pub(super) fn all(&self) -> (impl Iterator<Item = &Edge>, impl Iterator<Item = &Left>) {
+        let edges = self.entries.iter().filter_map(|entry| entry.edge.as_ref());
+        let left = self.entries.iter().filter_map(|entry| entry.left.as_ref());
+        (edges, left)
+    }
+
     /// Places that are taken now.
     pub(super) fn places(&self) -> Vec<Place> {
         let all = (0u16..).zip(&self.entries);

@@ -7,6 +7,16 @@ use crate::storage::Storage;
 use crate::watch::Sight;
 
 impl<S: Storage> Reactor<S> {
+    /// Whether hosts and ports are charged just what they hold: for tests, since it
+    /// walks all commands.
+    ///
+    /// # Errors
+    /// Says who is charged something else.
+    pub fn check_accounts(&self) -> Result<(), String> {
+        let (queues, left) = self.queues.all();
+        self.accounts.check(queues, left)
+    }
+
     /// How it is now.
     pub(super) fn sight(&mut self, now: Duration) -> Sight {
         let mut queues = Vec::with_capacity(self.queues.len());

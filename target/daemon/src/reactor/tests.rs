@@ -247,6 +247,7 @@ impl Bench {
             let now = self.net.now();
             let turn = self.reactor.turn(now).unwrap();
             self.drained |= turn.drained;
+            self.reactor.check_accounts().unwrap();
             let mut busy = turn.did_work;
             let mut deadline = self.reactor.next_deadline();
             for host in hosts.iter_mut() {

@@ -373,6 +373,7 @@ fn state_of(reactor: usize, counters: &Counters) -> ReactorState {
         state.times.insert(name, times);
     }
     (state.accepted, state.rejected) = counters.asked();
+    state.stalled = counters.all_stalled();
     for end in End::ALL {
         let ended = counters.ended(end);
         let name = end.name().to_owned();

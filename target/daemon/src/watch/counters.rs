@@ -17,6 +17,7 @@ pub struct Counters {
     accepted: AtomicU64,
     rejected: AtomicU64,
     closed: [AtomicU64; End::ALL.len()],
+    stalled: AtomicU64,
 }
 
 /// What a thread did with its time.
@@ -135,6 +136,18 @@ impl Counters {
         let end = End::of(reason);
         add(self.closed.get(end as usize), 1);
         end.is_error()
+    }
+
+    /// So many commands more were outstanding for too long.
+    pub(crate) fn stalled(&self, count: u64) {
+        if count > 0 {
+            add(Some(&self.stalled), count);
+        }
+    }
+
+    /// Commands that were outstanding for too long.
+    pub(crate) fn all_stalled(&self) -> u64 {
+        get(Some(&self.stalled))
     }
 
     /// Time so far, and how often: turns, or sleeps.

@@ -317,6 +317,11 @@ impl Out<'_> {
             "Connections that were rejected; the log says why",
             counter(|one| one.rejected),
         )?;
+        self.counters(
+            "commands_stalled",
+            "Commands outstanding for more than 10 s; the log names them",
+            counter(|one| one.stalled),
+        )?;
         let closed = reactors.iter().flat_map(|one| {
             let all = one.closed.iter();
             all.map(move |(by, n)| (with(one.reactor, "reason", by), *n))

@@ -56,6 +56,8 @@ pub struct ReactorState {
     pub accepted: u64,
     /// Connections that were rejected.
     pub rejected: u64,
+    /// Commands that were outstanding for more than 10 seconds; the log names them.
+    pub stalled: u64,
     /// Connections that ended, by the way they did.
     pub closed: BTreeMap<String, u64>,
     /// Those of them that are errors of RDMA or of the network.

@@ -65,6 +65,7 @@ fn full() -> Snapshot {
             times: names(&[("working", 10), ("polling", 20), ("asleep", 3)]),
             accepted: 4,
             rejected: 1,
+            stalled: 7,
             closed: names(&[("peer", 1), ("network", 2)]),
             rdma_errors: names(&[("network", 2)]),
             queues: names(&[("iwarp", 2)]),

@@ -41,7 +41,7 @@ impl<'a> MakeWriter<'a> for Lines {
 }
 
 /// What is logged meanwhile.
-fn logged(act: impl FnOnce()) -> Vec<String> {
+pub(super) fn logged(act: impl FnOnce()) -> Vec<String> {
     let lines = Lines::default();
     let log = tracing_subscriber::fmt()
         .with_writer(lines.clone())

@@ -21,7 +21,7 @@ fn claim() -> Claim {
 }
 
 /// Orders the only disk to be closed.
-fn close(bench: &Bench) -> Receiver<u32> {
+pub(super) fn close(bench: &Bench) -> Receiver<u32> {
     let (answer, hears) = channel();
     let disks = vec![(0, claim())];
     bench

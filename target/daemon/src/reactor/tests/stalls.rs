@@ -1,14 +1,21 @@
 //! Commands that take one buffer after the other complete, whoever else is connected.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
+use nvmeof_rdma::QpId;
+use nvmeof_target_core::{Fabric, Model, PortSpec, SubsystemSpec};
+use nvmeof_wire::Status;
 use nvmeof_wire::nvm::{Copy, CopyRange};
 use nvmeof_wire::opcode::io;
 use zerocopy::IntoBytes;
 
-use super::host::{Host, Sent, admin, ready};
+use super::aborting::abort;
+use super::host::{Host, Sent, admin, ready, run};
 use super::io::command;
-use super::{Bench, few_buffers};
+use super::log::logged;
+use super::orders::close;
+use super::{Bench, NQN, few_buffers, limits};
 
 /// Commands of several pieces, more than there are buffers for, in flight before the
 /// first piece of any is done. Returns how many complete within ten seconds.
@@ -61,4 +68,116 @@ fn long_copies_beside_another_host_complete() {
     };
     assert_eq!(completed(&mut bench, send, &mut host), 32);
     assert_eq!(bench.reactor.free_buffers().0, 64 + 4);
+}
+
+/// Has the disk do what it has, and nothing of what comes next.
+fn let_go_once(bench: &mut Bench, host: &mut Host) {
+    bench.reactor.storage_mut().hold = false;
+    bench.reactor.turn(bench.net.now()).unwrap();
+    bench.reactor.storage_mut().hold = true;
+    bench.run_for(&mut [host], Duration::from_millis(10));
+}
+
+/// Five Verify commands, of which one waits between two pieces: there are four buffers.
+fn one_between_pieces(bench: &mut Bench, host: &mut Host, qp: QpId) -> Vec<Sent> {
+    bench.reactor.storage_mut().hold = true;
+    let verify = |_| host.send(qp, command(io::VERIFY, 0, 2048), &[]);
+    let verifies = (0..5).map(verify).collect();
+    bench.run_for(&mut [host], Duration::from_millis(10));
+    let_go_once(bench, host);
+    assert_eq!(bench.reactor.storage_mut().in_flight(), 4);
+    verifies
+}
+
+#[test]
+fn verify_that_waits_between_pieces_is_aborted() {
+    let mut bench = Bench::new(72);
+    let mut host = bench.host();
+    let (admin, qp) = ready(&mut bench, &mut host);
+    let mut verifies = one_between_pieces(&mut bench, &mut host, qp);
+    // The fifth has a buffer by now: it was next.
+    let aborted = |sent: &Sent| abort(&mut bench, &mut host, admin, *sent);
+    let aborted: Vec<bool> = verifies.iter().map(aborted).collect();
+    assert_eq!(aborted.iter().filter(|aborted| **aborted).count(), 1);
+    assert!(!aborted[4], "{aborted:?}");
+    let at = aborted.iter().position(|aborted| *aborted).unwrap();
+    let aborted = verifies.remove(at);
+    let (cqe, _) = run(&mut bench, &mut host, aborted);
+    assert_eq!(cqe.status(), Status::ABORT_REQUESTED);
+    bench.reactor.storage_mut().hold = false;
+    for sent in verifies {
+        assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+    }
+    assert_eq!(bench.reactor.free_buffers().0, 16 + 4);
+}
+
+/// The namespace goes while one command waits for its first buffer and one between two
+/// pieces, and the disk answers nothing.
+#[test]
+fn removed_namespace_ends_commands_that_wait_for_buffers() {
+    let mut bench = Bench::new(73);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    let mut verifies = one_between_pieces(&mut bench, &mut host, qp);
+    let read = host.send_with(qp, command(io::READ, 0, 512), &vec![0; 256 << 10]);
+    bench.run_for(&mut [&mut host], Duration::from_millis(10));
+    let target = bench.reactor.target.clone();
+    let ports = [[10u8, 0, 0, 1], [10, 0, 1, 1]];
+    let ports = ports.map(|ip| PortSpec::new(IpAddr::from(ip), 4420, vec![Fabric::Iwarp.into()]));
+    let subsystem = SubsystemSpec {
+        nqn: NQN.into(),
+        allow_any_host: true,
+        ..SubsystemSpec::default()
+    };
+    let model = Model::build(limits(), &ports, &[subsystem]).unwrap();
+    let _ = target.apply(model).unwrap();
+    let closed = close(&bench);
+    bench.run_for(&mut [&mut host], Duration::from_millis(100));
+    let (cqe, _) = host.take(read).expect("it waits for a buffer");
+    assert!(!cqe.status().is_success());
+    verifies.retain(|sent| match host.take(*sent) {
+        Some((cqe, _)) => {
+            assert!(!cqe.status().is_success());
+            false
+        }
+        None => true,
+    });
+    assert_eq!(verifies.len(), 4, "those that the disk has");
+    // These end when their piece is done.
+    bench.reactor.storage_mut().hold = false;
+    bench.run_for(&mut [&mut host], Duration::from_secs(1));
+    assert!(verifies.iter().all(|sent| host.take(*sent).is_some()));
+    assert_eq!(closed.try_recv(), Ok(0));
+    assert_eq!(bench.reactor.free_buffers().0, 16 + 4);
+}
+
+/// Once each, whatever it waits for: its disk, a buffer, or its host.
+#[test]
+fn commands_outstanding_for_ten_seconds_are_logged_once() {
+    let mut bench = Bench::new(74);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    bench.reactor.storage_mut().hold = true;
+    let lines = logged(|| {
+        for _ in 0..5 {
+            host.send_with(qp, command(io::READ, 0, 512), &vec![0; 256 << 10]);
+        }
+        bench.run_for(&mut [&mut host], Duration::from_millis(9_900));
+        assert_eq!(bench.reactor.counters().all_stalled(), 0);
+        bench.run_for(&mut [&mut host], Duration::from_secs(15));
+    });
+    assert_eq!(bench.reactor.counters().all_stalled(), 5);
+    let stalled = "command outstanding for more than 10 s: waiting for";
+    let of = |what: &str| {
+        let words = format!("{stalled} {what}");
+        let lines = lines.iter().filter(|line| line.contains(&words));
+        lines.cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(of("its backing store").len(), 4, "{lines:#?}");
+    let buffer = of("a data buffer");
+    assert_eq!(buffer.len(), 1, "{lines:#?}");
+    let words = ["host=", "subsystem=", "queue=1", "cid=", "opcode=\"Read\""];
+    for word in words.into_iter().chain([NQN, "nsid=1"]) {
+        assert!(buffer[0].contains(word), "{word} is not in: {}", buffer[0]);
+    }
 }

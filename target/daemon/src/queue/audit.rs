@@ -1,0 +1,93 @@
+//! Whether the accounts are right: what hosts and ports are charged is what their
+//! queues, and disks for queues that are gone, hold. For tests and the simulation.
+
+use std::collections::BTreeMap;
+use std::ptr;
+
+use super::Edge;
+use super::account::{Account, Accounts, Held, Holding, KINDS, Left};
+use super::slots::{Job, Lent};
+
+/// Buffers of each kind, then capsules.
+type Sum = [u32; KINDS + 1];
+
+/// What is held, by whom it is charged to.
+#[derive(Default)]
+struct Sums(BTreeMap<*const Holding, Sum>);
+
+impl Sums {
+    fn add(&mut self, account: &Account, kind: usize, count: u32) {
+        for holding in account.holdings() {
+            let sum = self.0.entry(ptr::from_ref(holding)).or_default();
+            if let Some(sum) = sum.get_mut(kind) {
+                *sum += count;
+            }
+        }
+    }
+}
+
+impl Accounts {
+    /// Checks them against what these queues hold, and what disks hold of others.
+    ///
+    /// # Errors
+    /// Says what is not so.
+    pub(crate) fn check<'a>(
+        &self,
+        queues: impl Iterator<Item = &'a Edge>,
+        left: impl Iterator<Item = &'a Left>,
+    ) -> Result<(), String> {
+        let mut sums = Sums::default();
+        for edge in queues {
+            edge.add_to(&mut sums)?;
+        }
+        for one in left {
+            for held in one.held() {
+                match held {
+                    Held::Capsule => sums.add(one.account(), KINDS, 1),
+                    Held::Data(kind) => sums.add(one.account(), kind.into(), 1),
+                }
+            }
+        }
+        for (who, holding) in self.holders() {
+            let held = sums.0.get(&ptr::from_ref(holding));
+            let (held, charged) = (held.copied().unwrap_or_default(), holding.counts());
+            if held != charged {
+                return Err(format!("{who} is charged {charged:?} and holds {held:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Edge {
+    fn add_to(&self, sums: &mut Sums) -> Result<(), String> {
+        let Some(account) = &self.account else {
+            return Ok(());
+        };
+        sums.add(account, KINDS, self.capsules);
+        for job in self.slots.jobs() {
+            for kind in job.check()? {
+                sums.add(account, kind.into(), 1);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Job {
+    /// The kinds that its buffers are charged as: none without its buffer, here or
+    /// lent.
+    fn check(&self) -> Result<impl Iterator<Item = u8>, String> {
+        let data = !self.data.is_none() || self.lent == Lent::Data || self.on_wire.is_some();
+        let spare = !self.spare.is_none() || matches!(self.lent, Lent::Spare | Lent::Piece);
+        for (charge, has, what) in [(&self.data, data, "data"), (&self.spare, spare, "spare")] {
+            if charge.kind().is_some() && !has {
+                let cid = self.request.cid();
+                return Err(format!(
+                    "command {cid} is charged for a {what} buffer without one"
+                ));
+            }
+        }
+        Ok(self.data.kind().into_iter().chain(self.spare.kind()))
+    }
+}
