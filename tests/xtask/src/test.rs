@@ -7,6 +7,7 @@ use crate::fuzz;
 use crate::lab;
 use crate::run::{self, Failure, Outcome};
 use crate::setup::{self, Tool};
+use crate::soundness;
 
 /// One line of the table at the end.
 struct Step {
@@ -64,6 +65,18 @@ const STEPS: &[Step] = &[
                  --exclude nvmeof-e2e --exclude nvmeof-tidy";
             run::run(&mut run::cargo(arguments))
         },
+    },
+    Step {
+        name: "asan",
+        about: "unit tests of unsafe crates with AddressSanitizer",
+        tools: &[],
+        run: soundness::address_sanitizer,
+    },
+    Step {
+        name: "miri",
+        about: "unit tests of memory with Miri, where it is installed",
+        tools: &[],
+        run: soundness::miri,
     },
     Step {
         name: "sim",
