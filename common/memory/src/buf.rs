@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::pool::Home;
-use crate::{Region, RegionId};
+use crate::{Region, RegionId, racy};
 
 /// The only owner of one piece of a region. Reads and writes as a byte slice:
 /// the part *in view*, at first the whole piece.
@@ -15,15 +15,27 @@ use crate::{Region, RegionId};
 /// disk read fills it. Dropping a `Buf` gives the piece back to its pool.
 ///
 /// A buffer of a [`Lender`](crate::Lender) lies in memory of another process,
-/// which may change the bytes at any time ([`is_lent`](Self::is_lent)).
+/// which may change the bytes at any time ([`is_lent`](Self::is_lent)). Such a
+/// buffer is never a slice: its bytes are [copied in](Self::copy_in) and
+/// [out](Self::copy_out), [filled](Self::fill), or handed to the kernel by
+/// [address](Self::as_mut_ptr).
+///
+/// # Panics
+/// Dereferencing a buffer that is lent. Use [`bytes`](Self::bytes) where it may
+/// be one.
 pub struct Buf {
     start: NonNull<u8>,
     home: Arc<Home>,
+    /// Number of the piece; with [`LENT`] of one that another process lends.
     index: u32,
     // Pieces are below 4 GiB: buffers move often, so they are kept small.
     capacity: u32,
     view: Range<u32>,
 }
+
+/// Set in the number of a piece that is lent, beside the number itself, so that
+/// a dereference finds it in the buffer.
+pub(crate) const LENT: u32 = 1 << 31;
 
 const _: () = assert!(size_of::<Buf>() == 32 && size_of::<Option<Buf>>() == 32);
 
@@ -40,15 +52,17 @@ pub struct OutOfBounds {
 }
 
 // SAFETY: a `Buf` is the only way to its bytes, so moving it moves the right
-// to them; the pool it returns to is shared through atomics.
+// to them; the pool it returns to is shared through atomics. Of bytes that are
+// lent there may be others, and all of them use copies that may race.
 unsafe impl Send for Buf {}
-// SAFETY: `&Buf` gives `&[u8]` and numbers only.
+// SAFETY: `&Buf` gives `&[u8]`, copies of bytes, and numbers only.
 unsafe impl Sync for Buf {}
 
 impl Buf {
     /// # Safety
-    /// `start..start + capacity` lies inside the region of `home`, and no
-    /// other `Buf` covers any of it as long as this one lives.
+    /// `start..start + capacity` lies inside the region of `home`. No other
+    /// `Buf` covers any of it as long as this one lives, or `index` has
+    /// [`LENT`] and nothing in this process makes a reference to its bytes.
     pub(crate) unsafe fn new(
         start: NonNull<u8>,
         capacity: u32,
@@ -124,7 +138,110 @@ impl Buf {
     /// nothing that was found in them holds when they are read again.
     #[must_use]
     pub fn is_lent(&self) -> bool {
-        self.home.marks().is_some()
+        self.index & LENT != 0
+    }
+
+    /// Bytes in view.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.view.end.wrapping_sub(self.view.start) as usize
+    }
+
+    /// Whether nothing is in view.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes in view; `None` when they are lent and so may change.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> Option<&[u8]> {
+        (!self.is_lent()).then(|| &**self)
+    }
+
+    /// Where the first byte in view is, for the kernel or a device.
+    #[inline]
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.first().as_ptr()
+    }
+
+    /// The same, to write there.
+    #[inline]
+    #[must_use]
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.first().as_ptr()
+    }
+
+    /// Copies `bytes` to byte `at` of the view and the following, also into
+    /// memory that is lent.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when they do not fit; nothing is copied then.
+    #[inline]
+    pub fn copy_in(&mut self, at: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        let place = self.inside(at, bytes.len())?;
+        // SAFETY: the place is inside the view. In this process it is reached
+        // through this `Buf` alone, which is borrowed, or without references.
+        unsafe { racy::copy(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes out, from byte `at` of the view on until `bytes` is full,
+    /// also from memory that is lent.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when there are not so many; nothing is copied then.
+    #[inline]
+    pub fn copy_out(&self, at: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
+        let place = self.inside(at, bytes.len())?;
+        // SAFETY: as in `copy_in`, the other way round.
+        unsafe { racy::copy(place.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// A copy of the bytes in view, also of memory that is lent.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len()];
+        let copied = self.copy_out(0, &mut bytes);
+        debug_assert!(copied.is_ok(), "as many as there are");
+        bytes
+    }
+
+    /// Sets all bytes in view, also of memory that is lent.
+    #[inline]
+    pub fn fill(&mut self, byte: u8) {
+        // SAFETY: as in `copy_in`.
+        unsafe { racy::fill(self.first().as_ptr(), byte, self.len()) };
+    }
+
+    /// Sets `len` bytes from byte `at` of the view on.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when there are not so many; nothing is set then.
+    #[inline]
+    pub fn fill_at(&mut self, at: usize, len: usize, byte: u8) -> Result<(), OutOfBounds> {
+        let place = self.inside(at, len)?;
+        // SAFETY: as in `copy_in`.
+        unsafe { racy::fill(place.as_ptr(), byte, len) };
+        Ok(())
+    }
+
+    #[inline]
+    fn inside(&self, at: usize, len: usize) -> Result<NonNull<u8>, OutOfBounds> {
+        match at.checked_add(len) {
+            // SAFETY: `at` is at most the length of the view.
+            Some(end) if end <= self.len() => Ok(unsafe { self.first().add(at) }),
+            _ => Err(OutOfBounds {
+                start: at,
+                end: at.saturating_add(len),
+                capacity: self.len(),
+            }),
+        }
     }
 
     /// Address of the first byte in view: a number to tell a device or a
@@ -149,19 +266,31 @@ impl Buf {
 impl Deref for Buf {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
+        self.assert_stable();
         // SAFETY: the piece is mapped and initialised (the kernel zeroes new
-        // mappings), and in this process only this `Buf` reaches it, which is
-        // borrowed. Bytes that a `Lender` lent may be changed by their owner:
-        // see there for why that does no harm.
-        unsafe { std::slice::from_raw_parts(self.first().as_ptr(), self.view().len()) }
+        // mappings), and only this `Buf` reaches it, which is borrowed: it is
+        // not lent. See `Region::file` for those to whom a region is given.
+        unsafe { std::slice::from_raw_parts(self.first().as_ptr(), self.len()) }
     }
 }
 
 impl DerefMut for Buf {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
+        self.assert_stable();
         // SAFETY: as in `deref`, and `self` is borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.first().as_ptr(), self.view().len()) }
+        unsafe { std::slice::from_raw_parts_mut(self.first().as_ptr(), self.len()) }
+    }
+}
+
+impl Buf {
+    /// A slice of bytes that another process changes would be undefined
+    /// behaviour: to ask for one is a bug.
+    #[inline]
+    fn assert_stable(&self) {
+        assert!(!self.is_lent(), "memory that is lent is never a slice");
     }
 }
 

@@ -3,23 +3,23 @@
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use crate::buf::LENT;
 use crate::memfd::{self, SharedError};
 use crate::pool::{Home, Owner};
 use crate::region::WeakRegion;
-use crate::{Buf, Region, Shared};
+use crate::{Buf, Region, Shared, marking};
 
 /// A region that another process shares with us. What is [lent](Self::lend) of
-/// it is a [`Buf`] like any other, and is marked in memory that both see for as
-/// long as it lives, so that its owner knows when nobody uses it any more.
+/// it is a [`Buf`], and is marked in memory that both see for as long as it
+/// lives, so that its owner knows when nobody uses it any more.
 ///
 /// # What the owner can do
-/// It may write the bytes at any time, also while they are seen as a slice
-/// here. Bytes have no invalid values, and users of such buffers only hand them
-/// to the kernel, fill them, or copy them: nobody decides anything by them
-/// ([`Buf::is_lent`]). So whoever changes them changes nothing but the data, its
-/// own. It cannot take the memory away: the file has an end that does not move.
+/// It may write the bytes at any time, and may have us lend the same bytes
+/// under two numbers. So what is lent is never a slice ([`Buf::is_lent`]): it
+/// is handed to the kernel, filled, or copied, by copies that may race. Whoever
+/// changes the bytes changes nothing but the data, its own. It cannot take the
+/// memory away: the file has an end that does not move.
 #[derive(Clone, Debug)]
 pub struct Lender {
     home: Arc<Home>,
@@ -41,7 +41,7 @@ impl Lender {
     /// was lent is.
     #[must_use]
     pub fn new(
-        region: Region,
+        region: ForeignRegion,
         shared: Arc<Shared>,
         first: usize,
         alive: Arc<dyn fmt::Debug + Send + Sync>,
@@ -52,28 +52,26 @@ impl Lender {
             _alive: alive,
         };
         Self {
-            home: Home::new(region, Owner::Peer(marks)),
+            home: Home::new(region.0, Owner::Peer(marks)),
         }
     }
 
     /// Lends `len` bytes from byte `start` of the region on, under `number`.
     /// `None` when they are not inside, something is lent under that number
-    /// already, or it has no mark. The mark is set with `SeqCst`.
+    /// already, or it has no mark. See [`marking`].
     #[inline]
     #[must_use]
     pub fn lend(&self, number: u32, start: u64, len: u32) -> Option<Buf> {
         let start = usize::try_from(start).ok()?;
         let end = start.checked_add(len as usize)?;
-        if end > self.home.region().len() || !self.home.marks()?.set(number) {
+        if number >= LENT || end > self.home.region().len() || !self.home.marks()?.set(number) {
             return None;
         }
         let first = self.home.region().at(start);
-        // SAFETY: the piece lies inside the region. No other `Buf` of this
-        // lender has that number as long as its mark stands. The owner of the
-        // memory may wipe the mark, and may have given the same bytes under two
-        // numbers: then there are two that reach them, which is no different
-        // from the owner itself changing them, see `Lender`.
-        Some(unsafe { Buf::new(first, len, number, Arc::clone(&self.home)) })
+        // SAFETY: the piece lies inside the region. Other `Buf`s may cover it,
+        // all of them lent: a `ForeignRegion` has no others, and nothing makes
+        // references to its bytes.
+        Some(unsafe { Buf::new(first, len, number | LENT, Arc::clone(&self.home)) })
     }
 
     /// Bytes of the region.
@@ -91,20 +89,16 @@ impl Marks {
     }
 
     /// Sets the mark of `number`. False when it is set, or there is none.
-    ///
-    /// Whoever loads with `SeqCst` afterwards sees what was stored before a full
-    /// fence by another who then finds no mark.
     #[inline]
     fn set(&self, number: u32) -> bool {
         let word = self.shared.word(self.place(number));
-        word.is_ok_and(|word| word.swap(1, Ordering::SeqCst) == 0)
+        word.is_ok_and(marking::mark)
     }
 
-    /// Release, so that whoever sees it wiped sees what was done before.
     #[inline]
     pub(crate) fn clear(&self, number: u32) {
         if let Ok(word) = self.shared.word(self.place(number)) {
-            word.store(0, Ordering::Release);
+            marking::unmark(word);
         }
     }
 }
@@ -114,6 +108,19 @@ impl fmt::Debug for Marks {
         f.debug_struct("Marks")
             .field("first", &self.first)
             .finish_non_exhaustive()
+    }
+}
+
+/// A region that another process made, to be [lent](Lender::lend). Nothing here
+/// refers to its bytes: no pool lies in it.
+#[derive(Clone, Debug)]
+pub struct ForeignRegion(Region);
+
+impl ForeignRegion {
+    /// The region: its name, address and length.
+    #[must_use]
+    pub fn region(&self) -> &Region {
+        &self.0
     }
 }
 
@@ -138,20 +145,20 @@ impl Foreign {
         fd: BorrowedFd<'_>,
         len: usize,
         most: usize,
-    ) -> Result<Option<Region>, SharedError> {
+    ) -> Result<Option<ForeignRegion>, SharedError> {
         let stat = memfd::check(fd, len)?;
         let origin = Some((stat.st_dev, stat.st_ino));
         self.regions.retain(|region| region.upgrade().is_some());
         let mut known = self.regions.iter().filter_map(WeakRegion::upgrade);
         if let Some(known) = known.find(|known| known.origin() == origin) {
-            return Ok(Some(known));
+            return Ok(Some(ForeignRegion(known)));
         }
         if self.mapped().saturating_add(len) > most {
             return Ok(None);
         }
         let region = Region::open(fd, len)?;
         self.regions.push(region.downgrade());
-        Ok(Some(region))
+        Ok(Some(ForeignRegion(region)))
     }
 
     /// Bytes that are mapped.
@@ -162,11 +169,14 @@ impl Foreign {
     }
 }
 
+// Miri knows no memfd.
 #[cfg(test)]
+#[cfg(not(miri))]
 mod tests {
     use super::*;
     use crate::{Pages, Pool, PoolLayout};
     use std::os::fd::AsFd;
+    use std::sync::atomic::Ordering;
 
     const LAYOUT: PoolLayout = PoolLayout {
         count: 2,
@@ -195,7 +205,10 @@ mod tests {
         let (lender, shared, foreign) = lender(&pool);
         let mark = || shared.word(MARKS + 24).unwrap().load(Ordering::Relaxed);
         let mut lent = lender.lend(3, second.region_offset() + 1, 8).unwrap();
-        assert_eq!((&lent[..], lent.is_lent(), mark()), (&[2; 8][..], true, 1));
+        assert_eq!(
+            (lent.to_vec(), lent.is_lent(), mark()),
+            (vec![2; 8], true, 1)
+        );
         lent.fill(7);
         assert_eq!(second[..10], [2, 7, 7, 7, 7, 7, 7, 7, 7, 2]);
         assert!(first.iter().all(|byte| *byte == 1) && !first.is_lent());
@@ -217,7 +230,7 @@ mod tests {
             assert!(lender.lend(0, start, len).is_none(), "{start} {len}");
         }
         assert!(lender.lend(0, 8192, 0).is_some());
-        for number in [504, u32::MAX] {
+        for number in [504, LENT, LENT + 1, u32::MAX] {
             assert!(lender.lend(number, 0, 1).is_none(), "{number}");
         }
     }
@@ -234,8 +247,8 @@ mod tests {
         let (first, _) = map(&pools[0], 8192);
         let (again, mapped) = map(&pools[0], 8192);
         assert_eq!(
-            (first.as_ref().map(Region::id), mapped),
-            (again.as_ref().map(Region::id), 8192)
+            (first.as_ref().map(|it| it.region().id()), mapped),
+            (again.as_ref().map(|it| it.region().id()), 8192)
         );
         assert!(map(&pools[1], 8192).0.is_none());
         drop((first, again));
@@ -253,6 +266,42 @@ mod tests {
         let mut lent = lender.lend(0, 0, 8192).unwrap();
         drop((pool, lender));
         lent.fill(3);
-        assert!(lent.iter().all(|byte| *byte == 3));
+        assert_eq!(lent.to_vec(), [3; 8192]);
+    }
+
+    /// The owner may name the same bytes twice.
+    #[test]
+    fn bytes_lent_twice_are_copied_and_never_a_slice() {
+        use std::panic::{AssertUnwindSafe, catch_unwind};
+
+        let pool = Pool::new(LAYOUT, Pages::Shareable).unwrap();
+        let (lender, ..) = lender(&pool);
+        let mut one = lender.lend(0, 0, 64).unwrap();
+        let mut two = lender.lend(1, 32, 64).unwrap();
+        for lent in [&mut one, &mut two] {
+            assert_eq!(
+                (lent.len(), lent.is_empty(), lent.bytes()),
+                (64, false, None)
+            );
+            assert!(catch_unwind(AssertUnwindSafe(|| lent.first().copied())).is_err());
+            assert!(catch_unwind(AssertUnwindSafe(|| lent.reverse())).is_err());
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..1000).for_each(|_| one.copy_in(32, &[1; 32]).unwrap()));
+            let mut seen = [0; 32];
+            for _ in 0..1000 {
+                two.copy_out(0, &mut seen).unwrap();
+                assert!(seen.iter().all(|byte| *byte <= 1));
+            }
+        });
+        two.fill_at(0, 32, 9).unwrap();
+        let mut seen = [0; 33];
+        one.copy_out(31, &mut seen).unwrap();
+        assert_eq!((seen[0], &seen[1..]), (0, &[9; 32][..]));
+        for at in [33, usize::MAX] {
+            assert!(one.copy_out(at, &mut seen).is_err());
+            assert!(one.copy_in(at, &seen).is_err());
+            assert!(one.fill_at(at, 33, 0).is_err());
+        }
     }
 }

@@ -8,8 +8,8 @@
 //!
 //! [`Shared`] is memory of another kind: another process maps it too and may
 //! change it at any moment, so that it is never seen as a slice. A [`Lender`]
-//! has a region that another process shares: buffers in it are as others, save
-//! that their bytes may change.
+//! has a region that another process shares: buffers in it go where others go,
+//! but their bytes may change, so they are copied and never seen as a slice.
 //!
 //! This crate moves no data of others and knows nothing of RDMA or NVMe.
 //!
@@ -21,15 +21,17 @@ mod buf;
 mod classes;
 mod free;
 mod lender;
+pub mod marking;
 mod memfd;
 mod passed;
 mod pool;
+mod racy;
 mod region;
 mod shared;
 
 pub use buf::{Buf, OutOfBounds};
 pub use classes::{ClassSpec, Classes};
-pub use lender::{Foreign, Lender};
+pub use lender::{Foreign, ForeignRegion, Lender};
 pub use memfd::SharedError;
 pub use passed::receive_passed;
 pub use pool::{Pool, PoolError, PoolLayout};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::buf::LENT;
 use crate::free::Free;
 use crate::lender::Marks;
 use crate::{Buf, MemoryError, Pages, Region};
@@ -65,7 +66,7 @@ impl PoolLayout {
     fn bytes(&self) -> Option<usize> {
         let fits = self.count > 0
             && self.lead < self.stride
-            && u32::try_from(self.count).is_ok()
+            && u32::try_from(self.count).is_ok_and(|count| count <= LENT)
             && u32::try_from(self.stride).is_ok();
         if fits {
             self.count.checked_mul(self.stride)
@@ -105,7 +106,7 @@ impl Pool {
         let home = Arc::clone(&self.home);
         // SAFETY: piece `index` lies inside the region, since the region was
         // made `count * stride` bytes long; no other `Buf` has it, since its
-        // number was in `free` and is no longer.
+        // number was in `free` and is no longer, and is below `LENT`.
         Some(unsafe { Buf::new(start, self.piece, index, home) })
     }
 
@@ -162,7 +163,7 @@ impl Home {
     pub(crate) fn give_back(&self, index: u32) {
         match &self.owner {
             Owner::Pool(free) => free.push(index),
-            Owner::Peer(marks) => marks.clear(index),
+            Owner::Peer(marks) => marks.clear(index & !LENT),
         }
     }
 }

@@ -237,6 +237,12 @@ impl Region {
     /// The file by which another process can map this memory, and change it: a
     /// memfd whose end does not move. `None` unless the region was made with
     /// [`Pages::Shareable`].
+    ///
+    /// Buffers of the region are slices here, so the descriptor goes only to a
+    /// process that this one trusts with its memory, as it does a debugger and
+    /// `/proc/self/mem`: one of the same user, or of root. What that process
+    /// writes, it writes into buffers that were exposed to it, and these are
+    /// not seen as slices until they are withdrawn.
     #[must_use]
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.mapping.file.as_ref().map(AsFd::as_fd)
@@ -290,6 +296,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "it has no end of memory")]
     fn nothing_and_too_much_are_refused() {
         assert!(matches!(
             Region::anonymous(0, Pages::Normal),
@@ -304,6 +311,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "it knows no hugepages")]
     fn without_free_hugepages_ordinary_pages_serve() {
         let region = Region::anonymous(1 << 40, Pages::HugeIfFree);
         if let Ok(region) = region {

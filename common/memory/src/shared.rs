@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::mman::munmap;
 
-use crate::OutOfBounds;
 use crate::memfd::{self, SharedError};
+use crate::{OutOfBounds, racy};
 
 /// Memory that two processes map: a memfd that can neither shrink nor grow.
 ///
 /// The other process may be hostile. Nothing here is ever a slice: words are
 /// read once, atomically, and bytes are copied in and out by range. What was
-/// copied out is the caller's and does not change any more.
+/// copied out is the caller's and does not change any more. Copies that race,
+/// with the other process or with another thread, give mixed bytes.
 #[derive(Debug)]
 pub struct Shared {
     base: NonNull<u8>,
@@ -22,9 +23,8 @@ pub struct Shared {
 
 // SAFETY: the mapping is plain memory that is not tied to a thread.
 unsafe impl Send for Shared {}
-// SAFETY: through `&Shared` words are accessed atomically; bytes are copied as
-// raw memory of which no reference exists, and the other process may change
-// them at any time anyway.
+// SAFETY: through `&Shared` words are accessed atomically, and bytes of which
+// no reference exists are moved by copies that may race (`racy`).
 unsafe impl Sync for Shared {}
 
 impl Shared {
@@ -67,6 +67,7 @@ impl Shared {
         false
     }
 
+    /// Where the `len` bytes from byte `start` on lie.
     #[inline]
     fn check(&self, start: usize, len: usize) -> Result<NonNull<u8>, OutOfBounds> {
         match start.checked_add(len) {
@@ -104,7 +105,7 @@ impl Shared {
         // SAFETY: the words lie inside the mapping, which lives as long as
         // `self`; mappings start at a page, so they are aligned; and all
         // accesses to them on this side, while they are borrowed or not, are
-        // atomic or are copies of raw memory.
+        // atomic or are copies that may race.
         Ok(unsafe { words.cast().as_ref() })
     }
 
@@ -138,10 +139,9 @@ impl Shared {
     pub fn copy_in(&self, at: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         let place = self.check(at, bytes.len())?;
         // SAFETY: the target is inside the mapping, and no reference to it
-        // exists on this side, so it does not overlap `bytes`. The other
-        // process may write there too, which garbles the bytes and nothing
-        // else: no value there is trusted.
-        unsafe { place.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+        // exists on this side, so it does not overlap `bytes`. Others may write
+        // there too: no value there is trusted.
+        unsafe { racy::copy(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
         Ok(())
     }
 
@@ -152,10 +152,9 @@ impl Shared {
     #[inline]
     pub fn copy_out(&self, at: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
         let place = self.check(at, bytes.len())?;
-        let len = bytes.len();
         // SAFETY: as in `copy_in`, the other way round: any bytes may come,
         // and any bytes make a `u8`.
-        unsafe { place.copy_to_nonoverlapping(NonNull::from(bytes).cast(), len) };
+        unsafe { racy::copy(place.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 }
@@ -169,7 +168,9 @@ impl Drop for Shared {
     }
 }
 
+// Miri knows no memfd.
 #[cfg(test)]
+#[cfg(not(miri))]
 mod tests {
     use super::*;
     use crate::memfd::SEALS;
@@ -190,6 +191,24 @@ mod tests {
         theirs.copy_out(100, &mut bytes).unwrap();
         assert_eq!(&bytes, b"hello");
         assert_eq!(theirs.load(4096).unwrap(), [7, 8, 9, 0]);
+    }
+
+    #[test]
+    fn threads_may_copy_the_same_bytes_at_once() {
+        let (shared, _fd) = Shared::create(LEN).unwrap();
+        std::thread::scope(|scope| {
+            for byte in 1..=2 {
+                let shared = &shared;
+                scope.spawn(move || {
+                    let mut seen = [0; 64];
+                    for _ in 0..1000 {
+                        shared.copy_in(1, &[byte; 64]).unwrap();
+                        shared.copy_out(1, &mut seen).unwrap();
+                        assert!(seen.iter().all(|byte| [1, 2].contains(byte)));
+                    }
+                });
+            }
+        });
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use nvmeof_memory::{Lender, Region, Shared, SharedError};
+use nvmeof_memory::{ForeignRegion, Lender, Shared, SharedError, marking};
 use nvmeof_rdma::Fault;
 
 use crate::grant::{self, PLACES};
@@ -216,7 +216,7 @@ impl Channel {
     /// Lends out memory of the peer; what is lent is marked here.
     pub(crate) fn lender(
         &self,
-        region: Region,
+        region: ForeignRegion,
         alive: Arc<dyn fmt::Debug + Send + Sync>,
     ) -> Lender {
         Lender::new(region, Arc::clone(&self.memory), self.marks, alive)
@@ -224,16 +224,16 @@ impl Channel {
 
     /// Takes `key` back from the peer. False while the peer uses its memory.
     ///
-    /// Whoever uses memory marks it and then looks whether it was taken back;
-    /// whoever takes it back says so and then looks for the mark. Here a full
-    /// fence is between; marking and looking are both `SeqCst`, since that costs
-    /// less for each use. So one of them sees the other.
+    /// How this and the use of memory meet, [`marking`] says.
     pub(crate) fn revoke(&self, key: u32) -> bool {
-        if let Ok(word) = self.memory.word(self.revoked_at(key)) {
-            word.store(revoked(key), Ordering::Relaxed);
+        match (
+            self.memory.word(self.revoked_at(key)),
+            self.memory.word(self.marked_at(key)),
+        ) {
+            (Ok(word), Ok(mark)) => marking::revoke(word, revoked(key), mark),
+            // Without marks nothing was granted.
+            _ => true,
         }
-        fence(Ordering::SeqCst);
-        !self.is_marked(key)
     }
 
     /// Whether `key`, which was marked before, was taken back.
@@ -241,13 +241,18 @@ impl Channel {
     pub(crate) fn is_revoked(&self, key: u32) -> bool {
         let word = self.memory.word(self.revoked_at(key));
         // That acquires, too, the bytes that its owner may have used meanwhile.
-        word.is_ok_and(|word| word.load(Ordering::SeqCst) == revoked(key))
+        word.is_ok_and(|word| marking::is_revoked(word, revoked(key)))
     }
 
     /// Whether memory of `key` is in use.
     pub(crate) fn is_marked(&self, key: u32) -> bool {
-        let word = self.memory.word(self.marks + 8 * grant::place(key));
-        word.is_ok_and(|word| word.load(Ordering::Acquire) != 0)
+        let word = self.memory.word(self.marked_at(key));
+        word.is_ok_and(marking::is_marked)
+    }
+
+    /// Where the mark of a key is.
+    fn marked_at(&self, key: u32) -> usize {
+        self.marks + 8 * grant::place(key)
     }
 
     /// Where it is said which key of that place was taken back last.

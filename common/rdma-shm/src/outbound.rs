@@ -287,11 +287,13 @@ impl Outbound {
         let len = u32::try_from(len).ok()?;
         let remote = RemoteSlice { len, ..*remote };
         let mut theirs = taken.lend(&remote, rights, channel)?;
-        match work {
-            Work::Read { local, .. } => local.copy_from_slice(&theirs),
-            Work::Write { local, .. } => theirs.copy_from_slice(local),
+        // As long as what was lent.
+        let copied = match work {
+            Work::Read { local, .. } => theirs.copy_out(0, local),
+            Work::Write { local, .. } => theirs.copy_in(0, local),
             Work::Send { .. } => return None,
-        }
+        };
+        copied.ok()?;
         self.first_is_put(true);
         Some(theirs.len())
     }

@@ -130,10 +130,10 @@ fn grants_reach_no_further_than_the_region() {
         mapped.extend(buf);
     }
     // The owner may take the bytes away, not the memory.
-    assert!(mapped[0].iter().all(|byte| *byte == 7));
+    assert!(mapped[0].to_vec().iter().all(|byte| *byte == 7));
     let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     fallocate(&fd, hole, 0, 8192).unwrap();
-    assert!(mapped[0].iter().all(|byte| *byte == 0));
+    assert!(mapped[0].to_vec().iter().all(|byte| *byte == 0));
     drop(stranger);
     assert!(matches!(host.event(), Event::Closed { .. }));
     mapped[0].fill(1);

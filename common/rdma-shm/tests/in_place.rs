@@ -172,7 +172,7 @@ fn what_is_mapped_is_the_owners_memory() {
         ..slice
     };
     let mut mapped = pair.b.map(part, Rights::all()).unwrap();
-    assert!(mapped.is_lent() && mapped.iter().all(|byte| *byte == 7));
+    assert!(mapped.is_lent() && mapped.to_vec().iter().all(|byte| *byte == 7));
     assert_eq!(mapped.len(), 1000);
     mapped.fill(9);
     assert!(pair.b.map(part, Rights::all()).is_none(), "one at a time");
@@ -396,7 +396,7 @@ fn a_side_that_is_gone_leaves_the_memory_to_who_uses_it() {
     drop(owners);
     pair.turn_until(|pair| pair.b.is_closed());
     mapped.fill(1);
-    assert!(mapped.iter().all(|byte| *byte == 1));
+    assert!(mapped.to_vec().iter().all(|byte| *byte == 1));
 
     // The user goes: the owner hears of it.
     let mut pair = Pair::new(Give::SameUser);
@@ -424,7 +424,8 @@ fn places_are_used_again_and_again() {
         let slice = pair.a.expose(byte, Rights::all());
         pair.turn();
         let mapped = pair.b.map(slice, Rights::all()).unwrap();
-        assert_eq!((mapped[0], mapped[LEN - 1]), (byte, byte), "round {round}");
+        let bytes = mapped.to_vec();
+        assert_eq!((bytes[0], bytes[LEN - 1]), (byte, byte), "round {round}");
         drop(mapped);
         pair.a.provider.withdraw(slice.key).unwrap();
     }

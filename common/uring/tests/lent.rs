@@ -100,7 +100,7 @@ impl Disk {
 
 /// The bytes that the owner sees from `start` on.
 fn seen(peer: &Peer, start: usize) -> u8 {
-    peer.lend(99, start, 1)[0]
+    peer.lend(99, start, 1).to_vec()[0]
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn what_is_lent_is_registered_when_it_is_first_used() {
         .unwrap();
     assert_eq!(disk.wait().result, Ok(4096));
     let back = disk.read(0, peer.lend(0, 0, BLOCK));
-    assert!(back.iter().all(|byte| *byte == 200));
+    assert!(back.to_vec().iter().all(|byte| *byte == 200));
     assert_eq!((disk.not_fixed(), disk.ring.lent_left_out()), (0, None));
 }
 
@@ -147,7 +147,12 @@ fn places_of_those_who_left_are_used_again() {
         let block = u8::try_from(round % 256).unwrap();
         let peer = Peer::new(1, BLOCK);
         drop(disk.read(block, peer.lend(0, 0, BLOCK)));
-        assert!(peer.lend(1, 0, BLOCK).iter().all(|byte| *byte == block));
+        assert!(
+            peer.lend(1, 0, BLOCK)
+                .to_vec()
+                .iter()
+                .all(|byte| *byte == block)
+        );
         assert_eq!((disk.ring.lent_left_out(), disk.not_fixed()), (None, 0));
     }
     assert_eq!(disk.not_fixed(), 0);
@@ -193,7 +198,7 @@ fn what_an_operation_uses_stays() {
     write.write_all(b"for you!").unwrap();
     let done = disk.wait();
     assert_eq!((done.tag, done.result), (3, Ok(8)));
-    assert_eq!(&done.buf.unwrap()[..], b"for you!");
+    assert_eq!(done.buf.unwrap().to_vec(), b"for you!");
     assert_eq!(&pool.take().unwrap()[..8], b"for you!");
     let _ = disk.ring.arm();
     assert_eq!((disk.ring.lent_pieces(), disk.not_fixed()), (1, 0));

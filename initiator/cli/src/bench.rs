@@ -104,7 +104,8 @@ fn polled(args: &args::Bench) -> Result<Tally, Failure> {
             connect_timeout: options.connect_timeout,
         };
         let provider = route.provider()?;
-        let queue = IoQueue::connect(provider, options.addr, &info, config, start.elapsed())?;
+        let mut queue = IoQueue::connect(provider, options.addr, &info, config, start.elapsed())?;
+        queue.join(admin.association());
         let job = Job::new(queue, &plan, qid, start)?;
         let (shared, watcher) = (Arc::clone(&shared), std::thread::current());
         threads.push(std::thread::spawn(move || {

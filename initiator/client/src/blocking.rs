@@ -14,7 +14,7 @@ use zerocopy::FromBytes;
 use crate::drive::Drive;
 use crate::error::{Error, MachineError, UsageError};
 use crate::geometry::Geometry;
-use crate::polled::{AdminConfig, AdminQueue, Call, IoQueue};
+use crate::polled::{AdminConfig, AdminQueue, Association, Call, IoQueue};
 
 /// An admin queue with its clock: the controller is set up when
 /// [`connect`](Self::connect) returns. Between calls somebody has to call
@@ -85,6 +85,12 @@ impl BlockingAdmin {
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.queue.error()
+    }
+
+    /// What the I/O queues of the controller are to [join](IoQueue::join).
+    #[must_use]
+    pub fn association(&self) -> &Association {
+        self.queue.association()
     }
 
     /// A descriptor that becomes readable when [`turn`](Self::turn) has

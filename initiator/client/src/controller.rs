@@ -81,10 +81,9 @@ impl Controller {
         // queues must not wait for their time-out.
         let (admin, io) = (Arc::clone(&inner.admin), inner.io.clone());
         tokio::spawn(async move {
-            if let Some(why) = admin.closed().await {
-                for queue in io {
-                    queue.fail(why.clone());
-                }
+            let why = admin.failed().await;
+            for queue in io {
+                queue.fail(why.clone());
             }
         });
         Ok(Self {

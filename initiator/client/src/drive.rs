@@ -146,6 +146,20 @@ impl<Q: Drive> Shared<Q> {
         .await
     }
 
+    /// Waits until the queue is of no use any more; says why. Calls may be on
+    /// their way to their end then.
+    pub(crate) async fn failed(&self) -> Error {
+        poll_fn(|context| {
+            let mut state = self.lock();
+            if let Some(error) = state.queue.error() {
+                return Poll::Ready(error.clone());
+            }
+            state.watchers.push(context.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
     /// Ends the queue in good order.
     pub(crate) fn finish(&self) {
         let now = self.now();
@@ -255,7 +269,7 @@ impl<Q: Drive> State<Q> {
             progress = true;
         }
         self.queue.submit_now(now);
-        if self.queue.is_ready() || self.queue.is_closed() {
+        if self.queue.is_ready() || self.queue.error().is_some() {
             for watcher in self.watchers.drain(..) {
                 watcher.wake();
             }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nvmeof_initiator_core::{BadSlotCount, CommandError, SetupError, cm};
 use nvmeof_memory::PoolError;
@@ -83,6 +84,14 @@ pub enum LostCause {
     Timeout {
         /// What.
         what: &'static str,
+    },
+    /// The controller did not answer Keep Alive: its association has ended, with
+    /// all of its queues.
+    KeepAlive {
+        /// Identifier of the controller.
+        cntlid: u16,
+        /// The keep-alive time-out.
+        timeout: Duration,
     },
     /// The target broke the protocol: what it did.
     Protocol(String),
@@ -213,7 +222,9 @@ impl Error {
         match self {
             Self::Command(_) | Self::Setup(_) => Fault::Target,
             Self::Lost(lost) => match &lost.cause {
-                LostCause::Network(_) | LostCause::Timeout { .. } => Fault::Network,
+                LostCause::Network(_) | LostCause::Timeout { .. } | LostCause::KeepAlive { .. } => {
+                    Fault::Network
+                }
                 LostCause::Protocol(_) => Fault::Target,
                 LostCause::Local | LostCause::NotYet => Fault::Caller,
             },
@@ -342,6 +353,11 @@ impl Lost {
                 "the target at {addr} did not answer {what} on {kind} in time; \
                  the queue was disconnected"
             ),
+            (LostCause::KeepAlive { cntlid, timeout }, _) => format!(
+                "controller {cntlid} at {addr} did not answer Keep Alive within {} s; \
+                 all of its queues were disconnected",
+                timeout.as_secs_f64()
+            ),
             (LostCause::Protocol(text), _) => {
                 format!("the target at {addr} broke the protocol on {kind}: {text}")
             }
@@ -357,6 +373,9 @@ impl Lost {
                 Address::Ip(_) => "check address (-a), port (-s), routes and firewalls",
                 Address::Unix(_) => "is it nvmeof-target that listens there? its log may say more",
             },
+            (LostCause::KeepAlive { .. }, _) => {
+                "check the target and the network between, then connect again"
+            }
             (LostCause::Network(_), true) => "look into the target's log, then connect again",
             (LostCause::Timeout { .. }, true) => {
                 "the target's log may say what it waits for; raise the command time-out \

@@ -251,6 +251,39 @@ async fn silence_fails_calls_after_the_time_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_hangs_fails_every_call_with_its_keep_alive() {
+    let target = Target::start();
+    let mut options = target.options();
+    options.io_queues = 2;
+    options.keep_alive = Duration::from_secs(1);
+    let controller = host().connect(options).await.unwrap();
+    let namespace = controller.namespace(1).await.unwrap();
+    let hangs = Duration::from_secs(8);
+    let hang: Change = Box::new(move |_| std::thread::sleep(hangs));
+    target.changes.as_ref().unwrap().send(hang).unwrap();
+    let begin = Instant::now();
+    let calls = (0..4).map(|_| {
+        let (namespace, buf) = (namespace.clone(), controller.alloc(4096).unwrap());
+        tokio::spawn(async move { namespace.read(0, buf).await })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        let Failed { error, buf } = call.await.unwrap().unwrap_err();
+        assert!(
+            matches!(lost(&error), LostCause::KeepAlive { .. }),
+            "{error:?}"
+        );
+        assert!(
+            error
+                .to_string()
+                .contains("did not answer Keep Alive within 1 s")
+        );
+        assert!(buf.is_some());
+    }
+    assert!(begin.elapsed() < hangs, "{:?}", begin.elapsed());
+    drop(controller);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_dies_fails_every_call() {
     let target = Target::start();
     let mut options = target.options();

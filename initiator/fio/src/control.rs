@@ -2,7 +2,7 @@
 //! its own, because fio pauses, verifies and waits for others as it likes.
 
 use std::os::fd::AsFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -10,7 +10,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmeof_initiator::blocking::{self, BlockingAdmin};
-use nvmeof_initiator::{ControllerInfo, Error, Geometry, Route};
+use nvmeof_initiator::polled::Association;
+use nvmeof_initiator::{ControllerInfo, Geometry, Route};
 
 use crate::failure::Failure;
 use crate::options::Options;
@@ -31,7 +32,7 @@ pub(crate) struct Control {
     route: Route,
     info: Arc<ControllerInfo>,
     geometry: Geometry,
-    lost: Arc<OnceLock<Error>>,
+    association: Association,
     /// Ends the thread.
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
@@ -48,8 +49,7 @@ impl Control {
         let stop = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC);
         let stop = Arc::new(stop.map_err(|errno| no_thread(errno.into()))?);
         let stopped = Arc::clone(&stop);
-        let lost = Arc::new(OnceLock::new());
-        let says = Arc::clone(&lost);
+        let association = admin.association().clone();
         let keep_alive = move || {
             let ended = || {
                 let mut fds = [PollFd::new(stopped.as_fd(), PollFlags::POLLIN)];
@@ -57,9 +57,7 @@ impl Control {
             };
             while !ended() {
                 admin.turn();
-                if let Some(error) = admin.error() {
-                    // The only one who says so.
-                    let _ = says.set(error.clone());
+                if admin.error().is_some() {
                     return;
                 }
                 let fds = [admin.wait_fd(), Some(stopped.as_fd())];
@@ -73,7 +71,7 @@ impl Control {
             route,
             info,
             geometry,
-            lost,
+            association,
             stop,
             thread: Some(thread),
         })
@@ -91,9 +89,9 @@ impl Control {
         self.geometry
     }
 
-    /// Why the controller is gone, if it is.
-    pub(crate) fn lost(&self) -> Option<&Error> {
-        self.lost.get()
+    /// With this its queues end.
+    pub(crate) fn association(&self) -> &Association {
+        &self.association
     }
 }
 

@@ -99,7 +99,7 @@ fn of_lost(lost: &Lost) -> Errno {
             Errno::ECONNREFUSED
         }
         LostCause::Network(_) => Errno::ECONNRESET,
-        LostCause::Timeout { .. } => Errno::ETIMEDOUT,
+        LostCause::Timeout { .. } | LostCause::KeepAlive { .. } => Errno::ETIMEDOUT,
         LostCause::Protocol(_) => Errno::EPROTO,
         LostCause::Local | LostCause::NotYet => Errno::ENOTCONN,
     }

@@ -42,7 +42,8 @@ pub struct Ended {
 pub struct Job {
     queues: Vec<IoQueue>,
     polling: Polling,
-    control: Control,
+    /// Keeps the controller alive.
+    _control: Control,
     geometry: Geometry,
     start: Instant,
     payload: Option<Payload>,
@@ -73,7 +74,8 @@ const POLLING: PollingConfig = PollingConfig {
     longest: Duration::from_micros(100),
     learns: true,
 };
-/// Longest sleep before looking whether the controller is still there.
+/// Longest sleep before looking whether the controller is still there, which
+/// another thread finds out.
 const TICK: Duration = Duration::from_millis(100);
 /// Bytes between two ranges to deallocate: a cache line keeps them apart.
 const RANGE_STRIDE: usize = 64;
@@ -113,7 +115,7 @@ impl Job {
             queues,
             polling: Polling::new(POLLING, start.elapsed()),
             geometry: control.geometry(),
-            control,
+            _control: control,
             start,
             payload: None,
             ranges,
@@ -310,11 +312,6 @@ impl Job {
         }
         blocking::sleep(self.queues.iter().map(IoQueue::wait_fd), Some(time));
         self.polling.slept(self.start.elapsed().saturating_sub(now));
-        if let Some(error) = self.control.lost() {
-            for queue in &mut self.queues {
-                queue.close_because(error.clone());
-            }
-        }
     }
 
     fn give_back(&mut self, buf: Option<Buf>) {
@@ -365,7 +362,8 @@ fn connect_queues(
             connect_timeout: connect.connect_timeout,
         };
         let provider = control.route().provider()?;
-        let queue = IoQueue::connect(provider, connect.addr, info, config, start.elapsed())?;
+        let mut queue = IoQueue::connect(provider, connect.addr, info, config, start.elapsed())?;
+        queue.join(control.association());
         queues.push(queue);
     }
     Ok(queues)

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use nix::errno::Errno;
+use nvmeof_memory::{Buf, OutOfBounds};
 use nvmeof_uring as uring;
 use nvmeof_uring::Ring;
 
@@ -32,44 +33,42 @@ impl RamStore {
         Some(Self { chunks })
     }
 
-    fn read(&self, offset: u64, into: &mut [u8]) {
-        let (mut rest, mut before) = (into, None);
-        for (n, within) in pieces(offset, rest.len() as u64) {
-            let Some((piece, later)) = rest.split_at_mut_checked(within.len()) else {
-                return;
-            };
+    fn read(&self, offset: u64, into: &mut Buf) -> Result<(), OutOfBounds> {
+        let (mut at, mut before) = (0, None);
+        for (n, within) in pieces(offset, into.len() as u64) {
+            let len = within.len();
             let chunk = self.chunks.get(n).map(RwLock::read);
             let chunk = chunk.map(|chunk| chunk.unwrap_or_else(PoisonError::into_inner));
             drop(before.take());
             let bytes = chunk.as_deref().and_then(Option::as_deref);
             match bytes.and_then(|bytes| bytes.get(within)) {
-                Some(bytes) => piece.copy_from_slice(bytes),
-                None => piece.fill(0),
+                Some(bytes) => into.copy_in(at, bytes)?,
+                None => into.fill_at(at, len, 0)?,
             }
-            (rest, before) = (later, chunk);
+            (at, before) = (at + len, chunk);
         }
+        Ok(())
     }
 
     /// On error tells the first byte that was not written.
-    fn write(&self, offset: u64, from: &[u8]) -> Result<(), u64> {
-        let (mut rest, mut before) = (from, None);
+    fn write(&self, offset: u64, from: &Buf) -> Result<(), u64> {
+        let (mut at, mut before) = (0, None);
         for (n, within) in pieces(offset, from.len() as u64) {
-            let (Some((piece, later)), Some(chunk)) =
-                (rest.split_at_checked(within.len()), self.chunks.get(n))
-            else {
+            let len = within.len();
+            let Some(chunk) = self.chunks.get(n) else {
                 return Ok(());
             };
             let mut chunk = chunk.write().unwrap_or_else(PoisonError::into_inner);
             drop(before.take());
-            let short = |_: TryReserveError| offset + (from.len() - rest.len()) as u64;
+            let short = |_: TryReserveError| offset + at as u64;
             let bytes = match &mut *chunk {
                 Some(bytes) => bytes,
                 empty => empty.insert(zeroed_chunk().map_err(short)?),
             };
             if let Some(bytes) = bytes.get_mut(within) {
-                bytes.copy_from_slice(piece);
+                from.copy_out(at, bytes).map_err(|_| offset + at as u64)?;
             }
-            (rest, before) = (later, Some(chunk));
+            (at, before) = (at + len, Some(chunk));
         }
         Ok(())
     }
@@ -132,7 +131,10 @@ impl RamDisk {
     fn run(&self, op: &mut Op) -> Result<(), IoError> {
         self.geometry.check(&self.name, op)?;
         match op {
-            Op::Read { offset, buf } => self.store.read(*offset, buf),
+            Op::Read { offset, buf } => {
+                let read = self.store.read(*offset, buf);
+                debug_assert!(read.is_ok(), "pieces lie in the buffer: {read:?}");
+            }
             Op::Write { offset, buf, .. } => {
                 self.store.write(*offset, buf).map_err(|offset| IoError {
                     kind: IoErrorKind::NoSpace,
@@ -190,6 +192,8 @@ impl Backend for RamDisk {
 
 #[cfg(test)]
 mod tests {
+    use nvmeof_memory::{Pages, Pool, PoolLayout};
+
     use super::*;
 
     #[test]
@@ -213,14 +217,24 @@ mod tests {
                 .filter(|it| it.read().unwrap().is_some())
                 .count()
         };
-        store.write(3 * CHUNK as u64 - 1, &[1, 2]).unwrap();
+        let layout = PoolLayout {
+            count: 1,
+            stride: 4,
+            lead: 0,
+        };
+        let pool = Pool::new(layout, Pages::Normal).unwrap();
+        let mut bytes = pool.take().unwrap();
+        bytes.set_len(2).unwrap();
+        bytes.copy_in(0, &[1, 2]).unwrap();
+        store.write(3 * CHUNK as u64 - 1, &bytes).unwrap();
+        bytes.reset_view();
+        bytes.fill(9);
         assert_eq!(taken(), 2);
-        let mut bytes = [9; 4];
-        store.read(3 * CHUNK as u64 - 2, &mut bytes);
-        assert_eq!(bytes, [0, 1, 2, 0]);
+        store.read(3 * CHUNK as u64 - 2, &mut bytes).unwrap();
+        assert_eq!(bytes[..], [0, 1, 2, 0]);
         store.clear(2 * CHUNK as u64, CHUNK as u64 + 1);
         assert_eq!(taken(), 1);
-        store.read(3 * CHUNK as u64 - 2, &mut bytes);
-        assert_eq!(bytes, [0; 4]);
+        store.read(3 * CHUNK as u64 - 2, &mut bytes).unwrap();
+        assert_eq!(bytes[..], [0; 4]);
     }
 }

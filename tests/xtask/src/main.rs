@@ -13,6 +13,7 @@ mod fuzz;
 mod lab;
 mod run;
 mod setup;
+mod soundness;
 mod test;
 
 use std::process::ExitCode;

@@ -8,6 +8,7 @@ use crate::fuzz;
 use crate::lab;
 use crate::run::{self, Failure, Failures, Outcome};
 use crate::setup::{self, Tool};
+use crate::soundness;
 
 /// One line of the table at the end.
 struct Step {
@@ -79,6 +80,18 @@ const STEPS: &[Step] = &[
                  --exclude nvmeof-tidy",
             )
         },
+    },
+    Step {
+        name: "asan",
+        about: "unit tests of unsafe crates with AddressSanitizer",
+        tools: &[],
+        run: soundness::address_sanitizer,
+    },
+    Step {
+        name: "miri",
+        about: "unit tests of memory with Miri, where it is installed",
+        tools: &[],
+        run: soundness::miri,
     },
     Step {
         name: "sim",

@@ -13,6 +13,7 @@ use nvmeof_rdma::{Address, Provider, Refused, Whose};
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{LogId, NSID_ALL};
 
+use super::association::Association;
 use super::call::{Call, Done, Patience, SubmitError};
 use super::connection::{Connection, ConnectionConfig};
 use crate::error::{Error, LostCause, MachineError};
@@ -135,6 +136,12 @@ impl AdminQueue {
     #[must_use]
     pub fn connection(&self) -> &Connection {
         &self.connection
+    }
+
+    /// What the I/O queues of the controller are to [join](super::IoQueue::join).
+    #[must_use]
+    pub fn association(&self) -> &Association {
+        self.connection.association()
     }
 
     /// A buffer of up to 4096 bytes for a call; `None` when all are out.
@@ -318,8 +325,10 @@ impl AdminQueue {
                 self.ask(command, KEEP_ALIVE, Patience::Endless, now);
             }
             KeepAliveStep::Failed => {
-                let what = "Keep Alive";
-                self.connection.fail(LostCause::Timeout { what });
+                let cntlid = self.info.as_ref().map_or(0, |info| info.cntlid);
+                let timeout = self.keep_alive_timeout;
+                self.connection
+                    .fail(LostCause::KeepAlive { cntlid, timeout });
             }
         }
     }

@@ -11,6 +11,7 @@ use nvmeof_rdma::{
     Received, Tag, Whose,
 };
 
+use super::association::Association;
 use super::call::Done;
 use super::transfer::{Flight, Transfers};
 use crate::error::{Error, Lost, LostCause, MachineError};
@@ -61,6 +62,8 @@ pub struct Connection {
     /// Room for what the provider tells, kept between polls.
     events: Vec<Event>,
     command_timeout: Duration,
+    /// The admin queue ends it; an I/O queue ends with it.
+    association: Association,
     /// Whether something was posted since the last submit.
     posted: bool,
 }
@@ -146,6 +149,7 @@ impl Connection {
             transfers: Transfers::new(usize::from(size)),
             events: Vec::with_capacity(2 * usize::from(size)),
             command_timeout: config.command_timeout,
+            association: Association::default(),
             posted: false,
         })
     }
@@ -206,10 +210,23 @@ impl Connection {
     /// Gives the queue pair up because of `why`. The first reason counts.
     pub(crate) fn fail_with(&mut self, why: Error) {
         if matches!(self.state, State::Connecting { .. } | State::Up) {
+            if self.qid == 0 {
+                self.association.end(&why);
+            }
             let patience = None;
             self.state = State::Closing { why, patience };
             self.provider.disconnect(self.qp);
         }
+    }
+
+    /// What this queue shares with the others of its controller.
+    #[must_use]
+    pub fn association(&self) -> &Association {
+        &self.association
+    }
+
+    pub(super) fn join(&mut self, association: &Association) {
+        self.association = association.clone();
     }
 
     /// Whether calls are taken.
@@ -269,6 +286,9 @@ impl Connection {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
         let ours = match self.state {
+            State::Connecting { .. } | State::Up if self.association.error().is_some() => {
+                Some(Duration::ZERO)
+            }
             State::Connecting { deadline } => Some(deadline),
             State::Up => self.queue.next_deadline(),
             State::Closing { patience, .. } => patience,
@@ -439,6 +459,10 @@ impl Connection {
     }
 
     fn check_time(&mut self, now: Duration, done: &mut Vec<Done>) {
+        if let Some(why) = self.association.error() {
+            let why = why.clone();
+            self.fail_with(why);
+        }
         match &mut self.state {
             State::Connecting { deadline } if now >= *deadline => {
                 self.fail(LostCause::Timeout {

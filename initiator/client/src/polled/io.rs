@@ -10,6 +10,7 @@ use nvmeof_memory::{Buf, Pages, Pool, PoolLayout, Region};
 use nvmeof_rdma::{Address, Provider, Refused, Whose};
 use nvmeof_wire::Status;
 
+use super::association::Association;
 use super::call::{Call, Done, Patience, SubmitError, Work};
 use super::connection::{Connection, ConnectionConfig};
 use crate::error::{Error, MachineError};
@@ -115,6 +116,15 @@ impl IoQueue {
     /// When the machine does not let the region be registered.
     pub fn register(&mut self, region: &Region) -> Result<(), Error> {
         self.connection.register(region)
+    }
+
+    /// Ends with the admin queue of its controller: with
+    /// [`AdminQueue::association`](super::AdminQueue::association), calls end as soon as
+    /// the admin queue is lost, and not each after its own time-out. Who sleeps
+    /// on [`wait_fd`](Self::wait_fd) while another thread polls the admin queue
+    /// has to look at [`next_deadline`](Self::next_deadline) now and then.
+    pub fn join(&mut self, association: &Association) {
+        self.connection.join(association);
     }
 
     /// Whether calls are taken.

@@ -99,12 +99,14 @@
 //! ```
 
 mod admin;
+mod association;
 mod call;
 mod connection;
 mod io;
 mod transfer;
 
 pub use admin::{AdminConfig, AdminQueue};
+pub use association::Association;
 pub use call::{Call, Done, Patience, SubmitError, Work};
 pub use connection::{Connection, ConnectionConfig};
 pub use io::{IoConfig, IoQueue};

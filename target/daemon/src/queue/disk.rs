@@ -144,11 +144,7 @@ impl Edge {
         let data = match lent {
             // What the disk read or wrote whole is nothing that the core looks at.
             Lent::Data | Lent::Capsule => &[],
-            _ => bytes_of(
-                request.data(),
-                capsule.as_deref(),
-                data.get().map(|data| &**data),
-            ),
+            _ => bytes_of(request.data(), capsule.as_deref(), data.get()),
         };
         // The core keeps the request while it looks at the data beside it.
         let event = Event::Executed { outcome, data };
@@ -232,16 +228,17 @@ fn data_of(job: &Job) -> &[u8] {
     bytes_of(
         job.request.data(),
         job.capsule.as_deref(),
-        job.data.get().map(|data| &**data),
+        job.data.get(),
     )
 }
 
-fn bytes_of<'a>(place: &Data, capsule: Option<&'a [u8]>, data: Option<&'a [u8]>) -> &'a [u8] {
+/// Nothing of data in the host's own memory, by which nothing is decided.
+fn bytes_of<'a>(place: &Data, capsule: Option<&'a [u8]>, data: Option<&'a Buf>) -> &'a [u8] {
     match place {
         Data::Capsule(range) => capsule
             .and_then(|capsule| capsule.get(range.clone()))
             .unwrap_or_default(),
-        Data::Remote(_) | Data::List { .. } => data.unwrap_or_default(),
+        Data::Remote(_) | Data::List { .. } => data.and_then(Buf::bytes).unwrap_or_default(),
         Data::None => &[],
     }
 }
