@@ -458,7 +458,7 @@ fn named(data: &[u8]) -> String {
     let Ok((data, _)) = ConnectData::read_from_prefix(data) else {
         return String::new();
     };
-    let named = |what, field| Nqn::from_peer(field).map(|nqn| format!("{what} {nqn}"));
+    let named = |what, field| Nqn::from_field(field).map(|nqn| format!("{what} {nqn}"));
     let both = [
         named("host", &data.hostnqn),
         named("subsystem", &data.subnqn),
@@ -499,8 +499,8 @@ fn check_data(data: &[u8]) -> Result<Who, Refused> {
         return Err(Refused::new(Status::INTERNAL_ERROR, "data too short"));
     };
     let hostnqn =
-        Nqn::from_peer(&data.hostnqn).map_err(|error| Refused::parameter(HOSTNQN, error))?;
-    let subnqn = Nqn::from_peer(&data.subnqn).map_err(|error| Refused::parameter(SUBNQN, error))?;
+        Nqn::from_field(&data.hostnqn).map_err(|error| Refused::parameter(HOSTNQN, error))?;
+    let subnqn = Nqn::from_field(&data.subnqn).map_err(|error| Refused::parameter(SUBNQN, error))?;
     // Base 2.1, 5.1.25.1.28: a Host Identifier of 0 means that there is none,
     // which fabrics do not allow.
     if data.hostid == [0; 16] {

@@ -290,7 +290,7 @@ fn status_of(keeper: &Keeper) -> StatusOut {
     let (shown, manager) = (keeper.show(), keeper.manager());
     let (model, drained) = (manager.model(), manager.drained());
     let subsystems = model.subsystems().iter().map(|one| SubsystemOut {
-        nqn: one.nqn.to_string(),
+        nqn: one.nqn.as_str().to_owned(),
         allowed_hosts: one.allowed_hosts.as_deref().map(names),
         namespaces: namespaces(one),
     });
@@ -300,8 +300,8 @@ fn status_of(keeper: &Keeper) -> StatusOut {
     });
     let controllers = manager.connected().into_iter().map(|one| ControllerOut {
         controller: one.cntlid,
-        host: one.hostnqn.to_string(),
-        subsystem: one.subnqn.to_string(),
+        host: one.hostnqn.as_str().to_owned(),
+        subsystem: one.subnqn.as_str().to_owned(),
         io_queues: one.io_queues,
     });
     StatusOut {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use nvmeof_wire::text::{Escaped, is_hidden};
 use toml::Value;
 
 use super::Carried;
@@ -164,6 +165,9 @@ fn out_namespace(namespace: &Namespace, has_ana: bool, line: &mut impl FnMut(&st
 
 /// A text as TOML has it.
 fn quoted(text: &str) -> String {
+    if text.contains(is_hidden) {
+        return format!("\"{}\"", Escaped(text).to_string().replace('"', "\\\""));
+    }
     Value::from(text).to_string()
 }
 
