@@ -15,7 +15,7 @@ use nvmeof_wire::text;
 use serde_json::{Value, json};
 
 use crate::changes::Standing;
-use crate::config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names};
+use crate::config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names, zone};
 use crate::control::{self, Bound, Shared, Turns};
 use crate::ctl::Ctl;
 use crate::import::Import;
@@ -82,7 +82,8 @@ struct Serve {
         long,
         value_name = "ADDR:PORT",
         default_value_t = default_listen(),
-        requires = "namespace"
+        requires = "namespace",
+        value_parser = zone::parse
     )]
     listen: Address,
     /// RDMA providers to serve over: auto, iwarp, verbs, shm, or several such
@@ -218,7 +219,7 @@ impl Serve {
 fn ready(config: &Config, server: &Server) {
     for (port, nqn) in server.ports().iter().zip(config.subsystems()) {
         let at = match port.address {
-            Address::Ip(addr) => format!("-a {} -s {}", addr.ip(), addr.port()),
+            Address::Ip(addr) => format!("-a {} -s {}", zone::traddr(addr), addr.port()),
             Address::Unix(_) => format!("-a {}", port.address),
         };
         let nqn = text::Lines(nqn);

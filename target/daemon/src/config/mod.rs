@@ -19,6 +19,7 @@ mod storage;
 #[cfg(test)]
 mod tests;
 mod traddr;
+pub(crate) mod zone;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -217,6 +218,7 @@ impl Config {
         let wrong = |wrong: Wrong| self.error_at(wrong.at, &wrong.what);
         for port in &self.raw.port {
             port.get_ref().check_service().map_err(wrong)?;
+            port.get_ref().check_address().map_err(wrong)?;
         }
         self.raw.unix.get_ref().check().map_err(wrong)?;
         self.running_checked()?;
@@ -575,7 +577,10 @@ pub(crate) fn port_spec(address: Address, carriers: Vec<Carrier>) -> PortSpec {
 /// What a port is known by in the model that is listened on there.
 pub(crate) fn port_address(address: Address) -> PortAddress {
     let (traddr, trsvcid) = match address {
-        Address::Ip(addr) => (addr.ip().into(), addr.port()),
+        Address::Ip(addr) => match zone::of(addr) {
+            Some((ip, interface)) => (Traddr::Link(ip, interface.into()), addr.port()),
+            None => (addr.ip().into(), addr.port()),
+        },
         Address::Unix(_) => (Traddr::Host(address.to_string().into()), 0),
     };
     PortAddress { traddr, trsvcid }

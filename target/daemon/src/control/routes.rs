@@ -18,6 +18,7 @@ use super::api::{
 use super::fault::Refusals;
 use super::{Fault, Shared, openapi};
 use crate::changes::{ChangeError, Keeper, Outcome, Resize};
+use crate::config::port_address;
 use crate::manage::{Drained, Plan};
 use crate::watch::NamespaceState;
 
@@ -295,7 +296,7 @@ fn status_of(keeper: &Keeper) -> StatusOut {
         namespaces: namespaces(one),
     });
     let ports = manager.ports().into_iter().map(|port| PortOut {
-        address: port.address.to_string(),
+        address: port_address(port.address).to_string(),
         providers: port.provider_names(),
     });
     let controllers = manager.connected().into_iter().map(|one| ControllerOut {

@@ -63,7 +63,7 @@ fn out_port(port: &Port, carried: &Carried, line: &mut impl FnMut(&str)) {
     let leads_to_all = all.all(|it| port.subsystems.contains(&it.nqn));
     line("[[port]]");
     line(&format!("id = {}", port.id));
-    line(&format!("traddr = \"{}\"", port.traddr));
+    line(&format!("traddr = {}", quoted(&port.traddr)));
     line(&format!("trsvcid = {}", port.trsvcid));
     if let Some(bytes) = port.in_capsule.or(usual) {
         line(&format!("in_capsule = {bytes}"));

@@ -229,7 +229,7 @@ impl Manager {
         let ports: Vec<_> = seen
             .ports
             .iter()
-            .map(|port| format!("{} ({})", port.address, port.provider_names()))
+            .map(|port| format!("{} ({})", port.place(), port.provider_names()))
             .collect();
         let count = seen.disks.len();
         let plural = if count == 1 { "" } else { "s" };
