@@ -36,7 +36,7 @@ impl Listener {
     /// Listens for whoever connects to `addr`; port 0 takes a free one.
     pub(crate) fn new(addr: SocketAddr, config: &ShmConfig) -> Result<Self, ListenError> {
         let error = |source| ListenError::new(addr, source);
-        if !is_here(addr.ip()) {
+        if !is_here(addr) {
             return Err(error(io::ErrorKind::AddrNotAvailable.into()));
         }
         make_folder(config).map_err(error)?;
@@ -47,7 +47,9 @@ impl Listener {
         for number in 0..TRIES {
             let [low, high, ..] = random.hash_one(number).to_le_bytes();
             let port = FIRST_FREE | u16::from_le_bytes([low, high]);
-            match Self::at(SocketAddr::new(addr.ip(), port), config) {
+            let mut addr = addr;
+            addr.set_port(port);
+            match Self::at(addr, config) {
                 Err(used) if used.kind() == io::ErrorKind::AddrInUse => {}
                 other => return other.map_err(error),
             }
@@ -86,24 +88,20 @@ impl AsFd for Listener {
 /// `addr` is one of them. Returns the address that was looked for, too.
 pub(crate) fn connect(addr: SocketAddr, config: &ShmConfig) -> io::Result<(Link, IpAddr)> {
     let ip = addr.ip().to_canonical();
-    let at = |ip| {
-        let addr = SocketAddr::new(ip, addr.port());
-        Link::connect(&path(&config.folder, addr), &config.users)
+    let addr = match addr {
+        SocketAddr::V6(_) if ip.is_ipv6() => addr,
+        _ => SocketAddr::new(ip, addr.port()),
     };
-    let mut found = at(ip);
-    // A port on all addresses of IPv6 has those of IPv4 as well.
-    let all: &[IpAddr] = match ip {
-        IpAddr::V4(_) => &[
-            IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        ],
-        IpAddr::V6(_) => &[IpAddr::V6(Ipv6Addr::UNSPECIFIED)],
+    let at = |addr| Link::connect(&path(&config.folder, addr), &config.users);
+    let mut found = at(addr);
+    // A port on all addresses of IPv6 has none of IPv4, as with the other providers.
+    let all: IpAddr = match ip {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    for all in all {
-        // The one at all addresses of this host has none of another host.
-        if found.as_ref().is_err_and(is_nobody) && is_here(ip) {
-            found = at(*all);
-        }
+    // The one at all addresses of this host has none of another host.
+    if found.as_ref().is_err_and(is_nobody) && is_here(addr) {
+        found = at(SocketAddr::new(all, addr.port()));
     }
     match found {
         Ok(link) => Ok((link, ip)),
@@ -130,12 +128,19 @@ fn is_nobody(error: &io::Error) -> bool {
 }
 
 /// Whether an address is one of this host's.
-fn is_here(ip: IpAddr) -> bool {
-    ip.is_loopback() || ip.is_unspecified() || UdpSocket::bind((ip, 0)).is_ok()
+fn is_here(mut addr: SocketAddr) -> bool {
+    addr.set_port(0);
+    let ip = addr.ip();
+    ip.is_loopback() || ip.is_unspecified() || UdpSocket::bind(addr).is_ok()
 }
 
+/// A link-local address has the number of its interface as well, as others have the same.
 fn path(folder: &Path, addr: SocketAddr) -> PathBuf {
-    folder.join(format!("{}-{}.sock", addr.ip(), addr.port()))
+    let zone = match addr {
+        SocketAddr::V6(addr) if addr.scope_id() != 0 => format!("%{}", addr.scope_id()),
+        _ => String::new(),
+    };
+    folder.join(format!("{}{zone}-{}.sock", addr.ip(), addr.port()))
 }
 
 /// The error about a file, whose kind is not to be taken for one of a port
@@ -270,9 +275,11 @@ mod tests {
         drop(listener);
         let listener = Listener::new(addr("[::]:0"), &config).unwrap();
         let port = listener.addr.port();
-        for there in ["[::1]", "127.0.0.1", "[::ffff:127.0.0.1]"] {
-            let (_, sought) = connect(addr(&format!("{there}:{port}")), &config).unwrap();
-            assert_eq!(sought, addr(&format!("{there}:1")).ip().to_canonical());
+        let at = |ip: &str| connect(addr(&format!("{ip}:{port}")), &config);
+        let (_, sought) = at("[::1]").unwrap();
+        assert_eq!(sought, addr("[::1]:1").ip());
+        for other in ["127.0.0.1", "[::ffff:127.0.0.1]"] {
+            assert!(at(other).is_err(), "{other} is an address of IPv4");
         }
     }
 

@@ -126,9 +126,16 @@ mod tests {
     fn whoever_serves_an_address_and_takes_us_says_so() {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path());
-        for listens in ["127.0.0.1:1", "0.0.0.0:1", "[::]:1"] {
-            probed(listens, config.clone(), "127.0.0.1:1", &config).unwrap();
+        for (listens, at) in [
+            ("127.0.0.1:1", "127.0.0.1:1"),
+            ("0.0.0.0:1", "127.0.0.1:1"),
+            ("[::]:1", "[::1]:1"),
+        ] {
+            probed(listens, config.clone(), at, &config).unwrap();
         }
+        // As TCP has it with IPV6_V6ONLY.
+        let other = probed("[::]:1", config.clone(), "127.0.0.1:1", &config).unwrap_err();
+        assert!(matches!(other, Nobody::Absent(_)), "{other}");
         let nobody = probed("127.0.0.1:1", config.clone(), "127.0.0.1:2", &config).unwrap_err();
         assert!(matches!(nobody, Nobody::Absent(_)), "{nobody}");
         assert!(nobody.to_string().contains("127.0.0.1:2"), "{nobody}");

@@ -51,7 +51,10 @@ fn main() {
     match args[..] {
         ["devices"] => show(devices().map(|all| format!("{all:#?}"))),
         ["local", addr] => {
-            show(device_for_local(addr.parse().unwrap()).map(|it| format!("{it:?}")));
+            show(
+                device_for_local(SocketAddr::new(addr.parse().unwrap(), 0))
+                    .map(|it| format!("{it:?}")),
+            );
         }
         ["towards", addr] => {
             show(device_towards(addr.parse().unwrap()).map(|it| format!("{it:?}")));
@@ -296,7 +299,7 @@ fn traffic(addr: IpAddr, seconds: u64) {
             for side in &mut sides {
                 side.events.clear();
             }
-            if device_for_local(addr).is_ok_and(|device| device.is_some()) {
+            if device_for_local(SocketAddr::new(addr, 0)).is_ok_and(|device| device.is_some()) {
                 std::thread::sleep(Duration::from_secs(2));
                 turn(&mut sides, start);
                 connect(&mut sides, 1, at, start);

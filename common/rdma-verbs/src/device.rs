@@ -42,27 +42,30 @@ pub struct DeviceInfo {
     pub interface: Option<String>,
 }
 
-/// The device that serves an address of this machine; for the address that
+/// The device that serves an address of this machine, whatever its port number; for the address that
 /// stands for all of them any device that is up. `None` when no device does,
 /// and when this machine cannot use any: [`devices`] says why.
 ///
 /// # Errors
 /// [`VerbsError`] when the address is on no interface, or its device has no
 /// usable GID for it.
-pub fn device_for_local(addr: IpAddr) -> Result<Option<DeviceInfo>, VerbsError> {
+pub fn device_for_local(addr: SocketAddr) -> Result<Option<DeviceInfo>, VerbsError> {
     let Ok(all) = devices() else {
         return Ok(None);
     };
-    if addr.is_unspecified() {
+    let ip = addr.ip();
+    if ip.is_unspecified() {
         return Ok(all.into_iter().find(|one| one.active));
     }
     let channel = EventChannel::new().map_err(call("opening the RDMA connection manager"))?;
     let id = CmId::new(&channel, 0).map_err(call("making an RDMA connection identifier"))?;
-    match id.bind(SocketAddr::new(addr, 0)) {
+    let mut any_port = addr;
+    any_port.set_port(0);
+    match id.bind(any_port) {
         Ok(()) => of_id(&id),
         Err(error) => match error.raw_os_error() {
-            Some(libc::EADDRNOTAVAIL) => Err(VerbsError::NoSuchAddress { addr }),
-            Some(libc::ENODEV) => without_gid(addr, &all),
+            Some(libc::EADDRNOTAVAIL) => Err(VerbsError::NoSuchAddress { addr: ip }),
+            Some(libc::ENODEV) => without_gid(ip, &all),
             _ => Err(call("binding an address of this machine")(error)),
         },
     }

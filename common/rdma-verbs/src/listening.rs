@@ -68,7 +68,8 @@ impl Group {
         }
         let id = open(&self.channel, addr)?;
         let port = id.local_addr().map_or(addr.port(), |local| local.port());
-        let addr = SocketAddr::new(addr.ip(), port);
+        let mut addr = addr;
+        addr.set_port(port);
         listeners.push(Listener {
             addr,
             id: Some(id),
@@ -192,6 +193,10 @@ impl Listener {
 fn open(channel: &Arc<EventChannel>, addr: SocketAddr) -> io::Result<CmId> {
     let id = CmId::new(channel, 0)?;
     id.set_reuse_addr()?;
+    if addr.is_ipv6() {
+        // `[::]` means IPv6; IPv4 has an address of its own.
+        id.set_only_v6()?;
+    }
     id.bind(addr)?;
     id.listen(BACKLOG)?;
     Ok(id)

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::net::{AddrParseError, IpAddr, SocketAddr};
+use std::net::{AddrParseError, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::str::FromStr;
@@ -79,6 +79,23 @@ pub enum AddressError {
     },
 }
 
+/// Why an IP address is of no one machine, or not written as the one it is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnusableAddress {
+    /// One of IPv4 as IPv6 has it (RFC 4291, section 2.5.5.2).
+    #[error("{0} is an IPv4 address in the form of IPv6; write {1}")]
+    Mapped(Ipv6Addr, Ipv4Addr),
+    /// Of many machines.
+    #[error("{0} is a multicast address; give the address of one machine")]
+    Multicast(IpAddr),
+    /// Of all machines.
+    #[error("{0} is the broadcast address; give the address of one machine")]
+    Broadcast(IpAddr),
+    /// Every interface has such addresses (RFC 4291, section 2.5.6).
+    #[error("{0} is a link-local address; name the interface that leads to it, as in {0}%eth0")]
+    NoZone(Ipv6Addr),
+}
+
 /// The provider does not serve addresses of that kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the {provider} provider does not serve Unix sockets such as {addr}; iwarp does")]
@@ -126,6 +143,28 @@ impl Address {
     pub fn ip_only(self, provider: &'static str) -> Result<SocketAddr, WrongKind> {
         let addr = self;
         addr.socket_addr().ok_or(WrongKind { addr, provider })
+    }
+
+    /// Whether it is the address of one machine, or stands for all addresses of this one. The
+    /// kernel says of others no more than that an argument is invalid.
+    ///
+    /// # Errors
+    /// [`UnusableAddress`] says what to write.
+    pub fn check(self) -> Result<(), UnusableAddress> {
+        match self.socket_addr() {
+            Some(addr) if addr.ip().is_multicast() => Err(UnusableAddress::Multicast(addr.ip())),
+            Some(SocketAddr::V4(addr)) if addr.ip().is_broadcast() => {
+                Err(UnusableAddress::Broadcast((*addr.ip()).into()))
+            }
+            Some(SocketAddr::V6(addr)) => match addr.ip().to_ipv4_mapped() {
+                Some(v4) => Err(UnusableAddress::Mapped(*addr.ip(), v4)),
+                None if addr.ip().is_unicast_link_local() && addr.scope_id() == 0 => {
+                    Err(UnusableAddress::NoZone(*addr.ip()))
+                }
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
     }
 
     /// The number of the port. 0 means any that is free; a Unix socket has
@@ -267,6 +306,7 @@ mod tests {
         for text in [
             "127.0.0.1:4420",
             "[fd00::1]:0",
+            "[fe80::1%3]:4420",
             "unix:/run/nvmeof/nvmeof.sock",
             "unix:/with space/ä",
         ] {
@@ -277,6 +317,29 @@ mod tests {
         let ip: Address = "[fd00::1]:7".parse().unwrap();
         assert_eq!((ip.ip(), ip.port()), ("fd00::1".parse().ok(), Some(7)));
         assert_eq!(ip.ip_only("verbs"), Ok("[fd00::1]:7".parse().unwrap()));
+    }
+
+    #[test]
+    fn addresses_of_no_one_machine_are_told_with_what_to_write() {
+        for (text, words) in [
+            ("[::ffff:10.0.0.1]:1", "write 10.0.0.1"),
+            ("224.0.0.1:1", "multicast"),
+            ("[ff02::1]:1", "multicast"),
+            ("255.255.255.255:1", "broadcast"),
+            ("[fe80::1]:1", "fe80::1%eth0"),
+        ] {
+            let why = text.parse::<Address>().unwrap().check().unwrap_err();
+            assert!(why.to_string().contains(words), "{why}");
+        }
+        for text in [
+            "10.0.0.1:1",
+            "0.0.0.0:1",
+            "[::]:1",
+            "[fe80::1%3]:1",
+            "unix:/a",
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().check(), Ok(()), "{text}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use crate::address::{Address, WrongKind};
+use crate::address::{Address, UnusableAddress, WrongKind};
 
 /// A call was refused: why, and what it was given, back.
 #[derive(Debug)]
@@ -107,6 +107,22 @@ pub enum ListenError {
         /// Address asked for.
         addr: Address,
     },
+    /// The interface that leads to the address is not there.
+    #[error(
+        "the interface of {addr} is not there; `ip link` shows those there are and their numbers"
+    )]
+    NoSuchInterface {
+        /// Address asked for.
+        addr: Address,
+    },
+    /// No address of one machine.
+    #[error("cannot listen on {addr}: {why}")]
+    Unusable {
+        /// Address asked for.
+        addr: Address,
+        /// Why, and what to write.
+        why: UnusableAddress,
+    },
     /// Not allowed.
     #[error("no permission to listen on {addr}; {}", not_permitted(.addr))]
     Permission {
@@ -131,7 +147,11 @@ impl ListenError {
     #[must_use]
     pub fn new(addr: impl Into<Address>, source: io::Error) -> Self {
         let addr = addr.into();
+        if let Err(why) = addr.check() {
+            return Self::Unusable { addr, why };
+        }
         match source.kind() {
+            _ if source.raw_os_error() == Some(ENODEV) => Self::NoSuchInterface { addr },
             io::ErrorKind::AddrInUse => Self::InUse { addr },
             io::ErrorKind::AddrNotAvailable => Self::NoSuchAddress { addr },
             io::ErrorKind::PermissionDenied => Self::Permission { addr },
@@ -139,6 +159,9 @@ impl ListenError {
         }
     }
 }
+
+/// What the kernel says of an interface that is not there (errno(3)).
+const ENODEV: i32 = 19;
 
 /// What to do about an address that is in use.
 fn in_use(addr: &Address) -> &'static str {

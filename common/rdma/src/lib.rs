@@ -29,7 +29,9 @@ mod steering;
 mod whose;
 mod work;
 
-pub use address::{Address, AddressError, Peer, UnixPath, UnixPathError, WrongKind};
+pub use address::{
+    Address, AddressError, Peer, UnixPath, UnixPathError, UnusableAddress, WrongKind,
+};
 pub use error::{CloseReason, ConnectError, ExposeError, Fault, ListenError, PostError, Refused};
 pub use event::{Completion, ConnectRequest, Event, Received};
 pub use inline::{Bytes, Inline, PrivateData, TooLong};

@@ -30,6 +30,7 @@ pub mod registers;
 pub mod sgl;
 pub mod sqe;
 pub mod status;
+pub mod text;
 
 pub use ascii::Ascii;
 pub use cqe::Cqe;

@@ -1,8 +1,15 @@
-//! NVMe qualified names (Base 2.0, 4.5).
+//! NVMe qualified names (Base 2.1, 4.7).
+//!
+//! The specification asks for a form, `nqn.yyyy-mm.reversed.domain:name`. Linux and SPDK do
+//! not: they take any text, and there are targets called `testnqn` and hosts called
+//! `hostnqn`. So any text is a name here; what we make up has the form, and
+//! [`Nqn::check_form`] says what is unusual about others.
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
 use core::str::FromStr;
+
+use crate::text::Escaped;
 
 /// Longest name in bytes.
 pub const NQN_MAX: usize = 223;
@@ -13,14 +20,16 @@ pub const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
 /// Start of a name made of a UUID.
 pub const UUID_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 
-/// A valid NVMe qualified name.
+/// A name: 1 to 223 bytes of UTF-8 without control characters. It is displayed with
+/// characters escaped that a terminal obeys or hides ([`Escaped`]); [`as_str`](Self::as_str)
+/// is the name itself.
 #[derive(Clone, Copy)]
 pub struct Nqn {
     len: u8,
     bytes: [u8; NQN_MAX],
 }
 
-/// What is wrong with a name.
+/// What is wrong with a name, or unusual about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NqnError {
     /// No name at all.
@@ -32,12 +41,12 @@ pub enum NqnError {
     },
     /// Not UTF-8.
     NotUtf8,
-    /// A control character or white space in it.
-    Unprintable {
+    /// A control character in it.
+    Control {
         /// Where, in bytes.
         at: usize,
     },
-    /// Does not start with `nqn.yyyy-mm.` and a reversed domain name.
+    /// Is not one word that starts with `nqn.yyyy-mm.` and a reversed domain name.
     Form,
     /// Starts like a UUID name and does not go on with a UUID.
     Uuid,
@@ -55,11 +64,8 @@ impl fmt::Display for NqnError {
                 write!(f, "the NQN has {len} bytes, at most {NQN_MAX} are possible")
             }
             Self::NotUtf8 => f.write_str("the NQN is not UTF-8"),
-            Self::Unprintable { at } => {
-                write!(
-                    f,
-                    "the NQN has white space or a control character at byte {at}"
-                )
+            Self::Control { at } => {
+                write!(f, "the NQN has a control character at byte {at}")
             }
             Self::Form => f.write_str(
                 "the NQN is not of the form nqn.yyyy-mm.reversed.domain:name, \
@@ -85,13 +91,53 @@ impl Nqn {
         }
     }
 
-    /// Checks a name.
+    /// Any text that can be a name.
     ///
     /// # Errors
-    /// [`NqnError`] says what is wrong.
+    /// [`NqnError`] when it is not 1 to 223 bytes without control characters.
     pub fn new(name: &str) -> Result<Self, NqnError> {
-        check(name)?;
-        Self::copied(name)
+        if name.is_empty() {
+            return Err(NqnError::Empty);
+        }
+        // A NUL ends the name on the wire; the others are refused because a name is copied
+        // into files and logs that have one on a line.
+        match name.char_indices().find(|(_, c)| c.is_control()) {
+            Some((at, _)) => Err(NqnError::Control { at }),
+            None => Self::copied(name),
+        }
+    }
+
+    /// The name that a UUID makes (Base 2.1, 4.7).
+    #[must_use]
+    pub fn of_uuid(uuid: &[u8; 16]) -> Self {
+        let mut name = Self {
+            len: 0,
+            bytes: [0; NQN_MAX],
+        };
+        UUID_PREFIX.bytes().for_each(|byte| name.push(byte));
+        for (at, byte) in uuid.iter().enumerate() {
+            if matches!(at, 4 | 6 | 8 | 10) {
+                name.push(b'-');
+            }
+            name.push(HEX_DIGITS[usize::from(byte >> 4)]);
+            name.push(HEX_DIGITS[usize::from(byte & 0xf)]);
+        }
+        name
+    }
+
+    fn push(&mut self, byte: u8) {
+        if let Some(to) = self.bytes.get_mut(usize::from(self.len)) {
+            *to = byte;
+            self.len += 1;
+        }
+    }
+
+    /// Whether it has the form that the specification asks for.
+    ///
+    /// # Errors
+    /// [`NqnError`] says how it differs.
+    pub fn check_form(&self) -> Result<(), NqnError> {
+        check_form(self.as_str())
     }
 
     fn copied(name: &str) -> Result<Self, NqnError> {
@@ -111,19 +157,6 @@ impl Nqn {
     /// [`NqnError`] says what is wrong.
     pub fn from_field(field: &[u8; NQN_FIELD]) -> Result<Self, NqnError> {
         Self::new(name_of(field)?)
-    }
-
-    /// Reads the field of the connect data as a peer filled it. There are
-    /// hosts whose names are not of the form that the specification wants;
-    /// what matters is that the name can be compared and written to a log.
-    ///
-    /// # Errors
-    /// [`NqnError`] when it is not 1 to 223 bytes of UTF-8 without control
-    /// characters, with a NUL after them.
-    pub fn from_peer(field: &[u8; NQN_FIELD]) -> Result<Self, NqnError> {
-        let name = name_of(field)?;
-        check_text(name)?;
-        Self::copied(name)
     }
 
     /// The NUL-padded field.
@@ -150,6 +183,7 @@ impl Nqn {
     }
 }
 
+const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 const DISCOVERY_LEN: u8 = 36;
 const _: () = assert!(DISCOVERY.len() == DISCOVERY_LEN as usize);
 const _: () = assert!(NQN_MAX <= u8::MAX as usize);
@@ -163,24 +197,9 @@ fn name_of(field: &[u8; NQN_FIELD]) -> Result<&str, NqnError> {
     core::str::from_utf8(name).map_err(|_| NqnError::NotUtf8)
 }
 
-/// What every name must be, whoever made it.
-fn check_text(name: &str) -> Result<(), NqnError> {
-    if name.is_empty() {
-        return Err(NqnError::Empty);
-    }
-    if name.len() > NQN_MAX {
-        return Err(NqnError::TooLong { len: name.len() });
-    }
-    match name.char_indices().find(|(_, c)| c.is_control()) {
-        Some((at, _)) => Err(NqnError::Unprintable { at }),
-        None => Ok(()),
-    }
-}
-
-fn check(name: &str) -> Result<(), NqnError> {
-    check_text(name)?;
-    if let Some((at, _)) = name.char_indices().find(|(_, c)| c.is_whitespace()) {
-        return Err(NqnError::Unprintable { at });
+fn check_form(name: &str) -> Result<(), NqnError> {
+    if name.contains(char::is_whitespace) {
+        return Err(NqnError::Form);
     }
     if let Some(uuid) = name.strip_prefix(UUID_PREFIX) {
         return if is_uuid(uuid) {
@@ -255,7 +274,7 @@ impl Hash for Nqn {
 
 impl fmt::Display for Nqn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
+        Escaped(self.as_str()).fmt(f)
     }
 }
 
@@ -283,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_are_good() {
+    fn names_of_the_form_have_nothing_unusual() {
         for name in [
             DISCOVERY,
             "nqn.2026-11.org.example:disk",
@@ -291,19 +310,26 @@ mod tests {
             "nqn.2014-08.org.nvmexpress:uuid:2d8d9a4c-3f1b-4c7e-9a51-0123456789AB",
             "nqn.2026-11.org.example:a:b.c-\u{e4}",
         ] {
-            assert_eq!(Nqn::new(name).unwrap().as_str(), name);
+            let nqn = Nqn::new(name).unwrap();
+            assert_eq!((nqn.as_str(), nqn.check_form()), (name, Ok(())));
         }
         assert_eq!(Nqn::new(DISCOVERY).unwrap(), Nqn::discovery());
     }
 
     #[test]
-    fn names_that_are_not() {
-        let long = std::format!("nqn.2026-11.org.example:{}", "x".repeat(200));
-        for (name, error) in [
-            ("", NqnError::Empty),
-            (long.as_str(), NqnError::TooLong { len: 224 }),
-            ("nqn.2026-11.org.exa mple", NqnError::Unprintable { at: 19 }),
-            ("nqn.2026-11.org\n", NqnError::Unprintable { at: 15 }),
+    fn names_that_linux_and_its_tools_take_are_names() {
+        for (name, unusual) in [
+            ("testnqn", NqnError::Form),
+            ("clvol", NqnError::Form),
+            ("hostnqn", NqnError::Form),
+            ("blktests-subsystem-1", NqnError::Form),
+            (
+                "nqn.nvme-subsystem-1-2d8d9a4c-3f1b-4c7e-9a51-0123456789ab",
+                NqnError::Form,
+            ),
+            ("my host", NqnError::Form),
+            ("nqn.2026-11.org.exa mple", NqnError::Form),
+            ("a\u{202e}b", NqnError::Form),
             ("iqn.2026-11.org.example", NqnError::Form),
             ("nqn.2026-13.org.example", NqnError::Form),
             ("nqn.26-11.org.example", NqnError::Form),
@@ -312,9 +338,46 @@ mod tests {
             ("nqn.2026-11..org", NqnError::Form),
             ("nqn.2014-08.org.nvmexpress:uuid:2d8d9a4c", NqnError::Uuid),
         ] {
+            let nqn = Nqn::new(name).unwrap();
+            assert_eq!(nqn.as_str(), name);
+            assert_eq!(Nqn::from_field(&nqn.to_field()), Ok(nqn));
+            assert_eq!(nqn.check_form(), Err(unusual), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn what_no_field_can_carry_is_no_name() {
+        let long = "x".repeat(224);
+        for (name, error) in [
+            ("", NqnError::Empty),
+            (long.as_str(), NqnError::TooLong { len: 224 }),
+            ("a\0b", NqnError::Control { at: 1 }),
+            ("nqn.2026-11.org\n", NqnError::Control { at: 15 }),
+            ("a\x1b[2J", NqnError::Control { at: 1 }),
+            ("\u{85}", NqnError::Control { at: 0 }),
+        ] {
             assert_eq!(Nqn::new(name), Err(error), "{name:?}");
             assert!(!error.to_string().is_empty());
         }
+    }
+
+    #[test]
+    fn a_name_of_a_uuid_has_the_form() {
+        let uuid = core::array::from_fn(|at| u8::try_from(at * 0x11).unwrap());
+        let nqn = Nqn::of_uuid(&uuid);
+        let expected = std::format!("{UUID_PREFIX}00112233-4455-6677-8899-aabbccddeeff");
+        assert_eq!(
+            (nqn.as_str(), nqn.check_form()),
+            (expected.as_str(), Ok(()))
+        );
+    }
+
+    #[test]
+    fn a_name_is_displayed_without_what_a_terminal_obeys() {
+        let nqn = Nqn::new("a\u{202e}\u{2028}\u{200b}\u{feff}b").unwrap();
+        let shown = "a\\u202E\\u2028\\u200B\\uFEFFb";
+        assert_eq!(nqn.to_string(), shown);
+        assert_eq!(std::format!("{nqn:?}"), std::format!("Nqn({shown})"));
     }
 
     #[test]
@@ -327,32 +390,6 @@ mod tests {
         let mut field = [0; 256];
         field[..2].copy_from_slice(&[0xff, 0xfe]);
         assert_eq!(Nqn::from_field(&field), Err(NqnError::NotUtf8));
-    }
-
-    #[test]
-    fn names_of_peers_need_no_form_but_cannot_forge_a_log() {
-        let field = |name: &[u8]| {
-            let mut field = [0; NQN_FIELD];
-            field[..name.len()].copy_from_slice(name);
-            field
-        };
-        for good in ["my host", "iqn.2026-11.org.example", "x"] {
-            let nqn = Nqn::from_peer(&field(good.as_bytes())).unwrap();
-            assert_eq!(nqn.as_str(), good);
-        }
-        let long = [b'x'; 224];
-        for (bad, error) in [
-            (&b""[..], NqnError::Empty),
-            (b"a\nb", NqnError::Unprintable { at: 1 }),
-            (b"a\x1b[2J", NqnError::Unprintable { at: 1 }),
-            (b"\xc2\x85", NqnError::Unprintable { at: 0 }),
-            (b"\xff", NqnError::NotUtf8),
-            (&long, NqnError::TooLong { len: 224 }),
-        ] {
-            assert_eq!(Nqn::from_peer(&field(bad)), Err(error));
-        }
-        let unterminated = Nqn::from_peer(&[b'x'; NQN_FIELD]);
-        assert_eq!(unterminated, Err(NqnError::NotTerminated));
     }
 
     proptest! {
@@ -378,7 +415,7 @@ mod tests {
             tail in "(:[A-Za-z0-9.:_-]{0,40})?",
         ) {
             let name = std::format!("nqn.{year}-{month:02}.{domain}{tail}");
-            prop_assert!(Nqn::new(&name).is_ok(), "{}", name);
+            prop_assert_eq!(Nqn::new(&name).map(|nqn| nqn.check_form()), Ok(Ok(())));
         }
     }
 }

@@ -43,6 +43,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn link_local_addresses_keep_their_interface() {
+        let addr = resolve("fe80::1%lo", Some(4421)).unwrap();
+        let text = addr.to_string();
+        assert!(
+            text.starts_with("[fe80::1%") && text.ends_with("]:4421"),
+            "{text}"
+        );
+        assert_eq!(addr.check(), Ok(()));
+    }
+
+    #[test]
     fn addresses_are_of_ip_with_a_port_or_of_unix_without() {
         for (traddr, trsvcid, expected) in [
             ("127.0.0.1", None, "127.0.0.1:4420"),

@@ -4,6 +4,7 @@ mod bench;
 mod inside;
 mod ranges;
 
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -350,6 +351,7 @@ impl Target {
         if let Some(hostid) = self.hostid {
             identity.hostid = hostid;
         }
+        warn_if_unusual("host", &identity.hostnqn);
         Ok(identity)
     }
 
@@ -385,6 +387,7 @@ impl Target {
 impl Subsystem {
     /// How to connect for admin commands alone.
     pub(crate) fn options(&self) -> Result<ConnectOptions, Failure> {
+        warn_if_unusual("subsystem", &self.nqn);
         let mut options = ConnectOptions::new(self.target.addr()?, self.nqn);
         options.io_queues = 0;
         options.keep_alive = Duration::from_secs(self.keep_alive_tmo.into());
@@ -400,6 +403,17 @@ impl Io {
         options.io_queues = self.nr_io_queues;
         options.queue_size = self.queue_size;
         Ok(options)
+    }
+}
+
+/// Targets and hosts may be strict; ours and Linux take any name.
+fn warn_if_unusual(whose: &str, name: &Nqn) {
+    if let Err(error) = name.check_form() {
+        // Without standard error there is nobody to tell.
+        let _ = writeln!(
+            io::stderr(),
+            "nvmeof: {whose} {name}: {error}; it is used as it is"
+        );
     }
 }
 

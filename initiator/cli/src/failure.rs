@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use nvmeof_initiator::{Error, MachineError};
+use nvmeof_wire::text::Lines;
 
 /// A failure with what to do about it.
 #[derive(Debug)]
@@ -61,7 +62,7 @@ impl Failure {
     /// Prints it; the exit status.
     pub(crate) fn report(&self) -> ExitCode {
         // Without standard error there is nobody to tell.
-        let _ = io::stderr().write_all(self.text().as_bytes());
+        let _ = write!(io::stderr(), "{}", Lines(&self.text()));
         self.status.into()
     }
 }

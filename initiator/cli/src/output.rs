@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use nvmeof_wire::text::{Escaped, Json};
 use serde_json::{Map, Value};
 
 use crate::args::Format;
@@ -14,11 +15,12 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// Adds a field that reads the same for people and programs.
+    /// Adds a field that reads the same for people and programs, but for characters that a
+    /// terminal obeys or hides.
     pub(crate) fn add(&mut self, name: &'static str, value: impl Into<Value>) -> &mut Self {
         let value = value.into();
         let text = match &value {
-            Value::String(text) => text.clone(),
+            Value::String(text) => Escaped(text).to_string(),
             other => other.to_string(),
         };
         self.fields.push((name, value, text));
@@ -83,7 +85,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Text of a field that ends with NUL.
+/// Text of a field that ends with NUL. What controls a terminal becomes `?`.
 pub(crate) fn text(field: &[u8]) -> String {
     let end = field.iter().position(|byte| *byte == 0);
     let text = field.get(..end.unwrap_or(field.len())).unwrap_or_default();
@@ -93,7 +95,7 @@ pub(crate) fn text(field: &[u8]) -> String {
 
 /// Prints JSON.
 pub(crate) fn json(value: &Value) -> Result<(), Failure> {
-    print(format!("{value:#}\n").as_bytes())
+    print(Json(&format!("{value:#}\n")).to_string().as_bytes())
 }
 
 /// Prints to standard output. That nobody reads any more is not a failure.
@@ -154,6 +156,10 @@ mod tests {
     #[test]
     fn text_of_a_peer_is_harmless() {
         assert_eq!(text(b"nqn\x1b[2J\0rest"), "nqn?[2J");
+        let mut fields = Fields::default();
+        fields.add("subnqn", text("a\u{202e}b\u{200b}\\".as_bytes()));
+        assert_eq!(fields.to_text(), "subnqn : a\\u202Eb\\u200B\\\\\n");
+        assert_eq!(fields.to_json()["subnqn"], "a\u{202e}b\u{200b}\\");
         assert_eq!(large(u128::MAX), u128::MAX.to_string());
     }
 }

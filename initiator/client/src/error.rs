@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -261,7 +262,10 @@ impl Error {
         let text = match error {
             ConnectError::Config(error) => error.to_string(),
             ConnectError::Kind(error) => error.to_string(),
-            ConnectError::Io { source, .. } => source.to_string(),
+            ConnectError::Io { source, .. } => match addr.check() {
+                Err(why) => why.to_string(),
+                Ok(()) => source.to_string(),
+            },
         };
         MachineError::Connect { addr, text }.into()
     }
@@ -319,6 +323,9 @@ impl Setup {
 /// How the tools are told where a target is.
 fn words(addr: Address) -> String {
     match addr {
+        Address::Ip(SocketAddr::V6(addr)) if addr.scope_id() != 0 => {
+            format!("-a {}%{} -s {}", addr.ip(), addr.scope_id(), addr.port())
+        }
         Address::Ip(addr) => format!("-a {} -s {}", addr.ip(), addr.port()),
         Address::Unix(_) => format!("-a {addr}"),
     }
@@ -365,6 +372,9 @@ impl Lost {
     }
 
     fn remedy(&self) -> Option<String> {
+        if let (false, Err(why)) = (self.established, self.addr.check()) {
+            return Some(why.to_string());
+        }
         let text = match (&self.cause, self.established) {
             (LostCause::Network(reason), false) => {
                 unreached_remedy(self.addr, network_kind(reason))
@@ -443,6 +453,10 @@ impl MachineError {
             Self::Provider { name: "verbs", .. } => {
                 Some("--provider iwarp needs no RDMA device, where the target serves iWARP")
             }
+            Self::Connect {
+                addr: Address::Ip(_),
+                ..
+            } => Some("check address (-a) and port (-s); `ip route get` shows the way there"),
             Self::NobodyHere(_) => Some(
                 "check that the target runs on this host with provider \"shm\" or \"auto\", and \
                  that its shm.users has this user; --shm-folder names its shm.folder",

@@ -161,6 +161,13 @@ mod tests {
     }
 
     #[test]
+    fn names_that_linux_takes_are_taken() {
+        let found = identity("linux", &[("etc/nvme/hostnqn", "hostnqn\n")]).unwrap();
+        assert_eq!(found.hostnqn.as_str(), "hostnqn");
+        assert_ne!(found.hostid, [0; 16]);
+    }
+
+    #[test]
     fn without_files_the_machine_gives_the_same_name_every_time() {
         let files = [("etc/machine-id", "0123456789abcdef0123456789abcdef\n")];
         let first = identity("machine", &files).unwrap();
@@ -184,7 +191,8 @@ mod tests {
 
     #[test]
     fn bad_files_are_named() {
-        let error = identity("bad", &[("etc/nvme/hostnqn", "me\n")]).unwrap_err();
+        let long = "x".repeat(224);
+        let error = identity("bad", &[("etc/nvme/hostnqn", &long)]).unwrap_err();
         assert!(error.to_string().contains("etc/nvme/hostnqn"), "{error}");
         assert!(parse_hostid("00000000-0000-0000-0000-000000000000").is_err());
         assert!(parse_hostid("x").is_err());

@@ -4,7 +4,8 @@ use nvmeof_initiator_core::copy::COPY_ENTRY_LEN;
 use nvmeof_initiator_core::{CopyLimits, CopyPart, Operation, Range};
 use nvmeof_memory::Buf;
 use nvmeof_wire::admin::Cns;
-use nvmeof_wire::identify::IdentifyControllerNvm;
+use nvmeof_wire::identify::namespace::Nsfeat;
+use nvmeof_wire::identify::{IdentifyController, IdentifyControllerNvm, IdentifyNamespace};
 use zerocopy::FromBytes;
 
 use crate::error::{Error, UsageError};
@@ -72,7 +73,8 @@ impl Namespace {
     /// Compares the blocks from `lba` with the first half of `buf` and, if there
     /// is no difference, writes the second half there, with nothing of another's
     /// in between. A difference is an [`Error::Command`] with `Compare Failure`;
-    /// then nothing is written. Not more blocks than the namespace allows (NACWU).
+    /// then nothing is written. Not more blocks than the namespace allows (NACWU), or else the
+    /// controller (ACWU).
     ///
     /// # Errors
     /// As said, and as [`read`](Self::read).
@@ -87,6 +89,15 @@ impl Namespace {
             Ok(count) => count,
             Err(error) => return Err(Failed::new(error, buf)),
         };
+        let (most, field) =
+            compare_and_write_limit(self.identify(), &self.controller().info().identify);
+        if count > most {
+            let text = format!(
+                "{count} blocks are more than the {most} that are compared and written at once \
+                 ({field}); give fewer"
+            );
+            return Err(Failed::new(UsageError::Other(text), buf));
+        }
         self.move_run(Operation::CompareWrite, lba, count, buf, options.fua)
             .await
     }
@@ -127,5 +138,47 @@ impl Namespace {
             done += some;
         }
         Ok(())
+    }
+}
+
+/// Most blocks of a fused Compare and Write, and the field that says so. NVM 1.0, 4.1.5.1,
+/// NACWU: with NSABP set in NSFEAT it counts, unless it is 0, which stands for ACWU of Identify
+/// Controller. Both are zero-based.
+fn compare_and_write_limit(
+    namespace: &IdentifyNamespace,
+    controller: &IdentifyController,
+) -> (u64, &'static str) {
+    let of_namespace = namespace.nacwu.get();
+    if namespace.nsfeat().contains(Nsfeat::NSABP) && of_namespace > 0 {
+        return (u64::from(of_namespace) + 1, "id-ns: nacwu");
+    }
+    (u64::from(controller.acwu.get()) + 1, "id-ctrl: acwu")
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::FromZeros;
+
+    use super::*;
+
+    #[test]
+    fn compare_and_write_limit_is_the_namespaces_or_the_controllers() {
+        let limit = |nsfeat: Nsfeat, nacwu: u16, acwu: u16| {
+            let (mut namespace, mut controller) = (
+                IdentifyNamespace::new_zeroed(),
+                IdentifyController::new_zeroed(),
+            );
+            namespace.nsfeat = nsfeat.bits();
+            namespace.nacwu = nacwu.into();
+            controller.acwu = acwu.into();
+            compare_and_write_limit(&namespace, &controller)
+        };
+        let none = Nsfeat::empty();
+        // As SPDK has it: one block.
+        assert_eq!(limit(none, 0, 0), (1, "id-ctrl: acwu"));
+        assert_eq!(limit(none, 7, 3), (4, "id-ctrl: acwu"));
+        assert_eq!(limit(Nsfeat::NSABP, 0, 3), (4, "id-ctrl: acwu"));
+        assert_eq!(limit(Nsfeat::NSABP, 7, 0), (8, "id-ns: nacwu"));
+        assert_eq!(limit(Nsfeat::NSABP, 0xffff, 0), (65_536, "id-ns: nacwu"));
     }
 }

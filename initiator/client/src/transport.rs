@@ -292,7 +292,9 @@ mod verbs {
 
     /// The device whose interface has that address.
     pub(super) fn at(ip: IpAddr) -> Result<Option<String>, Error> {
-        Ok(device_for_local(ip).map_err(lacks)?.map(words))
+        Ok(device_for_local(SocketAddr::new(ip, 0))
+            .map_err(lacks)?
+            .map(words))
     }
 
     pub(super) fn why_none(addr: SocketAddr) -> String {

@@ -356,7 +356,8 @@ impl CommandError {
             | Status::TRANSIENT_TRANSPORT_ERROR => "try again",
             Status::INVALID_OPCODE => "the controller does not know this command",
             Status::ATOMIC_WRITE_UNIT_EXCEEDED => {
-                "so many blocks cannot be compared and written at once; give fewer (id-ns: nacwu)"
+                "so many blocks cannot be compared and written at once; give fewer (id-ns: nacwu, \
+                 or id-ctrl: acwu)"
             }
             Status::OVERLAPPING_RANGE => "a source range overlaps the destination",
             Status::COMPARE_FAILURE => "the data on the namespace is not the data given",

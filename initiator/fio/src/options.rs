@@ -116,9 +116,19 @@ fn resolve_ip(text: &str) -> Result<SocketAddr, Failure> {
     if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
         return Ok(SocketAddr::new(ip, PORT));
     }
-    let found = match text.rsplit_once(':') {
-        Some(_) => text.to_socket_addrs(),
-        None => (text, PORT).to_socket_addrs(),
+    let bracketed = text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    let found = match (bracketed, text.rsplit_once(':')) {
+        // The zone of a link-local address may be a name: fe80::1%eth0.
+        (Some((ip, rest)), _) => {
+            let port = match rest.strip_prefix(':') {
+                Some(port) => port.parse(),
+                None => Ok(PORT),
+            };
+            let port = port.map_err(|error| wrong(format!("address={text}: port: {error}")))?;
+            (ip, port).to_socket_addrs()
+        }
+        (None, Some(_)) if !text.contains('%') => text.to_socket_addrs(),
+        _ => (text, PORT).to_socket_addrs(),
     };
     let found = found.map_err(|error| {
         wrong(format!(
@@ -166,6 +176,9 @@ mod tests {
         }
         assert!(resolve_ip("localhost:99").unwrap().ip().is_loopback());
         assert!(resolve_ip("localhost").unwrap().ip().is_loopback());
+        let link = resolve_ip("[fe80::1%lo]:99").unwrap();
+        assert_eq!(resolve_ip("fe80::1%lo").unwrap().ip(), link.ip());
+        assert!(matches!(link, SocketAddr::V6(link) if link.scope_id() > 0 && link.port() == 99));
     }
 
     #[test]
@@ -225,10 +238,10 @@ mod tests {
             ),
             (
                 Given {
-                    subsystem: Some("disk"),
+                    subsystem: Some("di\nsk"),
                     ..GIVEN
                 },
-                "subsystem=disk",
+                "subsystem=di",
             ),
             (
                 Given {

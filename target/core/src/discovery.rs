@@ -143,7 +143,7 @@ fn ways(model: &Model, asker: &Asker<'_>, nqn: Option<&Nqn>, mut each: impl FnMu
         // On all addresses it depends on this one what serves it.
         let at = match traddr {
             Traddr::Ip(ip) if port.traddr.is_unspecified() && local.is_some() => Some(ip),
-            Traddr::Ip(_) | Traddr::Host(_) => None,
+            Traddr::Ip(_) | Traddr::Link(..) | Traddr::Host(_) => None,
         };
         // One entry for each way to the same address: hosts look at the
         // provider type, or try one after the other.
@@ -167,6 +167,14 @@ fn reachable(traddr: &Traddr, local: Option<Local>) -> Option<Traddr> {
         // do with the entry: Linux takes no address family but those of IP with
         // this transport.
         (Traddr::Host(_), other) => return (other == Some(Local::Host)).then(|| traddr.clone()),
+        // RFC 4007, section 6: what an interface is called is the business of each machine,
+        // so that a host that came by the address is told of it without one, and others
+        // might not be on that link.
+        (Traddr::Link(ip, _), Some(Local::Ip(local))) => {
+            return (local == *ip).then_some(Traddr::Ip(local));
+        }
+        (Traddr::Link(ip, _), None) => return Some(Traddr::Ip((*ip).into())),
+        (Traddr::Link(..), Some(Local::Host)) => return Some(traddr.clone()),
         (Traddr::Ip(ip), _) => *ip,
     };
     let ip = match local {
@@ -189,9 +197,9 @@ fn reachable_ip(traddr: IpAddr, local: IpAddr) -> Option<IpAddr> {
     if !traddr.is_unspecified() {
         return Some(traddr);
     }
-    // A port on all addresses of IPv6 has those of IPv4 as well.
-    let has_it = traddr.is_ipv6() || local.is_ipv4();
-    has_it.then_some(local)
+    // A port on all addresses of IPv6 has none of IPv4 (IPV6_V6ONLY), whatever provider
+    // serves it.
+    (traddr.is_ipv6() == local.is_ipv6()).then_some(local)
 }
 
 /// What an entry is about.
@@ -226,7 +234,9 @@ impl Way<'_> {
     fn entry(&self, what: &What<'_>) -> DiscoveryEntry {
         let (adrfam, trsvcid) = match self.traddr {
             Traddr::Ip(IpAddr::V4(_)) => (AddressFamily::IPV4, self.trsvcid.to_string()),
-            Traddr::Ip(IpAddr::V6(_)) => (AddressFamily::IPV6, self.trsvcid.to_string()),
+            Traddr::Ip(IpAddr::V6(_)) | Traddr::Link(..) => {
+                (AddressFamily::IPV6, self.trsvcid.to_string())
+            }
             Traddr::Host(_) => (AddressFamily::LOOP, "none".to_owned()),
         };
         // Of what others can do we know nothing.
@@ -268,7 +278,7 @@ mod tests {
             ("0.0.0.0", "10.0.0.1", Some("10.0.0.1")),
             ("0.0.0.0", "fd00::1", None),
             ("::", "fd00::1", Some("fd00::1")),
-            ("::", "10.0.0.1", Some("10.0.0.1")),
+            ("::", "10.0.0.1", None),
         ] {
             let shown = shown.map(|shown| Traddr::Ip(ip(shown)));
             let (traddr, local) = (Traddr::Ip(ip(traddr)), Local::Ip(ip(local)));
@@ -276,6 +286,18 @@ mod tests {
         }
         let all = Traddr::Ip(ip("::"));
         assert_eq!(reachable(&all, None), Some(all.clone()));
+    }
+
+    #[test]
+    fn link_local_addresses_are_told_to_those_who_came_by_them_without_the_interface() {
+        let link = Traddr::Link("fe80::1".parse().unwrap(), "eth0".into());
+        let ip = |text: &str| Some(Local::Ip(text.parse().unwrap()));
+        let told = "fe80::1".parse().ok();
+        assert_eq!(reachable(&link, ip("fe80::1")), told);
+        for other in ["fe80::2", "fd00::1", "10.0.0.1"] {
+            assert_eq!(reachable(&link, ip(other)), None, "{other}");
+        }
+        assert_eq!(reachable(&link, Some(Local::Host)), Some(link.clone()));
     }
 
     #[test]

@@ -11,10 +11,11 @@ use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use nvmeof_manual::Manual;
 use nvmeof_rdma::Address;
 use nvmeof_target_core::Limits;
+use nvmeof_wire::text;
 use serde_json::{Value, json};
 
 use crate::changes::Standing;
-use crate::config::{Config, ConfigError, DEFAULT_PORT};
+use crate::config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names, zone};
 use crate::control::{self, Bound, Shared, Turns};
 use crate::ctl::Ctl;
 use crate::import::Import;
@@ -81,7 +82,8 @@ struct Serve {
         long,
         value_name = "ADDR:PORT",
         default_value_t = default_listen(),
-        requires = "namespace"
+        requires = "namespace",
+        value_parser = zone::parse
     )]
     listen: Address,
     /// RDMA providers to serve over: auto, iwarp, verbs, shm, or several such
@@ -129,7 +131,7 @@ impl Cli {
     #[must_use]
     pub fn run(self) -> ExitCode {
         if let Err(why) = log::start(self.log_level.as_deref()) {
-            eprintln!("nvmeof-target: --log-level: {why}");
+            log::complain(&format_args!("--log-level: {why}"));
             return USAGE.into();
         }
         match self.command {
@@ -153,7 +155,7 @@ fn ended(result: Result<(), String>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("nvmeof-target: {why}");
+            log::complain(&why);
             FAILED.into()
         }
     }
@@ -169,11 +171,11 @@ impl Serve {
         match self.serve() {
             Ok(()) => ExitCode::SUCCESS,
             Err(ServeError::Config(error)) => {
-                eprintln!("nvmeof-target: {error}");
+                log::complain(&error);
                 USAGE.into()
             }
             Err(error) => {
-                eprintln!("nvmeof-target: {error}");
+                log::complain(&error);
                 FAILED.into()
             }
         }
@@ -217,9 +219,10 @@ impl Serve {
 fn ready(config: &Config, server: &Server) {
     for (port, nqn) in server.ports().iter().zip(config.subsystems()) {
         let at = match port.address {
-            Address::Ip(addr) => format!("-a {} -s {}", addr.ip(), addr.port()),
+            Address::Ip(addr) => format!("-a {} -s {}", zone::traddr(addr), addr.port()),
             Address::Unix(_) => format!("-a {}", port.address),
         };
+        let nqn = text::Lines(nqn);
         println!("nvmeof discover -t rdma {at}");
         println!("nvmeof id-ctrl -t rdma {at} -n {nqn}");
         // The kernel's host knows no Unix sockets.
@@ -258,6 +261,7 @@ impl CheckConfig {
         let ports = ports::plan(&config)?;
         let seats = processors::place(&config, &ports)?;
         let mut remarks = config.try_open()?;
+        remarks.extend(on_unusual_names(config.unusual_names()));
         remarks.extend(ports::unused_devices(&config, &ports));
         remarks.extend(processors::sqpoll_remark(&config, &seats));
         Ok(Checked {
@@ -277,7 +281,7 @@ impl CheckConfig {
                 remarks,
             }) => {
                 for remark in remarks {
-                    eprintln!("nvmeof-target: {remark}");
+                    log::complain(remark);
                 }
                 println!("{}: good", self.file.display());
                 for port in ports {
@@ -290,7 +294,7 @@ impl CheckConfig {
                     println!("limits.{key} = {most}");
                 }
             }
-            Err(error) => eprintln!("nvmeof-target: {error}"),
+            Err(error) => log::complain(error),
         }
     }
 
@@ -318,7 +322,7 @@ impl CheckConfig {
                 "error": error.to_string(),
             }),
         };
-        println!("{outcome}");
+        println!("{}", text::Json(&outcome.to_string()));
     }
 }
 

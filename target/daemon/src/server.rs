@@ -17,7 +17,7 @@ use nvmeof_target_core::{ModelError, Target};
 use nvmeof_uring::{KernelThread, RingConfig};
 
 use crate::changes::Keeper;
-use crate::config::{Config, ConfigError, ProviderName, Running, buffers};
+use crate::config::{Config, ConfigError, ProviderName, Running, buffers, on_unusual_names};
 use crate::disk_watch::DiskWatch;
 use crate::failures::Failures;
 use crate::files;
@@ -123,6 +123,9 @@ impl Server {
         }
         if let Some(why) = processors::sqpoll_remark(config, &seats) {
             tracing::warn!("{why}");
+        }
+        if let Some(remark) = on_unusual_names(config.unusual_names()) {
+            tracing::warn!("{remark}");
         }
         let opened = config.open()?;
         let steering = Steering::new(count);

@@ -131,7 +131,7 @@ fn compare_and_write_is_one_or_nothing() {
     exchange().fails(1, &["512", "4096", "one length"]);
     fs::write(&old, vec![0; 8192]).unwrap();
     fs::write(&new, vec![0; 8192]).unwrap();
-    exchange().fails(1, &["Atomic Write Unit", "nacwu"]);
+    exchange().fails(1, &["16 blocks", "the 8 that", "id-ns: nacwu"]);
     same_bytes(&fs::read(setup.image_path(1)).unwrap(), &expected);
 }
 

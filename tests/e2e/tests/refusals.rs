@@ -116,8 +116,8 @@ fn wrong_words() {
     let target = Setup::new().file(MIB).start();
     target
         .fabrics("id-ctrl")
-        .args("-n disk")
-        .fails(2, &["disk"]);
+        .args(&format!("-n {}", "x".repeat(224)))
+        .fails(2, &["224 bytes"]);
     target.fabrics("id-ctrl").fails(2, &["--nqn"]);
     target.nvmeof("id-ns").fails(2, &["--namespace-id"]);
     target

@@ -209,7 +209,7 @@ fn mistakes_in_the_file_are_named() {
         &["nsid"],
     );
     refused(&setup, &change("nsid = 1", "nsid = 0"), "nsid =", &["nsid"]);
-    refused(&setup, &change(NQN, "disk"), "nqn = ", &["nqn", "disk"]);
+    refused(&setup, &change(NQN, ""), "nqn = ", &["nqn", "empty"]);
     refused(
         &setup,
         &change("\"iwarp\"", "\"infiniband\""),

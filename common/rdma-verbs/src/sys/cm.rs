@@ -188,9 +188,18 @@ impl CmId {
     /// Lets the address be bound although connections of a listener that is
     /// gone still have it.
     pub(crate) fn set_reuse_addr(&self) -> io::Result<()> {
+        self.switch_on(raw::OPTION_ID_REUSEADDR)
+    }
+
+    /// Has an address of IPv6 stand for IPv6 alone, whatever `net.ipv6.bindv6only` says.
+    pub(crate) fn set_only_v6(&self) -> io::Result<()> {
+        self.switch_on(raw::OPTION_ID_AFONLY)
+    }
+
+    fn switch_on(&self, name: i32) -> io::Result<()> {
         let mut on: libc::c_int = 1;
         let len = size_of::<libc::c_int>();
-        self.set_option(raw::OPTION_ID_REUSEADDR, (&raw mut on).cast(), len)
+        self.set_option(name, (&raw mut on).cast(), len)
     }
 
     fn set_option(&self, name: i32, value: *mut c_void, len: usize) -> io::Result<()> {

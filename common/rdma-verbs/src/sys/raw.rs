@@ -18,6 +18,8 @@ pub(super) const LINK_LAYER_ETHERNET: u8 = 2;
 pub(super) const OPTION_ID: libc::c_int = 0;
 /// `RDMA_OPTION_ID_TOS`, one byte.
 pub(super) const OPTION_ID_TOS: libc::c_int = 0;
+/// `RDMA_OPTION_ID_AFONLY`, an int.
+pub(super) const OPTION_ID_AFONLY: libc::c_int = 2;
 /// `RDMA_OPTION_ID_REUSEADDR`, an int.
 pub(super) const OPTION_ID_REUSEADDR: libc::c_int = 1;
 /// `RDMA_OPTION_ID_ACK_TIMEOUT`, one byte.

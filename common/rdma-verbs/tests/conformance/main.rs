@@ -47,7 +47,8 @@ fn device() -> Device {
         .with_env_filter("debug")
         .with_test_writer()
         .try_init();
-    let found = device_for_local(addr).unwrap_or_else(|error| panic!("{error}"));
+    let found =
+        device_for_local(SocketAddr::new(addr, 0)).unwrap_or_else(|error| panic!("{error}"));
     let Some(info) = found else {
         panic!(
             "{}",

@@ -37,6 +37,7 @@ impl fmt::Display for PortAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.traddr {
             Traddr::Ip(ip) => SocketAddr::new(*ip, self.trsvcid).fmt(f),
+            Traddr::Link(..) => write!(f, "[{}]:{}", self.traddr, self.trsvcid),
             Traddr::Host(name) => f.write_str(name),
         }
     }

@@ -253,7 +253,7 @@ fn port(at: usize, spec: &PortSpec, all: &[PortSpec], limits: &Limits) -> Result
     let taken = all.iter().take(at).any(|other| key(other) == key(spec));
     match &spec.traddr {
         // Port 0 means any free port, so two of them differ.
-        Traddr::Ip(_) if spec.trsvcid != 0 && taken => {
+        Traddr::Ip(_) | Traddr::Link(..) if spec.trsvcid != 0 && taken => {
             return Err(bad("another port has this traddr and trsvcid already"));
         }
         Traddr::Host(_) if taken => return Err(bad("another port has this traddr already")),
@@ -262,7 +262,7 @@ fn port(at: usize, spec: &PortSpec, all: &[PortSpec], limits: &Limits) -> Result
                 "the discovery log tells printable ASCII characters only",
             ));
         }
-        Traddr::Ip(_) | Traddr::Host(_) => {}
+        Traddr::Ip(_) | Traddr::Link(..) | Traddr::Host(_) => {}
     }
     let id = match spec.id {
         Some(0) => return Err(wrong(Place::Port(at), "id", 0, "must be 1 to 65535")),

@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn names_that_mean_something_else_are_refused() {
-        for nqn in [nvmeof_wire::nqn::DISCOVERY, DISK, "disk"] {
+        for nqn in [nvmeof_wire::nqn::DISCOVERY, DISK, "di\nsk"] {
             let spec = DiscoverySpec {
                 nqn: Some(nqn.into()),
                 ..DiscoverySpec::default()
@@ -206,7 +206,7 @@ mod tests {
             ..referral("10.0.0.1")
         };
         let to_nobody = ReferralSpec {
-            nqn: Some("nobody".into()),
+            nqn: Some("no\0body".into()),
             ..referral("10.0.0.1")
         };
         for (bad, key) in [

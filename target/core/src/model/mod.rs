@@ -17,6 +17,7 @@ mod state;
 mod tests;
 mod traddr;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -190,6 +191,24 @@ impl Model {
     #[must_use]
     pub fn port(&self, at: &PortAddress) -> Option<&Port> {
         self.ports.iter().find(|port| port.is_at(at))
+    }
+
+    /// The names in it that do not have the form which the specification asks for, of
+    /// subsystems and of hosts, each once.
+    #[must_use]
+    pub fn unusual_names(&self) -> BTreeSet<Nqn> {
+        let discovery = &self.discovery;
+        let mut names: BTreeSet<Nqn> = discovery.referrals().iter().map(|one| one.nqn).collect();
+        names.extend(discovery.nqn());
+        for subsystem in self.subsystems.iter() {
+            names.insert(subsystem.nqn);
+            names.extend(subsystem.allowed_hosts.iter().flatten());
+            for namespace in subsystem.namespaces.iter().chain(&subsystem.disabled) {
+                names.extend(namespace.hosts.iter().flat_map(|hosts| hosts.iter()));
+            }
+        }
+        names.retain(|name| name.check_form().is_err());
+        names
     }
 
     /// The subsystem of that name.

@@ -41,7 +41,7 @@ fn a_model_is_what_was_described_with_what_was_not_derived() {
 #[test]
 fn names_and_hosts() {
     let here = Place::Subsystem(0);
-    assert_eq!(refused(|spec| spec.nqn = "disk".into()), (here, "nqn"));
+    assert_eq!(refused(|spec| spec.nqn = "di\nsk".into()), (here, "nqn"));
     let discovery = nvmeof_wire::nqn::DISCOVERY;
     assert_eq!(refused(|spec| spec.nqn = discovery.into()), (here, "nqn"));
     assert_eq!(

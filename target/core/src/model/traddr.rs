@@ -1,7 +1,7 @@
 //! Where a port is.
 
 use std::fmt;
-use std::net::{AddrParseError, IpAddr};
+use std::net::{AddrParseError, IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -10,6 +10,8 @@ use std::sync::Arc;
 pub enum Traddr {
     /// An IP address; unspecified stands for all of this machine.
     Ip(IpAddr),
+    /// An address that is unique on one link alone, and the interface that leads there.
+    Link(Ipv6Addr, Arc<str>),
     /// A way within this host, named as hosts give it to their tools, such as
     /// `unix:/run/nvmeof.sock`. Such a port has no number, and only hosts that
     /// came such a way are told of it.
@@ -50,6 +52,7 @@ impl fmt::Display for Traddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ip(ip) => ip.fmt(f),
+            Self::Link(ip, interface) => write!(f, "{ip}%{interface}"),
             Self::Host(name) => f.write_str(name),
         }
     }

@@ -9,6 +9,7 @@ use nvmeof_wire::fabrics::{
     CATTR_NO_SQ_FLOW, CNTLID_DYNAMIC, CONNECT_DATA_LEN, Connect, ConnectData, ConnectResult,
     FcType, InvalidParameter,
 };
+use nvmeof_wire::nqn::NqnError;
 use nvmeof_wire::{Nqn, Sqe, Status, opcode};
 use zerocopy::FromBytes;
 
@@ -57,7 +58,10 @@ impl Refused {
 /// The data of a Connect, checked for form.
 struct Who {
     hostid: [u8; 16],
+    /// Of a host that gave no name, the one that its Host Identifier makes.
     hostnqn: Nqn,
+    /// Whether it gave a name.
+    is_named: bool,
     subnqn: Nqn,
     cntlid: u16,
 }
@@ -150,7 +154,12 @@ impl Queue {
             0 => {
                 let gave_way = gave_way.map_or_else(String::new, |lost| self.told_lost(&lost));
                 let (subsystem, host) = (who.subnqn, who.hostnqn);
-                format!("controller {cntlid} of {subsystem} connected by {host}{gave_way}")
+                let unnamed = if who.is_named {
+                    ""
+                } else {
+                    ", which sent an empty HOSTNQN and is known by its Host Identifier"
+                };
+                format!("controller {cntlid} of {subsystem} connected by {host}{unnamed}{gave_way}")
             }
             qid => format!("queue {qid} of controller {cntlid} connected, {entries} entries"),
         };
@@ -458,7 +467,7 @@ fn named(data: &[u8]) -> String {
     let Ok((data, _)) = ConnectData::read_from_prefix(data) else {
         return String::new();
     };
-    let named = |what, field| Nqn::from_peer(field).map(|nqn| format!("{what} {nqn}"));
+    let named = |what, field| Nqn::from_field(field).map(|nqn| format!("{what} {nqn}"));
     let both = [
         named("host", &data.hostnqn),
         named("subsystem", &data.subnqn),
@@ -484,7 +493,16 @@ fn serves(served: &Served, who: &Who, port: Option<&PortAddress>) -> Result<Serv
         let cause = format_args!("this port does not lead to subsystem {}", who.subnqn);
         return Err(Refused::parameter(SUBNQN, cause));
     }
-    if !live.current().subsystem.allows(&who.hostnqn) {
+    let subsystem = &live.current().subsystem;
+    if !who.is_named && subsystem.allowed_hosts.is_some() {
+        let cause = format_args!(
+            "the host sent an empty HOSTNQN and {} is for the hosts in its allowed_hosts; give \
+             the host a name that is there, or set allow_any_host",
+            who.subnqn
+        );
+        return Err(Refused::new(Status::CONNECT_INVALID_HOST, cause));
+    }
+    if !subsystem.allows(&who.hostnqn) {
         let cause = format_args!(
             "host {} is not in allowed_hosts of {}",
             who.hostnqn, who.subnqn
@@ -498,9 +516,17 @@ fn check_data(data: &[u8]) -> Result<Who, Refused> {
     let Ok((data, _)) = ConnectData::read_from_prefix(data) else {
         return Err(Refused::new(Status::INTERNAL_ERROR, "data too short"));
     };
-    let hostnqn =
-        Nqn::from_peer(&data.hostnqn).map_err(|error| Refused::parameter(HOSTNQN, error))?;
-    let subnqn = Nqn::from_peer(&data.subnqn).map_err(|error| Refused::parameter(SUBNQN, error))?;
+    // Base 2.1, 6.3, has a name in HOSTNQN, but tools of SPDK send none unless they are given
+    // one, and the targets of Linux and SPDK serve such hosts where any may connect. Shares,
+    // counters and what is lost go by the name: the Host Identifier, which the same section has
+    // be the same on all queues of a host, makes one.
+    let (hostnqn, is_named) = match Nqn::from_field(&data.hostnqn) {
+        Ok(hostnqn) => (hostnqn, true),
+        Err(NqnError::Empty) => (Nqn::of_uuid(&data.hostid), false),
+        Err(error) => return Err(Refused::parameter(HOSTNQN, error)),
+    };
+    let subnqn =
+        Nqn::from_field(&data.subnqn).map_err(|error| Refused::parameter(SUBNQN, error))?;
     // Base 2.1, 5.1.25.1.28: a Host Identifier of 0 means that there is none,
     // which fabrics do not allow.
     if data.hostid == [0; 16] {
@@ -509,6 +535,7 @@ fn check_data(data: &[u8]) -> Result<Who, Refused> {
     Ok(Who {
         hostid: data.hostid,
         hostnqn,
+        is_named,
         subnqn,
         cntlid: data.cntlid.get(),
     })

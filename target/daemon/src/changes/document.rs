@@ -2,14 +2,12 @@
 //!
 //! What an edit does not concern stays as it was written, comments included.
 
-use std::str::FromStr;
-
 use nvmeof_rdma::Address;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, Value, value};
 
 use super::edit::{ANY, Edit, NamespaceAdd, Slot};
 use super::keys;
-use crate::config::DEFAULT_PORT;
+use crate::config::{DEFAULT_PORT, zone};
 
 /// A configuration that can be edited.
 #[derive(Clone, Debug)]
@@ -535,7 +533,7 @@ fn insert(table: &mut Table, key: &str, given: Option<impl Into<Value>>) {
 }
 
 fn parsed(address: &str) -> Result<Address, Misfit> {
-    Address::from_str(address).or_else(|error| misfit("traddr", format!("{address:?}: {error}")))
+    zone::parse(address).or_else(|error| misfit("traddr", format!("{address:?}: {error}")))
 }
 
 /// A table with that address.
@@ -543,7 +541,7 @@ fn located(address: &str) -> Result<Table, Misfit> {
     let mut table = Table::new();
     match parsed(address)? {
         Address::Ip(address) => {
-            table.insert("traddr", value(address.ip().to_string()));
+            table.insert("traddr", value(zone::traddr(address)));
             table.insert("trsvcid", value(i64::from(address.port())));
         }
         unix @ Address::Unix(_) => {
@@ -560,8 +558,5 @@ fn address_of(table: &Table) -> Option<Address> {
         None => DEFAULT_PORT,
         Some(item) => u16::try_from(item.as_integer()?).ok()?,
     };
-    match traddr.parse() {
-        Ok(ip) => Some(Address::Ip(std::net::SocketAddr::new(ip, service))),
-        Err(_) => traddr.parse().ok(),
-    }
+    zone::parse_traddr(traddr, service)
 }

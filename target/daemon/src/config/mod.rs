@@ -7,6 +7,7 @@ mod cores;
 mod error;
 mod limits;
 mod metrics;
+mod names;
 mod open;
 mod places;
 mod provider;
@@ -18,7 +19,9 @@ mod storage;
 #[cfg(test)]
 mod tests;
 mod traddr;
+pub(crate) mod zone;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -29,12 +32,14 @@ use nvmeof_target_core::{
     Carrier, Limits, Model, ModelError, NamespaceSpec, NamespaceState, Place, PortAddress,
     PortSpec, Preferred, SubsystemSpec, Traddr, derived,
 };
+use nvmeof_wire::Nqn;
 
 pub use control::ControlConfig;
 pub use cores::Cores;
 pub(crate) use cores::MOST_REACTORS;
 pub use error::ConfigError;
 pub use metrics::MetricsConfig;
+pub(crate) use names::on_unusual_names;
 pub use open::Opened;
 pub(crate) use open::{Served, Wanted, preferred};
 use places::Found;
@@ -56,6 +61,8 @@ pub struct Config {
     shm: ShmConfig,
     control: ControlConfig,
     metrics: MetricsConfig,
+    /// Names that do not have the form which the specification asks for.
+    unusual_names: BTreeSet<Nqn>,
 }
 
 /// Where a configuration came from.
@@ -176,8 +183,9 @@ impl Config {
             shm: ShmConfig::default(),
             control: ControlConfig::default(),
             metrics: MetricsConfig::default(),
+            unusual_names: BTreeSet::new(),
         };
-        this.check()?;
+        this.unusual_names = this.check()?.unusual_names();
         this.choices = this.read_choices()?;
         let sqpoll = this.raw.storage.get_ref().sqpoll();
         sqpoll.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
@@ -193,7 +201,8 @@ impl Config {
         Ok(this)
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
+    /// Returns a model whose disks have one block each.
+    fn check(&self) -> Result<Model, ConfigError> {
         if self.raw.port.is_empty() {
             let what = "port: at least one [[port]] is needed, with traddr = \"127.0.0.1\" for \
                         example";
@@ -203,15 +212,17 @@ impl Config {
         // else can be checked before a file is touched.
         let subsystems = self.subsystem_specs(|_| ())?;
         let ports: Vec<_> = self.addresses().into_iter().map(without_carriers).collect();
-        self.build(&ports, &subsystems)?;
+        let model = self.build(&ports, &subsystems)?;
         let limits = self.raw.limits.get_ref().check();
         limits.map_err(|(key, what)| self.table_error("limits", key, &what))?;
         let wrong = |wrong: Wrong| self.error_at(wrong.at, &wrong.what);
         for port in &self.raw.port {
             port.get_ref().check_service().map_err(wrong)?;
+            port.get_ref().check_address().map_err(wrong)?;
         }
         self.raw.unix.get_ref().check().map_err(wrong)?;
-        self.running_checked()
+        self.running_checked()?;
+        Ok(model)
     }
 
     fn read_choices(&self) -> Result<Vec<Choice>, ConfigError> {
@@ -300,6 +311,11 @@ impl Config {
     #[must_use]
     pub fn is_from_command_line(&self) -> bool {
         matches!(self.origin, Origin::CommandLine)
+    }
+
+    /// Names in it that do not have the form which the specification asks for.
+    pub(crate) fn unusual_names(&self) -> &BTreeSet<Nqn> {
+        &self.unusual_names
     }
 
     /// Names of the subsystems, in order.
@@ -561,7 +577,10 @@ pub(crate) fn port_spec(address: Address, carriers: Vec<Carrier>) -> PortSpec {
 /// What a port is known by in the model that is listened on there.
 pub(crate) fn port_address(address: Address) -> PortAddress {
     let (traddr, trsvcid) = match address {
-        Address::Ip(addr) => (addr.ip().into(), addr.port()),
+        Address::Ip(addr) => match zone::of(addr) {
+            Some((ip, interface)) => (Traddr::Link(ip, interface.into()), addr.port()),
+            None => (addr.ip().into(), addr.port()),
+        },
         Address::Unix(_) => (Traddr::Host(address.to_string().into()), 0),
     };
     PortAddress { traddr, trsvcid }

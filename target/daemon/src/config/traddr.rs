@@ -2,7 +2,7 @@
 //! socket.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use nvmeof_rdma::{Address, UnixPath};
 use nvmeof_target_core::{PortBounds, PortSpec};
@@ -10,16 +10,17 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
-use super::DEFAULT_PORT;
 use super::ana::RawAnaGroup;
 use super::provider::{Choice, ProviderName, RawProvider, Wrong};
 use super::raw::Size;
+use super::zone;
+use super::{Config, DEFAULT_PORT};
 
 /// Where hosts connect. At least one is needed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawPort {
-    /// An IPv4 or IPv6 address, or a Unix socket such as `"unix:/run/nvmeof/nvmeof.sock"`.
+    /// An IPv4 or IPv6 address (`"fe80::1%eth0"` on a link), or a Unix socket such as `"unix:/run/nvmeof/nvmeof.sock"`.
     pub(super) traddr: Spanned<RawTraddr>,
     /// Port number; 0 takes any that is free. Not with a Unix socket.
     ///
@@ -45,9 +46,11 @@ pub(super) struct RawPort {
 }
 
 /// The value of the key `traddr`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum RawTraddr {
     Ip(IpAddr),
+    /// On the link of an interface, which may not be there yet.
+    Link(Ipv6Addr, String),
     Unix(UnixPath),
 }
 
@@ -69,7 +72,13 @@ impl RawPort {
     /// `auto`.
     pub(super) fn at(address: Address, providers: &[String]) -> Self {
         let (traddr, trsvcid) = match address {
-            Address::Ip(addr) => (RawTraddr::Ip(addr.ip()), Some(addr.port())),
+            Address::Ip(addr) => {
+                let traddr = match zone::of(addr) {
+                    Some((ip, interface)) => RawTraddr::Link(ip, interface),
+                    None => RawTraddr::Ip(addr.ip()),
+                };
+                (traddr, Some(addr.port()))
+            }
             Address::Unix(path) => (RawTraddr::Unix(path), None),
         };
         let provider = (!providers.is_empty()).then(|| RawProvider::of_names(providers));
@@ -126,10 +135,23 @@ impl RawPort {
     /// Where it is.
     pub(super) fn address(&self) -> Address {
         let port = self.trsvcid.as_ref().map(|port| *port.get_ref());
-        match *self.traddr.get_ref() {
-            RawTraddr::Ip(ip) => SocketAddr::new(ip, port.unwrap_or(DEFAULT_PORT)).into(),
-            RawTraddr::Unix(path) => path.into(),
+        let port = port.unwrap_or(DEFAULT_PORT);
+        match self.traddr.get_ref() {
+            RawTraddr::Ip(ip) => SocketAddr::new(*ip, port).into(),
+            RawTraddr::Link(ip, interface) => zone::located(*ip, interface, port).into(),
+            RawTraddr::Unix(path) => (*path).into(),
         }
+    }
+
+    /// The address is of this machine alone.
+    ///
+    /// # Errors
+    /// [`Wrong`] says what would be right.
+    pub(super) fn check_address(&self) -> Result<(), Wrong> {
+        self.address().check().map_err(|why| Wrong {
+            at: Some(self.traddr.span().start),
+            what: format!("traddr: {why}"),
+        })
     }
 
     /// A Unix socket has no port number.
@@ -153,7 +175,7 @@ impl RawPort {
     pub(super) fn choice(&self) -> Result<Choice, Wrong> {
         let given = self.provider.as_ref();
         let choice = given.map_or(Ok(Choice::Auto), |raw| raw.get_ref().choice())?;
-        let RawTraddr::Unix(path) = *self.traddr.get_ref() else {
+        let RawTraddr::Unix(path) = self.traddr.get_ref() else {
             return Ok(choice);
         };
         let other = match &choice {
@@ -167,9 +189,26 @@ impl RawPort {
                 what: format!(
                     "{other} does not serve Unix sockets such as {}; name \"iwarp\" or leave it \
                      out",
-                    Address::Unix(path)
+                    Address::Unix(*path)
                 ),
             }),
+        }
+    }
+}
+
+impl Config {
+    /// The address of port number `port` as it was given, without its port number.
+    pub(crate) fn traddr(&self, port: usize) -> String {
+        match self
+            .raw
+            .port
+            .get(port)
+            .map(|raw| raw.get_ref().traddr.get_ref())
+        {
+            Some(RawTraddr::Ip(ip)) => ip.to_string(),
+            Some(RawTraddr::Link(ip, interface)) => format!("{ip}%{interface}"),
+            Some(RawTraddr::Unix(path)) => Address::Unix(*path).to_string(),
+            None => String::new(),
         }
     }
 }
@@ -211,6 +250,9 @@ impl<'de> Deserialize<'de> for RawTraddr {
             }
 
             fn visit_str<E: Error>(self, text: &str) -> Result<RawTraddr, E> {
+                if let Some((ip, interface)) = zone::split(text) {
+                    return Ok(RawTraddr::Link(ip, interface.to_owned()));
+                }
                 if !Address::is_unix_text(text) {
                     let what = |error| {
                         E::custom(format!(

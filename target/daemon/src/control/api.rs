@@ -197,8 +197,8 @@ impl From<&Disconnected> for Lost {
     fn from(lost: &Disconnected) -> Self {
         Self {
             controller: lost.cntlid,
-            host: lost.hostnqn.to_string(),
-            subsystem: lost.subnqn.to_string(),
+            host: lost.hostnqn.as_str().to_owned(),
+            subsystem: lost.subnqn.as_str().to_owned(),
             why: lost.why.to_string(),
         }
     }

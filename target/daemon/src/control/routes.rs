@@ -18,6 +18,7 @@ use super::api::{
 use super::fault::Refusals;
 use super::{Fault, Shared, openapi};
 use crate::changes::{ChangeError, Keeper, Outcome, Resize};
+use crate::config::port_address;
 use crate::manage::{Drained, Plan};
 use crate::watch::NamespaceState;
 
@@ -290,18 +291,18 @@ fn status_of(keeper: &Keeper) -> StatusOut {
     let (shown, manager) = (keeper.show(), keeper.manager());
     let (model, drained) = (manager.model(), manager.drained());
     let subsystems = model.subsystems().iter().map(|one| SubsystemOut {
-        nqn: one.nqn.to_string(),
+        nqn: one.nqn.as_str().to_owned(),
         allowed_hosts: one.allowed_hosts.as_deref().map(names),
         namespaces: namespaces(one),
     });
     let ports = manager.ports().into_iter().map(|port| PortOut {
-        address: port.address.to_string(),
+        address: port_address(port.address).to_string(),
         providers: port.provider_names(),
     });
     let controllers = manager.connected().into_iter().map(|one| ControllerOut {
         controller: one.cntlid,
-        host: one.hostnqn.to_string(),
-        subsystem: one.subnqn.to_string(),
+        host: one.hostnqn.as_str().to_owned(),
+        subsystem: one.subnqn.as_str().to_owned(),
         io_queues: one.io_queues,
     });
     StatusOut {

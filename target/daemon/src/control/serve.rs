@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{Request, StatusCode, header};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::serve::Listener;
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
@@ -21,6 +21,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use nvmeof_wire::text;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -153,7 +154,7 @@ where
                     Err(fault) => fault.into_response(),
                 };
                 answered.notify_one();
-                Ok::<_, Infallible>(response)
+                Ok::<_, Infallible>(visible(response).await)
             }
         })
     };
@@ -174,6 +175,21 @@ where
         },
         () = too_long => tracing::debug!("a peer did not take its answer in time"),
     }
+}
+
+/// The response, with what a terminal obeys or hides escaped if it is JSON: it may be shown as
+/// it is.
+async fn visible(response: Response) -> Response {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    if kind.is_none_or(|kind| kind != "application/json") {
+        return response;
+    }
+    let (head, body) = response.into_parts();
+    // All bodies of JSON are made in memory.
+    let bytes = axum::body::to_bytes(body, usize::MAX).await;
+    let bytes = bytes.unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    Response::from_parts(head, Body::from(text::Json(&text).to_string()))
 }
 
 /// The request with all of its body.

@@ -269,12 +269,11 @@ impl Ctl {
         answer: Value,
         text: impl FnOnce(&T) -> String,
     ) -> Result<(), Failed> {
-        let text = if self.output_format == Format::Json {
-            format!("{answer}\n")
+        if self.output_format == Format::Json {
+            print::out_json(&answer);
         } else {
-            text(&self.parsed(answer)?)
-        };
-        print::out(&text);
+            print::out(&text(&self.parsed(answer)?));
+        }
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
+use nvmeof_wire::text::{self, Escaped};
 use serde_json::{Value, json};
 
 use super::{CallError, DocumentOut, Failed, LostOut, OutcomeOut, StatusOut};
@@ -11,9 +12,14 @@ use crate::control::{Lost, NamespaceOut};
 /// Columns of a line.
 const COLUMNS: usize = 80;
 
-/// Prints to standard output. That nobody reads on is no failure.
+/// Prints lines to standard output. That nobody reads on is no failure.
 pub(super) fn out(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    let _ = write!(std::io::stdout(), "{}", text::Lines(text));
+}
+
+/// Prints a JSON document to standard output, in the same way.
+pub(super) fn out_json(document: &Value) {
+    let _ = writeln!(std::io::stdout(), "{}", text::Json(&document.to_string()));
 }
 
 /// Tells why it was not done.
@@ -23,9 +29,10 @@ pub(super) fn error(error: &Failed, as_json: bool) {
             Failed::Call(CallError::Refused(_, body)) => json!(body),
             other => json!({ "error": { "message": other.to_string() } }),
         };
-        println!("{body}");
+        out_json(&body);
     }
-    eprint!("{}", wrapped(&format!("nvmeof-target: {error}")));
+    let text = wrapped(&format!("nvmeof-target: {error}"));
+    eprint!("{}", text::Lines(&text));
 }
 
 pub(super) fn status(status: &StatusOut) -> String {
@@ -70,18 +77,18 @@ pub(super) fn status(status: &StatusOut) -> String {
         lines.add(0, &format!("port {} ({})", port.address, port.providers));
     }
     for subsystem in &status.subsystems {
-        lines.add(0, &format!("subsystem {}", subsystem.nqn));
+        lines.add(0, &format!("subsystem {}", Escaped(&subsystem.nqn)));
         match &subsystem.allowed_hosts {
             None => lines.add(2, "every host may connect"),
             Some(hosts) if hosts.is_empty() => lines.add(2, "no host may connect"),
             Some(hosts) => hosts
                 .iter()
-                .for_each(|host| lines.add(2, &format!("host {host}"))),
+                .for_each(|host| lines.add(2, &format!("host {}", Escaped(host)))),
         }
         for one in &subsystem.namespaces {
             lines.add(2, &namespace(one));
             let hosts = one.hosts.iter().flatten();
-            hosts.for_each(|host| lines.add(4, &format!("only for {host}")));
+            hosts.for_each(|host| lines.add(4, &format!("only for {}", Escaped(host))));
             if one.hosts.as_ref().is_some_and(Vec::is_empty) {
                 lines.add(4, "for no host");
             }
@@ -93,7 +100,9 @@ pub(super) fn status(status: &StatusOut) -> String {
         {
             let text = format!(
                 "controller {} of {}: {} I/O queues",
-                one.controller, one.host, one.io_queues
+                one.controller,
+                Escaped(&one.host),
+                one.io_queues
             );
             lines.add(2, &text);
         }
@@ -215,13 +224,15 @@ impl Lines {
     fn changes_of_one(&mut self, changes: &[Value]) {
         let nqn = changes.first().and_then(its_subsystem);
         let nqn = nqn.filter(|_| changes.len() > 1);
-        if let Some(nqn) = nqn {
+        let nqn = nqn.map(|nqn| Escaped(nqn).to_string());
+        if let Some(nqn) = &nqn {
             self.add(0, &format!("subsystem {nqn}"));
         }
         for change in changes {
             let text = change.get("text").and_then(Value::as_str);
             let text = text.unwrap_or_default();
-            match nqn.and_then(|nqn| text.strip_prefix(nqn)?.strip_prefix(": ")) {
+            let name = nqn.as_deref();
+            match name.and_then(|nqn| text.strip_prefix(nqn)?.strip_prefix(": ")) {
                 Some(rest) => self.add(2, rest),
                 None => self.add(0, text),
             }
@@ -238,7 +249,10 @@ impl Lines {
         for one in lost {
             let text = format!(
                 "disconnected: controller {} of {}, host {}: {}",
-                one.controller, one.subsystem, one.host, one.why
+                one.controller,
+                Escaped(&one.subsystem),
+                Escaped(&one.host),
+                one.why
             );
             self.add(0, &text);
         }

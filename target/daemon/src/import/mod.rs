@@ -22,9 +22,11 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use nvmeof_wire::Nqn;
+use nvmeof_wire::text::Json;
 use serde_json::{Value, json};
 
-use crate::config::Config;
+use crate::config::{Config, on_unusual_names};
+use crate::log;
 use disks::Disks;
 use ports::{Port, Referral};
 use report::Report;
@@ -122,9 +124,10 @@ impl Import {
             }
             Err(error) => {
                 if self.output_format == Format::Json {
-                    println!("{}", json!({ "error": error.to_string() }));
+                    let error = json!({ "error": error.to_string() });
+                    println!("{}", Json(&error.to_string()));
                 } else {
-                    eprintln!("nvmeof-target: {error}");
+                    log::complain(&error);
                 }
                 ExitCode::from(2)
             }
@@ -146,20 +149,18 @@ impl Import {
     fn tell(&self, text: &str, report: &Report) {
         if self.output_format == Format::Json {
             let output = self.output.as_ref().map(|path| path.display().to_string());
-            println!(
-                "{}",
-                json!({
-                    "configuration": text,
-                    "output": output,
-                    "lost": report.losses(),
-                    "remarks": report.remarks,
-                    "more_remarks": report.more,
-                })
-            );
+            let told = json!({
+                "configuration": text,
+                "output": output,
+                "lost": report.losses(),
+                "remarks": report.remarks,
+                "more_remarks": report.more,
+            });
+            println!("{}", Json(&told.to_string()));
             return;
         }
         for remark in &report.remarks {
-            eprintln!("nvmeof-target: {remark}");
+            log::complain(remark);
         }
         if report.more > 0 {
             eprintln!("nvmeof-target: and {} more remarks", report.more);
@@ -197,10 +198,17 @@ pub(crate) fn fuzzed(bytes: &[u8]) -> Option<(String, usize)> {
 /// What was saved may be wrong in ways that only show together, such as an
 /// identifier that two namespaces have. Files are not looked at.
 fn check(text: &str, report: &mut Report) {
-    if let Err(error) = Config::parse(Path::new("configuration"), text.to_owned()) {
-        report.is_good = false;
-        let what = format!("is not good: {error}");
-        report.lost("configuration", &what, "correct that line of it");
+    match Config::parse(Path::new("configuration"), text.to_owned()) {
+        Ok(config) => {
+            if let Some(remark) = on_unusual_names(config.unusual_names()) {
+                report.note("names", &remark, "");
+            }
+        }
+        Err(error) => {
+            report.is_good = false;
+            let what = format!("is not good: {error}");
+            report.lost("configuration", &what, "correct that line of it");
+        }
     }
 }
 

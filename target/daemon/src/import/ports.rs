@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::limits::{KERNEL_ENTRIES, transfer};
 use super::report::{Report, quoted};
 use super::saved::Object;
-use crate::config::DEFAULT_PORT;
+use crate::config::{DEFAULT_PORT, zone};
 
 /// Bytes of in-capsule data that both targets take when nothing is said.
 pub(super) const IN_CAPSULE: u32 = 4096;
@@ -17,7 +17,8 @@ pub(super) struct Port {
     /// Where it is in the file.
     pub(super) place: String,
     pub(super) id: u16,
-    pub(super) traddr: IpAddr,
+    /// Its IP address, on a link with the interface.
+    pub(super) traddr: String,
     pub(super) trsvcid: u16,
     /// Bytes of in-capsule data, where that is not the default.
     pub(super) in_capsule: Option<u32>,
@@ -96,6 +97,8 @@ struct Parameters {
 /// Where something is reached, as the file has it.
 struct Reached {
     traddr: IpAddr,
+    /// The interface of a link-local address.
+    interface: Option<String>,
     trsvcid: u16,
 }
 
@@ -108,7 +111,7 @@ pub(super) fn read(root: &mut Object<'_>, report: &mut Report) -> (Vec<Port>, Ve
         };
         let twin = ports
             .iter()
-            .find(|other| (other.traddr, other.trsvcid) == (port.traddr, port.trsvcid));
+            .find(|other| (&other.traddr, other.trsvcid) == (&port.traddr, port.trsvcid));
         if let Some(twin) = twin {
             let what = format!("has the address of {}", twin.place);
             report.lost(&port.place, &what, "one port serves both");
@@ -140,7 +143,15 @@ fn port(object: &mut Object<'_>, report: &mut Report) -> Option<Port> {
     let reached = reached(&mut addr, report);
     addr.skip(&["portid"]);
     addr.finish(report);
-    let Reached { traddr, trsvcid } = reached?;
+    let Reached {
+        traddr,
+        interface,
+        trsvcid,
+    } = reached?;
+    let traddr = match interface {
+        Some(interface) => format!("{traddr}%{interface}"),
+        None => traddr.to_string(),
+    };
     if subsystems.is_empty() {
         let what = "has no subsystem, so the kernel does not listen there";
         report.note(&place, what, "this target would; the port is left out");
@@ -204,7 +215,11 @@ fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
         report.lost(&addr.place("adrfam"), &what, remedy);
         return None;
     }
-    let Ok(ip) = traddr.parse() else {
+    let (ip, interface) = match zone::split(&traddr) {
+        Some((ip, interface)) => (Ok(ip.into()), Some(interface.to_owned())),
+        None => (traddr.parse(), None),
+    };
+    let Ok(ip) = ip else {
         let what = format!("{} is no IP address", quoted(&traddr));
         report.lost(&addr.place("traddr"), &what, "give the port one");
         return None;
@@ -229,6 +244,7 @@ fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
     }
     Some(Reached {
         traddr: ip,
+        interface,
         trsvcid,
     })
 }
@@ -333,7 +349,12 @@ fn referrals_of(object: &mut Object<'_>, report: &mut Report) -> Vec<Referral> {
                 let remedy = "add a [[referral]] when hosts are to be told of it";
                 report.note(&place, "is not enabled", remedy);
             }
-            (Some(Reached { traddr, trsvcid }), _) => found.push(Referral {
+            (
+                Some(Reached {
+                    traddr, trsvcid, ..
+                }),
+                _,
+            ) => found.push(Referral {
                 traddr,
                 trsvcid,
                 port_id: port_id.filter(|id| *id > 0),

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use nvmeof_wire::text::{Escaped, is_hidden};
 use toml::Value;
 
 use super::Carried;
@@ -62,7 +63,7 @@ fn out_port(port: &Port, carried: &Carried, line: &mut impl FnMut(&str)) {
     let leads_to_all = all.all(|it| port.subsystems.contains(&it.nqn));
     line("[[port]]");
     line(&format!("id = {}", port.id));
-    line(&format!("traddr = \"{}\"", port.traddr));
+    line(&format!("traddr = {}", quoted(&port.traddr)));
     line(&format!("trsvcid = {}", port.trsvcid));
     if let Some(bytes) = port.in_capsule.or(usual) {
         line(&format!("in_capsule = {bytes}"));
@@ -164,6 +165,9 @@ fn out_namespace(namespace: &Namespace, has_ana: bool, line: &mut impl FnMut(&st
 
 /// A text as TOML has it.
 fn quoted(text: &str) -> String {
+    if text.contains(is_hidden) {
+        return format!("\"{}\"", Escaped(text).to_string().replace('"', "\\\""));
+    }
     Value::from(text).to_string()
 }
 

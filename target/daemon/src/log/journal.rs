@@ -17,6 +17,7 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 use nix::sys::stat::fstat;
+use nvmeof_wire::text::Lines;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
@@ -127,16 +128,17 @@ struct Message {
 
 impl Visit for Message {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.put(field, format!("{value:?}"));
+        self.put(field, &format!("{value:?}"));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.put(field, value.to_owned());
+        self.put(field, value);
     }
 }
 
 impl Message {
-    fn put(&mut self, field: &Field, value: String) {
+    fn put(&mut self, field: &Field, value: &str) {
+        let value = Lines(value).to_string();
         match field.name() {
             "message" => self.text = value,
             name => self.fields.push((name, value)),

@@ -3,8 +3,10 @@
 
 mod journal;
 
-use std::io::IsTerminal;
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
 
+use nvmeof_wire::text::Lines;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
@@ -23,8 +25,8 @@ pub(crate) fn start(level: Option<&str>) -> Result<(), String> {
     let journal = Journal::of_service();
     let lines = journal.is_none().then(|| {
         fmt::layer()
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal())
+            .with_writer(|| Visible(io::stderr()))
+            .with_ansi(io::stderr().is_terminal())
             .with_target(false)
     });
     tracing_subscriber::registry()
@@ -33,4 +35,40 @@ pub(crate) fn start(level: Option<&str>) -> Result<(), String> {
         .with(lines)
         .try_init()
         .map_err(|error| error.to_string())
+}
+
+/// Tells whoever started the program of something, on standard error.
+pub(crate) fn complain(text: &dyn Display) {
+    let text = format!("nvmeof-target: {text}\n");
+    // Without standard error there is nobody to tell.
+    let _ = write!(io::stderr(), "{}", Lines(&text));
+}
+
+/// Writes lines with characters escaped that a terminal obeys or hides. Names that peers send
+/// are displayed so anyway; this is for paths and all that is quoted.
+struct Visible<W>(W);
+
+impl<W: Write> Write for Visible<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        write!(self.0, "{}", Lines(&String::from_utf8_lossy(line)))?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_of_the_log_turns_the_terminal_around() {
+        let mut lines = Visible(Vec::new());
+        lines
+            .write_all("path /a\u{202e}b: \u{e4}\n".as_bytes())
+            .unwrap();
+        assert_eq!(lines.0, "path /a\\u202Eb: \u{e4}\n".as_bytes());
+    }
 }

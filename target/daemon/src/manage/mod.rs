@@ -33,7 +33,7 @@ pub(crate) use reactors::Reactors;
 pub use report::{ApplyError, Plan, Report};
 pub(crate) use resize::{NewSize, NotResized};
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, on_unusual_names};
 use crate::ports::Port;
 use crate::watch::FaultCounts;
 use doors::{Doors, NextDoors};
@@ -136,6 +136,8 @@ impl Manager {
     pub fn apply(&self, config: &Config) -> Result<Report, ApplyError> {
         let mut state = self.settled();
         state.drained.check()?;
+        let unusual = self.target.model().unusual_names();
+        let unusual = config.unusual_names() - &unusual;
         let (disks, mut doors) = state.prepare(config, &self.reactors)?;
         let applied = match self.begin(config, &disks, &mut doors) {
             Ok(applied) => applied,
@@ -149,7 +151,8 @@ impl Manager {
         let mut disconnected = applied.disconnected;
         disconnected.extend(doors.leave(&self.reactors));
         let closing = self.reactors.close(&disks.gone);
-        let remarks = disks.remarks;
+        let mut remarks = disks.remarks;
+        remarks.extend(on_unusual_names(&unusual));
         state.pool.becomes(disks.next, closing);
         state.doors = doors.next;
         Ok(Report {
@@ -226,7 +229,7 @@ impl Manager {
         let ports: Vec<_> = seen
             .ports
             .iter()
-            .map(|port| format!("{} ({})", port.address, port.provider_names()))
+            .map(|port| format!("{} ({})", port.place(), port.provider_names()))
             .collect();
         let count = seen.disks.len();
         let plural = if count == 1 { "" } else { "s" };

@@ -1,7 +1,7 @@
 //! The RDMA devices of this machine and the provider that drives them. No
 //! other file here names `nvmeof-rdma-verbs`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use nix::ifaddrs::getifaddrs;
 use nvmeof_rdma::{Provider, Steering};
@@ -12,10 +12,10 @@ use super::Device;
 pub(super) trait Devices {
     /// The device that serves an address of the machine, if there is one. The
     /// error says why that cannot be found out, and what to do.
-    fn at(&self, ip: IpAddr) -> Result<Option<Device>, String>;
+    fn at(&self, addr: SocketAddr) -> Result<Option<Device>, String>;
 
-    /// Why there is none for `ip`, and what to do.
-    fn why_none(&self, ip: IpAddr) -> String;
+    /// Why there is none for `addr`, and what to do.
+    fn why_none(&self, addr: SocketAddr) -> String;
 
     /// Why the devices that the machine has cannot be used, none of them, and
     /// what to do.
@@ -29,12 +29,12 @@ pub(super) trait Devices {
 pub(super) struct Machine;
 
 impl Devices for Machine {
-    fn at(&self, ip: IpAddr) -> Result<Option<Device>, String> {
-        verbs::at(ip)
+    fn at(&self, addr: SocketAddr) -> Result<Option<Device>, String> {
+        verbs::at(addr)
     }
 
-    fn why_none(&self, ip: IpAddr) -> String {
-        verbs::why_none(ip)
+    fn why_none(&self, addr: SocketAddr) -> String {
+        verbs::why_none(addr)
     }
 
     fn unusable(&self) -> Option<String> {
@@ -80,7 +80,7 @@ pub(super) fn verbs_providers(steering: &Steering) -> Result<Vec<Box<dyn Provide
 
 #[cfg(feature = "verbs")]
 mod verbs {
-    use std::net::IpAddr;
+    use std::net::SocketAddr;
 
     use nvmeof_rdma::{Provider, Steering};
     use nvmeof_rdma_verbs::{
@@ -90,8 +90,8 @@ mod verbs {
 
     use crate::ports::Device;
 
-    pub(super) fn at(ip: IpAddr) -> Result<Option<Device>, String> {
-        match device_for_local(ip) {
+    pub(super) fn at(addr: SocketAddr) -> Result<Option<Device>, String> {
+        match device_for_local(addr) {
             Ok(found) => Ok(found.map(device)),
             // Not about devices; listening says so.
             Err(VerbsError::NoSuchAddress { .. }) => Ok(None),
@@ -99,8 +99,9 @@ mod verbs {
         }
     }
 
-    pub(super) fn why_none(ip: IpAddr) -> String {
-        match device_for_local(ip).and_then(|_| devices()) {
+    pub(super) fn why_none(addr: SocketAddr) -> String {
+        let ip = addr.ip();
+        match device_for_local(addr).and_then(|_| devices()) {
             Err(error) => error.to_string(),
             Ok(_) => format!(
                 "no RDMA device serves {ip}; `rdma link` shows the devices there are and their \
@@ -139,7 +140,7 @@ mod verbs {
 /// A build without RDMA devices has none.
 #[cfg(not(feature = "verbs"))]
 mod verbs {
-    use std::net::IpAddr;
+    use std::net::SocketAddr;
 
     use nvmeof_rdma::{Provider, Steering};
 
@@ -152,11 +153,11 @@ mod verbs {
         clippy::unnecessary_wraps,
         reason = "a build with the feature can fail"
     )]
-    pub(super) fn at(_ip: IpAddr) -> Result<Option<Device>, String> {
+    pub(super) fn at(_addr: SocketAddr) -> Result<Option<Device>, String> {
         Ok(None)
     }
 
-    pub(super) fn why_none(_ip: IpAddr) -> String {
+    pub(super) fn why_none(_addr: SocketAddr) -> String {
         WITHOUT.to_owned()
     }
 

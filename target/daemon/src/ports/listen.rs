@@ -179,7 +179,7 @@ fn tell_left_out(port: &Port, name: ProviderName, error: &ListenError) {
         let others = port.provider_names();
         tracing::warn!(
             "{}: without shared memory, {others} serves hosts on this machine as well: {error}",
-            port.address
+            port.place()
         );
         return;
     }
@@ -188,7 +188,7 @@ fn tell_left_out(port: &Port, name: ProviderName, error: &ListenError) {
     tracing::info!(
         "{}: without software {}: the TCP port is taken, by {device} or another program; hosts \
          that speak iWARP are served by {device}, on its own addresses",
-        port.address,
+        port.place(),
         name,
     );
 }
@@ -247,6 +247,13 @@ fn refused(
         }
         (Some(name @ (ProviderName::Verbs | ProviderName::Shm)), ListenError::Io { .. }, _) => {
             of_provider(config, number, name, &error.to_string())
+        }
+        (_, ListenError::NoSuchInterface { .. }, _) => {
+            let what = format!(
+                "the interface of {} is not there; `ip link` shows those there are",
+                config.traddr(number)
+            );
+            config.port_error(number, &what)
         }
         _ => config.port_error(number, &error.to_string()),
     }

@@ -15,7 +15,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use nvmeof_rdma::Address;
 use nvmeof_target_core::{Carrier, Fabric, PortSpec};
 
-use crate::config::{ProviderName, port_spec};
+use crate::config::{ProviderName, port_address, port_spec};
 pub(crate) use listen::{Listening, Listens, Ready, broken, listen, listen_at, of_provider};
 pub(crate) use making::{Means, Member};
 pub use plan::plan;
@@ -93,6 +93,15 @@ impl Port {
         port_spec(self.address, carriers)
     }
 
+    /// Where it is, for people: interfaces by name, and what `[::]` stands for.
+    pub(crate) fn place(&self) -> String {
+        let only = match self.address.ip() {
+            Some(IpAddr::V6(ip)) if ip.is_unspecified() => " (IPv6 only)",
+            _ => "",
+        };
+        format!("{}{only}", port_address(self.address))
+    }
+
     /// Which of its parts is that provider's.
     fn place_of(&self, provider: ProviderName) -> Option<usize> {
         self.parts.iter().position(|part| part.provider == provider)
@@ -138,7 +147,7 @@ impl fmt::Display for Port {
         if self.address.ip().is_none() {
             return write!(f, "{}: iwarp (software, for this host)", self.address);
         }
-        write!(f, "{}: {}", self.address, join(&self.parts))
+        write!(f, "{}: {}", self.place(), join(&self.parts))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which providers serve a port: what the configuration says, and the RDMA
 //! devices that the machine has.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::devices::{Devices, Machine};
 use super::{Device, Part, Port};
@@ -59,8 +59,8 @@ fn plan_some(
         .enumerate()
         .filter(move |(port, _)| these(*port))
         .map(move |(port, (address, choice))| {
-            let parts = match address.ip() {
-                Some(ip) => parts(ip, choice, devices),
+            let parts = match address.socket_addr() {
+                Some(addr) => parts(addr, choice, devices),
                 // Nothing else serves Unix sockets, and nothing else was asked
                 // for.
                 None => Ok(vec![software(ProviderName::Iwarp, false)]),
@@ -75,14 +75,14 @@ fn plan_some(
 
 /// # Errors
 /// Why there is no serving over RDMA devices.
-fn parts(ip: IpAddr, choice: &Choice, devices: &dyn Devices) -> Result<Vec<Part>, String> {
+fn parts(addr: SocketAddr, choice: &Choice, devices: &dyn Devices) -> Result<Vec<Part>, String> {
     match choice {
-        Choice::Auto => auto(ip, devices),
+        Choice::Auto => auto(addr, devices),
         Choice::These(names) => {
             let part = |name: &ProviderName| match name {
                 ProviderName::Iwarp => Ok(software(ProviderName::Iwarp, false)),
                 ProviderName::Shm => Ok(software(ProviderName::Shm, false)),
-                ProviderName::Verbs => named_verbs(ip, devices),
+                ProviderName::Verbs => named_verbs(addr, devices),
             };
             names.iter().map(part).collect()
         }
@@ -103,8 +103,8 @@ pub(super) fn told(choice: &Choice, provider: ProviderName, why: &str) -> String
 
 /// The devices of that address, and shared memory where it works. On all
 /// addresses, hosts without RDMA devices are to be served as well.
-fn auto(ip: IpAddr, devices: &dyn Devices) -> Result<Vec<Part>, String> {
-    let found = devices_of(ip, devices)?;
+fn auto(addr: SocketAddr, devices: &dyn Devices) -> Result<Vec<Part>, String> {
+    let found = devices_of(addr, devices)?;
     let mut parts = Vec::new();
     if found.is_empty() {
         parts.push(software(ProviderName::Iwarp, false));
@@ -114,7 +114,7 @@ fn auto(ip: IpAddr, devices: &dyn Devices) -> Result<Vec<Part>, String> {
         // serves those hosts.
         let optional = verbs.iwarp_device().is_some();
         parts.push(verbs);
-        if ip.is_unspecified() {
+        if addr.ip().is_unspecified() {
             parts.push(software(ProviderName::Iwarp, optional));
         }
     }
@@ -122,10 +122,10 @@ fn auto(ip: IpAddr, devices: &dyn Devices) -> Result<Vec<Part>, String> {
     Ok(parts)
 }
 
-fn named_verbs(ip: IpAddr, devices: &dyn Devices) -> Result<Part, String> {
-    let found = devices_of(ip, devices)?;
+fn named_verbs(addr: SocketAddr, devices: &dyn Devices) -> Result<Part, String> {
+    let found = devices_of(addr, devices)?;
     if found.is_empty() {
-        return Err(devices.why_none(ip));
+        return Err(devices.why_none(addr));
     }
     Ok(verbs(found))
 }
@@ -146,17 +146,18 @@ fn verbs(devices: Vec<Device>) -> Part {
     }
 }
 
-/// Devices that serve `ip`, with the addresses they have when it stands for
+/// Devices that serve `addr`, with the addresses they have when it stands for
 /// all of them.
-fn devices_of(ip: IpAddr, devices: &dyn Devices) -> Result<Vec<Device>, String> {
+fn devices_of(addr: SocketAddr, devices: &dyn Devices) -> Result<Vec<Device>, String> {
+    let ip = addr.ip();
     if !ip.is_unspecified() {
-        return Ok(devices.at(ip)?.into_iter().collect());
+        return Ok(devices.at(addr)?.into_iter().collect());
     }
     let mut found = Vec::new();
-    // A port on all addresses of IPv6 has those of IPv4 as well.
-    let covered = |one: &IpAddr| ip.is_ipv6() || one.is_ipv4();
+    // A port on all addresses of IPv6 has none of IPv4.
+    let covered = |one: &IpAddr| ip.is_ipv6() == one.is_ipv6();
     for one in devices.addresses().into_iter().filter(covered) {
-        let device = devices.at(one)?;
+        let device = devices.at(SocketAddr::new(one, 0))?;
         found.extend(device.map(|device| Device {
             only: Some(one),
             ..device

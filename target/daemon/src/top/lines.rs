@@ -1,5 +1,7 @@
 //! The rates as lines of text, as wide as any terminal.
 
+use nvmeof_wire::text::Escaped;
+
 use super::rates::{Rates, Reactor, Row};
 use super::view::View;
 use crate::ctl::wrapped;
@@ -145,15 +147,15 @@ fn alarm(text: String) -> Line {
     Line { text, kind }
 }
 
-/// The end of `text`, where names differ, in `most` columns. What a terminal
-/// would take for a command is not shown.
+/// The end of `text`, where names differ, in `most` columns. What a terminal obeys or hides is
+/// escaped.
 pub(super) fn ended(text: &str, most: usize) -> String {
-    let shown = |c: char| if c.is_control() { '?' } else { c };
+    let text = Escaped(text).to_string();
     let count = text.chars().count();
     if count <= most {
-        return text.chars().map(shown).collect();
+        return text;
     }
-    let rest = text.chars().skip(count + 1 - most).map(shown);
+    let rest = text.chars().skip(count + 1 - most);
     std::iter::once('…').chain(rest).collect()
 }
 

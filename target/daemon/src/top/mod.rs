@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use nix::sys::signal::{SigSet, Signal};
+use nvmeof_wire::text;
 
 use crate::control::Caller;
 use crate::watch::Snapshot;
@@ -69,7 +70,10 @@ impl Top {
         let interval = Duration::from_secs_f64(self.interval);
         if self.once {
             let text = once(&mut look, interval, self.output_format)?;
-            println!("{}", text.trim_end());
+            match self.output_format {
+                Format::Normal => println!("{}", text::Lines(text.trim_end())),
+                Format::Json => println!("{}", text::Json(text.trim_end())),
+            }
             return Ok(());
         }
         if !std::io::stdout().is_terminal() {

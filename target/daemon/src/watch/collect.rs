@@ -230,7 +230,7 @@ impl Sum {
             })
         });
         let subsystems = model.subsystems().iter().map(|one| {
-            let subsystem = one.nqn.to_string();
+            let subsystem = one.nqn.as_str().to_owned();
             let state = SubsystemState {
                 subsystem: subsystem.clone(),
                 ..SubsystemState::default()

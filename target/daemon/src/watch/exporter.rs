@@ -4,6 +4,8 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 
+use nvmeof_rdma::ListenError;
+
 use super::{Watch, routes};
 use crate::config::{Config, ConfigError};
 use crate::control::{Answering, Bounds, finished};
@@ -36,7 +38,7 @@ impl Exporter {
                     io::ErrorKind::AddrNotAvailable => {
                         format!("{address} is no address of this machine; `ip address` shows them")
                     }
-                    _ => format!("{address}: {error}"),
+                    _ => ListenError::new(address, error).to_string(),
                 };
                 Err(config.table_error("metrics", "listen", &what))
             }

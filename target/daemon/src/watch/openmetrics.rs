@@ -2,6 +2,7 @@
 
 use std::fmt::{Display, Error};
 
+use nvmeof_wire::text::Escaped;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, MetricEncoder, text};
 use prometheus_client::metrics::MetricType;
@@ -501,11 +502,12 @@ const REACTOR: Names = Names {
     duration: "reactor_command_duration",
 };
 
-/// Host names are what hosts say they are: OpenMetrics wants backslash, quote
-/// and line feed escaped, which the encoder leaves to us.
+/// Host names are what hosts say they are: hidden characters are escaped as everywhere,
+/// which gives different names different labels. OpenMetrics wants backslash, quote and line
+/// feed escaped, which the encoder leaves to us.
 fn label(name: &'static str, value: &dyn Display) -> Label {
     let mut escaped = String::new();
-    for c in value.to_string().chars() {
+    for c in Escaped(&value.to_string()).to_string().chars() {
         match c {
             '\\' => escaped.push_str("\\\\"),
             '"' => escaped.push_str("\\\""),

@@ -111,6 +111,23 @@ fn values_that_cannot_be_are_refused() {
     assert_eq!(reserved.status(), Status::INVALID_FIELD);
 }
 
+/// Base 2.1, 5.1.25.1.4 and 5.1.25.1.5: interrupts are of controllers of memory-based transports;
+/// those of message-based ones have none to coalesce. Linux's target refuses 08h alike.
+#[test]
+fn interrupt_features_are_refused_with_the_field() {
+    let (mut host, _) = Host::admin(&target());
+    for fid in [
+        FeatureId::INTERRUPT_COALESCING,
+        FeatureId::INTERRUPT_VECTOR_CONFIG,
+    ] {
+        for select in [Select::Current, Select::Default, Select::Capabilities] {
+            let answer = get(&mut host, fid, select);
+            assert_eq!(answer.status(), Status::INVALID_FIELD, "{fid:?}");
+            assert!(answer.cqe.status().dnr(), "{fid:?}");
+        }
+    }
+}
+
 #[test]
 fn nothing_is_saved() {
     let (mut host, _) = Host::admin(&target());

@@ -408,12 +408,15 @@ fn a_port_on_all_addresses_tells_what_serves_the_one_that_was_reached() {
         only(Fabric::InfiniBand, "fd00::1"),
         Fabric::Iwarp.into(),
     ];
-    for (local, types) in [
-        ("10.0.0.1", vec![Type::ROCE_V2, Type::IWARP]),
-        ("fd00::1", vec![Type::IB, Type::IWARP]),
-        ("10.0.0.2", vec![Type::IWARP]),
+    for (all, local, types) in [
+        ("0.0.0.0", "10.0.0.1", vec![Type::ROCE_V2, Type::IWARP]),
+        ("::", "fd00::1", vec![Type::IB, Type::IWARP]),
+        ("0.0.0.0", "10.0.0.2", vec![Type::IWARP]),
+        // [::] has no address of IPv4, nor the other way round.
+        ("::", "10.0.0.1", vec![]),
+        ("0.0.0.0", "fd00::1", vec![]),
     ] {
-        let told = told("::", carriers.clone(), local);
+        let told = told(all, carriers.clone(), local);
         let shown: Vec<_> = told.iter().map(|(kind, ..)| *kind).collect();
         assert_eq!(shown, types, "{local}");
         assert!(told.iter().all(|(_, addr, _)| addr == local), "{told:?}");

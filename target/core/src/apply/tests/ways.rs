@@ -37,7 +37,7 @@ fn told(target: &Target) -> Vec<(String, String)> {
     let answer = host.read(command.to_sqe(), 8192);
     let page = DiscoveryPage::parse(&answer.data).unwrap();
     let entries = page.entries.iter().map(|entry| {
-        let name = Nqn::from_peer(&entry.subnqn).unwrap();
+        let name = Nqn::from_field(&entry.subnqn).unwrap();
         (name.as_str().to_owned(), entry.trsvcid.to_string())
     });
     let mut told: Vec<_> = entries.collect();

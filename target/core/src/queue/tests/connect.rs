@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::testing::{
     Answer, CLOSED, Host, closed, connect_data, keyed, port, subsystem, target, target_with,
 };
-use crate::{CloseCause, Limit, Limits, Model, PortAddress, PortBounds, Target};
+use crate::{CloseCause, Limit, Limits, Model, PortAddress, PortBounds, SubsystemSpec, Target};
 
 fn assert_parameter(answer: &Answer, field: InvalidParameter) {
     assert_eq!(answer.status(), Status::CONNECT_INVALID_PARAMETERS);
@@ -75,13 +75,88 @@ fn names_must_be_right_and_known() {
         &admin(|_, data| data.subnqn = [b'x'; 256]),
         InvalidParameter::InData(256),
     );
-    for bad in [[0; 256], [0xff; 256], [b'x'; 256]] {
+    for bad in [[0xff; 256], [b'x'; 256]] {
         let answer = admin(|_, data| data.hostnqn = bad);
         assert_parameter(&answer, InvalidParameter::InData(512));
     }
     let closed = Nqn::new(CLOSED).unwrap();
     let answer = admin(|_, data| data.subnqn = closed.to_field());
     assert_eq!(answer.status(), Status::CONNECT_INVALID_HOST);
+}
+
+/// A Connect as `spdk_nvme_perf` sends it without `hostnqn:`: no host name, and a Host
+/// Identifier that the program made up.
+fn of_spdk(data: &mut ConnectData) {
+    data.hostnqn = [0; 256];
+    data.hostid = [0x5d; 16];
+}
+
+#[test]
+fn empty_hostnqn_connects_where_any_host_may() {
+    let target = target();
+    let mut host = Host::open(&target, 0, 32);
+    let mut data = connect_data(0xffff);
+    of_spdk(&mut data);
+    let answer = host.connect(&Connect::new(0, 32, 0), &data);
+    assert_eq!(answer.status(), Status::SUCCESS);
+    let said = host.queue.take_remark().unwrap();
+    assert!(
+        said.contains("uuid:5d5d5d5d-5d5d-5d5d-5d5d-5d5d5d5d5d5d"),
+        "{said}"
+    );
+    assert!(said.contains("empty HOSTNQN"), "{said}");
+    let mut data = connect_data(0xffff);
+    of_spdk(&mut data);
+    let (_admin, cntlid) = Host::admin_with(&target, 0, &data);
+    data.cntlid = cntlid.into();
+    let mut io = Host::open(&target, 1, 128);
+    let answer = io.connect(&Connect::new(1, 128, 0), &data);
+    assert_eq!(answer.status(), Status::SUCCESS);
+    // Another host without a name has another identifier, and is another host.
+    data.hostid = [1; 16];
+    let mut io = Host::open(&target, 2, 128);
+    let answer = io.connect(&Connect::new(2, 128, 0), &data);
+    assert_parameter(&answer, InvalidParameter::InData(512));
+}
+
+#[test]
+fn empty_hostnqn_connects_for_discovery() {
+    let answer = admin(|_, data| {
+        of_spdk(data);
+        data.subnqn = Nqn::discovery().to_field();
+    });
+    assert_eq!(answer.status(), Status::SUCCESS);
+}
+
+#[test]
+fn empty_hostnqn_is_refused_in_its_own_words_where_hosts_are_named() {
+    let mut host = Host::open(&target(), 0, 32);
+    let mut data = connect_data(0xffff);
+    of_spdk(&mut data);
+    data.subnqn = Nqn::new(CLOSED).unwrap().to_field();
+    let answer = host.connect(&Connect::new(0, 32, 0), &data);
+    assert_eq!(answer.status(), Status::CONNECT_INVALID_HOST);
+    let said = host.queue.take_remark().unwrap();
+    assert!(said.contains("the host sent an empty HOSTNQN"), "{said}");
+}
+
+#[test]
+fn names_of_test_suites_connect_as_they_are() {
+    for name in ["blktests-subsystem-1", "testnqn"] {
+        let spec = SubsystemSpec {
+            nqn: name.into(),
+            allow_any_host: false,
+            allowed_hosts: vec!["hostnqn".into()],
+            ..subsystem()
+        };
+        let target = Target::new(Model::build(Limits::default(), &[port()], &[spec]).unwrap());
+        let mut data = connect_data(0xffff);
+        data.subnqn = Nqn::new(name).unwrap().to_field();
+        data.hostnqn = Nqn::new("hostnqn").unwrap().to_field();
+        let mut host = Host::open(&target, 0, 32);
+        let answer = host.connect(&Connect::new(0, 32, 0), &data);
+        assert_eq!(answer.status(), Status::SUCCESS, "{name}");
+    }
 }
 
 #[test]

@@ -119,3 +119,52 @@ fn attributes_of_newer_kernels_are_known() {
     let lost = "not carried over: subsystems[0].attr.vendor_id: \"0x1af4\" is not told to hosts";
     assert!(told.contains(lost), "{told}");
 }
+
+/// As public files have them: no form, and a port on the link of an interface.
+#[test]
+fn names_and_addresses_in_the_wild_come_along() {
+    let saved = json!({
+        "hosts": [{ "nqn": "hostnqn" }],
+        "ports": [{
+            "addr": {
+                "adrfam": "ipv6",
+                "traddr": "fe80::1%eth0",
+                "treq": "not specified",
+                "trsvcid": "4420",
+                "trtype": "rdma",
+            },
+            "portid": 1,
+            "referrals": [],
+            "subsystems": ["testnqn", "nqn.nvme-subsystem-1-UUID"],
+        }],
+        "subsystems": [
+            {
+                "allowed_hosts": ["hostnqn", "a\u{202e}b"],
+                "attr": { "allow_any_host": "0" },
+                "namespaces": [],
+                "nqn": "testnqn",
+            },
+            {
+                "allowed_hosts": [],
+                "attr": { "allow_any_host": "1" },
+                "namespaces": [],
+                "nqn": "nqn.nvme-subsystem-1-UUID",
+            },
+        ],
+    });
+    let bytes = saved.to_string();
+    let (text, report) = converted(Path::new("a"), bytes.as_bytes(), Disks(&nowhere)).unwrap();
+    assert_eq!(report.losses(), 0, "{}", told(&report));
+    assert!(report.is_good, "{}", told(&report));
+    let notes = told(&report);
+    assert!(
+        notes.contains("a\\u202Eb, hostnqn, nqn.nvme-subsystem-1-UUID, testnqn"),
+        "{notes}"
+    );
+    assert!(!text.contains('\u{202e}'), "{text}");
+    let table = imported(&text);
+    let subsystem = &table["subsystem"][0];
+    assert_eq!(subsystem["nqn"].as_str(), Some("testnqn"));
+    assert_eq!(subsystem["allowed_hosts"][1].as_str(), Some("a\u{202e}b"));
+    assert_eq!(table["port"][0]["traddr"].as_str(), Some("fe80::1%eth0"));
+}
