@@ -85,12 +85,14 @@ const STEPS: &[Step] = &[
         name: "asan",
         about: "unit tests of unsafe crates with AddressSanitizer",
         tools: &[],
+        needs: None,
         run: soundness::address_sanitizer,
     },
     Step {
         name: "miri",
         about: "unit tests of memory with Miri, where it is installed",
         tools: &[],
+        needs: None,
         run: soundness::miri,
     },
     Step {
