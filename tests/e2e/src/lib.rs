@@ -37,6 +37,6 @@ pub use observe::{cpu_seconds, fds, is_root, own_kib, processor_time, rss_kib};
 pub use patience::{PATIENCE, eventually};
 pub use peer::{Peer, connect, connect_capsule, request};
 pub use run::{Ended, Run, Running, binary, copy_of, runner};
-pub use setup::{HOST, NQN, Setup, target_command};
+pub use setup::{HOST, NQN, Setup, free_port, own_ip, target_command};
 pub use target::Target;
-pub use work::{at_work, blocks, goes_on, nsids};
+pub use work::{at_work, blocks, goes_on, nsids, works};

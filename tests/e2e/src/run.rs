@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use serde_json::Value;
@@ -69,7 +70,8 @@ pub struct Running {
     line: String,
     stdin: Option<JoinHandle<()>>,
     stdout: Option<JoinHandle<Vec<u8>>>,
-    stderr: Option<JoinHandle<Vec<u8>>>,
+    stderr: Option<JoinHandle<()>>,
+    said: Arc<Mutex<Vec<u8>>>,
 }
 
 /// How it ended.
@@ -146,11 +148,13 @@ impl Run {
             // Whoever does not read it all has a reason.
             let _ = pipe.write_all(&input);
         });
+        let said = Arc::default();
         Running {
             line,
             stdin: Some(stdin),
             stdout: Some(collect(child.stdout.take().unwrap())),
-            stderr: Some(collect(child.stderr.take().unwrap())),
+            stderr: Some(keep(child.stderr.take().unwrap(), Arc::clone(&said))),
+            said,
             child,
         }
     }
@@ -206,7 +210,25 @@ fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     })
 }
 
+/// Keeps what comes through `pipe` where others may look at it meanwhile.
+fn keep(mut pipe: impl Read + Send + 'static, said: Arc<Mutex<Vec<u8>>>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut piece = [0; 4096];
+        while let Ok(count) = pipe.read(&mut piece)
+            && count > 0
+        {
+            said.lock().unwrap().extend(&piece[..count]);
+        }
+    })
+}
+
 impl Running {
+    /// What it has written to standard error so far.
+    #[must_use]
+    pub fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.said.lock().unwrap()).into_owned()
+    }
+
     /// Process identifier.
     #[must_use]
     pub fn pid(&self) -> u32 {
@@ -232,12 +254,13 @@ impl Running {
         if status.is_none() {
             self.kill();
         }
-        let text = |pipe: &mut Option<JoinHandle<Vec<u8>>>| pipe.take().unwrap().join().unwrap();
+        let stdout = self.stdout.take().unwrap().join().unwrap();
+        self.stderr.take().unwrap().join().unwrap();
         let ended = Ended {
             line: self.line.clone(),
             status: status.and_then(|status| status.code()),
-            stdout: text(&mut self.stdout),
-            stderr: String::from_utf8_lossy(&text(&mut self.stderr)).into_owned(),
+            stdout,
+            stderr: self.stderr(),
         };
         let _ = self.stdin.take().unwrap().join();
         assert!(status.is_some(), "no end within {PATIENCE:?}: {ended}");

@@ -1,10 +1,11 @@
 //! A folder, a configuration, and the target it makes.
 
 use std::fmt::Write;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
 
@@ -210,6 +211,29 @@ impl Setup {
     pub fn start_as(&self, command: &mut Command) -> Target {
         Target::start(command, Arc::clone(&self.folder))
     }
+}
+
+/// An address of this machine that no other process listens on or calls from: a port
+/// of it that was free once stays free.
+#[must_use]
+pub fn own_ip() -> IpAddr {
+    let own = 0x7f80_0000 | std::process::id() & 0x7f_ffff;
+    Ipv4Addr::from_bits(own).into()
+}
+
+/// A port of 127.0.0.1 that nobody has at the moment, and that no connection gets as
+/// its own: those have ports from 32768 on (`net.ipv4.ip_local_port_range`).
+#[must_use]
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let mut ports = std::iter::repeat_with(|| {
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        // Another process begins elsewhere.
+        let at = std::process::id().wrapping_mul(97).wrapping_add(next);
+        u16::try_from(10_000 + at % 20_000).unwrap()
+    });
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    ports.find(free).unwrap()
 }
 
 /// `nvmeof-target`, its log level not taken from whoever runs the tests.

@@ -1,6 +1,6 @@
 //! A host at work while something is changed, and what it sees of that.
 
-use crate::{Running, Target, eventually};
+use crate::{Run, Running, Target, eventually};
 
 /// A host that reads and writes namespace 1 until it is told to end.
 pub fn at_work(target: &Target) -> Running {
@@ -21,6 +21,19 @@ pub fn goes_on(target: &Target, bench: &mut Running) {
     let first = written();
     assert!(eventually(|| (written() > first + 100).then_some(())).is_some());
     assert!(bench.runs(), "{}", target.log());
+}
+
+/// Waits until the host has read or written something more, as `smart_log` tells it.
+#[track_caller]
+pub fn works(smart_log: impl Fn() -> Run, bench: &mut Running) {
+    let done = || {
+        let json = smart_log().json();
+        let of = |name: &str| json[name].as_u64().unwrap();
+        of("host_read_commands") + of("host_write_commands")
+    };
+    let first = done();
+    let more = eventually(|| (done() > first || !bench.runs()).then_some(()));
+    assert!(more.is_some() && bench.runs(), "no work is done");
 }
 
 /// Numbers of the active namespaces.

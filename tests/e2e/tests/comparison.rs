@@ -8,11 +8,10 @@
 )]
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nvmeof_e2e::{Ended, Run, engine, target_command};
+use nvmeof_e2e::{Ended, Run, engine, free_port, target_command};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -241,7 +240,11 @@ fn the_script_for_spdk_starts_and_configures_it() {
         asked = quoted(&asked)
     );
     // By the time that it is done the target listens.
-    let rpc = format!("shift 4; echo \"$*\" >> {}; sleep 0.3\n", quoted(&asked));
+    let rpc = format!(
+        "shift 4; echo \"$*\" >> {asked}\n\
+         for try in $(seq 600); do grep -q ': serving' {asked}.log && break; sleep 0.1; done\n",
+        asked = quoted(&asked)
+    );
     for (name, script) in [("build/bin/nvmf_tgt", target), ("scripts/rpc.py", rpc)] {
         let path = spdk.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -268,11 +271,6 @@ fn the_script_for_spdk_starts_and_configures_it() {
         "nvmf_subsystem_add_listener",
     ];
     assert_eq!(asked, wanted);
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 /// Another process writes it, since nobody may run a file that is open for writing in

@@ -18,7 +18,7 @@ mod spans;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nvmeof_e2e::{Run, Setup, binary, image, target_command};
+use nvmeof_e2e::{Run, Setup, binary, free_port, image, target_command};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -182,12 +182,6 @@ fn ready(port: u16) -> String {
         "for try in $(seq 600); do nvmeof discover -t rdma -a 127.0.0.1 -s {port} \
          >/dev/null 2>&1 && break; sleep 0.1; done\n"
     )
-}
-
-/// A port that nobody has at the moment.
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 /// What root types changes a machine: the lab does it, in a scenario that

@@ -13,7 +13,6 @@ use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nvmeof_e2e::{Ended, Jobs, PATIENCE, Run, Setup, Target, engine, eventually, fds};
@@ -232,7 +231,12 @@ fn fails_when(happens: impl Fn(&mut Target), error: u64, words: &str) {
     // Two admin queues, three I/O queues.
     let all = || (fds(target.pid()) >= idle + 5).then_some(());
     assert!(eventually(all).is_some(), "{}", target.log());
-    std::thread::sleep(Duration::from_millis(300));
+    let begun = || {
+        let json = target.nvmeof("smart-log").json();
+        let of = |name: &str| json[name].as_u64().unwrap() > 0;
+        (of("host_read_commands") && of("host_write_commands")).then_some(())
+    };
+    assert!(eventually(begun).is_some(), "no work is done");
     happens(&mut target);
     let ended = fio.end();
     // How many of the jobs failed.

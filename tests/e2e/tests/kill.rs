@@ -10,18 +10,14 @@ use std::fs;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use nvmeof_e2e::{Setup, Target, eventually, fds, pattern, same_bytes};
+use nvmeof_e2e::{Running, Setup, Target, eventually, fds, own_ip, pattern, same_bytes, works};
 
 const MIB: usize = 1 << 20;
 
-/// Waits until the target has written something: the bench is at work.
-fn wait_for_writes(target: &Target) {
-    let written = || {
-        let json = target.nvmeof("smart-log").json();
-        json["host_write_commands"].as_u64().unwrap()
-    };
-    let first = written();
-    assert!(eventually(|| (written() > first).then_some(())).is_some());
+/// Waits until the target has done something for it.
+#[track_caller]
+fn at_work(target: &Target, bench: &mut Running) {
+    works(|| target.nvmeof("smart-log"), bench);
 }
 
 #[track_caller]
@@ -48,12 +44,7 @@ fn an_initiator_that_is_killed_leaves_nothing() {
     ] {
         let bench = target.on(1, "bench").args(line).args("--runtime 60");
         let mut bench = bench.start();
-        if line.contains("write") {
-            wait_for_writes(&target);
-        } else {
-            std::thread::sleep(Duration::from_millis(300));
-        }
-        assert!(bench.runs());
+        at_work(&target, &mut bench);
         assert!(fds(target.pid()) > idle);
         bench.kill();
         fds_are_back(&target, idle);
@@ -77,8 +68,7 @@ fn clients_of_a_target_that_is_killed_fail_clearly() {
             .args(line)
             .args("--iodepth 32 --runtime 60")
             .start();
-        std::thread::sleep(Duration::from_millis(500));
-        assert!(bench.runs(), "{}", bench.end());
+        at_work(&target, &mut bench);
         target.kill();
         let ended = bench.end();
         assert_eq!(ended.status, Some(1), "{ended}");
@@ -99,7 +89,12 @@ fn a_copy_from_a_target_that_is_killed_fails_clearly() {
             .args("--block-count 2000000000 --data /dev/zero")
             .start(),
     ];
-    std::thread::sleep(Duration::from_millis(500));
+    let begun = || {
+        let json = target.nvmeof("smart-log").json();
+        let of = |name: &str| json[name].as_u64().unwrap() > 0;
+        (of("host_read_commands") && of("host_write_commands")).then_some(())
+    };
+    assert!(eventually(begun).is_some(), "no work is done");
     for client in &mut clients {
         assert!(client.runs());
     }
@@ -118,11 +113,11 @@ fn a_copy_from_a_target_that_is_killed_fails_clearly() {
 fn a_target_that_hangs_is_given_up() {
     let setup = Setup::new().file(16 * MIB);
     let target = setup.start();
-    let bench = target
+    let mut bench = target
         .on(1, "bench")
         .args("--rw randread --runtime 60 --command-timeout 2")
         .start();
-    std::thread::sleep(Duration::from_millis(500));
+    at_work(&target, &mut bench);
     target.signal(Signal::SIGSTOP);
     let ended = bench.end();
     target.signal(Signal::SIGCONT);
@@ -160,11 +155,11 @@ fn acknowledged_data_survives_a_kill() {
 fn sigterm_lets_commands_end() {
     let setup = Setup::new().file(16 * MIB);
     let mut target = setup.start();
-    let bench = target
+    let mut bench = target
         .on(1, "bench")
         .args("--rw randwrite --bs 64k --iodepth 32 --runtime 60")
         .start();
-    wait_for_writes(&target);
+    at_work(&target, &mut bench);
     target.signal(Signal::SIGTERM);
     let status = target.wait();
     assert_eq!(status.code(), Some(0), "{}", target.log());
@@ -198,12 +193,11 @@ fn sigterm_answers_what_is_in_work() {
 
 #[test]
 fn a_killed_target_starts_again_at_once() {
-    let setup = Setup::new().file(MIB);
+    let setup = Setup::new().ip(own_ip()).file(MIB);
     let mut target = setup.start();
     let port = target.address().port();
-    let _ = target.read(1, 0, Some(1));
-    let bench = target.on(1, "bench").args("--runtime 60").start();
-    std::thread::sleep(Duration::from_millis(300));
+    let mut bench = target.on(1, "bench").args("--runtime 60").start();
+    at_work(&target, &mut bench);
     target.kill();
     drop(bench);
     let setup = setup.port(port);

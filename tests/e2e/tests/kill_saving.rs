@@ -144,8 +144,10 @@ fn whenever_it_is_killed_it_starts_with_the_old_document_or_the_new_one() {
     let setup = managed();
     let (socket, kept) = (setup.path("control.sock"), setup.path("kept"));
     let mut dice = Dice::new();
-    let (mut acknowledged, mut unfinished) = (0, 0);
-    for round in 0..ROUNDS {
+    let (mut acknowledged, mut unfinished, mut round) = (0, 0, 0);
+    // How many kills come while a state is being saved is up to the machine.
+    while round < ROUNDS || unfinished == 0 && round < 20 * ROUNDS {
+        round += 1;
         let mut target = setup.start();
         let number = served(&socket, &target);
         let was = acknowledged..=acknowledged + 1;
@@ -179,7 +181,7 @@ fn whenever_it_is_killed_it_starts_with_the_old_document_or_the_new_one() {
         (acknowledged..=acknowledged + 1).contains(&number),
         "{number}"
     );
-    eprintln!("{number} documents; {unfinished} of {ROUNDS} kills left a file half way");
+    eprintln!("{number} documents; {unfinished} of {round} kills left a file half way");
     assert!(unfinished > 0, "no kill came while a state was being saved");
     target.stop();
 }

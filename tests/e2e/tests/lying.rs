@@ -8,13 +8,19 @@
 
 use std::net::TcpListener;
 
-use nvmeof_e2e::{NQN, Peer, Run};
+use nvmeof_e2e::{NQN, PATIENCE, Peer, Run};
 use nvmeof_wire::{Cqe, Status};
 
 /// Runs `nvmeof COMMAND` against a target that does what `play` does for each
 /// of its connections. The command must fail and say all of `words`.
 #[track_caller]
 fn against(command: &str, play: fn(&mut Peer), words: &[&str]) {
+    against_within(PATIENCE.as_secs(), command, play, words);
+}
+
+/// The same where the target has so many seconds to answer.
+#[track_caller]
+fn against_within(seconds: u64, command: &str, play: fn(&mut Peer), words: &[&str]) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     // It serves for ever; the process ends with the tests.
@@ -24,7 +30,7 @@ fn against(command: &str, play: fn(&mut Peer), words: &[&str]) {
             play(&mut peer);
         }
     });
-    let line = format!("-t rdma -a 127.0.0.1 -s {port} --command-timeout 1");
+    let line = format!("-t rdma -a 127.0.0.1 -s {port} --command-timeout {seconds}");
     Run::nvmeof(command).args(&line).fails(1, words);
 }
 
@@ -136,7 +142,9 @@ fn responses_that_make_no_sense() {
 
 #[test]
 fn silence_is_given_up() {
-    id_ctrl(
+    against_within(
+        1,
+        &format!("id-ctrl -n {NQN}"),
         |peer| {
             take_connect(peer);
             peer.hear_out();

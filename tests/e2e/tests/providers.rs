@@ -12,7 +12,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 
-use nvmeof_e2e::{Run, Setup, same_bytes, target_command};
+use nvmeof_e2e::{Run, Setup, own_ip, same_bytes, target_command};
 
 const MIB: usize = 1 << 20;
 
@@ -125,14 +125,16 @@ fn the_command_line_names_providers_as_well() {
 
 #[test]
 fn what_would_serve_is_shown_without_serving() {
-    let setup = Setup::new().provider("\"auto\"").port(4420).file(MIB);
+    let ip = own_ip();
+    let setup = Setup::new().provider("\"auto\"").ip(ip).port(4420);
+    let setup = setup.file(MIB);
     let shown = check(&setup).ok().text();
-    let line = "port 127.0.0.1:4420: iwarp (software, over TCP), shm (this host, through shared \
-                memory)";
+    let line = "iwarp (software, over TCP), shm (this host, through shared memory)";
+    let line = format!("port {ip}:4420: {line}");
     assert!(shown.lines().any(|one| one == line), "{shown}");
     let json = check(&setup).json();
     let port = &json["ports"][0];
-    assert_eq!(port["traddr"], "127.0.0.1", "{json}");
+    assert_eq!(port["traddr"], ip.to_string(), "{json}");
     assert_eq!(port["trsvcid"], 4420, "{json}");
     assert_eq!(port["providers"][0]["provider"], "iwarp", "{json}");
     assert_eq!(port["providers"][1]["provider"], "shm", "{json}");

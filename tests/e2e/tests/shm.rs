@@ -17,7 +17,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nvmeof_e2e::{
     HOST, NQN, Run, Setup, Target, binary, copy_of, ctl, eventually, fds, is_root, managed,
-    over_socket, pattern, same_bytes,
+    over_socket, pattern, same_bytes, works,
 };
 use tempfile::TempDir;
 
@@ -236,8 +236,7 @@ fn a_killed_target_fails_its_hosts_clearly_and_starts_again_at_once() {
     let port = target.address().port();
     let bench = target.on(1, "bench").args("--runtime 60 --rw randwrite");
     let mut bench = over_shm(bench, &setup).start();
-    std::thread::sleep(Duration::from_millis(500));
-    assert!(bench.runs(), "{}", bench.end());
+    works(|| over_shm(target.nvmeof("smart-log"), &setup), &mut bench);
     let path = socket(&target, &setup);
     target.kill();
     let ended = bench.end();
@@ -276,8 +275,7 @@ fn hosts_that_are_killed_leave_nothing() {
     ] {
         let bench = target.on(1, "bench").args(line).args("--runtime 60");
         let mut bench = over_shm(bench.args("--iodepth 32"), &setup).start();
-        std::thread::sleep(Duration::from_millis(500));
-        assert!(bench.runs(), "{}", bench.end());
+        works(|| over_shm(target.nvmeof("smart-log"), &setup), &mut bench);
         assert!(fds(target.pid()) > idle);
         bench.kill();
         let back = eventually(|| (fds(target.pid()) <= idle).then_some(()));
@@ -313,7 +311,10 @@ fn settled(look: impl Fn() -> u64) -> u64 {
 fn memory_of_a_killed_host_is_let_go() {
     let setup = Setup::new().provider("\"shm\"").file(16 * MIB);
     let mut target = setup.start();
+    let idle = fds(target.pid());
     let _ = read(&target, &setup, "--block-count 1");
+    let gone = eventually(|| (fds(target.pid()) <= idle).then_some(()));
+    assert!(gone.is_some(), "{}", target.log());
     let own = settled(|| locked(&target));
     let told = !target.lines(&["not registered with io_uring"]).is_empty();
     for line in ["--rw randwrite --bs 128k", "--rw randread --bs 4k"] {
@@ -447,14 +448,18 @@ fn a_target_that_hangs_with_memory_of_a_client_is_named() {
     let line = "--rw randread --bs 1m --iodepth 32 --runtime 60 --command-timeout 2";
     let hangs = || {
         let mut bench = over_shm(target.on(1, "bench").args(line), &setup).start();
-        std::thread::sleep(Duration::from_millis(500));
+        works(|| over_shm(target.nvmeof("smart-log"), &setup), &mut bench);
         target.signal(Signal::SIGSTOP);
-        std::thread::sleep(Duration::from_secs(7));
-        let waited = bench.runs();
+        let told = format!("`kill -CONT {}`", target.pid());
+        // It may also say so just before it ends.
+        let waited = eventually(|| match bench.runs() {
+            true => bench.stderr().contains(&told).then_some(true),
+            false => Some(false),
+        });
         target.signal(Signal::SIGCONT);
         let ended = bench.end();
         assert_eq!(ended.status, Some(1), "{ended}");
-        let told = format!("`kill -CONT {}`", target.pid());
+        let waited = waited.expect("it neither ends nor says what it waits for");
         assert_eq!(ended.stderr.contains(&told), waited, "{ended}");
         waited
     };

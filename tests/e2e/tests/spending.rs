@@ -34,12 +34,12 @@ fn idle(reactor: &str) -> ([f64; 3], f64, f64) {
     let setup = managed().head(reactor).file(MIB);
     let target = setup.start();
     target.write(1, 0, &[1; 4096]);
-    let (_host, _) = Peer::connected(target.address(), 0, 0xffff);
-    let (before, began) = (spent(&setup), Instant::now());
+    let (began, before) = (Instant::now(), spent(&setup));
     let used = cpu_seconds(target.pid());
+    // What a thread does that looks for work it does after somebody came.
+    let (_host, _) = Peer::connected(target.address(), 0, 0xffff);
     sleep(Duration::from_secs(2));
-    // What was asked comes before the answer is sent, so the time in between is longer
-    // than what it tells of.
+    // What is told lies between the first and the last look at the clock.
     let (after, used) = (spent(&setup), cpu_seconds(target.pid()) - used);
     let times = [0, 1, 2].map(|at| after[at] - before[at]);
     (times, used, began.elapsed().as_secs_f64())
@@ -58,7 +58,7 @@ fn a_thread_with_nothing_to_do_is_asleep_and_says_so() {
 
 #[test]
 fn a_thread_that_looks_for_work_says_so() {
-    // For a second after the host came, of which most is left when times are taken.
+    // For a second after the host came.
     let ([working, polling, asleep], used, wall) =
         idle("[reactor]\npolling = \"latency\"\nspin_us = 1000000\n");
     let told = format!("working {working}, polling {polling}, asleep {asleep} of {wall}");

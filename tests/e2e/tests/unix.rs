@@ -12,10 +12,10 @@ use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use nvmeof_e2e::{
-    NQN, Run, Setup, Target, copy_of, eventually, fds, is_root, pattern, same_bytes, target_command,
+    NQN, Run, Setup, Target, copy_of, eventually, fds, is_root, pattern, same_bytes,
+    target_command, works,
 };
 use tempfile::TempDir;
 
@@ -135,8 +135,7 @@ fn a_killed_target_fails_its_hosts_clearly_and_starts_again_at_once() {
     let mut target = setup.start();
     let bench = target.on(1, "bench").args("--runtime 60 --rw randwrite");
     let mut bench = bench.start();
-    std::thread::sleep(Duration::from_millis(500));
-    assert!(bench.runs(), "{}", bench.end());
+    works(|| target.nvmeof("smart-log"), &mut bench);
     target.kill();
     let ended = bench.end();
     assert_eq!(ended.status, Some(1), "{ended}");
@@ -164,8 +163,7 @@ fn hosts_that_are_killed_leave_nothing() {
     ] {
         let bench = target.on(1, "bench").args(line).args("--runtime 60");
         let mut bench = bench.args("--iodepth 32").start();
-        std::thread::sleep(Duration::from_millis(500));
-        assert!(bench.runs(), "{}", bench.end());
+        works(|| target.nvmeof("smart-log"), &mut bench);
         assert!(fds(target.pid()) > idle);
         bench.kill();
         let back = eventually(|| (fds(target.pid()) <= idle).then_some(()));

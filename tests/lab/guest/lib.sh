@@ -169,7 +169,7 @@ target_start() {
     [ ! -f "$LOG" ] || lines=$(wc -l <"$LOG")
     nvmeof-target serve --config "$CONFIG" >>"$LOG" 2>&1 &
     TARGET=$!
-    for _ in {1..200}; do
+    for _ in {1..1000}; do
         if tail -n +$((lines + 1)) "$LOG" | grep 'ready: serving' >/dev/null; then return; fi
         [ -d "/proc/$TARGET" ] || break
         sleep 0.1
@@ -181,7 +181,7 @@ target_start() {
 target_stop() {
     kill -s "${1:-TERM}" "$TARGET"
     local status=0
-    timeout 20 tail --pid="$TARGET" -f /dev/null || fail "the target does not stop"
+    timeout 100 tail --pid="$TARGET" -f /dev/null || fail "the target does not stop"
     wait "$TARGET" || status=$?
     expect_eq "exit status of the target" 0 "$status"
     TARGET=
@@ -291,7 +291,7 @@ footprint() {
 # and RDMA objects must come back to what they were; memory may grow a little.
 leaks_none() {
     local before=$1 now
-    for _ in {1..100}; do
+    for _ in {1..600}; do
         now=$(footprint)
         if [ "${now% *}" = "${before% *}" ]; then break; fi
         sleep 0.1

@@ -5,11 +5,11 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use nvmeof_e2e::{Ended, NQN, Run, Setup, Target, image, managed, target_command};
+use nvmeof_e2e::{Ended, NQN, Run, Setup, Target, free_port, image, managed, target_command};
 
 use super::running::typed;
 use super::spans::{FOREIGN_PROGRAMS, OURS, spans};
-use super::{all_documents, free_port, read, root, shell};
+use super::{all_documents, read, root, shell};
 
 /// What is not done, by what it begins with, and why.
 const LEFT: &[(&str, &str)] = &[

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeSet;
 
-use nvmeof_e2e::{Ended, Setup, ctl, image, managed};
+use nvmeof_e2e::{Ended, Setup, ctl, free_port, image, managed};
 
+use super::all_documents;
 use super::spans::spans;
-use super::{all_documents, free_port};
 
 /// The host that may connect, and another subsystem.
 const NQN: &str = "nqn.2026-11.org.example:disk";
