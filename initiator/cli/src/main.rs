@@ -17,17 +17,19 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use tracing_subscriber::EnvFilter;
 
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let filter = EnvFilter::try_from_env("NVMEOF_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter = match nvmeof_logging::filter_of("NVMEOF_LOG", "warn") {
+        Ok(filter) => filter,
+        Err(error) => return Failure::usage(format!("NVMEOF_LOG: {error}")).report(),
+    };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(nvmeof_logging::may_color() && std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
     match run(&cli.command) {

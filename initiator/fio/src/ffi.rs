@@ -291,12 +291,14 @@ fn kind_of(number: u64) -> Result<Kind, Failure> {
 fn log_to_stderr() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let filter =
-            EnvFilter::try_from_env("NVMEOF_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+        let filter = nvmeof_logging::filter_of("NVMEOF_LOG", "warn").unwrap_or_else(|error| {
+            eprintln!("nvmeof: NVMEOF_LOG: {error}; logging warnings");
+            EnvFilter::new("warn")
+        });
         // Whoever set another one has a reason.
         let _ = tracing_subscriber::fmt()
             .with_env_filter(filter)
-            .with_ansi(std::io::stderr().is_terminal())
+            .with_ansi(nvmeof_logging::may_color() && std::io::stderr().is_terminal())
             .with_writer(std::io::stderr)
             .try_init();
     });

@@ -131,7 +131,7 @@ impl Cli {
     #[must_use]
     pub fn run(self) -> ExitCode {
         if let Err(why) = log::start(self.log_level.as_deref()) {
-            log::complain(&format_args!("--log-level: {why}"));
+            log::complain(&why);
             return USAGE.into();
         }
         match self.command {

@@ -24,6 +24,11 @@ const RULES: &[Rule] = &[
         system: false,
     },
     Rule {
+        name: "nvmeof-logging",
+        ours: &[],
+        system: false,
+    },
+    Rule {
         name: "nvmeof-wire",
         ours: &[],
         system: false,
@@ -107,6 +112,7 @@ const RULES: &[Rule] = &[
     Rule {
         name: "nvmeof-target",
         ours: &[
+            "nvmeof-logging",
             "nvmeof-manual",
             "nvmeof-wire",
             "nvmeof-memory",
@@ -143,6 +149,7 @@ const RULES: &[Rule] = &[
     Rule {
         name: "nvmeof-cli",
         ours: &[
+            "nvmeof-logging",
             "nvmeof-manual",
             "nvmeof-wire",
             "nvmeof-memory",

@@ -6,27 +6,29 @@ mod journal;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
+use nvmeof_logging::{filter, filter_of, may_color};
 use nvmeof_wire::text::Lines;
+use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, fmt};
 
 use journal::Journal;
 
-/// Starts the log. `level` is stronger than RUST_LOG.
+/// Starts the log. `level` is stronger than `RUST_LOG`.
 ///
 /// # Errors
-/// What is wrong with the level.
+/// Where the level comes from, and what is wrong with it.
 pub(crate) fn start(level: Option<&str>) -> Result<(), String> {
-    let from_env = std::env::var("RUST_LOG").ok();
-    let filter = level.or(from_env.as_deref()).unwrap_or("info");
-    let filter = EnvFilter::try_new(filter).map_err(|error| error.to_string())?;
+    let filter = match level {
+        Some(level) => filter(level).map_err(|error| format!("--log-level: {error}"))?,
+        None => filter_of("RUST_LOG", "info").map_err(|error| format!("RUST_LOG: {error}"))?,
+    };
     // Without a journal that takes messages they go where they always went.
     let journal = Journal::of_service();
     let lines = journal.is_none().then(|| {
         fmt::layer()
             .with_writer(|| Visible(io::stderr()))
-            .with_ansi(io::stderr().is_terminal())
+            .with_ansi(may_color() && io::stderr().is_terminal())
             .with_target(false)
     });
     tracing_subscriber::registry()
