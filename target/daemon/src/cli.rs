@@ -18,6 +18,7 @@ use crate::changes::Standing;
 use crate::config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names, zone};
 use crate::control::{self, Bound, Shared, Turns};
 use crate::ctl::Ctl;
+use crate::files;
 use crate::import::Import;
 use crate::log;
 use crate::ports::{self, Port};
@@ -258,6 +259,7 @@ impl CheckConfig {
 
     fn check(&self) -> Result<Checked, ConfigError> {
         let config = Config::read(&self.file)?;
+        files::raise();
         let ports = ports::plan(&config)?;
         let seats = processors::place(&config, &ports)?;
         let mut remarks = config.try_open()?;

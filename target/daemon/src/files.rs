@@ -39,15 +39,18 @@ fn http(limit: usize, most: usize) -> usize {
     (limit / HTTP_SHARE).clamp(HTTP_LEAST, most)
 }
 
-/// Lets the process have as many descriptors as the system allows it, and
-/// returns how many connections each reactor may have with that: a connection
-/// is one descriptor, and running out of them would end connections that
-/// serve well.
-pub(crate) fn raise(config: &Config, reactors: usize, disks: usize, ports: &[Port]) -> u32 {
+/// Lets the process have as many descriptors as the system allows it. Before
+/// anything is opened: each namespace takes one.
+pub(crate) fn raise() {
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         // Where it is not allowed we live with what there is.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
+}
+
+/// How many connections each reactor may have: a connection is one descriptor,
+/// and running out of them would end connections that serve well.
+pub(crate) fn share(config: &Config, reactors: usize, disks: usize, ports: &[Port]) -> u32 {
     let limit = limit();
     let devices = ports.iter().flat_map(|port| &port.parts);
     let listeners = [
@@ -139,11 +142,12 @@ mod tests {
 
     #[test]
     fn descriptors_are_raised_to_what_is_allowed_and_shared_with_http() {
-        let none = raise(&config("[control]\nsocket = \"\"\n"), 1, 1, &[]);
+        raise();
+        let none = share(&config("[control]\nsocket = \"\"\n"), 1, 1, &[]);
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         assert_eq!(soft, hard);
         let both = "[control]\nsocket = \"/run/x\"\n[metrics]\nlisten = \"127.0.0.1:9400\"\n";
-        let both = raise(&config(both), 1, 1, &[]);
+        let both = share(&config(both), 1, 1, &[]);
         let taken = managing() + watching();
         assert_eq!(usize::try_from(none - both).unwrap(), taken);
     }

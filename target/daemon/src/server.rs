@@ -114,6 +114,7 @@ impl Server {
     /// [`ServeError`]; then nothing was served.
     pub fn start(config: &Config) -> Result<Self, ServeError> {
         let signals = take_signals(config)?;
+        files::raise();
         let running = config.running();
         let ports = ports::plan(config)?;
         let seats = processors::place(config, &ports)?;
@@ -131,7 +132,7 @@ impl Server {
         let steering = Steering::new(count);
         let mut means = Means {
             steering: steering.clone(),
-            files: files::raise(config, count, opened.claims.len(), &ports),
+            files: files::share(config, count, opened.claims.len(), &ports),
         };
         let Listening { reactors, ports } = ports::listen(config, ports, &mut means)?;
         let names = reactors.iter().take(1).flatten().map(|ready| ready.name);
