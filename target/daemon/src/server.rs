@@ -113,7 +113,7 @@ impl Server {
     /// # Errors
     /// [`ServeError`]; then nothing was served.
     pub fn start(config: &Config) -> Result<Self, ServeError> {
-        let signals = take_signals(config)?;
+        let signals = take_signals()?;
         files::raise();
         let running = config.running();
         let ports = ports::plan(config)?;
@@ -327,6 +327,10 @@ impl Server {
 /// meanwhile that we live.
 fn reload(keeper: Option<Arc<Keeper>>) {
     let Some(keeper) = keeper else {
+        tracing::warn!(
+            "SIGHUP ignored: the configuration was given on the command line, so there is no file \
+             to read again; send SIGTERM to stop the target"
+        );
         return;
     };
     service::reloading();
@@ -353,15 +357,12 @@ fn start_error(what: &'static str, why: &dyn std::fmt::Display) -> ServeError {
     ServeError::Start { what, why }
 }
 
-/// Has SIGTERM and SIGINT wait to be read instead of ending the process, and
-/// SIGHUP where there is a file to read again.
-fn take_signals(config: &Config) -> Result<SignalFd, ServeError> {
+/// Has SIGTERM, SIGINT and SIGHUP wait to be read instead of ending the process.
+fn take_signals() -> Result<SignalFd, ServeError> {
     let mut set = SigSet::empty();
     set.add(Signal::SIGTERM);
     set.add(Signal::SIGINT);
-    if config.path().is_some() {
-        set.add(Signal::SIGHUP);
-    }
+    set.add(Signal::SIGHUP);
     let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
     set.thread_block()
         .and_then(|()| SignalFd::with_flags(&set, flags))
