@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nvmeof_wire::Nqn;
 use nvmeof_wire::log::ana::AnaState;
 
-use crate::model::PortAddress;
+use crate::model::{ABSENT_GROUP, PortAddress};
 use crate::{Namespace, Port, Subsystem};
 
 /// What is served of a subsystem at one moment: itself, and the ports it is
@@ -99,6 +99,7 @@ impl Present {
             ports.find(|port| port.is_at(at))
         });
         let state = |group| match port {
+            _ if group == ABSENT_GROUP => AnaState::INACCESSIBLE,
             None => AnaState::OPTIMIZED,
             Some(Some(port)) => port.ana_state(group),
             // The port is gone, and what came by it is about to be closed.
@@ -111,9 +112,10 @@ impl Present {
                 namespace: Namespace {
                     hosts: None,
                     storage: Arc::default(),
+                    ana_group: namespace.group(),
                     ..namespace.clone()
                 },
-                state: state(namespace.ana_group),
+                state: state(namespace.group()),
             })
             .collect();
         // Those without a namespace are none of the host's: Linux resets a

@@ -14,7 +14,7 @@ use zerocopy::little_endian::U32;
 
 use super::{Admin, Window};
 use crate::Limits;
-use crate::model::MAX_GROUP;
+use crate::model::ABSENT_GROUP;
 use crate::queue::Failure;
 use crate::sight::Sight;
 
@@ -116,11 +116,13 @@ pub(super) fn describe(id: &mut IdentifyController, sight: &Sight, nn: u32, limi
         | Anacap::CHANGE;
     id.anatt = TRANSITION_S;
     id.anacap = states.bits();
-    id.anagrpmax = MAX_GROUP.into();
-    id.nanagrpid = MAX_GROUP.into();
+    // The highest group, and as many as there may be: that of absent namespaces is the
+    // last.
+    id.anagrpmax = ABSENT_GROUP.into();
+    id.nanagrpid = ABSENT_GROUP.into();
     // Linux takes memory for a page of so many groups and namespaces, and does
     // without asymmetric access where a page of that length is more than MDTS.
-    let groups = ANA_HEADER_LEN as u64 + u64::from(MAX_GROUP) * ANA_GROUP_LEN as u64;
+    let groups = ANA_HEADER_LEN as u64 + u64::from(ABSENT_GROUP) * ANA_GROUP_LEN as u64;
     let room = u64::from(limits.max_transfer).saturating_sub(groups) / NSID_LEN;
     let room = u32::try_from(room).unwrap_or(u32::MAX);
     let there = sight.seen().len();

@@ -4,11 +4,18 @@
 use nvmeof_wire::log::ana::AnaState;
 
 use super::build::wrong;
-use super::{ModelError, Place, Port};
+use super::{ModelError, Namespace, NamespaceState, Place, Port};
 
-/// Highest number of a group (ANAGRPMAX), and so many groups there may be
-/// (NANAGRPID). It is what Linux' own target has.
+/// Highest number of a group that a configuration may name. It is what Linux' own
+/// target has.
 pub(crate) const MAX_GROUP: u32 = 128;
+
+/// The group of namespaces whose storage was not there when the target started: one
+/// that no configuration names, so that those it does name keep their states. Base 2.2,
+/// 8.1.1.2: a controller reports each namespace in one group. Every port reaches this
+/// one in state Inaccessible, in which a host waits for the namespace; when its storage
+/// opens the namespace goes to the group that it was given.
+pub(crate) const ABSENT_GROUP: u32 = MAX_GROUP + 1;
 
 /// The group of namespaces that were given none.
 pub const DEFAULT_ANA_GROUP: u32 = 1;
@@ -26,10 +33,24 @@ impl Port {
     /// In which state it reaches the group of that number.
     #[must_use]
     pub fn ana_state(&self, group: u32) -> AnaState {
+        if group == ABSENT_GROUP {
+            return AnaState::INACCESSIBLE;
+        }
         let mut groups = self.ana_groups.iter();
         groups
             .find(|one| one.id == group)
             .map_or(AnaState::OPTIMIZED, |one| one.state)
+    }
+}
+
+impl Namespace {
+    /// The group in which hosts find it at the moment.
+    #[must_use]
+    pub fn group(&self) -> u32 {
+        match self.state {
+            NamespaceState::Absent => ABSENT_GROUP,
+            _ => self.ana_group,
+        }
     }
 }
 

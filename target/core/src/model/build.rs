@@ -364,7 +364,7 @@ fn subsystem(
         namespaces.push(namespace(place, one, &spec.nqn, &namespaces)?);
     }
     namespaces.sort_by_key(|namespace| namespace.nsid);
-    let is_active = |one: &Namespace| one.state != NamespaceState::Disabled;
+    let is_active = |one: &Namespace| one.state.is_active();
     let (namespaces, disabled) = namespaces.into_iter().partition(is_active);
     Ok(Subsystem {
         nqn,
@@ -425,9 +425,9 @@ fn namespace(
         }
     };
     let bytes = spec.blocks.checked_mul(u64::from(spec.block_size));
-    let disabled = spec.state == NamespaceState::Disabled;
-    let blocks = if disabled { 0 } else { spec.blocks };
-    if (blocks == 0 && !disabled) || bytes.is_none_or(|bytes| i64::try_from(bytes).is_err()) {
+    let active = spec.state.is_active();
+    let blocks = if active { spec.blocks } else { 0 };
+    if (blocks == 0 && active) || bytes.is_none_or(|bytes| i64::try_from(bytes).is_err()) {
         let why = "a namespace has at least one block and at most 2^63 bytes";
         return Err(wrong(place, "blocks", spec.blocks, why));
     }

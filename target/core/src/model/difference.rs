@@ -5,7 +5,7 @@ use std::fmt;
 use nvmeof_wire::Nqn;
 use nvmeof_wire::log::ana::AnaState;
 
-use super::{Model, Namespace, NamespaceState, Port, Subsystem, discovery};
+use super::{Model, Namespace, Port, Subsystem, discovery};
 
 /// One difference between two models. Displays as a line for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -256,7 +256,7 @@ fn namespace(old: &Namespace, new: &Namespace) -> Vec<ChangeKind> {
         return Vec::new();
     }
     let mut kinds = Vec::new();
-    let is_disabled = |one: &Namespace| one.state == NamespaceState::Disabled;
+    let is_disabled = |one: &Namespace| !one.state.is_active();
     match (is_disabled(old), is_disabled(new)) {
         (false, true) => kinds.push(ChangeKind::Disabled),
         (true, false) => kinds.push(ChangeKind::Enabled),
@@ -274,7 +274,7 @@ fn namespace(old: &Namespace, new: &Namespace) -> Vec<ChangeKind> {
         ("nguid", old.nguid != new.nguid),
         ("eui64", old.eui64 != new.eui64),
         ("readonly", readonly),
-        ("ana_group", old.ana_group != new.ana_group),
+        ("ana_group", old.group() != new.group()),
         ("hosts", old.hosts != new.hosts),
     ];
     let changed = differs.iter().filter(|(_, differs)| *differs);

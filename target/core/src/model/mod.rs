@@ -25,7 +25,7 @@ use nvmeof_wire::log::discovery::RdmaProviderType;
 use nvmeof_wire::{Ascii, Nqn};
 
 pub use address::PortAddress;
-pub(crate) use ana::MAX_GROUP;
+pub(crate) use ana::ABSENT_GROUP;
 pub use ana::{AnaGroup, DEFAULT_ANA_GROUP};
 pub use bounds::PortBounds;
 pub use build::{NO_NGUID, NamespaceSpec, PortSpec, SubsystemSpec};
@@ -124,7 +124,7 @@ pub struct Subsystem {
     pub allowed_hosts: Option<Vec<Nqn>>,
     /// Those that are active, ordered by namespace id.
     namespaces: Vec<Namespace>,
-    /// Those that are switched off, likewise.
+    /// Those that are not active, likewise.
     disabled: Vec<Namespace>,
 }
 
@@ -157,7 +157,8 @@ pub struct Namespace {
     pub volatile_cache: bool,
     /// In which sizes the disk is written and freed best.
     pub preferred: Preferred,
-    /// Its group for asymmetric namespace access.
+    /// The group for asymmetric namespace access that it was given; see
+    /// [`group`](Self::group).
     pub ana_group: u32,
     /// The hosts that it is there for; `None`: for all that may connect.
     pub hosts: Option<Arc<[Nqn]>>,
@@ -268,8 +269,8 @@ impl Subsystem {
         &self.namespaces
     }
 
-    /// The namespaces that are switched off, lowest number first: allocated and
-    /// not active (Base 2.1, 3.2.1). Their size is 0 blocks.
+    /// The namespaces that are switched off or were never opened, lowest number
+    /// first: allocated and not active (Base 2.1, 3.2.1). Their size is 0 blocks.
     #[must_use]
     pub fn disabled(&self) -> &[Namespace] {
         &self.disabled

@@ -16,9 +16,23 @@ pub enum NamespaceState {
     /// What is behind it is gone: it stays active, and commands are answered
     /// Namespace Not Ready.
     Faulted,
+    /// What is behind it was not there when the target started, but was before: it
+    /// stays active with the size it had, and every port reaches it in ANA state
+    /// Inaccessible until it opens.
+    Absent,
+    /// What is behind it was never there: allocated and not active until it opens.
+    Awaited,
     /// An administrator switched it off: allocated and not active (Base 2.1,
     /// 3.2.1). Its size is not known, and it has no disk.
     Disabled,
+}
+
+impl NamespaceState {
+    /// Whether the namespace is active (Base 2.1, 3.2.1).
+    #[must_use]
+    pub fn is_active(self) -> bool {
+        !matches!(self, Self::Awaited | Self::Disabled)
+    }
 }
 
 /// What became of one namespace.

@@ -13,15 +13,17 @@ use nvmeof_wire::log::ana::{
 };
 use nvmeof_wire::nvm::{Io, flush};
 use nvmeof_wire::opcode::io;
-use nvmeof_wire::{Sqe, Status};
+use nvmeof_wire::{Nqn, Sqe, Status};
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
 use crate::testing::{
-    Answer, HOST, Host, closed, connect_data, namespace, port, port_in, subsystem, target,
+    Answer, DISK, HOST, Host, closed, connect_data, namespace, port, port_in, subsystem, target,
     target_with,
 };
-use crate::{IoKind, Limits, Model, PortSpec, SubsystemSpec, Target};
+use crate::{
+    IoKind, Limits, Model, NamespaceState, PortSpec, Preferred, Revision, SubsystemSpec, Target,
+};
 
 const OTHER: &str = "nqn.2026-11.org.example:other";
 
@@ -100,12 +102,55 @@ fn a_linux_host_takes_what_the_controller_says() {
             | Anacap::CHANGE;
         assert_eq!((id.anacap, id.anatt), (states.bits(), 10));
         let (groups, namespaces) = (id.nanagrpid.get(), id.mnan.get());
-        assert_eq!((id.anagrpmax.get(), groups), (128, 128));
+        assert_eq!((id.anagrpmax.get(), groups), (129, 129));
         assert!((1000..=id.nn.get()).contains(&namespaces), "{namespaces}");
         // The memory that it takes for the page must not exceed MDTS.
-        let len = ANA_HEADER_LEN + 128 * ANA_GROUP_LEN + 4 * usize::try_from(namespaces).unwrap();
+        let len = ANA_HEADER_LEN + 129 * ANA_GROUP_LEN + 4 * usize::try_from(namespaces).unwrap();
         assert!(len <= usize::try_from(max_transfer).unwrap(), "{len}");
     }
+}
+
+/// Hosts wait for a namespace in state Inaccessible; they give up on one that is not
+/// ready.
+#[test]
+fn an_absent_namespace_is_inaccessible_in_a_group_of_its_own_until_it_opens() {
+    let port = port_in(1, AnaState::NON_OPTIMIZED);
+    let target = served(std::slice::from_ref(&port), two_groups());
+    let revised = |state| {
+        let revision = Revision {
+            nqn: Nqn::new(DISK).unwrap(),
+            nsid: 2,
+            disk: 7,
+            blocks: 1000,
+            preferred: Preferred::default(),
+            state,
+        };
+        let _ = target.apply(target.model().revised(&[revision])).unwrap();
+    };
+    revised(NamespaceState::Absent);
+    let (mut admin, mut queue) = Host::ready_at(&target, &port, HOST);
+    let list: NamespaceList = identify(&mut admin, Cns::ACTIVE_NAMESPACES, 0);
+    assert_eq!(list.iter().collect::<Vec<_>>(), [1, 2, 3, 4]);
+    let id: IdentifyNamespace = identify(&mut admin, Cns::NAMESPACE, 2);
+    assert_eq!((id.nsze.get(), id.anagrpid.get()), (1000, 129));
+    let answer = queue.read(read(2), 512);
+    assert_eq!(answer.status(), Status::ANA_INACCESSIBLE);
+    assert!(!answer.cqe.status().dnr());
+    assert_eq!(queue.read(read(3), 512).status(), Status::SUCCESS);
+    let state = |page: Page| {
+        page.1
+            .into_iter()
+            .map(|(id, state, nsids, _)| (id, state, nsids))
+    };
+    let before: Vec<_> = state(page(&mut admin)).collect();
+    let absent = (129, AnaState::INACCESSIBLE, vec![2]);
+    assert_eq!((before.len(), before.last()), (3, Some(&absent)));
+    revised(NamespaceState::Ready);
+    assert_eq!(queue.read(read(2), 512).status(), Status::SUCCESS);
+    let after: Vec<_> = state(page(&mut admin)).collect();
+    assert_eq!((after.len(), &after[1].2), (2, &vec![2, 3]));
+    let id: IdentifyNamespace = identify(&mut admin, Cns::NAMESPACE, 2);
+    assert_eq!(id.anagrpid.get(), 2);
 }
 
 #[test]
