@@ -158,6 +158,23 @@ impl ListenError {
             _ => Self::Io { addr, source },
         }
     }
+
+    /// Whether listening may succeed later though nobody changes the address: it is
+    /// not there yet, or somebody else has it. A file in the place of a socket and a name
+    /// that cannot be are errors of the configuration.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::InUse { .. } | Self::NoSuchAddress { .. } | Self::Permission { .. } => true,
+            Self::Kind(_) => false,
+            Self::Io { source, .. } => !matches!(
+                source.kind(),
+                io::ErrorKind::InvalidInput
+                    | io::ErrorKind::InvalidFilename
+                    | io::ErrorKind::AlreadyExists
+            ),
+        }
+    }
 }
 
 /// What the kernel says of an interface that is not there (errno(3)).

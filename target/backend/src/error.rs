@@ -261,6 +261,34 @@ impl OpenError {
         }
     }
 
+    /// Whether opening may succeed later though nobody changes the configuration: the
+    /// storage is not there yet, somebody else has it, or it cannot be reached at the
+    /// moment. What is there and cannot be served as the configuration says it (a
+    /// directory, a size of part of a block, another block size) is an error of the
+    /// configuration.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Missing(_)
+            | Self::Permission { .. }
+            | Self::ReadOnlyStorage(_)
+            | Self::Locked { .. }
+            | Self::DeviceInUse(_)
+            | Self::NoMedium(_)
+            | Self::Memory(_)
+            | Self::Ring { .. } => true,
+            // The path itself is wrong.
+            Self::System { errno, .. } => !matches!(errno, Errno::ENAMETOOLONG | Errno::EINVAL),
+            Self::Directory(_)
+            | Self::NotStorage(_)
+            | Self::Empty(_)
+            | Self::Zoned { .. }
+            | Self::NotWholeBlocks { .. }
+            | Self::DeviceBlocks { .. }
+            | Self::CannotPoll { .. } => false,
+        }
+    }
+
     /// Whether it tells of the process or the machine at this moment, and nothing of
     /// the storage: it may be gone when it is tried again.
     #[must_use]
@@ -321,6 +349,41 @@ mod tests {
         }
         for there in [OpenError::Empty(path.clone()), system(Errno::EMFILE)] {
             assert!(!there.is_gone(), "{there}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_yet_may_pass_and_what_does_not_fit_does_not() {
+        let path = PathBuf::from("/srv/disk");
+        let system = |errno| OpenError::System {
+            path: path.clone(),
+            what: "open",
+            errno,
+        };
+        let readonly = false;
+        for passing in [
+            OpenError::Missing(path.clone()),
+            OpenError::Locked {
+                path: path.clone(),
+                readonly,
+            },
+            OpenError::Permission {
+                path: path.clone(),
+                readonly,
+            },
+            OpenError::DeviceInUse(path.clone()),
+            system(Errno::ENXIO),
+            system(Errno::ESTALE),
+            system(Errno::ENOSPC),
+        ] {
+            assert!(passing.may_pass(), "{passing}");
+        }
+        for wrong in [
+            OpenError::Directory(path.clone()),
+            OpenError::Empty(path.clone()),
+            system(Errno::ENAMETOOLONG),
+        ] {
+            assert!(!wrong.may_pass(), "{wrong}");
         }
     }
 }
