@@ -165,8 +165,11 @@ impl ListenError {
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::InUse { .. } | Self::NoSuchAddress { .. } | Self::Permission { .. } => true,
-            Self::Kind(_) => false,
+            Self::InUse { .. }
+            | Self::NoSuchAddress { .. }
+            | Self::NoSuchInterface { .. }
+            | Self::Permission { .. } => true,
+            Self::Unusable { .. } | Self::Kind(_) => false,
             Self::Io { source, .. } => !matches!(
                 source.kind(),
                 io::ErrorKind::InvalidInput

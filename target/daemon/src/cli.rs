@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use nvmeof_manual::Manual;
-use nvmeof_rdma::Address;
+use nvmeof_rdma::{Address, Steering};
 use nvmeof_target_core::Limits;
 use nvmeof_wire::text;
 use serde_json::{Value, json};
@@ -21,12 +21,13 @@ use crate::ctl::Ctl;
 use crate::files;
 use crate::import::Import;
 use crate::log;
-use crate::ports::{self, Port};
+use crate::ports::{self, Means, Port};
 use crate::processors::{self, Seat};
+use crate::retry::{self, Listener, later};
 use crate::server::{ServeError, Server};
 use crate::service;
 use crate::top::Top;
-use crate::watch::Exporter;
+use crate::watch::{Exporter, Watch};
 
 /// Serves files, block devices and memory as NVMe namespaces over RDMA.
 ///
@@ -190,9 +191,10 @@ impl Serve {
             ready(&config, &server);
             return server.run();
         };
-        let standing = Standing::read(&path)?;
-        let bound = Bound::new(standing.config())?;
-        let exporter = Exporter::bind(standing.config())?;
+        let standing = stand(&path)?;
+        let config = Arc::new(standing.config().clone());
+        let bound = or_later(Bound::new(&config))?;
+        let exporter = or_later(Exporter::bind(&config))?;
         let (server, keeper) = standing.serve()?;
         let keeper = Arc::new(keeper);
         let shared = Shared {
@@ -201,18 +203,92 @@ impl Serve {
             tell: service::status,
             turns: Turns::default(),
         };
-        let control = bound.map(|bound| bound.serve(&shared)).transpose();
-        let _control = control.map_err(|error| ServeError::Start {
-            what: "control",
-            why: error.to_string(),
-        })?;
-        let exporter = exporter.map(|exporter| exporter.serve(server.watch()));
-        let _exporter = exporter.transpose().map_err(|error| ServeError::Start {
-            what: "metrics",
-            why: error.to_string(),
-        })?;
+        let (manager, mut listeners) = (server.manager(), Vec::new());
+        let (mut control, mut metrics) = (None, None);
+        match bound {
+            Ok(bound) => {
+                let serving = bound.map(|bound| bound.serve(&shared)).transpose();
+                control = serving.map_err(|error| not_started("control", &error))?;
+            }
+            Err(error) => {
+                manager.listener_waits(CONTROL, Some(&error));
+                listeners.push(control_later(&config, &shared));
+            }
+        }
+        match exporter {
+            Ok(exporter) => {
+                let serving = exporter.map(|exporter| exporter.serve(server.watch()));
+                metrics = serving
+                    .transpose()
+                    .map_err(|error| not_started("metrics", &error))?;
+            }
+            Err(error) => {
+                manager.listener_waits(METRICS, Some(&error));
+                listeners.push(metrics_later(&config, server.watch()));
+            }
+        }
         told_ready(&server);
-        server.run_kept(Some(&keeper))
+        let served = server.run_kept(Some(&keeper), listeners);
+        drop((control, metrics));
+        served
+    }
+}
+
+/// The keys of listeners that `serve` may wait for.
+const CONTROL: &str = "control.socket";
+const METRICS: &str = "metrics.listen";
+
+type Later = (&'static str, Listener);
+
+fn control_later(config: &Arc<Config>, shared: &Shared) -> Later {
+    let (config, shared) = (Arc::clone(config), shared.clone());
+    later(CONTROL, move || {
+        let bound = Bound::new(&config)?;
+        let serving = bound.map(|bound| bound.serve(&shared)).transpose();
+        serving.map_err(|error| config.table_error("control", "socket", &error.to_string()))
+    })
+}
+
+fn metrics_later(config: &Arc<Config>, watch: &Arc<Watch>) -> Later {
+    let (config, watch) = (Arc::clone(config), Arc::clone(watch));
+    later(METRICS, move || {
+        let exporter = Exporter::bind(&config)?;
+        let serving = exporter.map(|exporter| exporter.serve(&watch)).transpose();
+        serving.map_err(|error| config.table_error("metrics", "listen", &error.to_string()))
+    })
+}
+
+fn not_started(what: &'static str, error: &io::Error) -> ServeError {
+    ServeError::Start {
+        what,
+        why: error.to_string(),
+    }
+}
+
+/// Reads what is to be served. Another target may have the file of changes, and one
+/// that was killed has it until the kernel is done with its writes: that is waited for.
+fn stand(path: &Path) -> Result<Standing, ConfigError> {
+    let mut pause = retry::FIRST;
+    loop {
+        match Standing::read(path) {
+            Err(error) if error.may_pass() => {
+                if pause == retry::FIRST {
+                    tracing::warn!("waiting: {error}");
+                }
+                service::waiting(&format!("waiting: {}", error.what()), pause * 3);
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(retry::LONGEST);
+            }
+            standing => return standing,
+        }
+    }
+}
+
+/// What may be there later is no reason not to start.
+fn or_later<T>(tried: Result<T, ConfigError>) -> Result<Result<T, ConfigError>, ConfigError> {
+    match tried {
+        Err(error) if !error.may_pass() => Err(error),
+        tried => Ok(tried),
     }
 }
 
@@ -260,17 +336,35 @@ impl CheckConfig {
     fn check(&self) -> Result<Checked, ConfigError> {
         let config = Config::read(&self.file)?;
         files::raise();
-        let ports = ports::plan(&config)?;
+        let mut ports = ports::plan_present(&config)?;
         let seats = processors::place(&config, &ports)?;
-        let mut remarks = config.try_open()?;
-        remarks.extend(on_unusual_names(config.unusual_names()));
+        let mut remarks = Vec::from_iter(on_unusual_names(config.unusual_names()));
         remarks.extend(ports::unused_devices(&config, &ports));
         remarks.extend(processors::sqpoll_remark(&config, &seats));
+        // Held to the end, as `serve` would.
+        let disks = config.open_present()?;
+        let mut means = Means {
+            steering: Steering::new(1),
+            files: files::share(&config, 1, disks.len(), &ports),
+        };
+        let listening = ports::listen(&config, ports.clone(), &mut means)?;
+        let errors = disks.iter().filter_map(|disk| disk.as_ref().err());
+        let mut waiting: Vec<_> = errors.map(ToString::to_string).collect();
+        for (number, listened) in listening.ports.into_iter().enumerate() {
+            if let Some(waits) = &listened.waits {
+                let line = config.port_error(number, "").line().unwrap_or_default();
+                waiting.push(format!("{}:{line}: {}", self.file.display(), waits.why));
+            }
+            if let Some(port) = ports.get_mut(number) {
+                port.waits = listened.waits;
+            }
+        }
         Ok(Checked {
             limits: config.limits(),
             ports,
             seats,
             remarks,
+            waiting,
         })
     }
 
@@ -281,6 +375,7 @@ impl CheckConfig {
                 ports,
                 seats,
                 remarks,
+                waiting,
             }) => {
                 for remark in remarks {
                     log::complain(remark);
@@ -288,6 +383,9 @@ impl CheckConfig {
                 println!("{}: good", self.file.display());
                 for port in ports {
                     println!("port {port}");
+                }
+                for one in waiting {
+                    println!("`serve` would wait: {one}");
                 }
                 for (number, seat) in seats.iter().enumerate() {
                     println!("reactor {number}: {seat}");
@@ -308,10 +406,12 @@ impl CheckConfig {
                 ports,
                 seats,
                 remarks,
+                waiting,
             }) => json!({
                 "file": file,
                 "valid": true,
                 "remarks": remarks,
+                "waiting": waiting,
                 "ports": ports.iter().map(port_json).collect::<Vec<_>>(),
                 "reactors": seats.iter().map(seat_json).collect::<Vec<_>>(),
                 "limits": shares(limits, ports.len()).into_iter().collect::<BTreeMap<_, _>>(),
@@ -336,6 +436,8 @@ struct Checked {
     seats: Vec<Seat>,
     /// What was remarkable.
     remarks: Vec<String>,
+    /// What `serve` would start without, and try again.
+    waiting: Vec<String>,
 }
 
 /// What one host and one port may have where there are so many ports, by key: of some

@@ -30,6 +30,7 @@ mod processors;
 mod protections;
 mod queue;
 mod reactor;
+mod retry;
 mod server;
 mod service;
 mod stock;
@@ -46,7 +47,7 @@ pub use config::{
     ProviderName, Running, Sqpoll, buffers,
 };
 pub use mailbox::{Mail, Mailbox, Order};
-pub use manage::{ApplyError, Faulted, Manager, Plan, Report};
+pub use manage::{ApplyError, Awaits, Faulted, Manager, Plan, Report, Waiting, Waits};
 pub use polling::Preset;
 pub use ports::{Device, Part, Port, plan};
 pub use processors::{Seat, place};
@@ -56,5 +57,5 @@ pub use storage::{OpenDisks, Storage, StorageError, StorageOpenError};
 pub use thread::{Then, sleep, step};
 pub use watch::{
     Counters, Counts, Descriptors, Failed, GroupState, Health, HostState, Latency, NamespaceState,
-    QueueState, ReactorState, Sight, Snapshot, SubsystemState, Watch,
+    QueueState, ReactorState, Sight, Snapshot, SubsystemState, WaitingState, Watch,
 };

@@ -1,4 +1,4 @@
-//! The whole daemon: everything that can fail is done first, then reactors
+//! The whole daemon: what can never be served is found first, then reactors
 //! serve until a signal comes.
 
 use std::sync::Arc;
@@ -22,9 +22,10 @@ use crate::disk_watch::DiskWatch;
 use crate::failures::Failures;
 use crate::files;
 use crate::mailbox::{Mail, Mailbox};
-use crate::manage::{Manager, Pool, Reactors};
+use crate::manage::{Manager, Pool, Reactors, Remembered};
 use crate::ports::{self, Listening, Means, Port, Providers, Ready};
 use crate::processors::{self, Seat};
+use crate::retry::{Listener, Retry};
 use crate::service::{self, Watchdog};
 use crate::storage::{OpenDisks, StorageError, StorageOpenError};
 use crate::thread::{self, Clock};
@@ -80,7 +81,7 @@ struct Start {
     config: ReactorConfig,
     target: Target,
     providers: Vec<Ready>,
-    claims: Vec<Claim>,
+    claims: Vec<(u32, Claim)>,
     /// What spreads connections, and which of its members this one is.
     steering: (Steering, usize),
     mailbox: Mailbox,
@@ -116,7 +117,7 @@ impl Server {
         let signals = take_signals()?;
         files::raise();
         let running = config.running();
-        let ports = ports::plan(config)?;
+        let ports = ports::plan_present(config)?;
         let seats = processors::place(config, &ports)?;
         let count = seats.len();
         if let Some(why) = ports::unused_devices(config, &ports) {
@@ -128,18 +129,21 @@ impl Server {
         if let Some(remark) = on_unusual_names(config.unusual_names()) {
             tracing::warn!("{remark}");
         }
-        let opened = config.open()?;
+        let state = config.control().state.as_deref();
+        let remembered = Remembered::beside(state);
+        let pool = Pool::new(config, config.open_present()?, &remembered)?;
+        let claims = pool.claims();
         let steering = Steering::new(count);
         let mut means = Means {
             steering: steering.clone(),
-            files: files::share(config, count, opened.claims.len(), &ports),
+            // Those that come later take one as well.
+            files: files::share(config, count, pool.served().count(), &ports),
         };
         let Listening { reactors, ports } = ports::listen(config, ports, &mut means)?;
         let names = reactors.iter().take(1).flatten().map(|ready| ready.name);
         let providers = Providers::new(names.collect());
         let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
-        let target = Target::new(config.model(&opened, &specs)?);
-        let state = config.control().state.as_ref();
+        let target = Target::new(config.model_of(pool.served(), &specs)?);
         let keeper = state.map(|state| protections::beside(state, &target));
         let keeper = keeper.transpose()?;
         let mailboxes: Arc<[Mailbox]> = (0..count)
@@ -162,13 +166,13 @@ impl Server {
                 config: buffers(&running, target.limits()),
                 target: target.clone(),
                 providers,
-                claims: opened.claims.clone(),
+                claims: claims.clone(),
                 steering: (steering.clone(), at),
                 mailbox: mailbox.clone(),
                 peers: Arc::clone(&mailboxes),
                 failures: failures.clone(),
                 counters: Arc::clone(&counters),
-                ring: ring_config(&opened.claims, &running, seat, mailboxes.len()),
+                ring: ring_config(pool.served().count(), &running, seat, mailboxes.len()),
                 first: at == 0,
             };
             watched.push(Watched::new(mailbox.clone(), counters));
@@ -190,13 +194,15 @@ impl Server {
         }
         let watch = Watch::new(target.clone(), watched, ledger, providers.clone());
         let reactors = Reactors::new(Arc::clone(&mailboxes), providers, means, memory);
-        let pool = Pool::new(config, &opened.claims)?;
-        let manager = Manager::new(target, reactors, config, ports.clone(), pool);
+        let manager = Manager::new(target, reactors, config, ports, pool, remembered);
+        manager.remember();
+        let manager = Arc::new(manager);
+        let watch = watch.with_faults(manager.fault_counts());
         Ok(Self {
             drain: config.running().drain,
-            watch: Arc::new(watch.with_faults(manager.fault_counts())),
-            manager: Arc::new(manager),
-            ports,
+            watch: Arc::new(watch.with_manager(&manager)),
+            ports: manager.ports(),
+            manager,
             mailboxes,
             failures,
             threads,
@@ -232,14 +238,21 @@ impl Server {
     /// # Errors
     /// [`ServeError`] when a reactor failed.
     pub fn run(self) -> Result<(), ServeError> {
-        self.run_kept(None)
+        self.run_kept(None, Vec::new())
     }
 
-    /// The same; on SIGHUP the keeper reads the configuration again.
-    pub(crate) fn run_kept(self, keeper: Option<&Arc<Keeper>>) -> Result<(), ServeError> {
+    /// The same; on SIGHUP the keeper reads the configuration again. `listeners` are tried
+    /// until they listen.
+    pub(crate) fn run_kept(
+        self,
+        keeper: Option<&Arc<Keeper>>,
+        listeners: Vec<(&'static str, Listener)>,
+    ) -> Result<(), ServeError> {
         let (mut stopping, mut ending) = (None, false);
         let manager = Arc::clone(&self.manager);
         let _disks = DiskWatch::start(manager, self.failures.clone())
+            .map_err(|error| start_error("thread", &error))?;
+        let _retry = Retry::start(Arc::clone(&self.manager), listeners)
             .map_err(|error| start_error("thread", &error))?;
         let mut watchdog = Watchdog::of_service(Instant::now());
         while !self.threads.iter().all(JoinHandle::is_finished) {
@@ -377,9 +390,9 @@ const SPARE_DISKS: usize = 256;
 /// reactors together: 1 GiB.
 const LENT: usize = 512;
 
-fn ring_config(claims: &[Claim], running: &Running, seat: Seat, reactors: usize) -> RingConfig {
+fn ring_config(disks: usize, running: &Running, seat: Seat, reactors: usize) -> RingConfig {
     // The kernel makes no table with more places than a process may have files.
-    let files = (claims.len() + SPARE_DISKS).min(files::limit());
+    let files = (disks + SPARE_DISKS).min(files::limit());
     let processor = seat.sqpoll.and_then(|core| u32::try_from(core).ok());
     let thread = running.sqpoll.as_ref().map(|sqpoll| KernelThread {
         idle: sqpoll.idle,
@@ -443,7 +456,7 @@ fn assemble(start: Start) -> Result<Reactor<OpenDisks>, StartFailure> {
         what: "reactor.cores",
         why: format!("{seat}: {error}; it was there a moment ago"),
     })?;
-    let disks = OpenDisks::open(&start.claims, start.ring)
+    let disks = OpenDisks::open_numbered(start.claims, start.ring)
         .map_err(|error: StorageOpenError| start_error("disks", &error))?;
     let mut reactor = Reactor::new(
         start.config,
@@ -503,6 +516,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::manage::Waiting;
 
     /// The processors of the kernel's threads that take disk operations, as texts.
     fn sqpoll_processors() -> Vec<String> {
@@ -567,13 +581,20 @@ mod tests {
         let address = port.address;
         assert_ne!(address.port(), Some(0));
         assert_eq!(server.manager().namespaces(), 1);
-        let Err(error) = Server::start(&config(address.port().unwrap())) else {
-            panic!("two targets on {address}");
+        let second = Server::start(&config(address.port().unwrap())).unwrap();
+        assert!(second.ports().is_empty(), "two targets on {address}");
+        let [Waiting { what, waits, .. }] = &second.manager().waiting()[..] else {
+            panic!("{:?}", second.manager().waiting());
         };
-        let error = error.to_string();
-        assert!(error.starts_with("target.toml:4: traddr: "), "{error}");
-        assert!(error.contains("is in use"), "{error}");
+        assert_eq!(what.to_string(), format!("port {address}"));
+        assert!(waits.why.contains("is in use"), "{waits:?}");
+        // It stays so until the first ends.
+        assert!(!second.manager().retry(|_| true));
         server.stop();
         server.run().unwrap();
+        assert!(second.manager().retry(|_| true));
+        assert_eq!(second.manager().ports()[0].address, address);
+        second.stop();
+        second.run().unwrap();
     }
 }

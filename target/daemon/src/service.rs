@@ -17,6 +17,15 @@ pub(crate) fn status(status: &str) {
     tell(&[NotifyState::Status(status)]);
 }
 
+/// Nothing can be served before that is there, and the start may take `longer` for it.
+pub(crate) fn waiting(status: &str, longer: Duration) {
+    let longer = u32::try_from(longer.as_micros()).unwrap_or(u32::MAX);
+    tell(&[
+        NotifyState::Status(status),
+        NotifyState::ExtendTimeoutUsec(longer),
+    ]);
+}
+
 /// No new connection is taken from now on; commands in work have `drain` to end.
 pub(crate) fn stopping(drain: Duration) {
     let status = "stopping; commands in work are finished first";

@@ -110,13 +110,24 @@ impl OpenDisks {
     /// # Errors
     /// [`StorageOpenError`].
     pub fn open(claims: &[Claim], config: RingConfig) -> Result<Self, StorageOpenError> {
+        Self::open_numbered((0..).zip(claims.iter().cloned()), config)
+    }
+
+    /// The same under those numbers.
+    ///
+    /// # Errors
+    /// [`StorageOpenError`].
+    pub(crate) fn open_numbered(
+        claims: impl IntoIterator<Item = (u32, Claim)>,
+        config: RingConfig,
+    ) -> Result<Self, StorageOpenError> {
         let mut this = Self {
             disks: Disks::new(config)?,
             places: Vec::new(),
             told: false,
         };
-        for (number, claim) in (0..).zip(claims) {
-            this.open_as(number, claim)?;
+        for (number, claim) in claims {
+            this.open_as(number, &claim)?;
         }
         Ok(this)
     }

@@ -206,6 +206,18 @@ impl Setup {
         self.start_as(&mut self.command())
     }
 
+    /// Starts a target that may have to wait for something to serve.
+    #[must_use]
+    pub fn start_anyhow(&self) -> Target {
+        self.start_anyhow_as(&mut self.command())
+    }
+
+    /// The same with another command.
+    #[must_use]
+    pub fn start_anyhow_as(&self, command: &mut Command) -> Target {
+        Target::start_anyhow(command, Arc::clone(&self.folder))
+    }
+
     /// Starts a target with another command.
     #[must_use]
     pub fn start_as(&self, command: &mut Command) -> Target {

@@ -30,6 +30,17 @@ impl Target {
     /// Starts `command` and waits until it is ready, with logs in `folder`.
     #[must_use]
     pub fn start(command: &mut Command, folder: Arc<TempDir>) -> Self {
+        let mut target = Self::start_anyhow(command, folder);
+        let line = target.wait_for_log(": serving");
+        assert!(line.contains("ready"), "{line}");
+        target.address = first_address(&line).unwrap_or_else(|| panic!("no address in: {line}"));
+        target
+    }
+
+    /// Starts `command`, whatever comes of it, with logs in `folder`. Its address is not
+    /// known.
+    #[must_use]
+    pub fn start_anyhow(command: &mut Command, folder: Arc<TempDir>) -> Self {
         let create = |name| File::create(folder.path().join(name)).unwrap();
         let child = command
             .stdin(Stdio::null())
@@ -38,15 +49,11 @@ impl Target {
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let nowhere = Address::from(([0, 0, 0, 0], 0));
-        let mut target = Self {
+        Self {
             child,
             folder,
             address: nowhere,
-        };
-        let line = target.wait_for_log(": serving");
-        assert!(line.contains("ready"), "{line}");
-        target.address = first_address(&line).unwrap_or_else(|| panic!("no address in: {line}"));
-        target
+        }
     }
 
     /// The IP address and port where it listens.

@@ -79,10 +79,23 @@ fn all_addresses_are_served_and_told_one_by_one() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_named_at_the_start() {
-    refused("\"verbs\"", &["verbs: "]);
-    refused("[\"verbs\", \"iwarp\"]", &["verbs: "]);
-    refused("[\"iwarp\",\"verbs\"]", &["verbs: "]);
+fn a_device_that_is_not_there_is_waited_for() {
+    for provider in [
+        "\"verbs\"",
+        "[\"verbs\", \"iwarp\"]",
+        "[\"iwarp\",\"verbs\"]",
+    ] {
+        let setup = Setup::new().provider(provider).file(MIB);
+        let said = String::from_utf8(check(&setup).ok().stdout).unwrap();
+        assert!(
+            said.contains("would wait: ") && said.contains("verbs: "),
+            "{said}"
+        );
+        let mut target = setup.start_anyhow();
+        target.wait_for_log("waiting for port 127.0.0.1:0: provider: verbs: ");
+        target.wait_for_log("ready: serving 1 namespace on no port; waiting for port");
+        target.stop();
+    }
 }
 
 #[test]
@@ -115,7 +128,9 @@ fn the_command_line_names_providers_as_well() {
         target.stop();
     }
     for line in ["--provider verbs", "--provider verbs,iwarp"] {
-        Run::new(serve(line)).fails(2, &["--provider: verbs: "]);
+        let mut target = setup.start_anyhow_as(&mut serve(line));
+        target.wait_for_log("--provider: verbs: ");
+        target.stop();
     }
     Run::new(serve("--provider roce")).fails(2, &["--provider: ", "roce"]);
     let mut command = Setup::new().file(MIB).command();

@@ -235,12 +235,6 @@ fn mistakes_in_the_file_are_named() {
         "allowed_hosts",
         &["allowed_hosts"],
     );
-    refused(
-        &setup,
-        &change(&path, "/nonexistent/disk"),
-        "/nonexistent/disk",
-        &["path", "no such file"],
-    );
     refused(&setup, &change(&path, "ram:lots"), "ram:lots", &["path"]);
     refused(&setup, &change(&path, "/proc"), "/proc", &["path"]);
     refused(&setup, "", "", &["port"]);
@@ -277,57 +271,6 @@ fn sizes_that_do_not_fit_are_named() {
     refused(&setup, &setup.text(), "path = '", &["4096"]);
     let setup = Setup::new().file_with(0, "");
     refused(&setup, &setup.text(), "path = '", &["path"]);
-}
-
-#[test]
-fn a_file_without_permission_is_named() {
-    let setup = Setup::new().file(MIB);
-    if is_root() {
-        // No permission stops root; a folder of the kernel's does.
-        let text = setup
-            .text()
-            .replace(&setup.image_path(1).display().to_string(), "/proc/version");
-        refused(&setup, &text, "/proc/version", &["path"]);
-        return;
-    }
-    let mode = std::fs::Permissions::from_mode(0o000);
-    std::fs::set_permissions(setup.image_path(1), mode).unwrap();
-    refused(
-        &setup,
-        &setup.text(),
-        "path = '",
-        &["path", "no permission"],
-    );
-}
-
-#[test]
-fn an_address_in_use_is_named() {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let setup = Setup::new().file(MIB).port(port);
-    let ended =
-        Run::new(setup.command()).fails(2, &["target.toml:", "traddr", &port.to_string(), "use"]);
-    assert!(!ended.stderr.contains("ready: "), "{ended}");
-    let mut command = target_command();
-    command.args([
-        "serve",
-        "--namespace",
-        "ram:1M",
-        "--listen",
-        &format!("127.0.0.1:{port}"),
-    ]);
-    Run::new(command).fails(2, &[&port.to_string(), "use"]);
-}
-
-#[test]
-fn a_second_target_does_not_take_the_same_file() {
-    let setup = Setup::new().file(MIB);
-    let target = setup.start();
-    let other = Setup::new().namespace(&setup.image_path(1).display().to_string(), "");
-    Run::new(other.command()).fails(2, &["path", "disk1.img"]);
-    let _ = target.read(1, 0, Some(1));
-    target.stop();
-    other.start().stop();
 }
 
 #[test]

@@ -101,6 +101,35 @@ fn other_providers_and_ports_are_refused_with_the_reason() {
     discover(&format!("/{}", "x".repeat(107))).fails(2, &["107 bytes", "108"]);
 }
 
+/// What is not there yet, and what somebody else has, is waited for.
+#[test]
+fn a_socket_that_cannot_be_had_yet_is_waited_for() {
+    let (setup, folder, path) = served();
+    let setup = setup.namespace("null:1M", "");
+    let other = UnixListener::bind(&path).unwrap();
+    let mut target = setup.start_anyhow();
+    let line = target.wait_for_log("WARN waiting for port unix:");
+    assert!(
+        line.contains("in use") && line.contains("ss -lxp"),
+        "{line}"
+    );
+    drop(other);
+    target.wait_for_log("is there now, and served");
+    // It has the lock until it is killed.
+    let second = Setup::new().socket(&path).namespace("null:1M", "");
+    let mut second = second.start_anyhow();
+    second.wait_for_log("in use");
+    target.kill();
+    second.wait_for_log("is there now, and served");
+    second.stop();
+    let missing = Setup::new().socket(&folder.path().join("none/a.sock"));
+    let mut missing = missing.namespace("null:1M", "").start_anyhow();
+    missing.wait_for_log("No such file");
+    fs::create_dir(folder.path().join("none")).unwrap();
+    missing.wait_for_log("is there now, and served");
+    missing.stop();
+}
+
 #[test]
 fn a_port_that_cannot_be_is_refused_with_file_line_and_key() {
     let (setup, folder, path) = served();
@@ -110,19 +139,16 @@ fn a_port_that_cannot_be_is_refused_with_file_line_and_key() {
     Run::new(setup.command()).fails(2, &words);
     assert_eq!(fs::read(&path).unwrap(), b"precious");
     fs::remove_file(&path).unwrap();
-    // Somebody else's.
-    let other = UnixListener::bind(&path).unwrap();
-    let words = ["target.toml:2: traddr: ", "in use", "ss -lxp"];
-    Run::new(setup.command()).fails(2, &words);
-    drop(other);
-    // What that left is no obstacle, and ours is one for the next.
-    let target = setup.start();
-    let second = Setup::new().socket(&path).namespace("null:1M", "");
-    Run::new(second.command()).fails(2, &words);
-    target.stop();
-    let missing = Setup::new().socket(&folder.path().join("none/a.sock"));
-    let words = ["target.toml:2: traddr: ", "No such file"];
-    Run::new(missing.namespace("null:1M", "").command()).fails(2, &words);
+    let twice = format!(
+        "[[port]]\ntraddr = 'unix:{}/./nvmeof.sock'\n",
+        path.parent().unwrap().display()
+    );
+    let twice = Setup::new()
+        .socket(&path)
+        .head(&twice)
+        .namespace("null:1M", "");
+    let words = ["target.toml:", "traddr: ", "of this configuration"];
+    Run::new(twice.command()).fails(2, &words);
     let provider = Setup::new().socket(&path).provider("[\"iwarp\", \"shm\"]");
     let words = ["target.toml:3: provider: ", "shm", "Unix"];
     Run::new(provider.namespace("null:1M", "").command()).fails(2, &words);

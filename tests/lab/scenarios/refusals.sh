@@ -1,7 +1,7 @@
 #!/bin/bash
-# about: what a machine lacks for RDMA is said at the start, with the remedy
+# about: what a machine lacks for RDMA is said at the start, with the remedy, and waited for
 # providers: verbs-rxe
-# timeout: 150
+# timeout: 240
 source /lab/guest/lib.sh
 
 # What the device says to too little memory.
@@ -22,10 +22,21 @@ refused() {
     expect_eq "messages ($what)" 1 "$(grep -c '^nvmeof-target: ' <<<"$said")"
 }
 
+# waits WHAT REGULAR-EXPRESSION COMMAND... : the target must run and wait for its port
+# with a message that matches.
+waits() {
+    local what=$1 wanted=$2 said
+    shift 2
+    said=$(timeout 15 "$@" nvmeof-target serve --config "$CONFIG" 2>&1) || true
+    echo "$what: $said"
+    expect_match "message ($what)" "waiting for port .*($wanted)" "$said"
+    expect_match "readiness ($what)" 'ready: serving .* on no port' "$said"
+}
+
 library=$(ldconfig -p | awk '/librdmacm.so.1 / && !found++ { print $NF }')
 # shellcheck disable=SC2016
 hidden='mount --bind /dev/null "$1" && shift && exec "$@"'
-refused "rdma-core is missing" 'librdmacm1' \
+waits "rdma-core is missing" 'librdmacm1' \
     unshare --mount bash -c "$hidden" hidden "$(readlink -f "$library")"
 
 # An ordinary user who may lock 64 KiB.
@@ -42,19 +53,19 @@ for ((number = 0; number <= ${#places[@]}; number++)); do
 done >"$WORK/addresses"
 ip -batch "$WORK/addresses"
 sed -i "s/^traddr = .*/traddr = \"$last\"/" "$CONFIG"
-refused "no usable GID" "$RDMA has no usable GID for $last.*ibv_devinfo" env
+waits "no usable GID" "$RDMA has no usable GID for $last.*ibv_devinfo" env
 ip address flush dev "$link" to 10.200.0.0/16
 
 sed -i 's/^traddr = .*/traddr = "10.99.99.99"/' "$CONFIG"
-refused "foreign address" '10.99.99.99.*on no interface' env
+waits "foreign address" '10.99.99.99.*on no interface' env
 sed -i 's/^traddr = .*/traddr = "127.0.0.1"/' "$CONFIG"
-refused "no device there" 'no RDMA device serves 127.0.0.1.*rdma link' env
+waits "no device there" 'no RDMA device serves 127.0.0.1.*rdma link' env
 
 # Without any device, as on most machines.
 sed -i "s/^traddr = .*/traddr = \"$ADDRESS\"/" "$CONFIG"
 rdma link delete rxe0
 rdma link delete siw0
-refused "no device" 'no RDMA device|rdma link' env
+waits "no device" 'no RDMA device|rdma link' env
 # auto goes on without.
 sed -i 's/^provider = .*/provider = "auto"/' "$CONFIG"
 target_start

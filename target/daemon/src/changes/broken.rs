@@ -20,8 +20,8 @@ enum Thing {
     Port(Address),
 }
 
-/// Everything that cannot be opened, and ports that nothing can serve. What was
-/// opened is let go again.
+/// Everything that can never be opened, and ports that nothing can ever serve: what
+/// may be there later is waited for. What was opened is let go again.
 pub(super) fn find(config: &Config) -> Vec<Broken> {
     let disks = config.unopenable().into_iter().map(|one| Broken {
         thing: Thing::Namespace(one.nqn, one.nsid),
@@ -29,9 +29,11 @@ pub(super) fn find(config: &Config) -> Vec<Broken> {
     });
     let ports = config.addresses().into_iter().enumerate();
     let ports = ports.filter_map(|(at, address)| {
-        Some(Broken {
+        let error = ports::plan_one(config, at).err()?;
+        let never = !error.may_pass();
+        never.then_some(Broken {
             thing: Thing::Port(address),
-            error: ports::plan_one(config, at).err()?,
+            error,
         })
     });
     disks.chain(ports).collect()

@@ -39,7 +39,9 @@ impl Lock {
                      file of its own",
                     state.display()
                 );
-                Err(config.table_error("control", "state", &what))
+                // One that was killed keeps it until the kernel is done with its writes.
+                let told = config.table_error("control", "state", &what);
+                Err(told.passing(true))
             }
             // Nothing can be saved there either, which is told when it is tried.
             Err(error) => {

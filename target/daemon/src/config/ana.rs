@@ -8,7 +8,7 @@ use serde::de::{Deserializer, Error};
 use toml::Spanned;
 
 /// How a port reaches a group of namespaces. Groups that are not named are optimized.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawAnaGroup {
     /// Number of the group: 1 to 128.

@@ -24,7 +24,7 @@ pub struct ControlConfig {
 }
 
 /// Where the target is managed from, and where it keeps what was changed.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawControl {
     /// Unix socket of `nvmeof-target ctl`, an absolute path. Left out: `control.sock` in

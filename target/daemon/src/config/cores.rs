@@ -154,7 +154,7 @@ impl<'de> Visitor<'de> for CoresVisitor {
 mod tests {
     use super::*;
 
-    #[derive(Debug, Deserialize)]
+    #[derive(Clone, Debug, Deserialize)]
     struct Holder {
         cores: RawCores,
     }

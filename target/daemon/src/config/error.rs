@@ -12,6 +12,8 @@ pub struct ConfigError {
     place: Place,
     key: Option<String>,
     what: String,
+    /// See [`ConfigError::may_pass`].
+    passing: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +32,7 @@ impl ConfigError {
             place: Place::File { path, line },
             key: key(at.and_then(|at| places::at(text, at)), what),
             what: what.trim_end().to_owned(),
+            passing: false,
         }
     }
 
@@ -40,6 +43,7 @@ impl ConfigError {
             place: Place::File { path, line: None },
             key: None,
             what,
+            passing: false,
         }
     }
 
@@ -49,6 +53,7 @@ impl ConfigError {
             place: Place::CommandLine,
             key: None,
             what: what.to_owned(),
+            passing: false,
         }
     }
 
@@ -60,7 +65,7 @@ impl ConfigError {
             return self;
         }
         let at = places::of(&file.text, table, key);
-        Self::at(&file.path, &file.text, at, &self.what)
+        Self::at(&file.path, &file.text, at, &self.what).passing(self.passing)
     }
 
     /// The same about a document that was applied in the place of `file` and is
@@ -74,6 +79,20 @@ impl ConfigError {
             file.display()
         );
         self
+    }
+
+    /// The same, which may or may not pass.
+    #[must_use]
+    pub(crate) fn passing(self, passing: bool) -> Self {
+        Self { passing, ..self }
+    }
+
+    /// Whether it is about the machine at this moment, and may pass though nobody
+    /// changes the configuration: a file or an address that is not there yet, or that
+    /// somebody else has. `serve` waits for it; everything else it refuses.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        self.passing
     }
 
     /// The file.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::raw::Size;
 
 /// Sizes and times of the target. They bound what hosts can make it hold.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawLimits {
     /// Entries of the longest submission queue that a host may ask for: 2 to 1024.

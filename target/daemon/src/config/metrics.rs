@@ -15,7 +15,7 @@ pub struct MetricsConfig {
 }
 
 /// Where others may ask how the target is; see monitoring.md.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawMetrics {
     /// TCP address and port at which `/metrics`, `/healthz` and `/snapshot` are

@@ -52,7 +52,7 @@ use toml::Spanned;
 use traddr::RawPort;
 
 /// A configuration whose values are possible. What it names may not be there.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Config {
     origin: Origin,
     raw: RawConfig,

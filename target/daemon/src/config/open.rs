@@ -1,6 +1,6 @@
 //! Opening what a configuration names.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use nvmeof_backend::{BlockSize, Claim, Geometry, Hints, OpenError, Spec};
 use nvmeof_target_core::{Model, NamespaceSpec, NamespaceState, PortSpec, Preferred};
@@ -35,8 +35,8 @@ pub(crate) struct Served<'a> {
     pub(crate) number: u32,
     /// What it looks like, or did before it was gone.
     pub(crate) geometry: &'a Geometry,
-    /// Whether it is gone.
-    pub(crate) is_lost: bool,
+    /// Whether hosts can use it.
+    pub(crate) state: NamespaceState,
 }
 
 /// A namespace that cannot be opened.
@@ -77,19 +77,16 @@ impl Config {
     }
 
     /// Tries to open every namespace that is enabled, and lets go of all again.
-    /// Returns those that cannot be.
+    /// Returns those that can never be.
     pub(crate) fn unopenable(&self) -> Vec<Unopenable> {
-        // Held to the end: a file that is there twice can be opened once.
-        let mut claims = Vec::new();
+        let mut files = Files::default();
         let mut unopenable = Vec::new();
         for (at, (nqn, raw)) in self.namespaces().enumerate() {
             let wanted = self.wanted_of(nqn, raw);
-            let taken = wanted.and_then(|wanted| {
-                let taken = wanted.take();
-                taken.map_err(|error| self.disk_error(at, &error))
-            });
+            let taken = wanted.and_then(|wanted| self.take(at, &wanted, &mut files));
             match taken {
-                Ok(claim) => claims.push(claim),
+                Ok(_) => {}
+                Err(error) if error.may_pass() => {}
                 Err(error) => unopenable.push(Unopenable {
                     nqn: nqn.to_owned(),
                     nsid: *raw.nsid.get_ref(),
@@ -148,30 +145,36 @@ impl Config {
         })
     }
 
-    /// As [`open`](Self::open), but lets go of everything again, and only
-    /// tells of what another process has locked: that may be a target that
-    /// runs with this very configuration. Returns such remarks.
+    /// Opens and locks what each enabled namespace names, in order. What cannot be
+    /// opened yet says why: `serve` waits for that, and `check-config` lists it.
     ///
     /// # Errors
-    /// [`ConfigError`] names file, line and key.
-    pub fn try_open(&self) -> Result<Vec<String>, ConfigError> {
-        let mut remarks = Vec::new();
-        let mut claims = Vec::new();
-        let mut files = Vec::new();
-        for (at, wanted) in self.wanted()?.iter().enumerate() {
-            let file = identity(&wanted.spec);
-            // Not another process, but this very configuration has it twice.
-            let ours = file.is_some() && files.contains(&file);
-            match wanted.take() {
-                Ok(claim) => claims.push(claim),
-                Err(error @ OpenError::Locked { .. }) if !ours => {
-                    remarks.push(self.disk_error(at, &error).to_string());
-                }
-                Err(error) => return Err(self.disk_error(at, &error)),
-            }
-            files.push(file);
+    /// [`ConfigError`] names file, line and key of the first that cannot be served
+    /// however long one waits.
+    pub(crate) fn open_present(&self) -> Result<Vec<Result<Claim, ConfigError>>, ConfigError> {
+        let mut files = Files::default();
+        let wanted = self.wanted()?.into_iter().enumerate();
+        wanted
+            .map(|(at, wanted)| match self.take(at, &wanted, &mut files) {
+                Err(error) if !error.may_pass() => Err(error),
+                taken => Ok(taken),
+            })
+            .collect()
+    }
+
+    /// Opens and locks what namespace number `at` wants; `files` are those that others of
+    /// the configuration have.
+    fn take(&self, at: usize, wanted: &Wanted, files: &mut Files) -> Result<Claim, ConfigError> {
+        if !files.add(&wanted.spec) {
+            let what = format!(
+                "{}: another namespace of this configuration is served from the same file or \
+                 device; name another one, or serve both read-only",
+                wanted.spec
+            );
+            return Err(self.path_error(at, &what));
         }
-        Ok(remarks)
+        let taken = wanted.take();
+        taken.map_err(|error| self.disk_error(at, &error))
     }
 
     /// The model of what was opened, with the ports that are listened on.
@@ -182,7 +185,7 @@ impl Config {
         let disks = (0..).zip(&opened.claims).map(|(number, claim)| Served {
             number,
             geometry: claim.geometry(),
-            is_lost: false,
+            state: NamespaceState::Ready,
         });
         self.model_of(disks, ports)
     }
@@ -216,13 +219,14 @@ impl Config {
     }
 
     fn of_claim(&self, raw: &RawNamespace, error: &OpenError) -> ConfigError {
-        match error {
+        let told = match error {
             OpenError::CannotPoll { .. } => {
                 let at = raw.iopoll.span().start;
                 self.error_at(Some(at), &format!("iopoll: {error}"))
             }
             _ => self.of_path(raw, error),
-        }
+        };
+        told.passing(error.may_pass())
     }
 
     fn of_path(&self, raw: &RawNamespace, error: &dyn std::error::Error) -> ConfigError {
@@ -236,11 +240,9 @@ fn fill_in(spec: &mut NamespaceSpec, disk: Served<'_>) {
     let Served {
         number,
         geometry,
-        is_lost,
+        state,
     } = disk;
-    if is_lost {
-        spec.state = NamespaceState::Faulted;
-    }
+    spec.state = state;
     let block_size = geometry.block_size.bytes();
     spec.disk = number;
     spec.blocks = geometry.size / u64::from(block_size);
@@ -261,13 +263,38 @@ pub(crate) fn preferred(hints: &Hints) -> Preferred {
     }
 }
 
-/// Device and number of a file, by whatever path it is named.
+/// Files and devices of the namespaces of one configuration.
+#[derive(Default)]
+struct Files {
+    /// With whether it is only read.
+    taken: Vec<((u64, u64), bool)>,
+}
+
+impl Files {
+    /// One more namespace is served from that. False when another one is already, and
+    /// one of the two may write.
+    fn add(&mut self, spec: &Spec) -> bool {
+        let Some(file) = identity(spec) else {
+            return true;
+        };
+        let readonly = spec.readonly();
+        let clashes = |(other, reads): &(_, bool)| *other == file && !(*reads && readonly);
+        let is_free = !self.taken.iter().any(clashes);
+        self.taken.push((file, readonly));
+        is_free
+    }
+}
+
+/// Which file or block device it is, by whatever path it is named.
 fn identity(spec: &Spec) -> Option<(u64, u64)> {
     let Spec::File { path, .. } = spec else {
         return None;
     };
     let metadata = std::fs::metadata(path).ok()?;
-    Some((metadata.dev(), metadata.ino()))
+    Some(match metadata.file_type().is_block_device() {
+        true => (0, metadata.rdev()),
+        false => (metadata.dev(), metadata.ino()),
+    })
 }
 
 fn block_size(raw: &RawNamespace) -> Option<BlockSize> {

@@ -28,7 +28,7 @@ pub enum Choice {
 }
 
 /// The value of the key `provider`: one name or a list of them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum RawProvider {
     One(String),
     List(Vec<Spanned<String>>),

@@ -28,7 +28,7 @@ const DEFAULT_BUFFER_MEMORY: u64 = 64 << 20;
 pub(super) const SHARED_RECEIVES: RangeInclusive<u32> = 64..=65_536;
 const DEFAULT_SHARED_RECEIVES: u32 = 4096;
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawConfig {
     #[serde(default = "nowhere")]
@@ -56,7 +56,7 @@ pub(super) struct RawConfig {
 }
 
 /// The threads that do everything, and their memory.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawReactor {
     /// On which processors threads run, one on each: `"auto"`, `[0, 2]` or `"0-3,8"`. Left out:
@@ -94,7 +94,7 @@ pub(super) struct RawReactor {
 }
 
 /// What hosts connect to. Without one they find nothing.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawSubsystem {
     /// Name of the subsystem (NQN), up to 223 bytes.
@@ -135,7 +135,7 @@ pub(super) struct RawSubsystem {
 }
 
 /// A disk of the subsystem.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawNamespace {
     /// Namespace identifier, 1 to 65536, each once in a subsystem.

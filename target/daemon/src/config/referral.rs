@@ -9,7 +9,7 @@ use toml::Spanned;
 use super::DEFAULT_PORT;
 
 /// What the discovery subsystem says of itself.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawDiscovery {
     /// A name of its own, besides the one that all discovery subsystems have. Left out: it has
@@ -18,7 +18,7 @@ pub(super) struct RawDiscovery {
 }
 
 /// A discovery subsystem elsewhere, of which hosts are told.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawReferral {
     /// An IPv4 or IPv6 address.

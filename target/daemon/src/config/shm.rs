@@ -12,7 +12,7 @@ use toml::Spanned;
 use super::provider::Wrong;
 
 /// Shared memory with hosts on this machine.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawShm {
     /// Folder of the sockets, an absolute path. Left out: `/run/nvmeof` for root, the user's
@@ -26,7 +26,7 @@ pub(super) struct RawShm {
 }
 
 /// A user: by name, or by number.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum RawUser {
     Name(String),
     Number(u32),

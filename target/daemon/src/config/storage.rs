@@ -14,7 +14,7 @@ const DEFAULT_IDLE_MS: u32 = 2;
 const MAX_IDLE_MS: u32 = 10_000;
 
 /// How disks are reached.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawStorage {
     /// Whether a thread of the kernel takes disk operations from each thread (`SQPOLL`).

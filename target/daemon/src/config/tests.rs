@@ -432,14 +432,19 @@ fn what_a_path_names_must_be_there_and_whole() {
     std::fs::write(&path, [0; 4096]).unwrap();
     let held = config.open().unwrap();
     assert_names(&opened(&config), 11, &["locked"]);
-    let remarks = config.try_open().unwrap();
-    assert_eq!(remarks.len(), 1);
+    let waits = config.open_present().unwrap().pop().unwrap();
+    assert_names(&waits.map(drop).unwrap_err().to_string(), 11, &["locked"]);
     drop(held);
-    assert!(config.try_open().unwrap().is_empty());
+    assert!(config.open_present().unwrap().iter().all(Result::is_ok));
     let same = format!("{}/./disk.img", dir.path().display());
     let twice = format!("{text}[[subsystem.namespace]]\nnsid = 2\npath = \"{same}\"\n");
-    let error = parse(&twice).unwrap().try_open().unwrap_err();
-    assert_names(&error.to_string(), 15, &["path", "locked"]);
+    let error = parse(&twice).unwrap().open_present().map(drop).unwrap_err();
+    assert!(!error.may_pass());
+    assert_names(
+        &error.to_string(),
+        15,
+        &["path", "another namespace of this"],
+    );
     for (bad, word) in [("ram:x", "ram"), ("", "empty"), ("null:", "null")] {
         let config = parse(&GOOD.replace("ram:1M", bad)).unwrap();
         assert_names(&opened(&config), 11, &["path", word]);

@@ -17,7 +17,7 @@ use super::zone;
 use super::{Config, DEFAULT_PORT};
 
 /// Where hosts connect. At least one is needed.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawPort {
     /// An IPv4 or IPv6 address (`"fe80::1%eth0"` on a link), or a Unix socket such as `"unix:/run/nvmeof/nvmeof.sock"`.
@@ -55,7 +55,7 @@ pub(super) enum RawTraddr {
 }
 
 /// Ports that are Unix sockets, all of them.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawUnix {
     /// Permissions of their files: who may write them may connect.

@@ -135,10 +135,24 @@ pub(crate) struct StatusOut {
     pub(crate) saved: bool,
     /// Where hosts connect.
     pub(crate) ports: Vec<PortOut>,
+    /// What is configured and not served yet.
+    #[serde(default)]
+    pub(crate) waiting: Vec<WaitingOut>,
     /// What they find.
     pub(crate) subsystems: Vec<SubsystemOut>,
     /// Who is connected.
     pub(crate) controllers: Vec<ControllerOut>,
+}
+
+/// Something that is configured and not served yet. It is tried again.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+pub(crate) struct WaitingOut {
+    /// `namespace`, `port` or `listener`.
+    pub(crate) kind: String,
+    /// What it is.
+    pub(crate) name: String,
+    /// Why it is not served, and what to do.
+    pub(crate) why: String,
 }
 
 /// A port.
@@ -172,8 +186,12 @@ pub(crate) struct NamespaceOut {
     pub(crate) block_size: u32,
     /// Whether writes are refused by configuration.
     pub(crate) readonly: bool,
-    /// `ready`; `faulted`: its storage is gone; `disabled`: it is switched off.
+    /// `ready`; `faulted`: its storage is gone; `waiting`: its storage was not there at
+    /// the start; `disabled`: it is switched off.
     pub(crate) state: String,
+    /// What is said of a file that was deleted, renamed or replaced, and is still served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unlinked: Option<String>,
     /// Its group for asymmetric namespace access.
     pub(crate) ana_group: u32,
     /// Hosts that it is there for; none at all stands for all that may connect.

@@ -90,7 +90,9 @@ impl Bound {
                 }
                 _ => error.to_string(),
             };
-            config.table_error("control", "socket", &what)
+            config
+                .table_error("control", "socket", &what)
+                .passing(may_pass(&error))
         })
     }
 
@@ -111,6 +113,20 @@ impl Bound {
     }
 }
 
+/// Whether a listener that failed so may succeed later: its address or folder is not
+/// there yet, or somebody else has it.
+pub(crate) fn may_pass(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::AddrInUse
+            | io::ErrorKind::AddrNotAvailable
+            | io::ErrorKind::NotFound
+            | io::ErrorKind::PermissionDenied
+            | io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::StorageFull
+    )
+}
+
 fn bind(config: &ControlConfig) -> io::Result<Bound> {
     let path = config.socket.as_deref().unwrap_or_else(|| "".as_ref());
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -123,7 +139,8 @@ fn bind(config: &ControlConfig) -> io::Result<Bound> {
                  target's user has to be in that group",
                 path.display()
             );
-            io::Error::new(io::Error::from(error).kind(), text)
+            // A process gets another group only when it is started again.
+            io::Error::new(io::ErrorKind::InvalidInput, text)
         })?;
     }
     socket.listen(BACKLOG)?;

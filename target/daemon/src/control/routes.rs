@@ -1,5 +1,6 @@
 //! The paths there are, and what is done at each.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Bytes;
@@ -13,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use super::api::{
     ControllerOut, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, LostOut, NamespaceOut,
-    OutcomeOut, PortOut, SavedOut, StatusOut, SubsystemOut,
+    OutcomeOut, PortOut, SavedOut, StatusOut, SubsystemOut, WaitingOut,
 };
 use super::fault::Refusals;
 use super::{Fault, Shared, openapi};
@@ -270,8 +271,11 @@ fn names(all: &[Nqn]) -> Vec<String> {
     all.iter().map(ToString::to_string).collect()
 }
 
+/// What is said of files that lost their names.
+type Unlinked = BTreeMap<(String, u32), String>;
+
 /// Those that are switched off as well, in order.
-fn namespaces(subsystem: &Subsystem) -> Vec<NamespaceOut> {
+fn namespaces(subsystem: &Subsystem, unlinked: &Unlinked) -> Vec<NamespaceOut> {
     let all = subsystem.namespaces().iter().chain(subsystem.disabled());
     let told = all.map(|namespace| NamespaceOut {
         nsid: namespace.nsid,
@@ -279,7 +283,10 @@ fn namespaces(subsystem: &Subsystem) -> Vec<NamespaceOut> {
         block_size: namespace.block_size(),
         readonly: namespace.readonly,
         state: NamespaceState::name_of(namespace.state).to_owned(),
-        ana_group: namespace.ana_group,
+        unlinked: unlinked
+            .get(&(subsystem.nqn.as_str().to_owned(), namespace.nsid))
+            .cloned(),
+        ana_group: namespace.group(),
         hosts: namespace.hosts.as_deref().map(names),
     });
     let mut told: Vec<_> = told.collect();
@@ -290,14 +297,20 @@ fn namespaces(subsystem: &Subsystem) -> Vec<NamespaceOut> {
 fn status_of(keeper: &Keeper) -> StatusOut {
     let (shown, manager) = (keeper.show(), keeper.manager());
     let (model, drained) = (manager.model(), manager.drained());
+    let unlinked = manager.unlinked();
     let subsystems = model.subsystems().iter().map(|one| SubsystemOut {
         nqn: one.nqn.as_str().to_owned(),
         allowed_hosts: one.allowed_hosts.as_deref().map(names),
-        namespaces: namespaces(one),
+        namespaces: namespaces(one, &unlinked),
     });
     let ports = manager.ports().into_iter().map(|port| PortOut {
         address: port_address(port.address).to_string(),
         providers: port.provider_names(),
+    });
+    let waiting = manager.waiting().into_iter().map(|one| WaitingOut {
+        kind: one.what.kind().to_owned(),
+        name: one.what.to_string(),
+        why: one.waits.why,
     });
     let controllers = manager.connected().into_iter().map(|one| ControllerOut {
         controller: one.cntlid,
@@ -317,6 +330,7 @@ fn status_of(keeper: &Keeper) -> StatusOut {
         state: shown.state.map(|path| path.display().to_string()),
         saved: shown.saved,
         ports: ports.collect(),
+        waiting: waiting.collect(),
         subsystems: subsystems.collect(),
         controllers: controllers.collect(),
     }

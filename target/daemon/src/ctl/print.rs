@@ -76,6 +76,9 @@ pub(super) fn status(status: &StatusOut) -> String {
     for port in &status.ports {
         lines.add(0, &format!("port {} ({})", port.address, port.providers));
     }
+    for one in &status.waiting {
+        lines.add(0, &format!("WAITING for {}: {}", one.name, one.why));
+    }
     for subsystem in &status.subsystems {
         lines.add(0, &format!("subsystem {}", Escaped(&subsystem.nqn)));
         match &subsystem.allowed_hosts {
@@ -87,6 +90,9 @@ pub(super) fn status(status: &StatusOut) -> String {
         }
         for one in &subsystem.namespaces {
             lines.add(2, &namespace(one));
+            if let Some(what) = &one.unlinked {
+                lines.add(4, &format!("WARNING: {what}"));
+            }
             let hosts = one.hosts.iter().flatten();
             hosts.for_each(|host| lines.add(4, &format!("only for {}", Escaped(host))));
             if one.hosts.as_ref().is_some_and(Vec::is_empty) {
@@ -113,6 +119,7 @@ pub(super) fn status(status: &StatusOut) -> String {
 fn namespace(one: &NamespaceOut) -> String {
     let mut text = match one.state.as_str() {
         "disabled" => format!("namespace {}: DISABLED", one.nsid),
+        "waiting" if one.bytes == 0 => format!("namespace {}", one.nsid),
         _ => format!(
             "namespace {}: {}, blocks of {}",
             one.nsid,
@@ -126,8 +133,10 @@ fn namespace(one: &NamespaceOut) -> String {
     if one.ana_group != 1 {
         let _ = write!(text, ", ANA group {}", one.ana_group);
     }
-    if one.state == "faulted" {
-        text.push_str(", FAULTED");
+    match one.state.as_str() {
+        "faulted" => text.push_str(", FAULTED"),
+        "waiting" => text.push_str(", WAITING"),
+        _ => {}
     }
     text
 }

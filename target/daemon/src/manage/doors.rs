@@ -40,20 +40,78 @@ impl Doors {
         }
     }
 
-    pub(super) fn ports(&self) -> impl Iterator<Item = &Port> {
+    /// All of them, those that are waited for included.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Port> {
         self.doors.iter().map(|door| &door.port)
+    }
+
+    /// Those that are listened on.
+    pub(super) fn ports(&self) -> impl Iterator<Item = &Port> {
+        self.all().filter(|port| port.waits.is_none())
     }
 
     /// What the model has to know of them.
     pub(super) fn specs(&self) -> Vec<PortSpec> {
-        self.ports().map(Port::to_spec).collect()
+        self.all().map(Port::to_spec).collect()
     }
 
-    /// All of them, to be listened on again.
+    /// Tries those again that are waited for and `due`; what came of it is in them.
+    /// Returns the ports that are listened on now.
+    pub(super) fn retry(
+        &mut self,
+        config: &Config,
+        reactors: &Reactors,
+        due: impl Fn(&Port) -> bool,
+    ) -> Vec<Port> {
+        let mut listening = Vec::new();
+        for at in 0..self.doors.len() {
+            let port = self.doors.get(at).map(|door| &door.port);
+            if !port.is_some_and(|port| port.waits.is_some() && due(port)) {
+                continue;
+            }
+            let tried = self.try_one(config, reactors, at);
+            let Some(door) = self.doors.get_mut(at) else {
+                continue;
+            };
+            match (tried, &mut door.port.waits) {
+                (Ok(port), _) => {
+                    door.port = port.clone();
+                    listening.push(port);
+                }
+                (Err(error), Some(waits)) => waits.still(error.what()),
+                (Err(_), None) => {}
+            }
+        }
+        listening
+    }
+
+    /// Has every reactor listen on port number `at` of `config`, or none.
+    fn try_one(
+        &self,
+        config: &Config,
+        reactors: &Reactors,
+        at: usize,
+    ) -> Result<Port, ConfigError> {
+        let mut port = ports::plan_one(config, at)?;
+        let mut made = Vec::new();
+        reactors.make_missing(config, at, &mut port, &mut made)?;
+        for member in made {
+            let name = member.name;
+            let added = reactors.add(member);
+            added.map_err(|why| ports::of_provider(config, at, name, &why.to_string()))?;
+        }
+        let others: Vec<_> = self.ports().cloned().collect();
+        reactors.listen(config, at, &mut port, &others)?;
+        Ok(port)
+    }
+
+    /// Those that were listened on, to be listened on again.
     pub(super) fn all_fresh(&self) -> NextDoors {
+        let all = self.all().enumerate();
+        let fresh = all.filter(|(_, port)| port.waits.is_none());
         NextDoors {
             next: self.clone(),
-            fresh: (0..self.doors.len()).collect(),
+            fresh: fresh.map(|(at, _)| at).collect(),
             made: Vec::new(),
             gone: Vec::new(),
         }
@@ -111,10 +169,16 @@ impl NextDoors {
             })?;
         }
         for (opened, at) in self.fresh.iter().enumerate() {
+            let all = self.next.all().enumerate();
+            let others = all.filter(|(other, port)| {
+                let listens = opened_before(&self.fresh, opened, *other);
+                *other != *at && listens && port.waits.is_none()
+            });
+            let others: Vec<_> = others.map(|(_, port)| port.clone()).collect();
             let Some(door) = self.next.doors.get_mut(*at) else {
                 continue;
             };
-            if let Err(error) = reactors.listen(config, *at, &mut door.port) {
+            if let Err(error) = reactors.listen(config, *at, &mut door.port, &others) {
                 self.fresh.truncate(opened);
                 self.unlisten(reactors);
                 return Err(error);
@@ -137,6 +201,12 @@ impl NextDoors {
         let gone = self.gone.iter();
         gone.flat_map(|port| reactors.unlisten(port)).collect()
     }
+}
+
+/// Whether port `other` listens when those of `fresh` before number `opened` do.
+fn opened_before(fresh: &[usize], opened: usize, other: usize) -> bool {
+    let its = fresh.iter().position(|at| *at == other);
+    its.is_none_or(|its| its < opened)
 }
 
 fn wanted(config: &Config) -> impl Iterator<Item = (Address, Choice)> {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use nvmeof_backend::{Claim, IoError, IoErrorKind, OpenError};
-use nvmeof_target_core::{Applied, NamespaceState, Revision};
+use nvmeof_target_core::{Applied, Revision};
 use nvmeof_wire::Nqn;
 
 use super::pool::{Disk, Held, Lost};
@@ -140,12 +140,13 @@ impl Manager {
                 None => {}
             }
         }
-        let mut changed = false;
+        let mut changed = self.look_for_names();
         if !gone.is_empty() {
             changed |= self.lose(&mut self.lock(), &gone);
         }
         if !resized.is_empty() {
             changed |= self.resize(&mut self.lock(), &resized);
+            self.remember();
         }
         changed
     }
@@ -325,11 +326,7 @@ pub(super) fn revision(disk: &Disk) -> Option<Revision> {
         disk: served.number,
         blocks: served.geometry.size / block_size,
         preferred: preferred(&served.geometry.hints),
-        state: if served.is_lost {
-            NamespaceState::Faulted
-        } else {
-            NamespaceState::Ready
-        },
+        state: served.state,
     })
 }
 

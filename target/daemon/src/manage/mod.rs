@@ -12,11 +12,14 @@ mod faults;
 mod fixed;
 mod pool;
 mod reactors;
+mod remembered;
 mod report;
 mod resize;
 mod seen;
 #[cfg(test)]
 mod tests;
+mod unlinked;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,8 +33,10 @@ pub use faults::Faulted;
 pub(crate) use fixed::Fixed;
 pub(crate) use pool::Pool;
 pub(crate) use reactors::Reactors;
+pub(crate) use remembered::Remembered;
 pub use report::{ApplyError, Plan, Report};
 pub(crate) use resize::{NewSize, NotResized};
+pub use waiting::{Awaits, Waiting, Waits};
 
 use crate::config::{Config, ConfigError, on_unusual_names};
 use crate::ports::Port;
@@ -52,12 +57,19 @@ pub struct Manager {
     /// Disks that answered nothing, and since when.
     doubts: Mutex<BTreeMap<u32, Instant>>,
     fault_counts: FaultCounts,
+    /// Disks whose file lost its name, and what is said of that.
+    unlinked: Mutex<BTreeMap<u32, String>>,
+    /// Listeners that are waited for besides ports.
+    listeners: Mutex<waiting::Listeners>,
+    remembered: Remembered,
 }
 
 /// What the daemon was made of, as far as the next configuration is compared
 /// with it.
 struct State {
     fixed: Fixed,
+    /// What is served, or waited for.
+    config: Arc<Config>,
     doors: Doors,
     pool: Pool,
     /// Whether all hosts were let go, and nothing is listened on.
@@ -89,9 +101,11 @@ impl Manager {
         config: &Config,
         ports: Vec<Port>,
         pool: Pool,
+        remembered: Remembered,
     ) -> Self {
         let state = State {
             fixed: Fixed::of(config),
+            config: Arc::new(config.clone()),
             doors: Doors::new(config, ports),
             pool,
             drained: Drained::No,
@@ -103,6 +117,9 @@ impl Manager {
             state: Mutex::new(state),
             doubts: Mutex::default(),
             fault_counts: FaultCounts::default(),
+            unlinked: Mutex::default(),
+            listeners: Mutex::default(),
+            remembered,
         }
     }
 
@@ -155,6 +172,9 @@ impl Manager {
         remarks.extend(on_unusual_names(&unusual));
         state.pool.becomes(disks.next, closing);
         state.doors = doors.next;
+        state.config = Arc::new(config.clone());
+        drop(state);
+        self.remember();
         Ok(Report {
             changes: applied.changes,
             disconnected,
@@ -219,7 +239,9 @@ impl Manager {
     /// Namespaces served.
     #[must_use]
     pub fn namespaces(&self) -> usize {
-        self.seen().disks.len()
+        let seen = self.seen();
+        let served = seen.disks.iter().filter(|disk| disk.awaited().is_none());
+        served.count()
     }
 
     /// What is served, in a few words.
@@ -231,16 +253,27 @@ impl Manager {
             .iter()
             .map(|port| format!("{} ({})", port.place(), port.provider_names()))
             .collect();
-        let count = seen.disks.len();
+        let served = |disk: &&Disk| disk.awaited().is_none();
+        let count = seen.disks.iter().filter(served).count();
         let plural = if count == 1 { "" } else { "s" };
         let disks = seen.disks.iter();
         let lost = match disks.filter(|disk| disk.lost().is_some()).count() {
             0 => String::new(),
             lost => format!(" ({lost} faulted)"),
         };
+        let waiting = match self.waiting() {
+            none if none.is_empty() => String::new(),
+            all => {
+                let all: Vec<_> = all.iter().map(|one| one.what.to_string()).collect();
+                format!("; waiting for {}", all.join(", "))
+            }
+        };
+        let ports = match ports.join(", ") {
+            none if none.is_empty() => "no port".to_owned(),
+            all => all,
+        };
         format!(
-            "serving {count} namespace{plural}{lost} on {}{}",
-            ports.join(", "),
+            "serving {count} namespace{plural}{lost} on {ports}{}{waiting}",
             seen.drained
         )
     }

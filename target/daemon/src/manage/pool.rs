@@ -5,7 +5,11 @@ use std::time::SystemTime;
 
 use nvmeof_backend::{Claim, Geometry, Spec, Storage, WeakClaim};
 
+use nvmeof_target_core::NamespaceState;
+
+use super::Waits;
 use super::reactors::Closing;
+use super::remembered::Remembered;
 use crate::config::{Config, ConfigError, Served, Wanted};
 use crate::numbers::Numbers;
 
@@ -32,6 +36,18 @@ pub(crate) enum Held {
     Open(Claim),
     /// Its storage is gone, and it is closed.
     Lost(Lost),
+    /// Its storage was not there at the start, and is waited for.
+    Waiting(Awaited),
+}
+
+/// A disk that could not be opened at the start.
+#[derive(Clone)]
+pub(crate) struct Awaited {
+    /// As it was when it was last served, or a placeholder.
+    pub(super) geometry: Geometry,
+    /// Whether it was served before, by this target or one before it.
+    pub(super) is_known: bool,
+    pub(super) waits: Waits,
 }
 
 /// What is known of a disk that is gone.
@@ -78,15 +94,23 @@ impl Disk {
     pub(super) fn claim(&self) -> Option<&Claim> {
         match &self.held {
             Held::Open(claim) => Some(claim),
-            Held::Lost(_) => None,
+            Held::Lost(_) | Held::Waiting(_) => None,
         }
     }
 
     /// What is known of its end, if it is gone.
     pub(super) fn lost(&self) -> Option<&Lost> {
         match &self.held {
-            Held::Open(_) => None,
+            Held::Open(_) | Held::Waiting(_) => None,
             Held::Lost(lost) => Some(lost),
+        }
+    }
+
+    /// Why it is not open yet, if it is waited for.
+    pub(super) fn awaited(&self) -> Option<&Awaited> {
+        match &self.held {
+            Held::Open(_) | Held::Lost(_) => None,
+            Held::Waiting(awaited) => Some(awaited),
         }
     }
 
@@ -97,8 +121,14 @@ impl Disk {
             geometry: match &self.held {
                 Held::Open(claim) => claim.geometry(),
                 Held::Lost(lost) => &lost.geometry,
+                Held::Waiting(awaited) => &awaited.geometry,
             },
-            is_lost: self.lost().is_some(),
+            state: match &self.held {
+                Held::Open(_) => NamespaceState::Ready,
+                Held::Lost(_) => NamespaceState::Faulted,
+                Held::Waiting(awaited) if awaited.is_known => NamespaceState::Absent,
+                Held::Waiting(_) => NamespaceState::Awaited,
+            },
         }
     }
 
@@ -107,16 +137,48 @@ impl Disk {
         self.wanted.nqn == nqn && self.wanted.nsid == nsid
     }
 
-    /// Whether its storage that is gone is the claimed one.
+    /// Whether its storage that is gone, or is waited for, is the claimed one.
     fn was(&self, claim: &Claim) -> bool {
-        self.lost().is_some_and(|lost| {
-            let block_size = claim.geometry().block_size;
-            lost.storage == claim.storage() && lost.geometry.block_size == block_size
-        })
+        match &self.held {
+            Held::Open(_) => false,
+            Held::Lost(lost) => {
+                let block_size = claim.geometry().block_size;
+                lost.storage == claim.storage() && lost.geometry.block_size == block_size
+            }
+            Held::Waiting(awaited) => awaited.check(claim).is_ok(),
+        }
+    }
+
+    /// As an error of the configuration has it, while it is gone or waited for.
+    fn word(&self) -> &'static str {
+        match self.held {
+            Held::Waiting(_) => "waiting",
+            Held::Open(_) | Held::Lost(_) => "faulted",
+        }
     }
 
     fn number_and_claim(&self) -> Option<(u32, Claim)> {
         Some((self.number, self.claim()?.clone()))
+    }
+}
+
+impl Awaited {
+    /// Whether the claim is of what hosts know: they cannot follow another block size.
+    ///
+    /// # Errors
+    /// What differs, and what to do.
+    pub(super) fn check(&self, claim: &Claim) -> Result<(), String> {
+        let (was, is) = (self.geometry.block_size, claim.geometry().block_size);
+        if !self.is_known || was == is {
+            return Ok(());
+        }
+        Err(format!(
+            "{} has blocks of {} bytes, and the namespace had {} when it was last served; bring \
+             that one back, or remove the namespace and add it again",
+            claim.name(),
+            is.bytes(),
+            was.bytes()
+        ))
     }
 }
 
@@ -129,14 +191,23 @@ fn another() -> String {
 }
 
 impl Pool {
-    /// What reactors opened at the start, under the numbers 0, 1, 2 and so on.
-    pub(crate) fn new(config: &Config, claims: &[Claim]) -> Result<Self, ConfigError> {
+    /// What was opened at the start for the namespaces of `config`, and what is waited
+    /// for, in order. `known` has those that were served before.
+    pub(crate) fn new(
+        config: &Config,
+        present: Vec<Result<Claim, ConfigError>>,
+        known: &Remembered,
+    ) -> Result<Self, ConfigError> {
         let mut numbers = Numbers::default();
-        let wanted = config.wanted()?.into_iter().zip(claims);
+        let wanted = config.wanted()?.into_iter().zip(present);
         let disks = wanted.filter_map(|(wanted, claim)| {
+            let held = match claim {
+                Ok(claim) => Held::Open(claim),
+                Err(error) => Held::Waiting(known.awaited(&wanted, Waits::of(&error))),
+            };
             Some(Disk {
                 number: numbers.take()?,
-                held: Held::Open(claim.clone()),
+                held,
                 wanted,
             })
         });
@@ -150,6 +221,17 @@ impl Pool {
     /// The disks, in the order of the namespaces.
     pub(super) fn disks(&self) -> &[Disk] {
         &self.disks
+    }
+
+    /// Those that are open, with their numbers.
+    pub(crate) fn claims(&self) -> Vec<(u32, Claim)> {
+        let all = self.disks.iter();
+        all.filter_map(Disk::number_and_claim).collect()
+    }
+
+    /// What the model has to know of the disks, in order.
+    pub(crate) fn served(&self) -> impl Iterator<Item = Served<'_>> {
+        self.disks.iter().map(Disk::served)
     }
 
     /// A number for one more disk.
@@ -253,8 +335,15 @@ impl Pool {
                 // changed.
                 (broken, Some(lost)) => {
                     let Wanted { nqn, nsid, .. } = wanted;
-                    let why = broken.err().map_or_else(another, |error| error.to_string());
-                    let remark = format!("{nqn}: namespace {nsid} is still faulted: {why}");
+                    let why = match (broken, lost.awaited()) {
+                        (Err(error), _) => error.to_string(),
+                        (Ok((claim, _)), Some(awaited)) => {
+                            awaited.check(&claim).err().unwrap_or_default()
+                        }
+                        (Ok(_), None) => another(),
+                    };
+                    let word = lost.word();
+                    let remark = format!("{nqn}: namespace {nsid} is still {word}: {why}");
                     prepared.remarks.push(remark);
                     let wanted = wanted.clone();
                     return Ok(Disk {
@@ -276,9 +365,10 @@ impl Pool {
         })
     }
 
-    /// The disk of that namespace, if it was the same and its storage is gone.
+    /// The disk of that namespace, if it was the same and its storage is gone or waited
+    /// for.
     fn lost(&self, wanted: &Wanted) -> Option<&Disk> {
-        let mut lost = self.disks.iter().filter(|disk| disk.lost().is_some());
+        let mut lost = self.disks.iter().filter(|disk| disk.claim().is_none());
         lost.find(|disk| disk.is_of(&wanted.nqn, wanted.nsid) && disk.wanted.names(wanted))
     }
 
@@ -347,6 +437,12 @@ impl Pool {
     /// Namespaces are served from these from now on.
     pub(super) fn becomes(&mut self, next: Vec<Disk>, closing: BTreeMap<u32, Closing>) {
         let old = std::mem::replace(&mut self.disks, next);
+        // No reactor ever had those that were waited for.
+        for disk in old.iter().filter(|disk| disk.awaited().is_some()) {
+            if !self.disks.iter().any(|one| one.number == disk.number) {
+                self.numbers.free(disk.number);
+            }
+        }
         self.leave(&old, closing);
     }
 

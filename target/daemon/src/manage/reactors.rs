@@ -152,13 +152,14 @@ impl Reactors {
         self.means.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has every reactor listen on port number `at` of `config`, or none. The
-    /// port's address is the one in use afterwards.
+    /// Has every reactor listen on port number `at` of `config`, or none; `others` are
+    /// listened on already. The port's address is the one in use afterwards.
     pub(super) fn listen(
         &self,
         config: &Config,
         at: usize,
         port: &mut Port,
+        others: &[Port],
     ) -> Result<(), ConfigError> {
         let mut members: Vec<_> = self
             .numbered()
@@ -167,7 +168,7 @@ impl Reactors {
                 readies: self.remotes(provider).collect(),
             })
             .collect();
-        listen_at(config, at, port, &mut members)
+        listen_at(config, at, port, others, &mut members)
     }
 
     /// The providers with their numbers, in the order in which they begin to

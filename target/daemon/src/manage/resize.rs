@@ -209,8 +209,10 @@ impl State {
         match disk.claim() {
             Some(claim) => Ok((at, claim.clone())),
             None => {
-                let why = faulted(disk).map(|one| one.to_string());
-                Err(ApplyError::Refused(why.unwrap_or_default()))
+                let faulted = faulted(disk).map(|one| one.to_string());
+                let awaited = || disk.awaited().map(|one| one.waits.why.clone());
+                let why = faulted.or_else(awaited).unwrap_or_default();
+                Err(wanted.refused(&why))
             }
         }
     }

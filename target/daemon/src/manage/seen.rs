@@ -11,7 +11,10 @@ use crate::ports::Port;
 /// The state as it was after the last change.
 #[derive(Clone, Default)]
 pub(super) struct Seen {
+    /// Those that are listened on.
     pub(super) ports: Vec<Port>,
+    /// Those that are waited for.
+    pub(super) awaited_ports: Vec<Port>,
     pub(super) disks: Vec<Disk>,
     pub(super) drained: Drained,
 }
@@ -57,6 +60,12 @@ impl State {
     pub(super) fn seen(&self) -> Seen {
         Seen {
             ports: self.doors.ports().cloned().collect(),
+            awaited_ports: self
+                .doors
+                .all()
+                .filter(|port| port.waits.is_some())
+                .cloned()
+                .collect(),
             disks: self.pool.disks().to_vec(),
             drained: self.drained.clone(),
         }

@@ -45,21 +45,27 @@ impl Devices for Machine {
     }
 
     fn addresses(&self) -> Vec<IpAddr> {
-        let Ok(interfaces) = getifaddrs() else {
-            return Vec::new();
-        };
-        let addresses = interfaces.filter_map(|interface| {
-            let address = interface.address?;
-            let v4 = address.as_sockaddr_in().map(|it| IpAddr::V4(it.ip()));
-            v4.or_else(|| address.as_sockaddr_in6().map(|it| IpAddr::V6(it.ip())))
-        });
+        let addresses = addresses().into_iter();
         // Who connects to a link-local address has to name an interface, for
         // which discovery has no place.
-        let mut all: Vec<_> = addresses.filter(|ip| !is_link_local(*ip)).collect();
-        all.sort_unstable();
-        all.dedup();
-        all
+        addresses.filter(|ip| !is_link_local(*ip)).collect()
     }
+}
+
+/// The addresses of the machine, in order, each once.
+pub(crate) fn addresses() -> Vec<IpAddr> {
+    let Ok(interfaces) = getifaddrs() else {
+        return Vec::new();
+    };
+    let addresses = interfaces.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|it| IpAddr::V4(it.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|it| IpAddr::V6(it.ip())))
+    });
+    let mut all: Vec<_> = addresses.collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 fn is_link_local(ip: IpAddr) -> bool {

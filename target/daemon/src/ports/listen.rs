@@ -1,12 +1,15 @@
 //! Listeners of providers: at the start before any reactor runs, so that what
 //! can fail does so then, and later in reactors that run.
 
+use std::path::Path;
+
 use nvmeof_rdma::{Address, ListenError, ListenerId, Provider};
 
 use super::making::{Means, Member};
 use super::plan::told;
 use super::{Part, Port};
 use crate::config::{Choice, Config, ConfigError, ProviderName};
+use crate::manage::Waits;
 
 /// Times to look for a port number that is free with every provider of a port.
 const TRIES: u32 = 16;
@@ -54,36 +57,76 @@ impl Listens for Ready {
     }
 }
 
-/// Makes the providers of `ports` for all reactors, and listens on all.
+/// Makes the providers of `ports` for all reactors, and listens on all that can be
+/// listened on. The others wait.
 ///
 /// # Errors
-/// [`ConfigError`] names the port, cause and remedy; then nothing listens.
+/// [`ConfigError`] names the port, cause and remedy, of the first that can never be
+/// listened on; then nothing listens.
 pub(crate) fn listen(
     config: &Config,
-    ports: Vec<Port>,
+    mut ports: Vec<Port>,
     means: &mut Means,
 ) -> Result<Listening, ConfigError> {
-    let serves = |name: &ProviderName| ports.iter().any(|port| port.place_of(*name).is_some());
-    let names: Vec<_> = ProviderName::ALL.into_iter().filter(serves).collect();
-    let members = means
-        .make_all(&names, config)
-        .map_err(|(name, why)| broken(config, &ports, name, &why))?;
+    let members = loop {
+        let serves = |name: &ProviderName| ports.iter().any(|port| port.is_over(*name));
+        let names: Vec<_> = ProviderName::ALL.into_iter().filter(serves).collect();
+        match means.make_all(&names, config) {
+            Ok(members) => break members,
+            Err((name, why)) => go_without(config, &mut ports, name, &why)?,
+        }
+    };
     for member in &members {
         member.check_limits(config)?;
     }
-    listen_with(config, ports, members)
+    listen_with(config, ports, members, means.steering.members())
 }
 
-/// Listens on all `ports` over providers that are there.
+/// Provider `name` cannot be had: ports that may do so are served without it, the others
+/// wait.
+fn go_without(
+    config: &Config,
+    ports: &mut [Port],
+    name: ProviderName,
+    why: &str,
+) -> Result<(), ConfigError> {
+    for (number, port) in ports.iter_mut().enumerate() {
+        let its = |part: &&Part| part.provider == name && port.waits.is_none();
+        let Some(part) = port.parts.iter().find(its) else {
+            continue;
+        };
+        if part.optional {
+            port.parts.retain(|part| part.provider != name);
+            let (address, others) = (port.address, port.provider_names());
+            tracing::warn!("{address}: served by {others}, without {name}: {why}");
+            continue;
+        }
+        let error = of_provider(config, number, name, why);
+        if !error.may_pass() {
+            return Err(error);
+        }
+        port.waits = Some(Waits::of(&error));
+    }
+    Ok(())
+}
+
+/// Listens over providers that are there, for so many reactors.
 pub(super) fn listen_with(
     config: &Config,
     mut ports: Vec<Port>,
     mut members: Vec<Member>,
+    reactors: usize,
 ) -> Result<Listening, ConfigError> {
-    for (number, port) in ports.iter_mut().enumerate() {
-        listen_at(config, number, port, &mut members)?;
+    for number in 0..ports.len() {
+        let others = ports.clone();
+        let port = ports.get_mut(number).filter(|port| port.waits.is_none());
+        let Some(port) = port else { continue };
+        let others = others.get(..number).unwrap_or_default();
+        match listen_at(config, number, port, others, &mut members) {
+            Err(error) if error.may_pass() => port.waits = Some(Waits::of(&error)),
+            listened => listened?,
+        }
     }
-    let reactors = members.first().map_or(0, |member| member.readies.len());
     let mut listening = Listening {
         reactors: (0..reactors).map(|_| Vec::new()).collect(),
         ports,
@@ -96,17 +139,58 @@ pub(super) fn listen_with(
     Ok(listening)
 }
 
-/// Listens on port number `number` of `config` with all its providers.
+/// Listens on port number `number` of `config` with all its providers; the `others`
+/// of the configuration do already.
 pub(crate) fn listen_at<L: Listens>(
     config: &Config,
     number: usize,
     port: &mut Port,
+    others: &[Port],
     members: &mut [Member<L>],
 ) -> Result<(), ConfigError> {
     listen_on(members, port).map_err(|(part, error)| {
         let part = port.parts.get(part);
+        if let (Some(part), ListenError::InUse { .. }) = (part, &error)
+            && let Some(rival) = others.iter().find(|one| is_rival(one, port, part.provider))
+        {
+            return config.port_error(number, &own_conflict(port.address, rival.address));
+        }
         refused(config, number, port, part, &error)
     })
+}
+
+/// Whether `other`, which listens over that provider, is what has the address of `port`.
+fn is_rival(other: &Port, port: &Port, provider: ProviderName) -> bool {
+    other.waits.is_none()
+        && other.place_of(provider).is_some()
+        && match (other.address, port.address) {
+            (Address::Ip(one), Address::Ip(two)) => {
+                let all = one.ip().is_unspecified() || two.ip().is_unspecified();
+                // Ports of IPv6 take nothing of IPv4.
+                let family = one.is_ipv6() == two.is_ipv6();
+                one.port() == two.port() && (one.ip() == two.ip() || (all && family))
+            }
+            (Address::Unix(one), Address::Unix(two)) => {
+                let file = |path: &Path| {
+                    let folder = path.parent()?.canonicalize().ok()?;
+                    Some((folder, path.file_name()?.to_owned()))
+                };
+                let one = file(one.as_path());
+                one.is_some() && one == file(two.as_path())
+            }
+            _ => false,
+        }
+}
+
+fn own_conflict(address: Address, rival: Address) -> String {
+    let rule = match address {
+        Address::Ip(_) => {
+            "0.0.0.0 and :: cover the other addresses; leave one of the two ports out, or give \
+             one another trsvcid"
+        }
+        Address::Unix(_) => "both name the same socket; leave one of the two ports out",
+    };
+    format!("address {address} conflicts with port {rival} of this configuration: {rule}")
 }
 
 /// What failed: a part of the port by number, and why.
@@ -246,16 +330,20 @@ fn refused(
             config.provider_error(number, &what)
         }
         (Some(name @ (ProviderName::Verbs | ProviderName::Shm)), ListenError::Io { .. }, _) => {
-            of_provider(config, number, name, &error.to_string())
+            let told = of_provider(config, number, name, &error.to_string());
+            told.passing(error.may_pass())
         }
         (_, ListenError::NoSuchInterface { .. }, _) => {
             let what = format!(
                 "the interface of {} is not there; `ip link` shows those there are",
                 config.traddr(number)
             );
-            config.port_error(number, &what)
+            config.port_error(number, &what).passing(error.may_pass())
         }
-        _ => config.port_error(number, &error.to_string()),
+        _ => {
+            let told = config.port_error(number, &error.to_string());
+            told.passing(error.may_pass())
+        }
     }
 }
 
@@ -280,5 +368,8 @@ pub(crate) fn of_provider(
     why: &str,
 ) -> ConfigError {
     let choice = config.choices().get(number).unwrap_or(&Choice::Auto);
-    config.provider_error(number, &told(choice, name, why))
+    // Without support for devices there never is one.
+    let passing = name.is_software() || cfg!(feature = "verbs");
+    let error = config.provider_error(number, &told(choice, name, why));
+    error.passing(passing)
 }

@@ -16,10 +16,12 @@ use nvmeof_rdma::Address;
 use nvmeof_target_core::{Carrier, Fabric, PortSpec};
 
 use crate::config::{ProviderName, port_address, port_spec};
+use crate::manage::Waits;
+pub(crate) use devices::addresses;
 pub(crate) use listen::{Listening, Listens, Ready, broken, listen, listen_at, of_provider};
 pub(crate) use making::{Means, Member};
 pub use plan::plan;
-pub(crate) use plan::{plan_one, unused_devices};
+pub(crate) use plan::{plan_one, plan_present, unused_devices};
 
 /// A port and what serves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub struct Port {
     pub address: Address,
     /// Its providers, in the order hosts are told of them.
     pub parts: Vec<Part>,
+    /// Why nothing listens there yet, if that is so.
+    pub waits: Option<Waits>,
 }
 
 /// One provider's part in a port.
@@ -83,6 +87,10 @@ impl Port {
     /// What the target's model has to know.
     #[must_use]
     pub fn to_spec(&self) -> PortSpec {
+        if self.waits.is_some() {
+            // Hosts are told of it when it listens.
+            return port_spec(self.address, Vec::new());
+        }
         let mut carriers: Vec<_> = self.parts.iter().flat_map(Part::carriers).collect();
         if carriers.is_empty() {
             // Shared memory alone. Its hosts have to be told of the port, and
@@ -100,6 +108,11 @@ impl Port {
             _ => "",
         };
         format!("{}{only}", port_address(self.address))
+    }
+
+    /// Whether it is to be listened on over that provider.
+    fn is_over(&self, provider: ProviderName) -> bool {
+        self.waits.is_none() && self.place_of(provider).is_some()
     }
 
     /// Which of its parts is that provider's.

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::devices::{Devices, Machine};
 use super::{Device, Part, Port};
 use crate::config::{Choice, Config, ConfigError, ProviderName};
+use crate::manage::Waits;
 
 /// Finds out what serves each port of `config` on this machine. Nothing is
 /// listened on.
@@ -14,6 +15,23 @@ use crate::config::{Choice, Config, ConfigError, ProviderName};
 /// [`ConfigError`] for a provider that was asked for and cannot serve.
 pub fn plan(config: &Config) -> Result<Vec<Port>, ConfigError> {
     plan_with(config, &Machine)
+}
+
+/// The same; a port whose devices are not there yet waits for them.
+///
+/// # Errors
+/// [`ConfigError`] for a provider that can never serve.
+pub(crate) fn plan_present(config: &Config) -> Result<Vec<Port>, ConfigError> {
+    let all = plan_some(config, &Machine, |_| true).zip(config.addresses());
+    let all = all.map(|(planned, address)| match planned {
+        Err(error) if error.may_pass() => Ok(Port {
+            address,
+            parts: Vec::new(),
+            waits: Some(Waits::of(&error)),
+        }),
+        planned => planned,
+    });
+    all.collect()
 }
 
 /// Why `auto` did without the RDMA devices that this machine has, where that
@@ -67,9 +85,16 @@ fn plan_some(
             };
             let parts = parts.map_err(|why| {
                 let what = told(choice, ProviderName::Verbs, &why);
-                config.provider_error(port, &what)
+                // Without support for devices there never is one.
+                let passing = cfg!(feature = "verbs");
+                config.provider_error(port, &what).passing(passing)
             })?;
-            Ok(Port { address, parts })
+            let waits = None;
+            Ok(Port {
+                address,
+                parts,
+                waits,
+            })
         })
 }
 

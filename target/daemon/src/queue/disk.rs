@@ -225,11 +225,7 @@ fn lend_data(job: &mut Job) -> Option<Buf> {
 
 /// The data of a job's request, wherever they are.
 fn data_of(job: &Job) -> &[u8] {
-    bytes_of(
-        job.request.data(),
-        job.capsule.as_deref(),
-        job.data.get(),
-    )
+    bytes_of(job.request.data(), job.capsule.as_deref(), job.data.get())
 }
 
 /// Nothing of data in the host's own memory, by which nothing is decided.

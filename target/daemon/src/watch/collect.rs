@@ -6,18 +6,19 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nvmeof_target_core::metrics::{Ledger, Of};
-use nvmeof_target_core::{Limit, Model, Target};
+use nvmeof_target_core::{Limit, Model, Namespace, Target};
 use nvmeof_wire::Nqn;
 
 use super::counters::{Counters, End, Spent};
 use super::joined::Joined;
 use super::snapshot::{
     Counts, Descriptors, GroupState, HostState, NamespaceState, QueueState, ReactorState, Snapshot,
-    SubsystemState,
+    SubsystemState, WaitingState,
 };
 use super::{FaultCounts, Health, Sight};
 use crate::config::ProviderName;
 use crate::mailbox::{Mailbox, Order};
+use crate::manage::Manager;
 use crate::ports::Providers;
 
 /// Tells how the target is. Asking from several threads is fine.
@@ -29,6 +30,8 @@ pub struct Watch {
     ledger: Ledger,
     /// What became of disks.
     faults: FaultCounts,
+    /// What serves, if it is known.
+    manager: Option<Known>,
     providers: Providers,
     started: Instant,
     started_at: SystemTime,
@@ -68,6 +71,7 @@ impl Watch {
             reactors,
             ledger,
             faults: FaultCounts::default(),
+            manager: None,
             providers,
             started: Instant::now(),
             started_at: SystemTime::now(),
@@ -80,6 +84,12 @@ impl Watch {
     /// With what is counted of disks that are gone.
     pub(crate) fn with_faults(mut self, faults: &FaultCounts) -> Self {
         self.faults = faults.clone();
+        self
+    }
+
+    /// With what waits to be served, and files that lost their names.
+    pub(crate) fn with_manager(mut self, manager: &Arc<Manager>) -> Self {
+        self.manager = Some(Known(Arc::clone(manager)));
         self
     }
 
@@ -136,6 +146,12 @@ impl Watch {
             .map(|(number, reactor)| state_of(number, &reactor.counters))
             .collect();
         let mut sum = Sum::of(&model, &self.faults);
+        let manager = self.manager.as_ref().map(|known| &*known.0);
+        for key in manager.map(Manager::unlinked).unwrap_or_default().keys() {
+            if let Some(one) = sum.namespaces.get_mut(key) {
+                one.unlinked = true;
+            }
+        }
         sum.count(&mut reactors, &self.ledger, &model, now);
         for (state, sight) in reactors.iter_mut().zip(&*sights) {
             if let Some(sight) = sight {
@@ -159,6 +175,7 @@ impl Watch {
             groups: groups(&model),
             descriptors: Descriptors::now(),
             limits: limits.collect(),
+            waiting: manager.map(waiting).unwrap_or_default(),
         }
     }
 
@@ -202,6 +219,26 @@ impl Watch {
     }
 }
 
+/// A manager, which says nothing of itself.
+struct Known(Arc<Manager>);
+
+impl std::fmt::Debug for Known {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Manager")
+    }
+}
+
+/// What is configured and not served yet.
+fn waiting(manager: &Manager) -> Vec<WaitingState> {
+    let all = manager.waiting().into_iter();
+    all.map(|one| WaitingState {
+        kind: one.what.kind().to_owned(),
+        name: one.what.to_string(),
+        reason: one.waits.why,
+    })
+    .collect()
+}
+
 /// What was counted, over all reactors.
 struct Sum {
     namespaces: BTreeMap<(String, u32), NamespaceState>,
@@ -219,7 +256,7 @@ impl Sum {
             all.map(move |one| NamespaceState {
                 bytes: one.bytes(),
                 state: NamespaceState::name_of(one.state).to_owned(),
-                ana_group: one.ana_group,
+                ana_group: one.group(),
                 faults: faults
                     .of(&nqn, one.nsid)
                     .map(|(cause, times)| (cause.to_owned(), times))
@@ -347,7 +384,7 @@ impl Sum {
 fn groups(model: &Model) -> Vec<GroupState> {
     let subsystems = model.subsystems().iter();
     let namespaces = subsystems.flat_map(|one| one.namespaces().iter().chain(one.disabled()));
-    let used: BTreeSet<u32> = namespaces.map(|one| one.ana_group).collect();
+    let used: BTreeSet<u32> = namespaces.map(Namespace::group).collect();
     let ports = model.ports().iter().flat_map(|port| {
         let said = port.ana_groups.iter().map(|group| group.id);
         let all: BTreeSet<u32> = said.chain(used.iter().copied()).collect();

@@ -8,7 +8,7 @@ use nvmeof_rdma::ListenError;
 
 use super::{Watch, routes};
 use crate::config::{Config, ConfigError};
-use crate::control::{Answering, Bounds, finished};
+use crate::control::{Answering, Bounds, finished, may_pass};
 
 /// A listener at which nobody is answered yet.
 pub(crate) struct Exporter {
@@ -31,6 +31,7 @@ impl Exporter {
         match listener {
             Ok(listener) => Ok(Some(Self { listener })),
             Err(error) => {
+                let passing = may_pass(&error);
                 let what = match error.kind() {
                     io::ErrorKind::AddrInUse => {
                         format!("{address} is in use; choose another port")
@@ -40,7 +41,8 @@ impl Exporter {
                     }
                     _ => ListenError::new(address, error).to_string(),
                 };
-                Err(config.table_error("metrics", "listen", &what))
+                let told = config.table_error("metrics", "listen", &what);
+                Err(told.passing(passing))
             }
         }
     }

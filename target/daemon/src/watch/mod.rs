@@ -35,7 +35,7 @@ pub(crate) use http::routes;
 pub use latency::Latency;
 pub use snapshot::{
     Counts, Descriptors, Failed, GroupState, HostState, NamespaceState, QueueState, ReactorState,
-    Snapshot, SubsystemState,
+    Snapshot, SubsystemState, WaitingState,
 };
 
 /// What a reactor has at one moment.

@@ -101,6 +101,20 @@ impl Out<'_> {
             None,
             groups,
         )?;
+        let waiting = snapshot.waiting.iter().map(|one| {
+            let labels = vec![
+                label("kind", &one.kind),
+                label("name", &one.name),
+                label("reason", &one.reason),
+            ];
+            (labels, 1.0)
+        });
+        self.gauges(
+            "waiting",
+            "1 for each namespace, port or listener that is configured and not served yet",
+            None,
+            waiting,
+        )?;
         let limits = snapshot.limits.iter();
         self.counters(
             "limit_hits",
@@ -129,11 +143,20 @@ impl Out<'_> {
         )?;
         self.gauges(
             "namespace_state",
-            "Whether a namespace is in that state; faulted: what is behind it is gone",
+            "Whether a namespace is in that state; faulted: what is behind it is gone; waiting: it \
+             was not there at the start",
             None,
             there
                 .clone()
                 .flat_map(|(labels, one)| states(labels, &NamespaceState::STATES, &one.state)),
+        )?;
+        self.gauges(
+            "namespace_unlinked",
+            "Whether the file that is served was deleted, renamed or replaced",
+            None,
+            there
+                .clone()
+                .map(|(labels, one)| (labels.clone(), f64::from(u8::from(one.unlinked)))),
         )?;
         self.gauges(
             "namespace_ana_group",

@@ -38,6 +38,20 @@ pub struct Snapshot {
     pub descriptors: Descriptors,
     /// How often peers ran into each limit, by configuration key.
     pub limits: BTreeMap<String, u64>,
+    /// What is configured and not served yet.
+    #[serde(default)]
+    pub waiting: Vec<WaitingState>,
+}
+
+/// Something that is configured and not served yet.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct WaitingState {
+    /// `namespace`, `port` or `listener`.
+    pub kind: String,
+    /// What it is.
+    pub name: String,
+    /// Why it is not served, and what to do.
+    pub reason: String,
 }
 
 /// One reactor.
@@ -109,6 +123,9 @@ pub struct NamespaceState {
     pub state: String,
     /// Its group for asymmetric namespace access, 0 for none.
     pub ana_group: u32,
+    /// Whether its file lost its name.
+    #[serde(default)]
+    pub unlinked: bool,
     /// How often what is behind it was gone, by cause.
     pub faults: BTreeMap<String, u64>,
     /// Commands in work.
@@ -207,7 +224,7 @@ pub struct Failed {
 
 impl NamespaceState {
     /// Each state there is.
-    pub const STATES: [&'static str; 3] = ["ready", "faulted", "disabled"];
+    pub const STATES: [&'static str; 4] = ["ready", "faulted", "waiting", "disabled"];
 
     /// Whether hosts can use it; also of number 0, which is none.
     #[must_use]
@@ -226,6 +243,8 @@ impl NamespaceState {
         match state {
             nvmeof_target_core::NamespaceState::Ready => "ready",
             nvmeof_target_core::NamespaceState::Faulted => "faulted",
+            nvmeof_target_core::NamespaceState::Absent
+            | nvmeof_target_core::NamespaceState::Awaited => "waiting",
             nvmeof_target_core::NamespaceState::Disabled => "disabled",
         }
     }

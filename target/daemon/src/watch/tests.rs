@@ -90,6 +90,7 @@ fn full() -> Snapshot {
             bytes: 1 << 40,
             state: "faulted".to_owned(),
             ana_group: 7,
+            unlinked: true,
             faults: names(&[("removed", 2), ("size", 0)]),
             commands: 2,
             counts: counts(),
@@ -114,6 +115,11 @@ fn full() -> Snapshot {
             limit: 1024,
         },
         limits: names(&[("limits.controllers", 7)]),
+        waiting: vec![WaitingState {
+            kind: "port".to_owned(),
+            name: "port 10.0.0.1:4420".to_owned(),
+            reason: "in \"use\"".to_owned(),
+        }],
     }
 }
 
@@ -157,6 +163,12 @@ fn the_text_says_what_the_snapshot_does() {
         ("subsystem_read_bytes_total", &[("subsystem", NQN)], 4096.0),
         ("host_rdma_errors_total", &[("host", EVIL)], 4.0),
         ("namespace_ana_group", &of_namespace, 7.0),
+        ("namespace_unlinked", &of_namespace, 1.0),
+        (
+            "waiting",
+            &[("kind", "port"), ("name", "port 10.0.0.1:4420")],
+            1.0,
+        ),
         ("namespace_faults_total", &[("cause", "removed")], 2.0),
         ("namespace_size_bytes", &of_namespace, 1.099_511_627_776e12),
         ("namespace_commands_outstanding", &of_namespace, 2.0),

@@ -44,14 +44,26 @@ fn settings_are_those_of_the_file_whatever_is_applied() {
     assert_eq!((outcome.warnings, limits(&daemon)), (Vec::new(), (9, 5)));
 }
 
-/// A target with a namespace 2 of a file that is not there at its start, and the
-/// file's name.
+/// Something that can never be served takes the place of a file: one that is missing is
+/// waited for.
+pub(super) fn hide(scene: &Scene, file: &str) {
+    std::fs::rename(file, scene.path("elsewhere")).unwrap();
+    std::fs::create_dir(file).unwrap();
+}
+
+/// The file is back.
+pub(super) fn show(scene: &Scene, file: &str) {
+    std::fs::remove_dir(file).unwrap();
+    std::fs::rename(scene.path("elsewhere"), file).unwrap();
+}
+
+/// A target with a namespace 2 of a path that is a directory at its start, and that path.
 fn with_one_aside(scene: &Scene) -> (Daemon, String) {
     let daemon = scene.start();
     let file = scene.file("b.img", 1 << 20);
     let _ = daemon.edit(add(&file)).unwrap();
     drop(daemon);
-    std::fs::rename(&file, scene.path("elsewhere")).unwrap();
+    hide(scene, &file);
     let daemon = scene.start();
     assert_eq!(daemon.nsids(), [1]);
     assert_eq!(daemon.keeper.show().aside.len(), 1);
@@ -85,7 +97,7 @@ fn a_later_change_wins_over_one_that_was_put_aside() {
         (daemon.nsids(), bytes_of(&daemon, 2)),
         (vec![1, 2], 2 << 20)
     );
-    std::fs::rename(scene.path("elsewhere"), &file).unwrap();
+    show(&scene, &file);
     let _ = daemon.keeper.reload().unwrap();
     assert_eq!(bytes_of(&daemon, 2), 2 << 20);
     drop(daemon);
@@ -109,7 +121,7 @@ fn a_new_namespace_takes_no_number_that_one_may_have_again() {
         "{:?}",
         outcome.warnings
     );
-    std::fs::rename(scene.path("elsewhere"), &file).unwrap();
+    show(&scene, &file);
     let _ = daemon.keeper.reload().unwrap();
     let sizes = [2, 3].map(|nsid| bytes_of(&daemon, nsid));
     assert_eq!((daemon.nsids(), sizes), (vec![1, 2, 3], [1 << 20, 2 << 20]));
@@ -177,6 +189,7 @@ fn what_was_put_aside_of_a_subsystem_is_there_again_with_it() {
     let made = planned.iter().filter(|one| one.contains("made again"));
     assert_eq!(made.count(), 3, "{planned:?}");
     std::fs::remove_file(&c).unwrap();
+    std::fs::create_dir(&c).unwrap();
     assert!(daemon.keeper.plan_edit(again()).is_ok());
     let outcome = daemon.keeper.edit(again()).unwrap();
     let made = outcome.warnings.iter().filter(|one| one.contains("again"));
@@ -190,10 +203,10 @@ fn what_was_put_aside_of_a_subsystem_is_there_again_with_it() {
         hosts.sort();
         assert_eq!(nsids, [5]);
         assert_eq!(hosts, [HOST.to_owned(), host("x"), host("y")]);
-        // The file that is gone, and what would take away what is new.
+        // The path that is a directory, and what would take away what is new.
         let aside = daemon.keeper.show().aside;
         assert_eq!(aside.len(), 2, "{aside:?}");
-        let missing = aside.iter().any(|one| one.why.contains("no such file"));
+        let missing = aside.iter().any(|one| one.why.contains("is a directory"));
         assert!(missing, "{aside:?}");
     };
     check(&daemon);
@@ -213,9 +226,11 @@ fn what_can_be_is_there_again_without_the_rest() {
     drop(daemon);
     for file in &files {
         std::fs::remove_file(file).unwrap();
+        std::fs::create_dir(file).unwrap();
     }
     let daemon = scene.start();
     assert_eq!(daemon.nsids(), [1]);
+    std::fs::remove_dir(&files[1]).unwrap();
     let _ = scene.file("c.img", 1 << 20);
     let outcome = daemon.keeper.reload().unwrap();
     assert_eq!(
@@ -228,7 +243,8 @@ fn what_can_be_is_there_again_without_the_rest() {
         .iter()
         .filter(|one| one.contains("put aside"));
     assert_eq!(told.count(), 2, "{:?}", outcome.warnings);
-    for file in &files {
+    for file in [&files[0], &files[2]] {
+        std::fs::remove_dir(file).unwrap();
         let _ = scene.file(file, 1 << 20);
     }
     let _ = daemon.keeper.reload().unwrap();
@@ -273,7 +289,7 @@ fn when_a_namespace_cannot_come_back_nothing_else_is_done_either() {
 fn a_file_that_is_back_is_that_of_the_later_namespace() {
     let scene = Scene::new();
     let (daemon, file) = with_one_aside(&scene);
-    std::fs::rename(scene.path("elsewhere"), &file).unwrap();
+    show(&scene, &file);
     let three = Edit::NamespaceAdd(NamespaceAdd {
         nsid: Some(3),
         path: file,
@@ -294,7 +310,7 @@ fn a_file_that_is_back_is_that_of_the_later_namespace() {
 fn the_same_change_again_is_made() {
     let scene = Scene::new();
     let (daemon, file) = with_one_aside(&scene);
-    std::fs::rename(scene.path("elsewhere"), &file).unwrap();
+    show(&scene, &file);
     let _ = daemon.edit(add(&file)).unwrap();
     assert_eq!(
         (daemon.nsids(), daemon.keeper.show().aside.len()),
@@ -328,7 +344,7 @@ fn what_is_put_aside_can_be_given_up() {
         error.contains("namespace add 2") && error.contains("not put aside"),
         "{error}"
     );
-    std::fs::rename(scene.path("elsewhere"), &file).unwrap();
+    show(&scene, &file);
     let _ = daemon.keeper.reload().unwrap();
     drop(daemon);
     assert_eq!(scene.start().nsids(), [1]);
@@ -347,6 +363,7 @@ fn what_an_edit_removed_need_not_be_there_when_another_cannot_be() {
     drop(daemon);
     for file in [&a, &b] {
         std::fs::remove_file(file).unwrap();
+        std::fs::create_dir(file).unwrap();
     }
     let daemon = scene.start();
     assert_eq!(
@@ -360,12 +377,12 @@ fn what_an_edit_removed_need_not_be_there_when_another_cannot_be() {
         "{aside:?}"
     );
     drop(daemon);
-    // What the file itself names has to be there.
+    // What the file itself names must not be what can never be served.
     scene.write(&[(1, "ram:1M"), (2, &a)], "allow_any_host = true");
     let standing = Standing::read(&scene.path("target.toml")).unwrap();
     let error = standing.serve().map(drop).unwrap_err().to_string();
     assert!(
-        error.contains("a.img") && error.contains("no such file"),
+        error.contains("a.img") && error.contains("is a directory"),
         "{error}"
     );
 }
@@ -380,6 +397,7 @@ fn an_applied_document_that_cannot_be_served_is_told_with_the_way_out() {
     let _ = daemon.edit(add("ram:1M")).unwrap();
     drop(daemon);
     std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
     let standing = Standing::read(&scene.path("target.toml")).unwrap();
     let error = standing.serve().map(drop).unwrap_err().to_string();
     let state = scene.path("kept/state.json");
@@ -389,7 +407,7 @@ fn an_applied_document_that_cannot_be_served_is_told_with_the_way_out() {
         scene.path("target.toml").display()
     );
     assert!(
-        error.starts_with("other.toml") && error.contains("no such file"),
+        error.starts_with("other.toml") && error.contains("is a directory"),
         "{error}"
     );
     assert!(error.ends_with(&words), "{error}");

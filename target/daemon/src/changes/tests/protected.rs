@@ -32,7 +32,9 @@ fn only_who_removes_it_by_name_takes_a_namespace_out_of_the_book() {
         // Its file is missing for a while.
         std::fs::rename(&file, scene.path("elsewhere")).unwrap();
         let daemon = scene.start();
-        assert_eq!(daemon.nsids(), [1]);
+        // It was served before, so hosts wait for it.
+        assert_eq!(daemon.nsids(), [1, 2]);
+        assert_eq!(daemon.keeper.manager().waiting().len(), 1);
         assert!(in_the_book(&scene));
         std::fs::rename(scene.path("elsewhere"), &file).unwrap();
         let _ = daemon.keeper.reload().unwrap();

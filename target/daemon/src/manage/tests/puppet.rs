@@ -38,9 +38,10 @@ pub(super) fn manager(text: &str, patience: Duration) -> (Arc<Manager>, Mailbox)
     };
     let providers = Providers::new(vec![ProviderName::Iwarp]);
     let reactors = Reactors::new(mailboxes, providers, means, vec![Vec::new()]);
-    let pool = Pool::new(&config, &opened.claims).unwrap();
+    let (present, known) = (opened.claims.into_iter().map(Ok), Remembered::default());
+    let pool = Pool::new(&config, present.collect(), &known).unwrap();
     let reactors = reactors.with_patience(patience);
-    let manager = Manager::new(target, reactors, &config, ports, pool);
+    let manager = Manager::new(target, reactors, &config, ports, pool, known);
     (Arc::new(manager), mailbox)
 }
 

@@ -1,0 +1,333 @@
+//! What is not there yet when the target starts is waited for; what can never be is
+//! refused.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nvmeof_e2e::{
+    NQN, Run, Setup, Target, ask, binary, ctl, image, managed, over_socket, same_bytes, sample,
+    target_command,
+};
+
+const MIB: usize = 1 << 20;
+const SERVED: &str = "is there now, and served";
+
+fn check(setup: &Setup) -> Run {
+    let mut check = target_command();
+    check.arg("check-config").arg(setup.config());
+    Run::new(check)
+}
+
+/// The file of namespace `nsid` appears as a whole.
+fn make(setup: &Setup, nsid: u32, len: usize) {
+    let new = setup.path("new");
+    image(&new, nsid, len);
+    fs::rename(new, setup.image_path(nsid)).unwrap();
+}
+
+fn active(target: &Target) -> Vec<u64> {
+    let json = target.nvmeof("list-ns").json();
+    let list = json["nsid_list"].as_array().unwrap().iter();
+    list.map(|one| one["nsid"].as_u64().unwrap()).collect()
+}
+
+fn metrics(setup: &Setup) -> String {
+    over_socket(setup, "/metrics").1
+}
+
+#[test]
+fn a_file_that_was_never_there_is_inactive_until_it_is() {
+    let setup = managed().file(MIB);
+    let path = setup.image_path(2).display().to_string();
+    let setup = setup.namespace(&path, "");
+    let checked = check(&setup).ok();
+    let said = String::from_utf8_lossy(&checked.stdout).into_owned();
+    for words in ["good", "would wait", "target.toml:", "no such file"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let mut target = setup.start();
+    target.wait_for_log("WARN waiting for namespace 2");
+    assert_eq!(active(&target), [1]);
+    let status = ask(&setup, "status");
+    assert_eq!(status["waiting"][0]["kind"], "namespace", "{status}");
+    let text = String::from_utf8(ctl(&setup, "status").ok().stdout).unwrap();
+    assert!(text.contains("WAITING for namespace 2"), "{text}");
+    let labels = ["kind=\"namespace\""];
+    assert_eq!(
+        sample(&metrics(&setup), "nvmeof_target_waiting", &labels),
+        1.0
+    );
+    make(&setup, 2, MIB);
+    target.wait_for_log(SERVED);
+    assert_eq!(active(&target), [1, 2]);
+    same_bytes(&target.read(2, 0, None), &fs::read(&path).unwrap());
+    assert_eq!(
+        ask(&setup, "status")["waiting"].as_array().unwrap().len(),
+        0
+    );
+    target.stop();
+}
+
+#[test]
+fn a_namespace_that_was_served_keeps_its_size_and_is_inaccessible_until_it_opens() {
+    let setup = managed().file_with(2 * MIB, "block_size = 4096").file(MIB);
+    setup.start().stop();
+    let path = setup.image_path(1);
+    fs::rename(&path, setup.path("elsewhere")).unwrap();
+    let mut target = setup.start();
+    assert_eq!(active(&target), [1, 2]);
+    let id = target.on(1, "id-ns").json();
+    assert_eq!(
+        (&id["nsze"], &id["anagrpid"]),
+        (&512.into(), &129.into()),
+        "{id}"
+    );
+    let read = target.on(1, "read").args("--block-count 1 --data -");
+    read.fails(1, &["Asymmetric Access Inaccessible"]);
+    // The other is served as ever, and may be changed.
+    let _ = target.read(2, 0, Some(1));
+    ctl(&setup, "namespace add ram:1M --nsid 3").ok();
+    assert_eq!(active(&target), [1, 2, 3]);
+    fs::rename(setup.path("elsewhere"), &path).unwrap();
+    target.wait_for_log(SERVED);
+    same_bytes(&target.read(1, 0, None), &fs::read(&path).unwrap());
+    assert_eq!(target.on(1, "id-ns").json()["anagrpid"], 1);
+    target.stop();
+}
+
+#[test]
+fn a_locked_file_is_served_when_its_lock_is_gone() {
+    let setup = Setup::new().file(MIB);
+    let mut first = setup.start();
+    let path = setup.image_path(1).display().to_string();
+    let other = Setup::new().namespace("ram:1M", "").namespace(&path, "");
+    let mut second = other.start();
+    let line = second.wait_for_log("WARN waiting for namespace 2");
+    assert!(line.contains("locked"), "{line}");
+    assert_eq!(active(&second), [1]);
+    first.kill();
+    second.wait_for_log(SERVED);
+    assert_eq!(active(&second), [1, 2]);
+    second.stop();
+}
+
+/// Runs to be ready with nothing at all, as the service manager hears.
+#[test]
+fn without_any_port_it_runs_and_waits() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let setup = Setup::new().file(MIB).port(port);
+    let said = String::from_utf8(check(&setup).ok().stdout).unwrap();
+    assert!(
+        said.contains("would wait") && said.contains("in use"),
+        "{said}"
+    );
+    let socket = setup.path("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let hear = |words: &str| {
+        let mut bytes = [0; 4096];
+        loop {
+            let len = manager.recv(&mut bytes).unwrap();
+            let text = String::from_utf8_lossy(&bytes[..len]).into_owned();
+            if text.contains(words) {
+                return text;
+            }
+        }
+    };
+    let mut command = setup.command();
+    command.env("NOTIFY_SOCKET", &socket);
+    let mut target = setup.start_anyhow_as(&mut command);
+    let ready = hear("READY=1");
+    assert!(
+        ready.contains("on no port; waiting for port 127.0.0.1:"),
+        "{ready}"
+    );
+    drop(listener);
+    target.wait_for_log(SERVED);
+    let status = hear("STATUS=serving 1 namespace on 127.0.0.1:");
+    assert!(!status.contains("waiting"), "{status}");
+    let line = format!("discover -t rdma -a 127.0.0.1 -s {port}");
+    let json = Run::nvmeof(&line).json();
+    assert_eq!(json["records"][0]["subnqn"], NQN, "{json}");
+    target.stop();
+}
+
+#[test]
+fn ports_that_conflict_with_each_other_are_the_configurations_own_fault() {
+    let free = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let all = format!("[[port]]\ntraddr = \"0.0.0.0\"\ntrsvcid = {port}\nprovider = \"iwarp\"\n");
+    let setup = Setup::new().head(&all).port(port).file(MIB);
+    let words = [
+        "target.toml:",
+        "traddr: ",
+        "conflicts with port",
+        "of this configuration",
+    ];
+    check(&setup).fails(2, &words);
+    Run::new(setup.command()).fails(2, &words);
+}
+
+#[test]
+fn what_can_never_be_is_refused_whatever_else_is_missing() {
+    let setup = Setup::new().namespace("/nonexistent/disk", "");
+    let setup = setup.namespace("/proc", "");
+    let words = ["path: ", "is a directory"];
+    check(&setup).fails(2, &words);
+    Run::new(setup.command()).fails(2, &words);
+}
+
+/// The control socket and the address of metrics, of a target before it.
+#[test]
+fn listeners_that_somebody_else_has_are_waited_for() {
+    let setup = managed().namespace("ram:1M", "");
+    let text = setup.text();
+    let mut first = setup.start();
+    // Another file of changes: that lock is waited for before anything is served.
+    let text = text.replace("state.json", "other.json");
+    let path = setup.path("second.toml");
+    fs::write(&path, text).unwrap();
+    let mut command = target_command();
+    command.arg("serve").arg("--config").arg(&path);
+    let other = Setup::new();
+    let mut second = other.start_anyhow_as(&mut command);
+    let line = second.wait_for_log("WARN waiting for listener control.socket");
+    assert!(line.contains("another process listens there"), "{line}");
+    first.kill();
+    second.wait_for_log("managed at");
+    ctl(&setup, "status").ok();
+    second.stop();
+}
+
+#[test]
+fn a_file_of_changes_that_somebody_else_has_is_waited_for() {
+    let setup = managed().namespace("ram:1M", "");
+    let mut first = setup.start();
+    let other = Setup::new();
+    let mut second = other.start_anyhow_as(&mut setup.command());
+    let line = second.wait_for_log("waiting: ");
+    assert!(
+        line.contains("another target keeps its changes in"),
+        "{line}"
+    );
+    first.kill();
+    second.wait_for_log("ready: serving 1 namespace");
+    second.stop();
+}
+
+#[test]
+fn there_may_be_more_files_than_the_soft_limit_of_descriptors() {
+    let mut setup = Setup::new();
+    for nsid in 1..=300 {
+        image(&setup.path(&format!("{nsid}")), 1, 4096);
+        let path = setup.path(&format!("{nsid}")).display().to_string();
+        setup = setup.namespace(&path, "");
+    }
+    let config = setup.config();
+    let limited = |verb: &str| {
+        let mut command = Command::new("sh");
+        let line = "ulimit -Sn 256; program=$1; shift; exec \"$program\" \"$@\"";
+        command
+            .args(["-c", line, "sh"])
+            .arg(binary("nvmeof-target"));
+        command.args(verb.split(' ')).arg(&config);
+        command
+    };
+    let said = Run::new(limited("check-config")).ok();
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert!(!said.contains("would wait"), "{said}");
+    let target = setup.start_as(&mut limited("serve --config"));
+    assert_eq!(active(&target).len(), 300);
+    target.stop();
+}
+
+#[test]
+fn a_hangup_of_a_target_without_a_file_is_ignored() {
+    let setup = Setup::new();
+    let mut command = target_command();
+    command.args(["serve", "--namespace", "ram:1M", "--listen", "127.0.0.1:0"]);
+    let mut target = setup.start_as(&mut command);
+    target.signal(Signal::SIGHUP);
+    target.wait_for_log("SIGHUP ignored");
+    let _ = target.fabrics("discover").json();
+    target.stop();
+}
+
+#[test]
+fn a_log_level_that_is_none_is_refused_by_every_program() {
+    let words = ["nonsense", "error, warn, info, debug, trace"];
+    for line in ["check-config x", "ctl status", "serve --namespace ram:1M"] {
+        let mut command = target_command();
+        command
+            .args(["--log-level", "nonsense"])
+            .args(line.split(' '));
+        Run::new(command).fails(2, &[&["--log-level"][..], &words].concat());
+        let mut command = target_command();
+        command.env("RUST_LOG", "nonsense").args(line.split(' '));
+        Run::new(command).fails(2, &[&["RUST_LOG"][..], &words].concat());
+    }
+    let mut command = Command::new(binary("nvmeof"));
+    command
+        .env("NVMEOF_LOG", "nonsense")
+        .args(["discover", "-a", "127.0.0.1"]);
+    Run::new(command).fails(2, &[&["NVMEOF_LOG"][..], &words].concat());
+}
+
+/// <https://no-color.org>
+#[test]
+fn a_log_has_no_colors_where_nobody_wants_them() {
+    let program = binary("nvmeof-target");
+    let line = format!(
+        "timeout 2 {} serve --namespace ram:1M --listen 127.0.0.1:0",
+        program.display()
+    );
+    let logged = |no_color: &str| {
+        let mut command = Command::new("script");
+        command.env_remove("RUST_LOG").env("NO_COLOR", no_color);
+        command.args(["-q", "-c", &line, "/dev/null"]);
+        String::from_utf8_lossy(&Run::new(command).end().stdout).into_owned()
+    };
+    for (no_color, colors) in [("", true), ("1", false)] {
+        let log = logged(no_color);
+        assert!(log.contains("ready: serving"), "{log}");
+        assert_eq!(log.contains('\x1b'), colors, "{no_color:?}: {log:?}");
+    }
+}
+
+#[test]
+fn a_file_that_is_deleted_is_told_once() {
+    let setup = managed().file(MIB);
+    let mut target = setup.start();
+    let unlinked = || sample(&metrics(&setup), "nvmeof_target_namespace_unlinked", &[]);
+    assert_eq!(unlinked(), 0.0);
+    let path = setup.image_path(1);
+    fs::rename(&path, setup.path("kept")).unwrap();
+    target.wait_for_log("the file was deleted or renamed");
+    assert_eq!(unlinked(), 1.0);
+    let text = String::from_utf8(ctl(&setup, "status").ok().stdout).unwrap();
+    assert!(text.contains("WARNING: "), "{text}");
+    // It is still served, and looked at again and again.
+    let _ = target.read(1, 0, Some(1));
+    std::thread::sleep(Duration::from_secs(5));
+    let told = target.lines(&["the file was deleted or renamed"]);
+    assert_eq!(told.len(), 1, "{told:?}");
+    fs::rename(setup.path("kept"), &path).unwrap();
+    assert!(Path::new(&path).exists());
+    nvmeof_e2e::eventually(|| (unlinked() == 0.0).then_some(())).unwrap();
+    target.stop();
+}
