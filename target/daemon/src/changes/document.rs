@@ -12,7 +12,7 @@ use super::keys;
 use crate::config::DEFAULT_PORT;
 
 /// A configuration that can be edited.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Document {
     toml: DocumentMut,
 }

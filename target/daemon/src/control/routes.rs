@@ -1,6 +1,7 @@
 //! The paths there are, and what is done at each.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request, State};
@@ -10,14 +11,16 @@ use axum::{Json, Router};
 use nvmeof_target_core::Subsystem;
 use nvmeof_wire::Nqn;
 use serde::de::DeserializeOwned;
+use tokio::time::sleep;
 
 use super::api::{
     ControllerOut, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, LostOut, NamespaceOut,
     OutcomeOut, PortOut, SavedOut, StatusOut, SubsystemOut,
 };
 use super::fault::Refusals;
+use super::turns::Turn;
 use super::{Fault, Shared, openapi};
-use crate::changes::{ChangeError, Keeper, Outcome, Resize};
+use crate::changes::{ChangeError, Edit, Keeper, Outcome, Resize, Stalled};
 use crate::manage::{Drained, Plan};
 use crate::watch::NamespaceState;
 
@@ -157,7 +160,9 @@ pub(super) async fn plan_reload(State(shared): State<Shared>) -> Answer<OutcomeO
     .await
 }
 
-/// Changes single things: all of them, or nothing changes.
+/// Changes single things: all of them, or nothing changes. A subsystem with its
+/// namespaces is one request: `subsystem_add`, then `namespace_add` for each. To repeat
+/// such a request whose answer did not come is no error.
 #[utoipa::path(
     post,
     path = "/v1/edits",
@@ -175,7 +180,7 @@ pub(super) async fn edits(
         })
         .await;
     }
-    change(shared, move |keeper| changed("change", keeper.edit(edits))).await
+    edit(shared, edits).await
 }
 
 /// Gives changes up that are put aside: all of them, or nothing changes. Each is
@@ -236,7 +241,16 @@ pub(super) async fn disconnect(
 /// hosts. What is served stays for when hosts may come again.
 #[utoipa::path(post, path = "/v1/drain", responses((status = 200, body = LostOut), Refusals))]
 pub(super) async fn drain(State(shared): State<Shared>) -> Answer<LostOut> {
-    change(shared, |keeper| Ok(keeper.drain()?[..].into())).await
+    let tell = shared.tell;
+    // It waits for no other change, and knows itself how long it may take.
+    let turn = shared.turns.enter()?.turn().await;
+    ask(shared, move |keeper| {
+        let _turn = turn;
+        let lost = keeper.drain();
+        tell(&keeper.manager().status());
+        Ok(lost?[..].into())
+    })
+    .await
 }
 
 /// Lets hosts come again after they were let go.
@@ -331,8 +345,13 @@ fn planned_out(plan: &Plan, warnings: Vec<String>) -> OutcomeOut {
 
 /// What came of a change, which the log is told too.
 fn changed(what: &str, outcome: Result<Outcome, ChangeError>) -> Result<OutcomeOut, Fault> {
+    let outcome = outcome.inspect(|outcome| outcome.tell(what));
+    told(what, outcome)
+}
+
+/// What came of a change that the log knows of unless it was refused.
+fn told(what: &str, outcome: Result<Outcome, ChangeError>) -> Result<OutcomeOut, Fault> {
     let outcome = outcome.inspect_err(|error| tracing::warn!("{what} refused: {error}"))?;
-    outcome.tell(what);
     let remarks = outcome.report.remarks.iter().cloned();
     Ok(OutcomeOut {
         changes: outcome.report.to_json_list(),
@@ -362,19 +381,104 @@ async fn change<T: Send + 'static>(
     .await
 }
 
+/// Has edits made, together with those of others that wait.
+async fn edit(shared: Shared, edits: Vec<Edit>) -> Answer<OutcomeOut> {
+    let place = shared.turns.enter()?;
+    let mut awaited = place.leave(edits);
+    let making = async {
+        let turn = place.turn().await;
+        let made = work({
+            let shared = shared.clone();
+            move || {
+                make_all(&shared, turn);
+                Ok(())
+            }
+        });
+        drop(made.await);
+        // Others may be making them still.
+        std::future::pending::<()>().await;
+    };
+    let outcome = tokio::select! {
+        biased;
+        outcome = &mut awaited.outcome => outcome.ok(),
+        () = making => None,
+        stalled = stalled(&shared) => {
+            if awaited.withdraw() {
+                return Err(not_begun(&stalled));
+            }
+            match awaited.outcome.try_recv() {
+                Ok(outcome) => Some(outcome),
+                Err(_) => return Err(not_finished(&stalled)),
+            }
+        }
+    };
+    told("change", outcome.ok_or_else(unfinished)?).map(Json)
+}
+
+/// Makes all edits that wait.
+fn make_all(shared: &Shared, turn: Turn) {
+    // Until it is done, also when nobody waits for the answer any more.
+    let _turn = turn;
+    let made = shared.keeper.edit_all(|| shared.turns.take());
+    if !made.is_empty() {
+        (shared.tell)(&shared.keeper.manager().status());
+    }
+    for (reply, outcome) in made {
+        // Where the client is gone there is nobody to be told.
+        let _ = reply.send(outcome);
+    }
+}
+
 /// Has the keeper answer when it is the request's turn: it may wait for a change that is
 /// going on, or for a disk.
 async fn in_turn<T: Send + 'static>(
     shared: Shared,
     answer: impl FnOnce(&Keeper) -> Result<T, Fault> + Send + 'static,
 ) -> Answer<T> {
-    let turn = shared.turns.wait().await?;
-    ask(shared, move |keeper| {
+    let place = shared.turns.enter()?;
+    let turn = tokio::select! {
+        turn = place.turn() => turn,
+        stalled = stalled(&shared) => return Err(not_begun(&stalled)),
+    };
+    let answered = ask(shared.clone(), move |keeper| {
         // Until it is done, also when nobody waits for the answer any more.
         let _turn = turn;
         answer(keeper)
-    })
-    .await
+    });
+    tokio::select! {
+        biased;
+        answered = answered => answered,
+        stalled = stalled(&shared) => Err(not_finished(&stalled)),
+    }
+}
+
+/// How often a change that is in progress is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Waits until a change has been in progress for long.
+async fn stalled(shared: &Shared) -> Stalled {
+    loop {
+        sleep(LOOK.min(shared.turns.patience)).await;
+        if let Some(stalled) = shared.keeper.stalled(shared.turns.patience) {
+            return stalled;
+        }
+    }
+}
+
+fn not_begun(stalled: &Stalled) -> Fault {
+    let what = format!(
+        "{stalled}; this request waited for it and changed nothing: see the log, restore what \
+         does not respond, then try again"
+    );
+    Fault::new(StatusCode::SERVICE_UNAVAILABLE, what)
+}
+
+fn not_finished(stalled: &Stalled) -> Fault {
+    let what = format!(
+        "{stalled}; this request is part of it or waits for it, and is done or refused when that \
+         responds: see the log and `ctl changes`"
+    );
+    Fault::new(StatusCode::GATEWAY_TIMEOUT, what)
 }
 
 /// Has the keeper answer, on a thread of its own: that may take a while.
@@ -391,10 +495,12 @@ pub(crate) async fn work<T: Send + 'static>(
     job: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
     let done = tokio::task::spawn_blocking(job).await;
-    done.unwrap_or_else(|_| {
-        let what = "the request could not be finished; please report this with the log";
-        Err(Fault::new(StatusCode::INTERNAL_SERVER_ERROR, what))
-    })
+    done.unwrap_or_else(|_| Err(unfinished()))
+}
+
+fn unfinished() -> Fault {
+    let what = "the request could not be finished; please report this with the log";
+    Fault::new(StatusCode::INTERNAL_SERVER_ERROR, what)
 }
 
 /// A body of JSON.

@@ -1,6 +1,8 @@
 //! What the socket makes of those who use it badly.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod bursts;
+
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -29,6 +31,7 @@ const FEW: Bounds = Bounds {
     connections: 4,
     head: 8 << 10,
     body: 1 << 20,
+    bodies: 4 << 20,
     read: Duration::from_millis(300),
     write: Duration::from_millis(300),
     grace: Duration::from_millis(100),
@@ -316,6 +319,14 @@ fn the_socket_is_for_its_owner_and_goes_in_the_end() {
     assert!(error.contains("does the target run?"), "{error}");
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .max_blocking_threads(8)
+        .build()
+        .unwrap()
+}
+
 /// A target that serves nothing, and what requests are answered from.
 fn served(folder: &tempfile::TempDir, tell: fn(&str)) -> (crate::Server, Shared) {
     let file = folder.path().join("target.toml");
@@ -336,7 +347,8 @@ fn served(folder: &tempfile::TempDir, tell: fn(&str)) -> (crate::Server, Shared)
 #[test]
 fn changes_that_wait_leave_room_for_those_who_ask() {
     let folder = tempfile::tempdir().unwrap();
-    let (server, shared) = served(&folder, |_| {});
+    let (server, mut shared) = served(&folder, |_| {});
+    shared.turns = Turns::with_most(8);
     let planned = || {
         let body = EditsIn {
             edits: Vec::new(),
@@ -344,18 +356,16 @@ fn changes_that_wait_leave_room_for_those_who_ask() {
         };
         edits(State(shared.clone()), Body(body))
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    runtime().block_on(async {
         let mut hung = Vec::new();
         for _ in 0..4 {
-            hung.push(shared.turns.wait().await.unwrap());
+            hung.push(shared.turns.enter().unwrap().turn().await);
         }
         let waiting: Vec<_> = (0..4).map(|_| tokio::spawn(planned())).collect();
         tokio::task::yield_now().await;
         let busy = planned().await.map(drop).unwrap_err();
         assert_eq!(busy.status.as_u16(), 503, "{busy:?}");
+        assert!(busy.error.message.starts_with("8 requests"), "{busy:?}");
         assert!(waiting.iter().all(|one| !one.is_finished()));
         status(State(shared.clone())).await.map(drop).unwrap();
         drop(hung);
@@ -384,10 +394,7 @@ fn the_service_manager_hears_of_every_change() {
         let edits = vec![Edit::NamespaceAdd(add)];
         Body(EditsIn { edits, plan })
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    runtime().block_on(async {
         status(shared()).await.map(drop).unwrap();
         edits(shared(), add(true)).await.map(drop).unwrap();
         assert_eq!(told(), Vec::<String>::new());
