@@ -10,6 +10,7 @@ use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use nvmeof_target_core::Subsystem;
 use nvmeof_wire::Nqn;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 
@@ -82,13 +83,13 @@ type Answer<T> = Result<Json<T>, Fault>;
 
 /// What is served, and to whom.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = StatusOut)))]
-pub(super) async fn status(State(shared): State<Shared>) -> Answer<StatusOut> {
+pub(super) async fn status(State(shared): State<Shared>, _: NoBody) -> Answer<StatusOut> {
     ask(shared, |keeper| Ok(status_of(keeper))).await
 }
 
 /// The document that is served, with every change made at run time.
 #[utoipa::path(get, path = "/v1/document", responses((status = 200, body = DocumentOut)))]
-pub(super) async fn document(State(shared): State<Shared>) -> Answer<DocumentOut> {
+pub(super) async fn document(State(shared): State<Shared>, _: NoBody) -> Answer<DocumentOut> {
     ask(shared, |keeper| {
         let shown = keeper.show();
         Ok(DocumentOut {
@@ -143,7 +144,7 @@ pub(super) async fn apply(
 /// Reads the administrator's file again and serves what it says, with the
 /// changes made at run time.
 #[utoipa::path(post, path = "/v1/reload", responses((status = 200, body = OutcomeOut), Refusals))]
-pub(super) async fn reload(State(shared): State<Shared>) -> Answer<OutcomeOut> {
+pub(super) async fn reload(State(shared): State<Shared>, _: NoBody) -> Answer<OutcomeOut> {
     change(shared, |keeper| changed("reload", keeper.reload())).await
 }
 
@@ -153,7 +154,7 @@ pub(super) async fn reload(State(shared): State<Shared>) -> Answer<OutcomeOut> {
     path = "/v1/reload/plan",
     responses((status = 200, body = OutcomeOut), Refusals)
 )]
-pub(super) async fn plan_reload(State(shared): State<Shared>) -> Answer<OutcomeOut> {
+pub(super) async fn plan_reload(State(shared): State<Shared>, _: NoBody) -> Answer<OutcomeOut> {
     in_turn(shared, |keeper| {
         Ok(planned_out(&keeper.plan_reload()?, Vec::new()))
     })
@@ -240,7 +241,7 @@ pub(super) async fn disconnect(
 /// Takes no new connections, lets commands in work finish, and lets go of all
 /// hosts. What is served stays for when hosts may come again.
 #[utoipa::path(post, path = "/v1/drain", responses((status = 200, body = LostOut), Refusals))]
-pub(super) async fn drain(State(shared): State<Shared>) -> Answer<LostOut> {
+pub(super) async fn drain(State(shared): State<Shared>, _: NoBody) -> Answer<LostOut> {
     let tell = shared.tell;
     // It waits for no other change, and knows itself how long it may take.
     let turn = shared.turns.enter()?.turn().await;
@@ -255,7 +256,7 @@ pub(super) async fn drain(State(shared): State<Shared>) -> Answer<LostOut> {
 
 /// Lets hosts come again after they were let go.
 #[utoipa::path(post, path = "/v1/resume", responses((status = 200, body = StatusOut), Refusals))]
-pub(super) async fn resume(State(shared): State<Shared>) -> Answer<StatusOut> {
+pub(super) async fn resume(State(shared): State<Shared>, _: NoBody) -> Answer<StatusOut> {
     change(shared, |keeper| {
         keeper.resume()?;
         Ok(status_of(keeper))
@@ -265,7 +266,7 @@ pub(super) async fn resume(State(shared): State<Shared>) -> Answer<StatusOut> {
 
 /// Saves the changes made at run time, if they are not.
 #[utoipa::path(post, path = "/v1/save", responses((status = 200, body = SavedOut), Refusals))]
-pub(super) async fn save(State(shared): State<Shared>) -> Answer<SavedOut> {
+pub(super) async fn save(State(shared): State<Shared>, _: NoBody) -> Answer<SavedOut> {
     in_turn(shared, |keeper| {
         let file = keeper.save()?.display().to_string();
         Ok(SavedOut { file })
@@ -275,7 +276,7 @@ pub(super) async fn save(State(shared): State<Shared>) -> Answer<SavedOut> {
 
 /// This description.
 #[utoipa::path(get, path = "/openapi.json", responses((status = 200, body = Object)))]
-pub(super) async fn described() -> Json<utoipa::openapi::OpenApi> {
+pub(super) async fn described(_: NoBody) -> Json<utoipa::openapi::OpenApi> {
     Json(openapi::description())
 }
 
@@ -510,12 +511,44 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Fault;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Fault> {
-        let bad = |what: String| Fault::new(StatusCode::BAD_REQUEST, what);
-        let bytes = Bytes::from_request(request, state).await;
-        let bytes = bytes.map_err(|error| bad(format!("the body could not be read: {error}")))?;
-        let parsed = serde_json::from_slice(&bytes);
-        parsed
-            .map(Self)
-            .map_err(|error| bad(format!("the body is not what is expected: {error}")))
+        parsed(&bytes(request, state).await?).map(Self)
     }
+}
+
+/// No body, or an object without keys.
+pub(super) struct NoBody;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+impl<S: Send + Sync> FromRequest<S> for NoBody {
+    type Rejection = Fault;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Fault> {
+        let bytes = bytes(request, state).await?;
+        if !bytes.is_empty() {
+            let Nothing {} = parsed(&bytes)?;
+        }
+        Ok(Self)
+    }
+}
+
+async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Fault> {
+    let bytes = Bytes::from_request(request, state).await;
+    bytes.map_err(|error| bad(format!("the body could not be read: {error}")))
+}
+
+fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
+    // serde takes the values of an object as a list, too.
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        let what = "the body is a list and must be an object; see GET /openapi.json";
+        return Err(bad(what.to_owned()));
+    }
+    let parsed = serde_json::from_slice(bytes);
+    parsed.map_err(|error| bad(format!("the body is not what is expected: {error}")))
+}
+
+fn bad(what: String) -> Fault {
+    Fault::new(StatusCode::BAD_REQUEST, what)
 }

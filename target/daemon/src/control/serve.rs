@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::http::{Method, Request, StatusCode, header};
+use axum::http::{Request, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::serve::Listener;
 use http_body_util::BodyExt;
@@ -216,13 +216,6 @@ async fn whole(
     }
     let room = room(&body, with).await?;
     match timeout(bounds.read, take(body, bounds.body)).await {
-        Ok(Ok(Some(bytes))) if head.method == Method::GET && !bytes.is_empty() => Err(Fault::new(
-            StatusCode::BAD_REQUEST,
-            format!(
-                "GET {}: takes no body; send the request without one",
-                head.uri
-            ),
-        )),
         Ok(Ok(Some(bytes))) => Ok((Request::from_parts(head, Body::from(bytes)), room)),
         Ok(Ok(None)) => Err(too_long(bounds.body)),
         Ok(Err(error)) => Err(Fault::new(

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod bursts;
+mod strict;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,7 +16,7 @@ use axum::http::Method;
 use axum::routing::{get, post};
 use serde_json::{Value, json};
 
-use super::routes::{Body, drain, edits, finished, resume, status, work};
+use super::routes::{Body, NoBody, drain, edits, finished, resume, status, work};
 use super::*;
 use crate::changes::{Edit, NamespaceAdd, Standing};
 use tokio::sync::oneshot;
@@ -39,6 +40,10 @@ const FEW: Bounds = Bounds {
 
 impl Scene {
     fn new(bounds: Bounds) -> Self {
+        Self::with(bounds, router())
+    }
+
+    fn with(bounds: Bounds, router: Router) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = ControlConfig {
             socket: Some(folder.path().join("control.sock")),
@@ -56,7 +61,7 @@ impl Scene {
             runtime.block_on(async {
                 let listener = tokio::net::UnixListener::from_std(listener).unwrap();
                 tokio::select! {
-                    () = serve(listener, router(), bounds) => {}
+                    () = serve(listener, router, bounds) => {}
                     _ = stopped => {}
                 }
             });
@@ -367,7 +372,10 @@ fn changes_that_wait_leave_room_for_those_who_ask() {
         assert_eq!(busy.status.as_u16(), 503, "{busy:?}");
         assert!(busy.error.message.starts_with("8 requests"), "{busy:?}");
         assert!(waiting.iter().all(|one| !one.is_finished()));
-        status(State(shared.clone())).await.map(drop).unwrap();
+        status(State(shared.clone()), NoBody)
+            .await
+            .map(drop)
+            .unwrap();
         drop(hung);
         for one in waiting {
             one.await.unwrap().map(drop).unwrap();
@@ -395,7 +403,7 @@ fn the_service_manager_hears_of_every_change() {
         Body(EditsIn { edits, plan })
     };
     runtime().block_on(async {
-        status(shared()).await.map(drop).unwrap();
+        status(shared(), NoBody).await.map(drop).unwrap();
         edits(shared(), add(true)).await.map(drop).unwrap();
         assert_eq!(told(), Vec::<String>::new());
         edits(shared(), add(false)).await.map(drop).unwrap();
@@ -404,11 +412,11 @@ fn the_service_manager_hears_of_every_change() {
             said.starts_with("serving 1 namespace on 127.0.0.1:"),
             "{said}"
         );
-        drain(shared()).await.map(drop).unwrap();
+        drain(shared(), NoBody).await.map(drop).unwrap();
         let said = told().concat();
         assert!(said.contains("drained"), "{said}");
         edits(shared(), add(false)).await.map(drop).unwrap_err();
-        resume(shared()).await.map(drop).unwrap();
+        resume(shared(), NoBody).await.map(drop).unwrap();
         let said = told();
         assert_eq!(said.len(), 2);
         assert!(!said[1].contains("drained"), "{said:?}");

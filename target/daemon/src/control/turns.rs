@@ -101,6 +101,12 @@ impl Turns {
         Ok(Waits { turns, place })
     }
 
+    /// Requests whose edits nobody makes yet.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        lock(&self.waiting).len()
+    }
+
     /// Everything that waits to be made, in the order in which it came.
     pub(super) fn take(&self) -> Vec<(Reply, Vec<Edit>)> {
         let all = std::mem::take(&mut *lock(&self.waiting)).into_iter();

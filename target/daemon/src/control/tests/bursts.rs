@@ -232,10 +232,62 @@ fn a_change_that_hangs_is_named_to_those_who_wait() {
             second.error.message.contains("changed nothing"),
             "{second:?}"
         );
-        status(State(shared.clone())).await.map(drop).unwrap();
+        status(State(shared.clone()), NoBody)
+            .await
+            .map(drop)
+            .unwrap();
         files.hangs.store(false, Ordering::SeqCst);
         ask_for(&shared, volume(2)).await.unwrap();
     });
     assert_eq!(served_volumes(&shared), (2, 2));
+    end(server);
+}
+
+#[test]
+fn a_connection_that_is_closed_takes_back_what_waits() {
+    let files = Counting::default();
+    let (_folder, server, shared) = saving(&files);
+    let bounds = Bounds {
+        connections: 16,
+        ..FEW
+    };
+    let scene = Scene::with(bounds, routes::router(&shared));
+    let send = |number: usize| {
+        let body = json!({ "edits": volume(number) }).to_string();
+        let mut stream = scene.connect();
+        let head = format!(
+            "POST /v1/edits HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes()).unwrap();
+        stream
+    };
+    files.hangs.store(true, Ordering::SeqCst);
+    let mut first = send(0);
+    while !files.entered.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let (second, mut third) = (send(1), send(2));
+    let waiting = |most: usize| {
+        let start = Instant::now();
+        while shared.turns.waiting() != most {
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "{}",
+                shared.turns.waiting()
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    waiting(2);
+    drop(second);
+    waiting(1);
+    files.hangs.store(false, Ordering::SeqCst);
+    for stream in [&mut first, &mut third] {
+        let said = heard(stream);
+        assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
+    }
+    assert_eq!(served_volumes(&shared), (2, 2));
+    drop(scene);
     end(server);
 }
