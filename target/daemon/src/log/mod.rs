@@ -2,6 +2,7 @@
 //! fields of each message.
 
 mod journal;
+mod peers;
 
 use std::io::IsTerminal;
 
@@ -10,6 +11,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
 
 use journal::Journal;
+pub(crate) use peers::PeerLog;
 
 /// Starts the log. `level` is stronger than RUST_LOG.
 ///

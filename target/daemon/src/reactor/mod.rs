@@ -26,6 +26,7 @@ use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider
 use nvmeof_target_core::{Limits, News, Target};
 
 use crate::failures::Failures;
+use crate::log::PeerLog;
 use crate::mailbox::{Mail, Mailbox};
 use crate::queue::{Accounts, Edge, Io, Receives, SharedQueues};
 use crate::stock::Stock;
@@ -113,7 +114,7 @@ pub struct Reactor<S> {
     /// Whoever looks after disks that fail.
     failures: Option<Failures>,
     disk_log: Sparingly,
-    connect_log: Sparingly,
+    connect_log: PeerLog,
     counters: Arc<Counters>,
     /// Empty between turns: kept for its memory.
     events: Vec<Event>,
@@ -209,7 +210,7 @@ impl<S: Storage> Reactor<S> {
             leaving: Vec::new(),
             failures: None,
             disk_log: Sparingly::default(),
-            connect_log: Sparingly::default(),
+            connect_log: PeerLog::default(),
             counters: Arc::default(),
             events: Vec::new(),
             done: Vec::new(),
