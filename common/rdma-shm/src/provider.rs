@@ -71,6 +71,8 @@ struct Core {
     later: Vec<Event>,
     /// Of peers that no owner knows of yet.
     log: Sparingly,
+    /// Of how payload goes over new connections.
+    ways: Sparingly,
     now: Duration,
 }
 
@@ -104,6 +106,7 @@ impl Shm {
             paused: None,
             later: Vec::new(),
             log: Sparingly::default(),
+            ways: Sparingly::default(),
             now: Duration::ZERO,
             config,
         };

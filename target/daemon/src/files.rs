@@ -15,8 +15,9 @@ const SPARE_SHARE: usize = 64;
 const HTTP_SHARE: usize = 16;
 /// Those are so many at least.
 const HTTP_LEAST: usize = 4;
-/// And so many at most, to manage and to watch.
-const MANAGING: usize = 64;
+/// And so many at most, to manage and to watch: those who change something may have to
+/// wait for others.
+const MANAGING: usize = 1024;
 const WATCHING: usize = 32;
 
 /// How many the process may have at this moment.

@@ -20,7 +20,7 @@ const ALL_LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
 /// # Errors
 /// A file that is no Rust.
 pub fn about_nobody(source: &str) -> Result<Vec<String>, Problem> {
-    found(source, LEVELS, |line| {
+    found(source, LEVELS, false, |line| {
         (!names(line, ABOUT)).then(|| text(line))
     })
 }
@@ -31,26 +31,39 @@ pub fn about_nobody(source: &str) -> Result<Vec<String>, Problem> {
 /// # Errors
 /// A file that is no Rust.
 pub fn about_a_peer_alone(source: &str) -> Result<Vec<String>, Problem> {
-    found(source, ALL_LEVELS, |line| {
+    found(source, ALL_LEVELS, false, |line| {
         (names(line, &["peer"]) && !names(line, &["host"])).then(|| text(line))
+    })
+}
+
+/// Lines about peers that are not limited, by their texts: those without the count of
+/// what was left out. A peer may provoke any number of them.
+///
+/// # Errors
+/// A file that is no Rust.
+pub fn without_limit(source: &str) -> Result<Vec<String>, Problem> {
+    found(source, LEVELS, true, |line| {
+        (!names(line, &["left_out"])).then(|| text(line))
     })
 }
 
 fn found(
     source: &str,
     levels: &[&str],
+    with_macros: bool,
     wrong: impl Fn(&TokenStream) -> Option<String>,
 ) -> Result<Vec<String>, Problem> {
     let tokens: TokenStream = source
         .parse()
         .map_err(|error| format!("a source of log lines is no Rust: {error}"))?;
     let mut lines = Vec::new();
-    walk(tokens, levels, &mut lines);
+    walk(tokens, levels, with_macros, &mut lines);
     Ok(lines.iter().filter_map(wrong).collect())
 }
 
-/// Collects what is between the parentheses of each line.
-fn walk(tokens: TokenStream, levels: &[&str], found: &mut Vec<TokenStream>) {
+/// Collects what is between the parentheses of each line, also of those `with_macros` that
+/// know the peer, which have the level there.
+fn walk(tokens: TokenStream, levels: &[&str], with_macros: bool, found: &mut Vec<TokenStream>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     for (at, token) in tokens.iter().enumerate() {
         let TokenTree::Group(group) = token else {
@@ -60,10 +73,16 @@ fn walk(tokens: TokenStream, levels: &[&str], found: &mut Vec<TokenStream>) {
         let before: String = before.iter().map(ToString::to_string).collect();
         let level = before.strip_prefix("tracing::");
         let level = level.and_then(|level| level.strip_suffix('!'));
-        if level.is_some_and(|level| levels.contains(&level)) {
+        let level = level.map(str::to_owned).or_else(|| {
+            let first = group.stream().into_iter().next();
+            first
+                .filter(|_| with_macros && before.ends_with("of_peer!"))
+                .map(|it| it.to_string())
+        });
+        if level.is_some_and(|level| levels.contains(&&*level)) {
             found.push(group.stream());
         }
-        walk(group.stream(), levels, found);
+        walk(group.stream(), levels, with_macros, found);
     }
 }
 
@@ -81,7 +100,10 @@ fn names(line: &TokenStream, fields: &[&str]) -> bool {
 fn text(line: &TokenStream) -> String {
     let mut tokens = line.clone().into_iter();
     let literal = tokens.find(|token| matches!(token, TokenTree::Literal(_)));
-    literal.map_or_else(String::new, |text| text.to_string())
+    let text = literal.map_or_else(String::new, |text| text.to_string());
+    // A text may go on in the next line.
+    let lines = text.split("\\\n");
+    lines.map(str::trim_start).collect()
 }
 
 #[cfg(test)]
@@ -104,6 +126,22 @@ mod tests {
         let found = about_nobody(source).unwrap();
         assert_eq!(found, ["\"it is gone\"", "\"it came: {why}\""]);
         assert!(about_nobody("fn f( {").is_err());
+    }
+
+    #[test]
+    fn line_about_a_peer_is_limited() {
+        let source = r#"
+            fn f() {
+                tracing::warn!(%peer, "it failed");
+                tracing::warn!(%peer, left_out, "it failed again");
+                of_peer!(warn, self, "it is gone");
+                of_peer!(info, self, disk = 1, left_out, "it came");
+                of_peer!(debug, self, "who reads this has the code");
+                limited!(info, self, log, now, "it came: {why}");
+            }
+        "#;
+        let found = without_limit(source).unwrap();
+        assert_eq!(found, ["\"it failed\"", "\"it is gone\""]);
     }
 
     #[test]

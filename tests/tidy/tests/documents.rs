@@ -214,3 +214,31 @@ fn every_line_about_a_peer_says_whose_it_is() {
         "name host, subsystem and queue (of_conn!)",
     );
 }
+
+/// Texts there about peers that no peer provokes at will, besides those of [`OF_NO_PEER`],
+/// and why.
+const NOT_AT_WILL: &[(&str, &str)] = &[
+    (
+        "a Flush is answered with an error: the disk failed to make stable what was written \
+         before, and this host wrote to it",
+        "once for each failure of a disk",
+    ),
+    (
+        "a process on this machine still uses memory of ours, though its connection is over: \
+         nobody gets that memory back before; is it stopped, or its disk? `kill -CONT \
+         {process}` has it go on, its end gives the memory back",
+        "once for a connection of a permitted process, after seconds",
+    ),
+];
+
+#[test]
+fn every_line_that_a_peer_provokes_is_limited() {
+    let unlimited = lines_about_peers(logging::without_limit);
+    let known = NOT_AT_WILL.iter().map(|(text, _)| *text);
+    let known: Vec<_> = known.chain(OF_NO_PEER.iter().copied()).collect();
+    are(
+        &unlimited,
+        &known,
+        "limit them (PeerLog, Sparingly), with the field left_out",
+    );
+}

@@ -9,7 +9,7 @@ use nvmeof_rdma::{
     QpId,
 };
 
-use super::passing::{MOST_REGIONS, tell_way};
+use super::passing::MOST_REGIONS;
 use super::{Core, Shm};
 use crate::channel::Channel;
 use crate::conn::{Conn, Phase, terms};
@@ -211,7 +211,7 @@ impl Core {
             regions: conn.taken.as_ref().map_or(0, |_| MOST_REGIONS),
         });
         let in_place = conn.taken.is_some();
-        tell_way(conn, in_place);
+        self.tell_way(conn, in_place);
         self.pending = self.pending.saturating_sub(1);
         conn.start(conn.peer_reads_in);
         later.push(Event::Established {

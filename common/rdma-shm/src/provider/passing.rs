@@ -14,20 +14,22 @@ use crate::message::Message;
 #[allow(clippy::cast_possible_truncation, reason = "a small number")]
 pub(super) const MOST_REGIONS: u32 = REGIONS as u32;
 
-/// Tells how payload goes.
-pub(super) fn tell_way(conn: &Conn, in_place: bool) {
-    let way = if in_place {
-        "the target uses the initiator's memory in place"
-    } else {
-        "payload is copied through rings"
-    };
-    of_peer!(info, conn, in_place, "shared memory: {way}");
-}
-
 impl Core {
+    /// Tells how payload goes.
+    pub(super) fn tell_way(&mut self, conn: &Conn, in_place: bool) {
+        let way = if in_place {
+            "the target uses the initiator's memory in place"
+        } else {
+            "payload is copied through rings"
+        };
+        if let Some(left_out) = self.ways.ask(self.now) {
+            of_peer!(info, conn, in_place, left_out, "shared memory: {way}");
+        }
+    }
+
     /// The peer takes so many of our regions, which it gets now as far as they
     /// are registered.
-    pub(super) fn may_take(&self, conn: &mut Conn, regions: u32) {
+    pub(super) fn may_take(&mut self, conn: &mut Conn, regions: u32) {
         let granted = conn
             .channel
             .as_ref()
@@ -35,7 +37,7 @@ impl Core {
         let takes = usize::try_from(regions).unwrap_or(REGIONS).min(REGIONS);
         conn.peer_takes = if granted { takes } else { 0 };
         let in_place = conn.peer_takes > 0;
-        tell_way(conn, in_place);
+        self.tell_way(conn, in_place);
         self.pass_regions(conn, REGIONS);
     }
 

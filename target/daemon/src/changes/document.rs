@@ -10,7 +10,7 @@ use super::keys;
 use crate::config::{DEFAULT_PORT, zone};
 
 /// A configuration that can be edited.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Document {
     toml: DocumentMut,
 }

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use nvmeof_target_core::{Change, Disconnected};
+use nvmeof_target_core::Disconnected;
 use nvmeof_wire::Nqn;
 
-use super::document::{Document, misfit};
+use super::document::misfit;
 use super::edit::Edit;
 use super::effective::{AdminFile, Aside, Base, Effective};
 use super::lock::Lock;
@@ -14,9 +15,9 @@ use super::resize::{self, Resize};
 use super::state::State;
 use super::store::Files;
 use super::waking::told;
-use super::{ChangeError, Outcome, compact, settings};
+use super::{ChangeError, Outcome, settings};
 use crate::config::{Config, ConfigError};
-use crate::manage::{Manager, NotForgotten, Plan};
+use crate::manage::{Manager, Plan};
 
 /// What is served, and the way to change it so that it stays. Changes come one
 /// after the other, from whatever threads.
@@ -25,6 +26,8 @@ pub(crate) struct Keeper {
     places: Places,
     /// Whoever changes something has it until that is done.
     changing: Mutex<()>,
+    /// The change that has it.
+    progress: Mutex<Option<Progress>>,
     /// What the last change left, for everybody.
     kept: Mutex<Arc<Kept>>,
 }
@@ -38,17 +41,32 @@ pub(super) struct Kept {
     /// again when the file is read again.
     pub(super) resting: Vec<Aside>,
     /// Whether the state is in its file.
-    saved: bool,
+    pub(super) saved: bool,
 }
 
-/// The document with more edits.
-pub(super) struct Edited {
-    pub(super) state: State,
-    /// The edits as they are kept.
-    pub(super) edits: Vec<Edit>,
-    pub(super) resting: Vec<Aside>,
-    /// Edits that were put aside, in whose place these are.
-    forgotten: Vec<Edit>,
+/// A change that is in progress.
+struct Progress {
+    what: String,
+    since: Instant,
+    /// Whether the log was told that it takes long.
+    is_told: bool,
+}
+
+/// The right to change something.
+pub(super) struct Changing<'a> {
+    progress: &'a Mutex<Option<Progress>>,
+    _changing: MutexGuard<'a, ()>,
+}
+
+/// A change has been in progress for long.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the change in progress ({what}) has not finished for {seconds} s: a file, device or file \
+     system that it opens or saves to may not respond"
+)]
+pub(crate) struct Stalled {
+    what: String,
+    seconds: u64,
 }
 
 /// The files it is about.
@@ -82,6 +100,28 @@ pub(crate) struct Shown {
     pub(crate) state: Option<PathBuf>,
     /// Whether they are.
     pub(crate) saved: bool,
+}
+
+impl Changing<'_> {
+    /// Says what is being changed.
+    pub(super) fn is(&self, what: impl FnOnce() -> String) {
+        *lock(self.progress) = Some(Progress {
+            what: what(),
+            since: Instant::now(),
+            is_told: false,
+        });
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        *lock(self.progress) = None;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // It is replaced as a whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Kept {
@@ -120,11 +160,6 @@ impl Kept {
     }
 }
 
-/// The book of what hosts write protected cannot be written.
-#[derive(Debug, thiserror::Error)]
-#[error("what hosts write protected of it is so again when it is added again: {0}")]
-struct StillProtected(NotForgotten);
-
 impl Keeper {
     /// Keeps what `manager` serves.
     pub(super) fn new(manager: Arc<Manager>, places: Places, kept: Kept) -> Self {
@@ -132,13 +167,14 @@ impl Keeper {
             manager,
             places,
             changing: Mutex::default(),
+            progress: Mutex::default(),
             kept: Mutex::new(Arc::new(kept)),
         }
     }
 
     /// Keeps changes on another file system.
     #[cfg(test)]
-    pub(super) fn keep_on(&mut self, files: impl Files + Send + Sync + 'static) {
+    pub(crate) fn keep_on(&mut self, files: impl Files + Send + Sync + 'static) {
         self.places.files = Box::new(files);
     }
 
@@ -217,64 +253,13 @@ impl Keeper {
     ///
     /// # Errors
     /// [`ChangeError`]; then nothing changed.
+    #[cfg(test)]
     pub(crate) fn edit(&self, edits: Vec<Edit>) -> Result<Outcome, ChangeError> {
-        let (_changing, kept) = self.change();
-        let edited = kept.edited(edits)?;
-        let waking = kept.waking(&edited)?;
-        let Edited {
-            state,
-            edits,
-            resting,
-            forgotten,
-        } = edited;
-        let recovered = self.recover(&edits)?;
-        let mut outcome = self.serve_waking(&kept.base, &state, &resting, &waking)?;
-        outcome.report.changes.splice(0..0, recovered);
-        let aside = &self.kept().effective.aside;
-        let made = waking.iter().map(|one| &one.edit);
-        let made = made.filter(|edit| !aside.iter().any(|one| one.edit == **edit));
-        outcome.warnings.extend(told(&forgotten, made));
-        for edit in &edits {
-            outcome.warnings.extend(self.unprotect(edit));
-        }
-        outcome.edits = edits;
-        Ok(outcome)
+        let made = self.edit_all(|| vec![((), edits)]).pop();
+        made.map_or_else(|| Ok(Outcome::default()), |((), outcome)| outcome)
     }
 
-    /// Namespaces that are faulted and to be enabled come back, whatever is there now.
-    /// When one cannot, nothing else is done either.
-    fn recover(&self, edits: &[Edit]) -> Result<Vec<Change>, ChangeError> {
-        let mut changes = Vec::new();
-        for edit in edits {
-            if let Edit::NamespaceEnable {
-                subsystem: Some(nqn),
-                nsid,
-                enabled: true,
-            } = edit
-                && self.manager.is_faulted(nqn, *nsid)
-            {
-                changes.extend(self.manager.enable(nqn, *nsid)?.changes);
-            }
-        }
-        Ok(changes)
-    }
-
-    /// What hosts write protected is so no longer if `edit` removed it. Says why not.
-    fn unprotect(&self, edit: &Edit) -> Option<String> {
-        let (subsystem, nsid) = match edit {
-            Edit::SubsystemRemove { nqn } => (nqn, None),
-            Edit::NamespaceRemove {
-                subsystem: Some(nqn),
-                nsid,
-            } => (nqn, Some(*nsid)),
-            _ => return None,
-        };
-        let subsystem = Nqn::new(subsystem).ok()?;
-        let forgotten = self.manager.forget_protection(&subsystem, nsid);
-        Some(StillProtected(forgotten.err()?).to_string())
-    }
-
-    /// What [`edit`](Self::edit) would change, and what would become of edits
+    /// What [`edit_all`](Self::edit_all) would change, and what would become of edits
     /// that were put aside.
     ///
     /// # Errors
@@ -366,7 +351,7 @@ impl Keeper {
             .state
             .prepare(&*self.places.files, path)
             .and_then(|pending| pending.commit());
-        saved.map_err(ChangeError::StillUnsaved)?;
+        saved.map_err(|error| ChangeError::StillUnsaved(Arc::new(error)))?;
         self.becomes(Kept {
             saved: true,
             ..Kept::clone(&kept)
@@ -406,7 +391,7 @@ impl Keeper {
         let prepared = match &self.places.state {
             Some(path) => {
                 let prepared = state.prepare(&*self.places.files, path);
-                Some(prepared.map_err(ChangeError::Unsaved)?)
+                Some(prepared.map_err(|error| ChangeError::Unsaved(Arc::new(error)))?)
             }
             None => None,
         };
@@ -447,65 +432,54 @@ impl Keeper {
 
     /// The right to change something, and what there is to be changed. Waits
     /// for whoever else is doing that.
-    fn change(&self) -> (MutexGuard<'_, ()>, Arc<Kept>) {
+    pub(super) fn change(&self) -> (Changing<'_>, Arc<Kept>) {
         // There is nothing in it that a panic could leave half done.
         let changing = self.changing.lock();
-        let changing = changing.unwrap_or_else(PoisonError::into_inner);
+        let changing = Changing {
+            progress: &self.progress,
+            _changing: changing.unwrap_or_else(PoisonError::into_inner),
+        };
+        changing.is(|| "a change of the whole configuration".to_owned());
         (changing, self.kept())
     }
 
+    /// What has been in progress for longer than `bound`, once it is. The log is told
+    /// the first time.
+    pub(crate) fn stalled(&self, bound: Duration) -> Option<Stalled> {
+        let mut progress = lock(&self.progress);
+        let progress = progress.as_mut()?;
+        let so_long = progress.since.elapsed();
+        if so_long < bound {
+            return None;
+        }
+        let stalled = Stalled {
+            what: progress.what.clone(),
+            seconds: so_long.as_secs(),
+        };
+        if !std::mem::replace(&mut progress.is_told, true) {
+            tracing::warn!("{stalled}");
+        }
+        Some(stalled)
+    }
+
     /// What the last change left. Waits for nobody.
-    fn kept(&self) -> Arc<Kept> {
+    pub(super) fn kept(&self) -> Arc<Kept> {
         // It is replaced as a whole, after everything that can fail.
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&kept)
+        Arc::clone(&lock(&self.kept))
     }
 
     fn becomes(&self, next: Kept) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        *kept = Arc::new(next);
+        *lock(&self.kept) = Arc::new(next);
     }
 }
 
 const NO_STATE: &str = "not saved: there is no control.state, so changes end with the process";
 
 impl Kept {
-    /// The state with these edits made as well. What is aside comes behind them,
-    /// and goes where one of them is about the same.
-    pub(super) fn edited(&self, mut edits: Vec<Edit>) -> Result<Edited, ChangeError> {
-        let mut document = Document::parse(&self.effective.text)
-            .map_err(|what| ConfigError::plain(&self.effective.name, what))?;
-        let base = self.base.document()?;
-        let mut state = self.state.clone();
-        let mut late = compact::take_late(&mut state.edits, &self.effective.aside);
-        let mut forgotten = Vec::new();
-        for edit in &mut edits {
-            let made = document
-                .settle(edit, &late)
-                .and_then(|()| document.make(edit));
-            made.map_err(|misfit| ChangeError::Misfit {
-                edit: edit.to_string(),
-                misfit,
-            })?;
-            forgotten.extend(late.extract_if(.., |one| edit.displaces(one)));
-            compact::add(&base, &mut state.edits, edit.clone());
-        }
-        // What is wrong with them shows here, and is not to be put aside.
-        Config::parse(&self.base.edited(), document.text())?;
-        state.edits.extend(late);
-        let mut resting = self.resting.clone();
-        resting.retain(|one| !forgotten.contains(&one.edit));
-        Ok(Edited {
-            state,
-            edits,
-            resting,
-            forgotten,
-        })
-    }
-
-    /// What a document says of settings, which are those of the file.
+    /// What a document to be applied says of settings, which are those of the file.
     fn left_out(&self, name: &Path, text: &str) -> Result<Vec<String>, ConfigError> {
         let config = Config::parse(name, text.to_owned())?;
+        config.check_absolute()?;
         let AdminFile { path, text: file } = &*self.base.file;
         let file = Config::parse(path, file.clone())?;
         let left_out = settings::left_out(&config, text, &file);

@@ -20,15 +20,20 @@ mod state;
 mod store;
 #[cfg(test)]
 mod tests;
+mod together;
 mod waking;
 
 pub(crate) use document::Misfit;
 pub(crate) use edit::{Edit, NamespaceAdd};
 pub(crate) use effective::Aside;
-pub(crate) use keeper::Keeper;
+pub(crate) use keeper::{Keeper, Stalled};
 pub(crate) use resize::Resize;
 pub(crate) use start::Standing;
+#[cfg(test)]
+pub(crate) use store::{Files, Real};
 pub(crate) use store::{Readers, replace, with_ending};
+
+use std::sync::Arc;
 
 use nvmeof_target_core::Disconnected;
 
@@ -74,7 +79,7 @@ fn tell_lost(what: &str, lost: &[Disconnected]) {
 }
 
 /// A change was refused; nothing changed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ChangeError {
     /// The configuration that would come of it.
     #[error(transparent)]
@@ -92,13 +97,13 @@ pub(crate) enum ChangeError {
     Refused(String),
     /// It could not be kept.
     #[error("the change cannot be saved, so nothing changed: {0}; see control.state")]
-    Unsaved(std::io::Error),
+    Unsaved(Arc<std::io::Error>),
     /// What is in effect could not be kept.
     #[error(
         "not saved: {0}; what is in effect stays so until the target ends; mend that, then \
          `ctl save` again"
     )]
-    StillUnsaved(std::io::Error),
+    StillUnsaved(Arc<std::io::Error>),
 }
 
 impl From<ApplyError> for ChangeError {

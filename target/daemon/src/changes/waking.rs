@@ -4,8 +4,9 @@ use super::ChangeError;
 use super::Outcome;
 use super::edit::Edit;
 use super::effective::{Aside, Base, Effective};
-use super::keeper::{Edited, Keeper, Kept};
+use super::keeper::{Keeper, Kept};
 use super::state::State;
+use super::together::Edited;
 use crate::config::ConfigError;
 use crate::manage::Plan;
 

@@ -140,7 +140,8 @@ pub(super) struct RawSubsystem {
 pub(super) struct RawNamespace {
     /// Namespace identifier, 1 to 65536, each once in a subsystem.
     pub(super) nsid: Spanned<u32>,
-    /// What is served: a file, a block device, `ram:SIZE` or `null:SIZE`.
+    /// What is served: a file, a block device, `ram:SIZE` or `null:SIZE`. A relative path
+    /// is relative to the folder in which the target was started.
     pub(super) path: Spanned<String>,
     /// Bytes of a logical block: 512, 1024, 2048 or 4096. Left out: that of the device, or 512.
     pub(super) block_size: Option<Spanned<u32>>,

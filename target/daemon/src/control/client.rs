@@ -129,7 +129,10 @@ impl Caller {
             .header(header::HOST, "localhost")
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::<Bytes>::from(
-                body.map(Value::to_string).unwrap_or_default(),
+                // null stands for no body.
+                body.filter(|body| !body.is_null())
+                    .map(Value::to_string)
+                    .unwrap_or_default(),
             ))
             .map_err(|error| error.to_string())?;
         let talking = tokio::spawn(connection);

@@ -65,8 +65,8 @@ pub(crate) struct Control {
     _file: SocketFile,
 }
 
-/// Requests that wait to be accepted.
-const BACKLOG: i32 = 64;
+/// Requests that wait to be accepted; the kernel has a limit of its own (net.core.somaxconn).
+const BACKLOG: i32 = 1024;
 
 impl Bound {
     /// Listens where `config` says; `None` where it says nothing.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request, State};
@@ -10,15 +11,18 @@ use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use nvmeof_target_core::Subsystem;
 use nvmeof_wire::Nqn;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tokio::time::sleep;
 
 use super::api::{
     ControllerOut, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, LostOut, NamespaceOut,
     OutcomeOut, PortOut, SavedOut, StatusOut, SubsystemOut, WaitingOut,
 };
 use super::fault::Refusals;
+use super::turns::Turn;
 use super::{Fault, Shared, openapi};
-use crate::changes::{ChangeError, Keeper, Outcome, Resize};
+use crate::changes::{ChangeError, Edit, Keeper, Outcome, Resize, Stalled};
 use crate::config::port_address;
 use crate::manage::{Drained, Plan};
 use crate::watch::NamespaceState;
@@ -81,13 +85,13 @@ type Answer<T> = Result<Json<T>, Fault>;
 
 /// What is served, and to whom.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = StatusOut)))]
-pub(super) async fn status(State(shared): State<Shared>) -> Answer<StatusOut> {
+pub(super) async fn status(State(shared): State<Shared>, _: NoBody) -> Answer<StatusOut> {
     ask(shared, |keeper| Ok(status_of(keeper))).await
 }
 
 /// The document that is served, with every change made at run time.
 #[utoipa::path(get, path = "/v1/document", responses((status = 200, body = DocumentOut)))]
-pub(super) async fn document(State(shared): State<Shared>) -> Answer<DocumentOut> {
+pub(super) async fn document(State(shared): State<Shared>, _: NoBody) -> Answer<DocumentOut> {
     ask(shared, |keeper| {
         let shown = keeper.show();
         Ok(DocumentOut {
@@ -142,7 +146,7 @@ pub(super) async fn apply(
 /// Reads the administrator's file again and serves what it says, with the
 /// changes made at run time.
 #[utoipa::path(post, path = "/v1/reload", responses((status = 200, body = OutcomeOut), Refusals))]
-pub(super) async fn reload(State(shared): State<Shared>) -> Answer<OutcomeOut> {
+pub(super) async fn reload(State(shared): State<Shared>, _: NoBody) -> Answer<OutcomeOut> {
     change(shared, |keeper| changed("reload", keeper.reload())).await
 }
 
@@ -152,14 +156,16 @@ pub(super) async fn reload(State(shared): State<Shared>) -> Answer<OutcomeOut> {
     path = "/v1/reload/plan",
     responses((status = 200, body = OutcomeOut), Refusals)
 )]
-pub(super) async fn plan_reload(State(shared): State<Shared>) -> Answer<OutcomeOut> {
+pub(super) async fn plan_reload(State(shared): State<Shared>, _: NoBody) -> Answer<OutcomeOut> {
     in_turn(shared, |keeper| {
         Ok(planned_out(&keeper.plan_reload()?, Vec::new()))
     })
     .await
 }
 
-/// Changes single things: all of them, or nothing changes.
+/// Changes single things: all of them, or nothing changes. A subsystem with its
+/// namespaces is one request: `subsystem_add`, then `namespace_add` for each. To repeat
+/// such a request whose answer did not come is no error.
 #[utoipa::path(
     post,
     path = "/v1/edits",
@@ -177,7 +183,7 @@ pub(super) async fn edits(
         })
         .await;
     }
-    change(shared, move |keeper| changed("change", keeper.edit(edits))).await
+    edit(shared, edits).await
 }
 
 /// Gives changes up that are put aside: all of them, or nothing changes. Each is
@@ -237,13 +243,22 @@ pub(super) async fn disconnect(
 /// Takes no new connections, lets commands in work finish, and lets go of all
 /// hosts. What is served stays for when hosts may come again.
 #[utoipa::path(post, path = "/v1/drain", responses((status = 200, body = LostOut), Refusals))]
-pub(super) async fn drain(State(shared): State<Shared>) -> Answer<LostOut> {
-    change(shared, |keeper| Ok(keeper.drain()?[..].into())).await
+pub(super) async fn drain(State(shared): State<Shared>, _: NoBody) -> Answer<LostOut> {
+    let tell = shared.tell;
+    // It waits for no other change, and knows itself how long it may take.
+    let turn = shared.turns.enter()?.turn().await;
+    ask(shared, move |keeper| {
+        let _turn = turn;
+        let lost = keeper.drain();
+        tell(&keeper.manager().status());
+        Ok(lost?[..].into())
+    })
+    .await
 }
 
 /// Lets hosts come again after they were let go.
 #[utoipa::path(post, path = "/v1/resume", responses((status = 200, body = StatusOut), Refusals))]
-pub(super) async fn resume(State(shared): State<Shared>) -> Answer<StatusOut> {
+pub(super) async fn resume(State(shared): State<Shared>, _: NoBody) -> Answer<StatusOut> {
     change(shared, |keeper| {
         keeper.resume()?;
         Ok(status_of(keeper))
@@ -253,7 +268,7 @@ pub(super) async fn resume(State(shared): State<Shared>) -> Answer<StatusOut> {
 
 /// Saves the changes made at run time, if they are not.
 #[utoipa::path(post, path = "/v1/save", responses((status = 200, body = SavedOut), Refusals))]
-pub(super) async fn save(State(shared): State<Shared>) -> Answer<SavedOut> {
+pub(super) async fn save(State(shared): State<Shared>, _: NoBody) -> Answer<SavedOut> {
     in_turn(shared, |keeper| {
         let file = keeper.save()?.display().to_string();
         Ok(SavedOut { file })
@@ -263,7 +278,7 @@ pub(super) async fn save(State(shared): State<Shared>) -> Answer<SavedOut> {
 
 /// This description.
 #[utoipa::path(get, path = "/openapi.json", responses((status = 200, body = Object)))]
-pub(super) async fn described() -> Json<utoipa::openapi::OpenApi> {
+pub(super) async fn described(_: NoBody) -> Json<utoipa::openapi::OpenApi> {
     Json(openapi::description())
 }
 
@@ -346,8 +361,13 @@ fn planned_out(plan: &Plan, warnings: Vec<String>) -> OutcomeOut {
 
 /// What came of a change, which the log is told too.
 fn changed(what: &str, outcome: Result<Outcome, ChangeError>) -> Result<OutcomeOut, Fault> {
+    let outcome = outcome.inspect(|outcome| outcome.tell(what));
+    told(what, outcome)
+}
+
+/// What came of a change that the log knows of unless it was refused.
+fn told(what: &str, outcome: Result<Outcome, ChangeError>) -> Result<OutcomeOut, Fault> {
     let outcome = outcome.inspect_err(|error| tracing::warn!("{what} refused: {error}"))?;
-    outcome.tell(what);
     let remarks = outcome.report.remarks.iter().cloned();
     Ok(OutcomeOut {
         changes: outcome.report.to_json_list(),
@@ -377,19 +397,104 @@ async fn change<T: Send + 'static>(
     .await
 }
 
+/// Has edits made, together with those of others that wait.
+async fn edit(shared: Shared, edits: Vec<Edit>) -> Answer<OutcomeOut> {
+    let place = shared.turns.enter()?;
+    let mut awaited = place.leave(edits);
+    let making = async {
+        let turn = place.turn().await;
+        let made = work({
+            let shared = shared.clone();
+            move || {
+                make_all(&shared, turn);
+                Ok(())
+            }
+        });
+        drop(made.await);
+        // Others may be making them still.
+        std::future::pending::<()>().await;
+    };
+    let outcome = tokio::select! {
+        biased;
+        outcome = &mut awaited.outcome => outcome.ok(),
+        () = making => None,
+        stalled = stalled(&shared) => {
+            if awaited.withdraw() {
+                return Err(not_begun(&stalled));
+            }
+            match awaited.outcome.try_recv() {
+                Ok(outcome) => Some(outcome),
+                Err(_) => return Err(not_finished(&stalled)),
+            }
+        }
+    };
+    told("change", outcome.ok_or_else(unfinished)?).map(Json)
+}
+
+/// Makes all edits that wait.
+fn make_all(shared: &Shared, turn: Turn) {
+    // Until it is done, also when nobody waits for the answer any more.
+    let _turn = turn;
+    let made = shared.keeper.edit_all(|| shared.turns.take());
+    if !made.is_empty() {
+        (shared.tell)(&shared.keeper.manager().status());
+    }
+    for (reply, outcome) in made {
+        // Where the client is gone there is nobody to be told.
+        let _ = reply.send(outcome);
+    }
+}
+
 /// Has the keeper answer when it is the request's turn: it may wait for a change that is
 /// going on, or for a disk.
 async fn in_turn<T: Send + 'static>(
     shared: Shared,
     answer: impl FnOnce(&Keeper) -> Result<T, Fault> + Send + 'static,
 ) -> Answer<T> {
-    let turn = shared.turns.wait().await?;
-    ask(shared, move |keeper| {
+    let place = shared.turns.enter()?;
+    let turn = tokio::select! {
+        turn = place.turn() => turn,
+        stalled = stalled(&shared) => return Err(not_begun(&stalled)),
+    };
+    let answered = ask(shared.clone(), move |keeper| {
         // Until it is done, also when nobody waits for the answer any more.
         let _turn = turn;
         answer(keeper)
-    })
-    .await
+    });
+    tokio::select! {
+        biased;
+        answered = answered => answered,
+        stalled = stalled(&shared) => Err(not_finished(&stalled)),
+    }
+}
+
+/// How often a change that is in progress is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Waits until a change has been in progress for long.
+async fn stalled(shared: &Shared) -> Stalled {
+    loop {
+        sleep(LOOK.min(shared.turns.patience)).await;
+        if let Some(stalled) = shared.keeper.stalled(shared.turns.patience) {
+            return stalled;
+        }
+    }
+}
+
+fn not_begun(stalled: &Stalled) -> Fault {
+    let what = format!(
+        "{stalled}; this request waited for it and changed nothing: see the log, restore what \
+         does not respond, then try again"
+    );
+    Fault::new(StatusCode::SERVICE_UNAVAILABLE, what)
+}
+
+fn not_finished(stalled: &Stalled) -> Fault {
+    let what = format!(
+        "{stalled}; this request is part of it or waits for it, and is done or refused when that \
+         responds: see the log and `ctl changes`"
+    );
+    Fault::new(StatusCode::GATEWAY_TIMEOUT, what)
 }
 
 /// Has the keeper answer, on a thread of its own: that may take a while.
@@ -406,10 +511,12 @@ pub(crate) async fn work<T: Send + 'static>(
     job: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
     let done = tokio::task::spawn_blocking(job).await;
-    done.unwrap_or_else(|_| {
-        let what = "the request could not be finished; please report this with the log";
-        Err(Fault::new(StatusCode::INTERNAL_SERVER_ERROR, what))
-    })
+    done.unwrap_or_else(|_| Err(unfinished()))
+}
+
+fn unfinished() -> Fault {
+    let what = "the request could not be finished; please report this with the log";
+    Fault::new(StatusCode::INTERNAL_SERVER_ERROR, what)
 }
 
 /// A body of JSON.
@@ -419,12 +526,44 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Fault;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Fault> {
-        let bad = |what: String| Fault::new(StatusCode::BAD_REQUEST, what);
-        let bytes = Bytes::from_request(request, state).await;
-        let bytes = bytes.map_err(|error| bad(format!("the body could not be read: {error}")))?;
-        let parsed = serde_json::from_slice(&bytes);
-        parsed
-            .map(Self)
-            .map_err(|error| bad(format!("the body is not what is expected: {error}")))
+        parsed(&bytes(request, state).await?).map(Self)
     }
+}
+
+/// No body, or an object without keys.
+pub(super) struct NoBody;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+impl<S: Send + Sync> FromRequest<S> for NoBody {
+    type Rejection = Fault;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Fault> {
+        let bytes = bytes(request, state).await?;
+        if !bytes.is_empty() {
+            let Nothing {} = parsed(&bytes)?;
+        }
+        Ok(Self)
+    }
+}
+
+async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Fault> {
+    let bytes = Bytes::from_request(request, state).await;
+    bytes.map_err(|error| bad(format!("the body could not be read: {error}")))
+}
+
+fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
+    // serde takes the values of an object as a list, too.
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        let what = "the body is a list and must be an object; see GET /openapi.json";
+        return Err(bad(what.to_owned()));
+    }
+    let parsed = serde_json::from_slice(bytes);
+    parsed.map_err(|error| bad(format!("the body is not what is expected: {error}")))
+}
+
+fn bad(what: String) -> Fault {
+    Fault::new(StatusCode::BAD_REQUEST, what)
 }

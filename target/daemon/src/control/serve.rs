@@ -22,7 +22,7 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use nvmeof_wire::text;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -38,6 +38,8 @@ pub(crate) struct Bounds {
     pub(crate) head: usize,
     /// Bytes of a body; 0: there is none.
     pub(crate) body: usize,
+    /// Bytes of the bodies of all requests together.
+    pub(crate) bodies: usize,
     /// How long a head may take, and then the body.
     pub(crate) read: Duration,
     /// How long the answer may take from when it is there.
@@ -54,6 +56,7 @@ impl Bounds {
             connections: files::managing(),
             head: 64 << 10,
             body: 8 << 20,
+            bodies: 64 << 20,
             read: Duration::from_secs(10),
             write: Duration::from_secs(10),
             grace: Duration::from_millis(200),
@@ -88,12 +91,18 @@ struct Open {
 /// Answers requests with `router` until the future is dropped.
 pub(crate) async fn serve<L: Listener>(mut listener: L, router: Router, bounds: Bounds) {
     let ended = Arc::new(Notify::new());
+    let bodies = Arc::new(Semaphore::new(bounds.bodies));
     let mut open: Vec<Open> = Vec::new();
     loop {
         let (stream, _) = listener.accept().await;
         make_room(&mut open, &ended, bounds).await;
         let busy = Arc::new(AtomicBool::new(false));
-        let connection = connection(TokioIo::new(stream), router.clone(), bounds, busy.clone());
+        let with = With {
+            router: router.clone(),
+            bounds,
+            bodies: Arc::clone(&bodies),
+        };
+        let connection = connection(TokioIo::new(stream), with, busy.clone());
         let ended = Arc::clone(&ended);
         let task = tokio::spawn(async move {
             connection.await;
@@ -133,18 +142,30 @@ async fn make_room(open: &mut Vec<Open>, ended: &Notify, bounds: Bounds) {
     }
 }
 
-async fn connection<T>(stream: TokioIo<T>, router: Router, bounds: Bounds, busy: Arc<AtomicBool>)
+/// What requests of a connection are answered with.
+#[derive(Clone)]
+struct With {
+    router: Router,
+    bounds: Bounds,
+    /// Bytes that bodies may still take.
+    bodies: Arc<Semaphore>,
+}
+
+async fn connection<T>(stream: TokioIo<T>, with: With, busy: Arc<AtomicBool>)
 where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
 {
     let answered = Arc::new(Notify::new());
+    let bounds = with.bounds;
     let service = {
-        let (answered, router) = (Arc::clone(&answered), TowerToHyperService::new(router));
+        let answered = Arc::clone(&answered);
         service_fn(move |request: Request<Incoming>| {
-            let (answered, router, busy) = (answered.clone(), router.clone(), busy.clone());
+            let (answered, with, busy) = (answered.clone(), with.clone(), busy.clone());
+            let router = TowerToHyperService::new(with.router.clone());
             async move {
-                let response = match whole(request, bounds).await {
-                    Ok(request) => {
+                let response = match whole(request, &with).await {
+                    // The room of the body is taken until the request is answered.
+                    Ok((request, _room)) => {
                         busy.store(true, Ordering::Release);
                         router
                             .call(request)
@@ -192,17 +213,26 @@ async fn visible(response: Response) -> Response {
     Response::from_parts(head, Body::from(text::Json(&text).to_string()))
 }
 
-/// The request with all of its body.
-async fn whole(request: Request<Incoming>, bounds: Bounds) -> Result<Request<Body>, Fault> {
+/// The request with all of its body, and the room that this takes.
+async fn whole(
+    request: Request<Incoming>,
+    with: &With,
+) -> Result<(Request<Body>, OwnedSemaphorePermit), Fault> {
+    let bounds = with.bounds;
     let (head, body) = request.into_parts();
+    if head.uri.path().starts_with("/v1/") && head.uri.query().is_some() {
+        let what = format!("{}: takes no query; leave out what follows the ?", head.uri);
+        return Err(Fault::new(StatusCode::BAD_REQUEST, what));
+    }
     // RFC 9110, "Expect": who asks first hears at once that it is too long, and
     // sends nothing.
     let asks = head.headers.contains_key(header::EXPECT);
     if asks && body.size_hint().lower() > u64::try_from(bounds.body).unwrap_or(u64::MAX) {
         return Err(too_long(bounds.body));
     }
+    let room = room(&body, with).await?;
     match timeout(bounds.read, take(body, bounds.body)).await {
-        Ok(Ok(Some(bytes))) => Ok(Request::from_parts(head, Body::from(bytes))),
+        Ok(Ok(Some(bytes))) => Ok((Request::from_parts(head, Body::from(bytes)), room)),
         Ok(Ok(None)) => Err(too_long(bounds.body)),
         Ok(Err(error)) => Err(Fault::new(
             StatusCode::BAD_REQUEST,
@@ -211,6 +241,29 @@ async fn whole(request: Request<Incoming>, bounds: Bounds) -> Result<Request<Bod
         Err(_) => Err(Fault::new(
             StatusCode::REQUEST_TIMEOUT,
             format!("the body did not come within {:?}", bounds.read),
+        )),
+    }
+}
+
+/// Waits until the bodies of all requests leave room for this one.
+async fn room(body: &Incoming, with: &With) -> Result<OwnedSemaphorePermit, Fault> {
+    let bounds = with.bounds;
+    let most = body
+        .size_hint()
+        .upper()
+        .and_then(|most| usize::try_from(most).ok());
+    let most = most.map_or(bounds.body, |most| most.min(bounds.body));
+    let bytes = u32::try_from(most).unwrap_or(u32::MAX);
+    let room = Arc::clone(&with.bodies).acquire_many_owned(bytes);
+    match timeout(bounds.read, room).await {
+        Ok(Ok(room)) => Ok(room),
+        _ => Err(Fault::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!(
+                "the bodies of requests in progress take all of the {} bytes that they may; try \
+                 again when some are done",
+                bounds.bodies
+            ),
         )),
     }
 }

@@ -1,6 +1,9 @@
 //! What the socket makes of those who use it badly.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod bursts;
+mod strict;
+
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -15,7 +18,7 @@ use axum::routing::{get, post};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::{Value, json};
 
-use super::routes::{Body, drain, edits, finished, resume, status, work};
+use super::routes::{Body, NoBody, drain, edits, finished, resume, status, work};
 use super::*;
 use crate::changes::{Edit, NamespaceAdd, Standing};
 use tokio::sync::oneshot;
@@ -31,6 +34,7 @@ const FEW: Bounds = Bounds {
     connections: 4,
     head: 8 << 10,
     body: 1 << 20,
+    bodies: 4 << 20,
     read: Duration::from_secs(60),
     write: Duration::from_secs(60),
     grace: Duration::from_millis(100),
@@ -48,6 +52,10 @@ const NAP: Duration = Duration::from_millis(2500);
 
 impl Scene {
     fn new(bounds: Bounds) -> Self {
+        Self::with(bounds, router())
+    }
+
+    fn with(bounds: Bounds, router: Router) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = ControlConfig {
             socket: Some(folder.path().join("control.sock")),
@@ -65,7 +73,7 @@ impl Scene {
             runtime.block_on(async {
                 let listener = tokio::net::UnixListener::from_std(listener).unwrap();
                 tokio::select! {
-                    () = serve(listener, router(), bounds) => {}
+                    () = serve(listener, router, bounds) => {}
                     _ = stopped => {}
                 }
             });
@@ -318,6 +326,14 @@ fn the_socket_is_for_its_owner_and_goes_in_the_end() {
     assert!(error.contains("does the target run?"), "{error}");
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .max_blocking_threads(8)
+        .build()
+        .unwrap()
+}
+
 /// A target that serves nothing, and what requests are answered from.
 fn served(folder: &tempfile::TempDir, tell: fn(&str)) -> (crate::Server, Shared) {
     let file = folder.path().join("target.toml");
@@ -338,7 +354,8 @@ fn served(folder: &tempfile::TempDir, tell: fn(&str)) -> (crate::Server, Shared)
 #[test]
 fn changes_that_wait_leave_room_for_those_who_ask() {
     let folder = tempfile::tempdir().unwrap();
-    let (server, shared) = served(&folder, |_| {});
+    let (server, mut shared) = served(&folder, |_| {});
+    shared.turns = Turns::with_most(8);
     let planned = || {
         let body = EditsIn {
             edits: Vec::new(),
@@ -346,20 +363,21 @@ fn changes_that_wait_leave_room_for_those_who_ask() {
         };
         edits(State(shared.clone()), Body(body))
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    runtime().block_on(async {
         let mut hung = Vec::new();
         for _ in 0..4 {
-            hung.push(shared.turns.wait().await.unwrap());
+            hung.push(shared.turns.enter().unwrap().turn().await);
         }
         let waiting: Vec<_> = (0..4).map(|_| tokio::spawn(planned())).collect();
         tokio::task::yield_now().await;
         let busy = planned().await.map(drop).unwrap_err();
         assert_eq!(busy.status.as_u16(), 503, "{busy:?}");
+        assert!(busy.error.message.starts_with("8 requests"), "{busy:?}");
         assert!(waiting.iter().all(|one| !one.is_finished()));
-        status(State(shared.clone())).await.map(drop).unwrap();
+        status(State(shared.clone()), NoBody)
+            .await
+            .map(drop)
+            .unwrap();
         drop(hung);
         for one in waiting {
             one.await.unwrap().map(drop).unwrap();
@@ -386,11 +404,8 @@ fn the_service_manager_hears_of_every_change() {
         let edits = vec![Edit::NamespaceAdd(add)];
         Body(EditsIn { edits, plan })
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        status(shared()).await.map(drop).unwrap();
+    runtime().block_on(async {
+        status(shared(), NoBody).await.map(drop).unwrap();
         edits(shared(), add(true)).await.map(drop).unwrap();
         assert_eq!(told(), Vec::<String>::new());
         edits(shared(), add(false)).await.map(drop).unwrap();
@@ -399,11 +414,11 @@ fn the_service_manager_hears_of_every_change() {
             said.starts_with("serving 1 namespace on 127.0.0.1:"),
             "{said}"
         );
-        drain(shared()).await.map(drop).unwrap();
+        drain(shared(), NoBody).await.map(drop).unwrap();
         let said = told().concat();
         assert!(said.contains("drained"), "{said}");
         edits(shared(), add(false)).await.map(drop).unwrap_err();
-        resume(shared()).await.map(drop).unwrap();
+        resume(shared(), NoBody).await.map(drop).unwrap();
         let said = told();
         assert_eq!(said.len(), 2);
         assert!(!said[1].contains("drained"), "{said:?}");

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 
 use crate::changes::{Edit, NamespaceAdd};
+use crate::config::is_relative;
 
 /// Commands of one kind, which can be planned.
 #[derive(Debug, Args)]
@@ -51,6 +52,53 @@ fn setting(word: &str) -> Result<(String, Option<String>), String> {
             Ok((key.to_owned(), value))
         }
         _ => Err("must be KEY=VALUE".to_owned()),
+    }
+}
+
+/// A new namespace, as `path=PATH,KEY=VALUE,...`.
+fn namespace(words: &str) -> Result<NamespaceAdd, String> {
+    let mut add = NamespaceAdd::default();
+    for word in words.split(',') {
+        let (key, Some(value)) = setting(word).map_err(|what| format!("{word:?}: {what}"))? else {
+            return Err(format!("{word:?}: a value must follow the ="));
+        };
+        let wrong = |what: &str| format!("{word:?}: must be {what}");
+        let number = || value.parse().map(Some).map_err(|_| wrong("a number"));
+        let truth = || value.parse().map(Some).map_err(|_| wrong("true or false"));
+        match &*key {
+            "path" => add.path = from_here(&value),
+            "nsid" => add.nsid = number()?,
+            "block_size" => add.block_size = number()?,
+            "ana_group" => add.ana_group = number()?,
+            "readonly" => add.readonly = truth()?,
+            "iopoll" => add.iopoll = truth()?,
+            "uuid" => add.uuid = Some(value),
+            "nguid" => add.nguid = Some(value),
+            "eui64" => add.eui64 = Some(value),
+            "host" => add.hosts.push(value),
+            _ => return Err(format!("{key}: unknown key; the keys are {KEYS}")),
+        }
+    }
+    if add.path.is_empty() {
+        return Err("path: missing; name a file or block device, ram:SIZE or null:SIZE".to_owned());
+    }
+    Ok(add)
+}
+
+/// Of a namespace.
+const KEYS: &str = "path, nsid, block_size, uuid, nguid, eui64, readonly, iopoll, ana_group \
+                    and host";
+
+/// The path of a file as the target is to have it, whose folder is another one.
+/// Symbolic links stay as they are.
+fn from_here(path: &str) -> String {
+    if !is_relative(path) {
+        return path.to_owned();
+    }
+    match std::path::absolute(path) {
+        Ok(whole) => whole.display().to_string(),
+        // The target refuses it.
+        Err(_) => path.to_owned(),
     }
 }
 
@@ -210,6 +258,10 @@ pub(super) struct AddSubsystem {
     /// A host that may connect, or any; may be given several times.
     #[arg(long = "host", value_name = "NQN")]
     hosts: Vec<String>,
+    /// A namespace of it: path=PATH, and further keys of the configuration file behind
+    /// commas; may be given several times. All of it is added, or nothing.
+    #[arg(long = "namespace", value_name = "path=PATH,..", value_parser = namespace)]
+    namespaces: Vec<NamespaceAdd>,
     /// Its serial number.
     #[arg(long)]
     serial: Option<String>,
@@ -267,7 +319,7 @@ impl Namespace {
             Self::Add(add) => Edit::NamespaceAdd(NamespaceAdd {
                 subsystem: add.of.subsystem.clone(),
                 nsid: add.nsid,
-                path: add.path.clone(),
+                path: from_here(&add.path),
                 block_size: add.block_size,
                 uuid: add.uuid.clone(),
                 nguid: add.nguid.clone(),
@@ -287,8 +339,13 @@ impl Namespace {
                 return values.edits(|key, value| Edit::NamespaceSet {
                     subsystem: one.of.subsystem.clone(),
                     nsid: one.nsid,
+                    value: match value {
+                        Some(path) if key == "path" => {
+                            Some(from_here(path.trim_matches(['"', '\''])))
+                        }
+                        value => value,
+                    },
                     key,
-                    value,
                 });
             }
             // It is no change of the configuration.
@@ -348,15 +405,28 @@ impl Port {
     }
 }
 
+impl AddSubsystem {
+    fn edits(&self) -> Vec<Edit> {
+        let subsystem = Edit::SubsystemAdd {
+            nqn: self.nqn.clone(),
+            serial: self.serial.clone(),
+            model: self.model.clone(),
+            hosts: self.hosts.clone(),
+        };
+        let namespaces = self.namespaces.iter().map(|add| {
+            Edit::NamespaceAdd(NamespaceAdd {
+                subsystem: Some(self.nqn.clone()),
+                ..add.clone()
+            })
+        });
+        std::iter::once(subsystem).chain(namespaces).collect()
+    }
+}
+
 impl Subsystem {
     pub(super) fn edits(&self) -> Vec<Edit> {
         vec![match self {
-            Self::Add(add) => Edit::SubsystemAdd {
-                nqn: add.nqn.clone(),
-                serial: add.serial.clone(),
-                model: add.model.clone(),
-                hosts: add.hosts.clone(),
-            },
+            Self::Add(add) => return add.edits(),
             Self::Remove { nqn } => Edit::SubsystemRemove { nqn: nqn.clone() },
             Self::Set { nqn, values } => {
                 return values.edits(|key, value| Edit::SubsystemSet {

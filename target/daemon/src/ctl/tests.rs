@@ -79,6 +79,15 @@ fn each_command_is_an_edit() {
             json!([{"edit": "subsystem_add", "nqn": "nqn.x", "hosts": ["any"]}]),
         ),
         (
+            "subsystem add nqn.x --namespace path=ram:1M,nsid=2,host=a,host=b --namespace \
+             path=/a,readonly=true",
+            json!([{"edit": "subsystem_add", "nqn": "nqn.x"},
+                {"edit": "namespace_add", "subsystem": "nqn.x", "path": "ram:1M", "nsid": 2,
+                    "hosts": ["a", "b"]},
+                {"edit": "namespace_add", "subsystem": "nqn.x", "path": "/a",
+                    "readonly": true}]),
+        ),
+        (
             "subsystem remove nqn.x",
             json!([{"edit": "subsystem_remove", "nqn": "nqn.x"}]),
         ),

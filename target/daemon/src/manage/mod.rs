@@ -78,7 +78,7 @@ struct State {
 
 /// How long whoever removes a namespace waits until it is kept that hosts' write
 /// protection goes with it.
-const FORGET: Duration = Duration::from_secs(10);
+pub(crate) const FORGET: Duration = Duration::from_secs(10);
 
 /// What hosts write protected stays so, for all that is known.
 #[derive(Debug, thiserror::Error)]
@@ -207,7 +207,8 @@ impl Manager {
     }
 
     /// The namespace with that number, or all of the subsystem, was removed by an
-    /// administrator: what hosts set of it goes with it.
+    /// administrator: what hosts set of it goes with it. Waits for `most` until that is
+    /// kept.
     ///
     /// # Errors
     /// When that cannot be kept; then it stays. Or when it is not known whether it
@@ -216,11 +217,12 @@ impl Manager {
         &self,
         subsystem: &Nqn,
         nsid: Option<u32>,
+        most: Duration,
     ) -> Result<(), NotForgotten> {
         let Some(keeping) = self.target.forget_protection(subsystem, nsid) else {
             return Ok(());
         };
-        let kept = keeping.wait(FORGET).ok_or(NotForgotten::NotYet)?;
+        let kept = keeping.wait(most).ok_or(NotForgotten::NotYet)?;
         Ok(kept?)
     }
 

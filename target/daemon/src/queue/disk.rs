@@ -79,7 +79,9 @@ impl Edge {
                 why: Why::NotOpen,
                 back,
             }) => {
-                of_peer!(error, self, disk = op.disk, "{NotOpen}");
+                if let Some(left_out) = io.disk_log.ask(io.now) {
+                    of_peer!(error, self, disk = op.disk, left_out, "{NotOpen}");
+                }
                 self.step_executed(slot, Executed::Failed, back.op.into_buf(), io)
             }
         }

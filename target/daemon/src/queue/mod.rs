@@ -37,6 +37,7 @@ use nvmeof_target_core::{
 };
 
 use crate::failures::Failures;
+use crate::log::PeerLog;
 use crate::stock::Stock;
 use crate::storage::Storage;
 use crate::tag::{Place, Tag};
@@ -90,7 +91,7 @@ pub(crate) struct Io<'a> {
     /// For commands that wait long.
     pub(crate) wait_log: &'a mut Sparingly,
     /// For what anybody can cause who reaches us.
-    pub(crate) connect_log: &'a mut Sparingly,
+    pub(crate) connect_log: &'a mut PeerLog,
 }
 
 /// The connection that a queue pair is.
@@ -207,6 +208,7 @@ macro_rules! of_peer {
     }};
 }
 use of_peer;
+use telling::limited;
 
 impl Edge {
     pub(crate) fn new(place: Place, link: Link, core: Core, seat: PortSeat) -> Self {
@@ -458,7 +460,7 @@ impl Edge {
     pub(crate) fn abandon(&mut self, why: &str, io: &mut Io<'_>) {
         if self.state != State::Closing {
             if self.core.is_connected() {
-                of_peer!(warn, self, "closing: {why}");
+                limited!(warn, self, io.connect_log, io.now, "closing: {why}");
             } else {
                 self.tell_of_stranger(format_args!("closing: {why}"), io.now, io.connect_log);
             }
@@ -479,7 +481,7 @@ impl Edge {
 
     /// The queue pair is gone. Says whether every reactor has to poll its
     /// queues.
-    pub(crate) fn closed(self, reason: &CloseReason, now: Duration, log: &mut Sparingly) -> bool {
+    pub(crate) fn closed(self, reason: &CloseReason, now: Duration, log: &mut PeerLog) -> bool {
         // A host that takes a queue down lives. That we do says nothing.
         if *reason == CloseReason::Peer {
             self.core.hear(now);
@@ -490,9 +492,9 @@ impl Edge {
         }
         match reason {
             CloseReason::Local | CloseReason::Peer | CloseReason::Rejected => {
-                of_peer!(info, self, "disconnected: {reason}");
+                limited!(info, self, log, now, "disconnected: {reason}");
             }
-            _ => of_peer!(warn, self, "connection lost: {reason}"),
+            _ => limited!(warn, self, log, now, "connection lost: {reason}"),
         }
         self.core.close()
     }
@@ -582,9 +584,9 @@ impl Edge {
                 self.tell_of_stranger(format_args!("closing: {cause}"), io.now, io.connect_log);
             }
             CloseCause::Disconnected | CloseCause::ControllerGone { .. } => {
-                of_peer!(info, self, "closing: {cause}");
+                limited!(info, self, io.connect_log, io.now, "closing: {cause}");
             }
-            _ => of_peer!(warn, self, "closing: {cause}"),
+            _ => limited!(warn, self, io.connect_log, io.now, "closing: {cause}"),
         }
         self.shut(io);
     }

@@ -3,11 +3,22 @@
 use std::fmt;
 use std::time::Duration;
 
-use nvmeof_rdma::Sparingly;
 use nvmeof_target_core::News;
 
 use super::{Edge, Io, of_peer};
+use crate::log::PeerLog;
 use crate::reactor::earlier;
+
+/// A line in the log about a connection, as of [`of_peer!`], unless its peer had too many
+/// lately: a host can provoke any number of them.
+macro_rules! limited {
+    ($level:ident, $edge:expr, $log:expr, $now:expr, $($text:tt)+) => {
+        if let Some(left_out) = $log.ask($edge.peer, $now) {
+            of_peer!($level, $edge, left_out, $($text)+);
+        }
+    };
+}
+pub(super) use limited;
 
 impl Edge {
     /// Does what the core wants besides its action.
@@ -16,7 +27,7 @@ impl Edge {
             && let Some(remark) = self.core.take_remark()
         {
             if self.core.is_connected() {
-                of_peer!(info, self, "{remark}");
+                limited!(info, self, io.connect_log, io.now, "{remark}");
             } else {
                 self.tell_of_stranger(format_args!("{remark}"), io.now, io.connect_log);
             }
@@ -39,9 +50,9 @@ impl Edge {
         &self,
         what: fmt::Arguments<'_>,
         now: Duration,
-        log: &mut Sparingly,
+        log: &mut PeerLog,
     ) {
-        if let Some(left_out) = log.ask(now) {
+        if let Some(left_out) = log.ask(self.peer, now) {
             let (peer, queue) = (self.peer, self.core.qid());
             tracing::warn!(%peer, queue, left_out, "not connected to a controller: {what}");
         }

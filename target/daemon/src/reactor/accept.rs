@@ -37,7 +37,7 @@ impl<S: Storage> Reactor<S> {
             Err(refusal) => refusal,
         };
         self.counters.rejected();
-        if let Some(left_out) = self.connect_log.ask(now) {
+        if let Some(left_out) = self.connect_log.ask(request.peer, now) {
             let peer = request.peer;
             let asked = CmRequest::parse(&request.private_data).ok();
             let queue = asked.map(|asked| asked.qid.get());
@@ -224,7 +224,7 @@ impl<S: Storage> Reactor<S> {
             }
             Err(why) => {
                 if why != PostError::Closed {
-                    if let Some(left_out) = self.connect_log.ask(now) {
+                    if let Some(left_out) = self.connect_log.ask(peer, now) {
                         tracing::warn!(%peer, queue, left_out, "connection rejected: {why}");
                     }
                     let refusal = Target::no_room(why.to_string());

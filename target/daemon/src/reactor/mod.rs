@@ -26,6 +26,7 @@ use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider
 use nvmeof_target_core::{Limits, News, Target};
 
 use crate::failures::Failures;
+use crate::log::PeerLog;
 use crate::mailbox::{Mail, Mailbox};
 use crate::queue::{Accounts, Edge, Io, Receives, SharedQueues};
 use crate::stock::Stock;
@@ -114,9 +115,9 @@ pub struct Reactor<S> {
     failures: Option<Failures>,
     disk_log: Sparingly,
     wait_log: Sparingly,
-    connect_log: Sparingly,
     /// When queues were looked after last.
     looked: Duration,
+    connect_log: PeerLog,
     counters: Arc<Counters>,
     /// Empty between turns: kept for its memory.
     events: Vec<Event>,
@@ -214,7 +215,7 @@ impl<S: Storage> Reactor<S> {
             disk_log: Sparingly::default(),
             wait_log: Sparingly::default(),
             looked: Duration::ZERO,
-            connect_log: Sparingly::default(),
+            connect_log: PeerLog::default(),
             counters: Arc::default(),
             events: Vec::new(),
             done: Vec::new(),

@@ -7,11 +7,14 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nvmeof_rdma::{Event, Provider, QpId, Whose};
 use nvmeof_rdma_sim::Sim;
+use nvmeof_wire::Nqn;
 use nvmeof_wire::cm::Request;
-use nvmeof_wire::fabrics::{Connect, disconnect};
+use nvmeof_wire::fabrics::{Connect, ConnectData, disconnect};
+use nvmeof_wire::nqn::DISCOVERY;
 use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::io::WRITE;
 use tracing_subscriber::fmt::MakeWriter;
+use zerocopy::IntoBytes;
 
 use super::host::{admin, connect, establish, ready, run, try_connect};
 use super::{Bench, NQN, few_buffers, limits};
@@ -226,4 +229,59 @@ fn providers_are_told_whose_a_queue_pair_is() {
     let stranger = |queue| (None, false, Some(queue));
     let known_as = |queue| (Some(true), true, Some(queue));
     assert_eq!(known, [stranger(0), known_as(0), stranger(1), known_as(1)]);
+}
+
+/// Whoever reaches a port can have a discovery controller, again and again.
+#[test]
+fn flood_of_discovery_connects_writes_few_lines() {
+    const CONNECTS: u64 = 5_000;
+    let name = |text: &str| Nqn::new(text).unwrap();
+    let discovery = name(DISCOVERY);
+    let mut quiet = Vec::new();
+    let lines = logged(|| {
+        let mut bench = Bench::new(5);
+        let mut host = bench.host();
+        host.depth = 32;
+        let data = ConnectData::new(host.id, 0xffff, &discovery, &name(HOST));
+        for _ in 0..CONNECTS {
+            let qp = establish(&mut bench, &mut host, &Request::new(0, 32));
+            let sent = host.send_with(qp, Connect::new(0, 32, 0).to_sqe(), data.as_bytes());
+            let (cqe, _) = run(&mut bench, &mut host, sent);
+            assert!(cqe.status().is_success(), "{:?}", cqe.status());
+            host.provider.disconnect(qp);
+            let gone = |bench: &mut Bench| bench.reactor.queue_pairs() == 0;
+            bench.until(&mut [&mut host], |bench, _| gone(bench));
+        }
+        let mut other = bench.host();
+        quiet = logged(|| {
+            let _queues = ready(&mut bench, &mut other);
+        });
+    });
+    assert!((10..=200).contains(&lines.len()), "{}", lines.len());
+    // The first ones are there, and how many are not is said by those that follow.
+    named_line(&lines, "connected by");
+    let left_out: u64 = lines
+        .iter()
+        .chain(&quiet)
+        .filter_map(|line| left_out(line))
+        .sum();
+    let written = u64::try_from(lines.len()).unwrap();
+    assert!(
+        left_out + written >= 2 * CONNECTS - 10,
+        "{left_out} and {written}"
+    );
+    // An honest host is not kept out of the log.
+    named_line(&quiet, "connected, 128 entries");
+}
+
+#[track_caller]
+fn named_line(lines: &[String], words: &str) {
+    let found = lines.iter().any(|line| line.contains(words));
+    assert!(found, "{words}: {lines:#?}");
+}
+
+/// How many lines were left out before this one.
+fn left_out(line: &str) -> Option<u64> {
+    let (_, count) = line.split_once("left_out=")?;
+    count.split_whitespace().next()?.parse().ok()
 }

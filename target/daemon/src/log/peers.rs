@@ -1,0 +1,163 @@
+//! Lines of the log that a peer can provoke: few, however many it tries.
+//!
+//! Each source of connections has a rate of its own, so that one that floods the log
+//! does not keep others out of it, and all sources have one together.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use nvmeof_rdma::Peer;
+
+/// Limits lines of the log about peers.
+#[derive(Debug, Default)]
+pub(crate) struct PeerLog {
+    all: Bucket,
+    /// Sources seen lately, at most [`SOURCES`].
+    sources: Vec<(Source, Bucket)>,
+    left_out: u64,
+}
+
+/// Where connections come from. A site that has one IPv6 network has any number of
+/// addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Address(IpAddr),
+    User(u32),
+}
+
+/// When the next line is due, were lines written at exactly the rate.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket(Duration);
+
+/// So many lines at once, and one more in each interval.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    burst: u32,
+    interval: Duration,
+}
+
+/// Of one source: a host connects all queues of a controller within a moment.
+const OF_SOURCE: Rate = Rate {
+    burst: 32,
+    interval: Duration::from_millis(250),
+};
+/// Of all together.
+const OF_ALL: Rate = Rate {
+    burst: 256,
+    interval: Duration::from_millis(25),
+};
+const SOURCES: usize = 64;
+
+impl PeerLog {
+    /// Whether to write a line about `peer` now. Then it says how many lines were left
+    /// out since the last one, of whatever peers, if any were.
+    pub(crate) fn ask(&mut self, peer: Peer, now: Duration) -> Option<Option<u64>> {
+        let source = Source::of(peer);
+        let mut its = self.bucket(source);
+        if !its.has(OF_SOURCE, now) || !self.all.has(OF_ALL, now) {
+            self.left_out = self.left_out.saturating_add(1);
+            return None;
+        }
+        its.take(OF_SOURCE, now);
+        self.keep(source, its);
+        self.all.take(OF_ALL, now);
+        let left_out = std::mem::take(&mut self.left_out);
+        Some((left_out > 0).then_some(left_out))
+    }
+
+    fn bucket(&self, source: Source) -> Bucket {
+        let known = self.sources.iter().find(|(one, _)| *one == source);
+        known.map_or_else(Bucket::default, |(_, its)| *its)
+    }
+
+    /// That of a new source takes the place of the one that was quiet for longest.
+    fn keep(&mut self, source: Source, its: Bucket) {
+        if let Some(known) = self.sources.iter_mut().find(|(one, _)| *one == source) {
+            known.1 = its;
+            return;
+        }
+        if self.sources.len() >= SOURCES {
+            let quiet = (0..).zip(&self.sources).min_by_key(|(_, (_, its))| its.0);
+            self.sources.swap_remove(quiet.map_or(0, |(at, _)| at));
+        }
+        self.sources.push((source, its));
+    }
+}
+
+impl Bucket {
+    fn has(self, rate: Rate, now: Duration) -> bool {
+        self.0 <= now.saturating_add(rate.interval * (rate.burst - 1))
+    }
+
+    fn take(&mut self, rate: Rate, now: Duration) {
+        self.0 = self.0.max(now).saturating_add(rate.interval);
+    }
+}
+
+impl Source {
+    fn of(peer: Peer) -> Self {
+        /// The network of an address (RFC 4291, section 2.5.4).
+        const NETWORK: u128 = !0 << 64;
+        match peer {
+            Peer::Process { uid, .. } => Self::User(uid),
+            Peer::Ip(addr) => Self::Address(match addr.ip().to_canonical() {
+                IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & NETWORK).into(),
+                v4 @ IpAddr::V4(_) => v4,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(text: &str) -> Peer {
+        Peer::Ip(text.parse().unwrap())
+    }
+
+    #[test]
+    fn flood_of_one_source_leaves_lines_of_another() {
+        let mut log = PeerLog::default();
+        let (hostile, honest) = (peer("10.0.0.1:1000"), peer("10.0.0.2:1000"));
+        let mut lines = 0_u64;
+        let mut left_out = 0;
+        for line in 0..5000_u32 {
+            // Two seconds, each time by another connection.
+            let now = Duration::from_micros(400) * line;
+            let said = log.ask(hostile, now);
+            lines += u64::from(said.is_some());
+            left_out += said.flatten().unwrap_or_default();
+        }
+        assert!((32..=42).contains(&lines), "{lines}");
+        for _ in 0..32 {
+            let said = log.ask(honest, Duration::from_secs(2)).unwrap();
+            lines += 1;
+            left_out += said.unwrap_or_default();
+        }
+        assert_eq!(lines + left_out, 5032);
+    }
+
+    #[test]
+    fn flood_of_many_sources_is_limited_and_remembers_few_of_them() {
+        let mut log = PeerLog::default();
+        let mut lines = 0;
+        for line in 0..100_000_u32 {
+            let [_, a, b, c] = line.to_be_bytes();
+            let now = Duration::from_micros(10) * line;
+            let source = peer(&format!("10.{a}.{b}.{c}:1000"));
+            lines += u32::from(log.ask(source, now).is_some());
+        }
+        assert!(lines <= 256 + 40, "{lines}");
+        assert!(log.sources.len() <= SOURCES);
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_are_one_source() {
+        let source = |text| Source::of(peer(text));
+        assert_eq!(source("[fd00::1]:1"), source("[fd00::2:0:0:1]:2"));
+        assert_ne!(source("[fd00::1]:1"), source("[fd00:0:0:1::1]:1"));
+        assert_eq!(source("[::ffff:10.0.0.1]:1"), source("10.0.0.1:2"));
+        assert_ne!(source("[::ffff:10.0.0.1]:1"), source("10.0.0.2:1"));
+    }
+}
