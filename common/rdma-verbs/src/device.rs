@@ -42,8 +42,8 @@ pub struct DeviceInfo {
     pub interface: Option<String>,
 }
 
-/// The device that serves an address of this machine, whatever its port number; for the address that
-/// stands for all of them any device that is up. `None` when no device does,
+/// The device that serves an address of this machine, whatever the port number; for the
+/// address that stands for all of them any device that is up. `None` when no device does,
 /// and when this machine cannot use any: [`devices`] says why.
 ///
 /// # Errors

@@ -98,19 +98,13 @@ impl fmt::Display for Refusal {
         if self.status.is(Status::CONNECT_INVALID_HOST) {
             return write!(
                 f,
-                "host `{}` is not allowed to use subsystem `{}`",
-                hostnqn.as_str(),
-                subnqn.as_str()
+                "host `{hostnqn}` is not allowed to use subsystem `{subnqn}`"
             );
         }
         match self.at {
-            Some(SUBNQN) => write!(f, "there is no subsystem `{}`", subnqn.as_str()),
+            Some(SUBNQN) => write!(f, "there is no subsystem `{subnqn}`"),
             Some(HOSTNQN) => {
-                write!(
-                    f,
-                    "the host's name `{}` is not acceptable",
-                    hostnqn.as_str()
-                )
+                write!(f, "the host's name `{hostnqn}` is not acceptable")
             }
             Some(HOSTID) => f.write_str("the host identifier is not acceptable"),
             Some(CNTLID) => write!(f, "queue {qid} names a controller that is not there"),
@@ -145,7 +139,7 @@ impl Refusal {
     }
 
     fn remedy(&self, target: &str) -> Option<String> {
-        let hostnqn = self.names.hostnqn.as_str();
+        let hostnqn = &self.names.hostnqn;
         if let Some(at) = self.at {
             return Some(match at {
                 SUBNQN => format!(

@@ -260,10 +260,10 @@ mod tests {
             ),
             (
                 Given {
-                    hostnqn: Some("me"),
+                    hostnqn: Some("m\ne"),
                     ..GIVEN
                 },
-                "hostnqn=me",
+                "hostnqn=m",
             ),
         ];
         for (given, words) in refused {

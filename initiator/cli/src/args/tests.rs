@@ -52,11 +52,12 @@ fn the_lines_of_the_contract_parse() {
 
 #[test]
 fn wrong_usage_is_refused() {
+    let too_long = format!("nvmeof id-ctrl -a ::1 -n {}", "x".repeat(224));
     for line in [
         "nvmeof",
         "nvmeof discover -t rdma",
         "nvmeof discover -t tcp -a ::1",
-        "nvmeof id-ctrl -a ::1 -n disk",
+        &too_long,
         "nvmeof read -a ::1 -n nqn.2026-11.org.example:disk --data -",
         "nvmeof discover -a ::1 -I 00000000-0000-0000-0000-000000000000",
     ] {

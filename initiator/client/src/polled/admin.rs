@@ -97,7 +97,7 @@ impl AdminQueue {
             cntlid: 0,
             command_timeout: config.command_timeout,
             connect_timeout: config.connect_timeout,
-            whose: Whose::of_host(names.hostnqn.as_str(), names.subnqn.as_str(), 0),
+            whose: Whose::of_host(&names.hostnqn.to_string(), &names.subnqn.to_string(), 0),
         };
         let connection = Connection::open(provider, addr, &connection_config, now)?;
         let keep_alive_timeout = config.setup.keep_alive;

@@ -77,8 +77,8 @@ impl IoQueue {
             command_timeout: config.command_timeout,
             connect_timeout: config.connect_timeout,
             whose: Whose::of_host(
-                config.names.hostnqn.as_str(),
-                config.names.subnqn.as_str(),
+                &config.names.hostnqn.to_string(),
+                &config.names.subnqn.to_string(),
                 shape.qid,
             ),
         };

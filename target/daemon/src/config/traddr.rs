@@ -20,7 +20,8 @@ use super::{Config, DEFAULT_PORT};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawPort {
-    /// An IPv4 or IPv6 address (`"fe80::1%eth0"` on a link), or a Unix socket such as `"unix:/run/nvmeof/nvmeof.sock"`.
+    /// An IPv4 or IPv6 address (`"fe80::1%eth0"` on a link), or a Unix socket such as
+    /// `"unix:/run/nvmeof/nvmeof.sock"`.
     pub(super) traddr: Spanned<RawTraddr>,
     /// Port number; 0 takes any that is free. Not with a Unix socket.
     ///

@@ -9,11 +9,12 @@ use nvmeof_rdma::{Address, AddressError};
 /// Stands for an interface that is not there (yet): no interface has this index.
 const NO_INTERFACE: u32 = i32::MAX as u32;
 
-/// The address and the zone of a text such as `fe80::1%eth0`; `None` without a zone.
+/// The address and the zone of a text such as `fe80::1%eth0`; `None` of others. Addresses that
+/// are unique beyond their link have no zone.
 pub(crate) fn split(text: &str) -> Option<(Ipv6Addr, &str)> {
     let (ip, zone) = text.split_once('%')?;
-    let ip = ip.parse().ok()?;
-    (!zone.is_empty()).then_some((ip, zone))
+    let ip: Ipv6Addr = ip.parse().ok()?;
+    (ip.is_unicast_link_local() && !zone.is_empty()).then_some((ip, zone))
 }
 
 /// An address with a port number, in a zone that is an interface or its index.
@@ -115,6 +116,8 @@ mod tests {
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
-        assert_eq!(parse_traddr("fe80::1%", 1), None);
+        for bad in ["fe80::1%", "fd00::1%lo"] {
+            assert_eq!(parse_traddr(bad, 1), None, "{bad}");
+        }
     }
 }
