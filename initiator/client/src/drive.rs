@@ -37,6 +37,8 @@ pub(crate) trait Drive: Send + 'static {
     fn finish(&mut self, now: Duration);
     /// Ends the queue because of `why`.
     fn fail(&mut self, why: Error);
+    /// Ends the queue because nobody drives it any more.
+    fn abandon(&mut self);
 }
 
 /// A queue, the calls made on it, and how to reach its driver.
@@ -99,7 +101,8 @@ impl<Q: Drive> Shared<Q> {
             start,
             spin,
         });
-        tokio::spawn(drive(Arc::clone(&shared), fd));
+        let driver = Driver(Arc::clone(&shared));
+        tokio::spawn(async move { drive(&driver.0, fd).await });
         Ok(shared)
     }
 
@@ -196,6 +199,11 @@ impl<Q: Drive> State<Q> {
             self.backlog.push_back(call);
         }
         key
+    }
+
+    /// Whether the queue is closed and every call has ended.
+    fn is_over(&self) -> bool {
+        self.queue.is_closed() && self.backlog.is_empty()
     }
 
     /// Gets the queue ready for sleeping. False when there is something to do already.
@@ -368,8 +376,46 @@ impl<Q: Drive> Drop for Calling<Q> {
     }
 }
 
+/// Whoever drives a queue. It may go before the queue is closed: with the
+/// runtime that has the task.
+struct Driver<Q: Drive>(Arc<Shared<Q>>);
+
+impl<Q: Drive> Drop for Driver<Q> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        if state.is_over() {
+            return;
+        }
+        state.queue.abandon();
+        drop(state);
+        // Nobody may be left who could: a program without a runtime, or with
+        // one in which nothing wakes what belonged to the other.
+        let shared = Arc::clone(&self.0);
+        let thread = std::thread::Builder::new().name("nvmeof-closing".to_owned());
+        if let Err(error) = thread.spawn(move || shared.close_down()) {
+            tracing::error!(%error, "no thread to close a queue whose runtime has ended");
+        }
+    }
+}
+
+impl<Q: Drive> Shared<Q> {
+    /// Turns until the queue is closed, which takes it a bounded time.
+    fn close_down(&self) {
+        loop {
+            let now = self.now();
+            let mut state = self.lock();
+            state.turn(now);
+            if state.is_over() {
+                return;
+            }
+            drop(state);
+            std::thread::sleep(TICK);
+        }
+    }
+}
+
 /// Drives a queue until it is closed.
-async fn drive<Q: Drive>(shared: Arc<Shared<Q>>, fd: Option<AsyncFd<OwnedFd>>) {
+async fn drive<Q: Drive>(shared: &Shared<Q>, fd: Option<AsyncFd<OwnedFd>>) {
     let config = PollingConfig {
         longest: shared.spin,
         learns: true,
@@ -386,7 +432,7 @@ async fn drive<Q: Drive>(shared: Arc<Shared<Q>>, fd: Option<AsyncFd<OwnedFd>>) {
                 }
                 progress = state.turn(now);
             }
-            if state.queue.is_closed() && state.backlog.is_empty() {
+            if state.is_over() {
                 // Whoever waits has been told.
                 return;
             }
@@ -410,7 +456,7 @@ async fn drive<Q: Drive>(shared: Arc<Shared<Q>>, fd: Option<AsyncFd<OwnedFd>>) {
             }
             AfterTurn::Sleep if has_more(fd.as_ref()) => tokio::task::yield_now().await,
             AfterTurn::Sleep => {
-                sleep(&shared, fd.as_ref(), deadline).await;
+                sleep(shared, fd.as_ref(), deadline).await;
                 if waits {
                     polling.slept(shared.now().saturating_sub(now));
                 }
@@ -532,6 +578,9 @@ impl Drive for IoQueue {
     fn fail(&mut self, why: Error) {
         self.close_because(why);
     }
+    fn abandon(&mut self) {
+        self.close_undriven();
+    }
 }
 
 /// How long a controller may take to shut down.
@@ -573,5 +622,8 @@ impl Drive for AdminQueue {
     }
     fn fail(&mut self, _why: Error) {
         self.close();
+    }
+    fn abandon(&mut self) {
+        self.close_undriven();
     }
 }

@@ -96,6 +96,8 @@ pub enum LostCause {
     },
     /// The target broke the protocol: what it did.
     Protocol(String),
+    /// The runtime that connected it, and drove it, has ended.
+    Undriven,
     /// We closed it.
     Local,
     /// It does not stand yet.
@@ -227,7 +229,7 @@ impl Error {
                     Fault::Network
                 }
                 LostCause::Protocol(_) => Fault::Target,
-                LostCause::Local | LostCause::NotYet => Fault::Caller,
+                LostCause::Undriven | LostCause::Local | LostCause::NotYet => Fault::Caller,
             },
             Self::Usage(_) => Fault::Caller,
             Self::Machine(_) => Fault::Machine,
@@ -340,6 +342,9 @@ impl Lost {
         };
         match (&self.cause, self.established) {
             (LostCause::Local, _) => "the connection was closed by this side".to_owned(),
+            (LostCause::Undriven, _) => {
+                format!("{kind} to {addr} is closed: the runtime that connected it has ended")
+            }
             (LostCause::NotYet, _) => format!("{kind} to {addr} is not connected yet"),
             (LostCause::Network(reason), false) => match network_kind(reason) {
                 Some(io::ErrorKind::ConnectionRefused) => {
@@ -383,6 +388,10 @@ impl Lost {
                 Address::Ip(_) => "check address (-a), port (-s), routes and firewalls",
                 Address::Unix(_) => "is it nvmeof-target that listens there? its log may say more",
             },
+            (LostCause::Undriven, _) => {
+                "keep the runtime in which Host::connect was called until the controller is \
+                 disconnected"
+            }
             (LostCause::KeepAlive { .. }, _) => {
                 "check the target and the network between, then connect again"
             }

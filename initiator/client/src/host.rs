@@ -249,7 +249,8 @@ impl Host {
     }
 
     /// Connects to a subsystem: sets a controller up and connects its I/O
-    /// queues. Must be called inside a tokio runtime, which drives the queues.
+    /// queues. Must be called inside a tokio runtime, which drives the queues: when
+    /// it ends, they are closed, and calls on them end with an error that says so.
     ///
     /// # Errors
     /// Connection or refusal; the message says what to do about it.

@@ -11,24 +11,7 @@
 //! everything else.
 //!
 //! ```no_run
-//! use nvmeof_initiator::{ConnectOptions, Error, Host, HostConfig, Nqn, WriteOptions};
-//!
-//! # async fn example() -> Result<(), Error> {
-//! let host = Host::new(HostConfig::of_this_machine()?)?;
-//! let addr = "127.0.0.1:4420".parse().expect("an address");
-//! let subnqn = Nqn::new("nqn.2026-11.org.example:disk").expect("a name");
-//! let controller = host.connect(ConnectOptions::new(addr, subnqn)).await?;
-//! let namespace = controller.namespace(1).await?;
-//!
-//! let mut buf = controller.alloc(4096)?;
-//! buf.fill(0x5a);
-//! let buf = namespace.write(0, buf, WriteOptions::default()).await?;
-//! namespace.flush().await?;
-//! let buf = namespace.read(0, buf).await?;
-//! assert!(buf.iter().all(|byte| *byte == 0x5a));
-//! controller.disconnect().await;
-//! # Ok(())
-//! # }
+#![doc = include_str!("../examples/write_and_verify.rs")]
 //! ```
 //!
 //! A connection that is lost stays lost: every call on it ends with an error
@@ -58,10 +41,17 @@ pub use identity::{Identity, parse_hostid};
 pub use namespace::{Namespace, WriteOptions, ZeroOptions};
 pub use transport::{Route, RouteOptions, Transport, UnknownTransport};
 
+// Every type that a signature here has can be named by these.
+pub use nvmeof_initiator_core as protocol;
+pub use nvmeof_memory as memory;
+pub use nvmeof_rdma as rdma;
+pub use nvmeof_wire as wire;
+
 pub use nvmeof_initiator_core::{
-    Blocks, CommandError, ControllerInfo, IoLimits, Names, Operation, Place, QueueShape, Range,
-    SetupConfig,
+    Blocks, Command, CommandError, ControllerInfo, IoLimits, Names, Operation, Place, QueueShape,
+    Range, SetupConfig,
 };
 pub use nvmeof_memory::{Buf, ClassSpec, Classes, Pages, Pool, PoolLayout};
-pub use nvmeof_rdma::{Address, AddressError, UnixPath};
+pub use nvmeof_rdma::{Address, AddressError, Provider, UnixPath};
+pub use nvmeof_wire::admin::{Cns, LogId};
 pub use nvmeof_wire::{Nqn, Status};

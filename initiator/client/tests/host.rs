@@ -283,6 +283,43 @@ async fn a_target_that_hangs_fails_every_call_with_its_keep_alive() {
     drop(controller);
 }
 
+#[test]
+fn calls_end_when_the_runtime_that_connected_has_ended() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(1).enable_all().build().unwrap()
+    };
+    let target = Target::start();
+    let (first, second) = (runtime(), runtime());
+    let controller = first.block_on(target.connect());
+    let namespace = first.block_on(controller.namespace(1)).unwrap();
+    target.change(|fake| fake.manners.silent = true);
+    let before = target.change(|fake| fake.served.len());
+    let call = || {
+        let (namespace, buf) = (namespace.clone(), controller.alloc(4096).unwrap());
+        let call = async move { namespace.read(0, buf).await };
+        second.spawn(async { tokio::time::timeout(Duration::from_secs(10), call).await })
+    };
+    let outstanding = call();
+    while target.change(|fake| fake.served.len()) == before {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(first);
+    for call in [outstanding, call()] {
+        let ended = second.block_on(call).unwrap().expect("it ends");
+        let Failed { error, buf } = ended.unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("the runtime that connected it has ended")
+        );
+        assert!(buf.is_some());
+    }
+    let error = second.block_on(controller.namespaces()).unwrap_err();
+    assert!(matches!(lost(&error), LostCause::Undriven), "{error:?}");
+    second.block_on(controller.disconnect());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_dies_fails_every_call() {
     let target = Target::start();

@@ -93,6 +93,7 @@ struct engine_data {
 	struct nvmeof_ended *ended;
 	unsigned int room;
 	bool at_once;
+	bool no_memory;
 };
 
 extern struct ioengine_ops ioengine;
@@ -159,6 +160,16 @@ static bool has_whole_blocks(struct thread_data *td, uint64_t block)
 	return true;
 }
 
+/* The memory of this engine begins on a page boundary. */
+static bool has_fitting_alignment(struct thread_data *td)
+{
+	if (td->o.mem_align <= page_size)
+		return true;
+	log_err("nvmeof: iomem_align=%u of job %s is more than a page of %d bytes; leave "
+		"it out\n", td->o.mem_align, td->o.name, (int) page_size);
+	return false;
+}
+
 /* Finds out the size, in a process of its own: librdmacm holds devices open as
  * long as a process lives, and Linux refuses them (EACCES, ib_safe_file_access)
  * to processes forked in between, as fio's jobs are. */
@@ -219,6 +230,9 @@ static int engine_setup(struct thread_data *td)
 		return refuse(td, EINVAL);
 	}
 
+	if (!has_fitting_alignment(td))
+		return refuse(td, EINVAL);
+
 	target = target_of(td);
 	error = look(&target, &size);
 	if (error)
@@ -276,15 +290,19 @@ static int engine_iomem_alloc(struct thread_data *td, size_t total)
 	struct engine_data *data = td->io_ops_data;
 	unsigned long long len = td_max_bs(td);
 
-	if (td->o.mem_align > page_size) {
-		log_err("nvmeof: iomem_align=%u of job %s is more than a page; leave it "
-			"out\n", td->o.mem_align, td->o.name);
-		return EINVAL;
-	}
 	/* fio would add it to the address, which has it already. */
 	td->o.mem_align = 0;
 	td->orig_buffer = nvmeof_fio_allocate(data->job, (total + len - 1) / len, len);
-	return td->orig_buffer ? 0 : ENOMEM;
+	data->no_memory = !td->orig_buffer;
+	return data->no_memory ? ENOMEM : 0;
+}
+
+/* fio goes on without the memory that it did not get, and would write there. */
+static int engine_post_init(struct thread_data *td)
+{
+	const struct engine_data *data = td->io_ops_data;
+
+	return data->no_memory ? refuse(td, ENOMEM) : 0;
 }
 
 static void engine_iomem_free(struct thread_data *td)
@@ -369,6 +387,7 @@ struct ioengine_ops ioengine = {
 		FIO_MEMALIGN | FIO_NO_OFFLOAD,
 	.setup = engine_setup,
 	.init = engine_init,
+	.post_init = engine_post_init,
 	.cleanup = engine_cleanup,
 	.iomem_alloc = engine_iomem_alloc,
 	.iomem_free = engine_iomem_free,

@@ -4,8 +4,11 @@ use std::fmt;
 use std::io::ErrorKind;
 
 use nix::errno::Errno;
-use nvmeof_initiator::{Error, Lost, LostCause, MachineError, SetupFault, Status};
+use nvmeof_initiator::{Error, Lost, LostCause, MachineError, SetupFault};
+use nvmeof_initiator_core::SetupError;
 use nvmeof_rdma::CloseReason;
+
+use crate::statuses;
 
 /// Something that does not work.
 #[derive(Clone, Debug)]
@@ -66,11 +69,11 @@ impl From<Error> for Failure {
 /// The number that fits best; `EIO` where none does.
 pub(crate) fn errno(error: &Error) -> Errno {
     match error {
-        Error::Command(error) => of_status(error.status),
+        Error::Command(error) => statuses::errno(error.status),
         Error::Lost(lost) => of_lost(lost),
         Error::Setup(setup) => match &setup.why {
             SetupFault::Rejected(_) => Errno::ECONNREFUSED,
-            SetupFault::Nvme(_) => Errno::EPROTO,
+            SetupFault::Nvme(error) => of_setup(error),
         },
         Error::Usage(_) => Errno::EINVAL,
         Error::Machine(error) => match **error {
@@ -80,14 +83,15 @@ pub(crate) fn errno(error: &Error) -> Errno {
     }
 }
 
-fn of_status(status: Status) -> Errno {
-    match status.kind() {
-        Status::CAPACITY_EXCEEDED => Errno::ENOSPC,
-        Status::NAMESPACE_WRITE_PROTECTED => Errno::EROFS,
-        Status::INVALID_OPCODE => Errno::EOPNOTSUPP,
-        Status::LBA_OUT_OF_RANGE | Status::INVALID_FIELD => Errno::EINVAL,
-        Status::INVALID_NAMESPACE => Errno::ENXIO,
-        _ => Errno::EIO,
+/// Why a controller could not be set up.
+fn of_setup(error: &SetupError) -> Errno {
+    match error {
+        SetupError::Refused(refusal) => statuses::errno(refusal.status),
+        SetupError::Command(error) => statuses::errno(error.status),
+        SetupError::NotInTime { .. } => Errno::ETIMEDOUT,
+        SetupError::Lacks { .. } => Errno::EOPNOTSUPP,
+        SetupError::Fatal => Errno::EIO,
+        SetupError::Garbled(_) | SetupError::Queue(_) => Errno::EPROTO,
     }
 }
 
@@ -101,13 +105,16 @@ fn of_lost(lost: &Lost) -> Errno {
         LostCause::Network(_) => Errno::ECONNRESET,
         LostCause::Timeout { .. } | LostCause::KeepAlive { .. } => Errno::ETIMEDOUT,
         LostCause::Protocol(_) => Errno::EPROTO,
-        LostCause::Local | LostCause::NotYet => Errno::ENOTCONN,
+        LostCause::Undriven | LostCause::Local | LostCause::NotYet => Errno::ENOTCONN,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use nvmeof_initiator::{CommandError, UsageError};
+    use std::sync::Arc;
+
+    use nvmeof_initiator::{CommandError, Names, Nqn, QueueShape, Setup, Status, UsageError};
+    use nvmeof_initiator_core::Refusal;
 
     use super::*;
 
@@ -128,8 +135,8 @@ mod tests {
             (Status::CAPACITY_EXCEEDED, Errno::ENOSPC),
             (Status::NAMESPACE_WRITE_PROTECTED, Errno::EROFS),
             (Status::INVALID_OPCODE, Errno::EOPNOTSUPP),
-            (Status::LBA_OUT_OF_RANGE, Errno::EINVAL),
-            (Status::WRITE_FAULT, Errno::EIO),
+            (Status::LBA_OUT_OF_RANGE, Errno::EREMOTEIO),
+            (Status::WRITE_FAULT, Errno::ENODATA),
         ] {
             let error = CommandError {
                 command: "Write",
@@ -139,6 +146,29 @@ mod tests {
             };
             assert_eq!(errno(&error.into()), number);
         }
+        let busy = |status| {
+            let refusal = Refusal {
+                status,
+                at: None,
+                names: Names {
+                    hostid: [1; 16],
+                    hostnqn: Nqn::discovery(),
+                    subnqn: Nqn::discovery(),
+                },
+                queue: QueueShape {
+                    qid: 0,
+                    size: 32,
+                    flow_control: true,
+                },
+            };
+            Error::Setup(Arc::new(Setup {
+                addr: "10.0.0.1:4420".parse().unwrap(),
+                qid: 0,
+                why: SetupFault::Nvme(SetupError::Refused(Box::new(refusal))),
+            }))
+        };
+        assert_eq!(errno(&busy(Status::CONNECT_CONTROLLER_BUSY)), Errno::EBUSY);
+        assert_eq!(errno(&busy(Status::CONNECT_INVALID_HOST)), Errno::EACCES);
         let timeout = LostCause::Timeout { what: "Read" };
         assert_eq!(errno(&lost(true, timeout)), Errno::ETIMEDOUT);
         assert_eq!(errno(&lost(true, LostCause::Local)), Errno::ENOTCONN);

@@ -19,6 +19,7 @@ mod job;
 mod options;
 mod payload;
 mod request;
+mod statuses;
 
 pub use failure::Failure;
 pub use job::{Ended, Job, Taken, look};

@@ -97,6 +97,20 @@ fn jobs_and_threads_share_memory_with_the_target() {
     target.stop();
 }
 
+/// An error and a status, and no signal.
+#[test]
+fn a_job_without_the_memory_it_wants_fails_with_an_error() {
+    let setup = Setup::new().file(16 * MIB);
+    let mut target = setup.start();
+    let aligned = "[aligned]\nrw=randwrite\nbs=4k\niomem_align=64k\n";
+    Jobs::new(&setup, &target, "", aligned).fails(&["iomem_align=65536", "leave it out"]);
+    // More than there is: 2 TiB.
+    let large = "[large]\nrw=randwrite\nbsrange=4k-512m\niodepth=4096\nsize=1m\n";
+    Jobs::new(&setup, &target, "", large).fails(&["lower iodepth= or bs="]);
+    target.must_be_well();
+    target.stop();
+}
+
 #[test]
 fn jobs_and_threads_go_through_a_unix_socket() {
     // Its own folder: the path of a socket has to be short.

@@ -214,6 +214,10 @@ impl AdminQueue {
         self.connection.close();
     }
 
+    pub(crate) fn close_undriven(&mut self) {
+        self.connection.fail(LostCause::Undriven);
+    }
+
     /// A descriptor that becomes readable when [`poll`](Self::poll) has
     /// something to do; `None` where nobody ever sleeps. Poll until nothing
     /// happens and call [`rest`](Self::rest) before sleeping on it.

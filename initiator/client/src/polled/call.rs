@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nvmeof_initiator_core::{Blocks, Command};
+use nvmeof_initiator_core::{Blocks, Command, blocks};
 use nvmeof_memory::Buf;
 
 use crate::Error;
@@ -106,6 +106,13 @@ impl Call {
 }
 
 impl Work {
+    /// Puts what was written to a namespace before on stable media: a Flush,
+    /// without a buffer.
+    #[must_use]
+    pub fn flush(nsid: u32) -> Self {
+        blocks::flush(nsid).into()
+    }
+
     /// Bytes of payload.
     #[must_use]
     pub fn bytes(&self) -> u64 {

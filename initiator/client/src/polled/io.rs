@@ -13,7 +13,7 @@ use nvmeof_wire::Status;
 use super::association::Association;
 use super::call::{Call, Done, Patience, SubmitError, Work};
 use super::connection::{Connection, ConnectionConfig};
-use crate::error::{Error, MachineError};
+use crate::error::{Error, LostCause, MachineError};
 
 /// What an I/O queue is to be.
 #[derive(Clone, Debug)]
@@ -255,6 +255,10 @@ impl IoQueue {
     /// Closes the queue; calls in flight end with `why`.
     pub fn close_because(&mut self, why: Error) {
         self.connection.fail_with(why);
+    }
+
+    pub(crate) fn close_undriven(&mut self) {
+        self.connection.fail(LostCause::Undriven);
     }
 
     /// A descriptor that becomes readable when [`poll`](Self::poll) has

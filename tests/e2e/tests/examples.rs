@@ -1,0 +1,65 @@
+//! The examples of the crate, which its documentation and the README show,
+//! against a target with blocks of either size.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nvmeof_e2e::{NQN, Run, Setup};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn example(name: &str, arguments: &[&str]) -> Run {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .current_dir(root())
+        .args(["run", "--quiet", "--locked", "-p", "nvmeof-initiator"])
+        .args(["--example", name, "--"])
+        .args(arguments);
+    Run::new(cargo)
+}
+
+#[test]
+fn every_example_runs_against_a_target() {
+    // `.file` makes a namespace as the target does unless it is told otherwise.
+    for setup in [
+        Setup::new().file(1 << 20),
+        Setup::new().file_with(1 << 20, "block_size = 512"),
+        Setup::new().file_with(1 << 20, "block_size = 4096"),
+    ] {
+        let mut target = setup.start();
+        let addr = target.address().to_string();
+        let place = [addr.as_str(), NQN, "1"];
+        let ended = example("write_and_verify", &place).ok();
+        assert!(ended.to_string().contains("read back: the same"), "{ended}");
+        let ended = example("polled_reads", &place).ok();
+        assert!(ended.to_string().contains("and flushed"), "{ended}");
+        let folder = tempfile::tempdir().unwrap();
+        let copy = folder.path().join("copy.img");
+        let copied = [place.as_slice(), &[copy.to_str().unwrap()]].concat();
+        example("copy_namespace", &copied).ok();
+        let copy = std::fs::read(copy).unwrap();
+        assert_eq!((copy.len(), &copy[..4096]), (1 << 20, &[0xa5; 4096][..]));
+        target.must_be_well();
+        target.stop();
+    }
+}
+
+/// The README shows a part of an example, so that it runs with it.
+#[test]
+fn rust_in_the_readme_is_part_of_an_example() {
+    let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let folder = root().join("initiator/client/examples");
+    let examples = std::fs::read_dir(folder).unwrap();
+    let examples = examples.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
+    let examples: Vec<String> = examples.map(|text| squeeze(&text)).collect();
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let shown: Vec<&str> = readme.split("```rust\n").skip(1).collect();
+    assert!(!shown.is_empty());
+    for rest in shown {
+        let block = squeeze(rest.split("```").next().unwrap());
+        assert!(examples.iter().any(|text| text.contains(&block)), "{block}");
+    }
+}
