@@ -230,9 +230,17 @@ async fn a_dropped_future_gives_its_buffer_back_later() {
 async fn silence_fails_calls_after_the_time_out() {
     let target = Target::start();
     let mut options = target.options();
-    options.command_timeout = Duration::from_millis(200);
-    let controller = host().connect(options).await.unwrap();
-    let namespace = controller.namespace(1).await.unwrap();
+    options.command_timeout = Duration::from_millis(500);
+    // A busy machine may need longer for a command that is answered.
+    let begin = Instant::now();
+    let (controller, namespace) = loop {
+        if let Ok(controller) = host().connect(options.clone()).await
+            && let Ok(namespace) = controller.namespace(1).await
+        {
+            break (controller, namespace);
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60));
+    };
     target.change(|fake| fake.manners.silent = true);
     let buf = controller.alloc(8192).unwrap();
     let options = WriteOptions::default();
@@ -258,10 +266,10 @@ async fn a_target_that_hangs_fails_every_call_with_its_keep_alive() {
     options.keep_alive = Duration::from_secs(1);
     let controller = host().connect(options).await.unwrap();
     let namespace = controller.namespace(1).await.unwrap();
-    let hangs = Duration::from_secs(8);
-    let hang: Change = Box::new(move |_| std::thread::sleep(hangs));
+    // Until all calls have failed: it never gets as far as a command's own time-out.
+    let (goes_on, hangs) = mpsc::channel::<()>();
+    let hang: Change = Box::new(move |_| drop(hangs.recv()));
     target.changes.as_ref().unwrap().send(hang).unwrap();
-    let begin = Instant::now();
     let calls = (0..4).map(|_| {
         let (namespace, buf) = (namespace.clone(), controller.alloc(4096).unwrap());
         tokio::spawn(async move { namespace.read(0, buf).await })
@@ -279,8 +287,7 @@ async fn a_target_that_hangs_fails_every_call_with_its_keep_alive() {
         );
         assert!(buf.is_some());
     }
-    assert!(begin.elapsed() < hangs, "{:?}", begin.elapsed());
-    drop(controller);
+    drop((goes_on, controller));
 }
 
 #[test]

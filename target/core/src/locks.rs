@@ -509,7 +509,7 @@ mod tests {
             // Its own storage: it has to wait, and is blocked.
             let _ = told.send(two.blocks(7, &(0..512), NOW, &mut None));
         });
-        let patience = Duration::from_secs(10);
+        let patience = Duration::from_secs(60);
         let elsewhere = hears.recv_timeout(patience);
         drop(table);
         assert_eq!(elsewhere, Ok(false));

@@ -97,9 +97,19 @@ fn each(before: u64, after: u64, count: u32) -> f64 {
 }
 
 fn in_use(target: &Target) -> u64 {
-    // What is measured may still be on its way.
-    std::thread::sleep(std::time::Duration::from_millis(200));
-    own_kib(target.pid())
+    settled(target.pid())
+}
+
+/// KiB of a process once they stay the same: what is measured may be on its way.
+fn settled(pid: u32) -> u64 {
+    let mut seen = [0; 4];
+    let same = || {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        seen.rotate_left(1);
+        seen[3] = own_kib(pid);
+        seen.iter().all(|one| *one == seen[3]).then_some(seen[3])
+    };
+    eventually(same).unwrap()
 }
 
 /// A target with a reactor on each of these cores.
@@ -202,7 +212,7 @@ fn both_sides_of_a_connection_for_each_medium() {
         let setup = setup.provider("[\"iwarp\", \"shm\"]");
         let target = setup.start();
         let (first, _pipe) = waiting(&target, &setup, medium, 1);
-        let (host, before) = (own_kib(first.pid()), in_use(&target));
+        let (host, before) = (settled(first.pid()), in_use(&target));
         as_documented(
             "nvmeof write with one I/O queue pair",
             column,
@@ -211,7 +221,7 @@ fn both_sides_of_a_connection_for_each_medium() {
         let (second, _pipe) = waiting(&target, &setup, medium, 13);
         let target_side = each(before, in_use(&target), 14);
         as_documented("target, for each queue pair of a host", column, target_side);
-        let host_side = each(host, own_kib(second.pid()), 12);
+        let host_side = each(host, settled(second.pid()), 12);
         as_documented("initiator, for each I/O queue pair", column, host_side);
     }
 }

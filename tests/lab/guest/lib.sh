@@ -119,9 +119,11 @@ field() {
     jq -er "$1"
 }
 
-# wait_for SECONDS COMMAND... : until the command succeeds.
+# wait_for SECONDS COMMAND... : until the command succeeds. On a machine that has other
+# work it may take a minute whatever it is.
 wait_for() {
-    local seconds=$1 until=$((SECONDS + $1))
+    local seconds=$(($1 > 60 ? $1 : 60))
+    local until=$((SECONDS + seconds))
     shift
     until "$@" >/dev/null 2>&1; do
         [ "$SECONDS" -le "$until" ] || fail "not within $seconds s: $*"

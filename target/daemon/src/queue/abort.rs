@@ -1,5 +1,6 @@
 //! Commands that are ended while they wait: aborted, or their namespace was removed.
 
+use nvmeof_backend::{Op, Request as DiskRequest};
 use nvmeof_target_core::{Action, IoKind};
 use nvmeof_wire::Sqe;
 use nvmeof_wire::sqe::Fuse;
@@ -126,7 +127,9 @@ impl Edge {
         waits
     }
 
-    /// It waits for room on its disk: not any more.
+    /// It waits for room on its disk: not any more. Of what has several operations only
+    /// one that reads is taken back: those before it of a Verify or a Copy are done, which
+    /// an Abort may leave so, as between two pieces.
     fn take_from_backlog(&mut self, slot: Place, io: &mut Io<'_>) -> bool {
         let queue = self.place;
         let tag = Tag { queue, slot }.to_bits();
@@ -134,10 +137,11 @@ impl Edge {
         let Some(job) = self.slots.get(slot) else {
             return false;
         };
-        if !job.request.is_one_operation() {
-            return false;
-        }
-        let Some((_, request)) = io.backlog.remove(host, |(_, one)| one.tag == tag) else {
+        let one_operation = job.request.is_one_operation();
+        let is_it = |(_, one): &(u32, DiskRequest)| {
+            one.tag == tag && (one_operation || matches!(one.op, Op::Read { .. }))
+        };
+        let Some((_, request)) = io.backlog.remove(host, is_it) else {
             return false;
         };
         self.on_disk = self.on_disk.saturating_sub(1);

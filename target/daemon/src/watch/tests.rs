@@ -331,7 +331,7 @@ fn a_server_is_watched_from_its_start() {
     // A busy machine may not let them answer in the time that they have.
     let mut snapshots = (0..60).map(|_| watch.snapshot());
     let snapshot = snapshots.find(|all| all.reactors.iter().all(|one| one.answered));
-    let snapshot = snapshot.expect("reactors that answer");
+    let snapshot = snapshot.unwrap();
     let numbers = snapshot.reactors.iter().map(|one| one.reactor);
     assert_eq!(numbers.collect::<Vec<_>>(), [0, 1]);
     let [namespace] = &snapshot.namespaces[..] else {

@@ -136,13 +136,16 @@ fn a_command_that_waits_for_room_on_the_disk_is_aborted() {
     settle(&mut bench, &mut host);
     let second = host.send_with(qp, command(io::WRITE, 8, 8), &data);
     let third = host.send(qp, command(io::VERIFY, 0, 8), &[]);
+    // The first of several pieces.
+    let fourth = host.send(qp, command(io::VERIFY, 0, 1024), &[]);
+    let fifth = host.send_with(qp, command(io::COMPARE, 0, 8), &data);
     settle(&mut bench, &mut host);
     assert!(!abort(&mut bench, &mut host, admin, first));
-    assert!(abort(&mut bench, &mut host, admin, second));
-    assert_eq!(
-        run(&mut bench, &mut host, second).0.status(),
-        Status::ABORT_REQUESTED
-    );
+    for waits in [second, fourth, fifth] {
+        assert!(abort(&mut bench, &mut host, admin, waits));
+        let status = run(&mut bench, &mut host, waits).0.status();
+        assert_eq!(status, Status::ABORT_REQUESTED);
+    }
     bench.reactor.storage_mut().hold = false;
     for sent in [first, third] {
         assert!(run(&mut bench, &mut host, sent).0.status().is_success());
