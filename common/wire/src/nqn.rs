@@ -119,8 +119,8 @@ impl Nqn {
             if matches!(at, 4 | 6 | 8 | 10) {
                 name.push(b'-');
             }
-            name.push(HEX_DIGITS[usize::from(byte >> 4)]);
-            name.push(HEX_DIGITS[usize::from(byte & 0xf)]);
+            name.push(hex_digit(byte >> 4));
+            name.push(hex_digit(byte & 0xf));
         }
         name
     }
@@ -183,7 +183,6 @@ impl Nqn {
     }
 }
 
-const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 const DISCOVERY_LEN: u8 = 36;
 const _: () = assert!(DISCOVERY.len() == DISCOVERY_LEN as usize);
 const _: () = assert!(NQN_MAX <= u8::MAX as usize);
@@ -195,6 +194,14 @@ fn name_of(field: &[u8; NQN_FIELD]) -> Result<&str, NqnError> {
         .ok_or(NqnError::NotTerminated)?;
     let name = field.get(..end).unwrap_or_default();
     core::str::from_utf8(name).map_err(|_| NqnError::NotUtf8)
+}
+
+/// Of a number below 16.
+fn hex_digit(number: u8) -> u8 {
+    match number {
+        0..=9 => b'0' + number,
+        _ => b'a' + (number & 0xf) - 10,
+    }
 }
 
 fn check_form(name: &str) -> Result<(), NqnError> {
