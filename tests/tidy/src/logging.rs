@@ -135,7 +135,7 @@ mod tests {
                 tracing::warn!(%peer, "it failed");
                 tracing::warn!(%peer, left_out, "it failed again");
                 of_peer!(warn, self, "it is gone");
-                of_peer!(info, self, disk = 1, left_out, "it came");
+                of_peer!(info, self, disk = op.disk, left_out, "it came");
                 of_peer!(debug, self, "who reads this has the code");
                 limited!(info, self, log, now, "it came: {why}");
             }

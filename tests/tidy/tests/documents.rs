@@ -229,7 +229,32 @@ const NOT_AT_WILL: &[(&str, &str)] = &[
          {process}` has it go on, its end gives the memory back",
         "once for a connection of a permitted process, after seconds",
     ),
+    ("a queue pair cannot be stopped: {error}", DEVICE),
+    ("a shared receive is refused: {error}", DEVICE),
+    ("memory cannot be exposed: {error}", DEVICE),
+    (
+        "memory for an RDMA Read cannot be registered: {error}",
+        DEVICE,
+    ),
+    ("no memory window: {error}", DEVICE),
+    (
+        "no shared receive queue, each queue pair gets receives of its own: {error}",
+        DEVICE,
+    ),
+    ("port is down", DEVICE),
+    ("port is up", DEVICE),
+    ("the RDMA device is back, listening again", DEVICE),
+    ("the RDMA device is gone", DEVICE),
+    (
+        "the RDMA device of this listener is gone; trying every second until it is back",
+        DEVICE,
+    ),
+    ("{reason}", DEVICE),
+    ("epoll does not change what it tells", KERNEL),
+    ("epoll does not take a connection", KERNEL),
 ];
+const DEVICE: &str = "a device fails or changes its state";
+const KERNEL: &str = "the kernel has no memory";
 
 #[test]
 fn every_line_that_a_peer_provokes_is_limited() {
