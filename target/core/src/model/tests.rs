@@ -58,7 +58,7 @@ fn names_and_hosts() {
     );
     let host = |spec: &mut SubsystemSpec| spec.allowed_hosts = vec![DISK.into()];
     assert_eq!(refused(host), (here, "allow_any_host"));
-    let bad = |spec: &mut SubsystemSpec| spec.allowed_hosts = vec!["x".into()];
+    let bad = |spec: &mut SubsystemSpec| spec.allowed_hosts = vec!["a\nb".into()];
     assert_eq!(refused(bad), (here, "allowed_hosts"));
     let twice = build(Limits::default(), &[port()], &[subsystem(), subsystem()]).unwrap_err();
     assert_eq!((twice.place, twice.key), (Place::Subsystem(1), "nqn"));
@@ -140,7 +140,7 @@ fn groups_and_hosts_of_namespaces() {
         let change = |spec: &mut SubsystemSpec| spec.namespaces[1].ana_group = group;
         assert_eq!(refused(change), (second, "ana_group"));
     }
-    for hosts in [vec![], vec!["x".to_owned()]] {
+    for hosts in [vec![], vec!["a\nb".to_owned()]] {
         let change = |spec: &mut SubsystemSpec| spec.namespaces[1].hosts = Some(hosts);
         assert_eq!(refused(change), (second, "hosts"));
     }

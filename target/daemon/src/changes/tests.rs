@@ -180,7 +180,7 @@ fn what_is_refused_changes_nothing_and_is_named() {
     let _ = daemon.edit(add("ram:2M")).unwrap();
     let (state, shown) = (scene.state(), daemon.keeper.show().text);
     let missing = scene.path("missing").display().to_string();
-    let bad_host = || vec![deny("any"), allow("no name")];
+    let bad_host = || vec![deny("any"), allow("no\nname")];
     let port = |address: &str| Edit::PortAdd {
         address: address.to_owned(),
         provider: Vec::new(),
@@ -201,7 +201,7 @@ fn what_is_refused_changes_nothing_and_is_named() {
         ),
         (vec![add("ram:3M"), add(&missing)], &["path: "]),
         (vec![add("ram:what")], &["path: "]),
-        (bad_host(), &["allowed_hosts", "no name"]),
+        (bad_host(), &["allowed_hosts", "control character"]),
         (vec![deny(HOST)], &["allow_any_host", "--only"]),
         (vec![allow(HOST)], &["allow_any_host"]),
         (vec![port("10.0.0.1")], &["port add", "traddr"]),

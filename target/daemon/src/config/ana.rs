@@ -139,12 +139,7 @@ path = "ram:1M"
             ),
             ("ana_group = 3", "ana_group = 200", 18, "ana_group"),
             ("[\"nqn.2026-11.org.example:host\"]", "[]", 19, "hosts"),
-            (
-                "[\"nqn.2026-11.org.example:host\"]",
-                "[\"me\"]",
-                19,
-                "hosts",
-            ),
+            ("[\"nqn.2026-11.org.example:host\"]", "[\"\"]", 19, "hosts"),
         ] {
             assert!(GOOD.contains(from), "{from}");
             let error = parse(&GOOD.replacen(from, to, 1)).unwrap_err().to_string();

@@ -167,7 +167,7 @@ fn what_cannot_come_along_is_told_with_its_place_and_a_remedy() {
         ("/ports/0/addr/adrfam", json!("ib"), "ports[0].addr.adrfam"),
         (
             "/ports/0/addr/traddr",
-            json!("fe80::1%eth0"),
+            json!("fd00::1%eth0"),
             "ports[0].addr.traddr",
         ),
         ("/ports/0/addr/trsvcid", json!("x"), "ports[0].addr.trsvcid"),

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use nvmeof_target_core::metrics::Ledger;
 use nvmeof_target_core::{Limit, Limits, Model, Target};
+use nvmeof_wire::text::Escaped;
 
 use super::*;
 use crate::mailbox::{Mailbox, Order};
@@ -125,11 +126,10 @@ fn full() -> Snapshot {
 
 fn value(families: &[Family], name: &str, labels: &[(&str, &str)]) -> f64 {
     let mut samples = families.iter().flat_map(|family| &family.samples);
-    let wanted = |label: &(&str, &str), sample: &exposition::Sample| {
-        sample
-            .labels
-            .iter()
-            .any(|(key, value)| (key.as_str(), value.as_str()) == *label)
+    // A name is told with what is hidden escaped, and each backslash as two.
+    let wanted = |(key, value): &(&str, &str), sample: &exposition::Sample| {
+        let told = Escaped(value).to_string();
+        sample.labels.get(*key) == Some(&told)
     };
     let found = samples.find(|one| one.name == name && labels.iter().all(|it| wanted(it, one)));
     found.unwrap_or_else(|| panic!("{name} {labels:?}")).value

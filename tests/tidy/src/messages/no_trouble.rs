@@ -54,6 +54,7 @@ pub(super) const NO_TROUBLE: &[&str] = &[
     "… bytes of buffers registered with io_uring",
     "on namespace …, … blocks from …",
     "-a … -s …",
+    "-a …%… -s …",
     "a target on this host, in …",
     "===== Discovery Log Entry … =====",
     "===== Entry … =====",

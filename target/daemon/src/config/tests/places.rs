@@ -35,7 +35,7 @@ fn an_error_says_its_key_with_the_tables_before_it() {
     for (from, to, line, key) in [
         ("traddr = ", "traddr = 1 # ", 2, "port.traddr"),
         ("traddr = ", "colour = ", 2, "port.colour"),
-        ("nqn = ", "nqn = \"bad\" # ", 7, "subsystem.nqn"),
+        ("nqn = ", "nqn = \"\" # ", 7, "subsystem.nqn"),
         ("nqn = ", "# ", 6, "subsystem.nqn"),
         ("allow_any_host = true", "", 6, "subsystem.allowed_hosts"),
         ("nsid = 1", "nsid = 0", 10, "subsystem.namespace.nsid"),
@@ -51,7 +51,7 @@ fn an_error_says_its_key_with_the_tables_before_it() {
             11,
             "subsystem.namespace.colour",
         ),
-        ("", "[discovery]\nnqn = \"bad\"\n", 2, "discovery.nqn"),
+        ("", "[discovery]\nnqn = \"\"\n", 2, "discovery.nqn"),
         ("", "[limits]\ncolour = 1\n", 2, "limits.colour"),
     ] {
         let error = parse(&GOOD.replacen(from, to, 1)).unwrap_err();
