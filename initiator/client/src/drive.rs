@@ -1,6 +1,8 @@
 //! A polled queue shared between the tasks that call it and the task that
 //! drives it.
 
+mod queues;
+
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -19,7 +21,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
 use crate::error::{Error, MachineError, UsageError};
-use crate::polled::{AdminQueue, Call, Done, IoQueue, SubmitError};
+use crate::polled::{Call, Done, SubmitError};
 
 /// What driving a queue needs of it.
 pub(crate) trait Drive: Send + 'static {
@@ -539,91 +541,4 @@ fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
 fn no_runtime(error: io::Error) -> MachineError {
     MachineError::Internal(format!("the queue's descriptor cannot be watched: {error}"))
-}
-
-impl Drive for IoQueue {
-    fn submit(&mut self, call: Call, now: Duration) -> Result<(), Refused<Call, SubmitError>> {
-        Self::submit_call(self, call, now)
-    }
-    fn submit_now(&mut self, now: Duration) {
-        Self::submit_now(self, now);
-    }
-    fn poll(&mut self, now: Duration, done: &mut Vec<Done>) -> bool {
-        Self::poll(self, now, done)
-    }
-    fn in_flight(&self) -> usize {
-        self.connection().in_flight()
-    }
-    fn is_ready(&self) -> bool {
-        Self::is_ready(self)
-    }
-    fn is_closed(&self) -> bool {
-        Self::is_closed(self)
-    }
-    fn error(&self) -> Option<&Error> {
-        Self::error(self)
-    }
-    fn next_deadline(&self) -> Option<Duration> {
-        Self::next_deadline(self)
-    }
-    fn rest(&mut self) {
-        Self::rest(self);
-    }
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        Self::wait_fd(self)
-    }
-    fn finish(&mut self, _now: Duration) {
-        self.close();
-    }
-    fn fail(&mut self, why: Error) {
-        self.close_because(why);
-    }
-    fn abandon(&mut self) {
-        self.close_undriven();
-    }
-}
-
-/// How long a controller may take to shut down.
-const SHUTDOWN: Duration = Duration::from_secs(5);
-
-impl Drive for AdminQueue {
-    fn submit(&mut self, call: Call, now: Duration) -> Result<(), Refused<Call, SubmitError>> {
-        Self::submit(self, call, now)
-    }
-    fn submit_now(&mut self, now: Duration) {
-        Self::submit_now(self, now);
-    }
-    fn poll(&mut self, now: Duration, done: &mut Vec<Done>) -> bool {
-        Self::poll(self, now, done)
-    }
-    fn in_flight(&self) -> usize {
-        self.connection().in_flight()
-    }
-    fn is_ready(&self) -> bool {
-        self.info().is_some()
-    }
-    fn is_closed(&self) -> bool {
-        Self::is_closed(self)
-    }
-    fn error(&self) -> Option<&Error> {
-        Self::error(self)
-    }
-    fn next_deadline(&self) -> Option<Duration> {
-        Self::next_deadline(self)
-    }
-    fn rest(&mut self) {
-        Self::rest(self);
-    }
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        Self::wait_fd(self)
-    }
-    fn finish(&mut self, now: Duration) {
-        self.shutdown(now, SHUTDOWN);
-    }
-    fn fail(&mut self, _why: Error) {
-        self.close();
-    }
-    fn abandon(&mut self) {
-        self.close_undriven();
-    }
 }

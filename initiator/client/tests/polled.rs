@@ -7,6 +7,8 @@
     reason = "tests"
 )]
 
+#[path = "polled/association.rs"]
+mod association;
 mod fake;
 
 use std::collections::VecDeque;
@@ -521,80 +523,6 @@ fn nobody_there_is_an_error_that_says_so() {
     let error = admin.error().unwrap().to_string();
     assert!(error.contains("nobody listens on 10.0.0.1:4421"), "{error}");
     assert!(error.contains("is nvmeof-target running"), "{error}");
-}
-
-#[test]
-fn the_controller_is_kept_alive_and_given_up_when_it_is_deaf() {
-    let mut world = World::new(9);
-    let mut admin = world.ready_admin();
-    let mut done = Vec::new();
-    let start = world.net.now();
-    while world.net.now() < start + Duration::from_secs(60) {
-        while admin.poll(world.net.now(), &mut done) {}
-        world.turn(admin.next_deadline());
-    }
-    assert!(admin.error().is_none());
-    world.target.manners.deaf = true;
-    while !admin.is_closed() {
-        while admin.poll(world.net.now(), &mut done) {}
-        world.turn(admin.next_deadline());
-    }
-    let error = admin.error().unwrap().to_string();
-    assert!(error.contains("did not answer Keep Alive"), "{error}");
-    assert!(world.net.now() < start + Duration::from_secs(60 + 10));
-}
-
-#[test]
-fn io_calls_end_with_the_association_when_keep_alive_fails() {
-    let mut world = World::new(9);
-    world.options.keep_alive = Duration::from_secs(4);
-    let mut admin = world.ready_admin();
-    let mut queues = [1, 2].map(|_| world.ready_io(&admin, 8));
-    for queue in &mut queues {
-        queue.join(admin.association());
-    }
-    world.target.manners.silent = true;
-    let submitted = world.net.now();
-    for (user, queue) in (0..).zip(&mut queues) {
-        let buf = world.buf(BLOCK);
-        let read = run(Operation::Read, 0, 1);
-        queue.submit(read, Some(buf), user, submitted).unwrap();
-    }
-    // The target hangs as a whole.
-    world.alive = false;
-    let (mut done, mut none) = (Vec::new(), Vec::new());
-    while done.len() < 2 {
-        while admin.poll(world.net.now(), &mut none) {}
-        let mut deadline = admin.next_deadline();
-        for queue in &mut queues {
-            while queue.poll(world.net.now(), &mut done) {}
-            deadline = deadline.into_iter().chain(queue.next_deadline()).min();
-        }
-        world.turn(deadline);
-        let waited = world.net.now() - submitted;
-        assert!(waited < Duration::from_secs(9), "{waited:?}: {done:?}");
-    }
-    done.sort_by_key(|call| call.user);
-    for (user, call) in (0..).zip(&done) {
-        assert_eq!(
-            (call.user, call.buf.as_ref().map(|buf| buf.len())),
-            (user, Some(BLOCK))
-        );
-        assert!(matches!(cause(&call.result), LostCause::KeepAlive { .. }));
-        let text = call.result.as_ref().unwrap_err().to_string();
-        assert!(
-            text.starts_with("controller 1 at 10.0.0.1:4420 did not answer Keep Alive within 4 s"),
-            "{text}"
-        );
-    }
-    for queue in &mut queues {
-        let now = world.net.now();
-        let refused = queue.submit(run(Operation::Read, 0, 1), Some(world.buf(BLOCK)), 9, now);
-        assert!(matches!(
-            refused.unwrap_err().why,
-            SubmitError::NotConnected(_)
-        ));
-    }
 }
 
 #[test]
