@@ -323,7 +323,7 @@ impl Edge {
     pub(crate) fn completed(&mut self, completion: Completion, io: &mut Io<'_>) {
         let slot = Tag::from_bits(completion.tag.0).slot;
         if !completion.outcome.is_success() || self.state == State::Closing {
-            return self.returned(slot, completion.buf);
+            return self.returned(slot, completion.buf.is_some());
         }
         match completion.kind {
             WorkKind::Send => {

@@ -278,10 +278,11 @@ impl Edge {
         }
     }
 
-    /// Nothing comes of work on a queue that closes; its buffer goes back.
+    /// Nothing comes of work on a queue that closes. The buffer that the provider had,
+    /// if it had one, is back.
     #[cold]
-    pub(super) fn returned(&mut self, slot: Place, buf: Option<Buf>) {
-        if buf.is_some()
+    pub(super) fn returned(&mut self, slot: Place, had_buffer: bool) {
+        if had_buffer
             && let Some(job) = self.slots.get(slot)
             && job.lent != Lent::Capsule
         {
