@@ -268,7 +268,9 @@ async fn a_target_that_hangs_fails_every_call_with_its_keep_alive() {
     let namespace = controller.namespace(1).await.unwrap();
     // Until all calls have failed: it never gets as far as a command's own time-out.
     let (goes_on, hangs) = mpsc::channel::<()>();
-    let hang: Change = Box::new(move |_| drop(hangs.recv()));
+    let hang: Change = Box::new(move |_| {
+        let _ = hangs.recv();
+    });
     target.changes.as_ref().unwrap().send(hang).unwrap();
     let calls = (0..4).map(|_| {
         let (namespace, buf) = (namespace.clone(), controller.alloc(4096).unwrap());
