@@ -300,7 +300,7 @@ fn numbers_say_nothing_of_namespaces_of_other_hosts() {
         ..namespace(5000)
     };
     let switched_off = crate::NamespaceSpec {
-        state: crate::NamespaceState::Disabled,
+        state: NamespaceState::Disabled,
         ..namespace(2000)
     };
     let mut spec = two_groups();
