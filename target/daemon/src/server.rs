@@ -201,6 +201,7 @@ impl Server {
             );
         }
         let watch = Watch::new(target.clone(), watched, ledger, providers.clone());
+        let watch = watch.with_borrowed(&config.shm().borrowed);
         let reactors = Reactors::new(Arc::clone(&mailboxes), providers, means, memory);
         let manager = Manager::new(target, reactors, config, ports, pool, remembered);
         manager.remember();
