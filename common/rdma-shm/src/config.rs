@@ -7,12 +7,13 @@ use std::time::Duration;
 use nix::unistd::geteuid;
 use nvmeof_rdma::Limits;
 
+use crate::borrowed::Borrowed;
 use crate::channel::MOST_GRANTS;
 use crate::ring::{MAX_RING, MIN_RING};
 
 /// Where the sockets of services are: only root makes folders there.
 pub const SYSTEM_FOLDER: &str = "/run/nvmeof";
-const ROOT: u32 = 0;
+pub(crate) const ROOT: u32 = 0;
 
 /// To whom we give our memory, to use it in place: on connections that we make.
 /// Whoever has it can read and write all of the pools that are registered, so
@@ -47,8 +48,11 @@ pub struct ShmConfig {
     /// To whom we give our memory.
     pub give: Give,
     /// Bytes of peers' memory that we map at most, on connections that were made
-    /// to us; 0 for none. Beyond that payload is copied through rings.
+    /// to us; 0 for none. A quarter of that for a user that is neither ours nor root.
+    /// Beyond that payload is copied through rings.
     pub mapped: usize,
+    /// What is mapped, by all providers of this configuration and its clones.
+    pub borrowed: Borrowed,
     /// How long after the last work a connection is looked at in each poll, unless its
     /// owner [rests](nvmeof_rdma::Provider::rest) before. After that its peer has to wake
     /// us, which costs it a system call.
@@ -77,7 +81,8 @@ impl Default for ShmConfig {
             mode: 0o600,
             ring: 512 << 10,
             give: Give::SameUser,
-            mapped: 1 << 40,
+            mapped: 1 << 30,
+            borrowed: Borrowed::default(),
             spin: Duration::from_micros(50),
             handshake: Duration::from_secs(10),
             linger: Duration::from_secs(1),

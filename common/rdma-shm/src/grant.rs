@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use nvmeof_memory::{Buf, Foreign, Lender};
+use nvmeof_memory::{Buf, ForeignRegion, Lender, SharedError};
 use nvmeof_rdma::{Fault, RemoteKey, RemoteSlice, Rights};
 
 use crate::channel::Channel;
@@ -135,7 +135,7 @@ impl Taken {
         len: u64,
         fd: Option<BorrowedFd<'_>>,
         channel: &Channel,
-        (foreign, most): (&mut Foreign, usize),
+        map: impl FnOnce(BorrowedFd<'_>, usize) -> Result<Option<ForeignRegion>, SharedError>,
     ) -> Result<bool, Fault> {
         let wrong = |text: String| fault(codes::REGION, text);
         let next = self.regions.len();
@@ -145,7 +145,7 @@ impl Taken {
         }
         let fd = fd.ok_or_else(|| wrong(format!("region {number} came without memory")))?;
         let size = usize::try_from(len).map_err(|_| wrong(format!("a region of {len} bytes")))?;
-        let mapped = foreign.map(fd, size, most);
+        let mapped = map(fd, size);
         let mapped = mapped.map_err(|error| wrong(format!("region {number}: {error}")))?;
         let room = mapped.is_some();
         let lender = mapped.map(|region| channel.lender(region, Arc::clone(&self.alive)));

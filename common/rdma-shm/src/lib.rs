@@ -33,6 +33,7 @@
 //! [`wait_fd`](nvmeof_rdma::Provider::wait_fd).
 #![forbid(unsafe_code)]
 
+mod borrowed;
 mod channel;
 mod config;
 mod conn;
@@ -50,6 +51,7 @@ mod provider;
 mod record;
 mod ring;
 
+pub use borrowed::Borrowed;
 pub use config::{Give, SYSTEM_FOLDER, ShmConfig, own_folder};
 pub use probing::{Nobody, probe};
 pub use provider::Shm;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent};
-use nvmeof_memory::{Buf, Foreign, Region};
+use nvmeof_memory::{Buf, Region};
 use nvmeof_rdma::{
     Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
     PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Sparingly,
@@ -50,9 +50,8 @@ struct Core {
     /// Empty, kept for its memory.
     ready: Vec<EpollEvent>,
     keys: KeyTable,
-    /// Our memory that peers may use, and memory of peers that we use.
+    /// Our memory that peers may use.
     given: Given,
-    foreign: Foreign,
     /// Connections that were not accepted yet, and, oldest first, those that
     /// may have said nothing.
     pending: u32,
@@ -95,7 +94,6 @@ impl Shm {
             ready: Vec::new(),
             keys: KeyTable::new(config.limits.max_exposed, seed),
             given: Given::default(),
-            foreign: Foreign::default(),
             pending: 0,
             silent: VecDeque::new(),
             listed: Vec::new(),

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-use io_uring::Submitter;
+use io_uring::{Submitter, squeue};
 use nix::errno::Errno;
 
 use crate::start::errno_of;
@@ -33,16 +33,42 @@ pub(crate) struct Files {
     places: Vec<Place>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Place {
     generation: u32,
     file: Option<File>,
+    /// Of each operation on it.
+    flags: squeue::Flags,
+}
+
+/// Who begins operations on a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begins {
+    /// The thread that submits them, as far as the kernel says that it need not wait.
+    Submitter,
+    /// A worker thread of the kernel (`IOSQE_ASYNC`): for files on which the kernel waits
+    /// though it was asked not to. Closing such a file may wait as well.
+    Worker,
+}
+
+/// Closes `file` in a thread of its own: close(2) waits for the server of some file
+/// systems (FUSE sends FLUSH with each close).
+pub fn close_elsewhere(file: File) {
+    let thread = std::thread::Builder::new().name("close".to_owned());
+    // Without a thread it is closed here, which is late at worst.
+    let _ = thread.spawn(move || drop(file));
 }
 
 impl Files {
     pub(crate) fn new(count: u32) -> Self {
         Self {
-            places: (0..count).map(|_| Place::default()).collect(),
+            places: (0..count)
+                .map(|_| Place {
+                    generation: 0,
+                    file: None,
+                    flags: squeue::Flags::empty(),
+                })
+                .collect(),
         }
     }
 
@@ -51,6 +77,7 @@ impl Files {
         &mut self,
         submitter: &Submitter<'_>,
         file: File,
+        begins: Begins,
     ) -> Result<FileId, FileTableFull> {
         let full = FileTableFull::Full(self.places.len());
         let mut free = (0u32..).zip(&mut self.places);
@@ -61,6 +88,10 @@ impl Files {
             .register_files_update(index, &[file.as_raw_fd()])
             .map_err(|error| FileTableFull::Kernel(errno_of(&error)))?;
         place.file = Some(file);
+        place.flags = match begins {
+            Begins::Submitter => squeue::Flags::empty(),
+            Begins::Worker => squeue::Flags::ASYNC,
+        };
         Ok(FileId {
             index,
             generation: place.generation,
@@ -81,10 +112,23 @@ impl Files {
         Some(file)
     }
 
-    /// Place in the kernel's table of a file that is still there.
-    pub(crate) fn place(&self, id: FileId) -> Option<u32> {
+    /// Place in the kernel's table of a file that is still there, and the flags of
+    /// operations on it.
+    pub(crate) fn place(&self, id: FileId) -> Option<(u32, squeue::Flags)> {
         let place = self.places.get(id.index as usize)?;
         let known = place.generation == id.generation && place.file.is_some();
-        known.then_some(id.index)
+        known.then_some((id.index, place.flags))
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        for place in &mut self.places {
+            if place.flags.contains(squeue::Flags::ASYNC)
+                && let Some(file) = place.file.take()
+            {
+                close_elsewhere(file);
+            }
+        }
     }
 }

@@ -25,7 +25,7 @@ mod slots;
 mod start;
 
 pub use alignment::{DirectAlignment, direct_alignment};
-pub use files::{FileId, FileTableFull};
+pub use files::{Begins, FileId, FileTableFull, close_elsewhere};
 pub use fixed::{LeftOut, Registered};
 pub use operation::{Refused, Why, WriteMode};
 pub use polled::PolledError;

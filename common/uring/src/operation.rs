@@ -67,7 +67,7 @@ impl Ring {
         if let Some((ring, file)) = self.polled_at(file) {
             return ring.read(tag, file, offset, buf);
         }
-        let (file, len) = match self.transfer(file, &buf) {
+        let (file, flags, len) = match self.transfer(file, &buf) {
             Ok(checked) => checked,
             Err(why) => return Err(Refused { why, back: buf }),
         };
@@ -79,7 +79,7 @@ impl Ring {
                 .build(),
             None => opcode::Read::new(file, start, len).offset(offset).build(),
         };
-        self.start_with(tag, buf, entry)
+        self.start_with(tag, buf, entry.flags(flags))
     }
 
     /// Writes the view of `buf` to `file` from byte `offset` on. Its
@@ -101,11 +101,11 @@ impl Ring {
         {
             return ring.write(tag, file, offset, buf, mode);
         }
-        let (file, len) = match self.transfer(file, &buf) {
+        let (file, flags, len) = match self.transfer(file, &buf) {
             Ok(checked) => checked,
             Err(why) => return Err(Refused { why, back: buf }),
         };
-        let flags = match mode {
+        let durable = match mode {
             WriteMode::Normal => 0,
             WriteMode::Dsync => libc::RWF_DSYNC,
         };
@@ -113,14 +113,14 @@ impl Ring {
         let entry = match self.place(&buf) {
             Some(place) => opcode::WriteFixed::new(file, start, len, place)
                 .offset(offset)
-                .rw_flags(flags)
+                .rw_flags(durable)
                 .build(),
             None => opcode::Write::new(file, start, len)
                 .offset(offset)
-                .rw_flags(flags)
+                .rw_flags(durable)
                 .build(),
         };
-        self.start_with(tag, buf, entry)
+        self.start_with(tag, buf, entry.flags(flags))
     }
 
     /// Waits for the medium to have everything written to `file` before: with
@@ -167,10 +167,10 @@ impl Ring {
         place
     }
 
-    fn transfer(&self, file: FileId, buf: &Buf) -> Result<(types::Fixed, u32), Why> {
-        let place = self.files.place(file).ok_or(Why::UnknownFile)?;
+    fn transfer(&self, file: FileId, buf: &Buf) -> Result<(types::Fixed, squeue::Flags, u32), Why> {
+        let (place, flags) = self.files.place(file).ok_or(Why::UnknownFile)?;
         let len = u32::try_from(buf.len()).map_err(|_| Why::TooLong)?;
-        Ok((types::Fixed(place), len))
+        Ok((types::Fixed(place), flags, len))
     }
 
     fn start_with(&mut self, tag: u64, buf: Buf, entry: squeue::Entry) -> Result<(), Refused<Buf>> {
@@ -195,8 +195,8 @@ impl Ring {
     ) -> Result<(), Refused<()>> {
         let refused = |why| Refused { why, back: () };
         let place = self.files.place(file);
-        let place = place.ok_or_else(|| refused(Why::UnknownFile))?;
-        let entry = entry(types::Fixed(place));
+        let (place, flags) = place.ok_or_else(|| refused(Why::UnknownFile))?;
+        let entry = entry(types::Fixed(place)).flags(flags);
         // SAFETY: the entry names no memory and a registered file.
         unsafe { self.start(InFlight { tag, buf: None }, entry) }.map_err(|_| refused(Why::Full))
     }

@@ -17,7 +17,7 @@ use crate::lent::Lent;
 use crate::polled::Polled;
 use crate::slots::{InFlight, Slots};
 use crate::start::{MODES, errno_of, start};
-use crate::{FileId, FileTableFull, LeftOut, Mode, Registered, RingConfig, RingError};
+use crate::{Begins, FileId, FileTableFull, LeftOut, Mode, Registered, RingConfig, RingError};
 
 /// One io_uring, for the thread that made it.
 ///
@@ -119,10 +119,12 @@ impl Ring {
         let (mut ring, mode) = start(config, modes, polls)?;
         let wake = wake_on(&mut ring).map_err(RingError::EventFd)?;
         let longest = ring.params().cq_entries();
+        let in_flight = config.in_flight.clamp(1, longest);
+        allow_workers(&ring, in_flight);
         Ok(Self {
             ring,
             mode,
-            slots: Slots::new(config.in_flight.clamp(1, longest)),
+            slots: Slots::new(in_flight),
             wake: Arc::new(wake),
             armed: false,
             files: Files::new(config.files),
@@ -204,7 +206,15 @@ impl Ring {
     /// # Errors
     /// [`FileTableFull`].
     pub fn add_file(&mut self, file: File) -> Result<FileId, FileTableFull> {
-        self.files.add(&self.ring.submitter(), file)
+        self.add_file_as(file, Begins::Submitter)
+    }
+
+    /// The same, and who begins operations on it.
+    ///
+    /// # Errors
+    /// [`FileTableFull`].
+    pub fn add_file_as(&mut self, file: File, begins: Begins) -> Result<FileId, FileTableFull> {
+        self.files.add(&self.ring.submitter(), file, begins)
     }
 
     /// Takes a file out of the ring. Operations started on it go on to their
@@ -457,6 +467,18 @@ impl AsFd for Ring {
         // SAFETY: the descriptor is open as long as the ring, which is borrowed.
         unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
     }
+}
+
+/// Has the kernel give a worker thread to each operation that waits in one, if it comes
+/// to that. The default is four for each processor, for all files of the thread together:
+/// a disk that does not answer would take them, and every flush of others would wait. The
+/// kernel makes one only when all it has are waiting, and ends it when it is idle. Source:
+/// `io_wq_create()` and `io_wqe_dec_running()` in io_uring/io-wq.c of Linux.
+fn allow_workers(ring: &IoUring, in_flight: u32) {
+    // Zero leaves the other kind as it is. Linux 5.15 was the first to have it.
+    let _ = ring
+        .submitter()
+        .register_iowq_max_workers(&mut [in_flight, 0]);
 }
 
 /// Has `ring` tell an eventfd when something is done, switched off at first.

@@ -2,11 +2,14 @@
 
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use nvmeof_uring::Ring;
 
+use crate::blocking::{ANSWERING, NoAnswer, OPENING, Opened, Questions, within};
 use crate::file::FileDisk;
 use crate::losses::Losses;
 use crate::null::NullDisk;
@@ -42,7 +45,10 @@ struct Claimed {
     name: Arc<str>,
     geometry: Geometry,
     source: Source,
+    storage: Option<Storage>,
     losses: Arc<Losses>,
+    /// To the file, whatever size it has.
+    questions: Arc<Questions>,
 }
 
 /// Which file or device it is: the same after a mount or when it is opened again,
@@ -66,7 +72,7 @@ impl Storage {
 }
 
 enum Source {
-    File(Arc<File>),
+    File(Arc<Opened>),
     Ram(Arc<RamStore>),
     Null,
 }
@@ -85,7 +91,7 @@ impl Claim {
         let name: Arc<str> = spec.to_string().into();
         let (geometry, source) = match spec {
             Spec::File { path, readonly } => {
-                let (file, geometry) = probe::open(path, *readonly, block_size)?;
+                let (file, geometry) = open(path, *readonly, block_size)?;
                 (geometry, Source::File(Arc::new(file)))
             }
             Spec::Ram { len, readonly } => {
@@ -112,7 +118,9 @@ impl Claim {
                 name,
                 geometry,
                 source,
+                storage,
                 losses,
+                questions: Arc::default(),
             }),
         })
     }
@@ -142,8 +150,18 @@ impl Claim {
     /// now, a claim of that size, `None` otherwise. Both have the one lock.
     ///
     /// # Errors
-    /// [`OpenError`] when that size cannot be served.
+    /// [`OpenError`] when that size cannot be served, or storage that may block does not
+    /// answer within a second.
     pub fn resized(&self) -> Result<Option<Self>, OpenError> {
+        if !self.geometry().may_block {
+            return self.resized_now();
+        }
+        let this = self.clone();
+        let answer = self.ask(ANSWERING, move || this.resized_now());
+        answer.map_err(|why| self.silent(why))?
+    }
+
+    fn resized_now(&self) -> Result<Option<Self>, OpenError> {
         let Some(file) = self.file() else {
             return Ok(None);
         };
@@ -152,6 +170,23 @@ impl Claim {
             return Ok(None);
         }
         self.with_size(size).map(Some)
+    }
+
+    /// What `ask` says of the storage, unless that takes longer than `patience`.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        ask: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, NoAnswer> {
+        let Claimed {
+            questions, name, ..
+        } = &*self.inner;
+        questions.ask(name, patience, ask)
+    }
+
+    fn silent(&self, why: NoAnswer) -> OpenError {
+        let path = self.name().into();
+        OpenError::Unresponsive { path, why }
     }
 
     /// The same with another size in bytes: of a file or block device as much as
@@ -166,7 +201,9 @@ impl Claim {
             name,
             geometry,
             source: Source::File(file),
+            storage: _,
             losses,
+            questions,
         } = &*self.inner
         else {
             return Ok(self.clone());
@@ -183,6 +220,7 @@ impl Claim {
             ),
             ..geometry.clone()
         };
+        let storage = storage_of(file, &geometry);
         Ok(Self {
             inner: Arc::new(Claimed {
                 identity: *identity,
@@ -190,7 +228,9 @@ impl Claim {
                 name: Arc::clone(name),
                 geometry,
                 source: Source::File(Arc::clone(file)),
+                storage,
                 losses: Arc::clone(losses),
+                questions: Arc::clone(questions),
             }),
         })
     }
@@ -204,13 +244,15 @@ impl Claim {
     }
 
     /// Whether anything of it can still be read: a block at its start, in its
-    /// middle or at its end. Waits for the device, as long as that takes.
+    /// middle or at its end. What does not say so within a second is not known to be gone.
     #[must_use]
     pub fn answers(&self) -> bool {
-        match &self.inner.source {
-            Source::File(file) => probe::answers(file, &self.inner.geometry),
+        let this = self.clone();
+        let answer = self.ask(ANSWERING, move || match &this.inner.source {
+            Source::File(file) => probe::answers(file, &this.inner.geometry),
             Source::Ram(_) | Source::Null => true,
-        }
+        });
+        answer.unwrap_or(true)
     }
 
     /// A number that no other claim has but those of the same file with another
@@ -223,7 +265,7 @@ impl Claim {
     /// Which file or device it is; `None` for memory, and where nothing tells.
     #[must_use]
     pub fn storage(&self) -> Option<Storage> {
-        storage_of(self.file()?, &self.inner.geometry)
+        self.inner.storage
     }
 
     /// How often it may have lost what was answered as done, since it was first opened
@@ -295,6 +337,23 @@ impl WeakClaim {
     }
 }
 
+/// Opens a file or block device, unless that takes too long.
+fn open(
+    path: &Path,
+    readonly: bool,
+    block_size: Option<BlockSize>,
+) -> Result<(Opened, Geometry), OpenError> {
+    let named = path.to_owned();
+    let opened = within(OPENING, move || {
+        let (file, geometry) = probe::open(&named, readonly, block_size)?;
+        Ok((Opened::new(file, geometry.may_block), geometry))
+    });
+    opened.unwrap_or_else(|| {
+        let (path, why) = (path.to_owned(), NoAnswer(OPENING));
+        Err(OpenError::Unresponsive { path, why })
+    })
+}
+
 /// Which file or device that is, if anything tells.
 fn storage_of(file: &File, geometry: &Geometry) -> Option<Storage> {
     let metadata = file.metadata().ok()?;
@@ -325,5 +384,6 @@ fn in_memory(
         volatile_write_cache: false,
         direct: false,
         fua_alone: true,
+        may_block: false,
     })
 }

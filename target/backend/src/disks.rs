@@ -229,6 +229,15 @@ impl Disks {
         open.map(|backend| backend.in_flight()).sum::<usize>() + self.ready.len()
     }
 
+    /// Requests taken by one disk whose [`Done`] has not come out.
+    #[must_use]
+    pub fn in_flight_on(&self, id: DiskId) -> usize {
+        let place = self.disks.get(id.index as usize);
+        let place = place.filter(|place| place.generation == id.generation);
+        let backend = place.and_then(|place| place.backend.as_ref());
+        backend.map_or(0, |backend| backend.in_flight())
+    }
+
     /// After [`may_sleep`](Self::may_sleep) said so, becomes readable when
     /// `poll` has something to do. The same descriptor from beginning to end.
     #[must_use]

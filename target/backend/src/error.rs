@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nvmeof_uring::{FileTableFull, RingError};
 
+use crate::NoAnswer;
 use crate::polling::NoPolling;
 
 /// A request failed. Names the disk and the place, for the log.
@@ -238,6 +239,14 @@ pub enum OpenError {
         /// Why.
         source: FileTableFull,
     },
+    /// It takes too long.
+    #[error("{path}: {why}", path = .path.display())]
+    Unresponsive {
+        /// The file.
+        path: PathBuf,
+        /// How long it took.
+        why: NoAnswer,
+    },
     /// Anything else.
     #[error("{path}: {what} failed: {errno}", path = .path.display())]
     System {
@@ -276,6 +285,7 @@ impl OpenError {
             | Self::DeviceInUse(_)
             | Self::NoMedium(_)
             | Self::Memory(_)
+            | Self::Unresponsive { .. }
             | Self::Ring { .. } => true,
             // The path itself is wrong.
             Self::System { errno, .. } => !matches!(errno, Errno::ENAMETOOLONG | Errno::EINVAL),
@@ -295,7 +305,7 @@ impl OpenError {
     pub fn is_passing(&self) -> bool {
         match self {
             Self::System { errno, .. } => Self::is_passing_errno(*errno),
-            Self::Memory(_) | Self::Ring { .. } => true,
+            Self::Memory(_) | Self::Ring { .. } | Self::Unresponsive { .. } => true,
             _ => false,
         }
     }

@@ -5,16 +5,16 @@ mod job;
 mod zeroes;
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::FallocateFlags;
 use nvmeof_memory::Buf;
 use nvmeof_uring as uring;
-use nvmeof_uring::{FileId, PolledError, Ring, WriteMode};
+use nvmeof_uring::{Begins, FileId, PolledError, Ring, WriteMode, close_elsewhere};
 use slab::Slab;
 
+use crate::blocking::Opened;
 use crate::losses::Losses;
 use crate::polling::NoPolling;
 use crate::probe;
@@ -26,11 +26,16 @@ use flushing::Flushing;
 use job::{Job, Next, Step};
 use zeroes::Zeroes;
 
+/// Operations that worker threads of the kernel do on one disk at once. A disk that does
+/// not answer holds so many threads of a reactor, and no more of the ring.
+const WORKERS: usize = 32;
+
 /// A file or block device, opened for one reactor.
 pub(crate) struct FileDisk {
     file: FileId,
-    /// The same outside the ring, to ask for its size.
-    outside: Arc<File>,
+    /// A block device outside the ring, to ask for its size. A file system could have the
+    /// reactor wait for that.
+    device: Option<Arc<Opened>>,
     name: Arc<str>,
     geometry: Geometry,
     /// Requests that are not done, by the slot they have in ring tags.
@@ -41,6 +46,8 @@ pub(crate) struct FileDisk {
     in_ring: usize,
     /// Requests taken at most.
     most: usize,
+    /// Operations in the ring at most.
+    most_in_ring: usize,
     zeroes: Zeroes,
     losses: Arc<Losses>,
     flushing: Flushing,
@@ -67,7 +74,7 @@ impl Active {
 impl FileDisk {
     pub(crate) fn open(
         ring: &mut Ring,
-        outside: Arc<File>,
+        outside: Arc<Opened>,
         name: Arc<str>,
         geometry: Geometry,
         polled: bool,
@@ -88,18 +95,24 @@ impl FileDisk {
                 },
             })?
         } else {
-            ring.add_file(duplicate).map_err(full)?
+            let begins = match geometry.may_block {
+                true => Begins::Worker,
+                false => Begins::Submitter,
+            };
+            ring.add_file_as(duplicate, begins).map_err(full)?
         };
         let most = ring.room() + ring.in_flight();
+        let most_in_ring = if geometry.may_block { WORKERS } else { most };
         Ok(Self {
             file,
-            outside,
+            device: Some(outside).filter(|it| it.is_device()),
             name,
             geometry,
             active: Slab::with_capacity(most),
             again: VecDeque::with_capacity(most),
             in_ring: 0,
             most,
+            most_in_ring,
             zeroes: Zeroes::default(),
             losses,
             flushing: Flushing::new(ring.waker()),
@@ -108,6 +121,10 @@ impl FileDisk {
 
     /// Starts the next operation of `slot`, or has it wait for its turn.
     fn go_on(&mut self, slot: u32, io: &mut Io<'_>) {
+        if self.in_ring >= self.most_in_ring {
+            self.again.push_back(slot);
+            return;
+        }
         let Some(active) = self.active.get_mut(slot as usize) else {
             return;
         };
@@ -128,11 +145,15 @@ impl FileDisk {
     fn fail(&mut self, slot: u32, kind: IoErrorKind, errno: Errno, io: &mut Io<'_>) {
         let active = self.active.get(slot as usize);
         let position = active.map_or(0, |it| it.job.position());
-        let kind = probe::kind_at(&self.outside, kind, position);
+        let kind = self.kind_at(kind, position);
         if active.is_some_and(|it| it.job.loses_earlier(kind, self.geometry.fua_alone)) {
             self.losses.add();
         }
         self.finish(slot, Err((kind, errno)), io);
+    }
+
+    fn kind_at(&self, kind: IoErrorKind, position: u64) -> IoErrorKind {
+        probe::kind_at(self.device.as_deref().map(|it| &**it), kind, position)
     }
 
     fn finish(&mut self, slot: u32, result: Result<(), (IoErrorKind, Errno)>, io: &mut Io<'_>) {
@@ -302,6 +323,9 @@ impl Backend for FileDisk {
 
     fn poll(&mut self, io: &mut Io<'_>) {
         for _ in 0..self.again.len() {
+            if self.in_ring >= self.most_in_ring {
+                break;
+            }
             let Some(slot) = self.again.pop_front() else {
                 return;
             };
@@ -320,6 +344,12 @@ impl Backend for FileDisk {
     }
 
     fn close(&mut self, ring: &mut Ring) -> Result<(), uring::RingError> {
-        ring.remove_file(self.file).map(drop)
+        let file = ring.remove_file(self.file)?;
+        if let Some(file) = file
+            && self.geometry.may_block
+        {
+            close_elsewhere(file);
+        }
+        Ok(())
     }
 }

@@ -66,6 +66,8 @@ pub struct Geometry {
     /// A write that must be durable is made so by itself. When not, all that was written
     /// before is made durable with it, and fails with it.
     pub fua_alone: bool,
+    /// Submitting an operation may wait for it: worker threads of the kernel do that.
+    pub may_block: bool,
 }
 
 impl Geometry {

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod blocking;
 mod claim;
 pub mod conformance;
 mod disks;
@@ -31,6 +32,7 @@ mod spec;
 mod syncs;
 
 pub use backend::{Backend, Io};
+pub use blocking::NoAnswer;
 pub use claim::{Claim, Storage, WeakClaim};
 pub use disks::{DiskId, Disks};
 pub use error::{CloseError, IoError, IoErrorKind, OpenError};

@@ -156,6 +156,12 @@ impl Losses {
         self.stable.fetch_max(begun, Ordering::SeqCst);
     }
 
+    /// Whether what ended until `stamp` is known to be stable.
+    #[must_use]
+    pub fn is_stable(&self, stamp: u64) -> bool {
+        stamp <= self.stable.load(Ordering::SeqCst)
+    }
+
     /// Whether something that ended until `stamp`, 0 if there is nothing, may be among
     /// what was lost since the count was `known`.
     #[must_use]

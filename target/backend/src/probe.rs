@@ -13,6 +13,7 @@ use nix::sys::uio::pread;
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_uring::direct_alignment;
 
+use crate::blocking::never_blocks;
 use crate::hints::{folder, queue_text, queue_value, written_at_once};
 use crate::{BlockSize, Geometry, Hints, IoErrorKind, OpenError};
 
@@ -42,9 +43,8 @@ pub(crate) fn open(
         // kernel uses it itself. open(2)
         options.custom_flags(OFlag::O_EXCL.bits());
     }
-    let file = options
-        .open(path)
-        .map_err(|error| explain(path, readonly, &error))?;
+    let file = open_patiently(path, &options);
+    let file = file.map_err(|error| explain(path, readonly, &error))?;
     lock(path, &file, readonly)?;
 
     let system = |what| move |error: io::Error| system(path, what, &error);
@@ -70,6 +70,7 @@ pub(crate) fn open(
         volatile_write_cache: true,
         direct: access.is_ok(),
         fua_alone: access.is_ok() && device && has_fua(&told),
+        may_block: !never_blocks(&file, &told, device, access.is_ok()),
     };
     let name = path.display();
     if device
@@ -88,6 +89,10 @@ pub(crate) fn open(
             tracing::info!(path = %name, size, block_size = block, readonly, why, "opened \
                 with buffered I/O");
         }
+    }
+    if geometry.may_block {
+        tracing::info!(path = %name, "submitting I/O here may block: worker threads of the \
+            kernel do it");
     }
     if !readonly && !deallocate_zeroes {
         tracing::info!(path = %name, "cannot give storage back here: deallocating will do nothing");
@@ -113,13 +118,15 @@ fn device_size(mut file: &File) -> Option<io::Result<u64>> {
     is_device.then(|| file.seek(SeekFrom::End(0)))
 }
 
-/// What it means that an operation failed with `kind` at byte `position`. Linux answers
-/// EIO for a block device that is gone, and behind its end, which is at 0 then, ENOSPC
-/// for a write (`blkdev_write_iter` in block/fops.c), as it does where a device that is
-/// provisioned thinly is full.
-pub(crate) fn kind_at(file: &File, kind: IoErrorKind, position: u64) -> IoErrorKind {
+/// What it means that an operation on `device`, if it is one, failed with `kind` at byte
+/// `position`. Linux answers EIO for a block device that is gone, and behind its end, which
+/// is at 0 then, ENOSPC for a write (`blkdev_write_iter` in block/fops.c), as it does where
+/// a device that is provisioned thinly is full.
+pub(crate) fn kind_at(device: Option<&File>, kind: IoErrorKind, position: u64) -> IoErrorKind {
     let size = match kind {
-        IoErrorKind::Media | IoErrorKind::NoSpace | IoErrorKind::Other => device_size(file),
+        IoErrorKind::Media | IoErrorKind::NoSpace | IoErrorKind::Other => {
+            device.and_then(device_size)
+        }
         _ => None,
     };
     let is_gone = match size {
@@ -232,6 +239,20 @@ fn system(path: &Path, what: &'static str, error: &io::Error) -> OpenError {
         what,
         errno: errno.unwrap_or(Errno::UnknownErrno),
     }
+}
+
+/// A block device that was served until now may be closed by a thread of its own, shortly
+/// after its claim is gone.
+fn open_patiently(path: &Path, options: &OpenOptions) -> io::Result<File> {
+    for _ in 0..LOCK_TRIES {
+        match options.open(path) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            opened => return opened,
+        }
+    }
+    options.open(path)
 }
 
 fn lock(path: &Path, file: &File, readonly: bool) -> Result<(), OpenError> {
@@ -438,7 +459,7 @@ mod tests {
         ];
         for kind in all {
             assert_eq!(
-                kind_at(&file, kind, 2 << 20),
+                kind_at(Some(&file), kind, 2 << 20),
                 kind,
                 "a file is not a device"
             );
@@ -448,7 +469,7 @@ mod tests {
             return;
         };
         let device = File::open(&name).unwrap();
-        let of = |position| all.map(|kind| kind_at(&device, kind, position));
+        let of = |position| all.map(|kind| kind_at(Some(&device), kind, position));
         let (inside, behind) = (of((1 << 20) - 512), of(1 << 20));
         let losetup = |option: &str| {
             let run = Command::new("losetup")

@@ -4,6 +4,8 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use crate::NoAnswer;
+use crate::blocking::{ANSWERING, OPENING};
 use crate::claim::Claim;
 
 /// The size of what is served cannot be changed.
@@ -18,6 +20,9 @@ pub enum ResizeError {
     /// It was opened to be read.
     #[error("it is served read only; change it by other means")]
     ReadOnly,
+    /// It takes too long.
+    #[error(transparent)]
+    Unresponsive(#[from] NoAnswer),
     /// The operating system refused.
     #[error(transparent)]
     System(#[from] io::Error),
@@ -30,6 +35,14 @@ impl Claim {
     /// # Errors
     /// [`ResizeError`] where its size cannot be changed.
     pub fn file_len(&self) -> Result<u64, ResizeError> {
+        if !self.geometry().may_block {
+            return self.file_len_now();
+        }
+        let this = self.clone();
+        self.ask(ANSWERING, move || this.file_len_now())?
+    }
+
+    fn file_len_now(&self) -> Result<u64, ResizeError> {
         let metadata = self.file().ok_or(ResizeError::Memory)?.metadata()?;
         if metadata.file_type().is_block_device() {
             return Err(ResizeError::Device);
@@ -47,7 +60,15 @@ impl Claim {
     /// [`ResizeError`]; then the file is as it was, unless it could not be made
     /// stable (fsync(2)).
     pub fn set_file_len(&self, len: u64) -> Result<(), ResizeError> {
-        self.file_len()?;
+        if !self.geometry().may_block {
+            return self.set_file_len_now(len);
+        }
+        let this = self.clone();
+        self.ask(OPENING, move || this.set_file_len_now(len))?
+    }
+
+    fn set_file_len_now(&self, len: u64) -> Result<(), ResizeError> {
+        self.file_len_now()?;
         let file = self.file().ok_or(ResizeError::Memory)?;
         file.set_len(len)?;
         // What hosts wrote is made stable with it, and it is told once that this failed.
@@ -62,6 +83,15 @@ impl Claim {
     /// # Errors
     /// When there is nothing under that name, or it cannot be looked at.
     pub fn is_at(&self, path: &Path) -> io::Result<bool> {
+        if !self.geometry().may_block {
+            return self.is_at_now(path);
+        }
+        let (this, path) = (self.clone(), path.to_owned());
+        let answer = self.ask(ANSWERING, move || this.is_at_now(&path));
+        answer.map_err(io::Error::other)?
+    }
+
+    fn is_at_now(&self, path: &Path) -> io::Result<bool> {
         let Some(file) = self.file() else {
             return Ok(false);
         };

@@ -142,6 +142,7 @@ impl IoOp {
             | IoKind::Compare
             | IoKind::Fetch { .. }
             | IoKind::Flush
+            | IoKind::FlushOwn
             | IoKind::Settle => false,
             IoKind::Write | IoKind::Store | IoKind::WriteZeroes { .. } | IoKind::Deallocate => true,
         }
@@ -178,6 +179,9 @@ pub enum IoKind {
     },
     /// Make everything that was written stable.
     Flush,
+    /// [`Flush`](Self::Flush), if the host has written something that was answered and is
+    /// not known to be stable; nothing otherwise.
+    FlushOwn,
     /// Wait until no command is in work, on whatever reactor, that
     /// [will write](crate::Request::will_write) to what is behind the disk and
     /// was begun before; then [`Flush`](Self::Flush).

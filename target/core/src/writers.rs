@@ -153,6 +153,23 @@ impl Writers {
         })
     }
 
+    /// Whether `host` wrote something to `storage` that was answered with success and that
+    /// `stable` does not know to be stable. It takes the stamp of the last such write. Of a
+    /// host that was not remembered every write was stable before its answer
+    /// ([`join`](Self::join)).
+    #[must_use]
+    pub fn has_unflushed(
+        &self,
+        storage: u64,
+        host: &Nqn,
+        stable: impl FnOnce(u64) -> bool,
+    ) -> bool {
+        self.lock().of(storage, host).is_some_and(|entry| {
+            let wrote = entry.stake.wrote.load(Ordering::SeqCst);
+            wrote > 0 && !stable(wrote)
+        })
+    }
+
     /// The host has its answer, that of a Flush that came with that stamp: it was told
     /// of what it wrote before. What was answered later the Flush said nothing about.
     pub fn tell(&self, storage: u64, host: &Nqn, came: u64) {
@@ -261,6 +278,27 @@ mod tests {
         assert!(writers.owes(1, &host(1), 3, none), "until it is told");
         writers.tell(1, &host(1), 1);
         assert!(!writers.owes(1, &host(1), 3, all));
+    }
+
+    #[test]
+    fn only_answered_writes_that_are_not_stable_are_to_be_flushed() {
+        let writers = Writers::default();
+        let until = |stable| move |wrote| wrote <= stable;
+        assert!(!writers.has_unflushed(1, &host(1), until(0)), "a stranger");
+        let stake = join(&writers, 1, &host(1), 0).unwrap();
+        assert!(
+            !writers.has_unflushed(1, &host(1), until(0)),
+            "nothing ended"
+        );
+        stake.wrote(5);
+        drop(stake);
+        assert!(
+            writers.has_unflushed(1, &host(1), until(4)),
+            "its queue is gone"
+        );
+        assert!(!writers.has_unflushed(1, &host(1), until(5)));
+        assert!(!writers.has_unflushed(2, &host(1), until(0)));
+        assert!(!writers.has_unflushed(1, &host(2), until(0)));
     }
 
     #[test]

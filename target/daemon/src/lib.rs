@@ -34,6 +34,7 @@ mod retry;
 mod server;
 mod service;
 mod stock;
+mod stopping;
 mod storage;
 mod tag;
 mod thread;

@@ -14,7 +14,7 @@ use nvmeof_memory::Region;
 use nvmeof_rdma::Steering;
 use nvmeof_target_core::metrics::Ledger;
 use nvmeof_target_core::{ModelError, Target};
-use nvmeof_uring::{KernelThread, RingConfig};
+use nvmeof_uring::RingConfig;
 
 use crate::changes::Keeper;
 use crate::config::{Config, ConfigError, ProviderName, Running, buffers, on_unusual_names};
@@ -27,7 +27,8 @@ use crate::ports::{self, Listening, Means, Port, Providers, Ready};
 use crate::processors::{self, Seat};
 use crate::retry::{Listener, Retry};
 use crate::service::{self, Watchdog};
-use crate::storage::{OpenDisks, StorageError, StorageOpenError};
+use crate::stopping::{NotEnded, Patience, Stopping};
+use crate::storage::{OpenDisks, StorageError, StorageOpenError, ring_config};
 use crate::thread::{self, Clock};
 use crate::watch::{Counters, Watch, Watched};
 use crate::{Reactor, ReactorConfig, protections};
@@ -52,6 +53,9 @@ pub enum ServeError {
     /// The disks, while serving.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// Reactors did not come to their ends.
+    #[error(transparent)]
+    NotEnded(#[from] NotEnded),
     /// A bug.
     #[error("a reactor ended unexpectedly; please report this with the log")]
     Panicked,
@@ -66,6 +70,7 @@ pub struct Server {
     /// Where reactors tell of disks that fail.
     failures: Failures,
     threads: Vec<JoinHandle<Result<(), ServeError>>>,
+    stopping: Arc<Stopping>,
     /// How long commands in work may take when it stops.
     drain: Duration,
     /// Keeps what hosts write protect.
@@ -88,6 +93,7 @@ struct Start {
     peers: Arc<[Mailbox]>,
     failures: Failures,
     counters: Arc<Counters>,
+    stopping: Arc<Stopping>,
     ring: RingConfig,
     /// Whether this one speaks for all about what they have in common.
     first: bool,
@@ -156,6 +162,7 @@ impl Server {
         let ended = Mailbox::new().map_err(|error| start_error("eventfd", &error))?;
         let failures = Failures::default();
         let ledger = Ledger::default();
+        let stopping = Arc::<Stopping>::default();
         let (sender, started) = mpsc::channel();
         let (mut threads, mut watched) = (Vec::new(), Vec::new());
         let places = seats.into_iter().zip(mailboxes.iter());
@@ -172,6 +179,7 @@ impl Server {
                 peers: Arc::clone(&mailboxes),
                 failures: failures.clone(),
                 counters: Arc::clone(&counters),
+                stopping: Arc::clone(&stopping),
                 ring: ring_config(pool.served().count(), &running, seat, mailboxes.len()),
                 first: at == 0,
             };
@@ -193,6 +201,7 @@ impl Server {
             );
         }
         let watch = Watch::new(target.clone(), watched, ledger, providers.clone());
+        let watch = watch.with_borrowed(&config.shm().borrowed);
         let reactors = Reactors::new(Arc::clone(&mailboxes), providers, means, memory);
         let manager = Manager::new(target, reactors, config, ports, pool, remembered);
         manager.remember();
@@ -206,6 +215,7 @@ impl Server {
             mailboxes,
             failures,
             threads,
+            stopping,
             _keeping: keeping,
             ended,
             signals,
@@ -255,11 +265,20 @@ impl Server {
         let _retry = Retry::start(Arc::clone(&self.manager), listeners)
             .map_err(|error| start_error("thread", &error))?;
         let mut watchdog = Watchdog::of_service(Instant::now());
+        let longest = service::longest_stop(self.drain);
+        let mut patience = Patience::new(longest);
         while !self.threads.iter().all(JoinHandle::is_finished) {
+            let (count, began) = (self.threads.len(), stopping.is_some());
+            if !patience.lasts(Instant::now(), began, &self.stopping, count) {
+                let left = self.reactors().map(|(at, _)| at);
+                return Err(self.stopping.not_ended(left, longest).into());
+            }
             if let Some(watchdog) = &mut watchdog {
                 watchdog.look(Instant::now(), self.reactors());
             }
-            ending |= self.wait(ending, watchdog.as_ref().map(Watchdog::next));
+            let look = watchdog.as_ref().map(Watchdog::next);
+            let look = look.into_iter().chain(patience.until()).min();
+            ending |= self.wait(ending, look);
             while let Ok(Some(signal)) = self.signals.read_signal() {
                 if i32::try_from(signal.ssi_signo) == Ok(Signal::SIGHUP as i32) {
                     if stopping.is_none() {
@@ -382,30 +401,6 @@ fn take_signals() -> Result<SignalFd, ServeError> {
         .map_err(|error| start_error("signalfd", &error))
 }
 
-/// Disks that may be added while hosts are served, and others that are being
-/// closed meanwhile.
-const SPARE_DISKS: usize = 256;
-
-/// Pieces of memory of hosts that are registered with io_uring at once, by all
-/// reactors together: 1 GiB.
-const LENT: usize = 512;
-
-fn ring_config(disks: usize, running: &Running, seat: Seat, reactors: usize) -> RingConfig {
-    // The kernel makes no table with more places than a process may have files.
-    let files = (disks + SPARE_DISKS).min(files::limit());
-    let processor = seat.sqpoll.and_then(|core| u32::try_from(core).ok());
-    let thread = running.sqpoll.as_ref().map(|sqpoll| KernelThread {
-        idle: sqpoll.idle,
-        processor,
-    });
-    RingConfig {
-        files: u32::try_from(files).unwrap_or(u32::MAX),
-        thread,
-        lent: u16::try_from(LENT / reactors.max(1)).unwrap_or_default(),
-        ..RingConfig::default()
-    }
-}
-
 fn spawn(
     at: usize,
     start: Start,
@@ -430,7 +425,8 @@ fn spawn(
                 }
             }
             let own = start.mailbox.clone();
-            let _ring = Ring { ended, own };
+            let stopping = Arc::clone(&start.stopping);
+            let ring = Ring { ended, own };
             let mut reactor = match assemble(start) {
                 Ok(reactor) => reactor,
                 Err(error) => {
@@ -442,7 +438,11 @@ fn spawn(
             tracing::info!("reactor {at}: {seat}");
             let _ = started.send(Ok((at, reactor.regions().cloned().collect())));
             drop(started);
-            Ok(thread::run(&mut reactor, clock, polling)?)
+            let ended = thread::run(&mut reactor, clock, polling);
+            stopping.is_over(reactor.storage_mut());
+            // Giving back what it has may take for ever.
+            ring.ended.send(Mail::POLL);
+            Ok(ended?)
         })
         .map_err(|error| start_error("thread", &error))
 }

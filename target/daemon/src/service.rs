@@ -40,13 +40,17 @@ pub(crate) fn stopping(drain: Duration) {
 /// given back.
 const REST: Duration = Duration::from_secs(30);
 
-/// How long a stop takes at most, in microseconds. sd_notify(3): "A service timeout will
+/// How long a stop takes at most.
+pub(crate) fn longest_stop(drain: Duration) -> Duration {
+    // Commands end, connections close and disks are flushed: each has that long.
+    drain.saturating_mul(3).saturating_add(REST)
+}
+
+/// The same in microseconds. sd_notify(3): "A service timeout will
 /// occur if the message isn't received, but only if the runtime of the current state is
 /// beyond the original maximum times of ... TimeoutStopSec=": it makes none shorter.
 fn longest_stop_us(drain: Duration) -> u32 {
-    // Commands end, connections close and disks are flushed: each has that long.
-    let longest = drain.saturating_mul(3).saturating_add(REST);
-    u32::try_from(longest.as_micros()).unwrap_or(u32::MAX)
+    u32::try_from(longest_stop(drain).as_micros()).unwrap_or(u32::MAX)
 }
 
 /// The configuration is read again from now on, until [`ready`].

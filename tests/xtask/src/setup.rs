@@ -50,6 +50,11 @@ pub(crate) const STRACE: Tool = Tool::Package {
     name: "strace",
     program: "strace",
 };
+/// A file system in user space, which tests stop.
+pub(crate) const BINDFS: Tool = Tool::Package {
+    name: "bindfs",
+    program: "bindfs",
+};
 /// The local run that benchmarks compare with.
 pub(crate) const FIO: Tool = Tool::Package {
     name: "fio",
@@ -125,8 +130,8 @@ pub(crate) const RDMA: &[Tool] = &[
 /// Everything that any command or document of the project uses.
 pub(crate) const ALL: &[&[Tool]] = &[
     &[
-        RUSTFMT, CLIPPY, CXX, E2FS, STRACE, FIO, PERF, DPKG_DEV, BINUTILS, JQ, SYSTEMD, VALGRIND,
-        QEMU, MMDEBSTRAP,
+        RUSTFMT, CLIPPY, CXX, E2FS, STRACE, BINDFS, FIO, PERF, DPKG_DEV, BINUTILS, JQ, SYSTEMD,
+        VALGRIND, QEMU, MMDEBSTRAP,
     ],
     RDMA,
 ];

@@ -113,7 +113,13 @@ const STEPS: &[Step] = &[
         name: "e2e",
         about: "end to end, with the release binaries as processes, and with fio",
         tools: &[
-            &[setup::E2FS, setup::STRACE, setup::JQ, setup::SYSTEMD],
+            &[
+                setup::E2FS,
+                setup::STRACE,
+                setup::BINDFS,
+                setup::JQ,
+                setup::SYSTEMD,
+            ],
             fio_engine::TOOLS,
             setup::RDMA,
         ],

@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use nvmeof_rdma::Fault;
 
 use super::Core;
+use crate::ShmConfig;
 use crate::conn::{Conn, of_peer};
 use crate::fault::{codes, fault};
 use crate::grant::REGIONS;
@@ -76,16 +77,22 @@ impl Core {
             let text = "memory for which nobody asked";
             return Err(fault(codes::REGION, text));
         };
-        let room = (&mut self.foreign, self.config.mapped);
-        if !taken.map(number, len, fd, channel, room)? {
+        let ShmConfig {
+            borrowed, mapped, ..
+        } = &self.config;
+        // The system always knows; nobody is user -1.
+        let user = conn.link.as_ref().and_then(|link| link.user().ok());
+        let user = user.unwrap_or(u32::MAX);
+        let map = |fd: BorrowedFd<'_>, len| borrowed.map(fd, len, user, *mapped);
+        if !taken.map(number, len, fd, channel, map)? {
             let most = self.config.mapped;
             if let Some(left_out) = self.log.ask(self.now) {
                 of_peer!(
                     warn,
                     conn,
                     left_out,
-                    "{len} bytes of a peer are not used in place, since that would make more \
-                     than {most}; they are copied"
+                    "{len} bytes of a peer are not used in place: its memory would be more than \
+                     its part of {most} bytes (shm.lent_memory); payload is copied instead"
                 );
             }
         }

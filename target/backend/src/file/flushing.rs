@@ -5,7 +5,6 @@ use nvmeof_uring::{Waker, Why};
 
 use super::job::Next;
 use super::{FileDisk, LostMeanwhile};
-use crate::probe;
 use crate::syncs::{Begun, Synced};
 use crate::{Io, IoErrorKind};
 
@@ -88,8 +87,7 @@ impl FileDisk {
                         self.losses.add();
                     }
                     is_counted = true;
-                    let gone = |kind| probe::kind_at(&self.outside, kind, 0);
-                    let result = result.map_err(|(kind, errno)| (gone(kind), errno));
+                    let result = result.map_err(|(kind, errno)| (self.kind_at(kind, 0), errno));
                     self.finish(*slot, result, io);
                 }
                 Next::Step | Next::Later => self.again.push_back(*slot),

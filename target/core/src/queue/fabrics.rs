@@ -89,8 +89,9 @@ impl Queue {
         check_size(&access, PropertyValue::Dword(0))?;
         let [a, b, c, d, ..] = access.value.to_le_bytes();
         let cc = u32::from_le_bytes([a, b, c, d]);
-        // Base 2.1, 3.6.2: at a normal shutdown what is in volatile caches
-        // becomes stable first.
+        // Base 2.1, 3.6.2: at a normal shutdown what is in volatile caches becomes stable
+        // first. That is what this host wrote, by whatever controller: other hosts shut
+        // down for themselves, and a disk that this one never wrote to does not hold it up.
         let flush = controller.lock().registers.starts_shutdown(cc);
         if flush
             && let Some(sight) = controller.sight()

@@ -459,7 +459,14 @@ pub(super) fn flush_next(
         from: namespace.nsid.saturating_add(1),
         then,
     };
-    Some(Next::Execute(flush_of(namespace)))
+    let kind = match then {
+        AfterFlush::Answer => IoKind::Flush,
+        AfterFlush::WriteCc { .. } => IoKind::FlushOwn,
+    };
+    Some(Next::Execute(IoOp {
+        kind,
+        ..flush_of(namespace)
+    }))
 }
 
 /// Entry `at` of a list that is the data of a command.
@@ -492,6 +499,7 @@ pub(crate) fn status_of(kind: IoKind, outcome: Executed) -> Status {
             | IoKind::Store
             | IoKind::WriteZeroes { .. }
             | IoKind::Flush
+            | IoKind::FlushOwn
             | IoKind::Settle,
         ) => Status::WRITE_FAULT,
         (Executed::Failed, IoKind::Deallocate) => Status::INTERNAL_ERROR,

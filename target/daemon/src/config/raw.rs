@@ -243,6 +243,10 @@ impl RawConfig {
 }
 
 impl Size {
+    pub(super) fn all_bytes(self) -> u64 {
+        self.0
+    }
+
     /// What does not fit 32 bits is refused with every other size that is too
     /// large.
     pub(super) fn bytes(self) -> u32 {

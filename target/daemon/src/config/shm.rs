@@ -10,6 +10,7 @@ use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
 use super::provider::Wrong;
+use super::raw::Size;
 
 /// Shared memory with hosts on this machine.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -23,7 +24,16 @@ pub(super) struct RawShm {
     /// Default: `[]`
     #[serde(default)]
     users: Vec<Spanned<RawUser>>,
+    /// Memory of hosts that is mapped at most, by all threads, to work in it in place: 0 to
+    /// 1T. Of users other than this one and root each has a quarter. Payload of what lies
+    /// beyond is copied.
+    ///
+    /// Default: `"1G"`
+    lent_memory: Option<Spanned<Size>>,
 }
+
+/// The most that `lent_memory` can be.
+const MOST_LENT: u64 = 1 << 40;
 
 /// A user: by name, or by number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,8 +66,21 @@ impl RawShm {
                 what,
             })?);
         }
-        Ok(ShmConfig::listening(folder, &users))
+        let mut config = ShmConfig::listening(folder, &users);
+        if let Some(lent) = &self.lent_memory {
+            config.mapped = lent_memory(lent)?;
+        }
+        Ok(config)
     }
+}
+
+fn lent_memory(lent: &Spanned<Size>) -> Result<usize, Wrong> {
+    let bytes = lent.get_ref().all_bytes();
+    let fits = usize::try_from(bytes).ok().filter(|_| bytes <= MOST_LENT);
+    fits.ok_or_else(|| Wrong {
+        at: Some(lent.span().start),
+        what: format!("shm.lent_memory: {bytes} bytes are out of range (0 to 1T)"),
+    })
 }
 
 impl RawUser {

@@ -206,7 +206,7 @@ fn shm(old: &ShmConfig, new: &ShmConfig) -> Vec<&'static str> {
         ("folder", old.folder != new.folder),
         ("users", old.users != new.users),
         ("mode", old.mode != new.mode),
-        ("mapped", old.mapped != new.mapped),
+        ("lent_memory", old.mapped != new.mapped),
     ])
 }
 

@@ -84,6 +84,7 @@ impl Remembered {
                 volatile_write_cache: true,
                 direct: false,
                 fua_alone: false,
+                may_block: false,
             },
             is_known: known.is_some(),
             waits,

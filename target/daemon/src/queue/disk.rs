@@ -37,6 +37,9 @@ impl Edge {
             self.quiesce(slot, op, io);
             return None;
         }
+        if op.kind == IoKind::FlushOwn && !self.is_unflushed(op.disk, io) {
+            return self.step_executed(slot, Executed::Ok, None, io);
+        }
         let queue = self.place;
         let tag = Tag { queue, slot }.to_bits();
         let job = self.slots.get(slot)?;
@@ -187,7 +190,7 @@ fn lend(job: &mut Job, op: &IoOp) -> Option<Op> {
             let buf = lend_data(job)?;
             Op::Write { offset, buf, fua }
         }
-        IoKind::Flush | IoKind::Settle => Op::Flush,
+        IoKind::Flush | IoKind::FlushOwn | IoKind::Settle => Op::Flush,
         IoKind::WriteZeroes { deallocate } => Op::WriteZeroes {
             offset,
             len,

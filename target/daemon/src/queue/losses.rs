@@ -154,6 +154,18 @@ impl Edge {
         }
     }
 
+    /// Whether the host may have written something to the disk that is not stable. Of
+    /// memory nothing is known, which is stable at once.
+    #[cold]
+    pub(super) fn is_unflushed(&self, disk: u32, io: &Io<'_>) -> bool {
+        let (Some(losses), Some(host)) = (io.storage.losses(disk), self.core.hostnqn()) else {
+            return true;
+        };
+        let stable = |stamp| losses.is_stable(stamp);
+        let storage = losses.now().storage;
+        io.writers.has_unflushed(storage, &host, stable)
+    }
+
     /// What the host is told of the disk's operation for the command in `slot`, which
     /// had no buffer: of a Flush that it failed, if an earlier one did for somebody else
     /// and took with it what this host wrote.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use nvmeof_rdma_shm::Borrowed;
 use nvmeof_target_core::metrics::{Ledger, Of};
 use nvmeof_target_core::{Limit, Model, Namespace, Target};
 use nvmeof_wire::Nqn;
@@ -32,6 +33,8 @@ pub struct Watch {
     faults: FaultCounts,
     /// What serves, if it is known.
     manager: Option<Known>,
+    /// Memory that hosts on this machine lend.
+    borrowed: Borrowed,
     providers: Providers,
     started: Instant,
     started_at: SystemTime,
@@ -72,6 +75,7 @@ impl Watch {
             ledger,
             faults: FaultCounts::default(),
             manager: None,
+            borrowed: Borrowed::default(),
             providers,
             started: Instant::now(),
             started_at: SystemTime::now(),
@@ -90,6 +94,13 @@ impl Watch {
     /// With what waits to be served, and files that lost their names.
     pub(crate) fn with_manager(mut self, manager: &Arc<Manager>) -> Self {
         self.manager = Some(Known(Arc::clone(manager)));
+        self
+    }
+
+    /// The same, which tells of memory that hosts lend.
+    #[must_use]
+    pub(crate) fn with_borrowed(mut self, borrowed: &Borrowed) -> Self {
+        self.borrowed = borrowed.clone();
         self
     }
 
@@ -161,6 +172,7 @@ impl Watch {
         let hits = self.target.hits();
         let limits = Limit::ALL.into_iter();
         let limits = limits.map(|limit| (limit.key().to_owned(), hits.get(limit)));
+        let lent = ("shm.lent_memory".to_owned(), self.borrowed.refused());
         let since_1970 = self.started_at.duration_since(UNIX_EPOCH);
         Snapshot {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -174,8 +186,9 @@ impl Watch {
             queues: sum.queues,
             groups: groups(&model),
             descriptors: Descriptors::now(),
-            limits: limits.collect(),
+            limits: limits.chain([lent]).collect(),
             waiting: manager.map(waiting).unwrap_or_default(),
+            lent_memory: self.borrowed.bytes(),
         }
     }
 

@@ -83,6 +83,12 @@ impl Out<'_> {
             None,
             [(vec![], count(snapshot.controllers))],
         )?;
+        self.gauges(
+            "lent_memory",
+            "Memory that hosts on this machine lend and that is mapped",
+            Some(Unit::Bytes),
+            [(vec![], count(snapshot.lent_memory))],
+        )?;
         let Descriptors { open, limit } = snapshot.descriptors;
         let descriptors = [("open", open), ("limit", limit)];
         self.gauges(

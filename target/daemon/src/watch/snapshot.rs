@@ -41,6 +41,9 @@ pub struct Snapshot {
     /// What is configured and not served yet.
     #[serde(default)]
     pub waiting: Vec<WaitingState>,
+    /// Bytes of memory that hosts on this machine lend and that are mapped.
+    #[serde(default)]
+    pub lent_memory: usize,
 }
 
 /// Something that is configured and not served yet.

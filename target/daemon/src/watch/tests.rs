@@ -121,6 +121,7 @@ fn full() -> Snapshot {
             name: "port 10.0.0.1:4420".to_owned(),
             reason: "in \"use\"".to_owned(),
         }],
+        lent_memory: 8192,
     }
 }
 
@@ -144,6 +145,7 @@ fn the_text_says_what_the_snapshot_does() {
         ("start_time_seconds", &[], 1.7e9),
         ("limit_hits_total", &[("limit", "limits.controllers")], 7.0),
         ("file_descriptors", &[("kind", "limit")], 1024.0),
+        ("lent_memory_bytes", &[], 8192.0),
         (
             "ana_state",
             &[("port", "1"), ("group", "7"), ("state", "inaccessible")],

@@ -118,12 +118,14 @@ fn a_command_on_a_queue_of_before_the_reset_closes_it() {
 }
 
 #[test]
-fn a_normal_shutdown_flushes_every_namespace_first() {
+fn normal_shutdown_first_flushes_what_the_host_wrote_in_every_namespace() {
+    // Whether it wrote anything there the edge knows. To flush everything, as it was
+    // before, made each shutdown wait for disks that hang and that the host never wrote to.
     let (mut admin, mut io) = Host::ready(&target());
     admin.outcomes = vec![Executed::Failed];
     admin.set_cc(Cc::ENABLE.with_normal_shutdown().0);
     let flushed: Vec<_> = admin.ops.iter().map(|op| (op.kind, op.disk)).collect();
-    assert_eq!(flushed, [(IoKind::Flush, 10), (IoKind::Flush, 30)]);
+    assert_eq!(flushed, [(IoKind::FlushOwn, 10), (IoKind::FlushOwn, 30)]);
     let complete = Csts::RDY | Csts::SHST_COMPLETE;
     assert_eq!(admin.csts(), u64::from(complete.bits()));
     assert_eq!(

@@ -2,12 +2,14 @@
 
 use nix::errno::Errno;
 use nvmeof_rdma::{Provider, QpId};
+use nvmeof_wire::fabrics::PropertyAccess;
 use nvmeof_wire::nvm::{DatasetManagement, DsmRange};
 use nvmeof_wire::opcode::io;
+use nvmeof_wire::registers::{Cc, Property, PropertyValue};
 use nvmeof_wire::{Nqn, Sqe, Status};
 use zerocopy::IntoBytes;
 
-use super::host::{Host, ready, run};
+use super::host::{Host, Sent, ready, run};
 use super::io::command;
 use super::{Bench, few_buffers};
 use crate::ReactorConfig;
@@ -241,4 +243,40 @@ fn a_write_that_is_answered_during_a_flush_is_told_with_the_next() {
     bench.reactor.storage_mut().fails = None;
     assert_eq!(flush(&mut bench, &mut host, qp, 1).kind(), told);
     assert!(flush(&mut bench, &mut host, qp, 1).is_success());
+}
+
+/// A disk that hangs holds up the shutdown of those that wrote to it, and of nobody else.
+#[test]
+fn normal_shutdown_flushes_only_what_the_host_wrote() {
+    let config = ReactorConfig {
+        capsules: 1024,
+        ..few_buffers()
+    };
+    let mut bench = Bench::with(89, config);
+    let (mut host, mut reader) = (bench.host(), bench.host());
+    let (admin, qp) = ready(&mut bench, &mut host);
+    let (readers_admin, _) = ready(&mut bench, &mut reader);
+    write(&mut bench, &mut host, qp);
+    bench.reactor.storage_mut().hold = true;
+    let sent = shut_down(&mut reader, readers_admin);
+    assert!(run(&mut bench, &mut reader, sent).0.status().is_success());
+    // By which queue it was written, and whether that is there, does not matter.
+    let a_while = std::time::Duration::from_millis(100);
+    host.provider.disconnect(qp);
+    bench.run_for(&mut [&mut host], a_while);
+    let sent = shut_down(&mut host, admin);
+    bench.run_for(&mut [&mut host], a_while);
+    assert_eq!(bench.reactor.storage_mut().in_flight(), 1);
+    bench.reactor.storage_mut().hold = false;
+    assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+    // What is stable is not flushed again.
+    let (admin, _) = ready(&mut bench, &mut host);
+    bench.reactor.storage_mut().hold = true;
+    let sent = shut_down(&mut host, admin);
+    assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+}
+
+fn shut_down(host: &mut Host, admin: QpId) -> Sent {
+    let cc = PropertyValue::Dword(Cc::ENABLE.with_normal_shutdown().0);
+    host.send(admin, PropertyAccess::set(Property::CC, cc), &[])
 }

@@ -1,0 +1,264 @@
+//! Which storage may block the thread that submits an operation or asks about it, and how
+//! to ask such storage without waiting for ever.
+//!
+//! io_uring calls a file system from the submitting thread, with `IOCB_NOWAIT`, and takes
+//! a worker thread only when that says `EAGAIN` (fsync(2) and fallocate(2) always have a
+//! worker). A file system that waits all the same holds the whole reactor: FUSE even asks
+//! its server whether it may be asked not to wait (`fuse_file_poll`). Storage is therefore
+//! served from the reactor's thread only if it is known to keep the promise.
+
+use std::fs::{File, Metadata};
+use std::ops::Deref;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use nix::sys::stat::{major, minor};
+use nix::sys::statfs::{EXT4_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
+use nvmeof_uring::close_elsewhere;
+
+use crate::hints::folder;
+
+/// How long opening a file or device may take.
+pub(crate) const OPENING: Duration = Duration::from_secs(10);
+/// How long a question about an open one may take.
+pub(crate) const ANSWERING: Duration = Duration::from_secs(1);
+
+/// Drivers whose devices take a request without waiting, by the names of their devices.
+/// Missing on purpose: nbd, rbd, drbd, loop and ublk, which wait for a server, a socket or
+/// another file.
+const DEVICES: [&str; 8] = ["nvme", "sd", "vd", "xvd", "pmem", "ram", "zram", "nullb"];
+/// Devices that are as their parts are.
+const STACKED: [&str; 2] = ["dm-", "md"];
+/// Devices on devices that are looked through.
+const LAYERS: usize = 8;
+
+/// Whether operations on an open file or block device can be submitted by a thread that
+/// must not wait. Anything that is not known to allow that is taken not to.
+pub(crate) fn never_blocks(file: &File, told: &Metadata, device: bool, direct: bool) -> bool {
+    if device {
+        // Read-ahead of the page cache waits for room in the queue of the device.
+        return direct && device_never_blocks(&folder(told), LAYERS);
+    }
+    match fstatfs(file).map(|it| it.filesystem_type()) {
+        Ok(TMPFS_MAGIC) => true,
+        Ok(EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC) => {
+            let (major, minor) = (major(told.dev()), minor(told.dev()));
+            let below = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+            direct && device_never_blocks(&below, LAYERS)
+        }
+        _ => false,
+    }
+}
+
+/// The same of the device with that folder in sysfs.
+fn device_never_blocks(folder: &Path, layers: usize) -> bool {
+    let (Ok(folder), Some(layers)) = (folder.canonicalize(), layers.checked_sub(1)) else {
+        return false;
+    };
+    // A partition lies in the folder of its device.
+    let whole = match (folder.join("partition").exists(), folder.parent()) {
+        (true, Some(parent)) => parent,
+        _ => &folder,
+    };
+    let Some(name) = whole.file_name().and_then(|name| name.to_str()) else {
+        return false;
+    };
+    let is_of = |prefix: &&str| {
+        let rest = name.strip_prefix(*prefix);
+        rest.is_some_and(|rest| !rest.is_empty())
+    };
+    if DEVICES.iter().any(is_of) {
+        return true;
+    }
+    let Ok(mut parts) = std::fs::read_dir(whole.join("slaves")) else {
+        return false;
+    };
+    STACKED.iter().any(is_of)
+        && parts.all(|part| part.is_ok_and(|part| device_never_blocks(&part.path(), layers)))
+}
+
+/// An open file or block device. Where closing may wait a thread of its own closes it.
+pub(crate) struct Opened {
+    file: Option<File>,
+    may_block: bool,
+    is_device: bool,
+}
+
+impl Opened {
+    /// Asks what it is, which may take as long as any question.
+    pub(crate) fn new(file: File, may_block: bool) -> Self {
+        let told = file.metadata();
+        Self {
+            file: Some(file),
+            may_block,
+            is_device: told.is_ok_and(|told| told.file_type().is_block_device()),
+        }
+    }
+
+    pub(crate) fn is_device(&self) -> bool {
+        self.is_device
+    }
+}
+
+impl Deref for Opened {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        let file = self.file.as_ref();
+        file.unwrap_or_else(|| unreachable!("it is taken when it is dropped"))
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take()
+            && self.may_block
+        {
+            close_elsewhere(file);
+        }
+    }
+}
+
+/// It did not answer in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no answer within {} s; the server of its file system or its device hangs", .0.as_secs())]
+pub struct NoAnswer(pub Duration);
+
+/// Questions to one storage: one at a time, each in a thread that may be left behind.
+#[derive(Debug, Default)]
+pub(crate) struct Questions {
+    waiting: Arc<AtomicBool>,
+}
+
+impl Questions {
+    /// What `ask` says of `name`. While an earlier question has no answer there is no other.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        name: &Arc<str>,
+        patience: Duration,
+        ask: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, NoAnswer> {
+        let none = NoAnswer(patience);
+        if self.waiting.swap(true, Ordering::AcqRel) {
+            return Err(none);
+        }
+        let (waiting, path) = (Arc::clone(&self.waiting), Arc::clone(name));
+        let gave_up = Arc::new(OnceLock::new());
+        let late = Arc::clone(&gave_up);
+        let answered = within(patience, move || {
+            let answer = ask();
+            waiting.store(false, Ordering::Release);
+            if late.get().is_some() {
+                tracing::warn!(%path, "backing store recovered: it answers again");
+            }
+            answer
+        });
+        answered.ok_or_else(|| {
+            let _ = gave_up.set(());
+            tracing::error!(path = %name, "backing store unresponsive: {none}; its namespace \
+                waits, others are served");
+            none
+        })
+    }
+}
+
+/// What `ask` gives within that time, in a thread that is left behind otherwise.
+pub(crate) fn within<T: Send + 'static>(
+    patience: Duration,
+    ask: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (answer, hears) = sync_channel(1);
+    let log = tracing::dispatcher::get_default(Clone::clone);
+    let thread = std::thread::Builder::new().name("ask".to_owned());
+    let started = thread.spawn(move || {
+        tracing::dispatcher::with_default(&log, || {
+            // Nobody may be there any more: then it is dropped here.
+            let _ = answer.send(ask());
+        });
+    });
+    if let Err(error) = started {
+        tracing::warn!(%error, "no thread to ask a backing store with");
+        return None;
+    }
+    hears.recv_timeout(patience).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::os::unix::fs::symlink;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// A device in `folder` that lies on others.
+    fn device(folder: &Path, name: &str, on: &[&str]) -> PathBuf {
+        let device = folder.join(name);
+        std::fs::create_dir_all(device.join("slaves")).unwrap();
+        for one in on {
+            symlink(folder.join(one), device.join("slaves").join(one)).unwrap();
+        }
+        device
+    }
+
+    #[test]
+    fn devices_are_submitted_to_directly_only_if_known_not_to_block() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let is_fit = |name, on: &[&str]| device_never_blocks(&device(folder, name, on), LAYERS);
+        for name in ["nvme0n1", "sda", "vdb", "zram0", "nullb0"] {
+            assert!(is_fit(name, &[]), "{name}");
+        }
+        for name in [
+            "nbd0", "rbd0", "loop0", "drbd0", "ublkb0", "mmcblk0", "sd", "x",
+        ] {
+            assert!(!is_fit(name, &[]), "{name}");
+        }
+        assert!(is_fit("dm-0", &["sda", "nvme0n1"]));
+        assert!(!is_fit("dm-1", &["sda", "nbd0"]));
+        assert!(is_fit("md0", &["dm-0", "vdb"]) && !is_fit("md1", &["dm-1", "vdb"]));
+        assert!(!is_fit("dm-9", &["gone"]) && !is_fit("dm-8", &["dm-8"]));
+        for (whole, fit) in [("sda", true), ("nbd0", false)] {
+            let part = folder.join(whole).join("part1");
+            std::fs::create_dir(&part).unwrap();
+            std::fs::write(part.join("partition"), "1\n").unwrap();
+            assert_eq!(device_never_blocks(&part, LAYERS), fit, "{whole}");
+        }
+        assert!(!device_never_blocks(&folder.join("nothing"), LAYERS));
+    }
+
+    #[test]
+    fn files_are_submitted_to_directly_only_with_direct_io_or_in_memory() {
+        let file = tempfile::tempfile().unwrap();
+        let told = file.metadata().unwrap();
+        let is_tmpfs = fstatfs(&file).unwrap().filesystem_type() == TMPFS_MAGIC;
+        assert_eq!(never_blocks(&file, &told, false, false), is_tmpfs);
+        let proc = File::open("/proc/self/status").unwrap();
+        assert!(!never_blocks(&proc, &proc.metadata().unwrap(), false, true));
+    }
+
+    #[test]
+    fn unanswered_question_is_given_up_and_not_repeated() {
+        let (questions, name) = (Questions::default(), Arc::from("/mnt/a"));
+        let (answer, waits) = channel::<()>();
+        let short = Duration::from_millis(10);
+        let hangs = move || waits.recv().unwrap_or_default();
+        assert_eq!(questions.ask(&name, short, hangs), Err(NoAnswer(short)));
+        let never = || unreachable!("the first still waits");
+        assert_eq!(
+            questions.ask(&name, short, never),
+            Err::<(), _>(NoAnswer(short))
+        );
+        drop(answer);
+        while questions.waiting.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        let long = Duration::from_secs(60);
+        assert_eq!(questions.ask(&name, long, || 7), Ok(7));
+    }
+}

@@ -1,0 +1,191 @@
+//! Storage whose server hangs: a file on FUSE. It holds its own commands and nothing else.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "tests"
+)]
+
+use std::fs::{self, OpenOptions};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use nvmeof_e2e::{
+    NQN, PATIENCE, Run, Running, Setup, Target, at_work, ctl, eventually, goes_on, image, managed,
+    pattern, same_bytes,
+};
+
+const MIB: usize = 1 << 20;
+
+/// A folder seen through bindfs, a file system in user space. Its server ends with this.
+struct Fuse {
+    server: Child,
+    mount: PathBuf,
+}
+
+impl Fuse {
+    /// `None`, which is said, where this machine or this user has no FUSE.
+    fn mount(setup: &Setup) -> Option<Self> {
+        let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+        if let Err(error) = device {
+            eprintln!("SKIPPED: /dev/fuse: {error}");
+            return None;
+        }
+        let (real, mount) = (setup.path("real"), setup.path("mount"));
+        fs::create_dir(&real).unwrap();
+        fs::create_dir(&mount).unwrap();
+        let mut bindfs = Command::new("bindfs");
+        let bindfs = bindfs.args(["-f", "--no-allow-other"]);
+        let server = bindfs
+            .args([&real, &mount])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("bindfs: `cargo xtask setup` installs it");
+        let mut this = Self { server, mount };
+        let place = this.mount.display().to_string();
+        let is_there =
+            || fs::read_to_string("/proc/self/mounts").is_ok_and(|it| it.contains(&place));
+        let there = eventually(|| {
+            let ended = this.server.try_wait().unwrap().map(|_| false);
+            is_there().then_some(true).or(ended)
+        });
+        if there == Some(true) {
+            return Some(this);
+        }
+        let stderr = this.server.stderr.take().unwrap();
+        let why = std::io::read_to_string(stderr).unwrap();
+        assert!(
+            why.contains("not permitted") || why.contains("denied"),
+            "bindfs: {why}"
+        );
+        eprintln!("SKIPPED: mounting is not permitted: {why}");
+        None
+    }
+
+    fn file(&self) -> PathBuf {
+        self.mount.join("disk.img")
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.server.id()).unwrap();
+        let _ = kill(Pid::from_raw(pid), signal);
+    }
+}
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGCONT);
+        self.signal(Signal::SIGKILL);
+        let _ = self.server.wait();
+        let mut unmount = Command::new("fusermount");
+        let _ = unmount.args(["-u", "-z", "-q"]).arg(&self.mount).status();
+    }
+}
+
+/// A target with one reactor: namespace 1 is a file, namespace 2 one on FUSE, on which
+/// hosts have more work than the kernel has worker threads by default.
+fn at_work_on_fuse() -> Option<(Setup, Fuse, Target, Vec<Running>)> {
+    let reactor = "[reactor]\ncores = [0]\ndrain_s = 2\n";
+    let setup = managed().head(reactor).file(4 * MIB);
+    let fuse = Fuse::mount(&setup)?;
+    image(&fuse.file(), 2, 4 * MIB);
+    let setup = setup.namespace(&fuse.file().display().to_string(), "");
+    let target = setup.start();
+    let bench = |rw: &str| {
+        let line = format!("--rw {rw} --bs 4k --iodepth 64 --runtime 3600");
+        other(&target, "bench").args(&line).start()
+    };
+    let busy = vec![bench("randread"), bench("randwrite")];
+    let moved = || (reads_and_writes(&target) > 1000).then_some(());
+    assert!(eventually(moved).is_some(), "{}", target.log());
+    Some((setup, fuse, target, busy))
+}
+
+/// `nvmeof COMMAND` on namespace 2 by a host of its own: what another host wrote and did
+/// not flush does not hold up a shutdown.
+fn other(target: &Target, command: &str) -> Run {
+    let at = target.address();
+    let (ip, port) = (at.ip(), at.port());
+    let host = "nqn.2026-11.org.example:other";
+    let line = format!("{command} -t rdma -a {ip} -s {port} -q {host} -n {NQN}");
+    Run::nvmeof(&line).args("--namespace-id 2")
+}
+
+fn reads_and_writes(target: &Target) -> u64 {
+    let json = target.nvmeof("smart-log").json();
+    let count = |key: &str| json[key].as_u64().unwrap();
+    count("host_read_commands") + count("host_write_commands")
+}
+
+#[track_caller]
+fn waits_for(target: &Target, words: &[&str]) {
+    let there = eventually(|| (!target.lines(words).is_empty()).then_some(()));
+    assert!(
+        there.is_some(),
+        "{words:?} within {PATIENCE:?}:\n{}",
+        target.log()
+    );
+}
+
+#[test]
+fn hung_file_system_stalls_only_its_own_namespace() {
+    let Some((setup, fuse, mut target, mut busy)) = at_work_on_fuse() else {
+        return;
+    };
+    let mut bench = at_work(&target);
+    fuse.signal(Signal::SIGSTOP);
+    goes_on(&target, &mut bench);
+    let zeroes = other(&target, "write-zeroes");
+    let zeroes = zeroes.args("--start-block 0 --block-count 8").start();
+    // Who flushes needs a worker thread of the kernel, of which the other file has many.
+    target.on(1, "flush").ok();
+    assert_eq!(target.read(1, 0, Some(8)).len(), 4096);
+    // New hosts connect, and what is served can be asked for and changed.
+    target.nvmeof("id-ctrl").ok();
+    ctl(&setup, "status").ok();
+    let third = setup.path("third.img");
+    image(&third, 3, MIB);
+    ctl(
+        &setup,
+        &format!("namespace add {} --nsid 3", third.display()),
+    )
+    .ok();
+    same_bytes(&target.read(3, 0, None), &pattern(3, MIB));
+    waits_for(&target, &["backing store unresponsive", "disk.img"]);
+    assert_eq!(target.lines(&["backing store unresponsive"]).len(), 1);
+    goes_on(&target, &mut bench);
+    bench.kill();
+    assert!(busy.iter_mut().all(Running::runs), "{}", target.log());
+    // It goes on as if nothing had been.
+    fuse.signal(Signal::SIGCONT);
+    waits_for(&target, &["backing store recovered", "disk.img"]);
+    let before = reads_and_writes(&target);
+    let moved = || (reads_and_writes(&target) > before + 100).then_some(());
+    assert!(eventually(moved).is_some(), "{}", target.log());
+    drop((busy, zeroes));
+    target.must_be_well();
+    target.stop();
+}
+
+#[test]
+fn target_stops_in_time_while_a_file_system_hangs() {
+    let Some((_setup, fuse, mut target, busy)) = at_work_on_fuse() else {
+        return;
+    };
+    fuse.signal(Signal::SIGSTOP);
+    target.nvmeof("id-ctrl").ok();
+    target.signal(Signal::SIGTERM);
+    let line = target.wait_for_log("did not end in time");
+    let named = format!(" on {}", fuse.file().display());
+    assert!(line.contains(&named), "{line}");
+    // The rest is closed by then; what the kernel holds ends when the server does.
+    assert!(TcpStream::connect(target.address()).is_err());
+    drop(fuse);
+    assert_eq!(target.wait().code(), Some(1), "{}", target.log());
+    drop(busy);
+}
