@@ -286,9 +286,9 @@ pub(crate) fn check_refusal(why: &SubmitError) -> Result<(), Wrong> {
         SubmitError::Full
         | SubmitError::NotConnected(_)
         | SubmitError::Buffer(_)
-        | SubmitError::Refused(_) => Ok(()),
         // A fused operation on a queue of two entries.
-        SubmitError::Narrow => Ok(()),
+        | SubmitError::Narrow
+        | SubmitError::Refused(_) => Ok(()),
         SubmitError::Length { .. } | SubmitError::Empty => {
             Err(Wrong(format!("a call was refused: {why}")))
         }

@@ -317,13 +317,6 @@ impl<S: Storage> Reactor<S> {
         self.queues.len()
     }
 
-    /// Buffers for data that nobody holds, and capsules.
-    #[must_use]
-    pub fn free_buffers(&self) -> (usize, usize) {
-        let capsules = self.capsules.available() + self.admin_capsules.available();
-        (self.buffers.available(), capsules)
-    }
-
     /// Does what there is to do now, and never waits.
     ///
     /// # Errors
