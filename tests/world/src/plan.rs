@@ -53,6 +53,9 @@ pub(crate) struct DiskShape {
     pub(crate) forgets: bool,
     /// Bytes the address of every buffer must be a multiple of.
     pub(crate) alignment: u32,
+    /// Whether hosts do anything with it, and nobody looks at what it holds. There is
+    /// one at most, the last.
+    pub(crate) scratch: bool,
 }
 
 /// One host.
@@ -190,6 +193,7 @@ impl Plan {
         let unreachable = inaccessible(seed, calls, &plan);
         plan.removals.extend(unreachable);
         plan.removals.sort_by_key(|(after, _)| *after);
+        plan.press();
         plan.cut_into_segments();
         plan.forget();
         if plan.by_memory {
@@ -212,6 +216,35 @@ impl Plan {
         let mut dice = Dice::new(self.seed ^ 0x656d_7373);
         let segments = [None, None, Some(536), Some(1460), Some(8960)];
         self.net.segment = segments[dice.below(5)];
+    }
+
+    /// With some seeds, by dice of their own: more hosts, which send long and short
+    /// commands of every kind to a scratch disk, and few buffers for them.
+    fn press(&mut self) {
+        let mut dice = Dice::new(self.seed ^ 0x7072_6573);
+        if !dice.happens(OneIn(3)) {
+            return;
+        }
+        let hosts = 2 + dice.below(3);
+        while self.hosts.len() < hosts {
+            self.hosts.push(HostShape {
+                calls: 40 + dice.below(80) as u64,
+                ..host(&mut dice)
+            });
+        }
+        let deepest = self.hosts.iter().flat_map(|host| &host.queues).max();
+        let deepest = deepest.copied().unwrap_or(2);
+        self.limits.queue_depth = self.limits.queue_depth.max(deepest);
+        self.target_buffers = 1 + dice.below(3);
+        self.disks.push(DiskShape {
+            blocks: SCRATCH / 512,
+            block_size: 512,
+            deallocate: true,
+            volatile: false,
+            forgets: false,
+            alignment: [1, 512, 4096][dice.below(3)],
+            scratch: true,
+        });
     }
 
     /// By dice of their own as well.
@@ -245,6 +278,9 @@ impl Plan {
     }
 }
 
+/// Bytes of the scratch disk.
+const SCRATCH: u64 = 256 << 10;
+
 /// A command time-out that no queue of commands reaches.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -265,6 +301,7 @@ fn disk(dice: &mut Dice, at: usize) -> DiskShape {
         volatile: !dice.happens(OneIn(4)),
         forgets: false,
         alignment: [1, 512, 4096][dice.below(3)],
+        scratch: false,
     }
 }
 

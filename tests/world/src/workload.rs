@@ -11,9 +11,12 @@ use nvmeof_memory::Buf;
 use nvmeof_rdma::layer::{Dice, OneIn};
 use nvmeof_wire::Status;
 
+mod scratch;
+
 use crate::content::{self, Value, ZEROES};
 use crate::oracle::{Ending, OpId, Oracle, Wrong};
 use crate::plan::{DiskShape, LONGEST};
+use scratch::Scratch;
 
 /// A call in flight.
 #[derive(Clone, Debug)]
@@ -43,6 +46,8 @@ pub(crate) enum Kind {
     Deallocate,
     /// A read beyond the end.
     Beyond,
+    /// On the scratch disk.
+    Scratch(Scratch),
 }
 
 /// A call that is ready to go.
@@ -91,6 +96,15 @@ pub(crate) struct Ask {
 
 /// Draws a call.
 pub(crate) fn draw(dice: &mut Dice, shapes: &[DiskShape]) -> Ask {
+    let mut shapes = shapes;
+    if let Some((shape, others)) = shapes.split_last()
+        && shape.scratch
+    {
+        if dice.happens(OneIn(2)) {
+            return scratch::draw(dice, others.len(), shape);
+        }
+        shapes = others;
+    }
     let kind = draw_kind(dice);
     let ns = dice.below(shapes.len());
     let shape = &shapes[ns];
@@ -153,6 +167,9 @@ pub(crate) fn prepare(
     take: impl FnOnce(usize) -> Option<Buf>,
     now: Duration,
 ) -> Option<Prepared> {
+    if let Kind::Scratch(kind) = ask.kind {
+        return scratch::prepare((kind, &ask), host, shape, oracle, take, now);
+    }
     let Ask {
         kind,
         ns,
@@ -168,7 +185,7 @@ pub(crate) fn prepare(
             usize::try_from(count).unwrap() * block
         }
         Kind::Deallocate => ranges.len() * blocks::RANGE_LEN,
-        Kind::Flush | Kind::Zeroes { .. } => 0,
+        Kind::Flush | Kind::Zeroes { .. } | Kind::Scratch(_) => 0,
     };
     let mut buf = None;
     if bytes > 0 {
@@ -244,7 +261,7 @@ pub(crate) fn prepare(
             let command = blocks::deallocate(nsid, &ranges).unwrap();
             (id, command.into())
         }
-        Kind::Flush => (oracle.begin_flush(ns), blocks::flush(nsid).into()),
+        Kind::Flush | Kind::Scratch(_) => (oracle.begin_flush(ns), blocks::flush(nsid).into()),
     };
     let pending = Pending {
         host,
@@ -269,8 +286,10 @@ pub(crate) fn check_refusal(why: &SubmitError) -> Result<(), Wrong> {
         SubmitError::Full
         | SubmitError::NotConnected(_)
         | SubmitError::Buffer(_)
+        // A fused operation on a queue of two entries.
+        | SubmitError::Narrow
         | SubmitError::Refused(_) => Ok(()),
-        SubmitError::Length { .. } | SubmitError::Narrow | SubmitError::Empty => {
+        SubmitError::Length { .. } | SubmitError::Empty => {
             Err(Wrong(format!("a call was refused: {why}")))
         }
     }
@@ -333,9 +352,11 @@ fn check_success(
         }
         Kind::Compare => oracle.end_read(id, &pending.sent),
         Kind::Beyond => Err(Wrong(format!("call {id} read beyond the end"))),
-        Kind::Write { .. } | Kind::Zeroes { .. } | Kind::Flush | Kind::Deallocate => {
-            oracle.end(id, Ending::Done)
-        }
+        Kind::Write { .. }
+        | Kind::Zeroes { .. }
+        | Kind::Flush
+        | Kind::Deallocate
+        | Kind::Scratch(_) => oracle.end(id, Ending::Done),
     }
 }
 
@@ -346,6 +367,9 @@ fn check_status(
     oracle: &mut Oracle,
     answered: &mut Answered,
 ) -> Result<(), Wrong> {
+    if let Kind::Scratch(kind) = pending.kind {
+        return scratch::check_status((id, kind), status, oracle, answered);
+    }
     match (pending.kind, status) {
         (Kind::Compare, Status::COMPARE_FAILURE) => {
             return oracle.end_differing(id, &pending.sent);

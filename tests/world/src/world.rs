@@ -55,6 +55,8 @@ pub(crate) struct World {
     next_fault: usize,
     /// Namespaces that come and go.
     away: Away,
+    /// When something was wrong last that may keep a call from being answered.
+    disturbed: Duration,
     /// Turns since time moved.
     still: u64,
     /// What is to be undone, and when.
@@ -120,6 +122,8 @@ const TARGET_IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const PORT: u16 = 4420;
 /// No call takes longer than this, whatever happens.
 const LONGEST_CALL: Duration = Duration::from_secs(60);
+/// Nor longer than this while nothing is wrong: host, network and disks answer.
+const LONGEST_UNDISTURBED: Duration = Duration::from_secs(10);
 /// A run that takes longer has come to a stop.
 const LONGEST_RUN: Duration = Duration::from_secs(600);
 const MOST_TURNS: u64 = 3_000_000;
@@ -168,6 +172,7 @@ impl World {
             losses: Losses::default(),
             next_fault: 0,
             away: Away::default(),
+            disturbed: Duration::ZERO,
             still: 0,
             later: BTreeMap::new(),
             undone: 0,
@@ -289,12 +294,25 @@ impl World {
         if let Some(call) = self.calls.values().find(late) {
             return Err(Wrong(format!("a call hangs: {call:?}")));
         }
+        if self.is_disturbed(now) {
+            self.disturbed = now;
+        }
+        let due = |call: &Pending| call.since.max(self.disturbed) + LONGEST_UNDISTURBED;
+        if let Some(call) = self.calls.values().find(|call| now > due(call)) {
+            return Err(Wrong(format!("a call stalls with nothing wrong: {call:?}")));
+        }
         if now > LONGEST_RUN {
             return Err(Wrong(format!("no end after {LONGEST_RUN:?}")));
         }
         self.follow_lost_writes();
         self.settle(now);
         Ok(())
+    }
+
+    /// Whether something is wrong now that may keep calls from being answered.
+    fn is_disturbed(&self, now: Duration) -> bool {
+        let hangs = self.hosts.iter().any(|host| now < host.hangs_until);
+        hangs || !self.later.is_empty() || self.draining.is_some() || !self.reactors.run()
     }
 
     /// Once the target has no queue pairs but those that hosts have, what it begins
@@ -350,7 +368,8 @@ impl World {
         ];
         let config = ReactorConfig {
             shared_receives: self.plan.shared_receives,
-            capsules: 700,
+            // A controller and four queues of each host, and as much that is closing.
+            capsules: 350 * self.hosts.len().max(2),
             data,
             pages: Pages::Normal,
             stall: Duration::from_secs(3),

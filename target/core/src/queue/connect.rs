@@ -217,6 +217,9 @@ impl Queue {
         let served = self.shared.served();
         let serves = serves(&served, who, self.port.as_ref())?;
         let finds = matches!(serves, Serves::Discovery);
+        if !finds && self.scarce.hosts.contains(&who.hostnqn) {
+            return Err(self.too_many(Limit::HostMemory, who));
+        }
         let subsystem = served.model.subsystem(&who.subnqn).map(|one| &**one);
         let choice = served.model.controller_ids(subsystem.filter(|_| !finds));
         let features = Features::new(connect.kato.get());

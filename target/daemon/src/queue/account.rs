@@ -19,6 +19,7 @@ use super::lingering::Lingering;
 use super::parts::{Most, Parts};
 use super::slots::{Job, Lacks};
 use super::{Edge, Io};
+use crate::reactor::all_admin_capsules;
 use crate::tag::Place;
 use crate::turns::HostId;
 
@@ -182,14 +183,13 @@ impl Accounts {
         }
     }
 
-    /// Who gets no other queue by `port` which takes `needed` capsules while so many
-    /// are `free` besides those `kept` for admin queues.
+    /// Who gets no other I/O queue by `port` which takes `needed` capsules while so many
+    /// are `free`.
     pub(super) fn without_room(
         &self,
         port: Option<&PortAddress>,
         needed: usize,
         free: usize,
-        kept: usize,
     ) -> Scarce {
         // Those that those of other ports are left are not there for anybody of one
         // that has some.
@@ -197,10 +197,6 @@ impl Accounts {
         let its = its.map_or(0, |its| its.capsules());
         let parts = self.parts_of_ports();
         let for_others = parts.kept_from(its);
-        // Those that are kept are for a port that has none as well, so the others'
-        // admin queues get some more.
-        let for_admin = if for_others > 0 { kept } else { 0 };
-        let free = free.saturating_sub(for_admin);
         let port = !parts.allow(its, self.are_several_ports(), needed, free);
         let free = free.saturating_sub(for_others);
         let several = self.are_several();
@@ -212,22 +208,16 @@ impl Accounts {
         Scarce { hosts, port }
     }
 
-    /// The same of an admin queue, which every host gets: but those of a port to which
-    /// hosts came already leave what a host of another port needs for an I/O queue
-    /// besides, so `free` are those that are not kept for admin queues. I/O queues
-    /// leave more than that, so that there are some for these.
-    pub(super) fn without_admin_room(
-        &self,
-        port: Option<&PortAddress>,
-        needed: usize,
-        free: usize,
-    ) -> Scarce {
-        let newcomer = self.parts_of_ports().newcomer;
-        let there = port.is_some_and(|at| self.holding_of(at).is_some());
-        Scarce {
-            hosts: Vec::new(),
-            port: there && newcomer > 0 && free < needed.saturating_add(newcomer),
+    /// Who gets no other admin queue, of which all together have `count` capsules: hosts
+    /// that have queues leave a quarter to those that have none yet, where there are
+    /// fewer than for all controllers.
+    pub(super) fn without_admin_room(&self, needed: usize, free: usize, count: usize) -> Scarce {
+        let mut scarce = Scarce::default();
+        let for_all = all_admin_capsules(self.target.limits()) <= count;
+        if !for_all && free < needed.saturating_add(count / 4) {
+            scarce.hosts = self.hosts.keys().copied().collect();
         }
+        scarce
     }
 
     /// Whether these buffers may be held as well: no more of a kind than the part of

@@ -60,10 +60,9 @@ pub(crate) struct Io<'a> {
     pub(crate) buffers: &'a mut Stock,
     /// What hosts hold of them.
     pub(crate) accounts: &'a mut Accounts,
-    /// Where capsules are received, and how many of them are kept for admin
-    /// queues.
+    /// Where capsules of I/O queues are received, and those of admin queues.
     pub(crate) capsules: &'a Pool,
-    pub(crate) capsules_kept: usize,
+    pub(crate) admin_capsules: &'a Pool,
     /// Receives that queues draw from.
     pub(crate) shared: &'a mut SharedQueues,
     /// Queues with commands that wait for a buffer, each once.

@@ -24,24 +24,19 @@ impl Edge {
     #[cold]
     fn make_first_room(&mut self, io: &mut Io<'_>) -> Room {
         let needed = self.receives.needed(FIRST, self.core.entries(), io.shared);
-        // Without an admin queue a host can do nothing at all.
-        let kept = match self.core.qid() {
-            0 => 0,
-            _ => io.capsules_kept,
+        let pool = match self.core.qid() {
+            0 => io.admin_capsules,
+            _ => io.capsules,
         };
-        let available = io.capsules.available();
-        let free = available.saturating_sub(kept);
+        let free = pool.available();
         let mut room = Vec::new();
         if free >= needed {
-            room.extend((0..needed).map_while(|_| io.capsules.take()));
+            room.extend((0..needed).map_while(|_| pool.take()));
         }
         let port = self.core.port();
         let scarce = match self.core.qid() {
-            0 => {
-                let free = available.saturating_sub(io.capsules_kept);
-                io.accounts.without_admin_room(port, needed, free)
-            }
-            _ => io.accounts.without_room(port, needed, free, kept),
+            0 => io.accounts.without_admin_room(needed, free, pool.count()),
+            _ => io.accounts.without_room(port, needed, free),
         };
         self.core.set_scarce(scarce);
         self.core.set_room(if room.len() == needed {
@@ -72,7 +67,7 @@ impl Edge {
         let (host, subsystem, _) = self.core.association().unwrap_or_default();
         let whose = Whose::of_host(host, subsystem, self.core.qid());
         io.provider.set_whose(self.qp, whose);
-        // Those of admin queues are kept for them.
+        // Those of admin queues are nobody's part.
         let counted = if self.is_admin() { 0 } else { bufs.len() };
         self.open_account(counted, io);
         self.slots.grow(self.core.entries());

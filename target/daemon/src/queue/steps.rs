@@ -112,8 +112,14 @@ impl Edge {
         if provided == Provided::Yes {
             return true;
         }
+        // A Copy between two pieces holds the buffer with its list of sources. Those
+        // before it may wait for one of that kind, so it goes before them.
+        let holds_one = lacks.spare.is_some() && !job.data.is_none();
         self.note_full(provided, io);
-        self.hungry.push_back(slot);
+        match holds_one {
+            true => self.hungry.push_front(slot),
+            false => self.hungry.push_back(slot),
+        }
         self.list(io);
         false
     }

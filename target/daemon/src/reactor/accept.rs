@@ -9,6 +9,7 @@ use nvmeof_target_core::{Limit, PortSeat, Queue as Core, Refusal, Target};
 use nvmeof_wire::cm::{Accept, Request as CmRequest};
 use zerocopy::IntoBytes;
 
+use super::sizes::ADMIN_CAPSULE;
 use super::{LOOK_AFTER, Listening, Reactor, earlier};
 use crate::config::port_address;
 use crate::queue::{Edge, FIRST, Link, SENDS_PER_COMMAND, Source};
@@ -75,15 +76,15 @@ impl<S: Storage> Reactor<S> {
         }
         let seat = self.target.port_seat(&port.to_string())?;
         self.make_way(now)?;
-        let kept = match core.qid() {
-            0 => 0,
-            _ => self.capsules_kept,
+        let pool = match core.qid() {
+            0 => &self.admin_capsules,
+            _ => &self.capsules,
         };
         let first = usize::from(FIRST);
-        let free = self.capsules.available().saturating_sub(kept);
+        let free = pool.available();
         let mut capsules = Vec::new();
         if free >= first {
-            capsules.extend((0..first).map_while(|_| self.capsules.take()));
+            capsules.extend((0..first).map_while(|_| pool.take()));
         }
         if capsules.len() < first {
             self.target.hits().add(Limit::Capsules);
@@ -182,7 +183,10 @@ impl<S: Storage> Reactor<S> {
             provider,
             listener: request.listener,
             peer,
-            capsule_len: usize::try_from(core.capsule_len()).unwrap_or(self.capsule_len),
+            capsule_len: match queue {
+                0 => ADMIN_CAPSULE,
+                _ => usize::try_from(core.capsule_len()).unwrap_or(self.capsule_len),
+            },
             reads: config.reads_out,
         };
         let place = self

@@ -23,7 +23,7 @@ use std::time::Duration;
 use nvmeof_backend::{Done, Request as DiskRequest};
 use nvmeof_memory::{ClassSpec, Classes, Pages, Pool, PoolLayout, Region};
 use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider, QpId, Steering};
-use nvmeof_target_core::{Limits, News, Target};
+use nvmeof_target_core::{News, Target};
 
 use crate::failures::Failures;
 use crate::log::PeerLog;
@@ -42,8 +42,8 @@ use nvmeof_rdma::Sparingly;
 use orders::Leaving;
 use queues::Queues;
 pub use sizes::ReactorError;
-pub(crate) use sizes::{LONGEST_AT_ONCE, capsule_stride};
-use sizes::{PAGE, SQE_LEN};
+use sizes::{ADMIN_CAPSULE, PAGE, SQE_LEN, admin_capsules};
+pub(crate) use sizes::{LONGEST_AT_ONCE, all_admin_capsules, capsule_stride};
 
 /// Sizes of one reactor.
 #[derive(Clone, Debug)]
@@ -78,8 +78,8 @@ pub struct Reactor<S> {
     /// Which of them this one is.
     number: u16,
     capsules: Pool,
-    /// How many of them I/O queues leave to admin queues.
-    capsules_kept: usize,
+    /// Those of admin queues, which I/O queues do not touch.
+    admin_capsules: Pool,
     /// Bytes of a capsule, in-capsule data included.
     capsule_len: usize,
     buffers: Stock,
@@ -175,7 +175,12 @@ impl<S: Storage> Reactor<S> {
         };
         let capsules = Pool::new(layout, config.pages)?;
         let buffers = Classes::new(&config.data, config.pages)?;
-        let capsules_kept = (config.capsules / 16).min(2 * usize::from(Limits::ADMIN_DEPTH));
+        let layout = PoolLayout {
+            count: admin_capsules(&limits, config.capsules),
+            stride: ADMIN_CAPSULE,
+            lead: 0,
+        };
+        let admin_capsules = Pool::new(layout, config.pages)?;
         let accounts = Accounts::new(target.clone(), &buffers, config.capsules);
         let buffers = Stock::new(buffers);
         let locked = Locked::new(target.locks().join());
@@ -192,7 +197,7 @@ impl<S: Storage> Reactor<S> {
             peers,
             number: number.unwrap_or_default(),
             capsules,
-            capsules_kept,
+            admin_capsules,
             capsule_len: SQE_LEN + in_capsule,
             buffers,
             accounts,
@@ -298,6 +303,7 @@ impl<S: Storage> Reactor<S> {
             .into_iter()
             .chain([self.capsules.region()])
             .chain(data)
+            .chain([self.admin_capsules.region()])
     }
 
     /// The disks.
@@ -309,12 +315,6 @@ impl<S: Storage> Reactor<S> {
     #[must_use]
     pub fn queue_pairs(&self) -> usize {
         self.queues.len()
-    }
-
-    /// Buffers for data that nobody holds, and capsules.
-    #[must_use]
-    pub fn free_buffers(&self) -> (usize, usize) {
-        (self.buffers.available(), self.capsules.available())
     }
 
     /// Does what there is to do now, and never waits.
@@ -493,8 +493,7 @@ impl<S: Storage> Reactor<S> {
         }
         self.accounts.tidy();
         if let Some(provider) = self.providers.get_mut(provider) {
-            let (capsules, kept) = (&self.capsules, self.capsules_kept);
-            let more = || capsules.take().filter(|_| capsules.available() >= kept);
+            let more = || self.capsules.take();
             self.shared.refill(&receives, &mut **provider, more);
         }
     }
@@ -508,7 +507,7 @@ impl<S: Storage> Reactor<S> {
             buffers: &mut self.buffers,
             accounts: &mut self.accounts,
             capsules: &self.capsules,
-            capsules_kept: self.capsules_kept,
+            admin_capsules: &self.admin_capsules,
             shared: &mut self.shared,
             hungry: &mut self.hungry,
             due: &mut self.due,

@@ -17,6 +17,13 @@ impl<S: Storage> Reactor<S> {
         self.accounts.check(queues, left)
     }
 
+    /// Buffers for data that nobody holds, and capsules.
+    #[must_use]
+    pub fn free_buffers(&self) -> (usize, usize) {
+        let capsules = self.capsules.available() + self.admin_capsules.available();
+        (self.buffers.available(), capsules)
+    }
+
     /// How it is now.
     pub(super) fn sight(&mut self, now: Duration) -> Sight {
         let mut queues = Vec::with_capacity(self.queues.len());

@@ -5,7 +5,7 @@ use nvmeof_target_core::Limits;
 use nvmeof_wire::fabrics::CONNECT_DATA_LEN;
 
 use super::ReactorConfig;
-use crate::queue::KINDS;
+use crate::queue::{FIRST, KINDS};
 
 /// The data of a capsule lie on a page boundary, for disks that want that.
 pub(super) const PAGE: usize = 4096;
@@ -18,6 +18,24 @@ pub(crate) const LONGEST_AT_ONCE: usize = 2;
 /// pulled there.
 pub(crate) fn capsule_stride(in_capsule: usize) -> usize {
     PAGE + in_capsule.max(CONNECT_DATA_LEN).next_multiple_of(PAGE)
+}
+
+/// Bytes of a capsule of an admin queue: a command, and behind it the data of a
+/// Connect. In-capsule data of I/O queues (IOCCSZ) do not apply to it.
+pub(crate) const ADMIN_CAPSULE: usize = SQE_LEN + CONNECT_DATA_LEN;
+
+/// Capsules for all admin queues that there may be: of I/O and discovery controllers,
+/// and without a controller yet, some of which may be closing.
+pub(crate) fn all_admin_capsules(limits: &Limits) -> usize {
+    let controllers = usize::from(limits.controllers) + usize::from(limits.discovery_controllers);
+    let unconnected = 2 * usize::from(limits.unconnected);
+    controllers * usize::from(Limits::ADMIN_DEPTH) + unconnected * usize::from(FIRST)
+}
+
+/// Those that a reactor with so many `capsules` for I/O queues has. Their memory is
+/// between a quarter and a seventh of that of these, at most.
+pub(super) fn admin_capsules(limits: &Limits, capsules: usize) -> usize {
+    all_admin_capsules(limits).min(capsules.saturating_mul(2))
 }
 
 /// A reactor cannot be made.

@@ -21,6 +21,7 @@ mod keeping;
 mod late;
 mod lingering;
 mod lists;
+mod lockout;
 mod log;
 mod losses;
 mod memory;

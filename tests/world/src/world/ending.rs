@@ -66,7 +66,8 @@ impl World {
         if !self.calls.is_empty() {
             return Ok(false);
         }
-        let Some(shape) = self.plan.disks.get(ns).cloned() else {
+        let shape = self.plan.disks.get(ns).filter(|shape| !shape.scratch);
+        let Some(shape) = shape.cloned() else {
             return Ok(self.verified());
         };
         if block == shape.blocks {

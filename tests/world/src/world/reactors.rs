@@ -118,6 +118,7 @@ impl Reactors {
             let (did_work, then) =
                 step.map_err(|error| Wrong(format!("the target failed: {error}")))?;
             worked |= did_work || then == Then::End;
+            running.reactor.check_accounts().map_err(Wrong)?;
             match then {
                 Then::Turn | Then::Yield => {}
                 Then::Sleep { until } => running.rest = Rest::Asleep(until),

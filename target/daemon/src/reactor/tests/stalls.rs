@@ -70,6 +70,35 @@ fn long_copies_beside_another_host_complete() {
     assert_eq!(bench.reactor.free_buffers().0, 64 + 4);
 }
 
+/// Copies between two pieces hold the short buffers with their lists: all that their host
+/// may have. A read that waits for a short one stands before them.
+#[test]
+fn read_behind_copies_that_hold_all_short_buffers_completes() {
+    let mut bench = Bench::new(75);
+    let (mut host, mut other) = (bench.host(), bench.host());
+    let (_, qp) = ready(&mut bench, &mut host);
+    admin(&mut bench, &mut other, 0);
+    let copy = Copy {
+        nsid: 1,
+        slba: 1024,
+        ranges: 1,
+        format: 0,
+        protected: false,
+        fua: false,
+    };
+    let source = CopyRange::new(0, 1024);
+    let send = |host: &mut Host| -> Vec<Sent> {
+        let copies = (0..12).map(|_| (copy.to_sqe(), source.as_bytes().to_vec()));
+        let reads = (0..4).map(|_| (command(io::READ, 0, 8), vec![0; 4096]));
+        let all: Vec<_> = copies.chain(reads).collect();
+        let all = all.into_iter();
+        all.map(|(sqe, data)| host.send_with(qp, sqe, &data))
+            .collect()
+    };
+    assert_eq!(completed(&mut bench, send, &mut host), 16);
+    assert_eq!(bench.reactor.free_buffers().0, 16 + 4);
+}
+
 /// Has the disk do what it has, and nothing of what comes next.
 fn let_go_once(bench: &mut Bench, host: &mut Host) {
     bench.reactor.storage_mut().hold = false;
