@@ -132,7 +132,7 @@ fn a_socket_that_cannot_be_had_yet_is_waited_for() {
 
 #[test]
 fn a_port_that_cannot_be_is_refused_with_file_line_and_key() {
-    let (setup, folder, path) = served();
+    let (setup, _folder, path) = served();
     let setup = setup.namespace("null:1M", "");
     fs::write(&path, "precious").unwrap();
     let words = ["target.toml:2: traddr: ", "no socket"];
