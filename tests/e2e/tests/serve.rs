@@ -7,9 +7,8 @@
 )]
 
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
 
-use nvmeof_e2e::{NQN, Run, Setup, image, is_root, same_bytes, target_command};
+use nvmeof_e2e::{NQN, Run, Setup, image, same_bytes, target_command};
 
 const MIB: usize = 1 << 20;
 
