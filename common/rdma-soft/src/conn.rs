@@ -103,6 +103,11 @@ pub(crate) struct Conn {
     pub(crate) inbound: Inbound,
     pub(crate) outbound: Outbound,
     pub(crate) deadline: Option<Duration>,
+    /// Bytes of frames that the stream took.
+    pub(crate) sent: u64,
+    /// Segments that came and brought next to nothing, beyond those that brought
+    /// something since.
+    pub(crate) idle: u64,
     /// Writes of nothing that were sent since nothing was heard.
     pub(crate) nudges: u8,
     /// Why it ends, once it does.
@@ -126,7 +131,26 @@ macro_rules! of_peer {
 }
 pub(crate) use of_peer;
 
+/// Segments that may bring next to nothing before less is received at a time. A
+/// connection begins with more, so that its first messages come before that.
+const ALLOWED_IDLE: u64 = 64;
+
 impl Conn {
+    /// Whether so much that came brought next to nothing that only little is received in
+    /// each poll.
+    #[inline]
+    pub(crate) fn idles(&self) -> bool {
+        self.idle > ALLOWED_IDLE
+    }
+
+    /// Counts what a receive call brought that began with so many frames: each segment
+    /// that brings something makes up for one that did not.
+    pub(crate) fn count_idle(&mut self, frames: u64) {
+        let idle = std::mem::take(&mut self.inbound.idle);
+        let others = self.rx.frames().saturating_sub(frames).saturating_sub(idle);
+        self.idle = self.idle.saturating_add(idle).saturating_sub(others);
+    }
+
     pub(crate) fn new(stream: StreamId, remote: Remote, phase: Phase) -> Self {
         Self {
             id: QpId(0),
@@ -147,6 +171,8 @@ impl Conn {
             inbound: Inbound::new(),
             outbound: Outbound::new(),
             deadline: None,
+            sent: 0,
+            idle: ALLOWED_IDLE + 1,
             nudges: 0,
             reason: CloseReason::Local,
             broken: false,

@@ -35,7 +35,13 @@ pub(crate) struct Inbound {
     control: [u8; CONTROL_LEN],
     /// What the peer's Terminate said.
     pub(crate) terminated: Option<Fault>,
+    /// Segments that brought next to nothing since somebody asked: they cost us as much
+    /// as others and their sender hardly anything.
+    pub(crate) idle: u64,
 }
+
+/// Payload of a segment that brings something, if it does not end its message.
+const SOME: usize = 64;
 
 #[derive(Debug)]
 struct Recv {
@@ -69,6 +75,7 @@ impl Inbound {
             place: Place::Nowhere,
             control: [0; CONTROL_LEN],
             terminated: None,
+            idle: 0,
         }
     }
 
@@ -175,6 +182,8 @@ impl Sink for Receiver<'_> {
             Kind::Tagged { .. } => {
                 if header.opcode == Opcode::READ_RESPONSE && header.last {
                     self.outbound.answer_done();
+                } else if header.payload == 0 {
+                    self.inbound.idle += 1;
                 }
                 Ok(())
             }
@@ -220,6 +229,8 @@ impl Sink for Receiver<'_> {
                     let place = self.keys.bytes_mut(&access);
                     let place = place.map_err(|why| faults::tagged(why, &access))?;
                     place.copy_from_slice(payload);
+                } else {
+                    self.inbound.idle += 1;
                 }
                 Ok(())
             }
@@ -322,6 +333,7 @@ impl Receiver<'_> {
         let (_, so_far) = self.inbound.message.unwrap_or((header.opcode, 0));
         let len = so_far + header.payload;
         if !header.last {
+            self.inbound.idle += u64::from(header.payload < SOME);
             self.inbound.message = Some((header.opcode, len));
             return Ok(());
         }
@@ -377,6 +389,8 @@ impl Receiver<'_> {
                 .check(&access)
                 .map_err(|why| faults::source(why, &access))?;
             self.keys.begin_read(request.source_stag);
+        } else {
+            self.inbound.idle += 1;
         }
         self.inbound.read_msn = self.inbound.read_msn.wrapping_add(1);
         self.outbound.answer(&request, offset);

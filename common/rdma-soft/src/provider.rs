@@ -13,8 +13,8 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Region, RegionId};
 use nvmeof_rdma::{
     Address, Answer, CloseReason, ConnectError, Event, ExposeError, Limits, ListenError,
-    ListenerId, PostError, PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice,
-    Rights, Sparingly, Tag, Whose, Work,
+    ListenerId, PostError, PrivateData, Progress, Provider, QpConfig, QpId, Refused, RemoteKey,
+    RemoteSlice, Rights, Sparingly, Tag, Whose, Work,
 };
 
 use crate::conn::{Conn, Phase, Remote, Table};
@@ -321,6 +321,22 @@ impl<S: Streams> Provider for SoftRdma<S> {
             Phase::Requested | Phase::Prepared => this.refuse(conn, &PrivateData::empty()),
             _ => this.wind_down(conn, CloseReason::Local),
         });
+    }
+
+    fn abort(&mut self, qp: QpId) {
+        self.disconnect(qp);
+        self.with(qp, |this, conn| {
+            conn.broken = true;
+            this.list(conn);
+        });
+    }
+
+    fn progress(&self, qp: QpId) -> Option<Progress> {
+        let conn = self.conns.get(qp)?;
+        Some(Progress {
+            pulled: conn.outbound.answer_progress(),
+            sent: conn.sent,
+        })
     }
 
     fn submit(&mut self, now: Duration) {

@@ -37,7 +37,7 @@ pub use event::{Completion, ConnectRequest, Event, Received};
 pub use inline::{Bytes, Inline, PrivateData, TooLong};
 pub use key::{RemoteKey, RemoteSlice, Rights};
 pub use params::{Limits, QpConfig, SharedReceives};
-pub use provider::{ListenerId, Provider, QpId, SrqId, Tag};
+pub use provider::{ListenerId, Progress, Provider, QpId, SrqId, Tag};
 pub use sparingly::Sparingly;
 pub use steering::{Counted, Lightened, Steering};
 pub use whose::Whose;

@@ -27,6 +27,16 @@ pub struct SrqId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag(pub u64);
 
+/// How far data of a queue pair have got. Both numbers only grow; what they begin
+/// with means nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Of what RDMA Reads bring: at least as many bytes more arrived.
+    pub pulled: u64,
+    /// Bytes that left, whatever of.
+    pub sent: u64,
+}
+
 /// One RDMA provider, driven by one thread.
 ///
 /// # The life of a queue pair
@@ -256,6 +266,18 @@ pub trait Provider: Send {
     /// time, everything comes back, [`Event::Closed`] follows. Ignored for a
     /// queue pair that is gone.
     fn disconnect(&mut self, qp: QpId);
+
+    /// Closes the queue pair as [`disconnect`](Self::disconnect) does, but tries
+    /// nothing any more: for a peer that takes nothing, whose buffers others wait for.
+    fn abort(&mut self, qp: QpId) {
+        self.disconnect(qp);
+    }
+
+    /// How far data of `qp` have got, to detect a peer that stalled. `None` where
+    /// that is only seen by completions, and for a queue pair that is gone.
+    fn progress(&self, _qp: QpId) -> Option<Progress> {
+        None
+    }
 
     /// Sends off what was posted since the last time, as many work requests
     /// per system call or doorbell as there are.

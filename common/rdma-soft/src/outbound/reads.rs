@@ -74,6 +74,14 @@ impl Outbound {
         read.map_or(0, |read| read.len.saturating_sub(read.arrived))
     }
 
+    /// Grows with each byte that answers our Reads.
+    pub(crate) fn answer_progress(&self) -> u64 {
+        // Reads that are answered leave the row in order: the number of the oldest one
+        // counts for more than any that it may bring.
+        let read = self.reads.front();
+        read.map_or(u64::MAX, |read| read.number << 32 | read.arrived as u64)
+    }
+
     pub(crate) fn answer_advance(&mut self, len: usize) {
         if let Some(read) = self.reads.front_mut() {
             read.arrived += len;

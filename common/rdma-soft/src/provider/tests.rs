@@ -3,6 +3,7 @@
 
 mod active;
 mod answers;
+mod idle;
 mod segments;
 
 use super::*;

@@ -43,7 +43,7 @@ impl<S: Streams> SoftRdma<S> {
         for _ in 0..RECEIVE_CALLS {
             let received = self.receive_data(conn, events);
             worked |= received != Received::Nothing;
-            if received != Received::Full || conn.phase != Phase::Running {
+            if received != Received::Full || conn.phase != Phase::Running || conn.idles() {
                 break;
             }
         }
@@ -51,6 +51,7 @@ impl<S: Streams> SoftRdma<S> {
     }
 
     fn receive_data(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> Received {
+        let (idles, frames) = (conn.idles(), conn.rx.frames());
         let (rx, scratch) = (&mut conn.rx, &mut self.scratch);
         let mut sink = Receiver {
             qp: conn.id,
@@ -59,7 +60,7 @@ impl<S: Streams> SoftRdma<S> {
             keys: &mut self.keys,
             events,
         };
-        let room = if rx.expects_large() {
+        let room = if rx.expects_large() || idles {
             BETWEEN
         } else {
             scratch.len()
@@ -96,6 +97,9 @@ impl<S: Streams> SoftRdma<S> {
         let result = plan.take(count, scratch, rx, &mut sink);
         if conn.rx.frames() > 0 {
             conn.outbound.held = false;
+        }
+        if conn.idle > 0 || conn.inbound.idle > 0 {
+            conn.count_idle(frames);
         }
         if let Some(fault) = conn.inbound.terminated.take() {
             conn.reason = CloseReason::Terminated(fault);
@@ -229,6 +233,7 @@ impl<S: Streams> SoftRdma<S> {
         let slices = slices.get(..used).unwrap_or_default();
         let count = self.streams.send(conn.stream, slices)?;
         conn.outbound.sent(count, &mut self.keys);
+        conn.sent += count as u64;
         Ok((count, offered))
     }
 }

@@ -7,8 +7,8 @@ use nvmeof_memory::{Buf, Region};
 
 use crate::{
     Address, Answer, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
-    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
-    SrqId, Tag, Whose, Work,
+    PrivateData, Progress, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights,
+    SharedReceives, SrqId, Tag, Whose, Work,
 };
 
 impl<P: Provider + ?Sized> Provider for Box<P> {
@@ -105,6 +105,14 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
 
     fn peer_works_in_place(&self, qp: QpId, buf: &Buf) -> bool {
         (**self).peer_works_in_place(qp, buf)
+    }
+
+    fn abort(&mut self, qp: QpId) {
+        (**self).abort(qp);
+    }
+
+    fn progress(&self, qp: QpId) -> Option<Progress> {
+        (**self).progress(qp)
     }
 
     fn map_remote(&mut self, qp: QpId, remote: RemoteSlice, rights: Rights) -> Option<Buf> {

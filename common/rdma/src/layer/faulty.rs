@@ -81,7 +81,7 @@ impl<P: Provider> Faulty<P> {
 impl<P: Provider> Provider for Faulty<P> {
     crate::forward!(inner: limits name listen unlisten set_whose local_addr peer_may_invalidate
         peer_works_in_place prepare accept reject share_receives withdraw disconnect
-        wait_fd rest);
+        abort progress wait_fd rest);
 
     fn register(&mut self, region: &Region) -> Result<(), io::Error> {
         match self.fault(self.faults.refuse_register, OneIn(0)) {

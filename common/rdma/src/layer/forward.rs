@@ -17,8 +17,8 @@
 /// impl<P: Provider> Provider for Counting<P> {
 ///     nvmeof_rdma::forward!(below: limits name register listen unlisten connect set_whose
 ///         local_addr peer_may_invalidate peer_works_in_place map_remote prepare accept reject
-///         post_recv share_receives post_shared_recv post expose withdraw disconnect submit wait_fd
-///         next_deadline rest);
+///         post_recv share_receives post_shared_recv post expose withdraw disconnect abort progress
+///         submit wait_fd next_deadline rest);
 ///
 ///     fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool {
 ///         let known = events.len();
@@ -90,6 +90,16 @@ macro_rules! forward {
     (@peer_works_in_place $inner:ident) => {
         fn peer_works_in_place(&self, qp: $crate::QpId, buf: &::nvmeof_memory::Buf) -> bool {
             self.$inner.peer_works_in_place(qp, buf)
+        }
+    };
+    (@abort $inner:ident) => {
+        fn abort(&mut self, qp: $crate::QpId) {
+            self.$inner.abort(qp);
+        }
+    };
+    (@progress $inner:ident) => {
+        fn progress(&self, qp: $crate::QpId) -> Option<$crate::Progress> {
+            self.$inner.progress(qp)
         }
     };
     (@map_remote $inner:ident) => {

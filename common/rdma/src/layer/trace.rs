@@ -93,7 +93,7 @@ impl<P: Provider> Trace<P> {
 
 impl<P: Provider> Provider for Trace<P> {
     crate::forward!(inner: limits name set_whose local_addr peer_may_invalidate
-        peer_works_in_place map_remote wait_fd next_deadline rest);
+        peer_works_in_place map_remote progress wait_fd next_deadline rest);
 
     fn register(&mut self, region: &Region) -> Result<(), std::io::Error> {
         let result = self.inner.register(region);
