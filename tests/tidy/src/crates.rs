@@ -163,6 +163,7 @@ const RULES: &[Rule] = &[
     Rule {
         name: "nvmeof-fio",
         ours: &[
+            "nvmeof-logging",
             "nvmeof-memory",
             "nvmeof-polling",
             "nvmeof-rdma",

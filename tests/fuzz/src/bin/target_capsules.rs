@@ -282,7 +282,8 @@ impl Host {
 /// see is flushed.
 fn check(op: &IoOp, changed: bool) {
     assert_ne!(op.disk, HIDDEN, "{op:?}");
-    let reached = op.disk == 1 || op.disk == READ_ONLY || matches!(op.kind, IoKind::Flush | IoKind::FlushOwn);
+    let flushes = matches!(op.kind, IoKind::Flush | IoKind::FlushOwn);
+    let reached = op.disk == 1 || op.disk == READ_ONLY || flushes;
     assert!(reached || changed, "{op:?}");
     assert!([1, READ_ONLY, CLOSED].contains(&op.disk), "{op:?}");
     assert!(op.disk != READ_ONLY || !op.changes(), "{op:?}");
