@@ -79,12 +79,13 @@ impl Disk {
         match op {
             Op::Read { offset, buf } => {
                 let from = usize::try_from(*offset).unwrap();
-                buf[start - from..end - from].copy_from_slice(&self.now[start..end]);
+                buf.copy_in(start - from, &self.now[start..end]).unwrap();
                 return;
             }
             Op::Write { offset, buf, .. } => {
                 let from = usize::try_from(*offset).unwrap();
-                self.now[start..end].copy_from_slice(&buf[start - from..end - from]);
+                let now = &mut self.now[start..end];
+                buf.copy_out(start - from, now).unwrap();
             }
             Op::Deallocate { .. } if !self.shape.deallocate => return,
             Op::WriteZeroes { .. } | Op::Deallocate { .. } => self.now[start..end].fill(0),
@@ -174,7 +175,11 @@ impl Disk {
                 let place = self.block(block);
                 let from = usize::try_from(offset).unwrap();
                 let data = match op {
-                    Op::Write { buf, .. } => buf[place.start - from..place.end - from].into(),
+                    Op::Write { buf, .. } => {
+                        let mut data = vec![0; place.len()];
+                        buf.copy_out(place.start - from, &mut data).unwrap();
+                        data.into()
+                    }
                     _ => vec![0; place.len()].into(),
                 };
                 self.cache.push(Cached {
