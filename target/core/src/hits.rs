@@ -33,6 +33,8 @@ pub enum Limit {
     Unconnected,
     /// Capsule buffers of a reactor.
     Capsules,
+    /// How long data may stall while other hosts wait for their buffers.
+    StalledTransfer,
 }
 
 /// Counters of one target, each about one [`Limit`].
@@ -43,7 +45,7 @@ pub struct Hits {
 
 impl Limit {
     /// All there are.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Controllers,
         Self::ControllerIds,
         Self::HostControllers,
@@ -57,9 +59,11 @@ impl Limit {
         Self::DiscoveryControllers,
         Self::Unconnected,
         Self::Capsules,
+        Self::StalledTransfer,
     ];
 
-    /// The key of the configuration that says how much it is.
+    /// The key of the configuration that says how much it is, or a name where nothing
+    /// of the configuration does.
     #[must_use]
     pub fn key(self) -> &'static str {
         match self {
@@ -76,6 +80,7 @@ impl Limit {
             Self::DiscoveryControllers => "limits.discovery_controllers",
             Self::Unconnected => "limits.unconnected",
             Self::Capsules => "reactor.buffer_memory",
+            Self::StalledTransfer => "stalled_transfer",
         }
     }
 }
@@ -116,6 +121,6 @@ mod tests {
             }
         }
         let counts = Limit::ALL.map(|limit| hits.get(limit));
-        assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]);
+        assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]);
     }
 }

@@ -17,6 +17,7 @@
 )]
 
 mod content;
+pub mod crowd;
 mod disk;
 mod host;
 mod medium;

@@ -23,7 +23,7 @@ use crate::trace::Trace;
 use crate::workload::{Answered, Pending};
 use crate::{Failure, Report};
 use away::Away;
-use reactors::Reactors;
+pub(crate) use reactors::Reactors;
 
 mod away;
 mod calls;

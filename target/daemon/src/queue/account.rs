@@ -1,31 +1,43 @@
 //! What hosts, and all that came by one port together, hold of one reactor's
 //! buffers, so that none holds all of them while there are others.
 //!
-//! A host is whom its name says (Host NQN), as for the controllers and queues that
-//! it may have: that is what it is let in by. Host Identifiers are not asked for
+//! A host is a name (Host NQN) at the address of a peer: names are free as long as
+//! nobody proves his, so the same one elsewhere is another host, and those of one
+//! address have no more together than one host. Host Identifiers are not asked for
 //! anywhere: counted by them, a host with several would have several parts, and
 //! one that uses another's would spend the part of that.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use nvmeof_memory::{Buf, Classes};
 use nvmeof_target_core::{Limit, Port, PortAddress, Scarce, Target};
 use nvmeof_wire::Nqn;
 
-use super::charged::kind_of;
+use super::charged::{UNCHARGED, kind_of};
 use super::lingering::Lingering;
 use super::parts::{Most, Parts};
 use super::slots::{Job, Lacks};
-use super::{Edge, Io};
+use super::trust::{Crowd, Kept, Mark, Origin, Origins, Record, Standing};
+use super::{Edge, Io, Source};
 use crate::reactor::all_admin_capsules;
 use crate::tag::Place;
 use crate::turns::HostId;
 
+/// One host: its number, what it holds, and what it has shown.
+type Entry = (HostId, Rc<Holding>, Rc<Record>);
+
 /// The accounts of one reactor.
 pub(crate) struct Accounts {
-    hosts: BTreeMap<Nqn, (HostId, Rc<Holding>)>,
+    hosts: BTreeMap<(Nqn, Source), Entry>,
+    origins: Origins,
+    /// What those have who did not show yet that they move data.
+    crowd: Rc<Crowd>,
+    /// Whether there are several hosts, and several addresses of hosts.
+    several: bool,
+    several_origins: bool,
     /// Few: as many as hosts came by.
     ports: Vec<(PortAddress, Rc<Holding>)>,
     /// The number of the next host.
@@ -43,6 +55,9 @@ pub(crate) struct Accounts {
 pub(crate) struct Account {
     number: HostId,
     host: Rc<Holding>,
+    origin: Rc<Origin>,
+    crowd: Rc<Crowd>,
+    record: Rc<Record>,
     /// Where it is known by which port it came.
     port: Option<Rc<Holding>>,
     /// That of an I/O queue.
@@ -74,8 +89,8 @@ pub(crate) struct Left {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
     Capsule,
-    /// Of data, by its kind.
-    Data(u8),
+    /// Of data.
+    Data(Mark),
 }
 
 /// What came of asking for buffers.
@@ -86,6 +101,8 @@ pub(super) enum Provided {
     NotNow,
     /// The host has its part of them, or those of its port have: by that limit.
     Part(Limit),
+    /// The connection has all that it has earned, or all of its standing have theirs.
+    Kept(Kept),
 }
 
 /// Kinds of buffers for data that there may be.
@@ -97,6 +114,10 @@ impl Accounts {
         let limits = target.limits();
         Self {
             hosts: BTreeMap::new(),
+            origins: Origins::default(),
+            crowd: Rc::new(Crowd::new(buffers)),
+            several: false,
+            several_origins: false,
             ports: Vec::new(),
             next: 1,
             io_queues: Rc::default(),
@@ -106,15 +127,22 @@ impl Accounts {
         }
     }
 
-    /// That of a queue, an I/O queue or not, whose host came by `port`, as long as
-    /// somebody has it.
-    fn of(&mut self, host: &Nqn, port: Option<&PortAddress>, is_io: bool) -> Account {
-        let (number, host) = self.hosts.entry(*host).or_insert_with(|| {
+    /// That of a queue, an I/O queue or not, whose host came from `source` by `port`,
+    /// as long as somebody has it.
+    fn of(
+        &mut self,
+        host: &Nqn,
+        source: Source,
+        port: Option<&PortAddress>,
+        is_io: bool,
+    ) -> Account {
+        let origin = self.origins.of(source);
+        let (number, host, record) = self.hosts.entry((*host, source)).or_insert_with(|| {
             let number = self.next;
             self.next += 1;
-            (number, Rc::default())
+            (number, Rc::default(), Rc::default())
         });
-        let (number, host) = (*number, Rc::clone(host));
+        let (number, host, record) = (*number, Rc::clone(host), Rc::clone(record));
         let port = port.map(|at| match self.holding_of(at) {
             Some(holding) => Rc::clone(holding),
             None => {
@@ -123,9 +151,14 @@ impl Accounts {
                 holding
             }
         });
+        self.several = self.hosts.len() > 1;
+        self.several_origins = self.origins.are_several();
         Account {
             number,
             host,
+            origin,
+            crowd: Rc::clone(&self.crowd),
+            record,
             port,
             _io_queue: is_io.then(|| Rc::clone(&self.io_queues)),
         }
@@ -139,22 +172,28 @@ impl Accounts {
     /// Every host and every port, by name, with what it holds.
     pub(super) fn holders(&self) -> impl Iterator<Item = (String, &Holding)> {
         let hosts = self.hosts.iter();
-        let hosts = hosts.map(|(name, (_, held))| (format!("host {name}"), &**held));
+        let hosts = hosts
+            .map(|((name, source), (_, held, _))| (format!("host {name} at {source:?}"), &**held));
         let ports = self.ports.iter();
-        hosts.chain(ports.map(|(at, held)| (format!("port {at:?}"), &**held)))
+        let ports = ports.map(|(at, held)| (format!("port {at:?}"), &**held));
+        hosts.chain(ports).chain(self.origins.holders())
     }
 
     /// Forgets hosts and ports of which nothing is left.
-    pub(crate) fn tidy(&mut self) {
-        self.hosts.retain(|_, (_, host)| Rc::strong_count(host) > 1);
+    pub(crate) fn tidy(&mut self, now: Duration) {
+        self.hosts
+            .retain(|_, (_, host, _)| Rc::strong_count(host) > 1);
         self.ports.retain(|(_, port)| Rc::strong_count(port) > 1);
+        self.origins.tidy(now);
+        self.several = self.hosts.len() > 1;
+        self.several_origins = self.origins.are_several();
     }
 
     /// Whether there is more than one host: otherwise nobody else would have what
     /// is left over, and nothing is counted.
     #[inline]
-    pub(super) fn are_several(&self) -> bool {
-        self.hosts.len() > 1
+    pub(crate) fn are_several(&self) -> bool {
+        self.several
     }
 
     /// Whether commands may have to wait for those of another host, or of another I/O
@@ -200,11 +239,11 @@ impl Accounts {
         let port = !parts.allow(its, self.are_several_ports(), needed, free);
         let free = free.saturating_sub(for_others);
         let several = self.are_several();
-        let full = self.hosts.iter().filter(|(_, (_, host))| {
+        let full = self.hosts.iter().filter(|(_, (_, host, _))| {
             let parts = &self.of_host.capsules;
             !parts.allow(host.capsules(), several, needed, free)
         });
-        let hosts = full.map(|(name, _)| *name).collect();
+        let hosts = full.map(|((name, _), _)| *name).collect();
         Scarce { hosts, port }
     }
 
@@ -215,7 +254,7 @@ impl Accounts {
         let mut scarce = Scarce::default();
         let for_all = all_admin_capsules(self.target.limits()) <= count;
         if !for_all && free < needed.saturating_add(count / 4) {
-            scarce.hosts = self.hosts.keys().copied().collect();
+            scarce.hosts = self.hosts.keys().map(|(name, _)| *name).collect();
         }
         scarce
     }
@@ -223,14 +262,25 @@ impl Accounts {
     /// Whether these buffers may be held as well: no more of a kind than the part of
     /// the host and that of its port, but whatever one command takes if there are
     /// none of it. The error is the limit that says no.
-    fn allow(&self, account: &Account, charge: Charge) -> Result<(), Limit> {
+    fn allow(&self, account: &Account, charge: Charge) -> Result<(), Provided> {
+        let part = |limit| Err(Provided::Part(limit));
         if !account.host.may_take(charge, &self.of_host) {
-            return Err(Limit::HostMemory);
+            return part(Limit::HostMemory);
+        }
+        // Those of one address have together what one host has.
+        if self.several_origins && !account.origin.holding.may_take(charge, &self.of_host) {
+            return part(Limit::HostMemory);
+        }
+        let [data, _] = charge.0;
+        if data != UNCHARGED
+            && let Err(kept) = (self.crowd).allow(data.into(), &account.record, &account.origin)
+        {
+            return Err(Provided::Kept(kept));
         }
         // What a port has is its own to use as long as nobody came by another.
         match &account.port {
             Some(port) if self.are_several_ports() && !port.may_take(charge, &self.of_port) => {
-                Err(Limit::PortMemory)
+                part(Limit::PortMemory)
             }
             _ => Ok(()),
         }
@@ -270,14 +320,14 @@ impl Holding {
         })
     }
 
-    fn take(&self, kind: u8) {
-        if let Some(held) = self.held.get(usize::from(kind)) {
+    fn take(&self, kind: usize) {
+        if let Some(held) = self.held.get(kind) {
             held.set(held.get().saturating_add(1));
         }
     }
 
-    fn release(&self, kind: u8) {
-        if let Some(held) = self.held.get(usize::from(kind)) {
+    fn release(&self, kind: usize) {
+        if let Some(held) = self.held.get(kind) {
             held.set(held.get().saturating_sub(1));
         }
     }
@@ -310,14 +360,50 @@ impl Account {
         });
     }
 
-    /// It has a buffer of that kind more.
-    pub(super) fn take_one(&self, kind: u8) {
-        self.holdings().for_each(|one| one.take(kind));
+    /// What a buffer of that kind is marked with which it takes, for a transfer or not.
+    pub(super) fn mark(&self, kind: u8, for_transfer: bool) -> Mark {
+        match for_transfer {
+            _ if kind == UNCHARGED => Mark::NONE,
+            true => self.record.mark(kind, &self.origin),
+            false => Mark::exempt(kind),
+        }
+    }
+
+    /// It has a buffer more.
+    pub(super) fn take_one(&self, mark: Mark) {
+        self.holdings().for_each(|one| one.take(mark.kind()));
+        self.origin.holding.take(mark.kind());
+        self.crowd.take(mark, &self.record);
+    }
+
+    /// The data for the buffer of that mark are here: the mark that it has now.
+    #[cold]
+    pub(super) fn arrived(&self, mark: Mark) -> Mark {
+        self.crowd.release(mark, &self.record);
+        mark.after_transfer()
+    }
+
+    /// What all hosts of its address hold.
+    pub(super) fn origin(&self) -> &Holding {
+        &self.origin.holding
+    }
+
+    /// A transfer of it stalled while others waited for its buffer.
+    pub(super) fn stalled(&self, now: Duration) {
+        self.origin.stalled(now);
+        self.record.forget();
+    }
+
+    /// Buffers that all of that standing may have.
+    pub(super) fn most(&self, kind: usize, standing: Standing) -> u32 {
+        self.crowd.most(kind, standing)
     }
 
     /// It gave it back.
-    pub(super) fn release_one(&self, kind: u8) {
-        self.holdings().for_each(|one| one.release(kind));
+    pub(super) fn release_one(&self, mark: Mark) {
+        self.holdings().for_each(|one| one.release(mark.kind()));
+        self.origin.holding.release(mark.kind());
+        self.crowd.release(mark, &self.record);
     }
 }
 
@@ -327,6 +413,9 @@ impl Account {
         Self {
             number: 1,
             host: Rc::default(),
+            origin: Rc::default(),
+            crowd: Rc::new(Crowd::default()),
+            record: Rc::default(),
             port: Some(Rc::default()),
             _io_queue: None,
         }
@@ -384,7 +473,7 @@ impl Account {
     fn release_held(&self, held: Held) {
         match held {
             Held::Capsule => self.return_capsules(1),
-            Held::Data(kind) => self.release_one(kind),
+            Held::Data(mark) => self.release_one(mark),
         }
     }
 }
@@ -413,7 +502,8 @@ impl Edge {
             return;
         };
         let port = self.core.port();
-        let account = io.accounts.of(&host, port, !self.is_admin());
+        let (source, is_io) = (self.source(), !self.is_admin());
+        let account = io.accounts.of(&host, source, port, is_io);
         self.capsules = u32::try_from(capsules).unwrap_or(u32::MAX);
         account.take_capsules(self.capsules);
         self.account = Some(account);
@@ -466,36 +556,33 @@ fn provide_part(job: &mut Job, lacks: Lacks, account: &Account, io: &mut Io<'_>)
     ];
     let more = Charge::of(taken, io.buffers.classes());
     let allowed = io.accounts.allow(account, more);
-    for (taken, buf) in [(data, &mut job.data), (spare, &mut job.spare)] {
+    for (taken, buf, is_data) in [(data, &mut job.data, true), (spare, &mut job.spare, false)] {
         match allowed {
-            Ok(()) if taken => buf.charge(account, io.buffers.classes()),
+            Ok(()) if taken => buf.charge(account, io.buffers.classes(), is_data),
             Err(_) if taken => drop(buf.end(None)),
             _ => {}
         }
     }
-    match allowed {
-        Ok(()) => Provided::Yes,
-        Err(limit) => Provided::Part(limit),
-    }
+    allowed.err().unwrap_or(Provided::Yes)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::charged::UNCHARGED;
     use super::*;
 
     #[test]
     fn a_buffer_of_each_kind_is_counted_once() {
         let account = Account::for_tests();
-        for kind in [1, 7, 7, 7, UNCHARGED] {
-            account.take_one(kind);
+        for mark in [1, 7, 7, 7].map(Mark::exempt) {
+            account.take_one(mark);
         }
+        account.take_one(Mark::NONE);
         for holding in account.holdings() {
             let held: Vec<u32> = holding.held.iter().map(Cell::get).collect();
             assert_eq!(held, [0, 1, 0, 0, 0, 0, 0, 3]);
         }
-        account.release_one(7);
-        account.release_one(UNCHARGED);
+        account.release_one(Mark::exempt(7));
+        account.release_one(Mark::NONE);
         assert_eq!(account.counted(7), [2, 2]);
     }
 }

@@ -7,6 +7,7 @@ use std::ptr;
 use super::Edge;
 use super::account::{Account, Accounts, Held, Holding, KINDS, Left};
 use super::slots::{Job, Lent};
+use super::trust::Mark;
 
 /// Buffers of each kind, then capsules.
 type Sum = [u32; KINDS + 1];
@@ -17,7 +18,9 @@ struct Sums(BTreeMap<*const Holding, Sum>);
 
 impl Sums {
     fn add(&mut self, account: &Account, kind: usize, count: u32) {
-        for holding in account.holdings() {
+        // An address has no capsules of its own.
+        let origin = (kind < KINDS).then(|| account.origin());
+        for holding in account.holdings().chain(origin) {
             let sum = self.0.entry(ptr::from_ref(holding)).or_default();
             if let Some(sum) = sum.get_mut(kind) {
                 *sum += count;
@@ -44,7 +47,7 @@ impl Accounts {
             for held in one.held() {
                 match held {
                     Held::Capsule => sums.add(one.account(), KINDS, 1),
-                    Held::Data(kind) => sums.add(one.account(), kind.into(), 1),
+                    Held::Data(mark) => sums.add(one.account(), mark.kind(), 1),
                 }
             }
         }
@@ -66,8 +69,8 @@ impl Edge {
         };
         sums.add(account, KINDS, self.capsules);
         for job in self.slots.jobs() {
-            for kind in job.check()? {
-                sums.add(account, kind.into(), 1);
+            for mark in job.check()? {
+                sums.add(account, mark.kind(), 1);
             }
         }
         Ok(())
@@ -75,19 +78,19 @@ impl Edge {
 }
 
 impl Job {
-    /// The kinds that its buffers are charged as: none without its buffer, here or
+    /// The marks that its buffers are charged under: none without its buffer, here or
     /// lent.
-    fn check(&self) -> Result<impl Iterator<Item = u8>, String> {
+    fn check(&self) -> Result<impl Iterator<Item = Mark>, String> {
         let data = !self.data.is_none() || self.lent == Lent::Data || self.on_wire.is_some();
         let spare = !self.spare.is_none() || matches!(self.lent, Lent::Spare | Lent::Piece);
         for (charge, has, what) in [(&self.data, data, "data"), (&self.spare, spare, "spare")] {
-            if charge.kind().is_some() && !has {
+            if charge.mark().is_some() && !has {
                 let cid = self.request.cid();
                 return Err(format!(
                     "command {cid} is charged for a {what} buffer without one"
                 ));
             }
         }
-        Ok(self.data.kind().into_iter().chain(self.spare.kind()))
+        Ok(self.data.mark().into_iter().chain(self.spare.mark()))
     }
 }

@@ -9,14 +9,15 @@
 use nvmeof_memory::{Buf, Classes};
 
 use super::account::Account;
+use super::trust::Mark;
 
 /// A buffer for data, or none, and the kind under which its account counts it.
 #[derive(Debug)]
 pub(super) struct Charged {
     /// Here, and not lent.
     buf: Option<Buf>,
-    /// [`UNCHARGED`] when the account does not count it.
-    kind: u8,
+    /// [`Mark::NONE`] when the account does not count it.
+    mark: Mark,
 }
 
 /// No kind of buffer.
@@ -26,7 +27,7 @@ impl Default for Charged {
     fn default() -> Self {
         Self {
             buf: None,
-            kind: UNCHARGED,
+            mark: Mark::NONE,
         }
     }
 }
@@ -47,24 +48,25 @@ impl Charged {
         self.buf.as_mut()
     }
 
-    /// The kind under which the account counts it, if it does.
-    pub(super) fn kind(&self) -> Option<u8> {
-        (self.kind != UNCHARGED).then_some(self.kind)
+    /// What the account counts it under, if it does.
+    pub(super) fn mark(&self) -> Option<Mark> {
+        (self.mark != Mark::NONE).then_some(self.mark)
     }
 
     /// A buffer that no account counts, where there was none. Whether there is one now.
     #[inline]
     pub(super) fn put(&mut self, buf: Option<Buf>) -> bool {
-        debug_assert!(self.buf.is_none() && self.kind == UNCHARGED, "it has one");
+        debug_assert!(self.buf.is_none() && self.mark == Mark::NONE, "it has one");
         self.buf = buf;
         self.buf.is_some()
     }
 
-    /// `account` counts it from now on.
-    pub(super) fn charge(&mut self, account: &Account, buffers: &Classes) {
-        debug_assert!(self.kind == UNCHARGED, "charged twice");
-        self.kind = kind_of(self.buf.as_ref(), buffers);
-        account.take_one(self.kind);
+    /// `account` counts it from now on; for a transfer, or not.
+    pub(super) fn charge(&mut self, account: &Account, buffers: &Classes, for_transfer: bool) {
+        debug_assert!(self.mark == Mark::NONE, "charged twice");
+        let kind = kind_of(self.buf.as_ref(), buffers);
+        self.mark = account.mark(kind, for_transfer);
+        account.take_one(self.mark);
     }
 
     /// The provider or the disk gets the buffer; its charge stays.
@@ -84,7 +86,7 @@ impl Charged {
     /// buffer that is here is returned.
     #[inline]
     pub(super) fn end(&mut self, account: Option<&Account>) -> Option<Buf> {
-        if self.kind != UNCHARGED {
+        if self.mark != Mark::NONE {
             self.release(account);
         }
         self.buf.take()
@@ -94,18 +96,30 @@ impl Charged {
     #[inline(never)]
     fn release(&mut self, account: Option<&Account>) {
         debug_assert!(account.is_some(), "a charge without an account");
-        let kind = std::mem::replace(&mut self.kind, UNCHARGED);
+        let mark = std::mem::replace(&mut self.mark, Mark::NONE);
         if let Some(account) = account {
-            account.release_one(kind);
+            account.release_one(mark);
+        }
+    }
+
+    /// The data that the buffer was taken for are here: what becomes of it now is not up
+    /// to the host, and its command may need another one, so that it counts for the
+    /// host's part alone.
+    #[inline]
+    pub(super) fn arrived(&mut self, account: Option<&Account>) {
+        if self.mark != Mark::NONE
+            && let Some(account) = account
+        {
+            self.mark = account.arrived(self.mark);
         }
     }
 
     /// The queue is gone and a disk has the buffer: who is answerable for the charge
-    /// from now on gets its kind.
-    pub(super) fn hand_over(&mut self) -> Option<u8> {
-        let kind = self.kind();
-        self.kind = UNCHARGED;
-        kind
+    /// from now on gets its mark.
+    pub(super) fn hand_over(&mut self) -> Option<Mark> {
+        let mark = self.mark();
+        self.mark = Mark::NONE;
+        mark
     }
 }
 
@@ -129,7 +143,7 @@ mod tests {
         let account = Account::for_tests();
         let mut data = Charged::default();
         assert!(data.put(buffers.take(65536)));
-        data.charge(&account, &buffers);
+        data.charge(&account, &buffers, true);
         assert_eq!(account.counted(1), [1, 1], "its port and its host");
         let lent = data.lend();
         assert!(data.is_none());
@@ -149,7 +163,7 @@ mod tests {
         let account = Account::for_tests();
         let mut data = Charged::default();
         assert!(data.put(buffers.take(1)));
-        assert_eq!(data.kind(), None);
+        assert_eq!(data.mark(), None);
         // By then there is another host.
         assert!(data.end(Some(&account)).is_some());
         assert_eq!(account.counted(0), [0, 0]);
@@ -165,9 +179,9 @@ mod tests {
         let account = Account::for_tests();
         let mut data = Charged::default();
         data.put(buffers.take(1));
-        data.charge(&account, &buffers);
+        data.charge(&account, &buffers, true);
         let _on_disk = data.lend();
-        assert_eq!(data.hand_over(), Some(0));
+        assert_eq!(data.hand_over().map(Mark::kind), Some(0));
         assert_eq!(data.hand_over(), None);
         assert!(data.end(Some(&account)).is_none());
         assert_eq!(account.counted(0), [1, 1], "until the disk gives it back");

@@ -16,13 +16,14 @@ mod receives;
 mod room;
 mod sight;
 mod slots;
+mod stalled;
 mod steps;
 mod telling;
 mod transfer;
+mod trust;
 mod waits;
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use nvmeof_backend::Request as DiskRequest;
@@ -50,7 +51,10 @@ use losses::Written;
 pub(crate) use quiesce::Waiting;
 pub(crate) use receives::{Receives, SharedQueues};
 use slots::Slots;
+use stalled::Watch;
+pub(crate) use stalled::{Shortage, Stalled};
 use transfer::Transfer;
+pub(crate) use trust::{Source, Standing};
 
 /// What queues work with during a turn.
 pub(crate) struct Io<'a> {
@@ -136,6 +140,7 @@ pub(crate) struct Edge {
     kept_alive: Option<Duration>,
     /// The limit that the first of them waits for, once that was counted.
     full: Option<Limit>,
+    watch: Watch,
     /// Operations that disks have of this queue.
     pub(crate) on_disk: u32,
     /// Capsules that came while no slot was free, or while it was the turn of others.
@@ -157,15 +162,6 @@ pub(crate) struct Edge {
     capsules: u32,
     /// Its place at its port.
     _seat: PortSeat,
-}
-
-/// Who a connection comes from, as far as that is known before it says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Source {
-    /// An IP address.
-    Ip(IpAddr),
-    /// A user of this machine.
-    User(u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,6 +224,7 @@ impl Edge {
             due: false,
             kept_alive: None,
             full: None,
+            watch: Watch::default(),
             on_disk: 0,
             waiting: VecDeque::new(),
             parked: VecDeque::new(),
@@ -239,14 +236,6 @@ impl Edge {
             account: None,
             capsules: 0,
             _seat: seat,
-        }
-    }
-
-    /// Who it comes from.
-    pub(crate) fn source(&self) -> Source {
-        match self.peer {
-            Peer::Ip(addr) => Source::Ip(addr.ip()),
-            Peer::Process { uid, .. } => Source::User(uid),
         }
     }
 
@@ -362,9 +351,11 @@ impl Edge {
             if provided != Provided::Yes {
                 job.hungry = Some(action);
                 self.note_full(provided, io);
+                self.note_shortage(provided, lacks, io);
                 return false;
             }
             self.full = None;
+            self.note_shortage(provided, lacks, io);
             self.hungry.pop_front();
             self.perform(slot, action, io);
             self.settle(io);

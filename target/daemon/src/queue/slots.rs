@@ -10,6 +10,7 @@ use nvmeof_target_core::{Action, Data, IoKind, IoOp, Remote, Request};
 use super::account::{Account, Held};
 use super::charged::Charged;
 use super::losses::Risk;
+use super::stalled::Oldest;
 use crate::stock::Stock;
 use crate::tag::Place;
 
@@ -291,6 +292,35 @@ impl Slots {
     /// All jobs, also of places that are free.
     pub(super) fn jobs(&self) -> impl Iterator<Item = &Job> {
         self.slots.iter().map(|slot| &slot.job)
+    }
+
+    /// The oldest of those that wait for the host to give data, and of those that wait
+    /// for it to take some.
+    pub(super) fn oldest_transfers(&self) -> Oldest {
+        let mut all = Oldest::default();
+        // Most queues have nothing in work.
+        if self.in_use() == 0 {
+            return all;
+        }
+        let transfers = self.slots.iter().zip(0_u64..).filter(|(slot, _)| {
+            let pushes = slot.job.lent == Lent::Data;
+            slot.taken && slot.job.on_wire.is_some() && (slot.job.reads || pushes)
+        });
+        for (slot, at) in transfers {
+            let number = u64::from(slot.generation) << 16 | at;
+            let one = slot.job.on_wire.map(|since| (since, number));
+            let oldest = if slot.job.reads {
+                &mut all.pull
+            } else {
+                &mut all.push
+            };
+            *oldest = one.into_iter().chain(*oldest).min();
+            if let Some(mark) = slot.job.data.mark() {
+                all.kind = all.kind.max(Some(mark.kind()));
+                all.standing = Some(mark.standing());
+            }
+        }
+        all
     }
 
     /// Since when the one that waits longest for the host does so.

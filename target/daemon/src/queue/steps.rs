@@ -173,7 +173,10 @@ impl Edge {
                 job.capsule = buf;
                 job.capsule.as_mut()
             }
-            _ => job.data.restore(buf),
+            _ => {
+                job.data.arrived(self.account.as_ref());
+                job.data.restore(buf)
+            }
         };
         let Some(data) = place else {
             return self.bug("pulled without a buffer", io);
@@ -247,7 +250,10 @@ impl Edge {
         let capsule = job.capsule.take();
         // Data that go to the host count until it has them.
         let data = match response.push {
-            Some(_) => job.data.lend(),
+            Some(_) => {
+                job.lent = Lent::Data;
+                job.data.lend()
+            }
             None => job.data.end(account),
         };
         self.receive_again(capsule, io);

@@ -37,7 +37,7 @@ impl<S: Storage> Reactor<S> {
         });
         if there.is_none() {
             self.queues.executed(tag.queue, tag.slot);
-            self.accounts.tidy();
+            self.accounts.tidy(now);
         }
     }
 

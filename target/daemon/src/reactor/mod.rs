@@ -9,7 +9,9 @@ mod fair;
 mod let_go;
 mod locks;
 mod orders;
+mod peers;
 mod queues;
+mod relief;
 mod sight;
 mod sizes;
 #[cfg(test)]
@@ -41,6 +43,7 @@ use locks::Locked;
 use nvmeof_rdma::Sparingly;
 use orders::Leaving;
 use queues::Queues;
+use relief::Relief;
 pub use sizes::ReactorError;
 use sizes::{ADMIN_CAPSULE, PAGE, SQE_LEN, admin_capsules};
 pub(crate) use sizes::{LONGEST_AT_ONCE, all_admin_capsules, capsule_stride};
@@ -95,6 +98,7 @@ pub struct Reactor<S> {
     unconnected: VecDeque<Place>,
     /// Queues with commands that wait for a buffer. Some may be gone.
     hungry: Turns<Place>,
+    relief: Relief,
     /// Queues with commands that wait for their hosts' turn. Some may be gone.
     due: Turns<Place>,
     /// Commands that this turn may begin before hosts take turns.
@@ -206,6 +210,7 @@ impl<S: Storage> Reactor<S> {
             steering: None,
             unconnected: VecDeque::new(),
             hungry: Turns::default(),
+            relief: Relief::default(),
             due: Turns::default(),
             at_once: 0,
             backlog: Turns::default(),
@@ -340,6 +345,7 @@ impl<S: Storage> Reactor<S> {
         }
         did_work |= self.poll_storage(now)?;
         did_work |= self.feed(now);
+        self.relieve(now);
         did_work |= self.go_on_locks(now);
         self.tell_peers(now);
         did_work |= self.close_leaving(now);
@@ -391,6 +397,7 @@ impl<S: Storage> Reactor<S> {
         let providers = self.providers.iter().filter_map(|one| one.next_deadline());
         providers
             .chain(self.timer)
+            .chain(self.relief.deadline())
             .chain(self.stage.deadline())
             .chain(self.let_go.deadline())
             .chain(self.leaving.iter().filter_map(Leaving::deadline))
@@ -491,7 +498,7 @@ impl<S: Storage> Reactor<S> {
         if edge.closed(reason, now, &mut self.connect_log) {
             self.news |= News::POLL_ALL;
         }
-        self.accounts.tidy();
+        self.accounts.tidy(now);
         if let Some(provider) = self.providers.get_mut(provider) {
             let more = || self.capsules.take();
             self.shared.refill(&receives, &mut **provider, more);
@@ -544,6 +551,7 @@ impl<S: Storage> Reactor<S> {
     /// what they asked for was kept.
     fn look_after_queues(&mut self, now: Duration) {
         self.timer = None;
+        self.accounts.tidy(now);
         self.go_on_kept(now);
         let stall = self.config.stall;
         let looked = std::mem::replace(&mut self.looked, now);
@@ -565,33 +573,6 @@ impl<S: Storage> Reactor<S> {
         // What is on the wire, now or by then.
         if !self.queues.is_empty() {
             self.timer = earlier(self.timer, Some(now + LOOK_AFTER));
-        }
-    }
-
-    /// Queues of those reactors have something to do.
-    fn call(&mut self, mut reactors: Vec<u16>, now: Duration) {
-        // Once, however many commands of a host ask for it.
-        reactors.sort_unstable();
-        reactors.dedup();
-        for at in &reactors {
-            match self.peers.get(usize::from(*at)) {
-                Some(peer) if *at != self.number => peer.send(Mail::POLL),
-                _ => self.look_after_queues(now),
-            }
-        }
-    }
-
-    /// Deals with what queues said besides: controllers that changed.
-    fn tell_peers(&mut self, now: Duration) {
-        while !self.news.is_empty() {
-            let news = std::mem::take(&mut self.news);
-            let calls = std::mem::take(&mut self.calls);
-            if news.contains(News::POLL_ALL) {
-                Mailbox::send_all(&self.peers, Mail::POLL);
-                self.look_after_queues(now);
-            } else {
-                self.call(calls, now);
-            }
         }
     }
 }

@@ -30,6 +30,7 @@ mod orders;
 mod ports;
 mod protection;
 mod providers;
+mod relief;
 mod shared;
 mod stalls;
 mod turns;

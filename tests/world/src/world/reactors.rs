@@ -15,7 +15,7 @@ use crate::oracle::Wrong;
 
 /// Those of one run of the target. None before and after.
 #[derive(Default)]
-pub(super) struct Reactors {
+pub(crate) struct Reactors {
     /// `None` when it was drained.
     all: Vec<Option<Running>>,
     /// Buffers that each had free at the start.
@@ -57,16 +57,16 @@ impl Running {
 }
 
 /// What came of a turn of all of them.
-pub(super) struct Turned {
+pub(crate) struct Turned {
     /// Whether anything happened.
-    pub(super) worked: bool,
+    pub(crate) worked: bool,
     /// Whether the last one was drained.
     pub(super) drained: bool,
 }
 
 impl Reactors {
     /// Starts one over each provider, listening on all addresses.
-    pub(super) fn start(
+    pub(crate) fn start(
         config: &ReactorConfig,
         target: &Target,
         disks: &Disks,
@@ -105,7 +105,7 @@ impl Reactors {
     }
 
     /// Turns each that is awake once. One that is drained is over, as its thread is.
-    pub(super) fn turn(&mut self, now: Duration, disks: &Disks) -> Result<Turned, Wrong> {
+    pub(crate) fn turn(&mut self, now: Duration, disks: &Disks) -> Result<Turned, Wrong> {
         let mut worked = false;
         for at in 0..self.all.len() {
             let Some(running) = &mut self.all[at] else {
@@ -145,7 +145,7 @@ impl Reactors {
     }
 
     /// When the first of them is to be turned, if nothing happens before.
-    pub(super) fn next_at(&mut self, now: Duration) -> Option<Duration> {
+    pub(crate) fn next_at(&mut self, now: Duration) -> Option<Duration> {
         let running = self.all.iter_mut().flatten();
         running.filter_map(|one| one.next_at(now)).min()
     }

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use nvmeof_memory::ClassSpec;
-use nvmeof_rdma::{Provider, QpId};
+use nvmeof_rdma::Provider;
 use nvmeof_target_core::{Limit, Limits};
 use nvmeof_wire::Sqe;
 use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::{Opcode, io};
 
-use super::host::{Host, Sent, admin, connect, establish, ready, run, try_connect};
+use super::host::*;
 use super::{Bench, few_buffers};
 use crate::ReactorConfig;
 
@@ -42,6 +42,7 @@ fn data_that_never_come_hold_no_more_buffers_than_reads() {
     slow.reads_in = 4;
     let (_, stuck) = ready(&mut bench, &mut slow);
     let (_, qp) = ready(&mut bench, &mut good);
+    show(&mut bench, &mut slow, stuck);
     let all = bench.reactor.free_buffers().0;
     for _ in 0..100 {
         slow.send_with(stuck, command(io::WRITE, 0, 8), &[1; 4096]);
@@ -71,6 +72,7 @@ fn queues_that_wait_for_buffers_take_turns() {
     let (mut greedy, mut modest) = (bench.host(), bench.host());
     let (_, many) = ready(&mut bench, &mut greedy);
     let (_, qp) = ready(&mut bench, &mut modest);
+    show(&mut bench, &mut greedy, many);
     bench.reactor.storage_mut().hold = true;
     let all: Vec<_> = (0..100)
         .map(|_| greedy.send_with(many, command(io::READ, 0, 8), &[0; 4096]))
@@ -105,6 +107,8 @@ fn many_queues_and_one(bench: &mut Bench, hosts: &mut [Host; 2]) -> [Vec<Sent>; 
         .map(|qid| connect(bench, greedy, &Connect::new(qid, 32, 0), cntlid).0)
         .collect();
     let (_, one) = ready(bench, modest);
+    show(bench, greedy, queues[0]);
+    show(bench, modest, one);
     bench.reactor.storage_mut().hold = true;
     let read = |host: &mut Host, qp| host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
     let much = queues.iter().cycle().take(5 * 30);
@@ -194,6 +198,7 @@ fn a_host_holds_its_part_of_the_buffers_and_no_more() {
     let (mut greedy, mut modest) = (bench.host(), bench.host());
     let (_, many) = ready(&mut bench, &mut greedy);
     let (_, qp) = ready(&mut bench, &mut modest);
+    show(&mut bench, &mut greedy, many);
     bench.reactor.storage_mut().hold = true;
     for _ in 0..60 {
         greedy.send_with(many, command(io::READ, 0, 8), &[0; 4096]);
@@ -238,6 +243,7 @@ fn a_host_does_not_escape_its_account() {
     let (mut greedy, mut modest) = (bench.host(), bench.host());
     let (_, qp) = ready(&mut bench, &mut greedy);
     let (_, its) = ready(&mut bench, &mut modest);
+    show(&mut bench, &mut greedy, qp);
     let pause = Duration::from_millis(10);
     bench.reactor.storage_mut().hold = true;
     let read = |host: &mut Host, qp| host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
@@ -279,6 +285,8 @@ fn a_host_does_not_get_into_the_account_of_another() {
     liar.name = Some(50);
     let (_, qp) = ready(&mut bench, &mut liar);
     let (_, its) = ready(&mut bench, &mut honest);
+    show(&mut bench, &mut liar, qp);
+    show(&mut bench, &mut honest, its);
     bench.reactor.storage_mut().hold = true;
     let read = |host: &mut Host, qp| host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
     for _ in 0..60 {
@@ -304,6 +312,7 @@ fn every_buffer_of_a_command_counts() {
     let (mut greedy, mut modest) = (bench.host(), bench.host());
     let (_, qp) = ready(&mut bench, &mut greedy);
     ready(&mut bench, &mut modest);
+    show(&mut bench, &mut greedy, qp);
     bench.reactor.storage_mut().hold = true;
     for _ in 0..10 {
         greedy.send_with(qp, command(io::COMPARE, 0, 512), &vec![0; 256 << 10]);
@@ -351,6 +360,7 @@ fn each_kind_of_buffer_has_its_own_part() {
         connect(&mut bench, &mut greedy, &queue, cntlid).0
     });
     ready(&mut bench, &mut modest);
+    show(&mut bench, &mut greedy, queues[0]);
     bench.reactor.storage_mut().hold = true;
     // The two longest kinds, of 128 and 256 KiB.
     for (queue, blocks) in queues.into_iter().zip([256u32, 512]) {
@@ -413,15 +423,6 @@ fn a_lone_host_gets_all_but_the_next_ones_queue() {
     let (_, qp) = ready_with(&mut bench, &mut other, 32);
     let read = other.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
     assert!(run(&mut bench, &mut other, read).0.status().is_success());
-}
-
-/// A controller and I/O queue 1 of that many entries.
-pub(super) fn ready_with(bench: &mut Bench, host: &mut Host, entries: u16) -> (QpId, QpId) {
-    let (first, cntlid) = admin(bench, host, 0);
-    (
-        first,
-        connect(bench, host, &Connect::new(1, entries, 0), cntlid).0,
-    )
 }
 
 /// What others hold does not keep a host from connecting, from being told that

@@ -11,6 +11,8 @@ use nvmeof_rdma::{
 use nvmeof_rdma_sim::Sim;
 use nvmeof_wire::cm::Request as CmRequest;
 use nvmeof_wire::fabrics::{Connect, ConnectData, PropertyAccess};
+use nvmeof_wire::nvm::Io;
+use nvmeof_wire::opcode::io;
 use nvmeof_wire::registers::{Cc, Property, PropertyValue};
 use nvmeof_wire::{Cqe, Nqn, Sgl, Sqe};
 use zerocopy::IntoBytes;
@@ -264,4 +266,27 @@ pub(in super::super) fn ready(bench: &mut Bench, host: &mut Host) -> (QpId, QpId
     let (admin, cntlid) = admin(bench, host, 0);
     let (io, _) = connect(bench, host, &Connect::new(1, 128, 0), cntlid);
     (admin, io)
+}
+
+/// A controller and I/O queue 1 of that many entries.
+pub(in super::super) fn ready_with(
+    bench: &mut Bench,
+    host: &mut Host,
+    entries: u16,
+) -> (QpId, QpId) {
+    let (first, cntlid) = admin(bench, host, 0);
+    (
+        first,
+        connect(bench, host, &Connect::new(1, entries, 0), cntlid).0,
+    )
+}
+
+/// Has a host that is not alone show that it moves data of every length: until then it
+/// has one buffer of each kind for that.
+pub(in super::super) fn show(bench: &mut Bench, host: &mut Host, qp: QpId) {
+    for blocks in [8, 512].repeat(6) {
+        let data = vec![0; blocks as usize * 512];
+        let sent = host.send_with(qp, Io::new(1, 0, blocks).to_sqe(io::READ), &data);
+        assert!(run(bench, host, sent).0.status().is_success());
+    }
 }

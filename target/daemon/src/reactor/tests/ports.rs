@@ -9,8 +9,10 @@ use nvmeof_wire::cm::Request;
 use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::opcode::io;
 
-use super::fairness::{command, ready_with};
-use super::host::{Host, Sent, admin, connect, enable, establish, ready, run, try_connect};
+use super::fairness::command;
+use super::host::{
+    Host, Sent, admin, connect, enable, establish, ready, ready_with, run, show, try_connect,
+};
 use super::{Bench, few_buffers, limits};
 use crate::ReactorConfig;
 
@@ -55,6 +57,10 @@ fn the_hosts_of_a_port_hold_its_part_of_the_buffers_and_no_more() {
         .map(|host| ready_with(&mut bench, host, 32).1);
     let mut other = bench.host_by(second);
     let (_, its) = ready_with(&mut bench, &mut other, 32);
+    for (host, queue) in first.iter_mut().zip(queues) {
+        show(&mut bench, host, queue);
+    }
+    show(&mut bench, &mut other, its);
     bench.reactor.storage_mut().hold = true;
     let all = |first: &mut [Host; 3]| {
         for (host, qp) in first.iter_mut().zip(queues) {
@@ -107,6 +113,9 @@ fn what_a_port_held_before_there_was_another_counts() {
     let (mut bench, second) = two_ports(2, few_buffers(), limits);
     let mut first = [(); 2].map(|()| bench.host());
     let queues = first.each_mut().map(|host| ready(&mut bench, host).1);
+    for (host, queue) in first.iter_mut().zip(queues) {
+        show(&mut bench, host, queue);
+    }
     bench.reactor.storage_mut().hold = true;
     let [a, b] = &mut first;
     reads(a, queues[0], 8);
@@ -168,13 +177,18 @@ fn a_host_of_another_port_connects_while_those_of_one_have_everything() {
         ..few_buffers()
     };
     let (mut bench, second) = two_ports(3, config, limits);
-    bench.reactor.storage_mut().hold = true;
     let mut first = Vec::new();
     while !one_more(&mut bench, &mut first) {
         assert!(first.len() < 40, "they get whatever they want");
     }
     assert!(first.len() > 2, "several hosts: {}", first.len());
     assert!(hits(&bench)[0] > 0);
+    for (host, queues) in &mut first {
+        if let Some(queue) = queues.first() {
+            show(&mut bench, host, *queue);
+        }
+    }
+    bench.reactor.storage_mut().hold = true;
     for (host, queues) in &mut first {
         for queue in queues.iter() {
             reads(host, *queue, 16);

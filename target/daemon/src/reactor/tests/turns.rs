@@ -9,8 +9,8 @@ use nvmeof_wire::admin::{GetFeatures, Select, bare};
 use nvmeof_wire::features::FeatureId;
 use nvmeof_wire::opcode::{admin as opcode, io};
 
-use super::fairness::{arrive, command, ready_with};
-use super::host::{Host, Sent, admin};
+use super::fairness::{arrive, command};
+use super::host::{Host, Sent, admin, ready_with};
 use super::{Bench, few_buffers, limits};
 
 /// Commands that a reactor begins in one turn where there are several hosts: as they

@@ -1,0 +1,408 @@
+//! What a host has earned by moving data: how many of a kind of buffer it may have for
+//! its transfers while there are other hosts, and which peers stalled lately.
+//!
+//! Names are free, and so are connections. A host shows that it moves data by one buffer
+//! of a kind first; with each that came back it may have twice as many. All that have
+//! shown nothing may have a part of each kind together, and so may all of addresses that
+//! stalled.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use nvmeof_memory::Classes;
+use nvmeof_rdma::Peer;
+
+use super::Edge;
+use super::account::{Holding, KINDS};
+
+/// How long an address that stalled is behind others.
+const SUSPECT_FOR: Duration = Duration::from_secs(60);
+/// Addresses that are remembered for that.
+const REMEMBERED: usize = 1024;
+/// Buffers that came back after which a host may have as many as its part allows.
+const ENOUGH: u8 = 6;
+
+/// Who a connection comes from, as far as that is known before it says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Source {
+    /// An IP address.
+    Ip(IpAddr),
+    /// A user of this machine.
+    User(u32),
+}
+
+/// How far a host is trusted with buffers of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    /// It has not moved as much yet.
+    Unproven,
+    /// It has, but one of its address stalled lately.
+    Suspect,
+    Proven,
+}
+
+/// A kind of buffer and the standing of who took it, as a byte that stays with the
+/// buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark(u8);
+
+/// Of a buffer that is not for a transfer.
+const EXEMPT: u8 = 3;
+
+/// What is known of the address of a peer.
+#[derive(Debug, Default)]
+pub(super) struct Origin {
+    /// What all hosts there hold together.
+    pub(super) holding: Holding,
+    /// Until then its hosts have no more than one buffer of a kind for transfers.
+    suspect_until: Cell<Duration>,
+}
+
+/// The addresses of peers: those that have queues, and those that stalled lately.
+#[derive(Debug, Default)]
+pub(super) struct Origins(BTreeMap<Source, Rc<Origin>>);
+
+/// What one host has shown, and the buffers for transfers that it has.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    shown: [Cell<u8>; KINDS],
+    held: [Cell<u32>; KINDS],
+}
+
+/// Buffers for transfers that all who are not proven have, and how many of a kind
+/// there are.
+#[derive(Debug, Default)]
+pub(super) struct Crowd {
+    all: [u32; KINDS],
+    unproven: [Cell<u32>; KINDS],
+    suspect: [Cell<u32>; KINDS],
+}
+
+impl Edge {
+    /// Who it comes from.
+    pub(crate) fn source(&self) -> Source {
+        match self.peer {
+            Peer::Ip(addr) => Source::Ip(addr.ip()),
+            Peer::Process { uid, .. } => Source::User(uid),
+        }
+    }
+}
+
+impl Mark {
+    pub(super) const NONE: Self = Self(u8::MAX);
+
+    /// Of a buffer that is for a transfer.
+    fn of(kind: u8, standing: Standing) -> Self {
+        Self(kind | (standing as u8) << 4)
+    }
+
+    /// Of one that is not.
+    pub(super) fn exempt(kind: u8) -> Self {
+        Self(kind | EXEMPT << 4)
+    }
+
+    /// That of the same buffer when its transfer is over.
+    pub(super) fn after_transfer(self) -> Self {
+        Self(self.0 | EXEMPT << 4)
+    }
+
+    /// The number of the kind.
+    pub(super) fn kind(self) -> usize {
+        usize::from(self.0 & 0xf)
+    }
+
+    pub(super) fn standing(self) -> Standing {
+        match self.0 >> 4 {
+            0 => Standing::Unproven,
+            1 => Standing::Suspect,
+            _ => Standing::Proven,
+        }
+    }
+
+    fn is_exempt(self) -> bool {
+        self.0 >> 4 >= EXEMPT
+    }
+}
+
+impl Origin {
+    pub(super) fn is_suspect(&self) -> bool {
+        !self.suspect_until.get().is_zero()
+    }
+
+    /// One of its connections stalled while others waited.
+    pub(super) fn stalled(&self, now: Duration) {
+        self.suspect_until.set(now.saturating_add(SUSPECT_FOR));
+    }
+}
+
+impl Origins {
+    /// A network of IPv6 that one customer has counts as one address.
+    pub(super) fn of(&mut self, source: Source) -> Rc<Origin> {
+        let source = match source {
+            Source::Ip(IpAddr::V6(ip)) => {
+                let network = ip.to_bits() >> 64 << 64;
+                Source::Ip(Ipv6Addr::from_bits(network).into())
+            }
+            other => other,
+        };
+        Rc::clone(self.0.entry(source).or_default())
+    }
+
+    /// Forgets what is over, and those that have no queues beyond a number.
+    pub(super) fn tidy(&mut self, now: Duration) {
+        for origin in self.0.values() {
+            if origin.suspect_until.get() <= now {
+                origin.suspect_until.set(Duration::ZERO);
+            }
+        }
+        let in_use = |origin: &Rc<Origin>| Rc::strong_count(origin) > 1;
+        self.0
+            .retain(|_, origin| in_use(origin) || origin.is_suspect());
+        while self.0.len() > REMEMBERED {
+            let gone = self.0.iter().filter(|(_, origin)| !in_use(origin));
+            let oldest = gone.min_by_key(|(_, origin)| origin.suspect_until.get());
+            let Some((source, _)) = oldest.map(|(source, origin)| (*source, origin)) else {
+                return;
+            };
+            self.0.remove(&source);
+        }
+    }
+
+    /// Each with what its hosts hold.
+    pub(super) fn holders(&self) -> impl Iterator<Item = (String, &Holding)> {
+        let all = self.0.iter();
+        all.map(|(source, origin)| (format!("address {source:?}"), &origin.holding))
+    }
+
+    /// Whether peers of several addresses have queues.
+    pub(super) fn are_several(&self) -> bool {
+        let mut in_use = self.0.values().filter(|one| Rc::strong_count(one) > 1);
+        in_use.nth(1).is_some()
+    }
+}
+
+impl Record {
+    fn shown(&self, kind: usize) -> u8 {
+        self.shown.get(kind).map_or(0, Cell::get)
+    }
+
+    fn held(&self, kind: usize) -> u32 {
+        self.held.get(kind).map_or(0, Cell::get)
+    }
+
+    fn standing(&self, kind: usize, origin: &Origin) -> Standing {
+        match self.shown(kind) {
+            0 => Standing::Unproven,
+            _ if origin.is_suspect() => Standing::Suspect,
+            _ => Standing::Proven,
+        }
+    }
+
+    /// That of a buffer of this kind that is for a transfer.
+    pub(super) fn mark(&self, kind: u8, origin: &Origin) -> Mark {
+        Mark::of(kind, self.standing(kind.into(), origin))
+    }
+
+    /// It stalled: it has to show everything again.
+    pub(super) fn forget(&self) {
+        self.shown.iter().for_each(|shown| shown.set(0));
+    }
+
+    /// A buffer of that kind went where it was to go: what it shows it shows of shorter
+    /// ones, too.
+    fn show(&self, kind: usize) {
+        for shown in self.shown.iter().take(kind + 1) {
+            shown.set((shown.get() + 1).min(ENOUGH));
+        }
+    }
+}
+
+/// Why a host gets no buffer for a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// It has as many as it has earned.
+    Own,
+    /// All of its standing have their part.
+    Others(Standing),
+}
+
+impl Crowd {
+    pub(super) fn new(buffers: &Classes) -> Self {
+        let mut all = [0; KINDS];
+        for (all, count) in all.iter_mut().zip(buffers.counts()) {
+            *all = u32::try_from(count).unwrap_or(u32::MAX);
+        }
+        Self {
+            all,
+            unproven: Default::default(),
+            suspect: Default::default(),
+        }
+    }
+
+    /// What all of that standing may have, with those below it: a half, of which one
+    /// is kept for those that move data.
+    pub(super) fn most(&self, kind: usize, standing: Standing) -> u32 {
+        let all = self.all.get(kind).copied().unwrap_or_default();
+        match standing {
+            Standing::Unproven => (all / 2).saturating_sub(1).max(1),
+            Standing::Suspect => (all / 2).max(1),
+            Standing::Proven => u32::MAX,
+        }
+    }
+
+    /// Whether a host may have one more.
+    pub(super) fn allow(&self, kind: usize, record: &Record, origin: &Origin) -> Result<(), Kept> {
+        let standing = record.standing(kind, origin);
+        let window = match standing {
+            Standing::Proven if record.shown(kind) >= ENOUGH => u32::MAX,
+            Standing::Proven => 1 << record.shown(kind),
+            Standing::Unproven | Standing::Suspect => 1,
+        };
+        if record.held(kind) >= window {
+            return Err(Kept::Own);
+        }
+        let held = |of: &[Cell<u32>; KINDS]| of.get(kind).map_or(0, Cell::get);
+        let held = match standing {
+            Standing::Proven => 0,
+            Standing::Suspect => held(&self.unproven).saturating_add(held(&self.suspect)),
+            Standing::Unproven => held(&self.unproven),
+        };
+        match held < self.most(kind, standing) {
+            true => Ok(()),
+            false => Err(Kept::Others(standing)),
+        }
+    }
+
+    fn of(&self, mark: Mark) -> Option<&Cell<u32>> {
+        match mark.standing() {
+            Standing::Unproven => self.unproven.get(mark.kind()),
+            Standing::Suspect => self.suspect.get(mark.kind()),
+            Standing::Proven => None,
+        }
+    }
+
+    /// A host has one more.
+    pub(super) fn take(&self, mark: Mark, record: &Record) {
+        if mark.is_exempt() {
+            return;
+        }
+        let both = [self.of(mark), record.held.get(mark.kind())];
+        for held in both.into_iter().flatten() {
+            held.set(held.get().saturating_add(1));
+        }
+    }
+
+    /// It came back.
+    pub(super) fn release(&self, mark: Mark, record: &Record) {
+        if mark.is_exempt() {
+            return;
+        }
+        let both = [self.of(mark), record.held.get(mark.kind())];
+        for held in both.into_iter().flatten() {
+            held.set(held.get().saturating_sub(1));
+        }
+        record.show(mark.kind());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nvmeof_memory::{ClassSpec, Pages};
+
+    use super::*;
+
+    fn crowd() -> Crowd {
+        let specs = [4096, 65536].map(|len| ClassSpec { len, count: 8 });
+        Crowd::new(&Classes::new(&specs, Pages::Normal).unwrap())
+    }
+
+    fn take(crowd: &Crowd, record: &Record, origin: &Origin) -> Result<Mark, Kept> {
+        crowd.allow(1, record, origin)?;
+        let mark = record.mark(1, origin);
+        crowd.take(mark, record);
+        Ok(mark)
+    }
+
+    #[test]
+    fn window_doubles_with_each_buffer_that_comes_back() {
+        let (crowd, origin, record) = (crowd(), Origin::default(), Record::default());
+        let mut expected = 1;
+        for _ in 0..5 {
+            let taken: Vec<_> =
+                std::iter::from_fn(|| take(&crowd, &record, &origin).ok()).collect();
+            assert_eq!(taken.len(), expected);
+            assert_eq!(take(&crowd, &record, &origin), Err(Kept::Own));
+            // Only one of them shows something new.
+            for mark in taken.iter().skip(1) {
+                let shown = record.shown.clone();
+                crowd.release(*mark, &record);
+                for (now, before) in record.shown.iter().zip(shown) {
+                    now.set(before.get());
+                }
+            }
+            crowd.release(taken[0], &record);
+            expected *= 2;
+        }
+    }
+
+    #[test]
+    fn hosts_without_a_record_have_a_part_together() {
+        let (crowd, origin) = (crowd(), Origin::default());
+        let records: [Record; 8] = Default::default();
+        let taken = records
+            .each_ref()
+            .map(|record| take(&crowd, record, &origin));
+        assert_eq!(taken.iter().filter(|one| one.is_ok()).count(), 3, "of 8");
+        assert_eq!(taken[7], Err(Kept::Others(Standing::Unproven)));
+        let proven = Record::default();
+        proven.show(1);
+        assert!(take(&crowd, &proven, &origin).is_ok());
+    }
+
+    #[test]
+    fn an_address_that_stalled_has_one_buffer_for_each_host() {
+        let (crowd, record) = (crowd(), Record::default());
+        let mut origins = Origins::default();
+        let source = Source::User(7);
+        let origin = origins.of(source);
+        (0..3).for_each(|_| record.show(1));
+        origin.stalled(Duration::from_secs(1));
+        assert_eq!(record.standing(1, &origin), Standing::Suspect);
+        let mark = take(&crowd, &record, &origin).unwrap();
+        assert_eq!(take(&crowd, &record, &origin), Err(Kept::Own));
+        // Its connections are gone, and it comes back.
+        drop(origin);
+        origins.tidy(Duration::from_secs(2));
+        let origin = origins.of(source);
+        assert!(origin.is_suspect());
+        origins.tidy(Duration::from_secs(1) + SUSPECT_FOR);
+        assert!(!origin.is_suspect());
+        crowd.release(mark, &record);
+        assert!(take(&crowd, &record, &origin).is_ok());
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_address() {
+        let mut origins = Origins::default();
+        let [one, other, elsewhere] = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"]
+            .map(|ip| origins.of(Source::Ip(ip.parse().unwrap())));
+        assert!(Rc::ptr_eq(&one, &other));
+        assert!(!Rc::ptr_eq(&one, &elsewhere));
+        assert!(origins.are_several());
+    }
+
+    #[test]
+    fn remembered_addresses_are_bounded() {
+        let mut origins = Origins::default();
+        for user in 0..2000 {
+            let now = Duration::from_millis(user.into());
+            origins.of(Source::User(user)).stalled(now);
+            origins.tidy(now);
+        }
+        assert!(origins.0.len() <= REMEMBERED);
+        assert!(origins.of(Source::User(1999)).is_suspect());
+    }
+}

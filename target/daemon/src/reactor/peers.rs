@@ -1,0 +1,38 @@
+//! What queues said that concerns other queues, of this reactor and of others.
+
+use std::time::Duration;
+
+use nvmeof_target_core::News;
+
+use super::Reactor;
+use crate::mailbox::{Mail, Mailbox};
+use crate::storage::Storage;
+
+impl<S: Storage> Reactor<S> {
+    /// Queues of those reactors have something to do.
+    fn call(&mut self, mut reactors: Vec<u16>, now: Duration) {
+        // Once, however many commands of a host ask for it.
+        reactors.sort_unstable();
+        reactors.dedup();
+        for at in &reactors {
+            match self.peers.get(usize::from(*at)) {
+                Some(peer) if *at != self.number => peer.send(Mail::POLL),
+                _ => self.look_after_queues(now),
+            }
+        }
+    }
+
+    /// Deals with what queues said besides: controllers that changed.
+    pub(super) fn tell_peers(&mut self, now: Duration) {
+        while !self.news.is_empty() {
+            let news = std::mem::take(&mut self.news);
+            let calls = std::mem::take(&mut self.calls);
+            if news.contains(News::POLL_ALL) {
+                Mailbox::send_all(&self.peers, Mail::POLL);
+                self.look_after_queues(now);
+            } else {
+                self.call(calls, now);
+            }
+        }
+    }
+}

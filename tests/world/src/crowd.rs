@@ -1,0 +1,317 @@
+//! One honest host beside hostile peers, in virtual time: what it still gets of one
+//! reactor, and how long its commands take.
+//!
+//! The honest host is the initiator's polled interface; hostile peers make their frames
+//! by hand. Processors cost no virtual time here: what is measured are buffers and the
+//! order of service, which is what peers can take from each other.
+
+mod peer;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use nvmeof_initiator::polled::Done;
+use nvmeof_initiator_core::{Blocks, Operation};
+use nvmeof_memory::{ClassSpec, Classes, Pages};
+use nvmeof_rdma::layer::{Dice, Faults, OneIn};
+use nvmeof_rdma::{Address, Provider};
+use nvmeof_rdma_sim::{SimConfig, SimNet};
+use nvmeof_target::ReactorConfig;
+use nvmeof_target_core::{Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
+
+use crate::disk::{Disks, Temper};
+use crate::host::{Host, SUBNQN};
+use crate::medium::Medium;
+use crate::plan::{DiskShape, HostShape};
+use crate::world::Reactors;
+pub use peer::Habit;
+use peer::Hostile;
+
+/// Who is there, and what the honest host does.
+#[derive(Clone, Debug)]
+pub struct Crowd {
+    /// Everything that is left to chance follows from it.
+    pub seed: u64,
+    /// Hostile peers.
+    pub hostile: usize,
+    /// What they do.
+    pub habit: Habit,
+    /// Whether they have the address of the honest host; if not, each has its own.
+    pub same_address: bool,
+    /// Bytes of each command of the honest host, and of theirs.
+    pub length: u32,
+    /// Commands that it has outstanding.
+    pub depth: usize,
+    /// How long it works.
+    pub time: Duration,
+}
+
+/// What the honest host got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Commands that were answered.
+    pub answered: u64,
+    /// The longest that one of them took, or has taken so far.
+    pub longest: Duration,
+    /// How often hostile peers were disconnected.
+    pub disconnected: u64,
+}
+
+const TARGET: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+const PORT: u16 = 4420;
+const BLOCK: u32 = 4096;
+/// Commands that all who flood the target have outstanding: each costs a run some time.
+const COMMANDS: usize = 128;
+/// How long a target has peers connect before the honest host is looked at.
+const ARRIVAL: Duration = Duration::from_millis(100);
+/// The target's buffers: a quarter of what the default gives one reactor, but as
+/// many of the longest kind.
+const BUFFERS: [(usize, usize); 4] = [(4096, 256), (32 << 10, 64), (256 << 10, 20), (1 << 20, 10)];
+
+/// Has the honest host connect, then the hostile peers, and then work.
+///
+/// # Errors
+/// When a command of the honest host fails, or nothing happens any more.
+pub fn run(crowd: &Crowd) -> Result<Service, String> {
+    let mut scene = Scene::new(crowd);
+    scene.run_until(|scene| scene.honest.is_up())?;
+    scene.arrive();
+    let from = scene.net.now() + ARRIVAL;
+    scene.run_until(|scene| scene.net.now() >= from)?;
+    scene.works = true;
+    let end = from + crowd.time;
+    scene.run_until(|scene| scene.net.now() >= end)?;
+    Ok(scene.service())
+}
+
+struct Scene {
+    crowd: Crowd,
+    net: SimNet,
+    disks: Disks,
+    reactors: Reactors,
+    honest: Host,
+    hostile: Vec<Hostile>,
+    /// Whether the honest host makes calls, and those that it made.
+    works: bool,
+    calls: BTreeMap<u64, Duration>,
+    made: u64,
+    answered: u64,
+    longest: Duration,
+    wake_at: Duration,
+}
+
+impl Scene {
+    fn new(crowd: &Crowd) -> Self {
+        let mut dice = Dice::new(crowd.seed);
+        let config = SimConfig {
+            window: 16 << 10..=64 << 10,
+            ..SimConfig::default()
+        };
+        let net = SimNet::new(dice.roll(), config);
+        let medium = Medium::Net {
+            net: net.clone(),
+            crc: false,
+        };
+        let (shape, temper) = disk(crowd.length);
+        let disks = Disks::new(net.clone(), dice.roll(), &[shape], temper);
+        let target = Target::new(model());
+        let provider = medium.provider(TARGET);
+        let reactors = start(&target, &disks, provider, net.now());
+        let address = Address::from((TARGET, PORT));
+        let mut honest = Host::new(0, shape_of(crowd), &medium, address, dice.roll());
+        let own = ClassSpec {
+            len: crowd.length as usize,
+            count: crowd.depth,
+        };
+        honest.buffers = Classes::new(&[own], Pages::Normal).unwrap();
+        Self {
+            crowd: crowd.clone(),
+            net,
+            disks,
+            reactors,
+            honest,
+            hostile: Vec::new(),
+            works: false,
+            calls: BTreeMap::new(),
+            made: 0,
+            answered: 0,
+            longest: Duration::ZERO,
+            wake_at: Duration::ZERO,
+        }
+    }
+
+    /// The hostile peers begin.
+    fn arrive(&mut self) {
+        let honest = self.honest.ip;
+        for number in 0..self.crowd.hostile {
+            let number = u8::try_from(number).unwrap();
+            let ip = match self.crowd.same_address {
+                true => honest,
+                false => IpAddr::from([10, 0, 1, number]),
+            };
+            let habit = self.crowd.habit.of(number.into());
+            let streams = self.net.streams(ip);
+            let target = Address::from((TARGET, PORT));
+            let each = COMMANDS / self.crowd.hostile.max(1);
+            let mut hostile = Hostile::new(number, habit, self.crowd.length, streams, target);
+            hostile.flood_by(each);
+            self.hostile.push(hostile);
+        }
+        self.wake_at = self.net.now() + ARRIVAL;
+    }
+
+    fn run_until(&mut self, done: impl Fn(&Self) -> bool) -> Result<(), String> {
+        while !done(self) {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self) -> Result<(), String> {
+        let now = self.net.now();
+        self.disks.advance();
+        let turned = self.reactors.turn(now, &self.disks);
+        let mut progress = turned.map_err(|wrong| wrong.0)?.worked;
+        for hostile in &mut self.hostile {
+            progress |= hostile.turn(now);
+        }
+        progress |= self.poll_honest(now)?;
+        if progress {
+            return Ok(());
+        }
+        let next = [self.disks.next_at(), self.honest.next_deadline(now)];
+        let next = next.into_iter().flatten();
+        // Nobody sleeps longer, so that what is late is seen.
+        let next = next.chain([now + Duration::from_millis(50)]);
+        let until = next.chain(self.reactors.next_at(now)).min();
+        match self.net.advance_to_next(until) {
+            true => Ok(()),
+            false => Err("nothing will ever happen again".to_owned()),
+        }
+    }
+
+    fn poll_honest(&mut self, now: Duration) -> Result<bool, String> {
+        let mut done = Vec::new();
+        let mut progress = self.honest.poll(now, &mut done)?;
+        for Done { user, result, .. } in done {
+            let since = self.calls.remove(&user).ok_or("a call ended twice")?;
+            result.map_err(|error| format!("a command of the honest host failed: {error}"))?;
+            self.answered += 1;
+            self.longest = self.longest.max(now - since);
+        }
+        while self.works && self.calls.len() < self.crowd.depth && self.honest.is_up() {
+            let length = self.crowd.length;
+            let Some(buf) = self.honest.buffers.take(length as usize) else {
+                break;
+            };
+            self.made += 1;
+            let operation = match self.made % 2 {
+                0 => Operation::Read,
+                _ => Operation::Write,
+            };
+            let work = Blocks {
+                operation,
+                nsid: 1,
+                block_shift: u8::try_from(BLOCK.trailing_zeros()).unwrap(),
+                slba: 0,
+                count: u64::from(length / BLOCK),
+                fua: false,
+            };
+            let sent = self
+                .honest
+                .submit(0, work.into(), Some(buf), self.made, now);
+            sent.map_err(|refused| refused.why.to_string())?;
+            self.calls.insert(self.made, now);
+            progress = true;
+        }
+        Ok(progress)
+    }
+
+    fn service(&self) -> Service {
+        let now = self.net.now();
+        let waits = self.calls.values().map(|since| now - *since).max();
+        Service {
+            answered: self.answered,
+            longest: self.longest.max(waits.unwrap_or_default()),
+            disconnected: self.hostile.iter().map(|one| one.disconnected).sum(),
+        }
+    }
+}
+
+fn start(target: &Target, disks: &Disks, provider: Box<dyn Provider>, now: Duration) -> Reactors {
+    let config = ReactorConfig {
+        shared_receives: 0,
+        capsules: 8192,
+        data: BUFFERS
+            .map(|(len, count)| ClassSpec { len, count })
+            .to_vec(),
+        pages: Pages::Normal,
+        stall: Duration::from_secs(30),
+        drain: Duration::from_secs(2),
+    };
+    let addresses = [Address::from((TARGET, PORT))];
+    Reactors::start(&config, target, disks, vec![provider], &addresses, now)
+}
+
+fn model() -> Model {
+    let limits = Limits {
+        queue_depth: 64,
+        io_queues: 2,
+        controllers: 512,
+        max_transfer: 1 << 20,
+        in_capsule: 4096,
+        ..Limits::default()
+    };
+    let port = PortSpec::new(TARGET, PORT, vec![Fabric::Iwarp.into()]);
+    let namespace = NamespaceSpec {
+        nsid: 1,
+        blocks: 1 << 9,
+        block_size: BLOCK,
+        disk: 0,
+        ..NamespaceSpec::default()
+    };
+    let subsystem = SubsystemSpec {
+        nqn: SUBNQN.to_owned(),
+        allow_any_host: true,
+        namespaces: vec![namespace],
+        ..SubsystemSpec::default()
+    };
+    Model::build(limits, &[port], &[subsystem]).unwrap()
+}
+
+/// One that has room for all, and takes the longer the more bytes a command has, so
+/// that a run does not move more of them than it has to.
+fn disk(length: u32) -> (DiskShape, Temper) {
+    let shape = DiskShape {
+        blocks: 1 << 9,
+        block_size: BLOCK.into(),
+        deallocate: false,
+        volatile: false,
+        forgets: false,
+        alignment: 512,
+        scratch: false,
+    };
+    let latency = Duration::from_millis(if length > 256 << 10 { 10 } else { 4 });
+    let temper = Temper {
+        latency: latency..=latency,
+        eio: OneIn(0),
+        enospc: OneIn(0),
+        room: 10_000,
+    };
+    (shape, temper)
+}
+
+fn shape_of(crowd: &Crowd) -> HostShape {
+    HostShape {
+        queues: vec![64],
+        flow_control: true,
+        // All data go by RDMA.
+        in_capsule: 0,
+        keep_alive: Duration::from_secs(5),
+        command_timeout: crowd.time + Duration::from_secs(60),
+        calls: 0,
+        at_once: crowd.depth,
+        faults: Faults::default(),
+    }
+}

@@ -1,0 +1,414 @@
+//! A peer that makes its frames by hand and keeps no promise.
+
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
+use std::time::Duration;
+
+use nvmeof_rdma::Address;
+use nvmeof_rdma_sim::SimStreams;
+use nvmeof_rdma_soft::{StreamEvent, StreamId, Streams};
+use nvmeof_wire::cm::Request;
+use nvmeof_wire::fabrics::{Connect, ConnectData, PropertyAccess};
+use nvmeof_wire::nvm::Io;
+use nvmeof_wire::opcode::io;
+use nvmeof_wire::registers::{Cc, Property, PropertyValue};
+use nvmeof_wire::{Cqe, Nqn, Sgl, Sqe};
+use zerocopy::IntoBytes;
+
+use crate::host::SUBNQN;
+
+/// What a hostile peer does once it is connected. All come back under another name when
+/// they are disconnected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Habit {
+    /// Writes whose data it never gives: it takes RDMA Reads and does not answer them.
+    Silent,
+    /// Reads whose data it never takes: it receives nothing any more.
+    Deaf,
+    /// As many small commands as it may send, all the time.
+    Flood,
+    /// Takes the data of some reads, then none any more.
+    Turncoat,
+    /// Each peer does another of these.
+    Mixed,
+}
+
+impl Habit {
+    /// All there are.
+    pub const ALL: [Self; 5] = [
+        Self::Silent,
+        Self::Deaf,
+        Self::Flood,
+        Self::Turncoat,
+        Self::Mixed,
+    ];
+
+    /// That of peer number `number`.
+    pub(super) fn of(self, number: usize) -> Self {
+        match self {
+            Self::Mixed => Self::ALL[number % 4],
+            one => one,
+        }
+    }
+}
+
+/// Commands that it has outstanding.
+const OUTSTANDING: usize = 31;
+/// Entries of its queues.
+const ENTRIES: u16 = 32;
+/// Reads whose data a turncoat takes.
+const GOOD: usize = 2;
+
+/// One peer, with the admin queue and the I/O queue that it has at present.
+pub(super) struct Hostile {
+    number: u8,
+    habit: Habit,
+    length: u32,
+    streams: SimStreams,
+    target: Address,
+    admin: Option<Link>,
+    io: Option<Link>,
+    cntlid: u16,
+    /// Names that it had.
+    names: u32,
+    /// Commands that it has outstanding at most.
+    outstanding: usize,
+    pub(super) disconnected: u64,
+}
+
+/// One connection.
+struct Link {
+    stream: StreamId,
+    qid: u16,
+    state: State,
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+    /// Messages that it sent.
+    sent: u32,
+    /// Commands that were sent and not answered.
+    outstanding: usize,
+    answered: usize,
+    over: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Connecting,
+    /// The MPA reply is due.
+    Requested,
+    /// The answer to Connect is due, then to what enables the controller.
+    Connect,
+    Enable,
+    Ready,
+}
+
+impl Hostile {
+    pub(super) fn new(
+        number: u8,
+        habit: Habit,
+        length: u32,
+        streams: SimStreams,
+        target: Address,
+    ) -> Self {
+        Self {
+            number,
+            habit,
+            length,
+            streams,
+            target,
+            admin: None,
+            io: None,
+            cntlid: 0xffff,
+            names: 0,
+            outstanding: OUTSTANDING,
+            disconnected: 0,
+        }
+    }
+
+    /// Has so many commands outstanding if it sends them as fast as it can.
+    pub(super) fn flood_by(&mut self, outstanding: usize) {
+        if self.habit == Habit::Flood {
+            self.outstanding = outstanding.clamp(2, OUTSTANDING);
+        }
+    }
+
+    /// Does what it does. Says whether anything happened.
+    pub(super) fn turn(&mut self, now: Duration) -> bool {
+        let mut events = Vec::new();
+        self.streams.poll(now, &mut events);
+        let mut progress = !events.is_empty();
+        for event in &events {
+            if let StreamEvent::Connected(stream) = event
+                && let Some(link) = [&mut self.admin, &mut self.io]
+                    .into_iter()
+                    .flatten()
+                    .find(|link| link.stream == *stream)
+            {
+                link.connected();
+            }
+            if let StreamEvent::ConnectFailed(stream, _) = event {
+                self.lost(*stream);
+            }
+        }
+        if self.admin.is_none() {
+            self.names += 1;
+            self.admin = self.link(0);
+            progress = true;
+        }
+        progress |= self.serve(true);
+        progress |= self.serve(false);
+        progress
+    }
+
+    fn link(&mut self, qid: u16) -> Option<Link> {
+        let stream = self.streams.connect(self.target).ok()?;
+        Some(Link {
+            stream,
+            qid,
+            state: State::Connecting,
+            inbox: Vec::new(),
+            outbox: Vec::new(),
+            sent: 0,
+            outstanding: 0,
+            answered: 0,
+            over: false,
+        })
+    }
+
+    /// Everything is given up with one connection.
+    fn lost(&mut self, stream: StreamId) {
+        let is_it = |link: &Option<Link>| link.as_ref().is_some_and(|one| one.stream == stream);
+        if !is_it(&self.admin) && !is_it(&self.io) {
+            return;
+        }
+        self.disconnected += 1;
+        for link in [self.admin.take(), self.io.take()].into_iter().flatten() {
+            self.streams.close(link.stream);
+        }
+    }
+
+    fn serve(&mut self, is_admin: bool) -> bool {
+        let slot = if is_admin {
+            &mut self.admin
+        } else {
+            &mut self.io
+        };
+        let Some(mut link) = slot.take() else {
+            return false;
+        };
+        let deaf = self.is_deaf(&link);
+        let mut progress = !deaf && link.receive(&mut self.streams);
+        while let Some(frame) = link.frame() {
+            progress = true;
+            self.heard(&mut link, &frame);
+        }
+        progress |= self.ask(&mut link);
+        progress |= link.send(&mut self.streams);
+        let (stream, over) = (link.stream, link.over);
+        let slot = if is_admin {
+            &mut self.admin
+        } else {
+            &mut self.io
+        };
+        *slot = Some(link);
+        if over {
+            self.lost(stream);
+            return true;
+        }
+        if is_admin && self.io.is_none() && self.is_enabled() {
+            self.io = self.link(1);
+            return true;
+        }
+        progress
+    }
+
+    fn is_enabled(&self) -> bool {
+        let ready = |link: &Link| link.state == State::Ready;
+        self.admin.as_ref().is_some_and(ready)
+    }
+
+    fn is_deaf(&self, link: &Link) -> bool {
+        let at_work = link.qid > 0 && link.state == State::Ready;
+        match self.habit {
+            Habit::Deaf => at_work,
+            Habit::Turncoat => at_work && link.answered >= GOOD,
+            _ => false,
+        }
+    }
+
+    fn heard(&mut self, link: &mut Link, frame: &Frame) {
+        match (link.state, frame) {
+            (State::Requested, Frame::Reply) => {
+                link.state = State::Connect;
+                let connect = connect_capsule(self.number, self.names, link.qid, self.cntlid);
+                link.capsule(&connect);
+            }
+            (State::Connect, Frame::Response(cqe)) if cqe.status().is_success() => {
+                if link.qid > 0 {
+                    link.state = State::Ready;
+                    return;
+                }
+                self.cntlid = u16::try_from(cqe.dw0() & 0xffff).unwrap();
+                link.state = State::Enable;
+                let enable = PropertyValue::Dword(Cc::ENABLE.0);
+                link.capsule(&PropertyAccess::set(Property::CC, enable).to_bytes());
+            }
+            (State::Enable, Frame::Response(_)) => link.state = State::Ready,
+            // It is not let in: it tries again.
+            (_, Frame::Reject | Frame::Response(_)) if link.state != State::Ready => {
+                link.over = true;
+            }
+            (State::Ready, Frame::Response(_)) => {
+                link.outstanding = link.outstanding.saturating_sub(1);
+                link.answered += 1;
+            }
+            _ => {}
+        }
+    }
+
+    /// Commands of an I/O queue.
+    fn ask(&self, link: &mut Link) -> bool {
+        if link.qid == 0 || link.state != State::Ready {
+            return false;
+        }
+        let mut any = false;
+        while link.outstanding < self.outstanding {
+            let cid = u16::try_from(link.sent % 4096).unwrap();
+            link.capsule(&self.command(cid).to_bytes());
+            link.outstanding += 1;
+            any = true;
+        }
+        any
+    }
+
+    fn command(&self, cid: u16) -> Sqe {
+        let (opcode, len) = match self.habit {
+            Habit::Silent => (io::WRITE, self.length),
+            Habit::Flood => (io::READ, 4096),
+            _ => (io::READ, self.length),
+        };
+        let mut sqe = Io::new(1, 0, len / 4096).to_sqe(opcode);
+        sqe.cid = cid.into();
+        let sgl = Sgl::Keyed {
+            addr: 0x1000,
+            len,
+            key: 7,
+            invalidate: false,
+        };
+        sqe.dptr = sgl.to_descriptor();
+        sqe
+    }
+}
+
+/// What came, as far as it matters.
+enum Frame {
+    Reply,
+    Reject,
+    Response(Cqe),
+    /// Data, or an RDMA Read.
+    Other,
+}
+
+impl Link {
+    fn connected(&mut self) {
+        self.state = State::Requested;
+        let private = Request::new(self.qid, ENTRIES);
+        let private = private.as_bytes();
+        // MPA revision 2 without CRC (RFC 6581, section 5.1); IRD and ORD are 16.
+        let len = u16::try_from(private.len() + 4).unwrap();
+        self.outbox.extend(b"MPA ID Req Frame\x10\x02");
+        self.outbox.extend(len.to_be_bytes());
+        self.outbox.extend([0, 16, 0, 16]);
+        self.outbox.extend(private);
+    }
+
+    /// A Send of one segment (RFC 5041, section 4.3).
+    fn capsule(&mut self, capsule: &[u8]) {
+        self.sent += 1;
+        let len = u16::try_from(18 + capsule.len()).unwrap();
+        let mut frame = len.to_be_bytes().to_vec();
+        frame.extend([0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0]);
+        frame.extend(self.sent.to_be_bytes());
+        frame.extend([0; 4]);
+        frame.extend(capsule);
+        frame.resize(frame.len().next_multiple_of(4) + 4, 0);
+        self.outbox.extend(frame);
+    }
+
+    fn receive(&mut self, streams: &mut SimStreams) -> bool {
+        let mut bytes = [0; 16 << 10];
+        match streams.recv(self.stream, &mut [IoSliceMut::new(&mut bytes)]) {
+            Ok(0) => self.over = true,
+            Ok(count) => {
+                self.inbox.extend(&bytes[..count]);
+                return true;
+            }
+            Err(error) => self.over |= error.kind() != ErrorKind::WouldBlock,
+        }
+        false
+    }
+
+    fn send(&mut self, streams: &mut SimStreams) -> bool {
+        if self.outbox.is_empty() || self.state == State::Connecting {
+            return false;
+        }
+        match streams.send(self.stream, &[IoSlice::new(&self.outbox)]) {
+            Ok(count) => {
+                self.outbox.drain(..count);
+                count > 0
+            }
+            Err(error) => {
+                self.over |= error.kind() != ErrorKind::WouldBlock;
+                let _ = streams.want_send(self.stream, true);
+                false
+            }
+        }
+    }
+
+    /// The next frame that is whole.
+    fn frame(&mut self) -> Option<Frame> {
+        if self.state == State::Requested {
+            return self.reply();
+        }
+        let len = u16::from_be_bytes(*self.inbox.first_chunk()?);
+        let whole = (2 + usize::from(len)).next_multiple_of(4) + 4;
+        if self.inbox.len() < whole {
+            return None;
+        }
+        let frame: Vec<u8> = self.inbox.drain(..whole).collect();
+        // Untagged, on the queue of Sends, a response capsule.
+        let is_send = frame[2] & 0x80 == 0 && matches!(frame[3] & 0xf, 3..=6);
+        let is_response = is_send && len == 18 + 16;
+        let response = is_response.then(|| Cqe::from_capsule(&frame[20..36]));
+        Some(response.flatten().map_or(Frame::Other, Frame::Response))
+    }
+
+    fn reply(&mut self) -> Option<Frame> {
+        let head = self.inbox.get(..20)?;
+        let rejected = head[16] & 0x20 != 0;
+        let len = 20 + usize::from(u16::from_be_bytes([head[18], head[19]]));
+        if self.inbox.len() < len {
+            return None;
+        }
+        self.inbox.drain(..len);
+        Some(if rejected {
+            Frame::Reject
+        } else {
+            Frame::Reply
+        })
+    }
+}
+
+/// A Connect with its data behind it.
+fn connect_capsule(number: u8, names: u32, qid: u16, cntlid: u16) -> Vec<u8> {
+    let name = format!("nqn.2026-11.org.example:hostile{number}-{names}");
+    let mut id = [0xee; 16];
+    id[0] = number;
+    id[4..8].copy_from_slice(&names.to_le_bytes());
+    let cntlid = if qid == 0 { 0xffff } else { cntlid };
+    let nqn = |text: &str| Nqn::new(text).unwrap();
+    let data = ConnectData::new(id, cntlid, &nqn(SUBNQN), &nqn(&name));
+    let mut sqe = Connect::new(qid, ENTRIES, 0).to_sqe();
+    let len = u32::try_from(data.as_bytes().len()).unwrap();
+    sqe.dptr = Sgl::InCapsule { offset: 0, len }.to_descriptor();
+    [&sqe.to_bytes()[..], data.as_bytes()].concat()
+}
