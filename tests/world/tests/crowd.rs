@@ -16,31 +16,33 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// Bytes of a command, those that are outstanding, how long the host works.
 const WORKS: [(u32, usize, u64); 3] = [(4096, 8, 1500), (64 << 10, 4, 1500), (1 << 20, 2, 2500)];
 
+/// All mixes with some seeds, or two of each habit.
 fn crowds(same_address: bool) -> Vec<Crowd> {
-    let seeds = std::env::var("NVMEOF_CROWDS").ok();
-    let seeds = seeds.map(|count| count.parse::<u64>().unwrap());
-    let all = [1, 2, 3, 4, 8, 16, 32, 48, 64];
-    // In the short form each mix has one of these.
-    let mut short = [64, 2, 16].into_iter().cycle();
+    let of = |seed, hostile, habit, (length, depth, millis)| Crowd {
+        seed,
+        hostile,
+        habit,
+        same_address,
+        length,
+        depth,
+        time: Duration::from_millis(millis),
+    };
+    let Ok(seeds) = std::env::var("NVMEOF_CROWDS") else {
+        let habits = Habit::ALL.into_iter().zip(WORKS.into_iter().cycle());
+        let many = habits.map(|(habit, work)| of(0, 64, habit, work));
+        let habits = Habit::ALL
+            .into_iter()
+            .zip(WORKS.into_iter().cycle().skip(1));
+        return many
+            .chain(habits.map(|(habit, work)| of(0, 2, habit, work)))
+            .collect();
+    };
     let mut crowds = Vec::new();
-    for seed in 0..seeds.unwrap_or(1) {
+    for seed in 0..seeds.parse().unwrap() {
         for habit in Habit::ALL {
-            // Another length has most of them with each.
-            short.next();
-            for (length, depth, millis) in WORKS {
-                let sizes = match seeds {
-                    Some(_) => all.to_vec(),
-                    None => short.by_ref().take(1).collect(),
-                };
-                crowds.extend(sizes.iter().map(|hostile| Crowd {
-                    seed,
-                    hostile: *hostile,
-                    habit,
-                    same_address,
-                    length,
-                    depth,
-                    time: Duration::from_millis(millis),
-                }));
+            for work in WORKS {
+                let sizes = [1, 2, 3, 4, 8, 16, 32, 48, 64];
+                crowds.extend(sizes.map(|hostile| of(seed, hostile, habit, work)));
             }
         }
     }
