@@ -104,7 +104,8 @@ impl Shm {
             paused: None,
             later: Vec::new(),
             log: Sparingly::default(),
-            ways: Sparingly::default(),
+            // One for each queue, and hosts connect all of theirs within a moment.
+            ways: Sparingly::of(100),
             now: Duration::ZERO,
             config,
         };

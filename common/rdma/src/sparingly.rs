@@ -4,8 +4,10 @@ use std::time::Duration;
 
 /// Lets a few of many similar messages through, so that peers cannot fill the
 /// log.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Sparingly {
+    /// Messages a second.
+    most: u32,
     second: u64,
     said: u32,
     left_out: u64,
@@ -14,7 +16,25 @@ pub struct Sparingly {
 /// Messages of one kind a second.
 const A_SECOND: u32 = 10;
 
+impl Default for Sparingly {
+    /// Ten a second.
+    fn default() -> Self {
+        Self::of(A_SECOND)
+    }
+}
+
 impl Sparingly {
+    /// Lets `most` messages a second through.
+    #[must_use]
+    pub fn of(most: u32) -> Self {
+        Self {
+            most,
+            second: 0,
+            said: 0,
+            left_out: 0,
+        }
+    }
+
     /// Whether to say something now, and how much was left out since the last
     /// time. `now` is a time as [`Provider::poll`](crate::Provider::poll) takes it.
     pub fn ask(&mut self, now: Duration) -> Option<u64> {
@@ -22,7 +42,7 @@ impl Sparingly {
             self.second = now.as_secs();
             self.said = 0;
         }
-        if self.said >= A_SECOND {
+        if self.said >= self.most {
             self.left_out += 1;
             return None;
         }

@@ -246,7 +246,7 @@ fn a_refused_command_says_why_and_what_to_do() {
             2,
             &["none at 10.0.0.9:4420"],
         ),
-        ("disconnect no-name", 2, &["host: ", "no-name"]),
+        ("disconnect no\u{7}name", 2, &["host: ", "no\\u0007name"]),
         ("forget 1", 2, &["no change 1", "ctl changes"]),
     ] {
         ctl(&setup, line).fails(status, words);
@@ -359,7 +359,7 @@ fn the_socket_is_for_the_group_and_answers_nonsense_with_errors() {
             "400",
         ),
         ("/v1/apply", "{\"name\": \"a\", \"text\": \"b\"}", "422"),
-        ("/v1/disconnect", "{\"host\": \"no name\"}", "422"),
+        ("/v1/disconnect", "{\"host\": \"no\\u0007name\"}", "422"),
         ("/v1/status", "", "405"),
         ("/v2/status", "", "404"),
     ] {

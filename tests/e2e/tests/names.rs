@@ -226,11 +226,11 @@ fn a_port_on_a_link_is_served_and_told_without_the_interface() {
     let path = setup.path("target.toml");
     fs::write(&path, text).unwrap();
     let script = "ip link set lo up && ip address add fe80::1/64 dev lo nodad && \
-                  { $TARGET serve --config $CONFIG & } && \
+                  { $TARGET serve --config $CONFIG & target=$!; } && \
                   for try in $(seq 100); do \
                   $NVMEOF discover -a fe80::1%lo --provider iwarp -o json && break; sleep 0.1; \
                   done; $NVMEOF id-ctrl -a fe80::1%lo --provider iwarp -n $NQN -o json; \
-                  $TARGET ctl --socket $SOCKET status; kill %1; wait";
+                  $TARGET ctl --socket $SOCKET status; kill $target; wait";
     let mut command = Command::new("unshare");
     command.args(["-n", "sh", "-c", script]);
     command.env("TARGET", binary("nvmeof-target"));

@@ -205,7 +205,9 @@ async fn visible(response: Response) -> Response {
     if kind.is_none_or(|kind| kind != "application/json") {
         return response;
     }
-    let (head, body) = response.into_parts();
+    let (mut head, body) = response.into_parts();
+    // It becomes longer.
+    head.headers.remove(header::CONTENT_LENGTH);
     // All bodies of JSON are made in memory.
     let bytes = axum::body::to_bytes(body, usize::MAX).await;
     let bytes = bytes.unwrap_or_default();
