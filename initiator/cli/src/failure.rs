@@ -62,7 +62,7 @@ impl Failure {
     /// Prints it; the exit status.
     pub(crate) fn report(&self) -> ExitCode {
         // Without standard error there is nobody to tell.
-        let _ = write!(io::stderr(), "{}", Lines(&self.text()));
+        let _ = io::stderr().write_all(Lines(&self.text()).to_string().as_bytes());
         self.status.into()
     }
 }

@@ -131,8 +131,8 @@ fn wrong_words() {
         .fails(2, &["tcp", "rdma"]);
     Run::nvmeof("discover -t rdma")
         .args(&line)
-        .args("-q me")
-        .fails(2, &["me"]);
+        .args(&format!("-q {}", "x".repeat(224)))
+        .fails(2, &["224 bytes"]);
     Run::nvmeof("discover -t rdma")
         .args(&line)
         .args("-I zero")

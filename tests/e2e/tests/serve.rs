@@ -230,7 +230,7 @@ fn mistakes_in_the_file_are_named() {
     refused(&setup, &more("uuid = \"yes\""), "uuid", &["uuid"]);
     refused(
         &setup,
-        &change("allow_any_host = true", "allowed_hosts = [\"me\"]"),
+        &change("allow_any_host = true", "allowed_hosts = [\"\"]"),
         "allowed_hosts",
         &["allowed_hosts"],
     );

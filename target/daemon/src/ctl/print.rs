@@ -32,7 +32,8 @@ pub(super) fn error(error: &Failed, as_json: bool) {
         out_json(&body);
     }
     let text = wrapped(&format!("nvmeof-target: {error}"));
-    eprint!("{}", text::Lines(&text));
+    let text = text::Lines(&text).to_string();
+    eprint!("{text}");
 }
 
 pub(super) fn status(status: &StatusOut) -> String {

@@ -45,7 +45,7 @@ pub(crate) fn start(level: Option<&str>) -> Result<(), String> {
 pub(crate) fn complain(text: &dyn Display) {
     let text = format!("nvmeof-target: {text}\n");
     // Without standard error there is nobody to tell.
-    let _ = write!(io::stderr(), "{}", Lines(&text));
+    let _ = io::stderr().write_all(Lines(&text).to_string().as_bytes());
 }
 
 /// Writes lines with characters escaped that a terminal obeys or hides. Names that peers send
@@ -54,7 +54,9 @@ struct Visible<W>(W);
 
 impl<W: Write> Write for Visible<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        write!(self.0, "{}", Lines(&String::from_utf8_lossy(line)))?;
+        // In one system call: standard error has no buffer, and others write there, too.
+        let visible = Lines(&String::from_utf8_lossy(line)).to_string();
+        self.0.write_all(visible.as_bytes())?;
         Ok(line.len())
     }
 
@@ -74,5 +76,26 @@ mod tests {
             .write_all("path /a\u{202e}b: \u{e4}\n".as_bytes())
             .unwrap();
         assert_eq!(lines.0, "path /a\\u202Eb: \u{e4}\n".as_bytes());
+    }
+
+    /// Each piece that is written.
+    struct Pieces(Vec<Vec<u8>>);
+
+    impl Write for Pieces {
+        fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+            self.0.push(piece.to_vec());
+            Ok(piece.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn line_of_the_log_is_one_write() {
+        let mut lines = Visible(Pieces(Vec::new()));
+        lines.write_all("a\u{202e}b\n".as_bytes()).unwrap();
+        assert_eq!(lines.0.0, [b"a\\u202Eb\n"]);
     }
 }
