@@ -246,7 +246,7 @@ fn a_refused_command_says_why_and_what_to_do() {
             2,
             &["none at 10.0.0.9:4420"],
         ),
-        ("disconnect no\u{7}name", 2, &["host: ", "no\\u0007name"]),
+        ("disconnect no\u{7}name", 2, &["host: ", "no\\u{7}name"]),
         ("forget 1", 2, &["no change 1", "ctl changes"]),
     ] {
         ctl(&setup, line).fails(status, words);

@@ -19,7 +19,9 @@ pub(crate) fn address_sanitizer() -> Outcome {
         return Ok(());
     }
     // A target of its own keeps build scripts and macros out of it.
-    let mut test = run::cargo(&format!("test --locked --no-fail-fast --target {host} {CRATES}"));
+    let mut test = run::cargo(&format!(
+        "test --locked --no-fail-fast --target {host} {CRATES}"
+    ));
     test.env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", "-Zsanitizer=address -Cdebuginfo=1")
         // A model of loom that panics, as some are to, keeps its threads' memory.

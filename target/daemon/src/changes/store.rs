@@ -4,9 +4,9 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
@@ -209,9 +209,9 @@ impl Files for Real {
         };
         let mut options = OpenOptions::new();
         let options = options.write(true).create_new(true).mode(mode);
-        let mut file = options.custom_flags(OFlag::O_NOFOLLOW.bits()).open(path)?;
+        let file = options.custom_flags(OFlag::O_NOFOLLOW.bits()).open(path)?;
         let liked = old.map_or(Ok(()), |old| become_like(&file, &old));
-        let written = liked.and_then(|()| file.write_all(bytes));
+        let written = liked.and_then(|()| file.write_all_at(bytes, 0));
         if written.is_err() {
             drop(fs::remove_file(path));
         }
