@@ -3,10 +3,11 @@
 //! Each source of connections has a rate of its own, so that one that floods the log
 //! does not keep others out of it, and all sources have one together.
 
-use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use nvmeof_rdma::Peer;
+
+use crate::source::Source;
 
 /// Limits lines of the log about peers.
 #[derive(Debug, Default)]
@@ -15,14 +16,6 @@ pub(crate) struct PeerLog {
     /// Sources seen lately, at most [`SOURCES`].
     sources: Vec<(Source, Bucket)>,
     left_out: u64,
-}
-
-/// Where connections come from. A site that has one IPv6 network has any number of
-/// addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    Address(IpAddr),
-    User(u32),
 }
 
 /// When the next line is due, were lines written at exactly the rate.
@@ -52,7 +45,7 @@ impl PeerLog {
     /// Whether to write a line about `peer` now. Then it says how many lines were left
     /// out since the last one, of whatever peers, if any were.
     pub(crate) fn ask(&mut self, peer: Peer, now: Duration) -> Option<Option<u64>> {
-        let source = Source::of(peer);
+        let source = Source::of(peer).network();
         let mut its = self.bucket(source);
         if !its.has(OF_SOURCE, now) || !self.all.has(OF_ALL, now) {
             self.left_out = self.left_out.saturating_add(1);
@@ -91,20 +84,6 @@ impl Bucket {
 
     fn take(&mut self, rate: Rate, now: Duration) {
         self.0 = self.0.max(now).saturating_add(rate.interval);
-    }
-}
-
-impl Source {
-    fn of(peer: Peer) -> Self {
-        /// The network of an address (RFC 4291, section 2.5.4).
-        const NETWORK: u128 = !0 << 64;
-        match peer {
-            Peer::Process { uid, .. } => Self::User(uid),
-            Peer::Ip(addr) => Self::Address(match addr.ip().to_canonical() {
-                IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & NETWORK).into(),
-                v4 @ IpAddr::V4(_) => v4,
-            }),
-        }
     }
 }
 
@@ -154,7 +133,7 @@ mod tests {
 
     #[test]
     fn addresses_of_one_ipv6_network_are_one_source() {
-        let source = |text| Source::of(peer(text));
+        let source = |text| Source::of(peer(text)).network();
         assert_eq!(source("[fd00::1]:1"), source("[fd00::2:0:0:1]:2"));
         assert_ne!(source("[fd00::1]:1"), source("[fd00:0:0:1::1]:1"));
         assert_eq!(source("[::ffff:10.0.0.1]:1"), source("10.0.0.1:2"));

@@ -8,15 +8,14 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
 use std::rc::Rc;
 use std::time::Duration;
 
 use nvmeof_memory::Classes;
-use nvmeof_rdma::Peer;
 
 use super::Edge;
 use super::account::{Holding, KINDS};
+pub(crate) use crate::source::Source;
 
 /// How long an address that stalled is behind others.
 const SUSPECT_FOR: Duration = Duration::from_secs(60);
@@ -24,15 +23,6 @@ const SUSPECT_FOR: Duration = Duration::from_secs(60);
 const REMEMBERED: usize = 1024;
 /// Buffers that came back after which a host may have as many as its part allows.
 const ENOUGH: u8 = 6;
-
-/// Who a connection comes from, as far as that is known before it says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Source {
-    /// An IP address.
-    Ip(IpAddr),
-    /// A user of this machine.
-    User(u32),
-}
 
 /// How far a host is trusted with buffers of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,10 +74,7 @@ pub(super) struct Crowd {
 impl Edge {
     /// Who it comes from.
     pub(crate) fn source(&self) -> Source {
-        match self.peer {
-            Peer::Ip(addr) => Source::Ip(addr.ip()),
-            Peer::Process { uid, .. } => Source::User(uid),
-        }
+        Source::of(self.peer)
     }
 }
 
@@ -141,14 +128,7 @@ impl Origin {
 impl Origins {
     /// A network of IPv6 that one customer has counts as one address.
     pub(super) fn of(&mut self, source: Source) -> Rc<Origin> {
-        let source = match source {
-            Source::Ip(IpAddr::V6(ip)) => {
-                let network = ip.to_bits() >> 64 << 64;
-                Source::Ip(Ipv6Addr::from_bits(network).into())
-            }
-            other => other,
-        };
-        Rc::clone(self.0.entry(source).or_default())
+        Rc::clone(self.0.entry(source.network()).or_default())
     }
 
     /// Forgets what is over, and those that have no queues beyond a number.

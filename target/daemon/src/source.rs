@@ -1,0 +1,36 @@
+//! Where connections come from, as far as that is known before a host says its name.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use nvmeof_rdma::Peer;
+
+/// Who a connection comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Source {
+    /// An IP address.
+    Ip(IpAddr),
+    /// A user of this machine.
+    User(u32),
+}
+
+impl Source {
+    pub(crate) fn of(peer: Peer) -> Self {
+        match peer {
+            Peer::Ip(addr) => Self::Ip(addr.ip()),
+            Peer::Process { uid, .. } => Self::User(uid),
+        }
+    }
+
+    /// The same for all that one site can have: of IPv6 a network, whose owner has any
+    /// number of addresses (RFC 4291, section 2.5.4), of others the address itself.
+    pub(crate) fn network(self) -> Self {
+        const NETWORK: u128 = !0 << 64;
+        match self {
+            Self::Ip(ip) => Self::Ip(match ip.to_canonical() {
+                IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & NETWORK).into(),
+                v4 @ IpAddr::V4(_) => v4,
+            }),
+            user @ Self::User(_) => user,
+        }
+    }
+}
