@@ -44,8 +44,6 @@ pub(crate) struct FileDisk {
     again: VecDeque<u32>,
     /// Operations in the ring.
     in_ring: usize,
-    /// Requests taken at most.
-    most: usize,
     /// Operations in the ring at most.
     most_in_ring: usize,
     zeroes: Zeroes,
@@ -101,17 +99,16 @@ impl FileDisk {
             };
             ring.add_file_as(duplicate, begins).map_err(full)?
         };
-        let most = ring.room() + ring.in_flight();
-        let most_in_ring = if geometry.may_block { WORKERS } else { most };
+        let whole = ring.room() + ring.in_flight();
+        let most_in_ring = if geometry.may_block { WORKERS } else { whole };
         Ok(Self {
             file,
             device: Some(outside).filter(|it| it.is_device()),
             name,
             geometry,
-            active: Slab::with_capacity(most),
-            again: VecDeque::with_capacity(most),
+            active: Slab::with_capacity(whole / 2),
+            again: VecDeque::with_capacity(whole / 2),
             in_ring: 0,
-            most,
             most_in_ring,
             zeroes: Zeroes::default(),
             losses,
@@ -267,7 +264,9 @@ impl Backend for FileDisk {
             let (buf, result) = (op.into_buf(), Err(wrong));
             return Ok(Some(Done { tag, buf, result }));
         }
-        if io.room() == 0 || self.active.len() >= self.most {
+        // It leaves as much of the ring as it has itself to other disks: one that hangs
+        // cannot fill it, nor can several.
+        if self.active.len() >= io.room() {
             let why = Why::Full;
             return Err(Refused { why, back: request });
         }
@@ -287,7 +286,7 @@ impl Backend for FileDisk {
             buf,
             begun,
         });
-        // `most` is far below that: the ring counts in 32 bits too.
+        // The ring counts in 32 bits too.
         let slot = u32::try_from(slot).unwrap_or(u32::MAX);
         self.go_on(slot, io);
         Ok(None)

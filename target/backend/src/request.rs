@@ -86,8 +86,8 @@ pub struct Refused<T> {
 /// Why a request was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
-    /// As much is in flight as the ring was made for: try again after
-    /// [`Disks::poll`](crate::Disks::poll).
+    /// The disk has as much in flight as the ring has room left, which is for other
+    /// disks: try again after [`Disks::poll`](crate::Disks::poll).
     #[error("as many requests are in flight as there is room for")]
     Full,
     /// The disk is closed or was never open here.

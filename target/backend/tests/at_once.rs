@@ -1,7 +1,7 @@
 //! What a disk does at once is given at once, and comes out once.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use nvmeof_backend::{Claim, Disks, Done, Op, Request, Spec};
+use nvmeof_backend::{Claim, Disks, Done, Op, Request, Spec, Why};
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_uring::RingConfig;
 
@@ -111,4 +111,48 @@ fn a_turn_over_several_disks_is_few_system_calls() {
         assert!(!disks.poll(&mut done).unwrap());
         assert_eq!(disks.ring().counts(), idle);
     }
+}
+
+/// What is not polled is as good as on a disk that hangs.
+#[test]
+fn disks_that_hang_leave_room_in_the_ring_for_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = RingConfig {
+        in_flight: 64,
+        ..RingConfig::default()
+    };
+    let mut disks = Disks::new(config).unwrap();
+    let mut open = |number: u32| {
+        let path = dir.path().join(format!("{number}.img"));
+        let size = BLOCK as u64;
+        std::fs::File::create(&path).unwrap().set_len(size).unwrap();
+        let spec = Spec::File {
+            path,
+            readonly: false,
+        };
+        disks.open(&Claim::take(&spec, None).unwrap()).unwrap()
+    };
+    let ids: Vec<_> = (0..4).map(&mut open).collect();
+    let pool = PoolLayout {
+        count: 64,
+        stride: BLOCK,
+        lead: 0,
+    };
+    let pool = Pool::new(pool, Pages::Normal).unwrap();
+    let taken = ids.iter().map(|id| {
+        let mut taken = 0;
+        while let Some(buf) = pool.take() {
+            let op = Op::Read { offset: 0, buf };
+            match disks.submit(*id, Request { tag: 0, op }) {
+                Ok(done) => assert!(done.is_none()),
+                Err(refused) => {
+                    assert_eq!(refused.why, Why::Full);
+                    break;
+                }
+            }
+            taken += 1;
+        }
+        taken
+    });
+    assert_eq!(taken.collect::<Vec<_>>(), [32, 16, 8, 4]);
 }

@@ -38,7 +38,7 @@ pub struct Bench {
 pub(super) const BUFFERS: usize = 48;
 /// Bytes of each.
 pub(super) const BUFFER: usize = 64 << 10;
-/// Operations its ring has in flight at most.
+/// Operations that its disk has in flight at most: half of those of the ring.
 pub(super) const IN_FLIGHT: u32 = 32;
 
 impl Bench {
@@ -53,7 +53,7 @@ impl Bench {
     pub fn over(claim: &Claim, keeps: Keeps, wrap: Wrap, ring: RingConfig) -> Self {
         let config = RingConfig {
             entries: 8,
-            in_flight: IN_FLIGHT,
+            in_flight: 2 * IN_FLIGHT,
             files: 4,
             ..ring
         };
