@@ -6,7 +6,7 @@ use nvmeof_wire::Sqe;
 use nvmeof_wire::sqe::Fuse;
 
 use super::{Capsule, Edge, Io};
-use crate::tag::{Place, Tag};
+use crate::tag::Place;
 
 impl Edge {
     /// The host gave up command `cid`. It is answered if it still waits: for a
@@ -38,7 +38,7 @@ impl Edge {
         if self.follows_first_half(at) {
             return false;
         }
-        let Some(Capsule { buf, len }) = self.waiting.remove(at) else {
+        let Some(Capsule { buf, len, .. }) = self.waiting.remove(at) else {
             return false;
         };
         let response = self.core.abort_unseen(buf.get(..len).unwrap_or_default());
@@ -54,7 +54,7 @@ impl Edge {
             .checked_sub(1)
             .and_then(|before| self.waiting.get(before))
         {
-            Some(Capsule { buf, len }) => {
+            Some(Capsule { buf, len, .. }) => {
                 let sqe = Sqe::in_capsule(buf.get(..*len).unwrap_or_default());
                 sqe.is_some_and(|sqe| sqe.fuse() == Fuse::First)
             }
@@ -67,7 +67,7 @@ impl Edge {
         if self.is_half(slot) {
             return false;
         }
-        let waited = self.take_from_rows(slot) || self.take_from_backlog(slot, io);
+        let waited = self.take_from_rows(slot) || self.take_unbegun(slot, io);
         if waited && let Some(job) = self.slots.get(slot) {
             let action = self.core.abort(&mut job.request);
             self.end_waiting(slot, &action, io);
@@ -75,21 +75,23 @@ impl Edge {
         waited
     }
 
-    /// Ends commands that wait for a buffer or an RDMA Read and were begun for `disk`,
-    /// of a namespace that was removed.
+    /// Ends commands that wait for something of ours and were begun for `disk`, of a
+    /// namespace that was removed: it may never do what they wait for.
     pub(crate) fn end_removed(&mut self, disk: u32, io: &mut Io<'_>) {
-        for slot in self.slots.waiting_for(disk) {
+        for slot in self.slots.of_disk(disk) {
             if self.is_closing() || self.is_half(slot) {
                 continue;
             }
+            let tag = self.tag(slot).0;
             let Some(job) = self.slots.get(slot) else {
                 continue;
             };
-            // What waits for a lock gets it soon: those who hold one wait for nothing
-            // of ours.
-            let locked = io.waiting.locked_out.contains(&(self.place, slot));
-            if !locked && let Some(action) = self.core.end_removed(&mut job.request) {
+            let waits = job.hungry.is_some()
+                || io.backlog.has(tag)
+                || io.waiting.for_earlier_writes(self.place, slot);
+            if waits && let Some(action) = self.core.end_removed(&mut job.request) {
                 self.take_from_rows(slot);
+                self.take_from_backlog(slot, |_| true, io);
                 self.end_waiting(slot, &action, io);
             }
         }
@@ -98,8 +100,7 @@ impl Edge {
 
     /// The command in `slot` waits for nothing any more: it is answered.
     fn end_waiting(&mut self, slot: Place, action: &Action, io: &mut Io<'_>) {
-        let queue = self.place;
-        io.waiting.locked_out.retain(|one| *one != (queue, slot));
+        io.waiting.leave(self.place, slot);
         if let Action::Respond(response) = action {
             self.respond(slot, response, io);
             // It may have had a read that it was not using yet.
@@ -127,25 +128,30 @@ impl Edge {
         waits
     }
 
-    /// It waits for room on its disk: not any more. Of what has several operations only
-    /// one that reads is taken back: those before it of a Verify or a Copy are done, which
-    /// an Abort may leave so, as between two pieces.
-    fn take_from_backlog(&mut self, slot: Place, io: &mut Io<'_>) -> bool {
-        let queue = self.place;
-        let tag = Tag { queue, slot }.to_bits();
-        let host = self.host();
-        let Some(job) = self.slots.get(slot) else {
-            return false;
-        };
-        let one_operation = job.request.is_one_operation();
-        let is_it = |(_, one): &(u32, DiskRequest)| {
-            one.tag == tag && (one_operation || matches!(one.op, Op::Read { .. }))
-        };
-        let Some((_, request)) = io.backlog.remove(host, is_it) else {
+    /// It waits for a free slot of its backing store: not any more. Of what has several
+    /// operations only one that reads is taken back: those before it of a Verify or a
+    /// Copy are done, which an Abort may leave so, as between two pieces.
+    fn take_unbegun(&mut self, slot: Place, io: &mut Io<'_>) -> bool {
+        let one_operation = (self.slots.get(slot)).is_some_and(|it| it.request.is_one_operation());
+        let may_end = |op: &Op| one_operation || matches!(op, Op::Read { .. });
+        self.take_from_backlog(slot, may_end, io)
+    }
+
+    fn take_from_backlog(
+        &mut self,
+        slot: Place,
+        may_end: impl Fn(&Op) -> bool,
+        io: &mut Io<'_>,
+    ) -> bool {
+        let tag = self.tag(slot).0;
+        let wanted = |one: &DiskRequest| one.tag == tag && may_end(&one.op);
+        let Some(request) = io.backlog.remove(self.host(), wanted) else {
             return false;
         };
         self.on_disk = self.on_disk.saturating_sub(1);
-        drop(job.take_back(request.op.into_buf(), self.account.as_ref()));
+        if let Some(job) = self.slots.get(slot) {
+            drop(job.take_back(request.op.into_buf(), self.account.as_ref()));
+        }
         self.lingering.is_over(slot);
         true
     }

@@ -53,9 +53,9 @@ impl Edge {
             op: op_with_buf,
         };
         // What waits longer goes first.
-        if !io.backlog.is_empty() {
+        if io.backlog.waits_for(op.disk) {
             self.on_disk += 1;
-            io.backlog.push(self.host(), (op.disk, request));
+            io.backlog.push(self.host(), op.disk, request);
             return None;
         }
         match io.storage.submit(op.disk, request) {
@@ -75,7 +75,7 @@ impl Edge {
                 back,
             }) => {
                 self.on_disk += 1;
-                io.backlog.push(self.host(), (op.disk, back));
+                io.backlog.push(self.host(), op.disk, back);
                 None
             }
             Err(Refused {
@@ -154,7 +154,9 @@ impl Edge {
         // The core keeps the request while it looks at the data beside it.
         let event = Event::Executed { outcome, data };
         let action = self.core.step(io.now, request, event);
-        if lent == Lent::Piece && !(io.hungry.is_empty() && self.hungry.is_empty()) {
+        if lent == Lent::Piece
+            && !(io.hungry.is_empty() && self.hungry.is_empty() && io.seconds.is_empty())
+        {
             job.pause(&action, account);
         }
         Some(action)

@@ -10,10 +10,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
+use nvmeof_backend::Request as DiskRequest;
 use nvmeof_target_core::{News, RangeLock, overlap};
 
 use super::slots::Changing;
-use super::{DiskRequest, Edge, Io, State};
+use super::{Edge, Io, State};
 use crate::tag::{Place, Tag};
 
 /// Those of one queue, by the slots of their commands.
@@ -73,8 +74,8 @@ impl Edge {
     /// What waits for room on its disk does not get there any more.
     fn leave_backlog(&mut self, io: &mut Io<'_>) {
         let (host, queue) = (self.host(), self.place);
-        let its = |(_, one): &(u32, DiskRequest)| Tag::from_bits(one.tag).queue == queue;
-        for (_, request) in io.backlog.remove_all(host, its) {
+        let its = |one: &DiskRequest| Tag::from_bits(one.tag).queue == queue;
+        for request in io.backlog.remove_all(host, its) {
             self.on_disk = self.on_disk.saturating_sub(1);
             let slot = Tag::from_bits(request.tag).slot;
             self.lingering.is_over(slot);

@@ -14,6 +14,7 @@ mod parts;
 mod quiesce;
 mod receives;
 mod room;
+mod second;
 mod sight;
 mod slots;
 mod stalled;
@@ -26,7 +27,6 @@ mod waits;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use nvmeof_backend::Request as DiskRequest;
 use nvmeof_memory::{Buf, Pool};
 use nvmeof_rdma::{
     CloseReason, Completion, ListenerId, Peer, PostError, Provider, QpId, Received, Sparingly,
@@ -39,6 +39,7 @@ use nvmeof_target_core::{
 
 use crate::failures::Failures;
 use crate::log::PeerLog;
+use crate::reactor::Backlog;
 use crate::stock::Stock;
 use crate::storage::Storage;
 use crate::tag::{Place, Tag};
@@ -50,7 +51,8 @@ pub(crate) use lingering::Lingering;
 use losses::Written;
 pub(crate) use quiesce::Waiting;
 pub(crate) use receives::{Receives, SharedQueues};
-use slots::Slots;
+pub(crate) use second::Seconds;
+use slots::{Lacks, Slots};
 use stalled::Watch;
 pub(crate) use stalled::{Shortage, Stalled};
 use transfer::Transfer;
@@ -71,12 +73,14 @@ pub(crate) struct Io<'a> {
     pub(crate) shared: &'a mut SharedQueues,
     /// Queues with commands that wait for a buffer, each once.
     pub(crate) hungry: &'a mut Turns<Place>,
+    /// Commands that wait for a second buffer.
+    pub(crate) seconds: &'a mut Seconds,
     /// Queues with commands that wait to be begun, each once.
     pub(crate) due: &'a mut Turns<Place>,
     /// How many commands may still be begun in this turn before hosts and queues take turns.
     pub(crate) at_once: &'a mut u32,
     /// Disk operations that found no room.
-    pub(crate) backlog: &'a mut Turns<(u32, DiskRequest)>,
+    pub(crate) backlog: &'a mut Backlog,
     /// Who is to be told of what disks lose.
     pub(crate) writers: &'a Writers,
     /// Locks on ranges of disks, and commands that wait for those of others.
@@ -173,10 +177,12 @@ enum State {
     Closing,
 }
 
+/// A command as it came.
 #[derive(Debug)]
 struct Capsule {
     buf: Buf,
     len: usize,
+    came: Duration,
 }
 
 /// Commands that a host may send before its Connect is answered, which is one
@@ -279,7 +285,8 @@ impl Edge {
         if !outcome.is_success() || self.state == State::Closing {
             return self.received_nothing(buf, io);
         }
-        let capsule = Capsule { buf, len };
+        let came = io.now;
+        let capsule = Capsule { buf, len, came };
         if let Err(why) = self.receives.draw(io.shared) {
             self.waiting.push_back(capsule);
             return self.abandon(&why, io);
@@ -347,7 +354,16 @@ impl Edge {
             && let Some(action) = job.hungry.take()
         {
             let lacks = job.lacks(&action);
-            let provided = provide(job, lacks, self.account.as_ref(), io);
+            let account = self.account.as_ref();
+            let mut provided = provide(job, lacks, account, io);
+            if provided != Provided::Yes && lacks.both() {
+                // One at a time: those that take one each would go before it for ever.
+                let first = Lacks {
+                    spare: None,
+                    ..lacks
+                };
+                provided = provide(job, first, account, io);
+            }
             if provided != Provided::Yes {
                 job.hungry = Some(action);
                 self.note_full(provided, io);
@@ -529,7 +545,7 @@ impl Edge {
     }
 
     fn begin(&mut self, capsule: Capsule, io: &mut Io<'_>) {
-        let Capsule { buf, len } = capsule;
+        let Capsule { buf, len, .. } = capsule;
         let room = self.make_room(io);
         let Some((slot, job)) = self.slots.take() else {
             return self.bug("a command was begun without a slot", io);

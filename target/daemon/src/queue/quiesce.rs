@@ -51,17 +51,30 @@ impl Waiting {
 
     /// For what the command in `slot` of `queue` waits here, if it does.
     pub(super) fn reason(&self, queue: Place, slot: Place) -> Option<WaitsFor> {
-        let settles = |one: &Settling| (one.queue, one.slot) == (queue, slot);
         let keeps = |one: &ToBeKept| (one.queue, one.slot) == (queue, slot);
         if self.locked_out.contains(&(queue, slot)) {
             Some(WaitsFor::Lock)
-        } else if self.settling.iter().any(settles) {
+        } else if self.for_earlier_writes(queue, slot) {
             Some(WaitsFor::EarlierWrites)
         } else if self.keeping.iter().any(keeps) {
             Some(WaitsFor::Protection)
         } else {
             None
         }
+    }
+
+    /// Whether the command in `slot` of `queue` waits until earlier writes are over.
+    pub(super) fn for_earlier_writes(&self, queue: Place, slot: Place) -> bool {
+        let mut all = self.settling.iter();
+        all.any(|one| (one.queue, one.slot) == (queue, slot))
+    }
+
+    /// The command in `slot` of `queue` waits neither for a lock nor for earlier writes
+    /// any more.
+    pub(super) fn leave(&mut self, queue: Place, slot: Place) {
+        self.locked_out.retain(|one| *one != (queue, slot));
+        self.settling
+            .retain(|one| (one.queue, one.slot) != (queue, slot));
     }
 
     /// Commands that wait until they are kept.

@@ -76,6 +76,10 @@ impl Lacks {
         data: None,
         spare: None,
     };
+
+    pub(super) fn both(self) -> bool {
+        self.data.is_some() && self.spare.is_some()
+    }
 }
 
 /// What a disk may be changing for a command.
@@ -269,9 +273,9 @@ impl Slots {
             .any(|request| request.disk() == Some(disk))
     }
 
-    /// Commands that were begun for that disk and wait for something of ours.
-    pub(super) fn waiting_for(&self, disk: u32) -> Vec<Place> {
-        self.find_all(|job| job.hungry.is_some() && job.request.disk() == Some(disk))
+    /// Commands in work that were begun for that disk.
+    pub(super) fn of_disk(&self, disk: u32) -> Vec<Place> {
+        self.find_all(|job| job.request.disk() == Some(disk))
     }
 
     /// Commands in work of which `wanted` says yes.
@@ -381,17 +385,11 @@ impl Job {
 
     /// Between two pieces of a command whose data stay here: gives the buffer back
     /// that it has for them, so that others have their turn, however long it is.
-    /// Not when its other buffer is of the same kind, or all of these could be
-    /// held by commands that wait for another one.
     pub(super) fn pause(&mut self, next: &Action, account: Option<&Account>) {
         if let Action::Execute(op) = next
-            && let IoKind::Fetch { pages } = op.kind
+            && matches!(op.kind, IoKind::Fetch { .. })
         {
-            let room = usize::from(pages) * IoKind::PAGE as usize;
-            let shorter = |data: &Buf| data.capacity() < room;
-            if self.data.get().is_none_or(shorter) {
-                drop(self.spare.end(account));
-            }
+            drop(self.spare.end(account));
         }
     }
 
@@ -406,6 +404,8 @@ impl Job {
                 IoKind::Fetch { pages } => (None, Some(u32::from(pages) * IoKind::PAGE)),
                 _ => (None, None),
             },
+            // It got the first buffer without the second, which it gets later.
+            Action::Pull { .. } if !self.data.is_none() => (None, None),
             Action::Pull { remote, spare } => {
                 (Some(remote.len), Some(*spare).filter(|len| *len > 0))
             }

@@ -103,6 +103,9 @@ impl Edge {
         if lacks == Lacks::NOTHING {
             return true;
         }
+        if let Some(len) = job.lacks_second(lacks) {
+            return self.has_second(slot, len, io);
+        }
         // Whoever came first gets the next buffer.
         let first = io.hungry.is_empty() && self.hungry.is_empty();
         let provided = match first {

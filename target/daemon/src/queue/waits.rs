@@ -8,11 +8,12 @@ use std::fmt;
 use std::time::Duration;
 
 use nvmeof_target_core::Action;
+use nvmeof_wire::Sqe;
 use nvmeof_wire::opcode::{admin, io as nvm};
 
-use super::slots::{Job, Lent};
-use super::{Edge, Io, of_peer};
-use crate::tag::{Place, Tag};
+use super::slots::Lent;
+use super::{Capsule, Edge, Io, of_peer};
+use crate::tag::Place;
 
 /// A command that takes longer is reported.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -20,6 +21,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// What a command waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitsFor {
+    CommandsBefore,
     Buffer,
     RdmaRead,
     Lock,
@@ -34,6 +36,7 @@ pub(super) enum WaitsFor {
 impl fmt::Display for WaitsFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::CommandsBefore => "commands of its queue or host that came before it",
             Self::Buffer => "a data buffer",
             Self::RdmaRead => "a free RDMA Read of its queue",
             Self::Lock => "a range lock",
@@ -56,26 +59,34 @@ impl Edge {
         };
         let from = looked.checked_sub(LONGEST);
         let crossed = |began| began <= until && from.is_none_or(|from| began > from);
-        let stalled = self.slots.find_all(|job| crossed(job.began));
+        let begun = self.slots.find_all(|job| crossed(job.began));
+        let begun = begun.into_iter().filter_map(|slot| {
+            let job = self.slots.peek(slot)?;
+            Some((
+                job.request.cid(),
+                job.request.nsid(),
+                job.request.opcode(),
+                Some(slot),
+            ))
+        });
+        let unbegun = self.waiting.iter().filter(|capsule| crossed(capsule.came));
+        let unbegun = unbegun.filter_map(|Capsule { buf, len, .. }| {
+            let sqe = Sqe::in_capsule(buf.get(..*len)?)?;
+            Some((sqe.cid.get(), sqe.nsid.get(), sqe.opcode, None))
+        });
         let mut count = 0;
-        for slot in stalled {
-            if let Some(job) = self.slots.peek(slot) {
-                self.report(slot, job, io);
-                count += 1;
-            }
-        }
-        count
-    }
-
-    #[cold]
-    fn report(&self, slot: Place, job: &Job, io: &mut Io<'_>) {
-        if let Some(left_out) = io.wait_log.ask(io.now) {
-            let (cid, nsid) = (job.request.cid(), job.request.nsid());
-            let opcode = match self.is_admin() {
-                true => admin::name(job.request.opcode()),
-                false => nvm::name(job.request.opcode()),
+        for (cid, nsid, opcode, slot) in begun.chain(unbegun) {
+            count += 1;
+            let Some(left_out) = io.wait_log.ask(io.now) else {
+                continue;
             };
-            let (seconds, waits_for) = (LONGEST.as_secs(), self.waits_for(slot, job, io));
+            let opcode = match self.is_admin() {
+                true => admin::name(opcode),
+                false => nvm::name(opcode),
+            };
+            let waits_for = slot.map(|slot| self.waits_for(slot, io));
+            let waits_for = waits_for.unwrap_or(WaitsFor::CommandsBefore);
+            let seconds = LONGEST.as_secs();
             of_peer!(
                 warn,
                 self,
@@ -86,15 +97,18 @@ impl Edge {
                 "command outstanding for more than {seconds} s: waiting for {waits_for}"
             );
         }
+        count
     }
 
     /// What the command in `slot` waits for.
-    fn waits_for(&self, slot: Place, job: &Job, io: &Io<'_>) -> WaitsFor {
-        let queue = self.place;
-        if let Some(reason) = io.waiting.reason(queue, slot) {
+    fn waits_for(&self, slot: Place, io: &Io<'_>) -> WaitsFor {
+        if let Some(reason) = io.waiting.reason(self.place, slot) {
             return reason;
         }
-        let tag = Tag { queue, slot }.to_bits();
+        let Some(job) = self.slots.peek(slot) else {
+            return WaitsFor::Disk;
+        };
+        let tag = self.tag(slot).0;
         match &job.hungry {
             Some(Action::Pull { .. } | Action::PullBehind { .. }) if !job.reads => {
                 WaitsFor::RdmaRead
@@ -102,7 +116,7 @@ impl Edge {
             Some(_) => WaitsFor::Buffer,
             None if job.on_wire.is_some() => WaitsFor::Host,
             None if self.is_half(slot) && job.lent == Lent::None => WaitsFor::OtherHalf,
-            None if io.backlog.iter().any(|(_, one)| one.tag == tag) => WaitsFor::DiskQueue,
+            None if io.backlog.has(tag) => WaitsFor::DiskQueue,
             None => WaitsFor::Disk,
         }
     }

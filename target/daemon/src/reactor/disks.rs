@@ -41,13 +41,23 @@ impl<S: Storage> Reactor<S> {
         }
     }
 
-    /// Disk operations that found no room are tried again: one of each host,
-    /// then another of each.
+    /// Disk operations that found no room are tried again on each disk: one of each
+    /// host, then another of each.
     pub(super) fn submit_backlog(&mut self, now: Duration) {
-        while let Some((disk, request)) = self.backlog.pop() {
+        let mut next = self.backlog.next_disk(0);
+        while let Some(disk) = next {
+            self.submit_backlog_of(disk, now);
+            next = disk
+                .checked_add(1)
+                .and_then(|from| self.backlog.next_disk(from));
+        }
+    }
+
+    fn submit_backlog_of(&mut self, disk: u32, now: Duration) {
+        while let Some(request) = self.backlog.pop(disk) {
             match self.storage.submit(disk, request) {
                 Ok(done) => {
-                    self.backlog.pass();
+                    self.backlog.pass(disk);
                     // Whoever submits it may not be ready to hear of it yet.
                     self.done.extend(done);
                 }
@@ -55,14 +65,14 @@ impl<S: Storage> Reactor<S> {
                     why: Why::Full,
                     back,
                 }) => {
-                    self.backlog.put_back((disk, back));
+                    self.backlog.put_back(disk, back);
                     return;
                 }
                 Err(Refused {
                     why: Why::NotOpen,
                     back,
                 }) => {
-                    self.backlog.pass();
+                    self.backlog.pass(disk);
                     let result = Err(IoError::not_open(disk));
                     let (tag, buf) = (back.tag, back.op.into_buf());
                     self.executed(Done { tag, buf, result }, now);

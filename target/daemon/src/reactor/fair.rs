@@ -42,7 +42,7 @@ impl<S: Storage> Reactor<S> {
     /// queues take turns, then another to each, so that none of them waits for
     /// all that another sent, over however many queues.
     pub(super) fn feed(&mut self, now: Duration) -> bool {
-        let mut fed = false;
+        let mut fed = self.feed_seconds(now);
         // Hosts in a row for which there was nothing.
         let mut without = 0;
         while without < self.hungry.hosts() {
@@ -51,6 +51,22 @@ impl<S: Storage> Reactor<S> {
                 (fed, without) = (true, 0);
             }
             self.hungry.pass();
+        }
+        fed
+    }
+
+    /// Gives commands their second buffer: one to each host.
+    fn feed_seconds(&mut self, now: Duration) -> bool {
+        let mut fed = false;
+        for _ in 0..self.seconds.hosts() {
+            let Some((queue, slot)) = self.seconds.pop() else {
+                break;
+            };
+            match self.with_queue(queue, now, |edge, io| edge.feed_second(slot, io)) {
+                Some(false) => self.seconds.put_back((queue, slot)),
+                Some(true) | None => fed = true,
+            }
+            self.seconds.pass();
         }
         fed
     }

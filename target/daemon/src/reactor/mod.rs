@@ -3,6 +3,7 @@
 
 mod accept;
 mod attention;
+mod backlog;
 mod disks;
 mod drain;
 mod fair;
@@ -22,7 +23,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_backend::{Done, Request as DiskRequest};
+use nvmeof_backend::Done;
 use nvmeof_memory::{ClassSpec, Classes, Pages, Pool, PoolLayout, Region};
 use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider, QpId, Steering};
 use nvmeof_target_core::{News, Target};
@@ -30,13 +31,14 @@ use nvmeof_target_core::{News, Target};
 use crate::failures::Failures;
 use crate::log::PeerLog;
 use crate::mailbox::{Mail, Mailbox};
-use crate::queue::{Accounts, Edge, Io, Receives, SharedQueues};
+use crate::queue::{Accounts, Edge, Io, Receives, Seconds, SharedQueues};
 use crate::stock::Stock;
 use crate::storage::{Storage, StorageError};
 use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::Turns;
 use crate::watch::Counters;
 use attention::Attention;
+pub(crate) use backlog::Backlog;
 use drain::Stage;
 use let_go::LetGo;
 use locks::Locked;
@@ -98,13 +100,15 @@ pub struct Reactor<S> {
     unconnected: VecDeque<Place>,
     /// Queues with commands that wait for a buffer. Some may be gone.
     hungry: Turns<Place>,
+    /// Commands that wait for a second buffer.
+    seconds: Seconds,
     relief: Relief,
     /// Queues with commands that wait for their hosts' turn. Some may be gone.
     due: Turns<Place>,
     /// Commands that this turn may begin before hosts take turns.
     at_once: u32,
     /// Disk operations that found no room.
-    backlog: Turns<(u32, DiskRequest)>,
+    backlog: Backlog,
     locked: Locked,
     /// When queues are to be polled next. Earlier than needed does no harm.
     timer: Option<Duration>,
@@ -179,6 +183,7 @@ impl<S: Storage> Reactor<S> {
         };
         let capsules = Pool::new(layout, config.pages)?;
         let buffers = Classes::new(&config.data, config.pages)?;
+        let seconds = Seconds::new(&config.data)?;
         let layout = PoolLayout {
             count: admin_capsules(&limits, config.capsules),
             stride: ADMIN_CAPSULE,
@@ -210,10 +215,11 @@ impl<S: Storage> Reactor<S> {
             steering: None,
             unconnected: VecDeque::new(),
             hungry: Turns::default(),
+            seconds,
             relief: Relief::default(),
             due: Turns::default(),
             at_once: 0,
-            backlog: Turns::default(),
+            backlog: Backlog::default(),
             locked,
             timer: None,
             news: News::empty(),
@@ -517,6 +523,7 @@ impl<S: Storage> Reactor<S> {
             admin_capsules: &self.admin_capsules,
             shared: &mut self.shared,
             hungry: &mut self.hungry,
+            seconds: &mut self.seconds,
             due: &mut self.due,
             at_once: &mut self.at_once,
             backlog: &mut self.backlog,

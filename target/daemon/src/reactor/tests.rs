@@ -16,6 +16,7 @@ mod errors;
 mod fairness;
 mod fused;
 mod host;
+mod hung;
 mod io;
 mod keeping;
 mod late;

@@ -20,8 +20,10 @@ pub(in super::super) struct MemoryDisks {
     pub(in super::super) hold: bool,
     /// But for so many, the oldest first.
     pub(in super::super) lets_go: usize,
-    /// Room for requests.
+    /// Room for requests on each.
     pub(in super::super) room: usize,
+    /// Answers nothing.
+    pub(in super::super) hangs: Option<u32>,
     /// What there is room for is done at once.
     pub(in super::super) at_once: bool,
     waiting: Vec<(u32, Request)>,
@@ -47,6 +49,7 @@ impl MemoryDisks {
             hold: false,
             lets_go: 0,
             room: usize::MAX,
+            hangs: None,
             at_once: false,
             waiting: Vec::new(),
             fails: None,
@@ -138,7 +141,8 @@ impl Storage for MemoryDisks {
 
     fn submit(&mut self, disk: u32, request: Request) -> Result<Option<Done>, Refused<Request>> {
         assert!(!self.closed.contains(&disk), "disk {disk} is closed");
-        if self.waiting.len() >= self.room {
+        let its = self.waiting.iter().filter(|(one, _)| *one == disk);
+        if its.count() >= self.room {
             let why = Why::Full;
             return Err(Refused { why, back: request });
         }
@@ -156,7 +160,12 @@ impl Storage for MemoryDisks {
         if self.hold {
             count = count.min(std::mem::take(&mut self.lets_go));
         }
+        let hangs = self.hangs;
+        let hanging = |(disk, _): &mut (u32, Request)| Some(*disk) == hangs;
+        let hanging: Vec<_> = self.waiting.extract_if(.., hanging).collect();
+        let count = count.min(self.waiting.len());
         let waiting: Vec<_> = self.waiting.drain(..count).collect();
+        self.waiting.extend(hanging);
         for (disk, request) in waiting {
             let tag = request.tag;
             self.verbs.push(request.op.verb());

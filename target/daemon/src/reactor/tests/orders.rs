@@ -16,7 +16,7 @@ use super::io::command;
 use crate::failures::Failures;
 use crate::mailbox::{Awaited, Order, Reply};
 
-fn claim() -> Claim {
+pub(super) fn claim() -> Claim {
     Claim::take(&"null:1M".parse().unwrap(), None).unwrap()
 }
 

@@ -1,17 +1,19 @@
 //! Commands that take one buffer after the other complete, whoever else is connected.
 
 use std::net::IpAddr;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nvmeof_rdma::QpId;
 use nvmeof_target_core::{Fabric, Model, PortSpec, SubsystemSpec};
 use nvmeof_wire::Status;
+use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::nvm::{Copy, CopyRange};
 use nvmeof_wire::opcode::io;
 use zerocopy::IntoBytes;
 
 use super::aborting::abort;
-use super::host::{Host, Sent, admin, ready, run};
+use super::host::{Host, Sent, admin, connect, ready, run, show};
 use super::io::command;
 use super::log::logged;
 use super::orders::close;
@@ -209,4 +211,87 @@ fn commands_outstanding_for_ten_seconds_are_logged_once() {
     for word in words.into_iter().chain([NQN, "nsid=1"]) {
         assert!(buffer[0].contains(word), "{word} is not in: {}", buffer[0]);
     }
+}
+
+/// One buffer comes back at a time, and others take one each as long as they can.
+#[test]
+fn compare_beside_reads_that_never_cease_completes() {
+    let mut bench = Bench::new(76);
+    let mut hosts = [bench.host(), bench.host(), bench.host()];
+    let qps = hosts.each_mut().map(|host| {
+        let (_, qp) = ready(&mut bench, host);
+        show(&mut bench, host, qp);
+        qp
+    });
+    bench.reactor.storage_mut().hold = true;
+    let data = vec![0; 256 << 10];
+    let read = |host: &mut Host, qp| host.send_with(qp, command(io::READ, 0, 512), &data);
+    let mut reads: Vec<Sent> = Vec::new();
+    for (host, qp) in hosts.iter_mut().zip(qps).skip(1) {
+        reads.extend((0..4).map(|_| read(host, qp)));
+    }
+    let [host, one, other] = &mut hosts;
+    bench.run_for(&mut [host, one, other], Duration::from_millis(10));
+    assert_eq!(bench.reactor.free_buffers().0, 16);
+    let compare = host.send_with(qps[0], command(io::COMPARE, 0, 512), &data);
+    let mut turns = 0;
+    let cqe = loop {
+        turns += 1;
+        assert!(turns < 32, "it waits for ever");
+        bench.reactor.storage_mut().lets_go = 1;
+        bench.run_for(&mut [host, one, other], Duration::from_millis(10));
+        if let Some((cqe, _)) = host.take(compare) {
+            break cqe;
+        }
+        for (host, sent) in [&mut *one, &mut *other].into_iter().zip([0, 4]) {
+            for at in sent..sent + 4 {
+                if host.take(reads[at]).is_some() {
+                    reads[at] = read(host, qps[1 + sent / 4]);
+                }
+            }
+        }
+    };
+    assert!(cqe.status().is_success());
+    bench.reactor.storage_mut().hold = false;
+    bench.run_for(&mut [host, one, other], Duration::from_secs(1));
+    assert_eq!(bench.reactor.free_buffers().0, 16 + 4);
+}
+
+/// Each has its first buffer, and there is no second one but the reserve.
+#[test]
+fn compares_that_hold_all_buffers_complete() {
+    let mut bench = Bench::new(77);
+    let (mut host, mut other) = (bench.host(), bench.host());
+    let (_, qp) = ready(&mut bench, &mut host);
+    admin(&mut bench, &mut other, 0);
+    show(&mut bench, &mut host, qp);
+    let send = |host: &mut Host| -> Vec<Sent> {
+        let data = vec![0; 256 << 10];
+        let compare = |_| host.send_with(qp, command(io::COMPARE, 0, 512), &data);
+        (0..16).map(compare).collect()
+    };
+    assert_eq!(completed(&mut bench, send, &mut host), 16);
+    assert_eq!(bench.reactor.free_buffers().0, 16 + 4);
+}
+
+/// Its answers are not acknowledged, so that no slot is free for the next command.
+#[test]
+fn command_that_is_not_begun_for_ten_seconds_is_logged() {
+    let (mut bench, keeps) = Bench::late(78);
+    let mut host = bench.host();
+    let (_, cntlid) = admin(&mut bench, &mut host, 0);
+    let (qp, _) = connect(&mut bench, &mut host, &Connect::new(1, 4, 0), cntlid);
+    keeps.store(true, Ordering::Relaxed);
+    let lines = logged(|| {
+        for _ in 0..2 {
+            for _ in 0..4 {
+                host.send(qp, command(io::WRITE_ZEROES, 0, 8), &[]);
+            }
+            bench.run_for(&mut [&mut host], Duration::from_secs(1));
+        }
+        bench.run_for(&mut [&mut host], Duration::from_secs(12));
+    });
+    let words = "waiting for commands of its queue or host that came before it";
+    let its = lines.iter().filter(|line| line.contains(words));
+    assert_eq!(its.count(), 4, "{lines:#?}");
 }

@@ -1,0 +1,135 @@
+//! The second buffer of a command that holds one of the same length or a longer one: a
+//! Compare, which has its data in one and what its disk reads in the other, and a Copy
+//! whose list takes a buffer as long as its pieces.
+//!
+//! Such a command must not wait for a buffer as others do, or all buffers could be held
+//! by commands that do so. It takes one from the pool while there is one; otherwise it
+//! waits for the reserve, which only such commands take. Who has the reserve waits for
+//! nothing but its disk, or for a range lock, whose holder has all that it needs.
+
+use nvmeof_memory::{Buf, ClassSpec, Classes, Pages, PoolError};
+
+use super::account::{Provided, provide};
+use super::slots::{Job, Lacks};
+use super::{Edge, Io, State};
+use crate::tag::Place;
+use crate::turns::{HostId, Turns};
+
+/// The reserve of a reactor, and the commands that wait for it.
+pub(crate) struct Seconds {
+    /// One buffer of the longest kind.
+    reserve: Classes,
+    /// Commands, by queue and slot. Some may be gone.
+    waiting: Turns<(Place, Place)>,
+}
+
+impl Seconds {
+    /// For buffers that have these lengths.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    pub(crate) fn new(specs: &[ClassSpec]) -> Result<Self, PoolError> {
+        let len = specs.iter().map(|spec| spec.len).max().unwrap_or_default();
+        Ok(Self {
+            reserve: Classes::new(&[ClassSpec { len, count: 1 }], Pages::Normal)?,
+            waiting: Turns::default(),
+        })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Hosts whose commands wait.
+    pub(crate) fn hosts(&self) -> usize {
+        self.waiting.hosts()
+    }
+
+    /// The command whose turn it is, which it stays until [`pass`](Self::pass).
+    pub(crate) fn pop(&mut self) -> Option<(Place, Place)> {
+        self.waiting.pop()
+    }
+
+    /// It still waits.
+    pub(crate) fn put_back(&mut self, command: (Place, Place)) {
+        self.waiting.put_back(command);
+    }
+
+    /// It is the next host's turn.
+    pub(crate) fn pass(&mut self) {
+        self.waiting.pass();
+    }
+
+    #[cold]
+    fn push(&mut self, host: HostId, command: (Place, Place)) {
+        self.waiting.push(host, command);
+    }
+
+    fn take(&self, len: u32) -> Option<Buf> {
+        self.reserve.take(usize::try_from(len).ok()?)
+    }
+}
+
+impl Job {
+    /// Bytes of the second buffer, if it lacks that one and holds another that is not
+    /// shorter.
+    #[inline]
+    pub(super) fn lacks_second(&self, lacks: Lacks) -> Option<u32> {
+        let len = lacks.spare.filter(|_| lacks.data.is_none())?;
+        let held = self.data.get()?.capacity();
+        (u32::try_from(held).unwrap_or(u32::MAX) >= len).then_some(len)
+    }
+}
+
+impl Edge {
+    /// Whether there is a second buffer of `len` bytes for the command in `slot`; if not,
+    /// it is its turn when there is.
+    #[cold]
+    pub(super) fn has_second(&mut self, slot: Place, len: u32, io: &mut Io<'_>) -> bool {
+        // Whoever came first gets the next one.
+        let has = io.seconds.is_empty() && self.take_second(slot, len, io);
+        if !has {
+            io.seconds.push(self.host(), (self.place, slot));
+        }
+        has
+    }
+
+    fn take_second(&mut self, slot: Place, len: u32, io: &mut Io<'_>) -> bool {
+        let Some(job) = self.slots.get(slot) else {
+            return true;
+        };
+        let lacks = Lacks {
+            spare: Some(len),
+            ..Lacks::NOTHING
+        };
+        provide(job, lacks, self.account.as_ref(), io) == Provided::Yes
+            || job.spare.put(io.seconds.take(len))
+    }
+
+    /// It is the turn of the command in `slot` to get its second buffer. False when there
+    /// is none.
+    pub(crate) fn feed_second(&mut self, slot: Place, io: &mut Io<'_>) -> bool {
+        if self.state == State::Closing {
+            return true;
+        }
+        let Some(job) = self.slots.get(slot) else {
+            return true;
+        };
+        // Without it, the command was aborted.
+        let Some(action) = job.hungry.take() else {
+            return true;
+        };
+        let second = job.lacks_second(job.lacks(&action));
+        if let Some(len) = second
+            && !self.take_second(slot, len, io)
+        {
+            if let Some(job) = self.slots.get(slot) {
+                job.hungry = Some(action);
+            }
+            return false;
+        }
+        self.perform(slot, action, io);
+        self.settle(io);
+        true
+    }
+}
