@@ -21,10 +21,18 @@ pub(crate) async fn controller(args: &args::Admin) -> Result<(), Failure> {
 }
 
 fn controller_fields(info: &ControllerInfo) -> Fields {
+    let mut fields = Fields::default();
+    add_general_fields(&mut fields, info);
+    add_admin_fields(&mut fields, info);
+    add_io_fields(&mut fields, info);
+    fields
+}
+
+/// Base 2.1, figure 313, bytes 0 to 255.
+fn add_general_fields(fields: &mut Fields, info: &ControllerInfo) {
     let id = &info.identify;
     let version = Vs(id.ver.get());
     let [a, b, c] = id.ieee;
-    let mut fields = Fields::default();
     fields
         .hex("vid", id.vid.get())
         .hex("ssvid", id.ssvid.get())
@@ -47,6 +55,11 @@ fn controller_fields(info: &ControllerInfo) -> Fields {
         .hex("ctratt", id.ctratt.get())
         .add("cntrltype", id.cntrltype.0)
         .add("fguid", output::hex(&id.fguid));
+}
+
+/// Bytes 256 to 511.
+fn add_admin_fields(fields: &mut Fields, info: &ControllerInfo) {
+    let id = &info.identify;
     fields
         .hex("oacs", id.oacs.get())
         .add("acl", id.acl)
@@ -68,6 +81,11 @@ fn controller_fields(info: &ControllerInfo) -> Fields {
         .hex("anacap", id.anacap)
         .add("anagrpmax", id.anagrpmax.get())
         .add("nanagrpid", id.nanagrpid.get());
+}
+
+/// Bytes 512 to 2047.
+fn add_io_fields(fields: &mut Fields, info: &ControllerInfo) {
+    let id = &info.identify;
     fields
         .hex("sqes", id.sqes)
         .hex("cqes", id.cqes)
@@ -89,7 +107,6 @@ fn controller_fields(info: &ControllerInfo) -> Fields {
         .hex("fcattr", id.fcattr)
         .add("msdbd", id.msdbd)
         .hex("ofcs", id.ofcs.get());
-    fields
 }
 
 /// What the field means in bytes.

@@ -28,25 +28,7 @@ pub(crate) fn open(
     readonly: bool,
     block_size: Option<BlockSize>,
 ) -> Result<(File, Geometry), OpenError> {
-    let kind = std::fs::metadata(path).map_err(|error| explain(path, readonly, &error))?;
-    let device = kind.file_type().is_block_device();
-    if kind.is_dir() {
-        return Err(OpenError::Directory(path.to_owned()));
-    }
-    if !device && !kind.is_file() {
-        return Err(OpenError::NotStorage(path.to_owned()));
-    }
-    let mut options = OpenOptions::new();
-    options.read(true).write(!readonly);
-    if device && !readonly {
-        // For a block device and without O_CREAT this means: fail when the
-        // kernel uses it itself. open(2)
-        options.custom_flags(OFlag::O_EXCL.bits());
-    }
-    let file = open_patiently(path, &options);
-    let file = file.map_err(|error| explain(path, readonly, &error))?;
-    lock(path, &file, readonly)?;
-
+    let (file, device) = open_locked(path, readonly)?;
     let system = |what| move |error: io::Error| system(path, what, &error);
     let told = file.metadata().map_err(system("fstat"))?;
     let named = path.display().to_string();
@@ -72,32 +54,59 @@ pub(crate) fn open(
         fua_alone: access.is_ok() && device && has_fua(&told),
         may_block: !never_blocks(&file, &told, device, access.is_ok()),
     };
-    let name = path.display();
     if device
         && let Some(at_once) = written_at_once(&folder(&told))
         && at_once < block.into()
     {
+        let name = path.display();
         tracing::warn!(path = %name, block_size = block, at_once, "a loss of power may leave \
             a block half written: the device writes less than a block at once");
     }
-    match access {
-        Ok(_) => {
-            tracing::info!(path = %name, size, block_size = block, readonly, "opened with \
-                direct I/O (O_DIRECT)");
+    report(path, &geometry, access.err());
+    Ok((file, geometry))
+}
+
+/// Opens and locks a file or block device, and says whether it is a device.
+fn open_locked(path: &Path, readonly: bool) -> Result<(File, bool), OpenError> {
+    let kind = std::fs::metadata(path).map_err(|error| explain(path, readonly, &error))?;
+    let device = kind.file_type().is_block_device();
+    if kind.is_dir() {
+        return Err(OpenError::Directory(path.to_owned()));
+    }
+    if !device && !kind.is_file() {
+        return Err(OpenError::NotStorage(path.to_owned()));
+    }
+    let mut options = OpenOptions::new();
+    options.read(true).write(!readonly);
+    if device && !readonly {
+        // For a block device and without O_CREAT this means: fail when the
+        // kernel uses it itself. open(2)
+        options.custom_flags(OFlag::O_EXCL.bits());
+    }
+    let file = open_patiently(path, &options);
+    let file = file.map_err(|error| explain(path, readonly, &error))?;
+    lock(path, &file, readonly)?;
+    Ok((file, device))
+}
+
+/// Says how `path` is served; `buffered`: why without O_DIRECT.
+fn report(path: &Path, geometry: &Geometry, buffered: Option<&str>) {
+    let (path, size, readonly) = (path.display(), geometry.size, geometry.readonly);
+    let block_size = geometry.block_size.bytes();
+    match buffered {
+        None => {
+            tracing::info!(%path, size, block_size, readonly, "opened with direct I/O (O_DIRECT)");
         }
-        Err(why) => {
-            tracing::info!(path = %name, size, block_size = block, readonly, why, "opened \
-                with buffered I/O");
+        Some(why) => {
+            tracing::info!(%path, size, block_size, readonly, why, "opened with buffered I/O");
         }
     }
     if geometry.may_block {
-        tracing::info!(path = %name, "submitting I/O here may block: worker threads of the \
-            kernel do it");
+        tracing::info!(%path, "submitting I/O here may block: worker threads of the kernel do it");
     }
-    if !readonly && !deallocate_zeroes {
-        tracing::info!(path = %name, "cannot give storage back here: deallocating will do nothing");
+    if !readonly && !geometry.deallocate_zeroes {
+        tracing::info!(%path, "cannot give storage back here: deallocating will do nothing");
     }
-    Ok((file, geometry))
 }
 
 /// Bytes that the file or block device has now.

@@ -1,6 +1,7 @@
 //! The whole daemon: what can never be served is found first, then reactors
 //! serve until a signal comes.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -102,6 +103,111 @@ struct Start {
 /// The number of a reactor that started, and the memory it has.
 type Started = (usize, Vec<Region>);
 
+/// Says in the log what is odd about `config` and no error.
+fn remark(config: &Config, ports: &[Port], seats: &[Seat]) {
+    let remarks = [
+        ports::unused_devices(config, ports),
+        processors::sqpoll_remark(config, seats),
+        on_unusual_names(config.unusual_names()),
+    ];
+    for remark in remarks.into_iter().flatten() {
+        tracing::warn!("{remark}");
+    }
+    if config.subsystems().next().is_none() {
+        tracing::warn!(
+            "no [[subsystem]] is configured: hosts find nothing here until one is added"
+        );
+    }
+}
+
+/// Starts what keeps write protections beside the `state` of changes, where there is one.
+fn keep_protections(
+    state: Option<&Path>,
+    target: &Target,
+    mailboxes: &Arc<[Mailbox]>,
+) -> Result<Option<protections::Keeping>, ServeError> {
+    let Some(state) = state else {
+        return Ok(None);
+    };
+    let keeper = protections::beside(state, target)?;
+    let keeping = keeper.start(Arc::clone(mailboxes));
+    keeping
+        .map(Some)
+        .map_err(|error| start_error("thread", &error))
+}
+
+/// Waits until `count` reactors started. Gives the memory of each.
+fn all_started(
+    started: &mpsc::Receiver<Result<Started, StartFailure>>,
+    count: usize,
+    config: &Config,
+    ports: &[Port],
+) -> Result<Vec<Vec<Region>>, ServeError> {
+    let mut memory = vec![Vec::new(); count];
+    for _ in 0..count {
+        let started = started.recv().map_err(|_| ServeError::Panicked)?;
+        let (at, regions) = started.map_err(|failure| failure.of(config, ports))?;
+        if let Some(of_reactor) = memory.get_mut(at) {
+            *of_reactor = regions;
+        }
+    }
+    Ok(memory)
+}
+
+/// What is there before the first reactor starts.
+struct Opened {
+    seats: Vec<Seat>,
+    remembered: Remembered,
+    pool: Pool,
+    means: Means,
+    /// What each reactor listens with.
+    ready: Vec<Vec<Ready>>,
+    ports: Vec<Port>,
+    providers: Providers,
+    target: Target,
+    mailboxes: Arc<[Mailbox]>,
+    keeping: Option<protections::Keeping>,
+}
+
+impl Opened {
+    fn open(config: &Config) -> Result<Self, ServeError> {
+        files::raise();
+        let ports = ports::plan_present(config)?;
+        let seats = processors::place(config, &ports)?;
+        remark(config, &ports, &seats);
+        let count = seats.len();
+        let state = config.control().state.as_deref();
+        let remembered = Remembered::beside(state);
+        let pool = Pool::new(config, config.open_present()?, &remembered)?;
+        let mut means = Means {
+            steering: Steering::new(count),
+            // Those that come later take one as well.
+            files: files::share(config, count, pool.served().count(), &ports),
+        };
+        let Listening { reactors, ports } = ports::listen(config, ports, &mut means)?;
+        let names = reactors.iter().take(1).flatten().map(|ready| ready.name);
+        let providers = Providers::new(names.collect());
+        let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
+        let target = Target::new(config.model_of(pool.served(), &specs)?);
+        let mailboxes = (0..count).map(|_| Mailbox::new());
+        let mailboxes = mailboxes.collect::<Result<Arc<[Mailbox]>, _>>();
+        let mailboxes = mailboxes.map_err(|error| start_error("eventfd", &error))?;
+        let keeping = keep_protections(state, &target, &mailboxes)?;
+        Ok(Self {
+            seats,
+            remembered,
+            pool,
+            means,
+            ready: reactors,
+            ports,
+            providers,
+            target,
+            mailboxes,
+            keeping,
+        })
+    }
+}
+
 /// Why a reactor did not start.
 enum StartFailure {
     Serve(ServeError),
@@ -121,60 +227,34 @@ impl Server {
     /// [`ServeError`]; then nothing was served.
     pub fn start(config: &Config) -> Result<Self, ServeError> {
         let signals = take_signals()?;
-        files::raise();
-        let running = config.running();
-        let ports = ports::plan_present(config)?;
-        let seats = processors::place(config, &ports)?;
-        let count = seats.len();
-        if let Some(why) = ports::unused_devices(config, &ports) {
-            tracing::warn!("{why}");
-        }
-        if let Some(why) = processors::sqpoll_remark(config, &seats) {
-            tracing::warn!("{why}");
-        }
-        if let Some(remark) = on_unusual_names(config.unusual_names()) {
-            tracing::warn!("{remark}");
-        }
-        let state = config.control().state.as_deref();
-        let remembered = Remembered::beside(state);
-        let pool = Pool::new(config, config.open_present()?, &remembered)?;
-        let claims = pool.claims();
-        let steering = Steering::new(count);
-        let mut means = Means {
-            steering: steering.clone(),
-            // Those that come later take one as well.
-            files: files::share(config, count, pool.served().count(), &ports),
-        };
-        let Listening { reactors, ports } = ports::listen(config, ports, &mut means)?;
-        let names = reactors.iter().take(1).flatten().map(|ready| ready.name);
-        let providers = Providers::new(names.collect());
-        let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
-        let target = Target::new(config.model_of(pool.served(), &specs)?);
-        let keeper = state.map(|state| protections::beside(state, &target));
-        let keeper = keeper.transpose()?;
-        let mailboxes: Arc<[Mailbox]> = (0..count)
-            .map(|_| Mailbox::new())
-            .collect::<Result<_, _>>()
-            .map_err(|error| start_error("eventfd", &error))?;
-        let keeping = keeper.map(|keeper| keeper.start(Arc::clone(&mailboxes)));
-        let keeping = keeping.transpose();
-        let keeping = keeping.map_err(|error| start_error("thread", &error))?;
+        let Opened {
+            seats,
+            remembered,
+            pool,
+            means,
+            ready,
+            ports,
+            providers,
+            target,
+            mailboxes,
+            keeping,
+        } = Opened::open(config)?;
+        let (running, count) = (config.running(), seats.len());
         let ended = Mailbox::new().map_err(|error| start_error("eventfd", &error))?;
-        let failures = Failures::default();
-        let ledger = Ledger::default();
+        let (failures, ledger) = (Failures::default(), Ledger::default());
         let stopping = Arc::<Stopping>::default();
         let (sender, started) = mpsc::channel();
         let (mut threads, mut watched) = (Vec::new(), Vec::new());
         let places = seats.into_iter().zip(mailboxes.iter());
-        for (at, ((seat, mailbox), providers)) in places.zip(reactors).enumerate() {
+        for (at, ((seat, mailbox), providers)) in places.zip(ready).enumerate() {
             let counters = Arc::new(Counters::new(&ledger, at));
             let start = Start {
                 seat,
                 config: buffers(&running, target.limits()),
                 target: target.clone(),
                 providers,
-                claims: claims.clone(),
-                steering: (steering.clone(), at),
+                claims: pool.claims(),
+                steering: (means.steering.clone(), at),
                 mailbox: mailbox.clone(),
                 peers: Arc::clone(&mailboxes),
                 failures: failures.clone(),
@@ -187,29 +267,21 @@ impl Server {
             threads.push(spawn(at, start, &running, sender.clone(), ended.clone())?);
         }
         drop(sender);
-        let mut memory = vec![Vec::new(); count];
-        for _ in 0..count {
-            let started = started.recv().map_err(|_| ServeError::Panicked)?;
-            let (at, regions) = started.map_err(|failure| failure.of(config, &ports))?;
-            if let Some(of_reactor) = memory.get_mut(at) {
-                *of_reactor = regions;
-            }
-        }
-        if target.model().subsystems().is_empty() {
-            tracing::warn!(
-                "no [[subsystem]] is configured: hosts find nothing here until one is added"
-            );
-        }
+        let memory = all_started(&started, count, config, &ports)?;
         let watch = Watch::new(target.clone(), watched, ledger, providers.clone());
         let watch = watch.with_borrowed(&config.shm().borrowed);
         let reactors = Reactors::new(Arc::clone(&mailboxes), providers, means, memory);
-        let manager = Manager::new(target, reactors, config, ports, pool, remembered);
+        let manager = Arc::new(Manager::new(
+            target, reactors, config, ports, pool, remembered,
+        ));
         manager.remember();
-        let manager = Arc::new(manager);
-        let watch = watch.with_faults(manager.fault_counts());
         Ok(Self {
-            drain: config.running().drain,
-            watch: Arc::new(watch.with_manager(&manager)),
+            drain: running.drain,
+            watch: Arc::new(
+                watch
+                    .with_faults(manager.fault_counts())
+                    .with_manager(&manager),
+            ),
             ports: manager.ports(),
             manager,
             mailboxes,

@@ -7,6 +7,7 @@
 
 pub mod crates;
 pub mod features;
+pub mod functions;
 pub mod instructions;
 pub mod licences;
 pub mod links;

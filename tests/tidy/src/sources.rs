@@ -1,10 +1,9 @@
-//! What every Rust source file keeps: a first line, a size, unsafe's address.
+//! What every Rust source file keeps: a first line, its width, unsafe's address.
 
 use std::path::Path;
 
 use crate::Problem;
 
-const MAX_LINES: usize = 600;
 const MAX_COLUMNS: usize = 100;
 
 /// The crates that may contain unsafe code, by folder.
@@ -22,12 +21,6 @@ pub fn check(path: &Path, text: &str) -> Vec<Problem> {
     if !text.starts_with("//! ") {
         problems.push(format!(
             "{shown}:1: the first line must say what the file owns (//! ...)"
-        ));
-    }
-    let lines = text.lines().count();
-    if lines > MAX_LINES {
-        problems.push(format!(
-            "{shown}: {lines} lines, at most {MAX_LINES}; split it"
         ));
     }
     for (number, line) in (1..).zip(text.lines()) {
@@ -129,12 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn long_file_and_long_line_are_refused() {
-        only(
-            "a/src/x.rs",
-            &format!("//! X.\n{}", "\n".repeat(MAX_LINES)),
-            "601 lines",
-        );
+    fn long_line_is_refused() {
         only(
             "a/src/x.rs",
             &format!("//! X.\n{}", "é".repeat(MAX_COLUMNS + 1)),

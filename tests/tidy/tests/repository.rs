@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nvmeof_tidy::{Problem, crates, licences, links, names, sources, tree};
+use nvmeof_tidy::{Problem, crates, functions, licences, links, names, sources, tree};
 use toml::{Table, Value};
 
 fn must_be_clean(problems: &[Problem]) {
@@ -60,6 +60,24 @@ fn source_files() {
         .iter()
         .flat_map(|file| sources::check(file, &read(file)))
         .collect();
+    must_be_clean(&problems);
+}
+
+/// What ships: neither tests nor the tools around them.
+#[test]
+fn functions_fit_a_screen() {
+    let mut problems = Vec::new();
+    for file in files() {
+        let mut names = file.components().map(|one| one.as_os_str());
+        let is_test = file.starts_with("tests")
+            || names.any(|name| {
+                ["tests", "examples", "tests.rs", "testing.rs"].contains(&&*name.to_string_lossy())
+            });
+        if tree::is(&file, "rs") && !is_test {
+            let shown = file.display().to_string();
+            problems.extend(functions::check(&shown, &read(&file)).unwrap_or_else(|it| vec![it]));
+        }
+    }
     must_be_clean(&problems);
 }
 

@@ -13,7 +13,7 @@ use nvmeof_rdma::{
 use super::queueing::{post_early_recvs, post_recvs};
 use super::{ANCHOR, LINGERING, Verbs};
 use crate::VerbsError;
-use crate::adapter::AdapterId;
+use crate::adapter::{Adapter, AdapterId};
 use crate::aside::{Called, Calling};
 use crate::conn::{Conn, Link, Phase, Room, of_peer};
 use crate::estate::Estate;
@@ -22,8 +22,8 @@ use crate::mailbox::{Letter, Request};
 use crate::siw;
 use crate::sizes;
 use crate::sys::{
-    CmEvent, CmEventKind, CmId, ConnectParams, Context, ContextKey, INLINE, QpParts, QpSizes,
-    RecvChain, SendChain,
+    CmEvent, CmEventKind, CmId, ConnectParams, Context, ContextKey, Drawn, INLINE,
+    ProtectionDomain, QpParts, QpSizes, RecvChain, SendChain,
 };
 use crate::words::{Refusal, accept_reason, io_reason, refusal, set_up_reason};
 
@@ -252,17 +252,27 @@ impl Verbs {
         }
     }
 
-    /// Makes the queue pair of a connection whose device is known.
-    fn attach(&mut self, qp: QpId) -> Result<(), VerbsError> {
-        let call = |what| move |source| VerbsError::Call { what, source };
+    /// The device of a connection that is still there.
+    fn adapter_behind(&mut self, qp: QpId) -> Result<Option<AdapterId>, VerbsError> {
         let Some(conn) = self.conns.get(qp) else {
-            return Ok(());
+            return Ok(None);
         };
         let none = || io::Error::from(io::ErrorKind::NetworkUnreachable);
         let key = conn.cm.context().ok_or_else(none);
-        let key = key.map_err(call("finding the RDMA device"))?;
+        let key = key.map_err(|source| VerbsError::Call {
+            what: "finding the RDMA device",
+            source,
+        })?;
         let local = conn.cm.local_addr();
-        let id = self.adapter_of(local, key)?;
+        self.adapter_of(local, key).map(Some)
+    }
+
+    /// Makes the queue pair of a connection whose device is known.
+    fn attach(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        let call = |what| move |source| VerbsError::Call { what, source };
+        let Some(id) = self.adapter_behind(qp)? else {
+            return Ok(());
+        };
         let Some(adapter) = self
             .adapters
             .get_mut(id.0 as usize)
@@ -292,59 +302,26 @@ impl Verbs {
         };
         let drawn = match conn.draws {
             // The device went meanwhile.
-            Some(draw) if draw.of != id => return Err(call("making a queue pair")(none())),
+            Some(draw) if draw.of != id => {
+                let gone = io::ErrorKind::NetworkUnreachable.into();
+                return Err(call("making a queue pair")(gone));
+            }
             Some(_) => adapter.drawn(),
             None => None,
         };
-        let wanted = QpSizes {
-            sends: conn.config.sends + internal,
-            recvs: if drawn.is_some() {
-                0
-            } else {
-                conn.config.recvs
-            },
-            send_segments: adapter.attr.max_sge.clamp(1, 2),
-            inline: u32::try_from(INLINE).unwrap_or(0),
-        };
-        let claimed = wanted.sends.saturating_add(wanted.recvs);
-        let queue = adapter.claim(claimed);
-        let queue = queue.map_err(call("making a completion queue"))?;
-        let Some(cq) = adapter.queues.get(queue).map(|queue| queue.cq.clone()) else {
+        let draws = drawn.is_some();
+        let Some((room, made)) = make_qp(adapter, id, conn, pd, drawn, internal)? else {
             return Ok(());
         };
-        let draws = drawn.is_some();
-        let parts = QpParts { pd, cq, drawn };
-        let sizes::Made {
-            inline,
-            extra,
-            unused,
-        } = match sizes::make_qp(&mut conn.cm, &parts, wanted, internal) {
-            Ok(made) => made,
-            Err(source) => {
-                adapter.release(queue, claimed);
-                return Err(VerbsError::QueuePair {
-                    device: adapter.name.clone(),
-                    sends: conn.config.sends,
-                    recvs: conn.config.recvs,
-                    source,
-                });
-            }
-        };
-        adapter.release(queue, unused);
-        let claimed = claimed.saturating_sub(unused);
         adapter.users += 1;
         if let Some(receives) = adapter.receives.as_mut().filter(|_| draws) {
             receives.draws(conn.cm.qp_number(), qp);
         }
         conn.link = Some(Link {
-            room: Room {
-                adapter: id,
-                queue,
-                claimed,
-            },
+            room,
             qp_number: conn.cm.qp_number(),
-            inline: inline.min(INLINE),
-            extra,
+            inline: made.inline.min(INLINE),
+            extra: made.extra,
             max_message: adapter.max_message,
             iwarp: adapter.attr.iwarp,
             siw: adapter.attr.vendor_id == siw::VENDOR,
@@ -578,4 +555,51 @@ impl Verbs {
             None => self.open_adapter(local, key),
         }
     }
+}
+
+/// Makes the queue pair of `conn`, which belongs to the device `id`, with `internal` places
+/// for requests of our own. Gives the room that it takes there.
+fn make_qp(
+    adapter: &mut Adapter,
+    id: AdapterId,
+    conn: &mut Conn,
+    pd: Arc<ProtectionDomain>,
+    drawn: Option<Drawn>,
+    internal: u32,
+) -> Result<Option<(Room, sizes::Made)>, VerbsError> {
+    let (sends, recvs) = (conn.config.sends, conn.config.recvs);
+    let wanted = QpSizes {
+        sends: sends + internal,
+        recvs: if drawn.is_some() { 0 } else { recvs },
+        send_segments: adapter.attr.max_sge.clamp(1, 2),
+        inline: u32::try_from(INLINE).unwrap_or(0),
+    };
+    let claimed = wanted.sends.saturating_add(wanted.recvs);
+    let queue = adapter.claim(claimed).map_err(|source| VerbsError::Call {
+        what: "making a completion queue",
+        source,
+    })?;
+    let Some(cq) = adapter.queues.get(queue).map(|queue| queue.cq.clone()) else {
+        return Ok(None);
+    };
+    let parts = QpParts { pd, cq, drawn };
+    let made = match sizes::make_qp(&mut conn.cm, &parts, wanted, internal) {
+        Ok(made) => made,
+        Err(source) => {
+            adapter.release(queue, claimed);
+            return Err(VerbsError::QueuePair {
+                device: adapter.name.clone(),
+                sends,
+                recvs,
+                source,
+            });
+        }
+    };
+    adapter.release(queue, made.unused);
+    let room = Room {
+        adapter: id,
+        queue,
+        claimed: claimed.saturating_sub(made.unused),
+    };
+    Ok(Some((room, made)))
 }

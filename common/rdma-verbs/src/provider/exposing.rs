@@ -19,7 +19,7 @@ use crate::adapter::AdapterId;
 use crate::conn::{Phase, SendItem, of_peer};
 use crate::domain::Domain;
 use crate::sys::{MemoryRegion, MemoryWindow, Piece, SendOp};
-use crate::windows::next_key;
+use crate::windows::{KeyMap, next_key};
 use crate::words::{not_acknowledged, not_closed};
 
 /// Memory that a peer may reach.
@@ -147,20 +147,13 @@ impl Verbs {
         } else {
             Arc::clone(shared)
         };
-        let window = match adapter.windows.take(domain.pd()) {
-            Ok(Some(window)) => window,
-            Ok(None) => return Err(full),
-            Err(error) => {
-                let device = &adapter.name;
-                of_peer!(warn, conn, device, "no memory window: {error}");
-                return Err(full);
-            }
-        };
-        // Two devices may have the same key.
-        let mut key = next_key(window.key());
-        while self.exposed.contains_key(&RemoteKey(key)) && key != window.key() {
-            key = next_key(key);
-        }
+        let window = adapter.windows.take(domain.pd()).unwrap_or_else(|error| {
+            let device = &adapter.name;
+            of_peer!(warn, conn, device, "no memory window: {error}");
+            None
+        });
+        let window = window.ok_or(full)?;
+        let key = free_key(&window, &self.exposed);
         let addr = region.name_of(buf.region_offset());
         let slice = slice_of(key, addr, buf)?;
         // A window of no bytes is not possible: this one opens nothing.
@@ -479,6 +472,15 @@ impl Exposure {
             Way::Closed | Way::Region { .. } => true,
         }
     }
+}
+
+/// The next key of `window` that no other exposure has: two devices may have the same.
+fn free_key(window: &MemoryWindow, exposed: &KeyMap<Exposure>) -> u32 {
+    let mut key = next_key(window.key());
+    while exposed.contains_key(&RemoteKey(key)) && key != window.key() {
+        key = next_key(key);
+    }
+    key
 }
 
 /// Registers exactly what is exposed, for a window of its own.

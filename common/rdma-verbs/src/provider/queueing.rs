@@ -3,7 +3,7 @@
 use std::io;
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{PostError, QpId, Refused, Rights, Tag, Work, WorkKind};
+use nvmeof_rdma::{PostError, QpId, Refused, RemoteSlice, Rights, Tag, Work, WorkKind};
 
 use super::Verbs;
 use crate::adapter::Adapter;
@@ -259,52 +259,61 @@ fn chain_work(
             };
             chain(conn, item, op, false);
         }
-        Work::Read { local, remote } => {
-            let link = conn.link.as_ref();
-            let sink = link.ok_or_else(|| io::ErrorKind::NotConnected.into());
-            let sink = sink.and_then(|link| read_sink(adapters, link, &local));
-            let Sink {
-                opened,
-                segment,
-                iwarp,
-            } = match sink {
-                Ok(sink) => sink,
-                Err(error) => {
-                    of_peer!(
-                        warn,
-                        conn,
-                        "memory for an RDMA Read cannot be registered: {error}"
-                    );
-                    return Err(Work::Read { local, remote });
-                }
-            };
-            let (addr, key) = (remote.addr, remote.key.0);
-            // iWARP needs a piece of memory for each Read (RFC 5040, section
-            // 4.4): one of no bytes is a Write of none, which opens nothing.
-            let nothing = iwarp && segment.is_none();
-            let op = if nothing {
-                SendOp::Write {
-                    payload: Payload::Inline(&[]),
-                    addr,
-                    key,
-                }
-            } else {
-                SendOp::Read {
-                    local: segment,
-                    addr,
-                    key,
-                }
-            };
-            let item = SendItem::Work {
-                tag,
-                kind,
-                sink: opened,
-                buf: Some(local),
-                _head: None,
-            };
-            chain(conn, item, op, !nothing);
-        }
+        Work::Read { local, remote } => return chain_read(adapters, conn, tag, local, remote),
     }
+    Ok(())
+}
+
+fn chain_read(
+    adapters: &[Option<Adapter>],
+    conn: &mut Conn,
+    tag: Tag,
+    local: Buf,
+    remote: RemoteSlice,
+) -> Result<(), Work> {
+    let link = conn.link.as_ref();
+    let sink = link.ok_or_else(|| io::ErrorKind::NotConnected.into());
+    let sink = sink.and_then(|link| read_sink(adapters, link, &local));
+    let Sink {
+        opened,
+        segment,
+        iwarp,
+    } = match sink {
+        Ok(sink) => sink,
+        Err(error) => {
+            of_peer!(
+                warn,
+                conn,
+                "memory for an RDMA Read cannot be registered: {error}"
+            );
+            return Err(Work::Read { local, remote });
+        }
+    };
+    let (addr, key) = (remote.addr, remote.key.0);
+    // iWARP needs a piece of memory for each Read (RFC 5040, section
+    // 4.4): one of no bytes is a Write of none, which opens nothing.
+    let nothing = iwarp && segment.is_none();
+    let op = if nothing {
+        SendOp::Write {
+            payload: Payload::Inline(&[]),
+            addr,
+            key,
+        }
+    } else {
+        SendOp::Read {
+            local: segment,
+            addr,
+            key,
+        }
+    };
+    let item = SendItem::Work {
+        tag,
+        kind: WorkKind::Read,
+        sink: opened,
+        buf: Some(local),
+        _head: None,
+    };
+    chain(conn, item, op, !nothing);
     Ok(())
 }
 
@@ -353,16 +362,12 @@ fn chain_send(
         });
     };
     let mut bytes = [0; INLINE];
-    let mut len = 0;
-    if inline {
-        let both = head.iter().chain(body.as_deref().unwrap_or_default());
-        for (place, byte) in bytes.iter_mut().zip(both) {
-            *place = *byte;
-            len += 1;
-        }
-    }
     let payload = if inline {
-        Payload::Inline(bytes.get(..len).unwrap_or_default())
+        Payload::Inline(copy_inline(
+            &head,
+            body.as_deref().unwrap_or_default(),
+            &mut bytes,
+        ))
     } else {
         Payload::Memory(parts)
     };
@@ -380,6 +385,16 @@ fn chain_send(
     };
     chain(conn, item, op, false);
     Ok(())
+}
+
+/// A message that goes with its work request: `head` and `body`, copied to `bytes`.
+fn copy_inline<'a>(head: &[u8], body: &[u8], bytes: &'a mut [u8; INLINE]) -> &'a [u8] {
+    let mut len = 0;
+    for (place, byte) in bytes.iter_mut().zip(head.iter().chain(body)) {
+        *place = *byte;
+        len += 1;
+    }
+    bytes.get(..len).unwrap_or_default()
 }
 
 /// Writes a request down and puts it into the chain, which has room.

@@ -1,6 +1,7 @@
 //! Chains of work requests: filled one by one, posted with one call.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use nvmeof_rdma::Rights;
@@ -193,17 +194,7 @@ impl SendChain {
                 len,
                 rights,
             } => {
-                raw.opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
-                raw.bind_mw_tso_union.bind_mw = bind_mw_t {
-                    mw: window.raw(),
-                    rkey: key,
-                    bind_info: ibv_mw_bind_info {
-                        mr: region.raw(),
-                        addr,
-                        length: len,
-                        mw_access_flags: window_access(rights),
-                    },
-                };
+                bind(raw, &window, key, &region, addr..addr + len, rights);
                 self.named.push((window, region, key));
             }
             SendOp::Invalidate { key } => {
@@ -246,6 +237,28 @@ impl SendChain {
         }
         result.and_then(check)
     }
+}
+
+/// Has a request bind `window`, which is called `key` then, to a range of `region`.
+fn bind(
+    raw: &mut ibv_send_wr,
+    window: &MemoryWindow,
+    key: u32,
+    region: &MemoryRegion,
+    range: Range<u64>,
+    rights: Rights,
+) {
+    raw.opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
+    raw.bind_mw_tso_union.bind_mw = bind_mw_t {
+        mw: window.raw(),
+        rkey: key,
+        bind_info: ibv_mw_bind_info {
+            mr: region.raw(),
+            addr: range.start,
+            length: range.end - range.start,
+            mw_access_flags: window_access(rights),
+        },
+    };
 }
 
 /// Has a request send `payload`; returns the flags it needs for that.

@@ -100,7 +100,7 @@ impl Connection {
 impl Parts<'_> {
     fn submit(
         &mut self,
-        call: Call,
+        mut call: Call,
         limits: &IoLimits,
         now: Duration,
     ) -> Result<(), Refused<Call, SubmitError>> {
@@ -120,69 +120,32 @@ impl Parts<'_> {
         if total == 0 {
             return refuse(SubmitError::Empty, call);
         }
-        // Nothing may come between the commands of a fused operation, and the
-        // first is not answered before the second is there.
-        let together = call.work.together();
-        if together > 1 && together > self.queue.room() {
-            let narrow = together >= usize::from(self.queue.size());
-            let why = if narrow {
-                SubmitError::Narrow
-            } else {
-                SubmitError::Full
-            };
+        if let Some(why) = self.no_room_together(&call.work) {
             return refuse(why, call);
         }
         let in_capsule = step >= total
             && direction == Direction::ToController
             && expected <= u64::from(limits.in_capsule);
-        let Call {
-            work,
-            buf,
-            user,
-            patience,
-        } = call;
-        let provider = &self.provider;
-        let rides = |buf: &Buf| in_capsule && !provider.peer_works_in_place(self.qp, buf);
-        let memory = match buf {
-            None => Memory::None,
-            Some(buf) if rides(&buf) => Memory::Home(buf),
-            // The least rights that will do.
-            Some(buf) => {
-                let rights = match direction {
-                    Direction::ToHost | Direction::Both => Rights::REMOTE_WRITE,
-                    Direction::ToController | Direction::None => Rights::REMOTE_READ,
-                };
-                match self.provider.expose(self.qp, buf, rights) {
-                    Ok(slice) => Memory::Lent {
-                        slice,
-                        may_invalidate: self.provider.peer_may_invalidate(self.qp),
-                    },
-                    Err(Refused { why, back }) => {
-                        let call = Call {
-                            work,
-                            buf: Some(back),
-                            user,
-                            patience,
-                        };
-                        return refuse(SubmitError::Buffer(why), call);
-                    }
-                }
+        let memory = match self.place(call.buf.take(), direction, in_capsule) {
+            Ok(memory) => memory,
+            Err((why, back)) => {
+                call.buf = Some(back);
+                return refuse(SubmitError::Buffer(why), call);
             }
         };
         let index = self.transfers.calls.insert(Transfer {
-            work,
-            user,
-            patience,
+            work: call.work,
+            user: call.user,
+            patience: call.patience,
             memory,
             next: 0,
             step,
             outstanding: 0,
             result: Ok(0),
         });
-        let sent = if step >= total {
-            self.send_part(index, now)
-        } else {
-            self.send_parts(index, now)
+        let sent = match step >= total {
+            true => self.send_part(index, now),
+            false => self.send_parts(index, now),
         };
         match sent {
             Ok(true) => Ok(()),
@@ -198,6 +161,50 @@ impl Parts<'_> {
             }
             Err(why) => self.undo(index, why),
         }
+    }
+
+    /// Why the commands of a fused operation cannot be sent now: nothing may come between
+    /// them, and the first is not answered before the second is there.
+    #[inline]
+    fn no_room_together(&self, work: &Work) -> Option<SubmitError> {
+        let together = work.together();
+        if together == 1 || together <= self.queue.room() {
+            return None;
+        }
+        let narrow = together >= usize::from(self.queue.size());
+        Some(if narrow {
+            SubmitError::Narrow
+        } else {
+            SubmitError::Full
+        })
+    }
+
+    /// Puts the payload of a call within the controller's reach, with the least rights that
+    /// will do, but for what goes with the command.
+    #[inline]
+    fn place(
+        &mut self,
+        buf: Option<Buf>,
+        direction: Direction,
+        in_capsule: bool,
+    ) -> Result<Memory, (ExposeError, Buf)> {
+        let Some(buf) = buf else {
+            return Ok(Memory::None);
+        };
+        if in_capsule && !self.provider.peer_works_in_place(self.qp, &buf) {
+            return Ok(Memory::Home(buf));
+        }
+        let rights = match direction {
+            Direction::ToHost | Direction::Both => Rights::REMOTE_WRITE,
+            Direction::ToController | Direction::None => Rights::REMOTE_READ,
+        };
+        let exposed = self.provider.expose(self.qp, buf, rights);
+        let slice = exposed.map_err(|Refused { why, back }| (why, back))?;
+        let may_invalidate = self.provider.peer_may_invalidate(self.qp);
+        Ok(Memory::Lent {
+            slice,
+            may_invalidate,
+        })
     }
 
     /// The first command of a call was refused: the call goes back as it came.

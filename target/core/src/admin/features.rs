@@ -210,8 +210,13 @@ impl Admin<'_> {
             // Base 2.1, 5.1.25.1.28: over fabrics Connect has set it, "the
             // command is aborted with Command Sequence Error".
             FeatureId::HOST_IDENTIFIER => return Err(Status::COMMAND_SEQUENCE_ERROR.into()),
-            _ => {}
+            _ => self.set_value(command)?,
         }
+        Ok(Next::Done(0))
+    }
+
+    /// Sets a feature that is a value of Dword 11.
+    fn set_value(&self, command: &SetFeatures) -> Result<(), Failure> {
         let mut cold = self.controller.lock();
         let values = &mut cold.features;
         match command.fid {
@@ -252,7 +257,7 @@ impl Admin<'_> {
             }
             _ => return Err(Failure::field(CDW10)),
         }
-        Ok(Next::Done(0))
+        Ok(())
     }
 
     /// Base 2.1, 5.1.25.2.1: asked for before I/O queues are made.

@@ -169,19 +169,21 @@ impl Model {
     }
 }
 
+fn between(key: &'static str, value: u32, low: u32, high: u32) -> Result<(), ModelError> {
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    let why = format!("must be {low} to {high}");
+    Err(wrong(Place::Limits, key, value, &why))
+}
+
 fn check_limits(limits: &Limits) -> Result<(), ModelError> {
-    let between = |key, value: u32, low: u32, high: u32| {
-        if (low..=high).contains(&value) {
-            Ok(())
-        } else {
-            Err(wrong(
-                Place::Limits,
-                key,
-                value,
-                &format!("must be {low} to {high}"),
-            ))
-        }
-    };
+    check_counts(limits)?;
+    check_transfers(limits)
+}
+
+/// How many there may be of everything.
+fn check_counts(limits: &Limits) -> Result<(), ModelError> {
     let depth = limits.queue_depth.into();
     between("queue_depth", depth, 2, Limits::MAX_QUEUE_DEPTH.into())?;
     between("io_queues", limits.io_queues.into(), 1, 1024)?;
@@ -205,7 +207,11 @@ fn check_limits(limits: &Limits) -> Result<(), ModelError> {
     for most in [of_port.alone, of_port.beside_others] {
         commands("port_commands", most)?;
     }
-    between("port_memory", limits.port_memory.into(), 1, 100)?;
+    between("port_memory", limits.port_memory.into(), 1, 100)
+}
+
+/// How long data may be, and how they are described.
+fn check_transfers(limits: &Limits) -> Result<(), ModelError> {
     // Identify Controller, MDTS: "a value of 0h indicates that there is no
     // maximum", so a single page of 4096 bytes cannot be said.
     between("max_transfer", limits.max_transfer, 8192, 16 << 20)?;

@@ -171,31 +171,16 @@ impl Document {
                 model,
                 hosts,
             } => self.add_subsystem(nqn, serial.as_deref(), model.as_deref(), hosts),
-            Edit::SubsystemRemove { nqn } => {
-                let all = tables_mut(self.toml.as_table_mut(), SUBSYSTEM)?;
-                let gone = remove(all, |table| is(table, "nqn", nqn));
-                if gone { Ok(()) } else { no_subsystem(nqn) }
-            }
+            Edit::SubsystemRemove { nqn } => self.remove_subsystem(nqn),
             Edit::NamespaceAdd(add) => self.add_namespace(add),
             Edit::NamespaceRemove { subsystem, nsid } => {
-                let subsystem = self.subsystem_mut(subsystem.as_deref())?;
-                let all = tables_mut(subsystem, NAMESPACE)?;
-                let gone = remove(all, |table| nsid_of(table) == Some((*nsid).into()));
-                if gone { Ok(()) } else { no_namespace(*nsid) }
+                self.remove_namespace(subsystem.as_deref(), *nsid)
             }
             Edit::NamespaceEnable {
                 subsystem,
                 nsid,
                 enabled,
-            } => {
-                let namespace = self.namespace_mut(subsystem.as_deref(), *nsid)?;
-                if *enabled {
-                    namespace.remove("enabled");
-                } else {
-                    namespace.insert("enabled", value(false));
-                }
-                Ok(())
-            }
+            } => self.enable_namespace(subsystem.as_deref(), *nsid, *enabled),
             Edit::NamespaceSet {
                 subsystem,
                 nsid,
@@ -213,14 +198,7 @@ impl Document {
                 address,
                 key,
                 value,
-            } => {
-                let wanted = parsed(address)?;
-                let mut all = tables_mut(self.toml.as_table_mut(), PORT)?.iter_mut();
-                match all.find(|table| address_of(table) == Some(wanted)) {
-                    Some(port) => keys::set(port, keys::OF_PORTS, key, value.as_deref()),
-                    None => none_at(PORT, address),
-                }
-            }
+            } => self.set_port(address, key, value.as_deref()),
             Edit::HostAllow { subsystem, host } => {
                 allow(self.subsystem_mut(subsystem.as_deref())?, host)
             }
@@ -244,6 +222,42 @@ impl Document {
                 nqn,
             } => self.add_referral(address, *port_id, nqn.as_deref()),
             Edit::ReferralRemove { address } => self.remove_at(REFERRAL, address),
+        }
+    }
+
+    fn remove_subsystem(&mut self, nqn: &str) -> Result<(), Misfit> {
+        let all = tables_mut(self.toml.as_table_mut(), SUBSYSTEM)?;
+        let gone = remove(all, |table| is(table, "nqn", nqn));
+        if gone { Ok(()) } else { no_subsystem(nqn) }
+    }
+
+    fn remove_namespace(&mut self, subsystem: Option<&str>, nsid: u32) -> Result<(), Misfit> {
+        let all = tables_mut(self.subsystem_mut(subsystem)?, NAMESPACE)?;
+        let gone = remove(all, |table| nsid_of(table) == Some(nsid.into()));
+        if gone { Ok(()) } else { no_namespace(nsid) }
+    }
+
+    fn enable_namespace(
+        &mut self,
+        subsystem: Option<&str>,
+        nsid: u32,
+        enabled: bool,
+    ) -> Result<(), Misfit> {
+        let namespace = self.namespace_mut(subsystem, nsid)?;
+        if enabled {
+            namespace.remove("enabled");
+        } else {
+            namespace.insert("enabled", value(false));
+        }
+        Ok(())
+    }
+
+    fn set_port(&mut self, address: &str, key: &str, value: Option<&str>) -> Result<(), Misfit> {
+        let wanted = parsed(address)?;
+        let mut all = tables_mut(self.toml.as_table_mut(), PORT)?.iter_mut();
+        match all.find(|table| address_of(table) == Some(wanted)) {
+            Some(port) => keys::set(port, keys::OF_PORTS, key, value),
+            None => none_at(PORT, address),
         }
     }
 

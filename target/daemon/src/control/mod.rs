@@ -25,8 +25,8 @@ use socket2::{Domain, Socket, Type};
 
 pub(crate) use answering::Answering;
 pub(crate) use api::{
-    DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, Lost, LostOut, NamespaceOut, OutcomeOut,
-    SavedOut, StatusOut,
+    ControllerOut, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, Lost, LostOut, NamespaceOut,
+    OutcomeOut, SavedOut, StatusOut, SubsystemOut,
 };
 pub(crate) use client::{CallError, Caller};
 pub(crate) use fault::Fault;

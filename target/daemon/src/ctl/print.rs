@@ -7,7 +7,7 @@ use nvmeof_wire::text::{self, Escaped};
 use serde_json::{Value, json};
 
 use super::{CallError, DocumentOut, Failed, LostOut, OutcomeOut, StatusOut};
-use crate::control::{Lost, NamespaceOut};
+use crate::control::{ControllerOut, Lost, NamespaceOut, SubsystemOut};
 
 /// Columns of a line.
 const COLUMNS: usize = 80;
@@ -38,6 +38,31 @@ pub(super) fn error(error: &Failed, as_json: bool) {
 
 pub(super) fn status(status: &StatusOut) -> String {
     let mut lines = Lines::default();
+    add_process(&mut lines, status);
+    for port in &status.ports {
+        lines.add(0, &format!("port {} ({})", port.address, port.providers));
+    }
+    for one in &status.waiting {
+        lines.add(0, &format!("WAITING for {}: {}", one.name, one.why));
+    }
+    for subsystem in &status.subsystems {
+        add_subsystem(&mut lines, subsystem);
+        let its = |one: &&ControllerOut| one.subsystem == subsystem.nqn;
+        for one in status.controllers.iter().filter(its) {
+            let text = format!(
+                "controller {} of {}: {} I/O queues",
+                one.controller,
+                Escaped(&one.host),
+                one.io_queues
+            );
+            lines.add(2, &text);
+        }
+    }
+    lines.text
+}
+
+/// The process, its configuration, and what was changed since.
+fn add_process(lines: &mut Lines, status: &StatusOut) {
     let drained = if status.drained { ", drained" } else { "" };
     lines.add(0, &format!("nvmeof-target {}{drained}", status.version));
     if let Some(why) = &status.not_drained {
@@ -74,47 +99,28 @@ pub(super) fn status(status: &StatusOut) -> String {
         ),
         (None, _) => lines.add(2, "changes end with the process (no control.state)"),
     }
-    for port in &status.ports {
-        lines.add(0, &format!("port {} ({})", port.address, port.providers));
-    }
-    for one in &status.waiting {
-        lines.add(0, &format!("WAITING for {}: {}", one.name, one.why));
-    }
-    for subsystem in &status.subsystems {
-        lines.add(0, &format!("subsystem {}", Escaped(&subsystem.nqn)));
-        match &subsystem.allowed_hosts {
-            None => lines.add(2, "every host may connect"),
-            Some(hosts) if hosts.is_empty() => lines.add(2, "no host may connect"),
-            Some(hosts) => hosts
-                .iter()
-                .for_each(|host| lines.add(2, &format!("host {}", Escaped(host)))),
-        }
-        for one in &subsystem.namespaces {
-            lines.add(2, &namespace(one));
-            if let Some(what) = &one.unlinked {
-                lines.add(4, &format!("WARNING: {what}"));
-            }
-            let hosts = one.hosts.iter().flatten();
-            hosts.for_each(|host| lines.add(4, &format!("only for {}", Escaped(host))));
-            if one.hosts.as_ref().is_some_and(Vec::is_empty) {
-                lines.add(4, "for no host");
-            }
-        }
-        for one in status
-            .controllers
+}
+
+fn add_subsystem(lines: &mut Lines, subsystem: &SubsystemOut) {
+    lines.add(0, &format!("subsystem {}", Escaped(&subsystem.nqn)));
+    match &subsystem.allowed_hosts {
+        None => lines.add(2, "every host may connect"),
+        Some(hosts) if hosts.is_empty() => lines.add(2, "no host may connect"),
+        Some(hosts) => hosts
             .iter()
-            .filter(|one| one.subsystem == subsystem.nqn)
-        {
-            let text = format!(
-                "controller {} of {}: {} I/O queues",
-                one.controller,
-                Escaped(&one.host),
-                one.io_queues
-            );
-            lines.add(2, &text);
+            .for_each(|host| lines.add(2, &format!("host {}", Escaped(host)))),
+    }
+    for one in &subsystem.namespaces {
+        lines.add(2, &namespace(one));
+        if let Some(what) = &one.unlinked {
+            lines.add(4, &format!("WARNING: {what}"));
+        }
+        let hosts = one.hosts.iter().flatten();
+        hosts.for_each(|host| lines.add(4, &format!("only for {}", Escaped(host))));
+        if one.hosts.as_ref().is_some_and(Vec::is_empty) {
+            lines.add(4, "for no host");
         }
     }
-    lines.text
 }
 
 fn namespace(one: &NamespaceOut) -> String {

@@ -44,25 +44,22 @@ impl Edge {
         let tag = Tag { queue, slot }.to_bits();
         let job = self.slots.get(slot)?;
         job.risk = risk;
-        let Some(op_with_buf) = lend(job, op) else {
+        let Some(lent) = lend(job, op) else {
             self.bug("a disk operation without its buffer", io);
             return None;
         };
-        let request = DiskRequest {
-            tag,
-            op: op_with_buf,
-        };
+        let (disk, request) = (op.disk, DiskRequest { tag, op: lent });
         // What waits longer goes first.
-        if io.backlog.waits_for(op.disk) {
+        if io.backlog.waits_for(disk) {
             self.on_disk += 1;
-            io.backlog.push(self.host(), op.disk, request);
+            io.backlog.push(self.host(), disk, request);
             return None;
         }
-        match io.storage.submit(op.disk, request) {
+        match io.storage.submit(disk, request) {
             Ok(Some(Done { buf, result, .. })) => {
                 let outcome = match result {
                     Ok(()) => Executed::Ok,
-                    Err(error) => self.failure_of(&error, Some(op.disk), slot, io),
+                    Err(error) => self.failure_of(&error, Some(disk), slot, io),
                 };
                 self.step_executed(slot, outcome, buf, io)
             }
@@ -75,18 +72,23 @@ impl Edge {
                 back,
             }) => {
                 self.on_disk += 1;
-                io.backlog.push(self.host(), op.disk, back);
+                io.backlog.push(self.host(), disk, back);
                 None
             }
             Err(Refused {
                 why: Why::NotOpen,
                 back,
             }) => {
-                if let Some(left_out) = io.disk_log.ask(io.now) {
-                    of_peer!(error, self, disk = op.disk, left_out, "{NotOpen}");
-                }
+                self.tell_not_open(disk, io);
                 self.step_executed(slot, Executed::Failed, back.op.into_buf(), io)
             }
+        }
+    }
+
+    #[cold]
+    fn tell_not_open(&self, disk: u32, io: &mut Io<'_>) {
+        if let Some(left_out) = io.disk_log.ask(io.now) {
+            of_peer!(error, self, disk, left_out, "{NotOpen}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{Address, ConnectRequest, PostError, PrivateData, QpConfig, Whose};
+use nvmeof_rdma::{Address, ConnectRequest, PostError, PrivateData, Provider, QpConfig, Whose};
 use nvmeof_target_core::{Limit, PortSeat, Queue as Core, Refusal, Target};
 use nvmeof_wire::cm::{Accept, Request as CmRequest};
 use zerocopy::IntoBytes;
@@ -12,6 +12,7 @@ use zerocopy::IntoBytes;
 use super::sizes::ADMIN_CAPSULE;
 use super::{LOOK_AFTER, Listening, Reactor, earlier};
 use crate::config::port_address;
+use crate::log::PeerLog;
 use crate::queue::{Edge, FIRST, Link, SENDS_PER_COMMAND, Source};
 use crate::storage::Storage;
 use crate::tag::Place;
@@ -150,61 +151,35 @@ impl<S: Storage> Reactor<S> {
             capsules,
             accept,
         } = admitted;
-        core.count_in(&self.counters.book);
         let (queue, entries) = (core.qid(), u32::from(core.entries()));
         let most = self.most_shared(queue);
+        core.count_in(&self.counters.book);
         let Some(at) = self.providers.get_mut(provider) else {
             return;
         };
         at.set_whose(request.qp, Whose::of_queue(queue));
-        match at.local_addr(request.qp) {
-            Some(Address::Ip(local)) => core.set_local(local.ip()),
-            Some(Address::Unix(_)) => core.set_local_host(),
-            None => {}
-        }
-        if queue == 0 {
-            core.set_peer(&request.peer.to_string());
-        }
-        let limits = at.limits();
-        let config = QpConfig {
-            recvs: entries,
-            sends: entries * SENDS_PER_COMMAND,
-            reads_out: entries
-                .min(READS)
-                .min(limits.max_reads)
-                .min(request.reads_out),
-            // A host has nothing to read from us; 0 is not allowed.
-            reads_in: 1,
-            exposes: 0,
-        };
+        introduce(&mut core, &**at, request);
+        let config = sizes_of(entries, request, at.limits().max_reads);
         let (qp, peer) = (request.qp, request.peer);
-        let link = Link {
-            qp,
-            provider,
-            listener: request.listener,
-            peer,
-            capsule_len: match queue {
-                0 => ADMIN_CAPSULE,
-                _ => usize::try_from(core.capsule_len()).unwrap_or(self.capsule_len),
-            },
-            reads: config.reads_out,
+        let capsule_len = match queue {
+            0 => ADMIN_CAPSULE,
+            _ => usize::try_from(core.capsule_len()).unwrap_or(self.capsule_len),
         };
+        let link = link_of(provider, request, capsule_len, config.reads_out);
         let place = self
             .queues
             .insert(|place| Edge::new(place, link, core, seat));
-        self.unconnected.extend(place);
-        if queue == 0
-            && let Some(place) = place
-            && let Some((steering, member)) = &self.steering
-        {
-            self.queues.lighten(place, steering.lighten(*member));
-        }
-        let edge = place.and_then(|place| self.queues.get(place));
-        let Some(edge) = edge else {
+        let Some(place) = place else {
             let _ = at.reject(qp, &PrivateData::empty());
             return;
         };
-        let private_data = PrivateData::new(accept.as_bytes()).unwrap_or_default();
+        self.unconnected.push_back(place);
+        if let Some((steering, member)) = self.steering.as_ref().filter(|_| queue == 0) {
+            self.queues.lighten(place, steering.lighten(*member));
+        }
+        let Some(edge) = self.queues.get(place) else {
+            return;
+        };
         let shared = &mut self.shared;
         if most > 0
             && let Some(receives) = at.share_receives(qp, entries, most)
@@ -217,7 +192,7 @@ impl<S: Storage> Reactor<S> {
             for buf in capsules {
                 edge.post_recv(buf, &mut **at, shared)?;
             }
-            at.accept(qp, &private_data)
+            at.accept(qp, &PrivateData::new(accept.as_bytes()).unwrap_or_default())
         });
         match accepted {
             Ok(()) => {
@@ -227,16 +202,7 @@ impl<S: Storage> Reactor<S> {
                 self.timer = earlier(self.timer, due);
             }
             Err(why) => {
-                if why != PostError::Closed {
-                    if let Some(left_out) = self.connect_log.ask(peer, now) {
-                        tracing::warn!(%peer, queue, left_out, "connection rejected: {why}");
-                    }
-                    let refusal = Target::no_room(why.to_string());
-                    let told = PrivateData::new(refusal.reject.as_bytes()).unwrap_or_default();
-                    if at.reject(qp, &told).is_err() {
-                        at.disconnect(qp);
-                    }
-                }
+                turn_down(&mut **at, request, &why, &mut self.connect_log, now);
                 edge.turn_away();
             }
         }
@@ -253,6 +219,64 @@ impl<S: Storage> Reactor<S> {
         // Half of the capsules are left to queues of other devices.
         let capsules = u32::try_from(self.capsules.count()).unwrap_or(u32::MAX);
         self.config.shared_receives.min(capsules / 2)
+    }
+}
+
+/// Tells `core` by which addresses its connection came.
+fn introduce(core: &mut Core, provider: &dyn Provider, request: &ConnectRequest) {
+    match provider.local_addr(request.qp) {
+        Some(Address::Ip(local)) => core.set_local(local.ip()),
+        Some(Address::Unix(_)) => core.set_local_host(),
+        None => {}
+    }
+    if core.qid() == 0 {
+        core.set_peer(&request.peer.to_string());
+    }
+}
+
+fn link_of(provider: usize, request: &ConnectRequest, capsule_len: usize, reads: u32) -> Link {
+    Link {
+        qp: request.qp,
+        provider,
+        listener: request.listener,
+        peer: request.peer,
+        capsule_len,
+        reads,
+    }
+}
+
+/// What a queue of so many entries needs of its connection.
+fn sizes_of(entries: u32, request: &ConnectRequest, max_reads: u32) -> QpConfig {
+    QpConfig {
+        recvs: entries,
+        sends: entries * SENDS_PER_COMMAND,
+        reads_out: entries.min(READS).min(max_reads).min(request.reads_out),
+        // A host has nothing to read from us; 0 is not allowed.
+        reads_in: 1,
+        exposes: 0,
+    }
+}
+
+/// Refuses a connection for which there is no room.
+#[cold]
+fn turn_down(
+    provider: &mut dyn Provider,
+    request: &ConnectRequest,
+    why: &PostError,
+    log: &mut PeerLog,
+    now: Duration,
+) {
+    if *why == PostError::Closed {
+        return;
+    }
+    let peer = request.peer;
+    if let Some(left_out) = log.ask(peer, now) {
+        tracing::warn!(%peer, left_out, "connection rejected: {why}");
+    }
+    let refusal = Target::no_room(why.to_string());
+    let told = PrivateData::new(refusal.reject.as_bytes()).unwrap_or_default();
+    if provider.reject(request.qp, &told).is_err() {
+        provider.disconnect(request.qp);
     }
 }
 

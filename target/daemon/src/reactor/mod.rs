@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_backend::Done;
-use nvmeof_memory::{ClassSpec, Classes, Pages, Pool, PoolLayout, Region};
+use nvmeof_memory::{ClassSpec, Classes, Pages, Pool, Region};
 use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider, QpId, Steering};
 use nvmeof_target_core::{News, Target};
 
@@ -47,7 +47,7 @@ use orders::Leaving;
 use queues::Queues;
 use relief::Relief;
 pub use sizes::ReactorError;
-use sizes::{ADMIN_CAPSULE, PAGE, SQE_LEN, admin_capsules};
+use sizes::SQE_LEN;
 pub(crate) use sizes::{LONGEST_AT_ONCE, all_admin_capsules, capsule_stride};
 
 /// Sizes of one reactor.
@@ -173,23 +173,11 @@ impl<S: Storage> Reactor<S> {
         mailbox: Mailbox,
         peers: Arc<[Mailbox]>,
     ) -> Result<Self, ReactorError> {
-        let limits = target.limits().clone();
-        let in_capsule = usize::try_from(limits.in_capsule).unwrap_or(0);
-        sizes::check(&config, &limits)?;
-        let layout = PoolLayout {
-            count: config.capsules,
-            stride: capsule_stride(in_capsule),
-            lead: PAGE - SQE_LEN,
-        };
-        let capsules = Pool::new(layout, config.pages)?;
+        sizes::check(&config, target.limits())?;
+        let in_capsule = usize::try_from(target.limits().in_capsule).unwrap_or(0);
+        let [capsules, admin_capsules] = sizes::capsule_pools(&config, target.limits())?;
         let buffers = Classes::new(&config.data, config.pages)?;
         let seconds = Seconds::new(&config.data)?;
-        let layout = PoolLayout {
-            count: admin_capsules(&limits, config.capsules),
-            stride: ADMIN_CAPSULE,
-            lead: 0,
-        };
-        let admin_capsules = Pool::new(layout, config.pages)?;
         let accounts = Accounts::new(target.clone(), &buffers, config.capsules);
         let buffers = Stock::new(buffers);
         let locked = Locked::new(target.locks().join());

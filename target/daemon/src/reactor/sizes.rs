@@ -1,6 +1,6 @@
 //! Sizes of a reactor's buffers, and which of them cannot be.
 
-use nvmeof_memory::PoolError;
+use nvmeof_memory::{Pool, PoolError, PoolLayout};
 use nvmeof_target_core::Limits;
 use nvmeof_wire::fabrics::CONNECT_DATA_LEN;
 
@@ -36,6 +36,28 @@ pub(crate) fn all_admin_capsules(limits: &Limits) -> usize {
 /// between a quarter and a seventh of that of these, at most.
 pub(super) fn admin_capsules(limits: &Limits, capsules: usize) -> usize {
     all_admin_capsules(limits).min(capsules.saturating_mul(2))
+}
+
+/// Where a reactor receives commands of I/O queues, and those of admin queues.
+pub(super) fn capsule_pools(
+    config: &ReactorConfig,
+    limits: &Limits,
+) -> Result<[Pool; 2], ReactorError> {
+    let in_capsule = usize::try_from(limits.in_capsule).unwrap_or(0);
+    let io = PoolLayout {
+        count: config.capsules,
+        stride: capsule_stride(in_capsule),
+        lead: PAGE - SQE_LEN,
+    };
+    let admin = PoolLayout {
+        count: admin_capsules(limits, config.capsules),
+        stride: ADMIN_CAPSULE,
+        lead: 0,
+    };
+    Ok([
+        Pool::new(io, config.pages)?,
+        Pool::new(admin, config.pages)?,
+    ])
 }
 
 /// A reactor cannot be made.

@@ -243,10 +243,11 @@ fn compare_beside_reads_that_never_cease_completes() {
         if let Some((cqe, _)) = host.take(compare) {
             break cqe;
         }
-        for (host, sent) in [&mut *one, &mut *other].into_iter().zip([0, 4]) {
-            for at in sent..sent + 4 {
-                if host.take(reads[at]).is_some() {
-                    reads[at] = read(host, qps[1 + sent / 4]);
+        let others = [&mut *one, &mut *other].into_iter().zip(&qps[1..]);
+        for ((host, qp), sent) in others.zip(reads.chunks_mut(4)) {
+            for sent in sent {
+                if host.take(*sent).is_some() {
+                    *sent = read(host, *qp);
                 }
             }
         }
