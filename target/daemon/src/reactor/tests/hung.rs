@@ -113,6 +113,6 @@ fn removed_namespace_ends_commands_that_wait_for_its_backing_store() {
             .chain(pair)
             .all(|one| host.take(one).is_some())
     );
-    assert_eq!(closed.try_recv(), Ok(0));
+    assert_eq!(closed.try_recv(), Ok(1), "the number of its backing store");
     assert_eq!(bench.reactor.free_buffers().0, 16 + 4);
 }
