@@ -18,6 +18,11 @@ use crate::record::{GRANTS, INVALIDATES, Kind, LAST, Record, SOLICITED, wrong};
 /// turn.
 const RECORDS: usize = 256;
 const BYTES: usize = 512 << 10;
+/// Records among these that may bring next to nothing: such a record costs us as much as
+/// another, and its sender hardly anything.
+const IDLE_RECORDS: usize = 32;
+/// Payload of a record that brings something, if it does not end a message.
+const SOME: u32 = 64;
 
 /// The receiving state of a connection.
 #[derive(Debug, Default)]
@@ -74,7 +79,7 @@ pub(crate) struct Receiver<'a> {
 impl Receiver<'_> {
     /// Takes what is there, up to a bound. Returns whether anything was.
     pub(crate) fn receive(&mut self) -> Result<bool, Fault> {
-        let mut bytes = 0usize;
+        let (mut bytes, mut idle) = (0usize, 0);
         for taken in 0..RECORDS {
             if !self.channel.is_ready()? {
                 return Ok(taken > 0);
@@ -92,7 +97,8 @@ impl Receiver<'_> {
             }
             self.channel.release(&record);
             bytes = bytes.saturating_add(count(record.len));
-            if bytes >= BYTES {
+            idle += usize::from(is_idle(&record));
+            if bytes >= BYTES || idle >= IDLE_RECORDS {
                 break;
             }
         }
@@ -183,6 +189,12 @@ impl Receiver<'_> {
             len: count(record.rest),
         }
     }
+}
+
+/// Whether a record brings next to nothing. Messages and Reads bring something: there are
+/// no more of them than we allow.
+fn is_idle(record: &Record) -> bool {
+    record.len < SOME && !record.has(LAST) && record.kind != Kind::Read
 }
 
 /// A length of a record as a length of memory.

@@ -265,6 +265,12 @@ impl Consumer {
         Ok(self.tell(memory))
     }
 
+    /// How far we are.
+    #[cfg(test)]
+    pub(crate) fn taken(&self) -> u64 {
+        self.tail
+    }
+
     /// Bytes of room that the producer does not know of.
     fn untold(&self) -> usize {
         usize::try_from(self.tail.wrapping_sub(self.told)).unwrap_or(usize::MAX)

@@ -40,7 +40,8 @@ pub(crate) struct Inbound {
     pub(crate) idle: u64,
 }
 
-/// Payload of a segment that brings something, if it does not end its message.
+/// Payload of a segment that brings something, if it does not end a Send or the answer
+/// to a Read, of which there are no more than we allow.
 const SOME: usize = 64;
 
 #[derive(Debug)]
@@ -182,8 +183,8 @@ impl Sink for Receiver<'_> {
             Kind::Tagged { .. } => {
                 if header.opcode == Opcode::READ_RESPONSE && header.last {
                     self.outbound.answer_done();
-                } else if header.payload == 0 {
-                    self.inbound.idle += 1;
+                } else {
+                    self.inbound.idle += u64::from(header.payload < SOME);
                 }
                 Ok(())
             }
@@ -222,6 +223,7 @@ impl Sink for Receiver<'_> {
             }
             Kind::Tagged { stag, to } if header.opcode == Opcode::WRITE => {
                 self.begin()?;
+                self.inbound.idle += u64::from(payload.len() < SOME);
                 // RFC 5041, section 5.1: without payload there is nothing to
                 // check the tag for.
                 if !payload.is_empty() {
@@ -229,8 +231,6 @@ impl Sink for Receiver<'_> {
                     let place = self.keys.bytes_mut(&access);
                     let place = place.map_err(|why| faults::tagged(why, &access))?;
                     place.copy_from_slice(payload);
-                } else {
-                    self.inbound.idle += 1;
                 }
                 Ok(())
             }

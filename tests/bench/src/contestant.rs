@@ -52,6 +52,10 @@ pub(crate) enum Contestant {
     Target,
     /// Our initiator that is idle.
     Initiator,
+    /// An honest host that is alone.
+    Quiet,
+    /// The same host beside hostile peers.
+    Beside,
     /// What `--peer` says: another initiator with our target.
     Peer,
     /// What `--peer-target` says: our initiator with another target.
@@ -79,6 +83,7 @@ impl Contestant {
             About::Idle | About::IdleShm | About::IdleCrowd | About::IdleCrowdShm => {
                 &[Self::Limit, Self::Target, Self::Initiator]
             }
+            About::Hostile(_) | About::HostileSame(_) => &[Self::Quiet, Self::Beside],
         }
     }
 
@@ -121,6 +126,8 @@ impl Contestant {
             Self::Limit => "limit",
             Self::Target => "target",
             Self::Initiator => "initiator",
+            Self::Quiet => "quiet",
+            Self::Beside => "beside",
             Self::Peer => "peer",
             Self::PeerTarget => "peer-target",
         }

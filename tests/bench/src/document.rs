@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 
 use nvmeof_bench::tcp::Direction;
 
-use crate::Trouble;
 use crate::chart::{Chart, Line};
 use crate::contestant::Contestant;
 use crate::results::{Results, Row};
 use crate::sample::Sample;
-use crate::table;
 use crate::work::{self, About, Disk, Placement, SIZES_DEPTH, Work};
+use crate::{Trouble, attack, table};
 
 const BEGIN: &str = "<!-- made by cargo xtask bench: begin -->\n";
 const END: &str = "<!-- made by cargo xtask bench: end -->\n";
+const BEGIN_HOSTILE: &str = "<!-- made by cargo xtask bench hostile: begin -->\n";
+const END_HOSTILE: &str = "<!-- made by cargo xtask bench hostile: end -->\n";
 const BLOCK: u32 = 4096;
 const LONG: u32 = 128 << 10;
 
@@ -33,12 +34,24 @@ pub(crate) fn plots(results: &Results, folder: &Path) -> Result<(), Trouble> {
 pub(crate) fn refresh(results: &Results) -> Result<(), Trouble> {
     let docs = docs();
     plots(results, &docs.join("performance"))?;
-    let path = docs.join("performance.md");
+    replace([BEGIN, END], &part(results))?;
+    refresh_hostile(results)
+}
+
+/// Writes the table of the works with hostile peers into the document.
+pub(crate) fn refresh_hostile(results: &Results) -> Result<(), Trouble> {
+    replace([BEGIN_HOSTILE, END_HOSTILE], &hostile_part(results))
+}
+
+/// Puts a part between its marks in the document.
+fn replace(marks: [&str; 2], part: &str) -> Result<(), Trouble> {
+    let path = docs().join("performance.md");
     let old = fs::read_to_string(&path).map_err(|error| Trouble::file("read", &path, &error))?;
-    let new = replaced(&old, &part(results)).ok_or_else(|| {
+    let new = replaced(&old, marks, part).ok_or_else(|| {
         Trouble::SetUp(format!(
-            "{} lacks the lines between which the table goes; put them back:\n{BEGIN}{END}",
-            path.display()
+            "{} lacks the lines between which the table goes; put them back:\n{}",
+            path.display(),
+            marks.concat()
         ))
     })?;
     fs::write(&path, new).map_err(|error| Trouble::file("write", &path, &error))
@@ -48,10 +61,23 @@ fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
 }
 
-fn replaced(document: &str, part: &str) -> Option<String> {
-    let (before, rest) = document.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}{part}{END}{after}"))
+fn replaced(document: &str, [begin, end]: [&str; 2], part: &str) -> Option<String> {
+    let (before, rest) = document.split_once(begin)?;
+    let (_, after) = rest.split_once(end)?;
+    Some(format!("{before}{begin}{part}{end}{after}"))
+}
+
+fn hostile_part(results: &Results) -> String {
+    let mut part = format!(
+        "\nMeasured on {}.\n\n{}\n",
+        results.machine.line(),
+        attack::markdown(results)
+    );
+    let disturbed = results.disturbed(true);
+    if !disturbed.is_empty() {
+        part.push_str(&format!("{disturbed}\n\n"));
+    }
+    part
 }
 
 fn part(results: &Results) -> String {
@@ -271,16 +297,19 @@ mod tests {
     #[test]
     fn only_what_is_between_the_marks_changes() {
         let text = format!("before\n{BEGIN}old\n{END}after\n");
-        let new = replaced(&text, "new\n").unwrap();
+        let marks = [BEGIN, END];
+        let new = replaced(&text, marks, "new\n").unwrap();
         assert_eq!(new, format!("before\n{BEGIN}new\n{END}after\n"));
-        assert_eq!(replaced("nothing\n", "new\n"), None);
-        assert_eq!(replaced(BEGIN, "new\n"), None);
+        assert_eq!(replaced("nothing\n", marks, "new\n"), None);
+        assert_eq!(replaced(BEGIN, marks, "new\n"), None);
     }
 
     #[test]
     fn the_document_has_the_marks() {
         let text = fs::read_to_string(docs().join("performance.md")).unwrap();
-        assert!(replaced(&text, "").is_some());
+        for marks in [[BEGIN, END], [BEGIN_HOSTILE, END_HOSTILE]] {
+            assert!(replaced(&text, marks, "").is_some(), "{marks:?}");
+        }
     }
 
     #[test]

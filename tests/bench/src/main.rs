@@ -8,6 +8,7 @@
 //! This crate judges nothing but figures: it has no opinion on what ours does.
 #![forbid(unsafe_code)]
 
+mod attack;
 mod chart;
 mod contestant;
 mod cores;
@@ -115,23 +116,29 @@ const TRIES: u32 = 3;
 const FILE_MIB: u64 = 1024;
 
 impl Arguments {
-    /// Whether the documents get what comes out: all works, measured by the rule
-    /// and with what was built here. Less would replace a table by a worse one.
-    fn refreshes(&self) -> bool {
-        let all = self.works.is_empty() && !self.quick;
+    /// What of the documents gets what comes out: all, or the part that has a table
+    /// of its own, measured by the rule and with what was built here. Less would
+    /// replace a table by a worse one.
+    fn refreshes(&self) -> Option<Refreshed> {
+        let what = match self.works.as_slice() {
+            _ if self.quick => return None,
+            [] => Refreshed::All,
+            [name] if name == Refreshed::HOSTILE => Refreshed::Hostile,
+            _ => return None,
+        };
         let usual = self.rounds == ROUNDS
             && seconds(SECONDS) == Ok(self.seconds)
             && self.tries == TRIES
             && self.file_mib == FILE_MIB;
         let ours = self.peer.is_none() && self.peer_target.is_none() && self.bin_dir.is_none();
-        all && usual && ours && !self.force && !self.no_refresh
+        (usual && ours && !self.force && !self.no_refresh).then_some(what)
     }
 
     /// The works to measure: with a peer those that it takes part in.
     fn chosen(&self) -> Result<Vec<Work>, Trouble> {
         let mut works = work::select(&self.works)?;
         if self.quick {
-            works.retain(|work| work.goal.is_some());
+            works.retain(Work::is_quick);
         }
         if self.peer.is_some() || self.peer_target.is_some() {
             let all = works.len();
@@ -153,8 +160,21 @@ impl Arguments {
 
     /// Whether it is to be said where the time goes: in the documents always.
     fn profiles(&self) -> bool {
-        self.profile || self.refreshes()
+        self.profile || self.refreshes() == Some(Refreshed::All)
     }
+}
+
+/// What of the documents a run refreshes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refreshed {
+    All,
+    /// The table of the works with hostile peers.
+    Hostile,
+}
+
+impl Refreshed {
+    /// The word that chooses those works.
+    const HOSTILE: &str = "hostile";
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -225,16 +245,23 @@ fn dispatch(mut arguments: Arguments) -> Result<(), Trouble> {
         Format::Json => println!("{json}"),
         Format::Text => print!("{}", table::text(&results)),
     }
-    if arguments.refreshes() {
-        document::refresh(&results)?;
-        eprintln!("bench: docs/performance.md and its plots are refreshed");
-    } else {
-        document::plots(&results, &arguments.folder)?;
-        eprintln!(
-            "bench: result.json and plots are in {}; only a run of all works without options \
-             refreshes the documents",
-            arguments.folder.display()
-        );
+    match arguments.refreshes() {
+        Some(Refreshed::All) => {
+            document::refresh(&results)?;
+            eprintln!("bench: docs/performance.md and its plots are refreshed");
+        }
+        Some(Refreshed::Hostile) => {
+            document::refresh_hostile(&results)?;
+            eprintln!("bench: the table of hostile peers in docs/performance.md is refreshed");
+        }
+        None => {
+            document::plots(&results, &arguments.folder)?;
+            eprintln!(
+                "bench: result.json and plots are in {}; only a run of all works without \
+                 options refreshes the documents",
+                arguments.folder.display()
+            );
+        }
     }
     Ok(())
 }
@@ -263,8 +290,12 @@ mod tests {
         let parse = |line: &str| Arguments::parse_from(line.split(' '));
         for line in ["bench", "bench --profile", "bench -o json --folder /a"] {
             let arguments = parse(line);
-            assert!(arguments.refreshes() && arguments.profiles(), "{line}");
+            assert_eq!(arguments.refreshes(), Some(Refreshed::All), "{line}");
+            assert!(arguments.profiles(), "{line}");
         }
+        let hostile = parse("bench hostile");
+        assert_eq!(hostile.refreshes(), Some(Refreshed::Hostile));
+        assert!(!hostile.profiles());
         for option in [
             "null-rand",
             "--rounds 1",
@@ -279,9 +310,21 @@ mod tests {
             "--no-refresh",
         ] {
             let arguments = parse(&format!("bench {option}"));
-            assert!(!arguments.refreshes() && !arguments.profiles(), "{option}");
+            assert_eq!(arguments.refreshes(), None, "{option}");
+            assert!(!arguments.profiles(), "{option}");
+            let hostile = parse(&format!("bench hostile {option}"));
+            assert_eq!(hostile.refreshes(), None, "{option}");
             assert!(parse(&format!("bench --profile {option}")).profiles());
         }
+    }
+
+    #[test]
+    fn quick_run_has_few_works_with_hostile_peers() {
+        let works = Arguments::parse_from(["bench", "--quick"]).chosen();
+        let names: Vec<String> = works.unwrap().iter().map(Work::name).collect();
+        let hostile = names.iter().filter(|name| name.starts_with("hostile"));
+        let expected = ["hostile-64-4k", "hostile-64-64k", "hostile-64-1m"];
+        assert!(hostile.eq(expected.iter()), "{names:?}");
     }
 
     #[test]

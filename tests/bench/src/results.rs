@@ -95,6 +95,7 @@ impl Row {
             p50_us: median(|sample| sample.p50_us),
             p99_us: median(|sample| sample.p99_us),
             p99_9_us: median(|sample| sample.p99_9_us),
+            longest_ms: median(|sample| sample.longest_ms),
             busy: median(|sample| sample.busy),
             others: median(|sample| sample.others),
         }
@@ -189,9 +190,12 @@ impl Row {
 }
 
 impl Results {
-    /// A sentence about measurements that others disturbed; empty without any.
-    pub(crate) fn disturbed(&self) -> String {
-        let rows = self.rows.iter().flat_map(|row| &row.samples);
+    /// A sentence about measurements that others disturbed, of works with hostile peers
+    /// or of all others; empty without any.
+    pub(crate) fn disturbed(&self, hostile: bool) -> String {
+        let rows = self.rows.iter();
+        let rows = rows.filter(|row| row.work.hostile().is_some() == hostile);
+        let rows = rows.flat_map(|row| &row.samples);
         let samples = rows.filter(|(contestant, _)| !contestant.is_foreign());
         let others: Vec<f64> = samples
             .flat_map(|(_, samples)| samples.iter().map(|sample| sample.others))
@@ -230,6 +234,7 @@ pub(crate) fn example(work: Work) -> Row {
         p50_us: 1e6 / iops,
         p99_us: 2e6 / iops,
         p99_9_us: 3e6 / iops,
+        longest_ms: 0.0,
         busy: iops / 1e6,
         others: 0.0,
     };
@@ -288,10 +293,11 @@ mod tests {
             seconds: 2.0,
             rows: vec![example(work::all()[0])],
         };
-        assert_eq!(results.disturbed(), "");
+        assert_eq!(results.disturbed(false), "");
         results.rows[0].samples[1].1[2].others = 42.0;
         let told = "1 of 6 measurements were disturbed: others had up to 42 % of a core.";
-        assert_eq!(results.disturbed(), told);
+        assert_eq!(results.disturbed(false), told);
+        assert_eq!(results.disturbed(true), "");
     }
 
     #[test]

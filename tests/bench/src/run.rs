@@ -15,7 +15,7 @@ use crate::profile::must_have_perf;
 use crate::results::{Results, Row};
 use crate::scene::{Kind, Programs, Scene, Setting};
 use crate::work::{Disk, IDLE_SECONDS, Work};
-use crate::{Arguments, Trouble};
+use crate::{Arguments, Trouble, attack};
 
 /// Rounds where it is to be quick.
 const QUICK_ROUNDS: u32 = 3;
@@ -162,7 +162,8 @@ fn measure(
 
 /// Says where the time goes of what does not reach its figure.
 fn profile(scene: &Scene, rows: &mut [&mut Row]) -> Result<(), Trouble> {
-    for row in rows.iter_mut().filter(|row| !row.work.is_idle()) {
+    let profiled = |row: &&mut &mut Row| !row.work.is_idle() && row.work.hostile().is_none();
+    for row in rows.iter_mut().filter(profiled) {
         if let Some(ours) = row.missed() {
             row.profile = Some(scene.stage.profile(ours, &row.work)?);
         }
@@ -208,6 +209,10 @@ fn progress(rows: &[Row], rounds: u32, time: Duration) -> ProgressBar {
         all += u64::from(rounds) * u64::from(count);
         seconds += f64::from(rounds)
             * match row.work.is_idle() {
+                _ if row.work.hostile().is_some() => {
+                    let beside = attack::time_beside(&row.work).as_secs_f64();
+                    time.as_secs_f64() + beside + ATTACKING
+                }
                 true if count > 0 => Duration::from_secs(IDLE_SECONDS).as_secs_f64(),
                 // Processes take time to start and to connect.
                 _ => {
@@ -233,6 +238,8 @@ fn progress(rows: &[Row], rounds: u32, time: Duration) -> ProgressBar {
 
 /// Seconds that starting and connecting takes.
 const STARTING: f64 = 0.05;
+/// The same of a target, an honest host and its hostile peers.
+const ATTACKING: f64 = 0.6;
 
 #[cfg(test)]
 mod tests {
@@ -283,7 +290,9 @@ mod tests {
         let arguments = Arguments::parse_from(["bench", "--peer-target", "x"]);
         let works = work::all().into_iter();
         let rows: Vec<Row> = works.map(|work| row(&arguments, work, 4)).collect();
-        assert_eq!(kinds(&rows).len(), 9);
+        // Each work with hostile peers has a scene of its own.
+        let hostile = rows.iter().filter(|row| row.work.hostile().is_some());
+        assert_eq!(kinds(&rows).len(), 9 + hostile.count());
         assert_eq!(kinds(&rows).first(), Some(&Kind::Plain));
         let contestants: Vec<_> = rows[0].contestants().collect();
         assert_eq!(contestants.last(), Some(&Contestant::PeerTarget));

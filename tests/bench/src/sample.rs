@@ -13,6 +13,8 @@ pub(crate) struct Sample {
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) p99_9_us: f64,
+    /// The longest latency, where that is asked.
+    pub(crate) longest_ms: f64,
     /// What the process itself had, in percent of a core, where that is asked.
     pub(crate) busy: f64,
     /// What others had of our cores meanwhile, in percent of a core.
@@ -57,6 +59,7 @@ fn of_ours(report: &Value) -> Option<Sample> {
         p50_us: latency("p50")?,
         p99_us: latency("p99")?,
         p99_9_us: latency("p99_9")?,
+        longest_ms: latency("max").unwrap_or_default() / 1e3,
         ..Sample::default()
     };
     (sample.iops > 0.0).then_some(sample)
@@ -94,6 +97,7 @@ mod tests {
         p50_us: 10.0,
         p99_us: 20.0,
         p99_9_us: 30.0,
+        longest_ms: 0.0,
         busy: 0.0,
         others: 0.0,
     };

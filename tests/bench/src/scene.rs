@@ -38,6 +38,8 @@ pub(crate) enum Kind {
     Reactors,
     /// A target and idle hosts.
     Idle(About),
+    /// A target as it comes, for one work: hostile peers leave their mark on it.
+    Hostile(About, u32),
 }
 
 impl Kind {
@@ -56,13 +58,14 @@ impl Kind {
             about @ (About::Idle | About::IdleShm | About::IdleCrowd | About::IdleCrowdShm) => {
                 Self::Idle(about)
             }
+            about @ (About::Hostile(_) | About::HostileSame(_)) => Self::Hostile(about, work.bytes),
         }
     }
 
-    /// Rounds of its works: of what is not compared one is enough.
+    /// Rounds of its works: of what is not compared, or takes long, one is enough.
     pub(crate) fn rounds(self, rounds: u32) -> u32 {
         match self {
-            Self::Idle(_) => 1,
+            Self::Idle(_) | Self::Hostile(..) => 1,
             Self::Plain | Self::Sqpoll | Self::Crowd(_) | Self::Reactors => rounds,
         }
     }
@@ -99,6 +102,7 @@ impl Setting<'_> {
             Kind::Crowd(provider) => self.crowd(provider),
             Kind::Reactors => self.reactors(),
             Kind::Idle(about) => self.idle(about),
+            Kind::Hostile(..) => self.hostile(),
         }
     }
 
@@ -186,6 +190,13 @@ impl Setting<'_> {
         // What came of connecting is over.
         std::thread::sleep(Duration::from_millis(500));
         Ok(Scene::new(self.stage(addr, addr), vec![target, hosts]))
+    }
+
+    fn hostile(&self) -> Result<Scene, Trouble> {
+        let null = BTreeSet::from([nsid(Disk::Null)]);
+        let target = self.target("target-hostile", "", &null, &[self.cores.target])?;
+        let addr = target.addr()?;
+        Ok(Scene::new(self.stage(addr, addr), vec![target]))
     }
 
     /// Controllers with I/O queues each that do nothing.

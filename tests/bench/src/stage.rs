@@ -76,20 +76,19 @@ impl Stage {
         if work.is_idle() {
             return Ok(self.idle());
         }
+        if let Some(peers) = work.hostile() {
+            let attack = self.beside_others(|| self.attack(work, peers));
+            return attack.map(|(_, samples)| samples);
+        }
         // Peers may have processes that we know nothing of.
         let foreign = contestants.iter().any(|one| one.is_foreign());
         let mut best: Option<(f64, Vec<Sample>)> = None;
         for _ in 0..self.tries {
-            let before = Snapshot::take(self.cores, &self.servers);
-            let mut samples = self.slices(work, contestants, backwards)?;
-            let after = Snapshot::take(self.cores, &self.servers);
-            let others = match foreign {
-                true => 0.0,
-                false => after.others_since(&before, self.cores),
+            let slices = || self.slices(work, contestants, backwards);
+            let (others, samples) = match foreign {
+                true => (0.0, slices()?),
+                false => self.beside_others(slices)?,
             };
-            for sample in &mut samples {
-                sample.others = others;
-            }
             if best.as_ref().is_none_or(|(least, _)| others < *least) {
                 best = Some((others, samples));
             }
@@ -99,6 +98,21 @@ impl Stage {
         }
         let best = best.map(|(_, samples)| samples);
         best.ok_or_else(|| Trouble::SetUp("a measurement takes at least one try".to_owned()))
+    }
+
+    /// Takes samples, and what others had of our cores meanwhile.
+    fn beside_others(
+        &self,
+        take: impl FnOnce() -> Result<Vec<Sample>, Trouble>,
+    ) -> Result<(f64, Vec<Sample>), Trouble> {
+        let before = Snapshot::take(self.cores, &self.servers);
+        let mut samples = take()?;
+        let after = Snapshot::take(self.cores, &self.servers);
+        let others = after.others_since(&before, self.cores);
+        for sample in &mut samples {
+            sample.others = others;
+        }
+        Ok((others, samples))
     }
 
     /// Measures in slices, forwards and backwards in turn, so that nobody is
@@ -171,7 +185,7 @@ impl Stage {
         Ok([profile::read(of_target)?, profile::read(of_initiator)?])
     }
 
-    fn initiators_of(&self, work: &Work) -> &[usize] {
+    pub(crate) fn initiators_of(&self, work: &Work) -> &[usize] {
         match work.placement {
             Placement::Apart => &self.initiators,
             Placement::Together => std::slice::from_ref(&self.cores.target),
@@ -223,8 +237,12 @@ impl Stage {
                 ours(self.other)
             }
             Contestant::Iwarp | Contestant::Shm | Contestant::OneReactor => ours(self.target),
-            // Those that are idle are not started for each measurement.
-            Contestant::Limit | Contestant::Target | Contestant::Initiator => Command::new("false"),
+            // Those that are idle, or have hostile peers, are not started like this.
+            Contestant::Limit
+            | Contestant::Target
+            | Contestant::Initiator
+            | Contestant::Quiet
+            | Contestant::Beside => Command::new("false"),
             Contestant::Peer => self.peer(work, time),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::attack;
 use crate::contestant::Contestant;
 use crate::profile::{PARTS, Profile};
 use crate::results::{Results, Row, Spread};
@@ -19,16 +20,29 @@ pub(crate) fn text(results: &Results) -> String {
         results.rounds,
         results.seconds
     );
-    line(
-        &mut text,
-        ["work", "yardstick", "ours", "ratio", "min-max", "goal"],
-    );
-    for cells in results.rows.iter().flat_map(rows) {
+    let lines: Vec<[String; 6]> = results.rows.iter().flat_map(rows).collect();
+    if !lines.is_empty() {
+        let head = ["work", "yardstick", "ours", "ratio", "min-max", "goal"];
+        line(&mut text, head);
+    }
+    for cells in &lines {
         line(&mut text, cells.each_ref().map(String::as_str));
     }
-    let disturbed = results.disturbed();
+    let disturbed = results.disturbed(false);
     if !disturbed.is_empty() {
         let _ = writeln!(text, "\n{disturbed}");
+    }
+    let hostile = attack::lines(results);
+    if !hostile.is_empty() {
+        text.push_str("\nAn honest host beside hostile peers:\n\n");
+        hostile_text(&mut text, attack::HEAD);
+        for cells in &hostile {
+            hostile_text(&mut text, cells.each_ref().map(String::as_str));
+        }
+        let disturbed = results.disturbed(true);
+        if !disturbed.is_empty() {
+            let _ = writeln!(text, "\n{disturbed}");
+        }
     }
     let profiles = profiles(results);
     if !profiles.is_empty() {
@@ -94,6 +108,13 @@ fn profile_text(text: &mut String, cells: [&str; 9]) {
     let _ = writeln!(text, "{line}");
 }
 
+fn hostile_text(text: &mut String, cells: [&str; 8]) {
+    let [peers, addresses, size, quiet, beside, ratio, longest, goal] = cells;
+    let who = format!("{peers:>4.7} {addresses:10} {size:>4}");
+    let line = format!("{who} {quiet:>9} {beside:>11} {ratio:>5} {longest:>12} {goal}");
+    let _ = writeln!(text, "{}", line.trim_end());
+}
+
 fn line(text: &mut String, [work, yardstick, ours, ratio, spread, goal]: [&str; 6]) {
     let line = format!("{work:31} {yardstick:>9} {ours:>9} {ratio:>5} {spread:>10} {goal}");
     // Writing to a String cannot fail.
@@ -109,7 +130,7 @@ pub(crate) fn markdown(results: &Results) -> String {
     for cells in results.rows.iter().flat_map(rows) {
         let _ = writeln!(text, "| {} |", cells.join(" | "));
     }
-    let disturbed = results.disturbed();
+    let disturbed = results.disturbed(false);
     if !disturbed.is_empty() {
         let _ = writeln!(text, "\n{disturbed}");
     }
@@ -132,6 +153,10 @@ pub(crate) fn markdown(results: &Results) -> String {
 /// the slowest count as well, there is one more for them.
 fn rows(row: &Row) -> Vec<[String; 6]> {
     let work = &row.work;
+    if work.hostile().is_some() && !row.samples.is_empty() {
+        // It has a table of its own.
+        return Vec::new();
+    }
     if row.samples.is_empty() {
         let mut cells: [String; 6] = Default::default();
         let [name, .., goal] = &mut cells;
@@ -245,8 +270,12 @@ mod tests {
             text.lines().all(|line| line.matches('|').count() == 7),
             "{text}"
         );
+        let hostile = |work: &Work| work.hostile().is_some();
         for work in work::all() {
-            assert!(text.contains(&format!("| {}", work.name())), "{text}");
+            let row = text.contains(&format!("| {} ", work.name()));
+            let of_idle = text.contains(&format!("| {} target", work.name()));
+            // Those with hostile peers have a table of their own.
+            assert_eq!(row || of_idle, !hostile(&work), "{} {text}", work.name());
         }
         assert!(text.contains("GB/s"), "{text}");
         assert!(text.contains("| idle-shm initiator | 0.100 % |"), "{text}");

@@ -53,6 +53,7 @@ impl Tally {
                 "p50": quantile(0.5),
                 "p99": quantile(0.99),
                 "p99_9": quantile(0.999),
+                "max": self.latency_ns.max(),
             },
         })
     }
@@ -74,5 +75,7 @@ mod tests {
         assert_eq!(report["bytes_per_s"], 8192.0);
         let p50 = report["lat_ns"]["p50"].as_u64().unwrap();
         assert!((19_900..20_100).contains(&p50), "{p50}");
+        let max = report["lat_ns"]["max"].as_u64().unwrap();
+        assert!((39_900..40_100).contains(&max), "{max}");
     }
 }

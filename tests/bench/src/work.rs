@@ -3,8 +3,8 @@
 use nvmeof_bench::tcp::Direction;
 use serde::Serialize;
 
-use crate::Trouble;
 use crate::contestant::Contestant;
+use crate::{Trouble, attack};
 
 /// What is behind the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -65,6 +65,12 @@ pub(crate) enum About {
     IdleCrowd,
     /// The same of many through shared memory.
     IdleCrowdShm,
+    /// An honest host beside so many hostile peers on addresses of their own, with
+    /// the same host alone, over software iWARP.
+    Hostile(u16),
+    /// The same with all on one address.
+    #[serde(rename = "hostile-same")]
+    HostileSame(u16),
 }
 
 /// Queue pairs where there are many: controllers, and I/O queues of each; with an
@@ -143,6 +149,8 @@ impl Work {
             About::IdleShm => "idle-shm".to_owned(),
             About::IdleCrowd => "idle-iwarp-1000".to_owned(),
             About::IdleCrowdShm => "idle-shm-1000".to_owned(),
+            About::Hostile(peers) => format!("hostile-{peers}-{}", size(self.bytes)),
+            About::HostileSame(peers) => format!("hostile-{peers}-{}-same", size(self.bytes)),
         }
     }
 
@@ -157,6 +165,20 @@ impl Work {
             self.about,
             About::Idle | About::IdleShm | About::IdleCrowd | About::IdleCrowdShm
         )
+    }
+
+    /// Hostile peers, where there are any.
+    pub(crate) fn hostile(&self) -> Option<u16> {
+        match self.about {
+            About::Hostile(peers) | About::HostileSame(peers) => Some(peers),
+            _ => None,
+        }
+    }
+
+    /// Whether it is measured where only works with a goal are: of those with hostile
+    /// peers, which take long, the ones with most of them.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.goal.is_some() && self.hostile().is_none_or(|peers| peers >= 64)
     }
 
     /// Whether foreign initiators and targets can be measured as well.
@@ -194,7 +216,9 @@ impl Work {
             | About::Crowd
             | About::Reactors
             | About::Idle
-            | About::IdleCrowd => "iwarp",
+            | About::IdleCrowd
+            | About::Hostile(_)
+            | About::HostileSame(_) => "iwarp",
         }
     }
 
@@ -213,6 +237,7 @@ impl Work {
     /// many short ones tell what is to be expected.
     pub(crate) fn slices(&self) -> u32 {
         match (self.metric(), self.disk) {
+            _ if self.hostile().is_some() => 1,
             (Metric::Rate, Disk::Null) => 4,
             _ => 1,
         }
@@ -221,6 +246,7 @@ impl Work {
     /// What is done, as fio and `nvmeof bench` call it.
     pub(crate) fn kind(&self) -> &'static str {
         match (self.direction, self.bytes >= SEQUENTIAL) {
+            _ if self.hostile().is_some() => "randrw",
             (Direction::Read, false) => "randread",
             (Direction::Write, false) => "randwrite",
             (Direction::Read, true) => "read",
@@ -273,6 +299,9 @@ impl Work {
         if let Some(tail) = self.tail_goal {
             summary.push_str(&format!(", p99 ≤{tail:.2}"));
         }
+        if self.hostile().is_some() {
+            summary.push_str(", none longer than 1 s");
+        }
         if self.cores() > 2 {
             summary.push_str(&format!(", needs {} cores", self.cores()));
         }
@@ -282,7 +311,9 @@ impl Work {
 
 /// A number of bytes in few characters.
 pub(crate) fn size(bytes: u32) -> String {
-    if bytes.is_multiple_of(KIB) {
+    if bytes.is_multiple_of(KIB * KIB) {
+        format!("{}m", bytes / KIB / KIB)
+    } else if bytes.is_multiple_of(KIB) {
         format!("{}k", bytes / KIB)
     } else {
         bytes.to_string()
@@ -388,6 +419,7 @@ pub(crate) fn all() -> Vec<Work> {
         About::IdleCrowdShm,
     ];
     works.extend(idle.map(|about| one(about, 0, 1.0)));
+    works.extend(attack::works());
     works
 }
 
@@ -474,6 +506,8 @@ mod tests {
             ("crowd-shm-4k-qd16", "alone ≥0.90"),
             ("reactors-shm-4k-qd32", "1-reactor ≥1.60, needs 4 cores"),
             ("crc-null-randread-4k-qd16", "iwarp ≥0.80"),
+            ("hostile-4-1m", "quiet ≥0.25, none longer than 1 s"),
+            ("hostile-4-1m-same", "quiet, none longer than 1 s"),
         ];
         for (name, words) in summaries {
             assert_eq!(

@@ -5,7 +5,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 
 use nvmeof_wire::cm::Request;
-use nvmeof_wire::fabrics::{Connect, ConnectData};
+use nvmeof_wire::fabrics::{Connect, ConnectData, PropertyAccess};
+use nvmeof_wire::registers::{Cc, Property, PropertyValue};
 use nvmeof_wire::{Cqe, Nqn, Sgl};
 use zerocopy::IntoBytes;
 
@@ -93,14 +94,20 @@ impl Peer {
     /// The same with `size` entries.
     #[must_use]
     pub fn queue_sized(address: SocketAddr, qid: u16, size: u16) -> Self {
+        let peer = Self::try_queue_sized(address, qid, size);
+        peer.expect("the connection is rejected")
+    }
+
+    /// The same, if the target does not reject the connection.
+    #[must_use]
+    pub fn try_queue_sized(address: SocketAddr, qid: u16, size: u16) -> Option<Self> {
         let mut peer = Self::connect(address);
         peer.say(&request(Request::new(qid, size).as_bytes()));
         let reply = peer.hear(20);
         assert_eq!(reply[..16], *b"MPA ID Rep Frame");
-        assert_eq!(reply[16] & 0x20, 0, "the connection is rejected");
         let private = u16::from_be_bytes([reply[18], reply[19]]);
         let _ = peer.hear(private.into());
-        peer
+        (reply[16] & 0x20 == 0).then_some(peer)
     }
 
     /// Connects queue `qid` of controller `cntlid`, 0xffff for a new one;
@@ -121,6 +128,14 @@ impl Peer {
         assert!(answer.status().is_success(), "{answer:?}");
         let [low, high, ..] = answer.result.get().to_le_bytes();
         (peer, u16::from_le_bytes([low, high]))
+    }
+
+    /// Enables the controller of this admin queue.
+    #[track_caller]
+    pub fn enable(&mut self) {
+        let enable = PropertyAccess::set(Property::CC, PropertyValue::Dword(Cc::ENABLE.0));
+        self.capsule(&enable.to_bytes());
+        assert!(self.response().status().is_success());
     }
 
     /// Our address.

@@ -162,12 +162,18 @@ fn files_are_compared_with_fio() {
 }
 
 /// What has processes of its own: many connections, two reactors (by force, where
-/// there are too few cores), nothing to do.
+/// there are too few cores), nothing to do, hostile peers.
 #[test]
 fn scenes_with_other_processes_are_measured() {
-    let works = ["crowd-shm-4k-qd16", "reactors-iwarp-4k-qd32", "idle-shm"];
+    let works = [
+        "crowd-shm-4k-qd16",
+        "reactors-iwarp-4k-qd32",
+        "idle-shm",
+        "hostile-4-64k",
+        "hostile-4-1m-same",
+    ];
     let bench = Bench::of(&works).with("--rounds", "1");
-    let (_, rows, _) = Bench {
+    let (ended, rows, _) = Bench {
         run: bench.run.arg("--force"),
         ..bench
     }
@@ -175,6 +181,12 @@ fn scenes_with_other_processes_are_measured() {
     assert_eq!(contestants(&rows[0], 1), ["alone", "crowd"]);
     assert_eq!(contestants(&rows[1], 1), ["1-reactor", "2-reactors"]);
     assert_eq!(contestants(&rows[2], 1), ["initiator", "limit", "target"]);
+    for (row, line) in [(3, "   4 their own   64k "), (4, "   4 the host's   1m ")] {
+        assert_eq!(contestants(&rows[row], 1), ["beside", "quiet"]);
+        let longest = &rows[row]["contestants"]["beside"]["rounds"][0]["longest_ms"];
+        assert!(longest.as_f64() > Some(0.0), "{longest}");
+        assert!(ended.text().contains(line), "{ended}");
+    }
 }
 
 /// Works that peers take part in.

@@ -9,9 +9,7 @@
 
 use nvmeof_e2e::{Peer, Setup, Target, eventually, fds, request, rss_kib, same_bytes};
 use nvmeof_wire::cm::Request;
-use nvmeof_wire::fabrics::PropertyAccess;
 use nvmeof_wire::opcode::{Opcode, io};
-use nvmeof_wire::registers::{Cc, Property, PropertyValue};
 use nvmeof_wire::{Cqe, Sgl, Sqe, Status};
 use zerocopy::IntoBytes;
 
@@ -31,9 +29,7 @@ fn told(target: &Target, peer: &Peer, words: &[&str]) {
 /// An admin queue that is connected and enabled.
 fn admin(target: &Target) -> (Peer, u16) {
     let (mut peer, cntlid) = Peer::connected(target.address(), 0, 0xffff);
-    let enable = PropertyAccess::set(Property::CC, PropertyValue::Dword(Cc::ENABLE.0));
-    peer.capsule(&enable.to_bytes());
-    assert!(peer.response().status().is_success());
+    peer.enable();
     (peer, cntlid)
 }
 

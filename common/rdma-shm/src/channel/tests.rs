@@ -147,6 +147,18 @@ impl Channel {
         self.record().map(Some).map_err(wrong)
     }
 
+    /// How far we are in what the peer wrote.
+    pub(crate) fn taken(&self) -> u64 {
+        self.into.taken()
+    }
+
+    /// The active side says that it filled its whole ring, without a write.
+    pub(crate) fn refill(&self) {
+        let ring = self.out_size();
+        let head = self.taken() + ring as u64;
+        scribble(self, place(0, ring).head, head);
+    }
+
     fn out_size(&self) -> usize {
         (self.marks - CONTROL) / 2
     }

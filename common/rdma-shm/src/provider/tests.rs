@@ -1,6 +1,8 @@
 //! A peer that writes anything anywhere in the memory of a connection, at any
 //! time between two looks of ours. Everything is drawn from a seed.
 
+mod floods;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -3,6 +3,7 @@
 
 mod active;
 mod answers;
+mod floods;
 mod idle;
 mod segments;
 
@@ -69,15 +70,21 @@ impl Raw {
     /// As `passive`, in full operation.
     fn running(config: SoftConfig) -> (Self, QpId) {
         let mut raw = Self::passive(config);
-        raw.say(&request(2, 0x10, Some(Reads::new(4, 4)), b""));
-        raw.turn();
-        let qp = raw.request().qp;
-        raw.provider.prepare(qp, &CONFIG).unwrap();
-        raw.provider.accept(qp, &PrivateData::empty()).unwrap();
-        raw.turn();
-        assert!(matches!(raw.events.remove(0), Event::Established { .. }));
-        assert_eq!(raw.hear().len(), FRAME_LEN + 4);
+        let qp = raw.establish();
         (raw, qp)
+    }
+
+    /// Has the stream at hand become a connection in full operation.
+    fn establish(&mut self) -> QpId {
+        self.say(&request(2, 0x10, Some(Reads::new(4, 4)), b""));
+        self.turn();
+        let qp = self.request().qp;
+        self.provider.prepare(qp, &CONFIG).unwrap();
+        self.provider.accept(qp, &PrivateData::empty()).unwrap();
+        self.turn();
+        assert!(matches!(self.events.remove(0), Event::Established { .. }));
+        assert_eq!(self.hear().len(), FRAME_LEN + 4);
+        qp
     }
 
     fn say(&mut self, bytes: &[u8]) {

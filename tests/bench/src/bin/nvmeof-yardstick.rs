@@ -3,14 +3,16 @@
 
 use std::error::Error;
 use std::io::Write as _;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
+use nvmeof_bench::beside::{self, Beside};
 use nvmeof_bench::hold::{self, Hold};
+use nvmeof_bench::hostile::{self, Hostile};
 use nvmeof_bench::{shm, tcp};
 use nvmeof_initiator::{Address, Nqn, Transport};
 
@@ -73,6 +75,44 @@ enum Arguments {
         /// Entries of each
         #[arg(long, default_value_t = 128)]
         queue_size: u16,
+    },
+    /// Read and write at random and measure, prints the report; does so again after
+    /// a line of standard input
+    Beside {
+        /// Where the target listens
+        addr: Address,
+        /// Name of its subsystem
+        #[arg(long)]
+        nqn: String,
+        /// Bytes of each operation
+        #[arg(long)]
+        bs: u32,
+        /// Operations in flight
+        #[arg(long)]
+        iodepth: u16,
+        /// Seconds to measure at first
+        #[arg(long, value_parser = seconds)]
+        runtime: Duration,
+        /// Seconds to measure then
+        #[arg(long, value_parser = seconds)]
+        beside: Duration,
+    },
+    /// Send writes to a target and never answer its RDMA Reads; prints when all do
+    Hostile {
+        /// Where the target listens
+        addr: SocketAddr,
+        /// Name of its subsystem
+        #[arg(long)]
+        nqn: String,
+        /// Peers
+        #[arg(long)]
+        peers: u16,
+        /// Bytes of each write
+        #[arg(long)]
+        bs: u32,
+        /// All peers have the address 127.0.0.1, instead of one of their own
+        #[arg(long)]
+        same_address: bool,
     },
 }
 
@@ -187,8 +227,43 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             };
             match hold::hold(&hold, |count| println!("holds {count} queue pairs"))? {}
         }
+        Arguments::Beside {
+            addr,
+            nqn,
+            bs,
+            iodepth,
+            runtime,
+            beside,
+        } => beside::measure(&Beside {
+            addr: *addr,
+            subnqn: Nqn::new(nqn)?,
+            bytes: *bs,
+            depth: *iodepth,
+            runtimes: [*runtime, *beside],
+        })?,
+        Arguments::Hostile {
+            addr,
+            nqn,
+            peers,
+            bs,
+            same_address,
+        } => attack(&Hostile {
+            addr: *addr,
+            subnqn: Nqn::new(nqn)?,
+            peers: *peers,
+            bytes: *bs,
+            same_address: *same_address,
+        }),
     }
     Ok(())
+}
+
+fn attack(hostile: &Hostile) {
+    hostile::attack(hostile, |count| {
+        println!("attacking: {count} peers");
+        // Nobody reads it any more once we are to end.
+        let _ = std::io::stdout().flush();
+    });
 }
 
 fn tcp_serve(listen: Address) -> Result<(), Box<dyn Error>> {

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Segments that one poll takes at most of a connection which sends nothing else.
-const IN_ONE_POLL: u64 = 128;
+pub(super) const IN_ONE_POLL: u64 = 128;
 
 /// An empty segment of a Send that goes on.
 fn empty_send() -> Vec<u8> {

@@ -1,0 +1,72 @@
+//! A host that has all I/O queues it gets locks nobody out of a target with its default
+//! configuration: neither another host nor those who look for subsystems.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+use nvmeof_e2e::{NQN, Peer, Setup, Target, connect_capsule, pattern, same_bytes};
+use nvmeof_wire::fabrics::{Connect, ConnectData, PropertyAccess};
+use nvmeof_wire::registers::Property;
+use nvmeof_wire::{Nqn, Status};
+
+const MIB: usize = 1 << 20;
+/// What the greedy host asks for.
+const CONTROLLERS: usize = 16;
+const QUEUES: u16 = 14;
+const ENTRIES: u16 = 256;
+
+/// A queue of the greedy host, and its controller; `None` if it is refused.
+fn queue(target: &Target, qid: u16, entries: u16, cntlid: u16) -> Option<(Peer, u16)> {
+    let mut peer = Peer::try_queue_sized(target.address(), qid, entries)?;
+    let nqn = |name| Nqn::new(name).unwrap();
+    let name = nqn("nqn.2026-11.org.example:greedy");
+    let data = ConnectData::new([9; 16], cntlid, &nqn(NQN), &name);
+    let connect = Connect::new(qid, entries, 0);
+    peer.capsule(&connect_capsule(&(connect, data)));
+    let answer = peer.response();
+    if !answer.status().is_success() {
+        assert_eq!(answer.status(), Status::CONNECT_CONTROLLER_BUSY);
+        return None;
+    }
+    let [low, high, ..] = answer.result.get().to_le_bytes();
+    Some((peer, u16::from_le_bytes([low, high])))
+}
+
+/// Connects controllers, and I/O queues of each until one is refused.
+fn greedy(target: &Target) -> Vec<Peer> {
+    let (mut peers, mut refused) = (Vec::new(), false);
+    for _ in 0..CONTROLLERS {
+        let (mut admin, cntlid) = queue(target, 0, 32, 0xffff).unwrap();
+        admin.enable();
+        peers.push(admin);
+        for qid in 1..=QUEUES {
+            let Some((queue, _)) = queue(target, qid, ENTRIES, cntlid) else {
+                refused = true;
+                break;
+            };
+            peers.push(queue);
+        }
+    }
+    assert!(refused, "the target has room for all of them");
+    peers
+}
+
+#[test]
+fn host_with_all_its_queues_locks_nobody_out() {
+    let setup = Setup::new().file(4 * MIB);
+    let mut target = setup.start();
+    let mut peers = greedy(&target);
+    assert!(peers.len() > CONTROLLERS, "it has no I/O queue");
+
+    let found = target.fabrics("discover").ok().text();
+    assert!(found.contains(NQN), "{found}");
+    let data = pattern(2, MIB);
+    target.write(1, 0, &data);
+    let blocks = u64::try_from(MIB / 512).unwrap();
+    same_bytes(&target.read(1, 0, Some(blocks)), &data);
+
+    // The greedy host is still connected.
+    let get = PropertyAccess::get(Property::CSTS, false);
+    peers[0].capsule(&get.to_bytes());
+    assert!(peers[0].response().status().is_success());
+    target.must_be_well();
+    target.stop();
+}
