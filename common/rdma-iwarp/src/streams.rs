@@ -22,6 +22,10 @@ use crate::socket;
 const EVENTS: usize = 64;
 /// Connections accepted per poll and listener.
 const ACCEPTS: usize = 16;
+/// How long accepting pauses after a connection while bytes come on others: to set one up
+/// and to take it down costs as much as some hundred commands. Without it, peers that
+/// connect again and again leave the others next to nothing.
+const PACE: Duration = Duration::from_millis(1);
 /// Streams of the hot list that are tried per poll.
 const HOT_TRIES: usize = 64;
 /// Polls that try the streams in the hot list for every one that asks the
@@ -291,14 +295,21 @@ impl SocketStreams {
 
     /// Returns whether more connections may be waiting.
     fn accept_from(&mut self, id: u64, now: Duration, events: &mut Vec<StreamEvent>) -> bool {
-        for _ in 0..ACCEPTS {
+        let paced = !self.hot.is_empty();
+        for _ in 0..(if paced { 1 } else { ACCEPTS }) {
             let Some(listener) = self.listeners.get(id) else {
                 return false;
             };
             let own = self.group.as_ref().map(|(_, inbox)| inbox);
             match listener.meeting.accept(own) {
-                Ok(Some(arrived)) => self.incoming(id, arrived, events),
-                Ok(None) => {}
+                Ok(arrived) => {
+                    if paced {
+                        self.paused = Some(now.saturating_add(PACE));
+                    }
+                    if let Some(arrived) = arrived {
+                        self.incoming(id, arrived, events);
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(error) if is_shortage(&error) => {
                     tracing::error!(

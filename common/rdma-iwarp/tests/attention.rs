@@ -113,3 +113,36 @@ fn without_a_sleep_the_hot_one_is_tried_and_the_kernel_asked_now_and_then() {
     }
     assert!(polls > 1, "each poll asks the kernel");
 }
+
+#[test]
+fn while_one_is_busy_others_are_accepted_at_a_pace() {
+    const WAITING: usize = 4;
+    let mut streams = SocketStreams::new(None, 0o600).unwrap();
+    let (_, addr) = streams.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = addr.socket_addr().unwrap();
+    let now = Duration::ZERO;
+    let mut stage = Stage { streams, now };
+    let mut busy = TcpStream::connect(addr).unwrap();
+    let (events, _) = stage.until_something(Duration::from_millis(1));
+    let [StreamEvent::Incoming { stream: hot, .. }] = events[..] else {
+        panic!("{events:?}");
+    };
+    let _others = [(); WAITING].map(|()| TcpStream::connect(addr).unwrap());
+    let mut accepted = Vec::new();
+    // Ten milliseconds.
+    for _ in 0..1000 {
+        busy.write_all(b"hot").unwrap();
+        while stage.receive(hot).is_none() {}
+        stage.now += Duration::from_micros(10);
+        let mut events = Vec::new();
+        stage.streams.poll(stage.now, &mut events);
+        let incoming = |event: &&StreamEvent| matches!(event, StreamEvent::Incoming { .. });
+        let count = events.iter().filter(incoming).count();
+        accepted.extend((0..count).map(|_| stage.now));
+    }
+    assert_eq!(accepted.len(), WAITING);
+    let pauses = accepted.windows(2).map(|pair| pair[1] - pair[0]);
+    for pause in pauses {
+        assert!(pause >= Duration::from_millis(1), "{accepted:?}");
+    }
+}
