@@ -589,6 +589,7 @@ mod tests {
 
     use super::*;
     use crate::manage::Waiting;
+    use crate::processors::{first_usable, usable};
 
     /// The processors of the kernel's threads that take disk operations, as texts.
     fn sqpoll_processors() -> Vec<String> {
@@ -607,11 +608,8 @@ mod tests {
 
     #[test]
     fn threads_of_the_kernel_run_where_the_configuration_says() {
-        let allowed = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap();
-        let allowed =
-            (0..nix::sched::CpuSet::count()).filter(|core| allowed.is_set(*core).unwrap());
-        let allowed: Vec<usize> = allowed.collect();
-        let (first, last) = (allowed.first().unwrap(), allowed.last().unwrap());
+        let usable = usable();
+        let (first, last) = (usable.first().unwrap(), usable.last().unwrap());
         let text = format!(
             "[reactor]\ncores = [{first}, {first}]\n\
              [storage]\nsqpoll = true\nsqpoll_cores = [{first}, {last}]\n\
@@ -635,8 +633,9 @@ mod tests {
     }
 
     fn config(port: u16) -> Config {
+        let core = first_usable();
         let text = format!(
-            "[reactor]\ncores = [0, 0]\n[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = {port}\n\
+            "[reactor]\ncores = [{core}, {core}]\n[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = {port}\n\
              provider = \"iwarp\"\n[[subsystem]]\nnqn = \"nqn.2026-11.org.example:disk\"\n\
              allow_any_host = true\n\
              [[subsystem.namespace]]\nnsid = 1\npath = \"null:1M\"\n"
