@@ -7,6 +7,7 @@ mod answering;
 mod api;
 mod client;
 mod fault;
+mod object;
 mod openapi;
 mod routes;
 mod serve;
