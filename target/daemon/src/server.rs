@@ -631,8 +631,9 @@ mod tests {
     fn config(port: u16) -> Config {
         let core = first_usable();
         let text = format!(
-            "[reactor]\ncores = [{core}, {core}]\n[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = {port}\n\
-             provider = \"iwarp\"\n[[subsystem]]\nnqn = \"nqn.2026-11.org.example:disk\"\n\
+            "[reactor]\ncores = [{core}, {core}]\n[[port]]\ntraddr = \"127.0.0.1\"\n\
+             trsvcid = {port}\nprovider = \"iwarp\"\n[[subsystem]]\n\
+             nqn = \"nqn.2026-11.org.example:disk\"\n\
              allow_any_host = true\n\
              [[subsystem.namespace]]\nnsid = 1\npath = \"null:1M\"\n"
         );
