@@ -90,7 +90,9 @@ pub fn device_towards(addr: SocketAddr) -> Result<Option<DeviceInfo>, VerbsError
     }
     let end = Instant::now() + Duration::from_millis(u64::from(ROUTE_MS.unsigned_abs()));
     loop {
-        let event = channel.take().map_err(call("resolving an address"))?;
+        #[allow(unsafe_code, reason = "the channel's events are taken here alone")]
+        // SAFETY: nobody else has this channel.
+        let event = unsafe { channel.take() }.map_err(call("resolving an address"))?;
         match event.map(|event| (event.kind, event.status)) {
             Some((CmEventKind::AddrResolved, _)) => return of_id(&id),
             Some((_, status)) => {

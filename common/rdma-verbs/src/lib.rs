@@ -23,7 +23,9 @@
 //! wait for, connecting over iWARP and giving that up, is done by threads that
 //! last as long as such a call.
 //!
-//! Unsafe code is allowed in `sys`, because verbs are C.
+//! Unsafe code is in `sys`, because verbs are C. What `sys` cannot guarantee by types is an
+//! `unsafe fn` with a contract, and the few places that call one say why it holds: buffers
+//! that work requests and exposures name are kept here until the device is done with them.
 #![deny(unsafe_code)]
 
 mod adapter;

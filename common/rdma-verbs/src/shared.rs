@@ -8,7 +8,8 @@ use nvmeof_memory::Buf;
 use nvmeof_rdma::{QpId, SharedReceives, SrqId, Tag};
 
 use crate::conn::RecvItem;
-use crate::sys::{RecvChain, Segment, SharedReceiveQueue};
+use crate::domain::Domain;
+use crate::sys::{RecvChain, SharedReceiveQueue};
 
 /// A shared receive queue. The fields stand in the order in which they go: the
 /// device forgets the memory before its owner may use it again.
@@ -85,20 +86,27 @@ impl Shared {
         self.posted.len() - self.free.len() >= self.is.entries as usize
     }
 
-    /// Posts a receive into `room`, which is what `buf` has in view. Gives the
-    /// buffer back when the device does not take it.
+    /// Posts a receive into what `buf` has in view, whose region is registered in `domain`.
+    /// Gives the buffer back when the device does not take it.
     pub(crate) fn post(
         &mut self,
         tag: Tag,
         buf: Buf,
-        room: Segment,
+        domain: &Domain,
     ) -> Result<(), (io::Error, Buf)> {
+        let Some(room) = domain.room(&buf) else {
+            return Err((io::ErrorKind::NotFound.into(), buf));
+        };
         let number = self.free.pop().unwrap_or_else(|| {
             self.posted.push(None);
             self.posted.len() - 1
         });
         self.chain.push(number as u64, Some(room));
-        if let Err(error) = self.chain.post_shared(&self.srq) {
+        #[allow(unsafe_code, reason = "the buffers are kept here until they complete")]
+        // SAFETY: `room` is what `buf` has in view, which is kept under its number until the
+        // receive completed or the queue is destroyed.
+        let posted = unsafe { self.chain.post_shared(&self.srq) };
+        if let Err(error) = posted {
             self.free.push(number);
             return Err((error, buf));
         }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 
 use crate::address::{Address, UnusableAddress, WrongKind};
+use crate::explain::explain;
 
 /// A call was refused: why, and what it was given, back.
 #[derive(Debug)]
@@ -133,7 +134,7 @@ pub enum ListenError {
     #[error(transparent)]
     Kind(#[from] WrongKind),
     /// Anything else.
-    #[error("cannot listen on {addr}: {source}")]
+    #[error("cannot listen on {addr}: {}", explain(.source))]
     Io {
         /// Address asked for.
         addr: Address,
@@ -208,7 +209,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Kind(#[from] WrongKind),
     /// The kernel refused.
-    #[error("cannot connect to {addr}: {source}")]
+    #[error("cannot connect to {addr}: {}", explain(.source))]
     Io {
         /// Address asked for.
         addr: Address,

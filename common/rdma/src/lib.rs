@@ -19,6 +19,7 @@ mod address;
 pub mod conformance;
 mod error;
 mod event;
+mod explain;
 mod inline;
 mod key;
 pub mod layer;
@@ -34,6 +35,7 @@ pub use address::{
 };
 pub use error::{CloseReason, ConnectError, ExposeError, Fault, ListenError, PostError, Refused};
 pub use event::{Completion, ConnectRequest, Event, Received};
+pub use explain::explain;
 pub use inline::{Bytes, Inline, PrivateData, TooLong};
 pub use key::{RemoteKey, RemoteSlice, Rights};
 pub use params::{Limits, QpConfig, SharedReceives};

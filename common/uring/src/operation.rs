@@ -79,7 +79,8 @@ impl Ring {
                 .build(),
             None => opcode::Read::new(file, start, len).offset(offset).build(),
         };
-        self.start_with(tag, buf, entry.flags(flags))
+        // SAFETY: the entry names the view of `buf` and a registered file.
+        unsafe { self.start_with(tag, buf, entry.flags(flags)) }
     }
 
     /// Writes the view of `buf` to `file` from byte `offset` on. Its
@@ -120,7 +121,8 @@ impl Ring {
                 .rw_flags(durable)
                 .build(),
         };
-        self.start_with(tag, buf, entry.flags(flags))
+        // SAFETY: the entry names the view of `buf` and a registered file.
+        unsafe { self.start_with(tag, buf, entry.flags(flags)) }
     }
 
     /// Waits for the medium to have everything written to `file` before: with
@@ -135,9 +137,9 @@ impl Ring {
         } else {
             types::FsyncFlags::empty()
         };
-        self.without_buf(tag, file, |file| {
-            opcode::Fsync::new(file).flags(flags).build()
-        })
+        let entry = |file| opcode::Fsync::new(file).flags(flags).build();
+        // SAFETY: the entry names no memory.
+        unsafe { self.without_buf(tag, file, entry) }
     }
 
     /// fallocate(2) on `len` bytes from `offset` on.
@@ -152,12 +154,14 @@ impl Ring {
         offset: u64,
         len: u64,
     ) -> Result<(), Refused<()>> {
-        self.without_buf(tag, file, |file| {
+        let entry = |file| {
             opcode::Fallocate::new(file, len)
                 .offset(offset)
                 .mode(mode.bits())
                 .build()
-        })
+        };
+        // SAFETY: the entry names no memory.
+        unsafe { self.without_buf(tag, file, entry) }
     }
 
     /// The number of the fixed buffer that the view lies in.
@@ -173,9 +177,16 @@ impl Ring {
         Ok((types::Fixed(place), flags, len))
     }
 
-    fn start_with(&mut self, tag: u64, buf: Buf, entry: squeue::Entry) -> Result<(), Refused<Buf>> {
+    /// # Safety
+    /// `entry` names no memory but the view of `buf`.
+    unsafe fn start_with(
+        &mut self,
+        tag: u64,
+        buf: Buf,
+        entry: squeue::Entry,
+    ) -> Result<(), Refused<Buf>> {
         let buf = Some(buf);
-        // SAFETY: the entry names the view of `buf` and a registered file.
+        // SAFETY: as the caller promises.
         let started = unsafe { self.start(InFlight { tag, buf }, entry) };
         let Err(InFlight {
             buf: Some(back), ..
@@ -187,7 +198,9 @@ impl Ring {
         Err(Refused { why, back })
     }
 
-    fn without_buf(
+    /// # Safety
+    /// `entry` names no memory.
+    unsafe fn without_buf(
         &mut self,
         tag: u64,
         file: FileId,
@@ -197,7 +210,7 @@ impl Ring {
         let place = self.files.place(file);
         let (place, flags) = place.ok_or_else(|| refused(Why::UnknownFile))?;
         let entry = entry(types::Fixed(place)).flags(flags);
-        // SAFETY: the entry names no memory and a registered file.
+        // SAFETY: as the caller promises.
         unsafe { self.start(InFlight { tag, buf: None }, entry) }.map_err(|_| refused(Why::Full))
     }
 }

@@ -1,6 +1,5 @@
 //! How failures are told: the cause, then what to do about it.
 
-use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -46,8 +45,12 @@ impl Failure {
     }
 
     /// A failure about a file.
-    pub(crate) fn file(path: &std::path::Path, error: &impl Display) -> Self {
-        Self::new(format!("{}: {error}", path.display()))
+    pub(crate) fn file(path: &std::path::Path, error: &io::Error) -> Self {
+        Self::new(format!(
+            "{}: {}",
+            path.display(),
+            nvmeof_rdma::explain(error)
+        ))
     }
 
     /// What is printed, in lines of at most 80 columns where words allow it.

@@ -52,8 +52,10 @@ fn run(command: &Command) -> Result<(), Failure> {
         .worker_threads(2)
         .enable_all()
         .build();
-    let runtime =
-        runtime.map_err(|error| Failure::new(format!("cannot start threads: {error}")))?;
+    let runtime = runtime.map_err(|error| {
+        let why = nvmeof_rdma::explain(&error);
+        Failure::new(format!("cannot start threads: {why}"))
+    })?;
     runtime.block_on(async {
         match command {
             Command::Discover(args) => discover::run(args).await,

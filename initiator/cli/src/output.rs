@@ -103,7 +103,8 @@ pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(format!("standard output: {error}")))
+            let why = nvmeof_rdma::explain(&error);
+            Err(Failure::new(format!("standard output: {why}")))
         }
         _ => Ok(()),
     }

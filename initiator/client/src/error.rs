@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nvmeof_initiator_core::{BadSlotCount, CommandError, SetupError, cm};
 use nvmeof_memory::PoolError;
-use nvmeof_rdma::{Address, CloseReason, ConnectError, PostError};
+use nvmeof_rdma::{Address, CloseReason, ConnectError, PostError, explain};
 use nvmeof_wire::cm::RejectStatus;
 
 /// What went wrong. Cheap to clone: one cause may end many calls. Displays as
@@ -266,7 +266,7 @@ impl Error {
             ConnectError::Kind(error) => error.to_string(),
             ConnectError::Io { source, .. } => match addr.check() {
                 Err(why) => why.to_string(),
-                Ok(()) => source.to_string(),
+                Ok(()) => explain(source),
             },
         };
         MachineError::Connect { addr, text }.into()

@@ -112,7 +112,7 @@ fn line_of(root: &Path, file: &str) -> Result<Option<(String, String)>, Error> {
             Ok((!line.is_empty()).then_some((name, line)))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(bad(&name, &error)),
+        Err(error) => Err(bad(&name, &nvmeof_rdma::explain(&error))),
     }
 }
 

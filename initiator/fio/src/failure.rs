@@ -86,7 +86,7 @@ pub(crate) fn errno(error: &Error) -> Errno {
 /// Why a controller could not be set up.
 fn of_setup(error: &SetupError) -> Errno {
     match error {
-        SetupError::Refused(refusal) => statuses::errno(refusal.status),
+        SetupError::Refused(refusal) => statuses::errno_of_connect(refusal.status),
         SetupError::Command(error) => statuses::errno(error.status),
         SetupError::NotInTime { .. } => Errno::ETIMEDOUT,
         SetupError::Lacks { .. } => Errno::EOPNOTSUPP,

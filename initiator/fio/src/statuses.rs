@@ -3,23 +3,73 @@
 use nix::errno::Errno;
 use nvmeof_initiator::Status;
 
-/// The number for `status`; `EIO` for one that has no name here.
+/// The number for `status` of a command; `EIO` for one that has no name here.
 pub(crate) fn errno(status: Status) -> Errno {
-    let found = TABLE
-        .iter()
-        .find(|(_, statuses)| statuses.contains(&status.kind()));
-    found.map_or(Errno::EIO, |(errno, _)| *errno)
+    number(COMMANDS, status)
+        .or_else(|| number(ALL, status))
+        .unwrap_or(Errno::EIO)
 }
 
-/// As the block layer of the Linux host has them (its `nvme_error_status` and
-/// `blk_status_to_errno`), so that a job sees the same over both. Where Linux says
-/// `EIO` of everything else, or repeats the command for ever, there are numbers of
-/// our own: write protection, what is busy or not ready, what is not permitted.
-const TABLE: &[(Errno, &[Status])] = &[
+/// The same for `status` in the answer to a Connect.
+pub(crate) fn errno_of_connect(status: Status) -> Errno {
+    number(CONNECT, status)
+        .or_else(|| number(ALL, status))
+        .unwrap_or(Errno::EIO)
+}
+
+fn number(table: Table, status: Status) -> Option<Errno> {
+    let mut all = table.iter();
+    let found = all.find(|(_, statuses)| statuses.contains(&status.kind()));
+    found.map(|(errno, _)| *errno)
+}
+
+/// 181h in the answer to an I/O command.
+const INVALID_PROTECTION_INFORMATION: Status = Status::CONNECT_CONTROLLER_BUSY;
+/// 182h in the answer to an I/O command.
+const WRITE_TO_READ_ONLY_RANGE: Status = Status::CONNECT_INVALID_PARAMETERS;
+
+type Table = &'static [(Errno, &'static [Status])];
+
+/// What command specific statuses of 180h on mean in the answer to an I/O command, as the
+/// NVM command set defines them: Conflicting Attributes, Invalid Protection Information and
+/// Attempted Write to Read Only Range (NVMe Base 1.4, section 4.6.1.2.2). Connect has other
+/// names for the same numbers.
+const COMMANDS: Table = &[
+    (Errno::EOPNOTSUPP, &[Status::CONFLICTING_ATTRIBUTES]),
+    (Errno::EILSEQ, &[INVALID_PROTECTION_INFORMATION]),
+    (Errno::ENODATA, &[WRITE_TO_READ_ONLY_RANGE]),
+    (Errno::EINVAL, &[Status::COMMAND_SIZE_LIMIT_EXCEEDED]),
+];
+
+/// The same numbers in the answer to a Connect (NVMe over Fabrics 1.1, section 3.3). No job
+/// has them over the Linux host, which connects before there is a device.
+const CONNECT: Table = &[
+    (Errno::EOPNOTSUPP, &[Status::CONNECT_INCOMPATIBLE_FORMAT]),
+    (Errno::EBUSY, &[Status::CONNECT_CONTROLLER_BUSY]),
+    (Errno::EINVAL, &[Status::CONNECT_INVALID_PARAMETERS]),
+    (Errno::EACCES, &[Status::CONNECT_INVALID_HOST]),
+];
+
+/// As a block device of the Linux host has them, so that a job sees the same over both.
+/// Sources: `nvme_error_status` in drivers/nvme/host/core.c of Linux 5.15.80, and
+/// `blk_errors` in block/blk-core.c of Linux 5.17.10. Linux tries most commands five more
+/// times first, unless the status says Do Not Retry; the number is what is left then.
+///
+/// Linux has `EIO` for all others. Where that says too little there are numbers of our own:
+///
+/// * paths: Linux names Host Pathing Error alone, which it makes itself, and with multipathing
+///   takes another path for all of this type (`nvme_is_path_error`, drivers/nvme/host/nvme.h).
+///   Here is one path, and what it is about is the same;
+/// * what is write protected, busy, not permitted, wrong in itself, or aborted.
+const ALL: Table = &[
     (Errno::ENOSPC, &[Status::CAPACITY_EXCEEDED]),
     (
         Errno::EREMOTEIO,
-        &[Status::LBA_OUT_OF_RANGE, Status::COMMAND_INTERRUPTED],
+        &[
+            Status::LBA_OUT_OF_RANGE,
+            Status::COMMAND_INTERRUPTED,
+            Status::NAMESPACE_NOT_READY,
+        ],
     ),
     (
         Errno::EOPNOTSUPP,
@@ -27,7 +77,6 @@ const TABLE: &[(Errno, &[Status])] = &[
             Status::INVALID_OPCODE,
             Status::INVALID_FIELD,
             Status::INVALID_NAMESPACE,
-            Status::CONFLICTING_ATTRIBUTES,
         ],
     ),
     (
@@ -37,6 +86,7 @@ const TABLE: &[(Errno, &[Status])] = &[
             Status::UNRECOVERED_READ_ERROR,
             Status::DEALLOCATED_BLOCK,
             Status::ACCESS_DENIED,
+            Status::COMPARE_FAILURE,
         ],
     ),
     (
@@ -48,10 +98,11 @@ const TABLE: &[(Errno, &[Status])] = &[
         ],
     ),
     (Errno::EBADE, &[Status::RESERVATION_CONFLICT]),
+    (Errno::ENOLINK, &[Status::HOST_PATHING_ERROR]),
+    // Our own.
     (
         Errno::ENOLINK,
         &[
-            Status::HOST_PATHING_ERROR,
             Status::INTERNAL_PATH_ERROR,
             Status::ANA_PERSISTENT_LOSS,
             Status::ANA_INACCESSIBLE,
@@ -60,13 +111,10 @@ const TABLE: &[(Errno, &[Status])] = &[
             Status::TRANSIENT_TRANSPORT_ERROR,
         ],
     ),
-    // Our own.
     (Errno::EROFS, &[Status::NAMESPACE_WRITE_PROTECTED]),
-    (Errno::EBUSY, &[Status::CONNECT_CONTROLLER_BUSY]),
     (
         Errno::EAGAIN,
         &[
-            Status::NAMESPACE_NOT_READY,
             Status::ADMIN_MEDIA_NOT_READY,
             Status::FORMAT_IN_PROGRESS,
             Status::SANITIZE_IN_PROGRESS,
@@ -75,7 +123,6 @@ const TABLE: &[(Errno, &[Status])] = &[
     (
         Errno::EACCES,
         &[
-            Status::CONNECT_INVALID_HOST,
             Status::AUTHENTICATION_REQUIRED,
             Status::OPERATION_DENIED,
             Status::PROHIBITED_BY_LOCKDOWN,
@@ -84,12 +131,10 @@ const TABLE: &[(Errno, &[Status])] = &[
     (
         Errno::EINVAL,
         &[
-            Status::CONNECT_INVALID_PARAMETERS,
             Status::INVALID_QUEUE_ID,
             Status::INVALID_QUEUE_SIZE,
             Status::HOST_ID_INCONSISTENT,
             Status::KEEP_ALIVE_TIMEOUT_INVALID,
-            Status::COMMAND_SIZE_LIMIT_EXCEEDED,
         ],
     ),
     (
@@ -109,23 +154,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_status_is_in_the_table_once_or_eio() {
-        for status in Status::ALL {
-            let groups = TABLE.iter().filter(|(_, group)| group.contains(status));
-            let found: Vec<_> = groups.map(|(errno, _)| *errno).collect();
-            assert!(found.len() <= 1, "{status}: {found:?}");
-            let expected = found.first().copied().unwrap_or(Errno::EIO);
-            for status in [*status, status.with_dnr(), status.with_more()] {
-                assert_eq!(errno(status), expected, "{status}");
+    fn each_status_is_in_the_tables_once_or_eio() {
+        type Number = fn(Status) -> Errno;
+        let both: [(Table, Number); 2] = [(COMMANDS, errno), (CONNECT, errno_of_connect)];
+        for (table, number) in both {
+            for status in Status::ALL {
+                let groups = table.iter().chain(ALL);
+                let groups = groups.filter(|(_, group)| group.contains(status));
+                let found: Vec<_> = groups.map(|(errno, _)| *errno).collect();
+                assert!(found.len() <= 1, "{status}: {found:?}");
+                let expected = found.first().copied().unwrap_or(Errno::EIO);
+                for status in [*status, status.with_dnr(), status.with_more()] {
+                    assert_eq!(number(status), expected, "{status}");
+                }
             }
         }
-        for (number, group) in TABLE {
+        for (number, group) in COMMANDS.iter().chain(CONNECT).chain(ALL) {
             assert!(!group.is_empty(), "{number}");
             assert!(group.iter().all(|status| Status::ALL.contains(status)));
         }
     }
 
-    /// The numbers of Linux, as it has them on x86-64.
+    /// Every status that Linux 5.15.80 names in `nvme_error_status`, but for zones, and the
+    /// number that it has on x86-64.
     #[test]
     fn statuses_have_the_numbers_of_the_linux_host() {
         for (status, number) in [
@@ -135,23 +186,27 @@ mod tests {
             (Status::INVALID_OPCODE, 95),
             (Status::INVALID_FIELD, 95),
             (Status::INVALID_NAMESPACE, 95),
+            (Status::NAMESPACE_NOT_READY, 121),
             (Status::CONFLICTING_ATTRIBUTES, 95),
             (Status::WRITE_FAULT, 61),
             (Status::UNRECOVERED_READ_ERROR, 61),
             (Status::ACCESS_DENIED, 61),
             (Status::DEALLOCATED_BLOCK, 61),
+            (WRITE_TO_READ_ONLY_RANGE, 61),
+            (Status::COMPARE_FAILURE, 61),
             (Status::GUARD_CHECK_ERROR, 84),
             (Status::APPLICATION_TAG_CHECK_ERROR, 84),
             (Status::REFERENCE_TAG_CHECK_ERROR, 84),
+            (INVALID_PROTECTION_INFORMATION, 84),
             (Status::RESERVATION_CONFLICT, 52),
             (Status::HOST_PATHING_ERROR, 67),
             (Status::INTERNAL_ERROR, 5),
-            (Status::COMPARE_FAILURE, 5),
         ] {
             assert_eq!(errno(status) as i32, number, "{status}");
         }
-        assert_eq!(errno(Status::CONNECT_CONTROLLER_BUSY), Errno::EBUSY);
-        assert_eq!(errno(Status::NAMESPACE_NOT_READY), Errno::EAGAIN);
+        let connect = errno_of_connect;
+        assert_eq!(connect(Status::CONNECT_CONTROLLER_BUSY), Errno::EBUSY);
+        assert_eq!(connect(Status::CONNECT_INVALID_PARAMETERS), Errno::EINVAL);
         assert_eq!(errno(Status::NAMESPACE_WRITE_PROTECTED), Errno::EROFS);
     }
 }

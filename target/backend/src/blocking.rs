@@ -25,7 +25,7 @@ use crate::hints::folder;
 /// How long opening a file or device may take.
 pub(crate) const OPENING: Duration = Duration::from_secs(10);
 /// How long a question about an open one may take.
-pub(crate) const ANSWERING: Duration = Duration::from_secs(1);
+pub const ANSWERING: Duration = Duration::from_secs(1);
 
 /// Drivers whose devices take a request without waiting, by the names of their devices.
 /// Missing on purpose: nbd, rbd, drbd, loop and ublk, which wait for a server, a socket or
@@ -130,13 +130,16 @@ pub struct NoAnswer(pub Duration);
 
 /// Questions to one storage: one at a time, each in a thread that may be left behind.
 #[derive(Debug, Default)]
-pub(crate) struct Questions {
+pub struct Questions {
     waiting: Arc<AtomicBool>,
 }
 
 impl Questions {
     /// What `ask` says of `name`. While an earlier question has no answer there is no other.
-    pub(crate) fn ask<T: Send + 'static>(
+    ///
+    /// # Errors
+    /// [`NoAnswer`] when there is none in that time, or still none to the one before.
+    pub fn ask<T: Send + 'static>(
         &self,
         name: &Arc<str>,
         patience: Duration,

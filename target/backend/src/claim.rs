@@ -348,10 +348,27 @@ fn open(
         let (file, geometry) = probe::open(&named, readonly, block_size)?;
         Ok((Opened::new(file, geometry.may_block), geometry))
     });
-    opened.unwrap_or_else(|| {
-        let (path, why) = (path.to_owned(), NoAnswer(OPENING));
-        Err(OpenError::Unresponsive { path, why })
-    })
+    opened.unwrap_or_else(|| Err(unresponsive(path)))
+}
+
+/// Which file or block device is at `path`, by whatever name: two paths of the same one
+/// give the same numbers. `None` where there is nothing.
+///
+/// # Errors
+/// [`OpenError::Unresponsive`] when its file system does not answer in time.
+pub fn identity(path: &Path) -> Result<Option<(u64, u64)>, OpenError> {
+    let named = path.to_owned();
+    let told = within(OPENING, move || std::fs::metadata(named).ok());
+    let told = told.ok_or_else(|| unresponsive(path))?;
+    Ok(told.map(|told| match told.file_type().is_block_device() {
+        true => (0, told.rdev()),
+        false => (told.dev(), told.ino()),
+    }))
+}
+
+fn unresponsive(path: &Path) -> OpenError {
+    let (path, why) = (path.to_owned(), NoAnswer(OPENING));
+    OpenError::Unresponsive { path, why }
 }
 
 /// Which file or device that is, if anything tells.

@@ -32,8 +32,8 @@ mod spec;
 mod syncs;
 
 pub use backend::{Backend, Io};
-pub use blocking::NoAnswer;
-pub use claim::{Claim, Storage, WeakClaim};
+pub use blocking::{ANSWERING, NoAnswer, Questions};
+pub use claim::{Claim, Storage, WeakClaim, identity};
 pub use disks::{DiskId, Disks};
 pub use error::{CloseError, IoError, IoErrorKind, OpenError};
 pub use geometry::{BlockSize, Geometry};

@@ -3,18 +3,21 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::signalfd::SignalFd;
 use nvmeof_manual::Manual;
-use nvmeof_rdma::{Address, Steering};
+use nvmeof_rdma::{Address, Steering, explain};
 use nvmeof_target_core::Limits;
 use nvmeof_wire::text;
 use serde_json::{Value, json};
 
-use crate::changes::Standing;
+use crate::changes::{Standing, check_state};
 use crate::config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names, zone};
 use crate::control::{self, Bound, Shared, Turns};
 use crate::ctl::Ctl;
@@ -26,6 +29,8 @@ use crate::processors::{self, Seat};
 use crate::retry::{self, Listener, later};
 use crate::server::{ServeError, Server};
 use crate::service;
+use crate::signals;
+use crate::thread;
 use crate::top::Top;
 use crate::watch::{Exporter, Watch};
 
@@ -142,7 +147,7 @@ impl Cli {
             Command::Ctl(ctl) => ctl.run(),
             Command::Top(top) => ended(top.run()),
             Command::Import(import) => import.run(),
-            Command::Openapi => ended(openapi().map_err(|error| error.to_string())),
+            Command::Openapi => ended(openapi().map_err(|error| explain(&error))),
             Command::Manual(manual) => ended(
                 manual
                     .run(Self::command(), "8")
@@ -191,7 +196,9 @@ impl Serve {
             ready(&config, &server);
             return server.run();
         };
-        let standing = stand(&path)?;
+        let hangups = signals::take_hangups();
+        let hangups = hangups.map_err(|errno| not_started("signalfd", &errno.into()))?;
+        let standing = stand(&path, &hangups)?;
         let config = Arc::new(standing.config().clone());
         let bound = or_later(Bound::new(&config))?;
         let exporter = or_later(Exporter::bind(&config))?;
@@ -245,7 +252,7 @@ fn control_later(config: &Arc<Config>, shared: &Shared) -> Later {
     later(CONTROL, move || {
         let bound = Bound::new(&config)?;
         let serving = bound.map(|bound| bound.serve(&shared)).transpose();
-        serving.map_err(|error| config.table_error("control", "socket", &error.to_string()))
+        serving.map_err(|error| config.table_error("control", "socket", &explain(&error)))
     })
 }
 
@@ -254,20 +261,21 @@ fn metrics_later(config: &Arc<Config>, watch: &Arc<Watch>) -> Later {
     later(METRICS, move || {
         let exporter = Exporter::bind(&config)?;
         let serving = exporter.map(|exporter| exporter.serve(&watch)).transpose();
-        serving.map_err(|error| config.table_error("metrics", "listen", &error.to_string()))
+        serving.map_err(|error| config.table_error("metrics", "listen", &explain(&error)))
     })
 }
 
 fn not_started(what: &'static str, error: &io::Error) -> ServeError {
     ServeError::Start {
         what,
-        why: error.to_string(),
+        why: explain(error),
     }
 }
 
 /// Reads what is to be served. Another target may have the file of changes, and one
 /// that was killed has it until the kernel is done with its writes: that is waited for.
-fn stand(path: &Path) -> Result<Standing, ConfigError> {
+/// SIGHUP has it tried, and the configuration read, at once.
+fn stand(path: &Path, hangups: &SignalFd) -> Result<Standing, ConfigError> {
     let mut pause = retry::FIRST;
     loop {
         match Standing::read(path) {
@@ -276,7 +284,9 @@ fn stand(path: &Path) -> Result<Standing, ConfigError> {
                     tracing::warn!("waiting: {error}");
                 }
                 service::waiting(&format!("waiting: {}", error.what()), pause * 3);
-                std::thread::sleep(pause);
+                let mut fds = [PollFd::new(hangups.as_fd(), PollFlags::POLLIN)];
+                let _ = poll(&mut fds, thread::poll_timeout(Some(pause)));
+                while let Ok(Some(_)) = hangups.read_signal() {}
                 pause = (pause * 2).min(retry::LONGEST);
             }
             standing => return standing,
@@ -359,6 +369,7 @@ impl CheckConfig {
                 port.waits = listened.waits;
             }
         }
+        waiting.extend(listeners_waiting(&config)?);
         Ok(Checked {
             limits: config.limits(),
             ports,
@@ -426,6 +437,21 @@ impl CheckConfig {
         };
         println!("{}", text::Json(&outcome.to_string()));
     }
+}
+
+/// What `serve` would wait for besides namespaces and ports: the file of changes, the control
+/// socket and the address of metrics.
+///
+/// # Errors
+/// [`ConfigError`] of what it would not wait for.
+fn listeners_waiting(config: &Config) -> Result<Vec<String>, ConfigError> {
+    let mut waiting = Vec::new();
+    waiting.extend(or_later(check_state(config))?.err());
+    if config.control().socket.is_some() {
+        waiting.extend(or_later(Bound::new(config))?.err());
+    }
+    waiting.extend(or_later(Exporter::bind(config))?.err());
+    Ok(waiting.iter().map(ToString::to_string).collect())
 }
 
 /// What a good configuration does here.

@@ -33,6 +33,7 @@ mod reactor;
 mod retry;
 mod server;
 mod service;
+mod signals;
 mod source;
 mod stock;
 mod stopping;

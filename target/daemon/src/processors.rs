@@ -182,6 +182,19 @@ fn first_of(processors: &BTreeSet<usize>, count: Option<usize>) -> Result<Vec<us
     Ok(processors.iter().copied().take(count).collect())
 }
 
+/// The CPUs that this process may use. Tests name the first of these, because CPU 0 may
+/// not be among them.
+#[cfg(test)]
+pub(crate) fn usable() -> Vec<usize> {
+    let usable = Machine.allowed().unwrap_or_default();
+    usable.into_iter().collect()
+}
+
+#[cfg(test)]
+pub(crate) fn first_usable() -> usize {
+    usable().first().copied().unwrap_or(0)
+}
+
 impl Topology for Machine {
     fn allowed(&self) -> Result<BTreeSet<usize>, Errno> {
         let set = sched_getaffinity(Pid::from_raw(0))?;

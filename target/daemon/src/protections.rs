@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nvmeof_rdma::explain;
 use nvmeof_target_core::{KeptProtection, Target};
 use nvmeof_wire::Nqn;
 use serde::{Deserialize, Serialize};
@@ -91,7 +92,7 @@ fn read(path: &Path) -> Result<Book, ConfigError> {
                 protected: BTreeMap::new(),
             });
         }
-        Err(error) => return Err(wrong(format!("cannot be read: {error}"))),
+        Err(error) => return Err(wrong(format!("cannot be read: {}", explain(&error)))),
     };
     let book: Book =
         serde_json::from_slice(&bytes).map_err(|error| wrong(format!("is damaged: {error}")))?;

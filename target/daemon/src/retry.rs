@@ -10,6 +10,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nvmeof_backend::{ANSWERING, NoAnswer, Questions};
+
 use crate::config::ConfigError;
 use crate::manage::{Awaits, Manager, Waiting};
 use crate::{ports, service};
@@ -39,7 +41,9 @@ type Listeners = Vec<(&'static str, Listener)>;
 struct Turn {
     next: Instant,
     pause: Duration,
-    sign: Sign,
+    sign: Option<Sign>,
+    /// Asks for the sign: a file system that hangs holds up nothing else.
+    questions: Questions,
 }
 
 /// What can be seen of it without trying: when it is another, trying is worth it.
@@ -123,20 +127,24 @@ fn due(waiting: &[Waiting], turns: &mut BTreeMap<Awaits, Turn>, now: Instant) ->
     let addresses = ports::addresses();
     let mut due = BTreeSet::new();
     for one in waiting {
-        let sign = Sign::of(one, &addresses);
         let turn = turns.entry(one.what.clone()).or_insert_with(|| Turn {
             next: now + FIRST,
             pause: FIRST,
-            sign: sign.clone(),
+            sign: None,
+            questions: Questions::default(),
         });
-        let shows_up = turn.sign != sign;
+        // A try would not be answered either, and leave one more thread behind.
+        let Ok(sign) = Sign::of(one, &addresses, &turn.questions) else {
+            continue;
+        };
+        let shows_up = turn.sign.as_ref().is_some_and(|seen| *seen != sign);
+        turn.sign = Some(sign);
         if shows_up {
             turn.pause = FIRST / 2;
         }
         if shows_up || now >= turn.next {
             turn.pause = (turn.pause * 2).min(LONGEST);
             turn.next = now + turn.pause;
-            turn.sign = sign;
             due.insert(one.what.clone());
         }
     }
@@ -144,12 +152,18 @@ fn due(waiting: &[Waiting], turns: &mut BTreeMap<Awaits, Turn>, now: Instant) ->
 }
 
 impl Sign {
-    fn of(waiting: &Waiting, addresses: &[IpAddr]) -> Self {
-        let Some(path) = &waiting.path else {
-            return Self::Addresses(addresses.to_vec());
+    fn of(
+        waiting: &Waiting,
+        addresses: &[IpAddr],
+        questions: &Questions,
+    ) -> Result<Self, NoAnswer> {
+        let Some(path) = waiting.path.clone() else {
+            return Ok(Self::Addresses(addresses.to_vec()));
         };
-        let seen = fs::metadata(path).ok();
-        Self::File(seen.map(|it| (it.dev(), it.ino(), it.mode(), it.ctime())))
+        let name = Arc::from(path.display().to_string());
+        let seen = questions.ask(&name, ANSWERING, move || fs::metadata(path).ok())?;
+        let seen = seen.map(|it| (it.dev(), it.ino(), it.mode(), it.ctime()));
+        Ok(Self::File(seen))
     }
 }
 

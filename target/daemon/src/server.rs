@@ -1,6 +1,7 @@
 //! The whole daemon: what can never be served is found first, then reactors
 //! serve until a signal comes.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -8,11 +9,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
 use nvmeof_backend::Claim;
 use nvmeof_memory::Region;
-use nvmeof_rdma::Steering;
+use nvmeof_rdma::{Steering, explain};
 use nvmeof_target_core::metrics::Ledger;
 use nvmeof_target_core::{ModelError, Target};
 use nvmeof_uring::RingConfig;
@@ -28,6 +29,7 @@ use crate::ports::{self, Listening, Means, Port, Providers, Ready};
 use crate::processors::{self, Seat};
 use crate::retry::{Listener, Retry};
 use crate::service::{self, Watchdog};
+use crate::signals;
 use crate::stopping::{NotEnded, Patience, Stopping};
 use crate::storage::{OpenDisks, StorageError, StorageOpenError, ring_config};
 use crate::thread::{self, Clock};
@@ -133,7 +135,7 @@ fn keep_protections(
     let keeping = keeper.start(Arc::clone(mailboxes));
     keeping
         .map(Some)
-        .map_err(|error| start_error("thread", &error))
+        .map_err(|error| no_resource("thread", error))
 }
 
 /// Waits until `count` reactors started. Gives the memory of each.
@@ -191,7 +193,7 @@ impl Opened {
         let target = Target::new(config.model_of(pool.served(), &specs)?);
         let mailboxes = (0..count).map(|_| Mailbox::new());
         let mailboxes = mailboxes.collect::<Result<Arc<[Mailbox]>, _>>();
-        let mailboxes = mailboxes.map_err(|error| start_error("eventfd", &error))?;
+        let mailboxes = mailboxes.map_err(|error| no_resource("eventfd", error))?;
         let keeping = keep_protections(state, &target, &mailboxes)?;
         Ok(Self {
             seats,
@@ -226,7 +228,8 @@ impl Server {
     /// # Errors
     /// [`ServeError`]; then nothing was served.
     pub fn start(config: &Config) -> Result<Self, ServeError> {
-        let signals = take_signals()?;
+        let signals = signals::take_all();
+        let signals = signals.map_err(|errno| no_resource("signalfd", errno))?;
         let Opened {
             seats,
             remembered,
@@ -240,7 +243,7 @@ impl Server {
             keeping,
         } = Opened::open(config)?;
         let (running, count) = (config.running(), seats.len());
-        let ended = Mailbox::new().map_err(|error| start_error("eventfd", &error))?;
+        let ended = Mailbox::new().map_err(|error| no_resource("eventfd", error))?;
         let (failures, ledger) = (Failures::default(), Ledger::default());
         let stopping = Arc::<Stopping>::default();
         let (sender, started) = mpsc::channel();
@@ -333,9 +336,9 @@ impl Server {
         let (mut stopping, mut ending) = (None, false);
         let manager = Arc::clone(&self.manager);
         let _disks = DiskWatch::start(manager, self.failures.clone())
-            .map_err(|error| start_error("thread", &error))?;
+            .map_err(|error| no_resource("thread", error))?;
         let _retry = Retry::start(Arc::clone(&self.manager), listeners)
-            .map_err(|error| start_error("thread", &error))?;
+            .map_err(|error| no_resource("thread", error))?;
         let mut watchdog = Watchdog::of_service(Instant::now());
         let longest = service::longest_stop(self.drain);
         let mut patience = Patience::new(longest);
@@ -456,21 +459,14 @@ fn reload(keeper: Option<Arc<Keeper>>) {
     }
 }
 
+/// The kernel refused something that the target is made of.
+fn no_resource(what: &'static str, error: impl Into<io::Error>) -> ServeError {
+    start_error(what, &explain(&error.into()))
+}
+
 fn start_error(what: &'static str, why: &dyn std::fmt::Display) -> ServeError {
     let why = why.to_string();
     ServeError::Start { what, why }
-}
-
-/// Has SIGTERM, SIGINT and SIGHUP wait to be read instead of ending the process.
-fn take_signals() -> Result<SignalFd, ServeError> {
-    let mut set = SigSet::empty();
-    set.add(Signal::SIGTERM);
-    set.add(Signal::SIGINT);
-    set.add(Signal::SIGHUP);
-    let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-    set.thread_block()
-        .and_then(|()| SignalFd::with_flags(&set, flags))
-        .map_err(|error| start_error("signalfd", &error))
 }
 
 fn spawn(
@@ -516,7 +512,7 @@ fn spawn(
             ring.ended.send(Mail::POLL);
             Ok(ended?)
         })
-        .map_err(|error| start_error("thread", &error))
+        .map_err(|error| no_resource("thread", error))
 }
 
 /// Builds the reactor on its own thread, to which its ring belongs. Memory is
@@ -589,6 +585,7 @@ mod tests {
 
     use super::*;
     use crate::manage::Waiting;
+    use crate::processors::{first_usable, usable};
 
     /// The processors of the kernel's threads that take disk operations, as texts.
     fn sqpoll_processors() -> Vec<String> {
@@ -607,11 +604,8 @@ mod tests {
 
     #[test]
     fn threads_of_the_kernel_run_where_the_configuration_says() {
-        let allowed = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap();
-        let allowed =
-            (0..nix::sched::CpuSet::count()).filter(|core| allowed.is_set(*core).unwrap());
-        let allowed: Vec<usize> = allowed.collect();
-        let (first, last) = (allowed.first().unwrap(), allowed.last().unwrap());
+        let usable = usable();
+        let (first, last) = (usable.first().unwrap(), usable.last().unwrap());
         let text = format!(
             "[reactor]\ncores = [{first}, {first}]\n\
              [storage]\nsqpoll = true\nsqpoll_cores = [{first}, {last}]\n\
@@ -635,9 +629,11 @@ mod tests {
     }
 
     fn config(port: u16) -> Config {
+        let core = first_usable();
         let text = format!(
-            "[reactor]\ncores = [0, 0]\n[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = {port}\n\
-             provider = \"iwarp\"\n[[subsystem]]\nnqn = \"nqn.2026-11.org.example:disk\"\n\
+            "[reactor]\ncores = [{core}, {core}]\n[[port]]\ntraddr = \"127.0.0.1\"\n\
+             trsvcid = {port}\nprovider = \"iwarp\"\n[[subsystem]]\n\
+             nqn = \"nqn.2026-11.org.example:disk\"\n\
              allow_any_host = true\n\
              [[subsystem.namespace]]\nnsid = 1\npath = \"null:1M\"\n"
         );

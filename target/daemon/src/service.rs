@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use nvmeof_rdma::explain;
 use sd_notify::NotifyState;
 
 use crate::mailbox::{Mail, Mailbox};
@@ -65,7 +66,10 @@ pub(crate) fn reloading() {
 
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!("the service manager could not be told: {error}; see NOTIFY_SOCKET");
+        tracing::warn!(
+            "the service manager could not be told: {}; see NOTIFY_SOCKET",
+            explain(&error)
+        );
     }
 }
 

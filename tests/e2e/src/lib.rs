@@ -33,10 +33,12 @@ pub use control::{ask, ctl, managed};
 pub use fio::{Jobs, engine};
 pub use image::{image, pattern, same_bytes};
 pub use metrics::{exchange, over_socket, sample};
-pub use observe::{cpu_seconds, fds, is_root, own_kib, processor_time, rss_kib};
+pub use observe::{
+    cpu_seconds, fds, is_root, own_kib, processor_time, reactors_on_one_cpu, rss_kib, usable_cpus,
+};
 pub use patience::{PATIENCE, eventually};
 pub use peer::{Peer, connect, connect_capsule, request};
-pub use run::{Ended, Run, Running, binary, copy_of, runner};
+pub use run::{Ended, Run, Running, binary, copy_of, is_debug_build, runner};
 pub use setup::{HOST, NQN, Setup, free_port, own_ip, target_command};
 pub use target::Target;
 pub use work::{at_work, blocks, goes_on, nsids, works};

@@ -3,6 +3,25 @@
 use std::fs;
 use std::time::Duration;
 
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::unistd::Pid;
+
+/// The CPUs that this process and the programs that it starts may use. CPU 0 need not
+/// be among them.
+#[must_use]
+pub fn usable_cpus() -> Vec<usize> {
+    let set = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let is_set = |cpu: &usize| set.is_set(*cpu).unwrap();
+    (0..CpuSet::count()).filter(is_set).collect()
+}
+
+/// The table `[reactor]` with so many reactors on the first of these.
+#[must_use]
+pub fn reactors_on_one_cpu(count: usize) -> String {
+    let cores = vec![usable_cpus()[0]; count];
+    format!("[reactor]\ncores = {cores:?}\n")
+}
+
 /// Open file descriptors.
 #[must_use]
 pub fn fds(pid: u32) -> usize {

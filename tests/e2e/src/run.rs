@@ -18,6 +18,15 @@ pub fn binary(name: &str) -> PathBuf {
     built(name, "cargo build --release")
 }
 
+/// Whether the programs are of a debug build: cargo names the folder after its profile.
+#[must_use]
+pub fn is_debug_build() -> bool {
+    let program = binary("nvmeof");
+    program
+        .parent()
+        .is_some_and(|folder| folder.ends_with("debug"))
+}
+
 /// The runner of the benchmarks; yardsticks are beside it.
 #[must_use]
 pub fn runner() -> PathBuf {

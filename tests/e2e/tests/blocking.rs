@@ -17,7 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nvmeof_e2e::{
     NQN, PATIENCE, Run, Running, Setup, Target, at_work, ctl, eventually, goes_on, image, managed,
-    pattern, same_bytes,
+    pattern, reactors_on_one_cpu, same_bytes, target_command,
 };
 
 const MIB: usize = 1 << 20;
@@ -71,6 +71,11 @@ impl Fuse {
         self.mount.join("disk.img")
     }
 
+    /// The file as its server has it.
+    fn behind(&self) -> PathBuf {
+        self.mount.with_file_name("real").join("disk.img")
+    }
+
     fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.server.id()).unwrap();
         let _ = kill(Pid::from_raw(pid), signal);
@@ -90,8 +95,8 @@ impl Drop for Fuse {
 /// A target with one reactor: namespace 1 is a file, namespace 2 one on FUSE, on which
 /// hosts have more work than the kernel has worker threads by default.
 fn at_work_on_fuse() -> Option<(Setup, Fuse, Target, Vec<Running>)> {
-    let reactor = "[reactor]\ncores = [0]\ndrain_s = 2\n";
-    let setup = managed().head(reactor).file(4 * MIB);
+    let reactor = reactors_on_one_cpu(1) + "drain_s = 2\n";
+    let setup = managed().head(&reactor).file(4 * MIB);
     let fuse = Fuse::mount(&setup)?;
     image(&fuse.file(), 2, 4 * MIB);
     let setup = setup.namespace(&fuse.file().display().to_string(), "");
@@ -169,6 +174,48 @@ fn hung_file_system_stalls_only_its_own_namespace() {
     assert!(eventually(moved).is_some(), "{}", target.log());
     drop((busy, zeroes));
     target.must_be_well();
+    target.stop();
+}
+
+/// Neither program waits for a file system that hangs, and nothing else that is waited for
+/// does.
+#[test]
+fn hung_file_system_at_the_start_is_waited_for() {
+    let setup = managed().file(MIB);
+    let Some(fuse) = Fuse::mount(&setup) else {
+        return;
+    };
+    // The kernel knows nothing of that file yet, so even looking at it hangs.
+    fuse.signal(Signal::SIGSTOP);
+    image(&fuse.behind(), 2, MIB);
+    let third = setup.path("third.img");
+    let setup = setup.namespace(&fuse.file().display().to_string(), "");
+    let setup = setup.namespace(&third.display().to_string(), "");
+    // Ends before its folder is removed.
+    let fuse = fuse;
+    let mut check = target_command();
+    check.arg("check-config").arg(setup.config());
+    let said = String::from_utf8(Run::new(check).ok().stdout).unwrap();
+    for words in ["no answer within", "no such file"] {
+        let line = said.lines().find(|line| line.contains(words));
+        assert!(
+            line.is_some_and(|line| line.contains("would wait")),
+            "{said}"
+        );
+    }
+    let mut target = setup.start();
+    target.wait_for_log("WARN waiting for namespace 2");
+    same_bytes(&target.read(1, 0, None), &pattern(1, MIB));
+    target.wait_for_log("backing store unresponsive");
+    let new = setup.path("new");
+    image(&new, 3, MIB);
+    fs::rename(&new, &third).unwrap();
+    target.wait_for_log(&format!("namespace 3 of {NQN} is there now, and served"));
+    same_bytes(&target.read(3, 0, None), &pattern(3, MIB));
+    fuse.signal(Signal::SIGCONT);
+    let served = format!("namespace 2 of {NQN} is there now, and served");
+    target.wait_for_log(&served);
+    same_bytes(&target.read(2, 0, None), &pattern(2, MIB));
     target.stop();
 }
 

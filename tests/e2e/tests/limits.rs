@@ -157,13 +157,20 @@ fn costs_almost_nothing(setup: Setup, over: &str) {
         "{}",
         target.log()
     );
-    std::thread::sleep(Duration::from_millis(500));
-    let (from, start) = (processor_time(target.pid()), Instant::now());
-    std::thread::sleep(Duration::from_secs(10));
-    let used = processor_time(target.pid()) - from;
-    let share = used.as_secs_f64() / start.elapsed().as_secs_f64();
-    // Where the kernel does not count, it is 0.
-    assert!(share > 0.0 && share < 0.005, "{:.2} %", share * 100.0);
+    // On a busy machine it may still be at what the host asked first, or each turn may cost
+    // more because the caches are others'. Neither lasts; one that polls has more than that
+    // in every window, whatever else runs.
+    let mut shares = Vec::new();
+    let is_idle = nvmeof_e2e::eventually(|| {
+        let (from, start) = (processor_time(target.pid()), Instant::now());
+        std::thread::sleep(Duration::from_secs(10));
+        let used = processor_time(target.pid()) - from;
+        let share = used.as_secs_f64() / start.elapsed().as_secs_f64();
+        shares.push(share);
+        // Where the kernel does not count, it is 0.
+        (share > 0.0 && share < 0.005).then_some(())
+    });
+    assert!(is_idle.is_some(), "shares of a CPU: {shares:?}");
     drop(writer);
     let ended = idle.end();
     assert_eq!(ended.status, Some(0), "{ended}");

@@ -9,11 +9,11 @@
 use std::fs::{File, OpenOptions};
 use std::path::Path;
 
-use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit};
-use nix::unistd::Pid;
-use nvmeof_e2e::{Peer, Running, Setup, Target, eventually, is_root, own_kib};
+use nvmeof_e2e::{
+    Peer, Running, Setup, Target, eventually, is_debug_build, is_root, own_kib, usable_cpus,
+};
 use nvmeof_wire::fabrics::PropertyAccess;
 use nvmeof_wire::registers::{Cc, Property, PropertyValue};
 
@@ -125,18 +125,10 @@ fn ordinary_pages() {
     prctl::set_thp_disable(true).unwrap();
 }
 
-/// The cores that we may use.
-fn allowed() -> Vec<usize> {
-    let set = sched_getaffinity(Pid::from_raw(0)).unwrap();
-    (0..CpuSet::count())
-        .filter(|core| set.is_set(*core).unwrap())
-        .collect()
-}
-
 #[test]
 fn a_target_and_its_reactors() {
     ordinary_pages();
-    let cores = allowed();
+    let cores = usable_cpus();
     let one = start(&cores[..1]);
     let alone = in_use(&one);
     with_buffers("target with one reactor", each(0, alone, 1));
@@ -159,7 +151,7 @@ fn admin(target: &Target) -> (Peer, u16) {
 #[test]
 fn connections_over_iwarp() {
     ordinary_pages();
-    let mut target = start(&allowed()[..1]);
+    let mut target = start(&usable_cpus()[..1]);
     // What the first one touches stays in use for all.
     let first = admin(&target);
     let _queue = Peer::connected(target.address(), 1, first.1);
@@ -213,11 +205,15 @@ fn both_sides_of_a_connection_for_each_medium() {
         let target = setup.start();
         let (first, _pipe) = waiting(&target, &setup, medium, 1);
         let (host, before) = (settled(first.pid()), in_use(&target));
-        as_documented(
-            "nvmeof write with one I/O queue pair",
-            column,
-            each(0, host, 1),
-        );
+        // Some 200 KiB of a debug build are its own: constants with pointers in them, which
+        // the loader writes to. The document is about the released programs.
+        if !is_debug_build() {
+            as_documented(
+                "nvmeof write with one I/O queue pair",
+                column,
+                each(0, host, 1),
+            );
+        }
         let (second, _pipe) = waiting(&target, &setup, medium, 13);
         let target_side = each(before, in_use(&target), 14);
         as_documented("target, for each queue pair of a host", column, target_side);

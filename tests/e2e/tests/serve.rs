@@ -8,7 +8,7 @@
 
 use std::net::TcpListener;
 
-use nvmeof_e2e::{NQN, Run, Setup, image, same_bytes, target_command};
+use nvmeof_e2e::{NQN, Run, Setup, image, same_bytes, target_command, usable_cpus};
 
 const MIB: usize = 1 << 20;
 
@@ -274,10 +274,10 @@ fn sizes_that_do_not_fit_are_named() {
 
 #[test]
 fn two_reactors_serve_as_one() {
-    let cores = std::thread::available_parallelism().unwrap().get();
-    let cores = if cores > 1 { "[0, 1]" } else { "[0]" };
+    let mut cores = usable_cpus();
+    cores.truncate(2);
     let setup = Setup::new()
-        .head(&format!("[reactor]\ncores = {cores}"))
+        .head(&format!("[reactor]\ncores = {cores:?}"))
         .file(8 * MIB)
         .file(MIB);
     let target = setup.start();

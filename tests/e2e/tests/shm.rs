@@ -17,7 +17,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nvmeof_e2e::{
     HOST, NQN, Run, Setup, Target, binary, copy_of, ctl, eventually, fds, is_root, managed,
-    over_socket, pattern, same_bytes, works,
+    over_socket, pattern, reactors_on_one_cpu, same_bytes, works,
 };
 use tempfile::TempDir;
 
@@ -35,8 +35,8 @@ fn over_shm(run: Run, setup: &Setup) -> Run {
 /// Nobody had it at the start; hosts of other ports do not notice.
 #[test]
 fn a_port_through_shared_memory_comes_while_others_work() {
-    let head = "[reactor]\ncores = [0, 0]\n";
-    let setup = managed().head(head).provider("\"iwarp\"").file(16 * MIB);
+    let head = reactors_on_one_cpu(2);
+    let setup = managed().head(&head).provider("\"iwarp\"").file(16 * MIB);
     let mut target = setup.start();
     let other = target
         .on(1, "bench")
@@ -141,7 +141,7 @@ fn every_command_does_its_work() {
 #[test]
 fn hosts_of_two_kinds_share_a_port_and_auto_finds_the_short_way() {
     let setup = Setup::new().provider("\"auto\"").file(MIB);
-    let setup = setup.head("[reactor]\ncores = [0, 0]");
+    let setup = setup.head(&reactors_on_one_cpu(2));
     let target = setup.start();
     let read = |line: &str| {
         let run = target.on(1, "read").args("--data -").args(line);

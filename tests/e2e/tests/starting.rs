@@ -225,9 +225,58 @@ fn a_file_of_changes_that_somebody_else_has_is_waited_for() {
         line.contains("another target keeps its changes in"),
         "{line}"
     );
+    // It reads its file at each try, and a hangup is one more.
+    second.signal(Signal::SIGHUP);
+    // Not `check`, which writes the file that the target reads.
+    let mut check = target_command();
+    check.arg("check-config").arg(setup.path("target.toml"));
+    let said = String::from_utf8(Run::new(check).ok().stdout).unwrap();
+    for words in [
+        "control.state: another target keeps its changes in",
+        "control.socket: another process listens there",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
     first.kill();
     second.wait_for_log("ready: serving 1 namespace");
     second.stop();
+}
+
+#[test]
+fn check_config_lists_an_address_of_metrics_that_is_taken() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let taken = listener.local_addr().unwrap();
+    for (address, words) in [
+        (taken.to_string(), "is in use"),
+        (
+            "[fe80::1%nosuch0]:9400".to_owned(),
+            "the interface of [fe80::1%nosuch0]:9400 is not there",
+        ),
+    ] {
+        let setup = Setup::new().head(&format!("[metrics]\nlisten = \"{address}\""));
+        let said = String::from_utf8(check(&setup).ok().stdout).unwrap();
+        let line = said.lines().find(|line| line.contains("metrics.listen"));
+        let line = line.unwrap_or_else(|| panic!("{said}"));
+        assert!(
+            line.contains("would wait") && line.contains(words),
+            "{said}"
+        );
+    }
+}
+
+/// Given on the command line, it keeps its name until it is there.
+#[test]
+fn absent_interface_is_waited_for_by_its_name() {
+    let setup = Setup::new();
+    let mut command = target_command();
+    let listen = "[fe80::1%nosuch0]:4420";
+    command.args(["serve", "--namespace", "ram:1M", "--listen", listen]);
+    let mut target = setup.start_anyhow_as(&mut command);
+    let line = target.wait_for_log("WARN waiting for port");
+    let words = format!("port {listen}: ");
+    assert!(line.contains(&words), "{line}");
+    assert!(line.contains("fe80::1%nosuch0 is not there"), "{line}");
+    target.stop();
 }
 
 #[test]

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use nvmeof_e2e::{
-    NQN, Run, Setup, Target, copy_of, eventually, fds, is_root, pattern, same_bytes,
-    target_command, works,
+    NQN, Run, Setup, Target, copy_of, eventually, fds, is_root, pattern, reactors_on_one_cpu,
+    same_bytes, target_command, works,
 };
 use tempfile::TempDir;
 
@@ -34,7 +34,7 @@ fn served() -> (Setup, TempDir, PathBuf) {
 fn every_command_does_its_work() {
     let (setup, _folder, path) = served();
     // Beside the default: reactors that share the socket.
-    let setup = setup.head("[reactor]\ncores = [0, 0]").file(16 * MIB);
+    let setup = setup.head(&reactors_on_one_cpu(2)).file(16 * MIB);
     let mut target = setup.start();
     let socket = format!("unix:{}", path.display());
     let line = target.lines(&["port unix:", &socket, "for this host"]);

@@ -217,7 +217,14 @@ impl Verbs {
         // time ago, is kept until one is found that is new.
         let mut taken = Vec::new();
         loop {
-            let region = MemoryRegion::remote(domain.pd(), local.region(), piece, rights);
+            #[allow(
+                unsafe_code,
+                reason = "the buffer is the provider's until it is closed"
+            )]
+            // SAFETY: the part of `buf` in view, or nothing of it; the caller keeps it with
+            // the way that is returned, which is closed before anybody gets it back.
+            let region =
+                unsafe { MemoryRegion::remote(domain.pd(), local.region(), piece, rights) };
             let region = match region {
                 Ok(region) => region,
                 Err(error) => {

@@ -141,7 +141,11 @@ impl Verbs {
     fn take_cm_events(&mut self, events: &mut Vec<Event>) -> bool {
         let mut any = false;
         for _ in 0..CM_EVENTS {
-            match self.channel.take() {
+            #[allow(unsafe_code, reason = "the channel's events are taken here alone")]
+            // SAFETY: ids and queue pairs of this channel are destroyed by this provider,
+            // which is borrowed.
+            let taken = unsafe { self.channel.take() };
+            match taken {
                 Ok(Some(event)) => {
                     any = true;
                     self.on_cm_event(&event, events);

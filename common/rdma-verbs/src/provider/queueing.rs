@@ -206,7 +206,15 @@ pub(super) fn post_recvs(conn: &mut Conn) -> io::Result<()> {
     let Some(link) = &mut conn.link else {
         return Ok(());
     };
-    link.recv_chain.post(&conn.cm)
+    #[allow(
+        unsafe_code,
+        reason = "the buffers are the provider's until they complete"
+    )]
+    // SAFETY: each receive names the buffer that `conn.recvs` keeps under its number. It is
+    // given back when it completed, or the queue pair is gone.
+    unsafe {
+        link.recv_chain.post(&conn.cm)
+    }
 }
 
 fn post_sends(conn: &mut Conn) -> io::Result<()> {
@@ -217,7 +225,17 @@ fn post_sends(conn: &mut Conn) -> io::Result<()> {
     // their own. Every chain has one, so a queue never fills up with work
     // that raises none.
     link.send_chain.signal_last();
-    link.send_chain.post(&conn.cm)
+    #[allow(
+        unsafe_code,
+        reason = "the buffers are the provider's until they complete"
+    )]
+    // SAFETY: each request names buffers that `conn.sends` keeps under its number until it
+    // completed or the queue pair is gone (`chain`); what a bind opens is a buffer that the
+    // provider keeps until it is withdrawn. Windows are those of this provider, which is
+    // used by one thread.
+    unsafe {
+        link.send_chain.post(&conn.cm)
+    }
 }
 
 /// Writes down the caller's work and chains it.
@@ -448,7 +466,13 @@ fn read_sink(adapters: &[Option<Adapter>], link: &Link, local: &Buf) -> io::Resu
         named: None,
     };
     let rights = Rights::REMOTE_WRITE;
-    let opened = MemoryRegion::remote(domain.pd(), region.region(), piece, rights)?;
+    #[allow(
+        unsafe_code,
+        reason = "the buffer is the provider's until it is closed"
+    )]
+    // SAFETY: the caller keeps `local`, of which that is the part in view, with what is
+    // returned, and closes that first.
+    let opened = unsafe { MemoryRegion::remote(domain.pd(), region.region(), piece, rights) }?;
     let segment = Segment {
         addr: opened.name_of(local.region_offset()),
         len: u32::try_from(local.len()).map_err(|_| unknown())?,

@@ -90,7 +90,6 @@ impl Verbs {
         let Some(adapter) = self.adapters.iter_mut().flatten().find(of) else {
             return Err((PostError::Closed, buf));
         };
-        let room = adapter.shared.as_ref().and_then(|domain| domain.room(&buf));
         let Some(receives) = &mut adapter.receives else {
             return Err((PostError::Closed, buf));
         };
@@ -98,11 +97,12 @@ impl Verbs {
             let depth = receives.is.entries;
             return Err((PostError::QueueFull { depth }, buf));
         }
-        let Some(room) = room.filter(|_| registered) else {
+        let domain = adapter.shared.as_ref();
+        let Some(domain) = domain.filter(|domain| registered && domain.room(&buf).is_some()) else {
             return Err((PostError::NotRegistered, buf));
         };
         // At once, as receives of a queue pair are.
-        receives.post(tag, buf, room).map_err(|(error, buf)| {
+        receives.post(tag, buf, domain).map_err(|(error, buf)| {
             tracing::warn!(
                 device = adapter.name,
                 "a shared receive is refused: {error}"

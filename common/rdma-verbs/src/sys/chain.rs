@@ -213,7 +213,13 @@ impl SendChain {
     }
 
     /// Posts what is in the chain, which is empty then.
-    pub(crate) fn post(&mut self, id: &CmId) -> io::Result<()> {
+    ///
+    /// # Safety
+    /// Until each request completes, or the queue pair is destroyed:
+    /// * no reference exists to the memory that its segments name, and nothing else writes it;
+    /// * memory that a bind opens is the peer's, until its key is invalidated;
+    /// * no other chain has a bind of the same window meanwhile.
+    pub(crate) unsafe fn post(&mut self, id: &CmId) -> io::Result<()> {
         let count = std::mem::take(&mut self.count);
         if count == 0 {
             return Ok(());
@@ -229,7 +235,7 @@ impl SendChain {
             // SAFETY: the queue pair exists; the requests are linked up to the
             // last, whose successor is null; segments, inline bytes, windows
             // and regions they name are owned by this chain, and what the
-            // segments name is kept by the caller until it completes.
+            // segments name is the device's as the caller promises.
             unsafe { ibv_post_send(qp, first, &raw mut bad) }
         });
         for (window, _, key) in self.named.drain(..) {
@@ -385,7 +391,11 @@ impl RecvChain {
     }
 
     /// Posts what is in the chain, which is empty then.
-    pub(crate) fn post(&mut self, id: &CmId) -> io::Result<()> {
+    ///
+    /// # Safety
+    /// Until each receive completes, or the queue pair is destroyed, no reference exists to
+    /// the memory that its segment names, and nothing else writes it.
+    pub(crate) unsafe fn post(&mut self, id: &CmId) -> io::Result<()> {
         self.hand_over(|first, bad| {
             id.with_qp(|qp| {
                 // SAFETY: as in `SendChain::post`.
@@ -395,7 +405,10 @@ impl RecvChain {
     }
 
     /// Posts what is in the chain to a shared queue.
-    pub(crate) fn post_shared(&mut self, srq: &SharedReceiveQueue) -> io::Result<()> {
+    ///
+    /// # Safety
+    /// As of [`post`](Self::post), until the shared queue is destroyed.
+    pub(crate) unsafe fn post_shared(&mut self, srq: &SharedReceiveQueue) -> io::Result<()> {
         self.hand_over(|first, bad| {
             // SAFETY: as in `SendChain::post`; the queue exists.
             Ok(unsafe { ibv_post_srq_recv(srq.raw(), first, bad) })

@@ -97,10 +97,12 @@ impl EventChannel {
         unsafe { BorrowedFd::borrow_raw(fields.fd) }
     }
 
-    /// Takes the next event, if the descriptor does not wait. Only one thread
-    /// at a time may take events of a channel and destroy ids of it: the
-    /// library handles an event with the id's queue pair.
-    pub(crate) fn take(self: &Arc<Self>) -> io::Result<Option<CmEvent>> {
+    /// Takes the next event, if the descriptor does not wait.
+    ///
+    /// # Safety
+    /// No other thread takes events of this channel meanwhile, or destroys queue pairs of its
+    /// ids: the library handles an event with the id's queue pair.
+    pub(crate) unsafe fn take(self: &Arc<Self>) -> io::Result<Option<CmEvent>> {
         let mut raw: *mut rdma_cm_event = std::ptr::null_mut();
         // SAFETY: a place for a pointer.
         let result = unsafe { (self.functions.rdma_get_cm_event)(self.raw(), &raw mut raw) };
@@ -123,13 +125,15 @@ impl EventChannel {
     fn read(self: &Arc<Self>, event: &rdma_cm_event) -> CmEvent {
         let kind = kind_of(event.event);
         let (id, request) = if kind == CmEventKind::ConnectRequest {
-            let request = NonNull::new(event.id).map(|raw| CmId::of(raw, self));
+            let request = NonNull::new(event.id);
+            // SAFETY: the library made the id for this event, and nobody else has it.
+            let request = request.map(|raw| unsafe { CmId::of(raw, self) });
             (event.listen_id, request)
         } else {
             (event.id, None)
         };
-        // SAFETY: an event names an id that exists: this channel's ids are
-        // destroyed by the thread that takes its events.
+        // SAFETY: an event names an id that exists until the event is acknowledged,
+        // which destroying the id waits for (rdma_ack_cm_event(3)).
         let fields = unsafe { &*id };
         let mut read = CmEvent {
             kind,

@@ -95,11 +95,15 @@ impl CmId {
         };
         check(result)?;
         let raw = NonNull::new(raw).ok_or_else(last_error)?;
-        Ok(Self::of(raw, channel))
+        // SAFETY: made above.
+        Ok(unsafe { Self::of(raw, channel) })
     }
 
     /// The owner of an id that the library made.
-    pub(super) fn of(raw: NonNull<rdma_cm_id>, channel: &Arc<EventChannel>) -> Self {
+    ///
+    /// # Safety
+    /// The id exists, belongs to `channel`, and has no other owner.
+    pub(super) unsafe fn of(raw: NonNull<rdma_cm_id>, channel: &Arc<EventChannel>) -> Self {
         Self {
             raw,
             channel: Arc::clone(channel),
@@ -120,9 +124,11 @@ impl CmId {
 
     /// Sets the token that events of this id carry.
     pub(crate) fn set_token(&mut self, token: u64) {
-        // SAFETY: as in `fields`; borrowed mutably.
-        let fields = unsafe { self.raw.as_mut() };
-        fields.context = as_context(token);
+        // SAFETY: the id exists until this is dropped. The field alone, because another
+        // thread may be in a call (`connect_elsewhere`), which does not touch it.
+        let place = unsafe { &raw mut (*self.raw.as_ptr()).context };
+        // SAFETY: as above; borrowed mutably.
+        unsafe { place.write(as_context(token)) };
     }
 
     /// The device, once the address or the route decided.
@@ -225,6 +231,13 @@ impl CmId {
     pub(crate) fn create_qp(&mut self, parts: &QpParts, sizes: QpSizes) -> io::Result<u32> {
         let QpParts { pd, cq, drawn } = parts;
         let drawn = drawn.as_ref();
+        // The library compares the domain alone, and drivers trust the rest.
+        let device = pd.context().key();
+        let is_other = |key: ContextKey| key != device;
+        let drawn_of = drawn.map(|drawn| [drawn.cq.context().key(), drawn.srq.context().key()]);
+        if is_other(cq.context().key()) || drawn_of.into_iter().flatten().any(is_other) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let mut attr = ibv_qp_init_attr {
             qp_context: std::ptr::null_mut(),
             send_cq: cq.raw(),
@@ -240,8 +253,8 @@ impl CmId {
             qp_type: ibv_qp_type::IBV_QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: domain and queues exist and are kept below; the library
-        // checks that they are of the id's device.
+        // SAFETY: domain and queues exist, are of one device and are kept
+        // below; the library checks that the domain is of the id's device.
         let result =
             unsafe { (self.functions.rdma_create_qp)(self.raw.as_ptr(), pd.raw(), &raw mut attr) };
         check(result)?;

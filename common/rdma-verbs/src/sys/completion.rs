@@ -115,6 +115,10 @@ impl CompletionQueue {
         }))
     }
 
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.channel.context
+    }
+
     pub(super) fn raw(&self) -> *mut ibv_cq {
         self.raw.as_ptr()
     }

@@ -105,8 +105,14 @@ impl Context {
 
     /// A device that is no device: for tests that replace the functions which
     /// would look at it.
+    ///
+    /// # Safety
+    /// `raw` is an open device, or none of `functions` looks at it.
     #[cfg(test)]
-    pub(super) fn with_functions(raw: NonNull<ibv_context>, functions: &'static Functions) -> Self {
+    pub(super) unsafe fn with_functions(
+        raw: NonNull<ibv_context>,
+        functions: &'static Functions,
+    ) -> Self {
         Self { raw, functions }
     }
 

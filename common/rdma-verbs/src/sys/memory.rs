@@ -3,6 +3,7 @@
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use nvmeof_memory::Region;
 use nvmeof_rdma::Rights;
@@ -101,7 +102,11 @@ impl MemoryRegion {
     }
 
     /// Registers a piece of memory that a peer may reach with `rights`.
-    pub(crate) fn remote(
+    ///
+    /// # Safety
+    /// Until it is closed no reference exists to that piece, and nothing else writes it, as
+    /// far as `rights` let the peer read or write it.
+    pub(crate) unsafe fn remote(
         pd: &Arc<ProtectionDomain>,
         region: &Region,
         piece: Piece,
@@ -140,8 +145,8 @@ impl MemoryRegion {
         let functions = pd.context().functions();
         let raw = match piece.named {
             // SAFETY: the bytes lie in the region, which stays mapped as long
-            // as the registration; only what is lent to the device through
-            // work requests or exposed to a peer is touched.
+            // as the registration. They are touched as work requests or
+            // exposures say, whose callers promise that this is allowed.
             Some(named) => unsafe {
                 (functions.ibv_reg_mr_iova)(pd.raw(), addr, piece.len, named, access)
             },
@@ -259,8 +264,9 @@ pub(crate) struct MemoryWindow {
 
 // SAFETY: libibverbs may be called from any thread.
 unsafe impl Send for MemoryWindow {}
-// SAFETY: the key, the one field that changes, is read and written by the
-// thread that drives the queue pair only: a window is never used by two.
+// SAFETY: the key, the one field that changes, is read and written atomically
+// here. The driver reads it when a bind is posted, of which there is one at a
+// time (`SendChain::post`).
 unsafe impl Sync for MemoryWindow {}
 
 impl MemoryWindow {
@@ -286,19 +292,20 @@ impl MemoryWindow {
 
     /// The key it has now.
     pub(crate) fn key(&self) -> u32 {
+        self.place().load(Ordering::Relaxed)
+    }
+
+    fn place(&self) -> &AtomicU32 {
         // SAFETY: allocated until this is dropped.
-        let key = unsafe { &raw const (*self.raw.as_ptr()).rkey };
-        // SAFETY: as above.
-        unsafe { key.read() }
+        let place = unsafe { &raw mut (*self.raw.as_ptr()).rkey };
+        // SAFETY: as above; it is aligned, and read and written here alone.
+        unsafe { AtomicU32::from_ptr(place) }
     }
 
     /// Notes the key that a bind gave it. Drivers read the field when the next
     /// bind is posted.
     pub(super) fn set_key(&self, key: u32) {
-        // SAFETY: allocated until this is dropped.
-        let place = unsafe { &raw mut (*self.raw.as_ptr()).rkey };
-        // SAFETY: as above; no reference to the field exists.
-        unsafe { place.write(key) };
+        self.place().store(key, Ordering::Relaxed);
     }
 }
 
@@ -338,7 +345,7 @@ impl Drop for MemoryWindow {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicI32, Ordering};
+    use std::sync::atomic::AtomicI32;
 
     use nvmeof_memory::{Pages, Pool, PoolLayout};
 
@@ -387,7 +394,8 @@ mod tests {
             ..*functions().ok()?
         };
         let functions = Box::leak(Box::new(functions));
-        let context = Context::with_functions(NonNull::dangling(), functions);
+        // SAFETY: the functions that would look at it are replaced.
+        let context = unsafe { Context::with_functions(NonNull::dangling(), functions) };
         ProtectionDomain::new(&Arc::new(context)).ok()
     }
 

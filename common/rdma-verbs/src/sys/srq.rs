@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::raw::{ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
-use super::{CompletionQueue, ProtectionDomain, check, last_error};
+use super::{CompletionQueue, Context, ProtectionDomain, check, last_error};
 
 /// A queue of receives that queue pairs draw from.
 #[derive(Debug)]
@@ -78,6 +78,10 @@ impl SharedReceiveQueue {
         // SAFETY: called once; queue pairs made with it hold it, so there are
         // none any more, or the call fails.
         check(unsafe { (self.pd.context().functions().ibv_destroy_srq)(self.raw()) })
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        self.pd.context()
     }
 
     pub(super) fn raw(&self) -> *mut ibv_srq {

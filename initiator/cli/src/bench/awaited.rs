@@ -16,8 +16,10 @@ use crate::failure::Failure;
 /// Measures; shows no progress, since nothing but the work is to run.
 pub(super) fn run(args: &args::Bench) -> Result<Tally, Failure> {
     let runtime = Builder::new_current_thread().enable_all().build();
-    let runtime =
-        runtime.map_err(|error| Failure::new(format!("cannot start a runtime: {error}")))?;
+    let runtime = runtime.map_err(|error| {
+        let why = nvmeof_rdma::explain(&error);
+        Failure::new(format!("cannot start a runtime: {why}"))
+    })?;
     runtime.block_on(measure(args))
 }
 

@@ -493,8 +493,8 @@ impl AdminFile {
     /// # Errors
     /// [`ConfigError`] names file, line and key.
     pub(super) fn read(file: &Path) -> Result<(Arc<Self>, Config), ConfigError> {
-        let text = std::fs::read_to_string(file)
-            .map_err(|error| ConfigError::plain(file, format!("cannot be read: {error}")))?;
+        let text = std::fs::read_to_string(file);
+        let text = text.map_err(|error| ConfigError::unreadable(file, &error))?;
         let config = Config::parse(file, text.clone())?;
         let path = file.to_path_buf();
         Ok((Arc::new(Self { path, text }), config))

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use nix::unistd::{Uid, User};
+use nvmeof_rdma::explain;
 
 use super::store::with_ending;
 use crate::config::{Config, ConfigError};
@@ -33,16 +34,7 @@ impl Lock {
     pub(super) fn take(state: &Path, config: &Config) -> Result<Option<Self>, ConfigError> {
         match hold(state) {
             Ok(Some(file)) => Ok(Some(Self { _file: file })),
-            Ok(None) => {
-                let what = format!(
-                    "another target keeps its changes in {}; stop that one, or give this one a \
-                     file of its own",
-                    state.display()
-                );
-                // One that was killed keeps it until the kernel is done with its writes.
-                let told = config.table_error("control", "state", &what);
-                Err(told.passing(true))
-            }
+            Ok(None) => Err(taken(state, config)),
             // Nothing can be saved there either, which is told when it is tried.
             Err(error) => {
                 tracing::warn!("{}", unlocked(state, &error));
@@ -52,12 +44,39 @@ impl Lock {
     }
 }
 
+/// Says whether another target has the file of changes, and leaves nothing behind: a file
+/// made here could keep the target's user out.
+pub(super) fn is_free(state: &Path, config: &Config) -> Result<(), ConfigError> {
+    let mut options = OpenOptions::new();
+    let options = options.read(true).custom_flags(OFlag::O_NOFOLLOW.bits());
+    let Ok(file) = options.open(beside(state)) else {
+        return Ok(());
+    };
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => Err(taken(state, config)),
+        _ => Ok(()),
+    }
+}
+
+/// Another target has it. One that was killed does until the kernel is done with its
+/// writes.
+fn taken(state: &Path, config: &Config) -> ConfigError {
+    let what = format!(
+        "another target keeps its changes in {}; stop that one, or give this one a file of its \
+         own",
+        state.display()
+    );
+    let told = config.table_error("control", "state", &what);
+    told.passing(true)
+}
+
 /// What is said of a lock that cannot be had.
 fn unlocked(state: &Path, error: &io::Error) -> String {
     let path = beside(state);
     let what = format!(
-        "{}: nothing keeps a second target from the changes: {error}",
-        path.display()
+        "{}: nothing keeps a second target from the changes: {}",
+        path.display(),
+        explain(error)
     );
     // A target that somebody else ran leaves its lock behind.
     match std::fs::symlink_metadata(&path) {

@@ -28,7 +28,7 @@ pub(crate) use edit::{Edit, NamespaceAdd};
 pub(crate) use effective::Aside;
 pub(crate) use keeper::{Keeper, Stalled};
 pub(crate) use resize::Resize;
-pub(crate) use start::Standing;
+pub(crate) use start::{Standing, check_state};
 #[cfg(test)]
 pub(crate) use store::{Files, Real};
 pub(crate) use store::{Readers, replace, with_ending};

@@ -8,7 +8,7 @@ use super::effective::{AdminFile, Aside, Base, Effective};
 use super::keeper::{Keeper, Kept, Places};
 use super::lock::Lock;
 use super::state::State;
-use super::{broken, store};
+use super::{broken, lock, store};
 use crate::config::{Config, ConfigError};
 use crate::protections;
 use crate::server::{ServeError, Server};
@@ -17,6 +17,19 @@ use crate::server::{ServeError, Server};
 pub(crate) struct Standing {
     places: Places,
     kept: Kept,
+}
+
+/// Whether a target that serves `config` could read its changes, and keep them.
+///
+/// # Errors
+/// [`ConfigError`] as [`Standing::read`] gives it: another target has them, or they cannot be
+/// read.
+pub(crate) fn check_state(config: &Config) -> Result<(), ConfigError> {
+    let Some(path) = config.control().state.as_deref() else {
+        return Ok(());
+    };
+    let _ = State::load(path)?;
+    lock::is_free(path, config)
 }
 
 impl Standing {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use nvmeof_rdma::explain;
 use serde::{Deserialize, Serialize};
 
 use super::edit::Edit;
@@ -50,7 +51,7 @@ impl State {
         match std::fs::read(path) {
             Ok(bytes) => Self::parse(path, &bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::new()),
-            Err(error) => Err(wrong(path, &format!("cannot be read: {error}"))),
+            Err(error) => Err(wrong(path, &format!("cannot be read: {}", explain(&error)))),
         }
     }
 

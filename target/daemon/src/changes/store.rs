@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fc
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
+use nvmeof_rdma::explain;
 
 /// What a file system is asked for, so that a test can pull the plug.
 pub(crate) trait Files {
@@ -128,8 +129,9 @@ pub(crate) fn sweep(path: &Path) {
         if is_ours && let Err(error) = fs::remove_file(entry.path()) {
             let path = entry.path();
             tracing::warn!(
-                "{}: a leftover that cannot be removed: {error}",
-                path.display()
+                "{}: a leftover that cannot be removed: {}",
+                path.display(),
+                explain(&error)
             );
         }
     }
@@ -184,7 +186,10 @@ impl<F: Files + ?Sized> Drop for Pending<'_, F> {
 }
 
 fn about(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+    io::Error::new(
+        error.kind(),
+        format!("{}: {}", path.display(), explain(error)),
+    )
 }
 
 /// Gives `file` owner, group and mode of the `old` one, as far as we may.

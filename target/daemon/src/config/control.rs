@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use nix::unistd::Group;
+use nvmeof_rdma::explain;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -107,7 +108,8 @@ impl RawControl {
                 "control.group: there is no group {name:?}; `getent group` shows those there are"
             ))),
             Err(error) => Err(wrong(format!(
-                "control.group: {name:?} cannot be looked up: {error}"
+                "control.group: {name:?} cannot be looked up: {}",
+                explain(&error.into())
             ))),
         }
     }

@@ -1,7 +1,10 @@
 //! What is wrong with a configuration, and where.
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
+
+use nvmeof_rdma::explain;
 
 use super::places::{self, Found};
 use super::{SETTINGS, SettingsFile};
@@ -45,6 +48,11 @@ impl ConfigError {
             what,
             passing: false,
         }
+    }
+
+    /// The file cannot be read.
+    pub(crate) fn unreadable(path: &Path, error: &io::Error) -> Self {
+        Self::plain(path, format!("cannot be read: {}", explain(error)))
     }
 
     /// About the command line.

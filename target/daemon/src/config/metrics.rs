@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 
+use nvmeof_rdma::Address;
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::provider::Wrong;
+use super::zone;
 
 /// Where others may ask how the target is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,7 +32,8 @@ impl RawMetrics {
     pub(super) fn to_config(&self) -> Result<MetricsConfig, Wrong> {
         let listen = self.listen.as_ref().map(|listen| {
             let text = listen.get_ref();
-            text.parse().map_err(|_| Wrong {
+            let address = zone::parse(text).ok().and_then(Address::socket_addr);
+            address.ok_or_else(|| Wrong {
                 at: Some(listen.span().start),
                 what: format!(
                     "metrics.listen = {text:?}: must be an address and a port, \"127.0.0.1:9400\" \
@@ -58,7 +61,11 @@ mod tests {
         assert_eq!(read(""), Ok(None));
         let listen = read("listen = \"[::1]:9400\"").unwrap().unwrap();
         assert_eq!((listen.port(), listen.is_ipv6()), (9400, true));
-        for bad in ["127.0.0.1", ":9400", "localhost:9400", ""] {
+        let listen = read("listen = \"[fe80::1%absent0]:9400\"")
+            .unwrap()
+            .unwrap();
+        assert_eq!(zone::traddr(listen), "fe80::1%absent0");
+        for bad in ["127.0.0.1", ":9400", "localhost:9400", "", "unix:/a"] {
             let what = read(&format!("listen = \"{bad}\"")).unwrap_err();
             assert!(
                 what.starts_with(&format!("metrics.listen = \"{bad}\": must be")),

@@ -121,8 +121,8 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names file, line and key.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigError::plain(path, format!("cannot be read: {error}")))?;
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|error| ConfigError::unreadable(path, &error))?;
         Self::parse(path, text)
     }
 

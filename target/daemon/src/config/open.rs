@@ -1,8 +1,6 @@
 //! Opening what a configuration names.
 
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-
-use nvmeof_backend::{BlockSize, Claim, Geometry, Hints, OpenError, Spec};
+use nvmeof_backend::{BlockSize, Claim, Geometry, Hints, OpenError, Spec, identity};
 use nvmeof_target_core::{Model, NamespaceSpec, NamespaceState, PortSpec, Preferred};
 use toml::Spanned;
 
@@ -165,7 +163,8 @@ impl Config {
     /// Opens and locks what namespace number `at` wants; `files` are those that others of
     /// the configuration have.
     fn take(&self, at: usize, wanted: &Wanted, files: &mut Files) -> Result<Claim, ConfigError> {
-        if !files.add(&wanted.spec) {
+        let is_free = files.add(&wanted.spec);
+        if !is_free.map_err(|error| self.disk_error(at, &error))? {
             let what = format!(
                 "{}: another namespace of this configuration is served from the same file or \
                  device; name another one, or serve both read-only",
@@ -273,28 +272,19 @@ struct Files {
 impl Files {
     /// One more namespace is served from that. False when another one is already, and
     /// one of the two may write.
-    fn add(&mut self, spec: &Spec) -> bool {
-        let Some(file) = identity(spec) else {
-            return true;
+    fn add(&mut self, spec: &Spec) -> Result<bool, OpenError> {
+        let Spec::File { path, .. } = spec else {
+            return Ok(true);
+        };
+        let Some(file) = identity(path)? else {
+            return Ok(true);
         };
         let readonly = spec.readonly();
         let clashes = |(other, reads): &(_, bool)| *other == file && !(*reads && readonly);
         let is_free = !self.taken.iter().any(clashes);
         self.taken.push((file, readonly));
-        is_free
+        Ok(is_free)
     }
-}
-
-/// Which file or block device it is, by whatever path it is named.
-fn identity(spec: &Spec) -> Option<(u64, u64)> {
-    let Spec::File { path, .. } = spec else {
-        return None;
-    };
-    let metadata = std::fs::metadata(path).ok()?;
-    Some(match metadata.file_type().is_block_device() {
-        true => (0, metadata.rdev()),
-        false => (metadata.dev(), metadata.ino()),
-    })
 }
 
 fn block_size(raw: &RawNamespace) -> Option<BlockSize> {

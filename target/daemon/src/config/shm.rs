@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use nix::unistd::User;
+use nvmeof_rdma::explain;
 use nvmeof_rdma_shm::{ShmConfig, own_folder};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
@@ -95,7 +96,10 @@ impl RawUser {
             Ok(None) => Err(format!(
                 "shm.users: there is no user {name:?}; `getent passwd` shows those there are"
             )),
-            Err(error) => Err(format!("shm.users: {name:?} cannot be looked up: {error}")),
+            Err(error) => {
+                let why = explain(&error.into());
+                Err(format!("shm.users: {name:?} cannot be looked up: {why}"))
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use std::path::Path;
 use nvmeof_target_core::OfPort;
 
 use super::*;
+use crate::processors::first_usable;
 
 const GOOD: &str = r#"[[port]]
 traddr = "127.0.0.1"
@@ -494,7 +495,8 @@ fn reactors_are_counted_or_placed() {
 #[test]
 fn a_processor_that_is_not_there_is_told_with_its_line() {
     let config = parse(&format!(
-        "[reactor]\ndrain_s = 1\ncores = [0, 1023]\n{GOOD}"
+        "[reactor]\ndrain_s = 1\ncores = [{}, 1023]\n{GOOD}",
+        first_usable()
     ))
     .unwrap();
     let error = crate::place(&config, &[]).unwrap_err().to_string();
@@ -535,6 +537,7 @@ fn threads(idle_ms: u64, cores: &[usize]) -> Option<Sqpoll> {
 
 #[test]
 fn processors_for_threads_of_the_kernel_that_are_wrong_are_told_with_their_line() {
+    let not_there = format!("sqpoll = true\nsqpoll_cores = [{}, 1023]", first_usable());
     for (text, line, words) in [
         ("\nsqpoll_cores = [0]", 3, "sqpoll = true"),
         (
@@ -548,11 +551,7 @@ fn processors_for_threads_of_the_kernel_that_are_wrong_are_told_with_their_line(
             3,
             "must be a processor",
         ),
-        (
-            "sqpoll = true\nsqpoll_cores = [0, 1023]",
-            3,
-            "processor 1023 is not there",
-        ),
+        (&not_there, 3, "processor 1023 is not there"),
     ] {
         let config = parse(&format!("[storage]\n{text}\n{GOOD}"));
         let error = config.and_then(|config| crate::place(&config, &[]));

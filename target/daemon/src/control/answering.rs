@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::serve::Listener;
+use nvmeof_rdma::explain;
 use tokio::sync::oneshot;
 
 use super::{Bounds, serve};
@@ -48,7 +49,7 @@ impl Answering {
                             () = serve(listener, router, bounds) => {}
                             _ = stopped => {}
                         },
-                        Err(error) => tracing::error!("the {name} socket: {error}"),
+                        Err(error) => tracing::error!("the {name} socket: {}", explain(&error)),
                     }
                 });
                 runtime.shutdown_timeout(LAST);

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::object::edits;
 use crate::changes::{Aside, Edit};
 
 /// A whole configuration.
@@ -22,6 +23,7 @@ pub(crate) struct DocumentIn {
 #[serde(deny_unknown_fields)]
 pub(crate) struct EditsIn {
     /// All of them are made, one after the other, or none is.
+    #[serde(deserialize_with = "edits")]
     pub(crate) edits: Vec<Edit>,
     /// Whether to tell only what they would change.
     #[serde(default)]
@@ -33,6 +35,7 @@ pub(crate) struct EditsIn {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ForgetIn {
     /// All of them go, or none.
+    #[serde(deserialize_with = "edits")]
     pub(crate) edits: Vec<Edit>,
 }
 

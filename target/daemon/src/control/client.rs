@@ -9,6 +9,7 @@ use axum::http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use nvmeof_rdma::explain;
 use serde_json::Value;
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
@@ -168,6 +169,6 @@ fn cause(error: &io::Error) -> String {
         io::ErrorKind::PermissionDenied => "permission denied; become the target's user, root, or \
              one of the group of control.group"
             .to_owned(),
-        _ => error.to_string(),
+        _ => explain(error),
     }
 }

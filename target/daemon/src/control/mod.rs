@@ -7,6 +7,7 @@ mod answering;
 mod api;
 mod client;
 mod fault;
+mod object;
 mod openapi;
 mod routes;
 mod serve;
@@ -19,7 +20,9 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
 use axum::Router;
+use nix::errno::Errno;
 use nix::unistd::{Gid, chown};
+use nvmeof_rdma::explain;
 use nvmeof_socket_file::SocketFile;
 use socket2::{Domain, Socket, Type};
 
@@ -88,7 +91,7 @@ impl Bound {
                 io::ErrorKind::AddrInUse => {
                     "another process listens there; stop it or choose another path".to_owned()
                 }
-                _ => error.to_string(),
+                _ => explain(&error),
             };
             config
                 .table_error("control", "socket", &what)
@@ -113,8 +116,8 @@ impl Bound {
     }
 }
 
-/// Whether a listener that failed so may succeed later: its address or folder is not
-/// there yet, or somebody else has it.
+/// Whether a listener that failed so may succeed later: its address, interface or folder is
+/// not there yet, or somebody else has it.
 pub(crate) fn may_pass(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -124,7 +127,7 @@ pub(crate) fn may_pass(error: &io::Error) -> bool {
             | io::ErrorKind::PermissionDenied
             | io::ErrorKind::ReadOnlyFilesystem
             | io::ErrorKind::StorageFull
-    )
+    ) || error.raw_os_error() == Some(Errno::ENODEV as i32)
 }
 
 fn bind(config: &ControlConfig) -> io::Result<Bound> {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use axum::http::{Method, StatusCode};
 use clap::{Args, Subcommand, ValueEnum};
 use nvmeof_backend::parse_size;
+use nvmeof_rdma::explain;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -300,7 +301,7 @@ impl Ctl {
             return Err(wrong("is there already; --force replaces it".to_owned()));
         }
         let replaced = replace(file, text.as_bytes(), Readers::Everybody);
-        replaced.map_err(|error| wrong(error.to_string()))?;
+        replaced.map_err(|error| wrong(explain(&error)))?;
         let saved = json!({ "file": file.display().to_string() });
         self.print(saved, |saved: &SavedOut| {
             format!("saved to {}\n", saved.file)
@@ -321,7 +322,7 @@ fn document(file: &Path) -> Result<Value, Failed> {
     };
     let text = read.map_err(|error| Failed::File {
         file: file.to_path_buf(),
-        why: format!("cannot be read: {error}"),
+        why: format!("cannot be read: {}", explain(&error)),
     })?;
     Ok(json!(DocumentIn { name, text }))
 }

@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
+use nvmeof_backend::{ANSWERING, Questions};
+
 use super::report::{Report, quoted};
 
 /// What is at a path of this machine.
@@ -24,9 +26,12 @@ pub(super) struct Disks<'a>(pub(super) &'a dyn Fn(&Path) -> Kind);
 
 /// What is at `path`.
 pub(super) fn kind(path: &Path) -> Kind {
-    match fs::metadata(path) {
-        Ok(about) if about.file_type().is_block_device() => Kind::BlockDevice,
-        Ok(about) if about.is_file() => Kind::File {
+    let (name, path) = (path.display().to_string().into(), path.to_owned());
+    // One whose file system hangs cannot be looked at.
+    let told = Questions::default().ask(&name, ANSWERING, move || fs::metadata(path).ok());
+    match told.ok().flatten() {
+        Some(about) if about.file_type().is_block_device() => Kind::BlockDevice,
+        Some(about) if about.is_file() => Kind::File {
             block: about.blksize(),
         },
         _ => Kind::Unknown,

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use nvmeof_rdma::explain;
 use nvmeof_wire::Nqn;
 use nvmeof_wire::text::Json;
 use serde_json::{Value, json};
@@ -60,7 +61,7 @@ enum Format {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImportError {
     /// The file cannot be read.
-    #[error("{}: cannot be read: {error}", path.display())]
+    #[error("{}: cannot be read: {}", path.display(), explain(.error))]
     Read {
         /// Which file.
         path: PathBuf,
@@ -94,7 +95,11 @@ pub(crate) enum ImportError {
         path: PathBuf,
     },
     /// The configuration cannot be written.
-    #[error("{}: cannot be written: {error}; a file that is there is not replaced", path.display())]
+    #[error(
+        "{}: cannot be written: {}; a file that is there is not replaced",
+        path.display(),
+        explain(.error)
+    )]
     Write {
         /// Which file.
         path: PathBuf,

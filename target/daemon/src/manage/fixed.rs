@@ -4,7 +4,7 @@
 use nvmeof_rdma_shm::ShmConfig;
 use nvmeof_target_core::Limits;
 
-use crate::config::{Config, ConfigError, ControlConfig, MetricsConfig, Running, Sqpoll};
+use crate::config::{Config, ConfigError, ControlConfig, MetricsConfig, Running, Sqpoll, zone};
 
 /// The part of a configuration that stays until the daemon ends.
 #[derive(Clone, Debug)]
@@ -47,7 +47,9 @@ impl Fixed {
     pub(crate) fn differing(&self, config: &Config) -> Vec<(&'static str, &'static str)> {
         let new = Self::of(config);
         let mode = [("mode", self.socket_mode != new.socket_mode)];
-        let listen = [("listen", self.metrics.listen != new.metrics.listen)];
+        // Its interface may have shown up since.
+        let listens = |it: &MetricsConfig| it.listen.map(zone::resolved);
+        let listen = [("listen", listens(&self.metrics) != listens(&new.metrics))];
         let tables = [
             ("limits", limit(&self.followed(&new), &new.limits)),
             ("reactor", running(&self.running, &new.running)),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use nvmeof_backend::{BlockSize, Geometry, Hints, Spec};
+use nvmeof_rdma::explain;
 use serde::{Deserialize, Serialize};
 
 use super::pool::{Awaited, Disk};
@@ -53,7 +54,7 @@ impl Remembered {
         let book = match std::fs::read(&path) {
             Ok(bytes) => Book::parse(&bytes).map_err(|why| format!("is damaged: {why}")),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Book::default()),
-            Err(error) => Err(format!("cannot be read: {error}")),
+            Err(error) => Err(format!("cannot be read: {}", explain(&error))),
         };
         let book = book.inspect_err(|why| {
             tracing::warn!(

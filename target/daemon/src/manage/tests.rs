@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::Server;
+use crate::processors::first_usable;
 
 const NQN: &str = "nqn.2026-11.org.example:disk";
 
@@ -32,14 +33,25 @@ struct Daemon {
 /// A configuration with these namespaces: number and path.
 fn text(namespaces: &[(u32, &str)]) -> String {
     let mut text = format!(
-        "[reactor]\ncores = [0, 0]\n[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\n\
-         provider = \"iwarp\"\n[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n"
+        "[reactor]\ncores = {}\n[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\n\
+         provider = \"iwarp\"\n[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n",
+        cores(2)
     );
     for (nsid, path) in namespaces {
         let head = "[[subsystem.namespace]]";
         writeln!(text, "{head}\nnsid = {nsid}\npath = \"{path}\"").unwrap();
     }
     text
+}
+
+/// The value of `reactor.cores` for so many reactors on a CPU that we may use.
+fn cores(reactors: usize) -> String {
+    format!("{:?}", vec![first_usable(); reactors])
+}
+
+/// The same configuration with one reactor.
+fn with_one_reactor(text: &str) -> String {
+    text.replace(&cores(2), &cores(1))
 }
 
 fn parse(text: &str) -> Config {
@@ -173,7 +185,7 @@ fn what_cannot_change_is_named() {
     let daemon = Daemon::start(&[(1, "ram:1M")]);
     let good = text(&[(1, "ram:1M")]);
     for (from, to, place) in [
-        ("[0, 0]", "[0]", "2: reactor.cores: "),
+        (&*cores(2), &*cores(1), "2: reactor.cores: "),
         (
             "[reactor]",
             "[storage]\nsqpoll = true\n[reactor]",

@@ -20,7 +20,7 @@ use nvmeof_rdma::Address;
 use super::drain::Drained;
 use super::pool::{Disk, Held};
 use super::{Manager, State};
-use crate::config::ConfigError;
+use crate::config::{ConfigError, port_address};
 use crate::ports::Port;
 
 /// Why something is not served yet.
@@ -99,7 +99,7 @@ impl Awaits {
     }
 
     fn of_port(port: &Port) -> Self {
-        Self::Port(port.address.to_string())
+        Self::Port(port_address(port.address).to_string())
     }
 }
 

@@ -4,7 +4,7 @@
 use std::io;
 
 use nvmeof_memory::Region;
-use nvmeof_rdma::{Provider, Steering};
+use nvmeof_rdma::{Provider, Steering, explain};
 use nvmeof_rdma_iwarp::IwarpConfig;
 use nvmeof_rdma_shm::{Shm, ShmConfig};
 
@@ -91,7 +91,7 @@ impl Member {
         files: u32,
         config: &Config,
     ) -> Result<Self, String> {
-        let lacks = |error: io::Error| format!("epoll: {error}");
+        let lacks = |error: io::Error| format!("epoll: {}", explain(&error));
         let providers = match name {
             ProviderName::Iwarp => {
                 iwarp_providers(steering, files, config.socket_mode()).map_err(lacks)?

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use nix::sys::signal::{SigSet, Signal};
+use nvmeof_rdma::explain;
 use nvmeof_wire::text;
 
 use crate::control::Caller;
@@ -79,7 +80,7 @@ impl Top {
         if !std::io::stdout().is_terminal() {
             return Err("standard output is no terminal; use --once".to_owned());
         }
-        put_right_in_the_end().map_err(|error| format!("signals: {error}"))?;
+        put_right_in_the_end().map_err(|error| format!("signals: {}", explain(&error)))?;
         screen::run(&mut look, interval)
     }
 }

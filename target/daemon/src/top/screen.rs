@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use nvmeof_rdma::explain;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -31,16 +32,17 @@ pub(super) fn run(
         rates: Rates::between(&Snapshot::default(), &before),
         ..Shows::default()
     };
-    let mut terminal = ratatui::try_init().map_err(|error| format!("the terminal: {error}"))?;
+    let mut terminal =
+        ratatui::try_init().map_err(|error| format!("the terminal: {}", explain(&error)))?;
     let mut next = Instant::now() + interval;
     let result = loop {
         if let Err(error) = terminal.draw(|frame| draw(frame, &shown)) {
-            break Err(format!("the terminal: {error}"));
+            break Err(format!("the terminal: {}", explain(&error)));
         }
         match pressed(next.saturating_duration_since(Instant::now())) {
             Ok(Some(key)) if shown.view.press(key) => break Ok(()),
             Ok(_) => {}
-            Err(error) => break Err(format!("the terminal: {error}")),
+            Err(error) => break Err(format!("the terminal: {}", explain(&error))),
         }
         if Instant::now() < next {
             continue;

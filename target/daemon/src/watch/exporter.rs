@@ -4,10 +4,11 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 
+use nix::errno::Errno;
 use nvmeof_rdma::ListenError;
 
 use super::{Watch, routes};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, port_address, zone};
 use crate::control::{Answering, Bounds, finished, may_pass};
 
 /// A listener at which nobody is answered yet.
@@ -21,9 +22,10 @@ impl Exporter {
     /// # Errors
     /// [`ConfigError`] names the key.
     pub(crate) fn bind(config: &Config) -> Result<Option<Self>, ConfigError> {
-        let Some(address) = config.metrics().listen else {
+        let Some(address) = config.metrics().listen.map(zone::resolved) else {
             return Ok(None);
         };
+        let shown = port_address(address.into());
         let listener = TcpListener::bind(address).and_then(|listener| {
             listener.set_nonblocking(true)?;
             Ok(listener)
@@ -34,11 +36,14 @@ impl Exporter {
                 let passing = may_pass(&error);
                 let what = match error.kind() {
                     io::ErrorKind::AddrInUse => {
-                        format!("{address} is in use; choose another port")
+                        format!("{shown} is in use; choose another port")
                     }
                     io::ErrorKind::AddrNotAvailable => {
-                        format!("{address} is no address of this machine; `ip address` shows them")
+                        format!("{shown} is no address of this machine; `ip address` shows them")
                     }
+                    _ if error.raw_os_error() == Some(Errno::ENODEV as i32) => format!(
+                        "the interface of {shown} is not there; `ip link` shows those there are"
+                    ),
                     _ => ListenError::new(address, error).to_string(),
                 };
                 let told = config.table_error("metrics", "listen", &what);

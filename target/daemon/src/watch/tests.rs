@@ -20,6 +20,7 @@ use nvmeof_wire::text::Escaped;
 use super::*;
 use crate::mailbox::{Mailbox, Order};
 use crate::ports::Providers;
+use crate::processors::first_usable;
 use crate::{Config, Server};
 use exposition::{Family, parse};
 
@@ -328,7 +329,8 @@ fn config(reactors: &str) -> Config {
 
 #[test]
 fn a_server_is_watched_from_its_start() {
-    let server = Server::start(&config("[0, 0]")).unwrap();
+    let core = first_usable();
+    let server = Server::start(&config(&format!("[{core}, {core}]"))).unwrap();
     let watch = Arc::clone(server.watch());
     // A busy machine may not let them answer in the time that they have.
     let mut snapshots = (0..60).map(|_| watch.snapshot());

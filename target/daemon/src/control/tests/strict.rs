@@ -16,6 +16,12 @@ fn request(path: &str) -> Value {
 
 const HOST: &str = "nqn.2026-11.org.example:host";
 
+/// The values of an object as serde would take them, too: as a list.
+fn in_order(object: &Value) -> Value {
+    let values = object.as_object().unwrap().values();
+    values.cloned().collect()
+}
+
 fn is_changing(path: &str) -> bool {
     !["/v1/status", "/v1/document", "/openapi.json"].contains(&path)
 }
@@ -46,6 +52,7 @@ fn no_route_takes_what_it_does_not_know() {
         for wrong in ["[]", "null", "1", "{", "\"x\"", "{} {}"] {
             refused(&scene, method, path, wrong);
         }
+        refused(&scene, method, path, &in_order(&request(path)).to_string());
         if path.starts_with("/v1/") {
             let (path, body) = (format!("{path}?force=1"), request(path).to_string());
             refused(&scene, method, &path, &body);
@@ -78,6 +85,17 @@ fn every_edit_refuses_keys_that_it_does_not_have() {
         let body = |edit: &Value| json!({ "edits": [edit] });
         let parsed: Result<EditsIn, _> = serde_json::from_value(body(&edit));
         assert!(parsed.is_ok(), "{edit}: {parsed:?}");
+        // Every order of its keys, the tag first: the order of the fields is one of them.
+        let tag = edit["edit"].clone();
+        let mut rest = edit.clone();
+        rest.as_object_mut().unwrap().remove("edit");
+        let mut list = vec![tag];
+        list.extend(in_order(&rest).as_array().unwrap().clone());
+        for list in [list.clone(), vec![list[0].clone(), rest]] {
+            let parsed: Result<EditsIn, _> = serde_json::from_value(body(&json!(list)));
+            let error = parsed.unwrap_err().to_string();
+            assert!(error.contains("expected an object"), "{list:?}: {error}");
+        }
         edit["more"] = json!(1);
         let parsed: Result<EditsIn, _> = serde_json::from_value(body(&edit));
         let error = parsed.unwrap_err().to_string();

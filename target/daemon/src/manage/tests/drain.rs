@@ -9,7 +9,7 @@ use crate::mailbox::Order;
 /// A configuration of which a drain takes as long as a reactor hangs.
 fn one() -> String {
     let good = text(&[(1, "ram:1M")]).replace("[reactor]", "[reactor]\ndrain_s = 0");
-    good.replace("[0, 0]", "[0]")
+    with_one_reactor(&good)
 }
 
 #[test]

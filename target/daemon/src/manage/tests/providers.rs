@@ -106,8 +106,8 @@ fn puppet(mailbox: Mailbox, adds: bool) -> Puppet {
 #[test]
 fn a_port_whose_provider_a_reactor_does_not_take_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let before = without_port(folder.path()).replace("[0, 0]", "[0]");
-    let next = with_port(folder.path(), "\"shm\"").replace("[0, 0]", "[0]");
+    let before = with_one_reactor(&without_port(folder.path()));
+    let next = with_one_reactor(&with_port(folder.path(), "\"shm\""));
     let (manager, mailbox) = manager(&before, SHORT);
     let hangs = puppet(mailbox.clone(), false);
     let error = manager.apply(&parse(&next)).unwrap_err().to_string();
@@ -133,8 +133,8 @@ fn a_port_whose_provider_a_reactor_does_not_take_is_refused() {
 #[test]
 fn a_provider_for_which_no_descriptors_are_left_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    let one = |text: String| parse(&text.replace("[0, 0]", "[0]"));
-    let before = without_port(folder.path()).replace("[0, 0]", "[0]");
+    let one = |text: String| parse(&with_one_reactor(&text));
+    let before = with_one_reactor(&without_port(folder.path()));
     let (manager, mailbox) = manager(&before, LONG);
     let _takes = puppet(mailbox, true);
     manager.reactors.means.lock().unwrap().files = 1;

@@ -41,7 +41,7 @@ fn scene() -> (TempDir, PathBuf, String) {
     let path = folder.path().join("a.img");
     let file = std::fs::File::create(&path).unwrap();
     file.set_len(4 << 20).unwrap();
-    let text = text(&[(1, path.to_str().unwrap())]).replace("[0, 0]", "[0]");
+    let text = with_one_reactor(&text(&[(1, path.to_str().unwrap())]));
     (folder, path, text)
 }
 
@@ -144,7 +144,7 @@ fn nothing_is_cut_while_a_command_of_an_earlier_try_may_want_it() {
 fn a_file_that_cannot_be_cut_leaves_the_namespace_as_it_was() {
     let file = memfd_create("a", MFdFlags::MFD_ALLOW_SEALING).unwrap();
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    let text = text(&[(1, path.to_str().unwrap())]).replace("[0, 0]", "[0]");
+    let text = with_one_reactor(&text(&[(1, path.to_str().unwrap())]));
     let file = std::fs::File::from(file);
     file.set_len(4 << 20).unwrap();
     let (manager, mailbox) = manager(&text, LONG);

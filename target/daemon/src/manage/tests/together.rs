@@ -71,8 +71,8 @@ fn a_disk_that_a_reactor_cannot_open_is_blamed_and_nothing_changes() {
         .unwrap()
         .set_len(1 << 20)
         .unwrap();
-    let before = text(&[(1, "ram:1M")]).replace("[0, 0]", "[0]");
-    let next = text(&[(1, "ram:1M"), (2, path.to_str().unwrap())]).replace("[0, 0]", "[0]");
+    let before = with_one_reactor(&text(&[(1, "ram:1M")]));
+    let next = with_one_reactor(&text(&[(1, "ram:1M"), (2, path.to_str().unwrap())]));
     let (manager, mailbox) = manager(&before, LONG);
     let mut refuses = true;
     let _reactor = Puppet::new(mailbox, move |order| match order {

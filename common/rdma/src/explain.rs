@@ -1,0 +1,114 @@
+//! What a person is told of an error of the operating system: its words without the number,
+//! and what to do about it.
+
+use std::io::{self, ErrorKind};
+
+/// The text of `error`, and a remedy: one that fits what it means, where nothing closer to
+/// what was tried is known. An error with a text of its own keeps it.
+#[must_use]
+pub fn explain(error: &io::Error) -> String {
+    let text = error.to_string();
+    let words = match text.rsplit_once(" (os error ") {
+        Some((words, _)) => words,
+        None => &text,
+    };
+    // Standard texts begin with a capital letter, and stand inside a sentence here.
+    let mut letters = words.chars();
+    let words = match letters.next() {
+        Some(first) if error.raw_os_error().is_some() => {
+            first.to_lowercase().chain(letters).collect()
+        }
+        _ => words.to_owned(),
+    };
+    match remedy(error) {
+        Some(remedy) => format!("{words}; {remedy}"),
+        None => words,
+    }
+}
+
+/// `None` where the text is somebody's own and says what to do, or nothing can be said.
+fn remedy(error: &io::Error) -> Option<&'static str> {
+    let of_number = error.raw_os_error().and_then(of_number);
+    let of_kind = || match error.kind() {
+        ErrorKind::NotFound => Some("make it, or correct the path"),
+        ErrorKind::PermissionDenied => {
+            Some("this user needs access to it and its folders, or run as root")
+        }
+        ErrorKind::NotADirectory => Some("a part of the path is no folder; correct it"),
+        ErrorKind::IsADirectory => Some("name a file in it"),
+        ErrorKind::InvalidFilename => Some("choose a shorter path"),
+        ErrorKind::ReadOnlyFilesystem => Some("mount it writable, or choose another path"),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Some("make room there"),
+        ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => {
+            Some("`ip route get` shows which way is taken")
+        }
+        ErrorKind::NetworkDown => Some("`ip link set` brings an interface up"),
+        ErrorKind::ConnectionRefused => Some("start what listens there, or correct the address"),
+        ErrorKind::AddrInUse => Some("`ss -lp` shows what has it"),
+        ErrorKind::AddrNotAvailable => {
+            Some("`ip address` shows the addresses there are; or all local ports are in use")
+        }
+        ErrorKind::TimedOut => Some("is the machine there, and a firewall between?"),
+        ErrorKind::OutOfMemory => Some("free memory, or raise what this process may use"),
+        _ => None,
+    };
+    let unknown = || error.raw_os_error().map(|_| "`dmesg` may say more");
+    of_number.or_else(of_kind).or_else(unknown)
+}
+
+/// Of error numbers that the standard library puts in no kind of their own. The numbers are
+/// those of asm-generic/errno.h.
+fn of_number(number: i32) -> Option<&'static str> {
+    const EIO: i32 = 5;
+    const EAGAIN: i32 = 11;
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    const ELOOP: i32 = 40;
+    const EAFNOSUPPORT: i32 = 97;
+    const ENOBUFS: i32 = 105;
+    match number {
+        EIO => Some("the device or the server of its file system failed; `dmesg` may say more"),
+        EAGAIN => {
+            Some("try again, or raise the limit of threads (`ulimit -u`, TasksMax= of its service)")
+        }
+        ENFILE => Some("raise `sysctl fs.file-max`"),
+        EMFILE => Some("raise `ulimit -n` (LimitNOFILE= of its service)"),
+        ELOOP => Some("it is or leads through a symbolic link; name the file itself"),
+        EAFNOSUPPORT => Some(
+            "the kernel has no addresses of that kind; is IPv6 switched off (`sysctl \
+             net.ipv6.conf.all.disable_ipv6`)?",
+        ),
+        ENOBUFS => Some("the kernel has no memory for it; free some"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_has_words_and_a_remedy() {
+        for number in 1..134 {
+            let said = explain(&io::Error::from_raw_os_error(number));
+            assert!(!said.contains("os error"), "{number}: {said}");
+            assert!(said.contains("; "), "{number}: {said}");
+        }
+    }
+
+    #[test]
+    fn texts_of_others_are_kept() {
+        let own = |kind, text: &str| explain(&io::Error::new(kind, text));
+        assert_eq!(
+            own(ErrorKind::AlreadyExists, "x is there; remove it"),
+            "x is there; remove it"
+        );
+        assert_eq!(
+            own(
+                ErrorKind::NotFound,
+                "/run/x: No such file or directory (os error 2)"
+            ),
+            "/run/x: No such file or directory; make it, or correct the path"
+        );
+    }
+}
