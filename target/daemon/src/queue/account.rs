@@ -27,7 +27,7 @@ use crate::tag::Place;
 use crate::turns::HostId;
 
 /// One host: its number, what it holds, and what it has shown.
-type Entry = (HostId, Rc<Holding>, Rc<Record>);
+type Entry = (u64, Rc<Holding>, Rc<Record>);
 
 /// The accounts of one reactor.
 pub(crate) struct Accounts {
@@ -41,7 +41,7 @@ pub(crate) struct Accounts {
     /// Few: as many as hosts came by.
     ports: Vec<(PortAddress, Rc<Holding>)>,
     /// The number of the next host.
-    next: HostId,
+    next: u64,
     /// Each I/O queue has another of it.
     io_queues: Rc<()>,
     /// What one host may hold, and what those of one port may.
@@ -154,7 +154,10 @@ impl Accounts {
         self.several = self.hosts.len() > 1;
         self.several_origins = self.origins.are_several();
         Account {
-            number,
+            number: HostId {
+                address: origin.number,
+                account: number,
+            },
             host,
             origin,
             crowd: Rc::clone(&self.crowd),
@@ -411,7 +414,7 @@ impl Account {
 impl Account {
     pub(super) fn for_tests() -> Self {
         Self {
-            number: 1,
+            number: HostId::default(),
             host: Rc::default(),
             origin: Rc::default(),
             crowd: Rc::new(Crowd::default()),
@@ -483,7 +486,7 @@ impl Edge {
     /// it, and none before it said who it is.
     #[inline]
     pub(super) fn host(&self) -> HostId {
-        self.account.as_ref().map_or(0, Account::number)
+        self.account.as_ref().map_or(HostId::default(), Account::number)
     }
 
     /// Counts it when a command of the queue has to wait because its host or its port

@@ -45,6 +45,8 @@ const EXEMPT: u8 = 3;
 /// What is known of the address of a peer.
 #[derive(Debug, Default)]
 pub(super) struct Origin {
+    /// What it is called where addresses take turns.
+    pub(super) number: u64,
     /// What all hosts there hold together.
     pub(super) holding: Holding,
     /// Until then its hosts have no more than one buffer of a kind for transfers.
@@ -53,7 +55,11 @@ pub(super) struct Origin {
 
 /// The addresses of peers: those that have queues, and those that stalled lately.
 #[derive(Debug, Default)]
-pub(super) struct Origins(BTreeMap<Source, Rc<Origin>>);
+pub(super) struct Origins {
+    known: BTreeMap<Source, Rc<Origin>>,
+    /// How many there were.
+    numbers: u64,
+}
 
 /// What one host has shown, and the buffers for transfers that it has.
 #[derive(Debug, Default)]
@@ -128,38 +134,45 @@ impl Origin {
 impl Origins {
     /// A network of IPv6 that one customer has counts as one address.
     pub(super) fn of(&mut self, source: Source) -> Rc<Origin> {
-        Rc::clone(self.0.entry(source.network()).or_default())
+        let new = || {
+            self.numbers += 1;
+            Rc::new(Origin {
+                number: self.numbers,
+                ..Origin::default()
+            })
+        };
+        Rc::clone(self.known.entry(source.network()).or_insert_with(new))
     }
 
     /// Forgets what is over, and those that have no queues beyond a number.
     pub(super) fn tidy(&mut self, now: Duration) {
-        for origin in self.0.values() {
+        for origin in self.known.values() {
             if origin.suspect_until.get() <= now {
                 origin.suspect_until.set(Duration::ZERO);
             }
         }
         let in_use = |origin: &Rc<Origin>| Rc::strong_count(origin) > 1;
-        self.0
+        self.known
             .retain(|_, origin| in_use(origin) || origin.is_suspect());
-        while self.0.len() > REMEMBERED {
-            let gone = self.0.iter().filter(|(_, origin)| !in_use(origin));
+        while self.known.len() > REMEMBERED {
+            let gone = self.known.iter().filter(|(_, origin)| !in_use(origin));
             let oldest = gone.min_by_key(|(_, origin)| origin.suspect_until.get());
             let Some((source, _)) = oldest.map(|(source, origin)| (*source, origin)) else {
                 return;
             };
-            self.0.remove(&source);
+            self.known.remove(&source);
         }
     }
 
     /// Each with what its hosts hold.
     pub(super) fn holders(&self) -> impl Iterator<Item = (String, &Holding)> {
-        let all = self.0.iter();
+        let all = self.known.iter();
         all.map(|(source, origin)| (format!("address {source:?}"), &origin.holding))
     }
 
     /// Whether peers of several addresses have queues.
     pub(super) fn are_several(&self) -> bool {
-        let mut in_use = self.0.values().filter(|one| Rc::strong_count(one) > 1);
+        let mut in_use = self.known.values().filter(|one| Rc::strong_count(one) > 1);
         in_use.nth(1).is_some()
     }
 }
@@ -382,7 +395,7 @@ mod tests {
             origins.of(Source::User(user)).stalled(now);
             origins.tidy(now);
         }
-        assert!(origins.0.len() <= REMEMBERED);
+        assert!(origins.known.len() <= REMEMBERED);
         assert!(origins.of(Source::User(1999)).is_suspect());
     }
 }

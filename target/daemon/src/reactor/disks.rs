@@ -41,7 +41,7 @@ impl<S: Storage> Reactor<S> {
         }
     }
 
-    /// Disk operations that found no room are tried again: one of each host,
+    /// Disk operations that found no room are tried again: one of each address,
     /// then another of each.
     pub(super) fn submit_backlog(&mut self, now: Duration) {
         while let Some((disk, request)) = self.backlog.pop() {

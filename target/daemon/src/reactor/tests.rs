@@ -7,6 +7,7 @@
     reason = "tests"
 )]
 
+mod addresses;
 mod aborting;
 mod before_connect;
 mod commit;
