@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 /// A host: the numbers of its address and of its account, or zeros before it said who
 /// it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HostId {
     pub(crate) address: u64,
     pub(crate) account: u64,

@@ -16,7 +16,7 @@ use nvmeof_memory::{Buf, Classes};
 use nvmeof_target_core::{Limit, Port, PortAddress, Scarce, Target};
 use nvmeof_wire::Nqn;
 
-use super::charged::{UNCHARGED, kind_of};
+use super::charged::{UNCHARGED, kind_of, kind_of_len};
 use super::lingering::Lingering;
 use super::parts::{Most, Parts};
 use super::slots::{Job, Lacks};
@@ -379,10 +379,9 @@ impl Account {
         self.crowd.take(mark, &self.record);
     }
 
-    /// The data for the buffer of that mark are here: the mark that it has now.
-    #[cold]
+    /// The data of the buffer of that mark were moved: the mark that it has now.
     pub(super) fn arrived(&self, mark: Mark) -> Mark {
-        self.crowd.release(mark, &self.record);
+        self.crowd.moved(mark, &self.record);
         mark.after_transfer()
     }
 
@@ -395,6 +394,21 @@ impl Account {
     pub(super) fn stalled(&self, now: Duration) {
         self.origin.stalled(now);
         self.record.forget();
+    }
+
+    /// Whether a host of its address stalled lately.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.origin.is_suspect()
+    }
+
+    /// Buffers of a kind, or of a longer one, whose data its host moved.
+    pub(super) fn moved(&self, kind: usize) -> u32 {
+        self.record.shown(kind)
+    }
+
+    /// Buffers of a kind that its host has for transfers, and how many there are.
+    pub(super) fn in_transfer(&self, kind: usize) -> (u32, u32) {
+        (self.record.held(kind), self.crowd.all(kind))
     }
 
     /// Buffers that all of that standing may have.
@@ -486,7 +500,9 @@ impl Edge {
     /// it, and none before it said who it is.
     #[inline]
     pub(super) fn host(&self) -> HostId {
-        self.account.as_ref().map_or(HostId::default(), Account::number)
+        self.account
+            .as_ref()
+            .map_or(HostId::default(), Account::number)
     }
 
     /// Counts it when a command of the queue has to wait because its host or its port
@@ -551,7 +567,15 @@ fn provide_part(job: &mut Job, lacks: Lacks, account: &Account, io: &mut Io<'_>)
         return Provided::Yes;
     }
     if !job.provide(lacks, io.buffers) {
-        return Provided::NotNow;
+        // Not even one that is free would be for it, perhaps.
+        let classes = io.buffers.classes();
+        let kind = |len: Option<u32>| len.map_or(UNCHARGED, |len| kind_of_len(len, classes));
+        let more = Charge([lacks.data, lacks.spare].map(kind));
+        return io
+            .accounts
+            .allow(account, more)
+            .err()
+            .unwrap_or(Provided::NotNow);
     }
     let taken = [
         job.data.get().filter(|_| data),

@@ -39,6 +39,7 @@ use nvmeof_target_core::{
 
 use crate::failures::Failures;
 use crate::log::PeerLog;
+use crate::reactor::AwaitingBuffers;
 use crate::stock::Stock;
 use crate::storage::Storage;
 use crate::tag::{Place, Tag};
@@ -70,7 +71,7 @@ pub(crate) struct Io<'a> {
     /// Receives that queues draw from.
     pub(crate) shared: &'a mut SharedQueues,
     /// Queues with commands that wait for a buffer, each once.
-    pub(crate) hungry: &'a mut Turns<Place>,
+    pub(crate) hungry: &'a mut AwaitingBuffers,
     /// Queues with commands that wait to be begun, each once.
     pub(crate) due: &'a mut Turns<Place>,
     /// How many commands may still be begun in this turn before hosts and queues take turns.
@@ -375,7 +376,8 @@ impl Edge {
     fn list(&mut self, io: &mut Io<'_>) {
         if !self.listed && !self.hungry.is_empty() {
             self.listed = true;
-            io.hungry.push(self.host(), self.place);
+            let is_suspect = self.account.as_ref().is_some_and(Account::is_suspect);
+            io.hungry.push(self.host(), self.place, is_suspect);
         }
     }
 

@@ -22,14 +22,14 @@ const SUSPECT_FOR: Duration = Duration::from_secs(60);
 /// Addresses that are remembered for that.
 const REMEMBERED: usize = 1024;
 /// Buffers that came back after which a host may have as many as its part allows.
-const ENOUGH: u8 = 6;
+const ENOUGH: u32 = 6;
 
 /// How far a host is trusted with buffers of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Standing {
     /// It has not moved as much yet.
     Unproven,
-    /// It has, but one of its address stalled lately.
+    /// One of its address stalled lately.
     Suspect,
     Proven,
 }
@@ -64,7 +64,8 @@ pub(super) struct Origins {
 /// What one host has shown, and the buffers for transfers that it has.
 #[derive(Debug, Default)]
 pub(super) struct Record {
-    shown: [Cell<u8>; KINDS],
+    /// Buffers of a kind, or of a longer one, whose data were moved.
+    shown: [Cell<u32>; KINDS],
     held: [Cell<u32>; KINDS],
 }
 
@@ -178,18 +179,18 @@ impl Origins {
 }
 
 impl Record {
-    fn shown(&self, kind: usize) -> u8 {
+    pub(super) fn shown(&self, kind: usize) -> u32 {
         self.shown.get(kind).map_or(0, Cell::get)
     }
 
-    fn held(&self, kind: usize) -> u32 {
+    pub(super) fn held(&self, kind: usize) -> u32 {
         self.held.get(kind).map_or(0, Cell::get)
     }
 
     fn standing(&self, kind: usize, origin: &Origin) -> Standing {
         match self.shown(kind) {
-            0 => Standing::Unproven,
             _ if origin.is_suspect() => Standing::Suspect,
+            0 => Standing::Unproven,
             _ => Standing::Proven,
         }
     }
@@ -208,7 +209,7 @@ impl Record {
     /// ones, too.
     fn show(&self, kind: usize) {
         for shown in self.shown.iter().take(kind + 1) {
-            shown.set((shown.get() + 1).min(ENOUGH));
+            shown.set(shown.get().saturating_add(1));
         }
     }
 }
@@ -235,10 +236,15 @@ impl Crowd {
         }
     }
 
+    /// How many of a kind there are.
+    pub(super) fn all(&self, kind: usize) -> u32 {
+        self.all.get(kind).copied().unwrap_or_default()
+    }
+
     /// What all of that standing may have, with those below it: a half, of which one
     /// is kept for those that move data.
     pub(super) fn most(&self, kind: usize, standing: Standing) -> u32 {
-        let all = self.all.get(kind).copied().unwrap_or_default();
+        let all = self.all(kind);
         match standing {
             Standing::Unproven => (all / 2).saturating_sub(1).max(1),
             Standing::Suspect => (all / 2).max(1),
@@ -288,6 +294,14 @@ impl Crowd {
         }
     }
 
+    /// Its data were moved: the host has it no more for that.
+    pub(super) fn moved(&self, mark: Mark, record: &Record) {
+        self.release(mark, record);
+        if !mark.is_exempt() {
+            record.show(mark.kind());
+        }
+    }
+
     /// It came back.
     pub(super) fn release(&self, mark: Mark, record: &Record) {
         if mark.is_exempt() {
@@ -297,7 +311,6 @@ impl Crowd {
         for held in both.into_iter().flatten() {
             held.set(held.get().saturating_sub(1));
         }
-        record.show(mark.kind());
     }
 }
 
@@ -331,12 +344,12 @@ mod tests {
             // Only one of them shows something new.
             for mark in taken.iter().skip(1) {
                 let shown = record.shown.clone();
-                crowd.release(*mark, &record);
+                crowd.moved(*mark, &record);
                 for (now, before) in record.shown.iter().zip(shown) {
                     now.set(before.get());
                 }
             }
-            crowd.release(taken[0], &record);
+            crowd.moved(taken[0], &record);
             expected *= 2;
         }
     }
@@ -375,6 +388,17 @@ mod tests {
         assert!(!origin.is_suspect());
         crowd.release(mark, &record);
         assert!(take(&crowd, &record, &origin).is_ok());
+    }
+
+    #[test]
+    fn buffer_that_comes_back_without_its_data_shows_nothing() {
+        let (crowd, origin, record) = (crowd(), Origin::default(), Record::default());
+        let mark = take(&crowd, &record, &origin).unwrap();
+        crowd.release(mark, &record);
+        assert_eq!(record.standing(1, &origin), Standing::Unproven);
+        let mark = take(&crowd, &record, &origin).unwrap();
+        crowd.moved(mark, &record);
+        assert_eq!(record.standing(1, &origin), Standing::Proven);
     }
 
     #[test]

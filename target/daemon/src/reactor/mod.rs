@@ -38,6 +38,7 @@ use crate::turns::Turns;
 use crate::watch::Counters;
 use attention::Attention;
 use drain::Stage;
+pub(crate) use fair::AwaitingBuffers;
 use let_go::LetGo;
 use locks::Locked;
 use nvmeof_rdma::Sparingly;
@@ -96,8 +97,7 @@ pub struct Reactor<S> {
     steering: Option<(Steering, usize)>,
     /// Queues that were never connected, or not long ago; oldest first.
     unconnected: VecDeque<Place>,
-    /// Queues with commands that wait for a buffer. Some may be gone.
-    hungry: Turns<Place>,
+    hungry: AwaitingBuffers,
     relief: Relief,
     /// Queues with commands that wait for their hosts' turn. Some may be gone.
     due: Turns<Place>,
@@ -209,7 +209,7 @@ impl<S: Storage> Reactor<S> {
             queues: Queues::default(),
             steering: None,
             unconnected: VecDeque::new(),
-            hungry: Turns::default(),
+            hungry: AwaitingBuffers::default(),
             relief: Relief::default(),
             due: Turns::default(),
             at_once: 0,

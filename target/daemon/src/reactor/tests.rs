@@ -7,8 +7,8 @@
     reason = "tests"
 )]
 
-mod addresses;
 mod aborting;
+mod addresses;
 mod before_connect;
 mod commit;
 mod connections;
