@@ -372,15 +372,6 @@ impl Edge {
         self.slots.free(slot, self.account.as_ref());
     }
 
-    /// Has the reactor give this queue its turn.
-    fn list(&mut self, io: &mut Io<'_>) {
-        if !self.listed && !self.hungry.is_empty() {
-            self.listed = true;
-            let is_suspect = self.account.as_ref().is_some_and(Account::is_suspect);
-            io.hungry.push(self.host(), self.place, is_suspect);
-        }
-    }
-
     /// Asks the core what it wants without having been asked.
     pub(crate) fn poll(&mut self, io: &mut Io<'_>) {
         while self.state != State::Closing

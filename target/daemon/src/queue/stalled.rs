@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nvmeof_rdma::Progress;
 
-use super::account::Provided;
+use super::account::{Account, Provided};
 use super::slots::Lacks;
 use super::trust::{Kept, Standing};
 use super::{Edge, Io, of_peer};
@@ -109,6 +109,15 @@ impl Edge {
         });
     }
 
+    /// Has the reactor give this queue its turn.
+    pub(super) fn list(&mut self, io: &mut Io<'_>) {
+        if !self.listed && !self.hungry.is_empty() {
+            self.listed = true;
+            let is_suspect = self.account.as_ref().is_some_and(Account::is_suspect);
+            io.hungry.push(self.host(), self.place, is_suspect);
+        }
+    }
+
     /// What it waits for that others have.
     pub(crate) fn shortage(&self) -> Option<Shortage> {
         self.watch.lacks.filter(|_| !self.hungry.is_empty())
@@ -168,7 +177,7 @@ impl Edge {
     /// How many buffers all connections without a record may have of the kind that it
     /// waits for.
     pub(crate) fn most_unproven(&self) -> u32 {
-        let most = |account: &super::account::Account| {
+        let most = |account: &Account| {
             let kind = self.watch.lacks.map_or(0, |lacks| lacks.kind);
             account.most(kind, Standing::Unproven)
         };
