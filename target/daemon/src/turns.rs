@@ -1,28 +1,38 @@
-//! Who is next: what hosts wait for is given to them in turn, whatever number
-//! of queues each of them has.
+//! Who is next: what hosts wait for is given to addresses in turn, and at each of them to
+//! its hosts in turn, whatever number of names and queues each has.
 
 use std::collections::VecDeque;
 
-/// A host: the number of its account, or zero before it said who it is.
-pub(crate) type HostId = u64;
+/// A host: the numbers of its address and of its account, or zeros before it said who
+/// it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct HostId {
+    pub(crate) address: u64,
+    pub(crate) account: u64,
+}
 
 /// Things that wait, of several hosts. What one host has keeps its order.
 #[derive(Debug)]
 pub(crate) struct Turns<T> {
     /// The first one's turn it is. Others have something.
-    hosts: VecDeque<(HostId, VecDeque<T>)>,
+    addresses: VecDeque<(u64, Hosts<T>)>,
     /// Things of all.
     len: usize,
     /// Empty ones, kept for their memory.
     spare: Vec<VecDeque<T>>,
+    spare_hosts: Vec<Hosts<T>>,
 }
+
+/// Those of one address, in the order of their turns, and what each has.
+type Hosts<T> = VecDeque<(u64, VecDeque<T>)>;
 
 impl<T> Default for Turns<T> {
     fn default() -> Self {
         Self {
-            hosts: VecDeque::new(),
+            addresses: VecDeque::new(),
             len: 0,
             spare: Vec::new(),
+            spare_hosts: Vec::new(),
         }
     }
 }
@@ -37,46 +47,68 @@ impl<T> Turns<T> {
         self.len
     }
 
-    /// Hosts that have something.
-    pub(crate) fn hosts(&self) -> usize {
-        self.hosts.len()
+    /// Addresses whose hosts have something.
+    pub(crate) fn addresses(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// Hosts of the address whose turn it is.
+    pub(crate) fn hosts_of_first(&self) -> usize {
+        self.addresses.front().map_or(0, |(_, hosts)| hosts.len())
     }
 
     /// Behind what `host` has already. One that had nothing comes last.
     pub(crate) fn push(&mut self, host: HostId, thing: T) {
         self.len += 1;
         // Those that have to wait: few, or none would be served well.
-        match self.hosts.iter_mut().find(|(one, _)| *one == host) {
+        let its = |(address, _): &(u64, Hosts<T>)| *address == host.address;
+        let at = self.addresses.iter().position(its).unwrap_or_else(|| {
+            let hosts = self.spare_hosts.pop().unwrap_or_default();
+            self.addresses.push_back((host.address, hosts));
+            self.addresses.len() - 1
+        });
+        let Some((_, hosts)) = self.addresses.get_mut(at) else {
+            return;
+        };
+        match hosts.iter_mut().find(|(one, _)| *one == host.account) {
             Some((_, things)) => things.push_back(thing),
             None => {
                 let mut things = self.spare.pop().unwrap_or_default();
                 things.push_back(thing);
-                self.hosts.push_back((host, things));
+                hosts.push_back((host.account, things));
             }
         }
     }
 
     /// Everything there is.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.hosts.iter().flat_map(|(_, things)| things)
+        let hosts = self.addresses.iter().flat_map(|(_, hosts)| hosts);
+        hosts.flat_map(|(_, things)| things)
     }
 
     /// How much the host has whose turn it is.
     pub(crate) fn of_first(&self) -> usize {
-        self.hosts.front().map_or(0, |(_, things)| things.len())
+        let hosts = self.addresses.front().map(|(_, hosts)| hosts);
+        let first = hosts.and_then(VecDeque::front);
+        first.map_or(0, |(_, things)| things.len())
+    }
+
+    fn first_mut(&mut self) -> Option<&mut VecDeque<T>> {
+        let (_, hosts) = self.addresses.front_mut()?;
+        hosts.front_mut().map(|(_, things)| things)
     }
 
     /// The first thing of the host whose turn it is, which it stays until
     /// [`pass`](Self::pass).
     pub(crate) fn pop(&mut self) -> Option<T> {
-        let thing = self.hosts.front_mut()?.1.pop_front()?;
+        let thing = self.first_mut()?.pop_front()?;
         self.len -= 1;
         Some(thing)
     }
 
     /// Takes back what was popped last.
     pub(crate) fn put_back(&mut self, thing: T) {
-        if let Some((_, things)) = self.hosts.front_mut() {
+        if let Some(things) = self.first_mut() {
             things.push_front(thing);
             self.len += 1;
         }
@@ -85,44 +117,78 @@ impl<T> Turns<T> {
     /// Takes the first thing of `host` that `wanted` says yes to out of the
     /// row.
     pub(crate) fn remove(&mut self, host: HostId, wanted: impl Fn(&T) -> bool) -> Option<T> {
-        let place = self.hosts.iter().position(|(one, _)| *one == host)?;
-        let (_, things) = self.hosts.get_mut(place)?;
-        let at = things.iter().position(wanted)?;
-        let thing = things.remove(at)?;
+        let (place, at) = self.find(host)?;
+        let (_, hosts) = self.addresses.get_mut(place)?;
+        let (_, things) = hosts.get_mut(at)?;
+        let thing = things.remove(things.iter().position(wanted)?)?;
         self.len -= 1;
-        if things.is_empty()
-            && let Some((_, things)) = self.hosts.remove(place)
-        {
-            self.spare.push(things);
-        }
+        self.drop_empty(place, at);
         Some(thing)
     }
 
     /// Takes all things of `host` that `wanted` says yes to out of the row.
     pub(crate) fn remove_all(&mut self, host: HostId, wanted: impl Fn(&T) -> bool) -> VecDeque<T> {
-        let Some(place) = self.hosts.iter().position(|(one, _)| *one == host) else {
+        let Some((place, at)) = self.find(host) else {
             return VecDeque::new();
         };
-        let Some((host, things)) = self.hosts.remove(place) else {
+        let hosts = self.addresses.get_mut(place).map(|(_, hosts)| hosts);
+        let Some((_, things)) = hosts.and_then(|hosts| hosts.get_mut(at)) else {
             return VecDeque::new();
         };
-        let (out, left): (VecDeque<T>, VecDeque<T>) = things.into_iter().partition(wanted);
+        let (out, left): (VecDeque<T>, VecDeque<T>) =
+            std::mem::take(things).into_iter().partition(wanted);
+        *things = left;
         self.len -= out.len();
-        if !left.is_empty() {
-            self.hosts.insert(place, (host, left));
-        }
+        self.drop_empty(place, at);
         out
     }
 
-    /// It is the next host's turn.
-    pub(crate) fn pass(&mut self) {
-        let Some((host, things)) = self.hosts.pop_front() else {
+    /// Where what the host has is: of which address, and at which place there.
+    fn find(&self, host: HostId) -> Option<(usize, usize)> {
+        let mut addresses = self.addresses.iter();
+        let place = addresses.position(|(address, _)| *address == host.address)?;
+        let (_, hosts) = self.addresses.get(place)?;
+        let at = hosts.iter().position(|(one, _)| *one == host.account)?;
+        Some((place, at))
+    }
+
+    /// The host may have nothing any more, nor any other of its address.
+    fn drop_empty(&mut self, place: usize, at: usize) {
+        let Some((_, hosts)) = self.addresses.get_mut(place) else {
             return;
         };
-        if things.is_empty() {
-            self.spare.push(things);
-        } else {
-            self.hosts.push_back((host, things));
+        if hosts.get(at).is_some_and(|(_, things)| things.is_empty()) {
+            self.spare
+                .extend(hosts.remove(at).map(|(_, things)| things));
+        }
+        if hosts.is_empty() {
+            let gone = self.addresses.remove(place);
+            self.spare_hosts.extend(gone.map(|(_, hosts)| hosts));
+        }
+    }
+
+    /// It is the next address's turn, and at this one later the next host's.
+    pub(crate) fn pass(&mut self) {
+        self.pass_host();
+        self.pass_address();
+    }
+
+    /// It is the turn of the next host of the same address.
+    pub(crate) fn pass_host(&mut self) {
+        let Some((_, hosts)) = self.addresses.front_mut() else {
+            return;
+        };
+        match hosts.pop_front() {
+            Some((_, things)) if things.is_empty() => self.spare.push(things),
+            host => hosts.extend(host),
+        }
+    }
+
+    /// It is the next address's turn, which begins with the host that is next there.
+    pub(crate) fn pass_address(&mut self) {
+        match self.addresses.pop_front() {
+            Some((_, hosts)) if hosts.is_empty() => self.spare_hosts.push(hosts),
+            address => self.addresses.extend(address),
         }
     }
 }
@@ -131,11 +197,15 @@ impl<T> Turns<T> {
 mod tests {
     use super::*;
 
-    const A: HostId = 1;
-    const B: HostId = 2;
+    const A: HostId = host(1, 1);
+    const B: HostId = host(2, 2);
+
+    const fn host(address: u64, account: u64) -> HostId {
+        HostId { address, account }
+    }
 
     /// Everything, one for each turn.
-    fn served(turns: &mut Turns<u32>) -> Vec<u32> {
+    fn served<T>(turns: &mut Turns<T>) -> Vec<T> {
         let mut all = Vec::new();
         while let Some(thing) = turns.pop() {
             all.push(thing);
@@ -151,15 +221,46 @@ mod tests {
             turns.push(A, thing);
         }
         turns.push(B, 10);
-        turns.push(3, 20);
+        turns.push(host(3, 3), 20);
         turns.push(B, 11);
-        assert_eq!(turns.hosts(), 3);
+        assert_eq!(turns.addresses(), 3);
         let mut all: Vec<_> = turns.iter().copied().collect();
         all.sort_unstable();
         assert_eq!(all, [0, 1, 2, 3, 10, 11, 20]);
         assert_eq!(served(&mut turns), [0, 10, 20, 1, 11, 2, 3]);
         assert!(turns.is_empty());
-        assert_eq!(turns.hosts(), 0);
+        assert_eq!(turns.addresses(), 0);
+    }
+
+    #[test]
+    fn hosts_of_one_address_have_one_turn_together() {
+        let mut turns = Turns::default();
+        for thing in 0..3 {
+            for account in 1..4 {
+                turns.push(host(1, account), 10 * account + thing);
+            }
+            turns.push(host(2, 4), thing);
+        }
+        let expected = [10, 0, 20, 1, 30, 2, 11, 21, 31, 12, 22, 32];
+        assert_eq!(served(&mut turns), expected);
+        assert_eq!((turns.len(), turns.addresses()), (0, 0));
+    }
+
+    #[test]
+    fn turn_of_an_address_goes_from_host_to_host() {
+        let mut turns = Turns::default();
+        turns.push(host(1, 1), 10);
+        turns.push(host(1, 2), 20);
+        turns.push(host(2, 3), 30);
+        assert_eq!(turns.hosts_of_first(), 2);
+        turns.pass_host();
+        assert_eq!(turns.pop(), Some(20));
+        turns.pass();
+        assert_eq!(turns.pop(), Some(30));
+        turns.pass_host();
+        assert_eq!((turns.hosts_of_first(), turns.pop()), (0, None));
+        turns.pass_address();
+        assert_eq!((turns.addresses(), turns.pop()), (1, Some(10)));
     }
 
     #[test]
@@ -182,7 +283,7 @@ mod tests {
         turns.push(B, 1);
         assert_eq!(turns.remove(A, |thing| *thing == 1), Some(1));
         assert_eq!(turns.remove(A, |thing| *thing == 1), None);
-        assert_eq!(turns.remove(3, |_| true), None);
+        assert_eq!(turns.remove(host(3, 3), |_| true), None);
         assert_eq!(turns.remove(B, |_| true), Some(1));
         assert_eq!(served(&mut turns), [0, 2]);
         assert!(turns.is_empty());
@@ -193,7 +294,7 @@ mod tests {
         assert_eq!(turns.remove_all(A, |thing| *thing % 2 == 0), [0, 2, 4]);
         assert_eq!(turns.remove_all(B, |_| true).len(), 6);
         assert!(turns.remove_all(B, |_| true).is_empty());
-        assert_eq!((turns.len(), turns.hosts()), (3, 1));
+        assert_eq!((turns.len(), turns.addresses()), (3, 1));
         assert_eq!(served(&mut turns), [1, 3, 5]);
     }
 

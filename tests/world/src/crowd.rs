@@ -16,7 +16,7 @@ use nvmeof_initiator_core::{Blocks, Operation};
 use nvmeof_memory::{ClassSpec, Classes, Pages};
 use nvmeof_rdma::layer::{Dice, Faults, OneIn};
 use nvmeof_rdma::{Address, Provider};
-use nvmeof_rdma_sim::{SimConfig, SimNet};
+use nvmeof_rdma_sim::{SimConfig, SimNet, Trouble};
 use nvmeof_target::ReactorConfig;
 use nvmeof_target_core::{Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
 
@@ -37,14 +37,29 @@ pub struct Crowd {
     pub hostile: usize,
     /// What they do.
     pub habit: Habit,
-    /// Whether they have the address of the honest host; if not, each has its own.
-    pub same_address: bool,
+    /// Commands whose data a turncoat moves before it stops.
+    pub good: usize,
+    /// Where they are.
+    pub addresses: Addresses,
     /// Bytes of each command of the honest host, and of theirs.
     pub length: u32,
     /// Commands that it has outstanding.
     pub depth: usize,
     /// How long it works.
     pub time: Duration,
+    /// For how long nothing gets from it to the target or back, after a third of that.
+    pub pause: Duration,
+}
+
+/// Addresses of hostile peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    /// Each has its own.
+    Own,
+    /// All have that of the honest host.
+    Shared,
+    /// All have one, where the honest host is not.
+    OneElsewhere,
 }
 
 /// What the honest host got.
@@ -81,6 +96,14 @@ pub fn run(crowd: &Crowd) -> Result<Service, String> {
     scene.run_until(|scene| scene.net.now() >= from)?;
     scene.works = true;
     let end = from + crowd.time;
+    if !crowd.pause.is_zero() {
+        let cut = from + crowd.time / 3;
+        scene.run_until(|scene| scene.net.now() >= cut)?;
+        let honest = scene.honest.ip;
+        scene.net.inject(Trouble::Cut(honest, TARGET));
+        scene.run_until(|scene| scene.net.now() >= cut + crowd.pause)?;
+        scene.net.inject(Trouble::Heal(honest, TARGET));
+    }
     scene.run_until(|scene| scene.net.now() >= end)?;
     Ok(scene.service())
 }
@@ -146,9 +169,10 @@ impl Scene {
         let honest = self.honest.ip;
         for number in 0..self.crowd.hostile {
             let number = u8::try_from(number).unwrap();
-            let ip = match self.crowd.same_address {
-                true => honest,
-                false => IpAddr::from([10, 0, 1, number]),
+            let ip = match self.crowd.addresses {
+                Addresses::Own => IpAddr::from([10, 0, 1, number]),
+                Addresses::Shared => honest,
+                Addresses::OneElsewhere => IpAddr::from([10, 0, 1, 0]),
             };
             let habit = self.crowd.habit.of(number.into());
             let streams = self.net.streams(ip);
@@ -156,6 +180,7 @@ impl Scene {
             let each = COMMANDS / self.crowd.hostile.max(1);
             let mut hostile = Hostile::new(number, habit, self.crowd.length, streams, target);
             hostile.flood_by(each);
+            hostile.good = self.crowd.good;
             self.hostile.push(hostile);
         }
         self.wake_at = self.net.now() + ARRIVAL;

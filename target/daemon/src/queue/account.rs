@@ -16,7 +16,7 @@ use nvmeof_memory::{Buf, Classes};
 use nvmeof_target_core::{Limit, Port, PortAddress, Scarce, Target};
 use nvmeof_wire::Nqn;
 
-use super::charged::{UNCHARGED, kind_of};
+use super::charged::{UNCHARGED, kind_of, kind_of_len};
 use super::lingering::Lingering;
 use super::parts::{Most, Parts};
 use super::slots::{Job, Lacks};
@@ -27,7 +27,7 @@ use crate::tag::Place;
 use crate::turns::HostId;
 
 /// One host: its number, what it holds, and what it has shown.
-type Entry = (HostId, Rc<Holding>, Rc<Record>);
+type Entry = (u64, Rc<Holding>, Rc<Record>);
 
 /// The accounts of one reactor.
 pub(crate) struct Accounts {
@@ -41,7 +41,7 @@ pub(crate) struct Accounts {
     /// Few: as many as hosts came by.
     ports: Vec<(PortAddress, Rc<Holding>)>,
     /// The number of the next host.
-    next: HostId,
+    next: u64,
     /// Each I/O queue has another of it.
     io_queues: Rc<()>,
     /// What one host may hold, and what those of one port may.
@@ -154,7 +154,10 @@ impl Accounts {
         self.several = self.hosts.len() > 1;
         self.several_origins = self.origins.are_several();
         Account {
-            number,
+            number: HostId {
+                address: origin.number,
+                account: number,
+            },
             host,
             origin,
             crowd: Rc::clone(&self.crowd),
@@ -376,10 +379,9 @@ impl Account {
         self.crowd.take(mark, &self.record);
     }
 
-    /// The data for the buffer of that mark are here: the mark that it has now.
-    #[cold]
+    /// The data of the buffer of that mark were moved: the mark that it has now.
     pub(super) fn arrived(&self, mark: Mark) -> Mark {
-        self.crowd.release(mark, &self.record);
+        self.crowd.moved(mark, &self.record);
         mark.after_transfer()
     }
 
@@ -392,6 +394,21 @@ impl Account {
     pub(super) fn stalled(&self, now: Duration) {
         self.origin.stalled(now);
         self.record.forget();
+    }
+
+    /// Whether a host of its address stalled lately.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.origin.is_suspect()
+    }
+
+    /// Buffers of a kind, or of a longer one, whose data its host moved.
+    pub(super) fn moved(&self, kind: usize) -> u32 {
+        self.record.shown(kind)
+    }
+
+    /// Buffers of a kind that its host has for transfers, and how many there are.
+    pub(super) fn in_transfer(&self, kind: usize) -> (u32, u32) {
+        (self.record.held(kind), self.crowd.all(kind))
     }
 
     /// Buffers that all of that standing may have.
@@ -411,7 +428,7 @@ impl Account {
 impl Account {
     pub(super) fn for_tests() -> Self {
         Self {
-            number: 1,
+            number: HostId::default(),
             host: Rc::default(),
             origin: Rc::default(),
             crowd: Rc::new(Crowd::default()),
@@ -483,7 +500,9 @@ impl Edge {
     /// it, and none before it said who it is.
     #[inline]
     pub(super) fn host(&self) -> HostId {
-        self.account.as_ref().map_or(0, Account::number)
+        self.account
+            .as_ref()
+            .map_or(HostId::default(), Account::number)
     }
 
     /// Counts it when a command of the queue has to wait because its host or its port
@@ -548,7 +567,15 @@ fn provide_part(job: &mut Job, lacks: Lacks, account: &Account, io: &mut Io<'_>)
         return Provided::Yes;
     }
     if !job.provide(lacks, io.buffers) {
-        return Provided::NotNow;
+        // Not even one that is free would be for it, perhaps.
+        let classes = io.buffers.classes();
+        let kind = |len: Option<u32>| len.map_or(UNCHARGED, |len| kind_of_len(len, classes));
+        let more = Charge([lacks.data, lacks.spare].map(kind));
+        return io
+            .accounts
+            .allow(account, more)
+            .err()
+            .unwrap_or(Provided::NotNow);
     }
     let taken = [
         job.data.get().filter(|_| data),

@@ -114,6 +114,13 @@ impl Charged {
         }
     }
 
+    /// The host took the data that the buffer was taken for.
+    #[inline]
+    pub(super) fn sent(&mut self, account: Option<&Account>) {
+        self.arrived(account);
+        drop(self.end(account));
+    }
+
     /// The queue is gone and a disk has the buffer: who is answerable for the charge
     /// from now on gets its mark.
     pub(super) fn hand_over(&mut self) -> Option<Mark> {
@@ -127,6 +134,15 @@ impl Charged {
 pub(super) fn kind_of(buf: Option<&Buf>, buffers: &Classes) -> u8 {
     let kind = buf.map(|buf| buffers.kind_of(buf.capacity()));
     kind.and_then(|kind| u8::try_from(kind).ok())
+        .unwrap_or(UNCHARGED)
+}
+
+/// The kind of which a buffer of that length is taken first.
+#[cold]
+pub(super) fn kind_of_len(len: u32, buffers: &Classes) -> u8 {
+    let kind = usize::try_from(len).map(|len| buffers.kind_of(len));
+    kind.ok()
+        .and_then(|kind| u8::try_from(kind).ok())
         .unwrap_or(UNCHARGED)
 }
 

@@ -39,7 +39,7 @@ use nvmeof_target_core::{
 
 use crate::failures::Failures;
 use crate::log::PeerLog;
-use crate::reactor::Backlog;
+use crate::reactor::{AwaitingBuffers, Backlog};
 use crate::stock::Stock;
 use crate::storage::Storage;
 use crate::tag::{Place, Tag};
@@ -72,7 +72,7 @@ pub(crate) struct Io<'a> {
     /// Receives that queues draw from.
     pub(crate) shared: &'a mut SharedQueues,
     /// Queues with commands that wait for a buffer, each once.
-    pub(crate) hungry: &'a mut Turns<Place>,
+    pub(crate) hungry: &'a mut AwaitingBuffers,
     /// Commands that wait for a second buffer.
     pub(crate) seconds: &'a mut Seconds,
     /// Queues with commands that wait to be begun, each once.
@@ -385,14 +385,6 @@ impl Edge {
     #[inline]
     fn free(&mut self, slot: Place) {
         self.slots.free(slot, self.account.as_ref());
-    }
-
-    /// Has the reactor give this queue its turn.
-    fn list(&mut self, io: &mut Io<'_>) {
-        if !self.listed && !self.hungry.is_empty() {
-            self.listed = true;
-            io.hungry.push(self.host(), self.place);
-        }
     }
 
     /// Asks the core what it wants without having been asked.

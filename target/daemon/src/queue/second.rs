@@ -40,9 +40,9 @@ impl Seconds {
         self.waiting.is_empty()
     }
 
-    /// Hosts whose commands wait.
-    pub(crate) fn hosts(&self) -> usize {
-        self.waiting.hosts()
+    /// Addresses of hosts whose commands wait.
+    pub(crate) fn addresses(&self) -> usize {
+        self.waiting.addresses()
     }
 
     /// The command whose turn it is, which it stays until [`pass`](Self::pass).
@@ -55,7 +55,7 @@ impl Seconds {
         self.waiting.put_back(command);
     }
 
-    /// It is the next host's turn.
+    /// It is the next address's turn.
     pub(crate) fn pass(&mut self) {
         self.waiting.pass();
     }

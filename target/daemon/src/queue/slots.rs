@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use nvmeof_memory::Buf;
+use nvmeof_memory::{Buf, Classes};
 use nvmeof_target_core::{Action, Data, IoKind, IoOp, Remote, Request};
 
 use super::account::{Account, Held};
@@ -79,6 +79,13 @@ impl Lacks {
 
     pub(super) fn both(self) -> bool {
         self.data.is_some() && self.spare.is_some()
+    }
+
+    /// The kind of the longest.
+    #[cold]
+    pub(super) fn kind(self, buffers: &Classes) -> usize {
+        let len = self.data.max(self.spare).unwrap_or_default();
+        buffers.kind_of(usize::try_from(len).unwrap_or(usize::MAX))
     }
 }
 

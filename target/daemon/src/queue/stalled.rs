@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nvmeof_rdma::Progress;
 
-use super::account::Provided;
+use super::account::{Account, Provided};
 use super::slots::Lacks;
 use super::trust::{Kept, Standing};
 use super::{Edge, Io, of_peer};
@@ -44,8 +44,13 @@ pub(crate) struct Stalled {
     pub(crate) host: HostId,
     pub(crate) time: Duration,
     /// Nothing is known of a buffer that was taken when there was one host.
-    kind: Option<usize>,
+    pub(crate) kind: Option<usize>,
     pub(crate) standing: Standing,
+    /// Buffers of that kind whose data its host moved, those that it has for transfers,
+    /// and how many there are.
+    pub(crate) moved: u32,
+    pub(crate) held: u32,
+    pub(crate) of: u32,
 }
 
 /// How far transfers were when somebody looked.
@@ -75,6 +80,11 @@ impl Shortage {
             && self.of.is_none_or(|most| stalled.standing <= most)
     }
 
+    /// It waits no more for what hosts have that move data.
+    pub(crate) fn spare_proven(&mut self) {
+        self.of = self.of.or(Some(Standing::Suspect));
+    }
+
     /// Whether hosts of that standing wait for each other.
     pub(crate) fn is_of(&self, standing: Standing) -> bool {
         self.of == Some(standing)
@@ -92,13 +102,20 @@ impl Edge {
                 return;
             }
         };
-        let len = lacks.data.max(lacks.spare).unwrap_or_default();
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
         self.watch.lacks = Some(Shortage {
             host: self.host(),
-            kind: io.buffers.classes().kind_of(len),
+            kind: lacks.kind(io.buffers.classes()),
             of,
         });
+    }
+
+    /// Has the reactor give this queue its turn.
+    pub(super) fn list(&mut self, io: &mut Io<'_>) {
+        if !self.listed && !self.hungry.is_empty() {
+            self.listed = true;
+            let is_suspect = self.account.as_ref().is_some_and(Account::is_suspect);
+            io.hungry.push(self.host(), self.place, is_suspect);
+        }
     }
 
     /// What it waits for that others have.
@@ -143,7 +160,13 @@ impl Edge {
             oldest.map(|(since, _)| io.now.saturating_sub(since.max(moved)))
         };
         let time = still(oldest.pull, seen.pulled).max(still(oldest.push, seen.sent));
+        let kind = oldest.kind.unwrap_or_default();
+        let account = self.account.as_ref();
+        let (held, of) = account.map_or((0, 0), |account| account.in_transfer(kind));
         Some(Stalled {
+            moved: account.map_or(0, |account| account.moved(kind)),
+            held,
+            of,
             host: self.host(),
             time: time.unwrap_or_default().saturating_sub(allowed),
             kind: oldest.kind,
@@ -154,7 +177,7 @@ impl Edge {
     /// How many buffers all connections without a record may have of the kind that it
     /// waits for.
     pub(crate) fn most_unproven(&self) -> u32 {
-        let most = |account: &super::account::Account| {
+        let most = |account: &Account| {
             let kind = self.watch.lacks.map_or(0, |lacks| lacks.kind);
             account.most(kind, Standing::Unproven)
         };

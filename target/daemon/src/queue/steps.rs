@@ -289,7 +289,7 @@ impl Edge {
     pub(super) fn pushed(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
         io.buffers.put_back(buf);
         if let Some(job) = self.slots.get(slot) {
-            job.data.end(self.account.as_ref());
+            job.data.sent(self.account.as_ref());
         }
     }
 

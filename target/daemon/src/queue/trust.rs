@@ -22,14 +22,14 @@ const SUSPECT_FOR: Duration = Duration::from_secs(60);
 /// Addresses that are remembered for that.
 const REMEMBERED: usize = 1024;
 /// Buffers that came back after which a host may have as many as its part allows.
-const ENOUGH: u8 = 6;
+const ENOUGH: u32 = 6;
 
 /// How far a host is trusted with buffers of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Standing {
     /// It has not moved as much yet.
     Unproven,
-    /// It has, but one of its address stalled lately.
+    /// One of its address stalled lately.
     Suspect,
     Proven,
 }
@@ -45,6 +45,8 @@ const EXEMPT: u8 = 3;
 /// What is known of the address of a peer.
 #[derive(Debug, Default)]
 pub(super) struct Origin {
+    /// What it is called where addresses take turns.
+    pub(super) number: u64,
     /// What all hosts there hold together.
     pub(super) holding: Holding,
     /// Until then its hosts have no more than one buffer of a kind for transfers.
@@ -53,12 +55,17 @@ pub(super) struct Origin {
 
 /// The addresses of peers: those that have queues, and those that stalled lately.
 #[derive(Debug, Default)]
-pub(super) struct Origins(BTreeMap<Source, Rc<Origin>>);
+pub(super) struct Origins {
+    known: BTreeMap<Source, Rc<Origin>>,
+    /// How many there were.
+    numbers: u64,
+}
 
 /// What one host has shown, and the buffers for transfers that it has.
 #[derive(Debug, Default)]
 pub(super) struct Record {
-    shown: [Cell<u8>; KINDS],
+    /// Buffers of a kind, or of a longer one, whose data were moved.
+    shown: [Cell<u32>; KINDS],
     held: [Cell<u32>; KINDS],
 }
 
@@ -128,55 +135,62 @@ impl Origin {
 impl Origins {
     /// A network of IPv6 that one customer has counts as one address.
     pub(super) fn of(&mut self, source: Source) -> Rc<Origin> {
-        Rc::clone(self.0.entry(source.network()).or_default())
+        let new = || {
+            self.numbers += 1;
+            Rc::new(Origin {
+                number: self.numbers,
+                ..Origin::default()
+            })
+        };
+        Rc::clone(self.known.entry(source.network()).or_insert_with(new))
     }
 
     /// Forgets what is over, and those that have no queues beyond a number.
     pub(super) fn tidy(&mut self, now: Duration) {
-        for origin in self.0.values() {
+        for origin in self.known.values() {
             if origin.suspect_until.get() <= now {
                 origin.suspect_until.set(Duration::ZERO);
             }
         }
         let in_use = |origin: &Rc<Origin>| Rc::strong_count(origin) > 1;
-        self.0
+        self.known
             .retain(|_, origin| in_use(origin) || origin.is_suspect());
-        while self.0.len() > REMEMBERED {
-            let gone = self.0.iter().filter(|(_, origin)| !in_use(origin));
+        while self.known.len() > REMEMBERED {
+            let gone = self.known.iter().filter(|(_, origin)| !in_use(origin));
             let oldest = gone.min_by_key(|(_, origin)| origin.suspect_until.get());
             let Some((source, _)) = oldest.map(|(source, origin)| (*source, origin)) else {
                 return;
             };
-            self.0.remove(&source);
+            self.known.remove(&source);
         }
     }
 
     /// Each with what its hosts hold.
     pub(super) fn holders(&self) -> impl Iterator<Item = (String, &Holding)> {
-        let all = self.0.iter();
+        let all = self.known.iter();
         all.map(|(source, origin)| (format!("address {source:?}"), &origin.holding))
     }
 
     /// Whether peers of several addresses have queues.
     pub(super) fn are_several(&self) -> bool {
-        let mut in_use = self.0.values().filter(|one| Rc::strong_count(one) > 1);
+        let mut in_use = self.known.values().filter(|one| Rc::strong_count(one) > 1);
         in_use.nth(1).is_some()
     }
 }
 
 impl Record {
-    fn shown(&self, kind: usize) -> u8 {
+    pub(super) fn shown(&self, kind: usize) -> u32 {
         self.shown.get(kind).map_or(0, Cell::get)
     }
 
-    fn held(&self, kind: usize) -> u32 {
+    pub(super) fn held(&self, kind: usize) -> u32 {
         self.held.get(kind).map_or(0, Cell::get)
     }
 
     fn standing(&self, kind: usize, origin: &Origin) -> Standing {
         match self.shown(kind) {
-            0 => Standing::Unproven,
             _ if origin.is_suspect() => Standing::Suspect,
+            0 => Standing::Unproven,
             _ => Standing::Proven,
         }
     }
@@ -195,7 +209,7 @@ impl Record {
     /// ones, too.
     fn show(&self, kind: usize) {
         for shown in self.shown.iter().take(kind + 1) {
-            shown.set((shown.get() + 1).min(ENOUGH));
+            shown.set(shown.get().saturating_add(1));
         }
     }
 }
@@ -222,10 +236,15 @@ impl Crowd {
         }
     }
 
+    /// How many of a kind there are.
+    pub(super) fn all(&self, kind: usize) -> u32 {
+        self.all.get(kind).copied().unwrap_or_default()
+    }
+
     /// What all of that standing may have, with those below it: a half, of which one
     /// is kept for those that move data.
     pub(super) fn most(&self, kind: usize, standing: Standing) -> u32 {
-        let all = self.all.get(kind).copied().unwrap_or_default();
+        let all = self.all(kind);
         match standing {
             Standing::Unproven => (all / 2).saturating_sub(1).max(1),
             Standing::Suspect => (all / 2).max(1),
@@ -275,6 +294,14 @@ impl Crowd {
         }
     }
 
+    /// Its data were moved: the host has it no more for that.
+    pub(super) fn moved(&self, mark: Mark, record: &Record) {
+        self.release(mark, record);
+        if !mark.is_exempt() {
+            record.show(mark.kind());
+        }
+    }
+
     /// It came back.
     pub(super) fn release(&self, mark: Mark, record: &Record) {
         if mark.is_exempt() {
@@ -284,7 +311,6 @@ impl Crowd {
         for held in both.into_iter().flatten() {
             held.set(held.get().saturating_sub(1));
         }
-        record.show(mark.kind());
     }
 }
 
@@ -318,12 +344,12 @@ mod tests {
             // Only one of them shows something new.
             for mark in taken.iter().skip(1) {
                 let shown = record.shown.clone();
-                crowd.release(*mark, &record);
+                crowd.moved(*mark, &record);
                 for (now, before) in record.shown.iter().zip(shown) {
                     now.set(before.get());
                 }
             }
-            crowd.release(taken[0], &record);
+            crowd.moved(taken[0], &record);
             expected *= 2;
         }
     }
@@ -365,6 +391,17 @@ mod tests {
     }
 
     #[test]
+    fn buffer_that_comes_back_without_its_data_shows_nothing() {
+        let (crowd, origin, record) = (crowd(), Origin::default(), Record::default());
+        let mark = take(&crowd, &record, &origin).unwrap();
+        crowd.release(mark, &record);
+        assert_eq!(record.standing(1, &origin), Standing::Unproven);
+        let mark = take(&crowd, &record, &origin).unwrap();
+        crowd.moved(mark, &record);
+        assert_eq!(record.standing(1, &origin), Standing::Proven);
+    }
+
+    #[test]
     fn a_network_of_ipv6_is_one_address() {
         let mut origins = Origins::default();
         let [one, other, elsewhere] = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"]
@@ -382,7 +419,7 @@ mod tests {
             origins.of(Source::User(user)).stalled(now);
             origins.tidy(now);
         }
-        assert!(origins.0.len() <= REMEMBERED);
+        assert!(origins.known.len() <= REMEMBERED);
         assert!(origins.of(Source::User(1999)).is_suspect());
     }
 }

@@ -8,7 +8,7 @@ use nvmeof_backend::Request;
 use crate::turns::{HostId, Turns};
 
 /// The operations that wait for a free slot of their backing store. On each of them
-/// hosts take turns.
+/// addresses take turns, and their hosts.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     /// Of disks for which anything waits.
@@ -62,7 +62,7 @@ impl Backlog {
         }
     }
 
-    /// What was popped was taken: it is the next host's turn on `disk`.
+    /// What was popped was taken: it is the next address's turn on `disk`.
     pub(super) fn pass(&mut self, disk: u32) {
         if let Some(turns) = self.disks.get_mut(&disk) {
             turns.pass();

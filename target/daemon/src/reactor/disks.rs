@@ -42,7 +42,7 @@ impl<S: Storage> Reactor<S> {
     }
 
     /// Disk operations that found no room are tried again on each disk: one of each
-    /// host, then another of each.
+    /// address, then another of each.
     pub(super) fn submit_backlog(&mut self, now: Duration) {
         let mut next = self.backlog.next_disk(0);
         while let Some(disk) = next {

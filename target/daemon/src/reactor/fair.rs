@@ -4,13 +4,51 @@ use std::time::Duration;
 
 use super::Reactor;
 use crate::storage::Storage;
+use crate::tag::Place;
+use crate::turns::{HostId, Turns};
 
 /// Commands that one turn begins as they come. While no more come no host or queue waits
 /// for another, and nothing is to be divided.
 const AT_ONCE: u32 = 64;
-/// Commands that hosts begin in one turn, one host after the other: so that disks and
+/// Commands that hosts begin in one turn, one address after the other: so that disks and
 /// providers are looked at again soon, however many wait.
 const IN_TURN: usize = 64;
+
+/// Queues with commands that wait for a buffer, each once. Some may be gone.
+#[derive(Debug, Default)]
+pub(crate) struct AwaitingBuffers {
+    trusted: Turns<Place>,
+    /// Of addresses that stalled lately: they have one turn together, however many there
+    /// are.
+    suspect: Turns<Place>,
+    /// Buffers that the others got since that turn.
+    since: usize,
+}
+
+impl AwaitingBuffers {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.trusted.is_empty() && self.suspect.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.trusted.len() + self.suspect.len()
+    }
+
+    pub(crate) fn push(&mut self, host: HostId, queue: Place, is_suspect: bool) {
+        self.of(is_suspect).push(host, queue);
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Place> {
+        self.trusted.iter().chain(self.suspect.iter())
+    }
+
+    fn of(&mut self, is_suspect: bool) -> &mut Turns<Place> {
+        match is_suspect {
+            true => &mut self.suspect,
+            false => &mut self.trusted,
+        }
+    }
+}
 
 impl<S: Storage> Reactor<S> {
     /// A turn begins.
@@ -23,8 +61,8 @@ impl<S: Storage> Reactor<S> {
         };
     }
 
-    /// Has queues begin commands that wait: some of one host, then some of the next, and
-    /// of each host some of one queue after the other.
+    /// Has queues begin commands that wait: some of one address, then some of the next; of
+    /// each address some of one host after the other, and of each host of its queues.
     /// Says whether any was.
     pub(super) fn begin_due(&mut self, now: Duration) -> bool {
         let mut begun = 0;
@@ -38,27 +76,48 @@ impl<S: Storage> Reactor<S> {
         begun > 0
     }
 
-    /// Gives buffers to commands that wait for them: one to each host, whose
-    /// queues take turns, then another to each, so that none of them waits for
-    /// all that another sent, over however many queues.
+    /// Gives buffers to commands that wait for them: one to each address, whose hosts
+    /// take turns as their queues do, then another to each, so that none of them waits
+    /// for all that another sent, over however many names and queues. Addresses that
+    /// stalled lately have one turn together.
     pub(super) fn feed(&mut self, now: Duration) -> bool {
         let mut fed = self.feed_seconds(now);
-        // Hosts in a row for which there was nothing.
-        let mut without = 0;
-        while without < self.hungry.hosts() {
-            without += 1;
-            if self.feed_host(now) {
-                (fed, without) = (true, 0);
+        loop {
+            let is_suspect = self.hungry.since >= self.hungry.trusted.addresses();
+            if !self.feed_one(is_suspect, now) && !self.feed_one(!is_suspect, now) {
+                return fed;
             }
-            self.hungry.pass();
+            fed = true;
+        }
+    }
+
+    /// Gives a buffer to the next address for which there is one.
+    fn feed_one(&mut self, is_suspect: bool, now: Duration) -> bool {
+        let addresses = self.hungry.of(is_suspect).addresses();
+        let fed = (0..addresses).any(|_| self.feed_address(is_suspect, now));
+        if fed {
+            self.hungry.since = if is_suspect { 0 } else { self.hungry.since + 1 };
         }
         fed
     }
 
-    /// Gives commands their second buffer: one to each host.
+    /// Gives a buffer to the first host, of those of the address whose turn it is, for
+    /// which there is one.
+    fn feed_address(&mut self, is_suspect: bool, now: Duration) -> bool {
+        let hosts = self.hungry.of(is_suspect).hosts_of_first();
+        let fed = (0..hosts).any(|_| {
+            let fed = self.feed_host(is_suspect, now);
+            self.hungry.of(is_suspect).pass_host();
+            fed
+        });
+        self.hungry.of(is_suspect).pass_address();
+        fed
+    }
+
+    /// Gives commands their second buffer: one to each address.
     fn feed_seconds(&mut self, now: Duration) -> bool {
         let mut fed = false;
-        for _ in 0..self.seconds.hosts() {
+        for _ in 0..self.seconds.addresses() {
             let Some((queue, slot)) = self.seconds.pop() else {
                 break;
             };
@@ -73,9 +132,9 @@ impl<S: Storage> Reactor<S> {
 
     /// Gives a buffer to the first queue, of those of the host whose turn it
     /// is, for which there is one.
-    fn feed_host(&mut self, now: Duration) -> bool {
-        for _ in 0..self.hungry.of_first() {
-            let Some(queue) = self.hungry.pop() else {
+    fn feed_host(&mut self, is_suspect: bool, now: Duration) -> bool {
+        for _ in 0..self.hungry.of(is_suspect).of_first() {
+            let Some(queue) = self.hungry.of(is_suspect).pop() else {
                 break;
             };
             if self.with_queue(queue, now, |edge, io| edge.feed(io)) == Some(true) {

@@ -40,6 +40,7 @@ use crate::watch::Counters;
 use attention::Attention;
 pub(crate) use backlog::Backlog;
 use drain::Stage;
+pub(crate) use fair::AwaitingBuffers;
 use let_go::LetGo;
 use locks::Locked;
 use nvmeof_rdma::Sparingly;
@@ -98,8 +99,7 @@ pub struct Reactor<S> {
     steering: Option<(Steering, usize)>,
     /// Queues that were never connected, or not long ago; oldest first.
     unconnected: VecDeque<Place>,
-    /// Queues with commands that wait for a buffer. Some may be gone.
-    hungry: Turns<Place>,
+    hungry: AwaitingBuffers,
     /// Commands that wait for a second buffer.
     seconds: Seconds,
     relief: Relief,
@@ -202,7 +202,7 @@ impl<S: Storage> Reactor<S> {
             queues: Queues::default(),
             steering: None,
             unconnected: VecDeque::new(),
-            hungry: Turns::default(),
+            hungry: AwaitingBuffers::default(),
             seconds,
             relief: Relief::default(),
             due: Turns::default(),

@@ -1,27 +1,32 @@
 //! Buffers that stalled transfers have while others wait for them: their connections are
 //! closed long before they would be otherwise.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nvmeof_rdma::Sparingly;
 use nvmeof_target_core::Limit;
 
 use super::Reactor;
-use crate::queue::{Shortage, Stalled, Standing};
+use crate::queue::{KINDS, Shortage, Stalled, Standing};
 use crate::storage::Storage;
 use crate::tag::Place;
+use crate::turns::HostId;
 
 /// How long nothing may move of the transfers of a connection that has moved data
-/// before, and of one that has not, while others wait for their buffers.
-const PROVEN: Duration = Duration::from_millis(500);
+/// before, and of one that has not, while others wait for their buffers. The first is
+/// longer than TCP waits for two segments that were lost one after the other: at least
+/// 200 ms, then twice as long (RFC 6298, section 5; Linux has the 200 ms).
+const PROVEN: Duration = Duration::from_millis(800);
 const UNPROVEN: Duration = Duration::from_millis(250);
 /// The same where so many wait that have shown nothing yet that each of them would get
 /// its turn later than after this, in all.
 const ALL_IN_TURN: Duration = Duration::from_millis(80);
 const LEAST: Duration = Duration::from_millis(10);
-/// And of connections that have moved data before, where several stall at the same
-/// time: one waits for a packet that was lost, many keep buffers from others.
-const LEAST_PROVEN: Duration = Duration::from_millis(80);
+/// And where so many of a kind are in transfers of which nothing moves for that long that
+/// too few are left for those that move.
+const QUIET: Duration = Duration::from_millis(20);
 /// How often that is looked at while somebody waits.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -30,6 +35,26 @@ const LOOK: Duration = Duration::from_millis(5);
 pub(super) struct Relief {
     at: Option<Duration>,
     log: Sparingly,
+}
+
+/// Hosts with transfers of which nothing moves. One that has moved data before may have
+/// lost a segment on the way, and keeps its buffers for a while: so does the one that has
+/// moved most, whatever it has, and others as long as these have a quarter of a kind and
+/// all of them a half.
+#[derive(Debug, Default)]
+struct Quiet {
+    hosts: BTreeSet<HostId>,
+    kept: BTreeSet<HostId>,
+    kinds: [QuietKind; KINDS],
+}
+
+/// Buffers of one kind in such transfers.
+#[derive(Clone, Copy, Debug, Default)]
+struct QuietKind {
+    /// But for those that are given up.
+    held: u32,
+    /// Whether less than a quarter is left for those that move.
+    is_short: bool,
 }
 
 impl Relief {
@@ -60,12 +85,19 @@ impl<S: Storage> Reactor<S> {
             return;
         }
         let all = self.stalled(now);
-        let many = all.iter().filter(|(_, one)| one.time >= LEAST_PROVEN);
-        let many = u32::try_from(many.count()).unwrap_or(u32::MAX).max(1);
-        let proven = (PROVEN / many).max(LEAST_PROVEN);
+        let quiet = Quiet::of(&all);
+        for one in short
+            .iter_mut()
+            .filter(|one| quiet.hosts.contains(&one.host))
+        {
+            one.spare_proven();
+        }
         for (place, stalled) in all {
+            let gives = quiet.gives(&stalled);
             let patience = match stalled.standing {
-                Standing::Proven => proven,
+                Standing::Proven if gives => QUIET,
+                Standing::Proven => PROVEN,
+                _ if gives => patience.min(QUIET),
                 _ => patience,
             };
             if stalled.time < patience {
@@ -74,7 +106,9 @@ impl<S: Storage> Reactor<S> {
             let Some(at) = short.iter().position(|one| one.is_met_by(&stalled)) else {
                 continue;
             };
-            short.swap_remove(at);
+            if !gives {
+                short.swap_remove(at);
+            }
             self.target.hits().add(Limit::StalledTransfer);
             let left_out = self.relief.log.ask(now);
             self.with_queue(place, now, |edge, io| edge.give_up(&stalled, left_out, io));
@@ -104,14 +138,56 @@ impl<S: Storage> Reactor<S> {
         (short, each.clamp(LEAST, UNPROVEN))
     }
 
-    /// Queues with transfers, those of which nothing moved for longest first.
+    /// Queues with transfers: first those that others can do without. The more its host
+    /// has moved the later comes one that stalls.
     fn stalled(&mut self, now: Duration) -> Vec<(Place, Stalled)> {
         let mut all = Vec::new();
         for place in self.queues.places() {
             let stalled = self.with_queue(place, now, |edge, io| edge.stalled(io));
             all.extend(stalled.flatten().map(|stalled| (place, stalled)));
         }
-        all.sort_by_key(|(_, stalled)| std::cmp::Reverse(stalled.time));
+        all.sort_by_key(|(_, one)| (one.standing, one.moved, Reverse(one.time)));
         all
+    }
+}
+
+impl Quiet {
+    /// Of transfers in the order in which they are given up.
+    fn of(all: &[(Place, Stalled)]) -> Self {
+        let mut quiet = Self::default();
+        let mut others = [0; KINDS];
+        // Those of the host that has moved most come first.
+        for (_, one) in all.iter().rev().filter(|(_, one)| one.time >= QUIET) {
+            let is_new = quiet.hosts.insert(one.host);
+            let Some(at) = one.kind.filter(|at| is_new && *at < KINDS) else {
+                continue;
+            };
+            let (Some(kind), Some(others)) = (quiet.kinds.get_mut(at), others.get_mut(at)) else {
+                continue;
+            };
+            let part = (one.of / 4).max(1);
+            let all = kind.held.saturating_add(one.held);
+            kind.is_short |= all > one.of.saturating_sub(part);
+            if one.standing != Standing::Proven {
+                kind.held = all;
+            } else if kind.held == 0 {
+                quiet.kept.insert(one.host);
+                kind.held = all;
+            } else if *others < part && all <= one.of / 2 {
+                quiet.kept.insert(one.host);
+                kind.held = all;
+                *others += one.held;
+            }
+        }
+        quiet
+    }
+
+    /// Whether a transfer is given up early, for those that move.
+    fn gives(&self, stalled: &Stalled) -> bool {
+        let kind = stalled.kind.and_then(|kind| self.kinds.get(kind));
+        match stalled.standing {
+            Standing::Proven => stalled.kind.is_some() && !self.kept.contains(&stalled.host),
+            _ => kind.is_some_and(|kind| kind.is_short),
+        }
     }
 }

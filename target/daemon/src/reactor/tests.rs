@@ -8,6 +8,7 @@
 )]
 
 mod aborting;
+mod addresses;
 mod before_connect;
 mod commit;
 mod connections;

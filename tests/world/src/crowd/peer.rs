@@ -17,7 +17,8 @@ use zerocopy::IntoBytes;
 use crate::host::SUBNQN;
 
 /// What a hostile peer does once it is connected. All come back under another name when
-/// they are disconnected.
+/// they are disconnected; those that receive nothing, which do not see that, after
+/// [`BACK`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Habit {
     /// Writes whose data it never gives: it takes RDMA Reads and does not answer them.
@@ -53,10 +54,10 @@ impl Habit {
 
 /// Commands that it has outstanding.
 const OUTSTANDING: usize = 31;
+/// How long a peer receives nothing before it comes back under another name.
+const BACK: Duration = Duration::from_millis(300);
 /// Entries of its queues.
 const ENTRIES: u16 = 32;
-/// Reads whose data a turncoat takes.
-const GOOD: usize = 2;
 
 /// One peer, with the admin queue and the I/O queue that it has at present.
 pub(super) struct Hostile {
@@ -72,6 +73,8 @@ pub(super) struct Hostile {
     names: u32,
     /// Commands that it has outstanding at most.
     outstanding: usize,
+    /// Reads whose data it takes, if it is a turncoat.
+    pub(super) good: usize,
     pub(super) disconnected: u64,
 }
 
@@ -87,6 +90,8 @@ struct Link {
     /// Commands that were sent and not answered.
     outstanding: usize,
     answered: usize,
+    /// Since when it receives nothing.
+    deaf: Option<Duration>,
     over: bool,
 }
 
@@ -120,6 +125,7 @@ impl Hostile {
             cntlid: 0xffff,
             names: 0,
             outstanding: OUTSTANDING,
+            good: 0,
             disconnected: 0,
         }
     }
@@ -154,8 +160,8 @@ impl Hostile {
             self.admin = self.link(0);
             progress = true;
         }
-        progress |= self.serve(true);
-        progress |= self.serve(false);
+        progress |= self.serve(true, now);
+        progress |= self.serve(false, now);
         progress
     }
 
@@ -170,6 +176,7 @@ impl Hostile {
             sent: 0,
             outstanding: 0,
             answered: 0,
+            deaf: None,
             over: false,
         })
     }
@@ -186,7 +193,7 @@ impl Hostile {
         }
     }
 
-    fn serve(&mut self, is_admin: bool) -> bool {
+    fn serve(&mut self, is_admin: bool, now: Duration) -> bool {
         let slot = if is_admin {
             &mut self.admin
         } else {
@@ -196,6 +203,10 @@ impl Hostile {
             return false;
         };
         let deaf = self.is_deaf(&link);
+        if deaf {
+            let since = *link.deaf.get_or_insert(now);
+            link.over |= now.saturating_sub(since) >= BACK;
+        }
         let mut progress = !deaf && link.receive(&mut self.streams);
         while let Some(frame) = link.frame() {
             progress = true;
@@ -230,7 +241,7 @@ impl Hostile {
         let at_work = link.qid > 0 && link.state == State::Ready;
         match self.habit {
             Habit::Deaf => at_work,
-            Habit::Turncoat => at_work && link.answered >= GOOD,
+            Habit::Turncoat => at_work && link.answered >= self.good,
             _ => false,
         }
     }

@@ -23,7 +23,7 @@ fn limits() -> Limits {
 }
 
 /// Where one host may hold every buffer: who waits has to have its turn.
-fn by_turns(seed: u64) -> Bench {
+pub(super) fn by_turns(seed: u64) -> Bench {
     let limits = Limits {
         host_memory: 100,
         ..limits()
@@ -121,7 +121,12 @@ fn many_queues_and_one(bench: &mut Bench, hosts: &mut [Host; 2]) -> [Vec<Sent>; 
 
 /// Has the disks do what they have, so many times. How many commands of each
 /// host are answered after that.
-fn served(bench: &mut Bench, hosts: [Host; 2], sent: [Vec<Sent>; 2], times: usize) -> [usize; 2] {
+pub(super) fn served(
+    bench: &mut Bench,
+    hosts: [Host; 2],
+    sent: [Vec<Sent>; 2],
+    times: usize,
+) -> [usize; 2] {
     let [mut greedy, mut modest] = hosts;
     for _ in 0..times {
         bench.reactor.storage_mut().hold = false;

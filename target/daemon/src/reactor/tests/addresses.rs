@@ -1,0 +1,91 @@
+//! Hosts of one address share its turns with each other, not with hosts elsewhere.
+
+use std::time::Duration;
+
+use nvmeof_wire::opcode::io;
+
+use super::fairness::{arrive, by_turns, command, served};
+use super::host::{Host, Sent, ready, ready_with, show};
+use super::{Bench, few_buffers};
+
+/// Several hosts of one address that ask for much, and after them one of another
+/// address, at a time when disks do nothing. Their commands in this order.
+fn many_names_and_one(bench: &mut Bench, hosts: &mut [Host; 2]) -> [Vec<Sent>; 2] {
+    let [many, modest] = hosts;
+    let names = (0..6).map(|name| {
+        many.name = Some(100 + name);
+        let (_, qp) = ready_with(bench, many, 32);
+        show(bench, many, qp);
+        qp
+    });
+    let names: Vec<_> = names.collect();
+    let (_, one) = ready(bench, modest);
+    show(bench, modest, one);
+    bench.reactor.storage_mut().hold = true;
+    let read = |host: &mut Host, qp| host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
+    let much = names.iter().cycle().take(6 * 30);
+    let much = much.map(|queue| read(many, *queue)).collect();
+    bench.run_for(&mut [many], Duration::from_millis(10));
+    let little = (0..40).map(|_| read(modest, one)).collect();
+    bench.run_for(&mut [many, modest], Duration::from_millis(10));
+    [much, little]
+}
+
+#[test]
+fn many_names_of_one_address_get_no_more_buffers_than_one_host_elsewhere() {
+    let mut bench = by_turns(12);
+    let mut hosts = [bench.host(), bench.host()];
+    let sent = many_names_and_one(&mut bench, &mut hosts);
+    assert_eq!(bench.reactor.free_buffers().0, 0, "they wait for buffers");
+    let [many, modest] = served(&mut bench, hosts, sent, 4);
+    assert_eq!(many + modest, 80);
+    assert!((28..=32).contains(&modest), "{modest} of 60");
+}
+
+#[test]
+fn many_names_of_one_address_get_no_more_of_a_full_disk_than_one_host_elsewhere() {
+    let mut config = few_buffers();
+    config.data[0].count = 512;
+    let mut bench = Bench::with(13, config);
+    bench.reactor.storage_mut().room = 8;
+    let mut hosts = [bench.host(), bench.host()];
+    let sent = many_names_and_one(&mut bench, &mut hosts);
+    let [many, modest] = served(&mut bench, hosts, sent, 6);
+    assert_eq!(many + modest, 48);
+    assert!((18..=22).contains(&modest), "{modest} of 40");
+}
+
+/// Nor of what a turn of the reactor begins.
+#[test]
+fn commands_of_many_names_of_one_address_are_begun_in_one_turn() {
+    let mut config = few_buffers();
+    (config.capsules, config.data[0].count) = (4096, 2048);
+    let mut bench = Bench::with(14, config);
+    let (mut many, mut modest) = (bench.host(), bench.host());
+    let names = (0..10).map(|name| {
+        many.name = Some(100 + name);
+        ready_with(&mut bench, &mut many, 32).1
+    });
+    let names: Vec<_> = names.collect();
+    let (_, qp) = ready_with(&mut bench, &mut modest, 128);
+    bench.reactor.storage_mut().hold = true;
+    let zero = |host: &mut Host, qp, slba| host.send(qp, command(io::WRITE_ZEROES, slba, 8), &[]);
+    for _ in 0..30 {
+        for qp in &names {
+            zero(&mut many, *qp, 0);
+        }
+    }
+    arrive(&mut bench, &mut [&mut many]);
+    for _ in 0..60 {
+        zero(&mut modest, qp, 8);
+    }
+    arrive(&mut bench, &mut [&mut modest]);
+    bench.reactor.turn(bench.net.now()).unwrap();
+    let begun = [0, 8].map(|slba| bench.reactor.storage_mut().in_flight_at(slba * 512));
+    // 64 of the first as they came, then of each as many.
+    assert!((28..=36).contains(&begun[1]), "{begun:?}");
+    assert!((92..=100).contains(&begun[0]), "{begun:?}");
+    bench.reactor.storage_mut().hold = false;
+    bench.run_for(&mut [&mut many, &mut modest], Duration::from_secs(1));
+    assert!(bench.reactor.due.is_empty());
+}
