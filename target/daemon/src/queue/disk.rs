@@ -48,18 +48,18 @@ impl Edge {
             self.bug("a disk operation without its buffer", io);
             return None;
         };
-        let (disk, request) = (op.disk, DiskRequest { tag, op: lent });
+        let request = DiskRequest { tag, op: lent };
         // What waits longer goes first.
-        if io.backlog.waits_for(disk) {
+        if io.backlog.waits_for(op.disk) {
             self.on_disk += 1;
-            io.backlog.push(self.host(), disk, request);
+            io.backlog.push(self.host(), op.disk, request);
             return None;
         }
-        match io.storage.submit(disk, request) {
+        match io.storage.submit(op.disk, request) {
             Ok(Some(Done { buf, result, .. })) => {
                 let outcome = match result {
                     Ok(()) => Executed::Ok,
-                    Err(error) => self.failure_of(&error, Some(disk), slot, io),
+                    Err(error) => self.failure_of(&error, Some(op.disk), slot, io),
                 };
                 self.step_executed(slot, outcome, buf, io)
             }
@@ -72,14 +72,14 @@ impl Edge {
                 back,
             }) => {
                 self.on_disk += 1;
-                io.backlog.push(self.host(), disk, back);
+                io.backlog.push(self.host(), op.disk, back);
                 None
             }
             Err(Refused {
                 why: Why::NotOpen,
                 back,
             }) => {
-                self.tell_not_open(disk, io);
+                self.tell_not_open(op.disk, io);
                 self.step_executed(slot, Executed::Failed, back.op.into_buf(), io)
             }
         }

@@ -323,7 +323,8 @@ impl Edge {
         match completion.kind {
             WorkKind::Send => {
                 self.answered(slot, io);
-                self.free(slot);
+                let account = self.account.as_ref();
+                self.slots.answered(slot, account, completion.buf.is_some());
                 io.buffers.put_back(completion.buf);
             }
             WorkKind::Write if self.transfers.is_empty() => self.pushed(slot, completion.buf, io),

@@ -73,7 +73,7 @@ impl Seconds {
 impl Job {
     /// Bytes of the second buffer, if it lacks that one and holds another that is not
     /// shorter.
-    #[inline]
+    #[cold]
     pub(super) fn lacks_second(&self, lacks: Lacks) -> Option<u32> {
         let len = lacks.spare.filter(|_| lacks.data.is_none())?;
         let held = self.data.get()?.capacity();

@@ -153,11 +153,20 @@ impl Slots {
     /// counts them no more.
     #[inline]
     pub(super) fn free(&mut self, place: Place, account: Option<&Account>) {
+        self.answered(place, account, false);
+    }
+
+    /// As [`free`](Self::free): its host has the answer, `with_data` or without.
+    #[inline]
+    pub(super) fn answered(&mut self, place: Place, account: Option<&Account>, with_data: bool) {
         let slot = self.slots.get_mut(usize::from(place.index));
         let its = |slot: &&mut Slot| slot.taken && slot.generation == place.generation;
         let Some(slot) = slot.filter(its) else {
             return;
         };
+        if with_data {
+            slot.job.data.arrived(account);
+        }
         slot.job.clear(account);
         slot.taken = false;
         slot.generation = slot.generation.wrapping_add(1);

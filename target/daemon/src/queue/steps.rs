@@ -103,7 +103,9 @@ impl Edge {
         if lacks == Lacks::NOTHING {
             return true;
         }
-        if let Some(len) = job.lacks_second(lacks) {
+        if lacks.data.is_none()
+            && let Some(len) = job.lacks_second(lacks)
+        {
             return self.has_second(slot, len, io);
         }
         // Whoever came first gets the next buffer.

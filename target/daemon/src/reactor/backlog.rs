@@ -29,7 +29,12 @@ impl Backlog {
     /// Whether anything waits for `disk`.
     #[inline]
     pub(crate) fn waits_for(&self, disk: u32) -> bool {
-        !self.is_empty() && self.disks.contains_key(&disk)
+        !self.is_empty() && self.has_disk(disk)
+    }
+
+    #[cold]
+    fn has_disk(&self, disk: u32) -> bool {
+        self.disks.contains_key(&disk)
     }
 
     /// Whether the operation of that tag waits.

@@ -43,7 +43,14 @@ impl<S: Storage> Reactor<S> {
 
     /// Disk operations that found no room are tried again on each disk: one of each
     /// address, then another of each.
+    #[inline]
     pub(super) fn submit_backlog(&mut self, now: Duration) {
+        if !self.backlog.is_empty() {
+            self.submit_backlogs(now);
+        }
+    }
+
+    fn submit_backlogs(&mut self, now: Duration) {
         let mut next = self.backlog.next_disk(0);
         while let Some(disk) = next {
             self.submit_backlog_of(disk, now);

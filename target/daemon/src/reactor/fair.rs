@@ -64,7 +64,12 @@ impl<S: Storage> Reactor<S> {
     /// Has queues begin commands that wait: some of one address, then some of the next; of
     /// each address some of one host after the other, and of each host of its queues.
     /// Says whether any was.
+    #[inline]
     pub(super) fn begin_due(&mut self, now: Duration) -> bool {
+        !self.due.is_empty() && self.begin_all_due(now)
+    }
+
+    fn begin_all_due(&mut self, now: Duration) -> bool {
         let mut begun = 0;
         while begun < IN_TURN
             && let Some(place) = self.due.pop()
@@ -80,7 +85,12 @@ impl<S: Storage> Reactor<S> {
     /// take turns as their queues do, then another to each, so that none of them waits
     /// for all that another sent, over however many names and queues. Addresses that
     /// stalled lately have one turn together.
+    #[inline]
     pub(super) fn feed(&mut self, now: Duration) -> bool {
+        !(self.hungry.is_empty() && self.seconds.is_empty()) && self.feed_all(now)
+    }
+
+    fn feed_all(&mut self, now: Duration) -> bool {
         let mut fed = self.feed_seconds(now);
         loop {
             let is_suspect = self.hungry.since >= self.hungry.trusted.addresses();

@@ -18,7 +18,7 @@ use crate::host::SUBNQN;
 
 /// What a hostile peer does once it is connected. All come back under another name when
 /// they are disconnected; those that receive nothing, which do not see that, after
-/// [`BACK`].
+/// 300 ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Habit {
     /// Writes whose data it never gives: it takes RDMA Reads and does not answer them.

@@ -603,3 +603,23 @@ fn all_commands_of_a_lone_queue_are_begun_at_once() {
     bench.reactor.turn(bench.net.now()).unwrap();
     assert_eq!(bench.reactor.storage_mut().in_flight(), 255);
 }
+
+/// Its data go out with the answer, in one work request where the provider can.
+#[test]
+fn host_that_only_reads_earns_buffers() {
+    let mut bench = Bench::new(66);
+    let (mut reader, mut other) = (bench.host(), bench.host());
+    let (_, qp) = ready(&mut bench, &mut reader);
+    ready(&mut bench, &mut other);
+    let read = |host: &mut Host| host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
+    for _ in 0..8 {
+        let sent = read(&mut reader);
+        assert!(run(&mut bench, &mut reader, sent).0.status().is_success());
+    }
+    bench.reactor.storage_mut().hold = true;
+    for _ in 0..12 {
+        read(&mut reader);
+    }
+    bench.run_for(&mut [&mut reader, &mut other], Duration::from_millis(10));
+    assert_eq!(bench.reactor.storage_mut().in_flight(), 12);
+}
