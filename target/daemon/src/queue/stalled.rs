@@ -71,6 +71,13 @@ pub(super) struct Oldest {
     pub(super) standing: Option<Standing>,
 }
 
+impl Stalled {
+    /// Whether its host has moved data, here or where others of its address stalled.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.standing == Standing::Proven || self.moved > 0
+    }
+}
+
 impl Shortage {
     /// Whether it would help to have that buffer back.
     pub(crate) fn is_met_by(&self, stalled: &Stalled) -> bool {

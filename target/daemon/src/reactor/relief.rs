@@ -94,11 +94,11 @@ impl<S: Storage> Reactor<S> {
         }
         for (place, stalled) in all {
             let gives = quiet.gives(&stalled);
-            let patience = match stalled.standing {
-                Standing::Proven if gives => QUIET,
-                Standing::Proven => PROVEN,
-                _ if gives => patience.min(QUIET),
-                _ => patience,
+            let patience = match (stalled.has_moved(), gives) {
+                (true, true) => QUIET,
+                (true, false) => PROVEN,
+                (false, true) => patience.min(QUIET),
+                (false, false) => patience,
             };
             if stalled.time < patience {
                 continue;
@@ -168,7 +168,7 @@ impl Quiet {
             let part = (one.of / 4).max(1);
             let all = kind.held.saturating_add(one.held);
             kind.is_short |= all > one.of.saturating_sub(part);
-            if one.standing != Standing::Proven {
+            if !one.has_moved() {
                 kind.held = all;
             } else if kind.held == 0 {
                 quiet.kept.insert(one.host);
@@ -185,9 +185,9 @@ impl Quiet {
     /// Whether a transfer is given up early, for those that move.
     fn gives(&self, stalled: &Stalled) -> bool {
         let kind = stalled.kind.and_then(|kind| self.kinds.get(kind));
-        match stalled.standing {
-            Standing::Proven => stalled.kind.is_some() && !self.kept.contains(&stalled.host),
-            _ => kind.is_some_and(|kind| kind.is_short),
+        match stalled.has_moved() {
+            true => stalled.kind.is_some() && !self.kept.contains(&stalled.host),
+            false => kind.is_some_and(|kind| kind.is_short),
         }
     }
 }
