@@ -17,8 +17,9 @@ use nvmeof_target_core::Limits;
 use nvmeof_wire::text;
 use serde_json::{Value, json};
 
+use nvmeof_target_engine::zone;
 use crate::changes::{Standing, check_state};
-use crate::config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names, zone};
+use crate::config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names};
 use crate::control::{self, Bound, Shared, Turns};
 use crate::ctl::Ctl;
 use crate::files;
@@ -30,7 +31,6 @@ use crate::retry::{self, Listener, later};
 use crate::server::{ServeError, Server};
 use crate::service;
 use crate::signals;
-use crate::thread;
 use crate::top::Top;
 use crate::watch::{Exporter, Watch};
 
@@ -285,7 +285,7 @@ fn stand(path: &Path, hangups: &SignalFd) -> Result<Standing, ConfigError> {
                 }
                 service::waiting(&format!("waiting: {}", error.what()), pause * 3);
                 let mut fds = [PollFd::new(hangups.as_fd(), PollFlags::POLLIN)];
-                let _ = poll(&mut fds, thread::poll_timeout(Some(pause)));
+                let _ = poll(&mut fds, nvmeof_target_engine::poll_timeout(Some(pause)));
                 while let Ok(Some(_)) = hangups.read_signal() {}
                 pause = (pause * 2).min(retry::LONGEST);
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::failures::Failures;
+use nvmeof_target_engine::Failures;
 use crate::manage::Manager;
 use crate::service;
 

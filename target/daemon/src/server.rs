@@ -21,20 +21,22 @@ use nvmeof_uring::RingConfig;
 use crate::changes::Keeper;
 use crate::config::{Config, ConfigError, ProviderName, Running, buffers, on_unusual_names};
 use crate::disk_watch::DiskWatch;
-use crate::failures::Failures;
+use nvmeof_target_engine::Failures;
 use crate::files;
-use crate::mailbox::{Mail, Mailbox};
+use nvmeof_target_engine::{Mail, Mailbox};
 use crate::manage::{Manager, Pool, Reactors, Remembered};
 use crate::ports::{self, Listening, Means, Port, Providers, Ready};
 use crate::processors::{self, Seat};
 use crate::retry::{Listener, Retry};
 use crate::service::{self, Watchdog};
 use crate::signals;
-use crate::stopping::{NotEnded, Patience, Stopping};
-use crate::storage::{OpenDisks, StorageError, StorageOpenError, ring_config};
-use crate::thread::{self, Clock};
-use crate::watch::{Counters, Watch, Watched};
-use crate::{Reactor, ReactorConfig, protections};
+use nvmeof_target_engine::{NotEnded, Patience, Stopping};
+use nvmeof_target_engine::{OpenDisks, Reactor, ReactorConfig, StorageError, StorageOpenError};
+use nvmeof_target_engine::Clock;
+use crate::watch::{Watch, Watched};
+use nvmeof_target_engine::Counters;
+use crate::protections;
+use crate::ring::ring_config;
 
 /// Signals that come so close to each other are one.
 const TOGETHER: Duration = Duration::from_millis(500);
@@ -421,7 +423,7 @@ impl Server {
         let timeout = if ending {
             PollTimeout::from(10u8)
         } else {
-            thread::poll_timeout(until)
+            nvmeof_target_engine::poll_timeout(until)
         };
         let _ = poll(&mut fds, timeout);
         !self.ended.take().is_empty()
@@ -506,7 +508,7 @@ fn spawn(
             tracing::info!("reactor {at}: {seat}");
             let _ = started.send(Ok((at, reactor.regions().cloned().collect())));
             drop(started);
-            let ended = thread::run(&mut reactor, clock, polling);
+            let ended = nvmeof_target_engine::run(&mut reactor, clock, polling);
             stopping.is_over(reactor.storage_mut());
             // Giving back what it has may take for ever.
             ring.ended.send(Mail::POLL);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nvmeof_rdma::explain;
 use sd_notify::NotifyState;
 
-use crate::mailbox::{Mail, Mailbox};
+use nvmeof_target_engine::{Mail, Mailbox};
 
 /// Hosts are served; `status` says what and where.
 pub(crate) fn ready(status: &str) {

@@ -110,6 +110,19 @@ const RULES: &[Rule] = &[
         system: true,
     },
     Rule {
+        name: "nvmeof-target-engine",
+        ours: &[
+            "nvmeof-backend",
+            "nvmeof-memory",
+            "nvmeof-polling",
+            "nvmeof-rdma",
+            "nvmeof-target-core",
+            "nvmeof-uring",
+            "nvmeof-wire",
+        ],
+        system: true,
+    },
+    Rule {
         name: "nvmeof-target",
         ours: &[
             "nvmeof-logging",

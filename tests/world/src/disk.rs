@@ -12,7 +12,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmeof_backend::{Done, IoError, IoErrorKind, Losses, Op, Refused, Request, Why, flush_begins};
 use nvmeof_rdma::layer::{Dice, OneIn};
 use nvmeof_rdma_sim::SimNet;
-use nvmeof_target::{Storage, StorageError};
+use nvmeof_target_engine::{Storage, StorageError};
 
 use crate::plan::DiskShape;
 use cache::Disk;

@@ -20,7 +20,6 @@ mod storage;
 #[cfg(test)]
 mod tests;
 mod traddr;
-pub(crate) mod zone;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -31,7 +30,7 @@ use nvmeof_rdma::Address;
 use nvmeof_rdma_shm::ShmConfig;
 use nvmeof_target_core::{
     Carrier, Limits, Model, ModelError, NamespaceSpec, NamespaceState, Place, PortAddress,
-    PortSpec, Preferred, SubsystemSpec, Traddr, derived,
+    PortSpec, Preferred, SubsystemSpec, derived,
 };
 use nvmeof_wire::Nqn;
 
@@ -572,20 +571,8 @@ fn without_carriers(address: Address) -> PortSpec {
 
 /// A port of the model.
 pub(crate) fn port_spec(address: Address, carriers: Vec<Carrier>) -> PortSpec {
-    let PortAddress { traddr, trsvcid } = port_address(address);
+    let PortAddress { traddr, trsvcid } = nvmeof_target_engine::zone::port_address(address);
     PortSpec::new(traddr, trsvcid, carriers)
-}
-
-/// What a port is known by in the model that is listened on there.
-pub(crate) fn port_address(address: Address) -> PortAddress {
-    let (traddr, trsvcid) = match address {
-        Address::Ip(addr) => match zone::of(addr) {
-            Some((ip, interface)) => (Traddr::Link(ip, interface.into()), addr.port()),
-            None => (addr.ip().into(), addr.port()),
-        },
-        Address::Unix(_) => (Traddr::Host(address.to_string().into()), 0),
-    };
-    PortAddress { traddr, trsvcid }
 }
 
 /// A name for the subsystem of this machine at that address: the same at

@@ -19,7 +19,7 @@ use super::referral::{RawDiscovery, RawReferral};
 use super::shm::RawShm;
 use super::storage::RawStorage;
 use super::traddr::{RawPort, RawUnix};
-use crate::polling::Preset;
+use nvmeof_target_engine::Preset;
 
 pub(super) const MIN_BUFFER_MEMORY: u64 = 8 << 20;
 pub(super) const MAX_BUFFER_MEMORY: u64 = 64 << 30;

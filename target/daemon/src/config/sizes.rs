@@ -4,8 +4,8 @@ use nvmeof_memory::{ClassSpec, Pages};
 use nvmeof_target_core::Limits;
 
 use super::Running;
-use crate::ReactorConfig;
-use crate::reactor::{LONGEST_AT_ONCE, capsule_stride};
+use nvmeof_target_engine::ReactorConfig;
+use nvmeof_target_engine::{LONGEST_AT_ONCE, capsule_stride};
 
 /// Data of most commands is no longer than this.
 const SHORT: usize = 4096;
@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
     use crate::config::Cores;
-    use crate::polling::Preset;
+    use nvmeof_target_engine::Preset;
 
     fn divided(buffer_memory: u64, limits: &Limits) -> ReactorConfig {
         let running = Running {

@@ -13,7 +13,7 @@ use toml::Spanned;
 use super::ana::RawAnaGroup;
 use super::provider::{Choice, ProviderName, RawProvider, Wrong};
 use super::raw::Size;
-use super::zone;
+use nvmeof_target_engine::zone;
 use super::{Config, DEFAULT_PORT};
 
 /// Where hosts connect. At least one is needed.

@@ -23,7 +23,7 @@ use super::fault::Refusals;
 use super::turns::Turn;
 use super::{Fault, Shared, openapi};
 use crate::changes::{ChangeError, Edit, Keeper, Outcome, Resize, Stalled};
-use crate::config::port_address;
+use nvmeof_target_engine::zone::port_address;
 use crate::manage::{Drained, Plan};
 use crate::watch::NamespaceState;
 

@@ -2,7 +2,6 @@
 //! fields of each message.
 
 mod journal;
-mod peers;
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -14,7 +13,6 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use journal::Journal;
-pub(crate) use peers::PeerLog;
 
 /// Starts the log. `level` is stronger than `RUST_LOG`.
 ///

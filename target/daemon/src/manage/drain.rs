@@ -15,7 +15,7 @@ use nvmeof_wire::Nqn;
 
 use super::{ApplyError, Manager, Reactors};
 use crate::config::Config;
-use crate::mailbox::Order;
+use nvmeof_target_engine::Order;
 
 /// Whether all hosts were let go. Displays as what is to be added to what is
 /// served.

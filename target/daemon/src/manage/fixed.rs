@@ -4,7 +4,8 @@
 use nvmeof_rdma_shm::ShmConfig;
 use nvmeof_target_core::Limits;
 
-use crate::config::{Config, ConfigError, ControlConfig, MetricsConfig, Running, Sqpoll, zone};
+use nvmeof_target_engine::zone;
+use crate::config::{Config, ConfigError, ControlConfig, MetricsConfig, Running, Sqpoll};
 
 /// The part of a configuration that stays until the daemon ends.
 #[derive(Clone, Debug)]

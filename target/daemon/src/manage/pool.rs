@@ -11,7 +11,7 @@ use super::Waits;
 use super::reactors::Closing;
 use super::remembered::Remembered;
 use crate::config::{Config, ConfigError, Served, Wanted};
-use crate::numbers::Numbers;
+use nvmeof_target_engine::Numbers;
 
 /// Disks by the order of the namespaces, and those that are being closed.
 pub(crate) struct Pool {

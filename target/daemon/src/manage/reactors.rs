@@ -13,7 +13,7 @@ use nvmeof_target_core::Disconnected;
 
 use super::ApplyError;
 use crate::config::{Config, ConfigError, ProviderName};
-use crate::mailbox::{Mail, Mailbox, Order, Reply};
+use nvmeof_target_engine::{Mail, Mailbox, Order, Reply};
 use crate::ports::{self, Listens, Means, Member, Port, Providers, listen_at};
 
 /// Every reactor of the target.

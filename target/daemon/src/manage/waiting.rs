@@ -20,7 +20,8 @@ use nvmeof_rdma::Address;
 use super::drain::Drained;
 use super::pool::{Disk, Held};
 use super::{Manager, State};
-use crate::config::{ConfigError, port_address};
+use nvmeof_target_engine::zone::port_address;
+use crate::config::ConfigError;
 use crate::ports::Port;
 
 /// Why something is not served yet.

@@ -11,7 +11,7 @@ use nvmeof_rdma_shm::{Shm, ShmConfig};
 use super::devices;
 use super::listen::Ready;
 use crate::config::{Config, ConfigError, ProviderName};
-use crate::queue::SENDS_PER_COMMAND;
+use nvmeof_target_engine::SENDS_PER_COMMAND;
 
 /// One kind of provider for all reactors. They are a group: each of them
 /// listens on the same addresses, and connections are spread over them.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nvmeof_target_core::{KeepProtections, KeptProtection, Target};
 use nvmeof_wire::Nqn;
 
-use crate::mailbox::{Mail, Mailbox};
+use nvmeof_target_engine::{Mail, Mailbox};
 
 /// How long the thread may take to end.
 const AT_THE_END: Duration = Duration::from_millis(500);

@@ -10,15 +10,15 @@ use nvmeof_target_core::metrics::{Ledger, Of};
 use nvmeof_target_core::{Limit, Model, Namespace, Target};
 use nvmeof_wire::Nqn;
 
-use super::counters::{Counters, End, Spent};
+use nvmeof_target_engine::{Counters, End, Sight, Spent};
 use super::joined::Joined;
 use super::snapshot::{
     Counts, Descriptors, GroupState, HostState, NamespaceState, QueueState, ReactorState, Snapshot,
     SubsystemState, WaitingState,
 };
-use super::{FaultCounts, Health, Sight};
+use super::{FaultCounts, Health};
 use crate::config::ProviderName;
-use crate::mailbox::{Mailbox, Order};
+use nvmeof_target_engine::{Mailbox, Order};
 use crate::manage::Manager;
 use crate::ports::Providers;
 

@@ -8,7 +8,8 @@ use nix::errno::Errno;
 use nvmeof_rdma::ListenError;
 
 use super::{Watch, routes};
-use crate::config::{Config, ConfigError, port_address, zone};
+use nvmeof_target_engine::{zone, zone::port_address};
+use crate::config::{Config, ConfigError};
 use crate::control::{Answering, Bounds, finished, may_pass};
 
 /// A listener at which nobody is answered yet.

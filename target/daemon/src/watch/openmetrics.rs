@@ -8,7 +8,9 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, MetricE
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{Counts, Descriptors, GroupState, Latency, NamespaceState, Snapshot};
+use nvmeof_target_engine::Latency;
+
+use super::{Counts, Descriptors, GroupState, NamespaceState, Snapshot};
 
 /// The beginning of every name.
 const PREFIX: &str = "nvmeof_target";

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nvmeof_target_core::metrics::{Operation, Totals};
 use serde::{Deserialize, Serialize};
 
-use super::Latency;
+use nvmeof_target_engine::Latency;
 
 /// The target at one moment.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]

@@ -18,7 +18,8 @@ use nvmeof_target_core::{Limit, Limits, Model, Target};
 use nvmeof_wire::text::Escaped;
 
 use super::*;
-use crate::mailbox::{Mailbox, Order};
+use nvmeof_target_engine::{Latency, Sight};
+use nvmeof_target_engine::{Mailbox, Order};
 use crate::ports::Providers;
 use crate::processors::first_usable;
 use crate::{Config, Server};
@@ -451,7 +452,7 @@ fn asked_by_many(ask: impl Fn(usize, &Watch) + Sync) -> usize {
     std::thread::scope(|scope| {
         let (ask, watch) = (&ask, &watch);
         let first = scope.spawn(move || ask(0, watch));
-        while !mailbox.holds(crate::Mail::ORDERS) {
+        while !mailbox.holds(nvmeof_target_engine::Mail::ORDERS) {
             std::thread::yield_now();
         }
         let (ready, begun) = std::sync::mpsc::channel();

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nvmeof_target::Mail;
+use nvmeof_target_engine::Mail;
 
 use super::{Undo, World, model};
 use crate::oracle::Wrong;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nvmeof_rdma::layer::OneIn;
 use nvmeof_rdma_sim::{SimChances, Trouble};
-use nvmeof_target::Mail;
+use nvmeof_target_engine::Mail;
 
 use super::{Reactors, TARGET_IP, Undo, World};
 use crate::disk::Temper;

@@ -4,7 +4,7 @@ use std::sync::mpsc::channel;
 
 use super::puppet::{LONG, Puppet, SHORT, manager};
 use super::*;
-use crate::mailbox::Order;
+use nvmeof_target_engine::Order;
 
 /// A configuration of which a drain takes as long as a reactor hangs.
 fn one() -> String {

@@ -5,7 +5,7 @@ use nvmeof_rdma::{ListenerId, Steering};
 use super::puppet::{LONG, Puppet, SHORT, manager};
 use super::*;
 use crate::config::ProviderName;
-use crate::mailbox::{Mailbox, Order};
+use nvmeof_target_engine::{Mailbox, Order};
 use crate::ports::{Means, Providers};
 
 /// The usual configuration with one more port, over what `provider` says.

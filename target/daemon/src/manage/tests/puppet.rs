@@ -8,7 +8,7 @@ use nvmeof_rdma::Steering;
 
 use super::*;
 use crate::config::ProviderName;
-use crate::mailbox::{Mailbox, Order};
+use nvmeof_target_engine::{Mailbox, Order};
 use crate::ports::{self, Means, Providers};
 
 /// For an answer that comes.

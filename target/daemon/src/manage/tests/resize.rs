@@ -10,7 +10,7 @@ use nvmeof_target_core::NamespaceState;
 
 use super::puppet::{LONG, Puppet, SHORT, manager};
 use super::*;
-use crate::mailbox::Order;
+use nvmeof_target_engine::Order;
 
 fn to(nsid: u32, size: u64) -> NewSize<'static> {
     NewSize {

@@ -6,7 +6,7 @@ use nvmeof_backend::OpenError;
 
 use super::puppet::{LONG, Puppet, manager};
 use super::*;
-use crate::mailbox::Order;
+use nvmeof_target_engine::Order;
 
 /// A document with one more namespace on `path` and one more port of that number.
 fn with(path: &Path, port: u16) -> String {

@@ -38,7 +38,7 @@ use nvmeof_target_core::{
 };
 
 use crate::failures::Failures;
-use crate::log::PeerLog;
+use crate::peer_log::PeerLog;
 use crate::reactor::{AwaitingBuffers, Backlog};
 use crate::stock::Stock;
 use crate::storage::Storage;
@@ -197,7 +197,7 @@ const RECEIVE: Place = Place {
 };
 
 /// Work requests that one command has outstanding at most: a write and a send.
-pub(crate) const SENDS_PER_COMMAND: u32 = 2;
+pub const SENDS_PER_COMMAND: u32 = 2;
 
 /// A line in the log about a connected queue: it names who is at the other end,
 /// by address and by name, and what they are connected to.

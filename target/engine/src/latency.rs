@@ -90,7 +90,7 @@ impl Latency {
 
     /// How many are below 1, 2, 4, 8 and so on microseconds, up to 16 s, each
     /// not counting those of the bounds before.
-    pub(crate) fn octaves(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub fn octaves(&self) -> impl Iterator<Item = (u64, u64)> {
         (0..=LONGEST).map(|power| {
             let end = 1 << power;
             let start = end / 2;
@@ -101,7 +101,7 @@ impl Latency {
     }
 
     /// How many are of 16 s or more.
-    pub(crate) fn beyond(&self) -> u64 {
+    pub fn beyond(&self) -> u64 {
         let last = self.buckets.iter().filter(|(end, _)| end.is_none());
         last.map(|(_, count)| *count).sum()
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nvmeof_target_core::News;
 
 use super::{Edge, Io, of_peer};
-use crate::log::PeerLog;
+use crate::peer_log::PeerLog;
 use crate::reactor::earlier;
 
 /// A line in the log about a connection, as of [`of_peer!`], unless its peer had too many

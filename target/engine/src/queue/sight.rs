@@ -1,7 +1,7 @@
 //! What a queue pair looks like at one moment, to whoever watches the target.
 
 use super::Edge;
-use crate::watch::{Member, QueueSight};
+use crate::sight::{Member, QueueSight};
 
 impl Edge {
     /// How it is now.

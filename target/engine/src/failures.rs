@@ -8,7 +8,7 @@ use nvmeof_backend::IoError;
 
 /// What reactors tell of disks that failed. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Failures {
+pub struct Failures {
     inner: Arc<Inner>,
 }
 
@@ -34,7 +34,7 @@ impl Inner {
 
 impl Failures {
     /// Disk number `disk` failed.
-    pub(crate) fn tell(&self, disk: u32, error: &IoError) {
+    pub fn tell(&self, disk: u32, error: &IoError) {
         let mut told = self.inner.told();
         let known = told.disks.get(&disk);
         if known.is_none_or(|known| error.is_gone() && !known.is_gone()) {
@@ -45,7 +45,7 @@ impl Failures {
 
     /// Waits for failures, at most so long. `None` when nobody looks after disks
     /// any more.
-    pub(crate) fn wait(&self, most: Duration) -> Option<BTreeMap<u32, IoError>> {
+    pub fn wait(&self, most: Duration) -> Option<BTreeMap<u32, IoError>> {
         let nothing = |told: &mut Told| told.disks.is_empty() && !told.stopped;
         let waited = self
             .inner
@@ -59,7 +59,7 @@ impl Failures {
     }
 
     /// Whoever waits has an end.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.inner.told().stopped = true;
         self.inner.bell.notify_all();
     }

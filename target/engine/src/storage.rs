@@ -8,12 +8,9 @@ use nvmeof_backend::{
     Claim, CloseError, DiskId, Disks, Done, Losses, OpenError, Refused, Request, Why,
 };
 use nvmeof_memory::Region;
-use nvmeof_uring::{KernelThread, RingConfig, RingCounts, RingError};
+use nvmeof_uring::{RingConfig, RingCounts, RingError};
 
-use crate::config::Running;
-use crate::files;
 use crate::numbers::place_of;
-use crate::processors::Seat;
 
 /// The disks of one reactor, numbered as the model's namespaces name them.
 pub trait Storage {
@@ -125,7 +122,7 @@ impl OpenDisks {
     ///
     /// # Errors
     /// [`StorageOpenError`].
-    pub(crate) fn open_numbered(
+    pub fn open_numbered(
         claims: impl IntoIterator<Item = (u32, Claim)>,
         config: RingConfig,
     ) -> Result<Self, StorageOpenError> {
@@ -275,35 +272,5 @@ impl Storage for OpenDisks {
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.disks.wait_fd())
-    }
-}
-
-/// Disks that may be added while hosts are served, and others that are being
-/// closed meanwhile.
-const SPARE_DISKS: usize = 256;
-
-/// Pieces of memory of hosts that are registered with io_uring at once, by all
-/// reactors together: 1 GiB.
-const LENT: usize = 512;
-
-/// The ring of a reactor that begins with so many disks.
-pub(crate) fn ring_config(
-    disks: usize,
-    running: &Running,
-    seat: Seat,
-    reactors: usize,
-) -> RingConfig {
-    // The kernel makes no table with more places than a process may have files.
-    let files = (disks + SPARE_DISKS).min(files::limit());
-    let processor = seat.sqpoll.and_then(|core| u32::try_from(core).ok());
-    let thread = running.sqpoll.as_ref().map(|sqpoll| KernelThread {
-        idle: sqpoll.idle,
-        processor,
-    });
-    RingConfig {
-        files: u32::try_from(files).unwrap_or(u32::MAX),
-        thread,
-        lent: u16::try_from(LENT / reactors.max(1)).unwrap_or_default(),
-        ..RingConfig::default()
     }
 }

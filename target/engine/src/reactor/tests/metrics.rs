@@ -13,7 +13,7 @@ use nvmeof_wire::opcode::{Opcode, io};
 use super::Bench;
 use super::host::{Host, ready, run};
 use crate::mailbox::Order;
-use crate::watch::Sight;
+use crate::sight::Sight;
 
 fn counted(bench: &Bench) -> Vec<Counted> {
     bench
@@ -173,6 +173,6 @@ fn connections_are_counted_as_they_come_and_go() {
     bench.until(&mut [&mut other], |bench, _| {
         bench.reactor.queue_pairs() == 0
     });
-    let ended = crate::watch::End::ALL.map(|end| counters.ended(end));
+    let ended = crate::counters::End::ALL.map(|end| counters.ended(end));
     assert_eq!(ended.iter().sum::<u64>(), 2, "{ended:?}");
 }

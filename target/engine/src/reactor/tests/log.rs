@@ -18,8 +18,6 @@ use zerocopy::IntoBytes;
 
 use super::host::{admin, connect, establish, ready, run, try_connect};
 use super::{Bench, NQN, few_buffers, limits};
-use crate::changes::Outcome;
-use crate::manage::Report;
 
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -102,25 +100,17 @@ fn lines_about_a_queue_name_host_address_subsystem_and_queue() {
 
 /// Nothing but the log may know of a host that was let go of.
 #[test]
-fn lines_about_a_host_that_is_let_go_name_where_it_was() {
-    let lines = logged(|| {
-        let mut bench = Bench::new(3);
-        let mut host = bench.host();
-        let _queues = ready(&mut bench, &mut host);
-        let target = &bench.reactor.target;
-        let it = &target.connected()[0];
-        let lost = target.disconnect(&it.hostnqn, None);
-        let report = Report {
-            disconnected: lost,
-            ..Report::default()
-        };
-        let outcome = Outcome {
-            report,
-            ..Outcome::default()
-        };
-        outcome.tell("reload");
-    });
-    named(&lines, "reload: disconnected: controller", 0);
+fn controller_that_is_lost_says_where_its_host_was() {
+    let mut bench = Bench::new(3);
+    let mut host = bench.host();
+    let _queues = ready(&mut bench, &mut host);
+    let target = &bench.reactor.target;
+    let it = &target.connected()[0];
+    let lost = target.disconnect(&it.hostnqn, None);
+    assert_eq!(lost.len(), 1);
+    assert!(lost[0].peer.starts_with("10.0.0.2:"), "{lost:?}");
+    assert!(lost[0].hostnqn.to_string().starts_with(HOST), "{lost:?}");
+    assert_eq!(lost[0].subnqn.to_string(), NQN);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 /// Numbers that are taken, and those to come.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Numbers {
+pub struct Numbers {
     places: Vec<Place>,
 }
 
@@ -18,7 +18,7 @@ struct Place {
 
 /// The place that the number of a disk means.
 #[inline]
-pub(crate) fn place_of(number: u32) -> usize {
+pub fn place_of(number: u32) -> usize {
     // 16 bits fit.
     (number & 0xffff) as usize
 }
@@ -26,7 +26,7 @@ pub(crate) fn place_of(number: u32) -> usize {
 impl Numbers {
     /// A number that no disk has; `None` when there are 65,536 disks. The
     /// first ones are 0, 1, 2 and so on.
-    pub(crate) fn take(&mut self) -> Option<u32> {
+    pub fn take(&mut self) -> Option<u32> {
         let free = self.places.iter().position(|place| !place.taken);
         let at = free.unwrap_or(self.places.len());
         let index = u16::try_from(at).ok()?;
@@ -39,7 +39,7 @@ impl Numbers {
     }
 
     /// No reactor has the disk open any more.
-    pub(crate) fn free(&mut self, number: u32) {
+    pub fn free(&mut self, number: u32) {
         if let Some(place) = self.places.get_mut(place_of(number)) {
             place.taken = false;
             place.generation = place.generation.wrapping_add(1);

@@ -29,14 +29,14 @@ use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider
 use nvmeof_target_core::{News, Target};
 
 use crate::failures::Failures;
-use crate::log::PeerLog;
+use crate::peer_log::PeerLog;
 use crate::mailbox::{Mail, Mailbox};
 use crate::queue::{Accounts, Edge, Io, Receives, Seconds, SharedQueues};
 use crate::stock::Stock;
 use crate::storage::{Storage, StorageError};
 use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::Turns;
-use crate::watch::Counters;
+use crate::counters::Counters;
 use attention::Attention;
 pub(crate) use backlog::Backlog;
 use drain::Stage;
@@ -49,7 +49,7 @@ use queues::Queues;
 use relief::Relief;
 pub use sizes::ReactorError;
 use sizes::SQE_LEN;
-pub(crate) use sizes::{LONGEST_AT_ONCE, all_admin_capsules, capsule_stride};
+pub use sizes::{LONGEST_AT_ONCE, all_admin_capsules, capsule_stride};
 
 /// Sizes of one reactor.
 #[derive(Clone, Debug)]
@@ -268,7 +268,7 @@ impl<S: Storage> Reactor<S> {
     }
 
     /// Tells `failures` of disks that fail.
-    pub(crate) fn report_to(&mut self, failures: Failures) {
+    pub fn report_to(&mut self, failures: Failures) {
         self.failures = Some(failures);
     }
 

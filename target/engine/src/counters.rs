@@ -11,7 +11,7 @@ use nvmeof_target_core::metrics::{Book, Ledger};
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Commands, for each namespace and host.
-    pub(crate) book: Book,
+    pub book: Book,
     time_ns: [AtomicU64; Spent::ALL.len()],
     turns: [AtomicU64; Spent::ALL.len()],
     accepted: AtomicU64,
@@ -22,7 +22,7 @@ pub struct Counters {
 
 /// What a thread did with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spent {
+pub enum Spent {
     /// Turns in which there was something to do.
     Working,
     /// Turns in which there was nothing, and giving others the processor.
@@ -33,7 +33,7 @@ pub(crate) enum Spent {
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
     /// By us.
     Local,
     /// By the host, in good order.
@@ -51,10 +51,11 @@ pub(crate) enum End {
 }
 
 impl Spent {
-    pub(crate) const ALL: [Self; 3] = [Self::Working, Self::Polling, Self::Asleep];
+    /// All there are.
+    pub const ALL: [Self; 3] = [Self::Working, Self::Polling, Self::Asleep];
 
     /// A word for labels.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Working => "working",
             Self::Polling => "polling",
@@ -64,7 +65,8 @@ impl Spent {
 }
 
 impl End {
-    pub(crate) const ALL: [Self; 7] = [
+    /// All there are.
+    pub const ALL: [Self; 7] = [
         Self::Local,
         Self::Peer,
         Self::Rejected,
@@ -75,7 +77,7 @@ impl End {
     ];
 
     /// A word for labels.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
             Self::Peer => "peer",
@@ -88,7 +90,7 @@ impl End {
     }
 
     /// Whether RDMA failed.
-    pub(crate) fn is_error(self) -> bool {
+    pub fn is_error(self) -> bool {
         match self {
             Self::Local | Self::Peer | Self::Rejected => false,
             Self::Timeout | Self::Network | Self::PeerFault | Self::Terminated => true,
@@ -110,7 +112,7 @@ impl End {
 
 impl Counters {
     /// Of a reactor whose commands are counted in that ledger.
-    pub(crate) fn new(ledger: &Ledger, reactor: usize) -> Self {
+    pub fn new(ledger: &Ledger, reactor: usize) -> Self {
         Self {
             book: ledger.book(reactor),
             ..Self::default()
@@ -118,51 +120,53 @@ impl Counters {
     }
 
     /// The thread did this for so long.
-    pub(crate) fn spent(&self, on: Spent, time: Duration) {
+    pub fn spent(&self, on: Spent, time: Duration) {
         add(self.time_ns.get(on as usize), ns(time));
         add(self.turns.get(on as usize), 1);
     }
 
-    pub(crate) fn accepted(&self) {
+    /// A connection was accepted.
+    pub fn accepted(&self) {
         add(Some(&self.accepted), 1);
     }
 
-    pub(crate) fn rejected(&self) {
+    /// A connection was rejected.
+    pub fn rejected(&self) {
         add(Some(&self.rejected), 1);
     }
 
     /// Returns whether it is an error.
-    pub(crate) fn closed(&self, reason: &CloseReason) -> bool {
+    pub fn closed(&self, reason: &CloseReason) -> bool {
         let end = End::of(reason);
         add(self.closed.get(end as usize), 1);
         end.is_error()
     }
 
     /// So many commands more were outstanding for too long.
-    pub(crate) fn stalled(&self, count: u64) {
+    pub fn stalled(&self, count: u64) {
         if count > 0 {
             add(Some(&self.stalled), count);
         }
     }
 
     /// Commands that were outstanding for too long.
-    pub(crate) fn all_stalled(&self) -> u64 {
+    pub fn all_stalled(&self) -> u64 {
         get(Some(&self.stalled))
     }
 
     /// Time so far, and how often: turns, or sleeps.
-    pub(crate) fn time(&self, on: Spent) -> (Duration, u64) {
+    pub fn time(&self, on: Spent) -> (Duration, u64) {
         let time = get(self.time_ns.get(on as usize));
         (Duration::from_nanos(time), get(self.turns.get(on as usize)))
     }
 
     /// Connections that were accepted, and that were rejected.
-    pub(crate) fn asked(&self) -> (u64, u64) {
+    pub fn asked(&self) -> (u64, u64) {
         (get(Some(&self.accepted)), get(Some(&self.rejected)))
     }
 
     /// Connections that ended this way.
-    pub(crate) fn ended(&self, end: End) -> u64 {
+    pub fn ended(&self, end: End) -> u64 {
         get(self.closed.get(end as usize))
     }
 }

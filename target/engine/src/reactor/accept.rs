@@ -11,8 +11,8 @@ use zerocopy::IntoBytes;
 
 use super::sizes::ADMIN_CAPSULE;
 use super::{LOOK_AFTER, Listening, Reactor, earlier};
-use crate::config::port_address;
-use crate::log::PeerLog;
+use crate::zone::port_address;
+use crate::peer_log::PeerLog;
 use crate::queue::{Edge, FIRST, Link, SENDS_PER_COMMAND, Source};
 use crate::storage::Storage;
 use crate::tag::Place;

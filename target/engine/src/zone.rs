@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use nix::net::if_::{if_nameindex, if_nametoindex};
 use nvmeof_rdma::{Address, AddressError};
+use nvmeof_target_core::{PortAddress, Traddr};
 
 /// Names of interfaces that were not there when an address was read. The place of each says
 /// which index stands for it, so that two of them differ and the name is not lost: the
@@ -18,7 +19,7 @@ const LONGEST_NAME: usize = 15;
 
 /// The address and the zone of a text such as `fe80::1%eth0`; `None` of others. Addresses that
 /// are unique beyond their link have no zone.
-pub(crate) fn split(text: &str) -> Option<(Ipv6Addr, &str)> {
+pub fn split(text: &str) -> Option<(Ipv6Addr, &str)> {
     let (ip, zone) = text.split_once('%')?;
     let ip: Ipv6Addr = ip.parse().ok()?;
     (ip.is_unicast_link_local() && may_be_interface(zone)).then_some((ip, zone))
@@ -33,7 +34,7 @@ fn may_be_interface(name: &str) -> bool {
 }
 
 /// An address with a port number, in a zone that is an interface or its index.
-pub(crate) fn located(ip: Ipv6Addr, zone: &str, port: u16) -> SocketAddr {
+pub fn located(ip: Ipv6Addr, zone: &str, port: u16) -> SocketAddr {
     let index = zone.parse().ok().or_else(|| if_nametoindex(zone).ok());
     SocketAddrV6::new(ip, port, 0, index.unwrap_or_else(|| stand_in(zone))).into()
 }
@@ -57,7 +58,7 @@ fn absent(index: u32) -> Option<String> {
 }
 
 /// The interface of an address that is in a zone.
-pub(crate) fn of(addr: SocketAddr) -> Option<(Ipv6Addr, String)> {
+pub fn of(addr: SocketAddr) -> Option<(Ipv6Addr, String)> {
     let SocketAddr::V6(addr) = addr else {
         return None;
     };
@@ -74,7 +75,7 @@ pub(crate) fn of(addr: SocketAddr) -> Option<(Ipv6Addr, String)> {
 }
 
 /// The same address as it is now: its interface may have shown up since.
-pub(crate) fn resolved(addr: SocketAddr) -> SocketAddr {
+pub fn resolved(addr: SocketAddr) -> SocketAddr {
     match of(addr) {
         Some((ip, zone)) => located(ip, &zone, addr.port()),
         None => addr,
@@ -82,7 +83,7 @@ pub(crate) fn resolved(addr: SocketAddr) -> SocketAddr {
 }
 
 /// The IP address as it is configured, with its zone.
-pub(crate) fn traddr(addr: SocketAddr) -> String {
+pub fn traddr(addr: SocketAddr) -> String {
     match of(addr) {
         Some((ip, zone)) => format!("{ip}%{zone}"),
         None => addr.ip().to_string(),
@@ -94,7 +95,7 @@ pub(crate) fn traddr(addr: SocketAddr) -> String {
 ///
 /// # Errors
 /// [`AddressError`].
-pub(crate) fn parse(text: &str) -> Result<Address, AddressError> {
+pub fn parse(text: &str) -> Result<Address, AddressError> {
     let named = || {
         let (inside, port) = text.strip_prefix('[')?.rsplit_once("]:")?;
         let (ip, zone) = split(inside)?;
@@ -104,7 +105,7 @@ pub(crate) fn parse(text: &str) -> Result<Address, AddressError> {
 }
 
 /// The address of the key `traddr`, with that port number.
-pub(crate) fn parse_traddr(text: &str, port: u16) -> Option<Address> {
+pub fn parse_traddr(text: &str, port: u16) -> Option<Address> {
     if let Some((ip, zone)) = split(text) {
         return Some(located(ip, zone, port).into());
     }
@@ -113,6 +114,19 @@ pub(crate) fn parse_traddr(text: &str, port: u16) -> Option<Address> {
         Ok(ip) => Some(SocketAddr::new(ip, port).into()),
         Err(_) => text.parse().ok(),
     }
+}
+
+/// What a port is known by in the model that is listened on there.
+#[must_use]
+pub fn port_address(address: Address) -> PortAddress {
+    let (traddr, trsvcid) = match address {
+        Address::Ip(addr) => match of(addr) {
+            Some((ip, interface)) => (Traddr::Link(ip, interface.into()), addr.port()),
+            None => (addr.ip().into(), addr.port()),
+        },
+        Address::Unix(_) => (Traddr::Host(address.to_string().into()), 0),
+    };
+    PortAddress { traddr, trsvcid }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ const TEARDOWN: Duration = Duration::from_secs(30);
 
 /// How far the reactors of a target are at its end.
 #[derive(Debug, Default)]
-pub(crate) struct Stopping {
+pub struct Stopping {
     /// Reactors that turn no more.
     over: AtomicUsize,
     /// Operations that did not end, by backing store.
@@ -42,7 +42,7 @@ pub enum NotEnded {
 
 /// Until when the threads of reactors are waited for.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub struct Patience {
     /// For a reactor to have its last turn.
     longest: Duration,
     until: Option<Instant>,
@@ -52,7 +52,7 @@ pub(crate) struct Patience {
 
 impl Stopping {
     /// A reactor had its last turn: what `storage` has in flight will not be waited for.
-    pub(crate) fn is_over(&self, storage: &impl Storage) {
+    pub fn is_over(&self, storage: &impl Storage) {
         let mut all = self.lock();
         for (name, count) in storage.outstanding() {
             *all.entry(name).or_default() += count;
@@ -62,7 +62,7 @@ impl Stopping {
     }
 
     /// Why `reactors` are left behind, which the log is told.
-    pub(crate) fn not_ended(
+    pub fn not_ended(
         &self,
         reactors: impl Iterator<Item = usize>,
         longest: Duration,
@@ -96,7 +96,7 @@ impl Stopping {
 
 impl Patience {
     /// `longest` is how long a stop takes at most.
-    pub(crate) fn new(longest: Duration) -> Self {
+    pub fn new(longest: Duration) -> Self {
         Self {
             longest,
             until: None,
@@ -106,7 +106,7 @@ impl Patience {
 
     /// Looks how far the stop is, which `began`; `reactors` is how many there are. Says
     /// whether they are waited for any longer.
-    pub(crate) fn lasts(
+    pub fn lasts(
         &mut self,
         now: Instant,
         began: bool,
@@ -126,7 +126,7 @@ impl Patience {
     }
 
     /// Until when they are waited for, if that has an end.
-    pub(crate) fn until(&self) -> Option<Instant> {
+    pub fn until(&self) -> Option<Instant> {
         self.until
     }
 }

@@ -13,7 +13,7 @@ use nvmeof_backend::{Claim, OpenError};
 use nvmeof_rdma::{Address, ListenError, ListenerId, Provider};
 use nvmeof_target_core::Disconnected;
 
-use crate::watch::Sight;
+use crate::sight::Sight;
 
 bitflags::bitflags! {
     /// What a reactor is told.

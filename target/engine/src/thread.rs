@@ -9,17 +9,19 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_polling::{AfterTurn, PollCounts, Polling, PollingConfig};
 
 use crate::storage::{Storage, StorageError};
-use crate::watch::{Counters, Spent};
+use crate::counters::{Counters, Spent};
 use crate::{Reactor, Turn};
 
 /// The time of all reactors: since the start of the program.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
+pub struct Clock {
     start: Instant,
 }
 
 impl Clock {
-    pub(crate) fn start() -> Self {
+    /// One that begins now.
+    #[must_use]
+    pub fn start() -> Self {
         Self {
             start: Instant::now(),
         }
@@ -35,7 +37,7 @@ impl Clock {
 ///
 /// # Errors
 /// When the disks fail in a way that no request is to blame for.
-pub(crate) fn run<S: Storage>(
+pub fn run<S: Storage>(
     reactor: &mut Reactor<S>,
     clock: Clock,
     config: PollingConfig,
@@ -201,7 +203,7 @@ pub fn sleep<S: Storage>(reactor: &Reactor<S>, timeout: Option<Duration>) -> boo
 }
 
 /// What poll(2) takes. Rounded up: waking too early would be a turn for nothing.
-pub(crate) fn poll_timeout(timeout: Option<Duration>) -> PollTimeout {
+pub fn poll_timeout(timeout: Option<Duration>) -> PollTimeout {
     timeout.map_or(PollTimeout::NONE, |timeout| {
         let ms = timeout.as_micros().div_ceil(1000);
         PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)

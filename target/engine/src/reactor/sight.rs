@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Reactor;
 use crate::storage::Storage;
-use crate::watch::Sight;
+use crate::sight::Sight;
 
 impl<S: Storage> Reactor<S> {
     /// Whether hosts and ports are charged just what they hold: for tests, since it

@@ -1,0 +1,42 @@
+//! The data path of the target: reactors, queue pairs, and what they share.
+//!
+//! A [`Reactor`] is the loop of one core: RDMA providers on one side, [`Storage`] on the
+//! other, the target's core in between. It decides nothing about NVMe, which is
+//! `nvmeof-target-core`'s, and moves no byte of data itself: it hands buffers from one side
+//! to the other. Others give it orders through its [`Mailbox`].
+#![forbid(unsafe_code)]
+
+mod counters;
+mod failures;
+mod latency;
+mod mailbox;
+mod numbers;
+mod peer_log;
+mod polling;
+mod queue;
+mod reactor;
+mod sight;
+mod source;
+mod stock;
+mod stopping;
+mod storage;
+mod tag;
+mod thread;
+mod turns;
+pub mod zone;
+
+pub use counters::{Counters, End, Spent};
+pub use failures::Failures;
+pub use latency::Latency;
+pub use mailbox::{Mail, Mailbox, Order, Reply};
+pub use numbers::{Numbers, place_of};
+pub use polling::Preset;
+pub use queue::SENDS_PER_COMMAND;
+pub use reactor::{
+    LONGEST_AT_ONCE, Reactor, ReactorConfig, ReactorError, Turn, all_admin_capsules,
+    capsule_stride,
+};
+pub use sight::{Member, QueueSight, Sight};
+pub use stopping::{NotEnded, Patience, Stopping};
+pub use storage::{OpenDisks, Storage, StorageError, StorageOpenError};
+pub use thread::{Clock, Then, poll_timeout, run, sleep, step};
