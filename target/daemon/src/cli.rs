@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use nvmeof_target_engine::zone;
 use crate::changes::{Standing, check_state};
-use crate::config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names};
+use nvmeof_target_config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names};
 use crate::control::{self, Bound, Shared, Turns};
 use crate::ctl::Ctl;
 use crate::files;

@@ -2,7 +2,7 @@
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use crate::config::Config;
+use nvmeof_target_config::Config;
 use crate::ports::Port;
 
 /// Descriptors that are left for disks which come later, at most, and one in so

@@ -11,7 +11,6 @@
 
 mod changes;
 mod cli;
-mod config;
 mod control;
 mod ctl;
 mod disk_watch;
@@ -33,10 +32,7 @@ mod top;
 mod watch;
 
 pub use cli::Cli;
-pub use config::{
-    Choice, Config, ConfigError, ControlConfig, Cores, DEFAULT_PORT, MetricsConfig, Opened,
-    ProviderName, Running, Sqpoll, buffers,
-};
+pub use nvmeof_target_config::{Config, buffers};
 pub use manage::{ApplyError, Awaits, Faulted, Manager, Plan, Report, Waiting, Waits};
 pub use ports::{Device, Part, Port, plan};
 pub use processors::{Seat, place};

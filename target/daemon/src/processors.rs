@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-use crate::config::{Config, ConfigError, Cores, MOST_REACTORS};
+use nvmeof_target_config::{Config, ConfigError, Cores, MOST_REACTORS};
 use crate::ports::Port;
 
 /// Where one reactor runs.
@@ -275,6 +275,30 @@ impl fmt::Display for Ranges<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Why nothing can be placed as `text` says, before a port and a subsystem.
+    fn refusal(text: &str) -> String {
+        let config = format!(
+            "{text}\n[[port]]\ntraddr = \"127.0.0.1\"\n[[subsystem]]\n\
+             nqn = \"nqn.2026-11.org.example:disk\"\nallow_any_host = true\n"
+        );
+        let config = Config::parse(std::path::Path::new("target.toml"), config).unwrap();
+        place(&config, &[]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn processor_that_is_not_there_is_told_with_its_line() {
+        let core = first_usable();
+        let cores = refusal(&format!("[reactor]\ndrain_s = 1\ncores = [{core}, 1023]"));
+        let sqpoll = format!("[storage]\nsqpoll = true\nsqpoll_cores = [{core}, 1023]");
+        let sqpoll = refusal(&sqpoll);
+        for word in ["line 3", "reactor.cores", "processor 1023", "taskset"] {
+            assert!(cores.contains(word), "{word}: {cores}");
+        }
+        for word in ["line 3", "sqpoll_cores", "processor 1023 is not there"] {
+            assert!(sqpoll.contains(word), "{word}: {sqpoll}");
+        }
+    }
 
     /// Two nodes with four processors each; some are not for this process.
     struct TwoNodes(&'static [usize]);

@@ -17,7 +17,7 @@ use nvmeof_wire::Nqn;
 use serde::{Deserialize, Serialize};
 
 use crate::changes::{Readers, replace, with_ending};
-use crate::config::ConfigError;
+use nvmeof_target_config::ConfigError;
 use keeper::Write;
 pub(crate) use keeper::{Keeper, Keeping};
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nvmeof_backend::{ANSWERING, NoAnswer, Questions};
 
-use crate::config::ConfigError;
+use nvmeof_target_config::ConfigError;
 use crate::manage::{Awaits, Manager, Waiting};
 use crate::{ports, service};
 

@@ -2,7 +2,7 @@
 
 use nvmeof_uring::{KernelThread, RingConfig};
 
-use crate::config::Running;
+use nvmeof_target_config::Running;
 use crate::files;
 use crate::processors::Seat;
 

@@ -19,7 +19,7 @@ use nvmeof_target_core::{ModelError, Target};
 use nvmeof_uring::RingConfig;
 
 use crate::changes::Keeper;
-use crate::config::{Config, ConfigError, ProviderName, Running, buffers, on_unusual_names};
+use nvmeof_target_config::{Config, ConfigError, ProviderName, Running, buffers, on_unusual_names};
 use crate::disk_watch::DiskWatch;
 use nvmeof_target_engine::Failures;
 use crate::files;

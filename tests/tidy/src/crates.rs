@@ -123,6 +123,20 @@ const RULES: &[Rule] = &[
         system: true,
     },
     Rule {
+        name: "nvmeof-target-config",
+        ours: &[
+            "nvmeof-backend",
+            "nvmeof-memory",
+            "nvmeof-polling",
+            "nvmeof-rdma",
+            "nvmeof-rdma-shm",
+            "nvmeof-target-core",
+            "nvmeof-target-engine",
+            "nvmeof-wire",
+        ],
+        system: true,
+    },
+    Rule {
         name: "nvmeof-target",
         ours: &[
             "nvmeof-logging",
@@ -138,7 +152,9 @@ const RULES: &[Rule] = &[
             "nvmeof-rdma-verbs",
             "nvmeof-rdma-sim",
             "nvmeof-socket-file",
+            "nvmeof-target-config",
             "nvmeof-target-core",
+            "nvmeof-target-engine",
             "nvmeof-backend",
         ],
         system: true,
@@ -250,7 +266,8 @@ pub fn check(folder: &str, manifest: &Table) -> Vec<Problem> {
 /// The side a crate is on; the crates of `common/` are on none.
 fn side(name: &str) -> Option<&'static str> {
     match name {
-        "nvmeof-target" | "nvmeof-target-core" | "nvmeof-backend" => Some("target"),
+        "nvmeof-target" | "nvmeof-backend" => Some("target"),
+        name if name.starts_with("nvmeof-target-") => Some("target"),
         "nvmeof-initiator" | "nvmeof-initiator-core" | "nvmeof-cli" | "nvmeof-fio" => {
             Some("initiator")
         }

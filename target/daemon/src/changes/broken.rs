@@ -4,7 +4,7 @@
 use nvmeof_rdma::Address;
 
 use super::edit::{Edit, NamespaceAdd};
-use crate::config::{Config, ConfigError};
+use nvmeof_target_config::{Config, ConfigError};
 use crate::ports;
 
 /// One thing that cannot be served.

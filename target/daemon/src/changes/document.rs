@@ -8,7 +8,7 @@ use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, Value, value};
 use super::edit::{ANY, Edit, NamespaceAdd, Slot};
 use super::keys;
 use nvmeof_target_engine::zone;
-use crate::config::DEFAULT_PORT;
+use nvmeof_target_config::DEFAULT_PORT;
 
 /// A configuration that can be edited.
 #[derive(Clone, Debug, Default)]

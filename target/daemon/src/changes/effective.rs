@@ -11,7 +11,7 @@ use super::document::Document;
 use super::edit::Edit;
 use super::settings;
 use super::state::{Applied, State};
-use crate::config::{Config, ConfigError, SettingsFile};
+use nvmeof_target_config::{Config, ConfigError, SettingsFile};
 
 /// What edits are made on.
 #[derive(Clone, Debug, PartialEq, Eq)]

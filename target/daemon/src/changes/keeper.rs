@@ -16,7 +16,7 @@ use super::state::State;
 use super::store::Files;
 use super::waking::told;
 use super::{ChangeError, Outcome, settings};
-use crate::config::{Config, ConfigError};
+use nvmeof_target_config::{Config, ConfigError};
 use crate::manage::{Manager, Plan};
 
 /// What is served, and the way to change it so that it stays. Changes come one

@@ -11,7 +11,7 @@ use nix::unistd::{Uid, User};
 use nvmeof_rdma::explain;
 
 use super::store::with_ending;
-use crate::config::{Config, ConfigError};
+use nvmeof_target_config::{Config, ConfigError};
 
 /// Keeps other targets from the file of changes until it is dropped, or the
 /// process ends.

@@ -37,7 +37,7 @@ use std::sync::Arc;
 
 use nvmeof_target_core::Disconnected;
 
-use crate::config::ConfigError;
+use nvmeof_target_config::ConfigError;
 use crate::manage::{ApplyError, Report};
 
 /// What came of a change.

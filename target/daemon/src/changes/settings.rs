@@ -8,7 +8,7 @@ use std::path::Path;
 
 use toml_edit::{Document, DocumentMut, Item, TableLike};
 
-use crate::config::{Config, SETTINGS};
+use nvmeof_target_config::{Config, SETTINGS};
 use crate::manage::Fixed;
 
 /// The document `text` with the settings of the administrator's `file`; `None`

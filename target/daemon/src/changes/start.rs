@@ -9,7 +9,7 @@ use super::keeper::{Keeper, Kept, Places};
 use super::lock::Lock;
 use super::state::State;
 use super::{broken, lock, store};
-use crate::config::{Config, ConfigError};
+use nvmeof_target_config::{Config, ConfigError};
 use crate::protections;
 use crate::server::{ServeError, Server};
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::edit::Edit;
 use super::store::{self, Files, Pending, Readers};
-use crate::config::ConfigError;
+use nvmeof_target_config::ConfigError;
 
 /// The format of the file that we write.
 const VERSION: u32 = 1;

@@ -17,7 +17,7 @@ use nvmeof_target_core::Change;
 
 use super::*;
 use crate::Server;
-use crate::config::{Config, SettingsFile};
+use nvmeof_target_config::{Config, SettingsFile};
 use crate::manage::Drained;
 
 const NQN: &str = "nqn.2026-11.org.example:disk";

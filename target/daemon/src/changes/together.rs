@@ -16,7 +16,7 @@ use super::keeper::{Keeper, Kept};
 use super::state::State;
 use super::waking::told;
 use super::{ChangeError, Outcome, compact};
-use crate::config::{Config, ConfigError, RELATIVE, is_relative};
+use nvmeof_target_config::{Config, ConfigError, RELATIVE, is_relative};
 use crate::manage::{FORGET, NotForgotten, Report};
 
 /// The document with more edits.

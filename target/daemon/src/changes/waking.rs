@@ -7,7 +7,7 @@ use super::effective::{Aside, Base, Effective};
 use super::keeper::{Keeper, Kept};
 use super::state::State;
 use super::together::Edited;
-use crate::config::ConfigError;
+use nvmeof_target_config::ConfigError;
 use crate::manage::Plan;
 
 /// What became of edits that were put aside.

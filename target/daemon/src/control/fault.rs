@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::changes::ChangeError;
-use crate::config::ConfigError;
+use nvmeof_target_config::ConfigError;
 
 /// A request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -39,7 +39,7 @@ pub(crate) use serve::{Bounds, serve};
 pub(crate) use turns::Turns;
 
 use crate::changes::Keeper;
-use crate::config::{Config, ConfigError, ControlConfig};
+use nvmeof_target_config::{Config, ConfigError, ControlConfig};
 use crate::watch::Watch;
 
 /// What requests are answered from.

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use crate::changes::{Edit, NamespaceAdd};
-use crate::config::is_relative;
+use nvmeof_target_config::is_relative;
 
 /// Commands of one kind, which can be planned.
 #[derive(Debug, Args)]

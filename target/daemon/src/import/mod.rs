@@ -26,7 +26,7 @@ use nvmeof_wire::Nqn;
 use nvmeof_wire::text::Json;
 use serde_json::{Value, json};
 
-use crate::config::{Config, on_unusual_names};
+use nvmeof_target_config::{Config, on_unusual_names};
 use crate::log;
 use disks::Disks;
 use ports::{Port, Referral};

@@ -4,7 +4,7 @@ use nvmeof_rdma::Address;
 use nvmeof_target_core::{Disconnected, PortSpec};
 
 use super::reactors::Reactors;
-use crate::config::{Choice, Config, ConfigError};
+use nvmeof_target_config::{Choice, Config, ConfigError};
 use crate::ports::{self, Member, Port};
 
 /// The ports that are listened on, in the order of the configuration.

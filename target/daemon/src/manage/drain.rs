@@ -14,7 +14,7 @@ use nvmeof_target_core::{Connected, Disconnected, Why};
 use nvmeof_wire::Nqn;
 
 use super::{ApplyError, Manager, Reactors};
-use crate::config::Config;
+use nvmeof_target_config::Config;
 use nvmeof_target_engine::Order;
 
 /// Whether all hosts were let go. Displays as what is to be added to what is

@@ -15,7 +15,7 @@ use nvmeof_wire::Nqn;
 use super::pool::{Disk, Held, Lost};
 use super::reactors::Failed;
 use super::{ApplyError, Changing, Manager, Report, State};
-use crate::config::preferred;
+use nvmeof_target_config::preferred;
 use crate::watch::{Cause, FaultCounts};
 
 /// A namespace whose storage is gone. Displays as cause and remedy.

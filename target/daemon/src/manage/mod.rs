@@ -38,7 +38,7 @@ pub use report::{ApplyError, Plan, Report};
 pub(crate) use resize::{NewSize, NotResized};
 pub use waiting::{Awaits, Waiting, Waits};
 
-use crate::config::{Config, ConfigError, on_unusual_names};
+use nvmeof_target_config::{Config, ConfigError, on_unusual_names};
 use crate::ports::Port;
 use crate::watch::FaultCounts;
 use doors::{Doors, NextDoors};

@@ -10,7 +10,7 @@ use nvmeof_target_core::NamespaceState;
 use super::Waits;
 use super::reactors::Closing;
 use super::remembered::Remembered;
-use crate::config::{Config, ConfigError, Served, Wanted};
+use nvmeof_target_config::{Config, ConfigError, Served, Wanted};
 use nvmeof_target_engine::Numbers;
 
 /// Disks by the order of the namespaces, and those that are being closed.
@@ -478,30 +478,6 @@ impl Pool {
 fn resized(config: &Config, at: usize, claim: &Claim) -> Result<Option<Claim>, ConfigError> {
     let resized = claim.resized();
     resized.map_err(|error| config.disk_error(at, &error))
-}
-
-impl Wanted {
-    /// The same namespace on a disk of that specification.
-    fn with(&self, spec: Spec) -> Self {
-        Self {
-            spec,
-            ..self.clone()
-        }
-    }
-
-    /// Whether both are the same file, or memory of the same size.
-    fn names(&self, wanted: &Self) -> bool {
-        self.spec.clone().with_readonly(true) == wanted.spec.clone().with_readonly(true)
-    }
-
-    /// Whether a disk of this is what `wanted` says as well: one that can be
-    /// written serves a namespace that cannot.
-    fn serves(&self, wanted: &Self) -> bool {
-        let like = |one: &Self| (one.block_size, one.polled);
-        self.names(wanted)
-            && like(self) == like(wanted)
-            && (wanted.spec.readonly() || !self.spec.readonly())
-    }
 }
 
 fn is_file(spec: &Spec) -> bool {

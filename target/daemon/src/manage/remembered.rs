@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::pool::{Awaited, Disk};
 use super::{Manager, Waits};
 use crate::changes::{Readers, replace, with_ending};
-use crate::config::Wanted;
+use nvmeof_target_config::Wanted;
 
 /// The format of the file.
 const VERSION: u32 = 1;

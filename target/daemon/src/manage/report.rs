@@ -5,7 +5,7 @@ use std::fmt;
 use nvmeof_target_core::{Change, ChangeKind, Disconnected, Subject};
 use serde_json::{Value, json};
 
-use crate::config::ConfigError;
+use nvmeof_target_config::ConfigError;
 
 /// What would change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

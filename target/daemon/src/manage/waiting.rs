@@ -21,7 +21,7 @@ use super::drain::Drained;
 use super::pool::{Disk, Held};
 use super::{Manager, State};
 use nvmeof_target_engine::zone::port_address;
-use crate::config::ConfigError;
+use nvmeof_target_config::ConfigError;
 use crate::ports::Port;
 
 /// Why something is not served yet.

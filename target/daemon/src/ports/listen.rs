@@ -8,7 +8,7 @@ use nvmeof_rdma::{Address, ListenError, ListenerId, Provider};
 use super::making::{Means, Member};
 use super::plan::told;
 use super::{Part, Port};
-use crate::config::{Choice, Config, ConfigError, ProviderName};
+use nvmeof_target_config::{Choice, Config, ConfigError, ProviderName};
 use crate::manage::Waits;
 
 /// Times to look for a port number that is free with every provider of a port.

@@ -10,7 +10,7 @@ use nvmeof_rdma_shm::{Shm, ShmConfig};
 
 use super::devices;
 use super::listen::Ready;
-use crate::config::{Config, ConfigError, ProviderName};
+use nvmeof_target_config::{Config, ConfigError, ProviderName};
 use nvmeof_target_engine::SENDS_PER_COMMAND;
 
 /// One kind of provider for all reactors. They are a group: each of them

@@ -16,7 +16,7 @@ use nvmeof_rdma::Address;
 use nvmeof_target_core::{Carrier, Fabric, PortSpec};
 
 use nvmeof_target_engine::zone::port_address;
-use crate::config::{ProviderName, port_spec};
+use nvmeof_target_config::{ProviderName, port_spec};
 use crate::manage::Waits;
 pub(crate) use devices::addresses;
 pub(crate) use listen::{Listening, Listens, Ready, broken, listen, listen_at, of_provider};

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::devices::{Devices, Machine};
 use super::{Device, Part, Port};
-use crate::config::{Choice, Config, ConfigError, ProviderName};
+use nvmeof_target_config::{Choice, Config, ConfigError, ProviderName};
 use crate::manage::Waits;
 
 /// Finds out what serves each port of `config` on this machine. Nothing is

@@ -20,7 +20,7 @@ use super::devices::Devices;
 use super::listen::listen_with;
 use super::plan::{plan_with, unused_with};
 use super::*;
-use crate::config::{Config, ConfigError};
+use nvmeof_target_config::{Config, ConfigError};
 
 /// A machine with RDMA devices at some of its addresses.
 struct Fake {

@@ -17,7 +17,7 @@ use super::snapshot::{
     SubsystemState, WaitingState,
 };
 use super::{FaultCounts, Health};
-use crate::config::ProviderName;
+use nvmeof_target_config::ProviderName;
 use nvmeof_target_engine::{Mailbox, Order};
 use crate::manage::Manager;
 use crate::ports::Providers;

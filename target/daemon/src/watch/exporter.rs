@@ -9,7 +9,7 @@ use nvmeof_rdma::ListenError;
 
 use super::{Watch, routes};
 use nvmeof_target_engine::{zone, zone::port_address};
-use crate::config::{Config, ConfigError};
+use nvmeof_target_config::{Config, ConfigError};
 use crate::control::{Answering, Bounds, finished, may_pass};
 
 /// A listener at which nobody is answered yet.

@@ -4,7 +4,7 @@ use nvmeof_rdma::{ListenerId, Steering};
 
 use super::puppet::{LONG, Puppet, SHORT, manager};
 use super::*;
-use crate::config::ProviderName;
+use nvmeof_target_config::ProviderName;
 use nvmeof_target_engine::{Mailbox, Order};
 use crate::ports::{Means, Providers};
 

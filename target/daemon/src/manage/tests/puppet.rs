@@ -7,7 +7,7 @@ use std::time::Duration;
 use nvmeof_rdma::Steering;
 
 use super::*;
-use crate::config::ProviderName;
+use nvmeof_target_config::ProviderName;
 use nvmeof_target_engine::{Mailbox, Order};
 use crate::ports::{self, Means, Providers};
 

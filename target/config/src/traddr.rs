@@ -19,10 +19,10 @@ use super::{Config, DEFAULT_PORT};
 /// Where hosts connect. At least one is needed.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawPort {
+pub(crate) struct RawPort {
     /// An IPv4 or IPv6 address (`"fe80::1%eth0"` on a link), or a Unix socket such as
     /// `"unix:/run/nvmeof/nvmeof.sock"`.
-    pub(super) traddr: Spanned<RawTraddr>,
+    pub(crate) traddr: Spanned<RawTraddr>,
     /// Port number; 0 takes any that is free. Not with a Unix socket.
     ///
     /// Default: `4420`
@@ -31,7 +31,7 @@ pub(super) struct RawPort {
     /// three.
     ///
     /// Default: `"auto"`
-    pub(super) provider: Option<Spanned<RawProvider>>,
+    pub(crate) provider: Option<Spanned<RawProvider>>,
     /// Data that may travel inside a command (IOCCSZ) of a host that comes by it: a multiple of
     /// 16. Left out, and at most: `limits.in_capsule`.
     in_capsule: Option<Spanned<Size>>,
@@ -48,7 +48,7 @@ pub(super) struct RawPort {
 
 /// The value of the key `traddr`.
 #[derive(Clone, Debug)]
-pub(super) enum RawTraddr {
+pub(crate) enum RawTraddr {
     Ip(IpAddr),
     /// On the link of an interface, which may not be there yet.
     Link(Ipv6Addr, String),
@@ -58,7 +58,7 @@ pub(super) enum RawTraddr {
 /// Ports that are Unix sockets, all of them.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawUnix {
+pub(crate) struct RawUnix {
     /// Permissions of their files: who may write them may connect.
     ///
     /// Default: `0o660`
@@ -71,7 +71,7 @@ const DEFAULT_MODE: u32 = 0o660;
 impl RawPort {
     /// As on a command line, with providers by name; none of them stands for
     /// `auto`.
-    pub(super) fn at(address: Address, providers: &[String]) -> Self {
+    pub(crate) fn at(address: Address, providers: &[String]) -> Self {
         let (traddr, trsvcid) = match address {
             Address::Ip(addr) => {
                 let traddr = match zone::of(addr) {
@@ -96,7 +96,7 @@ impl RawPort {
     }
 
     /// `spec`, which is this port, with what is said of it besides.
-    pub(super) fn complete(&self, spec: PortSpec) -> PortSpec {
+    pub(crate) fn complete(&self, spec: PortSpec) -> PortSpec {
         PortSpec {
             id: self.id.as_ref().map(|id| *id.get_ref()),
             ana_groups: self.ana_group.iter().map(RawAnaGroup::group).collect(),
@@ -109,7 +109,7 @@ impl RawPort {
     }
 
     /// Where `value` of `key` is in the text.
-    pub(super) fn place(&self, key: &str, value: &str) -> Option<usize> {
+    pub(crate) fn place(&self, key: &str, value: &str) -> Option<usize> {
         match key {
             "in_capsule" => Some(self.in_capsule.as_ref()?.span().start),
             "queue_depth" => Some(self.queue_depth.as_ref()?.span().start),
@@ -126,7 +126,7 @@ impl RawPort {
     }
 
     /// What is said of commands and queues of hosts that come by it.
-    pub(super) fn bounds(&self) -> PortBounds {
+    pub(crate) fn bounds(&self) -> PortBounds {
         PortBounds {
             in_capsule: self.in_capsule.as_ref().map(|size| size.get_ref().bytes()),
             queue_depth: self.queue_depth.as_ref().map(|entries| *entries.get_ref()),
@@ -134,7 +134,7 @@ impl RawPort {
     }
 
     /// Where it is.
-    pub(super) fn address(&self) -> Address {
+    pub(crate) fn address(&self) -> Address {
         let port = self.trsvcid.as_ref().map(|port| *port.get_ref());
         let port = port.unwrap_or(DEFAULT_PORT);
         match self.traddr.get_ref() {
@@ -148,7 +148,7 @@ impl RawPort {
     ///
     /// # Errors
     /// [`Wrong`] says what would be right.
-    pub(super) fn check_address(&self) -> Result<(), Wrong> {
+    pub(crate) fn check_address(&self) -> Result<(), Wrong> {
         self.address().check().map_err(|why| Wrong {
             at: Some(self.traddr.span().start),
             what: format!("traddr: {why}"),
@@ -159,7 +159,7 @@ impl RawPort {
     ///
     /// # Errors
     /// [`Wrong`] says what would be right.
-    pub(super) fn check_service(&self) -> Result<(), Wrong> {
+    pub(crate) fn check_service(&self) -> Result<(), Wrong> {
         match (self.traddr.get_ref(), &self.trsvcid) {
             (RawTraddr::Unix(_), Some(port)) => Err(Wrong {
                 at: Some(port.span().start),
@@ -173,7 +173,7 @@ impl RawPort {
     ///
     /// # Errors
     /// [`Wrong`] says what would be right.
-    pub(super) fn choice(&self) -> Result<Choice, Wrong> {
+    pub(crate) fn choice(&self) -> Result<Choice, Wrong> {
         let given = self.provider.as_ref();
         let choice = given.map_or(Ok(Choice::Auto), |raw| raw.get_ref().choice())?;
         let RawTraddr::Unix(path) = self.traddr.get_ref() else {
@@ -199,7 +199,7 @@ impl RawPort {
 
 impl Config {
     /// The address of port number `port` as it was given, without its port number.
-    pub(crate) fn traddr(&self, port: usize) -> String {
+    pub fn traddr(&self, port: usize) -> String {
         match self
             .raw
             .port
@@ -216,7 +216,7 @@ impl Config {
 
 impl RawUnix {
     /// Permissions of the files.
-    pub(super) fn mode(&self) -> u32 {
+    pub(crate) fn mode(&self) -> u32 {
         self.mode
             .as_ref()
             .map_or(DEFAULT_MODE, |mode| *mode.get_ref())
@@ -224,7 +224,7 @@ impl RawUnix {
 
     /// # Errors
     /// [`Wrong`] says what would be right.
-    pub(super) fn check(&self) -> Result<(), Wrong> {
+    pub(crate) fn check(&self) -> Result<(), Wrong> {
         match &self.mode {
             Some(mode) if *mode.get_ref() > 0o777 => Err(Wrong {
                 at: Some(mode.span().start),

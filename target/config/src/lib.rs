@@ -1,5 +1,6 @@
 //! The configuration: read, checked, and what it names opened, before anything
 //! is served.
+#![forbid(unsafe_code)]
 
 mod ana;
 mod control;
@@ -36,17 +37,17 @@ use nvmeof_wire::Nqn;
 
 pub use control::ControlConfig;
 pub use cores::Cores;
-pub(crate) use cores::MOST_REACTORS;
+pub use cores::MOST_REACTORS;
 pub use error::ConfigError;
 pub use metrics::MetricsConfig;
-pub(crate) use names::on_unusual_names;
+pub use names::on_unusual_names;
 pub use open::Opened;
-pub(crate) use open::{Served, Wanted, preferred};
+pub use open::{Served, Wanted, preferred};
 use places::Found;
 use provider::Wrong;
 pub use provider::{Choice, ProviderName};
 use raw::{RawConfig, RawNamespace, RawSubsystem};
-pub(crate) use relative::{RELATIVE, is_relative};
+pub use relative::{RELATIVE, is_relative};
 pub use sizes::buffers;
 pub use storage::Sqpoll;
 use toml::Spanned;
@@ -79,15 +80,17 @@ enum Origin {
 }
 
 /// The tables that say how the target runs, not what it serves.
-pub(crate) const SETTINGS: [&str; 7] = [
+pub const SETTINGS: [&str; 7] = [
     "limits", "reactor", "storage", "shm", "unix", "control", "metrics",
 ];
 
 /// A file that a configuration has its [`SETTINGS`] from.
 #[derive(Clone, Debug)]
-pub(crate) struct SettingsFile {
-    pub(crate) path: PathBuf,
-    pub(crate) text: String,
+pub struct SettingsFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it says.
+    pub text: String,
 }
 
 /// How reactors are run.
@@ -138,7 +141,7 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
-    pub(crate) fn parse_with(
+    pub fn parse_with(
         path: &Path,
         text: String,
         settings: Option<SettingsFile>,
@@ -315,7 +318,7 @@ impl Config {
     }
 
     /// Names in it that do not have the form which the specification asks for.
-    pub(crate) fn unusual_names(&self) -> &BTreeSet<Nqn> {
+    pub fn unusual_names(&self) -> &BTreeSet<Nqn> {
         &self.unusual_names
     }
 
@@ -358,7 +361,7 @@ impl Config {
     }
 
     /// An error about `key` of the table `table`.
-    pub(crate) fn table_error(&self, table: &str, key: &str, what: &str) -> ConfigError {
+    pub fn table_error(&self, table: &str, key: &str, what: &str) -> ConfigError {
         let at = self.place_in(table, key);
         self.error_at(at, &format!("{table}.{key}: {what}"))
     }
@@ -378,7 +381,7 @@ impl Config {
     }
 
     /// An error about the processors that reactors are to run on.
-    pub(crate) fn cores_error(&self, what: &str) -> ConfigError {
+    pub fn cores_error(&self, what: &str) -> ConfigError {
         self.table_error("reactor", "cores", what)
     }
 
@@ -570,7 +573,7 @@ fn without_carriers(address: Address) -> PortSpec {
 }
 
 /// A port of the model.
-pub(crate) fn port_spec(address: Address, carriers: Vec<Carrier>) -> PortSpec {
+pub fn port_spec(address: Address, carriers: Vec<Carrier>) -> PortSpec {
     let PortAddress { traddr, trsvcid } = nvmeof_target_engine::zone::port_address(address);
     PortSpec::new(traddr, trsvcid, carriers)
 }

@@ -6,7 +6,7 @@ use toml_edit::{Document, Item, TableLike, Value};
 
 /// What stands at some place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(crate) enum Found {
     /// This key or its value, with the names of the tables that it is in before it,
     /// separated by dots.
     Key(String),
@@ -16,7 +16,7 @@ pub(super) enum Found {
 
 /// What stands at byte `at` of `text`. `None` if nothing of that kind does, or the text
 /// is no TOML.
-pub(super) fn at(text: &str, at: usize) -> Option<Found> {
+pub(crate) fn at(text: &str, at: usize) -> Option<Found> {
     let document = Document::parse(text).ok()?;
     let mut search = Search {
         at,
@@ -30,7 +30,7 @@ pub(super) fn at(text: &str, at: usize) -> Option<Found> {
 
 /// Where `key` of the table `[table]` is set in `text`, or the table begins when the key
 /// is not set.
-pub(super) fn of(text: &str, table: &str, key: &str) -> Option<usize> {
+pub(crate) fn of(text: &str, table: &str, key: &str) -> Option<usize> {
     let document = Document::parse(text).ok()?;
     let its = document.as_table().get(table)?;
     let given = its.as_table_like()?.get_key_value(key);

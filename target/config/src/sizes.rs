@@ -74,7 +74,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::Cores;
+    use crate::Cores;
     use nvmeof_target_engine::Preset;
 
     fn divided(buffer_memory: u64, limits: &Limits) -> ReactorConfig {

@@ -8,7 +8,7 @@ use nvmeof_wire::Nqn;
 const LISTED: usize = 5;
 
 /// A remark on names that are served although they are unusual; none without any.
-pub(crate) fn on_unusual_names(names: &BTreeSet<Nqn>) -> Option<String> {
+pub fn on_unusual_names(names: &BTreeSet<Nqn>) -> Option<String> {
     if names.is_empty() {
         return None;
     }

@@ -21,44 +21,44 @@ use super::storage::RawStorage;
 use super::traddr::{RawPort, RawUnix};
 use nvmeof_target_engine::Preset;
 
-pub(super) const MIN_BUFFER_MEMORY: u64 = 8 << 20;
-pub(super) const MAX_BUFFER_MEMORY: u64 = 64 << 30;
+pub(crate) const MIN_BUFFER_MEMORY: u64 = 8 << 20;
+pub(crate) const MAX_BUFFER_MEMORY: u64 = 64 << 30;
 const DEFAULT_BUFFER_MEMORY: u64 = 64 << 20;
 /// With fewer, hosts would wait for each other all the time.
-pub(super) const SHARED_RECEIVES: RangeInclusive<u32> = 64..=65_536;
+pub(crate) const SHARED_RECEIVES: RangeInclusive<u32> = 64..=65_536;
 const DEFAULT_SHARED_RECEIVES: u32 = 4096;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawConfig {
+pub(crate) struct RawConfig {
     #[serde(default = "nowhere")]
-    pub(super) limits: Spanned<RawLimits>,
+    pub(crate) limits: Spanned<RawLimits>,
     #[serde(default = "nowhere")]
-    pub(super) reactor: Spanned<RawReactor>,
+    pub(crate) reactor: Spanned<RawReactor>,
     #[serde(default = "nowhere")]
-    pub(super) storage: Spanned<RawStorage>,
+    pub(crate) storage: Spanned<RawStorage>,
     #[serde(default = "nowhere")]
-    pub(super) shm: Spanned<RawShm>,
+    pub(crate) shm: Spanned<RawShm>,
     #[serde(default = "nowhere")]
-    pub(super) unix: Spanned<RawUnix>,
+    pub(crate) unix: Spanned<RawUnix>,
     #[serde(default = "nowhere")]
-    pub(super) control: Spanned<RawControl>,
+    pub(crate) control: Spanned<RawControl>,
     #[serde(default = "nowhere")]
-    pub(super) metrics: Spanned<RawMetrics>,
+    pub(crate) metrics: Spanned<RawMetrics>,
     #[serde(default)]
-    pub(super) discovery: RawDiscovery,
+    pub(crate) discovery: RawDiscovery,
     #[serde(default)]
-    pub(super) referral: Vec<Spanned<RawReferral>>,
+    pub(crate) referral: Vec<Spanned<RawReferral>>,
     #[serde(default)]
-    pub(super) port: Vec<Spanned<RawPort>>,
+    pub(crate) port: Vec<Spanned<RawPort>>,
     #[serde(default)]
-    pub(super) subsystem: Vec<Spanned<RawSubsystem>>,
+    pub(crate) subsystem: Vec<Spanned<RawSubsystem>>,
 }
 
 /// The threads that do everything, and their memory.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawReactor {
+pub(crate) struct RawReactor {
     /// On which processors threads run, one on each: `"auto"`, `[0, 2]` or `"0-3,8"`. Left out:
     /// where the kernel likes.
     cores: Option<Spanned<RawCores>>,
@@ -96,9 +96,9 @@ pub(super) struct RawReactor {
 /// What hosts connect to. Without one they find nothing.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawSubsystem {
+pub(crate) struct RawSubsystem {
     /// Name of the subsystem (NQN), up to 223 bytes.
-    pub(super) nqn: Spanned<String>,
+    pub(crate) nqn: Spanned<String>,
     /// Serial number, up to 20 ASCII characters. Left out: derived from the name.
     serial: Option<Spanned<String>>,
     /// Model number, up to 40 ASCII characters.
@@ -131,41 +131,41 @@ pub(super) struct RawSubsystem {
     /// `allow_any_host` is true.
     allowed_hosts: Option<Vec<Spanned<String>>>,
     #[serde(default)]
-    pub(super) namespace: Vec<Spanned<RawNamespace>>,
+    pub(crate) namespace: Vec<Spanned<RawNamespace>>,
 }
 
 /// A disk of the subsystem.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawNamespace {
+pub(crate) struct RawNamespace {
     /// Namespace identifier, 1 to 65536, each once in a subsystem.
-    pub(super) nsid: Spanned<u32>,
+    pub(crate) nsid: Spanned<u32>,
     /// What is served: a file, a block device, `ram:SIZE` or `null:SIZE`. A relative path
     /// is relative to the folder in which the target was started.
-    pub(super) path: Spanned<String>,
+    pub(crate) path: Spanned<String>,
     /// Bytes of a logical block: 512, 1024, 2048 or 4096. Left out: that of the device, or 512.
-    pub(super) block_size: Option<Spanned<u32>>,
+    pub(crate) block_size: Option<Spanned<u32>>,
     /// UUID, 32 hexadecimal digits. Left out: derived from the subsystem's name and `nsid`.
-    pub(super) uuid: Option<Spanned<String>>,
+    pub(crate) uuid: Option<Spanned<String>>,
     /// NGUID, 32 hexadecimal digits; all zero: there is none. Left out: derived in the same way.
-    pub(super) nguid: Option<Spanned<String>>,
+    pub(crate) nguid: Option<Spanned<String>>,
     /// EUI-64, 16 hexadecimal digits. Left out: there is none.
-    pub(super) eui64: Option<Spanned<String>>,
+    pub(crate) eui64: Option<Spanned<String>>,
     /// Whether writes are refused.
     ///
     /// Default: `false`
     #[serde(default)]
-    pub(super) readonly: bool,
+    pub(crate) readonly: bool,
     /// Whether hosts can use it. One that they cannot is not opened.
     ///
     /// Default: `true`
     #[serde(default = "yes")]
-    pub(super) enabled: bool,
+    pub(crate) enabled: bool,
     /// Whether its device is asked for what is done instead of interrupting (`IOPOLL`).
     ///
     /// Default: `false`
     #[serde(default = "nowhere")]
-    pub(super) iopoll: Spanned<bool>,
+    pub(crate) iopoll: Spanned<bool>,
     /// Its group for asymmetric namespace access: 1 to 128.
     ///
     /// Default: `1`
@@ -176,7 +176,7 @@ pub(super) struct RawNamespace {
 
 /// Bytes: a number, or text such as `"64M"`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Size(u64);
+pub(crate) struct Size(u64);
 
 fn yes() -> bool {
     true
@@ -188,7 +188,7 @@ fn nowhere<T: Default>() -> Spanned<T> {
 }
 
 impl RawConfig {
-    pub(super) fn of_namespaces(
+    pub(crate) fn of_namespaces(
         namespaces: &[String],
         listen: Address,
         providers: &[String],
@@ -243,25 +243,25 @@ impl RawConfig {
 }
 
 impl Size {
-    pub(super) fn all_bytes(self) -> u64 {
+    pub(crate) fn all_bytes(self) -> u64 {
         self.0
     }
 
     /// What does not fit 32 bits is refused with every other size that is too
     /// large.
-    pub(super) fn bytes(self) -> u32 {
+    pub(crate) fn bytes(self) -> u32 {
         u32::try_from(self.0).unwrap_or(u32::MAX)
     }
 }
 
 impl RawReactor {
     /// Where reactors are to run. The error names the key.
-    pub(super) fn cores(&self) -> Result<Cores, String> {
+    pub(crate) fn cores(&self) -> Result<Cores, String> {
         let cores = self.cores.as_ref().map(Spanned::get_ref);
         RawCores::resolve(cores, self.count)
     }
 
-    pub(super) fn to_running(&self) -> Running {
+    pub(crate) fn to_running(&self) -> Running {
         let longest = self.spin_us.map(|us| Duration::from_micros(us.into()));
         Running {
             // What is wrong was told when the configuration was checked.
@@ -279,7 +279,7 @@ impl RawReactor {
 }
 
 impl RawSubsystem {
-    pub(super) fn to_spec(&self, namespaces: Vec<NamespaceSpec>) -> SubsystemSpec {
+    pub(crate) fn to_spec(&self, namespaces: Vec<NamespaceSpec>) -> SubsystemSpec {
         let text = |spanned: &Option<Spanned<String>>| {
             spanned.as_ref().map(|spanned| spanned.get_ref().clone())
         };
@@ -304,12 +304,12 @@ impl RawSubsystem {
     }
 
     /// Whether it is said who may connect. An empty list says that nobody may.
-    pub(super) fn says_who(&self) -> bool {
+    pub(crate) fn says_who(&self) -> bool {
         *self.allow_any_host.get_ref() || self.allowed_hosts.is_some()
     }
 
     /// Where the value of `key` is in the text.
-    pub(super) fn place(&self, key: &str, value: &str) -> Option<usize> {
+    pub(crate) fn place(&self, key: &str, value: &str) -> Option<usize> {
         let span = match key {
             "nqn" => self.nqn.span(),
             "serial" => self.serial.as_ref()?.span(),
@@ -332,19 +332,19 @@ impl RawSubsystem {
 
 impl RawNamespace {
     /// Its group for asymmetric namespace access.
-    pub(super) fn ana_group(&self) -> u32 {
+    pub(crate) fn ana_group(&self) -> u32 {
         let given = self.ana_group.as_ref();
         given.map_or(DEFAULT_ANA_GROUP, |group| *group.get_ref())
     }
 
     /// Whom it is there for; `None` stands for all that may connect.
-    pub(super) fn hosts(&self) -> Option<Vec<String>> {
+    pub(crate) fn hosts(&self) -> Option<Vec<String>> {
         let hosts = self.hosts.as_ref()?.get_ref().iter();
         Some(hosts.map(|host| host.get_ref().clone()).collect())
     }
 
     /// Where `value` of `key` is in the text.
-    pub(super) fn place(&self, key: &str, value: &str) -> Option<usize> {
+    pub(crate) fn place(&self, key: &str, value: &str) -> Option<usize> {
         let span = match key {
             "nsid" => self.nsid.span(),
             "path" | "blocks" => self.path.span(),
@@ -366,7 +366,7 @@ impl RawNamespace {
 }
 
 /// `N` bytes from twice as many hexadecimal digits, dashes left out.
-pub(super) fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+pub(crate) fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits: Vec<u8> = text
         .chars()
         .filter(|c| *c != '-')

@@ -16,7 +16,7 @@ use super::raw::Size;
 /// Shared memory with hosts on this machine.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawShm {
+pub(crate) struct RawShm {
     /// Folder of the sockets, an absolute path. Left out: `/run/nvmeof` for root, the user's
     /// own otherwise.
     folder: Option<Spanned<PathBuf>>,
@@ -46,7 +46,7 @@ enum RawUser {
 impl RawShm {
     /// # Errors
     /// [`Wrong`] says what would be right.
-    pub(super) fn to_config(&self) -> Result<ShmConfig, Wrong> {
+    pub(crate) fn to_config(&self) -> Result<ShmConfig, Wrong> {
         let folder = match &self.folder {
             None => own_folder(),
             Some(folder) if folder.get_ref().is_absolute() => folder.get_ref().clone(),

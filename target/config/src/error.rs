@@ -27,7 +27,7 @@ enum Place {
 
 impl ConfigError {
     /// About byte `at` of `text`, the content of `path`.
-    pub(super) fn at(path: &Path, text: &str, at: Option<usize>, what: &str) -> Self {
+    pub(crate) fn at(path: &Path, text: &str, at: Option<usize>, what: &str) -> Self {
         let before = at.and_then(|at| text.get(..at));
         let line = before.map(|before| before.matches('\n').count() + 1);
         let path = path.to_path_buf();
@@ -40,7 +40,7 @@ impl ConfigError {
     }
 
     /// About a file as a whole.
-    pub(crate) fn plain(path: &Path, what: String) -> Self {
+    pub fn plain(path: &Path, what: String) -> Self {
         let path = path.to_path_buf();
         Self {
             place: Place::File { path, line: None },
@@ -51,12 +51,12 @@ impl ConfigError {
     }
 
     /// The file cannot be read.
-    pub(crate) fn unreadable(path: &Path, error: &io::Error) -> Self {
+    pub fn unreadable(path: &Path, error: &io::Error) -> Self {
         Self::plain(path, format!("cannot be read: {}", explain(error)))
     }
 
     /// About the command line.
-    pub(super) fn command_line(what: &str) -> Self {
+    pub(crate) fn command_line(what: &str) -> Self {
         Self {
             place: Place::CommandLine,
             key: None,
@@ -66,7 +66,7 @@ impl ConfigError {
     }
 
     /// The same about the file that settings come from, if it is about one of them.
-    pub(super) fn of_settings(self, file: &SettingsFile) -> Self {
+    pub(crate) fn of_settings(self, file: &SettingsFile) -> Self {
         let named = self.key.as_deref().unwrap_or_default();
         let (table, key) = named.split_once('.').unwrap_or((named, ""));
         if !SETTINGS.contains(&table) {
@@ -79,7 +79,7 @@ impl ConfigError {
     /// The same about a document that was applied in the place of `file` and is
     /// kept in `state`.
     #[must_use]
-    pub(crate) fn of_applied(mut self, state: &Path, file: &Path) -> Self {
+    pub fn of_applied(mut self, state: &Path, file: &Path) -> Self {
         let Self { what, .. } = &self;
         self.what = format!(
             "{what}; applied at run time, kept in {}; move it away to serve {}",
@@ -91,7 +91,7 @@ impl ConfigError {
 
     /// The same, which may or may not pass.
     #[must_use]
-    pub(crate) fn passing(self, passing: bool) -> Self {
+    pub fn passing(self, passing: bool) -> Self {
         Self { passing, ..self }
     }
 

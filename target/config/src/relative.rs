@@ -8,11 +8,11 @@ use toml::Spanned;
 use super::{Config, ConfigError};
 
 /// What is wrong with such a path in a request, behind the path.
-pub(crate) const RELATIVE: &str = "is relative; the target and its clients may be in \
+pub const RELATIVE: &str = "is relative; the target and its clients may be in \
     different folders, so the path must begin with /";
 
 /// Whether the `path` of a namespace names a file relative to a folder.
-pub(crate) fn is_relative(path: &str) -> bool {
+pub fn is_relative(path: &str) -> bool {
     matches!(path.parse(), Ok(Spec::File { path, .. }) if Path::new(&path).is_relative())
 }
 
@@ -21,7 +21,7 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError`] names the first that has.
-    pub(crate) fn check_absolute(&self) -> Result<(), ConfigError> {
+    pub fn check_absolute(&self) -> Result<(), ConfigError> {
         let subsystems = self.raw.subsystem.iter().map(Spanned::get_ref);
         let mut paths = subsystems
             .flat_map(|one| &one.namespace)

@@ -11,7 +11,7 @@ use super::DEFAULT_PORT;
 /// What the discovery subsystem says of itself.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawDiscovery {
+pub(crate) struct RawDiscovery {
     /// A name of its own, besides the one that all discovery subsystems have. Left out: it has
     /// none.
     nqn: Option<Spanned<String>>,
@@ -20,7 +20,7 @@ pub(super) struct RawDiscovery {
 /// A discovery subsystem elsewhere, of which hosts are told.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawReferral {
+pub(crate) struct RawReferral {
     /// An IPv4 or IPv6 address.
     traddr: Spanned<IpAddr>,
     /// Port number.
@@ -39,7 +39,7 @@ pub(super) struct RawReferral {
 
 impl RawDiscovery {
     /// As the model wants it, with these referrals.
-    pub(super) fn to_spec(&self, referrals: &[Spanned<RawReferral>]) -> DiscoverySpec {
+    pub(crate) fn to_spec(&self, referrals: &[Spanned<RawReferral>]) -> DiscoverySpec {
         let referrals = referrals.iter().map(Spanned::get_ref);
         DiscoverySpec {
             nqn: text(self.nqn.as_ref()),
@@ -48,7 +48,7 @@ impl RawDiscovery {
     }
 
     /// Where the name is in the text.
-    pub(super) fn place(&self) -> Option<usize> {
+    pub(crate) fn place(&self) -> Option<usize> {
         self.nqn.as_ref().map(|nqn| nqn.span().start)
     }
 }
@@ -65,7 +65,7 @@ impl RawReferral {
     }
 
     /// Where the value of `key` is in the text.
-    pub(super) fn place(&self, key: &str) -> Option<usize> {
+    pub(crate) fn place(&self, key: &str) -> Option<usize> {
         let span = match key {
             "trsvcid" => self.trsvcid.as_ref()?.span(),
             "nqn" => self.nqn.as_ref()?.span(),

@@ -10,7 +10,7 @@ use toml::Spanned;
 /// How a port reaches a group of namespaces. Groups that are not named are optimized.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawAnaGroup {
+pub(crate) struct RawAnaGroup {
     /// Number of the group: 1 to 128.
     id: Spanned<u32>,
     /// `"optimized"`, `"non-optimized"`, `"inaccessible"`, `"persistent-loss"` or `"change"`.
@@ -22,7 +22,7 @@ pub(super) struct RawAnaGroup {
 struct RawState(AnaState);
 
 impl RawAnaGroup {
-    pub(super) fn group(&self) -> AnaGroup {
+    pub(crate) fn group(&self) -> AnaGroup {
         AnaGroup {
             id: *self.id.get_ref(),
             state: self.state.0,
@@ -30,7 +30,7 @@ impl RawAnaGroup {
     }
 
     /// Where the number of the last of `groups` is that has it.
-    pub(super) fn place(groups: &[Self], id: &str) -> Option<usize> {
+    pub(crate) fn place(groups: &[Self], id: &str) -> Option<usize> {
         let mut groups = groups.iter().rev();
         let group = groups.find(|group| group.id.get_ref().to_string() == id)?;
         Some(group.id.span().start)
@@ -63,7 +63,7 @@ mod tests {
     use nvmeof_target_core::Model;
 
     use super::*;
-    use crate::config::{Config, without_carriers};
+    use crate::{Config, without_carriers};
 
     const GOOD: &str = r#"[[port]]
 traddr = "127.0.0.1"
@@ -89,7 +89,7 @@ nsid = 2
 path = "ram:1M"
 "#;
 
-    fn parse(text: &str) -> Result<Config, crate::config::ConfigError> {
+    fn parse(text: &str) -> Result<Config, crate::ConfigError> {
         Config::parse(Path::new("target.toml"), text.to_owned())
     }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
 /// Reactors there can be.
-pub(crate) const MOST_REACTORS: usize = 256;
+pub const MOST_REACTORS: usize = 256;
 /// Processors that the kernel's set can name (`CPU_SETSIZE`).
 const MOST_PROCESSORS: usize = 1024;
 
@@ -24,7 +24,7 @@ pub enum Cores {
 
 impl Cores {
     /// Reactors there are, as far as that is known before they are placed.
-    pub(crate) fn count(&self) -> u32 {
+    pub fn count(&self) -> u32 {
         let count = match self {
             Self::Anywhere(count) | Self::Auto(Some(count)) => *count,
             Self::On(cores) => cores.len(),
@@ -38,7 +38,7 @@ impl Cores {
 /// text as systemd's `CPUAffinity=` has them (`"0-3,8"`), or an array of
 /// numbers and such texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum RawCores {
+pub(crate) enum RawCores {
     Auto,
     On(Vec<usize>),
 }
@@ -46,7 +46,7 @@ pub(super) enum RawCores {
 impl RawCores {
     /// What is to be, with `count` reactors if a number was given. The error
     /// says what is wrong with that number.
-    pub(super) fn resolve(this: Option<&Self>, count: Option<usize>) -> Result<Cores, String> {
+    pub(crate) fn resolve(this: Option<&Self>, count: Option<usize>) -> Result<Cores, String> {
         if count.is_some_and(|count| count == 0 || count > MOST_REACTORS) {
             return Err(format!("reactor.count: must be 1 to {MOST_REACTORS}"));
         }

@@ -29,17 +29,17 @@ pub enum Choice {
 
 /// The value of the key `provider`: one name or a list of them.
 #[derive(Clone, Debug)]
-pub(super) enum RawProvider {
+pub(crate) enum RawProvider {
     One(String),
     List(Vec<Spanned<String>>),
 }
 
 /// What is wrong with a value.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Wrong {
+pub(crate) struct Wrong {
     /// Where in the text, when one name of a list is to blame.
-    pub(super) at: Option<usize>,
-    pub(super) what: String,
+    pub(crate) at: Option<usize>,
+    pub(crate) what: String,
 }
 
 const AUTO: &str = "auto";
@@ -75,7 +75,7 @@ impl fmt::Display for ProviderName {
 
 impl RawProvider {
     /// As on a command line: names one after the other.
-    pub(super) fn of_names(names: &[String]) -> Self {
+    pub(crate) fn of_names(names: &[String]) -> Self {
         match names {
             [one] => Self::One(one.clone()),
             names => {
@@ -87,7 +87,7 @@ impl RawProvider {
 
     /// # Errors
     /// [`Wrong`] says what would be right.
-    pub(super) fn choice(&self) -> Result<Choice, Wrong> {
+    pub(crate) fn choice(&self) -> Result<Choice, Wrong> {
         let wrong = |at, what| Err(Wrong { at, what });
         let list = match self {
             Self::One(name) if name == AUTO => return Ok(Choice::Auto),

@@ -19,7 +19,7 @@ pub struct MetricsConfig {
 /// Where others may ask how the target is; see monitoring.md.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawMetrics {
+pub(crate) struct RawMetrics {
     /// TCP address and port at which `/metrics`, `/healthz` and `/snapshot` are
     /// answered, such as `"127.0.0.1:9400"`. Without it the control socket alone
     /// answers.
@@ -29,7 +29,7 @@ pub(super) struct RawMetrics {
 impl RawMetrics {
     /// # Errors
     /// [`Wrong`] says what would be right.
-    pub(super) fn to_config(&self) -> Result<MetricsConfig, Wrong> {
+    pub(crate) fn to_config(&self) -> Result<MetricsConfig, Wrong> {
         let listen = self.listen.as_ref().map(|listen| {
             let text = listen.get_ref();
             let address = zone::parse(text).ok().and_then(Address::socket_addr);

@@ -15,47 +15,74 @@ pub struct Opened {
 
 /// What one namespace is to be served from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub struct Wanted {
     /// Its subsystem.
-    pub(crate) nqn: String,
+    pub nqn: String,
     /// Its number.
-    pub(crate) nsid: u32,
-    pub(crate) spec: Spec,
-    pub(crate) block_size: Option<BlockSize>,
+    pub nsid: u32,
+    /// The storage behind it.
+    pub spec: Spec,
+    /// Bytes of its blocks; `None`: what suits the storage.
+    pub block_size: Option<BlockSize>,
     /// Whether its device is to be asked for what is done.
-    pub(crate) polled: bool,
+    pub polled: bool,
 }
 
 /// What one namespace is served from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Served<'a> {
+pub struct Served<'a> {
     /// The number of its disk.
-    pub(crate) number: u32,
+    pub number: u32,
     /// What it looks like, or did before it was gone.
-    pub(crate) geometry: &'a Geometry,
+    pub geometry: &'a Geometry,
     /// Whether hosts can use it.
-    pub(crate) state: NamespaceState,
+    pub state: NamespaceState,
 }
 
 /// A namespace that cannot be opened.
 #[derive(Debug)]
-pub(crate) struct Unopenable {
+pub struct Unopenable {
     /// Its subsystem.
-    pub(crate) nqn: String,
+    pub nqn: String,
     /// Its number.
-    pub(crate) nsid: u32,
+    pub nsid: u32,
     /// Why.
-    pub(crate) error: ConfigError,
+    pub error: ConfigError,
 }
 
 impl Wanted {
     /// Opens and locks it.
-    pub(crate) fn take(&self) -> Result<Claim, OpenError> {
+    pub fn take(&self) -> Result<Claim, OpenError> {
         if self.polled {
             Claim::take_polled(&self.spec, self.block_size)
         } else {
             Claim::take(&self.spec, self.block_size)
         }
+    }
+
+    /// The same namespace on a disk of that specification.
+    #[must_use]
+    pub fn with(&self, spec: Spec) -> Self {
+        Self {
+            spec,
+            ..self.clone()
+        }
+    }
+
+    /// Whether both are the same file, or memory of the same size.
+    #[must_use]
+    pub fn names(&self, wanted: &Self) -> bool {
+        self.spec.clone().with_readonly(true) == wanted.spec.clone().with_readonly(true)
+    }
+
+    /// Whether a disk of this is what `wanted` says as well: one that can be
+    /// written serves a namespace that cannot.
+    #[must_use]
+    pub fn serves(&self, wanted: &Self) -> bool {
+        let like = |one: &Self| (one.block_size, one.polled);
+        self.names(wanted)
+            && like(self) == like(wanted)
+            && (wanted.spec.readonly() || !self.spec.readonly())
     }
 }
 
@@ -76,7 +103,7 @@ impl Config {
 
     /// Tries to open every namespace that is enabled, and lets go of all again.
     /// Returns those that can never be.
-    pub(crate) fn unopenable(&self) -> Vec<Unopenable> {
+    pub fn unopenable(&self) -> Vec<Unopenable> {
         let mut files = Files::default();
         let mut unopenable = Vec::new();
         for (at, (nqn, raw)) in self.namespaces().enumerate() {
@@ -99,7 +126,7 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
-    pub(crate) fn wanted(&self) -> Result<Vec<Wanted>, ConfigError> {
+    pub fn wanted(&self) -> Result<Vec<Wanted>, ConfigError> {
         let all = self.namespaces();
         all.map(|(nqn, raw)| self.wanted_of(nqn, raw)).collect()
     }
@@ -116,7 +143,7 @@ impl Config {
 
     /// What is wrong with the disk of namespace number `at`, counted over those of
     /// all subsystems that are enabled.
-    pub(crate) fn disk_error(&self, at: usize, error: &OpenError) -> ConfigError {
+    pub fn disk_error(&self, at: usize, error: &OpenError) -> ConfigError {
         match self.namespaces().nth(at) {
             Some((_, raw)) => self.of_claim(raw, error),
             None => self.error_at(None, &error.to_string()),
@@ -124,7 +151,7 @@ impl Config {
     }
 
     /// As [`disk_error`](Self::disk_error), about a value that it has.
-    pub(crate) fn path_error(&self, at: usize, what: &str) -> ConfigError {
+    pub fn path_error(&self, at: usize, what: &str) -> ConfigError {
         let raw = self.namespaces().nth(at);
         let at = raw.map(|(_, raw)| raw.path.span().start);
         let key = self.called("path", "--namespace");
@@ -149,7 +176,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names file, line and key of the first that cannot be served
     /// however long one waits.
-    pub(crate) fn open_present(&self) -> Result<Vec<Result<Claim, ConfigError>>, ConfigError> {
+    pub fn open_present(&self) -> Result<Vec<Result<Claim, ConfigError>>, ConfigError> {
         let mut files = Files::default();
         let wanted = self.wanted()?.into_iter().enumerate();
         wanted
@@ -194,7 +221,7 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
-    pub(crate) fn model_of<'a>(
+    pub fn model_of<'a>(
         &self,
         disks: impl IntoIterator<Item = Served<'a>>,
         ports: &[PortSpec],
@@ -253,7 +280,7 @@ fn fill_in(spec: &mut NamespaceSpec, disk: Served<'_>) {
 }
 
 /// The sizes of which hosts are told.
-pub(crate) fn preferred(hints: &Hints) -> Preferred {
+pub fn preferred(hints: &Hints) -> Preferred {
     Preferred {
         write: hints.write.unwrap_or(0),
         deallocate: hints.deallocate.unwrap_or(0),

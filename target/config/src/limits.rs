@@ -10,7 +10,7 @@ use super::raw::Size;
 /// Sizes and times of the target. They bound what hosts can make it hold.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawLimits {
+pub(crate) struct RawLimits {
     /// Entries of the longest submission queue that a host may ask for: 2 to 1024.
     ///
     /// Default: `256`
@@ -96,7 +96,7 @@ pub(super) struct RawLimits {
 
 impl RawLimits {
     /// The sizes, with so many threads that receive connections.
-    pub(super) fn to_limits(&self, threads: u32) -> Limits {
+    pub(crate) fn to_limits(&self, threads: u32) -> Limits {
         let default = Limits::default();
         let bytes = |size: Option<Size>, default: u32| size.map_or(default, Size::bytes);
         let limits = Limits {
@@ -140,7 +140,7 @@ impl RawLimits {
     }
 
     /// Whether the values go together. The error names the key.
-    pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
+    pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
         let all = self.controllers.unwrap_or(Limits::default().controllers);
         let of_all = [
             ("host_controllers", self.host_controllers),

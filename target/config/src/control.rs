@@ -27,7 +27,7 @@ pub struct ControlConfig {
 /// Where the target is managed from, and where it keeps what was changed.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawControl {
+pub(crate) struct RawControl {
     /// Unix socket of `nvmeof-target ctl`, an absolute path. Left out: `control.sock` in
     /// the folder `RUNTIME_DIRECTORY`, which systemd gives; without that, none.
     socket: Option<Spanned<PathBuf>>,
@@ -52,7 +52,7 @@ const STATE: &str = "state.json";
 impl RawControl {
     /// # Errors
     /// [`Wrong`] says what would be right.
-    pub(super) fn to_config(&self) -> Result<ControlConfig, Wrong> {
+    pub(crate) fn to_config(&self) -> Result<ControlConfig, Wrong> {
         let folder = |name| std::env::var_os(name);
         self.in_folders(
             folder("RUNTIME_DIRECTORY").as_deref(),

@@ -16,7 +16,7 @@ const MAX_IDLE_MS: u32 = 10_000;
 /// How disks are reached.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawStorage {
+pub(crate) struct RawStorage {
     /// Whether a thread of the kernel takes disk operations from each thread (`SQPOLL`).
     ///
     /// Default: `false`
@@ -45,7 +45,7 @@ impl RawStorage {
     ///
     /// # Errors
     /// [`Wrong`] says what would be right.
-    pub(super) fn sqpoll(&self) -> Result<Option<Sqpoll>, Wrong> {
+    pub(crate) fn sqpoll(&self) -> Result<Option<Sqpoll>, Wrong> {
         let (idle, cores) = (self.idle()?, self.cores()?);
         Ok(self.sqpoll.then_some(Sqpoll { idle, cores }))
     }
