@@ -373,7 +373,8 @@ fn ports_have_their_own_size_of_in_capsule_data() {
     let at = |port| SocketAddr::from(([127, 0, 0, 1], port)).into();
     let ports = [4420, 4421].map(|port| port_spec(at(port), Vec::new()));
     let model = config.model(&config.open().unwrap(), &ports).unwrap();
-    let sizes = [4420, 4421].map(|port| model.in_capsule_at(&nvmeof_target_engine::zone::port_address(at(port))));
+    let sizes = [4420, 4421]
+        .map(|port| model.in_capsule_at(&nvmeof_target_engine::zone::port_address(at(port))));
     assert_eq!(sizes, [4096, 1024]);
     let error = parse(&format!("{GOOD}{}", port.replace("1K", "8K"))).unwrap_err();
     assert_names(
@@ -539,7 +540,9 @@ fn processors_for_threads_of_the_kernel_that_are_wrong_are_told_with_their_line(
             "must be a processor",
         ),
     ] {
-        let error = parse(&format!("[storage]\n{text}\n{GOOD}")).unwrap_err().to_string();
+        let error = parse(&format!("[storage]\n{text}\n{GOOD}"))
+            .unwrap_err()
+            .to_string();
         assert_names(&error, line, &["sqpoll_cores", words]);
     }
 }

@@ -13,8 +13,8 @@ use toml::Spanned;
 use super::ana::RawAnaGroup;
 use super::provider::{Choice, ProviderName, RawProvider, Wrong};
 use super::raw::Size;
-use nvmeof_target_engine::zone;
 use super::{Config, DEFAULT_PORT};
+use nvmeof_target_engine::zone;
 
 /// Where hosts connect. At least one is needed.
 #[derive(Clone, Debug, Deserialize)]

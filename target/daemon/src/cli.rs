@@ -17,9 +17,7 @@ use nvmeof_target_core::Limits;
 use nvmeof_wire::text;
 use serde_json::{Value, json};
 
-use nvmeof_target_engine::zone;
 use crate::changes::{Standing, check_state};
-use nvmeof_target_config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names};
 use crate::control::{self, Bound, Shared, Turns};
 use crate::ctl::Ctl;
 use crate::files;
@@ -33,6 +31,8 @@ use crate::service;
 use crate::signals;
 use crate::top::Top;
 use crate::watch::{Exporter, Watch};
+use nvmeof_target_config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names};
+use nvmeof_target_engine::zone;
 
 /// Serves files, block devices and memory as NVMe namespaces over RDMA.
 ///

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nvmeof_target_engine::Failures;
 use crate::manage::Manager;
 use crate::service;
+use nvmeof_target_engine::Failures;
 
 /// How often sizes are looked at. It takes one system call for each disk.
 const EVERY: Duration = Duration::from_secs(2);

@@ -2,8 +2,8 @@
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use nvmeof_target_config::Config;
 use crate::ports::Port;
+use nvmeof_target_config::Config;
 
 /// Descriptors that are left for disks which come later, at most, and one in so
 /// many of those there may be.

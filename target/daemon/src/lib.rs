@@ -32,12 +32,12 @@ mod top;
 mod watch;
 
 pub use cli::Cli;
-pub use nvmeof_target_config::{Config, buffers};
 pub use manage::{ApplyError, Awaits, Faulted, Manager, Plan, Report, Waiting, Waits};
+pub use nvmeof_target_config::{Config, buffers};
 pub use ports::{Device, Part, Port, plan};
 pub use processors::{Seat, place};
 pub use server::{ServeError, Server};
 pub use watch::{
-    Counts, Descriptors, Failed, GroupState, Health, HostState, NamespaceState,
-    QueueState, ReactorState, Snapshot, SubsystemState, WaitingState, Watch,
+    Counts, Descriptors, Failed, GroupState, Health, HostState, NamespaceState, QueueState,
+    ReactorState, Snapshot, SubsystemState, WaitingState, Watch,
 };

@@ -8,8 +8,8 @@ use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-use nvmeof_target_config::{Config, ConfigError, Cores, MOST_REACTORS};
 use crate::ports::Port;
+use nvmeof_target_config::{Config, ConfigError, Cores, MOST_REACTORS};
 
 /// Where one reactor runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

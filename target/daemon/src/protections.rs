@@ -17,9 +17,9 @@ use nvmeof_wire::Nqn;
 use serde::{Deserialize, Serialize};
 
 use crate::changes::{Readers, replace, with_ending};
-use nvmeof_target_config::ConfigError;
 use keeper::Write;
 pub(crate) use keeper::{Keeper, Keeping};
+use nvmeof_target_config::ConfigError;
 
 mod keeper;
 

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use nvmeof_backend::{ANSWERING, NoAnswer, Questions};
 
-use nvmeof_target_config::ConfigError;
 use crate::manage::{Awaits, Manager, Waiting};
 use crate::{ports, service};
+use nvmeof_target_config::ConfigError;
 
 /// The first pause; each is twice the one before.
 pub(crate) const FIRST: Duration = Duration::from_secs(1);

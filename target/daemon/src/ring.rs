@@ -2,9 +2,9 @@
 
 use nvmeof_uring::{KernelThread, RingConfig};
 
-use nvmeof_target_config::Running;
 use crate::files;
 use crate::processors::Seat;
+use nvmeof_target_config::Running;
 
 /// Disks that may be added while hosts are served, and others that are being
 /// closed meanwhile.

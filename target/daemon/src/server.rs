@@ -19,24 +19,24 @@ use nvmeof_target_core::{ModelError, Target};
 use nvmeof_uring::RingConfig;
 
 use crate::changes::Keeper;
-use nvmeof_target_config::{Config, ConfigError, ProviderName, Running, buffers, on_unusual_names};
 use crate::disk_watch::DiskWatch;
-use nvmeof_target_engine::Failures;
 use crate::files;
-use nvmeof_target_engine::{Mail, Mailbox};
 use crate::manage::{Manager, Pool, Reactors, Remembered};
 use crate::ports::{self, Listening, Means, Port, Providers, Ready};
 use crate::processors::{self, Seat};
+use crate::protections;
 use crate::retry::{Listener, Retry};
+use crate::ring::ring_config;
 use crate::service::{self, Watchdog};
 use crate::signals;
+use crate::watch::{Watch, Watched};
+use nvmeof_target_config::{Config, ConfigError, ProviderName, Running, buffers, on_unusual_names};
+use nvmeof_target_engine::Clock;
+use nvmeof_target_engine::Counters;
+use nvmeof_target_engine::Failures;
+use nvmeof_target_engine::{Mail, Mailbox};
 use nvmeof_target_engine::{NotEnded, Patience, Stopping};
 use nvmeof_target_engine::{OpenDisks, Reactor, ReactorConfig, StorageError, StorageOpenError};
-use nvmeof_target_engine::Clock;
-use crate::watch::{Watch, Watched};
-use nvmeof_target_engine::Counters;
-use crate::protections;
-use crate::ring::ring_config;
 
 /// Signals that come so close to each other are one.
 const TOGETHER: Duration = Duration::from_millis(500);

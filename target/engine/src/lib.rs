@@ -8,7 +8,6 @@
 
 mod counters;
 mod failures;
-mod latency;
 mod mailbox;
 mod numbers;
 mod peer_log;
@@ -27,14 +26,12 @@ pub mod zone;
 
 pub use counters::{Counters, End, Spent};
 pub use failures::Failures;
-pub use latency::Latency;
 pub use mailbox::{Mail, Mailbox, Order, Reply};
 pub use numbers::{Numbers, place_of};
 pub use polling::Preset;
 pub use queue::SENDS_PER_COMMAND;
 pub use reactor::{
-    LONGEST_AT_ONCE, Reactor, ReactorConfig, ReactorError, Turn, all_admin_capsules,
-    capsule_stride,
+    LONGEST_AT_ONCE, Reactor, ReactorConfig, ReactorError, Turn, all_admin_capsules, capsule_stride,
 };
 pub use sight::{Member, QueueSight, Sight};
 pub use stopping::{NotEnded, Patience, Stopping};

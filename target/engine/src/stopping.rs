@@ -62,11 +62,7 @@ impl Stopping {
     }
 
     /// Why `reactors` are left behind, which the log is told.
-    pub fn not_ended(
-        &self,
-        reactors: impl Iterator<Item = usize>,
-        longest: Duration,
-    ) -> NotEnded {
+    pub fn not_ended(&self, reactors: impl Iterator<Item = usize>, longest: Duration) -> NotEnded {
         let error = self.outstanding().map_or_else(
             || {
                 let names: Vec<_> = reactors.map(|at| format!("reactor {at}")).collect();

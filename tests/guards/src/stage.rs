@@ -15,10 +15,10 @@ use nvmeof_rdma::{Address, Provider};
 use nvmeof_rdma_iwarp::IwarpConfig;
 use nvmeof_rdma_shm::{Shm, ShmConfig};
 use nvmeof_rdma_soft::{SoftConfig, SoftRdma};
-use nvmeof_target_engine::{Mailbox, OpenDisks, Reactor, ReactorConfig, sleep};
 use nvmeof_target_core::{
     Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target, Traddr,
 };
+use nvmeof_target_engine::{Mailbox, OpenDisks, Reactor, ReactorConfig, sleep};
 use nvmeof_uring::{RingConfig, RingCounts};
 
 use crate::{Pipes, Side};

@@ -17,8 +17,8 @@ use nvmeof_memory::{ClassSpec, Classes, Pages};
 use nvmeof_rdma::layer::{Dice, Faults, OneIn};
 use nvmeof_rdma::{Address, Provider};
 use nvmeof_rdma_sim::{SimConfig, SimNet, Trouble};
-use nvmeof_target_engine::ReactorConfig;
 use nvmeof_target_core::{Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
+use nvmeof_target_engine::ReactorConfig;
 
 use crate::disk::{Disks, Temper};
 use crate::host::{Host, SUBNQN};

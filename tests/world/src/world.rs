@@ -10,8 +10,8 @@ use nvmeof_memory::{ClassSpec, Pages};
 use nvmeof_rdma::layer::{Dice, Faults, Faulty, Sharing};
 use nvmeof_rdma::{Address, Provider};
 use nvmeof_rdma_sim::SimNet;
-use nvmeof_target_engine::ReactorConfig;
 use nvmeof_target_core::{AnaGroup, Fabric, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
+use nvmeof_target_engine::ReactorConfig;
 use nvmeof_wire::log::ana::AnaState;
 
 use crate::disk::Disks;

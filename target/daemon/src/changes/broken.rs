@@ -3,9 +3,9 @@
 
 use nvmeof_rdma::Address;
 
-use super::edit::{Edit, NamespaceAdd};
-use nvmeof_target_config::{Config, ConfigError};
 use crate::ports;
+use nvmeof_target_api::{Edit, NamespaceAdd};
+use nvmeof_target_config::{Config, ConfigError};
 
 /// One thing that cannot be served.
 #[derive(Debug)]

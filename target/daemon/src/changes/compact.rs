@@ -2,8 +2,8 @@
 //! leaves nothing of is left out.
 
 use super::document::Document;
-use super::edit::Edit;
-use super::effective::Aside;
+use nvmeof_target_api::Aside;
+use nvmeof_target_api::Edit;
 
 /// Adds `edit` to `edits`, which are made on `base` one after the other. What
 /// comes of them is the same as if it had just been put behind them.

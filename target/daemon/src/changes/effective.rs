@@ -3,14 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
 use super::broken::Broken;
 use super::document::Document;
-use super::edit::Edit;
 use super::settings;
 use super::state::{Applied, State};
+use nvmeof_target_api::{Aside, Edit};
 use nvmeof_target_config::{Config, ConfigError, SettingsFile};
 
 /// What edits are made on.
@@ -41,16 +38,6 @@ pub(super) struct Effective {
     pub(super) config: Arc<Config>,
     /// Edits that do not fit at present.
     pub(super) aside: Vec<Aside>,
-}
-
-/// An edit that does not fit the document at present. It is kept for when it
-/// does again.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct Aside {
-    /// The edit.
-    pub(crate) edit: Edit,
-    /// Why it does not fit.
-    pub(crate) why: String,
 }
 
 /// Says that lines are not those of the administrator's file.
@@ -216,11 +203,5 @@ impl Effective {
             }
         }
         Ok(whole)
-    }
-}
-
-impl std::fmt::Display for Aside {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.edit, self.why)
     }
 }

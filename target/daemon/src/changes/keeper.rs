@@ -8,16 +8,18 @@ use nvmeof_target_core::Disconnected;
 use nvmeof_wire::Nqn;
 
 use super::document::misfit;
-use super::edit::Edit;
-use super::effective::{AdminFile, Aside, Base, Effective};
+use super::effective::{AdminFile, Base, Effective};
 use super::lock::Lock;
-use super::resize::{self, Resize};
+use super::resize;
 use super::state::State;
 use super::store::Files;
 use super::waking::told;
 use super::{ChangeError, Outcome, settings};
-use nvmeof_target_config::{Config, ConfigError};
 use crate::manage::{Manager, Plan};
+use nvmeof_target_api::Aside;
+use nvmeof_target_api::Edit;
+use nvmeof_target_api::Resize;
+use nvmeof_target_config::{Config, ConfigError};
 
 /// What is served, and the way to change it so that it stays. Changes come one
 /// after the other, from whatever threads.

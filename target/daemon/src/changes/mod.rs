@@ -7,7 +7,6 @@
 mod broken;
 mod compact;
 mod document;
-mod edit;
 mod effective;
 pub(crate) mod fuzzing;
 mod keeper;
@@ -24,10 +23,9 @@ mod together;
 mod waking;
 
 pub(crate) use document::Misfit;
-pub(crate) use edit::{Edit, NamespaceAdd};
-pub(crate) use effective::Aside;
 pub(crate) use keeper::{Keeper, Stalled};
-pub(crate) use resize::Resize;
+pub(crate) use nvmeof_target_api::Resize;
+pub(crate) use nvmeof_target_api::{Edit, NamespaceAdd};
 pub(crate) use start::{Standing, check_state};
 #[cfg(test)]
 pub(crate) use store::{Files, Real};
@@ -37,8 +35,8 @@ use std::sync::Arc;
 
 use nvmeof_target_core::Disconnected;
 
-use nvmeof_target_config::ConfigError;
 use crate::manage::{ApplyError, Report};
+use nvmeof_target_config::ConfigError;
 
 /// What came of a change.
 #[derive(Clone, Debug, Default)]

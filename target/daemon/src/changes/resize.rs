@@ -1,29 +1,10 @@
 //! A namespace of another size: that of its file is changed, or looked at again.
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
 use super::document::{Document, Misfit, misfit};
-use super::{ChangeError, Edit};
-use crate::manage::{Manager, NewSize, NotResized, Report};
+use nvmeof_target_api::{Edit, Resize};
 
-/// What size a namespace is to have.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Resize {
-    /// Its subsystem; it may be left out where there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) subsystem: Option<String>,
-    /// Its number.
-    pub(crate) nsid: u32,
-    /// Bytes that its file is to have; none leaves the file as it is and looks
-    /// how large it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) size: Option<u64>,
-    /// Whether the end of the file may be cut off.
-    #[serde(default)]
-    pub(crate) shrink: bool,
-}
+use super::ChangeError;
+use crate::manage::{Manager, NewSize, NotResized, Report};
 
 /// Every block size divides this.
 const UNIT: u64 = 4096;
@@ -38,7 +19,7 @@ pub(super) fn make(manager: &Manager, text: &str, resize: &Resize) -> Result<Rep
         misfit,
     };
     let document = Document::parse(text).or_else(|what| misfit("document", what));
-    let nqn = document.and_then(|document| resize.subsystem(&document));
+    let nqn = document.and_then(|document| subsystem(resize, &document));
     let nqn = nqn.map_err(refused)?;
     let size = resize
         .size
@@ -59,16 +40,14 @@ pub(super) fn make(manager: &Manager, text: &str, resize: &Resize) -> Result<Rep
     })
 }
 
-impl Resize {
-    /// The subsystem that has the namespace.
-    fn subsystem(&self, document: &Document) -> Result<String, Misfit> {
-        let mut named = Edit::NamespaceRemove {
-            subsystem: self.subsystem.clone(),
-            nsid: self.nsid,
-        };
-        document.settle(&mut named, &[])?;
-        document.path_of(&named)?;
-        let nqn = named.subsystem_mut().and_then(Option::take);
-        Ok(nqn.unwrap_or_default())
-    }
+/// The subsystem that has the namespace.
+fn subsystem(resize: &Resize, document: &Document) -> Result<String, Misfit> {
+    let mut named = Edit::NamespaceRemove {
+        subsystem: resize.subsystem.clone(),
+        nsid: resize.nsid,
+    };
+    document.settle(&mut named, &[])?;
+    document.path_of(&named)?;
+    let nqn = named.subsystem_mut().and_then(Option::take);
+    Ok(nqn.unwrap_or_default())
 }

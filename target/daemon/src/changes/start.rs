@@ -3,15 +3,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::edit::Edit;
-use super::effective::{AdminFile, Aside, Base, Effective};
+use super::effective::{AdminFile, Base, Effective};
 use super::keeper::{Keeper, Kept, Places};
 use super::lock::Lock;
 use super::state::State;
 use super::{broken, lock, store};
-use nvmeof_target_config::{Config, ConfigError};
 use crate::protections;
 use crate::server::{ServeError, Server};
+use nvmeof_target_api::Aside;
+use nvmeof_target_api::Edit;
+use nvmeof_target_config::{Config, ConfigError};
 
 /// What is known before anything is served.
 pub(crate) struct Standing {

@@ -6,8 +6,8 @@ use std::path::Path;
 use nvmeof_rdma::explain;
 use serde::{Deserialize, Serialize};
 
-use super::edit::Edit;
 use super::store::{self, Files, Pending, Readers};
+use nvmeof_target_api::Edit;
 use nvmeof_target_config::ConfigError;
 
 /// The format of the file that we write.

@@ -17,8 +17,8 @@ use nvmeof_target_core::Change;
 
 use super::*;
 use crate::Server;
-use nvmeof_target_config::{Config, SettingsFile};
 use crate::manage::Drained;
+use nvmeof_target_config::{Config, SettingsFile};
 
 const NQN: &str = "nqn.2026-11.org.example:disk";
 const HOST: &str = "nqn.2026-11.org.example:host";

@@ -10,14 +10,14 @@ use nvmeof_target_core::{Change, Subject};
 use nvmeof_wire::Nqn;
 
 use super::document::{Document, misfit};
-use super::edit::{Edit, Slot};
-use super::effective::Aside;
 use super::keeper::{Keeper, Kept};
 use super::state::State;
 use super::waking::told;
 use super::{ChangeError, Outcome, compact};
-use nvmeof_target_config::{Config, ConfigError, RELATIVE, is_relative};
 use crate::manage::{FORGET, NotForgotten, Report};
+use nvmeof_target_api::Aside;
+use nvmeof_target_api::{Edit, Slot};
+use nvmeof_target_config::{Config, ConfigError, RELATIVE, is_relative};
 
 /// The document with more edits.
 pub(super) struct Edited {
@@ -90,8 +90,7 @@ impl<'a> Draft<'a> {
         let mut late = self.late.clone();
         let mut forgotten = Vec::new();
         for edit in &mut edits {
-            let made = edit
-                .check_path()
+            let made = check_path(edit)
                 .and_then(|()| document.settle(edit, &late))
                 .and_then(|()| document.make(edit));
             made.map_err(|misfit| ChangeError::Misfit {
@@ -373,22 +372,20 @@ fn is_about(edit: &Edit, subject: &Subject) -> bool {
     }
 }
 
-impl Edit {
-    /// A file is named from the root: a client's folder is not the target's, and
-    /// another file could be served.
-    fn check_path(&self) -> Result<(), super::Misfit> {
-        let path = match self {
-            Self::NamespaceAdd(add) => &add.path,
-            Self::NamespaceSet {
-                key,
-                value: Some(value),
-                ..
-            } if key == "path" => value.trim_matches(['"', '\'']),
-            _ => return Ok(()),
-        };
-        if is_relative(path) {
-            return misfit("path", format!("{path:?} {RELATIVE}"));
-        }
-        Ok(())
+/// A file is named from the root: a client's folder is not the target's, and another file
+/// could be served.
+fn check_path(edit: &Edit) -> Result<(), super::Misfit> {
+    let path = match edit {
+        Edit::NamespaceAdd(add) => &add.path,
+        Edit::NamespaceSet {
+            key,
+            value: Some(value),
+            ..
+        } if key == "path" => value.trim_matches(['"', '\'']),
+        _ => return Ok(()),
+    };
+    if is_relative(path) {
+        return misfit("path", format!("{path:?} {RELATIVE}"));
     }
+    Ok(())
 }

@@ -2,13 +2,14 @@
 
 use super::ChangeError;
 use super::Outcome;
-use super::edit::Edit;
-use super::effective::{Aside, Base, Effective};
+use super::effective::{Base, Effective};
 use super::keeper::{Keeper, Kept};
 use super::state::State;
 use super::together::Edited;
-use nvmeof_target_config::ConfigError;
 use crate::manage::Plan;
+use nvmeof_target_api::Aside;
+use nvmeof_target_api::Edit;
+use nvmeof_target_config::ConfigError;
 
 /// What became of edits that were put aside.
 pub(super) fn told<'a>(

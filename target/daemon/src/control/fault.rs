@@ -3,8 +3,8 @@
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+
+use nvmeof_target_api::{ErrorBody, ErrorText};
 
 use crate::changes::ChangeError;
 use nvmeof_target_config::ConfigError;
@@ -16,30 +16,6 @@ pub(crate) struct Fault {
     pub(crate) status: StatusCode,
     /// What is told.
     pub(crate) error: ErrorText,
-}
-
-/// The body of every answer that is no success.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct ErrorBody {
-    /// What is wrong.
-    pub(crate) error: ErrorText,
-}
-
-/// What is wrong, and where.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct ErrorText {
-    /// Cause and remedy, for people; begins with file and line if these are
-    /// given.
-    pub(crate) message: String,
-    /// The document that is to blame.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) file: Option<String>,
-    /// The line there, counted from 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) line: Option<usize>,
-    /// The configuration key that is to blame.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) key: Option<String>,
 }
 
 /// What any request may be answered instead, for the description.
@@ -81,14 +57,13 @@ impl Fault {
     }
 }
 
-impl From<&ConfigError> for ErrorText {
-    fn from(error: &ConfigError) -> Self {
-        Self {
-            message: error.to_string(),
-            file: error.file().map(|file| file.display().to_string()),
-            line: error.line(),
-            key: error.key().map(str::to_owned),
-        }
+/// Where in which document, and what is wrong there.
+pub(crate) fn error_text(error: &ConfigError) -> ErrorText {
+    ErrorText {
+        message: error.to_string(),
+        file: error.file().map(|file| file.display().to_string()),
+        line: error.line(),
+        key: error.key().map(str::to_owned),
     }
 }
 
@@ -96,7 +71,7 @@ impl From<ConfigError> for Fault {
     fn from(error: ConfigError) -> Self {
         Self {
             status: StatusCode::UNPROCESSABLE_ENTITY,
-            error: (&error).into(),
+            error: error_text(&error),
         }
     }
 }

@@ -4,10 +4,7 @@
 //! Whoever may write the socket's file may do everything.
 
 mod answering;
-mod api;
-mod client;
 mod fault;
-mod object;
 mod openapi;
 mod routes;
 mod serve;
@@ -27,20 +24,20 @@ use nvmeof_socket_file::SocketFile;
 use socket2::{Domain, Socket, Type};
 
 pub(crate) use answering::Answering;
-pub(crate) use api::{
+pub(crate) use fault::Fault;
+pub(crate) use nvmeof_target_api::{CallError, Caller};
+pub(crate) use nvmeof_target_api::{
     ControllerOut, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, Lost, LostOut, NamespaceOut,
     OutcomeOut, SavedOut, StatusOut, SubsystemOut,
 };
-pub(crate) use client::{CallError, Caller};
-pub(crate) use fault::Fault;
 pub(crate) use openapi::text as openapi;
 pub(crate) use routes::{finished, work};
 pub(crate) use serve::{Bounds, serve};
 pub(crate) use turns::Turns;
 
 use crate::changes::Keeper;
-use nvmeof_target_config::{Config, ConfigError, ControlConfig};
 use crate::watch::Watch;
+use nvmeof_target_config::{Config, ConfigError, ControlConfig};
 
 /// What requests are answered from.
 #[derive(Clone)]

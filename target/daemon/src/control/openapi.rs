@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use utoipa::openapi::schema::{AdditionalProperties, AnyOf, ArrayItems, Object, OneOf, Schema};
 use utoipa::openapi::{OpenApi, RefOr};
 
-use super::{fault, routes};
+use super::routes;
 use crate::watch::http;
 
 #[derive(utoipa::OpenApi)]
@@ -34,7 +34,7 @@ use crate::watch::http;
         http::healthz,
         http::snapshot,
     ),
-    components(schemas(fault::ErrorBody))
+    components(schemas(nvmeof_target_api::ErrorBody))
 )]
 struct Description;
 

@@ -15,17 +15,17 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 
-use super::api::{
-    ControllerOut, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, LostOut, NamespaceOut,
-    OutcomeOut, PortOut, SavedOut, StatusOut, SubsystemOut, WaitingOut,
-};
 use super::fault::Refusals;
 use super::turns::Turn;
 use super::{Fault, Shared, openapi};
 use crate::changes::{ChangeError, Edit, Keeper, Outcome, Resize, Stalled};
-use nvmeof_target_engine::zone::port_address;
 use crate::manage::{Drained, Plan};
 use crate::watch::NamespaceState;
+use nvmeof_target_api::{
+    ControllerOut, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, LostOut, NamespaceOut,
+    OutcomeOut, PortOut, SavedOut, StatusOut, SubsystemOut, WaitingOut,
+};
+use nvmeof_target_engine::zone::port_address;
 
 /// A path of [`ROUTES`]: what it is, and what answers there.
 type Route = (&'static str, fn() -> MethodRouter<Shared>);

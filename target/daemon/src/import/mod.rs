@@ -26,9 +26,9 @@ use nvmeof_wire::Nqn;
 use nvmeof_wire::text::Json;
 use serde_json::{Value, json};
 
-use nvmeof_target_config::{Config, on_unusual_names};
 use crate::log;
 use disks::Disks;
+use nvmeof_target_config::{Config, on_unusual_names};
 use ports::{Port, Referral};
 use report::Report;
 use saved::Object;

@@ -4,8 +4,8 @@ use nvmeof_rdma::Address;
 use nvmeof_target_core::{Disconnected, PortSpec};
 
 use super::reactors::Reactors;
-use nvmeof_target_config::{Choice, Config, ConfigError};
 use crate::ports::{self, Member, Port};
+use nvmeof_target_config::{Choice, Config, ConfigError};
 
 /// The ports that are listened on, in the order of the configuration.
 #[derive(Clone)]

@@ -15,8 +15,8 @@ use nvmeof_wire::Nqn;
 use super::pool::{Disk, Held, Lost};
 use super::reactors::Failed;
 use super::{ApplyError, Changing, Manager, Report, State};
-use nvmeof_target_config::preferred;
 use crate::watch::{Cause, FaultCounts};
+use nvmeof_target_config::preferred;
 
 /// A namespace whose storage is gone. Displays as cause and remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -38,10 +38,10 @@ pub use report::{ApplyError, Plan, Report};
 pub(crate) use resize::{NewSize, NotResized};
 pub use waiting::{Awaits, Waiting, Waits};
 
-use nvmeof_target_config::{Config, ConfigError, on_unusual_names};
 use crate::ports::Port;
 use crate::watch::FaultCounts;
 use doors::{Doors, NextDoors};
+use nvmeof_target_config::{Config, ConfigError, on_unusual_names};
 use pool::{Disk, Prepared};
 use seen::{Changing, Seen};
 

@@ -12,9 +12,9 @@ use nvmeof_rdma::{Address, ListenError, ListenerId};
 use nvmeof_target_core::Disconnected;
 
 use super::ApplyError;
+use crate::ports::{self, Listens, Means, Member, Port, Providers, listen_at};
 use nvmeof_target_config::{Config, ConfigError, ProviderName};
 use nvmeof_target_engine::{Mail, Mailbox, Order, Reply};
-use crate::ports::{self, Listens, Means, Member, Port, Providers, listen_at};
 
 /// Every reactor of the target.
 pub(crate) struct Reactors {

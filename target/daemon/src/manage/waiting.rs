@@ -20,9 +20,9 @@ use nvmeof_rdma::Address;
 use super::drain::Drained;
 use super::pool::{Disk, Held};
 use super::{Manager, State};
-use nvmeof_target_engine::zone::port_address;
-use nvmeof_target_config::ConfigError;
 use crate::ports::Port;
+use nvmeof_target_config::ConfigError;
+use nvmeof_target_engine::zone::port_address;
 
 /// Why something is not served yet.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use nvmeof_rdma::{Address, ListenError, ListenerId, Provider};
 use super::making::{Means, Member};
 use super::plan::told;
 use super::{Part, Port};
-use nvmeof_target_config::{Choice, Config, ConfigError, ProviderName};
 use crate::manage::Waits;
+use nvmeof_target_config::{Choice, Config, ConfigError, ProviderName};
 
 /// Times to look for a port number that is free with every provider of a port.
 const TRIES: u32 = 16;

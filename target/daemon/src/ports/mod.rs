@@ -15,12 +15,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 use nvmeof_rdma::Address;
 use nvmeof_target_core::{Carrier, Fabric, PortSpec};
 
-use nvmeof_target_engine::zone::port_address;
-use nvmeof_target_config::{ProviderName, port_spec};
 use crate::manage::Waits;
 pub(crate) use devices::addresses;
 pub(crate) use listen::{Listening, Listens, Ready, broken, listen, listen_at, of_provider};
 pub(crate) use making::{Means, Member};
+use nvmeof_target_config::{ProviderName, port_spec};
+use nvmeof_target_engine::zone::port_address;
 pub use plan::plan;
 pub(crate) use plan::{plan_one, plan_present, unused_devices};
 

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::devices::{Devices, Machine};
 use super::{Device, Part, Port};
-use nvmeof_target_config::{Choice, Config, ConfigError, ProviderName};
 use crate::manage::Waits;
+use nvmeof_target_config::{Choice, Config, ConfigError, ProviderName};
 
 /// Finds out what serves each port of `config` on this machine. Nothing is
 /// listened on.

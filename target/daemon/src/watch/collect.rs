@@ -10,17 +10,17 @@ use nvmeof_target_core::metrics::{Ledger, Of};
 use nvmeof_target_core::{Limit, Model, Namespace, Target};
 use nvmeof_wire::Nqn;
 
-use nvmeof_target_engine::{Counters, End, Sight, Spent};
 use super::joined::Joined;
-use super::snapshot::{
+use super::{FaultCounts, Health};
+use crate::manage::Manager;
+use crate::ports::Providers;
+use nvmeof_target_api::{
     Counts, Descriptors, GroupState, HostState, NamespaceState, QueueState, ReactorState, Snapshot,
     SubsystemState, WaitingState,
 };
-use super::{FaultCounts, Health};
 use nvmeof_target_config::ProviderName;
+use nvmeof_target_engine::{Counters, End, Sight, Spent};
 use nvmeof_target_engine::{Mailbox, Order};
-use crate::manage::Manager;
-use crate::ports::Providers;
 
 /// Tells how the target is. Asking from several threads is fine.
 #[derive(Debug)]
@@ -185,7 +185,7 @@ impl Watch {
             hosts: sum.hosts.into_values().collect(),
             queues: sum.queues,
             groups: groups(&model),
-            descriptors: Descriptors::now(),
+            descriptors: descriptors(),
             limits: limits.chain([lent]).collect(),
             waiting: manager.map(waiting).unwrap_or_default(),
             lent_memory: self.borrowed.bytes(),
@@ -433,4 +433,14 @@ fn state_of(reactor: usize, counters: &Counters) -> ReactorState {
         state.closed.insert(name, ended);
     }
     state
+}
+
+/// Descriptors of this process.
+fn descriptors() -> Descriptors {
+    // With the one that is open meanwhile.
+    let open = std::fs::read_dir("/proc/self/fd").map(Iterator::count);
+    Descriptors {
+        open: open.unwrap_or_default(),
+        limit: crate::files::limit(),
+    }
 }

@@ -52,8 +52,8 @@ pub(crate) async fn metrics(
     let text = move || {
         let snapshot = watch.snapshot();
         Ok(match plain {
-            true => snapshot.to_prometheus(),
-            false => snapshot.to_openmetrics(),
+            true => super::plain::to_prometheus(&snapshot),
+            false => super::openmetrics::to_openmetrics(&snapshot),
         })
     };
     let kind = if plain { PLAIN } else { OPENMETRICS };

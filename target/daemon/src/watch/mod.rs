@@ -12,7 +12,6 @@ pub(crate) mod http;
 mod joined;
 mod openmetrics;
 mod plain;
-mod snapshot;
 #[cfg(test)]
 mod tests;
 
@@ -22,7 +21,7 @@ pub(crate) use exporter::Exporter;
 pub(crate) use faults::{Cause, FaultCounts};
 pub use health::Health;
 pub(crate) use http::routes;
-pub use snapshot::{
+pub use nvmeof_target_api::{
     Counts, Descriptors, Failed, GroupState, HostState, NamespaceState, QueueState, ReactorState,
     Snapshot, SubsystemState, WaitingState,
 };

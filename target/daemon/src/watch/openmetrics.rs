@@ -8,25 +8,21 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, MetricE
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use nvmeof_target_engine::Latency;
+use nvmeof_target_api::Latency;
 
 use super::{Counts, Descriptors, GroupState, NamespaceState, Snapshot};
 
 /// The beginning of every name.
 const PREFIX: &str = "nvmeof_target";
 
-impl Snapshot {
-    /// As OpenMetrics text (version 1.0), of the media type
-    /// `application/openmetrics-text`.
-    #[must_use]
-    pub fn to_openmetrics(&self) -> String {
-        let mut registry = Registry::with_prefix(PREFIX);
-        registry.register_collector(Box::new(Families(self.clone())));
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = text::encode(&mut text, &registry);
-        text
-    }
+/// As OpenMetrics text (version 1.0), of the media type `application/openmetrics-text`.
+pub(super) fn to_openmetrics(snapshot: &Snapshot) -> String {
+    let mut registry = Registry::with_prefix(PREFIX);
+    registry.register_collector(Box::new(Families(snapshot.clone())));
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = text::encode(&mut text, &registry);
+    text
 }
 
 /// All families, one after the other.

@@ -5,13 +5,11 @@
 use std::fmt::Write;
 
 use super::Snapshot;
+use super::openmetrics::to_openmetrics;
 
-impl Snapshot {
-    /// As Prometheus text (version 0.0.4), of the media type `text/plain`.
-    #[must_use]
-    pub fn to_prometheus(&self) -> String {
-        of_openmetrics(&self.to_openmetrics())
-    }
+/// As Prometheus text (version 0.0.4), of the media type `text/plain`.
+pub(super) fn to_prometheus(snapshot: &Snapshot) -> String {
+    of_openmetrics(&to_openmetrics(snapshot))
 }
 
 /// The same with counters whose families are called like their samples, and

@@ -17,13 +17,15 @@ use nvmeof_target_core::metrics::Ledger;
 use nvmeof_target_core::{Limit, Limits, Model, Target};
 use nvmeof_wire::text::Escaped;
 
+use super::openmetrics::to_openmetrics;
 use super::*;
-use nvmeof_target_engine::{Latency, Sight};
-use nvmeof_target_engine::{Mailbox, Order};
 use crate::ports::Providers;
 use crate::processors::first_usable;
 use crate::{Config, Server};
 use exposition::{Family, parse};
+use nvmeof_target_api::Latency;
+use nvmeof_target_engine::Sight;
+use nvmeof_target_engine::{Mailbox, Order};
 
 const NQN: &str = "nqn.2026-11.org.example:disk";
 /// Of a host that wants to be somebody else in a text.
@@ -140,7 +142,7 @@ fn value(families: &[Family], name: &str, labels: &[(&str, &str)]) -> f64 {
 
 #[test]
 fn the_text_says_what_the_snapshot_does() {
-    let families = parse(&full().to_openmetrics());
+    let families = parse(&to_openmetrics(&full()));
     let of_namespace = [("subsystem", NQN), ("nsid", "1")];
     for (name, labels, expected) in [
         ("info", &[("version", "1.2.3")][..], 1.0),
@@ -226,7 +228,7 @@ fn the_text_says_what_the_snapshot_does() {
 
 #[test]
 fn histograms_are_cumulative_and_end_with_everything() {
-    let families = parse(&full().to_openmetrics());
+    let families = parse(&to_openmetrics(&full()));
     let name = "nvmeof_target_host_command_duration_seconds";
     let family = families.iter().find(|family| family.name == name).unwrap();
     let buckets: Vec<(f64, f64)> = family
@@ -280,21 +282,21 @@ fn table(families: &[Family]) -> String {
 fn everything_that_is_told_is_in_the_documentation() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/monitoring.md");
     let text = std::fs::read_to_string(&path).unwrap();
-    let expected = table(&parse(&full().to_openmetrics()));
+    let expected = table(&parse(&to_openmetrics(&full())));
     let there = text.contains(&expected);
     assert!(
         there,
         "the table in docs/monitoring.md has to be:\n{expected}"
     );
     // And a target that has done nothing tells the same families.
-    let nothing = parse(&Snapshot::default().to_openmetrics());
+    let nothing = parse(&to_openmetrics(&Snapshot::default()));
     let names = |families: &[Family]| {
         families
             .iter()
             .map(|it| it.name.clone())
             .collect::<Vec<_>>()
     };
-    assert_eq!(names(&nothing), names(&parse(&full().to_openmetrics())));
+    assert_eq!(names(&nothing), names(&parse(&to_openmetrics(&full()))));
 }
 
 #[test]
@@ -306,7 +308,7 @@ fn names_of_hosts_are_told_as_they_are_whatever_is_in_them() {
         ..snapshot.hosts[0].clone()
     };
     snapshot.hosts = hosts.iter().map(named).collect();
-    let families = parse(&snapshot.to_openmetrics());
+    let families = parse(&to_openmetrics(&snapshot));
     for host in hosts {
         let told = value(&families, "nvmeof_target_host_queues", &[("host", host)]);
         assert!((told - 2.0).abs() < 0.5, "{host:?}");
@@ -368,7 +370,7 @@ fn what_peers_ran_into_is_told_by_its_key() {
     let snapshot =
         Watch::new(target, Vec::new(), Ledger::default(), Providers::default()).snapshot();
     assert_eq!(snapshot.limits["limits.host_queues"], 2);
-    let families = parse(&snapshot.to_openmetrics());
+    let families = parse(&to_openmetrics(&snapshot));
     let name = "nvmeof_target_limit_hits_total";
     let of = |key| value(&families, name, &[("limit", key)]);
     assert_eq!(
@@ -429,7 +431,7 @@ fn who_hangs_is_named_and_holds_nobody_up() {
         .iter()
         .map(|one| (one.answered, one.waiting_for_buffers));
     assert_eq!(told.collect::<Vec<_>>(), [(true, 5), (false, 0), (true, 5)]);
-    let families = parse(&snapshot.to_openmetrics());
+    let families = parse(&to_openmetrics(&snapshot));
     assert_eq!(
         value(&families, "nvmeof_target_reactor_up", &[("reactor", "1")]),
         0.0

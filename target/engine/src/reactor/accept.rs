@@ -11,11 +11,11 @@ use zerocopy::IntoBytes;
 
 use super::sizes::ADMIN_CAPSULE;
 use super::{LOOK_AFTER, Listening, Reactor, earlier};
-use crate::zone::port_address;
 use crate::peer_log::PeerLog;
 use crate::queue::{Edge, FIRST, Link, SENDS_PER_COMMAND, Source};
 use crate::storage::Storage;
 use crate::tag::Place;
+use crate::zone::port_address;
 
 /// RDMA Reads that one queue pair has in flight at most.
 const READS: u32 = 32;

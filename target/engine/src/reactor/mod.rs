@@ -28,15 +28,15 @@ use nvmeof_memory::{ClassSpec, Classes, Pages, Pool, Region};
 use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider, QpId, Steering};
 use nvmeof_target_core::{News, Target};
 
+use crate::counters::Counters;
 use crate::failures::Failures;
-use crate::peer_log::PeerLog;
 use crate::mailbox::{Mail, Mailbox};
+use crate::peer_log::PeerLog;
 use crate::queue::{Accounts, Edge, Io, Receives, Seconds, SharedQueues};
 use crate::stock::Stock;
 use crate::storage::{Storage, StorageError};
 use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::Turns;
-use crate::counters::Counters;
 use attention::Attention;
 pub(crate) use backlog::Backlog;
 use drain::Stage;

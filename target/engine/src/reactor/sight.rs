@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::Reactor;
-use crate::storage::Storage;
 use crate::sight::Sight;
+use crate::storage::Storage;
 
 impl<S: Storage> Reactor<S> {
     /// Whether hosts and ports are charged just what they hold: for tests, since it

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use nvmeof_polling::Polling;
 use nvmeof_rdma::{Address, Provider};
-use nvmeof_target_engine::{Mail, Mailbox, Preset, Reactor, ReactorConfig, Then, sleep, step};
 use nvmeof_target_core::Target;
+use nvmeof_target_engine::{Mail, Mailbox, Preset, Reactor, ReactorConfig, Then, sleep, step};
 
 use crate::disk::{DiskHandle, Disks};
 use crate::oracle::Wrong;

@@ -4,9 +4,9 @@ use nvmeof_rdma::{ListenerId, Steering};
 
 use super::puppet::{LONG, Puppet, SHORT, manager};
 use super::*;
+use crate::ports::{Means, Providers};
 use nvmeof_target_config::ProviderName;
 use nvmeof_target_engine::{Mailbox, Order};
-use crate::ports::{Means, Providers};
 
 /// The usual configuration with one more port, over what `provider` says.
 fn with_port(folder: &Path, provider: &str) -> String {

@@ -7,9 +7,9 @@ use std::time::Duration;
 use nvmeof_rdma::Steering;
 
 use super::*;
+use crate::ports::{self, Means, Providers};
 use nvmeof_target_config::ProviderName;
 use nvmeof_target_engine::{Mailbox, Order};
-use crate::ports::{self, Means, Providers};
 
 /// For an answer that comes.
 pub(super) const LONG: Duration = Duration::from_secs(120);

@@ -8,13 +8,13 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
-use crate::changes::Edit;
+use crate::edit::Edit;
 
 /// Something that only an object is.
 struct Object<T>(T);
 
 /// The value of the key `edits`.
-pub(super) fn edits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Edit>, D::Error> {
+pub(crate) fn edits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Edit>, D::Error> {
     let objects = Vec::<Object<Edit>>::deserialize(deserializer)?;
     Ok(objects.into_iter().map(|Object(edit)| edit).collect())
 }

@@ -14,28 +14,35 @@ use serde_json::Value;
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
-use super::fault::ErrorBody;
+use crate::error::ErrorBody;
 
 /// Asks the daemon at one socket.
 #[derive(Clone, Debug)]
-pub(crate) struct Caller {
+pub struct Caller {
     socket: PathBuf,
     patience: Duration,
 }
 
 /// What came of asking.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: StatusCode,
-    pub(crate) body: Bytes,
+pub struct Answer {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// What it says.
+    pub body: Bytes,
 }
 
 /// Why there is no answer that helps.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CallError {
+pub enum CallError {
     /// Nobody answers.
     #[error("{}: {why}", .socket.display())]
-    Unreachable { socket: PathBuf, why: String },
+    Unreachable {
+        /// Where the daemon was asked.
+        socket: PathBuf,
+        /// What went wrong.
+        why: String,
+    },
     /// It says no.
     #[error("{}", .1.error.message)]
     Refused(StatusCode, ErrorBody),
@@ -46,7 +53,7 @@ const LONGEST: usize = 256 << 20;
 
 impl Caller {
     /// Asks at `socket`, and waits so long for an answer.
-    pub(crate) fn new(socket: &Path, patience: Duration) -> Self {
+    pub fn new(socket: &Path, patience: Duration) -> Self {
         Self {
             socket: socket.to_path_buf(),
             patience,
@@ -57,7 +64,7 @@ impl Caller {
     ///
     /// # Errors
     /// When nobody answers, or with what was refused.
-    pub(crate) fn ask(
+    pub fn ask(
         &self,
         method: Method,
         path: &str,
@@ -79,7 +86,7 @@ impl Caller {
     ///
     /// # Errors
     /// When nobody answers.
-    pub(crate) fn call(
+    pub fn call(
         &self,
         method: Method,
         path: &str,

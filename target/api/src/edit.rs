@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 /// Where `subsystem` is left out there has to be one subsystem, which is meant.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(tag = "edit", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Edit {
+pub enum Edit {
     /// A subsystem is new.
     SubsystemAdd {
         /// Its name.
@@ -148,57 +148,66 @@ pub(crate) enum Edit {
 /// A namespace is new.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct NamespaceAdd {
+pub struct NamespaceAdd {
     /// Its subsystem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) subsystem: Option<String>,
+    pub subsystem: Option<String>,
     /// Its number; none stands for the first that is free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) nsid: Option<u32>,
+    pub nsid: Option<u32>,
     /// `path`.
-    pub(crate) path: String,
+    pub path: String,
     /// `block_size`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) block_size: Option<u32>,
+    pub block_size: Option<u32>,
     /// `uuid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) uuid: Option<String>,
+    pub uuid: Option<String>,
     /// `nguid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) nguid: Option<String>,
+    pub nguid: Option<String>,
     /// `eui64`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) eui64: Option<String>,
+    pub eui64: Option<String>,
     /// `readonly`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) readonly: Option<bool>,
+    pub readonly: Option<bool>,
     /// `iopoll`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) iopoll: Option<bool>,
+    pub iopoll: Option<bool>,
     /// `ana_group`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) ana_group: Option<u32>,
+    pub ana_group: Option<u32>,
     /// `hosts`: those that see it; none stands for every host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) hosts: Vec<String>,
+    pub hosts: Vec<String>,
 }
 
 /// Stands for every host.
-pub(super) const ANY: &str = "any";
+pub const ANY: &str = "any";
 
 /// What an edit is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Slot<'a> {
+pub enum Slot<'a> {
     /// A subsystem as a whole.
     Subsystem(&'a str),
+    /// A namespace: subsystem and NSID.
     Namespace(&'a str, u32),
+    /// Whether a namespace is served.
     Enabled(&'a str, u32),
+    /// A key of a namespace.
     KeyOfNamespace(&'a str, u32, &'a str),
+    /// A key of a subsystem.
     KeyOfSubsystem(&'a str, &'a str),
+    /// A key of a port.
     KeyOfPort(&'a str, &'a str),
+    /// A host that may connect to a subsystem.
     Host(&'a str, &'a str),
+    /// A port, by address.
     Port(&'a str),
+    /// The state of an ANA group, by port or everywhere.
     Ana(Option<&'a str>, u32),
+    /// A referral, by address.
     Referral(&'a str),
 }
 
@@ -209,7 +218,7 @@ fn name(subsystem: &Option<String>) -> &str {
 
 impl Edit {
     /// What it is about; its subsystem and number have to be known.
-    pub(super) fn slot(&self) -> Slot<'_> {
+    pub fn slot(&self) -> Slot<'_> {
         match self {
             Self::SubsystemAdd { nqn, .. } | Self::SubsystemRemove { nqn } => Slot::Subsystem(nqn),
             Self::NamespaceAdd(add) => {
@@ -239,7 +248,7 @@ impl Edit {
     }
 
     /// Whether nothing is left of earlier edits about what its slot holds.
-    pub(super) fn overrides(&self) -> bool {
+    pub fn overrides(&self) -> bool {
         !matches!(
             self,
             Self::SubsystemAdd { .. }
@@ -251,7 +260,7 @@ impl Edit {
 
     /// Whether nothing that was there before is other afterwards. `host allow any`
     /// takes the place of a list.
-    pub(super) fn only_adds(&self) -> bool {
+    pub fn only_adds(&self) -> bool {
         match self {
             Self::HostAllow { host, .. } => host != ANY,
             edit => !edit.overrides(),
@@ -260,7 +269,7 @@ impl Edit {
 
     /// Whether an edit that was put aside is forgotten when this one is made:
     /// it is about the same.
-    pub(super) fn displaces(&self, aside: &Self) -> bool {
+    pub fn displaces(&self, aside: &Self) -> bool {
         let (its, other) = (self.slot(), aside.slot());
         match (&its, &other) {
             // A new subsystem says which hosts may connect, and nothing of
@@ -277,7 +286,7 @@ impl Edit {
     }
 
     /// Whether it takes away what has to be there.
-    pub(super) fn takes_away(&self) -> bool {
+    pub fn takes_away(&self) -> bool {
         matches!(
             self,
             Self::SubsystemRemove { .. }
@@ -289,7 +298,7 @@ impl Edit {
     }
 
     /// The subsystem, where one may be left out.
-    pub(super) fn subsystem_mut(&mut self) -> Option<&mut Option<String>> {
+    pub fn subsystem_mut(&mut self) -> Option<&mut Option<String>> {
         match self {
             Self::NamespaceAdd(NamespaceAdd { subsystem, .. })
             | Self::NamespaceRemove { subsystem, .. }
@@ -305,7 +314,7 @@ impl Edit {
 impl Slot<'_> {
     /// Whether a later edit about `self` that overrides leaves nothing of an
     /// earlier one about `other`.
-    pub(super) fn holds(&self, other: &Self) -> bool {
+    pub fn holds(&self, other: &Self) -> bool {
         match (self, other) {
             (
                 Self::Subsystem(nqn),

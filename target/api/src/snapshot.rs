@@ -7,7 +7,7 @@ use std::time::Duration;
 use nvmeof_target_core::metrics::{Operation, Totals};
 use serde::{Deserialize, Serialize};
 
-use nvmeof_target_engine::Latency;
+use crate::latency::Latency;
 
 /// The target at one moment.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -242,7 +242,7 @@ impl NamespaceState {
     }
 
     /// A word for `state`.
-    pub(crate) fn name_of(state: nvmeof_target_core::NamespaceState) -> &'static str {
+    pub fn name_of(state: nvmeof_target_core::NamespaceState) -> &'static str {
         match state {
             nvmeof_target_core::NamespaceState::Ready => "ready",
             nvmeof_target_core::NamespaceState::Faulted => "faulted",
@@ -262,18 +262,6 @@ impl GroupState {
         "persistent-loss",
         "change",
     ];
-}
-
-impl Descriptors {
-    /// Those of this process.
-    pub(super) fn now() -> Self {
-        // With the one that is open meanwhile.
-        let open = std::fs::read_dir("/proc/self/fd").map(Iterator::count);
-        Self {
-            open: open.unwrap_or_default(),
-            limit: crate::files::limit(),
-        }
-    }
 }
 
 impl From<&Totals> for Counts {
