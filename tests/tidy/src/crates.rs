@@ -123,6 +123,11 @@ const RULES: &[Rule] = &[
         system: true,
     },
     Rule {
+        name: "nvmeof-target-api",
+        ours: &["nvmeof-rdma", "nvmeof-target-core"],
+        system: true,
+    },
+    Rule {
         name: "nvmeof-target-config",
         ours: &[
             "nvmeof-backend",
@@ -152,6 +157,7 @@ const RULES: &[Rule] = &[
             "nvmeof-rdma-verbs",
             "nvmeof-rdma-sim",
             "nvmeof-socket-file",
+            "nvmeof-target-api",
             "nvmeof-target-config",
             "nvmeof-target-core",
             "nvmeof-target-engine",

@@ -39,7 +39,7 @@ fn must_be(document: &str, made: &str) {
 #[test]
 fn the_configuration_reference_is_made_of_the_code() {
     let root = tree::root();
-    let sources = sources("target/daemon/src/config");
+    let sources = sources("target/config/src");
     let sources: Vec<_> = sources.iter().map(|file| read(&root.join(file))).collect();
     let tables = match reference::tables(&sources) {
         Ok(tables) => tables,
@@ -92,9 +92,10 @@ const WRITTEN: &[&str] = &[
     "initiator/client/src",
     "initiator/core/src",
     "target/backend/src",
+    "target/api/src",
+    "target/config/src",
     "target/core/src",
     "target/daemon/src/changes",
-    "target/daemon/src/config",
     "target/daemon/src/control",
     "target/daemon/src/ctl",
     "target/daemon/src/import",
@@ -102,14 +103,14 @@ const WRITTEN: &[&str] = &[
     "target/daemon/src/ports",
     "target/daemon/src/processors.rs",
     "target/daemon/src/protections.rs",
-    "target/daemon/src/queue/receives.rs",
-    "target/daemon/src/queue/room.rs",
-    "target/daemon/src/reactor",
     "target/daemon/src/server.rs",
     "target/daemon/src/service.rs",
-    "target/daemon/src/storage.rs",
     "target/daemon/src/top/mod.rs",
     "target/daemon/src/watch/exporter.rs",
+    "target/engine/src/queue/receives.rs",
+    "target/engine/src/queue/room.rs",
+    "target/engine/src/reactor",
+    "target/engine/src/storage.rs",
 ];
 
 #[test]
@@ -145,8 +146,8 @@ const OF_PEERS: &[&str] = &[
     "common/rdma-shm/src",
     "common/rdma-soft/src",
     "common/rdma-verbs/src",
-    "target/daemon/src/queue",
-    "target/daemon/src/reactor",
+    "target/engine/src/queue",
+    "target/engine/src/reactor",
 ];
 /// Texts there that are about this process or the machine.
 const OF_NO_PEER: &[&str] = &[
