@@ -3,8 +3,9 @@
 //!
 //! Base 2.1, 7.2: a Flush is answered with success when what was written before is on
 //! non-volatile media. When that fails the kernel says so to one who asks, for all that
-//! wrote. So the next Flush fails, once, of each of those of whose data it is not certain
-//! that an earlier one had made them stable.
+//! wrote. So the next Flush fails, once on each queue, of each of those of whose data it is
+//! not certain that an earlier one had made them stable; until the host is known to have
+//! heard it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -136,21 +137,21 @@ impl Writers {
         }
     }
 
-    /// Whether `host`, whose Flush is done, is to be told that something was lost. It
+    /// Up to which stamp there are writes of `host`, whose Flush is done, that may be lost
+    /// and of which it is not known to have [heard](Self::heard). It
     /// [settles](Self::settle) that first.
     #[must_use]
-    pub fn owes(
+    pub fn owed(
         &self,
         storage: u64,
         host: &Nqn,
         losses: u64,
         concern: impl FnOnce(u64, u64) -> bool,
-    ) -> bool {
+    ) -> Option<u64> {
         let mut told = self.lock();
-        told.of(storage, host).is_some_and(|entry| {
-            entry.settle(losses, concern);
-            entry.owed.is_some()
-        })
+        let entry = told.of(storage, host)?;
+        entry.settle(losses, concern);
+        entry.owed
     }
 
     /// Whether `host` wrote something to `storage` that was answered with success and that
@@ -170,9 +171,10 @@ impl Writers {
         })
     }
 
-    /// The host has its answer, that of a Flush that came with that stamp: it was told
-    /// of what it wrote before. What was answered later the Flush said nothing about.
-    pub fn tell(&self, storage: u64, host: &Nqn, came: u64) {
+    /// The host is known to have heard the answer to a Flush that came with that stamp: it
+    /// was told of what it wrote before. What was answered later the Flush said nothing
+    /// about.
+    pub fn heard(&self, storage: u64, host: &Nqn, came: u64) {
         if let Some(entry) = self.lock().of(storage, host) {
             entry.owed.take_if(|owed| *owed <= came);
         }
@@ -227,14 +229,24 @@ mod tests {
     }
 
     fn tell(writers: &Writers, storage: u64, host: &Nqn, losses: u64) -> bool {
-        let owed = writers.owes(storage, host, losses, all);
+        let owed = writers.owed(storage, host, losses, all);
         assert_eq!(
-            writers.owes(storage, host, losses, all),
+            writers.owed(storage, host, losses, all),
             owed,
             "it may not have heard"
         );
-        writers.tell(storage, host, 1);
-        owed
+        writers.heard(storage, host, 1);
+        owed.is_some()
+    }
+
+    fn owes(
+        writers: &Writers,
+        storage: u64,
+        host: &Nqn,
+        losses: u64,
+        concern: impl FnOnce(u64, u64) -> bool,
+    ) -> bool {
+        writers.owed(storage, host, losses, concern).is_some()
     }
 
     fn join(writers: &Writers, storage: u64, host: &Nqn, losses: u64) -> Option<Arc<Stake>> {
@@ -272,12 +284,12 @@ mod tests {
     fn a_host_whose_writes_were_stable_is_not_told() {
         let writers = Writers::default();
         write(&writers, 1, &host(1), 0);
-        assert!(!writers.owes(1, &host(1), 1, none));
-        assert!(!writers.owes(1, &host(1), 1, all), "that is settled");
-        assert!(writers.owes(1, &host(1), 2, all));
-        assert!(writers.owes(1, &host(1), 3, none), "until it is told");
-        writers.tell(1, &host(1), 1);
-        assert!(!writers.owes(1, &host(1), 3, all));
+        assert!(!owes(&writers, 1, &host(1), 1, none));
+        assert!(!owes(&writers, 1, &host(1), 1, all), "that is settled");
+        assert!(owes(&writers, 1, &host(1), 2, all));
+        assert!(owes(&writers, 1, &host(1), 3, none), "until it is told");
+        writers.heard(1, &host(1), 1);
+        assert!(!owes(&writers, 1, &host(1), 3, all));
     }
 
     #[test]
@@ -320,10 +332,10 @@ mod tests {
             assert_eq!((wrote, known), (9, 2));
             false
         };
-        assert!(writers.owes(1, &host(1), 3, asked), "of what was before");
+        assert!(owes(&writers, 1, &host(1), 3, asked), "of what was before");
         // The writes that came later are no longer among them.
-        writers.tell(1, &host(1), 7);
-        assert!(!writers.owes(1, &host(1), 3, none));
+        writers.heard(1, &host(1), 7);
+        assert!(!owes(&writers, 1, &host(1), 3, none));
     }
 
     #[test]
@@ -331,17 +343,17 @@ mod tests {
         let writers = Writers::default();
         let stake = join(&writers, 1, &host(1), 0).unwrap();
         stake.wrote(7);
-        assert!(writers.owes(1, &host(1), 1, all));
+        assert!(owes(&writers, 1, &host(1), 1, all));
         for came in [6, 5] {
-            writers.tell(1, &host(1), came);
-            assert!(writers.owes(1, &host(1), 1, none));
+            writers.heard(1, &host(1), came);
+            assert!(owes(&writers, 1, &host(1), 1, none));
         }
         // A write during which something was lost, by whomever that was settled.
         writers.owe(1, &host(1), 8);
-        writers.tell(1, &host(1), 7);
-        assert!(writers.owes(1, &host(1), 1, none));
-        writers.tell(1, &host(1), 8);
-        assert!(!writers.owes(1, &host(1), 1, none));
+        writers.heard(1, &host(1), 7);
+        assert!(owes(&writers, 1, &host(1), 1, none));
+        writers.heard(1, &host(1), 8);
+        assert!(!owes(&writers, 1, &host(1), 1, none));
     }
 
     #[test]

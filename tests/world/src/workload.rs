@@ -50,6 +50,20 @@ pub(crate) enum Kind {
     Scratch(Scratch),
 }
 
+impl Kind {
+    /// Whether it changes what a disk holds, or makes it stable.
+    pub(crate) fn changes(self) -> bool {
+        match self {
+            Self::Read | Self::Compare | Self::Beyond => false,
+            Self::Scratch(_)
+            | Self::Write { .. }
+            | Self::Zeroes { .. }
+            | Self::Flush
+            | Self::Deallocate => true,
+        }
+    }
+}
+
 /// A call that is ready to go.
 pub(crate) struct Prepared {
     pub(crate) id: OpId,

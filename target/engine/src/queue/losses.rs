@@ -19,6 +19,10 @@ pub(super) struct Written {
     safe: Option<u32>,
     /// Flushes whose answers say that something was lost, until they went out.
     telling: Vec<Telling>,
+    /// By storage, what answers said that went out on this queue.
+    told: BTreeMap<u64, Told>,
+    /// Those of them of which it is not certain that the host has heard them.
+    unheard: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -45,6 +49,16 @@ struct Telling {
     came: u64,
 }
 
+/// That the host was told on this queue that something was lost. Answers of one queue come
+/// in order: it hears this before any later one.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    /// The stamp with which the Flush came: of what was written until then it was told.
+    came: u64,
+    /// After so many further answers of the queue the host is known to have heard it.
+    unheard: u32,
+}
+
 /// Disks that a queue remembers; a file that grows again and again is as many of them.
 const MOST: usize = 1024;
 
@@ -63,6 +77,39 @@ impl Written {
         }
         self.last = Some(touched.clone());
         self.all.insert(touched.disk, touched);
+    }
+
+    /// Whether the host was told on this queue of what it wrote to `storage` until `owed`.
+    fn has_told(&self, storage: u64, owed: u64) -> bool {
+        let told = self.told.get(&storage);
+        told.is_some_and(|told| owed <= told.came)
+    }
+
+    /// An answer went out that says that something was lost. `unheard` is not 0.
+    fn tell(&mut self, storage: u64, came: u64, unheard: u32) {
+        if self.told.len() >= MOST {
+            // It is told again.
+            self.told.clear();
+            self.unheard = 0;
+        }
+        let old = self.told.insert(storage, Told { came, unheard });
+        if old.is_none_or(|old| old.unheard == 0) {
+            self.unheard += 1;
+        }
+    }
+
+    /// A further answer went out: of which storages the host is now known to have heard,
+    /// with the stamps until which.
+    fn hear(&mut self) -> Vec<(u64, u64)> {
+        let mut heard = Vec::new();
+        for (storage, told) in self.told.iter_mut().filter(|(_, told)| told.unheard > 0) {
+            told.unheard -= 1;
+            if told.unheard == 0 {
+                self.unheard -= 1;
+                heard.push((*storage, told.came));
+            }
+        }
+        heard
     }
 }
 
@@ -187,7 +234,8 @@ impl Edge {
             return outcome;
         };
         let concern = |wrote, known| losses.concern(wrote, known);
-        if !io.writers.owes(storage, &host, count, concern) {
+        let owed = io.writers.owed(storage, &host, count, concern);
+        if owed.is_none_or(|owed| self.written.has_told(storage, owed)) {
             return outcome;
         }
         self.written.telling.push(Telling {
@@ -212,19 +260,32 @@ impl Edge {
     #[inline]
     pub(super) fn answered(&mut self, slot: Place, io: &Io<'_>) {
         // Almost always nothing is lost.
-        if !self.written.telling.is_empty() {
+        if !self.written.telling.is_empty() || self.written.unheard > 0 {
             self.tell_lost(slot, io);
         }
     }
 
+    /// Other queues of the host, and those that it connects after it lost this one, are told
+    /// as well until it is known to have heard: the answer may be lost with the queue, or
+    /// come later than a success on another that was asked for before.
+    ///
+    /// Without a further answer it sends no more than the queue has entries (by SQHD, or
+    /// without flow control by what it has outstanding: Base 2.0, 6.3). So of twice as many
+    /// answers that went out after this one, at least one is to a command that it sent when
+    /// it had heard this.
     #[cold]
     fn tell_lost(&mut self, slot: Place, io: &Io<'_>) {
+        let heard = self.written.hear();
+        if let Some(host) = self.core.hostnqn() {
+            for (storage, until) in heard {
+                io.writers.heard(storage, &host, until);
+            }
+        }
+        let unheard = 2 * u32::from(self.core.entries());
         let its = |telling: &mut Telling| telling.slot == slot;
         let told: Vec<Telling> = self.written.telling.extract_if(.., its).collect();
-        if let Some(host) = self.core.hostnqn() {
-            for Telling { storage, came, .. } in told {
-                io.writers.tell(storage, &host, came);
-            }
+        for Telling { storage, came, .. } in told {
+            self.written.tell(storage, came, unheard);
         }
     }
 }

@@ -28,6 +28,7 @@ impl World {
                 .without_place(&std::mem::take(&mut self.hosts[at].why));
             let why = without_addresses(&why);
             self.say(format_args!("host {at} is {state} {why}"));
+            self.connected_after_losses(at);
         }
         if self.phase == Phase::Work {
             progress |= self.make_calls(at, now)?;

@@ -201,19 +201,30 @@ impl World {
         )))
     }
 
-    /// Each host is told of what a disk lost, by a Flush that comes after that, and by
-    /// those that came before it and are not answered: each says so of what was written
-    /// before it came.
+    /// Each queue of a host is told of what a disk lost, by a Flush. Of each write that was
+    /// on its way and is answered later the host is told once more; and Flushes that came
+    /// before that and are not answered say so as well, of what was written before they came.
     pub(super) fn count_losses(&mut self) {
-        let lost = (0..self.plan.disks.len()).map(|disk| self.disks.lost(disk));
-        let lost = lost.sum();
+        let lost: u64 = self.lost().sum();
         let new = lost - self.losses.seen;
         if new > 0 {
-            let flushes = self.calls.values().filter(|call| call.kind == Kind::Flush);
-            let hosts = self.hosts.len() + flushes.count();
-            self.losses.told += new * hosts as u64;
+            let calls = self.calls.values().filter(|call| call.kind.changes());
+            let queues = self.plan.hosts.iter().map(|host| host.queues.len());
+            let told = queues.sum::<usize>() + calls.count();
+            self.losses.told += new * told as u64;
             self.losses.seen = lost;
         }
+    }
+
+    /// A host that may have connected again is told by each queue: answers may be lost.
+    pub(super) fn connected_after_losses(&mut self, host: usize) {
+        let disks = self.lost().filter(|lost| *lost > 0).count();
+        self.losses.told += (disks * self.hosts[host].queues()) as u64;
+    }
+
+    /// How often each disk lost something, but for crashes.
+    fn lost(&self) -> impl Iterator<Item = u64> {
+        (0..self.plan.disks.len()).map(|disk| self.disks.lost(disk))
     }
 
     /// No error was answered that no disk gave.

@@ -2,14 +2,14 @@
 
 use nix::errno::Errno;
 use nvmeof_rdma::{Provider, QpId};
-use nvmeof_wire::fabrics::PropertyAccess;
+use nvmeof_wire::fabrics::{Connect, PropertyAccess};
 use nvmeof_wire::nvm::{DatasetManagement, DsmRange};
 use nvmeof_wire::opcode::io;
 use nvmeof_wire::registers::{Cc, Property, PropertyValue};
 use nvmeof_wire::{Nqn, Sqe, Status};
 use zerocopy::IntoBytes;
 
-use super::host::{Host, Sent, ready, run};
+use super::host::{Host, Sent, admin, connect, ready, run};
 use super::io::command;
 use super::{Bench, few_buffers};
 use crate::ReactorConfig;
@@ -69,6 +69,49 @@ fn every_host_that_wrote_is_told_once_that_a_flush_failed() {
     );
     assert!(flush(&mut bench, &mut other, its, u32::MAX).is_success());
     assert!(flush(&mut bench, &mut other, its, 1).is_success());
+}
+
+/// The answer may be lost, or come after that of another queue. So each queue is told until
+/// the host has sent so much more on one that was told that it must have had its answer.
+#[test]
+fn every_queue_is_told_until_the_host_must_have_heard() {
+    let config = ReactorConfig {
+        capsules: 1024,
+        ..few_buffers()
+    };
+    let mut bench = Bench::with(90, config);
+    let mut host = bench.host();
+    let (_, cntlid) = admin(&mut bench, &mut host, 0);
+    let entries = 8;
+    let queue = |bench: &mut Bench, host: &mut Host, qid| {
+        connect(bench, host, &Connect::new(qid, entries, 0), cntlid).0
+    };
+    let [first, second] = [1, 2].map(|qid| queue(&mut bench, &mut host, qid));
+    write(&mut bench, &mut host, first);
+    bench.reactor.storage_mut().losses[0].add();
+    let told = Status::WRITE_FAULT;
+    assert_eq!(flush(&mut bench, &mut host, first, 1).kind(), told);
+    assert!(flush(&mut bench, &mut host, first, 1).is_success());
+    assert_eq!(flush(&mut bench, &mut host, second, 1).kind(), told);
+    assert!(flush(&mut bench, &mut host, second, 1).is_success());
+    // A queue that is lost may have lost the answer with it.
+    host.provider.disconnect(second);
+    bench.run_for(&mut [&mut host], std::time::Duration::from_millis(100));
+    let second = queue(&mut bench, &mut host, 2);
+    assert_eq!(flush(&mut bench, &mut host, second, 1).kind(), told);
+    // What is sent before an answer comes is no more than a queue holds.
+    for _ in 0..2 * entries {
+        assert!(flush(&mut bench, &mut host, first, 1).is_success());
+    }
+    let third = queue(&mut bench, &mut host, 3);
+    assert!(flush(&mut bench, &mut host, third, 1).is_success());
+    // The next loss is another.
+    write(&mut bench, &mut host, first);
+    bench.reactor.storage_mut().losses[0].add();
+    for qp in [first, second, third] {
+        assert_eq!(flush(&mut bench, &mut host, qp, 1).kind(), told);
+        assert!(flush(&mut bench, &mut host, qp, 1).is_success());
+    }
 }
 
 fn deallocate(bench: &mut Bench, host: &mut Host, qp: QpId) {
