@@ -32,8 +32,13 @@ pub(crate) fn build_other() -> Result<(), String> {
 
 /// Instructions of one operation of `case`.
 pub(crate) fn count(case: Case, profile: bool) -> Result<u64, String> {
-    let short = instructions(case, ROUNDS, false)?;
-    let long = instructions(case, 2 * ROUNDS, profile)?;
+    let (short, long) = std::thread::scope(|scope| {
+        let short = scope.spawn(|| instructions(case, ROUNDS, false));
+        let long = instructions(case, 2 * ROUNDS, profile);
+        let broken = |_| Err("a thread of ours panicked".to_owned());
+        (short.join().unwrap_or_else(broken), long)
+    });
+    let (short, long) = (short?, long?);
     let rounds = u64::from(ROUNDS) * u64::from(case.depth);
     match long.checked_sub(short) {
         Some(difference) if difference > 0 => Ok(difference / rounds),
@@ -46,7 +51,7 @@ pub(crate) fn count(case: Case, profile: bool) -> Result<u64, String> {
 }
 
 fn instructions(case: Case, rounds: u32, profile: bool) -> Result<u64, String> {
-    let file = Output::new(&case.name());
+    let file = Output::new(&case.name(), rounds);
     let program = std::env::current_exe().map_err(|error| format!("our own program: {error}"))?;
     let (program, mut arguments) = match case.elsewhere() {
         Some(words) => (program.with_file_name(OTHER), words.to_vec()),
@@ -85,8 +90,8 @@ fn instructions(case: Case, rounds: u32, profile: bool) -> Result<u64, String> {
 struct Output(PathBuf);
 
 impl Output {
-    fn new(name: &str) -> Self {
-        let name = format!("callgrind-{}-{name}", std::process::id());
+    fn new(name: &str, rounds: u32) -> Self {
+        let name = format!("callgrind-{}-{name}-{rounds}", std::process::id());
         Self(std::env::temp_dir().join(name))
     }
 }

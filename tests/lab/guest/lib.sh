@@ -6,6 +6,7 @@
 #   # providers: iwarp verbs-rxe verbs-siw              (required, one or more)
 #   # timeout: 120                                      (seconds, default 120)
 #   # memory: 2048                                      (MiB, default 1024)
+#   # transport: yes                                    (--rotate leaves no provider out)
 #   # packages: yes                                     (needs /lab/packages)
 #   source /lab/guest/lib.sh
 #   config "$(disk d1 256M)"

@@ -1,6 +1,7 @@
 #!/bin/bash
 # about: a host's wrong key ends its queue alone, and the log says why
 # providers: verbs-rxe verbs-siw
+# transport: yes
 # timeout: 150
 source /lab/guest/lib.sh
 

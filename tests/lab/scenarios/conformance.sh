@@ -1,6 +1,7 @@
 #!/bin/bash
 # about: the provider over libibverbs keeps the contract of all providers
 # providers: verbs-rxe verbs-siw
+# transport: yes
 # timeout: 600
 source /lab/guest/lib.sh
 

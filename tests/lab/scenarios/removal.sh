@@ -1,6 +1,7 @@
 #!/bin/bash
 # about: a device that goes away closes its connections; it serves when back
 # providers: verbs-rxe verbs-siw
+# transport: yes
 # timeout: 300
 source /lab/guest/lib.sh
 

@@ -1,6 +1,7 @@
 #!/bin/bash
 # about: the software RDMA devices of the guest themselves work
 # providers: verbs-rxe verbs-siw
+# transport: yes
 # timeout: 150
 source /lab/guest/lib.sh
 

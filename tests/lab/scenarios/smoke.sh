@@ -1,6 +1,7 @@
 #!/bin/bash
 # about: discover, connect, write and read blocks, disconnect
 # providers: iwarp verbs-rxe verbs-siw
+# transport: yes
 # timeout: 150
 source /lab/guest/lib.sh
 

@@ -57,6 +57,10 @@ struct Arguments {
     /// ratios into docs/performance.md if all pass
     #[arg(long, conflicts_with_all = ["scenarios", "write_interop", "jobs"])]
     figures: bool,
+    /// Run each scenario over one provider, another with each commit; those about
+    /// the transport over all
+    #[arg(long, conflicts_with_all = ["scenarios", "figures", "write_interop"])]
+    rotate: bool,
     /// List the scenarios and what they prove
     #[arg(long)]
     list: bool,
@@ -90,6 +94,10 @@ struct Arguments {
     /// Seconds that the script of --exec may take
     #[arg(long, value_name = "S", default_value_t = 600)]
     limit: u64,
+    /// Build the programs with this profile of cargo; `fast` is built sooner than what
+    /// users get
+    #[arg(long, value_name = "NAME", default_value = "release")]
+    profile: String,
     /// Build nothing; take the programs for /lab/bin from this folder
     #[arg(long, value_name = "FOLDER")]
     bin_dir: Option<PathBuf>,
@@ -148,13 +156,14 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
         list(&scenarios);
         return Ok(0);
     }
-    let choice = Choice::new(&arguments.scenarios, arguments.figures);
+    let rotated = arguments.rotate.then(|| commits(&lab));
+    let choice = Choice::new(&arguments.scenarios, arguments.figures, rotated);
     let cases = scenario::select(&scenarios, choice)?;
     let image = image::ensure(&lab.join("image"), arguments.rebuild)?;
     let folder = new_folder()?;
     let mut programs = match &arguments.bin_dir {
         Some(folder) => programs::of_folder(folder)?,
-        None => programs::build(&lab.join("../.."), &folder)?,
+        None => programs::build(&lab.join("../.."), &arguments.profile, &folder)?,
     };
     programs.extend_from_slice(&arguments.program);
     let fio_engine = fio_engine(arguments, &cases, &lab, &folder)?;
@@ -189,7 +198,8 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
         return Ok(u8::try_from(status).unwrap_or(1));
     }
     let results = run_all(&blueprint, cases, arguments)?;
-    if arguments.scenarios.is_empty() && !arguments.figures && results.failed() == 0 {
+    let is_whole = arguments.scenarios.is_empty() && !arguments.figures && !arguments.rotate;
+    if is_whole && results.failed() == 0 {
         // What the last whole run proved is at hand, beside the folder of the run.
         let mut files = vec![blueprint.folder.with_file_name("interop.md")];
         if arguments.write_interop {
@@ -219,7 +229,7 @@ fn fio_engine(
     }
     let place = match &arguments.bin_dir {
         Some(given) => programs::fio_engine_of_folder(given)?,
-        None => programs::fio_engine(&lab.join("../.."), folder)?,
+        None => programs::fio_engine(&lab.join("../.."), &arguments.profile, folder)?,
     };
     Ok(Some(place))
 }
@@ -243,6 +253,15 @@ fn packages(
 fn lab() -> PathBuf {
     std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from)
+}
+
+/// How many commits there are, which is another number with each; 0 where that is not known.
+fn commits(lab: &Path) -> usize {
+    let mut git = std::process::Command::new("git");
+    git.current_dir(lab).args(["rev-list", "--count", "HEAD"]);
+    let count = git.output().ok().map(|output| output.stdout);
+    let count = count.and_then(|count| String::from_utf8(count).ok()?.trim().parse().ok());
+    count.unwrap_or(0)
 }
 
 fn list(scenarios: &[Scenario]) {

@@ -16,17 +16,19 @@ const TESTS: &[(&str, &str, &str, &str)] = &[(
     "conformance",
 )];
 
-/// Builds everything with cargo; `folder` is for what gets another name.
-pub(crate) fn build(root: &Path, folder: &Path) -> Result<Vec<PathBuf>, Trouble> {
-    let mut programs = executables(root, "build --release --locked")?;
-    let ours = "build --release --locked -p nvmeof-lab --examples";
-    programs.extend(executables(root, ours)?);
+/// Builds everything with cargo, with that profile; `folder` is for what gets another name.
+pub(crate) fn build(root: &Path, profile: &str, folder: &Path) -> Result<Vec<PathBuf>, Trouble> {
+    let build = format!("build --profile {profile} --locked");
+    let mut programs = executables(root, &build)?;
+    let ours = format!("{build} -p nvmeof-lab --examples");
+    programs.extend(executables(root, &ours)?);
     for (package, place, test, name) in TESTS {
         // A tree without that provider has nothing to test.
         if !root.join(place).is_dir() {
             continue;
         }
-        let arguments = format!("test --no-run --release --locked -p {package} --test {test}");
+        let arguments =
+            format!("test --no-run --profile {profile} --locked -p {package} --test {test}");
         for from in executables(root, &arguments)? {
             // Cargo's own name for it changes with each compiler.
             let program = folder.join(name);
@@ -90,10 +92,10 @@ pub(crate) fn packages(
 
 /// The folder with fio's engine and a fio for it, both made by xtask: the fio of
 /// the guest is not of the version whose headers this machine has.
-pub(crate) fn fio_engine(root: &Path, folder: &Path) -> Result<PathBuf, Trouble> {
+pub(crate) fn fio_engine(root: &Path, profile: &str, folder: &Path) -> Result<PathBuf, Trouble> {
     let bundle = folder.join("fio-engine");
     let status = cargo(root)
-        .args(["xtask", "fio-engine", "--bundle"])
+        .args(["xtask", "fio-engine", "--profile", profile, "--bundle"])
         .arg(&bundle)
         // Our own output may have to be JSON.
         .stdout(std::io::stderr())

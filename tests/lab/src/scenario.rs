@@ -59,6 +59,8 @@ pub(crate) struct Scenario {
     pub(crate) timeout: Duration,
     /// It measures and is not part of an ordinary run.
     pub(crate) figures: bool,
+    /// It is about what is below NVMe: a rotation leaves no provider out.
+    pub(crate) transport: bool,
     /// It needs `/lab/fio-engine`.
     pub(crate) fio_engine: bool,
     /// It needs `/lab/packages`.
@@ -117,7 +119,8 @@ impl Scenario {
         let mut providers = Vec::new();
         let mut timeout_s = DEFAULT_TIMEOUT_S;
         let mut machine = Machine::default();
-        let (mut figures, mut fio_engine, mut packages) = (false, false, false);
+        let (mut figures, mut transport) = (false, false);
+        let (mut fio_engine, mut packages) = (false, false);
         for line in text.lines().take_while(|line| line.starts_with('#')) {
             let Some((key, value)) = line.trim_start_matches(['#', ' ']).split_once(':') else {
                 continue;
@@ -133,6 +136,7 @@ impl Scenario {
                 "timeout" => timeout_s = number(key, value)?,
                 "memory" => machine.memory_mib = number(key, value)?,
                 "figures" => figures = yes(key, value)?,
+                "transport" => transport = yes(key, value)?,
                 "fio-engine" => fio_engine = yes(key, value)?,
                 "packages" => packages = yes(key, value)?,
                 "processors" => machine.processors = number(key, value)?,
@@ -155,10 +159,19 @@ impl Scenario {
             providers,
             timeout: Duration::from_secs(timeout_s),
             figures,
+            transport,
             fio_engine,
             packages,
             machine,
         })
+    }
+}
+
+impl Scenario {
+    /// One of its providers, by a number of which each is the next one's turn.
+    fn one_provider(&self, number: usize) -> &[Provider] {
+        let at = number.checked_rem(self.providers.len()).unwrap_or(0);
+        self.providers.get(at..=at).unwrap_or(&self.providers)
     }
 }
 
@@ -200,6 +213,9 @@ pub(crate) fn load(folder: &Path) -> Result<Vec<Scenario>, Trouble> {
 pub(crate) enum Choice<'a> {
     /// Everything that proves something.
     Ordinary,
+    /// The same, each scenario over one provider, but for those about the transport: another
+    /// with each number.
+    Rotated(usize),
     /// What measures.
     Figures,
     /// `SCENARIO`, `SCENARIO@PROVIDER` or `@PROVIDER`.
@@ -208,17 +224,18 @@ pub(crate) enum Choice<'a> {
 
 impl<'a> Choice<'a> {
     /// What the command line says.
-    pub(crate) fn new(named: &'a [String], figures: bool) -> Self {
-        match (named, figures) {
-            (_, true) => Self::Figures,
-            ([], false) => Self::Ordinary,
-            (named, false) => Self::Named(named),
+    pub(crate) fn new(named: &'a [String], figures: bool, rotated: Option<usize>) -> Self {
+        match (named, figures, rotated) {
+            (_, true, _) => Self::Figures,
+            ([], false, Some(number)) => Self::Rotated(number),
+            ([], false, None) => Self::Ordinary,
+            (named, false, _) => Self::Named(named),
         }
     }
 
     fn takes(self, case: &Case) -> bool {
         match self {
-            Self::Ordinary => !case.scenario.figures,
+            Self::Ordinary | Self::Rotated(_) => !case.scenario.figures,
             Self::Figures => case.scenario.figures,
             Self::Named(words) => words.iter().any(|word| is_named(case, word)),
         }
@@ -227,11 +244,19 @@ impl<'a> Choice<'a> {
 
 /// The chosen cases.
 pub(crate) fn select(scenarios: &[Scenario], choice: Choice<'_>) -> Result<Vec<Case>, Trouble> {
-    let all = scenarios.iter().flat_map(|scenario| {
-        scenario.providers.iter().map(|provider| Case {
+    let all = scenarios.iter().enumerate().flat_map(|(at, scenario)| {
+        let case = |provider: &Provider| Case {
             scenario: scenario.clone(),
             provider: *provider,
-        })
+        };
+        let providers = match choice {
+            Choice::Rotated(number) if !scenario.transport => {
+                // Neighbours differ, so that a run has all providers.
+                scenario.one_provider(number.wrapping_add(at))
+            }
+            _ => &scenario.providers,
+        };
+        providers.iter().map(case)
     });
     let all: Vec<Case> = all.collect();
     let words = if let Choice::Named(words) = choice {
@@ -321,7 +346,7 @@ mod tests {
         let scenarios = [scenario("a"), scenario("b")];
         let names = |chosen: &[&str]| {
             let chosen: Vec<_> = chosen.iter().map(|&word| word.to_owned()).collect();
-            names_of(&scenarios, Choice::new(&chosen, false))
+            names_of(&scenarios, Choice::new(&chosen, false, None))
         };
         assert_eq!(names(&[]).len(), 4);
         assert_eq!(names(&["b"]), ["b@iwarp", "b@verbs-siw"]);
@@ -344,15 +369,39 @@ mod tests {
         let scenarios = [scenario("a"), measures];
         let named = |word: &str| {
             let words = [word.to_owned()];
-            names_of(&scenarios, Choice::new(&words, false))
+            names_of(&scenarios, Choice::new(&words, false, None))
         };
-        let ordinary = names_of(&scenarios, Choice::new(&[], false));
+        let ordinary = names_of(&scenarios, Choice::new(&[], false, None));
         assert_eq!(ordinary, ["a@iwarp", "a@verbs-siw"]);
-        let measuring = names_of(&scenarios, Choice::new(&[], true));
+        let measuring = names_of(&scenarios, Choice::new(&[], true, None));
         assert_eq!(measuring, ["m@iwarp", "m@verbs-siw"]);
         assert_eq!(named("m"), measuring);
         assert_eq!(named("m@iwarp"), ["m@iwarp"]);
         assert_eq!(named("@iwarp"), ["a@iwarp"]);
+    }
+
+    #[test]
+    fn a_rotation_has_every_pair_within_as_many_numbers_as_providers() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+        let scenarios = load(&folder).unwrap();
+        let all = names_of(&scenarios, Choice::Ordinary);
+        let mut seen = Vec::new();
+        for number in 1000..1003 {
+            let names = names_of(&scenarios, Choice::Rotated(number));
+            assert!(names.len() < all.len());
+            for scenario in scenarios.iter().filter(|scenario| !scenario.figures) {
+                let its = |name: &&String| name.split('@').next() == Some(&scenario.name);
+                let count = names.iter().filter(its).count();
+                let expected = match scenario.transport {
+                    true => scenario.providers.len(),
+                    false => 1,
+                };
+                assert_eq!(count, expected, "{}", scenario.name);
+            }
+            seen.extend(names);
+        }
+        let missing: Vec<_> = all.iter().filter(|name| !seen.contains(name)).collect();
+        assert!(missing.is_empty(), "{missing:?}");
     }
 
     #[test]

@@ -10,9 +10,9 @@ mod tree;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::profile::Profile;
 use crate::run::{self, Failure, Outcome};
 use crate::setup::{self, Tool};
-use crate::test;
 use contents::{PACKAGES, Package};
 use tree::Tree;
 
@@ -84,8 +84,8 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
         Some(folder) => here.join(folder),
         None => {
             setup::ensure(&[setup::RDMA])?;
-            test::build()?;
-            run::build_dir().join("release")
+            run::run(&mut Profile::Release.build(""))?;
+            Profile::Release.folder()
         }
     };
     let output = match wishes.output {

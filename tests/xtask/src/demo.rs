@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::profile::Profile;
 use crate::run::{self, Failure, Outcome};
-use crate::{setup, test};
+use crate::setup;
 use stage::Stage;
 use table::Table;
 
@@ -30,7 +31,7 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
     must_be_free(port)?;
     setup::ensure(&[&[setup::E2FS], setup::RDMA])?;
     run::heading("build");
-    test::build()?;
+    run::run(&mut Profile::Release.build(""))?;
     // From here on the stage cleans up, however this function is left.
     let mut demo = Demo {
         port,
@@ -190,7 +191,7 @@ impl Demo {
 }
 
 fn binary(name: &str) -> Command {
-    run::command(run::build_dir().join("release").join(name))
+    run::command(Profile::Release.folder().join(name))
 }
 
 fn timed(command: &mut Command) -> Outcome<Duration> {

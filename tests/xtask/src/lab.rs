@@ -3,6 +3,7 @@
 
 use crate::run::{self, Failure, Outcome};
 use crate::setup::{self, Tool};
+use crate::test::Extent;
 
 /// What the lab needs besides the toolchain.
 pub(crate) const TOOLS: &[Tool] = &[setup::E2FS, setup::QEMU, setup::MMDEBSTRAP];
@@ -35,6 +36,15 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
 }
 
 /// The step of `cargo xtask test`.
-pub(crate) fn everything() -> Outcome {
-    main(&[])
+pub(crate) fn step(extent: Extent) -> Outcome {
+    let arguments: &[&str] = match extent {
+        Extent::Short => &["--rotate", "--profile", "fast"],
+        Extent::All => &[],
+    };
+    main(
+        &arguments
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>(),
+    )
 }

@@ -11,10 +11,12 @@ mod demo;
 mod fio_engine;
 mod fuzz;
 mod lab;
+mod profile;
 mod run;
 mod setup;
 mod soundness;
 mod test;
+mod times;
 
 use std::process::ExitCode;
 
@@ -25,7 +27,9 @@ Usage: cargo xtask COMMAND
 
 Commands:
   setup                      install the system packages that the others need
-  test [STEP...] [--list]    run every check and test, or only the named steps
+  test [STEP...] [--all]     run every check and test, or only the named steps;
+                             test --list lists them, --all has the whole lab,
+                             more seeds and more fuzzing, and takes hours
   fuzz [TARGET] [--runs N]   build and run the fuzz targets, or only one
   lab [SCENARIO...] [...]    run scenarios with a stock kernel; see lab --help
   bench [WORK...] [...]      compare with yardsticks; see bench --help

@@ -6,9 +6,30 @@ use crate::cargo_test;
 use crate::fio_engine;
 use crate::fuzz;
 use crate::lab;
+use crate::profile::Profile;
 use crate::run::{self, Failure, Failures, Outcome};
 use crate::setup::{self, Tool};
 use crate::soundness;
+use crate::times::{self, Times};
+
+/// How much runs of what there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// Every check and test, each scenario of the lab over one provider, so much
+    /// simulation and fuzzing as fits into a short time.
+    Short,
+    /// Everything, with the programs that users get.
+    All,
+}
+
+impl Extent {
+    fn profile(self) -> Profile {
+        match self {
+            Self::Short => Profile::Fast,
+            Self::All => Profile::Release,
+        }
+    }
+}
 
 /// One line of the table at the end.
 struct Step {
@@ -17,7 +38,7 @@ struct Step {
     tools: &'static [&'static [Tool]],
     /// The step that makes what this one looks at.
     needs: Option<&'static str>,
-    run: fn() -> Outcome,
+    run: fn(Extent) -> Outcome,
 }
 
 /// What became of a step.
@@ -35,21 +56,21 @@ const STEPS: &[Step] = &[
         about: "every source file is formatted",
         tools: &[&[setup::RUSTFMT]],
         needs: None,
-        run: fmt,
+        run: |_| fmt(),
     },
     Step {
         name: "tidy",
         about: "style, who may depend on whom, licences, links",
         tools: &[],
         needs: None,
-        run: || cargo_test::run("--locked -p nvmeof-tidy"),
+        run: |_| cargo_test::run("--locked -p nvmeof-tidy"),
     },
     Step {
         name: "clippy",
         about: "no warning in any target",
         tools: &[&[setup::CLIPPY], setup::RDMA],
         needs: None,
-        run: || {
+        run: |_| {
             let everything = "clippy --workspace --all-targets --locked -- -D warnings";
             let without_rdma_devices = "clippy -p nvmeof-target -p nvmeof-cli --all-targets \
                  --no-default-features --locked -- -D warnings";
@@ -64,7 +85,7 @@ const STEPS: &[Step] = &[
         about: "no warning in the documentation",
         tools: &[setup::RDMA],
         needs: None,
-        run: || {
+        run: |_| {
             let mut doc = run::cargo("doc --no-deps --workspace --locked");
             run::run(doc.env("RUSTDOCFLAGS", "-D warnings"))
         },
@@ -74,7 +95,7 @@ const STEPS: &[Step] = &[
         about: "unit, property and conformance tests of every crate",
         tools: &[&[setup::STRACE], setup::RDMA],
         needs: None,
-        run: || {
+        run: |_| {
             cargo_test::run(
                 "--workspace --locked --exclude nvmeof-world --exclude nvmeof-e2e \
                  --exclude nvmeof-tidy",
@@ -86,32 +107,32 @@ const STEPS: &[Step] = &[
         about: "unit tests of unsafe crates with AddressSanitizer",
         tools: &[],
         needs: None,
-        run: soundness::address_sanitizer,
+        run: |_| soundness::address_sanitizer(),
     },
     Step {
         name: "miri",
         about: "unit tests of memory with Miri, where it is installed",
         tools: &[],
         needs: None,
-        run: soundness::miri,
+        run: |_| soundness::miri(),
     },
     Step {
         name: "sim",
         about: "World: both sides in virtual time, many seeds",
         tools: &[],
         needs: None,
-        run: || cargo_test::run("--locked -p nvmeof-world"),
+        run: simulation,
     },
     Step {
         name: "build",
-        about: "the binaries in release mode",
+        about: "the programs, optimised",
         tools: &[setup::RDMA],
         needs: None,
-        run: build,
+        run: |extent| run::run(&mut extent.profile().build("")),
     },
     Step {
         name: "e2e",
-        about: "end to end, with the release binaries as processes, and with fio",
+        about: "end to end, with the programs as processes, and with fio",
         tools: &[
             &[
                 setup::E2FS,
@@ -131,7 +152,7 @@ const STEPS: &[Step] = &[
         about: "instruction counts of the hot paths against their baseline",
         tools: &[&[setup::VALGRIND]],
         needs: None,
-        run: || {
+        run: |_| {
             let arguments = "run --quiet --release --locked -p nvmeof-guards -- check";
             run::run(&mut run::cargo(arguments))
         },
@@ -141,7 +162,7 @@ const STEPS: &[Step] = &[
         about: "scenarios with a stock Linux kernel, in an emulated machine",
         tools: &[lab::TOOLS, fio_engine::TOOLS, setup::RDMA],
         needs: Some("build"),
-        run: lab::everything,
+        run: lab::step,
     },
     Step {
         name: "fuzz",
@@ -152,7 +173,7 @@ const STEPS: &[Step] = &[
     },
 ];
 
-/// `cargo xtask test [STEP...] [--list]`.
+/// `cargo xtask test [STEP...] [--all] [--list]`.
 pub(crate) fn main(arguments: &[String]) -> Outcome {
     if arguments.iter().any(|argument| argument == "--list") {
         for step in STEPS {
@@ -160,10 +181,16 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
         }
         return Ok(());
     }
-    let steps = select(arguments)?;
+    let is_all = |argument: &String| argument == "--all";
+    let extent = match arguments.iter().any(is_all) {
+        true => Extent::All,
+        false => Extent::Short,
+    };
+    let names: Vec<String> = arguments.iter().filter(|it| !is_all(it)).cloned().collect();
+    let steps = select(&names)?;
     let tools: Vec<&[Tool]> = steps.iter().flat_map(|step| step.tools).copied().collect();
     setup::ensure(&tools)?;
-    run_steps(&steps)
+    run_steps(&steps, extent, &mut Times::read())
 }
 
 /// The named steps in the order of the table; all of them if none is named.
@@ -183,10 +210,11 @@ fn select(names: &[String]) -> Outcome<Vec<&'static Step>> {
 
 /// Runs all, whether one fails or not, and says at the end what failed, and how to
 /// repeat it.
-fn run_steps(steps: &[&Step]) -> Outcome {
+fn run_steps(steps: &[&Step], extent: Extent, times: &mut Times) -> Outcome {
+    let begun = Instant::now();
     let mut ends: Vec<(&str, End)> = Vec::new();
     let mut failures = Failures::default();
-    for step in steps {
+    for (number, step) in steps.iter().enumerate() {
         if let Some(needed) = step.needs
             && ends
                 .iter()
@@ -196,9 +224,21 @@ fn run_steps(steps: &[&Step]) -> Outcome {
             continue;
         }
         run::heading(&format!("{}: {}", step.name, step.about));
+        let known = match extent {
+            Extent::Short => step.name.to_owned(),
+            Extent::All => format!("{}@all", step.name),
+        };
+        let place = (number + 1, steps.len());
+        println!(
+            "{}",
+            progress(place, begun.elapsed(), times.expected(&known))
+        );
         let started = Instant::now();
-        let outcome = (step.run)();
+        let outcome = (step.run)(extent);
         let took = started.elapsed();
+        if outcome.is_ok() {
+            times.took(&known, took);
+        }
         ends.push((step.name, End::of(&outcome, took)));
         failures.add(outcome.map_err(|failure| repeatable(failure, step)))?;
     }
@@ -206,6 +246,7 @@ fn run_steps(steps: &[&Step]) -> Outcome {
     for (name, end) in &ends {
         println!("{}", row(name, end));
     }
+    println!("{:21} {:>9}", "all", seconds(begun.elapsed()));
     failures.into_outcome()
 }
 
@@ -220,6 +261,23 @@ impl End {
     fn is_ok(&self) -> bool {
         matches!(self, Self::Ok(_))
     }
+}
+
+/// Where a run is: which step of how many, since when, and how long this one took before.
+fn progress(
+    (step, steps): (usize, usize),
+    elapsed: Duration,
+    expected: Option<Duration>,
+) -> String {
+    let elapsed = times::in_words(elapsed);
+    let expected = expected.map_or(String::new(), |time| {
+        format!("; this one took {} last time", times::in_words(time))
+    });
+    format!("step {step} of {steps}, {elapsed} so far{expected}")
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
 }
 
 /// What does not say how to repeat it is repeated with its whole step.
@@ -241,8 +299,7 @@ fn row(name: &str, end: &End) -> String {
         End::Ok(took) => ("ok", took),
         End::Failed(took) => ("FAILED", took),
     };
-    let took = format!("{:.1} s", took.as_secs_f64());
-    format!("{name:12} {word:8} {took:>9}")
+    format!("{name:12} {word:8} {:>9}", seconds(*took))
 }
 
 fn fmt() -> Outcome {
@@ -256,27 +313,31 @@ fn fmt() -> Outcome {
     run::all(&mut commands)
 }
 
-/// The programs that a user runs (the default members of the workspace).
-pub(crate) fn build() -> Outcome {
-    run::run(&mut run::cargo("build --release --locked"))
+fn simulation(extent: Extent) -> Outcome {
+    let more: &[(&str, &str)] = match extent {
+        Extent::Short => &[],
+        Extent::All => &[("NVMEOF_SEEDS", "10000"), ("NVMEOF_CROWDS", "1")],
+    };
+    cargo_test::run_with("--locked -p nvmeof-world", more)
 }
 
-fn end_to_end() -> Outcome {
+fn end_to_end(extent: Extent) -> Outcome {
+    let profile = extent.profile();
     // Nothing to do after the step of that name; alone it must not test
     // yesterday's binaries.
-    build()?;
+    run::run(&mut profile.build(""))?;
     // It runs for a moment as well, with others that take part.
-    run::run(&mut run::cargo("build --release --locked -p nvmeof-bench"))?;
-    fio_engine::build(None)?;
-    let release = run::build_dir().join("release").display().to_string();
-    cargo_test::run_with("--locked -p nvmeof-e2e", &[("NVMEOF_BIN_DIR", &release)])
+    run::run(&mut profile.build("-p nvmeof-bench"))?;
+    fio_engine::build(None, profile)?;
+    let programs = profile.folder().display().to_string();
+    cargo_test::run_with("--locked -p nvmeof-e2e", &[("NVMEOF_BIN_DIR", &programs)])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn step(name: &'static str, needs: Option<&'static str>, run: fn() -> Outcome) -> Step {
+    fn step(name: &'static str, needs: Option<&'static str>, run: fn(Extent) -> Outcome) -> Step {
         Step {
             name,
             about: "",
@@ -286,8 +347,13 @@ mod tests {
         }
     }
 
+    fn outcome(steps: &[Step]) -> Outcome {
+        let nowhere = &mut Times::of("/nonexistent/test-times".into());
+        run_steps(&steps.iter().collect::<Vec<_>>(), Extent::Short, nowhere)
+    }
+
     fn run(steps: &[Step]) -> Failure {
-        run_steps(&steps.iter().collect::<Vec<_>>()).unwrap_err()
+        outcome(steps).unwrap_err()
     }
 
     #[test]
@@ -313,11 +379,11 @@ mod tests {
     #[test]
     fn steps_after_a_failure_run_and_all_failures_are_told() {
         let steps = [
-            step("bad", None, || {
+            step("bad", None, |_| {
                 run::all(&mut ["false", "true", "false"].map(run::command))
             }),
-            step("good", None, || Ok(())),
-            step("worse", None, || {
+            step("good", None, |_| Ok(())),
+            step("worse", None, |_| {
                 Err(Failure::Failed("on purpose".to_owned()))
             }),
         ];
@@ -335,31 +401,44 @@ mod tests {
     #[test]
     fn a_step_whose_need_failed_is_not_run() {
         let steps = [
-            step("build", None, || {
+            step("build", None, |_| {
                 Err(Failure::Failed("on purpose".to_owned()))
             }),
-            step("e2e", Some("build"), || {
+            step("e2e", Some("build"), |_| {
                 unreachable!("it has nothing to look at")
             }),
-            step("fuzz", None, || Err(Failure::Failed("as well".to_owned()))),
+            step("fuzz", None, |_| Err(Failure::Failed("as well".to_owned()))),
         ];
         let failure = run(&steps);
         assert!(failure.text().contains("as well"), "{failure}");
         // Chosen alone it does what it needs by itself.
-        let alone = [step("e2e", Some("build"), || Ok(()))];
-        assert!(run_steps(&alone.iter().collect::<Vec<_>>()).is_ok());
+        let alone = [step("e2e", Some("build"), |_| Ok(()))];
+        assert!(outcome(&alone).is_ok());
         let row = row("e2e", &End::NotRun("build"));
         assert_eq!(row, "e2e          not run: build failed");
     }
 
     #[test]
+    fn progress_is_told_before_each_step() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(
+            progress((2, 13), 3 * minute, None),
+            "step 2 of 13, 3 min so far"
+        );
+        assert_eq!(
+            progress((13, 13), minute, Some(20 * minute)),
+            "step 13 of 13, 60 s so far; this one took 20 min last time"
+        );
+    }
+
+    #[test]
     fn nothing_is_started_after_ctrl_c() {
-        fn interrupted() -> Outcome {
+        fn interrupted(_: Extent) -> Outcome {
             run::run(run::command("sh").args(["-c", "kill -INT $$"]))
         }
         let steps = [
             step("long", None, interrupted),
-            step("never", None, || unreachable!("a step ran after Ctrl-C")),
+            step("never", None, |_| unreachable!("a step ran after Ctrl-C")),
         ];
         assert!(matches!(run(&steps), Failure::Interrupted));
     }
