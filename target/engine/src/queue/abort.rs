@@ -1,14 +1,14 @@
 //! Commands that are ended while they wait: aborted, or their namespace was removed.
 
 use nvmeof_backend::{Op, Request as DiskRequest};
-use nvmeof_target_core::{Action, IoKind};
+use nvmeof_target_core::{Action, IoKind, Response};
 use nvmeof_wire::Sqe;
 use nvmeof_wire::sqe::Fuse;
 
-use super::{Capsule, Edge, Io};
+use super::{Capsule, Io, QueuePair};
 use crate::tag::Place;
 
-impl Edge {
+impl QueuePair {
     /// The host gave up command `cid`. It is answered if it still waits: for a
     /// place, for a buffer, for its RDMA Read, or for room on the disk.
     pub(super) fn abort(&mut self, cid: u16, io: &mut Io<'_>) {
@@ -28,22 +28,22 @@ impl Edge {
         };
         // Its receive is posted again at once, so that another command may come and
         // be aborted: what is not answered yet must not grow with each.
-        if self.parked.len() >= usize::from(self.core.entries()) {
+        if self.arrivals.responses.len() >= usize::from(self.core.entries()) {
             return false;
         }
-        let Some(at) = self.waiting.iter().position(is_it) else {
+        let Some(at) = self.arrivals.waiting.iter().position(is_it) else {
             return false;
         };
         // Without it what is behind it would be next to a first half.
         if self.follows_first_half(at) {
             return false;
         }
-        let Some(Capsule { buf, len, .. }) = self.waiting.remove(at) else {
+        let Some(Capsule { buf, len, .. }) = self.arrivals.waiting.remove(at) else {
             return false;
         };
         let response = self.core.abort_unseen(buf.get(..len).unwrap_or_default());
         self.receive_again(Some(buf), io);
-        self.parked.extend(response);
+        self.arrivals.responses.extend(response);
         true
     }
 
@@ -52,7 +52,7 @@ impl Edge {
     fn follows_first_half(&self, at: usize) -> bool {
         match at
             .checked_sub(1)
-            .and_then(|before| self.waiting.get(before))
+            .and_then(|before| self.arrivals.waiting.get(before))
         {
             Some(Capsule { buf, len, .. }) => {
                 let sqe = Sqe::in_capsule(buf.get(..*len).unwrap_or_default());
@@ -123,7 +123,7 @@ impl Edge {
         ) && !job.request.is_one_operation();
         let waits = !may_have_begun && job.hungry.take().is_some();
         if waits && std::mem::take(&mut job.reads) {
-            self.reads_left += 1;
+            self.reads.left += 1;
         }
         waits
     }
@@ -152,7 +152,21 @@ impl Edge {
         if let Some(job) = self.slots.get(slot) {
             drop(job.take_back(request.op.into_buf(), self.account.as_ref()));
         }
-        self.lingering.is_over(slot);
+        self.rare.lingering.is_over(slot);
         true
+    }
+
+    /// The command is answered later, by an order: nothing is kept for it.
+    pub(super) fn hold(&mut self, slot: Place, io: &mut Io<'_>) {
+        let capsule = self.slots.get(slot).and_then(|job| job.capsule.take());
+        self.free(slot);
+        self.receive_again(capsule, io);
+    }
+
+    pub(super) fn answer_held(&mut self, response: &Response, io: &mut Io<'_>) {
+        match self.slots.take() {
+            Some((slot, _nothing)) => self.give(slot, response, false, io),
+            None => self.bug("an answer was begun without a slot", io),
+        }
     }
 }

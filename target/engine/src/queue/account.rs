@@ -21,7 +21,7 @@ use super::lingering::Lingering;
 use super::parts::{Most, Parts};
 use super::slots::{Job, Lacks};
 use super::trust::{Crowd, Kept, Mark, Origin, Origins, Record, Standing};
-use super::{Edge, Io, Source};
+use super::{Io, QueuePair, Source};
 use crate::reactor::all_admin_capsules;
 use crate::tag::Place;
 use crate::turns::HostId;
@@ -495,7 +495,7 @@ impl Account {
     }
 }
 
-impl Edge {
+impl QueuePair {
     /// What its host is called where hosts take turns: one name for all queues of
     /// it, and none before it said who it is.
     #[inline]
@@ -509,7 +509,7 @@ impl Edge {
     /// has its part: once for all that wait one behind the other.
     pub(super) fn note_full(&mut self, provided: Provided, io: &Io<'_>) {
         if let Provided::Part(limit) = provided
-            && self.full.replace(limit) != Some(limit)
+            && self.awaiting.full.replace(limit) != Some(limit)
         {
             io.accounts.count_full(limit);
         }
@@ -539,7 +539,7 @@ impl Edge {
         Some(Left {
             account,
             held,
-            lingering: std::mem::take(&mut self.lingering),
+            lingering: std::mem::take(&mut self.rare.lingering),
         })
     }
 }

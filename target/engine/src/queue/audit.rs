@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ptr;
 
-use super::Edge;
+use super::QueuePair;
 use super::account::{Account, Accounts, Held, Holding, KINDS, Left};
 use super::slots::{Job, Lent};
 use super::trust::Mark;
@@ -36,7 +36,7 @@ impl Accounts {
     /// Says what is not so.
     pub(crate) fn check<'a>(
         &self,
-        queues: impl Iterator<Item = &'a Edge>,
+        queues: impl Iterator<Item = &'a QueuePair>,
         left: impl Iterator<Item = &'a Left>,
     ) -> Result<(), String> {
         let mut sums = Sums::default();
@@ -62,7 +62,7 @@ impl Accounts {
     }
 }
 
-impl Edge {
+impl QueuePair {
     fn add_to(&self, sums: &mut Sums) -> Result<(), String> {
         let Some(account) = &self.account else {
             return Ok(());

@@ -11,11 +11,12 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use nvmeof_target_core::{Action, Data, Event, IoOp, RangeLock};
+use nvmeof_target_core::{Action, Data, Event, IoOp, RangeLock, Remote};
 use nvmeof_wire::Status;
 use nvmeof_wire::sqe::SQE_LEN;
 
-use super::{Edge, Io, State};
+use super::slots::Lent;
+use super::{Io, QueuePair, State};
 use crate::tag::Place;
 
 /// A fused operation.
@@ -44,7 +45,7 @@ impl Pair {
     }
 }
 
-impl Edge {
+impl QueuePair {
     /// The command in `slot` was begun and is half of a fused operation, or
     /// comes after one.
     #[cold]
@@ -56,7 +57,7 @@ impl Edge {
             return;
         };
         if !job.request.is_second_half() {
-            self.pairs.push(Pair {
+            self.rare.pairs.push(Pair {
                 first: slot,
                 second: None,
                 ready: [false; 2],
@@ -64,7 +65,7 @@ impl Edge {
                 lock: None,
                 since: io.now,
             });
-        } else if let Some(pair) = self.pairs.last_mut() {
+        } else if let Some(pair) = self.rare.pairs.last_mut() {
             pair.second = Some(slot);
         }
     }
@@ -72,7 +73,7 @@ impl Edge {
     /// A first half whose partner does not come is answered: Base 2.0, 3.4.2, as
     /// when another command came in its place.
     pub(crate) fn give_up_lone_half(&mut self, io: &mut Io<'_>) {
-        let lone = self.pairs.last().filter(|pair| pair.second.is_none());
+        let lone = self.rare.pairs.last().filter(|pair| pair.second.is_none());
         let lone = lone.filter(|pair| pair.failed.is_none());
         if lone.is_some_and(|pair| io.now.saturating_sub(pair.since) >= PATIENCE) {
             self.no_second_half(io);
@@ -88,7 +89,12 @@ impl Edge {
 
     /// The first half that waits for a partner, if one does, gets none.
     fn fail_first(&mut self, status: Status, io: &mut Io<'_>) {
-        let Some(pair) = self.pairs.last_mut().filter(|pair| pair.second.is_none()) else {
+        let Some(pair) = self
+            .rare
+            .pairs
+            .last_mut()
+            .filter(|pair| pair.second.is_none())
+        else {
             return;
         };
         pair.failed = Some(status);
@@ -110,7 +116,7 @@ impl Edge {
     /// A half has its data. Gives what is next for it, if anything is.
     pub(super) fn fuse(&mut self, slot: Place, io: &mut Io<'_>) -> Option<Action> {
         self.align(slot);
-        let Some(pair) = self.pairs.iter_mut().find(|pair| pair.has(slot)) else {
+        let Some(pair) = self.rare.pairs.iter_mut().find(|pair| pair.has(slot)) else {
             self.bug("half of a fused operation is in no pair", io);
             return None;
         };
@@ -160,10 +166,10 @@ impl Edge {
     /// pair is over.
     #[cold]
     pub(super) fn half_answered(&mut self, slot: Place, success: bool, io: &mut Io<'_>) {
-        let Some(at) = self.pairs.iter().position(|pair| pair.has(slot)) else {
+        let Some(at) = self.rare.pairs.iter().position(|pair| pair.has(slot)) else {
             return;
         };
-        let Some(pair) = self.pairs.get(at) else {
+        let Some(pair) = self.rare.pairs.get(at) else {
             return;
         };
         match pair.second {
@@ -177,11 +183,11 @@ impl Edge {
             // Base 2.0, 3.4.2: when the first fails the second is aborted with
             // Command Aborted due to Failed Fused Command.
             Some(second) if pair.first == slot => {
-                self.pairs.remove(at);
+                self.rare.pairs.remove(at);
                 self.fail_half(second, Status::ABORTED_FAILED_FUSED, io);
             }
             _ => {
-                self.pairs.remove(at);
+                self.rare.pairs.remove(at);
             }
         }
     }
@@ -195,9 +201,9 @@ impl Edge {
         };
         let storage = io.storage.identity(op.disk);
         // Each queue has one lock at a time, so that no host has many.
-        let mut locks = self.pairs.iter().filter(|pair| pair.lock.is_some());
+        let mut locks = self.rare.pairs.iter().filter(|pair| pair.lock.is_some());
         let other = locks.any(|pair| !pair.has(slot));
-        let locked = match self.pairs.iter_mut().find(|pair| pair.has(slot)) {
+        let locked = match self.rare.pairs.iter_mut().find(|pair| pair.has(slot)) {
             // The lock is held since the compare.
             Some(pair) if pair.first != slot => false,
             Some(pair) => {
@@ -251,18 +257,40 @@ impl Edge {
         is_it: &impl Fn(u32) -> bool,
         bytes: &Range<u64>,
     ) -> bool {
-        let own = |slot| self.pairs.iter().any(|pair| pair.has(slot));
+        let own = |slot| self.rare.pairs.iter().any(|pair| pair.has(slot));
         self.slots.may_write(lock, is_it, bytes, own)
     }
 
     /// The locks of fused operations that disks may still have a part of.
     pub(crate) fn take_locks(&mut self) -> Vec<RangeLock> {
-        let locks = self.pairs.iter_mut().filter_map(|pair| pair.lock.take());
+        let locks = self
+            .rare
+            .pairs
+            .iter_mut()
+            .filter_map(|pair| pair.lock.take());
         locks.collect()
     }
 
     /// Whether the command in `slot` is half of a fused operation.
     pub(super) fn is_half(&self, slot: Place) -> bool {
-        self.pairs.iter().any(|pair| pair.has(slot))
+        self.rare.pairs.iter().any(|pair| pair.has(slot))
+    }
+
+    /// The data of half of a fused operation go behind the command in its
+    /// capsule, where there is room for as much as they may be.
+    pub(super) fn pull_behind(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
+        let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
+        let capsule = self.slots.get(slot).and_then(|job| {
+            let pieces = job.pieces();
+            let mut capsule = job.capsule.take()?;
+            job.lent = Lent::Capsule;
+            job.on_wire = Some(io.now);
+            capsule.set_view(SQE_LEN..SQE_LEN + len).ok()?;
+            Some((capsule, pieces))
+        });
+        let Some((local, pieces)) = capsule else {
+            return self.bug("the data of a fused command do not fit its capsule", io);
+        };
+        self.post_read(slot, local, remote, pieces, io);
     }
 }

@@ -5,11 +5,11 @@ use nvmeof_memory::Buf;
 use nvmeof_rdma::{Peer, QpId, RemoteSlice, Rights};
 use nvmeof_target_core::{Action, Data, Event, IoKind, IoOp, Remote};
 
-use super::steps::slice;
-use super::{Edge, Io};
+use super::path::slice;
+use super::{Io, QueuePair};
 use crate::tag::Place;
 
-impl Edge {
+impl QueuePair {
     /// Takes the host's memory for the data of a read, so that no buffer of ours is
     /// needed and nothing moves over the connection. Whether it did.
     #[inline]
@@ -20,7 +20,7 @@ impl Edge {
             && job.data.is_none()
             && let Data::Remote(remote) = job.request.data()
         {
-            let mapped = map(*remote, op, Rights::REMOTE_WRITE, self.qp, io);
+            let mapped = map(*remote, op, Rights::REMOTE_WRITE, self.link.qp, io);
             return job.data.put(mapped);
         }
         false
@@ -39,7 +39,7 @@ impl Edge {
             && let Data::Remote(remote) = job.request.data()
             && let Some(op) = job.request.write()
         {
-            let mapped = map(*remote, op, Rights::REMOTE_READ, self.qp, io);
+            let mapped = map(*remote, op, Rights::REMOTE_READ, self.link.qp, io);
             if job.data.put(mapped) {
                 let event = Event::Pulled(&[]);
                 return Some(self.core.step(io.now, &mut job.request, event));
@@ -52,7 +52,7 @@ impl Edge {
     /// machine has.
     #[inline]
     fn shares_memory(&self) -> bool {
-        matches!(self.peer, Peer::Process { .. })
+        matches!(self.link.peer, Peer::Process { .. })
     }
 }
 

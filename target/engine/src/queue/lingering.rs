@@ -14,7 +14,7 @@ use nvmeof_backend::Request as DiskRequest;
 use nvmeof_target_core::{News, RangeLock, overlap};
 
 use super::slots::Changing;
-use super::{Edge, Io, State};
+use super::{Io, QueuePair, State};
 use crate::tag::{Place, Tag};
 
 /// Those of one queue, by the slots of their commands.
@@ -56,7 +56,7 @@ impl Lingering {
     }
 }
 
-impl Edge {
+impl QueuePair {
     /// The connection is over, or will be: nothing more is begun, and newer writes wait
     /// for what disks may be changing for it.
     pub(crate) fn end(&mut self, io: &mut Io<'_>) {
@@ -78,7 +78,7 @@ impl Edge {
         for request in io.backlog.remove_all(host, its) {
             self.on_disk = self.on_disk.saturating_sub(1);
             let slot = Tag::from_bits(request.tag).slot;
-            self.lingering.is_over(slot);
+            self.rare.lingering.is_over(slot);
             self.free(slot);
         }
     }
@@ -92,7 +92,7 @@ impl Edge {
 
     fn keep_out_of(&mut self, until: Duration, io: &mut Io<'_>) {
         for (slot, changing) in self.slots.changing(until) {
-            self.lingering.0.entry(slot).or_insert_with(|| One {
+            self.rare.lingering.0.entry(slot).or_insert_with(|| One {
                 _lock: io.locks.keep_out(
                     io.storage.identity(changing.disk),
                     changing.bytes.clone(),

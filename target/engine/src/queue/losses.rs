@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nvmeof_backend::{Losses, Lost, flush_begins, stamp};
 use nvmeof_target_core::{Executed, IoOp, Stake};
 
-use super::{Edge, Io, of_peer};
+use super::{Io, QueuePair, of_peer};
 use crate::tag::Place;
 
 /// The disks that the host of a queue is known to write to.
@@ -113,7 +113,7 @@ impl Written {
     }
 }
 
-impl Edge {
+impl QueuePair {
     /// What `op` may lose after it was answered. `None` if nothing: when the host cannot
     /// be known to write, what it changes has to be made stable first, and `op` becomes
     /// that.

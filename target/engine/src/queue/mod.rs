@@ -1,16 +1,18 @@
-//! The edge of one queue pair: moves bytes as the core says.
+//! One queue pair: moves bytes as the core says. The way of a command is in `path`.
 
 mod abort;
 mod account;
+mod arrivals;
 mod audit;
+mod awaiting;
 mod charged;
 mod disk;
-mod due;
 mod fused;
 mod in_place;
 mod lingering;
 mod losses;
 mod parts;
+mod path;
 mod quiesce;
 mod receives;
 mod room;
@@ -18,7 +20,6 @@ mod second;
 mod sight;
 mod slots;
 mod stalled;
-mod steps;
 mod telling;
 mod transfer;
 mod trust;
@@ -28,13 +29,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Pool};
-use nvmeof_rdma::{
-    CloseReason, Completion, ListenerId, Peer, PostError, Provider, QpId, Received, Sparingly,
-    Tag as RdmaTag, WorkKind,
-};
+use nvmeof_rdma::{CloseReason, ListenerId, Peer, PostError, Provider, QpId, Sparingly};
 use nvmeof_target_core::{
-    Action, CloseCause, Data, Disconnected, Limit, LockMember, News, Order, PortSeat,
-    Queue as Core, Response, Why, Writers,
+    CloseCause, Disconnected, LockMember, News, Order, PortSeat, Queue as Core, Why, Writers,
 };
 
 use crate::failures::Failures;
@@ -42,17 +39,19 @@ use crate::peer_log::PeerLog;
 use crate::reactor::{AwaitingBuffers, Backlog};
 use crate::stock::Stock;
 use crate::storage::Storage;
-use crate::tag::{Place, Tag};
+use crate::tag::Place;
 use crate::turns::Turns;
-use account::{Account, Provided, provide};
+use account::Account;
 pub(crate) use account::{Accounts, KINDS, Left};
+use arrivals::Arrivals;
+use awaiting::Awaiting;
 use fused::Pair;
 pub(crate) use lingering::Lingering;
 use losses::Written;
 pub(crate) use quiesce::Waiting;
 pub(crate) use receives::{Receives, SharedQueues};
 pub(crate) use second::Seconds;
-use slots::{Lacks, Slots};
+use slots::{Lent, Slots};
 use stalled::Watch;
 pub(crate) use stalled::{Shortage, Stalled};
 use transfer::Transfer;
@@ -117,55 +116,50 @@ pub(crate) struct Link {
 }
 
 /// One queue pair.
-pub(crate) struct Edge {
+pub(crate) struct QueuePair {
     place: Place,
-    pub(crate) qp: QpId,
-    /// Which of the reactor's providers it is of.
-    pub(crate) provider: usize,
-    /// By which it came.
-    pub(crate) listener: ListenerId,
-    peer: Peer,
+    pub(crate) link: Link,
     core: Core,
-    /// Bytes of a capsule, in-capsule data included.
-    capsule_len: usize,
+    state: State,
     pub(crate) receives: Receives,
     slots: Slots,
-    /// RDMA Reads that may be begun besides those in flight.
-    reads_left: u32,
-    /// Slots that wait for one of them, in order.
-    pulls: VecDeque<Place>,
-    /// Slots that wait for a buffer, in order.
-    hungry: VecDeque<Place>,
-    /// Whether the reactor knows that there are any.
-    listed: bool,
-    /// Whether the reactor is to have it begin commands that wait.
-    due: bool,
-    /// When a Keep Alive was last begun although it was not its host's turn.
-    kept_alive: Option<Duration>,
-    /// The limit that the first of them waits for, once that was counted.
-    full: Option<Limit>,
-    watch: Watch,
-    /// Operations that disks have of this queue.
+    /// Commands that did not begin yet.
+    arrivals: Arrivals,
+    reads: Reads,
+    /// Commands that wait for a buffer.
+    awaiting: Awaiting,
+    /// Operations that backing stores have of this queue.
     pub(crate) on_disk: u32,
-    /// Capsules that came while no slot was free, or while it was the turn of others.
-    waiting: VecDeque<Capsule>,
-    /// Answers to commands that were held, waiting for a slot.
-    parked: VecDeque<Response>,
-    /// Fused operations in work, oldest first.
-    pairs: Vec<Pair>,
-    /// Disks that its host is known to write to.
+    /// Backing stores that its host is known to write to.
     written: Written,
-    /// Writes that newer ones wait for.
-    lingering: Lingering,
-    /// Data that go to or come from several places of the host's memory.
-    transfers: Vec<Transfer>,
-    state: State,
+    rare: Rare,
+    watch: Watch,
     /// What its host holds, once that is known.
     account: Option<Account>,
     /// Capsules of its receives, as far as they count there.
     capsules: u32,
     /// Its place at its port.
     _seat: PortSeat,
+}
+
+/// RDMA Reads of a queue pair.
+#[derive(Debug)]
+struct Reads {
+    /// Those that may be posted besides those in flight.
+    left: u32,
+    /// Slots that wait for one, in order.
+    waiting: VecDeque<Place>,
+}
+
+/// What few commands need.
+#[derive(Debug, Default)]
+struct Rare {
+    /// Fused operations in progress, oldest first.
+    pairs: Vec<Pair>,
+    /// Data that go to or come from several places of the host's memory.
+    transfers: Vec<Transfer>,
+    /// Writes that newer ones wait for.
+    lingering: Lingering,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,41 +198,32 @@ pub const SENDS_PER_COMMAND: u32 = 2;
 macro_rules! of_peer {
     ($level:ident, $edge:expr, $($text:tt)+) => {{
         let (host, subsystem, cntlid) = $edge.core.association().unwrap_or_default();
-        let (peer, queue) = ($edge.peer, $edge.core.qid());
+        let (peer, queue) = ($edge.link.peer, $edge.core.qid());
         tracing::$level!(%peer, host, subsystem, cntlid, queue, $($text)+);
     }};
 }
 use of_peer;
 use telling::limited;
 
-impl Edge {
+impl QueuePair {
     pub(crate) fn new(place: Place, link: Link, core: Core, seat: PortSeat) -> Self {
         Self {
             place,
-            qp: link.qp,
-            provider: link.provider,
-            listener: link.listener,
-            peer: link.peer,
             core,
-            capsule_len: link.capsule_len,
+            state: State::Open,
             receives: Receives::Own,
             slots: Slots::new(FIRST),
-            reads_left: link.reads,
-            pulls: VecDeque::new(),
-            hungry: VecDeque::new(),
-            listed: false,
-            due: false,
-            kept_alive: None,
-            full: None,
-            watch: Watch::default(),
+            arrivals: Arrivals::default(),
+            reads: Reads {
+                left: link.reads,
+                waiting: VecDeque::new(),
+            },
+            link,
+            awaiting: Awaiting::default(),
             on_disk: 0,
-            waiting: VecDeque::new(),
-            parked: VecDeque::new(),
-            pairs: Vec::new(),
             written: Written::default(),
-            lingering: Lingering::default(),
-            transfers: Vec::new(),
-            state: State::Open,
+            rare: Rare::default(),
+            watch: Watch::default(),
             account: None,
             capsules: 0,
             _seat: seat,
@@ -249,55 +234,8 @@ impl Edge {
     /// having its own.
     pub(crate) fn share(&mut self, receives: Receives, len: usize, shared: &mut SharedQueues) {
         self.receives = receives;
-        self.capsule_len = len;
+        self.link.capsule_len = len;
         self.receives.grow(FIRST, shared);
-    }
-
-    /// Gives a buffer to the provider for the next command.
-    // With each answer: it is short.
-    #[inline(always)]
-    pub(crate) fn post_recv(
-        &mut self,
-        mut buf: Buf,
-        provider: &mut dyn Provider,
-        shared: &mut SharedQueues,
-    ) -> Result<(), PostError> {
-        if buf.set_len(self.capsule_len).is_err() {
-            return Err(PostError::TooLong {
-                len: self.capsule_len,
-                max: buf.capacity(),
-            });
-        }
-        let (qp, tag) = (self.qp, self.tag(RECEIVE));
-        self.receives.post(buf, provider, shared, |provider, buf| {
-            let posted = provider.post_recv(qp, tag, buf);
-            posted.map_err(|refused| refused.why)
-        })
-    }
-
-    /// A receive came back.
-    #[inline]
-    pub(crate) fn received(&mut self, received: Received, io: &mut Io<'_>) {
-        let Received {
-            buf, len, outcome, ..
-        } = received;
-        // After a failure the provider says that the queue pair is closed.
-        if !outcome.is_success() || self.state == State::Closing {
-            return self.received_nothing(buf, io);
-        }
-        let came = io.now;
-        let capsule = Capsule { buf, len, came };
-        if let Err(why) = self.receives.draw(io.shared) {
-            self.waiting.push_back(capsule);
-            return self.abandon(&why, io);
-        }
-        // Almost always nothing waits.
-        if self.state == State::Open && self.begins_at_once() && !self.takes_turns(io) {
-            self.begin(capsule, io);
-        } else {
-            self.put_off(capsule, io);
-        }
-        self.settle(io);
     }
 
     #[cold]
@@ -306,80 +244,6 @@ impl Edge {
         if matches!(self.receives, Receives::Shared(_)) {
             self.post_again(buf, io);
         }
-    }
-
-    /// Whether a command that comes now is the next to be begun.
-    fn begins_at_once(&self) -> bool {
-        self.waiting.is_empty() && self.parked.is_empty() && !self.slots.is_full()
-    }
-
-    /// A send, write or read came back.
-    #[inline]
-    pub(crate) fn completed(&mut self, completion: Completion, io: &mut Io<'_>) {
-        let slot = Tag::from_bits(completion.tag.0).slot;
-        if !completion.outcome.is_success() || self.state == State::Closing {
-            return self.returned(slot, completion.buf.is_some());
-        }
-        match completion.kind {
-            WorkKind::Send => {
-                self.answered(slot, io);
-                let account = self.account.as_ref();
-                self.slots.answered(slot, account, completion.buf.is_some());
-                io.buffers.put_back(completion.buf);
-            }
-            WorkKind::Write if self.transfers.is_empty() => self.pushed(slot, completion.buf, io),
-            WorkKind::Write => self.written(slot, completion.buf, io),
-            WorkKind::Read if self.transfers.is_empty() => self.pulled(slot, completion.buf, io),
-            WorkKind::Read => self.read(slot, completion.buf, io),
-        }
-        self.settle(io);
-    }
-
-    /// It is this queue's turn: there may be a buffer for the command of it
-    /// that waits longest. False when there is not.
-    pub(crate) fn feed(&mut self, io: &mut Io<'_>) -> bool {
-        self.listed = false;
-        if self.state == State::Closing {
-            self.hungry.clear();
-        }
-        let fed = self.feed_first(io);
-        self.list(io);
-        fed
-    }
-
-    fn feed_first(&mut self, io: &mut Io<'_>) -> bool {
-        let Some(slot) = self.hungry.front().copied() else {
-            return false;
-        };
-        if let Some(job) = self.slots.get(slot)
-            && let Some(action) = job.hungry.take()
-        {
-            let lacks = job.lacks(&action);
-            let account = self.account.as_ref();
-            let mut provided = provide(job, lacks, account, io);
-            if provided != Provided::Yes && lacks.both() {
-                // One at a time: those that take one each would go before it for ever.
-                let first = Lacks {
-                    spare: None,
-                    ..lacks
-                };
-                provided = provide(job, first, account, io);
-            }
-            if provided != Provided::Yes {
-                job.hungry = Some(action);
-                self.note_full(provided, io);
-                self.note_shortage(provided, lacks, io);
-                return false;
-            }
-            self.full = None;
-            self.note_shortage(provided, lacks, io);
-            self.hungry.pop_front();
-            self.perform(slot, action, io);
-            self.settle(io);
-        } else {
-            self.hungry.pop_front();
-        }
-        true
     }
 
     /// Ends the command in `slot`.
@@ -394,7 +258,7 @@ impl Edge {
             && let Some(order) = self.core.poll(io.now)
         {
             match order {
-                Order::Respond(response) => self.parked.push_back(response),
+                Order::Respond(response) => self.arrivals.responses.push_back(response),
                 Order::Abort { cid } => self.abort(cid, io),
                 Order::Close(cause) => self.close(&cause, io),
             }
@@ -470,7 +334,7 @@ impl Edge {
     fn shut(&mut self, io: &mut Io<'_>) {
         // Before its host can know.
         self.end(io);
-        io.provider.disconnect(self.qp);
+        io.provider.disconnect(self.link.qp);
     }
 
     /// It was not accepted: nothing is left but to wait for the provider.
@@ -496,75 +360,6 @@ impl Edge {
             _ => limited!(warn, self, log, now, "connection lost: {reason}"),
         }
         self.core.close()
-    }
-
-    fn tag(&self, slot: Place) -> RdmaTag {
-        let queue = self.place;
-        RdmaTag(Tag { queue, slot }.to_bits())
-    }
-
-    /// Begins what waits for a slot, and does what the core wants besides.
-    #[inline]
-    fn settle(&mut self, io: &mut Io<'_>) {
-        let nothing = self.state == State::Open
-            && self.waiting.is_empty()
-            && self.parked.is_empty()
-            && !self.core.has_news();
-        if !nothing {
-            self.settle_all(io);
-        }
-    }
-
-    fn settle_all(&mut self, io: &mut Io<'_>) {
-        while self.state != State::Closing && !self.slots.is_full() {
-            if let Some(response) = self.parked.pop_front() {
-                self.answer_held(&response, io);
-            } else if self.state == State::Open
-                && !self.waits_for_turn(io)
-                && let Some(capsule) = self.waiting.pop_front()
-            {
-                self.begin(capsule, io);
-            } else {
-                break;
-            }
-        }
-        let news = self.core.take_news();
-        if !news.is_empty() {
-            self.tell(news, io);
-        }
-        if self.state == State::Draining && self.slots.in_use() == 0 && !self.core.is_needed() {
-            self.shut(io);
-        }
-    }
-
-    fn begin(&mut self, capsule: Capsule, io: &mut Io<'_>) {
-        let Capsule { buf, len, .. } = capsule;
-        let room = self.make_room(io);
-        let Some((slot, job)) = self.slots.take() else {
-            return self.bug("a command was begun without a slot", io);
-        };
-        let bytes = buf.get(..len).unwrap_or_default();
-        job.began = io.now;
-        let action = self.core.begin(io.now, bytes, &mut job.request);
-        if let (Action::Execute(op), Data::Capsule(range)) = (&action, job.request.data()) {
-            let alignment = io.storage.buffer_alignment(op.disk);
-            let start = buf.addr().wrapping_add(range.start as u64);
-            job.misaligned = !in_place::is_aligned(start, alignment);
-        }
-        let fusing = job.request.is_fusing();
-        job.capsule = Some(buf);
-        self.take_room(room, io);
-        if fusing || !self.pairs.is_empty() {
-            self.begin_beside_pairs(slot, fusing, io);
-        }
-        self.perform(slot, action, io);
-    }
-
-    fn answer_held(&mut self, response: &Response, io: &mut Io<'_>) {
-        match self.slots.take() {
-            Some((slot, _nothing)) => self.give(slot, response, false, io),
-            None => self.bug("an answer was begun without a slot", io),
-        }
     }
 
     /// The provider refused work though its queues were sized for it. What was
@@ -594,5 +389,17 @@ impl Edge {
     fn bug(&mut self, what: &'static str, io: &mut Io<'_>) {
         debug_assert!(false, "{what}");
         self.close(&CloseCause::Internal { what }, io);
+    }
+
+    /// Nothing comes of work on a queue that closes. The buffer that the provider had,
+    /// if it had one, is back.
+    #[cold]
+    pub(super) fn returned(&mut self, slot: Place, had_buffer: bool) {
+        if had_buffer
+            && let Some(job) = self.slots.get(slot)
+            && job.lent != Lent::Capsule
+        {
+            job.data.end(self.account.as_ref());
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nvmeof_target_core::{Action, Barrier, Event, IoKind, IoOp, Keeping};
 
 use super::waits::WaitsFor;
-use super::{Edge, Io, State};
+use super::{Io, QueuePair, State};
 use crate::tag::Place;
 
 /// What waits on one reactor. Some of it may be gone.
@@ -85,14 +85,14 @@ impl Waiting {
 
     /// The queue is gone: nobody is answered. Otherwise a host that comes, asks and
     /// goes would fill the memory while something is waited for.
-    pub(crate) fn forget(&mut self, gone: &Edge) {
+    pub(crate) fn forget(&mut self, gone: &QueuePair) {
         self.locked_out.retain(|(queue, _)| *queue != gone.place);
         self.settling.retain(|one| one.queue != gone.place);
         self.keeping.retain(|one| one.queue != gone.place);
     }
 }
 
-impl Edge {
+impl QueuePair {
     /// Has `op` of the command in `slot` wait until everything that was begun for
     /// its disk is over, on every reactor.
     #[cold]

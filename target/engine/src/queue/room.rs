@@ -2,15 +2,19 @@
 //! processed, so that who only reaches us holds next to nothing.
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{PostError, Whose};
+use nvmeof_rdma::{PostError, Whose, Work};
+use nvmeof_target_core::Remote;
 
-use super::{Edge, FIRST, Io};
+use super::path::slice;
+use super::slots::Lent;
+use super::{FIRST, Io, QueuePair};
+use crate::tag::Place;
 
 /// Capsules for the receives of a whole queue, or for what its part adds to
 /// those that it draws from.
 pub(super) struct Room(Vec<Buf>);
 
-impl Edge {
+impl QueuePair {
     /// Before the core may process a Connect: takes what the queue would need,
     /// or tells the core that there is not enough. `None` on a queue that is connected.
     #[inline]
@@ -66,7 +70,7 @@ impl Edge {
         }
         let (host, subsystem, _) = self.core.association().unwrap_or_default();
         let whose = Whose::of_host(host, subsystem, self.core.qid());
-        io.provider.set_whose(self.qp, whose);
+        io.provider.set_whose(self.link.qp, whose);
         // Those of admin queues are nobody's part.
         let counted = if self.is_admin() { 0 } else { bufs.len() };
         self.open_account(counted, io);
@@ -79,5 +83,23 @@ impl Edge {
                 Err(why) => return self.refused(&why, io),
             }
         }
+    }
+
+    /// The data of a Connect go where its capsule was, which is parsed
+    /// already: nobody but the host itself lacks a buffer by that.
+    pub(super) fn pull_connect(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
+        let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
+        let capsule = self.slots.get(slot).and_then(|job| {
+            let mut capsule = job.capsule.take()?;
+            job.lent = Lent::Capsule;
+            job.on_wire = Some(io.now);
+            capsule.set_len(len).ok()?;
+            Some(capsule)
+        });
+        let Some(local) = capsule else {
+            return self.bug("the data of a Connect do not fit its capsule", io);
+        };
+        let remote = slice(remote);
+        self.post(slot, Work::Read { local, remote }, io);
     }
 }

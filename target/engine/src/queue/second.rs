@@ -11,7 +11,7 @@ use nvmeof_memory::{Buf, ClassSpec, Classes, Pages, PoolError};
 
 use super::account::{Provided, provide};
 use super::slots::{Job, Lacks};
-use super::{Edge, Io, State};
+use super::{Io, QueuePair, State};
 use crate::tag::Place;
 use crate::turns::{HostId, Turns};
 
@@ -81,7 +81,7 @@ impl Job {
     }
 }
 
-impl Edge {
+impl QueuePair {
     /// Whether there is a second buffer of `len` bytes for the command in `slot`; if not,
     /// it is its turn when there is.
     #[cold]

@@ -1,9 +1,9 @@
 //! What a queue pair looks like at one moment, to whoever watches the target.
 
-use super::Edge;
+use super::QueuePair;
 use crate::sight::{Member, QueueSight};
 
-impl Edge {
+impl QueuePair {
     /// How it is now.
     pub(crate) fn sight(&self) -> QueueSight {
         let member = self
@@ -15,8 +15,8 @@ impl Edge {
                 cntlid,
             });
         QueueSight {
-            provider: self.provider,
-            peer: self.peer,
+            provider: self.link.provider,
+            peer: self.link.peer,
             queue: self.core.qid(),
             entries: self.core.entries(),
             member,

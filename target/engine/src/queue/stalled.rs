@@ -8,7 +8,7 @@ use nvmeof_rdma::Progress;
 use super::account::{Account, Provided};
 use super::slots::Lacks;
 use super::trust::{Kept, Standing};
-use super::{Edge, Io, of_peer};
+use super::{Io, QueuePair, of_peer};
 use crate::turns::HostId;
 
 /// Bytes that a connection moves at least in the time in which it would otherwise count
@@ -98,7 +98,7 @@ impl Shortage {
     }
 }
 
-impl Edge {
+impl QueuePair {
     /// A command gets a buffer, or does not.
     pub(super) fn note_shortage(&mut self, provided: Provided, lacks: Lacks, io: &Io<'_>) {
         let of = match provided {
@@ -116,18 +116,11 @@ impl Edge {
         });
     }
 
-    /// Has the reactor give this queue its turn.
-    pub(super) fn list(&mut self, io: &mut Io<'_>) {
-        if !self.listed && !self.hungry.is_empty() {
-            self.listed = true;
-            let is_suspect = self.account.as_ref().is_some_and(Account::is_suspect);
-            io.hungry.push(self.host(), self.place, is_suspect);
-        }
-    }
-
     /// What it waits for that others have.
     pub(crate) fn shortage(&self) -> Option<Shortage> {
-        self.watch.lacks.filter(|_| !self.hungry.is_empty())
+        self.watch
+            .lacks
+            .filter(|_| !self.awaiting.commands.is_empty())
     }
 
     /// For how long nothing moved of its transfers, as far as somebody looked.
@@ -137,7 +130,7 @@ impl Edge {
             self.watch.seen = None;
             return None;
         }
-        let progress = io.provider.progress(self.qp);
+        let progress = io.provider.progress(self.link.qp);
         let allowed = if progress.is_some() {
             Duration::ZERO
         } else {
@@ -211,6 +204,6 @@ impl Edge {
             );
         }
         self.end(io);
-        io.provider.abort(self.qp);
+        io.provider.abort(self.link.qp);
     }
 }

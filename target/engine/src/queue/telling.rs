@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nvmeof_target_core::News;
 
-use super::{Edge, Io, of_peer};
+use super::{Io, QueuePair, of_peer};
 use crate::peer_log::PeerLog;
 use crate::reactor::earlier;
 
@@ -13,14 +13,14 @@ use crate::reactor::earlier;
 /// lately: a host can provoke any number of them.
 macro_rules! limited {
     ($level:ident, $edge:expr, $log:expr, $now:expr, $($text:tt)+) => {
-        if let Some(left_out) = $log.ask($edge.peer, $now) {
+        if let Some(left_out) = $log.ask($edge.link.peer, $now) {
             of_peer!($level, $edge, left_out, $($text)+);
         }
     };
 }
 pub(super) use limited;
 
-impl Edge {
+impl QueuePair {
     /// Does what the core wants besides its action.
     pub(super) fn tell(&mut self, news: News, io: &mut Io<'_>) {
         if news.contains(News::REMARK)
@@ -52,8 +52,8 @@ impl Edge {
         now: Duration,
         log: &mut PeerLog,
     ) {
-        if let Some(left_out) = log.ask(self.peer, now) {
-            let (peer, queue) = (self.peer, self.core.qid());
+        if let Some(left_out) = log.ask(self.link.peer, now) {
+            let (peer, queue) = (self.link.peer, self.core.qid());
             tracing::warn!(%peer, queue, left_out, "not connected to a controller: {what}");
         }
     }

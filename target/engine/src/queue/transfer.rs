@@ -8,8 +8,8 @@ use nvmeof_memory::Buf;
 use nvmeof_rdma::Work;
 use nvmeof_target_core::{Remote, Response};
 
-use super::steps::slice;
-use super::{Edge, Io};
+use super::path::slice;
+use super::{Io, QueuePair};
 use crate::tag::Place;
 
 /// The data of one command on their way.
@@ -43,7 +43,7 @@ impl Transfer {
     }
 }
 
-impl Edge {
+impl QueuePair {
     /// Begins to fill `local`: from one place, or from the `pieces` if there are
     /// any.
     pub(super) fn post_read(
@@ -96,7 +96,7 @@ impl Edge {
             response,
         };
         let first = transfer.aim(local);
-        self.transfers.push(transfer);
+        self.rare.transfers.push(transfer);
         first
     }
 
@@ -104,11 +104,11 @@ impl Edge {
     fn push_piece(&mut self, slot: Place, local: Buf, piece: Remote, io: &mut Io<'_>) {
         let remote = slice(piece);
         self.post(slot, Work::Write { local, remote }, io);
-        let last = self.transfers.iter().position(|one| {
+        let last = self.rare.transfers.iter().position(|one| {
             one.slot == slot && one.response.is_some() && one.at == one.pieces.len()
         });
         if let Some(at) = last
-            && let Some(mut response) = self.transfers.swap_remove(at).response
+            && let Some(mut response) = self.rare.transfers.swap_remove(at).response
         {
             // Other answers may have gone out in the meantime.
             self.core.renew(&mut response.cqe);
@@ -119,7 +119,7 @@ impl Edge {
     /// A write ended while some command has several: the next one of its pieces.
     #[cold]
     pub(super) fn written(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
-        let mut all = self.transfers.iter_mut();
+        let mut all = self.rare.transfers.iter_mut();
         let Some(transfer) = all.find(|one| one.slot == slot && one.response.is_some()) else {
             return self.pushed(slot, buf, io);
         };
@@ -136,20 +136,20 @@ impl Edge {
     /// or all its data are here.
     #[cold]
     pub(super) fn read(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
-        let Some(at) = self.transfers.iter().position(|one| one.slot == slot) else {
+        let Some(at) = self.rare.transfers.iter().position(|one| one.slot == slot) else {
             return self.pulled(slot, buf, io);
         };
         let Some(mut buf) = buf else {
             return self.bug("pulled without a buffer", io);
         };
-        let Some(transfer) = self.transfers.get_mut(at) else {
+        let Some(transfer) = self.rare.transfers.get_mut(at) else {
             return;
         };
         if let Some(piece) = transfer.aim(&mut buf) {
             let remote = slice(piece);
             return self.post(slot, Work::Read { local: buf, remote }, io);
         }
-        let view = self.transfers.swap_remove(at).view;
+        let view = self.rare.transfers.swap_remove(at).view;
         let whole = buf.set_view(view);
         debug_assert!(whole.is_ok(), "the view it came with");
         self.pulled(slot, Some(buf), io);

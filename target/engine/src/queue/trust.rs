@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nvmeof_memory::Classes;
 
-use super::Edge;
+use super::QueuePair;
 use super::account::{Holding, KINDS};
 pub(crate) use crate::source::Source;
 
@@ -78,10 +78,10 @@ pub(super) struct Crowd {
     suspect: [Cell<u32>; KINDS],
 }
 
-impl Edge {
+impl QueuePair {
     /// Who it comes from.
     pub(crate) fn source(&self) -> Source {
-        Source::of(self.peer)
+        Source::of(self.link.peer)
     }
 }
 

@@ -12,7 +12,7 @@ use nvmeof_wire::Sqe;
 use nvmeof_wire::opcode::{admin, io as nvm};
 
 use super::slots::Lent;
-use super::{Capsule, Edge, Io, of_peer};
+use super::{Capsule, Io, QueuePair, of_peer};
 use crate::tag::Place;
 
 /// A command that takes longer is reported.
@@ -50,7 +50,7 @@ impl fmt::Display for WaitsFor {
     }
 }
 
-impl Edge {
+impl QueuePair {
     /// Reports commands that have been outstanding for longer than [`LONGEST`] since
     /// the queue was `looked` at last. Returns how many.
     pub(crate) fn report_stalled(&self, looked: Duration, io: &mut Io<'_>) -> u64 {
@@ -69,7 +69,11 @@ impl Edge {
                 Some(slot),
             ))
         });
-        let unbegun = self.waiting.iter().filter(|capsule| crossed(capsule.came));
+        let unbegun = self
+            .arrivals
+            .waiting
+            .iter()
+            .filter(|capsule| crossed(capsule.came));
         let unbegun = unbegun.filter_map(|Capsule { buf, len, .. }| {
             let sqe = Sqe::in_capsule(buf.get(..*len)?)?;
             Some((sqe.cid.get(), sqe.nsid.get(), sqe.opcode, None))

@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 use super::sizes::ADMIN_CAPSULE;
 use super::{LOOK_AFTER, Listening, Reactor, earlier};
 use crate::peer_log::PeerLog;
-use crate::queue::{Edge, FIRST, Link, SENDS_PER_COMMAND, Source};
+use crate::queue::{FIRST, Link, QueuePair, SENDS_PER_COMMAND, Source};
 use crate::storage::Storage;
 use crate::tag::Place;
 use crate::zone::port_address;
@@ -168,7 +168,7 @@ impl<S: Storage> Reactor<S> {
         let link = link_of(provider, request, capsule_len, config.reads_out);
         let place = self
             .queues
-            .insert(|place| Edge::new(place, link, core, seat));
+            .insert(|place| QueuePair::new(place, link, core, seat));
         let Some(place) = place else {
             let _ = at.reject(qp, &PrivateData::empty());
             return;

@@ -130,7 +130,7 @@ impl<S: Storage> Reactor<S> {
     pub(super) fn each_queue(
         &mut self,
         now: Duration,
-        mut act: impl FnMut(&mut crate::queue::Edge, &mut crate::queue::Io<'_>),
+        mut act: impl FnMut(&mut crate::queue::QueuePair, &mut crate::queue::Io<'_>),
     ) {
         for place in self.queues.places() {
             self.with_queue(place, now, &mut act);

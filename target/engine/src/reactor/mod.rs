@@ -32,7 +32,7 @@ use crate::counters::Counters;
 use crate::failures::Failures;
 use crate::mailbox::{Mail, Mailbox};
 use crate::peer_log::PeerLog;
-use crate::queue::{Accounts, Edge, Io, Receives, Seconds, SharedQueues};
+use crate::queue::{Accounts, Io, QueuePair, Receives, Seconds, SharedQueues};
 use crate::stock::Stock;
 use crate::storage::{Storage, StorageError};
 use crate::tag::{NOWHERE, Place, Tag};
@@ -477,11 +477,17 @@ impl<S: Storage> Reactor<S> {
 
     fn end(&mut self, provider: usize, qp: QpId, now: Duration) {
         if let Some(place) = self.queues.place(provider, qp) {
-            self.with_queue(place, now, Edge::end);
+            self.with_queue(place, now, QueuePair::end);
         }
     }
 
-    fn closed(&mut self, provider: usize, mut edge: Edge, reason: &CloseReason, now: Duration) {
+    fn closed(
+        &mut self,
+        provider: usize,
+        mut edge: QueuePair,
+        reason: &CloseReason,
+        now: Duration,
+    ) {
         let receives = std::mem::replace(&mut edge.receives, Receives::Own);
         self.shared.leave(&receives);
         self.locked.waiting.forget(&edge);
@@ -534,9 +540,9 @@ impl<S: Storage> Reactor<S> {
         &mut self,
         place: Place,
         now: Duration,
-        act: impl FnOnce(&mut Edge, &mut Io<'_>) -> T,
+        act: impl FnOnce(&mut QueuePair, &mut Io<'_>) -> T,
     ) -> Option<T> {
-        let provider = self.queues.get(place)?.provider;
+        let provider = self.queues.get(place)?.link.provider;
         let (queues, mut io) = self.split(provider, now)?;
         Some(act(queues.get(place)?, &mut io))
     }

@@ -115,7 +115,7 @@ impl<S: Storage> Reactor<S> {
                 provider.unlisten(listener);
             }
             self.each_queue(now, |edge, io| {
-                if edge.provider != provider || edge.listener != listener {
+                if edge.link.provider != provider || edge.link.listener != listener {
                     return;
                 }
                 lost.extend(edge.lost(Why::PortRemoved));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nvmeof_rdma::{Lightened, QpId};
 use nvmeof_target_core::RangeLock;
 
-use crate::queue::{Edge, Left, Lingering};
+use crate::queue::{Left, Lingering, QueuePair};
 use crate::tag::Place;
 
 /// Queue pairs by place and by the provider's name for them.
@@ -23,7 +23,7 @@ pub(super) struct Queues {
 #[derive(Default)]
 struct Entry {
     generation: u16,
-    edge: Option<Edge>,
+    edge: Option<QueuePair>,
     /// Says of an admin queue that little is sent over it.
     lightened: Option<Lightened>,
     /// Operations that disks still have of the last user of the place. Until
@@ -46,7 +46,7 @@ impl Entry {
 impl Queues {
     /// Adds what `make` makes of the place given to it. `None` when there are
     /// as many as places can name.
-    pub(super) fn insert(&mut self, make: impl FnOnce(Place) -> Edge) -> Option<Place> {
+    pub(super) fn insert(&mut self, make: impl FnOnce(Place) -> QueuePair) -> Option<Place> {
         let index = match self.free.pop_front() {
             Some(index) => index,
             None => {
@@ -59,12 +59,12 @@ impl Queues {
         let generation = entry.generation;
         let place = Place { index, generation };
         let edge = make(place);
-        self.by_qp.insert((edge.provider, edge.qp), place);
+        self.by_qp.insert((edge.link.provider, edge.link.qp), place);
         entry.edge = Some(edge);
         Some(place)
     }
 
-    pub(super) fn get(&mut self, place: Place) -> Option<&mut Edge> {
+    pub(super) fn get(&mut self, place: Place) -> Option<&mut QueuePair> {
         let entry = self.entries.get_mut(usize::from(place.index))?;
         if entry.generation != place.generation {
             return None;
@@ -85,7 +85,7 @@ impl Queues {
         self.by_qp.get(&(provider, qp)).copied()
     }
 
-    pub(super) fn remove(&mut self, provider: usize, qp: QpId) -> Option<Edge> {
+    pub(super) fn remove(&mut self, provider: usize, qp: QpId) -> Option<QueuePair> {
         let place = self.by_qp.remove(&(provider, qp))?;
         let entry = self.entries.get_mut(usize::from(place.index))?;
         let mut edge = entry.edge.take()?;
@@ -149,7 +149,12 @@ impl Queues {
     }
 
     /// Those that are there, and what disks have of those that are gone.
-    pub(super) fn all(&self) -> (impl Iterator<Item = &Edge>, impl Iterator<Item = &Left>) {
+    pub(super) fn all(
+        &self,
+    ) -> (
+        impl Iterator<Item = &QueuePair>,
+        impl Iterator<Item = &Left>,
+    ) {
         let edges = self.entries.iter().filter_map(|entry| entry.edge.as_ref());
         let left = self.entries.iter().filter_map(|entry| entry.left.as_ref());
         (edges, left)

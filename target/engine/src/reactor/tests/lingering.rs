@@ -121,7 +121,7 @@ fn a_queue_whose_connection_ends_begins_nothing_more() {
     let now = bench.net.now();
     for place in bench.reactor.queues.places() {
         let edge = bench.reactor.queues.get(place);
-        let qp = edge.map(|edge| edge.qp).unwrap();
+        let qp = edge.map(|edge| edge.link.qp).unwrap();
         bench.reactor.handle(0, Event::Ending { qp }, now);
     }
     assert!(!locks.is_idle());
@@ -149,7 +149,7 @@ fn when_an_admin_queue_ends_its_io_queues_begin_nothing_more() {
     let now = bench.net.now();
     for place in bench.reactor.queues.places() {
         let edge = bench.reactor.queues.get(place);
-        if let Some(qp) = edge.filter(|edge| edge.is_admin()).map(|edge| edge.qp) {
+        if let Some(qp) = edge.filter(|edge| edge.is_admin()).map(|edge| edge.link.qp) {
             bench.reactor.handle(0, Event::Ending { qp }, now);
         }
     }

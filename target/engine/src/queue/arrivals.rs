@@ -4,27 +4,31 @@
 //! or several I/O queues of one: a command waits for some of each of the others then,
 //! not for all that another sent over however many queues.
 
-use super::{Capsule, Edge, Io, State};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use nvmeof_target_core::Response;
+
+use super::{Capsule, Io, QueuePair, State};
+
+/// What came to one queue pair and was not begun.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals {
+    /// Capsules that came while no slot was free, or while it was the turn of others.
+    pub(super) waiting: VecDeque<Capsule>,
+    /// Responses to commands that were held, which wait for a slot.
+    pub(super) responses: VecDeque<Response>,
+    /// Whether the reactor is to have the queue begin commands that wait.
+    is_due: bool,
+    /// When a Keep Alive was last begun although it was not its host's turn.
+    kept_alive: Option<Duration>,
+}
 
 /// Commands that one queue begins when it is its host's turn: few, so that others do
 /// not wait, but more than one, which would cost each of them a turn of its own.
 const TOGETHER: usize = 4;
 
-impl Edge {
-    /// Whether a command that comes now has to wait for its host's turn. Those of who
-    /// did not say yet who it is do not: few connections are there without a Connect,
-    /// each with one command. All others do, also those that enable a controller:
-    /// admin queues can carry a flood as any other.
-    #[inline]
-    pub(super) fn takes_turns(&self, io: &mut Io<'_>) -> bool {
-        if self.account.is_none() {
-            return false;
-        }
-        let all_begun = *io.at_once == 0;
-        *io.at_once = io.at_once.saturating_sub(1);
-        all_begun
-    }
-
+impl QueuePair {
     /// A command came whose turn it is not, or that finds others before it: its host was
     /// heard by it, whenever it is begun. A Keep Alive is answered at once where it is
     /// the next: its host takes us for dead that waits too long for that. One of a
@@ -33,19 +37,23 @@ impl Edge {
     pub(super) fn put_off(&mut self, capsule: Capsule, io: &mut Io<'_>) {
         let bytes = capsule.buf.get(..capsule.len).unwrap_or_default();
         let is_next = self.state == State::Open && self.begins_at_once();
-        if self.core.hear_command(io.now, bytes) && is_next && self.kept_alive != Some(io.now) {
-            self.kept_alive = Some(io.now);
+        if self.core.hear_command(io.now, bytes)
+            && is_next
+            && self.arrivals.kept_alive != Some(io.now)
+        {
+            self.arrivals.kept_alive = Some(io.now);
             self.begin(capsule, io);
         } else {
-            self.waiting.push_back(capsule);
+            self.arrivals.waiting.push_back(capsule);
         }
     }
 
     /// Whether what waits has to wait for its host's turn, which it gets.
     pub(super) fn waits_for_turn(&mut self, io: &mut Io<'_>) -> bool {
-        let waits = !self.waiting.is_empty() && (self.due || self.takes_turns(io));
-        if waits && !self.due {
-            self.due = true;
+        let waits =
+            !self.arrivals.waiting.is_empty() && (self.arrivals.is_due || self.takes_turns(io));
+        if waits && !self.arrivals.is_due {
+            self.arrivals.is_due = true;
             io.due.push(self.host(), self.place);
         }
         waits
@@ -53,13 +61,13 @@ impl Edge {
 
     /// It is this queue's turn to begin what waits. Returns how many commands it began.
     pub(crate) fn begin_due(&mut self, io: &mut Io<'_>) -> usize {
-        self.due = false;
+        self.arrivals.is_due = false;
         let mut begun = 0;
         while begun < TOGETHER
             && self.state == State::Open
-            && self.parked.is_empty()
+            && self.arrivals.responses.is_empty()
             && !self.slots.is_full()
-            && let Some(capsule) = self.waiting.pop_front()
+            && let Some(capsule) = self.arrivals.waiting.pop_front()
         {
             self.begin(capsule, io);
             begun += 1;

@@ -1,0 +1,79 @@
+//! Commands that wait for a buffer: each queue has its turn with the reactor's pool.
+
+use std::collections::VecDeque;
+
+use nvmeof_target_core::Limit;
+
+use super::account::{Account, Provided, provide};
+use super::slots::Lacks;
+use super::{Io, QueuePair, State};
+use crate::tag::Place;
+
+/// Those of one queue pair.
+#[derive(Debug, Default)]
+pub(super) struct Awaiting {
+    /// In order.
+    pub(super) commands: VecDeque<Place>,
+    /// Whether the reactor knows that there are any.
+    pub(super) is_listed: bool,
+    /// The limit that the first of them waits for, once that was counted.
+    pub(super) full: Option<Limit>,
+}
+
+impl QueuePair {
+    /// It is this queue's turn: there may be a buffer for the command of it
+    /// that waits longest. False when there is not.
+    pub(crate) fn feed(&mut self, io: &mut Io<'_>) -> bool {
+        self.awaiting.is_listed = false;
+        if self.state == State::Closing {
+            self.awaiting.commands.clear();
+        }
+        let fed = self.feed_first(io);
+        self.list(io);
+        fed
+    }
+
+    fn feed_first(&mut self, io: &mut Io<'_>) -> bool {
+        let Some(slot) = self.awaiting.commands.front().copied() else {
+            return false;
+        };
+        if let Some(job) = self.slots.get(slot)
+            && let Some(action) = job.hungry.take()
+        {
+            let lacks = job.lacks(&action);
+            let account = self.account.as_ref();
+            let mut provided = provide(job, lacks, account, io);
+            if provided != Provided::Yes && lacks.both() {
+                // One at a time: those that take one each would go before it for ever.
+                let first = Lacks {
+                    spare: None,
+                    ..lacks
+                };
+                provided = provide(job, first, account, io);
+            }
+            if provided != Provided::Yes {
+                job.hungry = Some(action);
+                self.note_full(provided, io);
+                self.note_shortage(provided, lacks, io);
+                return false;
+            }
+            self.awaiting.full = None;
+            self.note_shortage(provided, lacks, io);
+            self.awaiting.commands.pop_front();
+            self.perform(slot, action, io);
+            self.settle(io);
+        } else {
+            self.awaiting.commands.pop_front();
+        }
+        true
+    }
+
+    /// Has the reactor give this queue its turn.
+    pub(super) fn list(&mut self, io: &mut Io<'_>) {
+        if !self.awaiting.is_listed && !self.awaiting.commands.is_empty() {
+            self.awaiting.is_listed = true;
+            let is_suspect = self.account.as_ref().is_some_and(Account::is_suspect);
+            io.hungry.push(self.host(), self.place, is_suspect);
+        }
+    }
+}

@@ -1,0 +1,639 @@
+//! The way of a command, from its capsule to its response, in the order in which it
+//! happens: a read gets a buffer, fills it from its backing store and writes it to the
+//! host; a write gets a buffer, reads its data from the host and gives it to its backing
+//! store. What the core decides between these steps is an [`Action`].
+//!
+//! What is rare stands elsewhere: lists of places in the host's memory (`transfer`),
+//! fused pairs (`fused`), Connect (`room`), Abort (`abort`), memory that is shared with
+//! the host (`in_place`).
+
+use nvmeof_backend::{Done, Refused, Request as DiskRequest, Why};
+use nvmeof_memory::Buf;
+use nvmeof_rdma::{
+    Answer, Completion, Inline, PostError, Provider, Received, RemoteKey, RemoteSlice,
+    Tag as RdmaTag, Work, WorkKind,
+};
+use nvmeof_target_core::{Action, Data, Event, Executed, IoKind, IoOp, Remote, Response};
+
+use super::account::{Provided, provide};
+use super::disk::{bytes_of, data_of, difference, lend};
+use super::slots::{Job, Lacks, Lent};
+use super::{Capsule, Io, QueuePair, RECEIVE, SharedQueues, State, in_place};
+use crate::tag::{Place, Tag};
+
+impl QueuePair {
+    /// A receive came back.
+    #[inline]
+    pub(crate) fn received(&mut self, received: Received, io: &mut Io<'_>) {
+        let Received {
+            buf, len, outcome, ..
+        } = received;
+        // After a failure the provider says that the queue pair is closed.
+        if !outcome.is_success() || self.state == State::Closing {
+            return self.received_nothing(buf, io);
+        }
+        let came = io.now;
+        let capsule = Capsule { buf, len, came };
+        if let Err(why) = self.receives.draw(io.shared) {
+            self.arrivals.waiting.push_back(capsule);
+            return self.abandon(&why, io);
+        }
+        // Almost always nothing waits.
+        if self.state == State::Open && self.begins_at_once() && !self.takes_turns(io) {
+            self.begin(capsule, io);
+        } else {
+            self.put_off(capsule, io);
+        }
+        self.settle(io);
+    }
+
+    /// Whether a command that comes now has to wait for its host's turn. Those of who
+    /// did not say yet who it is do not: few connections are there without a Connect,
+    /// each with one command. All others do, also those that enable a controller:
+    /// admin queues can carry a flood as any other.
+    #[inline]
+    pub(super) fn takes_turns(&self, io: &mut Io<'_>) -> bool {
+        if self.account.is_none() {
+            return false;
+        }
+        let all_begun = *io.at_once == 0;
+        *io.at_once = io.at_once.saturating_sub(1);
+        all_begun
+    }
+
+    /// Whether a command that comes now is the next to be begun.
+    pub(super) fn begins_at_once(&self) -> bool {
+        self.arrivals.waiting.is_empty()
+            && self.arrivals.responses.is_empty()
+            && !self.slots.is_full()
+    }
+
+    pub(super) fn begin(&mut self, capsule: Capsule, io: &mut Io<'_>) {
+        let Capsule { buf, len, .. } = capsule;
+        let room = self.make_room(io);
+        let Some((slot, job)) = self.slots.take() else {
+            return self.bug("a command was begun without a slot", io);
+        };
+        let bytes = buf.get(..len).unwrap_or_default();
+        job.began = io.now;
+        let action = self.core.begin(io.now, bytes, &mut job.request);
+        if let (Action::Execute(op), Data::Capsule(range)) = (&action, job.request.data()) {
+            let alignment = io.storage.buffer_alignment(op.disk);
+            let start = buf.addr().wrapping_add(range.start as u64);
+            job.misaligned = !in_place::is_aligned(start, alignment);
+        }
+        let fusing = job.request.is_fusing();
+        job.capsule = Some(buf);
+        self.take_room(room, io);
+        if fusing || !self.rare.pairs.is_empty() {
+            self.begin_beside_pairs(slot, fusing, io);
+        }
+        self.perform(slot, action, io);
+    }
+
+    /// Does what the core says, until something has to be waited for.
+    pub(super) fn perform(&mut self, slot: Place, mut action: Action, io: &mut Io<'_>) {
+        loop {
+            action = match action {
+                Action::Respond(response) => return self.respond(slot, &response, io),
+                Action::Execute(mut op) => {
+                    let has = self.read_in_place(slot, &op, io);
+                    if !has && !self.has_buffers(slot, &action, io) {
+                        return self.wait(slot, action);
+                    }
+                    match self.execute(slot, &mut op, io) {
+                        Some(next) => next,
+                        None => return,
+                    }
+                }
+                Action::Pull { remote, .. } if !self.core.is_connected() => {
+                    return self.pull_connect(slot, remote, io);
+                }
+                Action::Pull { remote, .. } => {
+                    if let Some(next) = self.write_in_place(slot, io) {
+                        next
+                    // A buffer that waits for its read is of no use to anybody:
+                    // first the read, then the buffer.
+                    } else if self.has_read(slot) && self.has_buffers(slot, &action, io) {
+                        return self.pull(slot, remote, io);
+                    } else {
+                        return self.wait(slot, action);
+                    }
+                }
+                Action::PullBehind { remote } if self.has_read(slot) => {
+                    return self.pull_behind(slot, remote, io);
+                }
+                Action::PullBehind { .. } => return self.wait(slot, action),
+                Action::Fuse => match self.fuse(slot, io) {
+                    Some(next) => next,
+                    None => return,
+                },
+                Action::Produce { .. } => {
+                    if !self.has_buffers(slot, &action, io) {
+                        return self.wait(slot, action);
+                    }
+                    let Some(job) = self.slots.get(slot) else {
+                        return;
+                    };
+                    let Some(data) = job.data.get_mut() else {
+                        return self.bug("no buffer to produce into", io);
+                    };
+                    self.core.step(io.now, &mut job.request, Event::Room(data))
+                }
+                Action::Keep(keeping) => return self.keep(slot, keeping, io),
+                Action::Hold => return self.hold(slot, io),
+                Action::Close(cause) => return self.close(&cause, io),
+            };
+        }
+    }
+
+    /// Whether there is an RDMA Read that the command may begin; if not, it is its
+    /// turn when there is one.
+    fn has_read(&mut self, slot: Place) -> bool {
+        let Some(job) = self.slots.get(slot) else {
+            return true;
+        };
+        if !job.reads {
+            let Some(left) = self.reads.left.checked_sub(1) else {
+                self.reads.waiting.push_back(slot);
+                return false;
+            };
+            self.reads.left = left;
+            job.reads = true;
+        }
+        true
+    }
+
+    /// Whether there are the buffers that `action` needs; if not, it is its turn when
+    /// there are.
+    #[inline]
+    fn has_buffers(&mut self, slot: Place, action: &Action, io: &mut Io<'_>) -> bool {
+        let Some(job) = self.slots.get(slot) else {
+            return true;
+        };
+        let lacks = job.lacks(action);
+        if lacks == Lacks::NOTHING {
+            return true;
+        }
+        if lacks.data.is_none()
+            && let Some(len) = job.lacks_second(lacks)
+        {
+            return self.has_second(slot, len, io);
+        }
+        // Whoever came first gets the next buffer.
+        let first = io.hungry.is_empty() && self.awaiting.commands.is_empty();
+        let provided = match first {
+            true => provide(job, lacks, self.account.as_ref(), io),
+            false => Provided::NotNow,
+        };
+        if provided == Provided::Yes {
+            return true;
+        }
+        // A Copy between two pieces holds the buffer with its list of sources. Those
+        // before it may wait for one of that kind, so it goes before them.
+        let holds_one = lacks.spare.is_some() && !job.data.is_none();
+        self.note_full(provided, io);
+        match holds_one {
+            true => self.awaiting.commands.push_front(slot),
+            false => self.awaiting.commands.push_back(slot),
+        }
+        self.list(io);
+        false
+    }
+
+    /// `action` has to wait for what it has no part of yet.
+    #[cold]
+    fn wait(&mut self, slot: Place, action: Action) {
+        if let Some(job) = self.slots.get(slot) {
+            job.hungry = Some(action);
+        }
+    }
+
+    pub(super) fn pull(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
+        let local = self.slots.get(slot).and_then(|job| {
+            job.on_wire = Some(io.now);
+            Some((job.data.lend()?, job.pieces()))
+        });
+        let Some((local, pieces)) = local else {
+            return self.bug("no buffer to pull into", io);
+        };
+        self.post_read(slot, local, remote, pieces, io);
+    }
+
+    /// A send, write or read came back.
+    #[inline]
+    pub(crate) fn completed(&mut self, completion: Completion, io: &mut Io<'_>) {
+        let slot = Tag::from_bits(completion.tag.0).slot;
+        if !completion.outcome.is_success() || self.state == State::Closing {
+            return self.returned(slot, completion.buf.is_some());
+        }
+        match completion.kind {
+            WorkKind::Send => {
+                self.answered(slot, io);
+                let account = self.account.as_ref();
+                self.slots.answered(slot, account, completion.buf.is_some());
+                io.buffers.put_back(completion.buf);
+            }
+            WorkKind::Write if self.rare.transfers.is_empty() => {
+                self.pushed(slot, completion.buf, io)
+            }
+            WorkKind::Write => self.written(slot, completion.buf, io),
+            WorkKind::Read if self.rare.transfers.is_empty() => {
+                self.pulled(slot, completion.buf, io)
+            }
+            WorkKind::Read => self.read(slot, completion.buf, io),
+        }
+        self.settle(io);
+    }
+
+    /// The data of a command are here.
+    pub(super) fn pulled(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
+        self.go_on_pulled(slot, buf, io);
+        self.pull_more(io);
+    }
+
+    fn go_on_pulled(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
+        let room = self.make_room(io);
+        let Some(job) = self.slots.get(slot) else {
+            return;
+        };
+        job.on_wire = None;
+        if std::mem::take(&mut job.reads) {
+            self.reads.left += 1;
+        }
+        let place = match std::mem::take(&mut job.lent) {
+            Lent::Capsule => {
+                job.capsule = buf;
+                job.capsule.as_mut()
+            }
+            _ => {
+                job.data.arrived(self.account.as_ref());
+                job.data.restore(buf)
+            }
+        };
+        let Some(data) = place else {
+            return self.bug("pulled without a buffer", io);
+        };
+        if job.request.is_fusing() {
+            data.reset_view();
+        }
+        let action = self
+            .core
+            .step(io.now, &mut job.request, Event::Pulled(data));
+        self.take_room(room, io);
+        self.perform(slot, action, io);
+    }
+
+    /// A read ended: the next one may begin.
+    pub(super) fn pull_more(&mut self, io: &mut Io<'_>) {
+        while self.reads.left > 0
+            && !self.is_closing()
+            && let Some(slot) = self.reads.waiting.pop_front()
+        {
+            if let Some(action) = self.slots.get(slot).and_then(|job| job.hungry.take()) {
+                self.perform(slot, action, io);
+            }
+        }
+    }
+
+    /// Runs `op` on its disk. Gives the next action when it ended at once.
+    #[inline]
+    pub(super) fn execute(
+        &mut self,
+        slot: Place,
+        op: &mut IoOp,
+        io: &mut Io<'_>,
+    ) -> Option<Action> {
+        if op.kind == IoKind::Flush {
+            self.flush_came(slot);
+        }
+        let risk = self.risk_of(op, io);
+        // Almost never is anything locked.
+        if op.kind != IoKind::Read
+            && !(io.locks.is_idle() && self.rare.pairs.is_empty())
+            && self.is_locked_out(slot, op, io)
+        {
+            return None;
+        }
+        if op.kind == IoKind::Settle {
+            self.quiesce(slot, op, io);
+            return None;
+        }
+        if op.kind == IoKind::FlushOwn && !self.is_unflushed(op.disk, io) {
+            return self.step_executed(slot, Executed::Ok, None, io);
+        }
+        let queue = self.place;
+        let tag = Tag { queue, slot }.to_bits();
+        let job = self.slots.get(slot)?;
+        job.risk = risk;
+        let Some(lent) = lend(job, op) else {
+            self.bug("a disk operation without its buffer", io);
+            return None;
+        };
+        let request = DiskRequest { tag, op: lent };
+        // What waits longer goes first.
+        if io.backlog.waits_for(op.disk) {
+            self.on_disk += 1;
+            io.backlog.push(self.host(), op.disk, request);
+            return None;
+        }
+        match io.storage.submit(op.disk, request) {
+            Ok(Some(Done { buf, result, .. })) => {
+                let outcome = match result {
+                    Ok(()) => Executed::Ok,
+                    Err(error) => self.failure_of(&error, Some(op.disk), slot, io),
+                };
+                self.step_executed(slot, outcome, buf, io)
+            }
+            Ok(None) => {
+                self.on_disk += 1;
+                None
+            }
+            Err(Refused {
+                why: Why::Full,
+                back,
+            }) => {
+                self.on_disk += 1;
+                io.backlog.push(self.host(), op.disk, back);
+                None
+            }
+            Err(Refused {
+                why: Why::NotOpen,
+                back,
+            }) => {
+                self.tell_not_open(op.disk, io);
+                self.step_executed(slot, Executed::Failed, back.op.into_buf(), io)
+            }
+        }
+    }
+
+    /// A disk operation ended.
+    pub(crate) fn executed(&mut self, slot: Place, done: Done, io: &mut Io<'_>) {
+        self.on_disk = self.on_disk.saturating_sub(1);
+        self.rare.lingering.is_over(slot);
+        let outcome = match &done.result {
+            Ok(()) => Executed::Ok,
+            Err(error) => {
+                let job = self.slots.get(slot);
+                let disk = job.and_then(|job| job.request.disk());
+                self.failure_of(error, disk, slot, io)
+            }
+        };
+        if self.state == State::Closing {
+            // The disk has nothing of it any more.
+            self.free(slot);
+            return;
+        }
+        if let Some(action) = self.step_executed(slot, outcome, done.buf, io) {
+            self.perform(slot, action, io);
+        }
+        self.settle(io);
+    }
+
+    #[inline]
+    fn step_executed(
+        &mut self,
+        slot: Place,
+        mut outcome: Executed,
+        buf: Option<Buf>,
+        io: &mut Io<'_>,
+    ) -> Option<Action> {
+        if buf.is_none() {
+            outcome = self.flushed(slot, outcome, io);
+        }
+        let mut job = self.slots.get(slot)?;
+        if outcome == Executed::Ok
+            && let Some(risk) = job.risk.take()
+        {
+            self.wrote(risk, io);
+            job = self.slots.get(slot)?;
+        }
+        let account = self.account.as_ref();
+        let lent = job.lent;
+        if let Some(on_disk) = job.take_back(buf, account)
+            && outcome == Executed::Ok
+            && let Some(differs) = difference(data_of(job), &on_disk)
+        {
+            outcome = Executed::Miscompare;
+            self.core.failed_after(&mut job.request, differs);
+        }
+        let Job {
+            request,
+            capsule,
+            data,
+            ..
+        } = &mut *job;
+        let data = match lent {
+            // What the disk read or wrote whole is nothing that the core looks at.
+            Lent::Data | Lent::Capsule => &[],
+            _ => bytes_of(request.data(), capsule.as_deref(), data.get()),
+        };
+        // The core keeps the request while it looks at the data beside it.
+        let event = Event::Executed { outcome, data };
+        let action = self.core.step(io.now, request, event);
+        if lent == Lent::Piece
+            && !(io.hungry.is_empty() && self.awaiting.commands.is_empty() && io.seconds.is_empty())
+        {
+            job.pause(&action, account);
+        }
+        Some(action)
+    }
+
+    /// Answers a command.
+    pub(super) fn respond(&mut self, slot: Place, response: &Response, io: &mut Io<'_>) {
+        self.give(slot, response, true, io);
+    }
+
+    /// Sends an answer; `counted` is not one to a command that was held. The
+    /// receive is posted again before it goes out, since with the answer the
+    /// host may send its next command.
+    pub(super) fn give(
+        &mut self,
+        slot: Place,
+        response: &Response,
+        counted: bool,
+        io: &mut Io<'_>,
+    ) {
+        let account = self.account.as_ref();
+        let Some(job) = self.slots.get(slot) else {
+            return;
+        };
+        if counted {
+            let took = io.now.saturating_sub(job.began);
+            self.core.count(&job.request, response, took);
+        }
+        drop(job.spare.end(account));
+        job.on_wire = Some(io.now);
+        let pieces = job.pieces();
+        let capsule = job.capsule.take();
+        // Data that go to the host count until it has them.
+        let data = match response.push {
+            Some(_) => {
+                job.lent = Lent::Data;
+                job.data.lend()
+            }
+            None => job.data.end(account),
+        };
+        self.receive_again(capsule, io);
+        // The host's own memory holds its data already; before the answer it is
+        // let go, and so it is when nothing came of the command.
+        let data = data.filter(|data| !data.is_lent());
+        match (response.push, data) {
+            (Some(_), Some(local)) if !pieces.is_empty() => {
+                self.push_pieces(slot, local, pieces, *response, io);
+            }
+            (Some(remote), Some(local)) => {
+                let answer = Answer {
+                    local,
+                    remote: slice(remote),
+                    head: head_of(response),
+                    invalidate: response.invalidate.map(RemoteKey),
+                };
+                let tag = self.tag(slot);
+                let posted = io.provider.post_answer(self.link.qp, tag, answer);
+                self.sent(slot, response, posted, io);
+            }
+            (_, data) => {
+                io.buffers.put_back(data);
+                self.send(slot, response, io);
+            }
+        }
+    }
+
+    /// Sends the answer: its data are on their way.
+    pub(super) fn send(&mut self, slot: Place, response: &Response, io: &mut Io<'_>) {
+        let send = Work::Send {
+            head: head_of(response),
+            body: None,
+            invalidate: response.invalidate.map(RemoteKey),
+            solicited: false,
+        };
+        let posted = io.provider.post(self.link.qp, self.tag(slot), send);
+        self.sent(slot, response, posted.map_err(|refused| refused.why), io);
+    }
+
+    fn sent(
+        &mut self,
+        slot: Place,
+        response: &Response,
+        posted: Result<(), PostError>,
+        io: &mut Io<'_>,
+    ) {
+        if let Err(why) = posted
+            && why != PostError::Closed
+        {
+            self.refused(&why, io);
+        }
+        if !self.rare.pairs.is_empty() {
+            self.half_answered(slot, response.cqe.status().is_success(), io);
+        }
+    }
+
+    pub(super) fn receive_again(&mut self, capsule: Option<Buf>, io: &mut Io<'_>) {
+        if let Some(buf) = capsule {
+            self.receives.give_back(io.shared);
+            self.post_again(buf, io);
+        }
+    }
+
+    /// Posts a buffer that a receive had.
+    #[inline]
+    pub(super) fn post_again(&mut self, buf: Buf, io: &mut Io<'_>) {
+        if let Err(why) = self.post_recv(buf, io.provider, io.shared)
+            && why != PostError::Closed
+        {
+            self.refused(&why, io);
+        }
+    }
+
+    /// Gives a buffer to the provider for the next command.
+    // With each answer: it is short.
+    #[inline(always)]
+    pub(crate) fn post_recv(
+        &mut self,
+        mut buf: Buf,
+        provider: &mut dyn Provider,
+        shared: &mut SharedQueues,
+    ) -> Result<(), PostError> {
+        if buf.set_len(self.link.capsule_len).is_err() {
+            return Err(PostError::TooLong {
+                len: self.link.capsule_len,
+                max: buf.capacity(),
+            });
+        }
+        let (qp, tag) = (self.link.qp, self.tag(RECEIVE));
+        self.receives.post(buf, provider, shared, |provider, buf| {
+            let posted = provider.post_recv(qp, tag, buf);
+            posted.map_err(|refused| refused.why)
+        })
+    }
+
+    /// The host has the data of the command in `slot`.
+    pub(super) fn pushed(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
+        io.buffers.put_back(buf);
+        if let Some(job) = self.slots.get(slot) {
+            job.data.sent(self.account.as_ref());
+        }
+    }
+
+    /// Begins what waits for a slot, and does what the core wants besides.
+    #[inline]
+    pub(super) fn settle(&mut self, io: &mut Io<'_>) {
+        let nothing = self.state == State::Open
+            && self.arrivals.waiting.is_empty()
+            && self.arrivals.responses.is_empty()
+            && !self.core.has_news();
+        if !nothing {
+            self.settle_all(io);
+        }
+    }
+
+    fn settle_all(&mut self, io: &mut Io<'_>) {
+        while self.state != State::Closing && !self.slots.is_full() {
+            if let Some(response) = self.arrivals.responses.pop_front() {
+                self.answer_held(&response, io);
+            } else if self.state == State::Open
+                && !self.waits_for_turn(io)
+                && let Some(capsule) = self.arrivals.waiting.pop_front()
+            {
+                self.begin(capsule, io);
+            } else {
+                break;
+            }
+        }
+        let news = self.core.take_news();
+        if !news.is_empty() {
+            self.tell(news, io);
+        }
+        if self.state == State::Draining && self.slots.in_use() == 0 && !self.core.is_needed() {
+            self.shut(io);
+        }
+    }
+
+    pub(super) fn post(&mut self, slot: Place, work: Work, io: &mut Io<'_>) {
+        let tag = self.tag(slot);
+        if let Err(refused) = io.provider.post(self.link.qp, tag, work)
+            && refused.why != PostError::Closed
+        {
+            self.refused(&refused.why, io);
+        }
+    }
+
+    pub(super) fn tag(&self, slot: Place) -> RdmaTag {
+        let queue = self.place;
+        RdmaTag(Tag { queue, slot }.to_bits())
+    }
+}
+
+/// The message that an answer is.
+fn head_of(response: &Response) -> Inline {
+    Inline::of(response.cqe.to_bytes())
+}
+
+pub(super) fn slice(remote: Remote) -> RemoteSlice {
+    RemoteSlice {
+        key: RemoteKey(remote.key),
+        addr: remote.addr,
+        len: remote.len,
+    }
+}
