@@ -35,7 +35,7 @@ pub use address::{
 };
 pub use error::{CloseReason, ConnectError, ExposeError, Fault, ListenError, PostError, Refused};
 pub use event::{Completion, ConnectRequest, Event, Received};
-pub use explain::explain;
+pub use explain::{describe, explain};
 pub use inline::{Bytes, Inline, PrivateData, TooLong};
 pub use key::{RemoteKey, RemoteSlice, Rights};
 pub use params::{Limits, QpConfig, SharedReceives};

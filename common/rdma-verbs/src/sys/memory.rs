@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nvmeof_memory::Region;
-use nvmeof_rdma::Rights;
+use nvmeof_rdma::{Rights, explain};
 
 use super::raw::{ibv_access_flags, ibv_mr, ibv_mw, ibv_mw_type, ibv_pd};
 use super::{Context, check, last_error};
@@ -212,6 +212,7 @@ impl MemoryRegion {
         // SAFETY: nothing of this side names it any more.
         let result = unsafe { (self.pd.context().functions().ibv_dereg_mr)(self.raw()) };
         unless_gone(result).inspect_err(|error| {
+            let error = explain(error);
             tracing::error!("memory stays registered for good: {error}");
             std::mem::forget((self.region.clone(), Arc::clone(&self.pd)));
         })
@@ -323,6 +324,7 @@ impl MemoryWindow {
         // SAFETY: allocated by the same context.
         let result = unsafe { dealloc(self.raw()) };
         unless_gone(result).inspect_err(|error| {
+            let error = explain(error);
             tracing::error!("a memory window stays for good: {error}");
             std::mem::forget(Arc::clone(&self.pd));
         })
