@@ -156,9 +156,7 @@ impl Edge {
         // The core keeps the request while it looks at the data beside it.
         let event = Event::Executed { outcome, data };
         let action = self.core.step(io.now, request, event);
-        if lent == Lent::Piece
-            && !(io.hungry.is_empty() && self.hungry.is_empty() && io.seconds.is_empty())
-        {
+        if lent == Lent::Piece && !(io.hungry.is_empty() && self.hungry.is_empty()) {
             job.pause(&action, account);
         }
         Some(action)

@@ -109,7 +109,7 @@ impl Edge {
             return self.has_second(slot, len, io);
         }
         // Whoever came first gets the next buffer.
-        let first = io.hungry.is_empty() && self.hungry.is_empty();
+        let first = !io.hungry.has_queues() && self.hungry.is_empty();
         let provided = match first {
             true => provide(job, lacks, self.account.as_ref(), io),
             false => Provided::NotNow,

@@ -102,8 +102,6 @@ pub struct Reactor<S> {
     unconnected: VecDeque<Place>,
     requests: Requests,
     hungry: AwaitingBuffers,
-    /// Commands that wait for a second buffer.
-    seconds: Seconds,
     relief: Relief,
     /// Queues with commands that wait for their hosts' turn. Some may be gone.
     due: Turns<Place>,
@@ -179,7 +177,7 @@ impl<S: Storage> Reactor<S> {
         let in_capsule = usize::try_from(target.limits().in_capsule).unwrap_or(0);
         let [capsules, admin_capsules] = sizes::capsule_pools(&config, target.limits())?;
         let buffers = Classes::new(&config.data, config.pages)?;
-        let seconds = Seconds::new(&config.data)?;
+        let hungry = AwaitingBuffers::new(Seconds::new(&config.data)?);
         let accounts = Accounts::new(target.clone(), &buffers, config.capsules);
         let buffers = Stock::new(buffers);
         let locked = Locked::new(target.locks().join());
@@ -205,8 +203,7 @@ impl<S: Storage> Reactor<S> {
             steering: None,
             unconnected: VecDeque::new(),
             requests: Requests::default(),
-            hungry: AwaitingBuffers::default(),
-            seconds,
+            hungry,
             relief: Relief::default(),
             due: Turns::default(),
             at_once: 0,
@@ -520,7 +517,6 @@ impl<S: Storage> Reactor<S> {
             admin_capsules: &self.admin_capsules,
             shared: &mut self.shared,
             hungry: &mut self.hungry,
-            seconds: &mut self.seconds,
             due: &mut self.due,
             at_once: &mut self.at_once,
             backlog: &mut self.backlog,
