@@ -94,11 +94,13 @@ impl<S: Storage> Reactor<S> {
         }
         for (place, stalled) in all {
             let gives = quiet.gives(&stalled);
-            let patience = match (stalled.has_moved(), gives) {
-                (true, true) => QUIET,
-                (true, false) => PROVEN,
-                (false, true) => patience.min(QUIET),
-                (false, false) => patience,
+            let patience = match stalled.has_moved() {
+                true => PROVEN,
+                false => patience,
+            };
+            let patience = match gives {
+                true => patience.min(QUIET),
+                false => patience,
             };
             if stalled.time < patience {
                 continue;
